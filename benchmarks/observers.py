@@ -96,7 +96,7 @@ class Watched(World):
         sink = DecisionLog(self._record, self.entries.append) if LEDGER in self._those else self._record
         runtime = (BareWorkloads(), SimulatedKubelets(container_delays_of(self.scenario.cluster, 0), with_nodes=False))
         loop = figures.cycles.loop if METRICS in self._those else self._on_loop
-        ports = PlatformPorts(self.kernel, self.client, runtime, (), sink, loop, cycles=self.stopwatch)
+        ports = PlatformPorts(self.kernel, self.client, runtime, (), sink, loop, cycle_observer=self.stopwatch)
         platform = build_platform(replace(ports, history=changes_reader(self.store)), self._settings)
         if METRICS in self._those:
             figures.begin(ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=False), ())

@@ -1,7 +1,6 @@
-"""Admission chain of the platform: defaulting, mutating plugins, validating plugins and quota checks, in this order.
+"""The platform's admission chain: defaulting, mutating plugins, validating plugins and quota checks, in this order.
 
-The order is that of Kubernetes. docs/admission.md lists the plugins.
-Source: pkg/kubeapiserver/options/plugins.go.
+The order is that of Kubernetes. docs/admission.md lists the plugins. Source: pkg/kubeapiserver/options/plugins.go.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +22,11 @@ from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod, 
 from batchyard.kubelet.simulated.durations import with_work_finalizer
 from batchyard.quotas.resource_quotas import QuotaAdmission
 
-_NAMESPACED: Final = tuple(info.constant for info in scheme.KINDS if info.namespaced)
+_NAMESPACED_KINDS: Final = tuple(info.constant for info in scheme.KINDS if info.namespaced)
 
 
 class AdmissionChain:
-    """The admission plugins of a platform, with the quota usage; `observe` must receive every change in order."""
+    """The platform's admission plugins and ResourceQuota usage; `observe` must receive all object changes in order."""
 
     def __init__(self, *, with_nodes: bool, with_api: bool, managed_namespaces: Selector | None = None) -> None:
         self._with_nodes = with_nodes
@@ -37,11 +36,11 @@ class AdmissionChain:
         self._quotas = QuotaAdmission()
 
     def observe(self, event: WatchEvent) -> None:
-        """Update the quota usage with a change of an object."""
+        """Update the tracked ResourceQuota usage with the change of an object."""
         self._quotas.observe(event)
 
     def rules(self) -> AdmissionHooks:
-        """Return the admission hooks for created, updated and deleted objects."""
+        """Return the admission hooks that the API server calls for created, updated and deleted objects."""
         return AdmissionHooks(self._prepare_hooks(), {scheme.NAMESPACE: built_in.check_deletion}, self._check_hooks())
 
     def _prepare_hooks(self) -> Mapping[str, PrepareHook]:
@@ -51,7 +50,7 @@ class AdmissionChain:
             scheme.JOB_SET: self._prepare_job_set,
         }
         prepare_by_kind: dict[str, PrepareHook] = {
-            kind: partial(self._prepare_namespaced, mutate_by_kind.get(kind)) for kind in _NAMESPACED
+            kind: partial(self._prepare_namespaced, mutate_by_kind.get(kind)) for kind in _NAMESPACED_KINDS
         }
         if self._with_api:
             prepare_by_kind |= {
@@ -105,7 +104,7 @@ class AdmissionChain:
         return with_selector(self._prepare_job_set(job, reader))
 
     def _prepare_job_set(self, job_set: Obj, reader: Reader) -> Obj:
-        return built_in.queue_job(_drop_status(job_set), reader.get, self._managed_namespaces)
+        return built_in.queue_job(_without_status(job_set), reader.get, self._managed_namespaces)
 
 
 def _prepare_priority_class(priority_class: Obj, reader: Reader) -> Obj:
@@ -130,6 +129,6 @@ def _check_priority_class(new: Obj, _old: Obj, reader: Reader) -> None:
     built_in.check_default(new, built_in.default_class(reader.list(scheme.PRIORITY_CLASS)))
 
 
-def _drop_status(obj: Obj) -> Obj:
-    """Return a new object without the status that its manifest may contain."""
+def _without_status(obj: Obj) -> Obj:
+    """Return a new Job or JobSet without the status that its manifest may contain."""
     return {field: value for field, value in obj.items() if field != "status"} if "status" in obj else obj

@@ -1,4 +1,4 @@
-"""Controller groups: the groups that a process can run, and the kinds that each group reads and writes."""
+"""Controller groups, such as `admission` or `jobset`: their names, and the kinds that each group reads and writes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -128,25 +128,25 @@ ALSO_UPSTREAM: Final = (ADMISSION, PROVISIONING, JOBSET)
 
 
 def select_groups(text: str, known_groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
-    """Return the groups that a list such as `*,-costs` selects; raise ValueError for an unknown name.
+    """Return the controller groups that a list such as `*,-costs` selects; raise ValueError for an unknown group name.
 
-    `*` selects all groups, `name` adds one and `-name` excludes one. The first item about a group decides.
-    Source: IsControllerEnabled in cmd/controller-manager of Kubernetes.
+    `*` selects all groups, `name` adds one and `-name` excludes one. The first item about a group decides. Source:
+    IsControllerEnabled in cmd/controller-manager of Kubernetes.
     """
-    items = [item.strip() for item in text.split(",") if item.strip()]
-    for item in items:
+    group_items = [item.strip() for item in text.split(",") if item.strip()]
+    for item in group_items:
         if item != "*" and item.removeprefix("-") not in known_groups:
             raise ValueError(f"{item!r} is not in the list of known controllers: {', '.join(known_groups)}")
-    return tuple(group for group in known_groups if _is_selected(group, items))
+    return tuple(group for group in known_groups if _is_selected(group, group_items))
 
 
 def kinds_read(groups: Sequence[str]) -> tuple[str, ...]:
-    """Return the kinds that the controllers of the given groups read."""
+    """Return the kinds of objects that the controllers of the given groups read."""
     return tuple(dict.fromkeys(kind for group in groups for kind in _KINDS_READ[group]))
 
 
 def verbs_by_written_kind(groups: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """Return the verbs that the controllers of the given groups use, by kind."""
+    """Return the API verbs with which the controllers of the given groups write objects, by kind."""
     verbs_by_kind: dict[str, dict[str, None]] = {}
     for group in groups:
         for kind, verbs in _VERBS_USED[group].items():
@@ -154,8 +154,8 @@ def verbs_by_written_kind(groups: Sequence[str]) -> Mapping[str, Sequence[str]]:
     return {kind: tuple(verbs) for kind, verbs in verbs_by_kind.items()}
 
 
-def _is_selected(group: str, items: Sequence[str]) -> bool:
-    for item in items:
+def _is_selected(group: str, group_items: Sequence[str]) -> bool:
+    for item in group_items:
         if item in {group, f"-{group}"}:
             return item == group
-    return "*" in items
+    return "*" in group_items

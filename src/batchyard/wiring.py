@@ -1,4 +1,4 @@
-"""The composition root: connects the controllers to the interfaces of a live platform or of a simulation."""
+"""Creates all controllers and connects them to the client, clock and other ports of a live platform or a simulation."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -53,27 +53,27 @@ from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp
 
-_CREATION: Final = RequeuingTimestamp.CREATION
+_BY_CREATION: Final = RequeuingTimestamp.CREATION
 
 
 @dataclass(frozen=True, slots=True)
 class PlatformPorts:
-    """The interfaces whose implementations differ between the live platform, the operator and the simulator."""
+    """What differs between live platform, operator and simulator: client, clock, pod and machine controllers."""
 
     kernel: Kernel
     client: ObjectClient
     #: The controllers that run pods and bare Workloads.
-    runtime: Sequence[Controller]
-    #: The controllers that create machines; none in a world without nodes.
-    cloud: Sequence[Controller]
+    pod_controllers: Sequence[Controller]
+    #: The controllers that create machines; none in a platform without nodes.
+    machine_controllers: Sequence[Controller]
     events: EventSink
     on_preemption_loop: Callable[[PreemptionLoop], None]
     #: Limits the share of real time for reconciling; None if time is simulated.
-    pace: ReconcileThrottle | None = None
+    throttle: ReconcileThrottle | None = None
     #: The handler of unexpected exceptions in controllers.
-    defects: DefectReporter = raise_defect
+    defect_reporter: DefectReporter = raise_defect
     #: Observes every scheduling cycle.
-    cycles: CycleObserver = field(default_factory=NoCycleObserver)
+    cycle_observer: CycleObserver = field(default_factory=NoCycleObserver)
     #: The store's history of changes.
     history: History = no_history
 
@@ -83,7 +83,7 @@ class PlatformSettings:
     """The configuration of a platform: Kueue settings, optional features, and the controller groups that run."""
 
     kueue: KueueSettings = SIMULATION_SETTINGS
-    #: Whether pods are scheduled to nodes; otherwise they run without one.
+    #: Whether pods are scheduled to nodes; otherwise pods run without a node.
     with_nodes: bool = False
     #: The scoring profile of nodes.
     profile: AutoscalingProfile = AutoscalingProfile.BALANCED
@@ -118,7 +118,7 @@ class WiredPlatform:
 def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPlatform:
     """Create the controllers, connect them to the ports, and return them with their runner."""
     pods_ready_settings = settings.kueue.pods_ready
-    requeues_by_creation = pods_ready_settings is not None and pods_ready_settings.requeuing_timestamp is _CREATION
+    requeues_by_creation = pods_ready_settings is not None and pods_ready_settings.requeuing_timestamp is _BY_CREATION
     index = SchedulerCache(view_by_creation if requeues_by_creation else workload_view, settings.requeue_batch_period)
     scaling_index = ScalingIndex()
     autoscaler = Autoscaler(scaling_index)
@@ -131,7 +131,7 @@ def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPla
     controllers_by_group = _group_controllers(index, node_controllers, ports, settings)
     controllers = [each for group, members in controllers_by_group if group in settings.controllers for each in members]
     costs = next((each for each in controllers if isinstance(each, CostController)), None)
-    runner = Runner(ports.kernel, ports.client, controllers, ports.events, ports.pace, ports.defects)
+    runner = Runner(ports.kernel, ports.client, controllers, ports.events, ports.throttle, ports.defect_reporter)
     ports.client.subscribe(ViewExpiry().observe)
     capacity_view = NodeCapacityView(scaling_index, autoscaler, placement) if settings.with_nodes else None
     return WiredPlatform(runner, index, Explainer(index, settings.kueue.policy, ports.client, capacity_view), costs)
@@ -139,11 +139,11 @@ def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPla
 
 def _group_controllers(
     index: SchedulerCache,
-    nodes: Sequence[tuple[str, Sequence[Controller]]],
+    node_controllers: Sequence[tuple[str, Sequence[Controller]]],
     ports: PlatformPorts,
     settings: PlatformSettings,
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
-    """Return all controllers by group, in the order in which they observe changes."""
+    """Return pairs of a controller group's name and its controllers, in the order in which they observe changes."""
     return (
         (controller_groups.ADMISSION, _admission_controllers(index, ports, settings)),
         (controller_groups.PROVISIONING, (ProvisioningChecks(), ProvisioningController())),
@@ -157,9 +157,9 @@ def _group_controllers(
         (controller_groups.RESOURCE_QUOTA, (ResourceQuotas(),)),
         (controller_groups.DISRUPTION, (DisruptionBudgets(),)),
         (controller_groups.API, _api_controllers(settings) if settings.with_api else ()),
-        *nodes,
-        (controller_groups.RUNTIME, ports.runtime),
-        (controller_groups.CLOUD, ports.cloud),
+        *node_controllers,
+        (controller_groups.RUNTIME, ports.pod_controllers),
+        (controller_groups.CLOUD, ports.machine_controllers),
         (controller_groups.API, (EventExpiry(),) if settings.with_api else ()),
         (controller_groups.COSTS, _cost_controllers(ports, settings) if settings.with_costs else ()),
         (
@@ -173,7 +173,7 @@ def _group_controllers(
 
 
 def _cost_controllers(ports: PlatformPorts, settings: PlatformSettings) -> Sequence[Controller]:
-    """Return the controllers of costs and budgets."""
+    """Return the controllers that record machine costs and enforce budgets."""
     costs = CostController(ports.history, is_endless=settings.is_endless)
     return (costs, Budgets(costs, is_endless=settings.is_endless))
 
@@ -193,7 +193,7 @@ def _ttl_controllers(settings: PlatformSettings) -> Sequence[Controller]:
 def _admission_controllers(
     index: SchedulerCache, ports: PlatformPorts, settings: PlatformSettings
 ) -> Sequence[Controller]:
-    """Return the controllers of Kueue: the scheduler, Workload lifecycle, and the integrations of Jobs and JobSets."""
+    """Return Kueue's controllers: the scheduler, the Workload lifecycle, and job reconcilers for Jobs and JobSets."""
     kueue, pods_ready_settings = settings.kueue, settings.kueue.pods_ready
     pods_ready_gate = (
         PodsReadyGate(pods_ready_settings)
@@ -205,7 +205,7 @@ def _admission_controllers(
         kueue.policy,
         ports.on_preemption_loop,
         pods_ready_gate,
-        ports.cycles,
+        ports.cycle_observer,
         records_alternatives=settings.with_api,
     )
     job_reconciler = partial(
@@ -226,7 +226,7 @@ def _admission_controllers(
 def _node_controllers(
     settings: PlatformSettings, placement: Controller, scaling_controllers: Sequence[Controller]
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
-    """Return the controllers of nodes by group: placement, node health, hotswap and autoscaling."""
+    """Return the node-related controllers by group name: pod placement, node health, hotswap and autoscaling."""
     return (
         (controller_groups.PLACEMENT, (placement,)),
         (controller_groups.JOBSET, (ExclusivePlacement(),)),

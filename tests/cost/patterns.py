@@ -59,7 +59,14 @@ def patterns() -> Iterator[Pattern]:
             name = ".".join(("batchyard", *path.relative_to(SOURCES).with_suffix("").parts)).removesuffix(".__init__")
             yield from _of_module(name, tree, calls)
 
-    for pattern in (rules._LABEL, rules._SUBDOMAIN, rules._DNS1035, rules._QUALIFIED, rules._LABEL_VALUE, rules._PATH):
+    for pattern in (
+        rules._LABEL,
+        rules._SUBDOMAIN,
+        rules._DNS1035_LABEL,
+        rules._QUALIFIED_NAME,
+        rules._LABEL_VALUE,
+        rules._DOMAIN_PATH_PATTERN,
+    ):
         yield Pattern("batchyard.api.validation.rules", rules._compile_pattern(pattern), ("fullmatch",))
     for _, pattern in (*built_in._SECOND_LAYOUT, *built_in._MICRO_LAYOUT):
         yield Pattern("batchyard.apiserver.built_in", re.compile(pattern, re.ASCII), ("match",))

@@ -190,7 +190,7 @@ class Review(NamedTuple):
 
 
 _NO_REVIEW: Final = Review()
-_PRIVILEGED_REVIEW: Final = Review((), {f"{pod_security.PREFIX}enforce-policy": str(pod_security.LevelVersion())})
+_PRIVILEGED_REVIEW: Final = Review((), {f"{pod_security.LABEL_PREFIX}enforce-policy": str(pod_security.LevelVersion())})
 
 
 def check_pod(pod: meta.Obj, find_object: Find) -> None:
@@ -256,7 +256,7 @@ def _evaluate_modes(
         annotations["audit-violations"] = f"would violate {audit_result}"
     is_denied = is_enforced and enforce_result.found
     warnings = (f"would violate {warn_result}",) if warn_result.found and not is_denied else ()
-    return Review(warnings, {pod_security.PREFIX + name: text for name, text in annotations.items()})
+    return Review(warnings, {pod_security.LABEL_PREFIX + name: text for name, text in annotations.items()})
 
 
 def _namespace_warnings(new: meta.Obj, old: meta.Obj, objects: ObjectReader) -> tuple[str, ...]:

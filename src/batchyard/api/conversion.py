@@ -1,8 +1,8 @@
-"""Lossless conversion of objects between API versions, and of their times between the stored and the wire format.
+"""Lossless conversion of objects between API versions, and of their timestamps between microseconds and whole seconds.
 
-Objects are stored in the storage version. Fields that a version cannot represent are kept in an annotation
-while the object has that version. Objects must be structurally valid in their version. Kueue's kinds have the versions
-v1beta1 and v1beta2, and v1beta2 is stored. The versions of ProvisioningRequests differ only in their name. Kueue's
+Objects are stored in the storage version. Fields that a version cannot represent are kept in an annotation while the
+object has that version. Objects must be structurally valid in their version. Kueue's kinds have the versions v1beta1
+and v1beta2, and v1beta2 is stored. The versions of ProvisioningRequests differ only in their name. Kueue's
 Configuration is a file; both versions are read and converted to the newer one.
 """
 
@@ -32,16 +32,16 @@ STRATEGIES: Final = (FINAL_SHARE, INITIAL_SHARE)
 
 
 def convert_configuration_to_storage(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a defaulted v1beta1 Configuration to v1beta2."""
+    """Convert a v1beta1 Kueue Configuration whose defaults are set to v1beta2."""
     configuration = {key: value for key, value in obj.items() if key not in {"queueVisibility", "fairSharing"}}
-    wait_settings, fairness = dict(configuration.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})
+    wait_settings, fair_sharing = dict(configuration.pop("waitForPodsReady", {})), dict(obj.get("fairSharing") or {})
     if wait_settings.pop("enable", False):
         configuration["waitForPodsReady"] = wait_settings
     else:
         configuration["featureGates"] = {**(obj.get("featureGates") or {}), DISABLE_WAIT_FOR_PODS_READY: True}
-    if fairness.get("enable"):
+    if fair_sharing.get("enable"):
         configuration["fairSharing"] = {
-            "preemptionStrategies": fairness.get("preemptionStrategies") or list(STRATEGIES)
+            "preemptionStrategies": fair_sharing.get("preemptionStrategies") or list(STRATEGIES)
         }
     if "integrations" in configuration:
         configuration["integrations"] = {k: v for k, v in configuration["integrations"].items() if k != "podOptions"}
@@ -122,26 +122,26 @@ _NO_TIMES: Final[TimeLocations] = {"": {}}
 
 
 def cut_times_to_seconds(obj: dict[str, Any], locations: TimeLocations) -> dict[str, Any]:
-    """Return the object with the times at the given locations cut to whole seconds; the same object if unchanged."""
+    """Return the object with the timestamps at `locations` cut to whole seconds; the same object if unchanged."""
     cut_object: dict[str, Any] = _cut_times(obj, locations)
     return cut_object
 
 
 def cut_metadata_times_to_seconds(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of an object with its times cut to whole seconds; the same mapping if unchanged."""
-    shown: dict[str, Any] = _cut_times(metadata, metadata_time_locations()["metadata"])
-    return shown
+    """Return an object's metadata with its timestamps cut to whole seconds; the same mapping if unchanged."""
+    cut_metadata: dict[str, Any] = _cut_times(metadata, metadata_time_locations()["metadata"])
+    return cut_metadata
 
 
 class WireTimesCache:
-    """A bounded cache of objects with times in whole seconds, for objects that are sent to clients repeatedly."""
+    """A bounded cache of objects whose timestamps are cut to whole seconds, for objects sent to clients repeatedly."""
 
     def __init__(self) -> None:
         #: By `id(obj)`: the object, the locations of its times, and the object with times in whole seconds.
         self._entries: dict[int, tuple[Any, TimeLocations, dict[str, Any]]] = {}
 
     def cut_times_to_seconds(self, obj: dict[str, Any], locations: TimeLocations) -> dict[str, Any]:
-        """Return the object with the times at the given locations cut to whole seconds, from the cache if possible."""
+        """Return the object with the timestamps at `locations` cut to whole seconds, from the cache if possible."""
         cache_entry = self._entries.get(id(obj))
         if cache_entry is not None and cache_entry[0] is obj and cache_entry[1] is locations:
             return cache_entry[2]
@@ -154,20 +154,21 @@ class WireTimesCache:
 
 @cache
 def time_locations(info: ServedKind, version: str) -> TimeLocations:
-    """Return the locations of the time fields in a version of a kind, from its field table."""
+    """Return the locations of the timestamp fields of a kind in an API version, from the schema of the kind."""
     return _locations_in_type(load_scope_for_kind(info, version), info.kind, ())
 
 
 @cache
 def metadata_time_locations() -> TimeLocations:
-    """Return the locations of the time fields in the metadata, for kinds without a field table."""
+    """Return the locations of the timestamp fields of ObjectMeta, for custom kinds, whose schema is not known here."""
     return {"metadata": _locations_in_type(load_scope(NATIVE), "ObjectMeta", ())}
 
 
 def restore_stored_times(sent_part: Any, shown_part: Any, kept_part: Any) -> Any:
-    """Restore the stored precision of the times that a client sends back as it received them.
+    """Return what a client sent, with the stored microseconds in each timestamp that the client left as it had read it.
 
-    Each string in `sent_part` that equals the one at its location in `shown_part` is replaced by that in `kept_part`.
+    `sent_part`, `shown_part` and `kept_part` are the same part of the object as sent by the client, as shown to it
+    before, and as stored. A string that is equal in the first two is replaced by the stored string.
     """
     if shown_part is kept_part:
         return sent_part
@@ -205,8 +206,8 @@ def _cut_times(value: Any, locations: TimeLocations) -> Any:
         return value if changed_fields is None else changed_fields
     if not isinstance(value, list):
         return value
-    items = [_cut_times(item, locations) for item in value]
-    return value if all(map(is_, items, value)) else items
+    cut_items = [_cut_times(item, locations) for item in value]
+    return value if all(map(is_, cut_items, value)) else cut_items
 
 
 def _cut_to_seconds(text: str) -> str:
@@ -221,7 +222,7 @@ def _cut_to_seconds(text: str) -> str:
 
 
 def _locations_in_type(type_scope: TypeScope, type_name: str, outer_types: tuple[str, ...]) -> TimeLocations:
-    """Return the locations of the time fields in a type; a type nested in itself is searched once."""
+    """Return the locations of the timestamp fields in a schema type, without those in a type nested in itself."""
     if type_name in outer_types:
         return _NO_TIMES
     field_locations = {}

@@ -18,13 +18,13 @@ NAMES_ACCEPTED: Final = "NamesAccepted"
 TERMINATING: Final = "Terminating"
 #: The condition of a CustomResourceDefinition that declares a built-in kind again.
 BUILT_IN: Final = "BuiltIn"
-_VERSION: Final = re.compile(r"v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?")
+_API_VERSION_PATTERN: Final = re.compile(r"v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?")
 _LAST_CODE_POINT: Final = 0x10FFFF  # the highest code point
-_STAGES: Final = {"alpha": 0, "beta": 1, None: 2}
+_STAGE_ORDER: Final = {"alpha": 0, "beta": 1, None: 2}
 
 
 def kind_from_definition(definition: Obj) -> ServedKind:
-    """Return the kind that a CustomResourceDefinition declares."""
+    """Return the custom kind that a CustomResourceDefinition declares: its names, served versions and scope."""
     spec = definition["spec"]
     names, versions = spec["names"], spec["versions"]
     served_versions = sorted((version["name"] for version in versions if version["served"]), key=version_priority)
@@ -50,21 +50,21 @@ def _selectable_paths(versions: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def version_priority(version: str) -> tuple[int, int, int, str]:
-    """Return a sort key by the stability of an API version: v1alpha1, v1beta1, v1beta2, v1; other names sort first.
+    """Return a sort key for API versions, least stable first: v1alpha1, v1beta1, v1beta2, v1; other names precede all.
 
     Source: k8s.io/apimachinery, pkg/version/helpers.go.
     """
-    match = _VERSION.fullmatch(version)
+    match = _API_VERSION_PATTERN.fullmatch(version)
     if match is None:  # of these, the alphabetically first name has the highest priority
         return -1, 0, 0, "".join(chr(_LAST_CODE_POINT - ord(letter)) for letter in version) + chr(_LAST_CODE_POINT)
-    return _STAGES[match[2]], int(match[1]), int(match[3] or 0), ""
+    return _STAGE_ORDER[match[2]], int(match[1]), int(match[3] or 0), ""
 
 
 def built_in_kind(definition: Obj) -> ServedKind | None:
-    """Return the built-in kind that a CustomResourceDefinition declares again; None if it declares another kind."""
+    """Return the built-in kind with the group and names of a CustomResourceDefinition, or None if there is none."""
     spec = definition["spec"]
-    identity = spec["group"], spec["names"]["plural"], spec["names"]["kind"]
-    return next((info for info in KINDS if (info.group, info.plural, info.kind) == identity), None)
+    declared_identity = spec["group"], spec["names"]["plural"], spec["names"]["kind"]
+    return next((info for info in KINDS if (info.group, info.plural, info.kind) == declared_identity), None)
 
 
 def is_served(definition: Obj) -> bool:
@@ -78,7 +78,7 @@ def is_definition_deleted(definition: Obj) -> bool:
 
 
 def accepted_names(definition: Obj) -> Mapping[str, Any]:
-    """Return the names reserved for a CustomResourceDefinition: its `status.acceptedNames`."""
+    """Return the `status.acceptedNames` of a CustomResourceDefinition: the resource names that it has reserved."""
     names: Mapping[str, Any] = (definition.get("status") or {}).get("acceptedNames") or {}
     return names
 

@@ -36,13 +36,13 @@ def jobset_defaults(jobset: Obj) -> Obj:
 
 
 def _add_missing(fields: Mapping[str, Any], **defaults: Any) -> Mapping[str, Any]:
-    """Return the fields, with the given defaults for missing or null ones."""
+    """Return the mapping, with each given default added where its field is missing or null."""
     missing_defaults = {name: value for name, value in defaults.items() if fields.get(name) is None}
     return {**fields, **missing_defaults} if missing_defaults else fields
 
 
 def _replicated_job_defaults(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Set the defaults of a replicated Job: completionMode Indexed and restartPolicy OnFailure."""
+    """Return a JobSet's replicated Job with the defaults completionMode Indexed and restartPolicy OnFailure."""
     template = replicated_job.get("template") or {}
     spec = template.get("spec") or {}
     pod = spec.get("template") or {}
@@ -55,7 +55,7 @@ def _replicated_job_defaults(replicated_job: Mapping[str, Any]) -> Mapping[str, 
 
 
 def _failure_policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Set the defaults of a JobSet's failure policy: the restart strategy and the names of the rules."""
+    """Return a JobSet's failure policy with its defaults: the restart strategy Recreate and a name for each rule."""
     rules: Sequence[Mapping[str, Any]] = policy.get("rules") or ()
     new_policy = _add_missing(policy, restartStrategy="Recreate")
     if all(rule.get("name") for rule in rules):
@@ -68,22 +68,22 @@ def _failure_policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_in_use_finalizer(obj: Obj) -> Obj:
-    """Add the resource-in-use finalizer, unless the object is being deleted."""
+    """Return the object with Kueue's resource-in-use finalizer; an object being deleted is returned unchanged."""
     if "deletionTimestamp" in obj["metadata"]:
         return obj
     return with_finalizer(obj, well_known.RESOURCE_IN_USE)
 
 
 def with_default_spec(obj: Obj) -> Obj:
-    """Return the object with a spec; a missing spec is filled with the defaults of its fields if none is required."""
+    """Return the object; a missing spec becomes one of default values if the kind has no required spec fields."""
     if "spec" in obj:
         return obj
-    info, empty = kind_info(group_kind(obj)), {**obj, "spec": {}}
-    return validate_and_default(info, info.storage_version, empty).obj or empty
+    info, obj_with_empty_spec = kind_info(group_kind(obj)), {**obj, "spec": {}}
+    return validate_and_default(info, info.storage_version, obj_with_empty_spec).obj or obj_with_empty_spec
 
 
 def cluster_queue_defaults(obj: Obj) -> Obj:
-    """Return the ClusterQueue with a spec and the resource-in-use finalizer."""
+    """Return the ClusterQueue with Kueue's resource-in-use finalizer, and with a default spec if it has none."""
     return with_in_use_finalizer(with_default_spec(obj))
 
 
@@ -97,7 +97,7 @@ Spec = Mapping[str, Any]
 
 
 def cluster_defaults(cluster: Obj) -> Obj:
-    """Set the region of a Cluster, and the zones of its node pools.
+    """Return the Cluster with defaults for its region and for the zones of its node pools.
 
     A pool with a reservation gets the zone of the reservation; every other pool gets all zones of the cluster.
     """
@@ -121,7 +121,7 @@ def region_of(zone: str) -> str:
 
 
 def _with_zones(pool: Spec, reservation_zones: Mapping[str, str], zones: list[str]) -> Spec:
-    """Return the node pool with zones: that of its reservation, else the given zones of its cluster."""
+    """Return a Cluster's node pool; missing zones become the zone of its reservation, or else the Cluster's zones."""
     if pool.get("zones"):
         return pool
     zone = reservation_zones.get(pool.get("reservation") or "")
@@ -129,7 +129,7 @@ def _with_zones(pool: Spec, reservation_zones: Mapping[str, str], zones: list[st
 
 
 def _pool_defaults(pool: Spec) -> Spec:
-    """Return the node pool; an autoscaled one gets an initial node count, a minimum and a location policy."""
+    """Return the node pool; autoscaling pools get defaults for initial node count, minimum size and location policy."""
     autoscaling = pool.get("autoscaling")
     if autoscaling is None:
         return pool
@@ -145,7 +145,7 @@ def _pool_defaults(pool: Spec) -> Spec:
 # Sources: Kubernetes's pkg/apis/core/v1/defaults.go and, for the phase, pkg/registry/core/pod/strategy.go.
 
 
-_CONTAINERS: Final = ("containers", "initContainers")
+_CONTAINER_FIELDS: Final = ("containers", "initContainers")
 #: The field by which a spec is known to have the defaults of pod templates already.
 _DEFAULTED_FIELD: Final = "securityContext"
 
@@ -154,21 +154,21 @@ def pod_defaults(pod: Obj) -> Obj:
     """Return the Pod with its defaults; the same object if it has all of them."""
     sent_spec, status = pod.get("spec") or {}, pod.get("status") or {}
     spec = sent_spec if _DEFAULTED_FIELD in sent_spec else fill_defaults("PodSpec", sent_spec)
-    missing: dict[str, Any] = {} if spec.get("enableServiceLinks") is not None else {"enableServiceLinks": True}
-    for field in _CONTAINERS:
+    missing_fields: dict[str, Any] = {} if spec.get("enableServiceLinks") is not None else {"enableServiceLinks": True}
+    for field in _CONTAINER_FIELDS:
         containers = spec.get(field) or ()
         if any(_missing_requests(container) for container in containers):
-            missing[field] = [_with_default_requests(container) for container in containers]
+            missing_fields[field] = [_with_default_requests(container) for container in containers]
     if spec.get("hostNetwork"):
-        missing |= _host_network_containers({**spec, **missing})
-    spec = {**spec, **missing} if missing else spec
+        missing_fields |= _host_network_containers({**spec, **missing_fields})
+    spec = {**spec, **missing_fields} if missing_fields else spec
     complete_pod = pod if spec is sent_spec else {**pod, "spec": spec}
     return complete_pod if status.get("phase") else {**complete_pod, "status": {**status, "phase": "Pending"}}
 
 
 def _host_network_containers(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the container fields of a Pod on the host network, with host ports equal to the container ports."""
-    return {field: [_with_host_ports(each) for each in spec[field]] for field in _CONTAINERS if spec.get(field)}
+    return {field: [_with_host_ports(each) for each in spec[field]] for field in _CONTAINER_FIELDS if spec.get(field)}
 
 
 def _with_host_ports(container: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -179,7 +179,7 @@ def _with_host_ports(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_default_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the container; resources that have only a limit get a request equal to the limit."""
+    """Return the container; a resource with a limit but no request gets a request equal to the limit."""
     requests = _missing_requests(container)
     if not requests:
         return container
@@ -188,7 +188,7 @@ def _with_default_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _missing_requests(container: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the limits of the resources that a container limits but does not request."""
+    """Return the limits of those resources for which the container has a limit but no request, by resource name."""
     resources = container.get("resources") or {}
     requests = resources.get("requests") or {}
     return {name: limit for name, limit in (resources.get("limits") or {}).items() if name not in requests}
@@ -200,51 +200,51 @@ def _missing_requests(container: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def claim_defaults(obj: Obj) -> dict[str, Any]:
-    """Set the defaults of a PersistentVolumeClaim: the volume mode Filesystem and the phase Pending."""
+    """Return the PersistentVolumeClaim with the defaults volume mode Filesystem and phase Pending."""
     spec = {"volumeMode": "Filesystem", **(obj.get("spec") or {})}
     return {**obj, "spec": spec, "status": obj.get("status") or {"phase": "Pending"}}
 
 
 def volume_defaults(obj: Obj) -> dict[str, Any]:
-    """Set the defaults of a PersistentVolume: volume mode Filesystem, phase Pending, and reclaim policy Retain."""
+    """Return the PersistentVolume with the defaults volume mode Filesystem, phase Pending and reclaim policy Retain."""
     complete_volume = claim_defaults(obj)
     return {**complete_volume, "spec": {"persistentVolumeReclaimPolicy": "Retain", **complete_volume["spec"]}}
 
 
-_QUARTER_OF_PODS: Final = {"maxSurge": "25%", "maxUnavailable": "25%"}
+_ROLLING_UPDATE_DEFAULTS: Final = {"maxSurge": "25%", "maxUnavailable": "25%"}
 _CLAIM_TYPE: Final = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
-_ROLLING: Final = "RollingUpdate"
+_ROLLING_UPDATE: Final = "RollingUpdate"
 
 
 def deployment_defaults(obj: Obj) -> Obj:
-    """Set the defaults of a Deployment."""
-    strategy = _update_strategy_defaults(obj["spec"].get("strategy"), _QUARTER_OF_PODS)
+    """Return the Deployment with its defaults, such as one replica and the strategy RollingUpdate."""
+    strategy = _update_strategy_defaults(obj["spec"].get("strategy"), _ROLLING_UPDATE_DEFAULTS)
     settings = {"progressDeadlineSeconds": 600, "replicas": 1, "revisionHistoryLimit": 10}
     return _with_spec_fields(obj, settings, strategy=strategy)
 
 
 def replica_set_defaults(obj: Obj) -> Obj:
-    """Set the defaults of a ReplicaSet."""
+    """Return the ReplicaSet with its default of one replica."""
     return _with_spec_fields(obj, {"replicas": 1})
 
 
 def stateful_set_defaults(obj: Obj) -> Obj:
-    """Set the defaults of a StatefulSet."""
+    """Return the StatefulSet with its defaults, such as one replica and ordered pod creation."""
     settings = {"podManagementPolicy": "OrderedReady", "replicas": 1, "revisionHistoryLimit": 10}
-    retention = {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    retention_defaults = {"whenDeleted": "Retain", "whenScaled": "Retain"}
     sent_policy = obj["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
     claims = obj["spec"].get("volumeClaimTemplates")
     return _with_spec_fields(
         obj,
         settings,
         **({"volumeClaimTemplates": [{**_CLAIM_TYPE, **claim_defaults(claim)} for claim in claims]} if claims else {}),
-        persistentVolumeClaimRetentionPolicy={**retention, **sent_policy},
+        persistentVolumeClaimRetentionPolicy={**retention_defaults, **sent_policy},
         updateStrategy=_update_strategy_defaults(obj["spec"].get("updateStrategy"), {"partition": 0}),
     )
 
 
 def replication_controller_defaults(obj: Obj) -> Obj:
-    """Set the defaults of a ReplicationController; its selector and labels default to the labels of its template."""
+    """Return the ReplicationController with defaults: one replica, and the selector and labels of its pod template."""
     spec = obj.get("spec") or {}
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
     new_spec = {"replicas": 1, **({"selector": labels} if labels else {}), **spec}
@@ -253,27 +253,27 @@ def replication_controller_defaults(obj: Obj) -> Obj:
 
 
 def daemon_set_defaults(obj: Obj) -> Obj:
-    """Set the defaults of a DaemonSet."""
+    """Return the DaemonSet with its defaults for the update strategy and the revision history limit."""
     strategy = _update_strategy_defaults(obj["spec"].get("updateStrategy"), {"maxSurge": 0, "maxUnavailable": 1})
     return _with_spec_fields(obj, {"revisionHistoryLimit": 10}, updateStrategy=strategy)
 
 
 def cron_job_defaults(obj: Obj) -> Obj:
-    """Set the defaults of a CronJob."""
+    """Return the CronJob with its defaults: concurrencyPolicy Allow, not suspended, and limits of the Job history."""
     limits = {"failedJobsHistoryLimit": 1, "successfulJobsHistoryLimit": 3}
     return _with_spec_fields(obj, {"concurrencyPolicy": "Allow", "suspend": False, **limits})
 
 
 def _with_spec_fields(obj: Obj, default_fields: Mapping[str, Any], **fields: Any) -> Obj:
-    """Return the object with `fields` in its spec, and defaults from `default_fields`; the same object if unchanged."""
+    """Return the object with `fields` set in its spec and missing `default_fields` added; the same one if unchanged."""
     spec = {**default_fields, **obj["spec"], **fields}
     return {**obj, "spec": spec} if spec != obj["spec"] else obj
 
 
 def _update_strategy_defaults(strategy: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the update strategy with defaults: a rolling update with the given settings unless it has another type."""
-    typed_strategy = {"type": _ROLLING, **(strategy or {})}
-    if typed_strategy["type"] != _ROLLING:
+    """Return an update strategy of type RollingUpdate with the given default settings; other types stay unchanged."""
+    typed_strategy = {"type": _ROLLING_UPDATE, **(strategy or {})}
+    if typed_strategy["type"] != _ROLLING_UPDATE:
         return typed_strategy
     return {**typed_strategy, "rollingUpdate": {**settings, **(typed_strategy.get("rollingUpdate") or {})}}
 
@@ -285,11 +285,11 @@ _INT32_MAX: Final = 2**31 - 1
 
 
 def job_defaults(job: Obj) -> Obj:
-    """Return the Job with its defaults. A Job without labels gets those of its pod template, such as the queue name."""
+    """Return the Job with its defaults. A Job without labels gets all labels of its pod template."""
     spec = job.get("spec") or {}
     missing_fields = {field: value for field, value in _spec_defaults(spec).items() if spec.get(field) is None}
-    policy = spec.get("podFailurePolicy")
-    if policy and (policy_with_defaults := _policy_defaults(policy)) is not policy:
+    failure_policy = spec.get("podFailurePolicy")
+    if failure_policy and (policy_with_defaults := _policy_defaults(failure_policy)) is not failure_policy:
         missing_fields["podFailurePolicy"] = policy_with_defaults
     complete_job = {**job, "spec": {**spec, **missing_fields}} if missing_fields else job
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
@@ -311,7 +311,7 @@ def _spec_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the pod failure policy with the status True in each onPodConditions pattern without a status."""
+    """Return a Job's pod failure policy; patterns in onPodConditions without a status get the status True."""
     rules = policy.get("rules") or []
     if all(pattern.get("status") for rule in rules for pattern in rule.get("onPodConditions") or ()):
         return policy
@@ -319,18 +319,18 @@ def _policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _rule_defaults(rule: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the policy rule with the status True in each onPodConditions pattern without a status."""
-    patterns = rule.get("onPodConditions")
-    if not patterns:
+    """Return a pod failure policy rule; patterns in its onPodConditions without a status get the status True."""
+    condition_patterns = rule.get("onPodConditions")
+    if not condition_patterns:
         return rule
-    return {**rule, "onPodConditions": [p if p.get("status") else {**p, "status": "True"} for p in patterns]}
+    return {**rule, "onPodConditions": [p if p.get("status") else {**p, "status": "True"} for p in condition_patterns]}
 
 
 # Defaults of LimitRanges. Source: Kubernetes's pkg/apis/core/v1/defaults.go (SetDefaults_LimitRangeItem).
 
 
 def limit_range_defaults(limit_range: Obj) -> Obj:
-    """Set the container defaults of a LimitRange: `default` defaults to `max`, `defaultRequest` to `default`."""
+    """Return the LimitRange; for containers, `default` defaults to `max`, `defaultRequest` to `default` or `min`."""
     limits = (limit_range.get("spec") or {}).get("limits") or []
     complete_limits = [_container_limit_defaults(limit) for limit in limits]
     return limit_range if complete_limits == limits else with_path(limit_range, ("spec", "limits"), complete_limits)
@@ -349,7 +349,7 @@ def _container_limit_defaults(limit: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def node_defaults(node: Obj) -> Obj:
-    """Set the allocatable resources of a Node to its capacity if they are missing."""
+    """Return the Node; missing allocatable resources default to its capacity."""
     status = node.get("status") or {}
     if status.get("capacity") is None or status.get("allocatable") is not None:
         return node
@@ -363,7 +363,7 @@ _RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 
 
 def binding_defaults(binding: Obj) -> Obj:
-    """Set the API group of the users and groups in a role binding's subjects."""
+    """Return the RoleBinding or ClusterRoleBinding; users and groups in its subjects get the RBAC API group."""
     subjects = binding.get("subjects") or ()
     complete_subjects = [_subject_defaults(subject) for subject in subjects]
     return {**binding, "subjects": complete_subjects} if complete_subjects != list(subjects) else binding
@@ -379,7 +379,7 @@ def _subject_defaults(subject: Obj) -> Obj:
 
 
 def secret_defaults(secret: Obj) -> dict[str, Any]:
-    """Merge the `stringData` of a Secret into `data`, where it takes precedence; `stringData` is never stored."""
+    """Return the Secret with its `stringData` merged into `data`, whose values it replaces; `stringData` is removed."""
     stored_fields = {field: value for field, value in secret.items() if field != "stringData"}
     string_data = secret.get("stringData")
     if string_data:
@@ -391,7 +391,7 @@ def secret_defaults(secret: Obj) -> dict[str, Any]:
 Default: TypeAlias = Callable[[Obj], Obj]
 
 
-_DEFAULTS: Final[Mapping[str, Default]] = {
+_DEFAULTS_BY_KIND: Final[Mapping[str, Default]] = {
     **dict.fromkeys(
         (
             *(scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.COHORT, scheme.TOPOLOGY),
@@ -423,7 +423,7 @@ _DEFAULTS: Final[Mapping[str, Default]] = {
 
 _DAEMON_SET_COUNTS: Final = ("currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady")
 #: The initial status of kinds that batchyard has no controller for: clients that wait for a status read it.
-_STATUSES: Final[Mapping[str, Obj]] = {
+_INITIAL_STATUS_BY_KIND: Final[Mapping[str, Obj]] = {
     scheme.DEPLOYMENT: {},
     scheme.REPLICA_SET: {"replicas": 0},
     scheme.REPLICATION_CONTROLLER: {"replicas": 0},
@@ -438,7 +438,7 @@ _STATUSES: Final[Mapping[str, Obj]] = {
 def with_defaults(obj: Obj) -> dict[str, Any]:
     """Return the object with the defaults of its kind; the same object if it has all of them."""
     kind = group_kind(obj)
-    default, status = _DEFAULTS.get(kind), _STATUSES.get(kind)
+    default, status = _DEFAULTS_BY_KIND.get(kind), _INITIAL_STATUS_BY_KIND.get(kind)
     complete_object = default(obj) if default else obj
     if status is not None and complete_object.get("status") is None:
         return {**complete_object, "status": status}

@@ -1,13 +1,13 @@
-"""Errors of API requests, and field errors: the path of a field, the problem, and the remedy.
+"""Exceptions for failed API requests, and FieldError, which describes one invalid field of an object.
 
-FieldError      one error in one field of an object, worded as Kubernetes does
-InvalidObject   all field errors of an object at once (an ApiError)
-Conflict        another client changed the object first, or the object already exists (an ApiError)
-NotFound        the object does not exist (an ApiError)
-Forbidden       authorization, an admission plugin or a webhook rejects the request (an ApiError)
-Unanswered      the server did not respond, or the response is not valid (an ApiError)
+FieldError            one error in one field of an object, worded as Kubernetes does
+InvalidObject         all field errors of an object at once (an ApiError)
+Conflict              another client changed the object first, or the object already exists (an ApiError)
+NotFound              the object does not exist (an ApiError)
+Forbidden             authorization, an admission plugin or a webhook rejects the request (an ApiError)
+NoValidResponse       the server did not respond, or the response is not valid (an ApiError)
 NamespaceTerminating  a new object is rejected because its Namespace is terminating (Forbidden)
-RefusedForNow   a new object is rejected because of quota, limits or a missing account (Forbidden)
+TemporarilyForbidden  a new object is rejected because of quota, limits or a missing account (Forbidden)
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class FieldError(NamedTuple):
-    """An error in one field of an object. Paths are Kubernetes's: `spec.resourceGroups[0].flavors[1].name`."""
+    """An error in one field of an object. `path` is written as Kubernetes does: `spec.groups[0].flavors[1].name`."""
 
     path: str
     problem: str
@@ -36,7 +36,7 @@ class ApiError(Exception):
 
 
 class InvalidObject(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
-    """The object violates the rules of its kind."""
+    """The API server rejected an object that violates the validation rules of its kind."""
 
     reason = "Invalid"
 
@@ -46,25 +46,25 @@ class InvalidObject(ApiError):  # noqa: N818 - named as the reasons of Kubernete
 
 
 class Conflict(ApiError):  # noqa: N818
-    """The object was changed by another writer, or already exists."""
+    """The API server rejected a write: another client changed the object first, or an object of this name exists."""
 
     reason = "Conflict"
 
 
 class NotFound(ApiError):  # noqa: N818
-    """The object does not exist."""
+    """The requested object does not exist."""
 
     reason = "NotFound"
 
 
 class Forbidden(ApiError):  # noqa: N818
-    """The request is valid, but not allowed."""
+    """Authorization, an admission plugin or a webhook rejected a request for a valid object."""
 
     reason = "Forbidden"
 
 
 class NamespaceTerminating(Forbidden):
-    """A new object is rejected because its Namespace is being deleted; Kubernetes's cause has the same name."""
+    """A new object is rejected because its Namespace is being deleted."""
 
 
 class TemporarilyForbidden(Forbidden):

@@ -13,22 +13,22 @@ from batchyard.api.scheme import CONFIGURATION, kind_info
 from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY
 from batchyard.api.yaml_documents import DocumentLines, read_documents
 
-_INFO: Final = kind_info(CONFIGURATION)
-_HEADER_REMEDY: Final = f"start the file with apiVersion: {_INFO.api_version} and kind: Configuration"
+_CONFIGURATION_KIND: Final = kind_info(CONFIGURATION)
+_HEADER_REMEDY: Final = f"start the file with apiVersion: {_CONFIGURATION_KIND.api_version} and kind: Configuration"
 #: Fields that enable features in v1beta1, each with the way to do it in v1beta2.
 _V1BETA1_FIELDS: Final = {
-    "waitForPodsReady.enable": f"it is enabled by default; to disable it, set featureGates: "
+    "waitForPodsReady.enable": f"waitForPodsReady is enabled by default; to disable it, set featureGates: "
     f"{{{DISABLE_WAIT_FOR_PODS_READY}: true}}",
-    "fairSharing.enable": "to enable it, set fairSharing.preemptionStrategies; to disable it, remove fairSharing",
+    "fairSharing.enable": "for fair sharing, set fairSharing.preemptionStrategies; to disable it, remove fairSharing",
 }
 
 
 class InvalidConfiguration(Exception):  # noqa: N818 - named like the API's Invalid
-    """The text is not a valid Configuration; the message has one line for each field error."""
+    """The text is not a valid Kueue Configuration; the message has one line for each field error."""
 
 
 def read_configuration(name: str, text: str) -> Obj:
-    """Parse a Configuration and return it in its storage version with all defaults.
+    """Parse a Kueue Configuration and return it with all defaults, in its storage version (v1beta2).
 
     `name` is the file name in error messages. Raises InvalidConfiguration with all errors.
     """
@@ -45,7 +45,7 @@ def read_configuration(name: str, text: str) -> Obj:
 
 
 def complete_configuration(configuration: Obj) -> Obj:
-    """Return a partial Configuration with all defaults filled in; raise InvalidConfiguration if it is invalid."""
+    """Return a partial Kueue Configuration with all defaults; raise InvalidConfiguration if it is invalid."""
     with_defaults, errors = _decode_configuration(configuration)
     if with_defaults is None:
         raise InvalidConfiguration("; ".join(map(str, errors)))
@@ -54,7 +54,7 @@ def complete_configuration(configuration: Obj) -> Obj:
 
 def _decode_configuration(value: Any) -> tuple[Obj | None, Sequence[FieldError]]:
     kind = value.get("kind") if isinstance(value, dict) else None
-    if kind is not None and kind != _INFO.kind:
+    if kind is not None and kind != _CONFIGURATION_KIND.kind:
         return None, [FieldError("kind", f"{kind} is not the kind of a Kueue Configuration", _HEADER_REMEDY)]
     decoded_object = decode(value)
     if decoded_object.obj is not None and group_kind(decoded_object.obj) != CONFIGURATION:
@@ -63,7 +63,7 @@ def _decode_configuration(value: Any) -> tuple[Obj | None, Sequence[FieldError]]
 
 
 def _with_v1beta1_remedies(faults: Sequence[FieldError]) -> Iterator[FieldError]:
-    """Replace the remedies for fields that exist only in v1beta1, which are not misspellings."""
+    """Yield the errors; for a field that only v1beta1 has, the remedy says so instead of suggesting a spelling."""
     for fault in faults:
         remedy = _V1BETA1_FIELDS.get(fault.path)
         yield fault if remedy is None else fault._replace(remedy=f"v1beta2 does not have this field: {remedy}")

@@ -19,14 +19,14 @@ from batchyard.api.well_known import HOSTNAME
 
 #: The values of the fields of a ConversionPart in one version; empty if none is set.
 Fragment: TypeAlias = Mapping[str, Any]
-Change: TypeAlias = Callable[[Fragment], Fragment]
+ConvertFragment: TypeAlias = Callable[[Fragment], Fragment]
 
 #: The exceptions that malformed originals in annotations may cause: users can write annotations.
-_MALFORMED: Final = (TypeError, ValueError, KeyError, IndexError, AttributeError)
+_MALFORMED_ORIGINAL_ERRORS: Final = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 
 class PartLocation(Protocol):
-    """Reads and writes the fields of a ConversionPart in objects of one API version."""
+    """Where the fields of a ConversionPart are in objects of one API version: reads and replaces their values."""
 
     def read(self, obj: Obj) -> Fragment:
         """Return the values of the fields of the ConversionPart in an object."""
@@ -37,7 +37,7 @@ class PartLocation(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MappingFields:
-    """The location of named fields in the mapping at a path, such as `spec`."""
+    """The location of a ConversionPart's fields: named fields of the mapping at a path such as `spec`."""
 
     path: tuple[str, ...]
     names: tuple[str, ...]
@@ -45,14 +45,14 @@ class MappingFields:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, obj: Obj) -> Fragment:
-        """Return the named fields that are set to other values than their defaults."""
-        mapping = self._mapping(obj)
+        """Return those of the named fields that are set in the object to values other than their defaults."""
+        mapping = self._find_mapping(obj)
         set_fields = {name: mapping[name] for name in self.names if name in mapping} if mapping is not None else {}
         return {name: value for name, value in set_fields.items() if self.defaults.get(name) != value or value is None}
 
     def write(self, obj: Obj, fragment: Fragment) -> Obj:
-        """Return the object with the named fields replaced by the given ones; unchanged if the mapping is missing."""
-        mapping = self._mapping(obj)
+        """Return the object with the values of the named fields replaced; the same object if it lacks the mapping."""
+        mapping = self._find_mapping(obj)
         if mapping is None:
             return obj
         other_fields = {name: value for name, value in mapping.items() if name not in self.names}
@@ -63,8 +63,8 @@ class MappingFields:
             else with_path(obj, self.path, {**other_fields, **new_fields})
         )
 
-    def _mapping(self, obj: Obj) -> Mapping[str, Any] | None:
-        """Return the mapping at the path, or None if it is missing."""
+    def _find_mapping(self, obj: Obj) -> Mapping[str, Any] | None:
+        """Return the mapping in the object that contains the fields, or None if the object lacks it."""
         mapping: Any = obj
         for name in self.path:
             mapping = mapping.get(name) if isinstance(mapping, Mapping) else None
@@ -78,8 +78,8 @@ class ConversionPart:
     name: str
     old: PartLocation
     new: PartLocation
-    upgrade: Change
-    downgrade: Change
+    upgrade: ConvertFragment
+    downgrade: ConvertFragment
 
 
 def renamed_field_part(path: tuple[str, ...], old: str, new: str) -> ConversionPart:
@@ -94,37 +94,37 @@ def renamed_field_part(path: tuple[str, ...], old: str, new: str) -> ConversionP
 
 
 def old_field_part(path: tuple[str, ...], name: str, **defaults: Any) -> ConversionPart:
-    """Return the ConversionPart for a field that exists only in the older version, with its default if given."""
+    """Return the ConversionPart for a field that only the older version has; `defaults` may give its default value."""
     old, new = MappingFields(path, (name,), defaults), MappingFields(path, ())
     return ConversionPart(".".join((*path, name)), old, new, _convert_to_nothing, _convert_to_nothing)
 
 
 def new_field_part(path: tuple[str, ...], name: str) -> ConversionPart:
-    """Return the ConversionPart for a field that exists only in the newer version."""
+    """Return the ConversionPart for a field that only the newer version has."""
     old, new = MappingFields(path, ()), MappingFields(path, (name,))
     return ConversionPart(".".join((*path, name)), old, new, _convert_to_nothing, _convert_to_nothing)
 
 
 def _convert_to_nothing(_: Fragment) -> Fragment:
-    """Convert to no fields, for a version that does not have the field."""
+    """Return no fields: the conversion of a field to a version that lacks the field."""
     return {}
 
 
 def reverse_part(part: ConversionPart) -> ConversionPart:
-    """Return the ConversionPart for the opposite direction."""
+    """Return the ConversionPart that converts the same fields in the opposite direction."""
     return ConversionPart(part.name, part.new, part.old, part.downgrade, part.upgrade)
 
 
 def convert_parts(obj: Obj, parts: Sequence[ConversionPart], *, restored_from: str, saved_to: str) -> Obj:
-    """Convert the given parts of an object to the newer version.
+    """Convert an object from the `old` to the `new` API version of the given field groups.
 
-    Fields that an earlier conversion saved in the annotation `restored_from` are restored. Fields that the newer
+    Original fields that a reverse conversion saved in the annotation `restored_from` are restored. Fields that the new
     version cannot represent are saved in the annotation `saved_to`.
     """
-    originals, unrepresented_parts = _read_originals(obj, restored_from), {}
+    original_fields, unrepresented_parts = _read_originals(obj, restored_from), {}
     for part in parts:
         old_fields = part.old.read(obj)
-        converted_fields = _restore_original(originals.get(part.name), part, old_fields)
+        converted_fields = _restore_original(original_fields.get(part.name), part, old_fields)
         if converted_fields is None:
             converted_fields = part.upgrade(old_fields)
         if part.downgrade(converted_fields) != old_fields:
@@ -134,27 +134,27 @@ def convert_parts(obj: Obj, parts: Sequence[ConversionPart], *, restored_from: s
 
 
 def _restore_original(saved_fields: Any, part: ConversionPart, current_fields: Fragment) -> Fragment | None:
-    """Return the saved original fields if they still convert to the current ones, else None."""
+    """Return the original fields saved by a reverse conversion if they still convert to `current_fields`, else None."""
     if not isinstance(saved_fields, Mapping):
         return None
     try:
         return saved_fields if part.downgrade(saved_fields) == current_fields else None
-    except _MALFORMED:
+    except _MALFORMED_ORIGINAL_ERRORS:
         return None
 
 
 def _read_originals(obj: Obj, annotation: str) -> Mapping[str, Any]:
-    """Return the original fields of all parts that an earlier conversion saved in the annotation."""
+    """Return the fields that an earlier conversion saved in the annotation, by ConversionPart name."""
     text = (obj["metadata"].get("annotations") or {}).get(annotation)
     try:
-        originals = msgspec.json.decode(text) if text else {}
+        original_fields = msgspec.json.decode(text) if text else {}
     except (msgspec.DecodeError, RecursionError):
         return {}
-    return originals if isinstance(originals, Mapping) else {}
+    return original_fields if isinstance(original_fields, Mapping) else {}
 
 
 def _with_saved_originals(obj: Obj, restored_from: str, saved_to: str, unrepresented_parts: Mapping[str, Any]) -> Obj:
-    """Return the object with `unrepresented_parts` saved in an annotation, and without the restored annotation."""
+    """Return the object with `unrepresented_parts` in annotation `saved_to`, and without annotation `restored_from`."""
     old_annotations = obj["metadata"].get("annotations") or {}
     annotations = {name: value for name, value in old_annotations.items() if name not in {restored_from, saved_to}}
     if unrepresented_parts:
@@ -164,12 +164,12 @@ def _with_saved_originals(obj: Obj, restored_from: str, saved_to: str, unreprese
     return with_metadata(obj, annotations=annotations or None)
 
 
-_SPEC: Final = ("spec",)
-_STATUS: Final = ("status",)
+_SPEC_PATH: Final = ("spec",)
+_STATUS_PATH: Final = ("status",)
 
 
 def _upgrade_checks(old: Fragment) -> Fragment:
-    """Convert admissionChecks to an admissionChecksStrategy for all flavors, which replaces a given strategy."""
+    """Convert a ClusterQueue's admissionChecks to an admissionChecksStrategy for all flavors, replacing any present."""
     if names := old.get("admissionChecks"):
         return {"admissionChecksStrategy": {"admissionChecks": [{"name": name} for name in names]}}
     strategy = old.get("admissionChecksStrategy")
@@ -177,12 +177,12 @@ def _upgrade_checks(old: Fragment) -> Fragment:
 
 
 def _downgrade_checks(new: Fragment) -> Fragment:
-    """Return admissionChecksStrategy unchanged: both versions have this field."""
+    """Return a ClusterQueue's admissionChecksStrategy unchanged: v1beta1 has this field too."""
     return dict(new)
 
 
 def _fungibility_part(name: str, old_word: str) -> ConversionPart:
-    """Return the conversion of a flavorFungibility field, whose value `old_word` was renamed to MayStopSearch."""
+    """Return the ConversionPart of a flavorFungibility field: `old_word` in v1beta1 is MayStopSearch in v1beta2."""
     fields = MappingFields(("spec", "flavorFungibility"), (name,))
     return ConversionPart(
         f"spec.flavorFungibility.{name}",
@@ -194,60 +194,62 @@ def _fungibility_part(name: str, old_word: str) -> ConversionPart:
 
 
 def _upgrade_cluster_source(old: Fragment) -> Fragment:
-    """Merge kubeConfig and clusterProfileRef into clusterSource; a kubeConfig without a location is omitted."""
+    """Merge a MultiKueueCluster's kubeConfig, if it has a location, and clusterProfileRef into clusterSource."""
     if not old:
         return {}
     kube_config, profile = old.get("kubeConfig") or {}, old.get("clusterProfileRef")
-    source = {"kubeConfig": kube_config} if kube_config.get("location") else {}
-    return {"clusterSource": {**source, "clusterProfileRef": profile} if profile is not None else source}
+    cluster_source = {"kubeConfig": kube_config} if kube_config.get("location") else {}
+    return {
+        "clusterSource": {**cluster_source, "clusterProfileRef": profile} if profile is not None else cluster_source
+    }
 
 
 def _downgrade_cluster_source(new: Fragment) -> Fragment:
-    """Split clusterSource into kubeConfig, which v1beta1 requires, and clusterProfileRef if it is set."""
+    """Split a MultiKueueCluster's clusterSource into kubeConfig, required in v1beta1, and clusterProfileRef if set."""
     if "clusterSource" not in new:
         return {}
-    source = new["clusterSource"] or {}
-    kube_config = source.get("kubeConfig") or {"location": "", "locationType": "Secret"}
-    profile = source.get("clusterProfileRef")
+    cluster_source = new["clusterSource"] or {}
+    kube_config = cluster_source.get("kubeConfig") or {"location": "", "locationType": "Secret"}
+    profile = cluster_source.get("clusterProfileRef")
     return {"kubeConfig": kube_config, **({} if profile is None else {"clusterProfileRef": profile})}
 
 
 _FAIR_SHARING: Final = old_field_part(("status", "fairSharing"), "admissionFairSharingStatus")
 
 CLUSTER_QUEUE_PARTS: Final[Sequence[ConversionPart]] = (
-    renamed_field_part(_SPEC, "cohort", "cohortName"),
+    renamed_field_part(_SPEC_PATH, "cohort", "cohortName"),
     ConversionPart(
         "spec.admissionChecksStrategy",
-        MappingFields(_SPEC, ("admissionChecks", "admissionChecksStrategy")),
-        MappingFields(_SPEC, ("admissionChecksStrategy",)),
+        MappingFields(_SPEC_PATH, ("admissionChecks", "admissionChecksStrategy")),
+        MappingFields(_SPEC_PATH, ("admissionChecksStrategy",)),
         _upgrade_checks,
         _downgrade_checks,
     ),
     _fungibility_part("whenCanBorrow", "Borrow"),
     _fungibility_part("whenCanPreempt", "Preempt"),
-    new_field_part(_SPEC, "concurrentAdmissionPolicy"),
-    old_field_part(_STATUS, "pendingWorkloadsStatus"),
+    new_field_part(_SPEC_PATH, "concurrentAdmissionPolicy"),
+    old_field_part(_STATUS_PATH, "pendingWorkloadsStatus"),
     _FAIR_SHARING,
 )
 
 COHORT_PARTS: Final[Sequence[ConversionPart]] = (_FAIR_SHARING,)
 
 LOCAL_QUEUE_PARTS: Final[Sequence[ConversionPart]] = (
-    renamed_field_part(_STATUS, "flavorUsage", "flavorsUsage"),
-    old_field_part(_STATUS, "flavors"),
+    renamed_field_part(_STATUS_PATH, "flavorUsage", "flavorsUsage"),
+    old_field_part(_STATUS_PATH, "flavors"),
 )
 
 ADMISSION_CHECK_PARTS: Final[Sequence[ConversionPart]] = (
-    old_field_part(_SPEC, "retryDelayMinutes", retryDelayMinutes=15),
+    old_field_part(_SPEC_PATH, "retryDelayMinutes", retryDelayMinutes=15),
 )
 
-MULTI_KUEUE_CONFIG_PARTS: Final[Sequence[ConversionPart]] = (new_field_part(_SPEC, "quotaManagement"),)
+MULTI_KUEUE_CONFIG_PARTS: Final[Sequence[ConversionPart]] = (new_field_part(_SPEC_PATH, "quotaManagement"),)
 
 MULTI_KUEUE_CLUSTER_PARTS: Final[Sequence[ConversionPart]] = (
     ConversionPart(
         "spec.clusterSource",
-        MappingFields(_SPEC, ("kubeConfig", "clusterProfileRef")),
-        MappingFields(_SPEC, ("clusterSource",)),
+        MappingFields(_SPEC_PATH, ("kubeConfig", "clusterProfileRef")),
+        MappingFields(_SPEC_PATH, ("clusterSource",)),
         _upgrade_cluster_source,
         _downgrade_cluster_source,
     ),
@@ -259,7 +261,7 @@ _SLICES_MAX: Final = 1_000
 
 
 def compress_domains(levels: Sequence[str], domains: Sequence[Obj]) -> list[dict[str, Any]]:
-    """Compress topology domains to TopologyAssignment slices, which share the common parts of their values."""
+    """Return TopologyAssignment slices for a list of topology domains; a slice stores common value parts only once."""
     by_prefix = [_build_slice(levels, group) for group in _group_by_prefix(levels, domains)]
     if len(by_prefix) <= 1 or len(domains) > _SLICE_DOMAINS_MAX:
         return by_prefix
@@ -268,7 +270,7 @@ def compress_domains(levels: Sequence[str], domains: Sequence[Obj]) -> list[dict
 
 
 def expand_slices(slices: Sequence[Obj]) -> list[dict[str, Any]]:
-    """Expand TopologyAssignment slices to a list of domains, each with its values by level and its pod count."""
+    """Return the topology domains in the given TopologyAssignment slices, each with its level values and pod count."""
     return [
         {
             "values": [_domain_value(values, i) for values in part["valuesPerLevel"]],
@@ -279,61 +281,61 @@ def expand_slices(slices: Sequence[Obj]) -> list[dict[str, Any]]:
     ]
 
 
-def _domain_value(values: Obj, i: int) -> str:
-    """Return the value of a topology level in the i-th domain of a slice."""
-    if (universal := values.get("universal")) is not None:
+def _domain_value(level_values: Obj, i: int) -> str:
+    """Return the i-th domain's value at one topology level, from `valuesPerLevel` in a TopologyAssignment slice."""
+    if (universal := level_values.get("universal")) is not None:
         return str(universal)
-    individual = values["individual"]
+    individual = level_values["individual"]
     return f"{individual.get('prefix') or ''}{individual['roots'][i]}{individual.get('suffix') or ''}"
 
 
-def _domain_count(counts: Obj, i: int) -> int:
-    """Return the pod count of the i-th domain of a slice."""
-    universal = counts.get("universal")
-    return int(counts["individual"][i] if universal is None else universal)
+def _domain_count(pod_counts: Obj, i: int) -> int:
+    """Return the i-th domain's pod count, from the `podCounts` of a TopologyAssignment slice."""
+    universal_count = pod_counts.get("universal")
+    return int(pod_counts["individual"][i] if universal_count is None else universal_count)
 
 
 def _build_slice(levels: Sequence[str], domains: Sequence[Obj]) -> dict[str, Any]:
     """Return one TopologyAssignment slice for all the given domains."""
-    counts = [domain["count"] for domain in domains]
-    all_equal = all(count == counts[0] for count in counts)
+    pod_counts = [domain["count"] for domain in domains]
+    all_equal = all(count == pod_counts[0] for count in pod_counts)
     return {
         "domainCount": len(domains),
-        "podCounts": {"universal": counts[0]} if all_equal else {"individual": counts},
+        "podCounts": {"universal": pod_counts[0]} if all_equal else {"individual": pod_counts},
         "valuesPerLevel": [_encode_values([domain["values"][i] for domain in domains]) for i in range(len(levels))],
     }
 
 
-def _encode_values(values: Sequence[str]) -> dict[str, Any]:
-    """Encode the values of one level: `universal` if all are equal, else a common prefix and suffix with `roots`."""
-    if all(value == values[0] for value in values):
-        return {"universal": values[0]}
-    suffix = _common_prefix([value[::-1] for value in values])[::-1]
+def _encode_values(level_values: Sequence[str]) -> dict[str, Any]:
+    """Encode domain values of a topology level: `universal` if equal, else `roots` with common prefix and suffix."""
+    if all(value == level_values[0] for value in level_values):
+        return {"universal": level_values[0]}
+    suffix = _common_prefix([value[::-1] for value in level_values])[::-1]
     # The prefix and suffix must not overlap in a short value, as in `aba` beside `ababa`.
-    prefix = _common_prefix(values)[: min(map(len, values)) - len(suffix)]
-    roots = [value[len(prefix) : len(value) - len(suffix)] for value in values]
+    prefix = _common_prefix(level_values)[: min(map(len, level_values)) - len(suffix)]
+    roots = [value[len(prefix) : len(value) - len(suffix)] for value in level_values]
     affixes = {name: part for name, part in (("prefix", prefix), ("suffix", suffix)) if part}
     return {"individual": {**affixes, "roots": roots}}
 
 
 def _common_prefix(values: Sequence[str]) -> str:
-    """Return the common prefix of all values, found by comparing the smallest with the largest."""
+    """Return the longest common prefix of all given strings."""
     smallest, largest = min(values), max(values)
-    length = next((i for i, (a, b) in enumerate(zip(smallest, largest, strict=False)) if a != b), len(smallest))
-    return smallest[:length]
+    prefix_length = next((i for i, (a, b) in enumerate(zip(smallest, largest, strict=False)) if a != b), len(smallest))
+    return smallest[:prefix_length]
 
 
 def _group_by_prefix(levels: Sequence[str], domains: Sequence[Obj]) -> list[Sequence[Obj]]:
-    """Group adjacent domains by a common host name prefix; one group if the lowest level is not the host name."""
+    """Group adjacent topology domains by common host name prefix; one group if the lowest level is not host names."""
     keys = [""] * len(domains)
     if len(domains) > 1 and levels and levels[-1] == HOSTNAME:
         keys = _prefix_keys([domain["values"][-1] for domain in domains])
-    starts = _slice_starts(keys)
-    return [domains[start:end] for start, end in pairwise([*starts, len(domains)])]
+    slice_starts = _slice_starts(keys)
+    return [domains[start:end] for start, end in pairwise([*slice_starts, len(domains)])]
 
 
 def _slice_starts(keys: Sequence[str]) -> list[int]:
-    """Return the start index of each slice: one starts where the key changes or the maximum size is reached."""
+    """Return the start index of each TopologyAssignment slice: where the key changes, or a slice has maximum size."""
     starts: list[int] = []
     for i, key in enumerate(keys):
         if not starts or key != keys[i - 1] or i - starts[-1] == _SLICE_DOMAINS_MAX:
@@ -341,20 +343,20 @@ def _slice_starts(keys: Sequence[str]) -> list[int]:
     return starts
 
 
-def _prefix_keys(hosts: Sequence[str]) -> list[str]:
-    """Return for each host its longest prefix ending in a hyphen that another host shares.
+def _prefix_keys(host_names: Sequence[str]) -> list[str]:
+    """Return for each host name its longest prefix ending in a hyphen that another host name shares, or ''.
 
     If this results in too many slices, shorter prefixes are used.
     """
-    prefixes = [[host[: i + 1] for i in range(len(host) - 1) if host[i] == "-"] for host in hosts]
-    shared: dict[str, int] = {}
+    prefixes = [[host[: i + 1] for i in range(len(host) - 1) if host[i] == "-"] for host in host_names]
+    uses: dict[str, int] = {}
     for prefix in (prefix for host_prefixes in prefixes for prefix in host_prefixes):
-        shared[prefix] = shared.get(prefix, 0) + 1
+        uses[prefix] = uses.get(prefix, 0) + 1
     for depth in range(max(map(len, prefixes)), 0, -1):
-        keys = [next((p for p in reversed(host_prefixes[:depth]) if shared[p] > 1), "") for host_prefixes in prefixes]
+        keys = [next((p for p in reversed(host_prefixes[:depth]) if uses[p] > 1), "") for host_prefixes in prefixes]
         if len(_slice_starts(keys)) <= _SLICES_MAX:
             return keys
-    return [""] * len(hosts)
+    return [""] * len(host_names)
 
 
 _CLASS_REFERENCES: Final[Mapping[str, tuple[str, str]]] = {
@@ -363,55 +365,55 @@ _CLASS_REFERENCES: Final[Mapping[str, tuple[str, str]]] = {
 }
 _SOURCE_BY_CLASS: Final = {reference: source for source, reference in _CLASS_REFERENCES.items()}
 _SLICE_CONSTRAINTS: Final = "podsetSliceRequiredTopologyConstraints"
-_POD_SETS: Final = ("spec", "podSets")
-_ASSIGNMENTS: Final = ("status", "admission", "podSetAssignments")
+_POD_SETS_PATH: Final = ("spec", "podSets")
+_POD_SET_ASSIGNMENTS_PATH: Final = ("status", "admission", "podSetAssignments")
 
 
 @dataclass(frozen=True, slots=True)
 class ItemFields:
-    """The location of a field in each item of a list; `item_path` leads from the item to the field's mapping."""
+    """The location of one field in each item of the list at `path`; `item_path` leads to the field within an item."""
 
     path: tuple[str, ...]
     field: str
     item_path: tuple[str, ...] = ()
 
     def read(self, obj: Obj) -> Fragment:
-        """Return a mapping from the name of each item that has the field to the value of the field."""
-        values = {}
-        for item in self._items(obj) or ():
+        """Return the field's values in the object's list items, by item name, for the items that have the field."""
+        value_by_item_name = {}
+        for item in self._find_items(obj) or ():
             mapping = _value_at(item, self.item_path)
             if isinstance(mapping, Mapping) and mapping.get(self.field) is not None:
-                values[item.get("name", "main")] = mapping[self.field]
-        return values
+                value_by_item_name[item.get("name", "main")] = mapping[self.field]
+        return value_by_item_name
 
     def write(self, obj: Obj, fragment: Fragment) -> Obj:
-        """Return the object with the field of each item set to the value for the item's name, or removed."""
-        items = self._items(obj)
+        """Return the object with the field set in each list item named in `fragment`, and removed from the others."""
+        items = self._find_items(obj)
         if not items or fragment == self.read(obj):
             return obj
         return with_path(obj, self.path, [self._write_item(item, fragment) for item in items])
 
     def _write_item(self, item: Obj, fragment: Fragment) -> Obj:
-        """Return the list item with its field set; items without the mapping stay unchanged."""
+        """Return the list item with the field set or removed; unchanged if it lacks the mapping at `item_path`."""
         if not isinstance(_value_at(item, self.item_path), Mapping):
             return item
         return with_path(item, (*self.item_path, self.field), fragment.get(item.get("name", "main")))
 
-    def _items(self, obj: Obj) -> list[Obj] | None:
-        """Return the items of the list at the path, or None if there is no list."""
+    def _find_items(self, obj: Obj) -> list[Obj] | None:
+        """Return the object's list at `path`, or None if there is none."""
         items = _value_at(obj, self.path)
         return items if isinstance(items, list) else None
 
 
 def _value_at(obj: Any, path: tuple[str, ...]) -> Any:
-    """Return the value at a path of nested mappings, or None."""
+    """Return the value at a path of nested mappings in the object, or None if there is none."""
     for name in path:
         obj = obj.get(name) if isinstance(obj, Mapping) else None
     return obj
 
 
 def _upgrade_priority_class(old: Fragment) -> Fragment:
-    """Convert priorityClassName and priorityClassSource to priorityClassRef; nothing if one of them is missing."""
+    """Convert priorityClassName and priorityClassSource to priorityClassRef; return no fields if either is missing."""
     reference = _CLASS_REFERENCES.get(old.get("priorityClassSource") or "")
     name = old.get("priorityClassName")
     if reference is None or not name:
@@ -420,10 +422,10 @@ def _upgrade_priority_class(old: Fragment) -> Fragment:
 
 
 def _downgrade_priority_class(new: Fragment) -> Fragment:
-    """Convert priorityClassRef to priorityClassName and priorityClassSource; nothing for unknown kinds."""
+    """Convert priorityClassRef to priorityClassName and priorityClassSource; return no fields for an unknown kind."""
     reference = new.get("priorityClassRef") or {}
-    source = _SOURCE_BY_CLASS.get((reference.get("group", ""), reference.get("kind", "")))
-    return {"priorityClassName": reference["name"], "priorityClassSource": source} if source else {}
+    class_source = _SOURCE_BY_CLASS.get((reference.get("group", ""), reference.get("kind", "")))
+    return {"priorityClassName": reference["name"], "priorityClassSource": class_source} if class_source else {}
 
 
 def _compress_assignment(assignment: Obj) -> Obj:
@@ -443,9 +445,9 @@ def _expand_assignment(assignment: Obj) -> Obj:
     return {**other_fields, "domains": expand_slices(assignment["slices"])}
 
 
-def _for_each_assignment(change: Callable[[Obj], Obj]) -> Callable[[Fragment], Fragment]:
-    """Return a conversion that applies `change` to the TopologyAssignment of every pod set."""
-    return lambda fragment: {name: change(assignment) for name, assignment in fragment.items()}
+def _for_each_assignment(change_assignment: Callable[[Obj], Obj]) -> Callable[[Fragment], Fragment]:
+    """Return a ConversionPart's conversion that applies `change` to the TopologyAssignment of every pod set."""
+    return lambda fragment: {name: change_assignment(assignment) for name, assignment in fragment.items()}
 
 
 WORKLOAD_PARTS: Final[Sequence[ConversionPart]] = (
@@ -461,15 +463,15 @@ WORKLOAD_PARTS: Final[Sequence[ConversionPart]] = (
     renamed_field_part(("status",), "accumulatedPastExexcutionTimeSeconds", "accumulatedPastExecutionTimeSeconds"),
     ConversionPart(
         f"spec.podSets.topologyRequest.{_SLICE_CONSTRAINTS}",
-        MappingFields(_POD_SETS, ()),
-        ItemFields(_POD_SETS, _SLICE_CONSTRAINTS, ("topologyRequest",)),
+        MappingFields(_POD_SETS_PATH, ()),
+        ItemFields(_POD_SETS_PATH, _SLICE_CONSTRAINTS, ("topologyRequest",)),
         lambda _: {},
         lambda _: {},
     ),
     ConversionPart(
         "status.admission.podSetAssignments.topologyAssignment",
-        ItemFields(_ASSIGNMENTS, "topologyAssignment"),
-        ItemFields(_ASSIGNMENTS, "topologyAssignment"),
+        ItemFields(_POD_SET_ASSIGNMENTS_PATH, "topologyAssignment"),
+        ItemFields(_POD_SET_ASSIGNMENTS_PATH, "topologyAssignment"),
         _for_each_assignment(_compress_assignment),
         _for_each_assignment(_expand_assignment),
     ),

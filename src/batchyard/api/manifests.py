@@ -31,7 +31,7 @@ _DEFAULT_NAMES: Final = {CONFIGURATION: "kueue"}
 
 
 class DecodedObject(NamedTuple):
-    """The result of decoding: the object in its storage version, or None and its errors; and warnings."""
+    """The result of decoding an object: the object in its storage version, or None with errors; and the warnings."""
 
     obj: dict[str, Any] | None
     faults: list[FieldError]
@@ -41,7 +41,7 @@ class DecodedObject(NamedTuple):
 def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> DecodedObject:
     """Decode and validate a new object; a namespaced object without a namespace gets `namespace`.
 
-    The given object is not changed. The result is complete, in the storage version, and valid.
+    The given object is not changed. The decoded object has all defaults and is in its storage version.
     """
     decoded_object = decode_unvalidated(obj, namespace)
     if decoded_object.obj is None:
@@ -51,7 +51,7 @@ def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> DecodedObject:
 
 
 def decode_unvalidated(obj: Any, namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
-    """Decode an object without the validation rules across fields, which differ between creation and update.
+    """Decode an object and check its schema, but not the rules of its kind, which differ between creation and update.
 
     `valid_obj` is an already validated object of the same kind in its storage version. Parts of `obj` that are the same
     Python objects in `valid_obj` are not validated again.
@@ -80,7 +80,7 @@ def decode_unvalidated(obj: Any, namespace: str, valid_obj: Obj | None = None) -
 
 
 def _kind_of(obj: Any) -> tuple[ServedKind, str] | list[FieldError]:
-    """Return the kind and version of an object, or the errors if they are missing or unknown."""
+    """Return the kind and version of an object, or the errors if its kind or apiVersion is missing or unknown."""
     if not isinstance(obj, Mapping):
         return [FieldError("", f"{format_value(obj)} is not an object", "write apiVersion, kind, metadata and spec")]
     api_version, kind = obj.get("apiVersion"), obj.get("kind")
@@ -112,7 +112,7 @@ def _api_version_remedy(kind: object) -> str:
 
 
 def _unknown_kind(api_version: str, kind: str) -> FieldError:
-    """Return the error for an unknown kind or version, with the nearest known one as the remedy."""
+    """Return the error for an unknown kind or API version; the remedy suggests the nearest known one."""
     info = _kinds_by_name().get(kind)
     if info is not None:
         remedy = "use " + " or ".join(info.api_version_for(version) for version in reversed(info.versions))
@@ -131,7 +131,7 @@ def _kinds_by_name() -> dict[str, ServedKind]:
 
 
 def _with_kind_scope(info: ServedKind, obj: dict[str, Any], namespace: str, warnings: list[str]) -> dict[str, Any]:
-    """Set the namespace of a namespaced object, and remove that of a cluster-scoped object with a warning."""
+    """Return the object with a missing namespace added or, if its kind is cluster-scoped, the namespace removed."""
     metadata = obj["metadata"]
     sent_namespace = metadata.get("namespace")
     if info.namespaced:
@@ -144,7 +144,7 @@ def _with_kind_scope(info: ServedKind, obj: dict[str, Any], namespace: str, warn
 
 
 def _queue_warnings(info: ServedKind, obj: Obj) -> Iterator[str]:
-    """Yield a warning for a job whose queue is set by an annotation: Kueue reads only the label."""
+    """Yield a warning if a Job or JobSet names its LocalQueue only in an annotation: Kueue reads only the label."""
     queue = annotation(obj, well_known.QUEUE_NAME) if info.constant in {JOB, JOB_SET} else None
     if queue and not label(obj, well_known.QUEUE_NAME):
         yield (
@@ -154,7 +154,7 @@ def _queue_warnings(info: ServedKind, obj: Obj) -> Iterator[str]:
 
 
 def _metadata_faults(obj: Obj, faults: list[FieldError]) -> list[FieldError]:
-    """Return the errors of the metadata if its structure is valid, to report them along with the given errors."""
+    """Return the errors of an object's metadata; none if `faults`, the schema errors, already include metadata."""
     if any(fault.path.startswith("metadata") for fault in faults):
         return []
     return list(metadata_faults(obj))
@@ -166,7 +166,7 @@ _NAME_LINE: Final = re.compile(r"(?m)^metadata:.*\n(?:[ \t]*\n|[ \t]+[^ \t\n].*\
 
 
 class ManifestFault(NamedTuple):
-    """An error in a document of a manifest. `kind` and `name` are empty if the document does not contain them."""
+    """An error in a YAML document of a manifest file. `kind` and `name` are empty if the document lacks them."""
 
     source: str
     document: int
@@ -182,7 +182,7 @@ class ManifestFault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A valid object with all defaults in its storage version, with its file name and document number."""
+    """A valid object with all defaults in its storage version, with its manifest's file name and document number."""
 
     obj: dict[str, Any]
     source: str
@@ -196,7 +196,7 @@ class Manifest:
 
 
 class InvalidDocument(NamedTuple):
-    """An invalid object as written, with its file name, document number and path in the document."""
+    """An invalid object as written, with its file name, its document number and its path in the document."""
 
     value: Any
     source: str
@@ -218,12 +218,12 @@ class Manifests:
 
     @property
     def warnings(self) -> list[str]:
-        """The warnings as lines of text."""
+        """Return the warnings about the manifests, each as one line of text."""
         return list(map(str, self.odd))
 
 
 def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
-    """Read manifests from pairs of file name and text. Invalid input is reported in the result and raises nothing.
+    """Read manifests from pairs of file name and text. Errors are part of the result; nothing is raised.
 
     A List is read as the objects in its items.
     """
@@ -235,7 +235,7 @@ def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
 
 
 def _read_document(source: str, document: Document, manifests: Manifests) -> None:
-    """Add the objects of a document and their errors and warnings to the result."""
+    """Add the objects of a YAML document, and their errors and warnings, to `manifests`."""
     number = document.number
     manifests.texts[source, number] = document.text, document.line
     if document.faults:
@@ -260,7 +260,7 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
 
 
 def _objects(value: Any) -> Iterator[tuple[Any, str]]:
-    """Yield the objects of a document, each with its path in a List such as `items[0]`; '' without a List."""
+    """Yield the objects of a YAML document, each with its path: `items[0]` in a List, or '' for a single object."""
     if not _is_list(value):
         yield value, ""
         return
@@ -271,7 +271,7 @@ def _objects(value: Any) -> Iterator[tuple[Any, str]]:
 
 
 def _is_list(value: Any) -> bool:
-    """Report whether a document is a `List`, or a list of one kind such as `JobList`."""
+    """Report whether the value of a YAML document is a `List`, or a list of one kind such as `JobList`."""
     if not isinstance(value, Mapping) or not isinstance(value.get("items"), list):
         return False
     kind, api_version = value.get("kind"), value.get("apiVersion")
@@ -281,7 +281,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _kind_and_name(document: Document) -> tuple[str, str]:
-    """Return the kind and name of a document, from its value, or from its text if the text cannot be parsed."""
+    """Return the object kind and name in a YAML document, from its text if the document cannot be parsed."""
     if document.value is not None:
         return _written_kind(document.value), _name_of(document.value)
     kind, name = _KIND_LINE.search(document.text), _NAME_LINE.search(document.text)
@@ -307,12 +307,12 @@ def _name_of(obj: Any) -> str:
 
 
 def _printable_word(text: str) -> str:
-    """Return the text if it is one printable word, else `?`."""
+    """Return the text if it is one word of printable characters, else `?`."""
     return text if text and text.isprintable() and " " not in text else "?"
 
 
 def _on_one_line(text: str) -> str:
-    """Escape line breaks and other non-printable characters."""
+    """Return the text with line breaks and other non-printable characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -20,7 +20,7 @@ Obj: TypeAlias = Mapping[str, Any]
 
 
 class Key(NamedTuple):
-    """The identity of an object: kind (`Kind` in the core group, else `Kind.group`), namespace (maybe ''), and name."""
+    """The identity of an API object: kind (`Kind.group`, or `Kind` in the core group), namespace (or ''), and name."""
 
     kind: str
     namespace: str
@@ -43,7 +43,7 @@ def _group_kind(api_version: str, kind: str) -> str:
 
 
 def key_of(obj: Obj) -> Key:
-    """Return the key of an object."""
+    """Return the identity of an object: its kind, namespace and name."""
     metadata = obj["metadata"]
     return Key(group_kind(obj), metadata.get("namespace") or "", metadata["name"])
 
@@ -61,11 +61,11 @@ def label(obj: Obj, name: str) -> str | None:
 
 
 def with_path(obj: Obj, path: Iterable[str], value: object) -> dict[str, Any]:
-    """Return the object with the value at a path set or, for None, removed; only mappings on the path are copied."""
-    head, *rest = path
+    """Return the object with the value at a path set, or removed if the value is None; the original is not changed."""
+    head, *remaining_path = path
     new = dict(obj)
-    if rest:
-        new[head] = with_path(new.get(head) or {}, rest, value)
+    if remaining_path:
+        new[head] = with_path(new.get(head) or {}, remaining_path, value)
     elif value is None:
         new.pop(head, None)
     else:
@@ -91,13 +91,13 @@ def finalizers_of(obj: Obj) -> Sequence[str]:
 
 
 def with_finalizer(obj: Obj, name: str) -> Obj:
-    """Return the object with the finalizer added; the same object if it already has it."""
+    """Return the object with the finalizer added; the same object if the finalizer is already there."""
     finalizers = finalizers_of(obj)
     return obj if name in finalizers else with_metadata(obj, finalizers=[*finalizers, name])
 
 
 def without_finalizer(obj: Obj, name: str) -> Obj:
-    """Return the object with the finalizer removed; the same object if it does not have it."""
+    """Return the object with the finalizer removed; the same object if it lacks the finalizer."""
     finalizers = finalizers_of(obj)
     if name not in finalizers:
         return obj
@@ -105,7 +105,7 @@ def without_finalizer(obj: Obj, name: str) -> Obj:
 
 
 def controller_reference(owner: Obj) -> dict[str, Any]:
-    """Return the owner reference for objects that `owner` controls."""
+    """Return an owner reference to `owner` with `controller: true`, for objects that `owner` controls."""
     metadata = owner["metadata"]
     return {
         "apiVersion": owner["apiVersion"],
@@ -118,7 +118,7 @@ def controller_reference(owner: Obj) -> dict[str, Any]:
 
 
 def controller_of(obj: Obj) -> Mapping[str, Any] | None:
-    """Return the owner reference marked as controller, or None."""
+    """Return the object's owner reference with `controller: true`, or None if it has none."""
     for owner in obj["metadata"].get("ownerReferences") or ():
         if owner.get("controller"):
             return owner  # type: ignore[no-any-return]
@@ -138,7 +138,7 @@ Condition = Mapping[str, Any]
 
 
 def find_condition(obj_or_status: Mapping[str, Any], type: str) -> Condition | None:  # noqa: A002 - the field's name
-    """Return the condition of a type, or None. The first argument is a whole object or its status."""
+    """Return the status condition of the given type, or None. The first argument is a whole object or its status."""
     status = obj_or_status.get("status", obj_or_status)
     for condition in (status and status.get("conditions")) or ():
         if condition["type"] == type:
@@ -147,7 +147,7 @@ def find_condition(obj_or_status: Mapping[str, Any], type: str) -> Condition | N
 
 
 def is_true(obj_or_status: Mapping[str, Any], type: str) -> bool:  # noqa: A002
-    """Report whether an object, given as a whole or by its status, has a condition of a type with the status True."""
+    """Report whether a status condition is True. The first argument is a whole object or its status."""
     condition = find_condition(obj_or_status, type)
     return condition is not None and condition["status"] == "True"
 
@@ -162,7 +162,7 @@ def with_condition(  # noqa: PLR0913 - the fields of a condition
     now: Instant,
     generation: int | None = None,
 ) -> list[Condition]:
-    """Return the list of conditions with one condition replaced, or added at the end.
+    """Return a list of status conditions with the condition of the given type replaced, or added at the end.
 
     `lastTransitionTime` changes only if the status changes. Returns the same list if nothing changes.
     """
@@ -182,7 +182,7 @@ def with_condition(  # noqa: PLR0913 - the fields of a condition
 
 
 def truncate_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
-    """Truncate a message to a maximum number of bytes in UTF-8, by default the maximum of a condition message."""
+    """Return the message cut to `bytes_max` bytes of UTF-8, by default the maximum length of a condition message."""
     if len(message) * 4 <= bytes_max:
         return message
     encoded_message = message.encode()
@@ -195,7 +195,10 @@ def truncate_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
 
 
 def event_last_time(event: Obj) -> str:
-    """Return the time of an Event's last occurrence as text, or ''. Source: printEvent of Kubernetes's printers."""
+    """Return the timestamp of an Event's last occurrence, as written in the Event; '' if it has none.
+
+    Source: printEvent of Kubernetes's printers.
+    """
     text = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return text or ""
 
@@ -205,13 +208,13 @@ def event_count(event: Obj) -> int:
     return (event.get("series") or {}).get("count") or event.get("count") or 1
 
 
-# A mutable draft of a status: it copies the status once, is changed in place, and returns the new object once.
+# A mutable draft of an object's status: a copy that is changed in place and then becomes part of a new object.
 #
 # A transition often sets four conditions. One draft takes a third of the time of copying the list for each.
 
 
 class StatusDraft:
-    """A mutable copy of the status and conditions of one object, for several changes at once."""
+    """A mutable copy of an object's status, for several changes at once; `result` returns the changed object."""
 
     __slots__ = ("_conditions_changed", "_generation", "_obj", "changed", "conditions", "now", "status", "time")
 
@@ -227,7 +230,7 @@ class StatusDraft:
         self.changed = False
 
     def result(self) -> Obj:
-        """Return the object with the new status; the original object if nothing changed."""
+        """Return the object with the changed status; the original object if the draft was not changed."""
         if not (self.changed or self._conditions_changed):
             return self._obj
         if self._conditions_changed:
@@ -235,12 +238,12 @@ class StatusDraft:
         return {**self._obj, "status": self.status}
 
     def is_true(self, kind: str) -> bool:
-        """Report whether the condition of a type has the status True."""
+        """Report whether the status condition of the given type is True."""
         condition = self.conditions.get(kind)
         return condition is not None and condition["status"] == "True"
 
     def set_condition(self, kind: str, holds: bool, reason: str, message: str, observed: bool = True) -> None:
-        """Set a condition, like apimachinery's SetStatusCondition; `observed`: whether to set observedGeneration."""
+        """Set a status condition like apimachinery's SetStatusCondition; set observedGeneration only if `observed`."""
         status = "True" if holds else "False"
         old = self.conditions.get(kind)
         transition_time = self.time if old is None or old["status"] != status else old["lastTransitionTime"]
@@ -255,17 +258,17 @@ class StatusDraft:
             self._conditions_changed = True
 
     def drop_condition(self, kind: str) -> None:
-        """Remove the condition of a type if the status has it."""
+        """Remove the status condition of the given type, if there is one."""
         if self.conditions.pop(kind, None) is not None:
             self._conditions_changed = True
 
     def set_field(self, name: str, value: object) -> None:
-        """Set a field of the status to a value."""
+        """Set a top-level field of the status to a value."""
         self.status[name] = value
         self.changed = True
 
     def drop_fields(self, *names: str) -> None:
-        """Remove the named fields of the status that are set."""
+        """Remove the named top-level fields from the status, if they are set."""
         for name in names:
             if name in self.status:
                 del self.status[name]
@@ -277,23 +280,23 @@ class StatusDraft:
 # Validation and controllers share these functions, so that accepted values are interpreted in the same way.
 
 
-_TRUE: Final = ("1", "t", "T", "true", "TRUE", "True")
-_FALSE: Final = ("0", "f", "F", "false", "FALSE", "False")
+_TRUE_TEXTS: Final = ("1", "t", "T", "true", "TRUE", "True")
+_FALSE_TEXTS: Final = ("0", "f", "F", "false", "FALSE", "False")
 #: The pattern allows at most the digits of an int64, because Python rejects very long numbers.
-_INTEGER: Final = re.compile(r"([+-]?)0*(\d{1,19})", re.ASCII)
+_INTEGER_PATTERN: Final = re.compile(r"([+-]?)0*(\d{1,19})", re.ASCII)
 SLICE_LAYERS_MAX: Final = 3
 
 
 class SliceLayer(msgspec.Struct, frozen=True):
-    """One layer in the annotation for slice layers: the topology level and the number of pods in a slice."""
+    """A layer of a pod set's nested slices, from an annotation: its topology level and the number of pods per slice."""
 
     topology: str = ""
     size: int = 0
 
 
 def parse_integer(text: str, *, bits: int = 64) -> int | None:
-    """Parse a decimal integer with an optional sign; None for other texts and for values beyond `bits` bits."""
-    match = _INTEGER.fullmatch(text)
+    """Parse a decimal integer with an optional sign; None for any other text, or if it does not fit in `bits` bits."""
+    match = _INTEGER_PATTERN.fullmatch(text)
     if match is None:
         return None
     value = int(match[1] + match[2])
@@ -302,13 +305,13 @@ def parse_integer(text: str, *, bits: int = 64) -> int | None:
 
 def parse_boolean(text: str) -> bool | None:
     """Parse a boolean as Go does (such as `true` or `1`); None for other texts."""
-    if text in _TRUE:
+    if text in _TRUE_TEXTS:
         return True
-    return False if text in _FALSE else None
+    return False if text in _FALSE_TEXTS else None
 
 
 def annotated_duration(obj: Obj, name: str) -> Duration | None:
-    """Return the duration in an annotation; None if it is missing or malformed.
+    """Return the duration in the named annotation of an object; None if the annotation is missing or malformed.
 
     The reader of manifests reports malformed durations to the user; controllers ignore them.
     """
@@ -322,7 +325,7 @@ def annotated_duration(obj: Obj, name: str) -> Duration | None:
 
 
 def parse_slice_layers(text: str) -> list[SliceLayer] | None:
-    """Parse the value of the annotation for slice layers, widest layer first; None if it is malformed."""
+    """Parse the annotation that lists the layers of nested pod set slices, widest first; None if it is malformed."""
     try:
         return msgspec.json.decode(text, type=list[SliceLayer])
     except (msgspec.DecodeError, RecursionError):
@@ -330,7 +333,7 @@ def parse_slice_layers(text: str) -> list[SliceLayer] | None:
 
 
 def is_elastic(obj: Obj) -> bool:
-    """Report whether a Job or Workload is elastic: it can be scaled by Workload slices while it runs."""
+    """Report whether a Job or Workload may be scaled while it runs, by Kueue's Workload slices."""
     return annotation(obj, well_known.ELASTIC_JOB) == "true"
 
 
@@ -338,14 +341,14 @@ def is_elastic(obj: Obj) -> bool:
 
 
 class Requirement(NamedTuple):
-    """One expression of a label selector or of a node selector term."""
+    """One requirement of a label selector or of a node selector term: key, operator and values."""
 
     key: str
     operator: str
     values: tuple[str, ...]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Report whether the labels satisfy this expression."""
+        """Report whether the given labels satisfy this requirement."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -360,7 +363,7 @@ class Requirement(NamedTuple):
                 return value is not None and self._is_beyond_bound(value)
 
     def _is_beyond_bound(self, value: str) -> bool:
-        """Evaluate `Gt` or `Lt`: both sides must be integers, else there is no match."""
+        """Report whether a label value satisfies `Gt` or `Lt`; values that are not integers never do."""
         label_number, bound_number = parse_integer(value), parse_integer(self.values[0]) if self.values else None
         if label_number is None or bound_number is None:
             return False
@@ -369,22 +372,24 @@ class Requirement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A parsed label selector: all requirements must hold; without requirements, it selects everything."""
+    """A parsed label selector: labels must satisfy all requirements; without requirements, it selects everything."""
 
     requirements: tuple[Requirement, ...]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Report whether this selector selects an object with the given labels."""
+        """Report whether the given labels satisfy all requirements of this selector."""
         return not self.requirements or all(requirement.matches(labels) for requirement in self.requirements)
 
 
 def selector(obj: Mapping[str, Any] | None) -> Selector | None:
-    """Parse a metav1.LabelSelector; a missing one (None) selects nothing and results in None."""
+    """Parse a metav1.LabelSelector; return None for None, which selects nothing."""
     if obj is None:
         return None
-    equal = [Requirement(key, "In", (value,)) for key, value in sorted((obj.get("matchLabels") or {}).items())]
+    equalities = [Requirement(key, "In", (value,)) for key, value in sorted((obj.get("matchLabels") or {}).items())]
     entries = obj.get("matchExpressions") or ()
-    return Selector((*equal, *(Requirement(e["key"], e["operator"], tuple(e.get("values") or ())) for e in entries)))
+    return Selector(
+        (*equalities, *(Requirement(e["key"], e["operator"], tuple(e.get("values") or ())) for e in entries))
+    )
 
 
 # Ownership of jobs: the chain of Jobs and JobSets above an object.
@@ -399,7 +404,7 @@ _ANCESTORS_MAX: Final = 10
 
 
 def controlling_jobs(obj: Obj, find: Callable[[Key], Obj | None]) -> Iterator[Obj]:
-    """Yield the existing Job or JobSet that controls an object, then its own controller, and so on upwards."""
+    """Yield the Job or JobSet that controls an object, then the one that controls that job, and so on, if existing."""
     for _ in range(_ANCESTORS_MAX):
         owner, key = controller_of(obj), controlling_job_key(obj)
         controller = None if key is None else find(key)
@@ -410,20 +415,20 @@ def controlling_jobs(obj: Obj, find: Callable[[Key], Obj | None]) -> Iterator[Ob
 
 
 def controlling_job_key(obj: Obj) -> Key | None:
-    """Return the key of the Job or JobSet that controls an object, whether it exists or not."""
+    """Return the key of the Job or JobSet that controls an object, even if it does not exist; None if there is none."""
     owner = controller_of(obj)
     key = None if owner is None else owner_key(owner, obj["metadata"].get("namespace") or "")
     return key if key is not None and key.kind in JOB_KINDS else None
 
 
 def owner_key(owner: Mapping[str, Any], namespace: str) -> Key:
-    """Return the key of the owner in an owner reference."""
+    """Return the key of the object to which an owner reference points, in the given namespace."""
     group, slash, _ = owner["apiVersion"].partition("/")
     return Key(f"{owner['kind']}.{group}" if slash else owner["kind"], namespace, owner["name"])
 
 
 class AncestorSearch(NamedTuple):
-    """The result of the search for the ancestor of a job that Kueue manages."""
+    """The result of searching the owners of a job for the topmost one that Kueue manages."""
 
     #: The topmost ancestor with a queue name, which Kueue manages; None if there is none.
     managed: Key | None
@@ -432,15 +437,15 @@ class AncestorSearch(NamedTuple):
 
 
 def find_managed_ancestor(job: Obj, find: Callable[[Key], Obj | None]) -> AncestorSearch:
-    """Find the ancestor of a job that Kueue manages: the topmost owner with a queue name.
+    """Find the topmost Job or JobSet with a queue name among the owners of a job: Kueue manages it in place of the job.
 
     Source: FindAncestorJobManagedByKueue in pkg/controller/jobframework/reconciler.go of Kueue.
     """
-    managed_key, top = None, job
-    for top in controlling_jobs(job, find):
-        if label(top, well_known.QUEUE_NAME):
-            managed_key = key_of(top)
-    next_owner = controlling_job_key(top)
+    managed_key, topmost_job = None, job
+    for topmost_job in controlling_jobs(job, find):
+        if label(topmost_job, well_known.QUEUE_NAME):
+            managed_key = key_of(topmost_job)
+    next_owner = controlling_job_key(topmost_job)
     if next_owner is not None and find(next_owner) is None:
         return AncestorSearch(None, missing=next_owner)
     return AncestorSearch(managed_key)
@@ -459,36 +464,38 @@ INT64_MAX: Final = 2**63 - 1
 UNLIMITED: Final = 1 << 100
 _UNLIMITED_FROM: Final = 1 << 98
 
-_BINARY: Final = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4, "Pi": 1024**5, "Ei": 1024**6}
-_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
-_SYNTAX: Final = re.compile(r"([+-]?)(\d++(?:\.\d*+)?|\.\d++)(?:([KMGTPE]i|[numkMGTPE]?)|[eE]([+-]?\d{1,4}))", re.ASCII)
+_BINARY_FACTORS: Final = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4, "Pi": 1024**5, "Ei": 1024**6}
+_DECIMAL_EXPONENTS: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in _DECIMAL_EXPONENTS.items()}
+_QUANTITY_PATTERN: Final = re.compile(
+    r"([+-]?)(\d++(?:\.\d*+)?|\.\d++)(?:([KMGTPE]i|[numkMGTPE]?)|[eE]([+-]?\d{1,4}))", re.ASCII
+)
 #: The maximum length of a quantity. Kubernetes has none, but no amount needs more than 19 digits and a suffix.
-LENGTH_MAX: Final = 400
-_EXPONENT: Final = re.compile(r"[eE][+-]?\d+\Z", re.ASCII)
+QUANTITY_LENGTH_MAX: Final = 400
+_EXPONENT_SUFFIX_PATTERN: Final = re.compile(r"[eE][+-]?\d+\Z", re.ASCII)
 _BINARY_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
 
 
 @lru_cache(maxsize=65536, typed=True)
 def parse_quantity(value: str | int | float) -> int:
-    """Parse a resource quantity such as `500m` to billionths, rounded up; raise ValueError if it is malformed.
+    """Parse a resource quantity such as `500m` to an integer in billionths, rounded up; raise ValueError if malformed.
 
     Larger quantities than 2**63 - 1 are capped to this maximum, as in Kubernetes.
     """
     text = str(value)
-    match = _SYNTAX.fullmatch(text) if len(text) <= LENGTH_MAX else None
+    match = _QUANTITY_PATTERN.fullmatch(text) if len(text) <= QUANTITY_LENGTH_MAX else None
     if match is None or isinstance(value, bool):
         raise ValueError(f"{repr(value)[:40]} is not a quantity; write it as 500m, 2, 1.5, 10Gi or 1e3")
     sign, digits, suffix, exponent = match.groups()
     integer_digits, _, fraction = digits.partition(".")
     numerator, denominator = int(integer_digits + fraction or "0") * NANO, _power_of_ten(len(fraction))
-    if suffix in _BINARY:
-        numerator *= _BINARY[suffix]
+    if suffix in _BINARY_FACTORS:
+        numerator *= _BINARY_FACTORS[suffix]
     else:
-        power = int(exponent) if exponent is not None else _DECIMAL[suffix or ""]
+        power = int(exponent) if exponent is not None else _DECIMAL_EXPONENTS[suffix or ""]
         numerator, denominator = numerator * _power_of_ten(power), denominator * _power_of_ten(-power)
-    nano = min(-(-numerator // denominator), INT64_MAX * NANO)
-    return -nano if sign == "-" else nano
+    nano_amount = min(-(-numerator // denominator), INT64_MAX * NANO)
+    return -nano_amount if sign == "-" else nano_amount
 
 
 def _power_of_ten(exponent: int) -> int:
@@ -498,26 +505,26 @@ def _power_of_ten(exponent: int) -> int:
 
 @lru_cache(maxsize=65536)
 def amount(resource: str, value: str | int | float) -> int:
-    """Convert a quantity of a resource to an integer, rounded up: thousandths for cpu, units for other resources."""
+    """Convert a resource quantity to an integer, rounded up: thousandths for cpu, whole units for other resources."""
     unit = NANO // 1000 if resource == "cpu" else NANO
     return -(-parse_quantity(value) // unit)
 
 
 @lru_cache(maxsize=65536)
 def quota_amount(resource: str, value: str | int | float) -> int:
-    """Convert a quota to an integer like `amount`; values that Kueue treats as unlimited become UNLIMITED."""
+    """Convert a resource quota to an integer as `amount` does; values unlimited in Kueue become UNLIMITED."""
     value_amount = amount(resource, value)
     return UNLIMITED if value_amount >= (INT64_MAX // 1000 * 1000 if resource == "cpu" else INT64_MAX) else value_amount
 
 
 def is_unlimited(amount: int) -> bool:
-    """Report whether an amount stands for an unlimited quota."""
+    """Report whether an integer amount of a resource stands for an unlimited quota."""
     return amount >= _UNLIMITED_FROM
 
 
 @lru_cache(maxsize=65536)
 def format_amount(resource: str, amount: int) -> str:
-    """Format an amount of a resource (an integer as from `amount`) in Kubernetes's canonical form."""
+    """Format an integer amount of a resource, as `amount` returns it, as a quantity in Kubernetes's canonical form."""
     if is_unlimited(amount):
         return "<unlimited>"
     if resource == "cpu":
@@ -528,7 +535,7 @@ def format_amount(resource: str, amount: int) -> str:
 
 
 class QuantityFormat(StrEnum):
-    """The suffix format of a quantity, as in Kubernetes: binary (Ki), decimal (k) or with an exponent (e3)."""
+    """The suffix format of a resource quantity, as in Kubernetes: binary (Ki), decimal (k) or with an exponent (e3)."""
 
     BINARY = "BinarySI"
     DECIMAL = "DecimalSI"
@@ -537,20 +544,20 @@ class QuantityFormat(StrEnum):
 
 @lru_cache(maxsize=65536, typed=True)
 def canonical_quantity(value: str | int | float) -> str:
-    """Return a quantity in Kubernetes's canonical form, with suffixes of the same format."""
+    """Return a resource quantity in canonical form, with the kind of suffix that it has (such as Ki or k)."""
     return format_quantity(parse_quantity(value), quantity_format(value))
 
 
 def quantity_format(value: str | int | float) -> QuantityFormat:
-    """Return the suffix format of a quantity."""
+    """Return the suffix format that a resource quantity is written in."""
     text = str(value)
-    if any(text.endswith(suffix) for suffix in _BINARY):
+    if any(text.endswith(suffix) for suffix in _BINARY_FACTORS):
         return QuantityFormat.BINARY
-    return QuantityFormat.EXPONENT if _EXPONENT.search(text) else QuantityFormat.DECIMAL
+    return QuantityFormat.EXPONENT if _EXPONENT_SUFFIX_PATTERN.search(text) else QuantityFormat.DECIMAL
 
 
 def format_quantity(nano: int, family: QuantityFormat) -> str:
-    """Format a quantity in billionths in Kubernetes's canonical form, in the suffix format if possible."""
+    """Format a number of billionths as a canonical resource quantity, with suffixes of the given format if possible."""
     if family is QuantityFormat.BINARY and nano % NANO == 0 and abs(nano) >= 1024 * NANO:
         return _format_binary(nano // NANO)
     return _format_exponential(nano, -9) if family is QuantityFormat.EXPONENT else _format_decimal(nano, -9)
@@ -576,7 +583,7 @@ def _format_decimal(mantissa: int, exponent: int) -> str:
 
 def _format_binary(amount: int) -> str:
     """Format an integer with the largest binary suffix that divides it, else in decimal form."""
-    for suffix, factor in reversed(_BINARY.items()):
+    for suffix, factor in reversed(_BINARY_FACTORS.items()):
         if amount % factor == 0:
             return f"{amount // factor}{suffix}"
     return _format_decimal(amount, 0)

@@ -1,6 +1,7 @@
-"""User-supplied regular expressions, in the syntax of Go: RE2 matches in time linear in the text.
+"""Regular expressions written by users, in the syntax of Go: RE2 matches in time linear in the length of the text.
 
-Python's own engine can take exponential time, so it is used only for our own patterns. RE2 is loaded on first use.
+Python's own regular expressions can take exponential time, so they are used only for patterns in this code. RE2 is
+loaded on first use.
 """
 
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 
 def pattern_fault(pattern: str) -> str:
-    """Return the error message for an invalid pattern; '' if it is valid."""
+    """Return the error message for an invalid regular expression; '' if it is valid."""
     try:
         _compile_pattern(pattern)
     except ValueError as error:
@@ -18,7 +19,7 @@ def pattern_fault(pattern: str) -> str:
 
 
 def matches_anywhere(pattern: str, text: str) -> bool:
-    """Report whether a pattern matches anywhere in a text; an invalid pattern does not match."""
+    """Report whether a regular expression matches anywhere in a text; False if the expression is invalid."""
     try:
         return _compile_pattern(pattern).search(text) is not None
     except ValueError:
@@ -26,7 +27,7 @@ def matches_anywhere(pattern: str, text: str) -> bool:
 
 
 def find_matches(pattern: str, text: str) -> Iterator[str]:
-    """Yield all matches of a pattern in a text, from left to right; ValueError if the pattern is invalid.
+    """Yield all matches of a regular expression in a text, from left to right; ValueError if the expression is invalid.
 
     An empty match directly after the previous match is skipped. Source: Go's regexp.FindAllString.
     """

@@ -47,20 +47,20 @@ from batchyard.api.pod_security_baseline import (
 # every mode defaults to `privileged:latest`.
 
 
-PREFIX: Final = "pod-security.kubernetes.io/"
+LABEL_PREFIX: Final = "pod-security.kubernetes.io/"
 PRIVILEGED: Final = "privileged"
 BASELINE: Final = "baseline"
 RESTRICTED: Final = "restricted"
 #: From the most permissive to the strictest.
 LEVELS: Final = (PRIVILEGED, BASELINE, RESTRICTED)
-_LATEST: Final = "latest"
+_LATEST_VERSION: Final = "latest"
 _ENFORCE, _AUDIT, _WARN = "enforce", "audit", "warn"
-_VERSION: Final = re.compile(r"v1\.(0|[1-9][0-9]{0,18})")
+_VERSION_PATTERN: Final = re.compile(r"v1\.(0|[1-9][0-9]{0,18})")
 _INT64_MAX: Final = 2**63 - 1
 
 
 class LevelVersion(NamedTuple):
-    """A level of the Pod Security Standards, and the minor version of Kubernetes whose checks apply."""
+    """A Pod Security level, and the minor version of Kubernetes whose checks of that level apply."""
 
     level: str = PRIVILEGED
     #: None: the latest version.
@@ -68,16 +68,16 @@ class LevelVersion(NamedTuple):
 
     def __str__(self) -> str:
         """Return the level and the version, such as `restricted:v1.25` or `baseline:latest`."""
-        return f"{self.level}:{_LATEST if self.minor is None else f'v1.{self.minor}'}"
+        return f"{self.level}:{_LATEST_VERSION if self.minor is None else f'v1.{self.minor}'}"
 
     @property
     def strictness(self) -> int:
-        """The rank of the level from 0 (privileged) to 2 (restricted)."""
+        """The rank of the Pod Security level: 0 for privileged, 1 for baseline, 2 for restricted."""
         return LEVELS.index(self.level)
 
 
 class PodSecurityPolicy(NamedTuple):
-    """The Pod Security policy of a namespace: level and version of each mode (enforce, audit, warn)."""
+    """The Pod Security settings of a namespace: level and version for each mode (enforce, audit, warn)."""
 
     enforce: LevelVersion = LevelVersion()
     audit: LevelVersion = LevelVersion()
@@ -90,28 +90,28 @@ class PodSecurityPolicy(NamedTuple):
 
 
 def namespace_policy(labels: Mapping[str, str]) -> PodSecurityPolicy:
-    """Return the policy set by a namespace's labels.
+    """Return the Pod Security policy that a namespace's labels set.
 
-    An invalid level means `restricted` for enforce, and `privileged` for audit and warn.
-    An invalid version means the latest one. If only enforce is set, its level also applies to warn.
+    An invalid level means `restricted` for enforce, and `privileged` for audit and warn. An invalid version means the
+    latest one. If only enforce is set, its level also applies to warn.
     """
-    if not any(label.startswith(PREFIX) for label in labels):
+    if not any(label.startswith(LABEL_PREFIX) for label in labels):
         return PodSecurityPolicy()
-    enforce = LevelVersion(_level(labels, _ENFORCE, RESTRICTED), _minor(labels, _ENFORCE))
-    audit = LevelVersion(_level(labels, _AUDIT, PRIVILEGED), _minor(labels, _AUDIT))
-    warn = LevelVersion(_level(labels, _WARN, PRIVILEGED), _minor(labels, _WARN))
-    is_enforced = labels.get(PREFIX + _ENFORCE) in LEVELS
-    if PREFIX + _WARN not in labels and is_enforced and enforce.strictness > warn.strictness:
-        has_version = f"{PREFIX}{_WARN}-version" in labels
-        warn = LevelVersion(enforce.level, warn.minor if has_version else enforce.minor)
-    return PodSecurityPolicy(enforce, audit, warn)
+    enforce_level = LevelVersion(_mode_level(labels, _ENFORCE, RESTRICTED), _mode_minor(labels, _ENFORCE))
+    audit_level = LevelVersion(_mode_level(labels, _AUDIT, PRIVILEGED), _mode_minor(labels, _AUDIT))
+    warn_level = LevelVersion(_mode_level(labels, _WARN, PRIVILEGED), _mode_minor(labels, _WARN))
+    is_enforced = labels.get(LABEL_PREFIX + _ENFORCE) in LEVELS
+    if LABEL_PREFIX + _WARN not in labels and is_enforced and enforce_level.strictness > warn_level.strictness:
+        has_version = f"{LABEL_PREFIX}{_WARN}-version" in labels
+        warn_level = LevelVersion(enforce_level.level, warn_level.minor if has_version else enforce_level.minor)
+    return PodSecurityPolicy(enforce_level, audit_level, warn_level)
 
 
 def label_faults(labels: Mapping[str, str]) -> list[FieldError]:
     """Return the errors in the Pod Security labels of a namespace, worded as Kubernetes does."""
     faults = []
     for mode in (_ENFORCE, _AUDIT, _WARN):
-        level, version = labels.get(PREFIX + mode), labels.get(f"{PREFIX}{mode}-version")
+        level, version = labels.get(LABEL_PREFIX + mode), labels.get(f"{LABEL_PREFIX}{mode}-version")
         if level is not None and level not in LEVELS:
             faults.append(_label_fault(mode, level, f"must be one of {', '.join(LEVELS)}"))
         if version is not None and not _is_version(version):
@@ -120,28 +120,28 @@ def label_faults(labels: Mapping[str, str]) -> list[FieldError]:
 
 
 def _label_fault(name: str, value: str, problem: str) -> FieldError:
-    return FieldError(f"metadata.labels[{PREFIX}{name}]", f'Invalid value: "{value}": {problem}')
+    return FieldError(f"metadata.labels[{LABEL_PREFIX}{name}]", f'Invalid value: "{value}": {problem}')
 
 
-def _level(labels: Mapping[str, str], mode: str, invalid: str) -> str:
-    level = labels.get(PREFIX + mode, PRIVILEGED)
-    return level if level in LEVELS else invalid
+def _mode_level(labels: Mapping[str, str], mode: str, level_if_invalid: str) -> str:
+    level = labels.get(LABEL_PREFIX + mode, PRIVILEGED)
+    return level if level in LEVELS else level_if_invalid
 
 
-def _minor(labels: Mapping[str, str], mode: str) -> int | None:
-    text = labels.get(f"{PREFIX}{mode}-version", _LATEST)
-    return int(text.removeprefix("v1.")) if text != _LATEST and _is_version(text) else None
+def _mode_minor(labels: Mapping[str, str], mode: str) -> int | None:
+    text = labels.get(f"{LABEL_PREFIX}{mode}-version", _LATEST_VERSION)
+    return int(text.removeprefix("v1.")) if text != _LATEST_VERSION and _is_version(text) else None
 
 
 def _is_version(text: str) -> bool:
-    match = _VERSION.fullmatch(text)
-    return text == _LATEST or (match is not None and int(match[1]) <= _INT64_MAX)
+    match = _VERSION_PATTERN.fullmatch(text)
+    return text == _LATEST_VERSION or (match is not None and int(match[1]) <= _INT64_MAX)
 
 
 # Evaluation of a pod against a level and version of the Pod Security Standards.
 #
 # Source: k8s.io/pod-security-admission, policy/{registry,checks}.go. Checks run in the order of their names, those of
-# `baseline` first. `restricted` has all checks of `baseline` except those that it replaces.
+# `baseline` first. `restricted` has all checks of `baseline` except those that its own checks replace.
 
 
 def baseline_capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
@@ -153,16 +153,16 @@ def baseline_capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityVio
     names = violating_containers(spec, lambda container: bool(added_capabilities(container)))
     if not names:
         return None
-    forbidden = sorted(set().union(*map(added_capabilities, containers(spec))))
+    bad_capabilities = sorted(set().union(*map(added_capabilities, containers(spec))))
     field_text = "in securityContext.capabilities.add"
-    detail = f"{noun_with_names('container', names)} must not include {quote_values(forbidden)} {field_text}"
+    detail = f"{noun_with_names('container', names)} must not include {quote_values(bad_capabilities)} {field_text}"
     return PodSecurityViolation("non-default capabilities", detail)
 
 
 # Checks of the level `restricted`. Source: k8s.io/pod-security-admission, policy/check_*.go.
 
 
-_VOLUMES: Final = frozenset(
+_SAFE_VOLUMES: Final = frozenset(
     {
         *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image"),
         *("persistentVolumeClaim", "projected", "secret"),
@@ -201,10 +201,10 @@ def restricted_capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityV
             f'{noun_with_names("container", keeping_names)} must set securityContext.capabilities.drop=["ALL"]'
         )
     if adding_names:
-        forbidden = sorted(set().union(*map(added_capabilities, containers(spec))))
+        bad_capabilities = sorted(set().union(*map(added_capabilities, containers(spec))))
         field = "in securityContext.capabilities.add"
         details.append(
-            f"{noun_with_names('container', adding_names)} must not include {quote_values(forbidden)} {field}"
+            f"{noun_with_names('container', adding_names)} must not include {quote_values(bad_capabilities)} {field}"
         )
     return PodSecurityViolation("unrestricted capabilities", "; ".join(details)) if details else None
 
@@ -212,13 +212,13 @@ def restricted_capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityV
 def volume_types_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report volumes of types that the level `restricted` forbids, such as hostPath and nfs."""
     volumes = spec.get("volumes") or ()
-    forbidden = [volume for volume in volumes if not any(volume.get(field) is not None for field in _VOLUMES)]
+    bad_volumes = [volume for volume in volumes if not any(volume.get(field) is not None for field in _SAFE_VOLUMES)]
     # Kubernetes turns a volume without a source into an emptyDir before the check.
-    forbidden = [each for each in forbidden if any(each[field] is not None for field in each if field != "name")]
-    if not forbidden:
+    bad_volumes = [each for each in bad_volumes if any(each[field] is not None for field in each if field != "name")]
+    if not bad_volumes:
         return None
-    types = sorted({_volume_type(volume) for volume in forbidden})
-    names = [volume["name"] for volume in forbidden]
+    types = sorted({_volume_type(volume) for volume in bad_volumes})
+    names = [volume["name"] for volume in bad_volumes]
     usage = f"{verb_uses(len(names))} {pluralize('restricted volume type', len(types))} {quote_values(types)}"
     return PodSecurityViolation("restricted volume types", f"{noun_with_names('volume', names)} {usage}")
 
@@ -230,12 +230,12 @@ def _volume_type(volume: Obj) -> str:
 def run_as_non_root_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report containers that may run as root: neither the pod nor the container sets runAsNonRoot to true."""
     reason, pod_value = "runAsNonRoot != true", security_context(spec).get("runAsNonRoot")
-    setting_false = violating_containers(spec, lambda each: security_context(each).get("runAsNonRoot") is False)
-    if subject := violation_subject(setting_false, by_pod=pod_value is False):
+    false_names = violating_containers(spec, lambda each: security_context(each).get("runAsNonRoot") is False)
+    if subject := violation_subject(false_names, by_pod=pod_value is False):
         return PodSecurityViolation(reason, f"{subject} must not set securityContext.runAsNonRoot=false")
-    unset = violating_containers(spec, lambda each: security_context(each).get("runAsNonRoot") is None)
-    detail = f"pod or {noun_with_names('container', unset)} must set securityContext.runAsNonRoot=true"
-    return None if pod_value is True or not unset else PodSecurityViolation(reason, detail)
+    unset_names = violating_containers(spec, lambda each: security_context(each).get("runAsNonRoot") is None)
+    detail = f"pod or {noun_with_names('container', unset_names)} must set securityContext.runAsNonRoot=true"
+    return None if pod_value is True or not unset_names else PodSecurityViolation(reason, detail)
 
 
 def run_as_user_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
@@ -262,18 +262,18 @@ def missing_seccomp_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation 
     return PodSecurityViolation("seccompProfile", f"pod or {noun_with_names('container', names)} {requirement}")
 
 
-def except_on_windows(check: CheckPod) -> CheckPod:
-    """Return the check with an exception: pods that run on Windows always pass."""
+def with_windows_exception(check: CheckPod) -> CheckPod:
+    """Return the check changed so that pods that run on Windows always pass."""
     return lambda metadata, spec: None if is_windows_pod(spec) else check(metadata, spec)
 
 
-def except_in_user_namespaces(check: CheckPod) -> CheckPod:
-    """Return the check with an exception: pods with their own user namespace always pass."""
+def with_user_namespace_exception(check: CheckPod) -> CheckPod:
+    """Return the check changed so that pods with their own user namespace always pass."""
     return lambda metadata, spec: None if has_user_namespace(spec) else check(metadata, spec)
 
 
 class PodSecurityCheck(NamedTuple):
-    """A check of the Pod Security Standards, in all its versions."""
+    """One check of the Pod Security Standards, with its variants for different minor versions of Kubernetes."""
 
     name: str
     level: str
@@ -283,7 +283,7 @@ class PodSecurityCheck(NamedTuple):
     replaces: str = ""
 
     def at(self, minor: int) -> CheckPod | None:
-        """Return the check function of a minor version of Kubernetes; None if that version does not have the check."""
+        """Return the function of this check for a minor version of Kubernetes; None if that version lacks the check."""
         return next((check for since, check in reversed(self.versions) if since <= minor), None)
 
 
@@ -314,12 +314,12 @@ _CHECKS: Final = (
     PodSecurityCheck(
         "allowPrivilegeEscalation",
         RESTRICTED,
-        ((8, privilege_escalation_violation), (25, except_on_windows(privilege_escalation_violation))),
+        ((8, privilege_escalation_violation), (25, with_windows_exception(privilege_escalation_violation))),
     ),
     PodSecurityCheck(
         "capabilities_restricted",
         RESTRICTED,
-        ((22, restricted_capabilities_violation), (25, except_on_windows(restricted_capabilities_violation))),
+        ((22, restricted_capabilities_violation), (25, with_windows_exception(restricted_capabilities_violation))),
         replaces="capabilities_baseline",
     ),
     PodSecurityCheck("procMount_restricted", RESTRICTED, ((35, proc_mount_violation),), replaces="procMount"),
@@ -327,15 +327,17 @@ _CHECKS: Final = (
     PodSecurityCheck(
         "runAsNonRoot",
         RESTRICTED,
-        ((0, run_as_non_root_violation), (35, except_in_user_namespaces(run_as_non_root_violation))),
+        ((0, run_as_non_root_violation), (35, with_user_namespace_exception(run_as_non_root_violation))),
     ),
     PodSecurityCheck(
-        "runAsUser", RESTRICTED, ((23, run_as_user_violation), (35, except_in_user_namespaces(run_as_user_violation)))
+        "runAsUser",
+        RESTRICTED,
+        ((23, run_as_user_violation), (35, with_user_namespace_exception(run_as_user_violation))),
     ),
     PodSecurityCheck(
         "seccompProfile_restricted",
         RESTRICTED,
-        ((19, missing_seccomp_violation), (25, except_on_windows(missing_seccomp_violation))),
+        ((19, missing_seccomp_violation), (25, with_windows_exception(missing_seccomp_violation))),
         replaces="seccompProfile_baseline",
     ),
 )
@@ -344,7 +346,7 @@ LATEST_MINOR: Final = max(since for check in _CHECKS for since, _ in check.versi
 
 
 class PodSecurityViolations(NamedTuple):
-    """The violations of a pod: the checks of a level and version that it fails."""
+    """The Pod Security checks of a level and version that a pod fails."""
 
     policy: LevelVersion
     found: Sequence[PodSecurityViolation]
@@ -355,24 +357,24 @@ class PodSecurityViolations(NamedTuple):
 
     @property
     def reasons(self) -> str:
-        """The reasons of all violations without details, separated by commas."""
+        """The reasons of all violations, separated by commas, without the violating containers and fields."""
         return ", ".join(violation.reason for violation in self.found)
 
 
 def evaluate_pod(policy: LevelVersion, metadata: Obj, spec: Obj) -> PodSecurityViolations:
-    """Check the metadata and spec of a pod or pod template against a level and version."""
+    """Check the metadata and spec of a pod or pod template against a Pod Security level and version."""
     minor = LATEST_MINOR if policy.minor is None else min(policy.minor, LATEST_MINOR)
-    results = (check(metadata, spec) for check in _checks(policy.level, minor))
+    results = (check(metadata, spec) for check in _check_functions(policy.level, minor))
     return PodSecurityViolations(policy, [violation for violation in results if violation is not None])
 
 
 @cache
-def _checks(level: str, minor: int) -> Sequence[CheckPod]:
-    """Return the check functions of a level in a minor version of Kubernetes, in the order of their names."""
+def _check_functions(level: str, minor: int) -> Sequence[CheckPod]:
+    """Return the functions that check a Pod Security level in a minor version of Kubernetes, ordered by check name."""
     if level == PRIVILEGED:
         return ()
     levels = (BASELINE,) if level == BASELINE else (BASELINE, RESTRICTED)
-    available = [check for check in _CHECKS if check.level in levels and check.at(minor) is not None]
-    replaced_names = {check.replaces for check in available}
-    functions = (check.at(minor) for check in available if check.name not in replaced_names)
-    return [function for function in functions if function is not None]
+    available_checks = [check for check in _CHECKS if check.level in levels and check.at(minor) is not None]
+    replaced_names = {check.replaces for check in available_checks}
+    check_functions = (check.at(minor) for check in available_checks if check.name not in replaced_names)
+    return [function for function in check_functions if function is not None]

@@ -11,7 +11,7 @@ from batchyard.api.meta import Obj
 
 
 class PodSecurityViolation(NamedTuple):
-    """A violation of the Pod Security Standards: the reason, and the containers or fields that violate the check."""
+    """A failed Pod Security check of a pod: the reason, and the containers or fields that fail it."""
 
     reason: str
     detail: str
@@ -38,12 +38,12 @@ def security_context(pod_or_container: Obj) -> Mapping[str, Any]:
 
 
 def violating_containers(spec: Obj, violates: Callable[[Mapping[str, Any]], bool]) -> list[str]:
-    """Return the names of the containers that violate a rule."""
+    """Return the names of a pod's containers for which `violates` returns true."""
     return [container["name"] for container in containers(spec) if violates(container)]
 
 
 def pluralize(word: str, count: int) -> str:
-    """Return the noun for one, or with `s` appended for another count."""
+    """Return the noun unchanged if the count is one, else with `s` appended."""
     return word if count == 1 else f"{word}s"
 
 
@@ -92,7 +92,7 @@ CAPABILITIES: Final = frozenset(
 )
 _SE_LINUX_TYPES: Final = frozenset({"", "container_t", "container_init_t", "container_kvm_t"})
 SE_LINUX_TYPES_1_31: Final = _SE_LINUX_TYPES | {"container_engine_t"}
-_SYSCTLS: Final = frozenset(
+_BASELINE_SYSCTLS: Final = frozenset(
     {
         "kernel.shm_rmid_forced",
         "net.ipv4.ip_local_port_range",
@@ -101,7 +101,7 @@ _SYSCTLS: Final = frozenset(
         "net.ipv4.tcp_syncookies",
     }
 )
-SYSCTLS_1_27: Final = _SYSCTLS | {"net.ipv4.ip_local_reserved_ports"}
+SYSCTLS_1_27: Final = _BASELINE_SYSCTLS | {"net.ipv4.ip_local_reserved_ports"}
 SYSCTLS_1_29: Final = SYSCTLS_1_27 | {
     "net.ipv4.tcp_fin_timeout",
     "net.ipv4.tcp_keepalive_intvl",
@@ -120,7 +120,7 @@ def app_armor_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None
         return profile_type if profile is not None and profile_type not in PROFILE_TYPES else None
 
     names = violating_containers(spec, lambda container: bad_type(container) is not None)
-    types = {profile_type for part in (spec, *containers(spec)) if (profile_type := bad_type(part)) is not None}
+    profile_types = {profile_type for part in (spec, *containers(spec)) if (profile_type := bad_type(part)) is not None}
     annotations = sorted(
         f"{name}={_quote_like_go(value)}"
         for name, value in (metadata.get("annotations") or {}).items()
@@ -132,9 +132,9 @@ def app_armor_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None
     subject = " and ".join(p for p in (subjects, annotations and pluralize("annotation", len(annotations))) if p)
     if not subject:
         return None
-    values = [*sorted(types), *annotations]
-    reason = pluralize("forbidden AppArmor profile", len(values))
-    return PodSecurityViolation(reason, f"{subject} must not set AppArmor profile type to {quote_values(values)}")
+    profiles = [*sorted(profile_types), *annotations]
+    reason = pluralize("forbidden AppArmor profile", len(profiles))
+    return PodSecurityViolation(reason, f"{subject} must not set AppArmor profile type to {quote_values(profiles)}")
 
 
 def host_namespaces_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
@@ -202,10 +202,10 @@ def proc_mount_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | No
     names = violating_containers(spec, lambda container: mount(container) != "Default")
     if not names:
         return None
-    forbidden = sorted({mount(container) for container in containers(spec)} - {"Default"})
+    bad_mounts = sorted({mount(container) for container in containers(spec)} - {"Default"})
     return PodSecurityViolation(
         "procMount",
-        f"{noun_with_names('container', names)} must not set securityContext.procMount to {quote_values(forbidden)}",
+        f"{noun_with_names('container', names)} must not set securityContext.procMount to {quote_values(bad_mounts)}",
     )
 
 
@@ -237,16 +237,16 @@ def se_linux_check(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
 
 
 def seccomp_annotations_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-    """Report annotations (used before Kubernetes 1.19) that set other seccomp profiles than default and local ones."""
+    """Report seccomp annotations (used before Kubernetes 1.19) with a profile that is neither default nor local."""
     annotations = metadata.get("annotations") or {}
     names = {_POD_SECCOMP_ANNOTATION, *(_CONTAINER_SECCOMP_PREFIX + each["name"] for each in containers(spec))}
-    forbidden = sorted(
+    forbidden_annotations = sorted(
         f"{name}={_quote_like_go(annotations[name])}"
         for name in names & annotations.keys()
         if annotations[name] not in _SECCOMP_DEFAULTS and not annotations[name].startswith(_LOCAL_PROFILE)
     )
-    detail = f"forbidden {pluralize('annotation', len(forbidden))} {', '.join(forbidden)}"
-    return PodSecurityViolation("seccompProfile", detail) if forbidden else None
+    detail = f"forbidden {pluralize('annotation', len(forbidden_annotations))} {', '.join(forbidden_annotations)}"
+    return PodSecurityViolation("seccompProfile", detail) if forbidden_annotations else None
 
 
 def forbidden_seccomp_type(pod_or_container: Obj) -> str | None:
@@ -268,13 +268,13 @@ def seccomp_profile_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation
     return PodSecurityViolation("seccompProfile", detail)
 
 
-def sysctls_check(allowed_sysctls: frozenset[str] = _SYSCTLS) -> CheckPod:
+def sysctls_check(allowed_sysctls: frozenset[str] = _BASELINE_SYSCTLS) -> CheckPod:
     """Return the check that reports sysctls of the pod that are not in `allowed_sysctls`."""
 
     def check(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
         names = (sysctl["name"] for sysctl in security_context(spec).get("sysctls") or ())
-        forbidden = [name for name in names if name not in allowed_sysctls]
-        return PodSecurityViolation("forbidden sysctls", ", ".join(forbidden)) if forbidden else None
+        forbidden_names = [name for name in names if name not in allowed_sysctls]
+        return PodSecurityViolation("forbidden sysctls", ", ".join(forbidden_names)) if forbidden_names else None
 
     return check
 

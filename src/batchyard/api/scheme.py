@@ -1,4 +1,4 @@
-"""The registry of all kinds: groups, versions, names, scope; and the field tables, from which the schemas are built."""
+"""The registry of all API kinds with groups, versions, names and scope; loads the field tables that define schemas."""
 
 import pkgutil
 from collections.abc import Mapping
@@ -70,7 +70,7 @@ FILES: Final = frozenset({SCENARIO, PLATFORM, CONFIGURATION})
 
 @dataclass(frozen=True, slots=True)
 class ServedKind:
-    """A kind with its names and versions. `constant` identifies it: `Kind.group`, or `Kind` in the core group."""
+    """An API kind with its versions and names. `constant` identifies it: `Kind.group`, or `Kind` in the core group."""
 
     constant: str
     kind: str
@@ -96,12 +96,12 @@ class ServedKind:
     """Field selectors that lists and watches support besides name and namespace."""
 
     def __hash__(self) -> int:
-        """Hash only the constant: a hash of all fields would be slow, and caches need it in every request."""
+        """Return the hash of `constant` only: hashing all fields would be slow, and every request hashes kinds."""
         return hash(self.constant)
 
     @property
     def api_version(self) -> str:
-        """The storage version in the form of `apiVersion`."""
+        """The `apiVersion` of objects in the storage version, such as `batch/v1`."""
         return self.api_version_for(self.storage_version)
 
     def api_version_for(self, version: str) -> str:
@@ -109,7 +109,7 @@ class ServedKind:
         return f"{self.group}/{version}" if self.group else version
 
     def version_of(self, api_version: str) -> str | None:
-        """Return the version in an `apiVersion`, or None if it is not one of this kind."""
+        """Return the version in an `apiVersion`, or None if this kind is not served in that group and version."""
         version = api_version.rpartition("/")[2]
         return version if version in self.versions and self.api_version_for(version) == api_version else None
 
@@ -261,12 +261,12 @@ _BY_NAME: Final = {(info.api_version_for(version), info.kind): info for info in 
 
 
 def find_kind(api_version: str, kind: str) -> ServedKind | None:
-    """Return the kind with the given `apiVersion` (of any served version) and `kind`; None if it does not exist."""
+    """Return the kind that is served as `kind` in the given `apiVersion`, or None."""
     return _BY_NAME.get((api_version, kind))
 
 
 def kind_info(constant: str) -> ServedKind:
-    """Return the kind with a constant such as WORKLOAD; raise KeyError if it does not exist."""
+    """Return the API kind that a constant such as WORKLOAD identifies; raise KeyError if there is none."""
     return _BY_CONSTANT[constant]
 
 
@@ -279,7 +279,7 @@ _NATIVE_GROUPS: Final = frozenset(
         *("", "apps", "batch", "coordination", "discovery", "networking", "node", "policy", "rbac", "scheduling"),
     }
 )
-_SCALARS: Final = frozenset(
+_SCALAR_TYPES: Final = frozenset(
     {
         *("string", "bool", "int", "int32", "int64", "quantity", "int-or-string"),
         *("time", "micro-time", "duration", "bytes", "any"),
@@ -291,55 +291,55 @@ FieldTable: TypeAlias = dict[str, dict[str, str | tuple[str, dict[str, Any]]]]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The schema of a field, or of the elements of a list or mapping: type expression and constraints."""
+    """The schema of a field, list item or mapping value: its type expression, and constraints such as minimum."""
 
     expression: str
     required: bool
-    facts: Mapping[str, Any]
+    constraints: Mapping[str, Any]
 
     @property
     def is_list(self) -> bool:
-        """Whether the field is a list."""
+        """Whether the field contains a list."""
         return self.expression.startswith("[")
 
     @property
     def is_map(self) -> bool:
-        """Whether the field is a mapping with user-defined keys."""
+        """Whether the field contains a mapping with user-defined keys, such as labels."""
         return self.expression.startswith("{")
 
     @property
     def is_object(self) -> bool:
-        """Whether the field is an object with fields of its own type."""
-        return not (self.is_list or self.is_map) and self.expression not in _SCALARS
+        """Whether the field contains an object whose type has named fields."""
+        return not (self.is_list or self.is_map) and self.expression not in _SCALAR_TYPES
 
     @property
     def element(self) -> "Field":
-        """The schema of the list's items or of the mapping's values."""
-        return Field(self.expression[1:-1], False, self.facts.get("items" if self.is_list else "values", {}))
+        """The schema of the items of this list field, or of the values of this mapping field."""
+        return Field(self.expression[1:-1], False, self.constraints.get("items" if self.is_list else "values", {}))
 
     @property
     def object_type(self) -> str:
-        """The object type of the field or, for lists and mappings, of their innermost elements; '' for scalars."""
+        """The object type in the field or, for lists and mappings, of their innermost elements; '' for scalars."""
         if self.is_list or self.is_map:
             return self.element.object_type
         return self.expression if self.is_object else ""
 
 
 class TypeScope:
-    """The types of one field table: a namespace for type names, such as `kueue.v1beta2`."""
+    """The object types of one API group and version, such as `kueue.v1beta2`, loaded from a field table."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._types: dict[str, Mapping[str, Field]] = {}
 
     def fields(self, type_name: str) -> Mapping[str, Field]:
-        """Return the fields of a type, sorted by name; raise KeyError if the type does not exist."""
+        """Return the fields of an object type, sorted by name; raise KeyError if there is no such type."""
         if type_name not in self._types:
             self._types[type_name] = self._read_type(type_name)
         return self._types[type_name]
 
     def scope_of(self, type_name: str) -> "tuple[TypeScope, str]":
-        """Resolve a type name such as `native.PodSpec` to its scope and its name in that scope."""
+        """Resolve a type name such as `native.PodSpec` to the TypeScope `native` and the name PodSpec in it."""
         if type_name.startswith(NATIVE_PREFIX):
             return load_scope(NATIVE), type_name.removeprefix(NATIVE_PREFIX)
         scope_name, slash, name = type_name.rpartition("/")
@@ -357,7 +357,7 @@ class TypeScope:
 
 @cache
 def field_table(name: str) -> FieldTable:
-    """Load a field table of the package, such as `core`, from its JSON file."""
+    """Load a field table, which lists the fields of object types, from the package's JSON file of that name."""
     content = pkgutil.get_data(__package__, f"schema/fields/{name}.json")
     assert content is not None, f"the package has no schema/fields/{name}.json; reinstall batchyard"
     return msgspec.json.decode(content, type=FieldTable)
@@ -365,17 +365,17 @@ def field_table(name: str) -> FieldTable:
 
 @cache
 def load_scope(name: str) -> TypeScope:
-    """Return the scope of a name, such as `kueue.v1beta2`; its types are loaded on first use."""
+    """Return the TypeScope of the given name, such as `kueue.v1beta2`; its types are loaded on first use."""
     return TypeScope(name)
 
 
 def load_scope_for_kind(info: ServedKind, version: str) -> TypeScope:
-    """Return the scope with the types of a version of a kind."""
+    """Return the TypeScope that defines an API kind in the given version."""
     return load_scope(NATIVE if is_native(info) else f"{_group_prefix(info)}.{version}")
 
 
 def is_native(info: ServedKind) -> bool:
-    """Report whether a kind belongs to Kubernetes itself."""
+    """Report whether an API kind belongs to Kubernetes itself, not to a CRD."""
     return _group_prefix(info) in _NATIVE_GROUPS
 
 
@@ -384,8 +384,8 @@ def _group_prefix(info: ServedKind) -> str:
 
 
 def _parse_field(spec: str | tuple[str, dict[str, Any]]) -> Field:
-    expression, facts = (spec, {}) if isinstance(spec, str) else spec
-    return Field(expression.removesuffix("!"), expression.endswith("!"), facts)
+    expression, constraints = (spec, {}) if isinstance(spec, str) else spec
+    return Field(expression.removesuffix("!"), expression.endswith("!"), constraints)
 
 
 # Descriptions of types and fields from `descriptions.json`, by type and by `Type.field`.
@@ -397,11 +397,11 @@ _ANY_TYPE: Final = "*"
 
 
 def description(type_name: str, field: str = "") -> str:
-    """Return the description of a type or of one of its fields; empty if there is none."""
-    texts = _description_texts()
+    """Return the documentation text of an object type or of one of its fields; '' if there is none."""
+    text_by_name = _description_texts()
     if not field:
-        return texts.get(type_name, "")
-    return texts.get(f"{type_name}.{field}") or texts.get(f"{_ANY_TYPE}.{field}", "")
+        return text_by_name.get(type_name, "")
+    return text_by_name.get(f"{type_name}.{field}") or text_by_name.get(f"{_ANY_TYPE}.{field}", "")
 
 
 @cache

@@ -27,7 +27,7 @@ _CACHE_SIZE: Final = 16384
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def format_time(instant: Instant) -> str:
-    """Format an instant in RFC 3339: whole seconds, or microseconds if they are not zero.
+    """Format an instant in RFC 3339: in whole seconds, or with six decimals if it has a fraction of a second.
 
     Instants out of range are clamped to the first or last one.
     """
@@ -55,7 +55,7 @@ def convert_micro_time_to_utc(text: str) -> str:
 
 
 def days_in_month(year: int, month: int) -> int:
-    """Return the number of days in a month."""
+    """Return the number of days in a month of the Gregorian calendar."""
     return monthrange(year or 4, month)[1]
 
 
@@ -70,14 +70,14 @@ def parse_time(text: str) -> Instant:
     match = _RFC3339.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not an RFC 3339 time; write it as 2026-01-01T00:00:00Z")
-    day, time_of_day, fraction, sign, hours, minutes = match.groups()
+    day, time_of_day, fraction, offset_sign, offset_hours, offset_minutes = match.groups()
     try:
         local_time = datetime.fromisoformat(f"{day}T{time_of_day}")
     except ValueError as error:
         raise ValueError(f"{text!r} is not a valid time ({error}); write it as 2026-01-01T00:00:00Z") from None
     instant = (local_time - _EPOCH) // _MICROSECOND + int(((fraction or "") + "000000")[:6])
-    offset = (int(hours) * 60 + int(minutes)) * 60_000_000 if sign else 0
-    instant += offset if sign == "-" else -offset
+    offset = (int(offset_hours) * 60 + int(offset_minutes)) * 60_000_000 if offset_sign else 0
+    instant += offset if offset_sign == "-" else -offset
     if not _FIRST_INSTANT <= instant <= _LAST_INSTANT:
         raise ValueError(f"{text!r} is not in the years 1 to 9999 in UTC; write it as 2026-01-01T00:00:00Z")
     return instant
@@ -87,30 +87,30 @@ def parse_time(text: str) -> Instant:
 
 
 class ReservationWindow(NamedTuple):
-    """The start and end of a machine reservation; an end of None means that it is unlimited."""
+    """The start and end of a machine reservation; the end is None for an unlimited reservation."""
 
     start: Instant
     end: Instant | None
 
-    def overlaps(self, window: "ReservationWindow") -> bool:
-        """Report whether this window and another one overlap."""
-        return (window.end is None or self.start < window.end) and (self.end is None or window.start < self.end)
+    def overlaps(self, other: "ReservationWindow") -> bool:
+        """Report whether this reservation window overlaps another one."""
+        return (other.end is None or self.start < other.end) and (self.end is None or other.start < self.end)
 
 
 def is_time(text: str) -> bool:
-    """Report whether a text is an RFC 3339 time; otherwise it is a duration from the start of the simulation."""
+    """Report whether a text is an RFC 3339 time and not a duration such as `2h`."""
     return "T" in text
 
 
-def parse_time_or_duration(text: str, began: Instant) -> Instant:
-    """Parse an RFC 3339 time, or a duration from `began`, the start of the simulation. Raises ValueError."""
-    return parse_time(text) if is_time(text) else began + parse_duration(text)
+def parse_time_or_duration(text: str, simulation_start: Instant) -> Instant:
+    """Return the instant of an RFC 3339 time, or of a duration counted from `began`. Raises ValueError."""
+    return parse_time(text) if is_time(text) else simulation_start + parse_duration(text)
 
 
-def reservation_window(reservation: Mapping[str, Any], began: Instant) -> ReservationWindow:
-    """Return the start and end of a valid reservation of a Cluster; `began` is the start of the simulation."""
-    start = parse_time_or_duration(reservation.get("start") or "0s", began)
-    length, end = reservation.get("duration"), reservation.get("end")
-    if length is not None:
-        return ReservationWindow(start, start + parse_duration(length))
-    return ReservationWindow(start, None if end is None else parse_time_or_duration(end, began))
+def reservation_window(reservation: Mapping[str, Any], simulation_start: Instant) -> ReservationWindow:
+    """Return the start and end of a Cluster's machine reservation; its durations count from `began`."""
+    start = parse_time_or_duration(reservation.get("start") or "0s", simulation_start)
+    duration_text, end = reservation.get("duration"), reservation.get("end")
+    if duration_text is not None:
+        return ReservationWindow(start, start + parse_duration(duration_text))
+    return ReservationWindow(start, None if end is None else parse_time_or_duration(end, simulation_start))

@@ -30,11 +30,11 @@ from batchyard.base.memory import memoized_if_short
 # and a whole number is an integer.
 
 
-_NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
-_TRUE: Final = frozenset({"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})
-_FALSE: Final = frozenset({"false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"})
-_INTEGER: Final = re.compile(r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)", re.ASCII)
-_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
+_NULL_TEXTS: Final = frozenset({"", "~", "null", "Null", "NULL"})
+_TRUE_TEXTS: Final = frozenset({"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})
+_FALSE_TEXTS: Final = frozenset({"false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"})
+_INTEGER_PATTERN: Final = re.compile(r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)", re.ASCII)
+_FLOAT_PATTERN: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _NOT_FINITE: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _TAG_PREFIX: Final = "tag:yaml.org,2002:"
 _DIGITS_MAX: Final = 100
@@ -42,11 +42,11 @@ _INTEGER_BELOW: Final = 1e21
 
 
 class BadScalarError(ValueError):
-    """A YAML scalar does not match its tag, or JSON has no such value. The message is `problem; remedy`."""
+    """Raised for a YAML scalar that does not match its tag or has no JSON equivalent. Message: `problem; remedy`."""
 
 
 def scalar_value(text: str, tag: str | None, is_plain: bool) -> Any:
-    """Return the value of a YAML scalar from its text, its tag if any, and whether it is unquoted (plain)."""
+    """Return the Python value of a YAML scalar, given its text, its tag if any, and whether it is unquoted (plain)."""
     if tag is None:
         return _plain_value(text) if is_plain else text
     name = tag.removeprefix(_TAG_PREFIX)
@@ -68,15 +68,15 @@ def scalar_value(text: str, tag: str | None, is_plain: bool) -> Any:
 @memoized_if_short(maxsize=65536)
 def _plain_value(text: str) -> Any:
     """Return the value of an unquoted YAML scalar: null, boolean, number or text."""
-    if text in _NULLS:
+    if text in _NULL_TEXTS:
         return None
-    if text in _TRUE or text in _FALSE:
-        return text in _TRUE
+    if text in _TRUE_TEXTS or text in _FALSE_TEXTS:
+        return text in _TRUE_TEXTS
     if text[0] not in "+-.0123456789":
         return text
-    if _INTEGER.fullmatch(text):
+    if _INTEGER_PATTERN.fullmatch(text):
         return _parse_integer(text)
-    if _FLOAT.fullmatch(text):
+    if _FLOAT_PATTERN.fullmatch(text):
         return _parse_float(text)
     if _NOT_FINITE.fullmatch(text):
         raise BadScalarError(f'{text} is not a number in JSON; write a finite number, or "{text}" in quotes')
@@ -117,11 +117,11 @@ FAULTS_MAX: Final = 100
 #: The maximum number of values that anchors and aliases may expand to in one document.
 ALIASED_VALUES_MAX: Final = 100_000
 
-_SEPARATOR: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+_SEPARATOR_PATTERN: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 #: All bytes except brackets; and the change of the nesting depth for each bracket.
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _DEPTH_CHANGES: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_REMEDIES: Final = (
+_SYNTAX_REMEDIES: Final = (
     ("mapping values are not allowed", "check the indentation, and put texts that contain ': ' in quotes"),
     ("found a tab character", "indent with spaces, never with tabs"),
     ("cannot start any token", "put texts that start with one of @ ` % in quotes, and indent with spaces, not tabs"),
@@ -138,7 +138,7 @@ _GENERAL_REMEDY: Final = "check quotes, colons and indentation in this line"
 
 
 class Document(NamedTuple):
-    """A non-empty YAML or JSON document: its number from 1, its text, its parsed value, and the syntax errors.
+    """A non-empty YAML or JSON document of a file: its number from 1, text, parsed value, and syntax errors.
 
     The value is None if the text cannot be parsed. A duplicate field, for example, is an error, but leaves a value.
     """
@@ -154,20 +154,20 @@ class Document(NamedTuple):
 def read_documents(text: str, values_max: int | None = None) -> Iterator[Document]:
     """Parse all non-empty documents of a text; a YAML document with more values than `values_max` is an error."""
     number = 0
-    for chunk, line in _chunks(text.removeprefix("\ufeff")):
-        for part, first_line, value, faults in _parse_chunk(chunk, line, values_max):
+    for chunk, line in _split_at_separators(text.removeprefix("\ufeff")):
+        for document_text, first_line, value, faults in _parse_chunk(chunk, line, values_max):
             if value is not None or faults:
                 number += 1
-                yield Document(number, part, value, faults, first_line)
+                yield Document(number, document_text, value, faults, first_line)
 
 
-def _chunks(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the chunks of a text between `---` lines, each with its first line number; empty chunks are omitted.
+def _split_at_separators(text: str) -> Iterator[tuple[str, int]]:
+    """Split a text at its `---` lines; yield each non-empty chunk with the number of its first line.
 
     Directives (`%YAML 1.1`) stay with the document that they open.
     """
     start, line, directives = 0, 1, ""
-    for separator in chain(_SEPARATOR.finditer(text), (None,)):
+    for separator in chain(_SEPARATOR_PATTERN.finditer(text), (None,)):
         end = separator.start() if separator else len(text)
         chunk = text[start:end]
         if not _has_no_content(chunk):
@@ -190,7 +190,7 @@ def _has_no_content(chunk: str) -> bool:
 def _parse_chunk(
     chunk: str, first_line: int, values_max: int | None
 ) -> Iterator[tuple[str, int, Any, Sequence[FieldError]]]:
-    """Parse a chunk to one document, or to one for each line if all lines are JSON objects.
+    """Parse the text between two `---` lines to one document, or to one per line if all lines are JSON objects.
 
     Yields text, first line number, value and errors of each document.
     """
@@ -208,7 +208,7 @@ def _parse_chunk(
 
 
 def _json_lines(chunk: str, first_line: int) -> list[tuple[str, int]] | None:
-    """Return the lines of a chunk with their numbers if every line is a JSON object, else None."""
+    """Return the lines of a text with their line numbers if every line is a JSON object, else None."""
     lines = [(line, number) for number, line in enumerate(chunk.splitlines(), first_line) if line.strip()]
     return lines if all(line[0] == "{" and line.rstrip()[-1] == "}" for line, _ in lines) else None
 
@@ -240,46 +240,46 @@ def _read_json(chunk: str) -> Any:
     return value
 
 
-def _reject_duplicate_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
+def _reject_duplicate_fields(name_value_pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(name_value_pairs)
+    if len(fields) < len(name_value_pairs):
         raise ValueError("a JSON object sets the same field twice; remove one of the two")
     return fields
 
 
-def is_too_deep(chunk: str) -> bool:
-    """Report whether a JSON text is nested deeper than NESTING_MAX."""
-    brackets = chunk.count("[") + chunk.count("{")
-    return brackets > NESTING_MAX and nesting_depth(chunk.encode(errors="replace")) > NESTING_MAX
+def is_too_deep(json_text: str) -> bool:
+    """Report whether brackets in a JSON text are nested more than NESTING_MAX levels deep."""
+    bracket_count = json_text.count("[") + json_text.count("{")
+    return bracket_count > NESTING_MAX and nesting_depth(json_text.encode(errors="replace")) > NESTING_MAX
 
 
 def nesting_depth(text: bytes) -> int:
-    """Return the nesting depth of brackets in a JSON text."""
+    """Return the maximum nesting depth of brackets in a JSON text, given as bytes."""
     brackets = remove_json_strings(text).translate(None, _NO_BRACKETS)
     return max(accumulate(map(_DEPTH_CHANGES.__getitem__, brackets)), default=0)
 
 
 def remove_json_strings(text: bytes) -> bytes:
-    """Return a JSON text without its strings."""
+    """Return a JSON text without its string literals, so that only syntax, numbers and keywords remain."""
     return b"".join(text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
 
 
 def _syntax_fault(error: yaml.YAMLError, first_line: int, chunk: str) -> FieldError:
     """Convert a YAML syntax error to a FieldError with the line in the file and a remedy."""
     if isinstance(error, yaml.MarkedYAMLError):
-        mark, problem = error.problem_mark, error.problem or "the text is not valid YAML"
+        error_mark, problem = error.problem_mark, error.problem or "the text is not valid YAML"
         context = f" {error.context}" if error.context else ""
-        line = mark.line if mark else 0
+        line = error_mark.line if error_mark else 0
     else:
         problem, context = getattr(error, "reason", str(error)), ""
         line = chunk.count("\n", 0, getattr(error, "position", 0))
     line = min(line, chunk.rstrip().count("\n"))
-    remedy = next((remedy for part, remedy in _REMEDIES if part in problem), _GENERAL_REMEDY)
+    remedy = next((remedy for part, remedy in _SYNTAX_REMEDIES if part in problem), _GENERAL_REMEDY)
     return FieldError(f"line {first_line + line}", f"{problem}{context}", remedy)
 
 
 class _LimitExceededError(yaml.YAMLError):
-    """The document exceeds a limit: its number of values, its nesting, or the expansion of anchors."""
+    """A YAML document exceeds the limit for its number of values, its nesting, or the expansion of anchors."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -300,7 +300,7 @@ class _OpenCollection:
 
 
 class _DocumentBuilder:
-    """Builds the value of one YAML document from parser events, without recursion."""
+    """Builds the Python value of one YAML document from the events of the YAML parser, without recursion."""
 
     def __init__(self, first_line: int, values_max: int | None) -> None:
         self.first_line = first_line
@@ -308,62 +308,62 @@ class _DocumentBuilder:
         self.faults: list[FieldError] = []
         self._frames: list[_OpenCollection] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
-        self._aliased = 0
+        self._aliased_values = 0
         self._result: Any = None
 
     def build(self, chunk: str) -> Any:
-        """Parse the text and return the value of the document; raise YAMLError if it cannot be parsed."""
+        """Parse the text of a YAML document and return its value; raise YAMLError if the text cannot be parsed."""
         for event in yaml.parse(chunk, Loader=yaml.CSafeLoader):
             self._values_left -= 1
             if self._values_left < 0:
                 raise _LimitExceededError("the document has too many values: split it into smaller ones")
             if isinstance(event, yaml.ScalarEvent):
-                self._add(self._scalar(event), 1, event, event.anchor)
+                self._add_value(self._parse_scalar(event), 1, event, event.anchor)
             elif isinstance(event, yaml.CollectionStartEvent):
-                self._open(event)
+                self._open_collection(event)
             elif isinstance(event, yaml.CollectionEndEvent):
                 frame = self._frames.pop()
                 if isinstance(frame.value, dict) and frame.merged:
                     frame.value = {**frame.merged, **frame.value}
-                self._add(frame.value, frame.size, event, frame.anchor)
+                self._add_value(frame.value, frame.size, event, frame.anchor)
             elif isinstance(event, yaml.AliasEvent):
-                self._add(*self._alias(event), event, None)
+                self._add_value(*self._resolve_alias(event), event, None)
         return self._result
 
-    def _open(self, event: yaml.CollectionStartEvent) -> None:
+    def _open_collection(self, event: yaml.CollectionStartEvent) -> None:
         if len(self._frames) >= NESTING_MAX:
             raise _LimitExceededError(f"values are nested more than {NESTING_MAX} levels deep: reduce the nesting")
         is_mapping = isinstance(event, yaml.MappingStartEvent)
         expected_tag = "tag:yaml.org,2002:map" if is_mapping else "tag:yaml.org,2002:seq"
         if event.tag not in (None, "!", expected_tag):
-            self._fault(event, f"the tag {event.tag} is not supported", "remove the tag")
+            self._record_fault(event, f"the tag {event.tag} is not supported", "remove the tag")
         if is_mapping and self._frames and self._awaits_key(self._frames[-1]):
-            self._fault(event, "an object cannot be the name of a field", "quote the name if it contains braces")
+            self._record_fault(event, "an object cannot be the name of a field", "quote the name if it contains braces")
         self._frames.append(_OpenCollection({} if is_mapping else [], event.anchor))
 
-    def _alias(self, event: yaml.AliasEvent) -> tuple[Any, int]:
+    def _resolve_alias(self, event: yaml.AliasEvent) -> tuple[Any, int]:
         anchor = event.anchor
         if anchor not in self._anchors:
-            self._fault(
+            self._record_fault(
                 event, f"the anchor &{anchor} is not defined before *{anchor}", "define the anchor, or quote the text"
             )
             return "", 1
         value, size = self._anchors[anchor]
-        self._aliased += size
-        if self._aliased > ALIASED_VALUES_MAX:
+        self._aliased_values += size
+        if self._aliased_values > ALIASED_VALUES_MAX:
             raise _LimitExceededError(f"aliases expand to more than {ALIASED_VALUES_MAX} values: use fewer aliases")
         return value, size
 
-    def _scalar(self, event: yaml.ScalarEvent) -> Any:
+    def _parse_scalar(self, event: yaml.ScalarEvent) -> Any:
         try:
             return scalar_value(event.value, event.tag, event.implicit[0])
         except BadScalarError as error:
             problem, _, remedy = str(error).rpartition("; ")
-            self._fault(event, problem, remedy)
+            self._record_fault(event, problem, remedy)
             return ""
 
-    def _add(self, value: Any, size: int, event: yaml.Event, anchor: str | None) -> None:
-        """Add a complete value to the list or mapping that contains it."""
+    def _add_value(self, value: Any, size: int, event: yaml.Event, anchor: str | None) -> None:
+        """Add a completely read YAML value to the list or mapping that contains it."""
         if anchor:
             self._anchors[anchor] = (value, size)
         if not self._frames:
@@ -374,28 +374,28 @@ class _DocumentBuilder:
         if isinstance(frame.value, list):
             frame.value.append(value)
         elif frame.key is None:
-            frame.key = self._key(value, frame, event)
+            frame.key = self._field_name(value, frame, event)
         else:
-            self._set(frame, frame.key, value, event)
+            self._set_field(frame, frame.key, value, event)
             frame.key = None
 
     def _awaits_key(self, frame: _OpenCollection) -> bool:
         return isinstance(frame.value, dict) and frame.key is None
 
-    def _key(self, value: Any, frame: _OpenCollection, event: yaml.Event) -> str:
-        """Return a value of the YAML text as the name of a field; record an error if it is not a valid one."""
+    def _field_name(self, value: Any, frame: _OpenCollection, event: yaml.Event) -> str:
+        """Return the field name that a YAML value stands for; record an error unless it is a string and unique."""
         if isinstance(value, str):
             if value in frame.value:
-                self._fault(event, f"the field {format_value(value)} is set twice", "remove one of the two")
+                self._record_fault(event, f"the field {format_value(value)} is set twice", "remove one of the two")
             return value
         name = format_value(value)
         if not isinstance(value, list | dict):
-            self._fault(event, f"the field name {name} is not a string", f'put the value in quotes: "{name}"')
+            self._record_fault(event, f"the field name {name} is not a string", f'put the value in quotes: "{name}"')
         elif isinstance(value, list):
-            self._fault(event, "a list cannot be the name of a field", "quote the name if it contains brackets")
+            self._record_fault(event, "a list cannot be the name of a field", "quote the name if it contains brackets")
         return name
 
-    def _set(self, frame: _OpenCollection, key: str, value: Any, event: yaml.Event) -> None:
+    def _set_field(self, frame: _OpenCollection, key: str, value: Any, event: yaml.Event) -> None:
         assert isinstance(frame.value, dict)
         if key != "<<":
             frame.value[key] = value
@@ -404,19 +404,21 @@ class _DocumentBuilder:
             if isinstance(merged_object, dict):
                 frame.merged.update(merged_object)
             else:
-                self._fault(event, "<< must have objects as value", "write `<<: *name`, where &name marks an object")
+                self._record_fault(
+                    event, "<< must have objects as value", "write `<<: *name`, where &name marks an object"
+                )
 
-    def _fault(self, event: yaml.Event, problem: str, remedy: str) -> None:
-        """Record an error with its path and line, up to FAULTS_MAX errors."""
+    def _record_fault(self, event: yaml.Event, problem: str, remedy: str) -> None:
+        """Record an error in the YAML document with its path and line; only the first FAULTS_MAX errors are kept."""
         if len(self.faults) >= FAULTS_MAX:
             return
         mark = event.start_mark
         line = self.first_line + (mark.line if mark else 0)
-        path = format_path(self._path())
+        path = format_path(self._field_path())
         path_and_problem = (path, f"{problem} (line {line})") if path else (f"line {line}", problem)
         self.faults.append(FieldError(*path_and_problem, remedy))
 
-    def _path(self) -> tuple[Step, ...]:
+    def _field_path(self) -> tuple[Step, ...]:
         steps: list[Step] = []
         for frame in self._frames:
             if isinstance(frame.value, list):
@@ -438,10 +440,10 @@ _OLD_NAMES: Final = {
 
 
 class DocumentLines:
-    """Finds the line numbers of the fields of one YAML document."""
+    """Finds the line number of a field in the text of a YAML document."""
 
     def __init__(self, text: str, first_line: int) -> None:
-        """Parse the text of a document, which starts at line `first_line` of its file."""
+        """Parse the text of a YAML document that starts at line `first_line` of its file."""
         self._first = first_line
         self._start = first_line + _blank_lines(text)
         try:
@@ -451,14 +453,14 @@ class DocumentLines:
 
     def of(self, path: str) -> int:
         """Return the line number of a field such as `spec.groups[0].name`, or of its closest existing parent."""
-        line, depth = self._find(path)
+        line, depth = self._find_deepest(path)
         old = next((old for new, old in _OLD_NAMES.items() if path.startswith(new)), None)
         if old is not None:
-            old_line, old_depth = self._find(old)
+            old_line, old_depth = self._find_deepest(old)
             line = old_line if old_depth >= depth else line
         return line
 
-    def _find(self, path: str) -> tuple[int, int]:
+    def _find_deepest(self, path: str) -> tuple[int, int]:
         """Return the line number of the deepest existing part of a path, and how many of its steps exist."""
         node, line = self._root, self._start
         for depth, (key, name) in enumerate(_PATH_STEP.findall(path)):
@@ -470,13 +472,13 @@ class DocumentLines:
 
 
 def _blank_lines(text: str) -> int:
-    """Return the number of blank, comment and separator lines before the first content of a text."""
+    """Return the number of blank, comment and `---` lines before the first content of a text."""
     lines = enumerate(line.strip() for line in text.splitlines())
     return next((count for count, line in lines if line and not line.startswith(("#", "---", "%"))), 0)
 
 
 def _find_child(node: Any, step: str) -> tuple[int, Any] | None:
-    """Return the line offset and the value of a field or list item of a YAML node; None if it does not exist."""
+    """Return a child (field or list item) of a parsed YAML node, with its line offset; None if there is no such one."""
     if isinstance(node, yaml.SequenceNode) and step.isdecimal() and int(step) < len(node.value):
         item = node.value[int(step)]
         return item.start_mark.line, item

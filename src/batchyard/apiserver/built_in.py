@@ -11,7 +11,7 @@ from batchyard.api import conversion, scheme, validation
 from batchyard.api.conversion import TimeLocations, WireTimesCache, time_locations
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import DecodedObject, decode_unvalidated
-from batchyard.api.meta import LENGTH_MAX, Obj
+from batchyard.api.meta import QUANTITY_LENGTH_MAX, Obj
 from batchyard.api.printing import Column, columns, row
 from batchyard.api.scheme import FILES, KINDS, NATIVE, Field, ServedKind, TypeScope, kind_info, load_scope_for_kind
 from batchyard.api.times import days_in_month
@@ -149,7 +149,7 @@ def _custom_decoding_errors(value: Any, expression: str) -> Iterator[str]:
 
 
 def _is_quantity(text: str) -> bool:
-    return len(text) <= LENGTH_MAX and _QUANTITY_PATTERN.fullmatch(text) is not None
+    return len(text) <= QUANTITY_LENGTH_MAX and _QUANTITY_PATTERN.fullmatch(text) is not None
 
 
 def _as_text(value: Any) -> str:

@@ -108,7 +108,7 @@ def _with_description(schema: dict[str, Any], text: str) -> dict[str, Any]:
 
 
 def _field_schema(field: Field, type_scope: TypeScope) -> dict[str, Any]:
-    keywords = {_SCHEMA_KEYWORDS[fact]: value for fact, value in field.facts.items() if fact in _SCHEMA_KEYWORDS}
+    keywords = {_SCHEMA_KEYWORDS[key]: value for key, value in field.constraints.items() if key in _SCHEMA_KEYWORDS}
     keywords |= _merge_extensions(field)
     if field.is_list:
         return {"type": "array", "items": _field_schema(field.element, type_scope), **keywords}
@@ -124,17 +124,17 @@ def _field_schema(field: Field, type_scope: TypeScope) -> dict[str, Any]:
 
 def _merge_extensions(field: Field) -> dict[str, Any]:
     """Return the Kubernetes extensions of OpenAPI for the merge strategy of a field."""
-    facts = field.facts
-    ownership = facts.get("owned", facts.get("keys", "set" if facts.get("set") else None))
+    constraints = field.constraints
+    ownership = constraints.get("owned", constraints.get("keys", "set" if constraints.get("set") else None))
     extensions: dict[str, Any] = {}
     if ownership == "atomic":
         extensions["x-kubernetes-map-type"] = "atomic"
     elif ownership is not None:
         extensions["x-kubernetes-list-type"] = "set" if ownership == "set" else "map"
         extensions |= {"x-kubernetes-list-map-keys": list(ownership)} if ownership != "set" else {}
-    if "merge" in facts:
-        extensions["x-kubernetes-patch-strategy"] = "merge,retainKeys" if facts.get("retain") else "merge"
-        extensions |= {"x-kubernetes-patch-merge-key": facts["merge"]} if facts["merge"] else {}
+    if "merge" in constraints:
+        extensions["x-kubernetes-patch-strategy"] = "merge,retainKeys" if constraints.get("retain") else "merge"
+        extensions |= {"x-kubernetes-patch-merge-key": constraints["merge"]} if constraints["merge"] else {}
     return extensions
 
 

@@ -102,7 +102,7 @@ def _schema_of_type(scope: TypeScope, name: str) -> MergeSchema:
 
 
 def _schema_of_field(scope: TypeScope, field: Field) -> MergeSchema:
-    return MergeSchema(field.facts, lambda: _members_of_field(scope, field))
+    return MergeSchema(field.constraints, lambda: _members_of_field(scope, field))
 
 
 def _members_of_field(scope: TypeScope, field: Field) -> MergeSchemaMembers:

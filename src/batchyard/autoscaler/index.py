@@ -227,11 +227,11 @@ class ScalingIndex:
         return self._is_on_autoscaled_node(pod)
 
     def _on_unbound(self, pod: PodView, obj: Obj) -> bool:
-        if pod.nominated != self.nodes.nomination_of(pod.uid):
+        if pod.nominated_node != self.nodes.nomination_of(pod.uid):
             self.nodes.withdraw(pod.uid)
-            if pod.nominated:
-                self.nodes.nominate(pod, pod.nominated)
-        is_unschedulable = pod.awaits_node and pod.unplaced and not (pod.gated or pod.nominated)
+            if pod.nominated_node:
+                self.nodes.nominate(pod, pod.nominated_node)
+        is_unschedulable = pod.awaits_node and pod.unschedulable_message and not (pod.gated or pod.nominated_node)
         if not is_unschedulable or pod.priority < node_groups.EXPENDABLE_BELOW or consumed_request(obj):
             self.pending_pods.pop(pod.uid, None)
             return False

@@ -10,7 +10,7 @@ from batchyard.base.instant import Duration
 
 
 class InvariantError(AssertionError):
-    """An internal invariant is violated: a bug in batchyard, never an invalid input."""
+    """Raised when an internal invariant is violated, which is a bug in batchyard and never caused by invalid input."""
 
 
 def invariant(condition: bool, message: str) -> None:
@@ -23,10 +23,10 @@ def invariant(condition: bool, message: str) -> None:
 
 
 def uid_for(seed: int, *names: str) -> str:
-    """Return a UUID in the format of version 4, derived from the seed and the parts."""
+    """Return a UUID in the format of version 4, derived from a seed and names: equal arguments give equal UUIDs."""
     digest = hashlib.blake2b("\0".join((str(seed), *names)).encode(), digest_size=16).hexdigest()
-    variant = "89ab"[int(digest[16], 16) & 3]
-    return f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:]}"
+    variant_digit = "89ab"[int(digest[16], 16) & 3]
+    return f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-{variant_digit}{digest[17:20]}-{digest[20:]}"
 
 
 def fnv1a_64(text: str) -> int:
@@ -48,15 +48,15 @@ _DRAW_RANGE: Final = 1 << _DRAW_BITS
 
 
 def draw_integer(seed: int, *names: str) -> int:
-    """Return a uniformly distributed integer from 0 to 2**52 - 1, determined by the seed and the names."""
+    """Return a pseudorandom integer, uniform from 0 to 2**52 - 1 and determined by the seed and the names."""
     digest = hashlib.blake2b("\0".join((str(seed), *names)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 64 - _DRAW_BITS
 
 
 def draw_triangular(minimum: Duration, mode: Duration, maximum: Duration, seed: int, *names: str) -> Duration:
-    """Return a duration from `minimum` to `maximum` in a triangular distribution with its mode at `mode`.
+    """Return a pseudorandom duration from a triangular distribution from `minimum` to `maximum` with the given mode.
 
-    The seed and the names determine the duration.
+    Equal seeds and names give equal durations.
     """
     width, below_mode, above_mode = maximum - minimum, mode - minimum, maximum - mode
     if width <= 0:

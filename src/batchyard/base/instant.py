@@ -17,7 +17,7 @@ SECOND: Final = 1_000_000
 MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
 
-_UNITS: Final = {
+_NANOSECONDS_BY_UNIT: Final = {
     "ns": 1,
     "us": 1000 * MICROSECOND,
     "\u00b5s": 1000 * MICROSECOND,
@@ -27,10 +27,10 @@ _UNITS: Final = {
     "m": 1000 * MINUTE,
     "h": 1000 * HOUR,
 }
-_UNIT: Final = "(ns|us|\u00b5s|\u03bcs|ms|s|m|h)"
-_DURATION_PART: Final = re.compile(rf"(\d++)(?:\.(\d*+))?{_UNIT}|\.(\d++){_UNIT}", re.ASCII)
+_UNIT_PATTERN: Final = "(ns|us|\u00b5s|\u03bcs|ms|s|m|h)"
+_DURATION_PART: Final = re.compile(rf"(\d++)(?:\.(\d*+))?{_UNIT_PATTERN}|\.(\d++){_UNIT_PATTERN}", re.ASCII)
 #: The maximum length of a duration. Go has none, but its longest duration, to the nanosecond, has 25 characters.
-_LENGTH_MAX: Final = 400
+_DURATION_LENGTH_MAX: Final = 400
 
 
 @lru_cache(maxsize=4096)
@@ -41,7 +41,7 @@ def parse_duration(text: str) -> Duration:
     """
     if text == "0":
         return 0
-    if len(text) > _LENGTH_MAX:
+    if len(text) > _DURATION_LENGTH_MAX:
         raise ValueError(f"a text of {len(text)} characters is not a duration; write it as 90s, 1h30m or 0.5s")
     position, total = 0, 0
     while position < len(text):
@@ -49,7 +49,7 @@ def parse_duration(text: str) -> Duration:
         if part is None:
             raise ValueError(f"{text!r} is not a duration; write it as 90s, 1h30m or 0.5s")
         integer_part, fraction, unit = part[1] or "0", part[2] or part[4] or "", part[3] or part[5]
-        total += int(integer_part + fraction) * _UNITS[unit] // 10 ** len(fraction)
+        total += int(integer_part + fraction) * _NANOSECONDS_BY_UNIT[unit] // 10 ** len(fraction)
         position = part.end()
     if not text:
         raise ValueError("an empty text is not a duration; write it as 90s, 1h30m or 0.5s")
@@ -63,7 +63,7 @@ def duration_seconds(duration: Duration) -> int | float:
 
 
 def format_duration(duration: Duration) -> str:
-    """Format a duration as `parse_duration` reads it, without loss: `2100s`, or `1500us` for fractions of a second."""
+    """Format a duration so that `parse_duration` reads the same value: `2100s`, or `1500us` for parts of a second."""
     whole_seconds, remainder = divmod(duration, SECOND)
     return f"{whole_seconds}s" if remainder == 0 else f"{duration}us"
 
@@ -103,5 +103,5 @@ _DOUBLINGS_MAX: Final = 62  # enough to reach any bound
 
 
 def exponential_backoff(base: Duration, maximum: Duration, attempt: int) -> Duration:
-    """Return the delay before an attempt (counted from 1): `base`, doubled each time, and at most `maximum`."""
+    """Return the delay before a retry: `base` for attempt 1, doubled for each further one, and at most `maximum`."""
     return min(base << min(attempt - 1, _DOUBLINGS_MAX), maximum)

@@ -64,23 +64,23 @@ def memoized_if_short(maxsize: int, length_max: int = CACHED_ARGUMENT_LENGTH_MAX
 # collection traverses them.
 
 
-_THRESHOLDS: Final = (200_000, 50, 100)
+_RARE_COLLECTION_THRESHOLDS: Final = (200_000, 50, 100)
 
 
 @contextmanager
 def rare_garbage_collection() -> Iterator[None]:
-    """Run the cyclic garbage collector rarely within the block."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(*_THRESHOLDS)
+    """Raise the thresholds of Python's cyclic garbage collector within a `with` block, so that it runs rarely."""
+    old_thresholds = gc.get_threshold()
+    gc.set_threshold(*_RARE_COLLECTION_THRESHOLDS)
     try:
         yield
     finally:
-        gc.set_threshold(*thresholds)
+        gc.set_threshold(*old_thresholds)
 
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Disable automatic cyclic garbage collection within the block."""
+    """Disable Python's automatic cyclic garbage collection within a `with` block."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -91,5 +91,5 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def collect_garbage() -> None:
-    """Run a full cyclic garbage collection."""
+    """Run a full collection of Python's cyclic garbage collector."""
     gc.collect()

@@ -101,7 +101,9 @@ class _Pass:
         class_key = self._index.pending_units.equivalence_key(unit)
         known_messages = self._failures.get(class_key)
         if known_messages is not None:
-            self._park(unit, [pod.unplaced or message for pod, message in zip(unit, known_messages, strict=True)])
+            self._park(
+                unit, [pod.unschedulable_message or message for pod, message in zip(unit, known_messages, strict=True)]
+            )
             return
         if self._hotswap_pass is not None:
             messages = self._try_with_hotswap(unit, self._hotswap_pass)
@@ -127,7 +129,7 @@ class _Pass:
         profile = self._index.profile_of(pods[0])
         if self._still_lacks_capacity(pods, profile):
             keeps_room = any(awaits_victims(pod, self._nodes) for pod in pods)
-            return self._park(pods, [pod.unplaced for pod in pods], keeps_room=keeps_room)
+            return self._park(pods, [pod.unschedulable_message for pod in pods], keeps_room=keeps_room)
         placement = gang.place_gang(pods, self._nodes, profile)
         if isinstance(placement, gang.GangPlaced):
             self._bind_all(pods, placement.nodes)
@@ -150,7 +152,7 @@ class _Pass:
         profile = self._index.profile_of(pods[0])
         if len(pods) > 1 and self._still_lacks_capacity(pods, profile):
             self._index.pending_units.park(pods)
-            return [pod.unplaced for pod in pods]
+            return [pod.unschedulable_message for pod in pods]
         claims = hotswap_pass.claims_of(pods)
         placement = gang.place_claims(claims, self._nodes, profile)
         if isinstance(placement, gang.GangPlaced):
@@ -205,7 +207,7 @@ class _Pass:
 
     def _still_lacks_capacity(self, pods: Sequence[PodView], profile: AutoscalingProfile) -> bool:
         """Report whether a gang that did not fit before fails again, by a quick check of the total free capacity."""
-        return all(pod.unplaced for pod in pods) and not gang.may_have_room(pods, self._nodes, profile)
+        return all(pod.unschedulable_message for pod in pods) and not gang.may_have_room(pods, self._nodes, profile)
 
     def _bind_all(self, pods: Sequence[PodView], nodes_by_uid: Mapping[str, str]) -> None:
         """Bind pods in the order of `nodes_by_uid`, so that each pod gets the GPUs computed for it in this order."""
@@ -267,12 +269,16 @@ class _Pass:
         return messages
 
     def _set_unschedulable(self, pod: PodView, message: str, node_name: str) -> None:
-        obj = None if (message, node_name) == (pod.unplaced, pod.nominated) else self._current_object(pod)
+        obj = (
+            None
+            if (message, node_name) == (pod.unschedulable_message, pod.nominated_node)
+            else self._current_object(pod)
+        )
         if obj is None:
             return
         new_pod = set_unplaced(obj, message, node_name, self._now)
         event_note = message if len(message) <= _NOTE_MAX else message[: _NOTE_MAX - 4] + " ..."
-        is_new_message = message != pod.unplaced
+        is_new_message = message != pod.unschedulable_message
         events = [EventRecord(pod_key(pod), "Warning", "FailedScheduling", event_note)] if is_new_message else []
         if new_pod is not obj:
             self._index.expect_status_write(pod)

@@ -141,7 +141,7 @@ class PlacementIndex:
             self._on_bound(pod)
         elif pod.deleting or pod.gated:
             self._forget_pod(pod.uid)
-            if not pod.deleting and pod.unscheduled != GATED:
+            if not pod.deleting and pod.unscheduled_reason != GATED:
                 self.stale_conditions[pod.uid] = pod
         else:
             self._on_pending(pod)
@@ -151,17 +151,17 @@ class PlacementIndex:
             self.pending_units.drop(pod.uid)
             self.nodes.withdraw(pod.uid)
         self._place_on_node(pod, pod.node_name)
-        if pod.unscheduled or pod.nominated:
+        if pod.unscheduled_reason or pod.nominated_node:
             self.stale_conditions[pod.uid] = pod
 
     def _on_pending(self, pod: PodView) -> None:
         previous_revision = self.pending_units.get(pod.uid)
         self._remove_from_node(pod.uid)
-        is_nomination_unchanged = self.nodes.nomination_of(pod.uid) == pod.nominated
+        is_nomination_unchanged = self.nodes.nomination_of(pod.uid) == pod.nominated_node
         if not is_nomination_unchanged:
             self.nodes.withdraw(pod.uid)
-            if pod.nominated:
-                self.nodes.nominate(pod, pod.nominated)
+            if pod.nominated_node:
+                self.nodes.nominate(pod, pod.nominated_node)
         if previous_revision is not None and is_nomination_unchanged and _has_same_requirements(pod, previous_revision):
             self.pending_units.refresh(pod)
         else:

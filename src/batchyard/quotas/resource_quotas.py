@@ -373,13 +373,13 @@ class QuotaAdmission:
         self._ledger.observe(event)
 
     def check_new(self, obj: meta.Obj, reader: Reader) -> None:
-        """Check a new object against the quotas of its Namespace; raise RefusedForNow if it exceeds one."""
+        """Check a new object against the quotas of its Namespace; raise TemporarilyForbidden if it exceeds one."""
         quotas = reader.list(scheme.RESOURCE_QUOTA, obj["metadata"].get("namespace", ""))
         if quotas:
             self._check_usage(obj, None, quotas, reader)
 
     def check_changed(self, new: meta.Obj, old: meta.Obj, reader: Reader) -> None:
-        """Check what a changed object uses additionally; raise RefusedForNow if it exceeds a quota of its Namespace."""
+        """Check what a changed object uses additionally; raise TemporarilyForbidden if it exceeds a quota of its Namespace."""
         quotas = reader.list(scheme.RESOURCE_QUOTA, new["metadata"].get("namespace", ""))
         if quotas and (meta.group_kind(new) != scheme.POD or is_ending(new) != is_ending(old)):
             self._check_usage(new, old, quotas, reader)

@@ -207,8 +207,10 @@ def _to_events(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], N
 
 
 def _pods_shown(world: World) -> list[Obj]:
-    """Return the pods to show in the result: those without a controller, and those that fit no node."""
-    return [pod for pod in world.objects(scheme.POD) if controller_of(pod) is None or pod_view(pod).unplaced]
+    """Return the pods without a controller, and the pods that fit no node."""
+    return [
+        pod for pod in world.objects(scheme.POD) if controller_of(pod) is None or pod_view(pod).unschedulable_message
+    ]
 
 
 def _last_change(obj: Obj) -> Instant:

@@ -160,7 +160,7 @@ class TraceWatch:
         if pod.node_name:
             self.bound_at[pod.name] = self._advanced_to
         else:
-            self.unplaced[pod.name] = waiting_pod.unplaced
+            self.unplaced[pod.name] = waiting_pod.unschedulable_message
 
     def _add_pod(self, pod: PodView) -> None:
         node = self._nodes.get(pod.node_name)
@@ -438,7 +438,7 @@ def duration_statistics(durations: Iterable[Duration]) -> DurationStatistics:
 def _unplaced_reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[Unplaced]:
     """Return why pods of the trace were not placed: each reason with its number of pods, most frequent first."""
     message_by_pod = dict(watch.unplaced)
-    message_by_pod |= {pod.name: pod.unplaced for pod in watch.waiting.values() if pod.namespace == NAMESPACE}
+    message_by_pod |= {pod.name: pod.unschedulable_message for pod in watch.waiting.values() if pod.namespace == NAMESPACE}
     count_by_reason: dict[str, int] = {}
     for pod in pods:
         if pod.name in message_by_pod:

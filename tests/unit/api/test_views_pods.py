@@ -89,8 +89,8 @@ def test_pod_view_reads_scheduling_failure_from_condition() -> None:
     gated = {"conditions": [make.condition("PodScheduled", False, reason="SchedulingGated", message="gated")]}
     bound = {"conditions": [make.condition("PodScheduled")]}
     views = [pod_view(pod(name, status=status)) for name, status in zip("abc", (waits, gated, bound), strict=True)]
-    assert [v.unplaced for v in views] == ["no room", "", ""]
-    assert [v.unscheduled for v in views] == ["Unschedulable", "SchedulingGated", ""]
+    assert [v.unschedulable_message for v in views] == ["no room", "", ""]
+    assert [v.unscheduled_reason for v in views] == ["Unschedulable", "SchedulingGated", ""]
 
 
 def test_pod_is_preempted_during_deletion_by_scheduler() -> None:

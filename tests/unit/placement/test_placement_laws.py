@@ -100,8 +100,8 @@ def as_written(stage: Stage) -> tuple[ClusterSnapshot, list[PodView]]:
             cluster.add_pod(view, view.node_name)
         else:
             waiting.append(view)
-            if view.nominated:
-                cluster.nominate(view, view.nominated)
+            if view.nominated_node:
+                cluster.nominate(view, view.nominated_node)
     return cluster, waiting
 
 
@@ -117,17 +117,17 @@ def units(cluster: ClusterSnapshot, waiting: list[PodView]) -> list[list[PodView
 def assert_unit_is_unschedulable(pods: list[PodView], cluster: ClusterSnapshot) -> None:
     """Neither placement nor preemption is possible for the pods of a unit."""
     names = [pod.name for pod in pods]
-    if any(pod.nominated for pod in pods):
+    if any(pod.nominated_node for pod in pods):
         assert any(awaits_victims(pod, cluster) for pod in pods), names
     if len(pods) > 1:
         assert not isinstance(place_gang(pods, cluster, AutoscalingProfile.BALANCED), GangPlaced), names
-        if not any(pod.nominated for pod in pods):
+        if not any(pod.nominated_node for pod in pods):
             assert not isinstance(preempt_for_gang(pods, cluster, AutoscalingProfile.BALANCED), GangPreemption), names
         return
     placement = find_node(pods[0], cluster)
     assert isinstance(placement, Unschedulable), names
-    assert pods[0].unplaced
-    if not pods[0].nominated:
+    assert pods[0].unschedulable_message
+    if not pods[0].nominated_node:
         assert not isinstance(find_preemption(pods[0], cluster, placement.obstacles), PodPreemption), names
 
 

@@ -19,23 +19,23 @@ __all__ = ["Column", "Table", "columns", "format_table", "row", "table"]
 Table: TypeAlias = list[list[str]]
 
 # The spaces after the longest cell of a column, and the minimum width of a column.
-_PADDING: Final = 3
+_COLUMN_PADDING: Final = 3
 _WIDTH_MIN: Final = 6
 _LINE_BREAK: Final = re.compile(r"[\f\n\r]")
 
 
 def columns(kind: str, *, wide: bool) -> list[Column]:
-    """Return the table columns of a kind; an unknown kind has name and age."""
+    """Return the columns that `kubectl get` prints for a kind; name and age for an unknown kind."""
     return [column for column, _ in _printed_columns(kind, wide)]
 
 
 def row(obj: Obj, *, now: Instant, wide: bool) -> list[str]:
-    """Return the texts of an object's table row, one for each column of its kind."""
+    """Return the cell texts of an object's table row, one for each column of its kind."""
     return [cell(obj, now) for cell in _cell_functions(group_kind(obj), wide)]
 
 
 def table(kind: str, objs: Iterable[Obj], *, now: Instant, wide: bool, namespaces: bool) -> Table:
-    """Return a table: the header, and a row for each object; `namespaces` adds the namespace as the first column."""
+    """Return a table of objects: a header and one row for each; `namespaces` adds the namespace as first column."""
     header = [column.name.upper() for column in columns(kind, wide=wide)]
     rows = [(obj["metadata"].get("namespace") or "", row(obj, now=now, wide=wide)) for obj in objs]
     if not namespaces:
@@ -44,9 +44,9 @@ def table(kind: str, objs: Iterable[Obj], *, now: Instant, wide: bool, namespace
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Format a table like kubectl: all columns are left-aligned, and all but the last are padded with spaces."""
+    """Format table rows like kubectl: all columns are left-aligned, and all but the last are padded with spaces."""
     cells = [[_one_line(cell) for cell in cells] for cells in rows]
-    widths = [max(_WIDTH_MIN, *(len(cell) + _PADDING for cell in column)) for column in zip(*cells, strict=True)]
+    widths = [max(_WIDTH_MIN, *(len(cell) + _COLUMN_PADDING for cell in column)) for column in zip(*cells, strict=True)]
     return "".join(_format_line(line, widths) for line in cells)
 
 
@@ -60,8 +60,8 @@ def _one_line(cell: str) -> str:
     if cell.isprintable():
         return cell
     first_line, *after_break = _LINE_BREAK.split(cell, maxsplit=1)
-    printable = "".join(character if character.isprintable() else " " for character in first_line)
-    return f"{printable}..." if after_break else printable
+    printable_line = "".join(character if character.isprintable() else " " for character in first_line)
+    return f"{printable_line}..." if after_break else printable_line
 
 
 @lru_cache(maxsize=256)

@@ -1,7 +1,7 @@
-"""Cell functions that many tables share: values at a path, names, ages, conditions, counts, labels and selectors.
+"""Functions that return the text of a table cell for an object, shared by the tables of many kinds.
 
-A Cell is a function that returns the text of a table cell for an object. Kinds of CRDs print missing values as an empty
-text; Kubernetes's own kinds print `<none>` or `<unknown>`.
+The type Cell stands for such a function. Kinds of CRDs print missing values as an empty text; Kubernetes's own kinds
+print `<none>` or `<unknown>`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +18,11 @@ NONE: Final = "<none>"
 UNKNOWN: Final = "<unknown>"
 PENDING: Final = "<pending>"
 #: dict comes first: isinstance with dict takes a tenth of the time of isinstance with Mapping.
-_MAPPINGS: Final = (dict, Mapping)
+_MAPPING_TYPES: Final = (dict, Mapping)
 
 
 class Column(NamedTuple):
-    """A table column: its name (kubectl prints it in upper case), and its priority (1: only with `-o wide`)."""
+    """A column of a `kubectl get` table: its name (printed in upper case), and its priority (1: only for `-o wide`)."""
 
     name: str
     priority: int = 0
@@ -34,59 +34,59 @@ class Column(NamedTuple):
 
 
 def name(obj: Obj, _now: Instant) -> str:
-    """Return the name of the object."""
+    """Return the object's name, for a table cell."""
     return str(obj["metadata"]["name"])
 
 
 def age_text(obj: Obj, now: Instant) -> str:
-    """Return the age of the object, such as `5m`."""
+    """Return the object's age, such as `5m`, or `<unknown>`."""
     creation_time = obj["metadata"].get("creationTimestamp")
     return format_age(now - parse_time(creation_time)) if creation_time else UNKNOWN
 
 
 def creation_time_text(obj: Obj, _now: Instant) -> str:
-    """Return the creation time of the object in whole seconds."""
+    """Return the object's creation time in whole seconds, or `<unknown>`."""
     timestamp = obj["metadata"].get("creationTimestamp")
     return format_time(parse_time(timestamp) // SECOND * SECOND) if timestamp else UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class PathCell:
-    """A cell function that returns the value at a path of the object, or a default."""
+    """A table cell function that returns the value at a fixed path of the object, or a default if it is missing."""
 
     path: tuple[str, ...]
     default: Any = None
 
     def __call__(self, obj: Obj, _now: Instant) -> str:
-        """Return the text of the cell."""
+        """Return the object's value at the path as text, or the default."""
         value = _value_at(obj, self.path)
         return format_value(self.default if value is None else value)
 
 
 def value_cell(*path: str, default: Any = None) -> Cell:
-    """Return a cell function for the value at a path of the object, or a default."""
+    """Return a table cell function for the value at a path of the object, or `default` if it is missing."""
     return PathCell(path, default)
 
 
 def value_or_none_cell(*path: str) -> Cell:
-    """Return a cell function for the value at a path of the object; it returns `<none>` for empty or missing values."""
+    """Return a table cell function for the value at a path of the object; it prints `<none>` for a missing value."""
     return lambda obj, _now: format_value(value_at(obj, *path) or NONE)
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionStatus:
-    """A cell function that returns a condition's status: True, False, Unknown, or '' if it is missing."""
+    """A table cell function for the status of a condition of the object: True, False, Unknown, or '' if missing."""
 
     type: str
 
     def __call__(self, obj: Obj, _now: Instant) -> str:
-        """Return the text of the cell."""
+        """Return the status of the object's condition, or ''."""
         condition = find_condition(obj, self.type)
         return "" if condition is None else format_value(condition.get("status"))
 
 
 def json_path(cell: Cell) -> str:
-    """Return the JSON path that a CRD would use for a cell's column; '' if the cell is computed."""
+    """Return the JSON path that a CRD's printer column would have for a cell function; '' if the text is computed."""
     if cell is age_text:
         return ".metadata.creationTimestamp"
     if isinstance(cell, ConditionStatus):
@@ -95,17 +95,17 @@ def json_path(cell: Cell) -> str:
 
 
 def count_cell(*fields: str) -> Cell:
-    """Return a cell function for the total number of entries in the given fields of the object."""
+    """Return a table cell function for the total number of entries in the named lists or mappings of the object."""
     return lambda obj, _now: str(sum(len(obj.get(field) or ()) for field in fields))
 
 
 def count_at_path_cell(*path: str) -> Cell:
-    """Return a cell function for the number of entries in the list or mapping at a path of the object."""
+    """Return a table cell function for the number of entries in the list or mapping at a path of the object."""
     return lambda obj, _now: str(len(value_at(obj, *path) or ()))
 
 
 def containers_cell(field: str, *path: str) -> Cell:
-    """Return a cell function for a field (such as `image`) of all containers of the pod spec at a path."""
+    """Return a table cell function that lists a field, such as `image`, of all containers of the pod spec at a path."""
 
     def cell(obj: Obj, _now: Instant) -> str:
         return ",".join(str(container.get(field, "")) for container in value_at(obj, *path, "containers") or ())
@@ -114,7 +114,7 @@ def containers_cell(field: str, *path: str) -> Cell:
 
 
 def labels_cell(*path: str) -> Cell:
-    """Return a cell function for the labels at a path of the object."""
+    """Return a table cell function for the labels at a path of the object."""
     return lambda obj, _now: format_labels(value_at(obj, *path) or {})
 
 
@@ -124,7 +124,7 @@ def format_labels(labels_by_key: Mapping[str, str]) -> str:
 
 
 def selector_cell(*path: str) -> Cell:
-    """Return a cell function for the label selector at a path (or `spec.selector`), as `kubectl -l` accepts it."""
+    """Return a table cell function for the label selector at a path (default: `spec.selector`), as for `kubectl -l`."""
 
     def cell(obj: Obj, _now: Instant) -> str:
         return format_selector(value_at(obj, *(path or ("spec", "selector"))) or {}) or NONE
@@ -134,13 +134,13 @@ def selector_cell(*path: str) -> Cell:
 
 def format_selector(label_selector: Mapping[str, Any]) -> str:
     """Format a label selector in the syntax of `kubectl -l`, sorted by key."""
-    parts = [(key, f"{key}={label_value}") for key, label_value in (label_selector.get("matchLabels") or {}).items()]
-    parts += [(each["key"], _format_requirement(each)) for each in label_selector.get("matchExpressions") or ()]
-    return ",".join(part for _, part in sorted(parts))
+    terms = [(key, f"{key}={label_value}") for key, label_value in (label_selector.get("matchLabels") or {}).items()]
+    terms += [(each["key"], _format_requirement(each)) for each in label_selector.get("matchExpressions") or ()]
+    return ",".join(part for _, part in sorted(terms))
 
 
 def value_at(obj: Obj, *path: str) -> Any:
-    """Return the value at a path of an object, or None."""
+    """Return the value at a path of nested mappings in an object, or None."""
     return _value_at(obj, path)
 
 
@@ -153,7 +153,7 @@ def format_value(json_value: object) -> str:
 
 def _value_at(value: Any, path: Sequence[str]) -> Any:
     for part in path:
-        if not isinstance(value, _MAPPINGS):
+        if not isinstance(value, _MAPPING_TYPES):
             return None
         value = value.get(part)
     return value

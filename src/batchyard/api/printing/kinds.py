@@ -1,4 +1,4 @@
-"""The printed columns of all kinds, and the cell functions of Pods, Jobs, Nodes, Events and batchyard's own kinds."""
+"""The `kubectl get` columns of all kinds, and the cell texts of Pods, Jobs, Nodes, Events and batchyard's own kinds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -33,7 +33,7 @@ _SCHEDULING_GATED: Final = "SchedulingGated"
 
 
 class _InitProgress(NamedTuple):
-    """The progress of a pod's init containers."""
+    """How far a pod's init containers have come, for its status in a table."""
 
     #: The statuses of the init containers up to the first unfinished one.
     statuses: Sequence[Container]
@@ -44,7 +44,7 @@ class _InitProgress(NamedTuple):
 
 
 def ready_containers(obj: Obj, _now: Instant) -> str:
-    """Return the number of ready containers and the total of a pod, including sidecars: `1/2`."""
+    """Return the number of a pod's ready containers and the total, including sidecars: `1/2`."""
     init_progress = _init_progress(obj)
     running_containers = [each for each in _main_statuses(obj, init_progress) if _is_running(each)]
     total = len(value_at(obj, "spec", "containers") or ()) + len(_sidecars(obj))
@@ -65,17 +65,17 @@ def pod_status_text(obj: Obj, _now: Instant) -> str:
     return _container_reason(obj, init_progress) or init_progress.reason or own_reason
 
 
-def restarts(obj: Obj, now: Instant) -> str:
+def restart_text(obj: Obj, now: Instant) -> str:
     """Return the number of container restarts of a pod, and the time since the last one: `2 (5m ago)`."""
-    progress = _init_progress(obj)
+    init_progress = _init_progress(obj)
     sidecars = _sidecars(obj)
-    statuses = progress.statuses
-    if _is_initialized(obj, progress):
-        statuses = [*(each for each in statuses if each["name"] in sidecars), *_main_statuses(obj, progress)]
+    statuses = init_progress.statuses
+    if _is_initialized(obj, init_progress):
+        statuses = [*(each for each in statuses if each["name"] in sidecars), *_main_statuses(obj, init_progress)]
     count = sum(each.get("restartCount") or 0 for each in statuses)
-    ends = [value_at(each, "lastState", "terminated", "finishedAt") for each in statuses]
-    last_end = max((parse_time(end) for end in ends if end), default=None)
-    return str(count) if not count or last_end is None else f"{count} ({format_age(now - last_end)} ago)"
+    end_times = [value_at(each, "lastState", "terminated", "finishedAt") for each in statuses]
+    last_end_time = max((parse_time(end) for end in end_times if end), default=None)
+    return str(count) if not count or last_end_time is None else f"{count} ({format_age(now - last_end_time)} ago)"
 
 
 def pod_ip(obj: Obj, _now: Instant) -> str:
@@ -91,7 +91,7 @@ def readiness_gates(obj: Obj, _now: Instant) -> str:
 
 
 def _container_reason(obj: Obj, init_progress: _InitProgress) -> str:
-    """Return the reason of the first main container of a pod that does not run; empty if there is none."""
+    """Return why the first main container of a pod that does not run waits or has stopped; '' if all run."""
     main_statuses = _main_statuses(obj, init_progress)
     reason = next(filter(None, map(_why_not_running, main_statuses)), "")
     if reason == "Completed" and any(map(_is_running, main_statuses)):
@@ -188,7 +188,7 @@ def budget_amount(obj: Obj, _now: Instant) -> str:
 
 
 def budget_state(obj: Obj, _now: Instant) -> str:
-    """Return the state of a Budget: the reason of its condition Exceeded."""
+    """Return the state of a Budget, which is the reason of its condition Exceeded."""
     conditions = value_at(obj, "status", "conditions") or ()
     return next((str(each["reason"]) for each in conditions if each["type"] == "Exceeded"), "")
 
@@ -225,12 +225,12 @@ def _count(obj: Obj, _now: Instant) -> str:
     return str(event_count(obj))
 
 
-def _object(obj: Obj, _now: Instant) -> str:
+def _involved_object(obj: Obj, _now: Instant) -> str:
     kind, name = (value_at(obj, "involvedObject", field) or "" for field in ("kind", "name"))
     return f"{kind.lower()}/{name}" if name else kind.lower()
 
 
-def _source(obj: Obj, _now: Instant) -> str:
+def _event_source(obj: Obj, _now: Instant) -> str:
     component = value_at(obj, "source", "component") or obj.get("reportingComponent") or ""
     host = value_at(obj, "source", "host") or obj.get("reportingInstance") or ""
     return f"{component}, {host}" if host else component
@@ -240,9 +240,9 @@ EVENTS: Final = (
     (Column("Last Seen"), _last_seen),
     (Column("Type"), value_cell("type")),
     (Column("Reason"), value_cell("reason")),
-    (Column("Object"), _object),
+    (Column("Object"), _involved_object),
     (Column("Subobject", priority=1), value_cell("involvedObject", "fieldPath")),
-    (Column("Source", priority=1), _source),
+    (Column("Source", priority=1), _event_source),
     (Column("Message"), lambda obj, _now: (obj.get("message") or "").strip()),
     (Column("First Seen", priority=1), _first_seen),
     (Column("Count", priority=1, counts=True), _count),
@@ -269,8 +269,8 @@ def job_status(obj: Obj, _now: Instant) -> str:
     return next((type_ for type_ in _JOB_CONDITIONS if is_true(obj, type_)), "Running")
 
 
-def completions(obj: Obj, _now: Instant) -> str:
-    """Return the succeeded pods and the completions of a Job: `2/4`; without completions, `2/1 of 4`."""
+def completions_text(obj: Obj, _now: Instant) -> str:
+    """Return how many pods of a Job have succeeded, of how many needed: `2/4`; without spec.completions, `2/1 of 4`."""
     succeeded_count = value_at(obj, "status", "succeeded") or 0
     completion_count, parallelism = value_at(obj, "spec", "completions"), value_at(obj, "spec", "parallelism") or 0
     if completion_count is not None:
@@ -306,7 +306,7 @@ def roles(obj: Obj, _now: Instant) -> str:
 
 
 def address_cell(type_: str) -> Cell:
-    """Return a cell function for a Node's first address of a type, such as InternalIP."""
+    """Return a table cell function for a Node's first address of a type, such as InternalIP."""
 
     def cell(obj: Obj, _now: Instant) -> str:
         addresses = value_at(obj, "status", "addresses") or ()
@@ -319,12 +319,12 @@ def address_cell(type_: str) -> Cell:
 
 
 def bound_role(obj: Obj, _now: Instant) -> str:
-    """Return the role of a role binding, such as `ClusterRole/view`."""
+    """Return the role to which a RoleBinding or ClusterRoleBinding refers, such as `ClusterRole/view`."""
     return f"{obj['roleRef']['kind']}/{obj['roleRef']['name']}"
 
 
 def subjects_cell(kind: str) -> Cell:
-    """Return a cell function for the subjects of one kind in a role binding."""
+    """Return a table cell function that lists the subjects of one kind in a RoleBinding or ClusterRoleBinding."""
 
     def cell(obj: Obj, _now: Instant) -> str:
         kind_subjects = [subject for subject in obj.get("subjects") or () if subject["kind"] == kind]
@@ -336,25 +336,25 @@ def subjects_cell(kind: str) -> Cell:
     return cell
 
 
-_NAME: Final = (Column("Name"), cells.name)
+_NAME_COLUMN: Final = (Column("Name"), cells.name)
 _AGE: Final = (Column("Age"), cells.age_text)
 #: The age column of kinds defined by CRDs, whose type is date.
 _CRD_AGE: Final = (Column("Age", type="date"), cells.age_text)
-NAME_AND_AGE: Final = (_NAME, _CRD_AGE)
-_PENDING: Final = (Column("Pending Workloads", type="integer"), value_cell("status", "pendingWorkloads"))
-_ADMITTED: Final = value_cell("status", "admittedWorkloads")
+NAME_AND_AGE: Final = (_NAME_COLUMN, _CRD_AGE)
+_PENDING_COLUMN: Final = (Column("Pending Workloads", type="integer"), value_cell("status", "pendingWorkloads"))
+_ADMITTED_CELL: Final = value_cell("status", "admittedWorkloads")
 _POD_SPEC_PATH: Final = ("spec", "template", "spec")
 _NODE_INFO: Final = ("status", "nodeInfo")
-_ROLE: Final = (_NAME, (Column("Created At", type="date"), cells.creation_time_text))
-_BINDING: Final = (
-    _NAME,
+_ROLE_COLUMNS: Final = (_NAME_COLUMN, (Column("Created At", type="date"), cells.creation_time_text))
+_BINDING_COLUMNS: Final = (
+    _NAME_COLUMN,
     (Column("Role"), bound_role),
     _AGE,
     (Column("Users", priority=1), subjects_cell("User")),
     (Column("Groups", priority=1), subjects_cell("Group")),
     (Column("ServiceAccounts", priority=1), subjects_cell("ServiceAccount")),
 )
-_PROVISIONING: Final = value_cell("spec", "provisioning", default="standard")
+_PROVISIONING_CELL: Final = value_cell("spec", "provisioning", default="standard")
 
 TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
     scheme.EVENT: EVENTS,
@@ -368,9 +368,9 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
     scheme.LIMIT_RANGE: kubernetes.LIMIT_RANGES,
     scheme.NETWORK_POLICY: kubernetes.NETWORK_POLICIES,
     scheme.REPLICATION_CONTROLLER: kubernetes.REPLICATION_CONTROLLERS,
-    scheme.ENDPOINTS: (_NAME, (Column("Endpoints"), kubernetes.endpoint_addresses), _AGE),
+    scheme.ENDPOINTS: (_NAME_COLUMN, (Column("Endpoints"), kubernetes.endpoint_addresses), _AGE),
     scheme.INGRESS: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("Class"), value_cell("spec", "ingressClassName", default=NONE)),
         (Column("Hosts"), kubernetes.ingress_hosts),
         (Column("Address"), kubernetes.ingress_addresses),
@@ -380,20 +380,20 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
     scheme.PERSISTENT_VOLUME: kubernetes.VOLUMES,
     scheme.PERSISTENT_VOLUME_CLAIM: kubernetes.CLAIMS,
     scheme.CLUSTER_QUEUE: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("Cohort"), value_cell("spec", "cohortName")),
         (Column("Strategy", priority=1), value_cell("spec", "queueingStrategy")),
-        _PENDING,
-        (Column("Admitted Workloads", priority=1, type="integer"), _ADMITTED),
+        _PENDING_COLUMN,
+        (Column("Admitted Workloads", priority=1, type="integer"), _ADMITTED_CELL),
     ),
     scheme.LOCAL_QUEUE: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("ClusterQueue"), value_cell("spec", "clusterQueue")),
-        _PENDING,
-        (Column("Admitted Workloads", type="integer"), _ADMITTED),
+        _PENDING_COLUMN,
+        (Column("Admitted Workloads", type="integer"), _ADMITTED_CELL),
     ),
     scheme.WORKLOAD: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("Queue"), value_cell("spec", "queueName")),
         (Column("Reserved in"), value_cell("status", "admission", "clusterQueue")),
         (Column("Admitted"), cells.ConditionStatus("Admitted")),
@@ -401,16 +401,16 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         _CRD_AGE,
     ),
     scheme.PROVISIONING_REQUEST: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("Accepted"), cells.ConditionStatus("Accepted")),
         (Column("Provisioned"), cells.ConditionStatus("Provisioned")),
         (Column("Failed"), cells.ConditionStatus("Failed")),
         _CRD_AGE,
     ),
-    scheme.WORKLOAD_PRIORITY_CLASS: (_NAME, (Column("Value", type="integer"), value_cell("value"))),
-    scheme.MULTI_KUEUE_CLUSTER: (_NAME, (Column("Connected"), cells.ConditionStatus("Active")), _CRD_AGE),
+    scheme.WORKLOAD_PRIORITY_CLASS: (_NAME_COLUMN, (Column("Value", type="integer"), value_cell("value"))),
+    scheme.MULTI_KUEUE_CLUSTER: (_NAME_COLUMN, (Column("Connected"), cells.ConditionStatus("Active")), _CRD_AGE),
     scheme.JOB_SET: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("TerminalState"), value_cell("status", "terminalState")),
         (Column("Restarts"), value_cell("status", "restarts")),
         (Column("Completed"), cells.ConditionStatus("Completed")),
@@ -418,25 +418,25 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         _CRD_AGE,
     ),
     scheme.JOB: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("Status"), job_status),
-        (Column("Completions"), completions),
+        (Column("Completions"), completions_text),
         (Column("Duration"), job_duration),
         _AGE,
         (Column("Containers", priority=1), cells.containers_cell("name", *_POD_SPEC_PATH)),
         (Column("Images", priority=1), cells.containers_cell("image", *_POD_SPEC_PATH)),
         (Column("Selector", priority=1), cells.selector_cell()),
     ),
-    scheme.NAMESPACE: (_NAME, (Column("Status"), value_cell("status", "phase")), _AGE),
+    scheme.NAMESPACE: (_NAME_COLUMN, (Column("Status"), value_cell("status", "phase")), _AGE),
     scheme.PRIORITY_CLASS: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("Value", type="integer"), value_cell("value", default=0)),
         (Column("Global-Default", type="boolean"), value_cell("globalDefault", default=False)),
         _AGE,
         (Column("PreemptionPolicy"), value_cell("preemptionPolicy", default="PreemptLowerPriority")),
     ),
     scheme.SERVICE: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("Type"), kubernetes.service_type),
         (Column("Cluster-IP"), kubernetes.cluster_ip),
         (Column("External-IP"), kubernetes.external_ip),
@@ -445,34 +445,34 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Selector", priority=1), cells.labels_cell("spec", "selector")),
     ),
     scheme.ENDPOINT_SLICE: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("AddressType"), value_cell("addressType")),
         (Column("Ports"), kubernetes.slice_ports),
         (Column("Endpoints"), kubernetes.slice_endpoints),
         _AGE,
     ),
-    scheme.RUNTIME_CLASS: (_NAME, (Column("Handler"), value_cell("handler")), _AGE),
+    scheme.RUNTIME_CLASS: (_NAME_COLUMN, (Column("Handler"), value_cell("handler")), _AGE),
     **dict.fromkeys(
         (scheme.MUTATING_WEBHOOKS, scheme.VALIDATING_WEBHOOKS),
-        (_NAME, (Column("Webhooks"), cells.count_cell("webhooks")), _AGE),
+        (_NAME_COLUMN, (Column("Webhooks"), cells.count_cell("webhooks")), _AGE),
     ),
-    scheme.CONFIG_MAP: (_NAME, (Column("Data", counts=True), cells.count_cell("data", "binaryData")), _AGE),
+    scheme.CONFIG_MAP: (_NAME_COLUMN, (Column("Data", counts=True), cells.count_cell("data", "binaryData")), _AGE),
     scheme.SECRET: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("Type"), value_cell("type", default="Opaque")),
         (Column("Data", counts=True), cells.count_cell("data")),
         _AGE,
     ),
-    scheme.SERVICE_ACCOUNT: (_NAME, (Column("Secrets", counts=True), cells.count_cell("secrets")), _AGE),
-    scheme.ROLE: _ROLE,
-    scheme.CLUSTER_ROLE: _ROLE,
-    scheme.ROLE_BINDING: _BINDING,
-    scheme.CLUSTER_ROLE_BINDING: _BINDING,
+    scheme.SERVICE_ACCOUNT: (_NAME_COLUMN, (Column("Secrets", counts=True), cells.count_cell("secrets")), _AGE),
+    scheme.ROLE: _ROLE_COLUMNS,
+    scheme.CLUSTER_ROLE: _ROLE_COLUMNS,
+    scheme.ROLE_BINDING: _BINDING_COLUMNS,
+    scheme.CLUSTER_ROLE_BINDING: _BINDING_COLUMNS,
     scheme.POD: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("Ready"), ready_containers),
         (Column("Status"), pod_status_text),
-        (Column("Restarts"), restarts),
+        (Column("Restarts"), restart_text),
         _AGE,
         (Column("IP", priority=1), pod_ip),
         (Column("Node", priority=1), value_or_none_cell("spec", "nodeName")),
@@ -480,7 +480,7 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Readiness Gates", priority=1), readiness_gates),
     ),
     scheme.NODE: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("Status"), node_status),
         (Column("Roles"), roles),
         _AGE,
@@ -491,12 +491,17 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Kernel-Version", priority=1), value_cell(*_NODE_INFO, "kernelVersion", default=UNKNOWN)),
         (Column("Container-Runtime", priority=1), value_cell(*_NODE_INFO, "containerRuntimeVersion", default=UNKNOWN)),
     ),
-    scheme.LEASE: (_NAME, (Column("Holder"), value_cell("spec", "holderIdentity")), _AGE),
-    scheme.CLUSTER: (_NAME, (Column("Region"), value_cell("spec", "region")), (Column("Zones"), zones), _CRD_AGE),
+    scheme.LEASE: (_NAME_COLUMN, (Column("Holder"), value_cell("spec", "holderIdentity")), _AGE),
+    scheme.CLUSTER: (
+        _NAME_COLUMN,
+        (Column("Region"), value_cell("spec", "region")),
+        (Column("Zones"), zones),
+        _CRD_AGE,
+    ),
     scheme.NODE_POOL: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("Machine-Type"), value_cell("spec", "machineType")),
-        (Column("Provisioning"), _PROVISIONING),
+        (Column("Provisioning"), _PROVISIONING_CELL),
         (Column("Size"), node_pool_size),
         (Column("Instances", type="integer"), value_cell("status", "instances", default=0)),
         (Column("Ready", type="integer"), value_cell("status", "ready", default=0)),
@@ -505,17 +510,17 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Reservation", priority=1), value_or_none_cell("spec", "reservation")),
     ),
     scheme.INSTANCE: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("Pool"), value_cell("spec", "pool")),
         (Column("Zone"), value_cell("spec", "zone")),
         (Column("Phase"), instance_phase),
         _CRD_AGE,
         (Column("Machine-Type", priority=1), value_cell("spec", "machineType")),
-        (Column("Provisioning", priority=1), _PROVISIONING),
+        (Column("Provisioning", priority=1), _PROVISIONING_CELL),
         (Column("Error", priority=1), value_or_none_cell("status", "error", "code")),
     ),
     scheme.RESIZE_REQUEST: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("Pool"), value_cell("spec", "pool")),
         (Column("Zone"), value_cell("spec", "zone")),
         (Column("Count", type="integer"), value_cell("spec", "count")),
@@ -524,7 +529,7 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Error", priority=1), value_or_none_cell("status", "error", "code")),
     ),
     scheme.BUDGET: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("Period"), value_cell("spec", "period", default="Month")),
         (Column("Amount"), budget_amount),
         (Column("Spent"), value_cell("status", "spent")),
@@ -534,14 +539,14 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         _CRD_AGE,
     ),
     scheme.COST_RECORD: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("From"), value_cell("spec", "from")),
         (Column("Through"), value_cell("spec", "through")),
         (Column("Node-Hours"), node_hours),
         (Column("Dollars"), cost_dollars),
     ),
     scheme.POD_TEMPLATE: (
-        _NAME,
+        _NAME_COLUMN,
         (Column("Containers"), cells.containers_cell("name", "template", "spec")),
         (Column("Images"), cells.containers_cell("image", "template", "spec")),
         (Column("Pod Labels"), cells.labels_cell("template", "metadata", "labels")),

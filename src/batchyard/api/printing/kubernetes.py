@@ -1,4 +1,4 @@
-"""Columns and cell functions of Kubernetes's Services, Ingresses, volumes, workload controllers, quotas and policies.
+"""The `kubectl get` columns of Kubernetes's Services, Ingresses, volumes, workload controllers, quotas and policies.
 
 Source: Kubernetes's pkg/printers.
 """
@@ -31,14 +31,14 @@ def cluster_ip(obj: Obj, _now: Instant) -> str:
 
 
 def external_ip(obj: Obj, now: Instant) -> str:
-    """Return the external addresses of a Service: load balancers and external IPs, or its external name."""
-    external = list(value_at(obj, "spec", "externalIPs") or ())
+    """Return a Service's external addresses, from load balancers and external IPs, or its external name."""
+    external_addresses = list(value_at(obj, "spec", "externalIPs") or ())
     match service_type(obj, now):
         case "LoadBalancer":
-            return ",".join([*_load_balancers(obj), *external]) or PENDING
+            return ",".join([*_load_balancer_addresses(obj), *external_addresses]) or PENDING
         case "ExternalName":
             return format_value(value_at(obj, "spec", "externalName"))
-    return ",".join(external) or NONE
+    return ",".join(external_addresses) or NONE
 
 
 def service_ports(obj: Obj, _now: Instant) -> str:
@@ -47,7 +47,7 @@ def service_ports(obj: Obj, _now: Instant) -> str:
 
 
 def endpoint_addresses(obj: Obj, _now: Instant) -> str:
-    """Return the first three addresses of Endpoints with ports, and how many more there are."""
+    """Return the first three addresses of Endpoints with their ports, and the number of further ones."""
     address_texts = [
         f"{address['ip']}:{port['port']}" if port else str(address["ip"])
         for subset in obj.get("subsets") or ()
@@ -58,7 +58,7 @@ def endpoint_addresses(obj: Obj, _now: Instant) -> str:
 
 
 def slice_ports(obj: Obj, _now: Instant) -> str:
-    """Return the first three ports of an EndpointSlice, and how many more there are."""
+    """Return the first three ports of an EndpointSlice, and the number of further ones."""
     port_list = obj.get("ports")
     if port_list is None:
         return "<unset>"
@@ -66,7 +66,7 @@ def slice_ports(obj: Obj, _now: Instant) -> str:
 
 
 def slice_endpoints(obj: Obj, _now: Instant) -> str:
-    """Return the first three addresses of an EndpointSlice, and how many more there are."""
+    """Return the first three addresses of an EndpointSlice, and the number of further ones."""
     endpoint_list = obj.get("endpoints")
     if endpoint_list is None:
         return "<unset>"
@@ -74,31 +74,31 @@ def slice_endpoints(obj: Obj, _now: Instant) -> str:
 
 
 def ingress_hosts(obj: Obj, _now: Instant) -> str:
-    """Return the first three hosts of an Ingress, and how many more rules there are; `*` without hosts."""
+    """Return the first three hosts of an Ingress, and the number of further rules; `*` without hosts."""
     rules = value_at(obj, "spec", "rules") or ()
-    return _first_of_total([rule["host"] for rule in rules[:_SHOWN_MAX] if rule.get("host")], len(rules)) or "*"
+    return _first_three_of_total([rule["host"] for rule in rules[:_SHOWN_MAX] if rule.get("host")], len(rules)) or "*"
 
 
 def ingress_addresses(obj: Obj, _now: Instant) -> str:
     """Return the load balancer addresses of an Ingress, separated by commas."""
-    return ",".join(_load_balancers(obj))
+    return ",".join(_load_balancer_addresses(obj))
 
 
-def _first_of_total(texts: Sequence[str], total: int) -> str:
-    """Return the first three texts, and how many of the total follow: `a,b,c + 2 more...`."""
+def _first_three_of_total(texts: Sequence[str], total: int) -> str:
+    """Return the first three texts, joined, and the rest of `total` as a number: `a,b,c + 2 more...`."""
     joined_texts = ",".join(texts[:_SHOWN_MAX])
     return f"{joined_texts} + {total - _SHOWN_MAX} more..." if joined_texts and total > _SHOWN_MAX else joined_texts
 
 
 def _first_three(texts: Sequence[str]) -> str:
-    """Return the first three texts of a list, and how many more there are; `<none>` if it is empty."""
-    more = f" + {len(texts) - _SHOWN_MAX} more..." if len(texts) > _SHOWN_MAX else ""
-    return ",".join(texts[:_SHOWN_MAX]) + more or NONE
+    """Return the first three texts and the number of further ones: `a,b,c + 2 more...`; `<none>` without texts."""
+    remainder_text = f" + {len(texts) - _SHOWN_MAX} more..." if len(texts) > _SHOWN_MAX else ""
+    return ",".join(texts[:_SHOWN_MAX]) + remainder_text or NONE
 
 
-def _load_balancers(obj: Obj) -> list[str]:
-    ingress = value_at(obj, "status", "loadBalancer", "ingress") or ()
-    return sorted(dict.fromkeys(point.get("ip") or point["hostname"] for point in ingress))
+def _load_balancer_addresses(obj: Obj) -> list[str]:
+    ingress_points = value_at(obj, "status", "loadBalancer", "ingress") or ()
+    return sorted(dict.fromkeys(point.get("ip") or point["hostname"] for point in ingress_points))
 
 
 def _port(port: Mapping[str, Any]) -> str:
@@ -109,8 +109,8 @@ def _port(port: Mapping[str, Any]) -> str:
 # Cells of PersistentVolumes and PersistentVolumeClaims. Source: Kubernetes's pkg/printers/internalversion.
 
 
-_NAME: Final = (Column("Name"), cells.name)
-_AGE: Final = (Column("Age"), cells.age_text)
+_NAME_COLUMN: Final = (Column("Name"), cells.name)
+_AGE_COLUMN: Final = (Column("Age"), cells.age_text)
 _UNSET: Final = "<unset>"
 _STORAGE_CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
 _MODE_CODES: Final = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
@@ -121,7 +121,7 @@ def _phase(obj: Obj, _now: Instant) -> str:
 
 
 def _access_modes(section: str) -> Cell:
-    """Return a cell function for the access modes in the object's `spec` or `status`, abbreviated: `RWO,ROX`."""
+    """Return a table cell function for the volume access modes in `spec` or `status`, abbreviated: `RWO,ROX`."""
 
     def cell(obj: Obj, _now: Instant) -> str:
         modes = value_at(obj, section, "accessModes") or ()
@@ -144,10 +144,10 @@ _CLASS_COLUMNS: Final = (
     (Column("StorageClass"), _storage_class),
     (Column("VolumeAttributesClass"), value_cell("spec", "volumeAttributesClassName", default=_UNSET)),
 )
-_MODE: Final = (Column("VolumeMode", priority=1), value_cell("spec", "volumeMode", default=_UNSET))
+_VOLUME_MODE_COLUMN: Final = (Column("VolumeMode", priority=1), value_cell("spec", "volumeMode", default=_UNSET))
 
 VOLUMES: Final = (
-    _NAME,
+    _NAME_COLUMN,
     (Column("Capacity"), value_cell("spec", "capacity", "storage", default="0")),
     (Column("Access Modes"), _access_modes("spec")),
     (Column("Reclaim Policy"), value_cell("spec", "persistentVolumeReclaimPolicy")),
@@ -155,24 +155,24 @@ VOLUMES: Final = (
     (Column("Claim"), _claim),
     *_CLASS_COLUMNS,
     (Column("Reason"), value_cell("status", "reason")),
-    _AGE,
-    _MODE,
+    _AGE_COLUMN,
+    _VOLUME_MODE_COLUMN,
 )
 CLAIMS: Final = (
-    _NAME,
+    _NAME_COLUMN,
     (Column("Status"), _phase),
     (Column("Volume"), value_cell("spec", "volumeName")),
     (Column("Capacity"), value_cell("status", "capacity", "storage")),
     (Column("Access Modes"), _access_modes("status")),
     *_CLASS_COLUMNS,
-    _AGE,
-    _MODE,
+    _AGE_COLUMN,
+    _VOLUME_MODE_COLUMN,
 )
 
 
 NAME: Final = (Column("Name"), cells.name)
 AGE: Final = (Column("Age"), cells.age_text)
-_TEMPLATE: Final = ("spec", "template", "spec")
+_TEMPLATE_SPEC_PATH: Final = ("spec", "template", "spec")
 _NOT_AVAILABLE: Final = "N/A"
 
 
@@ -195,10 +195,12 @@ def _last_schedule(obj: Obj, now: Instant) -> str:
 
 
 def _used_of_hard(obj: Obj, is_limit: bool) -> str:
-    """Return used and hard amounts of a ResourceQuota's limits, or of its other resources: `pods: 2/10, ...`."""
-    hard, used = value_at(obj, "status", "hard") or {}, value_at(obj, "status", "used") or {}
-    names = sorted(name for name in hard if name.startswith("limits") is is_limit)
-    return ", ".join(f"{name}: {format_value(used.get(name, 0))}/{format_value(hard[name])}" for name in names)
+    """Return used and hard amounts of a ResourceQuota as `pods: 2/10, ...`: only `limits.*`, or only the others."""
+    hard_amounts, used_amounts = value_at(obj, "status", "hard") or {}, value_at(obj, "status", "used") or {}
+    names = sorted(name for name in hard_amounts if name.startswith("limits") is is_limit)
+    return ", ".join(
+        f"{name}: {format_value(used_amounts.get(name, 0))}/{format_value(hard_amounts[name])}" for name in names
+    )
 
 
 def _container_columns(*path: str) -> tuple[tuple[Column, Cell], ...]:
@@ -208,7 +210,7 @@ def _container_columns(*path: str) -> tuple[tuple[Column, Cell], ...]:
     )
 
 
-_SELECTOR: Final = (Column("Selector", priority=1), cells.selector_cell())
+_SELECTOR_COLUMN: Final = (Column("Selector", priority=1), cells.selector_cell())
 
 DEPLOYMENTS: Final = (
     NAME,
@@ -216,8 +218,8 @@ DEPLOYMENTS: Final = (
     (Column("Up-to-date", counts=True), _status_count("updatedReplicas")),
     (Column("Available", counts=True), _status_count("availableReplicas")),
     AGE,
-    *_container_columns(*_TEMPLATE),
-    _SELECTOR,
+    *_container_columns(*_TEMPLATE_SPEC_PATH),
+    _SELECTOR_COLUMN,
 )
 REPLICA_SETS: Final = (
     NAME,
@@ -225,14 +227,14 @@ REPLICA_SETS: Final = (
     (Column("Current", type="integer"), _status_count("replicas")),
     (Column("Ready", type="integer"), _status_count("readyReplicas")),
     AGE,
-    *_container_columns(*_TEMPLATE),
-    _SELECTOR,
+    *_container_columns(*_TEMPLATE_SPEC_PATH),
+    _SELECTOR_COLUMN,
 )
 REPLICATION_CONTROLLERS: Final = (
     *REPLICA_SETS[:-1],
     (Column("Selector", priority=1), cells.labels_cell("spec", "selector")),
 )
-STATEFUL_SETS: Final = (NAME, (Column("Ready"), _ready_replicas), AGE, *_container_columns(*_TEMPLATE))
+STATEFUL_SETS: Final = (NAME, (Column("Ready"), _ready_replicas), AGE, *_container_columns(*_TEMPLATE_SPEC_PATH))
 DAEMON_SETS: Final = (
     NAME,
     (Column("Desired", type="integer"), _status_count("desiredNumberScheduled")),
@@ -240,10 +242,10 @@ DAEMON_SETS: Final = (
     (Column("Ready", type="integer"), _status_count("numberReady")),
     (Column("Up-to-date", type="integer"), _status_count("updatedNumberScheduled")),
     (Column("Available", type="integer"), _status_count("numberAvailable")),
-    (Column("Node Selector"), cells.labels_cell(*_TEMPLATE, "nodeSelector")),
+    (Column("Node Selector"), cells.labels_cell(*_TEMPLATE_SPEC_PATH, "nodeSelector")),
     AGE,
-    *_container_columns(*_TEMPLATE),
-    _SELECTOR,
+    *_container_columns(*_TEMPLATE_SPEC_PATH),
+    _SELECTOR_COLUMN,
 )
 CRON_JOBS: Final = (
     NAME,
@@ -253,7 +255,7 @@ CRON_JOBS: Final = (
     (Column("Active", type="integer"), cells.count_at_path_cell("status", "active")),
     (Column("Last Schedule"), _last_schedule),
     AGE,
-    *_container_columns("spec", "jobTemplate", *_TEMPLATE),
+    *_container_columns("spec", "jobTemplate", *_TEMPLATE_SPEC_PATH),
     (Column("Selector", priority=1), cells.selector_cell("spec", "jobTemplate", "spec", "selector")),
 )
 DISRUPTION_BUDGETS: Final = (

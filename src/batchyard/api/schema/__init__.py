@@ -1,10 +1,10 @@
-"""Schemas: validates the structure of objects, and fills in the default values of their fields.
+"""Schemas of API objects: validates the structure of objects, and fills in the default values of their fields.
 
-    validate(info, obj)         returns all structural errors of an object, in the version of its apiVersion
-    with_defaults(info, obj)    returns the object without nulls and with the defaults of its schema
-    settle(info, version, obj)  validates and fills in defaults in one pass, to decode manifests
-    completed(type, value)      returns a value of a Kubernetes type with its defaults
-    meaning_of(kind)            returns the comparison by meaning (semantic equality) for the types of a kind
+    validate                returns all structural errors of an object, in the version of its apiVersion
+    with_defaults           returns the object without nulls and with the defaults of its schema
+    validate_and_default    validates and fills in defaults in one pass, to decode manifests
+    fill_defaults           returns a value of a Kubernetes type such as PodSpec with its defaults
+    semantic_equality       returns the semantic comparison of values (SemanticEquality) for a kind
 
 Rules across fields are in batchyard.api.validation, defaults of webhooks in batchyard.api.defaults. A pod template is
 validated by the schema of the CRD that contains it; in Jobs and PodTemplates, by Kubernetes's own schema.
@@ -50,7 +50,7 @@ from batchyard.api.scheme import (
 )
 
 #: Fills in the defaults of a value of a Kubernetes type; returns the value unchanged if its structure is invalid.
-Complete = Callable[[str, Any], Any]
+FillDefaults = Callable[[str, Any], Any]
 
 _ABSENT: Final = object()
 #: Fields that Go stores without a pointer, so that 0 or false means the same as an absent field.
@@ -68,9 +68,9 @@ _TYPE_WITH_DEFAULTS: Final = "PodSpec"
 
 
 class SemanticEquality:
-    """Compares values by meaning: defaults, empty parts and the notation of quantities make no difference."""
+    """Compares API values by meaning: missing defaults, empty values and the notation of quantities do not matter."""
 
-    def __init__(self, type_scope: TypeScope, complete: Complete) -> None:
+    def __init__(self, type_scope: TypeScope, complete: FillDefaults) -> None:
         self._scope = type_scope
         self._complete = complete
 
@@ -82,7 +82,7 @@ class SemanticEquality:
         return bool(self._normalize("", field, value) == self._normalize("", field, other_value))
 
     def is_same_field(self, type_name: str, name: str, obj: Obj, other_obj: Obj) -> bool:
-        """Report whether a field has the same meaning in two objects of a type."""
+        """Report whether two objects of a type have the same meaning in the named field."""
         value, other_value = obj.get(name), other_obj.get(name)
         if value is other_value or value == other_value:
             return True
@@ -107,21 +107,22 @@ class SemanticEquality:
         type_scope, name = self._scope.scope_of(type_name)
         if name == _TYPE_WITH_DEFAULTS:
             type_scope, value = load_scope(NATIVE), self._complete(name, value)
-        comparison = self if type_scope is self._scope else SemanticEquality(type_scope, self._complete)
-        return comparison._normalize_fields(name, value)
+        scope_equality = self if type_scope is self._scope else SemanticEquality(type_scope, self._complete)
+        return scope_equality._normalize_fields(name, value)
 
     def _normalize_fields(self, name: str, value: Mapping[str, Any]) -> Any:
-        types = self._scope.fields(name)
+        field_types = self._scope.fields(name)
         normal_fields = {
             field: normal_child
             for field, child in value.items()
-            if (normal_child := self._normalize(field, types[field], child) if field in types else child) is not _ABSENT
+            if (normal_child := self._normalize(field, field_types[field], child) if field in field_types else child)
+            is not _ABSENT
         }
         return normal_fields if normal_fields or name in _SIGNIFICANT_EMPTY_TYPES else _ABSENT
 
 
 def _normalize_entry(element: Field, value: Any) -> Any:
-    """Normalize a value in a mapping: quantities become numbers; empty strings are kept."""
+    """Return a mapping's value in a form for comparison: quantities become numbers; empty strings are kept."""
     return _parse_or_keep(value) if element.expression == "quantity" else value
 
 
@@ -134,8 +135,9 @@ def _parse_or_keep(value: Any) -> Any:
 
 # Validators of objects, lists and mappings, compiled once from the field tables.
 #
-# A visitor validates a value. It returns the same object if it is valid and complete, a new object if nulls were
-# removed or defaults added (unchanged parts are shared), or Flaws. So one pass validates and fills in defaults.
+# A visitor is a function that validates a value. It returns the same object if the value is valid and complete. It
+# returns a new object if nulls were removed or defaults added; unchanged parts are shared. Else it returns
+# SchemaViolations. So one pass validates and fills in defaults.
 
 
 _REMOVED: Final = object()
@@ -149,7 +151,7 @@ _MARSHAL_WITHOUT_REFERENCES: Final = 2
 
 
 class Compiler:
-    """Builds the visitors (validators) for the types of one scope, each on first use."""
+    """Builds the validating functions (visitors) of the types in one TypeScope, each on first use."""
 
     def __init__(self, scope: TypeScope, compiler_for: "Callable[[TypeScope], Compiler]") -> None:
         self._scope = scope
@@ -157,11 +159,11 @@ class Compiler:
         self._visitors: dict[str, Visitor] = {}
 
     def root_visitor(self, type_name: str) -> "RootVisitor":
-        """Return the visitor for whole objects of a kind."""
+        """Return the function that validates whole objects of a kind."""
         return self._object(type_name)
 
     def object_visitor(self, type_name: str) -> Visitor:
-        """Return the visitor for an object type, which may be in another scope."""
+        """Return the function that validates objects of a type, which may belong to another TypeScope."""
         scope, name = self._scope.scope_of(type_name)
         if scope is not self._scope:
             return self._compiler_for(scope).object_visitor(name)
@@ -171,7 +173,7 @@ class Compiler:
         return self._visitors[name]
 
     def visitor(self, field: Field) -> PlainVisitor:
-        """Return the visitor for the values of a field."""
+        """Return the function that validates values of a field; the type `str` or `bool` if any such value is valid."""
         is_native = self._scope.name == NATIVE
         if field.is_list:
             visitor = _list_visitor(self._element_visitor(field.element), field)
@@ -182,10 +184,10 @@ class Compiler:
             return _with_omitted_empty(visitor) if is_native and _is_omitted(field) else visitor
         if field.is_object:
             return self.object_visitor(field.expression)
-        return scalar_visitor(field.expression, field.facts)
+        return scalar_visitor(field.expression, field.constraints)
 
     def _element_visitor(self, field: Field) -> Visitor:
-        """Return the visitor for the elements of a list or mapping, always as a function."""
+        """Return a function that validates the elements of a list or mapping, also where `visitor` returns a type."""
         visitor = self.visitor(field)
         if not isinstance(visitor, type):
             return visitor
@@ -197,21 +199,23 @@ class Compiler:
         return visit
 
     def _object(self, type_name: str) -> "RootVisitor":
-        """Build the visitor for an object type; visitors for nested objects are built on first use."""
+        """Build the function that validates objects of a type; those of nested objects are built on first use."""
         fields = self._scope.fields(type_name)
         visitors: dict[str, PlainVisitor] = {}
         for name, field in fields.items():
             visitors[name] = self._lazy_visitor(visitors, name, field) if field.object_type else self.visitor(field)
         required_descriptions = {name: describe(field, self._scope) for name, field in fields.items() if field.required}
-        defaults = {name: field.facts["default"] for name, field in fields.items() if "default" in field.facts}
-        nullable = frozenset(name for name, field in fields.items() if field.facts.get("nullable"))
+        defaults = {
+            name: field.constraints["default"] for name, field in fields.items() if "default" in field.constraints
+        }
+        nullable_names = frozenset(name for name, field in fields.items() if field.constraints.get("nullable"))
         full_name = f"{NATIVE_PREFIX}{type_name}" if self._scope.name == NATIVE else f"{self._scope.name}/{type_name}"
-        visitor = _object(visitors, _Completion(full_name, visitors, required_descriptions, defaults, nullable))
+        visitor = _object(visitors, _Completion(full_name, visitors, required_descriptions, defaults, nullable_names))
         compute_defaults = COMPUTED_DEFAULTS.get(type_name) if self._scope.name == NATIVE else None
         return visitor if compute_defaults is None else _with_computed_defaults(visitor, compute_defaults)
 
     def _lazy_visitor(self, visitors: dict[str, PlainVisitor], name: str, field: Field) -> Visitor:
-        """Return a visitor that builds the visitor for the field on its first call and replaces itself by it."""
+        """Return a function that builds the field's validating function on its first call, and stores and calls it."""
 
         def visit(value: Any) -> Any:
             visitor = visitors[name] = self.visitor(field)
@@ -223,7 +227,7 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True)
 class _Completion:
-    """Completes or rejects objects of a type with fields that are unknown, null, missing or normalized."""
+    """Validates those objects of a type that have unknown, null, missing or changed fields, and adds default values."""
 
     type_name: str
     visitors: Mapping[str, PlainVisitor]
@@ -233,7 +237,7 @@ class _Completion:
     nullable: frozenset[str]
 
     def handle_exceptional_field(self, name: str, value: Any) -> Any:
-        """Return the result for a field that is unknown, null, or not of the type str or bool that it must have."""
+        """Return the new value, or the violations, of a field that is unknown, null, or not of its type str or bool."""
         visitor = self.visitors.get(name)
         if visitor is None:
             # client-go writes null for the zero time of embedded metadata, and CRDs have no such field.
@@ -246,7 +250,7 @@ class _Completion:
         return plain_flaws(visitor, value)
 
     def complete_object(self, value: Mapping[str, Any], changed_fields: Mapping[str, Any]) -> Any:
-        """Return the object with `changed_fields` in place of its fields and with defaults; or all flaws."""
+        """Return the object with `changed_fields` replaced and defaults added; or all its schema violations."""
         flaws, new = SchemaViolations(), {**value, **changed_fields}
         for name, result in changed_fields.items():
             if result is _REMOVED:
@@ -263,7 +267,7 @@ class _Completion:
         return new
 
     def _missing_field_flaws(self, fields: Mapping[str, Any]) -> SchemaViolations:
-        """Return a flaw for each missing required field."""
+        """Return a schema violation for each required field that is missing."""
         missing_names = [name for name in self.required if name not in fields and name not in self.defaults]
         return SchemaViolations(
             SchemaViolation((name,), "Required value", f"set the field to {self.required[name]}")
@@ -271,7 +275,7 @@ class _Completion:
         )
 
     def _complete_default(self, name: str, default: Any) -> Any:
-        """Return the default of a field, with the defaults of nested fields and in normal form."""
+        """Return a field's default value, with the defaults of its nested fields and in normalized form."""
         visitor = self.visitors[name]
         if not isinstance(visitor, type):
             default = visitor(default)
@@ -280,23 +284,23 @@ class _Completion:
 
 
 class RootVisitor(Protocol):
-    """A visitor for whole objects, which can skip the parts that were already validated in an earlier object."""
+    """A function that validates whole objects, and can skip the parts that an earlier validated object shares."""
 
-    def __call__(self, value: Any, sound: Mapping[str, Any] | None = None) -> Any:
-        """Validate a value; parts that are the same Python objects in the valid object `sound` are skipped."""
+    def __call__(self, value: Any, valid_obj: Mapping[str, Any] | None = None) -> Any:
+        """Return the object with defaults, or its schema violations; fields identical in `sound` are not validated."""
 
 
 def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> RootVisitor:
     expected_names = frozenset(completion.required) | frozenset(completion.defaults)
     find_visitor, handle_exceptional_field = visitors.get, completion.handle_exceptional_field
 
-    def visit(value: Any, sound: Mapping[str, Any] | None = None) -> Any:
+    def visit(value: Any, valid_obj: Mapping[str, Any] | None = None) -> Any:
         if type(value) is not dict:
             return _not_an_object_flaws(value, visitors)
         changed_fields: dict[str, Any] | None = None
         for name, child in value.items():
             visitor = find_visitor(name)
-            if type(child) is visitor or (sound is not None and child is not None and sound.get(name) is child):
+            if type(child) is visitor or (valid_obj is not None and child is not None and valid_obj.get(name) is child):
                 continue
             if visitor is None or child is None or visitor is str or visitor is bool:
                 result = handle_exceptional_field(name, child)
@@ -315,10 +319,10 @@ def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> Ro
 
 
 def _with_computed_defaults(visitor: RootVisitor, compute_defaults: ComputeDefaults) -> RootVisitor:
-    """Return the visitor extended by the defaults that `compute_defaults` derives from other fields."""
+    """Return the validating function extended to add the defaults that `compute_defaults` derives from other fields."""
 
-    def visit(value: Any, sound: Mapping[str, Any] | None = None) -> Any:
-        result = visitor(value, sound)
+    def visit(value: Any, valid_obj: Mapping[str, Any] | None = None) -> Any:
+        result = visitor(value, valid_obj)
         if type(result) is SchemaViolations:
             return result
         computed_fields = compute_defaults(result)
@@ -334,9 +338,13 @@ def _not_an_object_flaws(value: Any, visitors: Mapping[str, PlainVisitor]) -> Sc
 
 
 def _list_visitor(visit_item: Visitor, field: Field) -> Visitor:
-    facts = field.facts
-    keys, minimum, maximum = facts.get("keys"), facts.get("minItems", 0), facts.get("maxItems", 1 << 62)
-    unique = bool(keys) or facts.get("set", False)
+    constraints = field.constraints
+    keys, minimum, maximum = (
+        constraints.get("keys"),
+        constraints.get("minItems", 0),
+        constraints.get("maxItems", 1 << 62),
+    )
+    must_be_distinct = bool(keys) or constraints.get("set", False)
 
     def visit(value: Any) -> Any:
         if type(value) is not list:
@@ -350,43 +358,43 @@ def _list_visitor(visit_item: Visitor, field: Field) -> Visitor:
                 changed_items[index] = result
                 may_be_invalid = may_be_invalid or type(result) is SchemaViolations
         new = value if changed_items is None else [changed_items.get(index, item) for index, item in enumerate(value)]
-        if not may_be_invalid and (not unique or len(new) < 2 or _are_distinct(new, keys)):
+        if not may_be_invalid and (not must_be_distinct or len(new) < 2 or _are_distinct(new, keys)):
             return new
         return _list_flaws(new, field) or new
 
     return visit
 
 
-def _are_distinct(items: list[Any], keys: list[str] | None) -> bool:
+def _are_distinct(items: list[Any], key_fields: list[str] | None) -> bool:
     """Report whether no two items of a valid list have equal keys."""
-    if keys is None:
+    if key_fields is None:
         identities = set(items)
-    elif len(keys) == 1:
-        key = keys[0]
+    elif len(key_fields) == 1:
+        key = key_fields[0]
         identities = {item.get(key) for item in items}
     else:
-        identities = {tuple([item.get(key) for key in keys]) for item in items}
+        identities = {tuple([item.get(key) for key in key_fields]) for item in items}
     return len(identities) == len(items)
 
 
 def _list_flaws(items: list[Any], field: Field) -> SchemaViolations:
-    flaws, facts = SchemaViolations(), field.facts
+    flaws, constraints = SchemaViolations(), field.constraints
     for index, item in enumerate(items):
         if type(item) is SchemaViolations:
             flaws += item.below(index)
-    if len(items) < facts.get("minItems", 0):
-        requirement = f"must have at least {_count_items(facts['minItems'])}"
+    if len(items) < constraints.get("minItems", 0):
+        requirement = f"must have at least {_count_items(constraints['minItems'])}"
         flaws += (
             single_violation(f"Invalid value: {requirement}", "add the missing items")
             if items
             else single_violation("Required value", f"it {requirement}")
         )
-    if len(items) > facts.get("maxItems", len(items)):
-        maximum = facts["maxItems"]
+    if len(items) > constraints.get("maxItems", len(items)):
+        maximum = constraints["maxItems"]
         problem = f"Too many: {len(items)}: must have at most {_count_items(maximum)}"
         flaws += single_violation(problem, f"remove {len(items) - maximum}")
-    if "keys" in facts or facts.get("set"):
-        flaws += _duplicate_flaws(items, facts.get("keys"))
+    if "keys" in constraints or constraints.get("set"):
+        flaws += _duplicate_flaws(items, constraints.get("keys"))
     return flaws
 
 
@@ -394,65 +402,65 @@ def _count_items(count: int) -> str:
     return "1 item" if count == 1 else f"{count} items"
 
 
-def _duplicate_flaws(items: list[Any], keys: list[str] | None) -> SchemaViolations:
+def _duplicate_flaws(items: list[Any], key_fields: list[str] | None) -> SchemaViolations:
     flaws, seen_identities = SchemaViolations(), set[Any]()
     for index, item in enumerate(items):
         if type(item) is SchemaViolations:
             continue
-        identity = item if keys is None else tuple(item.get(key) for key in keys)
+        identity = item if key_fields is None else tuple(item.get(key) for key in key_fields)
         if identity in seen_identities:
-            problem = f"Duplicate value: {_identity_text(item, keys)}"
+            problem = f"Duplicate value: {_identity_text(item, key_fields)}"
             flaws.append(SchemaViolation((index,), problem, "remove or rename one of them"))
         seen_identities.add(identity)
     return flaws
 
 
-def _identity_text(item: Any, keys: list[str] | None) -> str:
-    if keys is None:
+def _identity_text(item: Any, key_fields: list[str] | None) -> str:
+    if key_fields is None:
         return format_value(item)
-    return ", ".join(f"{key} {format_value(item.get(key))}" for key in keys)
+    return ", ".join(f"{key} {format_value(item.get(key))}" for key in key_fields)
 
 
 def _map_visitor(visit_value: Visitor, field: Field, *, takes_null: bool) -> Visitor:
-    maximum = field.facts.get("maxProperties", 1 << 62)
+    maximum = field.constraints.get("maxProperties", 1 << 62)
 
     def visit(value: Any) -> Any:
         if type(value) is not dict:
             return wrong_type_violation(value, "an object", "write `name: value` pairs below the name")
-        changed: dict[Any, Any] | None = None
+        changes: dict[Any, Any] | None = None
         for name, child in value.items():
             result = visit_value(child)
             if result is not child or type(name) is not str:
                 if takes_null and child is None:
                     result = ""
-                changed = changed or {}
-                changed[name] = result if type(name) is str else wrong_type_violation(name, "a string as its name")
-        if changed is None and len(value) <= maximum:
+                changes = changes or {}
+                changes[name] = result if type(name) is str else wrong_type_violation(name, "a string as its name")
+        if changes is None and len(value) <= maximum:
             return value
-        return _map_flaws(value, changed or {}, field) or {**value, **(changed or {})}
+        return _map_flaws(value, changes or {}, field) or {**value, **(changes or {})}
 
     return visit
 
 
 def _map_flaws(value: Mapping[str, Any], changed_values: Mapping[Any, Any], field: Field) -> SchemaViolations:
-    flaws, facts = SchemaViolations(), field.facts
+    flaws, constraints = SchemaViolations(), field.constraints
     for name, result in changed_values.items():
         if type(result) is SchemaViolations:
             flaws += result.below(MapKey(name))
-    if len(value) > facts.get("maxProperties", len(value)):
-        maximum = facts["maxProperties"]
+    if len(value) > constraints.get("maxProperties", len(value)):
+        maximum = constraints["maxProperties"]
         problem = f"Too many: {len(value)}: must have at most {_count_items(maximum)}"
         flaws += single_violation(problem, f"remove {len(value) - maximum}")
     return flaws
 
 
 def _is_omitted(field: Field) -> bool:
-    """Report whether an empty list or mapping of a field is omitted, as Go's omitempty does (not in managedFields)."""
+    """Report whether Go omits an empty list or mapping in this field: if optional and not in managedFields."""
     return not field.required and field.element.expression != "ManagedFieldsEntry"
 
 
 def _with_omitted_empty(visit: Visitor) -> Visitor:
-    """Return the visitor of a list or mapping changed to remove an empty value, as Go's omitempty does."""
+    """Return the validating function of a list or mapping, changed to remove an empty value, as Go's omitempty does."""
 
     def visit_filled(value: Any) -> Any:
         return _REMOVED if not value and value in _EMPTY_VALUES else visit(value)
@@ -461,7 +469,7 @@ def _with_omitted_empty(visit: Visitor) -> Visitor:
 
 
 def _with_cache(visit: Visitor) -> Visitor:
-    """Return the visitor with a cache of valid values, whose keys are the serialized values."""
+    """Return the validating function with a cache of results for valid values, by serialized value."""
     cache: dict[bytes, Any] = {}
 
     def visit_once(value: Any) -> Any:
@@ -489,7 +497,7 @@ def describe(field: Field, scope: TypeScope) -> str:
     if field.is_map:
         return f"a mapping from names to {_plural(describe(field.element, scope))}"
     if not field.is_object:
-        return " or ".join(field.facts.get("enum", ())) or TYPE_DESCRIPTIONS[field.expression]
+        return " or ".join(field.constraints.get("enum", ())) or TYPE_DESCRIPTIONS[field.expression]
     type_scope, name = scope.scope_of(field.expression)
     required_names = [name for name, inner in type_scope.fields(name).items() if inner.required]
     return f"an object with {', '.join(required_names)}" if required_names else "an object"
@@ -505,20 +513,20 @@ _REMEDIES_MAX: Final = 100
 
 
 class SchemaResult(NamedTuple):
-    """The result of validation: the object with defaults, or None and the errors."""
+    """The result of validating an object against its schema: the object with defaults, or None and the errors."""
 
     obj: dict[str, Any] | None
     faults: list[FieldError]
 
 
-def validate_and_default(info: ServedKind, version: str, obj: Obj, sound: Obj | None = None) -> SchemaResult:
+def validate_and_default(info: ServedKind, version: str, obj: Obj, valid_obj: Obj | None = None) -> SchemaResult:
     """Validate an object in a version of its kind, remove nulls and fill in the defaults of the schema, in one pass.
 
-    The result is the same object if nothing changes, and shares all unchanged parts with it. It may share pod templates
+    Returns the same object if nothing changes; unchanged parts are shared. The returned object may share pod templates
     with other objects: objects are never changed in place. Parts that are the same Python objects in `sound`, an object
-    of the version that was validated before, are not validated again.
+    already validated in this version, are not validated again.
     """
-    result = _root_visitor(info.constant, version)(obj, sound)
+    result = _root_visitor(info.constant, version)(obj, valid_obj)
     if type(result) is not SchemaViolations:
         return SchemaResult(result, []) if "metadata" in result else SchemaResult(None, [_MISSING_METADATA])
     faults = _faults(result, load_scope_for_kind(info, version), info.kind)
@@ -552,7 +560,7 @@ def fill_defaults(type_name: str, value: Any) -> Any:
 
 @cache
 def semantic_equality(constant: str) -> SemanticEquality:
-    """Return the comparison by meaning for the types of a kind in its storage version."""
+    """Return the semantic comparison of values for the types of a kind in its storage version."""
     info = kind_info(constant)
     return SemanticEquality(load_scope_for_kind(info, info.storage_version), fill_defaults)
 
@@ -576,7 +584,7 @@ def _compiler(type_scope: TypeScope) -> Compiler:
 
 
 def _faults(flaws: SchemaViolations, type_scope: TypeScope, kind: str) -> list[FieldError]:
-    """Convert flaws to FieldErrors; only the first 100 get remedies, because finding remedies is slow."""
+    """Convert schema violations to FieldErrors; only the first 100 get a remedy, because finding remedies is slow."""
     with_remedies = [
         FieldError(format_path(flaw.path), flaw.problem, _remedy(flaw, type_scope, kind))
         for flaw in flaws[:_REMEDIES_MAX]

@@ -1,7 +1,8 @@
 """Validators of scalar fields (strings, numbers, quantities, times), and defaults that depend on other fields.
 
-A visitor returns the value if it is valid, else Flaws. Quantities and times are normalized to Kubernetes's form. If any
-string or boolean is valid, the type itself (`str`, `bool`) is the visitor, which saves a call.
+A visitor is a validating function: it returns the value if it is valid, else SchemaViolations. Quantities and times are
+normalized to Kubernetes's form. If any string or boolean is valid, the type itself (`str`, `bool`) is the visitor,
+which saves a call.
 """
 
 import binascii
@@ -34,9 +35,9 @@ TYPE_DESCRIPTIONS: Final = {
     "bytes": "a base64 text",
     "any": "any value",
 }
-_RANGES: Final = {"int": 63, "int32": 31, "int64": 63}
-_CACHE_SIZE: Final = 4096
-_NORMALIZED: Final = frozenset({"quantity", "time", "micro-time"})
+_INTEGER_BITS: Final = {"int": 63, "int32": 31, "int64": 63}
+_VISITOR_CACHE_SIZE: Final = 4096
+_NORMALIZED_TYPES: Final = frozenset({"quantity", "time", "micro-time"})
 #: Descriptions of the patterns of names.
 _PATTERN_DESCRIPTIONS: Final = {
     "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "lowercase letters, digits and '-', and start and end with a letter or digit",
@@ -46,12 +47,12 @@ _PATTERN_DESCRIPTIONS: Final = {
 }
 
 
-def scalar_visitor(expression: str, facts: Mapping[str, Any]) -> PlainVisitor:
-    """Return the visitor for a scalar type with the constraints in `facts`."""
+def scalar_visitor(expression: str, constraints: Mapping[str, Any]) -> PlainVisitor:
+    """Return the function that validates a scalar type, with constraints such as `minimum` or `pattern` in `facts`."""
     if expression == "string":
-        return _string_visitor(facts) if facts.keys() - {"default"} else str
-    if expression in _RANGES:
-        return _integer_visitor(expression, facts)
+        return _string_visitor(constraints) if constraints.keys() - {"default"} else str
+    if expression in _INTEGER_BITS:
+        return _integer_visitor(expression, constraints)
     if expression == "bool":
         return bool
     if expression in _PARSERS:
@@ -60,7 +61,7 @@ def scalar_visitor(expression: str, facts: Mapping[str, Any]) -> PlainVisitor:
 
 
 def plain_flaws(expected_type: type, value: Any) -> violations.SchemaViolations:
-    """Return the flaw of a value that is not a string or not a boolean, as required."""
+    """Return the schema violation of a value that must be a string or a boolean but is not."""
     if expected_type is bool:
         boolean_text = {"true": "true", "yes": "true", "false": "false", "no": "false"}.get(str(value).lower())
         remedy = f"write {boolean_text} without quotes" if boolean_text else ""
@@ -74,9 +75,9 @@ def _accept_any(value: Any) -> Any:
     return value
 
 
-def _integer_visitor(expression: str, facts: Mapping[str, Any]) -> Visitor:
-    bits = _RANGES[expression]
-    minimum, maximum = facts.get("min", -(1 << bits)), facts.get("max", (1 << bits) - 1)
+def _integer_visitor(expression: str, constraints: Mapping[str, Any]) -> Visitor:
+    bits = _INTEGER_BITS[expression]
+    minimum, maximum = constraints.get("min", -(1 << bits)), constraints.get("max", (1 << bits) - 1)
 
     def visit(value: Any) -> Any:
         if type(value) is not int:
@@ -102,11 +103,11 @@ def _not_an_integer_flaws(value: Any) -> violations.SchemaViolations:
     return violations.wrong_type_violation(value, "an integer")
 
 
-def _string_visitor(facts: Mapping[str, Any]) -> Visitor:
+def _string_visitor(constraints: Mapping[str, Any]) -> Visitor:
     def check(value: str) -> Any:
-        return violations.SchemaViolations(_string_flaws(value, facts)) or value
+        return violations.SchemaViolations(_string_flaws(value, constraints)) or value
 
-    cached_check = memoized_if_short(_CACHE_SIZE)(check)
+    cached_check = memoized_if_short(_VISITOR_CACHE_SIZE)(check)
 
     def visit(value: Any) -> Any:
         if type(value) is not str:
@@ -117,33 +118,35 @@ def _string_visitor(facts: Mapping[str, Any]) -> Visitor:
     return visit
 
 
-def _string_flaws(value: str, facts: Mapping[str, Any]) -> Iterator[violations.SchemaViolation]:
-    values = facts.get("enum")
-    if values is not None:
-        if value not in values:
-            yield _unsupported_value_flaw(value, values)
+def _string_flaws(value: str, constraints: Mapping[str, Any]) -> Iterator[violations.SchemaViolation]:
+    enum_values = constraints.get("enum")
+    if enum_values is not None:
+        if value not in enum_values:
+            yield _unsupported_value_flaw(value, enum_values)
         return
-    if len(value) < facts.get("minLength", 0):
-        minimum_length = facts["minLength"]
+    if len(value) < constraints.get("minLength", 0):
+        minimum_length = constraints["minLength"]
         requirement = f"must have at least {minimum_length} characters" if minimum_length > 1 else "must not be empty"
         yield violations.SchemaViolation(
             (), f"Invalid value: {violations.format_value(value)}: {requirement}", "write a longer value"
         )
-    elif len(value) > facts.get("maxLength", len(value)):
-        remedy = f"shorten the value by {len(value) - facts['maxLength']}"
-        yield violations.SchemaViolation((), f"Too long: may not be more than {facts['maxLength']} characters", remedy)
-    elif "pattern" in facts and not _compile_pattern(facts["pattern"]).search(value):
-        description = _PATTERN_DESCRIPTIONS.get(facts["pattern"])
+    elif len(value) > constraints.get("maxLength", len(value)):
+        remedy = f"shorten the value by {len(value) - constraints['maxLength']}"
+        yield violations.SchemaViolation(
+            (), f"Too long: may not be more than {constraints['maxLength']} characters", remedy
+        )
+    elif "pattern" in constraints and not _compile_pattern(constraints["pattern"]).search(value):
+        description = _PATTERN_DESCRIPTIONS.get(constraints["pattern"])
         remedy = f"use {description}" if description else "write a value that matches this regular expression"
         yield violations.SchemaViolation(
-            (), f"Invalid value: {violations.format_value(value)}: must match {facts['pattern']}", remedy
+            (), f"Invalid value: {violations.format_value(value)}: must match {constraints['pattern']}", remedy
         )
 
 
-def _unsupported_value_flaw(value: str, values: list[str]) -> violations.SchemaViolation:
-    nearest_value = violations.find_nearest_name(value, values)
-    remedy = f"did you mean {nearest_value}?" if nearest_value else f"use {violations.join_alternatives(values)}"
-    shown_names = ", ".join(map(violations.format_value, values))
+def _unsupported_value_flaw(value: str, choices: list[str]) -> violations.SchemaViolation:
+    nearest_value = violations.find_nearest_name(value, choices)
+    remedy = f"did you mean {nearest_value}?" if nearest_value else f"use {violations.join_alternatives(choices)}"
+    shown_names = ", ".join(map(violations.format_value, choices))
     return violations.SchemaViolation(
         (), f"Unsupported value: {violations.format_value(value)}: supported values: {shown_names}", remedy
     )
@@ -157,11 +160,11 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern), re.ASCII)
 
 
-def _parser_visitor(expression: str, types: tuple[type, ...], parse: Callable[[Any], object]) -> Visitor:
-    """Return a visitor that calls a parser, whose ValueError contains the problem and, after `; `, the remedy."""
+def _parser_visitor(expression: str, accepted_types: tuple[type, ...], parse: Callable[[Any], object]) -> Visitor:
+    """Return a validating function that calls `parse`, whose ValueError has the form `problem; remedy`."""
 
     def visit(value: Any) -> Any:
-        if type(value) not in types:
+        if type(value) not in accepted_types:
             return violations.wrong_type_violation(value, TYPE_DESCRIPTIONS[expression])
         try:
             result = parse(value)
@@ -171,7 +174,7 @@ def _parser_visitor(expression: str, types: tuple[type, ...], parse: Callable[[A
             return violations.single_violation(
                 f"Invalid value: {problem}", remedy or f"write {TYPE_DESCRIPTIONS[expression]}"
             )
-        return result if expression in _NORMALIZED and result != value else value
+        return result if expression in _NORMALIZED_TYPES and result != value else value
 
     return visit
 
@@ -209,18 +212,18 @@ _IMAGE_REFERENCE: Final = re.compile(
     re.ASCII,
 )
 _IMAGE_REFERENCE_MAX: Final = 1024
-_LATEST: Final = "latest"
+_LATEST_TAG: Final = "latest"
 #: The default session affinity timeout of a Service.
 _CLIENT_IP_SECONDS: Final = 10800
 
 
 def default_pull_policy(image: str) -> str:
-    """Return the default pull policy of an image: `Always` for the tag `latest` or no tag, else `IfNotPresent`."""
+    """Return the default imagePullPolicy: `Always` for an image tagged `latest` or untagged, else `IfNotPresent`."""
     match = _IMAGE_REFERENCE.fullmatch(image) if len(image) <= _IMAGE_REFERENCE_MAX else None
     if match is None:
         return "IfNotPresent"
-    tag = match["tag"] or ("" if match["digest"] else _LATEST)
-    return "Always" if tag == _LATEST else "IfNotPresent"
+    tag = match["tag"] or ("" if match["digest"] else _LATEST_TAG)
+    return "Always" if tag == _LATEST_TAG else "IfNotPresent"
 
 
 def _container_defaults(container: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -230,7 +233,7 @@ def _container_defaults(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _volume_source_defaults(volume: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the defaults of a volume: an emptyDir if it has no source, and the pull policy of an image volume."""
+    """Return the default fields of a pod volume: an emptyDir if no source is set, and an image volume's pull policy."""
     if len(volume) == 1 and "name" in volume:
         return {"emptyDir": {}}
     image = volume.get("image")
@@ -240,7 +243,7 @@ def _volume_source_defaults(volume: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _pod_spec_defaults(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `serviceAccountName` and the older `serviceAccount` with equal values; the former takes precedence."""
+    """Return default fields of a pod spec: `serviceAccountName`, and the older `serviceAccount` with the same value."""
     name = spec.get("serviceAccountName") or spec.get("serviceAccount")
     if not name or (spec.get("serviceAccountName") == name and spec.get("serviceAccount") == name):
         return _NO_DEFAULTS
@@ -248,22 +251,22 @@ def _pod_spec_defaults(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _service_spec_defaults(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    added: dict[str, Any] = {}
+    added_fields: dict[str, Any] = {}
     ports = spec.get("ports") or ()
     if any(port.get("targetPort") in {None, 0, ""} for port in ports):
-        added["ports"] = [
+        added_fields["ports"] = [
             {**port, "targetPort": port["port"]} if port.get("targetPort") in {None, 0, ""} else port for port in ports
         ]
     kind, affinity = spec.get("type"), spec.get("sessionAffinityConfig") or {}
     if spec.get("sessionAffinity") == "ClientIP" and (affinity.get("clientIP") or {}).get("timeoutSeconds") is None:
-        added["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": _CLIENT_IP_SECONDS}}
+        added_fields["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": _CLIENT_IP_SECONDS}}
     if spec.get("internalTrafficPolicy") is None and kind != "ExternalName":
-        added["internalTrafficPolicy"] = "Cluster"
+        added_fields["internalTrafficPolicy"] = "Cluster"
     if kind in {"NodePort", "LoadBalancer"} and not spec.get("externalTrafficPolicy"):
-        added["externalTrafficPolicy"] = "Cluster"
+        added_fields["externalTrafficPolicy"] = "Cluster"
     if kind == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts") is None:
-        added["allocateLoadBalancerNodePorts"] = True
-    return added
+        added_fields["allocateLoadBalancerNodePorts"] = True
+    return added_fields
 
 
 def _endpoint_slice_defaults(endpoint_slice: Mapping[str, Any]) -> Mapping[str, Any]:

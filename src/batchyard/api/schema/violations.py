@@ -1,4 +1,4 @@
-"""Schema violations (flaws) with path, problem and remedy, and suggestions for misspelt or misplaced field names."""
+"""Schema violations with path, problem and remedy, and suggestions for misspelt or misplaced field names."""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -13,7 +13,7 @@ _CONSTANT_TEXTS: Final = {True: "true", False: "false", None: "null"}
 
 
 class MapKey(str):
-    """A path step into a mapping with user-defined keys: `limits[cpu]`."""
+    """A key in a field path that selects a value of a mapping with user-defined keys: `cpu` in `limits[cpu]`."""
 
     __slots__ = ()
 
@@ -22,7 +22,7 @@ Step: TypeAlias = "str | int | MapKey"
 
 
 class SchemaViolation(NamedTuple):
-    """One schema violation, with its path relative to the validated value.
+    """A value that violates its schema: problem, remedy, and path relative to the validated value.
 
     If a field is unknown, `owner` is the type of the object that contains it, and the remedy is found later.
     """
@@ -39,17 +39,17 @@ class SchemaViolations(list[SchemaViolation]):
     __slots__ = ()
 
     def below(self, step: Step) -> "SchemaViolations":
-        """Return the flaws with their paths extended by a leading step: relative to the parent value."""
+        """Return the violations with `step` put before their paths, so that these are relative to the parent value."""
         return SchemaViolations(SchemaViolation((step, *flaw.path), *flaw[1:]) for flaw in self)
 
 
 def single_violation(problem: str, remedy: str) -> SchemaViolations:
-    """Return the list with a single flaw that concerns the value as a whole."""
+    """Return a list with one schema violation of the validated value as a whole."""
     return SchemaViolations([SchemaViolation((), problem, remedy)])
 
 
 def wrong_type_violation(value: Any, type_text: str, remedy: str = "") -> SchemaViolations:
-    """Return the flaw for a value of the wrong type; `type_text` describes the right one."""
+    """Return the schema violation of a value that has the wrong type; `type_text` describes the right type."""
     return single_violation(
         f"Invalid value: {format_value(value)}: must be {type_text}", remedy or f"write {type_text}"
     )
@@ -76,7 +76,7 @@ def join_alternatives(names: list[str]) -> str:
 
 
 def format_path(path: tuple[Step, ...]) -> str:
-    """Format a path as Kubernetes does: `spec.resourceGroups[0].flavors[1].name`, `metadata.labels[a/b]`."""
+    """Format a field path as Kubernetes does: `spec.resourceGroups[0].flavors[1].name`, `metadata.labels[a/b]`."""
     text = ""
     for step in path:
         if isinstance(step, int | MapKey):
@@ -94,7 +94,7 @@ STRICT_EDIT_SHARE: Final = 0.2
 
 
 def find_nearest_name(written_name: str, known_names: Iterable[str], share: float = 0.34) -> str | None:
-    """Return the known name with the smallest edit distance to a written one; None if none is close enough.
+    """Return the known name with the smallest edit distance to a written name; None if none is close enough.
 
     The distance may be one, or `share` of the length of the longer name. Case, `-` and `_` are ignored. With a share of
     at least 0.5, a name that is a prefix of the other (`queue`, `queueingStrategy`) also matches.
@@ -150,10 +150,10 @@ _DEPTH_MAX: Final = 12
 
 
 def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[Step, ...], owner: str) -> str:
-    """Return the remedy for an unknown field of an object within a kind.
+    """Return a remedy for an unknown field in an object of an API kind: the first of these that exists.
 
-    The first that exists: a known name with few typos; the same name in a nearby object; a similar known name; the same
-    name in a more distant object; the list of known names.
+    A known name with few typos; the same name in a nearby object; a similar known name; the same name in a more distant
+    object; the list of known names.
     """
     name = str(path[-1])
     type_scope, type_name = scope.scope_of(owner)
@@ -163,12 +163,12 @@ def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[Step, ...], ow
         return f"did you mean {likely_name}?"
     steps, closest_path = _closest_location(scope, kind, _location_of(path), name)
     if closest_path and steps <= _NEAR_STEPS:
-        return f"it belongs at {closest_path}"
-    similar = find_nearest_name(name, names, LOOSE_EDIT_SHARE)
-    if similar:
-        return f"did you mean {similar}?"
+        return f"move the field to {closest_path}"
+    similar_name = find_nearest_name(name, names, LOOSE_EDIT_SHARE)
+    if similar_name:
+        return f"did you mean {similar_name}?"
     if closest_path and steps <= _FAR_STEPS:
-        return f"it belongs at {closest_path}"
+        return f"move the field to {closest_path}"
     return (
         f"use one of the fields {', '.join(names)}"
         if len(names) <= _LISTED_MAX
@@ -177,7 +177,7 @@ def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[Step, ...], ow
 
 
 def _closest_location(scope: TypeScope, kind: str, start: ObjectLocation, name: str) -> tuple[int, str]:
-    """Return the distance to the closest object within a kind that has a field `name`, and the path of that field."""
+    """Find the field `name` closest to `start` in the nested objects of an API kind; return its distance and path."""
     minimum_steps, closest_path = 1 << 30, ""
     for location in _locations_by_field(scope, kind).get(name, ()):
         shared_steps = 0
@@ -191,32 +191,34 @@ def _closest_location(scope: TypeScope, kind: str, start: ObjectLocation, name: 
 
 @lru_cache(maxsize=64)
 def _locations_by_field(scope: TypeScope, kind: str) -> dict[str, list[ObjectLocation]]:
-    """Return the locations of all objects within a kind, by the names of their fields."""
+    """Return the locations of all nested objects of an API kind, by the names of their fields."""
     locations: dict[str, list[ObjectLocation]] = {}
-    for location, fields in _objects(scope, kind):
+    for location, fields in _nested_objects(scope, kind):
         for name in fields:
             locations.setdefault(name, []).append(location)
     return locations
 
 
-def _objects(scope: TypeScope, kind: str) -> Iterator[tuple[ObjectLocation, dict[str, Field]]]:
-    """Yield the location and the fields of every object type within a kind, outermost first."""
-    pending: list[tuple[ObjectLocation, TypeScope, str]] = [((), scope, kind)]
-    for path, outer_scope, type_name in pending:
+def _nested_objects(scope: TypeScope, kind: str) -> Iterator[tuple[ObjectLocation, dict[str, Field]]]:
+    """Yield the location and the fields of every nested object of an API kind, outermost first."""
+    pending_objects: list[tuple[ObjectLocation, TypeScope, str]] = [((), scope, kind)]
+    for path, outer_scope, type_name in pending_objects:
         type_scope, name = outer_scope.scope_of(type_name)
         fields = dict(type_scope.fields(name))
         yield path, fields
         if len(path) < _DEPTH_MAX and name != "ObjectMeta":
-            inner = [(field, spec) for field, spec in fields.items() if spec.object_type]
-            pending += [((*path, field + "[]" * spec.is_list), type_scope, spec.object_type) for field, spec in inner]
+            children = [(field, spec) for field, spec in fields.items() if spec.object_type]
+            pending_objects += [
+                ((*path, field + "[]" * spec.is_list), type_scope, spec.object_type) for field, spec in children
+            ]
 
 
 def _location_of(path: tuple[Step, ...]) -> ObjectLocation:
-    """Return the location of the object that contains the field at a path."""
-    location: list[str] = []
+    """Return the location of the object that contains the field at the given path."""
+    location_steps: list[str] = []
     for step in path[:-1]:
         if isinstance(step, int):
-            location[-1] += "[]"
+            location_steps[-1] += "[]"
         else:
-            location.append(step)
-    return tuple(location)
+            location_steps.append(step)
+    return tuple(location_steps)

@@ -29,7 +29,7 @@ from batchyard.api.validation import (
 Rule: TypeAlias = Callable[[Mapping[str, Any]], Iterator[FieldError]]
 UpdateRule: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[FieldError]]
 
-_RULES: Final[Mapping[str, Rule]] = {
+_RULE_BY_KIND: Final[Mapping[str, Rule]] = {
     scheme.CONFIGURATION: queues.configuration_faults,
     scheme.CLUSTER: cluster.cluster_faults,
     scheme.NODE_POOL: cluster.node_pool_faults,
@@ -105,17 +105,17 @@ _STATUS_RULES: Final[Mapping[str, UpdateRule]] = {scheme.WORKLOAD: workload.work
 
 
 def validate(obj: Obj) -> list[FieldError]:
-    """Return all errors of a new object; of kinds without rules of their own, only the metadata is validated."""
-    return list(_RULES.get(group_kind(obj), rules.metadata_faults)(obj))
+    """Return all errors of a new object; for kinds without rules of their own, only errors in its metadata."""
+    return list(_RULE_BY_KIND.get(group_kind(obj), rules.metadata_faults)(obj))
 
 
 def validate_status(new: Obj, old: Obj) -> list[FieldError]:
-    """Return all errors of a status update, by the status rules of the kind if it has any, else by its update rules."""
+    """Return all errors of a status update, by the kind's rules for status updates or else those for updates."""
     rule = _STATUS_RULES.get(group_kind(new))
     return list(rule(new, old)) if rule else validate_update(new, old)
 
 
 def validate_update(new: Obj, old: Obj) -> list[FieldError]:
-    """Return all errors of an update: invalid fields of the new object and forbidden changes."""
+    """Return all errors of an update: invalid fields of the new object, and changes that its kind forbids."""
     rule = _UPDATE_RULES.get(group_kind(new))
     return list(rule(new, old)) if rule else validate(new)

@@ -21,36 +21,36 @@ from batchyard.api.validation import job, pods, rules
 
 #: The maximum length of a schedule in bytes; real ones are far shorter.
 LENGTH_MAX: Final = 1024
-_FIELDS: Final = 5
+_FIELD_COUNT: Final = 5
 _INT64_MAX: Final = 2**63 - 1
 _DIGITS_MAX: Final = 19
-_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_INTEGER_PATTERN: Final = re.compile(r"[+-]?[0-9]+")
 _DURATION_PART: Final = re.compile(r"([0-9]*)(\.?)([0-9]*)([^0-9.]*)")
-_UNITS: Final = {"ns": 1.0, "us": 1e3, "\u00b5s": 1e3, "\u03bcs": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
-_DESCRIPTORS: Final = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
+_UNIT_NANOS: Final = {"ns": 1.0, "us": 1e3, "\u00b5s": 1e3, "\u03bcs": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
+_SCHEDULE_DESCRIPTORS: Final = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 _EVERY_PREFIX: Final = "@every "
-_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_MONTH_NAMES: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_WEEKDAY_NAMES: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
 class ScheduleError(Exception):
-    """The schedule of a CronJob is invalid; the message is that of Kubernetes's cron library."""
+    """Raised for an invalid CronJob schedule, with the message of Kubernetes's cron library."""
 
 
 class _Bounds(NamedTuple):
-    """The valid values of a field of a cron schedule: minimum, maximum, and names such as `jan`."""
+    """The valid values of one field of a cron schedule: minimum, maximum, and names such as `jan`."""
 
     minimum: int
     maximum: int
     names: Mapping[str, int] = {}
 
 
-_BOUNDS: Final = (
+_BOUNDS_BY_FIELD: Final = (
     _Bounds(0, 59),
     _Bounds(0, 23),
     _Bounds(1, 31),
-    _Bounds(1, 12, {name: number for number, name in enumerate(_MONTHS, 1)}),
-    _Bounds(0, 6, {name: number for number, name in enumerate(_DAYS)}),
+    _Bounds(1, 12, {name: number for number, name in enumerate(_MONTH_NAMES, 1)}),
+    _Bounds(0, 6, {name: number for number, name in enumerate(_WEEKDAY_NAMES)}),
 )
 
 
@@ -62,17 +62,17 @@ def check_schedule(text: str) -> None:
         _check_descriptor(text)
         return
     fields = text.split()
-    if len(fields) != _FIELDS:
+    if len(fields) != _FIELD_COUNT:
         found_fields = " ".join(fields)
-        raise ScheduleError(f"expected exactly {_FIELDS} fields, found {len(fields)}: [{found_fields}]")
-    for field, bounds in zip(fields, _BOUNDS, strict=True):
+        raise ScheduleError(f"expected exactly {_FIELD_COUNT} fields, found {len(fields)}: [{found_fields}]")
+    for field, bounds in zip(fields, _BOUNDS_BY_FIELD, strict=True):
         for expression in field.split(","):
             if expression:
                 _check_range(expression, bounds)
 
 
 def _check_descriptor(text: str) -> None:
-    if text in _DESCRIPTORS:
+    if text in _SCHEDULE_DESCRIPTORS:
         return
     if not text.startswith(_EVERY_PREFIX):
         raise ScheduleError(f"unrecognized descriptor: {text}")
@@ -84,18 +84,18 @@ def _check_descriptor(text: str) -> None:
 
 def _check_range(expression: str, bounds: _Bounds) -> None:
     """Raise ScheduleError unless a part of a cron field is valid: `*`, `N` or `N-M`, with an optional step `/N`."""
-    range_text, *steps = expression.split("/")
-    low, *highs = range_text.split("-")
+    range_text, *step_texts = expression.split("/")
+    low_text, *high_texts = range_text.split("-")
     start, end = bounds.minimum, bounds.maximum
-    if low not in {"*", "?"}:
-        start = end = _parse_number(low, bounds.names)
-        if len(highs) > 1:
+    if low_text not in {"*", "?"}:
+        start = end = _parse_number(low_text, bounds.names)
+        if len(high_texts) > 1:
             raise ScheduleError(f"too many hyphens: {expression}")
-        end = _parse_number(highs[0], bounds.names) if highs else end
-    if len(steps) > 1:
+        end = _parse_number(high_texts[0], bounds.names) if high_texts else end
+    if len(step_texts) > 1:
         raise ScheduleError(f"too many slashes: {expression}")
-    step = _parse_number(steps[0], {}) if steps else 1
-    if steps and not highs:
+    step = _parse_number(step_texts[0], {}) if step_texts else 1
+    if step_texts and not high_texts:
         end = bounds.maximum
     if start < bounds.minimum:
         raise ScheduleError(f"beginning of range ({start}) below minimum ({bounds.minimum}): {expression}")
@@ -112,10 +112,10 @@ def _parse_number(text: str, names: Mapping[str, int]) -> int:
     if value_by_name is not None:
         return value_by_name
     problem = ""
-    digits = text.lstrip("+-").lstrip("0")
-    if not _INTEGER.fullmatch(text):
+    significant_digits = text.lstrip("+-").lstrip("0")
+    if not _INTEGER_PATTERN.fullmatch(text):
         problem = "invalid syntax"
-    elif len(digits) > _DIGITS_MAX or int(text) not in range(-_INT64_MAX - 1, _INT64_MAX + 1):
+    elif len(significant_digits) > _DIGITS_MAX or int(text) not in range(-_INT64_MAX - 1, _INT64_MAX + 1):
         problem = "value out of range"
     if problem:
         raise ScheduleError(f'failed to parse int from {text}: strconv.Atoi: parsing "{text}": {problem}')
@@ -129,21 +129,21 @@ def _check_duration(text: str) -> None:
     unsigned_text = text[1:] if text[:1] in {"+", "-"} else text
     if unsigned_text == "0":
         return
-    invalid, total, position = ScheduleError(f'time: invalid duration "{text}"'), 0.0, 0
+    invalid_error, total, position = ScheduleError(f'time: invalid duration "{text}"'), 0.0, 0
     if not unsigned_text:
-        raise invalid
+        raise invalid_error
     while position < len(unsigned_text):
-        part = _DURATION_PART.match(unsigned_text, position)
-        if part is None or not (part[1] or part[3]):
-            raise invalid
-        if not part[4]:
+        part_match = _DURATION_PART.match(unsigned_text, position)
+        if part_match is None or not (part_match[1] or part_match[3]):
+            raise invalid_error
+        if not part_match[4]:
             raise ScheduleError(f'time: missing unit in duration "{text}"')
-        if part[4] not in _UNITS:
-            raise ScheduleError(f'time: unknown unit "{part[4]}" in duration "{text}"')
-        total += float(f"{part[1] or 0}.{part[3] or 0}") * _UNITS[part[4]]
+        if part_match[4] not in _UNIT_NANOS:
+            raise ScheduleError(f'time: unknown unit "{part_match[4]}" in duration "{text}"')
+        total += float(f"{part_match[1] or 0}.{part_match[3] or 0}") * _UNIT_NANOS[part_match[4]]
         if total > _INT64_MAX:
-            raise invalid
-        position = part.end()
+            raise invalid_error
+        position = part_match.end()
 
 
 # The names in the IANA time zone database, so that validation does not depend on the files of the machine.
@@ -260,14 +260,14 @@ def workload_controller_faults(obj: Obj) -> Iterator[FieldError]:
     spec = obj["spec"]
     for field in _COUNT_FIELDS:
         if (spec.get(field) or 0) < 0:
-            yield rules.invalid(f"spec.{field}", spec[field], rules.NEGATIVE, "use 0 or more")
+            yield rules.invalid(f"spec.{field}", spec[field], rules.NEGATIVE_MESSAGE, "use 0 or more")
     template = spec.get("template") or {}
     yield from _selector_faults(spec.get("selector"), (template.get("metadata") or {}).get("labels") or {}, obj["kind"])
     claims = [(claim.get("metadata") or {}).get("name") or "" for claim in spec.get("volumeClaimTemplates") or ()]
     yield from pods.pod_template_faults(template, "spec.template", claims)
-    policy = (template.get("spec") or {}).get("restartPolicy", "Always")
-    if policy != "Always":
-        problem = f'Unsupported value: "{policy}": supported values: "Always"'
+    restart_policy = (template.get("spec") or {}).get("restartPolicy", "Always")
+    if restart_policy != "Always":
+        problem = f'Unsupported value: "{restart_policy}": supported values: "Always"'
         yield FieldError("spec.template.spec.restartPolicy", problem, "remove restartPolicy, or use a Job")
 
 
@@ -284,8 +284,8 @@ def stateful_set_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     yield from workload_controller_faults(new)
     spec, old_spec = new["spec"], old["spec"]
     immutable_fields = [field for field in dict.fromkeys((*spec, *old_spec)) if field not in _MUTABLE_FIELDS]
-    meaning = semantic_equality(scheme.STATEFUL_SET)
-    if not all(meaning.is_same_field("StatefulSetSpec", field, spec, old_spec) for field in immutable_fields):
+    equality = semantic_equality(scheme.STATEFUL_SET)
+    if not all(equality.is_same_field("StatefulSetSpec", field, spec, old_spec) for field in immutable_fields):
         names = ", ".join(f"'{name}'" for name in _MUTABLE_FIELDS[:-1])
         message = f"updates to statefulset spec for fields other than {names} and '{_MUTABLE_FIELDS[-1]}' are forbidden"
         yield rules.forbidden("spec", message, "create another StatefulSet")
@@ -300,14 +300,14 @@ def cron_job_faults(obj: Obj) -> Iterator[FieldError]:
         yield rules.invalid("metadata.name", name, message, "shorten the name: the names of its Jobs start with it")
     yield from _schedule_faults(spec["schedule"])
     yield from _time_zone_faults(spec.get("timeZone"))
-    policy = spec.get("concurrencyPolicy", "Allow")
-    if policy not in _CONCURRENCY_POLICIES:
+    concurrency_policy = spec.get("concurrencyPolicy", "Allow")
+    if concurrency_policy not in _CONCURRENCY_POLICIES:
         supported_policies = ", ".join(f'"{each}"' for each in _CONCURRENCY_POLICIES)
-        problem = f'Unsupported value: "{policy}": supported values: {supported_policies}'
+        problem = f'Unsupported value: "{concurrency_policy}": supported values: {supported_policies}'
         yield FieldError("spec.concurrencyPolicy", problem, f"use one of {supported_policies}")
     for field in ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"):
         if (spec.get(field) or 0) < 0:
-            yield rules.invalid(f"spec.{field}", spec[field], rules.NEGATIVE, "use 0 or more")
+            yield rules.invalid(f"spec.{field}", spec[field], rules.NEGATIVE_MESSAGE, "use 0 or more")
     yield from job.spec_faults((spec.get("jobTemplate") or {}).get("spec") or {}, "spec.jobTemplate.spec")
 
 

@@ -25,7 +25,7 @@ Spec = Mapping[str, Any]
 
 _DAY: Final = 24 * HOUR
 #: The minimum and maximum run duration of a machine by provisioning model, and both as text.
-_DURATIONS: Final = {
+_RUN_DURATION_LIMITS: Final = {
     "standard": (30 * SECOND, 120 * _DAY, "30s and 2880h (120 days)"),
     "spot": (30 * SECOND, 120 * _DAY, "30s and 2880h (120 days)"),
     "flex-start": (600 * SECOND, 7 * _DAY, "10m and 168h (7 days)"),
@@ -60,7 +60,7 @@ def node_pool_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> I
 
 
 def pool_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """Validate the fields of a node pool, at a path in a NodePool or a Cluster."""
+    """Validate a node pool's fields; `path` is where they are in a NodePool or a Cluster."""
     yield from rules.label_faults(pool.get("labels"), f"{path}.labels")
     yield from pods.taint_faults(pool.get("taints") or (), f"{path}.taints")
     yield from _size_faults(pool, path)
@@ -76,13 +76,13 @@ def run_duration_faults(spec: Spec, path: str) -> Iterator[FieldError]:
     text = spec.get("maxRunDuration")
     if text is None:
         return
-    minimum, maximum, limits = _DURATIONS[spec.get("provisioning", "standard")]
+    minimum, maximum, limits = _RUN_DURATION_LIMITS[spec.get("provisioning", "standard")]
     if not minimum <= parse_duration(text) <= maximum:
         yield rules.invalid(f"{path}.maxRunDuration", text, f"must be between {limits}", f"use between {limits}")
 
 
 def _size_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """Report a node pool without a size: it needs nodeCount, or autoscaling with bounds that include nodeCount."""
+    """Report a node pool whose size is unset: it needs nodeCount, or autoscaling with bounds that include nodeCount."""
     autoscaling, count = pool.get("autoscaling"), pool.get("nodeCount")
     if autoscaling is None:
         if count is None and pool.get("provisioning") != "queued":
@@ -123,7 +123,7 @@ def _initial_count_faults(pool: Spec, autoscaling: Spec, path: str) -> Iterator[
 
 
 def _provisioning_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """Report a reservation of non-standard machines, and a queued pool without autoscaling or with initial nodes."""
+    """Report a node pool of non-standard machines with a reservation; a queued one with initial nodes or fixed size."""
     provisioning = pool.get("provisioning", "standard")
     if pool.get("reservation") and provisioning != "standard":
         message = f"{provisioning} machines do not use reservations"
@@ -143,7 +143,7 @@ def _provisioning_faults(pool: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _accelerator_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """Report an unsupported accelerator count, and accelerators on machines of a TPU slice, which include chips."""
+    """Report a node pool's unsupported accelerator count, or accelerators on TPU machines, which include chips."""
     accelerator = pool.get("accelerator")
     if accelerator is None:
         return
@@ -157,7 +157,7 @@ def _accelerator_faults(pool: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _placement_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """Report a placement group with an invalid name, with queued provisioning, or in several zones."""
+    """Report a node pool's placement group with an invalid name, with queued provisioning, or in several zones."""
     group = pool.get("placementGroup")
     if group is None:
         return
@@ -174,7 +174,7 @@ def _placement_faults(pool: Spec, path: str) -> Iterator[FieldError]:
 # Rules of Instances and ResizeRequests, whose specs are immutable.
 
 
-_REMEDY: Final = "delete the object and recreate it"
+_RECREATE_REMEDY: Final = "delete the object and recreate it"
 
 
 def instance_faults(instance: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -202,14 +202,14 @@ def instance_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> It
     """Validate an update of an Instance: its spec is immutable."""
     yield from instance_faults(new)
     if new.get("spec") != old.get("spec"):
-        yield rules.schema_rule_fault("spec", "object", rules.IMMUTABLE, _REMEDY)
+        yield rules.schema_rule_fault("spec", "object", rules.IMMUTABLE_MESSAGE, _RECREATE_REMEDY)
 
 
 def resize_request_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a ResizeRequest: its spec is immutable."""
     yield from resize_request_faults(new)
     if new.get("spec") != old.get("spec"):
-        yield rules.schema_rule_fault("spec", "object", rules.IMMUTABLE, _REMEDY)
+        yield rules.schema_rule_fault("spec", "object", rules.IMMUTABLE_MESSAGE, _RECREATE_REMEDY)
 
 
 # Rules of Budgets: an amount in dollars or in accelerator hours, and the actions at its thresholds.
@@ -222,15 +222,15 @@ def budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Budget."""
     spec = budget.get("spec") or {}
     yield from rules.metadata_faults(budget)
-    amounts = [field for field in _BUDGET_AMOUNTS if spec.get(field) is not None]
-    if not amounts:
+    amount_fields = [field for field in _BUDGET_AMOUNTS if spec.get(field) is not None]
+    if not amount_fields:
         yield rules.required(
             "spec.dollars", "a Budget needs an amount", 'set dollars: "5000" or acceleratorHours: "120", for example'
         )
-    if len(amounts) > 1:
+    if len(amount_fields) > 1:
         remedy = "create two Budgets, one in dollars and one in accelerator hours"
         yield rules.forbidden("spec.acceleratorHours", "must not be set together with dollars", remedy)
-    for field in amounts:
+    for field in amount_fields:
         if meta.parse_quantity(spec[field]) < 0:
             yield rules.invalid(f"spec.{field}", spec[field], "must not be negative", "give 0 or more")
     for index, threshold in enumerate(spec.get("thresholds") or ()):
@@ -277,7 +277,7 @@ def _machine_faults(machine_type: Spec, path: str) -> Iterator[FieldError]:
             remedy = f"give the {field} of the machine"
             yield rules.invalid(f"{path}.{field}", machine_type[field], "must be greater than 0", remedy)
     sustained_cpu = machine_type.get("sustainedCpu")
-    if sustained_cpu is not None and rules.exceeds(sustained_cpu, machine_type["cpu"]):
+    if sustained_cpu is not None and rules.exceeds_limit(sustained_cpu, machine_type["cpu"]):
         message = f"must be at most the machine's cpu, which is {rules.canonical_or_text(machine_type['cpu'])}"
         remedy = "give the cpu that the machine can use permanently, or remove the field"
         yield rules.invalid(f"{path}.sustainedCpu", sustained_cpu, message, remedy)
@@ -285,7 +285,7 @@ def _machine_faults(machine_type: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _device_faults(machine_type: Spec, path: str) -> Iterator[FieldError]:
-    """Report an accelerator that is not an extended resource, and a topology without as many chips as the machine."""
+    """Report a machine type's accelerator that is no extended resource, or topology with another number of chips."""
     accelerator, topology = machine_type.get("accelerator") or {}, machine_type.get("topology")
     resource = accelerator.get("resource")
     if resource and not is_extended(resource):
@@ -301,7 +301,7 @@ def _device_faults(machine_type: Spec, path: str) -> Iterator[FieldError]:
 def _autoscaling_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
     """Report autoscaler settings out of range, and inconsistent priorities and limits."""
     threshold = autoscaling.get("utilizationThreshold", 0)
-    if rules.exceeds(threshold, 1) or rules.exceeds(0, threshold):
+    if rules.exceeds_limit(threshold, 1) or rules.exceeds_limit(0, threshold):
         message = "must be between 0 and 1"
         yield rules.invalid(f"{path}.utilizationThreshold", threshold, message, "use a fraction such as 0.5")
     for field, default in (("scanInterval", "10s"), ("maxNodeProvisionTime", "15m")):
@@ -315,7 +315,7 @@ def _autoscaling_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _priorities_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
-    """Report priorities that are not regular expressions, are missing for the expander `priority`, or are unused."""
+    """Report autoscaler expander priorities that are no regular expressions, or missing or unused for the expander."""
     priorities, expander = autoscaling.get("priorities"), autoscaling.get("expander", "least-waste")
     if expander == "priority" and not priorities:
         remedy = "list names of node pools, highest priority first, or use another expander"
@@ -344,10 +344,10 @@ def _limits_faults(limits: Sequence[Spec], path: str) -> Iterator[FieldError]:
             yield rules.required(path, f"autoProvisioning needs a limit for {resource}", remedy)
 
 
-def _times_faults(times: Spec, path: str) -> Iterator[FieldError]:
-    """Report durations of machine operations that are not in the order min, typical, max."""
+def _times_faults(operation_times: Spec, path: str) -> Iterator[FieldError]:
+    """Report durations of a machine operation that are not in the order min, typical, max."""
     for field in _TIME_FIELDS:
-        if spread := times.get(field):
+        if spread := operation_times.get(field):
             minimum, typical, maximum = (parse_duration(spread[bound]) for bound in ("min", "typical", "max"))
             if not minimum <= typical <= maximum:
                 message = "must be in order: min, typical, max"
@@ -394,9 +394,9 @@ def _zone_faults(spec: Spec) -> Iterator[FieldError]:
 
 
 def _image_faults(image: Spec, path: str) -> Iterator[FieldError]:
-    """Report an entry of local.images without exactly one source, with an unsuitable field, or with a relative path."""
-    sources = [field for field in ("environment", "root", "machine", "engine") if image.get(field)]
-    if len(sources) != 1:
+    """Report a local image of a Cluster without exactly one source, with an unsuitable field, or a relative path."""
+    source_fields = [field for field in ("environment", "root", "machine", "engine") if image.get(field)]
+    if len(source_fields) != 1:
         message = "must set exactly one of environment, root, machine and engine"
         remedy = "set environment (a virtualenv), root (a folder), machine: true, or engine (podman or docker)"
         yield rules.invalid(path, image, message, remedy)
@@ -450,15 +450,15 @@ def _is_moment(text: str) -> bool:
 
 
 def _booking_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Report reservations that together need more machines of a type than can be booked in a zone.
+    """Report reservations of a Cluster that together need more machines of a type than can be reserved in a zone.
 
     The sum is greatest at the start of a reservation, so only these times are checked. Durations count from the
     creation of the Cluster.
     """
     creation_time = cluster["metadata"].get("creationTimestamp")
-    began = parse_time(creation_time) if creation_time else 0
+    creation_instant = parse_time(creation_time) if creation_time else 0
     reservations = cluster["spec"].get("reservations") or ()
-    windows = [reservation_window(reservation, began) for reservation in reservations]
+    windows = [reservation_window(reservation, creation_instant) for reservation in reservations]
     for bookable in cluster["spec"].get("bookable") or ():
         kind = bookable["machineType"], bookable["zone"]
         same_kind = [i for i, each in enumerate(reservations) if (each["machineType"], each["zone"]) == kind]
@@ -489,8 +489,9 @@ def _reservation_use_faults(pool: Spec, name: str, spec: Spec, path: str) -> Ite
     reservations = {each["name"]: each for each in spec.get("reservations") or ()}
     reservation = reservations.get(name)
     if reservation is None:
-        choice = f"use one of {', '.join(reservations)}, or add" if reservations else "add"
-        yield rules.not_found(f"{path}.reservation", name, f"{choice} it to spec.reservations")
+        remedy = "add the reservation to spec.reservations"
+        choice = f"use one of {', '.join(reservations)}, or " if reservations else ""
+        yield rules.not_found(f"{path}.reservation", name, f"{choice}{remedy}")
         return
     if pool["machineType"] != reservation["machineType"]:
         message = f"must be the machine type of reservation {name}, {reservation['machineType']}"
@@ -504,14 +505,14 @@ def _reservation_use_faults(pool: Spec, name: str, spec: Spec, path: str) -> Ite
 
 def _shared_group_faults(pools: Sequence[Spec]) -> Iterator[FieldError]:
     """Report a placement group that several node pools of a Cluster use."""
-    seen: dict[str, str] = {}
+    pool_by_group: dict[str, str] = {}
     for i, pool in enumerate(pools):
         group = pool.get("placementGroup")
-        if group in seen:
-            remedy = f"use another placement group: node pool {seen[group]} already uses this one"
+        if group in pool_by_group:
+            remedy = f"use another placement group: node pool {pool_by_group[group]} already uses this one"
             yield rules.duplicate(f"spec.nodePools[{i}].placementGroup", group, remedy)
         elif group:
-            seen[group] = pool["name"]
+            pool_by_group[group] = pool["name"]
 
 
 def _reserved_count_faults(spec: Spec) -> Iterator[FieldError]:

@@ -91,7 +91,7 @@ def _option_faults(option: Mapping[str, Any], path: str) -> Iterator[FieldError]
 
 _SERVICE_TYPES: Final = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 _PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
-_AFFINITIES: Final = ("ClientIP", "None")
+_SESSION_AFFINITIES: Final = ("ClientIP", "None")
 
 
 def service_faults(service: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -106,8 +106,8 @@ def service_faults(service: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from _port_faults(ports)
     yield from rules.label_faults(spec.get("selector"), "spec.selector")
     affinity = spec.get("sessionAffinity")
-    if affinity and affinity not in _AFFINITIES:
-        yield rules.unsupported("spec.sessionAffinity", affinity, _AFFINITIES)
+    if affinity and affinity not in _SESSION_AFFINITIES:
+        yield rules.unsupported("spec.sessionAffinity", affinity, _SESSION_AFFINITIES)
     if kind == "ExternalName":
         yield from _external_name_faults(spec)
     else:
@@ -200,11 +200,11 @@ def _probe_faults(probe: Mapping[str, Any], path: str, *, has_one_success: bool)
     yield from _handler_faults(probe, path)
     for field in _PROBE_NUMBERS:
         if (probe.get(field) or 0) < 0:
-            yield rules.invalid(f"{path}.{field}", probe[field], rules.NEGATIVE, "give 0 or more")
-    grace = probe.get("terminationGracePeriodSeconds")
-    if grace is not None and grace <= 0:
+            yield rules.invalid(f"{path}.{field}", probe[field], rules.NEGATIVE_MESSAGE, "give 0 or more")
+    grace_seconds = probe.get("terminationGracePeriodSeconds")
+    if grace_seconds is not None and grace_seconds <= 0:
         message = "must be greater than 0"
-        yield rules.invalid(f"{path}.terminationGracePeriodSeconds", grace, message, "give 1 or more seconds")
+        yield rules.invalid(f"{path}.terminationGracePeriodSeconds", grace_seconds, message, "give 1 or more seconds")
     count = probe.get("successThreshold")
     if has_one_success and count not in (None, 1):
         yield rules.invalid(f"{path}.successThreshold", count, "must be 1", "use 1, except in a readinessProbe")
@@ -255,7 +255,7 @@ _ID_MAX: Final = 2**31 - 1
 _ID_MESSAGE: Final = "must be between 0 and 2147483647, inclusive"
 _SECCOMP_TYPES: Final = ("Localhost", "RuntimeDefault", "Unconfined")
 _PROC_MOUNTS: Final = ("Default", "Unmasked")
-_LOCALHOST: Final = "Localhost"
+_LOCALHOST_PROFILE: Final = "Localhost"
 _SYSCTL_LENGTH_MAX: Final = 253
 _SYSCTL_PATTERN: Final = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$"
 _SYSCTL_SEGMENT: Final = re.compile(r"[a-z0-9](?:[-_a-z0-9]*[a-z0-9])?")
@@ -269,7 +269,7 @@ def pod_security_faults(context: Mapping[str, Any], path: str) -> Iterator[Field
     yield from _id_faults(context.get("fsGroup"), f"{path}.fsGroup")
     for i, group in enumerate(context.get("supplementalGroups") or ()):
         yield from _id_faults(group, f"{path}.supplementalGroups[{i}]")
-    seen: set[str] = set()
+    seen_names: set[str] = set()
     for i, sysctl in enumerate(context.get("sysctls") or ()):
         item_path, name = f"{path}.sysctls[{i}].name", sysctl.get("name") or ""
         if not name:
@@ -277,9 +277,9 @@ def pod_security_faults(context: Mapping[str, Any], path: str) -> Iterator[Field
         elif not _is_sysctl(name):
             message = f"must have at most {_SYSCTL_LENGTH_MAX} characters and match regex {_SYSCTL_PATTERN}"
             yield rules.invalid(item_path, name, message, "use a name such as net.ipv4.tcp_syncookies")
-        elif name in seen:
+        elif name in seen_names:
             yield rules.duplicate(item_path, name, "remove one of the two sysctls")
-        seen.add(name)
+        seen_names.add(name)
 
 
 def container_security_faults(context: Mapping[str, Any], path: str, *, in_host_users: bool) -> Iterator[FieldError]:
@@ -319,10 +319,10 @@ def _id_faults(number: int | None, path: str) -> Iterator[FieldError]:
 def _seccomp_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     kind, profile_path = profile.get("type") or "", profile.get("localhostProfile")
     yield from _profile_type_faults(kind, path, "seccompProfile")
-    if kind == _LOCALHOST and profile_path is None:
+    if kind == _LOCALHOST_PROFILE and profile_path is None:
         message = "must be set when seccomp type is Localhost"
         yield rules.required(f"{path}.localhostProfile", message, "give the path of the profile on the node")
-    elif kind == _LOCALHOST:
+    elif kind == _LOCALHOST_PROFILE:
         yield from rules.local_path_faults(profile_path or "", f"{path}.localhostProfile")
     elif profile_path is not None:
         message = "can only be set when seccomp type is Localhost"
@@ -335,7 +335,7 @@ def _app_armor_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldEr
     kind, profile_path = profile.get("type") or "", profile.get("localhostProfile")
     item_path = f"{path}.localhostProfile"
     yield from _profile_type_faults(kind, path, "appArmorProfile")
-    if kind == _LOCALHOST:
+    if kind == _LOCALHOST_PROFILE:
         if profile_path is not None and profile_path != profile_path.strip():
             yield rules.invalid(item_path, profile_path, "must not be padded with whitespace", "remove the spaces")
         if not profile_path:
@@ -370,7 +370,7 @@ def containers_faults(spec: Mapping[str, Any], volumes: Mapping[str, None], path
     if not spec.get("containers"):
         yield rules.required(f"{path}.containers", "", "add at least one container")
     in_host_users = spec.get("hostUsers") is not False
-    seen: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for field in ("containers", "initContainers"):
         for i, container in enumerate(spec.get(field) or ()):
             item_path = f"{path}.{field}[{i}]"
@@ -378,9 +378,9 @@ def containers_faults(spec: Mapping[str, Any], volumes: Mapping[str, None], path
             context = container.get("securityContext") or {}
             yield from container_security_faults(context, f"{item_path}.securityContext", in_host_users=in_host_users)
             name = container.get("name") or ""
-            if name in seen:
-                yield rules.duplicate(f"{item_path}.name", name, f"rename the container: {seen[name]} has this name")
-            seen.setdefault(name, item_path)
+            if name in paths:
+                yield rules.duplicate(f"{item_path}.name", name, f"rename the container: {paths[name]} has this name")
+            paths.setdefault(name, item_path)
     yield from _host_port_faults(spec, path)
 
 
@@ -391,13 +391,13 @@ def _host_port_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError
     for item_path, port in [
         (f"{item_path}.ports[{i}]", p) for item_path, c in containers for i, p in enumerate(c.get("ports") or ())
     ]:
-        number, container_port = port.get("hostPort") or 0, port.get("containerPort", 0)
-        if on_host and number not in (0, container_port):
+        host_port, container_port = port.get("hostPort") or 0, port.get("containerPort", 0)
+        if on_host and host_port not in (0, container_port):
             message = "must match `hostPort` when `hostNetwork` is true"
             yield rules.invalid(f"{item_path}.containerPort", container_port, message, "remove hostPort")
-        number = number or (container_port if on_host else 0)
-        port_key = f"{port.get('protocol') or 'TCP'}/{port.get('hostIP') or ''}/{number}"
-        if number and port_key in seen_ports:
+        host_port = host_port or (container_port if on_host else 0)
+        port_key = f"{port.get('protocol') or 'TCP'}/{port.get('hostIP') or ''}/{host_port}"
+        if host_port and port_key in seen_ports:
             yield rules.duplicate(f"{item_path}.hostPort", port_key, "use another port in one of the containers")
         seen_ports[port_key] = None
 
@@ -428,7 +428,7 @@ def _container_faults(container: Mapping[str, Any], volumes: Mapping[str, None],
 
 def _container_port_faults(ports: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report ports of a container with an invalid number, protocol, name or host IP, and duplicate names."""
-    seen: dict[str, None] = {}
+    seen_names: dict[str, None] = {}
     for i, port in enumerate(ports):
         item_path, number, protocol = f"{path}[{i}]", port.get("containerPort", 0), port.get("protocol") or "TCP"
         if not 1 <= number <= 65535:
@@ -446,10 +446,10 @@ def _container_port_faults(ports: Sequence[Mapping[str, Any]], path: str) -> Ite
             yield rules.invalid(f"{item_path}.name", name, message, "use at most 15 lowercase letters, digits and '-'")
         if port.get("hostIP"):
             yield from ip_faults(port["hostIP"], f"{item_path}.hostIP")
-        if name and name in seen:
+        if name and name in seen_names:
             yield rules.duplicate(f"{item_path}.name", name, "give each port a unique name")
         if name:
-            seen[name] = None
+            seen_names[name] = None
 
 
 def _env_faults(env: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
@@ -486,34 +486,34 @@ def _env_from_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Iterato
 
 def _env_source_faults(source: Mapping[str, Any], value: str | None, path: str) -> Iterator[FieldError]:
     """Report an environment variable whose `valueFrom` does not have exactly one source, or also has `value`."""
-    sources = [field for field, reference in source.items() if reference is not None]
-    if not sources:
+    source_fields = [field for field, reference in source.items() if reference is not None]
+    if not source_fields:
         message = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"
         yield rules.invalid(path, "", message, "set one of these fields")
     elif value:
         message = "may not be specified when `value` is not empty"
         yield rules.invalid(path, "", message, "remove value or valueFrom")
-    elif len(sources) > 1:
+    elif len(source_fields) > 1:
         message = "may not have more than one field specified at a time"
-        yield rules.invalid(path, "", message, f"keep only one of {', '.join(sources)}")
+        yield rules.invalid(path, "", message, f"keep only one of {', '.join(source_fields)}")
 
 
 def _mount_faults(mounts: Sequence[Mapping[str, Any]], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
     """Report volume mounts of a container without an existing volume, or without a unique and valid path."""
-    seen: dict[str, None] = {}
+    seen_paths: dict[str, None] = {}
     for i, mount in enumerate(mounts):
         item_path, name, mount_path = f"{path}[{i}]", mount.get("name") or "", mount.get("mountPath") or ""
         if not name:
             yield rules.required(f"{item_path}.name", "", "give the name of a volume of the pod")
         elif name not in volumes:
             names = ", ".join(islice(volumes, _VOLUMES_SHOWN_MAX))
-            choice = f"use one of {names}, or add the volume to the pod" if volumes else "add the volume to the pod"
-            yield rules.not_found(f"{item_path}.name", name, choice)
+            remedy = f"use one of {names}, or add the volume to the pod" if volumes else "add the volume to the pod"
+            yield rules.not_found(f"{item_path}.name", name, remedy)
         if not mount_path:
             yield rules.required(f"{item_path}.mountPath", "", "give the path of the volume in the container")
-        elif mount_path in seen:
+        elif mount_path in seen_paths:
             yield rules.invalid(f"{item_path}.mountPath", mount_path, "must be unique", "use each path once")
-        seen[mount_path] = None
+        seen_paths[mount_path] = None
         for field in ("subPath", "subPathExpr"):
             yield from rules.local_path_faults(mount.get(field) or "", f"{path}.{field}")
         if mount.get("subPath") and mount.get("subPathExpr"):

@@ -23,14 +23,14 @@ _SERVICE_ACCOUNT_ANNOTATION: Final = "kubernetes.io/service-account.name"
 def config_map_faults(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ConfigMap."""
     yield from rules.metadata_faults(config_map)
-    data, binary = config_map.get("data") or {}, config_map.get("binaryData") or {}
+    data, binary_data = config_map.get("data") or {}, config_map.get("binaryData") or {}
     yield from _key_faults(data, "data")
-    yield from _key_faults(binary, "binaryData")
-    for key in binary:
+    yield from _key_faults(binary_data, "binaryData")
+    for key in binary_data:
         if key in data:
             remedy = "remove the key from data or from binaryData"
             yield rules.invalid(f"data[{key}]", key, "duplicate of key present in binaryData", remedy)
-    if sum(len(value.encode()) for value in data.values()) + _decoded_size(binary) > BYTES_MAX:
+    if sum(len(value.encode()) for value in data.values()) + _decoded_size(binary_data) > BYTES_MAX:
         yield _too_large("")
 
 
@@ -54,8 +54,8 @@ def secret_faults(secret: Mapping[str, Any]) -> Iterator[FieldError]:
     if kind == "kubernetes.io/basic-auth" and not ("username" in data or "password" in data):
         for key in ("username", "password"):
             yield rules.required(f"data[{key}]", "", "add the key username or the key password")
-    account = (secret["metadata"].get("annotations") or {}).get(_SERVICE_ACCOUNT_ANNOTATION)
-    if kind == "kubernetes.io/service-account-token" and not account:
+    account_name = (secret["metadata"].get("annotations") or {}).get(_SERVICE_ACCOUNT_ANNOTATION)
+    if kind == "kubernetes.io/service-account-token" and not account_name:
         remedy = "set the annotation to the name of the ServiceAccount"
         yield rules.required(f"metadata.annotations[{_SERVICE_ACCOUNT_ANNOTATION}]", "", remedy)
 
@@ -76,12 +76,12 @@ def _key_faults(data: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 
 
 def _decoded_size(encoded_data: Mapping[str, str]) -> int:
-    """Return the total size in bytes of base64 values after decoding."""
+    """Return the total size of base64-encoded values after decoding, in bytes."""
     return sum(len(value) * 3 // 4 - value.count("=") for value in encoded_data.values())
 
 
 def _too_large(path: str) -> FieldError:
-    """Return the error for data of more than 1 MiB."""
+    """Return the error for ConfigMap or Secret data of more than 1 MiB."""
     return rules.too_long(path, BYTES_MAX, "split the object into several, or store large content in a volume")
 
 

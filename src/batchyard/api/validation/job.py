@@ -22,19 +22,19 @@ _REPLACEMENT_POLICIES: Final = ("Failed", "TerminatingOrFailed")
 
 def policy_faults(spec: Obj, path: str) -> Iterator[FieldError]:
     """Validate podFailurePolicy, successPolicy and podReplacementPolicy of a Job's spec."""
-    failure, success = spec.get("podFailurePolicy"), spec.get("successPolicy")
-    if failure is not None:
-        yield from failure_faults(spec, failure.get("rules") or (), f"{path}.podFailurePolicy.rules")
-    if success is not None:
+    failure_policy, success_policy = spec.get("podFailurePolicy"), spec.get("successPolicy")
+    if failure_policy is not None:
+        yield from failure_faults(spec, failure_policy.get("rules") or (), f"{path}.podFailurePolicy.rules")
+    if success_policy is not None:
         if spec.get("completionMode") != "Indexed":
             message = "requires indexed completion mode"
-            yield rules.invalid(f"{path}.successPolicy", success, message, "set completionMode to Indexed")
+            yield rules.invalid(f"{path}.successPolicy", success_policy, message, "set completionMode to Indexed")
         else:
-            yield from success_faults(spec, success.get("rules") or (), f"{path}.successPolicy.rules")
-    replacement = spec.get("podReplacementPolicy")
-    allowed_policies = _REPLACEMENT_POLICIES if failure is None else _REPLACEMENT_POLICIES[:1]
-    if replacement is not None and replacement not in allowed_policies:
-        yield rules.unsupported(f"{path}.podReplacementPolicy", replacement, allowed_policies)
+            yield from success_faults(spec, success_policy.get("rules") or (), f"{path}.successPolicy.rules")
+    replacement_policy = spec.get("podReplacementPolicy")
+    allowed_policies = _REPLACEMENT_POLICIES if failure_policy is None else _REPLACEMENT_POLICIES[:1]
+    if replacement_policy is not None and replacement_policy not in allowed_policies:
+        yield rules.unsupported(f"{path}.podReplacementPolicy", replacement_policy, allowed_policies)
 
 
 # Rules of Kueue's labels and annotations on Jobs and JobSets.
@@ -74,7 +74,7 @@ def queue_settings_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def is_suspended(job: Obj) -> bool:
-    """Report whether a Job or JobSet is suspended."""
+    """Report whether a Job or JobSet is suspended (`spec.suspend`)."""
     return bool((job.get("spec") or {}).get("suspend"))
 
 
@@ -85,7 +85,7 @@ def _labels(job: Obj) -> Mapping[str, str]:
 
 
 def _prebuilt_workload(job: Obj) -> tuple[str | None, str]:
-    """Return the name of a Job's prebuilt Workload, and the path of the annotation or else the label that sets it."""
+    """Return the name of a Job's prebuilt Workload, and the path of the annotation or label that contains the name."""
     annotation = (job["metadata"].get("annotations") or {}).get(well_known.PREBUILT_WORKLOAD)
     if annotation:
         return annotation, f"metadata.annotations[{well_known.PREBUILT_WORKLOAD}]"
@@ -100,7 +100,7 @@ def _object_name_faults(name: str | None, path: str) -> Iterator[FieldError]:
 
 
 def _max_time_faults(value: str | None) -> Iterator[FieldError]:
-    """Report a max-exec-time-seconds label that is not a positive number."""
+    """Report a label kueue.x-k8s.io/max-exec-time-seconds whose value is not a positive number."""
     if value is None:
         return
     path, seconds = f"metadata.labels[{well_known.MAX_EXEC_TIME}]", parse_integer(value)
@@ -119,7 +119,7 @@ def _immutable_label_faults(new: Obj, old: Obj, name: str) -> Iterator[FieldErro
 
 
 def _class_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Report a removed priority class label, and one added to a running Job; it may be changed to another class."""
+    """Report the removal of a job's priority class label, and its addition to a running job; changes are allowed."""
     old_value, new_value = (_labels(job).get(well_known.PRIORITY_CLASS) for job in (old, new))
     path = f"metadata.labels[{well_known.PRIORITY_CLASS}]"
     if new_value and not old_value and not is_suspended(new):
@@ -139,36 +139,36 @@ def _class_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 Spec = Mapping[str, Any]
 
-_TOPOLOGY: Final = re.compile(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", re.ASCII)
+_TPU_TOPOLOGY_PATTERN: Final = re.compile(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", re.ASCII)
 #: The names of Google's TPU machine types end with the number of chips: ct5lp-hightpu-4t.
 _CHIPS_IN_NAME: Final = re.compile(r".*-([1-9]\d?)t", re.ASCII)
 _NODES_SHOWN_MAX: Final = 256
 
 
 def slice_faults(pool: Spec, path: str) -> Iterator[FieldError]:
-    """Report a tpuTopology that is malformed or that the nodes of the pool do not match in number and chips."""
+    """Report a node pool's tpuTopology that is malformed, or does not match the number of nodes and their TPU chips."""
     topology = pool.get("tpuTopology")
     if topology is None:
         return
     topology_path = f"{path}.tpuTopology"
-    chips, machine_chips = _chips_in(topology), _chips_of_machine(pool["machineType"])
-    if chips is None:
+    slice_chips, machine_chips = _chips_in(topology), _chips_of_machine(pool["machineType"])
+    if slice_chips is None:
         yield from topology_faults(topology, topology_path)
-    elif machine_chips is not None and chips % machine_chips:
-        message = f"must have a multiple of the {machine_chips} chips of a {pool['machineType']}, not {chips}"
+    elif machine_chips is not None and slice_chips % machine_chips:
+        message = f"must have a multiple of the {machine_chips} chips of a {pool['machineType']}, not {slice_chips}"
         remedy = f"use a topology with a multiple of {machine_chips} chips, or another machine type"
         yield rules.invalid(topology_path, topology, message, remedy)
-    elif machine_chips != chips:
+    elif machine_chips != slice_chips:
         yield from one_zone_faults(pool, path, "a TPU slice of several nodes")
         yield from (
-            _chips_per_node_faults(pool, chips, path)
+            _chips_per_node_faults(pool, slice_chips, path)
             if machine_chips is None
-            else _whole_slice_faults(pool, chips // machine_chips, path)
+            else _whole_slice_faults(pool, slice_chips // machine_chips, path)
         )
 
 
 def topology_faults(topology: str, path: str, count: int | None = None) -> Iterator[FieldError]:
-    """Report a malformed TPU topology, and one that does not have `count` chips if that is given."""
+    """Report a TPU topology that is malformed, or does not have `count` chips if `count` is given."""
     chips = _chips_in(topology)
     if chips is None:
         message = "must be the number of chips in each of two or three dimensions"
@@ -179,7 +179,7 @@ def topology_faults(topology: str, path: str, count: int | None = None) -> Itera
 
 
 def one_zone_faults(pool: Spec, path: str, reason: str) -> Iterator[FieldError]:
-    """Report several zones in a pool that must be in one because of `reason`, such as a placement group."""
+    """Report a node pool with several zones; `reason`, such as a placement group, is why one is allowed."""
     zones = pool.get("zones") or []
     if len(zones) > 1:
         message = f"must have at most 1 item: {reason} must be in one zone"
@@ -188,37 +188,37 @@ def one_zone_faults(pool: Spec, path: str, reason: str) -> Iterator[FieldError]:
 
 def _chips_in(topology: str) -> int | None:
     """Return the number of chips of a TPU topology such as 2x4 or 2x2x4; None if it is malformed."""
-    return math.prod(map(int, topology.split("x"))) if _TOPOLOGY.fullmatch(topology) else None
+    return math.prod(map(int, topology.split("x"))) if _TPU_TOPOLOGY_PATTERN.fullmatch(topology) else None
 
 
 def _chips_of_machine(machine_type: str) -> int | None:
-    """Return the number of TPU chips in a machine type's name, such as 4 in ct5lp-hightpu-4t; None without one."""
+    """Return the number of TPU chips that a machine type's name states, such as 4 in ct5lp-hightpu-4t, or None."""
     match = _CHIPS_IN_NAME.fullmatch(machine_type)
     return int(match[1]) if match else None
 
 
-def _chips_per_node_faults(pool: Spec, chips: int, path: str) -> Iterator[FieldError]:
-    """Report node counts that do not divide the chips of a TPU slice evenly, or that differ from each other and 0."""
-    counts = _counts(pool)
-    for field, count in counts.items():
-        if count and chips % count:
-            message = f"must be a divisor of {chips}, the chips of topology {pool['tpuTopology']}"
-            divisors = [str(n) for n in range(1, min(chips, _NODES_SHOWN_MAX) + 1) if chips % n == 0]
+def _chips_per_node_faults(pool: Spec, slice_chips: int, path: str) -> Iterator[FieldError]:
+    """Report a TPU slice's node counts that do not divide its chips evenly, or that differ from each other and 0."""
+    node_counts = _node_counts_by_field(pool)
+    for field, count in node_counts.items():
+        if count and slice_chips % count:
+            message = f"must be a divisor of {slice_chips}, the chips of topology {pool['tpuTopology']}"
+            divisors = [str(n) for n in range(1, min(slice_chips, _NODES_SHOWN_MAX) + 1) if slice_chips % n == 0]
             yield rules.invalid(f"{path}.{field}", count, message, f"use one of {', '.join(divisors)}")
             return
-    yield from _whole_slice_faults(pool, max(counts.values(), default=0), path)
+    yield from _whole_slice_faults(pool, max(node_counts.values(), default=0), path)
 
 
-def _whole_slice_faults(pool: Spec, hosts: int, path: str) -> Iterator[FieldError]:
-    """Report node counts of a TPU slice that are neither 0 nor the number of its nodes."""
-    for field, count in _counts(pool).items():
-        if count not in (0, hosts):
-            message = f"must be 0 or {hosts}: a TPU slice {pool['tpuTopology']} has all of its nodes or none"
-            yield rules.invalid(f"{path}.{field}", count, message, f"use {hosts} (the number of hosts), or 0")
+def _whole_slice_faults(pool: Spec, node_count: int, path: str) -> Iterator[FieldError]:
+    """Report a node pool's node counts that are neither 0 nor the number of nodes in its TPU slice."""
+    for field, count in _node_counts_by_field(pool).items():
+        if count not in (0, node_count):
+            message = f"must be 0 or {node_count}: a TPU slice {pool['tpuTopology']} has all of its nodes or none"
+            yield rules.invalid(f"{path}.{field}", count, message, f"use {node_count} (the number of hosts), or 0")
 
 
-def _counts(pool: Spec) -> dict[str, int]:
-    """Return the node counts that a pool sets, by field: nodeCount and the autoscaling bounds."""
+def _node_counts_by_field(pool: Spec) -> dict[str, int]:
+    """Return the node counts that a node pool sets, by field name: nodeCount and the autoscaling bounds."""
     autoscaling = pool.get("autoscaling") or {}
     bounds = {f"autoscaling.{field}": autoscaling.get(field) for field in ("min", "max", "totalMin", "totalMax")}
     return {field: n for field, n in {"nodeCount": pool.get("nodeCount"), **bounds}.items() if n is not None}
@@ -229,7 +229,7 @@ def _counts(pool: Spec) -> dict[str, int]:
 # Source: Kubernetes's pkg/apis/batch/validation (ValidateGeneratedSelector, ValidateJobSpec).
 
 
-_LABELS: Final = "spec.template.metadata.labels"
+_LABELS_PATH: Final = "spec.template.metadata.labels"
 _NO_MATCH: Final = "`selector` does not match template `labels`"
 
 
@@ -252,7 +252,7 @@ def _manual_selector_faults(selector: Obj | None, labels: Obj) -> Iterator[Field
     yield from errors
     label_selector = None if errors else parsed_selector(selector)
     if label_selector is not None and not label_selector.matches(labels):
-        yield rules.invalid(_LABELS, labels, _NO_MATCH, "add the labels of the selector to the pod template")
+        yield rules.invalid(_LABELS_PATH, labels, _NO_MATCH, "add the labels of the selector to the pod template")
 
 
 def _generated_selector_faults(name: str | None, selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
@@ -262,15 +262,17 @@ def _generated_selector_faults(name: str | None, selector: Obj | None, labels: O
         remedy = "remove the selector, or set manualSelector: true"
         yield rules.invalid("spec.selector", selector, "`selector` not auto-generated", remedy)
     elif any(labels.get(k, value) != value for k, value in match_labels.items()):
-        yield rules.invalid(_LABELS, labels, _NO_MATCH, "remove the selector and these labels: Kubernetes sets them")
+        yield rules.invalid(
+            _LABELS_PATH, labels, _NO_MATCH, "remove the selector and these labels: Kubernetes sets them"
+        )
     if not name:
         return
     for message in rules.label_value_errors(name):
-        yield rules.invalid(_LABELS, name, message, "shorten the name of the Job: its pods get it as a label")
+        yield rules.invalid(_LABELS_PATH, name, message, "shorten the name of the Job: its pods get it as a label")
     for key in (well_known.OLD_JOB_NAME, well_known.JOB_NAME):
         if labels.get(key) not in (None, name):
             yield rules.invalid(
-                f"{_LABELS}[{key}]", labels[key], f"must be '{name}'", "remove the label: Kubernetes sets it"
+                f"{_LABELS_PATH}[{key}]", labels[key], f"must be '{name}'", "remove the label: Kubernetes sets it"
             )
 
 
@@ -363,7 +365,7 @@ def _number_faults(spec: Obj, path: str) -> Iterator[FieldError]:
     ):
         value = spec.get(field)
         if value is not None and value < 0:
-            yield rules.invalid(f"{path}.{field}", value, rules.NEGATIVE, "give 0 or more")
+            yield rules.invalid(f"{path}.{field}", value, rules.NEGATIVE_MESSAGE, "give 0 or more")
     if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
         message = "when maxFailedIndexes is specified"
         yield rules.required(f"{path}.backoffLimitPerIndex", message, "give the number of retries for each index")
@@ -371,10 +373,10 @@ def _number_faults(spec: Obj, path: str) -> Iterator[FieldError]:
 
 def _completion_faults(spec: Obj, path: str) -> Iterator[FieldError]:
     """Report an unknown completion mode, invalid index settings, and index settings of a NonIndexed Job."""
-    mode = spec.get("completionMode") or "NonIndexed"
-    if mode not in _COMPLETION_MODES:
-        yield rules.unsupported(f"{path}.completionMode", mode, _COMPLETION_MODES)
-    elif mode == "Indexed":
+    completion_mode = spec.get("completionMode") or "NonIndexed"
+    if completion_mode not in _COMPLETION_MODES:
+        yield rules.unsupported(f"{path}.completionMode", completion_mode, _COMPLETION_MODES)
+    elif completion_mode == "Indexed":
         yield from _index_faults(spec, path)
     else:
         for field in ("backoffLimitPerIndex", "maxFailedIndexes"):
@@ -403,7 +405,7 @@ def _index_faults(spec: Obj, path: str) -> Iterator[FieldError]:
 
 
 def _many_indexes_faults(parallelism: int | None, failed_max: int | None, path: str) -> Iterator[FieldError]:
-    """Report parallelism and maxFailedIndexes above the lower limits for Jobs with over 100,000 indexes."""
+    """Report an Indexed Job whose parallelism or maxFailedIndexes is too high for its over 100,000 indexes."""
     if failed_max is None:
         message = f"must be specified when completions is above {_INDEXES_MAX}"
         remedy = f"use at most {_MANY_INDEXES_LIMIT}"
@@ -419,22 +421,22 @@ def _many_indexes_faults(parallelism: int | None, failed_max: int | None, path: 
 
 def _restart_faults(spec: Obj, path: str) -> Iterator[FieldError]:
     """Report a pod template with restartPolicy Always, or with OnFailure and a podFailurePolicy."""
-    policy = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy") or "Always"
-    if policy == "Always":
+    restart_policy = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy") or "Always"
+    if restart_policy == "Always":
         message = 'valid values: "OnFailure", "Never"'
         yield rules.required(
             path, message, "set restartPolicy to Never, or to OnFailure to restart failed containers in the same pod"
         )
-    elif policy in _RESTART_POLICIES and spec.get("podFailurePolicy") is not None and policy != "Never":
+    elif restart_policy in _RESTART_POLICIES and spec.get("podFailurePolicy") is not None and restart_policy != "Never":
         message = 'only "Never" is supported when podFailurePolicy is specified'
-        yield rules.invalid(path, policy, message, "set restartPolicy to Never, or remove podFailurePolicy")
+        yield rules.invalid(path, restart_policy, message, "set restartPolicy to Never, or remove podFailurePolicy")
 
 
 def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report changes of immutable fields of a Job's spec; of a suspended Job, scheduling directives may change."""
-    meaning = semantic_equality(scheme.JOB)
+    equality = semantic_equality(scheme.JOB)
     for key in ("selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"):
-        if not meaning.is_same_field(_SPEC_TYPE, key, new, old):
+        if not equality.is_same_field(_SPEC_TYPE, key, new, old):
             yield rules.immutable(f"spec.{key}", new.get(key))
     completions = new.get("completions")
     if completions != old.get("completions"):
@@ -446,9 +448,9 @@ def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     # Kubernetes requires the Job to be suspended before; a write that also suspends it is as safe.
     may_move = bool(old.get("suspend") or new.get("suspend"))
     template, old_template = (spec.get("template") or {} for spec in (new, old))
-    comparable = (_without_scheduling(each) if may_move else each for each in (template, old_template))
-    if not meaning.is_same(_TEMPLATE_TYPE, *comparable):
-        remedy = "recreate the Job" if may_move else "suspend it first; then its scheduling directives may change"
+    comparable_templates = (_without_scheduling(each) if may_move else each for each in (template, old_template))
+    if not equality.is_same(_TEMPLATE_TYPE, *comparable_templates):
+        remedy = "recreate the Job" if may_move else "suspend the Job first; then its scheduling directives may change"
         yield rules.immutable("spec.template", template, remedy)
 
 
@@ -479,21 +481,21 @@ def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
     if value is None:
         return
     maximum = pods_running_at_once(job.get("spec") or {}) - 1
-    minimum = parse_integer(value)
-    if minimum is None:
+    minimum_parallelism = parse_integer(value)
+    if minimum_parallelism is None:
         message = f"strconv.Atoi: parsing {rules.format_json(value)}: invalid syntax"
         yield rules.invalid(path, value, message, f"give an integer from 1 to {maximum}")
-    elif not 0 < minimum <= maximum:
+    elif not 0 < minimum_parallelism <= maximum:
         message = f"should be between 0 and {maximum}"
         remedy = f"give an integer from 1 to {maximum}" if maximum > 0 else "remove the field: pods run one at a time"
-        yield rules.invalid(path, minimum, message, remedy)
+        yield rules.invalid(path, minimum_parallelism, message, remedy)
     if is_elastic(job):
         message = "partial admission and elastic job cannot be used together"
         yield rules.invalid(path, value, message, f"remove this annotation or {well_known.ELASTIC_JOB}")
 
 
 def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
-    """Report job-completions-equal-parallelism on a Job that is not Indexed or whose two numbers differ."""
+    """Report job-completions-equal-parallelism on a Job that is not Indexed, or has completions unlike parallelism."""
     value = _annotation(job, well_known.EQUAL_COMPLETIONS)
     path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
     if value is None:
@@ -523,7 +525,7 @@ def _partial_admission_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]
     is_on, was_on = (parse_boolean(_annotation(job, well_known.EQUAL_COMPLETIONS) or "") or False for job in (new, old))
     if not spec.get("suspend") and not old_spec.get("suspend") and is_on != was_on:
         path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
-        message = f"{rules.IMMUTABLE} while the job is not suspended"
+        message = f"{rules.IMMUTABLE_MESSAGE} while the job is not suspended"
         yield rules.forbidden(path, message, "suspend the Job first")
 
 

@@ -7,9 +7,9 @@ from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, parse_integer
 from batchyard.api.validation import rules
 
-_ACTIONS: Final = ("Count", "FailIndex", "FailJob", "Ignore")
-_OPERATORS: Final = ("In", "NotIn")
-_STATUSES: Final = ("False", "True", "Unknown")
+_RULE_ACTIONS: Final = ("Count", "FailIndex", "FailJob", "Ignore")
+_EXIT_CODE_OPERATORS: Final = ("In", "NotIn")
+_CONDITION_STATUSES: Final = ("False", "True", "Unknown")
 _RULES_MAX: Final = 20
 _EXIT_CODES_MAX: Final = 255
 _INDEXES_BYTES_MAX: Final = 64 * 1024
@@ -22,71 +22,74 @@ def failure_faults(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterato
     pod = (spec.get("template") or {}).get("spec") or {}
     containers = [c.get("name") for field in ("containers", "initContainers") for c in pod.get(field) or ()]
     for i, rule in enumerate(policy_rules):
-        rule_path, codes, conditions = f"{path}[{i}]", rule.get("onExitCodes"), rule.get("onPodConditions")
+        rule_path, exit_codes, conditions = f"{path}[{i}]", rule.get("onExitCodes"), rule.get("onPodConditions")
         yield from _action_faults(rule.get("action"), spec, f"{rule_path}.action")
-        if codes is not None:
-            yield from _exit_code_faults(codes, containers, f"{rule_path}.onExitCodes")
+        if exit_codes is not None:
+            yield from _exit_code_faults(exit_codes, containers, f"{rule_path}.onExitCodes")
         yield from _condition_faults(conditions or (), f"{rule_path}.onPodConditions")
-        if codes is not None and conditions:
+        if exit_codes is not None and conditions:
             message = "specifying both OnExitCodes and OnPodConditions is not supported"
             yield rules.invalid_without_value(rule_path, message, "split the rule into two")
-        if codes is None and not conditions:
+        if exit_codes is None and not conditions:
             message = "specifying one of OnExitCodes and OnPodConditions is required"
             yield rules.invalid_without_value(rule_path, message, "set onExitCodes or onPodConditions in the rule")
 
 
 def _action_faults(action: str | None, spec: Obj, path: str) -> Iterator[FieldError]:
-    """Report a missing or unknown action of a rule, and FailIndex without backoffLimitPerIndex."""
+    """Report a podFailurePolicy rule's missing or unknown action, and FailIndex without backoffLimitPerIndex."""
     if not action:
-        shown_actions = " ".join(map(rules.format_json, _ACTIONS))
-        yield rules.required(path, f"valid values: [{shown_actions}]", f"use one of {', '.join(_ACTIONS)}")
-    elif action not in _ACTIONS:
-        yield rules.unsupported(path, action, _ACTIONS)
+        shown_actions = " ".join(map(rules.format_json, _RULE_ACTIONS))
+        yield rules.required(path, f"valid values: [{shown_actions}]", f"use one of {', '.join(_RULE_ACTIONS)}")
+    elif action not in _RULE_ACTIONS:
+        yield rules.unsupported(path, action, _RULE_ACTIONS)
     elif action == "FailIndex" and spec.get("backoffLimitPerIndex") is None:
         message = "requires the backoffLimitPerIndex to be set"
         yield rules.invalid(path, action, message, "set backoffLimitPerIndex, or use FailJob")
 
 
 def _condition_faults(conditions: Sequence[Obj], path: str) -> Iterator[FieldError]:
-    """Report onPodConditions patterns with an invalid type or status, and too many of them."""
+    """Report a podFailurePolicy rule's onPodConditions with an invalid type or status, or with too many patterns."""
     if len(conditions) > _RULES_MAX:
         yield rules.too_many(path, len(conditions), _RULES_MAX, "split the rule into several")
     for j, pattern in enumerate(conditions):
         yield from rules.label_key_faults(pattern.get("type") or "", f"{path}[{j}].type")
-        if (status := pattern.get("status") or "True") not in _STATUSES:
-            yield rules.unsupported(f"{path}[{j}].status", status, _STATUSES)
+        if (status := pattern.get("status") or "True") not in _CONDITION_STATUSES:
+            yield rules.unsupported(f"{path}[{j}].status", status, _CONDITION_STATUSES)
 
 
 def _exit_code_faults(codes: Obj, containers: Sequence[Any], path: str) -> Iterator[FieldError]:
-    """Report an onExitCodes with an unknown operator or container, or with invalid or unsorted exit codes."""
-    operator, values, name = codes.get("operator"), codes.get("values") or [], codes.get("containerName")
-    if operator not in _OPERATORS:
-        yield rules.unsupported(f"{path}.operator", operator or "", _OPERATORS)
+    """Report a podFailurePolicy rule's onExitCodes with an unknown operator or container, or invalid exit codes."""
+    operator, exit_codes, name = codes.get("operator"), codes.get("values") or [], codes.get("containerName")
+    if operator not in _EXIT_CODE_OPERATORS:
+        yield rules.unsupported(f"{path}.operator", operator or "", _EXIT_CODE_OPERATORS)
     if name is not None and name not in containers:
         message = "must be one of the container or initContainer names in the pod template"
         yield rules.invalid(f"{path}.containerName", name, message, f"use one of {', '.join(map(str, containers))}")
-    if not values:
-        yield rules.invalid(f"{path}.values", values, "at least one value is required", "add exit codes")
-    elif len(values) > _EXIT_CODES_MAX:
+    if not exit_codes:
+        yield rules.invalid(f"{path}.values", exit_codes, "at least one value is required", "add exit codes")
+    elif len(exit_codes) > _EXIT_CODES_MAX:
         yield rules.too_many(
-            f"{path}.values", len(values), _EXIT_CODES_MAX, "list fewer exit codes, for example with the operator NotIn"
+            f"{path}.values",
+            len(exit_codes),
+            _EXIT_CODES_MAX,
+            "list fewer exit codes, for example with the operator NotIn",
         )
     else:
-        yield from _exit_code_value_faults(values, operator, f"{path}.values")
-    if values != sorted(values):
-        yield rules.invalid(f"{path}.values", values, "must be ordered", "sort the exit codes in ascending order")
+        yield from _exit_code_value_faults(exit_codes, operator, f"{path}.values")
+    if exit_codes != sorted(exit_codes):
+        yield rules.invalid(f"{path}.values", exit_codes, "must be ordered", "sort the exit codes in ascending order")
 
 
-def _exit_code_value_faults(values: Sequence[int], operator: str | None, path: str) -> Iterator[FieldError]:
-    """Report duplicate exit codes, and the exit code 0 with the operator In."""
-    seen: dict[int, None] = {}
-    for j, value in enumerate(values):
+def _exit_code_value_faults(exit_codes: Sequence[int], operator: str | None, path: str) -> Iterator[FieldError]:
+    """Report duplicate exit codes in a podFailurePolicy rule, and the exit code 0 with the operator In."""
+    seen_codes: dict[int, None] = {}
+    for j, value in enumerate(exit_codes):
         if operator == "In" and value == 0:
             message = "must not be 0 for the In operator"
             yield rules.invalid(f"{path}[{j}]", value, message, "remove 0, which means success")
-        if value in seen:
+        if value in seen_codes:
             yield rules.duplicate(f"{path}[{j}]", value, "list each exit code once")
-        seen[value] = None
+        seen_codes[value] = None
 
 
 def success_faults(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterator[FieldError]:
@@ -101,27 +104,27 @@ def success_faults(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterato
 
 
 def _success_rule_faults(rule: Obj, completions: int, path: str) -> Iterator[FieldError]:
-    """Report a success rule without succeededIndexes and succeededCount, and invalid values of both."""
-    count, indexes = rule.get("succeededCount"), rule.get("succeededIndexes")
-    if count is None and indexes is None:
+    """Report a successPolicy rule without succeededIndexes and succeededCount, or with invalid values."""
+    count, indexes_text = rule.get("succeededCount"), rule.get("succeededIndexes")
+    if count is None and indexes_text is None:
         message = "at least one of succeededCount or succeededIndexes must be specified"
         yield rules.required(
             path, message, "set succeededIndexes to the indexes that must succeed, or succeededCount to their number"
         )
     total = None
-    if indexes is not None:
-        if len(indexes) > _INDEXES_BYTES_MAX:
+    if indexes_text is not None:
+        if len(indexes_text) > _INDEXES_BYTES_MAX:
             yield rules.too_long(f"{path}.succeededIndexes", _INDEXES_BYTES_MAX, "use ranges such as 0-99")
-        total = _index_count(indexes, completions)
+        total = _index_count(indexes_text, completions)
         if total is None:
             message = f"error parsing succeededIndexes: indexes must be from 0 to {completions - 1} and increase"
             remedy = 'list indexes and ranges in ascending order, such as "0,2-4"'
-            yield rules.invalid(f"{path}.succeededIndexes", indexes, message, remedy)
+            yield rules.invalid(f"{path}.succeededIndexes", indexes_text, message, remedy)
     if count is None:
         return
     count_path = f"{path}.succeededCount"
     if count < 0:
-        yield rules.invalid(count_path, count, rules.NEGATIVE, "give 0 or more")
+        yield rules.invalid(count_path, count, rules.NEGATIVE_MESSAGE, "give 0 or more")
     if count > completions:
         message = f"must be less than or equal to {completions} (the number of specified completions)"
         yield rules.invalid(count_path, count, message, f"use at most {completions}")
@@ -131,7 +134,7 @@ def _success_rule_faults(rule: Obj, completions: int, path: str) -> Iterator[Fie
 
 
 def _index_count(text: str, completions: int) -> int | None:
-    """Return the number of indexes in a text such as `0,2-4`; None if it is malformed or has an index out of range."""
+    """Return the number of completion indexes in a text such as `0,2-4`; None if malformed or out of range."""
     last_index, total = -1, 0
     for part in text.split(",") if text else ():
         start_text, dash, end_text = part.partition("-")

@@ -21,10 +21,10 @@ from batchyard.api.views.node import pods_running_at_once
 # Source: JobSet's webhook at its default feature gates.
 
 
-_RULES: Final = "spec.failurePolicy.rules"
-_COORDINATOR: Final = "spec.coordinator"
+_RULES_PATH: Final = "spec.failurePolicy.rules"
+_COORDINATOR_PATH: Final = "spec.coordinator"
 _RESTART_JOB: Final = ("RestartJob", "RestartJobAndIgnoreMaxRestarts")
-_REASONS: Final = (
+_FAILURE_REASONS: Final = (
     "BackoffLimitExceeded",
     "DeadlineExceeded",
     "FailedIndexes",
@@ -53,8 +53,8 @@ def policy_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
 
 def claim_names(spec: Obj) -> list[str]:
     """Return the names of the volumes that the volume claim policies of a JobSet add to its pods."""
-    policies = spec.get("volumeClaimPolicies") or ()
-    return [_claim_name(template) for policy in policies for template in policy.get("templates") or ()]
+    claim_policies = spec.get("volumeClaimPolicies") or ()
+    return [_claim_name(template) for policy in claim_policies for template in policy.get("templates") or ()]
 
 
 def _claim_name(template: Obj) -> str:
@@ -62,24 +62,24 @@ def _claim_name(template: Obj) -> str:
     return str((template.get("metadata") or {}).get("name") or "")
 
 
-def _failure_faults(failure: Obj, jobs: Sequence[str]) -> Iterator[FieldError]:
+def _failure_faults(failure_policy: Obj, jobs: Sequence[str]) -> Iterator[FieldError]:
     """Report a failure policy with a disabled restart strategy, invalid rules, or rules of equal names."""
-    if failure.get("restartStrategy") == "InPlaceRestart":
+    if failure_policy.get("restartStrategy") == "InPlaceRestart":
         message = "InPlaceRestart restart strategy cannot be set when InPlaceRestart feature gate is disabled"
         yield rules.forbidden("spec.failurePolicy.restartStrategy", message, "use Recreate or BlockingRecreate")
-    seen: dict[str, list[int]] = {}
-    for i, rule in enumerate(failure.get("rules") or ()):
-        yield from _rule_faults(rule, jobs, f"{_RULES}[{i}]")
-        seen.setdefault(rule.get("name") or f"failurePolicyRule{i}", []).append(i)
-    for name, indexes in seen.items():
+    indexes_by_name: dict[str, list[int]] = {}
+    for i, rule in enumerate(failure_policy.get("rules") or ()):
+        yield from _rule_faults(rule, jobs, f"{_RULES_PATH}[{i}]")
+        indexes_by_name.setdefault(rule.get("name") or f"failurePolicyRule{i}", []).append(i)
+    for name, indexes in indexes_by_name.items():
         if len(indexes) > 1:
             shown_indexes = " ".join(map(str, indexes))
             message = f"rule names are not unique, rules with indices [{shown_indexes}] all have the same name '{name}'"
-            yield rules.invalid(f"{_RULES}[{indexes[1]}].name", name, message, "give each rule a unique name")
+            yield rules.invalid(f"{_RULES_PATH}[{indexes[1]}].name", name, message, "give each rule a unique name")
 
 
 def _rule_faults(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldError]:
-    """Validate the name, action, target jobs and failure reasons of a failure policy rule."""
+    """Validate a JobSet failure policy rule: its name, action, target replicated Jobs and failure reasons."""
     name = rule.get("name") or ""
     if len(name) > _RULE_NAME_LENGTH_MAX:
         message = (
@@ -106,10 +106,10 @@ def _rule_faults(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldErr
             item_path = f"{path}.targetReplicatedJobs[{j}]"
             yield rules.invalid(item_path, target, message, f"use one of {', '.join(jobs)}")
     for j, reason in enumerate(rule.get("onJobFailureReasons") or ()):
-        if reason not in _REASONS:
+        if reason not in _FAILURE_REASONS:
             message = f"invalid job failure reason '{reason}' in failure policy is not a recognized job failure reason"
             item_path = f"{path}.onJobFailureReasons[{j}]"
-            yield rules.invalid(item_path, reason, message, f"use one of {', '.join(_REASONS)}")
+            yield rules.invalid(item_path, reason, message, f"use one of {', '.join(_FAILURE_REASONS)}")
 
 
 def _coordinator_faults(coordinator: Obj, jobs: Mapping[str, Obj]) -> Iterator[FieldError]:
@@ -118,20 +118,20 @@ def _coordinator_faults(coordinator: Obj, jobs: Mapping[str, Obj]) -> Iterator[F
     job = jobs.get(name)
     if job is None:
         message = f"coordinator replicatedJob {name} does not exist"
-        yield rules.invalid(f"{_COORDINATOR}.replicatedJob", name, message, f"use one of {', '.join(jobs)}")
+        yield rules.invalid(f"{_COORDINATOR_PATH}.replicatedJob", name, message, f"use one of {', '.join(jobs)}")
         return
     replicas, spec = job.get("replicas", 1), job["template"].get("spec") or {}
     if not 0 <= index < replicas:
         message = f"coordinator job index {index} is invalid for replicatedJob {name}"
-        yield rules.invalid(f"{_COORDINATOR}.jobIndex", index, message, f"use an index from 0 to {replicas - 1}")
+        yield rules.invalid(f"{_COORDINATOR_PATH}.jobIndex", index, message, f"use an index from 0 to {replicas - 1}")
     completions = spec.get("completions")
     if spec.get("completionMode") != "Indexed" or completions is None:
         message = "job for coordinator pod must be indexed completion mode, and completions number must be set"
         remedy = f"set completionMode: Indexed and completions in replicatedJob {name}"
-        yield rules.invalid(f"{_COORDINATOR}.replicatedJob", name, message, remedy)
+        yield rules.invalid(f"{_COORDINATOR_PATH}.replicatedJob", name, message, remedy)
     elif not 0 <= pod < completions:
         message = f"coordinator pod index {pod} is invalid for replicatedJob {name} job index {index}"
-        yield rules.invalid(f"{_COORDINATOR}.podIndex", pod, message, f"use an index from 0 to {completions - 1}")
+        yield rules.invalid(f"{_COORDINATOR_PATH}.podIndex", pod, message, f"use an index from 0 to {completions - 1}")
 
 
 def _endpoint_faults(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[FieldError]:
@@ -144,22 +144,22 @@ def _endpoint_faults(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[
             f'spec will lead to invalid label value "{value}" for coordinator label "jobset.sigs.k8s.io/coordinator" '
             f"(long JobSet / ReplicatedJob / SubDomain name?): {', '.join(messages)}"
         )
-        yield rules.invalid(_COORDINATOR, value, message, "shorten these names, or remove the coordinator")
+        yield rules.invalid(_COORDINATOR_PATH, value, message, "shorten these names, or remove the coordinator")
 
 
 def _claim_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
     """Report volume claim templates with a namespace, an invalid or duplicate name, or without a mount."""
-    seen: dict[str, None] = {}
+    seen_names: dict[str, None] = {}
     for i, policy in enumerate(spec.get("volumeClaimPolicies") or ()):
         for j, template in enumerate(policy.get("templates") or ()):
             path, name = f"spec.volumeClaimPolicies[{i}].templates[{j}].metadata.name", _claim_name(template)
             if (template.get("metadata") or {}).get("namespace"):
                 message = "namespace cannot be set for VolumeClaimPolicies templates"
                 yield rules.schema_rule_fault(f"spec.volumeClaimPolicies[{i}]", "object", message, "remove namespace")
-            if name in seen:
+            if name in seen_names:
                 message = "names must be unique for VolumeClaimPolicies template"
                 yield rules.invalid(path, name, message, "give each template a unique name")
-            seen[name] = None
+            seen_names[name] = None
             for message in rules.dns_subdomain_errors(name):
                 yield rules.invalid(path, name, message, "use lowercase letters, digits, '-' and '.'")
             if len(f"{name}-{jobset_name}") > rules.LABEL_LENGTH_MAX:
@@ -169,7 +169,7 @@ def _claim_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
 
 
 def _mounted_faults(spec: Obj, name: str) -> Iterator[FieldError]:
-    """Report a volume claim that no container mounts, and pod volumes with the same name."""
+    """Report a JobSet's volume claim that no container mounts, and pod volumes with the same name."""
     is_mounted = False
     for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
         pod = ((replicated["template"].get("spec") or {}).get("template") or {}).get("spec") or {}
@@ -193,7 +193,7 @@ _INT32_MAX: Final = 2**31 - 1
 #: A placeholder for the random suffix of a pod's name.
 _POD_SUFFIX: Final = "-abcde"
 _GENERATED_SUFFIX: Final = "abcde"
-_SHORTEN: Final = "shorten the name of the JobSet or of the replicatedJob"
+_SHORTEN_REMEDY: Final = "shorten the name of the JobSet or of the replicatedJob"
 #: The maximum number of pod sets in a Workload.
 _POD_SETS_MAX: Final = 18
 _IMMUTABLE_FIELDS: Final = ("failurePolicy", "network", "startupPolicy", "successPolicy", "volumeClaimPolicies")
@@ -224,15 +224,19 @@ def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of a JobSet: most of its spec is immutable; if suspended, scheduling directives may change."""
     yield from jobset_faults(new)
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
-    meaning = semantic_equality(scheme.JOB_SET)
+    equality = semantic_equality(scheme.JOB_SET)
     for field in _IMMUTABLE_FIELDS:
         is_given = spec.get(field) is not None and old_spec.get(field) is not None
-        if is_given and not meaning.is_same_field("JobSet.spec", field, spec, old_spec):
+        if is_given and not equality.is_same_field("JobSet.spec", field, spec, old_spec):
             schema_type = "array" if isinstance(spec[field], list) else "object"
             yield rules.schema_rule_fault(f"spec.{field}", schema_type, "Value is immutable", "create another JobSet")
     may_move = bool(spec.get("suspend") or old_spec.get("suspend"))
-    if not meaning.is_same(_JOBS_TYPE, *(_comparable_jobs(each, may_move=may_move) for each in (spec, old_spec))):
-        remedy = "create another JobSet" if may_move else "suspend it first; then its scheduling directives may change"
+    if not equality.is_same(_JOBS_TYPE, *(_comparable_jobs(each, may_move=may_move) for each in (spec, old_spec))):
+        remedy = (
+            "create another JobSet"
+            if may_move
+            else "suspend the JobSet first; then its scheduling directives may change"
+        )
         yield rules.immutable(PATH, spec.get("replicatedJobs"), remedy)
     if spec.get("managedBy") != old_spec.get("managedBy"):
         yield rules.immutable("spec.managedBy", spec.get("managedBy"))
@@ -240,14 +244,14 @@ def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def _name(jobset: Obj) -> str:
-    """Return the name of a JobSet, or generateName with a placeholder for the random suffix."""
-    meta = jobset["metadata"]
-    prefix = meta.get("generateName")
-    return str(meta.get("name") or (f"{prefix}{_GENERATED_SUFFIX}" if prefix else ""))
+    """Return the name of a JobSet, or its generateName with a placeholder for the random suffix."""
+    metadata = jobset["metadata"]
+    prefix = metadata.get("generateName")
+    return str(metadata.get("name") or (f"{prefix}{_GENERATED_SUFFIX}" if prefix else ""))
 
 
 def _job_spec(job: Obj) -> Obj:
-    """Return the spec of the Jobs of a replicated Job, with default completions and parallelism."""
+    """Return the Job spec in a replicated Job's template, with default completions and parallelism."""
     spec: Obj = job["template"].get("spec") or {}
     if spec.get("completions") is None and spec.get("parallelism") is None:
         return {**spec, "completions": 1, "parallelism": 1}
@@ -255,7 +259,7 @@ def _job_spec(job: Obj) -> Obj:
 
 
 def _network_faults(spec: Obj) -> Iterator[FieldError]:
-    """Report a network subdomain that is not a valid name for a Service."""
+    """Report a JobSet's network subdomain that is not a valid name for a Service."""
     subdomain = (spec.get("network") or {}).get("subdomain")
     if not subdomain:
         return
@@ -274,21 +278,21 @@ def _order_faults(spec: Obj) -> Iterator[FieldError]:
     if in_order and any(each.get("dependsOn") is not None for each in jobs):
         message = "StartupPolicy and DependsOn APIs are mutually exclusive"
         yield rules.schema_rule_fault("spec", "object", message, "use dependsOn, and remove startupPolicy")
-    seen: dict[str, None] = {}
+    seen_names: dict[str, None] = {}
     for i, replicated in enumerate(jobs):
         path, depends_on = f"{PATH}[{i}]", replicated.get("dependsOn")
         if i == 0 and depends_on is not None:
             message = "DependsOn can't be set for the first ReplicatedJob"
             remedy = "remove dependsOn, or move the replicatedJob that it depends on to the front"
             yield rules.forbidden(f"{path}.dependsOn", message, remedy)
-        if replicated["name"] in seen:
+        if replicated["name"] in seen_names:
             yield rules.duplicate(f"{path}.name", replicated["name"], "give each replicatedJob a unique name")
         for j, dependency in enumerate(depends_on or () if i else ()):
-            if dependency["name"] not in seen:
+            if dependency["name"] not in seen_names:
                 message = f"replicatedJob: {replicated['name']} cannot depend on replicatedJob: {dependency['name']}"
                 remedy = f"use the name of a replicatedJob that precedes {replicated['name']} in the list"
                 yield rules.invalid(f"{path}.dependsOn[{j}].name", dependency["name"], message, remedy)
-        seen[replicated["name"]] = None
+        seen_names[replicated["name"]] = None
 
 
 def _replicated_job_faults(job: Obj, jobset_name: str, path: str) -> Iterator[FieldError]:
@@ -305,21 +309,21 @@ def _replicated_job_faults(job: Obj, jobset_name: str, path: str) -> Iterator[Fi
     yield from _label_faults(group, too_long, f"{path}.groupName", "shorten the name of the group")
     longest_job_name = f"{jobset_name}-{job['name']}-{max(replicas - 1, 0)}"
     too_long = "JobSet name is too long, job names generated for this JobSet will exceed 63 characters"
-    name_faults = list(_label_faults(longest_job_name, too_long, f"{path}.name", _SHORTEN))
+    name_faults = list(_label_faults(longest_job_name, too_long, f"{path}.name", _SHORTEN_REMEDY))
     completions = spec.get("completions")
     if not name_faults and spec.get("completionMode") == "Indexed" and completions is not None:
         too_long = "JobSet name is too long, pod names generated for this JobSet will exceed 63 characters"
         pod = f"{longest_job_name}-{max(completions - 1, 0)}{_POD_SUFFIX}"
-        name_faults.extend(_label_faults(pod, too_long, f"{path}.name", _SHORTEN))
+        name_faults.extend(_label_faults(pod, too_long, f"{path}.name", _SHORTEN_REMEDY))
     yield from name_faults
 
 
 def _template_faults(template: Obj, path: str) -> Iterator[FieldError]:
-    """Validate the labels and annotations of a replicated Job's template."""
-    meta = template.get("metadata") or {}
-    yield from rules.label_faults(meta.get("labels"), f"{path}.labels")
-    yield from rules.annotation_faults(meta.get("annotations"), f"{path}.annotations")
-    yield from _exclusive_faults({"metadata": meta}, path)
+    """Validate the labels and annotations in the Job template of a replicated Job."""
+    metadata = template.get("metadata") or {}
+    yield from rules.label_faults(metadata.get("labels"), f"{path}.labels")
+    yield from rules.annotation_faults(metadata.get("annotations"), f"{path}.annotations")
+    yield from _exclusive_faults({"metadata": metadata}, path)
 
 
 def _exclusive_faults(obj: Obj, path: str) -> Iterator[FieldError]:
@@ -340,7 +344,7 @@ def _pod_set_faults(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError]:
 
 
 def _label_faults(name: str, too_long: str, path: str, remedy: str) -> Iterator[FieldError]:
-    """Report a name that is not a DNS label; if it is too long, with the message `too_long`."""
+    """Report a name that is not a DNS label; `too_long` is the message for a name that is too long."""
     for message in rules.dns1035_label_errors(name):
         yield rules.invalid(path, name, too_long if "must be no more than 63" in message else message, remedy)
 
@@ -361,7 +365,7 @@ def _topology_faults(spec: Obj) -> Iterator[FieldError]:
 
 
 def _comparable_jobs(spec: Obj, *, may_move: bool) -> list[Obj]:
-    """Return the replicated Jobs of a JobSet; if `may_move`, without scheduling directives, which may then change."""
+    """Return the replicated Jobs of a JobSet; without scheduling directives if these may change (`may_move`)."""
     jobs: list[Obj] = spec.get("replicatedJobs") or []
     return [_without_scheduling(each) for each in jobs] if may_move else jobs
 
@@ -371,7 +375,7 @@ def _without_scheduling(job: Obj) -> Obj:
     template = job["template"]
     job_spec = template.get("spec") or {}
     pod = job_spec.get("template") or {}
-    meta = {k: v for k, v in (pod.get("metadata") or {}).items() if k not in {"labels", "annotations"}}
+    metadata = {k: v for k, v in (pod.get("metadata") or {}).items() if k not in {"labels", "annotations"}}
     scheduling_fields = {"nodeSelector", "tolerations", "schedulingGates"}
     spec = {k: v for k, v in (pod.get("spec") or {}).items() if k not in scheduling_fields}
-    return {**job, "template": {**template, "spec": {**job_spec, "template": {"metadata": meta, "spec": spec}}}}
+    return {**job, "template": {**template, "spec": {**job_spec, "template": {"metadata": metadata, "spec": spec}}}}

@@ -33,23 +33,23 @@ _TOKEN_SECONDS_MAX: Final = 2**32
 
 def volume_faults(volumes: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report volumes of a pod with an invalid or duplicate name, or without exactly one valid source."""
-    seen: dict[str, None] = {}
+    seen_names: dict[str, None] = {}
     for i, volume in enumerate(volumes):
         item_path, name = f"{path}[{i}]", volume.get("name") or ""
         if not name:
             yield rules.required(f"{item_path}.name", "", "set the name of the volume")
         for message in rules.dns_label_errors(name) if name else ():
             yield rules.invalid(f"{item_path}.name", name, message, "use lowercase letters, digits and '-'")
-        if name in seen:
+        if name in seen_names:
             yield rules.duplicate(f"{item_path}.name", name, "give each volume a unique name")
-        seen[name] = None
-        sources = [field for field, source in volume.items() if field != "name" and source is not None]
-        if not sources:
+        seen_names[name] = None
+        source_fields = [field for field, source in volume.items() if field != "name" and source is not None]
+        if not source_fields:
             yield rules.required(item_path, "must specify a volume type", "add a source, such as emptyDir: {}")
-        for field in sources[1:]:
+        for field in source_fields[1:]:
             message = "may not specify more than 1 volume type"
-            yield rules.forbidden(f"{item_path}.{field}", message, f"keep only one of {', '.join(sources)}")
-        for field in sources[:1]:
+            yield rules.forbidden(f"{item_path}.{field}", message, f"keep only one of {', '.join(source_fields)}")
+        for field in source_fields[:1]:
             yield from _source_faults(field, volume[field], f"{item_path}.{field}")
 
 
@@ -104,7 +104,7 @@ def _file_faults(item: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 
 def _projection_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report sources of a projected volume with several types, with invalid files, or with conflicting file paths."""
-    files: set[str] = set()
+    file_paths: set[str] = set()
     for i, source in enumerate(sources):
         item_path = f"{path}.sources[{i}]"
         source_types = [field for field, projection in source.items() if projection is not None]
@@ -119,22 +119,22 @@ def _projection_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Itera
                 if field != "downwardAPI" and not item.get("key"):
                     yield rules.required(f"{file_path}.key", "", "give a key of the Secret or ConfigMap")
                 yield from _file_faults(item, file_path)
-                if (file := item.get("path") or "") and file in files:
+                if (file := item.get("path") or "") and file in file_paths:
                     remedy = f"give the files different paths: {file} occurs twice"
                     yield rules.invalid(path, projection.get("name") or file, "conflicting duplicate paths", remedy)
-                files.add(file)
+                file_paths.add(file)
         if (token := source.get("serviceAccountToken")) is not None:
             yield from _token_faults(token, path, f"{item_path}.serviceAccountToken")
 
 
 def _token_faults(token: Mapping[str, Any], path: str, item_path: str) -> Iterator[FieldError]:
-    seconds = token.get("expirationSeconds")
-    if seconds is not None and seconds < _TOKEN_SECONDS_MIN:
+    expiration_seconds = token.get("expirationSeconds")
+    if expiration_seconds is not None and expiration_seconds < _TOKEN_SECONDS_MIN:
         message = "may not specify a duration less than 10 minutes"
-        yield rules.invalid(f"{item_path}.expirationSeconds", seconds, message, "give 600 or more seconds")
-    if seconds is not None and seconds > _TOKEN_SECONDS_MAX:
+        yield rules.invalid(f"{item_path}.expirationSeconds", expiration_seconds, message, "give 600 or more seconds")
+    if expiration_seconds is not None and expiration_seconds > _TOKEN_SECONDS_MAX:
         message = "may not specify a duration larger than 2^32 seconds"
-        yield rules.invalid(f"{item_path}.expirationSeconds", seconds, message, "reduce expirationSeconds")
+        yield rules.invalid(f"{item_path}.expirationSeconds", expiration_seconds, message, "reduce expirationSeconds")
     if not token.get("path"):
         yield rules.required(f"{path}.path", "", _PATH_REMEDY)
     yield from rules.file_faults(token.get("path") or "", f"{path}.path")
@@ -263,40 +263,40 @@ def _pod_label_key_faults(obj: Mapping[str, Any], field: str, path: str) -> Iter
 
 
 def spread_faults(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Report topology spread constraints that are invalid or duplicate."""
-    seen: dict[tuple[str, str], None] = {}
+    """Report a pod's topology spread constraints that are invalid or duplicate."""
+    seen_constraints: dict[tuple[str, str], None] = {}
     for i, constraint in enumerate(constraints):
-        item_path, action = f"{path}[{i}]", constraint.get("whenUnsatisfiable") or ""
+        item_path, unsatisfiable_action = f"{path}[{i}]", constraint.get("whenUnsatisfiable") or ""
         key, skew = constraint.get("topologyKey") or "", constraint.get("maxSkew", 0)
         if skew <= 0:
             yield rules.invalid(f"{item_path}.maxSkew", skew, "must be greater than zero", "give 1 or more")
         if not key:
             remedy = "use the key of a node label, such as kubernetes.io/hostname"
             yield rules.required(f"{item_path}.topologyKey", "can not be empty", remedy)
-        if action not in _WHEN_UNSATISFIABLE:
-            yield rules.unsupported(f"{item_path}.whenUnsatisfiable", action, _WHEN_UNSATISFIABLE)
-        if (key, action) in seen:
+        if unsatisfiable_action not in _WHEN_UNSATISFIABLE:
+            yield rules.unsupported(f"{item_path}.whenUnsatisfiable", unsatisfiable_action, _WHEN_UNSATISFIABLE)
+        if (key, unsatisfiable_action) in seen_constraints:
             yield rules.duplicate(
-                f"{item_path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {action}}}", "remove one"
+                f"{item_path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {unsatisfiable_action}}}", "remove one"
             )
-        seen[key, action] = None
+        seen_constraints[key, unsatisfiable_action] = None
         yield from rules.selector_faults(constraint.get("labelSelector"), f"{item_path}.labelSelector")
         yield from _pod_label_key_faults(constraint, "matchLabelKeys", item_path)
-        yield from _domain_faults(constraint, action, item_path)
+        yield from _domain_faults(constraint, unsatisfiable_action, item_path)
 
 
-def _domain_faults(constraint: Mapping[str, Any], action: str, path: str) -> Iterator[FieldError]:
-    """Report a minDomains that is not positive or lacks DoNotSchedule, and unknown node policies."""
+def _domain_faults(constraint: Mapping[str, Any], unsatisfiable_action: str, path: str) -> Iterator[FieldError]:
+    """Report a topology spread constraint's invalid minDomains, or one without DoNotSchedule, and bad node policies."""
     min_domains = constraint.get("minDomains")
     if min_domains is not None and min_domains <= 0:
         yield rules.invalid(f"{path}.minDomains", min_domains, "must be greater than zero", "give 1 or more")
-    if min_domains is not None and action != _WHEN_UNSATISFIABLE[0]:
-        message = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}"
+    if min_domains is not None and unsatisfiable_action != _WHEN_UNSATISFIABLE[0]:
+        message = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {unsatisfiable_action}"
         yield rules.invalid(f"{path}.minDomains", min_domains, message, "remove minDomains, or use DoNotSchedule")
     for field in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
-        policy = constraint.get(field)
-        if policy is not None and policy not in _NODE_POLICIES:
-            yield rules.unsupported(f"{path}.{field}", policy, _NODE_POLICIES)
+        node_policy = constraint.get(field)
+        if node_policy is not None and node_policy not in _NODE_POLICIES:
+            yield rules.unsupported(f"{path}.{field}", node_policy, _NODE_POLICIES)
 
 
 # Rules of taints and tolerations.
@@ -304,26 +304,26 @@ def _domain_faults(constraint: Mapping[str, Any], action: str, path: str) -> Ite
 # Source: Kueue's ResourceFlavor webhook, the rules in its CRDs, and Kubernetes's validation of Pods and Nodes.
 
 
-EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-OPERATORS: Final = ("Equal", "Exists")
+_TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_TOLERATION_OPERATORS: Final = ("Equal", "Exists")
 
 
 def taint_faults(taints: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report taints with an invalid key, value or effect, and taints with the same key and effect."""
-    seen: dict[tuple[str, str], str] = {}
+    path_by_taint: dict[tuple[str, str], str] = {}
     for i, taint in enumerate(taints):
-        item_path, pair = f"{path}[{i}]", (taint["key"], taint["effect"])
+        item_path, key_and_effect = f"{path}[{i}]", (taint["key"], taint["effect"])
         yield from rules.label_key_faults(taint["key"], f"{item_path}.key")
         value = taint.get("value") or ""
         for error in rules.label_value_errors(value):
             yield rules.invalid(f"{item_path}.value", value, error, "use at most 63 letters, digits, '-', '_' and '.'")
-        if taint["effect"] not in EFFECTS:
-            yield rules.unsupported(f"{item_path}.effect", taint["effect"], EFFECTS)
-        if pair in seen:
+        if taint["effect"] not in _TAINT_EFFECTS:
+            yield rules.unsupported(f"{item_path}.effect", taint["effect"], _TAINT_EFFECTS)
+        if key_and_effect in path_by_taint:
             message = "taints must be unique by key and effect pair"
-            remedy = f"remove this taint: {seen[pair]} has the same key and effect"
+            remedy = f"remove this taint: {path_by_taint[key_and_effect]} has the same key and effect"
             yield FieldError(item_path, f"Duplicate value: {rules.format_json(taint)}: {message}", remedy)
-        seen.setdefault(pair, item_path)
+        path_by_taint.setdefault(key_and_effect, item_path)
 
 
 def toleration_faults(tolerations: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
@@ -335,8 +335,8 @@ def toleration_faults(tolerations: Sequence[Mapping[str, Any]], path: str) -> It
         elif operator != "Exists":
             message = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
             yield rules.invalid(f"{item_path}.operator", operator, message, "set a key, or set the operator to Exists")
-        if operator not in OPERATORS:
-            yield rules.unsupported(f"{item_path}.operator", operator, OPERATORS)
+        if operator not in _TOLERATION_OPERATORS:
+            yield rules.unsupported(f"{item_path}.operator", operator, _TOLERATION_OPERATORS)
         yield from _value_faults(toleration, operator, item_path)
         yield from _effect_faults(toleration, item_path)
 
@@ -354,8 +354,8 @@ def _value_faults(toleration: Mapping[str, Any], operator: str, path: str) -> It
 def _effect_faults(toleration: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a toleration with an unknown effect, or with tolerationSeconds but without the effect NoExecute."""
     effect = toleration.get("effect") or ""
-    if effect and effect not in EFFECTS:
-        yield rules.unsupported(f"{path}.effect", effect, EFFECTS)
+    if effect and effect not in _TAINT_EFFECTS:
+        yield rules.unsupported(f"{path}.effect", effect, _TAINT_EFFECTS)
     if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
         message = "effect must be 'NoExecute' when `tolerationSeconds` is set"
         yield rules.invalid(f"{path}.effect", effect, message, "use NoExecute, or remove tolerationSeconds")
@@ -410,27 +410,27 @@ def _spec_faults(spec: Mapping[str, Any], path: str, claims: Sequence[str]) -> I
 
 def _gate_faults(gates: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report scheduling gates that are not qualified names, and duplicate ones."""
-    seen: dict[str, None] = {}
+    seen_names: dict[str, None] = {}
     for i, gate in enumerate(gates):
         name = gate.get("name") or ""
         yield from rules.label_key_faults(name, f"{path}[{i}]")
-        if name in seen:
+        if name in seen_names:
             yield rules.duplicate(f"{path}[{i}]", name, "remove one of the two gates")
-        seen[name] = None
+        seen_names[name] = None
 
 
 def _scalar_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Validate the restart policy, the deadlines and the names in a pod's spec."""
-    policy = spec.get("restartPolicy")
-    if policy and policy not in _RESTART_POLICIES:
-        yield rules.unsupported(f"{path}.restartPolicy", policy, _RESTART_POLICIES)
+    restart_policy = spec.get("restartPolicy")
+    if restart_policy and restart_policy not in _RESTART_POLICIES:
+        yield rules.unsupported(f"{path}.restartPolicy", restart_policy, _RESTART_POLICIES)
     deadline = spec.get("activeDeadlineSeconds")
     if deadline is not None and not 1 <= deadline <= 2**31 - 1:
         message = "must be between 1 and 2147483647, inclusive"
         yield rules.invalid(f"{path}.activeDeadlineSeconds", deadline, message, "give 1 or more seconds")
     grace = spec.get("terminationGracePeriodSeconds")
     if grace is not None and grace < 0:
-        yield rules.invalid(f"{path}.terminationGracePeriodSeconds", grace, rules.NEGATIVE, "give 0 or more")
+        yield rules.invalid(f"{path}.terminationGracePeriodSeconds", grace, rules.NEGATIVE_MESSAGE, "give 0 or more")
     for field, rule in (
         ("hostname", rules.dns_label_errors),
         ("subdomain", rules.dns_label_errors),
@@ -458,7 +458,7 @@ _IMMUTABLE_MESSAGE: Final = (
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
-_REMEDY: Final = "delete the Pod and recreate it"
+_RECREATE_REMEDY: Final = "delete the Pod and recreate it"
 #: Fields whose changes have separate rules.
 _SEPARATE_FIELDS: Final = ("containers", "initContainers", "activeDeadlineSeconds", "tolerations", "schedulingGates")
 
@@ -469,13 +469,13 @@ def pod_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterato
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     for field in ("containers", "initContainers"):
         if len(spec.get(field) or ()) != len(old_spec.get(field) or ()):
-            yield rules.forbidden(f"spec.{field}", "pod updates may not add or remove containers", _REMEDY)
+            yield rules.forbidden(f"spec.{field}", "pod updates may not add or remove containers", _RECREATE_REMEDY)
             return
     yield from _deadline_faults(spec.get("activeDeadlineSeconds"), old_spec.get("activeDeadlineSeconds"))
     yield from _toleration_faults(spec.get("tolerations") or (), old_spec.get("tolerations") or ())
     yield from _gate_update_faults(spec.get("schedulingGates") or (), old_spec.get("schedulingGates") or ())
     if not _POD_EQUALITY.is_same("PodSpec", _immutable_fields(spec, old_spec), _immutable_fields(old_spec, old_spec)):
-        yield rules.forbidden("spec", _IMMUTABLE_MESSAGE, _REMEDY)
+        yield rules.forbidden("spec", _IMMUTABLE_MESSAGE, _RECREATE_REMEDY)
 
 
 def _deadline_faults(new: int | None, old: int | None) -> Iterator[FieldError]:
@@ -514,7 +514,7 @@ def _without_seconds(toleration: Spec) -> Spec:
 
 
 def _gate_update_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[FieldError]:
-    """Report scheduling gates that an update adds; it may only remove them."""
+    """Report scheduling gates that an update adds to a Pod: an update may only remove gates."""
     for i, gate in enumerate(new):
         if gate not in old:
             message = f"only deletion is allowed, but found new scheduling gate '{gate.get('name', '')}'"
@@ -522,12 +522,12 @@ def _gate_update_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[Fi
 
 
 def _immutable_fields(spec: Spec, old: Spec) -> Spec:
-    """Return the immutable fields of a Pod's spec; nodeSelector and affinity may change while the Pod is gated."""
+    """Return the immutable fields of a Pod's spec; of a gated Pod, without nodeSelector and affinity."""
     mutable = _SEPARATE_FIELDS if not old.get("schedulingGates") else (*_SEPARATE_FIELDS, "nodeSelector", "affinity")
     spec = fill_defaults("PodSpec", spec)
-    immutable = {field: value for field, value in spec.items() if field not in mutable}
+    immutable_fields = {field: value for field, value in spec.items() if field not in mutable}
     for field in ("containers", "initContainers"):
-        immutable[field] = [{k: v for k, v in c.items() if k != "image"} for c in spec.get(field) or ()]
+        immutable_fields[field] = [{k: v for k, v in c.items() if k != "image"} for c in spec.get(field) or ()]
     if (old.get("terminationGracePeriodSeconds") or 0) < 0 and spec.get("terminationGracePeriodSeconds") == 1:
-        immutable["terminationGracePeriodSeconds"] = old["terminationGracePeriodSeconds"]
-    return immutable
+        immutable_fields["terminationGracePeriodSeconds"] = old["terminationGracePeriodSeconds"]
+    return immutable_fields

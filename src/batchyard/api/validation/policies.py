@@ -12,9 +12,9 @@ from batchyard.api.validation.rules import is_extended, resource_name_faults
 # Rules of LimitRanges and ResourceQuotas. Source: Kubernetes's pkg/apis/core/validation.
 
 
-_CLAIM: Final = "PersistentVolumeClaim"
-_TYPES: Final = ("Container", "Pod", _CLAIM)
-_FIELDS: Final = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
+_CLAIM_TYPE: Final = "PersistentVolumeClaim"
+_LIMIT_TYPES: Final = ("Container", "Pod", _CLAIM_TYPE)
+_LIMIT_FIELDS: Final = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
 #: Pairs of fields, the first of which must not exceed the second; the reported field; the names in the message.
 _ORDERED_FIELDS: Final = (
     ("min", "max", "min", "min value", "max value"),
@@ -31,47 +31,47 @@ _SHOWN_FIELDS: Final = {("min", "default"): "min", ("default", "max"): "max"}
 def limit_range_faults(limit_range: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a LimitRange."""
     yield from rules.metadata_faults(limit_range)
-    seen: dict[str, None] = {}
+    seen_types: dict[str, None] = {}
     for i, limit in enumerate((limit_range.get("spec") or {}).get("limits") or ()):
         path, kind = f"spec.limits[{i}]", limit["type"]
         yield from _type_faults(kind, f"{path}.type")
-        if kind in seen:
+        if kind in seen_types:
             yield rules.duplicate(f"{path}.type", kind, "merge the two limits")
-        seen[kind] = None
+        seen_types[kind] = None
         yield from _field_faults(limit, path)
-        resource_names = {name: None for field in _FIELDS for name in limit.get(field) or ()}
+        resource_names = {name: None for field in _LIMIT_FIELDS for name in limit.get(field) or ()}
         for name in sorted(resource_names):
             yield from _amount_faults(limit, name, path)
 
 
 def _type_faults(kind: str, path: str) -> Iterator[FieldError]:
-    remedy, name_errors = f"use one of {', '.join(_TYPES)}", rules.qualified_name_errors(kind)
+    remedy, name_errors = f"use one of {', '.join(_LIMIT_TYPES)}", rules.qualified_name_errors(kind)
     for message in name_errors:
         yield rules.invalid(path, kind, message, remedy)
-    if not name_errors and "/" not in kind and kind not in _TYPES:
+    if not name_errors and "/" not in kind and kind not in _LIMIT_TYPES:
         yield rules.invalid(path, kind, "must be a standard limit type or fully qualified", remedy)
 
 
 def _field_faults(limit: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     kind = limit["type"]
-    for field in _FIELDS:
+    for field in _LIMIT_FIELDS:
         if kind == "Pod" and field.startswith("default"):
             if limit.get(field):
                 message = "may not be specified when `type` is 'Pod'"
                 yield rules.forbidden(f"{path}.{field}", message, "use a limit of type Container")
-        elif kind in _TYPES[:2]:
+        elif kind in _LIMIT_TYPES[:2]:
             for name in limit.get(field) or ():
                 yield from resource_name_faults(name, f"{path}.{field}[{name}]")
-    if kind == _CLAIM and not any("storage" in (limit.get(field) or ()) for field in ("min", "max")):
+    if kind == _CLAIM_TYPE and not any("storage" in (limit.get(field) or ()) for field in ("min", "max")):
         message = "either minimum or maximum storage value is required, but neither was provided"
         yield rules.required(f"{path}.limits", message, "set min.storage or max.storage")
 
 
 def _amount_faults(limit: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
-    """Report minimum, maximum and default amounts of a resource that contradict each other."""
-    amounts = {field: limit[field][name] for field in _FIELDS if name in (limit.get(field) or ())}
+    """Report a LimitRange's minimum, maximum and default amounts of a resource that contradict each other."""
+    amounts = {field: limit[field][name] for field in _LIMIT_FIELDS if name in (limit.get(field) or ())}
     for smaller, larger, reported, smaller_name, larger_name in _ORDERED_FIELDS:
-        if smaller in amounts and larger in amounts and rules.exceeds(amounts[smaller], amounts[larger]):
+        if smaller in amounts and larger in amounts and rules.exceeds_limit(amounts[smaller], amounts[larger]):
             minimum, maximum = rules.canonical_or_text(amounts[smaller]), rules.canonical_or_text(amounts[larger])
             value = rules.canonical_or_text(amounts[_SHOWN_FIELDS.get((smaller, larger), reported)])
             message = f"{smaller_name} {minimum} is greater than {larger_name} {maximum}"
@@ -112,11 +112,11 @@ _STORAGE: Final = ("ephemeral-storage", "requests.ephemeral-storage", "limits.ep
 _STANDARD_RESOURCES: Final = frozenset({*_COMPUTE_RESOURCES, *_STORAGE, *_INTEGER_RESOURCES})
 _HUGE_PAGES: Final = ("hugepages-", "requests.hugepages-")
 _BEST_EFFORT: Final = "BestEffort"
-_PRIORITY: Final = "PriorityClass"
+_PRIORITY_CLASS_SCOPE: Final = "PriorityClass"
 #: Scopes without values.
 _VALUELESS_SCOPES: Final = ("Terminating", "NotTerminating", _BEST_EFFORT, "NotBestEffort", "CrossNamespacePodAffinity")
-_SCOPES: Final = (*_VALUELESS_SCOPES, _PRIORITY)
-_CONFLICTS: Final = ((_BEST_EFFORT, "NotBestEffort"), ("Terminating", "NotTerminating"))
+_SCOPES: Final = (*_VALUELESS_SCOPES, _PRIORITY_CLASS_SCOPE)
+_CONFLICTING_SCOPES: Final = ((_BEST_EFFORT, "NotBestEffort"), ("Terminating", "NotTerminating"))
 _MUST_EXIST: Final = (
     "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, "
     "ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"
@@ -128,16 +128,16 @@ def resource_quota_faults(quota: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ResourceQuota."""
     yield from rules.metadata_faults(quota)
     spec = quota.get("spec") or {}
-    hard = spec.get("hard") or {}
-    for name, value in hard.items():
+    hard_limits = spec.get("hard") or {}
+    for name, value in hard_limits.items():
         path = f"spec.hard[{name}]"
         yield from _name_faults(name, path)
         yield from rules.amount_faults(value, path)
         if name in _INTEGER_RESOURCES and (rules.parse_nano(value) or 0) % 10**9:
             yield rules.invalid(path, rules.canonical_or_text(value), "must be an integer", "use an integer")
-    standard = [name for name in sorted(hard) if _is_standard(name)]
-    yield from _scopes_faults(spec.get("scopes") or (), standard)
-    yield from _selector_faults(spec.get("scopeSelector"), standard)
+    standard_names = [name for name in sorted(hard_limits) if _is_standard(name)]
+    yield from _scopes_faults(spec.get("scopes") or (), standard_names)
+    yield from _selector_faults(spec.get("scopeSelector"), standard_names)
 
 
 def resource_quota_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -216,7 +216,7 @@ def _operator_faults(expression: Mapping[str, Any], path: str) -> Iterator[Field
 
 
 def _conflict_faults(scopes: Sequence[str], shown_scopes: Sequence[str], path: str) -> Iterator[FieldError]:
-    for pair in _CONFLICTS:
+    for pair in _CONFLICTING_SCOPES:
         if all(scope in scopes for scope in pair):
             yield rules.invalid(path, list(shown_scopes), "conflicting scopes", f"remove {pair[0]} or {pair[1]}")
 
@@ -224,7 +224,7 @@ def _conflict_faults(scopes: Sequence[str], shown_scopes: Sequence[str], path: s
 # Rules of PodDisruptionBudgets. Source: Kubernetes's pkg/apis/policy/validation.
 
 
-_PERCENT: Final = re.compile(r"([0-9]+)%", re.ASCII)
+_PERCENT_PATTERN: Final = re.compile(r"([0-9]+)%", re.ASCII)
 _PERCENT_MESSAGE: Final = (
     "a valid percent string must be a numeric string followed by an ending '%' "
     "(e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
@@ -250,12 +250,12 @@ def disruption_budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _pod_count_faults(value: Any, path: str) -> Iterator[FieldError]:
-    """Report a number of pods that is negative, and a percentage that is malformed or above 100%."""
+    """Report a PodDisruptionBudget's number of pods if negative, or percentage if malformed or above 100%."""
     if isinstance(value, int):
         if value < 0:
-            yield rules.invalid(path, value, rules.NEGATIVE, _PERCENT_REMEDY)
+            yield rules.invalid(path, value, rules.NEGATIVE_MESSAGE, _PERCENT_REMEDY)
         return
-    percentage = _PERCENT.fullmatch(value)
+    percentage = _PERCENT_PATTERN.fullmatch(value)
     if percentage is None:
         yield rules.invalid(path, value, _PERCENT_MESSAGE, _PERCENT_REMEDY)
     elif int(percentage[1]) > 100:
@@ -265,7 +265,7 @@ def _pod_count_faults(value: Any, path: str) -> Iterator[FieldError]:
 # Rules of roles and their bindings. Source: Kubernetes's pkg/apis/rbac/validation.
 
 
-GROUP: Final = "rbac.authorization.k8s.io"
+_RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 _SUBJECT_KINDS: Final = ("ServiceAccount", "User", "Group")
 
 
@@ -290,8 +290,8 @@ def binding_faults(binding: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from rules.metadata_faults(binding)
     is_namespaced, role = binding["kind"] == "RoleBinding", binding["roleRef"]
     kinds = ("Role", "ClusterRole") if is_namespaced else ("ClusterRole",)
-    if role["apiGroup"] != GROUP:
-        yield rules.unsupported("roleRef.apiGroup", role["apiGroup"], (GROUP,))
+    if role["apiGroup"] != _RBAC_GROUP:
+        yield rules.unsupported("roleRef.apiGroup", role["apiGroup"], (_RBAC_GROUP,))
     if role["kind"] not in kinds:
         yield rules.unsupported("roleRef.kind", role["kind"], kinds)
     if not role["name"]:
@@ -333,15 +333,15 @@ def _rule_faults(rule: Mapping[str, Any], path: str, *, is_namespaced: bool) -> 
 
 
 def _subject_faults(subject: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
-    """Report a subject that is not a valid ServiceAccount with its namespace, User or Group."""
+    """Report a role binding's subject that is not a valid User or Group, or a ServiceAccount with its namespace."""
     kind, name, group = subject["kind"], subject["name"], subject.get("apiGroup", "")
     if not name:
         yield rules.required(f"{path}.name", "", f"give the name of the {kind}")
     if kind not in _SUBJECT_KINDS:
         yield rules.unsupported(f"{path}.kind", kind, _SUBJECT_KINDS)
     elif kind != "ServiceAccount":
-        if group != GROUP:
-            yield rules.unsupported(f"{path}.apiGroup", group, (GROUP,))
+        if group != _RBAC_GROUP:
+            yield rules.unsupported(f"{path}.apiGroup", group, (_RBAC_GROUP,))
     else:
         for message in rules.dns_subdomain_errors(name) if name else ():
             yield rules.invalid(f"{path}.name", name, message, "use the name of a ServiceAccount")

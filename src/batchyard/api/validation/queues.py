@@ -14,11 +14,11 @@ from batchyard.api.schema.violations import find_nearest_name
 from batchyard.api.validation import pods, rules
 from batchyard.api.well_known import FINAL_SHARE, GATES, INITIAL_SHARE
 
-Groups = Sequence[Mapping[str, Any]]
-PATH: Final = "spec.resourceGroups"
+ResourceGroups = Sequence[Mapping[str, Any]]
+_GROUPS_PATH: Final = "spec.resourceGroups"
 
 
-def group_faults(groups: Groups, *, kind: str, parent: str) -> Iterator[FieldError]:
+def group_faults(groups: ResourceGroups, *, kind: str, parent: str) -> Iterator[FieldError]:
     """Validate the resource groups of a ClusterQueue or Cohort (`kind`).
 
     `parent` is the name of the ClusterQueue's cohort or of the Cohort's parent, '' if it has none.
@@ -26,7 +26,7 @@ def group_faults(groups: Groups, *, kind: str, parent: str) -> Iterator[FieldErr
     resources: dict[str, str] = {}
     flavors: dict[str, str] = {}
     for i, group in enumerate(groups):
-        path = f"{PATH}[{i}]"
+        path = f"{_GROUPS_PATH}[{i}]"
         yield from _covered_faults(group["coveredResources"], path, resources)
         if any(len(flavor["resources"]) != len(group["coveredResources"]) for flavor in group["flavors"]):
             message = "flavors must have the same number of resources as the coveredResources"
@@ -41,7 +41,7 @@ def group_faults(groups: Groups, *, kind: str, parent: str) -> Iterator[FieldErr
 
 
 def _covered_faults(resources: Sequence[str], path: str, paths: dict[str, str]) -> Iterator[FieldError]:
-    """Report covered resources of a group that are not valid resource names, or are already in another group."""
+    """Report a resource group's covered resources that are no valid resource names, or are in another group too."""
     for j, resource in enumerate(resources):
         item_path = f"{path}.coveredResources[{j}]"
         yield from rules.label_key_faults(resource, item_path)
@@ -49,7 +49,7 @@ def _covered_faults(resources: Sequence[str], path: str, paths: dict[str, str]) 
 
 
 def _duplicate_name_faults(path: str, name: str, paths: dict[str, str], rule: str) -> Iterator[FieldError]:
-    """Report a name that is in `paths` already; otherwise add it to `paths` with its path."""
+    """Report a flavor or resource name that was used before (`paths`: paths by name); else add it to `paths`."""
     if name in paths:
         yield rules.duplicate(path, name, f"remove this one: {rule}, and {name} is already at {paths[name]}")
     else:
@@ -74,37 +74,41 @@ def _flavor_faults(flavor: Obj, resources: Sequence[str], path: str, *, kind: st
 
 def _limit_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
     """Report borrowing and lending limits of a ClusterQueue without a cohort, or a Cohort without a parent."""
-    absent, remedy = {
+    absent_owner, remedy = {
         "ClusterQueue": ("cohort", "remove the limit, or set spec.cohortName"),
         "Cohort": ("parent", "remove the limit, or set spec.parentName"),
     }[kind]
     for field in ("borrowingLimit", "lendingLimit"):
         if (value := quota.get(field)) is not None:
-            message = f"must be nil when {absent} is empty"
+            message = f"must be nil when {absent_owner} is empty"
             yield rules.invalid(f"{path}.{field}", rules.canonical_or_text(value), message, remedy)
 
 
 def _lending_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
     """Report a lending limit of a ClusterQueue above its nominal quota; a Cohort also lends the quota of members."""
-    limit, nominal = quota.get("lendingLimit"), quota.get("nominalQuota", 0)
-    if kind == "ClusterQueue" and limit is not None and rules.exceeds(limit, nominal):
+    limit, nominal_quota = quota.get("lendingLimit"), quota.get("nominalQuota", 0)
+    if kind == "ClusterQueue" and limit is not None and rules.exceeds_limit(limit, nominal_quota):
         message = "must be less than or equal to the nominalQuota"
-        remedy = f"use at most {rules.canonical_or_text(nominal)}"
+        remedy = f"use at most {rules.canonical_or_text(nominal_quota)}"
         yield rules.invalid(f"{path}.lendingLimit", rules.canonical_or_text(limit), message, remedy)
 
 
-def total_faults(groups: Groups) -> Iterator[FieldError]:
-    """Report over 256 flavors or resources in a ClusterQueue, and over 512 flavor-resource pairs in a group."""
+def total_faults(groups: ResourceGroups) -> Iterator[FieldError]:
+    """Report over 256 flavors or resources in a ClusterQueue, and over 512 flavor-resource pairs in one group."""
     for subject, field in (("flavors", "flavors"), ("covered resources", "coveredResources")):
         total = sum(len(group[field]) for group in groups)
         if total > 256:
             message = f"total number of {subject} across all resourceGroups must be ≤ 256, got {total}"
-            yield rules.invalid(PATH, total, message, f"distribute the {subject} over ClusterQueues of one cohort")
+            yield rules.invalid(
+                _GROUPS_PATH, total, message, f"distribute the {subject} over ClusterQueues of one cohort"
+            )
     for i, group in enumerate(groups):
-        pairs = sum(len(flavor["resources"]) for flavor in group["flavors"])
-        if pairs > 512:
-            message = f"number of flavor-resource combinations in a resourceGroup must be ≤ 512, got {pairs}"
-            yield rules.invalid(f"{PATH}[{i}]", pairs, message, "distribute the flavors over several ClusterQueues")
+        pair_count = sum(len(flavor["resources"]) for flavor in group["flavors"])
+        if pair_count > 512:
+            message = f"number of flavor-resource combinations in a resourceGroup must be ≤ 512, got {pair_count}"
+            yield rules.invalid(
+                f"{_GROUPS_PATH}[{i}]", pair_count, message, "distribute the flavors over several ClusterQueues"
+            )
 
 
 def fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[FieldError]:
@@ -123,15 +127,15 @@ def fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[Fiel
 # Source: Kueue's ClusterQueue webhook at its default feature gates, and the rules in its CRD.
 
 
-WEBHOOK: Final = "vclusterqueue.kb.io"
-_CHECKS: Final = "spec.admissionChecksStrategy.admissionChecks"
+_CLUSTER_QUEUE_WEBHOOK: Final = "vclusterqueue.kb.io"
+_ADMISSION_CHECKS_PATH: Final = "spec.admissionChecksStrategy.admissionChecks"
 
 
 def cluster_queue_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ClusterQueue."""
     yield from rules.metadata_faults(queue)
-    yield from rules.mark_webhook(WEBHOOK, _spec_faults(queue))
-    yield from rules.mark_webhook(WEBHOOK, _on_flavors_faults(queue.get("spec") or {}, {}))
+    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _spec_faults(queue))
+    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _on_flavors_faults(queue.get("spec") or {}, {}))
 
 
 def cluster_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -142,12 +146,12 @@ def cluster_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) 
     """
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     yield from rules.metadata_faults(new)
-    yield from rules.mark_webhook(WEBHOOK, _spec_faults(new))
+    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _spec_faults(new))
     old_on_flavors = _flavors_by_check(old_spec) if _flavors(spec).keys() == _flavors(old_spec).keys() else {}
-    yield from rules.mark_webhook(WEBHOOK, _on_flavors_faults(spec, old_on_flavors))
+    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _on_flavors_faults(spec, old_on_flavors))
     if spec.get("concurrentAdmissionPolicy") != old_spec.get("concurrentAdmissionPolicy"):
         policy_fault = rules.immutable("spec.concurrentAdmissionPolicy", spec.get("concurrentAdmissionPolicy"))
-        yield from rules.mark_webhook(WEBHOOK, [policy_fault])
+        yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, [policy_fault])
 
 
 def _spec_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -163,7 +167,7 @@ def _spec_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _flavors(spec: Mapping[str, Any]) -> dict[str, None]:
-    """Return the names of a ClusterQueue's flavors in order, as keys."""
+    """Return the names of a ClusterQueue's flavors, in the order of its resource groups."""
     return {flavor["name"]: None for group in spec.get("resourceGroups") or () for flavor in group["flavors"]}
 
 
@@ -173,7 +177,7 @@ def _admission_checks(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _flavors_by_check(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """Return the flavors (onFlavors) of each admission check of a ClusterQueue, by its name."""
+    """Return the flavors (onFlavors) to which each of a ClusterQueue's admission checks applies, by check name."""
     return {check["name"]: frozenset(check.get("onFlavors") or ()) for check in _admission_checks(spec)}
 
 
@@ -186,7 +190,7 @@ def _on_flavors_faults(spec: Mapping[str, Any], old_on_flavors: Mapping[str, fro
             continue
         for j, flavor in enumerate(on_flavors):
             if flavor not in flavors:
-                yield rules.unsupported(f"{_CHECKS}[{i}].onFlavors[{j}]", flavor, flavors)
+                yield rules.unsupported(f"{_ADMISSION_CHECKS_PATH}[{i}].onFlavors[{j}]", flavor, flavors)
 
 
 def _preemption_faults(preemption: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -237,7 +241,7 @@ def local_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) ->
     old_queue, new_queue = ((obj.get("spec") or {}).get("clusterQueue") for obj in (old, new))
     if old_queue is not None and new_queue is not None and old_queue != new_queue:
         remedy = f"keep the value {old_queue}, or delete the LocalQueue and recreate it"
-        yield rules.schema_rule_fault("spec.clusterQueue", "string", rules.IMMUTABLE, remedy)
+        yield rules.schema_rule_fault("spec.clusterQueue", "string", rules.IMMUTABLE_MESSAGE, remedy)
 
 
 # Rules of ResourceFlavors. Source: Kueue's ResourceFlavor webhook and the rules in its CRD.
@@ -283,7 +287,7 @@ def admission_check_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]
     old_name, new_name = ((obj.get("spec") or {}).get("controllerName") for obj in (old, new))
     if old_name is not None and new_name is not None and old_name != new_name:
         remedy = f"keep the value {old_name}, or create another AdmissionCheck"
-        yield rules.schema_rule_fault("spec.controllerName", "string", rules.IMMUTABLE, remedy)
+        yield rules.schema_rule_fault("spec.controllerName", "string", rules.IMMUTABLE_MESSAGE, remedy)
 
 
 # Rules of MultiKueueConfigs and MultiKueueClusters. Source: the rules in Kueue's CRDs.
@@ -292,16 +296,16 @@ def admission_check_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]
 def multikueue_config_faults(config: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a MultiKueueConfig."""
     yield from rules.metadata_faults(config)
-    clusters = (config.get("spec") or {}).get("clusters") or ()
-    if len(dict.fromkeys(clusters)) < len(clusters):
+    cluster_names = (config.get("spec") or {}).get("clusters") or ()
+    if len(dict.fromkeys(cluster_names)) < len(cluster_names):
         yield rules.schema_rule_fault("spec.clusters", "array", "must be unique", "list each cluster once")
 
 
 def multikueue_cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a MultiKueueCluster."""
     yield from rules.metadata_faults(cluster)
-    source = (cluster.get("spec") or {}).get("clusterSource") or {}
-    if (source.get("kubeConfig") is None) == (source.get("clusterProfileRef") is None):
+    cluster_source = (cluster.get("spec") or {}).get("clusterSource") or {}
+    if (cluster_source.get("kubeConfig") is None) == (cluster_source.get("clusterProfileRef") is None):
         message = "exactly one of the fields in [kubeConfig clusterProfileRef] must be set"
         remedy = "set exactly one of kubeConfig and clusterProfileRef"
         yield rules.schema_rule_fault("spec.clusterSource", "object", message, remedy)
@@ -323,10 +327,10 @@ def provisioning_request_update_faults(new: Mapping[str, Any], old: Mapping[str,
     """Validate an update of a ProvisioningRequest: its spec is immutable."""
     yield from provisioning_request_faults(new)
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
-    meaning = semantic_equality(scheme.PROVISIONING_REQUEST)
+    equality = semantic_equality(scheme.PROVISIONING_REQUEST)
     for field, schema_type in _IMMUTABLE_FIELDS.items():
         is_given = field in old_spec and field in spec
-        if is_given and not meaning.is_same_field("ProvisioningRequest.spec", field, spec, old_spec):
+        if is_given and not equality.is_same_field("ProvisioningRequest.spec", field, spec, old_spec):
             remedy = "keep the old value, or create another ProvisioningRequest"
             yield rules.schema_rule_fault(f"spec.{field}", schema_type, "Value is immutable", remedy)
 
@@ -336,7 +340,7 @@ def provisioning_request_update_faults(new: Mapping[str, Any], old: Mapping[str,
 # Source: pkg/config/validation.go of Kueue.
 
 
-_STRATEGIES: Final = ([FINAL_SHARE], [INITIAL_SHARE], [FINAL_SHARE, INITIAL_SHARE])
+_STRATEGY_LISTS: Final = ([FINAL_SHARE], [INITIAL_SHARE], [FINAL_SHARE, INITIAL_SHARE])
 
 
 def configuration_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -367,6 +371,6 @@ def _fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[Fie
     remedy = f"use [{FINAL_SHARE}, {INITIAL_SHARE}], for example"
     if not strategies:
         yield rules.required(path, "must be specified", remedy)
-    elif strategies not in _STRATEGIES:
-        names = ", ".join(f'"{",".join(each)}"' for each in _STRATEGIES)
+    elif strategies not in _STRATEGY_LISTS:
+        names = ", ".join(f'"{",".join(each)}"' for each in _STRATEGY_LISTS)
         yield FieldError(path, f"Unsupported value: {rules.format_json(strategies)}: supported values: {names}", remedy)

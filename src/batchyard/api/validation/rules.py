@@ -1,4 +1,4 @@
-"""Validation functions for all kinds: error constructors, quantities, names, paths, metadata, selectors, resources.
+"""Validation rules that many kinds share: error constructors, quantities, names, metadata, selectors, resources.
 
 Source: k8s.io/apimachinery/pkg/api/validation and pkg/apis/meta/v1/validation.
 """
@@ -22,8 +22,8 @@ from batchyard.base.memory import memoized_if_short
 
 #: How the messages of x-kubernetes-validations rules start: they show the type of the value.
 _TYPE_MESSAGE_STARTS: Final = ('Invalid value: "object": ', 'Invalid value: "array": ')
-NEGATIVE: Final = "must be greater than or equal to 0"
-IMMUTABLE: Final = "field is immutable"
+NEGATIVE_MESSAGE: Final = "must be greater than or equal to 0"
+IMMUTABLE_MESSAGE: Final = "field is immutable"
 _VALUE_LENGTH_MAX: Final = 200
 
 
@@ -34,53 +34,53 @@ def format_json(value: Any) -> str:
 
 
 def mark_webhook(webhook: str, faults: Iterable[FieldError]) -> Iterator[FieldError]:
-    """Mark errors as reported by a webhook, except those of x-kubernetes-validations rules (the server's)."""
+    """Yield the errors marked as reported by a webhook, except those of x-kubernetes-validations rules in the CRD."""
     for fault in faults:
         yield fault if fault.problem.startswith(_TYPE_MESSAGE_STARTS) else fault._replace(webhook=webhook)
 
 
 def invalid(path: str, value: Any, message: str, remedy: str) -> FieldError:
-    """Return the error for an invalid value of a field."""
+    """Return the FieldError for an invalid value, which the message contains."""
     return FieldError(path, f"Invalid value: {format_json(value)}: {message}", remedy)
 
 
 def invalid_without_value(path: str, message: str, remedy: str) -> FieldError:
-    """Return the error for an invalid value of a field, without the value in the message."""
+    """Return the FieldError for an invalid value, which the message does not contain."""
     return FieldError(path, f"Invalid value: {message}", remedy)
 
 
 def schema_rule_fault(path: str, schema_type: str, message: str, remedy: str) -> FieldError:
-    """Return the error for a violated x-kubernetes-validations rule, which shows the type instead of the value."""
+    """Return the FieldError for a violated x-kubernetes-validations rule; it shows the value's type, not the value."""
     return invalid(path, schema_type, message, remedy)
 
 
 def immutable(path: str, value: Any, remedy: str = "") -> FieldError:
-    """Return the error for the change of an immutable field."""
-    return invalid(path, value, IMMUTABLE, remedy or "keep the old value, or delete the object and recreate it")
+    """Return the FieldError for a change of an immutable field."""
+    return invalid(path, value, IMMUTABLE_MESSAGE, remedy or "keep the old value, or delete the object and recreate it")
 
 
 def required(path: str, message: str, remedy: str) -> FieldError:
-    """Return the error for a missing required field."""
+    """Return the FieldError for a missing required field."""
     return FieldError(path, f"Required value: {message}" if message else "Required value", remedy)
 
 
 def forbidden(path: str, message: str, remedy: str) -> FieldError:
-    """Return the error for a forbidden field or change."""
+    """Return the FieldError for a field or change that is forbidden."""
     return FieldError(path, f"Forbidden: {message}", remedy)
 
 
 def duplicate(path: str, value: Any, remedy: str) -> FieldError:
-    """Return the error for a value that must be unique and occurs twice."""
+    """Return the FieldError for a value that occurs twice but must be unique."""
     return FieldError(path, f"Duplicate value: {format_json(value)}", remedy)
 
 
 def not_found(path: str, value: Any, remedy: str) -> FieldError:
-    """Return the error for a reference to an object that does not exist."""
+    """Return the FieldError for a reference to an object that does not exist."""
     return FieldError(path, f"Not found: {format_json(value)}", remedy)
 
 
 def unsupported(path: str, value: Any, supported_values: Iterable[str], remedy: str = "") -> FieldError:
-    """Return the error for a value that is not one of the supported ones."""
+    """Return the FieldError for a value that is not one of the supported values."""
     shown_values = ", ".join(format_json(each) for each in supported_values)
     used_remedy = remedy or (
         f"use one of {shown_values}" if shown_values else "remove the field: no value is supported"
@@ -89,12 +89,12 @@ def unsupported(path: str, value: Any, supported_values: Iterable[str], remedy: 
 
 
 def too_long(path: str, bytes_max: int, remedy: str) -> FieldError:
-    """Return the error for a text with too many bytes."""
+    """Return the FieldError for a text of more than `bytes_max` bytes."""
     return FieldError(path, f"Too long: may not be more than {bytes_max} bytes", remedy)
 
 
 def too_many(path: str, count: int, count_max: int, remedy: str) -> FieldError:
-    """Return the error for a list with too many items."""
+    """Return the FieldError for a list with more than `count_max` items."""
     return FieldError(path, f"Too many: {count}: must have at most {count_max} items", remedy)
 
 
@@ -102,12 +102,12 @@ def too_many(path: str, count: int, count_max: int, remedy: str) -> FieldError:
 
 
 def parse_nano(value: str | int | float) -> int | None:
-    """Parse a quantity to billionths; None if it is malformed."""
-    return None if isinstance(value, str) and len(value) > meta.LENGTH_MAX else _nano(value)
+    """Parse a resource quantity to an integer in billionths; None if it is malformed."""
+    return None if isinstance(value, str) and len(value) > meta.QUANTITY_LENGTH_MAX else _parse_nano_cached(value)
 
 
 @lru_cache(maxsize=65536)
-def _nano(value: str | int | float) -> int | None:
+def _parse_nano_cached(value: str | int | float) -> int | None:
     try:
         return meta.parse_quantity(value)
     except ValueError:
@@ -115,23 +115,23 @@ def _nano(value: str | int | float) -> int | None:
 
 
 def amount_faults(value: Any, path: str) -> Iterator[FieldError]:
-    """Report a value that is not a quantity or is negative."""
+    """Report a value that is not a resource quantity, or is negative."""
     amount = parse_nano(value)
     if amount is None:
         message = "must be a quantity: a number with an optional suffix"
         yield invalid(path, value, message, "write it as 500m, 2, 1.5, 10Gi or 1e3")
     elif amount < 0:
-        yield invalid(path, meta.canonical_quantity(value), NEGATIVE, "give 0 or more")
+        yield invalid(path, meta.canonical_quantity(value), NEGATIVE_MESSAGE, "give 0 or more")
 
 
-def exceeds(value: Any, limit: Any) -> bool:
-    """Report whether a quantity exceeds a limit; False if one of them is malformed."""
+def exceeds_limit(value: Any, limit: Any) -> bool:
+    """Report whether a resource quantity exceeds a limit; False if one of them is malformed."""
     amount, limit_amount = parse_nano(value), parse_nano(limit)
     return amount is not None and limit_amount is not None and amount > limit_amount
 
 
 def canonical_or_text(value: Any) -> str:
-    """Format a quantity in Kubernetes's canonical form; a malformed one is returned as it is."""
+    """Return a resource quantity in Kubernetes's canonical form; a malformed one is returned as it is."""
     return str(value) if parse_nano(value) is None else meta.canonical_quantity(value)
 
 
@@ -148,13 +148,13 @@ PORT_LENGTH_MAX: Final = 15
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
-_UNDERSCORED: Final = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
-_SEARCH: Final = rf"{_UNDERSCORED}(\.{_UNDERSCORED})*"
-_DNS1035: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
-_QUALIFIED: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
-_LABEL_VALUE: Final = f"({_QUALIFIED})?"
+_UNDERSCORED_LABEL: Final = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+_SEARCH_DOMAIN: Final = rf"{_UNDERSCORED_LABEL}(\.{_UNDERSCORED_LABEL})*"
+_DNS1035_LABEL: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
+_QUALIFIED_NAME: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_LABEL_VALUE: Final = f"({_QUALIFIED_NAME})?"
 _CONFIG_KEY: Final = "[-._a-zA-Z0-9]+"
-_PATH: Final = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
+_DOMAIN_PATH_PATTERN: Final = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
 
 _LABEL_TEXT: Final = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
@@ -184,7 +184,7 @@ _CONFIG_KEY_TEXT: Final = "a valid config key must consist of alphanumeric chara
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """Report whether the whole text matches the pattern."""
+    """Report whether a regular expression matches the whole text."""
     return _compile_pattern(pattern).fullmatch(text) is not None
 
 
@@ -194,12 +194,12 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _check_length(text: str, length_max: int) -> Messages:
-    """Return the message if a text has too many bytes."""
+    """Return an error message if a text has more than `length_max` bytes."""
     return (f"must be no more than {length_max} characters",) if len(text.encode()) > length_max else ()
 
 
 def _check_pattern(text: str, pattern: str, rule_text: str, *examples: str) -> Messages:
-    """Return the message, with valid examples, if a text does not match the pattern."""
+    """Return an error message, with valid examples, if a text does not match a regular expression."""
     if _matches(pattern, text):
         return ()
     shown_examples = ",  or ".join(f"'{example}'" for example in examples)
@@ -222,7 +222,7 @@ def dns_subdomain_errors(text: str) -> Messages:
 
 def search_domain_errors(text: str) -> Messages:
     """Validate a DNS search domain: a subdomain whose labels may have underscores."""
-    return _check_length(text, SUBDOMAIN_LENGTH_MAX) + _check_pattern(text, _SEARCH, _SEARCH_TEXT, "example.com")
+    return _check_length(text, SUBDOMAIN_LENGTH_MAX) + _check_pattern(text, _SEARCH_DOMAIN, _SEARCH_TEXT, "example.com")
 
 
 def port_name_errors(text: str) -> Messages:
@@ -253,13 +253,17 @@ def is_word(text: str) -> bool:
 @memoized_if_short(maxsize=65536)
 def dns1035_label_errors(text: str) -> Messages:
     """Validate an RFC 1035 label, which starts with a letter: the name of a Service."""
-    return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
+    return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(
+        text, _DNS1035_LABEL, _DNS1035_TEXT, "my-name", "abc-123"
+    )
 
 
 @memoized_if_short(maxsize=65536)
 def gke_name_errors(text: str) -> Messages:
     """Validate an RFC 1035 label of at most 40 characters: the name of a GKE cluster or node pool."""
-    return _check_length(text, GKE_LENGTH_MAX) + _check_pattern(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
+    return _check_length(text, GKE_LENGTH_MAX) + _check_pattern(
+        text, _DNS1035_LABEL, _DNS1035_TEXT, "my-name", "abc-123"
+    )
 
 
 @memoized_if_short(maxsize=65536)
@@ -269,7 +273,7 @@ def qualified_name_errors(text: str) -> Messages:
     if "/" in prefix:
         rule_text = f"a qualified name {_QUALIFIED_TEXT}"
         example = " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
-        return tuple(message + example for message in _check_pattern("", _QUALIFIED, rule_text, *_NAME_EXAMPLES))
+        return tuple(message + example for message in _check_pattern("", _QUALIFIED_NAME, rule_text, *_NAME_EXAMPLES))
     messages: Messages = ()
     if slash and not prefix:
         messages = ("prefix part must be non-empty",)
@@ -278,7 +282,7 @@ def qualified_name_errors(text: str) -> Messages:
     if not name:
         return (*messages, "name part must be non-empty")
     messages += tuple(f"name part {message}" for message in _check_length(name, LABEL_LENGTH_MAX))
-    return messages + _check_pattern(name, _QUALIFIED, f"name part {_QUALIFIED_TEXT}", *_NAME_EXAMPLES)
+    return messages + _check_pattern(name, _QUALIFIED_NAME, f"name part {_QUALIFIED_TEXT}", *_NAME_EXAMPLES)
 
 
 @memoized_if_short(maxsize=65536)
@@ -289,7 +293,7 @@ def label_value_errors(text: str) -> Messages:
 
 
 def config_key_errors(text: str) -> Messages:
-    """Validate a key of a ConfigMap or Secret, which becomes a file name."""
+    """Validate a key of a ConfigMap or Secret, which becomes a file name in a volume."""
     messages = _check_length(text, SUBDOMAIN_LENGTH_MAX)
     messages += _check_pattern(text, _CONFIG_KEY, _CONFIG_KEY_TEXT, "key.name", "KEY_NAME", "key-name")
     if text in {".", ".."}:
@@ -309,11 +313,11 @@ def domain_path_errors(text: str) -> Messages:
     domain, slash, path = text.partition("/")
     if not slash or not domain or not path:
         return ('must be a domain-prefixed path (such as "acme.io/foo")',)
-    return dns_subdomain_errors(domain) + _check_pattern(path, _PATH, "Invalid path")
+    return dns_subdomain_errors(domain) + _check_pattern(path, _DOMAIN_PATH_PATTERN, "Invalid path")
 
 
 def path_segment_errors(text: str) -> Messages:
-    """Validate the name of a role or binding: any single path segment."""
+    """Validate the name of an RBAC role or binding, which must be a single URL path segment."""
     if text in {".", ".."}:
         return (f"may not be '{text}'",)
     return tuple(f"may not contain '{character}'" for character in "/%" if character in text)
@@ -328,14 +332,14 @@ _PATH_REMEDY: Final = "use a relative path without '..'"
 
 
 def local_path_faults(path: str, field_path: str) -> Iterator[FieldError]:
-    """Report a path that is not relative or contains '..' as a component or NUL."""
+    """Report a file path that is not relative, or contains NUL or a component '..'."""
     if path.startswith("/"):
         yield invalid(field_path, path, "must be a relative path", _PATH_REMEDY)
     yield from path_component_faults(path, field_path)
 
 
 def path_component_faults(path: str, field_path: str) -> Iterator[FieldError]:
-    """Report a path that contains '..' as a component, or NUL."""
+    """Report a file path that contains NUL or a component '..'."""
     if ".." in path.split("/"):
         yield invalid(field_path, path, "must not contain '..'", "use a path without '..'")
     if "\0" in path:
@@ -350,7 +354,7 @@ def file_faults(path: str, field_path: str) -> Iterator[FieldError]:
 
 
 def mode_faults(mode: int | None, field_path: str) -> Iterator[FieldError]:
-    """Report file permissions that are not a number from 0 to 0777 (octal)."""
+    """Report file permission bits that are not from 0 to 0777 (octal)."""
     if mode is not None and not 0 <= mode <= _MODE_MAX:
         yield invalid(field_path, mode, _MODE_MESSAGE, "use 420, which is octal 0644, or another number from 0 to 511")
 
@@ -371,7 +375,7 @@ ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
 #: Kubernetes's own kinds, whose finalizers have stricter rules than those of custom kinds.
 _KUBERNETES_KINDS: Final = frozenset(info.constant for info in scheme.KINDS if is_native(info))
 #: The kind Event: Events must not be owners of objects.
-_EVENT: Final = scheme.kind_info(scheme.EVENT)
+_EVENT_KIND: Final = scheme.kind_info(scheme.EVENT)
 #: The finalizers without a prefix.
 _STANDARD_FINALIZERS: Final = ("kubernetes", ORPHAN_FINALIZER, FOREGROUND_FINALIZER)
 _LABEL_REMEDY: Final = "use at most 63 letters, digits, '-', '_' and '.', and start and end with a letter or digit"
@@ -409,7 +413,7 @@ def _name_faults(metadata: Mapping[str, Any], name_rule: NameRule) -> Iterator[F
 
 
 def name_remedy(name: Any, name_rule: NameRule) -> str:
-    """Return the remedy for an invalid name: a valid name that is similar to it."""
+    """Return the remedy for an invalid object name: a similar valid name."""
     similar = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")[:GKE_LENGTH_MAX].rstrip("-")
     return f"use a name such as {format_json(similar if similar and not name_rule(similar) else 'my-name')}"
 
@@ -442,7 +446,7 @@ def annotation_faults(annotations: Mapping[str, str] | None, path: str) -> Itera
 
 
 def finalizer_faults(finalizers: Sequence[str], path: str, *, is_of_kubernetes: bool = True) -> Iterator[FieldError]:
-    """Report invalid finalizers, those without a prefix on Kubernetes's own kinds, and the conflicting pair of two."""
+    """Report invalid finalizers, unprefixed ones on Kubernetes's own kinds, and a pair that exclude each other."""
     for i, finalizer in enumerate(finalizers):
         for message in qualified_name_errors(finalizer):
             yield invalid(f"{path}[{i}]", finalizer, message, _KEY_REMEDY)
@@ -455,7 +459,7 @@ def finalizer_faults(finalizers: Sequence[str], path: str, *, is_of_kubernetes: 
 
 
 def _owner_faults(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
-    """Report incomplete owner references, Events as owners, and more than one controller."""
+    """Report owner references that are incomplete or name an Event, and more than one with `controller: true`."""
     for i, owner in enumerate(owners):
         for field in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(field):
@@ -465,8 +469,8 @@ def _owner_faults(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
         if api_version.endswith("/") or api_version.count("/") > 1:
             path = f"metadata.ownerReferences[{i}].apiVersion"
             yield invalid(path, api_version, "version must not be empty", "use an apiVersion such as batch/v1")
-        if owner.get("kind") == _EVENT.kind and api_version == _EVENT.api_version:
-            message = f"/{api_version}, Kind={_EVENT.kind} is disallowed from being an owner"
+        if owner.get("kind") == _EVENT_KIND.kind and api_version == _EVENT_KIND.api_version:
+            message = f"/{api_version}, Kind={_EVENT_KIND.kind} is disallowed from being an owner"
             yield invalid_without_value(f"metadata.ownerReferences[{i}]", message, "use the Event's object as owner")
     controllers = [owner.get("name", "") for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
@@ -582,7 +586,7 @@ def _limit_faults(name: str, value: Any, limits: Mapping[str, Any], path: str) -
             yield required(f"{path}.limits", message, f"set the limit of {name} to {canonical_or_text(value)}")
         return
     request_text, limit_text = canonical_or_text(value), canonical_or_text(limit)
-    if is_overcommitable and exceeds(value, limit):
+    if is_overcommitable and exceeds_limit(value, limit):
         message = f"must be less than or equal to {name} limit of {limit_text}"
         yield invalid(f"{path}.requests", request_text, message, f"request at most {limit_text}, or raise the limit")
     elif not is_overcommitable and parse_nano(value) != parse_nano(limit):

@@ -27,12 +27,12 @@ from batchyard.api.well_known import (
 
 
 Annotations = Mapping[str, str]
-_PREFIX: Final = "kueue.x-k8s.io/podset-"
+_ANNOTATION_PREFIX: Final = "kueue.x-k8s.io/podset-"
 
 
 @dataclass(frozen=True, slots=True)
 class PodSetTopology:
-    """The topology annotations of one pod set, their path for error messages, and the number of pods."""
+    """The topology annotations of one pod set, where they are (for error messages), and the pod count."""
 
     annotations: Annotations
     path: str
@@ -43,7 +43,7 @@ def topology_request_faults(
     annotations: Annotations, path: str, count: int, *, elastic: bool = False
 ) -> Iterator[FieldError]:
     """Validate the topology annotations of a pod template, from which `count` pods are created."""
-    if not any(name.startswith(_PREFIX) for name in annotations):
+    if not any(name.startswith(_ANNOTATION_PREFIX) for name in annotations):
         return
     yield from _mode_faults(annotations, path)
     yield from _slice_faults(annotations, path, count)
@@ -57,10 +57,10 @@ def topology_request_faults(
 
 
 def _mode_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
-    """Report more than one of the three modes (required, preferred, unconstrained), and invalid values."""
-    modes = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
-    if sum(mode in annotations for mode in modes) > 1:
-        shown_modes = ", ".join(map(rules.format_json, modes))
+    """Report a pod set with several topology modes (required, preferred, unconstrained), or invalid values of them."""
+    mode_annotations = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
+    if sum(mode in annotations for mode in mode_annotations) > 1:
+        shown_modes = ", ".join(map(rules.format_json, mode_annotations))
         message = f"must not contain more than one topology annotation: [{shown_modes}]"
         yield rules.invalid_without_value(path, message, "keep one of these annotations")
     for name in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, SLICE_TOPOLOGY):
@@ -74,7 +74,7 @@ def _mode_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
 
 
 def _slice_faults(annotations: Annotations, path: str, count: int) -> Iterator[FieldError]:
-    """Report a slice topology without a size or the reverse, and a slice size out of range."""
+    """Report a pod set's slice topology without a slice size or the reverse, and a slice size out of range."""
     value, item_path = annotations.get(SLICE_SIZE), f"{path}[{SLICE_SIZE}]"
     if value is None:
         if SLICE_TOPOLOGY in annotations:
@@ -131,7 +131,7 @@ def _layers_faults(annotations: Annotations, path: str, count: int) -> Iterator[
 
 def _layer_faults(slice_layers: Sequence[SliceLayer], path: str, count: int) -> Iterator[FieldError]:
     """Report slice layers with an invalid or duplicate level, or whose size does not divide that of the layer above."""
-    seen: dict[str, int] = {}
+    index_by_topology: dict[str, int] = {}
     for i, layer in enumerate(slice_layers):
         item_path, parent_size = f"{path}[{i}]", slice_layers[i - 1].size if i else None
         yield from rules.label_key_faults(layer.topology, f"{item_path}.topology")
@@ -140,17 +140,17 @@ def _layer_faults(slice_layers: Sequence[SliceLayer], path: str, count: int) -> 
         elif parent_size is not None and parent_size % layer.size:
             message = f"must evenly divide the parent layer size {parent_size}"
             yield rules.invalid(f"{item_path}.size", layer.size, message, f"use a divisor of {parent_size}")
-        if layer.topology in seen:
-            value = f"{layer.topology} (also at index {seen[layer.topology]})"
+        if layer.topology in index_by_topology:
+            value = f"{layer.topology} (also at index {index_by_topology[layer.topology]})"
             yield rules.duplicate(f"{item_path}.topology", value, "use each level once")
-        seen.setdefault(layer.topology, i)
+        index_by_topology.setdefault(layer.topology, i)
     if slice_layers[0].size > count:
         message = f"must not be greater than pod set count {count}"
         yield rules.invalid(path, slice_layers[0].size, message, f"use a number from 1 to {count}")
 
 
 def group_faults(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
-    """Report pod set groups that do not have exactly two pod sets, of equal topology and one with a single pod."""
+    """Report pod set groups that are not a pair of pod sets of equal topology, one of them with a single pod."""
     groups: dict[str, list[PodSetTopology]] = {}
     for pod_set in pod_sets:
         annotations = pod_set.annotations
@@ -176,8 +176,8 @@ def _pair_faults(name: str, first_pod_set: PodSetTopology, second_pod_set: PodSe
         )
         for member in (first_pod_set, second_pod_set):
             yield rules.invalid(f"{member.path}[{POD_SET_GROUP}]", name, message, "set the count of one pod set to 1")
-    modes = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY)
-    if any(first_pod_set.annotations.get(mode) != second_pod_set.annotations.get(mode) for mode in modes):
+    mode_annotations = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY)
+    if any(first_pod_set.annotations.get(mode) != second_pod_set.annotations.get(mode) for mode in mode_annotations):
         for member, other in ((first_pod_set, second_pod_set), (second_pod_set, first_pod_set)):
             message = (
                 f"must specify '{REQUIRED_TOPOLOGY}' or '{PREFERRED_TOPOLOGY}' topology"
@@ -186,7 +186,7 @@ def _pair_faults(name: str, first_pod_set: PodSetTopology, second_pod_set: PodSe
             yield rules.invalid_without_value(member.path, message, "set the same topology annotation in both pod sets")
 
 
-_PATH: Final = "spec.levels"
+_LEVELS_PATH: Final = "spec.levels"
 
 
 def topology_faults(topology: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -195,13 +195,13 @@ def topology_faults(topology: Mapping[str, Any]) -> Iterator[FieldError]:
     levels = _levels(topology)
     if len(dict.fromkeys(levels)) < len(levels):
         yield rules.schema_rule_fault(
-            _PATH, "array", "must be unique", "list each node label once, from the widest level to the narrowest"
+            _LEVELS_PATH, "array", "must be unique", "list each node label once, from the widest level to the narrowest"
         )
     if well_known.HOSTNAME in levels[:-1]:
         message = f"the {well_known.HOSTNAME} label can only be used at the lowest level of topology"
-        yield rules.schema_rule_fault(_PATH, "array", message, f"move {well_known.HOSTNAME} to the end")
+        yield rules.schema_rule_fault(_LEVELS_PATH, "array", message, f"move {well_known.HOSTNAME} to the end")
     for i, label in enumerate(levels):
-        yield from rules.label_key_faults(label, f"{_PATH}[{i}].nodeLabel")
+        yield from rules.label_key_faults(label, f"{_LEVELS_PATH}[{i}].nodeLabel")
 
 
 def topology_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -210,7 +210,7 @@ def topology_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> It
     old_levels, new_levels, hostname = _levels(old), _levels(new), well_known.HOSTNAME
     if old_levels != new_levels and not (hostname in old_levels[-1:] and hostname in new_levels[-1:]):
         message = f"levels are mutable only when {hostname} is the lowest level both before and after the change"
-        yield rules.schema_rule_fault(_PATH, "array", message, "keep the levels, or create another Topology")
+        yield rules.schema_rule_fault(_LEVELS_PATH, "array", message, "keep the levels, or create another Topology")
 
 
 def _levels(topology: Mapping[str, Any]) -> Sequence[str]:

@@ -18,20 +18,20 @@ from batchyard.api.validation import topology as topology_assignment
 # Rules of conditions. Source: k8s.io/apimachinery/pkg/apis/meta/v1/validation.
 
 
-STATUSES: Final = ("True", "False", "Unknown")
+_CONDITION_STATUSES: Final = ("True", "False", "Unknown")
 
 
 def condition_faults(conditions: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report conditions with an invalid type or status, and several conditions of one type."""
-    seen: dict[str, None] = {}
+    seen_types: dict[str, None] = {}
     for i, condition in enumerate(conditions):
         item_path, kind = f"{path}[{i}]", condition["type"]
-        if kind in seen:
+        if kind in seen_types:
             yield rules.duplicate(f"{item_path}.type", kind, "keep one condition of each type")
-        seen[kind] = None
+        seen_types[kind] = None
         yield from rules.label_key_faults(kind, f"{item_path}.type")
-        if condition["status"] not in STATUSES:
-            yield rules.unsupported(f"{item_path}.status", condition["status"], STATUSES)
+        if condition["status"] not in _CONDITION_STATUSES:
+            yield rules.unsupported(f"{item_path}.status", condition["status"], _CONDITION_STATUSES)
 
 
 # Rules of a Workload's status: admission, reclaimable pods, admission checks, clusters.
@@ -41,9 +41,9 @@ def condition_faults(conditions: Sequence[Mapping[str, Any]], path: str) -> Iter
 
 _ADMISSION_TYPE: Final = "Workload.status.admission"
 _CHECK_TYPE: Final = "Workload.status.admissionChecks"
-_ADMISSION: Final = "status.admission"
-_CHECKS: Final = "status.admissionChecks"
-_RECLAIMABLE: Final = "status.reclaimablePods"
+_ADMISSION_PATH: Final = "status.admission"
+_CHECKS_PATH: Final = "status.admissionChecks"
+_RECLAIMABLE_PODS_PATH: Final = "status.reclaimablePods"
 
 
 def status_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
@@ -54,7 +54,7 @@ def status_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
     yield from condition_faults(status.get("conditions") or (), "status.conditions")
     yield from _reclaimable_faults(workload, old)
     for i, check in enumerate(status.get("admissionChecks") or ()):
-        yield from _check_faults(check, _counts_by_pod_set(workload), f"{_CHECKS}[{i}].podSetUpdates")
+        yield from _check_faults(check, _counts_by_pod_set(workload), f"{_CHECKS_PATH}[{i}].podSetUpdates")
     if status.get("clusterName") is not None and status.get("nominatedClusterNames"):
         message = "clusterName and nominatedClusterNames are mutually exclusive"
         yield rules.schema_rule_fault("status", "object", message, "remove nominatedClusterNames: clusterName is set")
@@ -75,11 +75,11 @@ def _update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
             _CHECK_TYPE, "podSetUpdates", new_check, check
         ):
             remedy = "keep the field while the state of the check is Ready"
-            yield rules.immutable(f"{_CHECKS}[{i}].podSetUpdates", new_check.get("podSetUpdates"), remedy)
+            yield rules.immutable(f"{_CHECKS_PATH}[{i}].podSetUpdates", new_check.get("podSetUpdates"), remedy)
 
 
 def _counts_by_pod_set(workload: Obj) -> dict[str, int]:
-    """Return the counts of a Workload's pod sets by name."""
+    """Return the pod count of each pod set in a Workload's spec, by pod set name."""
     pod_sets = (workload.get("spec") or {}).get("podSets") or ()
     return {pod_set.get("name", "main"): pod_set.get("count", 1) for pod_set in pod_sets}
 
@@ -94,21 +94,23 @@ def _admission_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
         lacked_admission = old and is_true(old, "QuotaReserved") and not (old.get("status") or {}).get("admission")
         if not lacked_admission:
             message = "must be set while the QuotaReserved condition is true"
-            yield rules.required(_ADMISSION, message, "set status.admission, or the condition QuotaReserved to False")
+            yield rules.required(
+                _ADMISSION_PATH, message, "set status.admission, or the condition QuotaReserved to False"
+            )
         return
     counts, assignments = _counts_by_pod_set(workload), admission.get("podSetAssignments") or ()
     if len(assignments) != len(counts):
         message = "podSetAssignments must have the same number of podSets as the spec"
         yield rules.schema_rule_fault("", "object", message, f"add an assignment for each of the {len(counts)} podSets")
     for i, assignment in enumerate(assignments):
-        yield from _assignment_faults(assignment, counts, f"{_ADMISSION}.podSetAssignments[{i}]")
+        yield from _assignment_faults(assignment, counts, f"{_ADMISSION_PATH}.podSetAssignments[{i}]")
 
 
-def _assignment_faults(assignment: Obj, counts: Mapping[str, int], path: str) -> Iterator[FieldError]:
-    """Report an assignment for an unknown pod set, or whose resource usage is not a multiple of its pod count."""
+def _assignment_faults(assignment: Obj, count_by_pod_set: Mapping[str, int], path: str) -> Iterator[FieldError]:
+    """Report a podSetAssignment for an unknown pod set, or whose resource usage is not a multiple of its pod count."""
     name, count = assignment.get("name", "main"), assignment.get("count") or 0
-    if name not in counts:
-        yield rules.not_found(f"{path}.name", name, f"use the name of a podSet: {', '.join(counts)}")
+    if name not in count_by_pod_set:
+        yield rules.not_found(f"{path}.name", name, f"use the name of a podSet: {', '.join(count_by_pod_set)}")
     for resource, value in (assignment.get("resourceUsage") or {}).items():
         if count > 0 and rules.parse_nano(value) is not None and quantity.amount(resource, value) % count:
             item_path = f"{path}.resourceUsage[{resource}]"
@@ -124,34 +126,34 @@ def _reclaimable_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
     A larger count is valid if it is unchanged since before an elastic Workload shrank.
     """
     reclaimable = (workload.get("status") or {}).get("reclaimablePods") or ()
-    counts = _counts_by_pod_set(workload) if reclaimable else {}
+    count_by_pod_set = _counts_by_pod_set(workload) if reclaimable else {}
     old_counts = _reclaimable_counts(old) if old is not None and is_elastic(workload) else {}
     for pods in reclaimable:
-        item_path, name, count = f"{_RECLAIMABLE}[{pods['name']}]", pods["name"], pods.get("count", 0)
-        if name not in counts:
-            yield rules.unsupported(f"{item_path}.name", name, counts)
-        elif count > counts[name] and old_counts.get(name) != count:
-            message = f"should be less or equal to {counts[name]}"
-            yield rules.invalid(f"{item_path}.count", count, message, f"use at most {counts[name]}")
+        item_path, name, count = f"{_RECLAIMABLE_PODS_PATH}[{pods['name']}]", pods["name"], pods.get("count", 0)
+        if name not in count_by_pod_set:
+            yield rules.unsupported(f"{item_path}.name", name, count_by_pod_set)
+        elif count > count_by_pod_set[name] and old_counts.get(name) != count:
+            message = f"should be less or equal to {count_by_pod_set[name]}"
+            yield rules.invalid(f"{item_path}.count", count, message, f"use at most {count_by_pod_set[name]}")
 
 
 def _reclaimable_counts(workload: Obj) -> dict[str, int]:
-    """Return the numbers of reclaimable pods of a Workload by pod set."""
+    """Return the number of reclaimable pods of each pod set in a Workload's status, by pod set name."""
     return {p["name"]: p.get("count", 0) for p in (workload.get("status") or {}).get("reclaimablePods") or ()}
 
 
 def _reclaimable_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report numbers of reclaimable pods that decrease, except in pod sets of an elastic Workload that shrank."""
     counts, new_counts = _reclaimable_counts(old), _reclaimable_counts(new)
-    shrunk = _shrunk_pod_sets(new)
+    shrunk_pod_sets = _shrunk_pod_sets(new)
     for name, count in new_counts.items():
-        if count < counts.get(name, 0) and name not in shrunk:
-            item_path = f"{_RECLAIMABLE}[{name}].count"
+        if count < counts.get(name, 0) and name not in shrunk_pod_sets:
+            item_path = f"{_RECLAIMABLE_PODS_PATH}[{name}].count"
             yield rules.invalid(item_path, count, f"cannot be less than {counts[name]}", f"use {counts[name]} or more")
     for name in counts:
-        if name not in new_counts and name not in shrunk:
+        if name not in new_counts and name not in shrunk_pod_sets:
             remedy = f"keep the entry, with a count of {counts[name]} or more"
-            yield rules.required(f"{_RECLAIMABLE}[{name}]", "cannot be removed", remedy)
+            yield rules.required(f"{_RECLAIMABLE_PODS_PATH}[{name}]", "cannot be removed", remedy)
 
 
 def _shrunk_pod_sets(workload: Obj) -> dict[str, None]:
@@ -159,17 +161,17 @@ def _shrunk_pod_sets(workload: Obj) -> dict[str, None]:
     admission = (workload.get("status") or {}).get("admission")
     if not admission or not is_elastic(workload):
         return {}
-    counts = _counts_by_pod_set(workload)
-    assignments = {a.get("name", "main"): a.get("count") or 0 for a in admission.get("podSetAssignments") or ()}
-    return {name: None for name, count in assignments.items() if count > counts.get(name, 0)}
+    count_by_pod_set = _counts_by_pod_set(workload)
+    admitted_counts = {a.get("name", "main"): a.get("count") or 0 for a in admission.get("podSetAssignments") or ()}
+    return {name: None for name, count in admitted_counts.items() if count > count_by_pod_set.get(name, 0)}
 
 
-def _check_faults(check: Obj, counts: Mapping[str, int], path: str) -> Iterator[FieldError]:
-    """Report pod set updates of an admission check for unknown pod sets, or with invalid labels or tolerations."""
+def _check_faults(check: Obj, count_by_pod_set: Mapping[str, int], path: str) -> Iterator[FieldError]:
+    """Report pod set updates in a Workload's admission check state that are invalid or for unknown pod sets."""
     for i, update in enumerate(check.get("podSetUpdates") or ()):
         item_path = f"{path}[{i}]"
-        if update["name"] not in counts:
-            yield rules.unsupported(f"{item_path}.name", update["name"], counts)
+        if update["name"] not in count_by_pod_set:
+            yield rules.unsupported(f"{item_path}.name", update["name"], count_by_pod_set)
         yield from node_constraints.toleration_faults(update.get("tolerations") or (), f"{item_path}.tolerations")
         yield from rules.annotation_faults(update.get("annotations"), f"{item_path}.annotations")
         yield from rules.label_faults(update.get("nodeSelector"), f"{item_path}.nodeSelector")
@@ -177,11 +179,13 @@ def _check_faults(check: Obj, counts: Mapping[str, int], path: str) -> Iterator[
 
 
 def _admission_update_faults(new: Obj | None, old: Obj | None) -> Iterator[FieldError]:
-    """Report the change of an admission: it may be set and removed; only its topology assignments may change."""
+    """Report a changed Workload admission: it may be set or removed, but only its topology assignments may change."""
     if new is None or old is None:
         return
     if not semantic_equality(scheme.WORKLOAD).is_same(_ADMISSION_TYPE, _without_topology(new), _without_topology(old)):
-        yield rules.immutable(_ADMISSION, new, "evict the Workload first: an admission can only be set and removed")
+        yield rules.immutable(
+            _ADMISSION_PATH, new, "evict the Workload first: an admission can only be set and removed"
+        )
 
 
 def _without_topology(admission: Obj) -> dict[str, Any]:
@@ -209,25 +213,25 @@ def cluster_name_update_faults(new: Obj, old: Obj, *, replaces: bool) -> Iterato
 # Source: Kueue's pkg/util/webhook.
 
 
-PATH: Final = f"metadata.annotations[{well_known.ADMISSION_GATED_BY}]"
-_REMEDY: Final = "list unique names such as example.com/gate, separated by commas"
+_GATES_PATH: Final = f"metadata.annotations[{well_known.ADMISSION_GATED_BY}]"
+_GATES_REMEDY: Final = "list unique names such as example.com/gate, separated by commas"
 
 
 def gate_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report admission gates in the annotation that are empty, duplicate, or not domain-prefixed names."""
     value = _gate_annotation(obj)
-    seen: dict[str, None] = {}
+    seen_gates: dict[str, None] = {}
     for gate in _parse_gates(value):
         if not gate:
-            yield rules.invalid(PATH, value, "cannot contain empty gate names", _REMEDY)
-        elif gate in seen:
-            yield rules.invalid(PATH, value, f"duplicate gate name: {gate}", _REMEDY)
+            yield rules.invalid(_GATES_PATH, value, "cannot contain empty gate names", _GATES_REMEDY)
+        elif gate in seen_gates:
+            yield rules.invalid(_GATES_PATH, value, f"duplicate gate name: {gate}", _GATES_REMEDY)
         else:
-            seen[gate] = None
+            seen_gates[gate] = None
             for message in rules.domain_path_errors(gate):
-                yield rules.invalid(PATH, gate, message, _REMEDY)
+                yield rules.invalid(_GATES_PATH, gate, message, _GATES_REMEDY)
             if len(gate) > rules.LABEL_LENGTH_MAX:
-                yield rules.too_long(PATH, rules.LABEL_LENGTH_MAX, "shorten the name of the gate")
+                yield rules.too_long(_GATES_PATH, rules.LABEL_LENGTH_MAX, "shorten the name of the gate")
 
 
 def gate_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -235,9 +239,11 @@ def gate_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterat
     old_gates, new_gates = _parse_gates(_gate_annotation(old)), _parse_gates(_gate_annotation(new))
     if new_gates and not old_gates:
         remedy = "set the annotation when creating the object"
-        yield rules.forbidden(PATH, "cannot add admission gate after creation", remedy)
+        yield rules.forbidden(_GATES_PATH, "cannot add admission gate after creation", remedy)
     elif any(gate not in old_gates for gate in new_gates):
-        yield rules.forbidden(PATH, "can only remove gates, not add new ones", f"use only gates from {old_gates}")
+        yield rules.forbidden(
+            _GATES_PATH, "can only remove gates, not add new ones", f"use only gates from {old_gates}"
+        )
 
 
 def _gate_annotation(obj: Mapping[str, Any]) -> str:
@@ -254,7 +260,7 @@ def _parse_gates(value: str) -> list[str]:
 _WEBHOOK: Final = "vworkload.kb.io"
 _POD_SETS: Final = "spec.podSets"
 _POD_SET_TYPE: Final = "Workload.spec.podSets"
-_CLASS: Final = "spec.priorityClassRef"
+_PRIORITY_CLASS_PATH: Final = "spec.priorityClassRef"
 _CLASS_KINDS: Final = {"scheduling.k8s.io": "PriorityClass", "kueue.x-k8s.io": "WorkloadPriorityClass"}
 
 
@@ -386,7 +392,7 @@ def _class_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
     expected_kind = _CLASS_KINDS.get(reference["group"])
     if expected_kind and reference["kind"] != expected_kind:
         message = f"only the {expected_kind} kind is allowed for the {reference['group']} group"
-        yield rules.schema_rule_fault(_CLASS, "object", message, f"use the kind {expected_kind}")
+        yield rules.schema_rule_fault(_PRIORITY_CLASS_PATH, "object", message, f"use the kind {expected_kind}")
 
 
 def _pod_set_update_faults(new: Sequence[Any], old: Sequence[Any]) -> Iterator[FieldError]:
@@ -395,11 +401,11 @@ def _pod_set_update_faults(new: Sequence[Any], old: Sequence[Any]) -> Iterator[F
     if len(new) != len(old):
         yield rules.immutable(_POD_SETS, f"{len(new)} podSets", remedy)
         return
-    meaning = semantic_equality(scheme.WORKLOAD)
+    equality = semantic_equality(scheme.WORKLOAD)
     for i, (new_pod_set, old_pod_set) in enumerate(zip(new, old, strict=True)):
-        shrunk = new_pod_set.get("count", 1) < old_pod_set.get("count", 1)
-        expected_pod_set = {**old_pod_set, "count": new_pod_set.get("count", 1)} if shrunk else old_pod_set
-        if not meaning.is_same(_POD_SET_TYPE, new_pod_set, expected_pod_set):
+        has_shrunk = new_pod_set.get("count", 1) < old_pod_set.get("count", 1)
+        expected_pod_set = {**old_pod_set, "count": new_pod_set.get("count", 1)} if has_shrunk else old_pod_set
+        if not equality.is_same(_POD_SET_TYPE, new_pod_set, expected_pod_set):
             yield rules.immutable(f"{_POD_SETS}.{i}", new_pod_set, remedy)  # Kueue writes this one path with a dot
 
 
@@ -418,9 +424,9 @@ def _class_update_faults(new: Mapping[str, Any] | None, old: Mapping[str, Any] |
         yield rules.schema_rule_fault("", "object", f"{subject} while workload quota reserved", remedy)
 
 
-def _immutable_field_faults(new: Obj, old: Obj, field: str, absent: object) -> Iterator[FieldError]:
+def _immutable_field_faults(new: Obj, old: Obj, field: str, value_if_absent: object) -> Iterator[FieldError]:
     """Report the change of a field of the spec, which is immutable while quota is reserved."""
-    old_value, new_value = old["spec"].get(field, absent), new["spec"].get(field, absent)
+    old_value, new_value = old["spec"].get(field, value_if_absent), new["spec"].get(field, value_if_absent)
     if old_value != new_value:
         message = f"{field} is immutable while workload quota reserved"
         yield rules.schema_rule_fault("", "object", message, f"keep {field}, or wait until the Workload is evicted")

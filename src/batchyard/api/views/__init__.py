@@ -1,1 +1,1 @@
-"""Typed views of objects for controllers, parsed once per revision. The objects stay unchanged."""
+"""Parsed views of API objects: Python objects with the fields that controllers need, parsed once per revision."""

@@ -35,7 +35,7 @@ class Taint(NamedTuple):
     effect: str
 
     def __str__(self) -> str:
-        """Return the taint in the form of Kueue's messages."""
+        """Return the taint as Kueue writes it in messages."""
         return f"{{{self.key} {self.value} {self.effect} <nil>}}"
 
 
@@ -74,23 +74,23 @@ class PodTemplate:
 
 @memoized_if_short(maxsize=65536)
 def resource_order(resource: str) -> tuple[int, str]:
-    """Return the sort key of Kueue's iteration over the resources of a pod set: FNV-1a hash, then name."""
+    """Return the key by which Kueue sorts the resources of a pod set: the FNV-1a hash of the name, then the name."""
     return fnv1a_64(resource), resource
 
 
 def grace_period(spec: Mapping[str, Any]) -> int:
-    """Return the termination grace period in a pod's spec in seconds."""
+    """Return the termination grace period of a pod spec, in seconds."""
     seconds: int = spec.get("terminationGracePeriodSeconds", GRACE_DEFAULT)
     return min(seconds, GRACE_MAX)
 
 
 def order_requests(requests: Mapping[str, int]) -> Requests:
-    """Return requests as pairs, in the order in which Kueue iterates over the resources of a pod set."""
+    """Return resource requests as pairs, in the order in which Kueue iterates over the resources of a pod set."""
     return tuple(sorted(requests.items(), key=lambda item: resource_order(item[0])))
 
 
 def parse_pod_template(spec: Mapping[str, Any]) -> PodTemplate:
-    """Parse the spec of a pod to its view."""
+    """Parse the resource requests and scheduling constraints of a pod spec."""
     return PodTemplate(
         requests=order_requests({r: max(0, _to_integer(r, nano)) for r, nano in _pod_requests(spec).items()}),
         node_selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
@@ -110,20 +110,20 @@ def parse_taint(obj: Mapping[str, Any]) -> Taint:
     return Taint(obj.get("key") or "", obj.get("value") or "", obj.get("effect") or "")
 
 
-def _to_integer(resource: str, nano: int) -> int:
-    """Convert an amount in billionths to an integer, rounded up: thousandths for cpu, units for other resources."""
-    return -(-nano // (1_000_000 if resource == "cpu" else meta.NANO))
+def _to_integer(resource: str, nano_amount: int) -> int:
+    """Convert billionths of a resource to an integer, rounded up: thousandths for cpu, whole units for others."""
+    return -(-nano_amount // (1_000_000 if resource == "cpu" else meta.NANO))
 
 
 def container_requests(container: Mapping[str, Any]) -> dict[str, int]:
-    """Return the requests of one container in billionths; a limit replaces a missing request."""
+    """Return a container's resource requests in billionths, by resource; a limit replaces a missing request."""
     resources = container.get("resources") or {}
     requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return {name: meta.parse_quantity(value) for name, value in requests.items()}
 
 
 def container_limits(container: Mapping[str, Any]) -> dict[str, int]:
-    """Return the limits of one container in billionths."""
+    """Return a container's resource limits in billionths, by resource."""
     return {n: meta.parse_quantity(v) for n, v in ((container.get("resources") or {}).get("limits") or {}).items()}
 
 
@@ -133,7 +133,7 @@ def _add(total: dict[str, int], added_amounts: Mapping[str, int]) -> None:
 
 
 def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
-    """Return the requests of one pod in billionths, including its overhead."""
+    """Return a pod's total resource requests in billionths, by resource, including its overhead."""
     total = pod_total_amounts(spec, container_requests)
     for name, value in (spec.get("overhead") or {}).items():
         total[name] = total.get(name, 0) + meta.parse_quantity(value)
@@ -141,7 +141,7 @@ def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def pod_total_amounts(spec: Obj, container_amounts: Callable[[Obj], dict[str, int]]) -> dict[str, int]:
-    """Return the total requests or limits of a pod in billionths; `container_amounts` returns those of a container.
+    """Return a pod's total resource requests or limits in billionths; `container_amounts` returns those of a container.
 
     The total is the sum of all containers and sidecars, or an init container with earlier sidecars if that is more.
     """
@@ -149,7 +149,7 @@ def pod_total_amounts(spec: Obj, container_amounts: Callable[[Obj], dict[str, in
     for container in spec.get("containers") or ():
         _add(total, container_amounts(container))
     sidecars: dict[str, int] = {}
-    largest: dict[str, int] = {}
+    largest_init_amounts: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
         init_step = container_amounts(container)
         if container.get("restartPolicy") == "Always":
@@ -159,8 +159,8 @@ def pod_total_amounts(spec: Obj, container_amounts: Callable[[Obj], dict[str, in
         else:
             _add(init_step, sidecars)
         for name, nano in init_step.items():
-            largest[name] = max(nano, largest.get(name, nano))
-    for name, nano in largest.items():
+            largest_init_amounts[name] = max(nano, largest_init_amounts.get(name, nano))
+    for name, nano in largest_init_amounts.items():
         total[name] = max(nano, total.get(name, nano))
     pod_amounts = container_amounts(spec)
     total.update({n: v for n, v in pod_amounts.items() if n in _POD_LEVEL_RESOURCES or n.startswith("hugepages-")})
@@ -182,7 +182,7 @@ def _required_affinity(spec: Mapping[str, Any]) -> tuple[tuple[Requirement, ...]
 
 
 def _over_limit(spec: Mapping[str, Any]) -> Iterable[tuple[str, tuple[str, ...]]]:
-    """Yield the path of each container (or the pod) and its resources whose request exceeds the limit."""
+    """Yield pairs of a container's path (`resources` for the pod) and its resources with a request above the limit."""
     containers = [(f"initContainers[{i}]", c) for i, c in enumerate(spec.get("initContainers") or ())]
     containers += [(f"containers[{i}]", c) for i, c in enumerate(spec.get("containers") or ())]
     if spec.get("resources"):
@@ -201,7 +201,7 @@ def _over_limit(spec: Mapping[str, Any]) -> Iterable[tuple[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """The parsed fields of a Node."""
+    """The parsed fields of a Node that schedulers and controllers need."""
 
     name: str
     labels: Mapping[str, str]
@@ -215,25 +215,25 @@ class NodeView:
 
 
 _VIEWS_MAX: Final = 65536
-_views: dict[str, tuple[Obj, NodeView]] = {}
+_views_by_uid: dict[str, tuple[Obj, NodeView]] = {}
 
 
 def node_view(obj: Obj) -> NodeView:
-    """Return the view of a Node; the view of its last revision is cached."""
+    """Return the parsed view of a Node, from a cache if the object is unchanged."""
     uid = obj["metadata"].get("uid", "")
-    cache_entry = _views.get(uid)
+    cache_entry = _views_by_uid.get(uid)
     if cache_entry is not None and cache_entry[0] is obj:
         return cache_entry[1]
-    if cache_entry is None and len(_views) >= _VIEWS_MAX:
-        _views.clear()
+    if cache_entry is None and len(_views_by_uid) >= _VIEWS_MAX:
+        _views_by_uid.clear()
     view = _parse_node(obj)
-    _views[uid] = obj, view
+    _views_by_uid[uid] = obj, view
     return view
 
 
 def forget_node_view(uid: str) -> None:
-    """Remove the view of a deleted Node from the cache."""
-    _views.pop(uid, None)
+    """Remove the parsed view of a deleted Node from the cache."""
+    _views_by_uid.pop(uid, None)
 
 
 def _parse_node(obj: Obj) -> NodeView:

@@ -1,4 +1,4 @@
-"""The shape of a pod: its resource requests and scheduling constraints, parsed once for all pods with equal content."""
+"""The scheduling-relevant part of a pod: requests and constraints, parsed once for all pods with equal content."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from batchyard.api.views.node import Requests, Toleration, parse_pod_template
 
 _EMPTY_OBJECT: Final[Mapping[str, Any]] = {}
 _NO_LABELS: Final[Mapping[str, str]] = {}
-_MEMO_MAX: Final = 16384
+_CACHED_RULES_MAX: Final = 16384
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -24,7 +24,7 @@ _MEMORY_ASSUMED: Final = "200Mi"
 
 
 class NodeTerm(NamedTuple):
-    """A term of node affinity: all its expressions on labels and on fields of the node must hold."""
+    """A term of node affinity: a node matches if it satisfies all requirements on labels and fields."""
 
     labels: tuple[Requirement, ...]
     fields: tuple[Requirement, ...]
@@ -48,7 +48,7 @@ class PodTerm(NamedTuple):
     namespace_selector: Selector | None
 
     def selects(self, namespace: str, labels: Mapping[str, str], namespaces: Mapping[str, Mapping[str, str]]) -> bool:
-        """Report whether this term selects a pod by its namespace and labels; `namespaces`: labels by namespace."""
+        """Report whether this term selects a pod by its namespace and labels; `namespaces`: labels by Namespace."""
         if namespace not in self.namespaces and (
             self.namespace_selector is None
             or not self.namespace_selector.matches(namespaces.get(namespace, _NO_LABELS))
@@ -87,7 +87,7 @@ class HostPort(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeRules:
-    """The constraints of a pod on its node: node selector, node affinity and tolerations."""
+    """What a pod requires of its node or prefers: node selector, node affinity and tolerations."""
 
     node_selector: tuple[tuple[str, str], ...]
     #: The required terms of node affinity, one of which must match; None: no restriction.
@@ -115,15 +115,15 @@ class PodShape:
     anti_affinity: tuple[PodTerm, ...]
     preferred: tuple[WeightedTerm, ...]
     spread: tuple[SpreadRule, ...]
-    #: Whether its required terms or spread constraints make its placement depend on other pods.
+    #: Whether required terms or spread constraints make the pod's placement depend on other pods.
     depends_on_pods: bool
 
 
-_rules: dict[bytes, NodeRules] = {}
+_rules_by_content: dict[bytes, NodeRules] = {}
 
 
 def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
-    """Parse the shape of a pod from its spec, namespace and labels."""
+    """Parse the resource requests and scheduling constraints of a pod from its spec, namespace and labels."""
     template = parse_pod_template(spec)
     affinity = spec.get("affinity") or _EMPTY_OBJECT
     pod_affinity = affinity.get("podAffinity") or _EMPTY_OBJECT
@@ -155,7 +155,7 @@ def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str
 
 
 def _with_assumed_requests(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the pod spec with the requests that node scoring assumes for containers without any."""
+    """Return the pod spec; containers without cpu or memory requests get the amounts that node scoring assumes."""
     container_lists = {
         kind: [_with_assumed_container_requests(c) for c in spec.get(kind) or ()]
         for kind in ("initContainers", "containers")
@@ -175,13 +175,13 @@ def _node_rules(
     spec: Mapping[str, Any], node_selector: tuple[tuple[str, str], ...], tolerations: tuple[Toleration, ...]
 ) -> NodeRules:
     node_affinity = (spec.get("affinity") or _EMPTY_OBJECT).get("nodeAffinity") or _EMPTY_OBJECT
-    content = _encode([spec.get("nodeSelector"), spec.get("tolerations"), node_affinity])
-    node_rules = _rules.get(content)
+    rules_content = _encode([spec.get("nodeSelector"), spec.get("tolerations"), node_affinity])
+    node_rules = _rules_by_content.get(rules_content)
     if node_rules is None:
-        if len(_rules) >= _MEMO_MAX:
-            _rules.clear()
+        if len(_rules_by_content) >= _CACHED_RULES_MAX:
+            _rules_by_content.clear()
         affinity = node_affinity.get(well_known.REQUIRED)
-        node_rules = _rules[content] = NodeRules(
+        node_rules = _rules_by_content[rules_content] = NodeRules(
             node_selector=node_selector,
             affinity=tuple(map(_node_term, affinity.get("nodeSelectorTerms") or ())) if affinity else None,
             preferences=tuple(
@@ -202,7 +202,7 @@ def _requirements(expressions: Sequence[Mapping[str, Any]]) -> tuple[Requirement
 
 
 def _pod_term(obj: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodTerm:
-    """Parse a term of pod affinity; without namespaces, it applies to the namespace of the pod itself."""
+    """Parse a pod affinity term; without namespaces, the term applies to the namespace of the pod itself."""
     namespaces, namespace_selector = tuple(obj.get("namespaces") or ()), selector(obj.get("namespaceSelector"))
     if not namespaces and namespace_selector is None:
         namespaces = (namespace,)
@@ -210,13 +210,13 @@ def _pod_term(obj: Mapping[str, Any], namespace: str, labels: Mapping[str, str])
 
 
 def _merged_selector(obj: Mapping[str, Any], labels: Mapping[str, str]) -> Selector | None:
-    """Parse a label selector, and add the pod's own values of the labels in matchLabelKeys and mismatchLabelKeys."""
+    """Parse a pod affinity term's label selector, with requirements for its matchLabelKeys and mismatchLabelKeys."""
     label_selector = selector(obj.get("labelSelector"))
     if label_selector is None:
         return None
-    equal = [Requirement(k, "In", (labels[k],)) for k in obj.get("matchLabelKeys") or () if k in labels]
-    unequal = [Requirement(k, "NotIn", (labels[k],)) for k in obj.get("mismatchLabelKeys") or () if k in labels]
-    return Selector((*label_selector.requirements, *equal, *unequal))
+    equalities = [Requirement(k, "In", (labels[k],)) for k in obj.get("matchLabelKeys") or () if k in labels]
+    inequalities = [Requirement(k, "NotIn", (labels[k],)) for k in obj.get("mismatchLabelKeys") or () if k in labels]
+    return Selector((*label_selector.requirements, *equalities, *inequalities))
 
 
 def _weighted_terms(affinity: Obj, sign: int, namespace: str, labels: Mapping[str, str]) -> list[WeightedTerm]:
@@ -241,9 +241,9 @@ def _spread_rule(obj: Mapping[str, Any], labels: Mapping[str, str]) -> SpreadRul
 def _host_ports(spec: Mapping[str, Any]) -> Iterable[HostPort]:
     """Yield the host ports of containers and sidecars; on the host network, all container ports are host ports."""
     on_host = bool(spec.get("hostNetwork"))
-    restartable = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
-    for container in (*restartable, *(spec.get("containers") or ())):
+    sidecars = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
+    for container in (*sidecars, *(spec.get("containers") or ())):
         for port in container.get("ports") or ():
-            number = port.get("hostPort") or (port.get("containerPort") if on_host else 0)
-            if number:
-                yield HostPort(port.get("hostIP") or "0.0.0.0", port.get("protocol") or "TCP", number)  # noqa: S104
+            port_number = port.get("hostPort") or (port.get("containerPort") if on_host else 0)
+            if port_number:
+                yield HostPort(port.get("hostIP") or "0.0.0.0", port.get("protocol") or "TCP", port_number)  # noqa: S104

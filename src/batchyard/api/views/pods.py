@@ -20,7 +20,7 @@ from batchyard.base.instant import SECOND, Duration, Instant, format_duration, p
 
 _EMPTY_OBJECT: Final[Mapping[str, Any]] = {}
 _NO_LABELS: Final[Mapping[str, str]] = {}
-_TERMINAL: Final = ("Succeeded", "Failed")
+_TERMINAL_PHASES: Final = ("Succeeded", "Failed")
 _MEMO_MAX: Final = 16384
 _VIEWS_MAX: Final = 262144
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -42,25 +42,25 @@ class PodView:
     node_name: str
     #: The indices of the GPUs on the node that a pod with shared GPUs uses.
     gpus: tuple[int, ...]
-    #: The nominated node, where preempted pods are still terminating, or ''.
-    nominated: str
+    #: The node nominated for the pod, where preempted pods are still terminating, or ''.
+    nominated_node: str
     phase: str
     priority: int
     may_preempt: bool
-    #: Whether the pod has scheduling gates, which prevent that it is scheduled.
+    #: Whether the pod has scheduling gates, which keep kube-scheduler from scheduling the pod.
     gated: bool
-    #: The id of its gang, whose pods are scheduled together; '' if it is in none.
+    #: The id of the pod's gang, whose pods are scheduled together; '' if the pod is in none.
     gang: str
     deleting: bool
-    #: Whether it is terminating because kube-scheduler preempted it for a pod of higher priority.
+    #: Whether the pod is terminating because kube-scheduler preempted it for a pod of higher priority.
     preempted: bool
     created: Instant
-    #: When the kubelet acknowledged the pod (status.startTime); None if it has not.
+    #: When the kubelet acknowledged the pod (status.startTime); None before that.
     started: Instant | None
-    #: The reason of its condition PodScheduled=False, or ''.
-    unscheduled: str
+    #: The reason of the pod's condition PodScheduled=False, or ''.
+    unscheduled_reason: str
     #: The message of the last failed scheduling attempt, or ''.
-    unplaced: str
+    unschedulable_message: str
     scheduler: str
 
     def __init__(self, obj: meta.Obj, old_view: "PodView | None" = None) -> None:
@@ -73,35 +73,35 @@ class PodView:
             self._copy_spec(old_view)
         self.requests = self.shape.requests
         self.node_name = spec.get("nodeName") or ""
-        self.gpus = _gpus(metadata) if self.shape.gpu_milli else ()
+        self.gpus = _gpu_indices(metadata) if self.shape.gpu_milli else ()
         self.gated = bool(spec.get("schedulingGates"))
         self.gang = _gang(metadata, self.namespace, self.labels)
         self.deleting = "deletionTimestamp" in metadata
-        self.nominated = status.get("nominatedNodeName") or ""
+        self.nominated_node = status.get("nominatedNodeName") or ""
         self.phase = status.get("phase") or "Pending"
         start_time = status.get("startTime")
         self.started = times.parse_time(start_time) if start_time else None
         self.preempted = self.deleting and _is_preempted(status)
-        self.unscheduled, self.unplaced = _unscheduled(status)
+        self.unscheduled_reason, self.unschedulable_message = _scheduling_failure(status)
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the pod has succeeded or failed, so that it uses no resources of its node."""
-        return self.phase in _TERMINAL
+        """Whether the pod has succeeded or failed, and so no longer uses resources of its node."""
+        return self.phase in _TERMINAL_PHASES
 
     @property
     def awaits_node(self) -> bool:
-        """Whether the pod is neither bound to a node nor deleted nor terminal; it may be gated."""
-        return not self.node_name and not self.deleting and self.phase not in _TERMINAL
+        """Whether the pod, gated or not, has no node yet and is neither being deleted nor terminal."""
+        return not self.node_name and not self.deleting and self.phase not in _TERMINAL_PHASES
 
     @property
     def node_selector(self) -> tuple[tuple[str, str], ...]:
-        """The labels that the pod's node must have, as pairs."""
+        """The labels that the pod's node must have, as pairs of key and value."""
         return self.shape.rules.node_selector
 
     @property
     def affinity(self) -> tuple[NodeTerm, ...] | None:
-        """The required terms of the pod's node affinity, one of which must match; None: no restriction."""
+        """The required terms of the pod's node affinity, one of which a node must match; None if there are none."""
         return self.shape.rules.affinity
 
     @property
@@ -125,31 +125,31 @@ class PodView:
         self.scheduler, self.shape = old_view.scheduler, old_view.shape
 
 
-_shapes: dict[bytes, PodShape] = {}
-_views: dict[str, tuple[meta.Obj, PodView]] = {}
+_shape_by_content: dict[bytes, PodShape] = {}
+_views_by_uid: dict[str, tuple[meta.Obj, PodView]] = {}
 
 
 def pod_view(obj: meta.Obj) -> PodView:
-    """Return the view of a Pod; the view of its last revision is cached."""
+    """Return the parsed view of a Pod, from a cache if the object is unchanged."""
     uid = obj["metadata"].get("uid", "")
-    cache_entry = _views.get(uid)
+    cache_entry = _views_by_uid.get(uid)
     if cache_entry is not None and cache_entry[0] is obj:
         return cache_entry[1]
     old_view = cache_entry[1] if cache_entry is not None and uid and _has_same_shape(obj, cache_entry[0]) else None
-    if cache_entry is None and len(_views) >= _VIEWS_MAX:
-        _views.clear()
+    if cache_entry is None and len(_views_by_uid) >= _VIEWS_MAX:
+        _views_by_uid.clear()
     view = PodView(obj, old_view)
-    _views[uid] = obj, view
+    _views_by_uid[uid] = obj, view
     return view
 
 
 def forget_pod_view(uid: str) -> None:
-    """Remove the view of a deleted Pod from the cache."""
-    _views.pop(uid, None)
+    """Remove the parsed view of a deleted Pod from the cache."""
+    _views_by_uid.pop(uid, None)
 
 
 def _has_same_shape(new: meta.Obj, old: meta.Obj) -> bool:
-    """Report whether two revisions of a Pod share the same spec and labels, and so the shape."""
+    """Report whether two revisions of a Pod share their spec and labels, and so their requests and constraints."""
     if new["spec"] is not old["spec"]:
         return False
     labels: object = new["metadata"].get("labels")
@@ -157,21 +157,21 @@ def _has_same_shape(new: meta.Obj, old: meta.Obj) -> bool:
 
 
 def _gang(metadata: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> str:
-    """Return the id of a pod's gang (the pods of its Workload): the uid of their JobSet or Job; '' if in none."""
+    """Return the uid of the JobSet or Job whose pods are scheduled together with this pod; '' without a Workload."""
     workload = (metadata.get("annotations") or _NO_LABELS).get(well_known.WORKLOAD)
     if not workload:
         return ""
     return labels.get(well_known.JOB_SET_UID) or labels.get(well_known.CONTROLLER_UID) or f"{namespace}/{workload}"
 
 
-def _gpus(metadata: Mapping[str, Any]) -> tuple[int, ...]:
+def _gpu_indices(metadata: Mapping[str, Any]) -> tuple[int, ...]:
     """Parse the annotation with the GPU indices of a pod; empty if it is missing or malformed."""
-    parts = (metadata.get("annotations") or _NO_LABELS).get(well_known.GPU_INDEX, "").split(",")
-    return tuple(map(int, parts)) if all(part.isdecimal() and part.isascii() for part in parts) else ()
+    index_texts = (metadata.get("annotations") or _NO_LABELS).get(well_known.GPU_INDEX, "").split(",")
+    return tuple(map(int, index_texts)) if all(part.isdecimal() and part.isascii() for part in index_texts) else ()
 
 
-def _unscheduled(status: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the reason of the condition PodScheduled=False or '', and its message if the reason is Unschedulable."""
+def _scheduling_failure(status: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the reason of the condition PodScheduled=False, and the message if that is Unschedulable; else ''."""
     condition = meta.find_condition(status, "PodScheduled")
     if condition is None or condition["status"] != "False":
         return "", ""
@@ -185,18 +185,18 @@ def _is_preempted(status: Mapping[str, Any]) -> bool:
 
 
 def _shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
-    """Return the shape of a pod, shared by all pods with equal content."""
-    content = _encode(_content(spec, namespace, labels))
-    pod_shape = _shapes.get(content)
+    """Return a pod's parsed requests and scheduling constraints, as one object for all pods with equal content."""
+    content = _encode(_shape_content(spec, namespace, labels))
+    pod_shape = _shape_by_content.get(content)
     if pod_shape is None:
-        if len(_shapes) >= _MEMO_MAX:
-            _shapes.clear()
-        pod_shape = _shapes[content] = read_shape(spec, namespace, labels)
+        if len(_shape_by_content) >= _MEMO_MAX:
+            _shape_by_content.clear()
+        pod_shape = _shape_by_content[content] = read_shape(spec, namespace, labels)
     return pod_shape
 
 
-def _content(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> list[Any]:
-    """Return the fields of a pod that determine its shape, with only the labels that matchLabelKeys name."""
+def _shape_content(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> list[Any]:
+    """Return the fields of a pod that scheduling depends on, with only those labels that matchLabelKeys name."""
     affinity, spread = spec.get("affinity") or _EMPTY_OBJECT, spec.get("topologySpreadConstraints") or ()
     content = [
         [spec.get(field) for field in ("nodeSelector", "tolerations", "overhead", "resources", "hostNetwork")],
@@ -214,7 +214,7 @@ def _container_content(container: Mapping[str, Any]) -> list[Any]:
 
 
 def _pod_terms(affinity: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
-    """Return all required and preferred terms of podAffinity or podAntiAffinity (`kind`)."""
+    """Return all required and preferred terms of a pod's podAffinity or podAntiAffinity, as `kind` says."""
     affinity_part = affinity.get(kind) or _EMPTY_OBJECT
     return [
         *(affinity_part.get(well_known.REQUIRED) or ()),
@@ -249,7 +249,7 @@ _NOT_TOLERATED_SECONDS: Final = 0
 
 
 class Disruption(NamedTuple):
-    """The cause of a disruption: reason and message of the condition DisruptionTarget."""
+    """Why a pod is disrupted: the reason and message of its condition DisruptionTarget."""
 
     reason: str
     message: str
@@ -279,12 +279,12 @@ def is_terminating(pod: meta.Obj) -> bool:
 
 
 def awaits_deletion(pod: meta.Obj) -> bool:
-    """Report whether a terminating pod with a grace period has succeeded or failed: its kubelet must then delete it."""
+    """Report whether a terminating pod with a grace period has succeeded or failed: its kubelet must now delete it."""
     return is_terminating(pod) and is_terminal(pod) and bool(pod["metadata"].get("deletionGracePeriodSeconds"))
 
 
 def has_only_finalizers_left(pod: meta.Obj) -> bool:
-    """Report whether only finalizers keep a pod: it is terminal and terminating, without a remaining grace period."""
+    """Report whether only finalizers keep a terminal pod from removal: it is terminating and its grace period is 0."""
     return is_terminal(pod) and is_terminating(pod) and not pod["metadata"].get("deletionGracePeriodSeconds")
 
 
@@ -304,22 +304,22 @@ def priority(pod: meta.Obj) -> int:
 
 
 def grace_period(pod: meta.Obj) -> int:
-    """Return the grace period of a pod in seconds."""
+    """Return the termination grace period of a pod, in seconds."""
     return node.grace_period(pod["spec"])
 
 
 def deleted_at(pod: meta.Obj) -> Instant | None:
-    """Return when a pod's deletion was requested: deletionTimestamp minus the grace period; None if not deleted."""
+    """Return when the deletion of a pod was requested, or None: its deletionTimestamp minus its grace period."""
     metadata = pod["metadata"]
     deletion_time = metadata.get("deletionTimestamp")
     if deletion_time is None:
         return None
-    grace: int = metadata.get("deletionGracePeriodSeconds") or 0
-    return parse_time(deletion_time) - grace * SECOND
+    grace_seconds: int = metadata.get("deletionGracePeriodSeconds") or 0
+    return parse_time(deletion_time) - grace_seconds * SECOND
 
 
 def scheduled_at(pod: meta.Obj) -> Instant:
-    """Return when a pod was bound to its node, else its start time or, if it has none, its creation time."""
+    """Return when a pod was bound to its node; if unknown, its start time or else its creation time."""
     scheduled_condition = meta.find_condition(pod, SCHEDULED)
     if scheduled_condition is not None and scheduled_condition["status"] == "True":
         return parse_time(scheduled_condition["lastTransitionTime"])
@@ -327,27 +327,26 @@ def scheduled_at(pod: meta.Obj) -> Instant:
 
 
 def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | None:
-    """Return when the NoExecute taints of its node evict a pod; None if it tolerates all of them forever.
+    """Return when the NoExecute taints of its node evict a pod; None if the pod tolerates all of them forever.
 
     The shortest tolerationSeconds counts, from the time of the first taint or, if later, of the binding to the node. A
-    time in the past means now.
-    Source: pkg/controller/tainteviction.
+    time in the past means now. Source: pkg/controller/tainteviction.
     """
-    seconds: list[int] = []
+    tolerated_limits: list[int] = []
     tolerations = [(parse_toleration(t), t.get("tolerationSeconds")) for t in pod["spec"].get("tolerations") or ()]
-    for obj in taints:
-        view = parse_taint(obj)
-        tolerated_seconds = next((limit for each, limit in tolerations if each.tolerates(view)), _NOT_TOLERATED_SECONDS)
-        if tolerated_seconds is not None:
-            seconds.append(max(0, tolerated_seconds))
-    if not seconds:
+    for taint_obj in taints:
+        taint = parse_taint(taint_obj)
+        limit_seconds = next((limit for each, limit in tolerations if each.tolerates(taint)), _NOT_TOLERATED_SECONDS)
+        if limit_seconds is not None:
+            tolerated_limits.append(max(0, limit_seconds))
+    if not tolerated_limits:
         return None
-    added_times = [parse_time(obj["timeAdded"]) for obj in taints if "timeAdded" in obj]
-    return max(min(added_times, default=0), scheduled_at(pod)) + min(seconds) * SECOND
+    added_times = [parse_time(taint_obj["timeAdded"]) for taint_obj in taints if "timeAdded" in taint_obj]
+    return max(min(added_times, default=0), scheduled_at(pod)) + min(tolerated_limits) * SECOND
 
 
 def with_condition(pod: meta.Obj, kind: str, holds: bool, why: tuple[str, str], now: Instant) -> meta.Obj:
-    """Return the pod with a condition set; `why` is its reason and message. Returns the same object if unchanged."""
+    """Return the pod with a status condition set; `why` is its reason and message. The same object if unchanged."""
     status = pod.get("status") or {}
     conditions: list[Mapping[str, Any]] = status.get("conditions") or []
     old = next((c for c in conditions if c["type"] == kind), None)
@@ -359,7 +358,7 @@ def with_condition(pod: meta.Obj, kind: str, holds: bool, why: tuple[str, str], 
 
 
 def pod_condition(kind: str, holds: bool, why: tuple[str, str], old: meta.Obj | None, now: Instant) -> dict[str, Any]:
-    """Build a condition of a pod from its type, status, and `why` (reason and message; empty ones are omitted).
+    """Build a status condition of a pod; `why` is its reason and message, which are left out if empty.
 
     If `old`, the previous condition, has the same status, its lastTransitionTime is kept.
     """
@@ -388,7 +387,7 @@ def with_ready_false(pod: meta.Obj, now: Instant) -> meta.Obj:
 
 
 def with_failed_phase(pod: meta.Obj, by: Disruption | None, now: Instant) -> meta.Obj:
-    """Return the pod with the phase Failed and the disruption that caused it; a terminal pod stays unchanged."""
+    """Return the pod with the phase Failed and the disruption that caused the failure; a terminal pod is unchanged."""
     if is_terminal(pod):
         return pod
     marked_pod = pod if by is None else with_disruption(pod, by, now)
@@ -398,8 +397,8 @@ def with_failed_phase(pod: meta.Obj, by: Disruption | None, now: Instant) -> met
 # Simulated checkpoints: the work that a stopped pod loses, and the work with which its successor resumes.
 #
 # A job saves its work periodically if its annotation `batchyard.dev/checkpoint-every` is set. An annotation of the Job,
-# or of its JobSet, stores the saved work by place. A place identifies a pod and its successors: it is the completion
-# index or the name of the first pod. A pod that resumes saved work has the condition Resumed.
+# or of its JobSet, stores the saved work by pod key. A pod key identifies a pod and its successors: it is the
+# completion index or the name of the first pod. A pod that resumes saved work has the condition Resumed.
 
 
 #: The condition of a pod that resumes saved work: of an earlier pod, or its own after its containers failed.
@@ -410,9 +409,9 @@ _NO_SAVED_WORK: Final[Mapping[str, str]] = {}
 
 
 class Resumption(NamedTuple):
-    """The saved work with which a pod resumes, and its place (see place_of)."""
+    """The checkpointed work with which a pod resumes, and the key under which its Job stores that work."""
 
-    place: str
+    pod_key: str
     work: Duration
 
 
@@ -434,95 +433,95 @@ def running_since(pod: meta.Obj) -> Instant | None:
 
 
 def lost_work(start_time: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """Return the work that a pod loses if it stops now: the time since its last checkpoint, or since its start."""
+    """Return the run time that a pod loses if it stops now: since its last checkpoint or, without one, its start."""
     run_time = 0 if start_time is None else max(0, now - start_time)
     return run_time % interval if interval else run_time
 
 
 def kept_work(start_time: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """Return the work that a pod keeps if it stops now: the time from its start to its last checkpoint."""
+    """Return the run time that a pod keeps if it stops now: from its start to its last checkpoint."""
     run_time = 0 if start_time is None else max(0, now - start_time)
     return run_time - lost_work(start_time, interval, now)
 
 
 def is_interchangeable(pod: meta.Obj) -> bool:
-    """Report whether another pod of the Job can take over a pod's work: it has no completion index."""
+    """Report whether another pod of the Job can continue a pod's work, because the pod has no completion index."""
     return meta.annotation(pod, well_known.COMPLETION_INDEX) is None
 
 
 def saved_work_key(pod: meta.Obj) -> str:
-    """Return the key under which the Job stores a pod's saved work: its completion index, or else its name.
+    """Return the key under which a pod's checkpointed work is stored in its Job: completion index, or else pod name.
 
     A pod that resumed work uses the key of its predecessor. In a JobSet, whose Jobs are recreated, the key includes the
     replicated Job and the index of the Job.
     """
     resumed_from = resumption(pod)
     if resumed_from is not None:
-        return resumed_from.place
+        return resumed_from.pod_key
     pod_key = meta.annotation(pod, well_known.COMPLETION_INDEX) or pod["metadata"]["name"]
     replicated_job, job = meta.label(pod, well_known.REPLICATED_JOB_NAME), meta.label(pod, well_known.JOB_INDEX)
     return pod_key if replicated_job is None or job is None else f"{replicated_job}/{job}/{pod_key}"
 
 
 def resumption(pod: meta.Obj) -> Resumption | None:
-    """Return the saved work with which a pod resumes, from its condition Resumed; None if it starts from zero."""
+    """Return the checkpointed work with which a pod resumes, from its condition Resumed; None if it has none."""
     resumed_condition = meta.find_condition(pod, RESUMED)
     if resumed_condition is None:
         return None
-    work, _, place = resumed_condition["message"].partition(_RESUMED_SEPARATOR)
-    return Resumption(place, parse_duration(work))
+    work, _, pod_key = resumed_condition["message"].partition(_RESUMED_SEPARATOR)
+    return Resumption(pod_key, parse_duration(work))
 
 
 def resumed_work(pod: meta.Obj) -> Duration:
-    """Return the work that earlier pods or containers did before a pod's containers started; 0 without any."""
+    """Return the checkpointed work that was done before a pod's containers started; 0 if it started from zero."""
     resumed_from = resumption(pod)
     return 0 if resumed_from is None else resumed_from.work
 
 
 def with_resumption(pod: meta.Obj, resumed_from: Resumption | None, now: Instant) -> meta.Obj:
-    """Return the pod with the condition Resumed set or, for None, removed; the same object if unchanged."""
+    """Return the pod with its condition Resumed set, or removed if `resumed_from` is None; the same pod if equal."""
     if resumption(pod) == resumed_from:
         return pod
     conditions = [c for c in pod["status"].get("conditions") or () if c["type"] != RESUMED]
     if resumed_from is not None and resumed_from.work:
-        why = (_RESUMED_REASON, f"{format_duration(resumed_from.work)}{_RESUMED_SEPARATOR}{resumed_from.place}")
+        why = (_RESUMED_REASON, f"{format_duration(resumed_from.work)}{_RESUMED_SEPARATOR}{resumed_from.pod_key}")
         conditions.insert(0, pod_condition(RESUMED, True, why, None, now))
     return meta.with_status(pod, {**pod["status"], "conditions": conditions})
 
 
-def saved_work(job: meta.Obj, place: str) -> Duration:
-    """Return the work that a Job or JobSet has saved for a place; 0 if none."""
-    return _parse_saved_duration(saved_work_by_place(job).get(place))
+def saved_work(job: meta.Obj, pod_key: str) -> Duration:
+    """Return the checkpointed work that a Job or JobSet stores under a pod's key (`saved_work_key`); 0 if none."""
+    return _parse_saved_duration(saved_work_by_pod_key(job).get(pod_key))
 
 
-def most_saved_work(job: meta.Obj, places: Iterable[str]) -> Resumption | None:
-    """Return the place with the most saved work of a Job or JobSet among the given ones; None if none has any."""
-    saved_work = saved_work_by_place(job)
+def most_saved_work(job: meta.Obj, pod_keys: Iterable[str]) -> Resumption | None:
+    """Return the most checkpointed work that a Job or JobSet stores under any of the given pod keys, or None."""
+    saved_work = saved_work_by_pod_key(job)
     resumptions = [
-        Resumption(place, work) for place in places if (work := _parse_saved_duration(saved_work.get(place)))
+        Resumption(pod_key, work) for pod_key in pod_keys if (work := _parse_saved_duration(saved_work.get(pod_key)))
     ]
-    return min(resumptions, key=lambda each: (-each.work, each.place), default=None)
+    return min(resumptions, key=lambda each: (-each.work, each.pod_key), default=None)
 
 
-def saved_work_by_place(job: meta.Obj) -> Mapping[str, str]:
-    """Return the saved work of a Job or JobSet by place, from its annotation."""
+def saved_work_by_pod_key(job: meta.Obj) -> Mapping[str, str]:
+    """Return the checkpointed work in the annotation of a Job or JobSet, by pod key (`saved_work_key`)."""
     text = meta.annotation(job, well_known.WORK_DONE)
     return _NO_SAVED_WORK if text is None else _parse_saved_work(text)
 
 
-def with_saved_work(job: meta.Obj, place: str, work: Duration) -> meta.Obj:
-    """Return the Job or JobSet with its saved work for a place set; the same object if unchanged."""
-    saved_work = saved_work_by_place(job)
-    if _parse_saved_duration(saved_work.get(place)) == work:
+def with_saved_work(job: meta.Obj, pod_key: str, work: Duration) -> meta.Obj:
+    """Return the Job or JobSet with the checkpointed work under a pod key replaced; the same object if unchanged."""
+    saved_work = saved_work_by_pod_key(job)
+    if _parse_saved_duration(saved_work.get(pod_key)) == work:
         return job
-    new_saved = dict(saved_work)
+    new_saved_work = dict(saved_work)
     if work:
-        new_saved[place] = format_duration(work)
+        new_saved_work[pod_key] = format_duration(work)
     else:
-        del new_saved[place]
+        del new_saved_work[pod_key]
     annotations = dict(job["metadata"].get("annotations") or ())
-    if new_saved:
-        annotations[well_known.WORK_DONE] = msgspec.json.encode(new_saved).decode()
+    if new_saved_work:
+        annotations[well_known.WORK_DONE] = msgspec.json.encode(new_saved_work).decode()
     else:
         del annotations[well_known.WORK_DONE]
     return meta.with_metadata(job, annotations=annotations)
@@ -530,7 +529,7 @@ def with_saved_work(job: meta.Obj, place: str, work: Duration) -> meta.Obj:
 
 @lru_cache(maxsize=64)
 def _parse_saved_work(text: str) -> Mapping[str, str]:
-    """Parse the annotation with saved work by place; cached, because many pods of a Job need it at the same time."""
+    """Parse the annotation with checkpointed work by pod key; cached, because many pods of a Job read it at once."""
     try:
         return msgspec.json.decode(text, type=dict[str, str])
     except (msgspec.DecodeError, RecursionError):

@@ -29,7 +29,7 @@ _VIEWS_MAX: Final = 262144
 _encode = msgspec.json.Encoder(order="sorted").encode
 _pod_sets_by_content: "dict[bytes, _SharedPodSets]" = {}
 _pod_sets_by_value: "dict[tuple[bytes, tuple[PodSet, ...]], _SharedPodSets]" = {}
-_views: "dict[str, tuple[Obj, WorkloadView, Obj, WorkloadView]]" = {}
+_views_by_uid: "dict[str, tuple[Obj, WorkloadView, Obj, WorkloadView]]" = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class PodSet:
     count: int
     min_count: int | None
     template: node.PodTemplate
-    #: The name of the pod set group, whose pod sets get the same flavors; None if it is in none.
+    #: The name of the pod set group, whose pod sets get the same flavors; None without a group.
     group: str | None
 
 
 class Holding(NamedTuple):
-    """The admission of one pod set: the number of pods, the flavor of each resource, and the usage."""
+    """What an admitted pod set holds: the number of pods, the flavor of each resource, and the quota used."""
 
     name: str
     pods: int
@@ -87,21 +87,21 @@ class WorkloadView:
     pods_ready: bool
     #: Whether an admission check has the state Rejected or Retry.
     has_failed_check: bool
-    #: Whether it may be queued: it is active and not finished, holds no quota, and is not held or gated.
+    #: Whether the Workload may be queued: it is active and not finished, holds no quota, and is not held or gated.
     admissible: bool
-    #: Whether the condition Requeued is False; and the time before which it must not be requeued.
+    #: Whether the condition Requeued is False; and the time before which the Workload must not be requeued.
     requeue_blocked: bool
     requeue_at: Instant | None
-    #: The reason of the condition QuotaReserved=False, which says why it is pending; None if it is not False.
+    #: The reason of the condition QuotaReserved=False, which says why the Workload is pending; or None.
     waits_for: str | None
-    #: Whether Kueue is going to deactivate it: the condition DeactivationTarget is True.
+    #: Whether Kueue is going to deactivate the Workload: the condition DeactivationTarget is True.
     deactivation_target: bool
     cluster_queue: str
     reserved_at: Instant | None
     holdings: tuple[Holding, ...]
     #: Whether a pod set has requests above its limits.
     over_limit: bool
-    #: Why LimitRanges would reject its pods; '' if they would not, or if this was not checked.
+    #: Why LimitRanges would reject the Workload's pods; '' if they would not, or if that was not checked.
     out_of_bounds: str
     #: Whether a pod set may run with fewer pods than its count.
     can_be_partially_admitted: bool
@@ -109,7 +109,7 @@ class WorkloadView:
     _shared: "_SharedPodSets"
 
     def __init__(self, obj: Obj, old_view: "WorkloadView | None" = None) -> None:
-        """Parse a Workload. `old_view` is the view of an earlier revision with the same spec, if any."""
+        """Parse a Workload. `old_view` is the view of an earlier revision with the same spec, which is then reused."""
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NO_STATUS
         self.job_uid = (metadata.get("labels") or {}).get(well_known.JOB_UID, "")
         self.generation = metadata.get("generation", 0)
@@ -126,7 +126,7 @@ class WorkloadView:
         self.pod_sets, self.pod_set_groups = shared_pod_sets.pod_sets, shared_pod_sets.groups
         self.over_limit, self.can_be_partially_admitted = shared_pod_sets.over_limit, shared_pod_sets.can_shrink
         self.out_of_bounds = ""
-        self.counts = _counts(shared_pod_sets, status)
+        self.counts = _unreclaimed_counts(shared_pod_sets, status)
         self.shape = shared_pod_sets.shape, self.priority, self.counts
         admission = status.get("admission")
         self.cluster_queue = admission.get("clusterQueue", "") if admission else ""
@@ -171,32 +171,32 @@ class WorkloadView:
 
 
 def workload_view(obj: Obj) -> WorkloadView:
-    """Return the view of a Workload; the views of its last two revisions are cached."""
+    """Return the parsed view of a Workload; the views of its last two revisions are cached."""
     uid = obj["metadata"].get("uid", "")
-    cache_entry = _views.get(uid)
+    cache_entry = _views_by_uid.get(uid)
     if cache_entry is None:
-        if len(_views) >= _VIEWS_MAX:
-            _views.clear()
+        if len(_views_by_uid) >= _VIEWS_MAX:
+            _views_by_uid.clear()
         view = WorkloadView(obj)
-        _views[uid] = (obj, view, obj, view)
+        _views_by_uid[uid] = (obj, view, obj, view)
         return view
-    newer, view, older, older_view = cache_entry
-    if newer is obj:
+    newer_obj, view, older_obj, older_view = cache_entry
+    if newer_obj is obj:
         return view
-    if older is obj:
+    if older_obj is obj:
         return older_view
-    new_view = WorkloadView(obj, view if uid and obj["spec"] is newer["spec"] else None)
-    _views[uid] = (obj, new_view, newer, view)
+    new_view = WorkloadView(obj, view if uid and obj["spec"] is newer_obj["spec"] else None)
+    _views_by_uid[uid] = (obj, new_view, newer_obj, view)
     return new_view
 
 
 def forget_workload_view(uid: str) -> None:
-    """Remove the views of a deleted Workload from the cache."""
-    _views.pop(uid, None)
+    """Remove the parsed views of a deleted Workload from the cache."""
+    _views_by_uid.pop(uid, None)
 
 
 def view_by_creation(obj: Obj) -> WorkloadView:
-    """Return the view of a Workload for queues ordered by creation time, even after an eviction by PodsReadyTimeout."""
+    """Return a Workload's view with its creation as queue time, even after an eviction by PodsReadyTimeout."""
     view = workload_view(obj)
     if view.queued == view.created or not _has_timed_out(obj):
         return view
@@ -223,14 +223,18 @@ def _is_gated(metadata: Mapping[str, Any]) -> bool:
 
 
 def _queue_timestamp(conditions: Mapping[str, Mapping[str, Any]], creation_time: Instant) -> Instant:
-    eviction = conditions.get("Evicted")
-    if not eviction or eviction["status"] != "True" or eviction["reason"] not in {"PodsReadyTimeout", "AdmissionCheck"}:
+    eviction_condition = conditions.get("Evicted")
+    if (
+        not eviction_condition
+        or eviction_condition["status"] != "True"
+        or eviction_condition["reason"] not in {"PodsReadyTimeout", "AdmissionCheck"}
+    ):
         return creation_time
-    return times.parse_time(eviction["lastTransitionTime"])
+    return times.parse_time(eviction_condition["lastTransitionTime"])
 
 
 class _SharedPodSets:
-    """The parsed pod sets of a Workload, shared by all Workloads with equal ones, and a cache of their admissions."""
+    """The parsed pod sets of all Workloads with equal pod sets, and a cache of these Workloads' parsed admissions."""
 
     __slots__ = ("_holdings", "can_shrink", "counts", "groups", "over_limit", "pod_sets", "shape")
 
@@ -240,24 +244,24 @@ class _SharedPodSets:
         self.groups = _pod_set_groups(self.pod_sets)
         self.can_shrink = any(p.min_count is not None and p.count > p.min_count for p in self.pod_sets)
         self.over_limit = any(p.template.over_limit for p in self.pod_sets)
-        self.shape = _encode([_shape(o) for o in objs])
+        self.shape = _encode([_scheduling_fields(o) for o in objs])
         self._holdings: dict[tuple[bytes, tuple[int, ...]], tuple[Holding, ...]] = {}
 
-    def holdings_of(self, admission: Mapping[str, Any], counts: tuple[int, ...]) -> tuple[Holding, ...]:
-        """Parse an admission to a Holding for each pod set.
+    def holdings_of(self, admission: Mapping[str, Any], counts_per_pod_set: tuple[int, ...]) -> tuple[Holding, ...]:
+        """Parse a Workload's admission: what each pod set holds in pods, flavors and quota.
 
         Reclaimable pods reduce the usage: `counts` are the numbers of pods that still need quota. If fewer pods were
         admitted (partial admission), their number is kept.
         """
         assignments = admission.get("podSetAssignments") or ()
-        cache_key = _encode(assignments), counts
+        cache_key = _encode(assignments), counts_per_pod_set
         cached_holdings = self._holdings.get(cache_key)
         if cached_holdings is None:
             if len(self._holdings) >= _HOLDINGS_MAX:
                 self._holdings.clear()
-            total = {p.name: p.count for p in self.pod_sets}
-            remaining_counts = {p.name: count for p, count in zip(self.pod_sets, counts, strict=True)}
-            cached_holdings = tuple(_holding(a, total.get(a["name"], 0), remaining_counts) for a in assignments)
+            totals = {p.name: p.count for p in self.pod_sets}
+            remaining_counts = {p.name: count for p, count in zip(self.pod_sets, counts_per_pod_set, strict=True)}
+            cached_holdings = tuple(_holding(a, totals.get(a["name"], 0), remaining_counts) for a in assignments)
             self._holdings[cache_key] = cached_holdings
         return cached_holdings
 
@@ -273,7 +277,7 @@ def _pod_sets(objs: Sequence[Mapping[str, Any]]) -> _SharedPodSets:
 
 
 def _shared_pod_sets(parsed_pod_sets: _SharedPodSets) -> _SharedPodSets:
-    """Return the cached pod sets that equal the given ones; if there are none, cache and return the given ones."""
+    """Return the cached pod sets equal to the given ones; if there are none, cache the given ones and return them."""
     if len(_pod_sets_by_value) >= _VALUES_MAX:
         _pod_sets_by_value.clear()
     return _pod_sets_by_value.setdefault((parsed_pod_sets.shape, parsed_pod_sets.pod_sets), parsed_pod_sets)
@@ -297,8 +301,8 @@ def _pod_set(obj: Mapping[str, Any]) -> PodSet:
     )
 
 
-def _shape(obj: Mapping[str, Any]) -> list[Any]:
-    """Return the fields of a pod set that affect scheduling, which excludes images and commands, for example."""
+def _scheduling_fields(obj: Mapping[str, Any]) -> list[Any]:
+    """Return the fields of a pod set that affect scheduling: requests and constraints, but not images or commands."""
     spec = (obj.get("template") or {}).get("spec") or {}
     fields = ("nodeSelector", "affinity", "tolerations", "runtimeClassName", "priority", "topologySpreadConstraints")
     return [
@@ -306,8 +310,8 @@ def _shape(obj: Mapping[str, Any]) -> list[Any]:
         obj.get("minCount"),
         obj.get("topologyRequest"),
         [spec.get(field) for field in fields],
-        [_canonical(spec.get("overhead")), spec.get("resourceClaims")],
-        _canonical((spec.get("resources") or {}).get("requests")),
+        [_canonical_quantities(spec.get("overhead")), spec.get("resourceClaims")],
+        _canonical_quantities((spec.get("resources") or {}).get("requests")),
         [[_container_shape(c) for c in spec.get(kind) or ()] for kind in ("initContainers", "containers")],
     ]
 
@@ -315,18 +319,18 @@ def _shape(obj: Mapping[str, Any]) -> list[Any]:
 def _container_shape(container: Mapping[str, Any]) -> list[Any]:
     resources = container.get("resources") or {}
     requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return [_canonical(requests), container.get("ports")]
+    return [_canonical_quantities(requests), container.get("ports")]
 
 
-def _canonical(resources: Mapping[str, Any] | None) -> dict[str, str]:
+def _canonical_quantities(resources: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: meta.canonical_quantity(value) for name, value in (resources or {}).items()}
 
 
-def _counts(shared_pod_sets: _SharedPodSets, status: Mapping[str, Any]) -> tuple[int, ...]:
-    reclaimable = {r["name"]: r["count"] for r in status.get("reclaimablePods") or ()}
-    if not reclaimable:
+def _unreclaimed_counts(shared_pod_sets: _SharedPodSets, status: Mapping[str, Any]) -> tuple[int, ...]:
+    reclaimable_counts = {r["name"]: r["count"] for r in status.get("reclaimablePods") or ()}
+    if not reclaimable_counts:
         return shared_pod_sets.counts
-    return tuple(p.count - min(p.count, reclaimable.get(p.name, 0)) for p in shared_pod_sets.pod_sets)
+    return tuple(p.count - min(p.count, reclaimable_counts.get(p.name, 0)) for p in shared_pod_sets.pod_sets)
 
 
 def _holding(assignment: Mapping[str, Any], total: int, remaining_counts: Mapping[str, int]) -> Holding:
@@ -344,7 +348,7 @@ def _holding(assignment: Mapping[str, Any], total: int, remaining_counts: Mappin
 
 
 class FlavorResourceQuota(NamedTuple):
-    """The quota of one resource in one flavor; a limit of None means no limit."""
+    """A ClusterQueue's quota for one resource in one flavor; a limit of None means no limit."""
 
     flavor: str
     resource: str
@@ -355,7 +359,7 @@ class FlavorResourceQuota(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
-    """A resource group: resources that use the same flavor, and its flavors in the order in which Kueue tries them."""
+    """A resource group of a ClusterQueue: resources that share a flavor, and its flavors in the order of trial."""
 
     resources: tuple[str, ...]
     flavors: tuple[str, ...]
@@ -368,19 +372,19 @@ class PreemptionRules:
 
     within_cluster_queue: str = "Never"
     reclaim_within_cohort: str = "Never"
-    #: Whether it may preempt in the cohort while borrowing, and the maximum priority of victims (None: any lower one).
+    #: Whether the queue may preempt in the cohort while borrowing, and the victims' maximum priority (None: any lower).
     borrow_within_cohort: bool = False
     priority_threshold_max: int | None = None
 
     @property
     def is_allowed(self) -> bool:
-        """Whether any preemption is allowed."""
+        """Whether the ClusterQueue may preempt Workloads at all."""
         return self.within_cluster_queue != "Never" or self.reclaim_within_cohort != "Never"
 
 
 @dataclass(frozen=True, slots=True)
 class FlavorFungibility:
-    """The flavor fungibility of a ClusterQueue: when the search tries the next flavor, and the preference."""
+    """A ClusterQueue's flavor fungibility: when Kueue tries the next flavor, and which kind of fit it prefers."""
 
     try_next_when_borrowing: bool = False
     try_next_when_preempting: bool = True
@@ -388,7 +392,7 @@ class FlavorFungibility:
 
 
 class AdmissionCheckRule(NamedTuple):
-    """The name of an AdmissionCheck of a ClusterQueue, and the flavors to which it applies."""
+    """An AdmissionCheck that a ClusterQueue requires, and the flavors to which it applies."""
 
     name: str
     flavors: tuple[str, ...]
@@ -402,7 +406,7 @@ class ClusterQueueView:
     cohort: str
     groups: tuple[ResourceGroup, ...]
     strict_fifo: bool
-    #: Selects the namespaces whose Workloads it admits; None selects none.
+    #: Selects the namespaces whose Workloads the ClusterQueue admits; None selects none.
     namespaces: Selector | None
     preemption: PreemptionRules
     fungibility: FlavorFungibility
@@ -441,7 +445,7 @@ class LocalQueueView:
 
 
 def cluster_queue_view(obj: Obj) -> ClusterQueueView:
-    """Parse a ClusterQueue to its view."""
+    """Parse the spec of a ClusterQueue."""
     spec = obj.get("spec") or {}
     groups = _groups(spec)
     return ClusterQueueView(
@@ -450,8 +454,8 @@ def cluster_queue_view(obj: Obj) -> ClusterQueueView:
         groups=groups,
         strict_fifo=spec.get("queueingStrategy") == "StrictFIFO",
         namespaces=selector(spec.get("namespaceSelector")),
-        preemption=_preemption(spec.get("preemption") or {}),
-        fungibility=_fungibility(spec.get("flavorFungibility") or {}),
+        preemption=_preemption_rules(spec.get("preemption") or {}),
+        fungibility=_flavor_fungibility(spec.get("flavorFungibility") or {}),
         stop_policy=spec.get("stopPolicy") or "None",
         weight=_weight(spec),
         check_rules=tuple(_check_rules(spec, groups)),
@@ -459,13 +463,13 @@ def cluster_queue_view(obj: Obj) -> ClusterQueueView:
 
 
 def cohort_view(obj: Obj) -> CohortView:
-    """Parse a Cohort to its view."""
+    """Parse the spec of a Cohort."""
     spec = obj.get("spec") or {}
     return CohortView(obj["metadata"]["name"], spec.get("parentName") or "", _groups(spec), _weight(spec))
 
 
 def local_queue_view(obj: Obj) -> LocalQueueView:
-    """Parse a LocalQueue to its view."""
+    """Parse the spec of a LocalQueue."""
     metadata, spec = obj["metadata"], obj.get("spec") or {}
     key = f"{metadata.get('namespace', '')}/{metadata['name']}"
     return LocalQueueView(key, spec.get("clusterQueue") or "", spec.get("stopPolicy") or "None")
@@ -476,13 +480,13 @@ def _groups(spec: Mapping[str, Any]) -> tuple[ResourceGroup, ...]:
         ResourceGroup(
             resources=tuple(group.get("coveredResources") or ()),
             flavors=tuple(flavor["name"] for flavor in group.get("flavors") or ()),
-            quotas=tuple(_quotas(group.get("flavors") or ())),
+            quotas=tuple(_flavor_quotas(group.get("flavors") or ())),
         )
         for group in spec.get("resourceGroups") or ()
     )
 
 
-def _quotas(flavors: Sequence[Mapping[str, Any]]) -> list[FlavorResourceQuota]:
+def _flavor_quotas(flavors: Sequence[Mapping[str, Any]]) -> list[FlavorResourceQuota]:
     return [
         FlavorResourceQuota(
             flavor["name"],
@@ -508,17 +512,17 @@ def _check_rules(spec: Mapping[str, Any], groups: Sequence[ResourceGroup]) -> li
     return [AdmissionCheckRule(check["name"], tuple(check.get("onFlavors") or all_flavors)) for check in checks]
 
 
-def _preemption(spec: Mapping[str, Any]) -> PreemptionRules:
-    borrow = spec.get("borrowWithinCohort") or {}
+def _preemption_rules(spec: Mapping[str, Any]) -> PreemptionRules:
+    borrow_policy = spec.get("borrowWithinCohort") or {}
     return PreemptionRules(
         within_cluster_queue=spec.get("withinClusterQueue") or "Never",
         reclaim_within_cohort=spec.get("reclaimWithinCohort") or "Never",
-        borrow_within_cohort=(borrow.get("policy") or "Never") != "Never",
-        priority_threshold_max=borrow.get("maxPriorityThreshold"),
+        borrow_within_cohort=(borrow_policy.get("policy") or "Never") != "Never",
+        priority_threshold_max=borrow_policy.get("maxPriorityThreshold"),
     )
 
 
-def _fungibility(spec: Mapping[str, Any]) -> FlavorFungibility:
+def _flavor_fungibility(spec: Mapping[str, Any]) -> FlavorFungibility:
     return FlavorFungibility(
         try_next_when_borrowing=spec.get("whenCanBorrow") == "TryNextFlavor",
         try_next_when_preempting=(spec.get("whenCanPreempt") or "TryNextFlavor") == "TryNextFlavor",
@@ -549,7 +553,7 @@ class FlavorView:
 
 
 def flavor_view(obj: Obj) -> FlavorView:
-    """Parse a ResourceFlavor to its view."""
+    """Parse the spec of a ResourceFlavor."""
     spec = obj.get("spec") or {}
     taints = map(node.parse_taint, spec.get("nodeTaints") or ())
     return FlavorView(

@@ -63,7 +63,11 @@ def losses_table(losses: Sequence[GangLoss], now: Instant) -> str:
 def unplaced_table(pods: Iterable[Obj]) -> str:
     """Return a table of the pods that were not scheduled to a node, with the reasons; empty if there are none."""
     pod_views = [pod_view(pod) for pod in pods]
-    rows = [[pod.namespace, pod.name, pod.unplaced] for pod in pod_views if pod.awaits_node and pod.unplaced]
+    rows = [
+        [pod.namespace, pod.name, pod.unschedulable_message]
+        for pod in pod_views
+        if pod.awaits_node and pod.unschedulable_message
+    ]
     return format_table([["NAMESPACE", "POD WITHOUT A NODE", "WHY"], *rows]) if rows else ""
 
 

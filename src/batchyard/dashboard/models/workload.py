@@ -145,7 +145,7 @@ def _pod_row(obj: Obj) -> ViewJson:
         "podSet": label(obj, well_known.POD_SET) or "",
         "node": view.node_name,
         "since": format_timestamp(view.started if view.started is not None else view.created),
-        "why": "" if view.node_name or view.is_terminal else view.unplaced,
+        "why": "" if view.node_name or view.is_terminal else view.unschedulable_message,
     }
 
 

@@ -67,7 +67,7 @@ def first_lines(pod: Obj, start_time: Instant, plan: RunPlan, *, previous: bool)
     lines = [f"started: a simulated container, which works {run_time} and runs no process"]
     resumed_from = None if previous else resumption(pod)
     if resumed_from is not None:
-        lines.append(f"resumes from {format_duration(resumed_from.work)} of work saved at {resumed_from.place}")
+        lines.append(f"resumes from {format_duration(resumed_from.work)} of work saved at {resumed_from.pod_key}")
     return [_format_line(start_time, text) for text in lines]
 
 

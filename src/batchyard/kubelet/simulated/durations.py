@@ -292,12 +292,12 @@ def _larger_resumption(pod: meta.Obj, own_resumption: pods.Resumption | None, re
     recorded_work = pods.saved_work(job, slot)
     if recorded_work:
         return pods.Resumption(slot, max(recorded_work, 0 if own_resumption is None else own_resumption.work))
-    if own_resumption is not None or not pods.is_interchangeable(pod) or not pods.saved_work_by_place(job):
+    if own_resumption is not None or not pods.is_interchangeable(pod) or not pods.saved_work_by_pod_key(job):
         return own_resumption
     slot_prefix, used_slots = slot.rpartition("/")[0], _used_slots(pod, reader)
     free_slots = [
         candidate
-        for candidate in pods.saved_work_by_place(job)
+        for candidate in pods.saved_work_by_pod_key(job)
         if candidate not in used_slots and candidate.rpartition("/")[0] == slot_prefix
     ]
     return pods.most_saved_work(job, free_slots)

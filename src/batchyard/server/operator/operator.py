@@ -184,7 +184,9 @@ class OperatorProcess:
         cycles = self.server_metrics.cycles
         decisions = DecisionLog(EventRecorder(self.client, socket.gethostname()), discard_decision)
         observer = self._cycle_observer(cycles)
-        ports = PlatformPorts(self.kernel, self.client, (), (), decisions, cycles.loop, throttle, cycles=observer)
+        ports = PlatformPorts(
+            self.kernel, self.client, (), (), decisions, cycles.loop, throttle, cycle_observer=observer
+        )
         platform, existing_events = build_platform(ports, self._config.settings), self.client.added_events()
         if self.spans is not None:
             self.client.subscribe(WorkloadTracer(self.kernel.now, self.spans.emit).observe)

@@ -55,7 +55,7 @@ class NothingHangs(Invariant):
             if pod.node_name:
                 self.violate(f"pod {pod.key} on node {pod.node_name} never ends", _pod_key(pod))
                 continue
-            if not pod.unscheduled:
+            if not pod.unscheduled_reason:
                 self.violate(f"pod {pod.key} has no node, but its status gives no reason", _pod_key(pod))
             if not pod.gated:
                 gangs.setdefault(pod.gang or pod.key, []).append(pod)

@@ -67,13 +67,13 @@ def differences(schema: Mapping[str, Any], field: Field, within: TypeScope, path
     if type_of(schema) != type_in_table(field):
         yield f"{path}: {type_of(schema)} in the CRD, {field.expression} in the table"
     for key, word in BOUNDS.items():
-        if schema.get(key) != field.facts.get(word):
-            yield f"{path}: {key} is {schema.get(key)} in the CRD, {field.facts.get(word)} in the table"
-    if type_in_table(field) != "quantity" and schema.get("pattern") != field.facts.get("pattern"):
+        if schema.get(key) != field.constraints.get(word):
+            yield f"{path}: {key} is {schema.get(key)} in the CRD, {field.constraints.get(word)} in the table"
+    if type_in_table(field) != "quantity" and schema.get("pattern") != field.constraints.get("pattern"):
         yield f"{path}: pattern"
-    if (schema.get("x-kubernetes-list-type") == "set") != field.facts.get("set", False):
+    if (schema.get("x-kubernetes-list-type") == "set") != field.constraints.get("set", False):
         yield f"{path}: set"
-    if (schema.get("x-kubernetes-map-type") == "atomic") != (field.facts.get("owned") == "atomic"):
+    if (schema.get("x-kubernetes-map-type") == "atomic") != (field.constraints.get("owned") == "atomic"):
         yield f"{path}: owned"
     if field.is_list:
         yield from differences(schema["items"], field.element, within, f"{path}[]")

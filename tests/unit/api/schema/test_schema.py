@@ -95,14 +95,14 @@ def test_valid_complete_object_is_returned_unchanged(info: scheme.ServedKind, ob
     [
         ({"spec.preemtion": {}}, "spec.preemtion: unknown field; did you mean preemption?"),
         ({"spec.queueing_strategy": "x"}, "spec.queueing_strategy: unknown field; did you mean queueingStrategy?"),
-        ({"preemption": {}}, "preemption: unknown field; it belongs at spec.preemption"),
+        ({"preemption": {}}, "preemption: unknown field; move the field to spec.preemption"),
         (
             {"spec.nominalQuota": 1},
-            "spec.nominalQuota: unknown field; it belongs at " + CPU.replace("[0]", "[]") + ".nominalQuota",
+            "spec.nominalQuota: unknown field; move the field to " + CPU.replace("[0]", "[]") + ".nominalQuota",
         ),
         ({"metadata.resourceVersoin": "1"}, "metadata.resourceVersoin: unknown field; did you mean resourceVersion?"),
         ({"spec.cohort": "a"}, "spec.cohort: unknown field; did you mean cohortName?"),
-        ({f"{GROUP}.stopPolicy": "None"}, f"{GROUP}.stopPolicy: unknown field; it belongs at spec.stopPolicy"),
+        ({f"{GROUP}.stopPolicy": "None"}, f"{GROUP}.stopPolicy: unknown field; move the field to spec.stopPolicy"),
         ({f"{GROUP}.zzz": 1}, f"{GROUP}.zzz: unknown field; use one of the fields coveredResources, flavors"),
         ({"spec.zzz": None}, f"spec.zzz: unknown field; use one of the fields {', '.join(SPEC_FIELDS)}"),
     ],
@@ -358,8 +358,8 @@ def test_duplicate_port_check_uses_default_protocol() -> None:
 def test_misplaced_pod_field_in_job_is_reported_with_correct_path() -> None:
     wrong = edited(TASK, {"spec.restartPolicy": "Never", "spec.template.containers": []})
     assert reported(JOB, wrong) == [
-        "spec.template.containers: unknown field; it belongs at spec.template.spec.containers",
-        "spec.restartPolicy: unknown field; it belongs at spec.template.spec.restartPolicy",
+        "spec.template.containers: unknown field; move the field to spec.template.spec.containers",
+        "spec.restartPolicy: unknown field; move the field to spec.template.spec.restartPolicy",
     ]
 
 
