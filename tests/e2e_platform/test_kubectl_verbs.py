@@ -2,6 +2,7 @@
 
 import os
 import re
+import select
 import shlex
 import shutil
 import subprocess
@@ -271,8 +272,12 @@ def test_watch_prints_events(platform: Running) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         # The watch may begin after the first of these.
-        for number in range(2):
+        for number in range(30):
             run(platform, f"create configmap watched-{number}")
+            if select.select([watching.stdout], [], [], 1)[0]:
+                break
+        else:
+            watching.terminate()
         seen = [watching.stdout.readline().split() for _ in range(2)]
         watching.terminate()
     assert seen[0] == ["EVENT", "NAME", "DATA", "AGE"]

@@ -379,7 +379,7 @@ class QuotaAdmission:
             self._check_usage(obj, None, quotas, reader)
 
     def check_changed(self, new: meta.Obj, old: meta.Obj, reader: Reader) -> None:
-        """Check what a changed object uses additionally; raise TemporarilyForbidden if it exceeds a quota of its Namespace."""
+        """Check the additional usage of a changed object; raise TemporarilyForbidden if it exceeds a quota."""
         quotas = reader.list(scheme.RESOURCE_QUOTA, new["metadata"].get("namespace", ""))
         if quotas and (meta.group_kind(new) != scheme.POD or is_ending(new) != is_ending(old)):
             self._check_usage(new, old, quotas, reader)

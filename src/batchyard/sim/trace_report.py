@@ -438,7 +438,9 @@ def duration_statistics(durations: Iterable[Duration]) -> DurationStatistics:
 def _unplaced_reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[Unplaced]:
     """Return why pods of the trace were not placed: each reason with its number of pods, most frequent first."""
     message_by_pod = dict(watch.unplaced)
-    message_by_pod |= {pod.name: pod.unschedulable_message for pod in watch.waiting.values() if pod.namespace == NAMESPACE}
+    message_by_pod |= {
+        pod.name: pod.unschedulable_message for pod in watch.waiting.values() if pod.namespace == NAMESPACE
+    }
     count_by_reason: dict[str, int] = {}
     for pod in pods:
         if pod.name in message_by_pod:
