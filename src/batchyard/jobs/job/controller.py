@@ -1,6 +1,6 @@
-"""Job controller: creates the pods of Jobs, counts their terminations, adopts orphans, and ends the Jobs.
+"""Job controller: creates the pods of Jobs, counts terminated pods, adopts orphan pods, and ends the Jobs.
 
-The decisions are in `plan`. Source: pkg/controller/job of Kubernetes.
+The module `plan` decides which pods to create and delete. Source: pkg/controller/job of Kubernetes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ _PREFIX_MAX: Final = 58
 def new_pods(
     job: meta.Obj, planned_pods: Sequence[NewPod], used_names: Iterable[str], pod_count: int, now: Instant
 ) -> list[meta.Obj]:
-    """Build the pods to create, with names that are not in `used_names`; `pod_count` is the number of pods so far.
+    """Return the manifests of new pods of a Job, with names not in `used_names`; `pod_count` counts its pods so far.
 
     Each pod has a full name besides the `generateName` prefix, so that the Event of its creation can contain the name.
     """
@@ -68,7 +68,7 @@ def new_pods(
 
 
 def _template(job: meta.Obj, *, indexed: bool) -> dict[str, Any]:
-    """Return the common part of all new pods."""
+    """Return the part of the pod manifest that is the same for all new pods of a Job."""
     template = with_selector(job)["spec"]["template"]
     metadata, spec = template.get("metadata") or {}, template["spec"]
     finalizers = [*(metadata.get("finalizers") or ()), well_known.JOB_TRACKING]
@@ -80,7 +80,7 @@ def _template(job: meta.Obj, *, indexed: bool) -> dict[str, Any]:
 
 
 def _with_index_env(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a pod spec whose containers get the completion index as an environment variable."""
+    """Return the pod spec with the environment variable JOB_COMPLETION_INDEX in all its containers."""
     fields = {f: [_with_index_variable(c) for c in spec[f]] for f in ("initContainers", "containers") if spec.get(f)}
     return {**spec, **fields}
 
@@ -91,7 +91,7 @@ def _with_index_variable(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _name_prefix(job: str, index: int) -> str:
-    """Return the name prefix of a pod; a long Job name is truncated to keep the index."""
+    """Return the name prefix of a pod from its Job's name, cut if too long, and its completion index."""
     if index == NO_INDEX:
         return f"{job}-"
     end = f"-{index}-"
@@ -99,7 +99,7 @@ def _name_prefix(job: str, index: int) -> str:
 
 
 def _free_name(prefix: str, used_names: Mapping[str, None], seed: Sequence[str]) -> str:
-    """Return an unused name with a five-letter suffix that is derived from the seed."""
+    """Return a pod name that is not in `used_names`: the prefix and a five-letter suffix derived from the seed."""
     for attempt in count():
         name = generated_name(prefix, uid_for(0, *seed, prefix, str(attempt)))
         if name not in used_names:
@@ -108,7 +108,9 @@ def _free_name(prefix: str, used_names: Mapping[str, None], seed: Sequence[str])
 
 
 def _indexed_pod(template: Mapping[str, Any], metadata: dict[str, Any], pod: NewPod, job: meta.Obj) -> dict[str, Any]:
-    """Return the pod for a completion index."""
+    """Return the manifest of a new pod of an Indexed Job, with its completion index as label, annotation and in the
+    hostname.
+    """
     index = {well_known.COMPLETION_INDEX: str(pod.index)}
     annotations = dict(index)
     if pod.failure_count is not None:
@@ -144,7 +146,7 @@ _SUCCEEDED: Final = 16
 
 
 class RelevantPods:
-    """The pods of one Job that have not ended or still have its finalizer, and the time of its next reconcile."""
+    """The pods of one Job that have not ended or still have the Job finalizer, and when to reconcile the Job next."""
 
     __slots__ = (
         "_active",
@@ -183,40 +185,44 @@ class RelevantPods:
 
     @property
     def pods(self) -> Iterable[meta.Key]:
-        """The keys of the relevant pods."""
+        """The keys of the pods that have not ended or still have the Job finalizer."""
         return self._flags
 
     def add_existing(self, owned_objects: Iterable[meta.Obj]) -> None:
-        """Add the pods that existed before this controller started."""
+        """Add the pods among the objects that the Job owns, which may be older than this controller's first watch
+        event.
+        """
         for obj in owned_objects:
             if obj["kind"] == "Pod" and meta.key_of(obj) not in self._flags:
                 self._set_flags(meta.key_of(obj), 0, _flags(obj))
         self.is_complete = True
 
     def schedule_reconcile(self, at: Instant) -> None:
-        """Schedule a reconcile of the Job at this time or earlier."""
+        """Make the next reconcile of the Job due at this time, unless an earlier one is due."""
         self._reconcile_at = at if self._reconcile_at is None else min(self._reconcile_at, at)
 
     def reconcile_at(self, now: Instant) -> Instant:
-        """Return when to reconcile the Job: now, or later to batch more events."""
+        """Return when to reconcile the Job: now, or up to a second later so that one reconcile handles several pod
+        changes.
+        """
         if self._reconcile_at is None:
             return now
         return max(now, self._reconcile_at if self._wake_at is None else min(self._reconcile_at, self._wake_at))
 
     def record_job(self, job: meta.Obj) -> None:
-        """Record whether each success matters to the current spec of the Job."""
+        """Record from the Job's spec whether each succeeded pod may end the Job or allow another pod to be created."""
         spec = job_spec(job)
         self.job_is_known = True
         self._needs_successes = bool(spec.success_rules) or (spec.completions or 0) > spec.parallelism
 
     def record_plan(self, plan: JobPlan) -> None:
-        """Record the plan of a reconcile of the Job."""
+        """Record from a reconcile's plan when to reconcile next, and whether pods were missing."""
         self._reconcile_at = None
         self._wake_at = plan.wake_at
         self._has_missing_pods = bool(plan.change.create)
 
     def observe(self, event: WatchEvent, now: Instant) -> bool:
-        """Process a change of a pod; return whether the change is relevant."""
+        """Process a watch event of a pod of the Job; return whether the Job must be reconciled because of it."""
         old_flags = self._flags.get(event.key, 0)
         new_flags = 0 if event.type is _DELETED else _flags(event.obj)
         if old_flags == new_flags and not self._has_missing_pods and (old_flags == 0 or _has_same_containers(event)):
@@ -237,7 +243,7 @@ class RelevantPods:
             self._flags.pop(pod, None)
 
     def _cannot_wait(self, old_flags: int, new_flags: int) -> bool:
-        """Report whether the Job must be reconciled for this change without delay."""
+        """Report whether a pod's change of flags requires a reconcile of the Job now instead of a second later."""
         lost_flags = old_flags & ~new_flags
         if self._has_missing_pods or not self.is_complete or lost_flags & (_TRACKED | _TERMINATING):
             return True
@@ -246,7 +252,9 @@ class RelevantPods:
         return bool(new_flags & ~old_flags & _READY) and self._ready == self._active
 
     def _record_end(self, pod: meta.Obj) -> None:
-        """Record the end of an untracked pod for the backoff; surplus pods, released while active, do not count."""
+        """Update the failure times for the backoff with a pod that lost the Job finalizer; ignore pods that are still
+        active.
+        """
         if phase(pod) == SUCCEEDED:
             self.failures = failures_since_success(self.failures, [finished_at(pod)])
         elif is_terminal(pod) or is_terminating(pod):
@@ -254,7 +262,7 @@ class RelevantPods:
 
 
 class PodIndex:
-    """The relevant pods of all Jobs."""
+    """For all Jobs: the pods that have not ended or still have the Job finalizer."""
 
     __slots__ = ("_by_job",)
 
@@ -263,11 +271,13 @@ class PodIndex:
         self._by_job: dict[tuple[str, str], RelevantPods] = {}
 
     def pods_of(self, job: meta.Obj) -> RelevantPods:
-        """Return the relevant pods of a Job."""
+        """Return the pods of a Job that have not ended or still have the Job finalizer."""
         return self._pods_of(_job_key(job))
 
     def observe_job(self, event: WatchEvent, now: Instant) -> None:
-        """Process a change of a Job; a finished Job is removed from the index."""
+        """Process a watch event of a Job: schedule its reconcile, or drop its pods from the index if it finished or was
+        deleted.
+        """
         job = event.obj
         if event.type is _DELETED or is_finished(job):
             self._by_job.pop(_job_key(job), None)
@@ -277,7 +287,7 @@ class PodIndex:
         job_pods.schedule_reconcile(now)
 
     def observe_pod(self, event: WatchEvent, job_uid: str, now: Instant) -> bool:
-        """Process a change of a pod; return whether the change is relevant to its Job."""
+        """Process a watch event of a pod; return whether the Job with this uid must be reconciled because of it."""
         job_key = event.key.namespace, job_uid
         job_pods = self._pods_of(job_key)
         is_relevant = job_pods.observe(event, now)
@@ -298,7 +308,7 @@ def _job_key(job: meta.Obj) -> tuple[str, str]:
 
 
 def _flags(pod: meta.Obj) -> int:
-    """Return the flags of a pod; 0 if it is not relevant."""
+    """Return the bit flags of a pod (such as tracked, active, ready); 0 if it has ended and has no Job finalizer."""
     tracking_flag = _TRACKED if is_tracked(pod) else 0
     if is_terminal(pod):
         return tracking_flag | _SUCCEEDED if tracking_flag and phase(pod) == SUCCEEDED else tracking_flag
@@ -308,7 +318,7 @@ def _flags(pod: meta.Obj) -> int:
 
 
 def _has_same_containers(event: WatchEvent) -> bool:
-    """Report whether the container statuses are unchanged, for example after the pod was only scheduled."""
+    """Report whether a pod's watch event left its container statuses unchanged, as when it was only scheduled."""
     if event.old is None:
         return False
     old, new = event.old.get("status") or {}, event.obj.get("status") or {}
@@ -321,7 +331,7 @@ def _has_same_containers(event: WatchEvent) -> bool:
 
 
 class PodClaims:
-    """The orphan pods, and the Jobs that may adopt them."""
+    """Index of the pods without a controller, and of the Jobs that may adopt them."""
 
     def __init__(self) -> None:
         #: Orphan pods by namespace and by the Job name in their label ('' for Jobs with manual selectors).
@@ -330,7 +340,7 @@ class PodClaims:
         self._manual_jobs: dict[str, dict[meta.Key, None]] = {}
 
     def observe_job(self, event: WatchEvent) -> None:
-        """Process a change of a Job with a manual selector."""
+        """Process a watch event of a Job: record or forget the Job if it has a manual selector."""
         if not _has_manual_selector(event.obj):
             return
         manual_jobs = self._manual_jobs.setdefault(event.key.namespace, {})
@@ -340,7 +350,7 @@ class PodClaims:
             manual_jobs[event.key] = None
 
     def observe_pod(self, event: WatchEvent) -> Iterable[meta.Key]:
-        """Process a change of a pod; return the Jobs that may adopt it if it is an orphan."""
+        """Process a watch event of a pod; if the pod has no controller, return the Jobs that may adopt it."""
         namespace = event.key.namespace
         for name in () if event.old is None else _candidate_job_names(event.old):
             self._orphans.get((namespace, name), {}).pop(event.key, None)
@@ -352,7 +362,7 @@ class PodClaims:
         return [*named_jobs, *self._manual_jobs.get(namespace, ())]
 
     def adoptions(self, job: meta.Obj, reader: Reader) -> list[meta.Obj]:
-        """Return the orphan pods that a Job adopts, with the Job as their owner."""
+        """Return the orphan pods that a Job adopts, as changed copies with the Job as owner and its finalizer."""
         metadata = job["metadata"]
         name = "" if _has_manual_selector(job) else metadata["name"]
         orphans = self._orphans.get((metadata.get("namespace", ""), name))
@@ -369,7 +379,9 @@ def is_selected(pod: meta.Obj, job: meta.Obj) -> bool:
 
 
 def may_mismatch_owner(event: WatchEvent, owner_uid: str) -> bool:
-    """Report whether a pod may no longer match its Job: its labels changed, or it lacks the Job's uid label."""
+    """Report whether the selector of a pod's Job may no longer match: labels changed, or the Job's uid label is
+    missing.
+    """
     labels = event.obj["metadata"].get("labels")
     if event.old is None:
         return labels is None or labels.get(well_known.CONTROLLER_UID) != owner_uid
@@ -378,19 +390,19 @@ def may_mismatch_owner(event: WatchEvent, owner_uid: str) -> bool:
 
 
 def release_pod_from_job(pod: meta.Obj, job: meta.Obj) -> meta.Obj:
-    """Return the pod without the Job as owner and without the Job finalizer."""
+    """Return a copy of the pod without the Job as owner and without the Job finalizer."""
     uid = job["metadata"]["uid"]
     owners = [owner for owner in pod["metadata"].get("ownerReferences") or () if owner["uid"] != uid]
     return remove_tracking(meta.with_metadata(pod, ownerReferences=owners or None))
 
 
 def _has_manual_selector(job: meta.Obj) -> bool:
-    """Report whether a Job has a manual selector, which may match any pod."""
+    """Report whether the user wrote the Job's pod selector (`manualSelector`), so that it may match any pod."""
     return bool(job["spec"].get("manualSelector"))
 
 
 def _candidate_job_names(pod: meta.Obj) -> Iterable[str]:
-    """Return the Job name in the pod's label, and '' for Jobs with manual selectors."""
+    """Return the index names of an orphan pod: its job-name label, if any, and '' for Jobs with manual selectors."""
     name = meta.label(pod, well_known.JOB_NAME)
     return ("",) if name is None else (name, "")
 
@@ -401,7 +413,7 @@ def _adopt_pod(pod: meta.Obj, job: meta.Obj) -> meta.Obj:
 
 
 class JobPodController:
-    """Reconciles Jobs, with an index of their pods and of orphan pods."""
+    """Controller that reconciles Jobs, with an index of their pods and of orphan pods."""
 
     name = "job-pods"
     rank = 0
@@ -414,7 +426,7 @@ class JobPodController:
         self._by_class: dict[str, dict[meta.Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the affected Jobs, and the pod itself if it may have to be released."""
+        """Return the Jobs to reconcile after an event, and the event's pod if its Job may have to release it."""
         if event.key.kind == scheme.PRIORITY_CLASS:
             return list(self._by_class.get(event.key.name, ())) if event.type is EventType.ADDED else ()
         if event.key.kind == scheme.JOB:
@@ -437,7 +449,7 @@ class JobPodController:
         return (job, event.key) if is_terminating(event.obj) and is_tracked(event.obj) else (job,)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Reconcile a Job, or release a pod that no Job counts."""
+        """Reconcile a Job; for a pod key, release the pod from a Job that no longer counts it."""
         obj = reader.get(key)
         if obj is None:
             return ReconcileResult()
@@ -461,7 +473,7 @@ class JobPodController:
         return _plan_writes(key, obj, plan, new_pods(obj, plan.change.create, names, job_index.pod_count, now))
 
     def _previous_job(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the Job that a pod belonged to before the event."""
+        """Return the Job that controlled the pod before the event, and remove the pod from its index."""
         owner = None if event.old is None else _job_of(event.old)
         if owner is None:
             return ()
@@ -485,7 +497,9 @@ def _job_of(pod: meta.Obj) -> Mapping[str, Any] | None:
 
 
 def _release_pod(pod: meta.Obj, reader: Reader) -> ReconcileResult:
-    """Release a pod that its Job does not select; remove the finalizer of an orphan or of a finished Job's pod."""
+    """Return the write that releases a pod its Job's selector does not match, or untracks one whose Job is gone or
+    finished.
+    """
     owner = _job_of(pod)
     if owner is None:
         is_orphan = meta.controller_of(pod) is None and is_tracked(pod)
@@ -498,7 +512,7 @@ def _release_pod(pod: meta.Obj, reader: Reader) -> ReconcileResult:
 
 
 def _plan_writes(key: meta.Key, job: meta.Obj, plan: JobPlan, created_pods: Sequence[meta.Obj]) -> ReconcileResult:
-    """Convert a plan to writes; creations and deletions come first, because later writes are computed again if lost.
+    """Convert the plan of a Job to API writes: pod creations and deletions come before the status update.
 
     A rejected pod does not block the others.
     """
@@ -522,7 +536,7 @@ def _plan_writes(key: meta.Key, job: meta.Obj, plan: JobPlan, created_pods: Sequ
 
 
 def _rejection_event(key: meta.Key, _write: Write, error: ApiError) -> EventRecord | None:
-    """Return an Event for a rejected pod, except if its Namespace is terminating."""
+    """Return a FailedCreate Event for a pod that the API server rejected; None if the Namespace is terminating."""
     if not isinstance(error, Forbidden) or isinstance(error, NamespaceTerminating):
         return None
     return EventRecord(key, "Warning", "FailedCreate", f"Error creating: {error}")

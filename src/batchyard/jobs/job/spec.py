@@ -21,7 +21,7 @@ _BACKOFF_LIMIT: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """The spec of a Job, with defaults."""
+    """The spec of a batch/v1 Job, with defaults filled in."""
 
     indexed: bool
     #: The required number of succeeded pods or indexes; None if the first success suffices.
@@ -41,12 +41,12 @@ class JobSpec:
     success_rules: Sequence[Rule]
 
     def has_index(self, index: int) -> bool:
-        """Report whether an index is valid for this Job; -1 stands for a pod without an index."""
+        """Report whether a completion index is valid for this Job; False for -1, a pod without an index."""
         return 0 <= index < (self.completions or 0)
 
 
 def job_spec(job: Obj) -> JobSpec:
-    """Return the spec of a Job with defaults."""
+    """Return the parsed spec of a Job, with defaults filled in."""
     spec = job["spec"]
     parallelism, limit, deadline = (spec.get(f) for f in ("parallelism", "backoffLimit", "activeDeadlineSeconds"))
     policy = spec.get("podFailurePolicy")
@@ -67,12 +67,12 @@ def job_spec(job: Obj) -> JobSpec:
 
 
 def is_ours(job: Obj) -> bool:
-    """Report whether this controller manages the Job."""
+    """Report whether the Job's `managedBy` is unset or names this controller."""
     return job["spec"].get("managedBy") in (None, MANAGER)
 
 
 def is_finished(job: Obj) -> bool:
-    """Report whether the Job is complete or has failed."""
+    """Report whether the Job has a True Complete or Failed condition."""
     return is_true(job, "Complete") or is_true(job, "Failed")
 
 
@@ -83,7 +83,7 @@ def is_finished(job: Obj) -> bool:
 
 
 def with_selector(job: Obj) -> Obj:
-    """Return the Job with a generated selector, and with its labels on the pod template; the same Job if complete.
+    """Return the Job with a generated pod selector and the matching labels on its pod template; unchanged if present.
 
     Existing values are kept; validation checks that they match.
     """
@@ -103,7 +103,7 @@ def with_selector(job: Obj) -> Obj:
 
 
 def _generated_labels(name: str, uid: str) -> dict[str, str]:
-    """Return the generated labels, including the legacy labels without prefix."""
+    """Return the pod labels generated for a Job from its name and uid, including the legacy labels without prefix."""
     return {
         well_known.OLD_JOB_NAME: name,
         well_known.JOB_NAME: name,
@@ -124,7 +124,9 @@ NO_INDEXES: Final[Spans] = ()
 
 
 def parse_indexes(text: str | None, completions: int) -> Spans:
-    """Parse a list of indexes such as `0-2,5`; invalid parts and indexes beyond the completions are ignored."""
+    """Return the completion indexes in a list such as `0-2,5`; invalid parts and indexes beyond the completions are
+    ignored.
+    """
     spans = []
     for part in text.split(",") if text else ():
         start, dash, end = part.partition("-")
@@ -135,7 +137,7 @@ def parse_indexes(text: str | None, completions: int) -> Spans:
 
 
 def format_indexes(spans: Spans) -> str:
-    """Format indexes as in `0-2,5`; two consecutive indexes are not written as a range."""
+    """Return completion indexes as text such as `0-2,5`; two consecutive indexes are not written as a range."""
     parts = []
     for first, last in spans:
         if last - first > 1:
@@ -146,34 +148,34 @@ def format_indexes(spans: Spans) -> str:
 
 
 def with_indexes(spans: Spans, indexes: Iterable[int]) -> Spans:
-    """Return the set with further indexes."""
+    """Return a set of completion indexes with further indexes added."""
     new_spans = [(index, index) for index in indexes]
     return _merge_spans([*spans, *new_spans]) if new_spans else spans
 
 
 def index_union(a: Spans, b: Spans) -> Spans:
-    """Return the indexes in either set."""
+    """Return the union of two sets of completion indexes."""
     return _merge_spans([*a, *b])
 
 
 def index_count(spans: Spans) -> int:
-    """Return the number of indexes in the set."""
+    """Return the number of indexes in a set of completion indexes."""
     return sum(last - first + 1 for first, last in spans)
 
 
 def contains(spans: Spans, index: int) -> bool:
-    """Report whether an index is in the set."""
+    """Report whether a completion index is in a set, given as ranges."""
     position = bisect_right(spans, (index, index))
     return (position > 0 and spans[position - 1][1] >= index) or (position < len(spans) and spans[position][0] == index)
 
 
 def count_common(a: Spans, b: Spans) -> int:
-    """Return the number of indexes in both sets."""
+    """Return how many completion indexes two sets have in common."""
     return index_count(a) + index_count(b) - index_count(index_union(a, b))
 
 
 def unused_indexes(spans: Spans, count: int, completions: int) -> list[int]:
-    """Return the first `count` indexes below the completions that are not in the set."""
+    """Return the lowest `count` completion indexes, below `completions`, that are not in the set."""
     found_indexes: list[int] = []
     candidate = 0
     for first, last in (*spans, (completions, completions)):
@@ -185,7 +187,7 @@ def unused_indexes(spans: Spans, count: int, completions: int) -> list[int]:
 
 
 def _merge_spans(spans: list[tuple[int, int]]) -> Spans:
-    """Sort spans, and merge spans that touch or overlap."""
+    """Return index ranges sorted, with ranges that touch or overlap merged."""
     merged_spans: list[tuple[int, int]] = []
     for first, last in sorted(spans):
         if merged_spans and first <= merged_spans[-1][1] + 1:
@@ -206,7 +208,7 @@ _FAIL_JOB: Final = "FailJob"
 
 
 class PolicyDecision(NamedTuple):
-    """The action of the first matching rule of a failure policy; '' (like Count) if none matches."""
+    """The action of the pod failure policy for a failed pod; '' (treated as Count) if no rule matches."""
 
     action: str
     #: The failure message of the Job if the action fails it.
@@ -214,7 +216,7 @@ class PolicyDecision(NamedTuple):
 
 
 def policy_decision(rules: Sequence[Rule] | None, pod: Obj) -> PolicyDecision:
-    """Return the failure policy's action for a failed pod."""
+    """Return the action of the first pod failure policy rule that matches a failed pod."""
     for number, rule in enumerate(rules or ()):
         status = pod.get("status") or {}
         codes, patterns = rule.get("onExitCodes"), rule.get("onPodConditions")
@@ -231,12 +233,12 @@ def policy_decision(rules: Sequence[Rule] | None, pod: Obj) -> PolicyDecision:
 
 
 def is_counted(rules: Sequence[Rule] | None, pod: Obj) -> bool:
-    """Report whether a failed pod counts as a failure of the Job."""
+    """Report whether a failed pod counts toward the Job's backoff limit: no Ignore rule matches it."""
     return not rules or policy_decision(rules, pod).action != IGNORE
 
 
 def _matching_exit(status: Mapping[str, Any], codes: Mapping[str, Any], pod: Obj) -> str | None:
-    """Describe the first container that failed with a matching exit code, or return None."""
+    """Return a description of the first container whose exit code a failure policy rule matches, or None."""
     for field in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(field) or ():
             termination = (container.get("state") or {}).get("terminated")
@@ -255,7 +257,7 @@ def _matches_exit_code(codes: Mapping[str, Any], container: str, exit_code: int)
 
 
 def _matching_condition(status: Mapping[str, Any], patterns: Sequence[Mapping[str, Any]], pod: Obj) -> str | None:
-    """Describe the first pod condition that matches a pattern, or return None."""
+    """Return a description of the first pod condition that a failure policy rule matches, or None."""
     for condition in status.get("conditions") or ():
         for pattern in patterns:
             if condition["type"] == pattern["type"] and condition["status"] == (pattern.get("status") or "True"):
@@ -285,7 +287,7 @@ NO_INDEX = -1
 
 @dataclass(slots=True)
 class JobPod:
-    """The properties of a pod that the Job controller uses."""
+    """The properties of a Job's pod that the Job controller uses."""
 
     obj: Obj
     uid: str
@@ -312,17 +314,17 @@ class JobPod:
 
     @property
     def ready(self) -> bool:
-        """Whether the pod is ready."""
+        """Whether the Ready condition of the pod is True."""
         return is_ready(self.obj)
 
 
 def job_pods(pods: Iterable[Obj]) -> list[JobPod]:
-    """Return the views of the pods of a Job."""
+    """Return the properties of pods that the Job controller uses."""
     return [_job_pod(pod) for pod in pods]
 
 
 def has_failed(pod: JobPod, spec: JobSpec) -> bool:
-    """Report whether a pod has failed; a terminating pod counts as failed unless the Job waits for its end."""
+    """Report whether a pod has failed; a terminating pod counts as failed, except with podReplacementPolicy Failed."""
     return pod.phase == FAILED or (pod.terminating and not spec.replaces_after_end)
 
 
@@ -332,12 +334,12 @@ def is_tracked(obj: Obj) -> bool:
 
 
 def remove_tracking(obj: Obj) -> Obj:
-    """Return the pod without the Job finalizer."""
+    """Return a copy of the pod without the Job finalizer."""
     return without_finalizer(obj, well_known.JOB_TRACKING)
 
 
 def annotation_count(obj: Obj, name: str) -> int:
-    """Return the number in an annotation of a pod; 0 if it is absent."""
+    """Return the count in an annotation of a pod; 0 if absent or invalid."""
     text = annotation(obj, name)
     return 0 if text is None else max(0, _index(text))
 
@@ -370,18 +372,18 @@ FAILURES_MAX: Final = 7
 
 
 def failures_since_success(failures: Iterable[Instant], successes: Iterable[Instant]) -> list[Instant]:
-    """Return the sorted times of the failures since the last success that affect the backoff."""
+    """Return the latest failure times (at most 7) after the last success time, sorted."""
     last_success = max(successes, default=-1)
     return sorted(instant for instant in failures if instant > last_success)[-FAILURES_MAX:]
 
 
 def backoff_end(failures: list[Instant]) -> Instant:
-    """Return when pods may be created after these failures."""
+    """Return when a Job may create pods again after failures at these sorted times; 0 if there are none."""
     return failures[-1] + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, len(failures)) if failures else 0
 
 
 def index_backoff_end(failed_pod: Obj) -> Instant:
-    """Return when the pod of an index may be replaced, from the failure counts in its annotations."""
+    """Return when the failed pod of a completion index may be replaced, from the failure counts in its annotations."""
     ignored_count = annotation_count(failed_pod, well_known.INDEX_IGNORED_FAILURES)
     failure_count = annotation_count(failed_pod, well_known.INDEX_FAILURES) + ignored_count
     return finished_at(failed_pod) + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, failure_count + 1)
@@ -408,7 +410,7 @@ def _container_end(container: Obj) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
-    """An unfinished Job with its pods: status counters plus terminations that they do not contain yet."""
+    """An unfinished Job and its pods; its counts include pod terminations that its status does not contain yet."""
 
     spec: JobSpec
     status: Mapping[str, Any]
@@ -431,7 +433,7 @@ class ObservedJob:
 
 
 def observe_job(job: Obj, pods: Sequence[JobPod]) -> ObservedJob:
-    """Return the observed state of a Job with these pods."""
+    """Return the state of a Job: its parsed spec, and counts from its status and its pods."""
     spec, status = job_spec(job), job.get("status") or {}
     uncounted_uids = status.get("uncountedTerminatedPods") or {}
     uncounted_succeeded, uncounted_failed = (frozenset(uncounted_uids.get(f) or ()) for f in ("succeeded", "failed"))
@@ -463,14 +465,14 @@ def observe_job(job: Obj, pods: Sequence[JobPod]) -> ObservedJob:
 
 
 def _is_new(pod: JobPod, spec: JobSpec, uncounted_uids: Collection[str]) -> bool:
-    """Report whether a pod with a valid index has ended or is ending and is not in the status yet."""
+    """Report whether the pod ended, or is being deleted, and the Job's status does not list its uid yet."""
     if not pod.tracked or pod.active or pod.uid in uncounted_uids:
         return False
     return not spec.indexed or spec.has_index(pod.index)
 
 
 def _failed_indexes(spec: JobSpec, status: Mapping[str, Any], pods: Sequence[JobPod]) -> Spans:
-    """Return the indexes that have finally failed."""
+    """Return the completion indexes that have finally failed, from the Job's status and its pods."""
     if spec.backoff_limit_per_index is None:
         return NO_INDEXES
     old_indexes = parse_indexes(status.get("failedIndexes"), spec.completions or 0)
@@ -479,7 +481,7 @@ def _failed_indexes(spec: JobSpec, status: Mapping[str, Any], pods: Sequence[Job
 
 
 def _fails_index(pod: JobPod, spec: JobSpec, limit: int) -> bool:
-    """Report whether the failure of this pod makes its index fail."""
+    """Report whether the pod's failure makes its completion index fail finally, without a further retry."""
     if not (pod.tracked and spec.has_index(pod.index) and has_failed(pod, spec)):
         return False
     action = policy_decision(spec.failure_rules, pod.obj).action
@@ -489,7 +491,7 @@ def _fails_index(pod: JobPod, spec: JobSpec, limit: int) -> bool:
 def _predecessors(
     spec: JobSpec, pods: Sequence[JobPod], active_pods: Sequence[JobPod], finished_indexes: tuple[Spans, Spans]
 ) -> Mapping[int, JobPod]:
-    """Return the latest failed pod of each index that must be retried and has no active pod."""
+    """Return, by completion index to retry without an active pod, the latest failed pod."""
     if spec.backoff_limit_per_index is None:
         return {}
     active_indexes = {pod.index for pod in active_pods}
@@ -506,6 +508,6 @@ def _predecessors(
 
 
 def _generation(pod: JobPod) -> tuple[int, int]:
-    """Return the number of failed pods of the index before this pod, and when this pod failed."""
+    """Return the sort key of an index's failed pods: the number of earlier failed pods, and when this pod failed."""
     counted_failures = annotation_count(pod.obj, well_known.INDEX_FAILURES)
     return counted_failures + annotation_count(pod.obj, well_known.INDEX_IGNORED_FAILURES), finished_at(pod.obj)
