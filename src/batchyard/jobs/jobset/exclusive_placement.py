@@ -1,9 +1,10 @@
 """Exclusive placement of JobSets: webhooks and a controller that keep each Job in a separate topology domain.
 
+The leader of a Job is its pod with completion index 0; its other pods, the followers, must run in the leader's domain.
+
 The controller deletes followers that are bound to a domain other than their leader's domain. This happens when a leader
 is lost and its successor is scheduled elsewhere while followers of the first still exist. As upstream, the controller
-reacts to changes of leaders and ignores changes of followers.
-Source: pkg/controllers/pod_controller.go of JobSet.
+reacts to changes of leaders and ignores changes of followers. Source: pkg/controllers/pod_controller.go of JobSet.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +35,7 @@ _VALIDATING: Final = "vpod.kb.io"
 
 
 class PlacementReader(Protocol):
-    """Read access of the webhooks to nodes and to the pods of a Job."""
+    """Read access that the exclusive placement webhooks need: nodes, and the pods of a Job."""
 
     def get(self, key: meta.Key) -> meta.Obj | None:
         """Return the object with this key, or None."""
@@ -44,7 +45,7 @@ class PlacementReader(Protocol):
 
 
 def with_priority(pod: meta.Obj) -> meta.Obj:
-    """Return the pod with its priority as a label; the leader's anti-affinity selects Jobs of the same priority.
+    """Return the pod with its priority as a label, by which pod anti-affinity can select Jobs of the same priority.
 
     The pod already has a priority, because the built-in admission plugins of the API server run first.
     """
@@ -57,7 +58,7 @@ def with_priority(pod: meta.Obj) -> meta.Obj:
 
 
 def mutate_pod(pod: meta.Obj, reader: PlacementReader) -> meta.Obj:
-    """Return the pod as JobSet's mutating webhook does; raise Forbidden if the leader's domain is unknown."""
+    """Return the pod as JobSet's mutating webhook does: with affinity, or bound to the topology domain of its leader."""
     annotations = pod["metadata"].get("annotations") or {}
     pod = with_priority(pod)
     if not _is_handled(annotations) or well_known.EXCLUSIVE_TOPOLOGY not in annotations:
@@ -66,7 +67,7 @@ def mutate_pod(pod: meta.Obj, reader: PlacementReader) -> meta.Obj:
 
 
 def validate_pod(pod: meta.Obj, reader: PlacementReader) -> None:
-    """Raise Forbidden, as JobSet's validating webhook does, for a follower whose leader is not scheduled."""
+    """Raise Forbidden, as JobSet's validating webhook does, for a follower pod whose leader pod has no node yet."""
     annotations = pod["metadata"].get("annotations") or {}
     if not _is_handled(annotations):
         return
@@ -88,17 +89,17 @@ def validate_pod(pod: meta.Obj, reader: PlacementReader) -> None:
 
 
 def is_leader(pod: meta.Obj) -> bool:
-    """Report whether a pod is the leader, which is the pod with completion index 0."""
+    """Report whether a pod is the leader of its Job: its completion index is 0."""
     return meta.annotation(pod, well_known.COMPLETION_INDEX) == "0"
 
 
 def _is_handled(annotations: Mapping[str, str]) -> bool:
-    """Report whether the webhooks handle a pod: it belongs to a JobSet that does not use labelled nodes."""
+    """Report whether the webhooks handle the pod: it belongs to a JobSet that does not use manually labelled nodes."""
     return well_known.JOB_SET_NAME in annotations and well_known.NODE_SELECTOR_STRATEGY not in annotations
 
 
 def _exclude_other_jobs(leader: meta.Obj) -> meta.Obj:
-    """Return the leader with affinity to its Job, and anti-affinity to other Jobs of the same priority."""
+    """Return the leader pod with affinity to its Job, and anti-affinity to other Jobs of the same priority."""
     job = [meta.label(leader, well_known.JOB_KEY) or ""]
     priority = [meta.label(leader, well_known.JOB_SET_PRIORITY) or ""]
     same_job: meta.Obj = {"key": well_known.JOB_KEY, "operator": "In", "values": job}
@@ -112,7 +113,7 @@ def _exclude_other_jobs(leader: meta.Obj) -> meta.Obj:
 
 
 def _with_term(pod: meta.Obj, field: str, expressions: Sequence[meta.Obj]) -> meta.Obj:
-    """Return the pod with another required affinity or anti-affinity term, over all namespaces."""
+    """Return the pod with one more required term in `podAffinity` or `podAntiAffinity`, for pods of all namespaces."""
     term = {
         "labelSelector": {"matchExpressions": list(expressions)},
         "topologyKey": meta.annotation(pod, well_known.EXCLUSIVE_TOPOLOGY),
@@ -123,7 +124,9 @@ def _with_term(pod: meta.Obj, field: str, expressions: Sequence[meta.Obj]) -> me
 
 
 def _bind_to_leader_domain(follower: meta.Obj, reader: PlacementReader) -> meta.Obj:
-    """Return the follower bound to its leader's domain; unchanged if the leader is not scheduled."""
+    """Return the follower pod with a node selector for its leader's topology domain; unchanged if the leader has no
+    node.
+    """
     leader = _leader_of(follower, reader)
     if isinstance(leader, str) or not leader["spec"].get("nodeName"):
         return follower
@@ -140,7 +143,7 @@ def _bind_to_leader_domain(follower: meta.Obj, reader: PlacementReader) -> meta.
 
 
 def _leader_of(follower: meta.Obj, reader: PlacementReader) -> meta.Obj | str:
-    """Return the active leader of the same Job, or the reason why none was found.
+    """Return the active leader pod of the follower's Job, or a message that says why there is none.
 
     Upstream searches the leader by name and then compares the owners. Here the pods of the owner are searched.
     """
@@ -169,12 +172,12 @@ def _pods(objects: Iterable[meta.Obj]) -> list[meta.Obj]:
 
 
 def _deny(webhook: str, message: str) -> NoReturn:
-    """Raise Forbidden with the API server's message for a webhook denial."""
+    """Raise Forbidden with the message of the API server for a request that a webhook denies."""
     raise Forbidden(f'admission webhook "{webhook}" denied the request: {message}')
 
 
 def is_scheduled_leader(pod: meta.Obj) -> bool:
-    """Report whether a pod is a scheduled leader, so that the domain of its followers is known."""
+    """Report whether a pod is the leader of an exclusively placed Job, has a node, and is not being deleted."""
     metadata = pod["metadata"]
     if well_known.EXCLUSIVE_TOPOLOGY not in (metadata.get("annotations") or ()) or not is_leader(pod):
         return False
@@ -182,7 +185,7 @@ def is_scheduled_leader(pod: meta.Obj) -> bool:
 
 
 def misplaced_followers(leader: meta.Obj, node: meta.Obj | None, objects: Iterable[meta.Obj]) -> list[meta.Obj]:
-    """Return the followers to delete: all if any is bound to another domain, none if the leader's domain is unknown.
+    """Return the follower pods to delete: all if one is bound to another domain than the leader's node, else none.
 
     `node` is the leader's node, and `objects` are the objects of the leader's Job. Followers that are being deleted are
     ignored; otherwise their replacements would be deleted too.
@@ -197,7 +200,7 @@ def misplaced_followers(leader: meta.Obj, node: meta.Obj | None, objects: Iterab
 
 
 def mark_disrupted(pod: meta.Obj, now: Instant) -> meta.Obj:
-    """Return the pod with the condition DisruptionTarget, which a pod failure policy may ignore."""
+    """Return a copy of the pod with the DisruptionTarget condition, which a pod failure policy may ignore."""
     if meta.is_true(pod, "DisruptionTarget"):
         return pod
     status: dict[str, Any] = dict(pod.get("status") or ())
@@ -210,18 +213,20 @@ def mark_disrupted(pod: meta.Obj, now: Instant) -> meta.Obj:
 
 
 class ExclusivePlacement:
-    """Deletes followers outside the domain of their leader."""
+    """Controller that deletes follower pods of a Job that are bound to another topology domain than the Job's leader
+    pod.
+    """
 
     name = "exclusive-placement"
     rank = 0
     kinds = (scheme.POD,)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the pod if it is a scheduled leader."""
+        """Return the event's pod if it is a leader with a node, so that its Job's other pods are checked."""
         return (event.key,) if event.type is not EventType.DELETED and is_scheduled_leader(event.obj) else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Mark misplaced followers as disrupted, and delete them."""
+        """Mark follower pods outside their leader's topology domain as disrupted, and delete these pods."""
         leader = reader.get(key)
         owner = None if leader is None else meta.controller_of(leader)
         if leader is None or owner is None or not is_scheduled_leader(leader):

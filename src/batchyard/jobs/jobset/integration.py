@@ -11,16 +11,16 @@ from batchyard.jobframework import workloads
 
 
 class JobSetIntegration:
-    """The integration of JobSets: a pod set for each replicated job, with the pods of all its replicas."""
+    """Kueue integration of JobSets: one pod set per replicated job, with the pods of all its replicas."""
 
     kind = scheme.JOB_SET
 
     def is_suspended(self, job: Obj) -> bool:
-        """Report whether the JobSet is suspended; a stop restores its templates in the same write."""
+        """Report whether `spec.suspend` of the JobSet is true."""
         return job["spec"].get("suspend") is True
 
     def is_active(self, job: Obj) -> bool:
-        """Report whether the JobSet has active Jobs."""
+        """Report whether any replicated job of the JobSet has active Jobs."""
         return any(status.get("active") for status in _replicated_statuses(job))
 
     def pods_ready(self, job: Obj) -> bool:
@@ -30,7 +30,9 @@ class JobSetIntegration:
         return bool(ready_count == replicas)
 
     def completion(self, job: Obj) -> workloads.JobCompletion | None:
-        """Return the outcome from the Completed or Failed condition; None before the JobSet has ended."""
+        """Return success or failure, with message, from the Completed or Failed condition; None before the JobSet has
+        ended.
+        """
         condition = workloads.condition_true(job, "Completed", "Failed")
         if condition is None:
             return None
@@ -41,11 +43,11 @@ class JobSetIntegration:
         return [_template(each) for each in job["spec"].get("replicatedJobs") or ()]
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
-        """Return the pod sets, in the order of the replicated jobs."""
+        """Return the pod sets of the JobSet's Workload, in the order of the replicated jobs."""
         return [_pod_set(each) for each in job["spec"].get("replicatedJobs") or ()]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
-        """Return the pods of succeeded replicas, which no longer need quota."""
+        """Return, by pod set, how many pods belong to succeeded Jobs and so no longer need quota."""
         succeeded_counts = {status["name"]: status.get("succeeded", 0) for status in _replicated_statuses(job)}
         return [
             {"name": each["name"], "count": count * pods_running_at_once(each["template"]["spec"])}
@@ -54,7 +56,9 @@ class JobSetIntegration:
         ]
 
     def started_job(self, job: Obj, injections: Sequence[workloads.PodSetInfo]) -> Obj:
-        """Return the unsuspended JobSet with the injected pod set settings."""
+        """Return the unsuspended JobSet; each pod template gets the node selectors, tolerations and labels of its pod
+        set.
+        """
         replicated_jobs = job["spec"].get("replicatedJobs") or ()
         if len(injections) != len(replicated_jobs):
             count_text = f"expecting {len(replicated_jobs)} podset, got {len(injections)}"
@@ -63,7 +67,7 @@ class JobSetIntegration:
         return _with_templates(with_path(job, ("spec", "suspend"), False), templates)
 
     def stop(self, job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Write | None:
-        """Return the write that suspends the JobSet and restores its original templates."""
+        """Return the write that suspends the JobSet and restores its original pod templates; None if it is suspended."""
         if self.is_suspended(job):
             return None
         stopped_jobset: Obj = with_path(job, ("spec", "suspend"), True)
@@ -79,7 +83,7 @@ def _replicated_statuses(job: Obj) -> Sequence[Mapping[str, Any]]:
 
 
 def _template(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the pod template of a replicated job's Job template."""
+    """Return the pod template inside a replicated job of a JobSet."""
     template: Mapping[str, Any] = replicated_job["template"]["spec"]["template"]
     return template
 

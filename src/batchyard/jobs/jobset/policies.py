@@ -1,4 +1,4 @@
-"""JobSet policies (failure, startup, success, resumption), and the status of a JobSet during a reconcile.
+"""JobSet policies (failure, startup, success, resumption), and the next status of a JobSet during a reconcile.
 
 The failure policy applies the action of the first rule that matches a failed Job; the message names the matching Job
 that failed first. A policy without a matching rule restarts the JobSet, and a JobSet without a policy fails. The action
@@ -29,7 +29,7 @@ ReplicatedJobCounts = dict[str, Any]
 
 
 def replicated_statuses(jobset: Obj, children: Children) -> dict[str, ReplicatedJobCounts]:
-    """Return the counts of Jobs by replicated job, without Jobs of earlier restart attempts."""
+    """Return, by replicated job, how many of its current Jobs are ready, succeeded, failed, active and suspended."""
     counts: dict[str, ReplicatedJobCounts] = {
         each["name"]: {"name": each["name"], "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 0}
         for each in replicated_jobs(jobset)
@@ -49,14 +49,14 @@ def replicated_statuses(jobset: Obj, children: Children) -> dict[str, Replicated
 
 
 def are_all_ready(jobset: Obj, statuses: dict[str, ReplicatedJobCounts]) -> bool:
-    """Report whether all Jobs exist and are ready or have succeeded."""
+    """Report whether all Jobs of the JobSet exist and are ready or have succeeded."""
     expected_count = sum(map(replicas_of, replicated_jobs(jobset)))
     ready_count: int = sum(counts["ready"] + counts["succeeded"] for counts in statuses.values())
     return expected_count == ready_count
 
 
 def _is_ready(job: Obj) -> bool:
-    """Report whether the number of ready and succeeded pods of a Job reaches the number that run at once."""
+    """Report whether ready plus succeeded pods of a Job reach the number of pods that it runs at once."""
     status = job.get("status") or {}
     return bool(status.get("succeeded", 0) + status.get("ready", 0) >= pods_running_at_once(job["spec"]))
 
@@ -77,7 +77,7 @@ class JobSetEvent(NamedTuple):
 
 
 class JobSetStatusDraft:
-    """The status of a JobSet during a reconcile, and the Events of its changes."""
+    """The next status of a JobSet, built during a reconcile, and the Events about its condition changes."""
 
     __slots__ = ("_conditions", "_jobset", "_status", "_time", "events", "is_changed")
 
@@ -90,32 +90,32 @@ class JobSetStatusDraft:
         self.events: list[JobSetEvent] = []
 
     def result(self) -> Obj:
-        """Return the JobSet with the drafted status."""
+        """Return the JobSet with its next status."""
         if self._conditions:
             self._status["conditions"] = self._conditions
         return {**self._jobset, "status": self._status}
 
     def set_counts(self, statuses: Mapping[str, ReplicatedJobCounts]) -> None:
-        """Set the counts of each replicated job, sorted by name in descending order as upstream."""
+        """Set `replicatedJobsStatus` of the JobSet, sorted by name in descending order as upstream."""
         entries = [statuses[name] for name in sorted(statuses, reverse=True)]
         if entries != (self._status.get("replicatedJobsStatus") or []):
             self._status["replicatedJobsStatus"] = entries
             self.is_changed = True
 
     def complete(self) -> None:
-        """Set the JobSet to completed."""
+        """Set the JobSet's Completed condition and end a restart in progress."""
         self._set(spec.COMPLETED, True, spec.JOBS_COMPLETED)
         self._set(spec.RESTARTING, False, spec.RESTART_ENDED_BY_COMPLETION)
         self._status["terminalState"] = spec.COMPLETED
 
     def fail(self, text: ReasonMessage) -> None:
-        """Set the JobSet to failed."""
+        """Set the JobSet's Failed condition with this reason and message, and end a restart in progress."""
         self._set(spec.FAILED, True, text, WARNING)
         self._set(spec.RESTARTING, False, spec.RESTART_ENDED_BY_FAILURE)
         self._status["terminalState"] = spec.FAILED
 
     def restart(self, cause: str, action: ReasonMessage, *, counts: bool) -> None:
-        """Begin the next restart attempt; `counts` means that it counts towards maxRestarts."""
+        """Start the JobSet's next restart attempt in its status; with `counts`, the restart counts towards maxRestarts."""
         self._status["restarts"] += 1
         if counts:
             self._status["restartsCountTowardsMax"] = self._status.get("restartsCountTowardsMax", 0) + 1
@@ -124,28 +124,28 @@ class JobSetStatusDraft:
         self.events.append(JobSetEvent(WARNING, *action))
 
     def end_restart(self) -> None:
-        """End a restart in progress because all Jobs are ready."""
+        """Set the JobSet's restart condition to False, because all its Jobs are ready."""
         self._set(spec.RESTARTING, False, spec.RESTARTED)
 
     def suspend(self) -> None:
-        """Set the JobSet to suspended."""
+        """Set the JobSet's Suspended condition to True and end a restart in progress."""
         self._set(spec.SUSPENDED, True, spec.JOBS_SUSPENDED)
         self._set(spec.RESTARTING, False, spec.RESTART_ENDED_BY_SUSPENSION)
 
     def resume(self) -> None:
-        """Set the JobSet to resumed."""
+        """Set the JobSet's Suspended condition to False."""
         self._set(spec.SUSPENDED, False, spec.JOBS_RESUMED)
 
     def start_in_order(self) -> None:
-        """Record that the in-order startup is in progress."""
+        """Set the JobSet's condition that its replicated jobs are being started one after another."""
         self._set(spec.STARTUP_IN_PROGRESS, True, spec.IN_ORDER_IN_PROGRESS)
 
     def end_start_in_order(self) -> None:
-        """Record that the in-order startup has completed."""
+        """Set the JobSet's condition that all replicated jobs have been started in order."""
         self._set(spec.STARTUP_COMPLETED, True, spec.IN_ORDER_COMPLETED)
 
     def _set(self, kind: str, holds: bool, text: ReasonMessage, event_type: str = NORMAL) -> None:
-        """Set a condition, and record an Event if it changed."""
+        """Set a JobSet condition to True or False; record an Event if the condition changed."""
         index = next((i for i, each in enumerate(self._conditions) if each["type"] == kind), None)
         is_changed = holds and self._end_excluded(kind)
         if index is None:
@@ -163,7 +163,7 @@ class JobSetStatusDraft:
             self.events.append(JobSetEvent(event_type, *text))
 
     def _end_excluded(self, kind: str) -> bool:
-        """Set the condition that excludes this one to False; return whether it was True."""
+        """Set the opposite of this condition type, if there is one, to False; return whether it was True."""
         for index, condition in enumerate(self._conditions):
             if condition["type"] == _OPPOSITE.get(kind) and condition["status"] == "True":
                 self._conditions[index] = {**condition, "status": "False"}
@@ -176,14 +176,14 @@ class JobSetStatusDraft:
 
 
 class StartupDecision(NamedTuple):
-    """The replicated jobs that may start, and whether later ones must wait."""
+    """The replicated jobs of a JobSet that may start now, and whether the later ones must wait for these."""
 
     replicated_jobs: list[Mapping[str, Any]]
     must_wait: bool
 
 
 def startup_decision(jobset: Obj, statuses: Mapping[str, ReplicatedJobCounts]) -> StartupDecision:
-    """Return the replicated jobs that may start, given the counts of Jobs of each."""
+    """Return the replicated jobs that may start now, from the startup policy and `dependsOn` of the JobSet."""
     starts_one_by_one = starts_in_order(jobset) and not is_suspended(jobset)
     replicas: dict[str, int] = {}
     startable_jobs: list[Mapping[str, Any]] = []
@@ -201,7 +201,7 @@ def startup_decision(jobset: Obj, statuses: Mapping[str, ReplicatedJobCounts]) -
 def _is_dependency_met(
     dependency: Mapping[str, Any], replica_counts: Mapping[str, int], statuses: Mapping[str, ReplicatedJobCounts]
 ) -> bool:
-    """Report whether all Jobs of a dependency have the required status: ready or complete."""
+    """Report whether all Jobs of a `dependsOn` entry are ready, or complete if the entry requires it."""
     name = dependency["name"]
     counts = statuses.get(name)
     if counts is None:
@@ -218,7 +218,7 @@ def _has_started(replica_count: int, counts: ReplicatedJobCounts) -> bool:
 
 
 def has_succeeded(jobset: Obj, succeeded_jobs: Sequence[Obj]) -> bool:
-    """Report whether enough Jobs of the success policy's target replicated jobs succeeded: one or all."""
+    """Report whether the JobSet's success policy is met: one or all Jobs of its target replicated jobs succeeded."""
     policy = jobset["spec"].get("successPolicy") or {}
     target_names = frozenset(policy.get("targetReplicatedJobs") or [each["name"] for each in replicated_jobs(jobset)])
     if policy.get("operator") == "Any":
@@ -232,7 +232,7 @@ Rule = Mapping[str, Any]
 
 
 def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed_jobs: Sequence[Obj]) -> None:
-    """Apply the failure policy to one or more failed Jobs."""
+    """Fail or restart the JobSet in its next status, as its failure policy requires for the failed Jobs."""
     policy = jobset["spec"].get("failurePolicy")
     if policy is None:
         draft.fail(_name_failed_job(spec.JOBS_FAILED, _first_failed(failed_jobs)))
@@ -251,7 +251,7 @@ def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed_jobs: Seq
 
 
 def _match(rules: Sequence[Rule], failed_jobs: Sequence[Obj]) -> tuple[Rule | None, Obj]:
-    """Return the first rule that matches a failed Job, and the first Job that failed; None if no rule matches."""
+    """Return the first failure policy rule (or None) that matches a failed Job, and the Job that failed first."""
     for rule in rules:
         matching_jobs = [job for job in failed_jobs if _matches(rule, job)]
         if matching_jobs:
@@ -260,7 +260,7 @@ def _match(rules: Sequence[Rule], failed_jobs: Sequence[Obj]) -> tuple[Rule | No
 
 
 def _matches(rule: Rule, job: Obj) -> bool:
-    """Report whether a rule matches a failed Job; fields that the rule omits match every Job."""
+    """Report whether a failure policy rule matches a failed Job; a field absent from the rule matches every Job."""
     condition = end_condition(job) or {}
     reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
     if reasons and condition.get("reason", "") not in reasons:
@@ -272,7 +272,7 @@ def _matches(rule: Rule, job: Obj) -> bool:
 
 
 def _first_failed(failed_jobs: Sequence[Obj]) -> Obj:
-    """Return the Job that failed first, or the first of Jobs that failed at the same time."""
+    """Return the Job with the earliest failure time; on a tie, the first in the list."""
     return min(failed_jobs, key=_failed_at)
 
 
@@ -287,22 +287,24 @@ def _restarts_counted(jobset: Obj) -> int:
 
 
 def _name_failed_job(text: ReasonMessage, job: Obj) -> ReasonMessage:
-    """Append the name of the first failed Job to the message."""
+    """Return the reason and message with the name of the Job that failed first appended to the message."""
     return ReasonMessage(text.reason, f"{text.message} (first failed job: {job['metadata']['name']})")
 
 
 def has_start_time(job: Obj) -> bool:
-    """Report whether a Job ran before, so that its start time must be cleared first."""
+    """Report whether a Job has a `startTime` from an earlier run, which must be cleared before it is resumed."""
     return bool((job.get("status") or {}).get("startTime"))
 
 
 def without_start_time(job: Obj) -> dict[str, Any]:
-    """Return the Job without its start time."""
+    """Return a copy of the Job without `status.startTime`."""
     return with_path(job, ("status", "startTime"), None)
 
 
 def resume_job(job: Obj, template: Obj) -> dict[str, Any]:
-    """Return the unsuspended Job, with its pod template merged with the template of the replicated job."""
+    """Return the unsuspended Job, with its replicated job's labels, node selectors and tolerations merged into its
+    template.
+    """
     merged_template = _merge_template(job["spec"]["template"], template)
     return {**job, "spec": {**job["spec"], "template": merged_template, "suspend": False}}
 
