@@ -1,4 +1,4 @@
-"""Budgets: usage, thresholds, forecast, the actions that thresholds trigger, and the budget controller.
+"""Budgets: usage, thresholds, forecast, the actions of reached thresholds, and the Budget controller.
 
 Amounts are integers: millionths of dollars, or microseconds of accelerators. All times are UTC.
 """
@@ -38,7 +38,7 @@ _REASONS: Final = {NOTIFY: "Notified", DEMOTE: "Demoted", HOLD: "Held"}
 
 
 class BudgetUse(NamedTuple):
-    """The usage of a Budget's Workloads in its current period, with the rate and the committed usage."""
+    """Usage that counts towards a Budget in its current period, with the hourly rate and the usage still to come."""
 
     spent: int = 0
     #: The part of `spent` that belongs to pods that still run.
@@ -52,14 +52,14 @@ class BudgetUse(NamedTuple):
 
 
 class BudgetPeriod(NamedTuple):
-    """The begin and end of a Budget's period; the end is None for the period Total."""
+    """The begin and end of the period that a Budget limits; the end is None if it limits the total usage."""
 
     begin: Instant
     end: Instant | None
 
 
 class BudgetEvaluation(NamedTuple):
-    """The thresholds that a Budget has reached, and their effect on queues and Workloads."""
+    """The thresholds that a Budget has reached, and what it requires of its LocalQueues and Workloads."""
 
     name: str
     #: The LocalQueues that the Budget covers; empty for all LocalQueues of the namespace.
@@ -69,7 +69,7 @@ class BudgetEvaluation(NamedTuple):
 
     @property
     def stop_policy(self) -> str:
-        """The stopPolicy that the Budget requires for its LocalQueues."""
+        """The stopPolicy (None, Hold or HoldAndDrain) that the Budget requires for its LocalQueues."""
         hold_thresholds = [threshold for threshold in self.reached_thresholds if threshold["action"] == HOLD]
         return _STOP_POLICIES[max((2 if threshold.get("drain") else 1 for threshold in hold_thresholds), default=0)]
 
@@ -80,12 +80,12 @@ class BudgetEvaluation(NamedTuple):
         return min((threshold.get("priorityBoost", _DEFAULT_BOOST) for threshold in demote_thresholds), default=0)
 
     def covers(self, queue: str) -> bool:
-        """Report whether the Budget covers a LocalQueue of its namespace."""
+        """Report whether the Budget limits the usage of this LocalQueue of its namespace."""
         return not self.queues or queue in self.queues
 
 
 def period_of(budget: Obj, now: Instant) -> BudgetPeriod:
-    """Return the period of a Budget that contains `now`."""
+    """Return the day, week, month or unlimited period of a Budget that contains `now`."""
     kind = budget["spec"].get("period", "Month")
     if kind == "Total":
         return BudgetPeriod(0, None)
@@ -104,21 +104,21 @@ def is_in_dollars(budget: Obj) -> bool:
 
 
 def amount_of(budget: Obj) -> int:
-    """Return the amount that a Budget allows: millionths of dollars, or microseconds of accelerators."""
+    """Return the limit of a Budget: millionths of dollars, or microseconds of accelerators."""
     if is_in_dollars(budget):
         return meta.parse_quantity(budget["spec"]["dollars"]) // 1000
     return meta.parse_quantity(budget["spec"].get("acceleratorHours") or 0) * HOUR // meta.NANO
 
 
 def evaluate_budget(budget: Obj, spent_amount: int) -> BudgetEvaluation:
-    """Return the thresholds that a Budget has reached at a usage of `spent`."""
+    """Return which thresholds a Budget has reached after usage of `spent_amount`."""
     spec, limit_amount = budget["spec"], amount_of(budget)
     reached_thresholds = [each for each in _thresholds(budget) if spent_amount * 100 >= limit_amount * each["percent"]]
     return BudgetEvaluation(budget["metadata"]["name"], frozenset(spec.get("queues") or ()), reached_thresholds)
 
 
 def next_threshold_at(budget: Obj, use: BudgetUse, now: Instant) -> Instant | None:
-    """Return when a Budget reaches its next threshold at the current rate; None if it reaches no further threshold."""
+    """Return when a Budget reaches its next threshold at the current hourly rate; None if it never does."""
     limit_amount = amount_of(budget)
     missing_by_threshold = [each["percent"] * limit_amount - use.spent * 100 for each in _thresholds(budget)]
     missing_amounts = [amount for amount in missing_by_threshold if amount > 0]
@@ -126,7 +126,7 @@ def next_threshold_at(budget: Obj, use: BudgetUse, now: Instant) -> Instant | No
 
 
 def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -> dict[str, Any]:
-    """Return the new status of a Budget: amounts, conditions, period and forecast."""
+    """Return the new status of a Budget: used and remaining amounts, conditions, period and forecast."""
     limit, verdict = amount_of(budget), evaluate_budget(budget, use.spent)
     old_status = budget.get("status") or {}
     is_exceeded = use.spent >= limit
@@ -159,7 +159,7 @@ def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -
 
 
 def newly_reached(budget: Obj, verdict: BudgetEvaluation, period: BudgetPeriod) -> Sequence[Mapping[str, Any]]:
-    """Return the reached thresholds that a Budget's status does not contain yet for this period."""
+    """Return the reached thresholds of a Budget that its status does not report yet in this period."""
     status = budget.get("status") or {}
     is_same_period = period.end is None or status.get("periodStart") == format_time(period.begin)
     reported_percent = status.get("reachedPercent", 0) if is_same_period else 0
@@ -167,14 +167,14 @@ def newly_reached(budget: Obj, verdict: BudgetEvaluation, period: BudgetPeriod) 
 
 
 def budget_amount_text(budget: Obj, amount: int) -> str:
-    """Format an amount in dollars to the cent, or in hours to the hundredth, rounded toward zero."""
+    """Return an amount of the Budget as text: dollars or hours with two decimal places, rounded toward zero."""
     unit = 10_000 if is_in_dollars(budget) else HOUR // 100
     sign, parts = ("-", -amount // unit) if amount < 0 else ("", amount // unit)
     return f"{sign}{parts // 100}.{parts % 100:02}"
 
 
 def _with_annotations(metadata: Obj, annotations: Obj) -> dict[str, Any]:
-    """Return metadata with other annotations; without the field if there are none."""
+    """Return object metadata with its annotations replaced; without `annotations` if there are none."""
     other_fields = {k: v for k, v in metadata.items() if k != "annotations"}
     return other_fields | ({"annotations": annotations} if annotations else {})
 
@@ -202,7 +202,7 @@ def with_stop_policy(queue: Obj, verdicts: Iterable[BudgetEvaluation]) -> Obj:
 
 
 def with_priority_boost(workload: Obj, verdicts: Iterable[BudgetEvaluation]) -> Obj:
-    """Return a Workload with the priority boost that Budgets require; the same object if nothing changes."""
+    """Return a Workload with the priority boost annotation that Budgets require; unchanged if it is up to date."""
     metadata = workload["metadata"]
     queue = workload["spec"].get("queueName", "")
     boost = min((each.boost for each in verdicts if each.covers(queue)), default=0)
@@ -229,13 +229,13 @@ def _thresholds(budget: Obj) -> list[Mapping[str, Any]]:
 
 
 def _forecast_usage(use: BudgetUse, period: BudgetPeriod, end: Instant, now: Instant) -> int:
-    """Return the expected usage until the end of the period, at the rate of the last day."""
+    """Return the usage to expect from `now` until `end`, at the average rate of the last day of the period."""
     elapsed_time: Duration = min(DAY, now - period.begin)
     return use.recent * (end - now) // elapsed_time if elapsed_time else 0
 
 
 def _month_begin(instant: Instant) -> Instant:
-    """Return the begin of the month that contains an instant."""
+    """Return the first instant of the UTC month that contains an instant."""
     return parse_time(f"{format_time(instant)[:7]}-01T00:00:00Z")
 
 
@@ -249,7 +249,7 @@ _BATCH_KIND: Final = "Budgets"
 
 
 class _UsageSpan(NamedTuple):
-    """The usage of a namespace's LocalQueues in a time span that starts at `begin`."""
+    """The usage of a namespace, by LocalQueue, in a time span that starts at `begin`."""
 
     begin: Instant
     #: The usage by LocalQueue and by whether the pods still run.
@@ -257,7 +257,7 @@ class _UsageSpan(NamedTuple):
 
 
 class Budgets:
-    """Budget controller; with `is_endless` (a live platform) it also requeues for the end of periods."""
+    """Budget controller; with `is_endless` (a live platform) it also reconciles every minute while no pod runs."""
 
     name = "budgets"
     rank = 0
@@ -275,7 +275,7 @@ class Budgets:
         self._demoting: dict[str, bool] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the namespace's key if it has Budgets, or if the object has an annotation of a Budget."""
+        """Return the single key for all Budgets of the event's namespace, if the event may affect any of them."""
         namespace, obj = event.key.namespace, event.obj
         batch = (Key(_BATCH_KIND, namespace, "budgets"),)
         if event.key.kind == scheme.BUDGET:
@@ -293,14 +293,14 @@ class Budgets:
         return batch if self._budgets.get(namespace) or annotation(obj, annotation_name) is not None else ()
 
     def _may_need_reconcile(self, event: WatchEvent) -> bool:
-        """Report whether a Workload event may change costs or demotions, so that its Budgets must be reconciled."""
+        """Report whether a Workload event may change the namespace's costs or require a changed priority boost."""
         namespace = event.key.namespace
         if event.old is None or annotation(event.obj, well_known.PRIORITY_BOOST) is not None:
             return self._demoting.get(namespace, False) or namespace not in self._requeued_namespaces
         return namespace not in self._requeued_namespaces and _affects_costs(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Reconcile all Budgets of a namespace: write their status, and apply their actions."""
+        """Write the status of all Budgets of a namespace; hold its LocalQueues and demote its Workloads if required."""
         ledger = self._costs.ledger
         if ledger is None:  #  no machine was billed yet, or the process is starting
             return ReconcileResult(requeue_at=now + SECOND)
@@ -331,7 +331,7 @@ class Budgets:
     def _apply_actions(
         self, namespace: str, verdicts: Sequence[BudgetEvaluation], reader: Reader, outcome: ReconcileResult
     ) -> None:
-        """Stop or restart LocalQueues, and lower or restore the priorities of Workloads, as Budgets require."""
+        """Add to `outcome` the writes that set stopPolicies and priority boosts as the namespace's Budgets require."""
         for queue in reader.list(scheme.LOCAL_QUEUE, namespace):
             updated = with_stop_policy(queue, verdicts)
             if updated is not queue:
@@ -370,7 +370,7 @@ class Budgets:
         return BudgetUse(total, running_amount, recent_amount, rate, committed_amount)
 
     def _usage_spans(self, namespace: str, reader: Reader, ledger: CostLedger, now: Instant) -> Sequence[_UsageSpan]:
-        """Return the usage of a namespace's LocalQueues from its CostRecords and, for the open hour, the ledger."""
+        """Return a namespace's usage by time span: from CostRecords and, for the hour not closed yet, the ledger."""
         objects = {key_of(obj): obj for obj in reader.list(scheme.COST_RECORD, namespace) if not is_open(obj)}
         objects |= {key: obj for key, obj in self._costs.unwritten.items() if key.namespace == namespace}
         records = [self._parse_record(key, obj) for key, obj in objects.items()]
@@ -396,7 +396,7 @@ def _sum_by_queue(lines: Mapping[AccountKey, RecordedAmount]) -> dict[tuple[str,
 
 
 def _latest_end(workload: Obj | None, period: BudgetPeriod, now: Instant) -> Instant:
-    """Return when a Workload stops at the latest within a period; one hour from now if neither has an end."""
+    """Return the latest time at which a Workload stops in the period; one hour from now if nothing limits it."""
     end = now + HOUR if period.end is None else period.end
     admitted_condition = None if workload is None else find_condition(workload, "Admitted")
     limit: int | None = None if workload is None else workload["spec"].get("maximumExecutionTimeSeconds")
@@ -407,7 +407,7 @@ def _latest_end(workload: Obj | None, period: BudgetPeriod, now: Instant) -> Ins
 
 
 def _affects_costs(event: WatchEvent) -> bool:
-    """Report whether a Workload was created or deleted, or its Admitted or Finished condition changed."""
+    """Report whether a Workload was created or deleted, or became or ceased to be Admitted or Finished."""
     if event.old is None or event.type is EventType.DELETED:
         return True
     old_conditions, new_conditions = (
@@ -417,7 +417,7 @@ def _affects_costs(event: WatchEvent) -> bool:
 
 
 def _threshold_events(budget: Obj, result: BudgetEvaluation, period: BudgetPeriod, use: BudgetUse) -> list[EventRecord]:
-    """Return an Event for each threshold that a Budget has just reached."""
+    """Return a warning Event for each threshold that a Budget has reached since its last status."""
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
     return [
         EventRecord(
@@ -432,7 +432,7 @@ def _threshold_events(budget: Obj, result: BudgetEvaluation, period: BudgetPerio
 
 
 def _queue_event(old_queue: Obj, new_queue: Obj) -> EventRecord:
-    """Return the Event about a LocalQueue that Budgets stop or restart."""
+    """Return the Event about a LocalQueue whose stopPolicy a Budget has set or has restored."""
     names = annotation(new_queue, well_known.HELD_BY)
     if names is not None:
         return EventRecord(key_of(old_queue), "Warning", "HeldByBudget", f"Budget {names} is used up: admits none")

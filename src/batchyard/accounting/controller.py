@@ -1,4 +1,6 @@
-"""Cost controller: keeps the ledger and writes CostRecords, every minute for the open hour and once for closed hours.
+"""Cost controller: keeps the cost ledger, and writes the CostRecords of each hour.
+
+Records of the open hour are rewritten every minute, those of closed hours are written once.
 
 The CostRecord `open` in kube-system is the checkpoint of the ledger. It moves to the next hour only when all records of
 the last hour are written. A process that restarts in between writes these records again, with the same content.
@@ -53,13 +55,13 @@ DETAIL: Final = LedgerDetail(by_workload=True, all_nodes=True)
 
 
 def no_history(_revision: int) -> None:
-    """Return None: the history of a store that keeps no history."""
+    """Return None, which means that the store keeps no history of changes."""
 
 
 def resume_ledger(
     reader: Reader, history: History, now: Instant
 ) -> tuple[CostLedger, Sequence[tuple[WatchEvent, Instant]], int]:
-    """Return the ledger at the last checkpoint, the later changes with their times, and the last revision."""
+    """Return the cost ledger as of its last checkpoint, the timed changes since then, and the last revision."""
     open_record = reader.get(CHECKPOINT)
     last_checkpoint = None if open_record is None else parse_cost_record(open_record)
     changes = history(0 if last_checkpoint is None else last_checkpoint.revision)
@@ -90,7 +92,7 @@ def _new_ledger(reader: Reader, last_checkpoint: ParsedCostRecord | None, now: I
 
 
 def _restore_ledger(ledger: CostLedger, last_checkpoint: ParsedCostRecord, existing_objects: Iterable[Obj]) -> None:
-    """Add the objects that existed at the checkpoint `last_checkpoint` to a ledger, and restore its accounts."""
+    """Add the objects that existed at the checkpoint to the cost ledger, and restore its accounts."""
     objects = {key_of(obj): obj for obj in existing_objects}
     for key, obj in _in_observation_order(objects):
         ledger.observe([_added_event(key, obj)], last_checkpoint.through)
@@ -114,7 +116,7 @@ def _restore_ledger(ledger: CostLedger, last_checkpoint: ParsedCostRecord, exist
 
 
 def _object_at(obj: Obj, at_time: Instant) -> Obj | None:
-    """Return an object in its state at time `at_time`; None if it did not exist then or had ended."""
+    """Return an Instance, Node or pod as it was at this time; None if it did not exist yet or had ended."""
     kind = key_of(obj).kind
     start = paid_from(obj) if kind == scheme.INSTANCE else bound_at(obj) if kind == scheme.POD else None
     if start is not None and start > at_time:
@@ -128,7 +130,7 @@ def _object_at(obj: Obj, at_time: Instant) -> Obj | None:
 def _with_times(
     changes: Iterable[WatchEvent], last_checkpoint: ParsedCostRecord | None, now: Instant
 ) -> Sequence[tuple[WatchEvent, Instant]]:
-    """Return each change with its time: the latest timestamp in the objects up to this change."""
+    """Return each change with an estimate of its time: the latest timestamp seen in the changed objects so far."""
     timed_changes, latest_time = [], 0 if last_checkpoint is None else last_checkpoint.through
     for change in changes:
         latest_time = min(now, max(latest_time, _latest_timestamp(change.obj)))
@@ -137,7 +139,7 @@ def _with_times(
 
 
 def _latest_timestamp(obj: Obj) -> Instant:
-    """Return the latest timestamp in an object."""
+    """Return the latest timestamp in an object's metadata, conditions and container statuses; 0 if none."""
     status = obj.get("status") or {}
     times = [obj["metadata"].get("creationTimestamp"), *(status.get(field) for field in ("since", "stoppedAt"))]
     times += [condition.get("lastTransitionTime") for condition in status.get("conditions") or ()]
@@ -146,7 +148,7 @@ def _latest_timestamp(obj: Obj) -> Instant:
 
 
 def _in_observation_order(objects: Mapping[Key, Obj]) -> Sequence[tuple[Key, Obj]]:
-    """Return objects in the order in which the ledger must observe them: machines, nodes, then pods."""
+    """Return objects in the order that the cost ledger needs: cloud Instances, Nodes, then pods by binding time."""
 
     def sort_key(item: tuple[Key, Obj]) -> tuple[int, Instant, Key]:
         key, obj = item
@@ -175,7 +177,7 @@ _MERGE_STEPS: Final[Sequence[tuple[str, Duration, str, int]]] = (
 
 
 def retention_writes(reader: Reader, now: Instant) -> list[Write]:
-    """Return the writes that replace CostRecords past their retention by records of longer periods."""
+    """Return the writes that merge old CostRecords: those of hours into days, and those of days into months."""
     records = [obj for obj in reader.list(scheme.COST_RECORD) if not is_open(obj)]
     writes: list[Write] = []
     for prefix, retention, merged_prefix, length in _MERGE_STEPS:
@@ -193,7 +195,7 @@ def retention_writes(reader: Reader, now: Instant) -> list[Write]:
 
 
 def _record_merge_writes(reader: Reader, key: Key, text: str, merged_objects: Sequence[Obj]) -> Iterator[Write]:
-    """Yield the creation of a merged CostRecord or, once it exists, the deletion of the records it replaces."""
+    """Yield the write that creates a merged CostRecord or, if it exists, those that delete the merged records."""
     merged_record = reader.get(key)
     if merged_record is not None:
         yield from (Delete(key_of(obj)) for obj in merged_objects)
@@ -204,12 +206,12 @@ def _record_merge_writes(reader: Reader, key: Key, text: str, merged_objects: Se
 
 
 def _begin_of(text: str) -> Instant:
-    """Return the begin of a day (text 2026-11-22) or of a month (2026-11)."""
+    """Return the first instant of a day (2026-11-22) or a month (2026-11)."""
     return parse_time(f"{text}-01T00:00:00Z" if text.count("-") == 1 else f"{text}T00:00:00Z")
 
 
 def _end_of(text: str) -> Instant:
-    """Return the end of a day (text 2026-11-22) or of a month (2026-11)."""
+    """Return the end of a day (2026-11-22) or a month (2026-11): the first instant of the next one."""
     begin = _begin_of(text)
     if text.count("-") > 1:
         return begin + DAY
@@ -227,7 +229,7 @@ _TIME_FIELDS: Final = ("through", "revision")
 
 
 class CostController:
-    """Controller that writes CostRecords; with `is_endless` (a live platform), hours also end without events."""
+    """Controller that writes CostRecords; with `is_endless` (a live platform), hours also close without events."""
 
     name = "costs"
     rank = 0
@@ -251,7 +253,7 @@ class CostController:
         self._totals = CostTotals({}, {})
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Apply a watch event to the ledger; return the key that all events share, unless it is queued."""
+        """Update the cost ledger from a watch event; return the controller's only key, unless it is queued already."""
         if event.key.kind != scheme.COST_RECORD and self.ledger is not None and event.revision > self._revision:
             self._revision = event.revision
             self._close_ended_hours(now)
@@ -264,7 +266,7 @@ class CostController:
         return (BATCH,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Write the due CostRecords of closed hours and of the open hour."""
+        """Write the CostRecords of closed hours that are not stored yet and, when due, those of the open hour."""
         self._is_queued = False
         ledger = self.ledger if self.ledger is not None else self._resume(reader, now)
         self._close_ended_hours(now)
@@ -282,7 +284,7 @@ class CostController:
         return ReconcileResult(writes, independent=True, requeue_at=now + _RETRY_DELAY)
 
     def totals(self, now: Instant) -> CostTotals:
-        """Return the charges and settlements since this process started, summed over Workloads and flavors."""
+        """Return all charges and reclassified charges since this process started, summed over Workloads and flavors."""
         accounts, settlements = (
             {key: replace(a) for key, a in totals_by_key.items()} for totals_by_key in self._totals
         )
@@ -293,7 +295,7 @@ class CostController:
         return CostTotals(accounts, settlements)
 
     def _drop_written(self, reader: Reader) -> None:
-        """Remove unwritten CostRecords that have been written meanwhile, or that cannot be written."""
+        """Forget CostRecords to write that are stored now, or that have no Namespace or failed too often."""
         for name, obj in list(self.unwritten.items()):
             stored_object = reader.get(name)
             is_written = stored_object is not None and stored_object["spec"] == obj["spec"]
@@ -318,7 +320,7 @@ class CostController:
         return self.ledger
 
     def _close_ended_hours(self, now: Instant) -> None:
-        """Close all hours of the ledger that have ended, and prepare their CostRecords."""
+        """Close the hours of the cost ledger that ended before `now`, and queue their CostRecords for writing."""
         ledger = self.ledger
         while ledger is not None and now >= ledger.period_start + HOUR:
             period_start = ledger.period_start
@@ -337,7 +339,7 @@ class CostController:
                     self.unwritten[name] = make_cost_record(namespace, name.name, span, span[1], spec)
 
     def _open_hour_records(self, ledger: CostLedger, reader: Reader, now: Instant) -> dict[Key, Obj]:
-        """Return the changed CostRecords of the open hour, and the checkpoint record."""
+        """Return the CostRecords of the open hour that changed, and the ledger's checkpoint record."""
         ledger.limit_workload_names()
         lines, settlements = _recorded_amounts(ledger.accounts(now), ledger.settlements)
         span, name = (ledger.period_start, ledger.period_start + HOUR), hour_name(ledger.period_start)
@@ -354,7 +356,7 @@ class CostController:
 
 
 def _add_to_sums(sums: dict[AccountKey, CostAccount], accounts: Mapping[AccountKey, CostAccount]) -> None:
-    """Add accounts to `sums`, whose keys omit the Workload and the flavor."""
+    """Add cost accounts to `sums`, in which all Workloads and flavors of a key are one account."""
     for account_key, account in accounts.items():
         sums.setdefault(account_key._replace(flavor="", workload=""), CostAccount()).add(account)
 
@@ -362,7 +364,7 @@ def _add_to_sums(sums: dict[AccountKey, CostAccount], accounts: Mapping[AccountK
 def _recorded_amounts(
     accounts: Mapping[AccountKey, CostAccount], settlements: Mapping[tuple[Instant, AccountKey], CostAccount]
 ) -> tuple[dict[AccountKey, RecordedAmount], dict[tuple[Instant, AccountKey], RecordedAmount]]:
-    """Convert accounts and settlements to the amounts of CostRecords, with a limited number of named Workloads."""
+    """Return the charges and the corrections of closed hours as CostRecords store them, naming few Workloads."""
     by_hour: dict[Instant, dict[AccountKey, CostAccount]] = {}
     for (hour, account_key), account in settlements.items():
         by_hour.setdefault(hour, {})[account_key] = account
@@ -375,7 +377,7 @@ def _recorded_amounts(
 
 
 def _can_create_in(reader: Reader, namespace: str) -> bool:
-    """Report whether objects can be created in a Namespace: it exists and is not terminating."""
+    """Report whether the Namespace exists and is not terminating, so that objects can be created in it."""
     namespace_object = reader.get(Key(scheme.NAMESPACE, "", namespace))
     return namespace_object is not None and "deletionTimestamp" not in namespace_object["metadata"]
 
@@ -386,7 +388,7 @@ def _record_write(reader: Reader, key: Key, obj: Mapping[str, Any]) -> Write:
 
 
 def _has_same_content(stored_record: Obj | None, record: Obj) -> bool:
-    """Report whether a stored CostRecord has the wanted content, apart from its timestamps."""
+    """Report whether a stored CostRecord equals a new one, apart from the time it covers and its revision."""
     if stored_record is None:
         return False
     old_spec, new_spec = (

@@ -108,9 +108,7 @@ def _free_name(prefix: str, used_names: Mapping[str, None], seed: Sequence[str])
 
 
 def _indexed_pod(template: Mapping[str, Any], metadata: dict[str, Any], pod: NewPod, job: meta.Obj) -> dict[str, Any]:
-    """Return the manifest of a new pod of an Indexed Job, with its completion index as label, annotation and in the
-    hostname.
-    """
+    """Return the manifest of a new pod with its completion index as a label, as an annotation and in the hostname."""
     index = {well_known.COMPLETION_INDEX: str(pod.index)}
     annotations = dict(index)
     if pod.failure_count is not None:
@@ -189,9 +187,7 @@ class RelevantPods:
         return self._flags
 
     def add_existing(self, owned_objects: Iterable[meta.Obj]) -> None:
-        """Add the pods among the objects that the Job owns, which may be older than this controller's first watch
-        event.
-        """
+        """Add the pods among a Job's owned objects, which may be older than this controller's first watch event."""
         for obj in owned_objects:
             if obj["kind"] == "Pod" and meta.key_of(obj) not in self._flags:
                 self._set_flags(meta.key_of(obj), 0, _flags(obj))
@@ -202,9 +198,7 @@ class RelevantPods:
         self._reconcile_at = at if self._reconcile_at is None else min(self._reconcile_at, at)
 
     def reconcile_at(self, now: Instant) -> Instant:
-        """Return when to reconcile the Job: now, or up to a second later so that one reconcile handles several pod
-        changes.
-        """
+        """Return when to reconcile the Job: now, or up to a second later to combine several pod changes."""
         if self._reconcile_at is None:
             return now
         return max(now, self._reconcile_at if self._wake_at is None else min(self._reconcile_at, self._wake_at))
@@ -252,9 +246,7 @@ class RelevantPods:
         return bool(new_flags & ~old_flags & _READY) and self._ready == self._active
 
     def _record_end(self, pod: meta.Obj) -> None:
-        """Update the failure times for the backoff with a pod that lost the Job finalizer; ignore pods that are still
-        active.
-        """
+        """Update the failure times for the backoff with a pod that lost the Job finalizer; ignore active pods."""
         if phase(pod) == SUCCEEDED:
             self.failures = failures_since_success(self.failures, [finished_at(pod)])
         elif is_terminal(pod) or is_terminating(pod):
@@ -275,9 +267,7 @@ class PodIndex:
         return self._pods_of(_job_key(job))
 
     def observe_job(self, event: WatchEvent, now: Instant) -> None:
-        """Process a watch event of a Job: schedule its reconcile, or drop its pods from the index if it finished or was
-        deleted.
-        """
+        """Process a watch event of a Job: schedule its reconcile, or drop a finished or deleted Job's pods."""
         job = event.obj
         if event.type is _DELETED or is_finished(job):
             self._by_job.pop(_job_key(job), None)
@@ -379,9 +369,7 @@ def is_selected(pod: meta.Obj, job: meta.Obj) -> bool:
 
 
 def may_mismatch_owner(event: WatchEvent, owner_uid: str) -> bool:
-    """Report whether the selector of a pod's Job may no longer match: labels changed, or the Job's uid label is
-    missing.
-    """
+    """Report whether a pod may no longer match its Job's selector: labels changed, or no uid label of the Job."""
     labels = event.obj["metadata"].get("labels")
     if event.old is None:
         return labels is None or labels.get(well_known.CONTROLLER_UID) != owner_uid
@@ -497,9 +485,7 @@ def _job_of(pod: meta.Obj) -> Mapping[str, Any] | None:
 
 
 def _release_pod(pod: meta.Obj, reader: Reader) -> ReconcileResult:
-    """Return the write that releases a pod its Job's selector does not match, or untracks one whose Job is gone or
-    finished.
-    """
+    """Return the write that releases a pod from its Job, or removes the Job finalizer of a pod that no Job counts."""
     owner = _job_of(pod)
     if owner is None:
         is_orphan = meta.controller_of(pod) is None and is_tracked(pod)

@@ -40,9 +40,7 @@ class JobIntegration:
         return bool(status.get("ready", 0) + succeeded_count >= pods_running_at_once(job["spec"]))
 
     def completion(self, job: Obj) -> workloads.JobCompletion | None:
-        """Return success or failure, with the Job's final message, from its Complete or Failed condition; None before
-        its end.
-        """
+        """Return success or failure, with the message of the Complete or Failed condition; None if neither is True."""
         condition = workloads.condition_true(job, "Complete", "Failed")
         if condition is None:
             return None
@@ -83,8 +81,7 @@ class JobIntegration:
         return with_path(started_job, _TEMPLATE, workloads.inject(job["spec"]["template"], injections[0]))
 
     def stop(self, job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Write | None:
-        """Return the next write that stops the Job, None when done: suspend it, clear startTime, restore its pod
-        template.
+        """Return the next write that stops the Job: suspend, clear startTime, restore the pod template; None when done.
 
         An annotation marks a Job that is being stopped, so that the stop continues after a restart.
         """

@@ -280,9 +280,7 @@ def termination_fields(job: ObservedJob, outcome: JobOutcome | None) -> dict[str
 
 
 def _termination_record(pod: JobPod, job: ObservedJob, outcome: JobOutcome | None) -> PodTerminationRecord:
-    """Return whether to record the end of a pod that has the Job finalizer as success, as failure, not at all, or not
-    yet.
-    """
+    """Return how to record the end of a pod with the Job finalizer: as success, as failure, not at all, or not yet."""
     spec = job.spec
     has_valid_index = not spec.indexed or spec.has_index(pod.index)
     if pod.phase == SUCCEEDED:
@@ -397,9 +395,7 @@ def _have_distinct_indexes(job: ObservedJob) -> bool:
 
 
 def _deletion_order(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant]:
-    """Return the sort key of surplus pods of a Job: unscheduled, pending and unready pods are deleted first, then the
-    newest.
-    """
+    """Return the sort key of a Job's surplus pods: unscheduled, pending and unready pods are deleted first."""
     status = pod.obj.get("status") or {}
     condition = find_condition(status, READY) if pod.ready else None
     restart_count = max((c.get("restartCount", 0) for c in status.get("containerStatuses") or ()), default=0)

@@ -124,9 +124,7 @@ NO_INDEXES: Final[Spans] = ()
 
 
 def parse_indexes(text: str | None, completions: int) -> Spans:
-    """Return the completion indexes in a list such as `0-2,5`; invalid parts and indexes beyond the completions are
-    ignored.
-    """
+    """Return the completion indexes in a list such as `0-2,5`, without invalid parts and indexes >= `completions`."""
     spans = []
     for part in text.split(",") if text else ():
         start, dash, end = part.partition("-")

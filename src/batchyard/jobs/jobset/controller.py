@@ -86,9 +86,7 @@ def headless_service(jobset: Obj) -> dict[str, Any]:
 def _pod_template(
     jobset: Obj, template: Obj, position_labels: Mapping[str, str], placement_annotations: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the pod template of a child Job, with the labels of the Job's position in the JobSet and the DNS
-    subdomain.
-    """
+    """Return the pod template of a child Job, with the Job's JobSet labels and annotations and the DNS subdomain."""
     template_with_defaults = fill_defaults("PodTemplateSpec", template["spec"]["template"])
     metadata, spec = template_with_defaults.get("metadata") or {}, dict(template_with_defaults.get("spec") or ())
     if has_host_names(jobset):
@@ -101,9 +99,7 @@ def _pod_template(
 
 
 def _reserve_nodes(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any]:
-    """Return the pod template, with selector and toleration of manually labelled nodes if the Job's annotations ask for
-    them.
-    """
+    """Return the pod template; if annotations ask for it, with selector and toleration for labelled nodes."""
     annotations = metadata["annotations"]
     if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY not in annotations:
         return pod_template
@@ -117,9 +113,7 @@ def _reserve_nodes(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any
 def _labels_and_annotations(
     metadata: Obj, position_labels: Mapping[str, str], placement_annotations: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """Return `labels` and `annotations` of a child Job or its pods, with the labels of its position in the JobSet
-    added.
-    """
+    """Return `labels` and `annotations` of a child Job or its pods, including those of its position in the JobSet."""
     return {
         "labels": {**(metadata.get("labels") or {}), **position_labels},
         "annotations": {**(metadata.get("annotations") or {}), **position_labels, **placement_annotations},
@@ -127,9 +121,7 @@ def _labels_and_annotations(
 
 
 def _shared_labels(jobset: Obj, replicated_job: Mapping[str, Any]) -> dict[str, str]:
-    """Return the JobSet labels that all Jobs of a replicated job share, such as names, replica counts and restart
-    attempt.
-    """
+    """Return the JobSet labels that all Jobs of a replicated job share, such as names and replica counts."""
     metadata, all_jobs = jobset["metadata"], replicated_jobs(jobset)
     position_labels = {
         well_known.JOB_SET_NAME: metadata["name"],
@@ -212,9 +204,7 @@ class JobSetController:
     kinds = (scheme.JOB_SET, scheme.JOB, scheme.SERVICE)
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the JobSets to reconcile after an event of a JobSet, a child, or a deleted Job whose name is free
-        again.
-        """
+        """Return the JobSets to reconcile after an event of a JobSet or of a Job or Service that affects it."""
         key = event.key
         if key.kind == scheme.JOB_SET:
             return (key,) if _is_relevant(event, _jobset_fields) else ()
@@ -325,9 +315,7 @@ def _suspensions(jobs: Sequence[Obj]) -> list[client.Write]:
 
 
 def _resumptions(active_jobs: Sequence[Obj], startup: policies.StartupDecision) -> list[client.Write]:
-    """Return the writes that resume suspended Jobs allowed to start; a Job with an old startTime gets that cleared
-    first.
-    """
+    """Return the writes that resume suspended Jobs which may start; an old startTime is cleared first."""
     templates = {each["name"]: each["template"]["spec"]["template"] for each in startup.replicated_jobs}
     writes: list[client.Write] = []
     for job in active_jobs:
@@ -350,9 +338,7 @@ def _creation_failed(key: Key, used_names: Sequence[Key]) -> EventRecord:
 
 
 def _rejection_event(key: Key, write: client.Write, error: ApiError) -> EventRecord | None:
-    """Return the Event for a Job or Service that the API server rejected as forbidden or invalid; None for other
-    errors.
-    """
+    """Return the Event for a Job or Service rejected as forbidden or invalid by the API server; else None."""
     if not isinstance(write, client.Create) or not isinstance(error, Forbidden | InvalidObject):
         return None
     name, why = write.obj["metadata"]["name"], str(error)

@@ -58,7 +58,7 @@ def with_priority(pod: meta.Obj) -> meta.Obj:
 
 
 def mutate_pod(pod: meta.Obj, reader: PlacementReader) -> meta.Obj:
-    """Return the pod as JobSet's mutating webhook does: with affinity, or bound to the topology domain of its leader."""
+    """Return the pod as JobSet's mutating webhook does: with affinity, or bound to its leader's topology domain."""
     annotations = pod["metadata"].get("annotations") or {}
     pod = with_priority(pod)
     if not _is_handled(annotations) or well_known.EXCLUSIVE_TOPOLOGY not in annotations:
@@ -124,9 +124,7 @@ def _with_term(pod: meta.Obj, field: str, expressions: Sequence[meta.Obj]) -> me
 
 
 def _bind_to_leader_domain(follower: meta.Obj, reader: PlacementReader) -> meta.Obj:
-    """Return the follower pod with a node selector for its leader's topology domain; unchanged if the leader has no
-    node.
-    """
+    """Return the follower pod with a node selector for its leader's topology domain; unchanged before one is known."""
     leader = _leader_of(follower, reader)
     if isinstance(leader, str) or not leader["spec"].get("nodeName"):
         return follower
@@ -213,9 +211,7 @@ def mark_disrupted(pod: meta.Obj, now: Instant) -> meta.Obj:
 
 
 class ExclusivePlacement:
-    """Controller that deletes follower pods of a Job that are bound to another topology domain than the Job's leader
-    pod.
-    """
+    """Controller that deletes follower pods bound to another topology domain than the leader pod of their Job."""
 
     name = "exclusive-placement"
     rank = 0

@@ -30,9 +30,7 @@ class JobSetIntegration:
         return bool(ready_count == replicas)
 
     def completion(self, job: Obj) -> workloads.JobCompletion | None:
-        """Return success or failure, with message, from the Completed or Failed condition; None before the JobSet has
-        ended.
-        """
+        """Return success or failure with the message of the Completed or Failed condition; None if neither is True."""
         condition = workloads.condition_true(job, "Completed", "Failed")
         if condition is None:
             return None
@@ -56,9 +54,7 @@ class JobSetIntegration:
         ]
 
     def started_job(self, job: Obj, injections: Sequence[workloads.PodSetInfo]) -> Obj:
-        """Return the unsuspended JobSet; each pod template gets the node selectors, tolerations and labels of its pod
-        set.
-        """
+        """Return the unsuspended JobSet, with each pod set's node selector, tolerations and labels in its template."""
         replicated_jobs = job["spec"].get("replicatedJobs") or ()
         if len(injections) != len(replicated_jobs):
             count_text = f"expecting {len(replicated_jobs)} podset, got {len(injections)}"
@@ -67,7 +63,7 @@ class JobSetIntegration:
         return _with_templates(with_path(job, ("spec", "suspend"), False), templates)
 
     def stop(self, job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Write | None:
-        """Return the write that suspends the JobSet and restores its original pod templates; None if it is suspended."""
+        """Return the write that suspends the JobSet and restores its pod templates; None if already suspended."""
         if self.is_suspended(job):
             return None
         stopped_jobset: Obj = with_path(job, ("spec", "suspend"), True)

@@ -115,7 +115,7 @@ class JobSetStatusDraft:
         self._status["terminalState"] = spec.FAILED
 
     def restart(self, cause: str, action: ReasonMessage, *, counts: bool) -> None:
-        """Start the JobSet's next restart attempt in its status; with `counts`, the restart counts towards maxRestarts."""
+        """Start the JobSet's next restart attempt in its status; `counts` makes it count towards maxRestarts."""
         self._status["restarts"] += 1
         if counts:
             self._status["restartsCountTowardsMax"] = self._status.get("restartsCountTowardsMax", 0) + 1
@@ -302,9 +302,7 @@ def without_start_time(job: Obj) -> dict[str, Any]:
 
 
 def resume_job(job: Obj, template: Obj) -> dict[str, Any]:
-    """Return the unsuspended Job, with its replicated job's labels, node selectors and tolerations merged into its
-    template.
-    """
+    """Return the unsuspended Job, with labels, node selectors and tolerations of `template` merged into its own."""
     merged_template = _merge_template(job["spec"]["template"], template)
     return {**job, "spec": {**job["spec"], "template": merged_template, "suspend": False}}
 
