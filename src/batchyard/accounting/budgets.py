@@ -285,7 +285,7 @@ class Budgets:
             else:
                 budget_keys[event.key] = None
                 if event.old is not None and event.old.get("spec") == obj.get("spec"):
-                    return ()  #  a status update by this controller
+                    return ()  #  only this controller's status update
             return batch
         if event.key.kind == scheme.WORKLOAD and not self._may_need_reconcile(event):
             return ()

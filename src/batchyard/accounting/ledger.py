@@ -82,9 +82,7 @@ class _Occupant:
     charges: CostAccount = field(default_factory=CostAccount)
 
     def note_run(self, run_start: Instant | None, now: Instant) -> None:
-        """Record that the pod's containers run since `run_start`, or have stopped (None), and add the work saved
-        before.
-        """
+        """Record since when the pod's containers run (None: stopped); when a run ends, add its saved work."""
         if run_start != self.running_since:
             self.saved_work += kept_work(self.running_since, self.interval, now)
             self.running_since = run_start

@@ -183,7 +183,7 @@ def apply_settlements(
     for account_key, amount in settlements:
         running_key = account_key._replace(use=RUNS)
         if running_key not in adjusted_lines:
-            running_key = running_key._replace(workload="")  #  the record does not name this Workload
+            running_key = running_key._replace(workload="")  #  the CostRecord does not name this Workload
         moved_amount = amount.at_most(adjusted_lines.get(running_key, RecordedAmount()))
         if any(moved_amount):
             adjusted_lines[running_key] = adjusted_lines[running_key].plus(moved_amount, -1)
@@ -194,7 +194,7 @@ def apply_settlements(
 def merge_records(
     records: Sequence[ParsedCostRecord],
 ) -> tuple[dict[AccountKey, RecordedAmount], dict[tuple[Instant, AccountKey], RecordedAmount]]:
-    """Return the summed lines of CostRecords, corrected by their own settlements, and the settlements of other hours."""
+    """Return the summed lines of CostRecords, corrected by settlements of their own hours, and other settlements."""
     lines: dict[AccountKey, RecordedAmount] = {}
     for each in records:
         for key, amount in each.lines.items():

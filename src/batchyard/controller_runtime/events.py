@@ -57,7 +57,7 @@ _SeriesKey: TypeAlias = tuple[str, tuple[str, ...], str, str]
 
 @dataclass(slots=True)
 class _Series:
-    """A series of equal records: the key of its Event, the time of the last occurrence, and the number of them."""
+    """Repeated event records that one Event counts: its key, the time of the last occurrence, and their number."""
 
     event: Key
     last: Instant
@@ -67,7 +67,7 @@ class _Series:
 
 
 class EventSeries:
-    """A writer of `events.k8s.io` Events. `host` is the reporting machine; `numbers` make Event names unique."""
+    """Writer of `events.k8s.io` Events; `host` is the reporting machine, and `numbers` make Event names unique."""
 
     def __init__(self, client: ObjectClient, host: str, numbers: Iterator[int]) -> None:
         self._client = client
@@ -76,7 +76,7 @@ class EventSeries:
         self._instances = {name: f"{name}-{host}"[:_INSTANCE_MAX] for name in COMPONENTS}
 
     def publish(self, now: Instant, component: str, record: EventRecord) -> None:
-        """Write an event record: count another occurrence of a recent Event, or create a new Event."""
+        """Write an event record: raise the count of a recent equal Event, or create a new Event."""
         reference = reference_to(self._client, record.regarding)
         key = component, tuple(reference.values()), record.type, record.reason
         series = self._recent.recall(key)
@@ -94,7 +94,7 @@ class EventSeries:
             self._write_count(series, stored_event)
 
     def _process_creation(self, series: _Series, result: WriteResult) -> None:
-        """Process the result of creating a series' Event: write the occurrences counted in the meantime."""
+        """Handle the result of creating an Event: write the count of occurrences that arrived in the meantime."""
         series.is_being_created = False
         stored_event = self._client.get(series.event)
         series_status = (stored_event or {}).get("series") or {}
@@ -102,7 +102,7 @@ class EventSeries:
             self._write_count(series, stored_event)
 
     def _write_count(self, series: _Series, stored_event: Obj) -> None:
-        """Write the number of occurrences of a series into its Event."""
+        """Write the number of occurrences of a series to its Event."""
         series_status = {"count": series.count, "lastObservedTime": format_micro_time(series.last)}
         metadata = {field: value for field, value in stored_event["metadata"].items() if field != "resourceVersion"}
         self._client.submit([Update({**stored_event, "metadata": metadata, "series": series_status})], ignore_result)
@@ -128,12 +128,12 @@ class EventSeries:
 
 
 def event_name(key: Key, now: Instant, number: int) -> str:
-    """Return a unique Event name: the object's name, and the instant in hexadecimal nanoseconds with a counter."""
+    """Return a unique Event name: the object's name, and the time in hexadecimal nanoseconds including a counter."""
     return f"{key.name}.{now * 1000 + number % 1000:x}"
 
 
 def reference_to(client: ObjectClient, key: Key) -> dict[str, str]:
-    """Return an Event's reference to an object (`involvedObject`)."""
+    """Return the `involvedObject` of an Event about an object."""
     info = scheme.kind_info(key.kind)
     stored: Obj | None = client.get(key)
     reference = {"kind": info.kind, "namespace": key.namespace, "name": key.name, "apiVersion": info.api_version}
@@ -146,7 +146,7 @@ def reference_to(client: ObjectClient, key: Key) -> dict[str, str]:
 
 
 def ignore_result(_result: WriteResult) -> None:
-    """Ignore the result of writing an Event: it may fail because its namespace is terminating or its name exists."""
+    """Ignore whether an Event was written; its Namespace may be terminating or its name may exist."""
 
 
 BURST: Final = 25
@@ -178,7 +178,7 @@ _COMPONENTS: Final = {
 
 
 def component_of(controller: str) -> str:
-    """Return the component name under which a controller reports Events."""
+    """Return the component name that a controller's Events carry, such as `job-controller`."""
     return _COMPONENTS.get(controller, controller)
 
 
@@ -188,7 +188,7 @@ _EventKey: TypeAlias = tuple[str, Key, str, str, str]
 
 @dataclass(slots=True)
 class _SimilarRecords:
-    """The distinct messages of event records that are otherwise equal, and the time of the last record."""
+    """Event records that differ only in their messages: the distinct messages, and the time of the last record."""
 
     updated_at: Instant
     messages: dict[str, None]
@@ -196,14 +196,14 @@ class _SimilarRecords:
 
 @dataclass(slots=True)
 class _Budget:
-    """The token bucket of an object: the number of tokens left at an instant."""
+    """Token bucket that limits the Events of an object: the tokens left at a time."""
 
     updated_at: Instant
     tokens: float
 
 
 class EventRecorder:
-    """An EventSink that writes records as Events to an API client; `host` is the reporting machine."""
+    """Writes event records of controllers as Events through an API client; `host` is the reporting machine."""
 
     def __init__(self, client: ObjectClient, host: str) -> None:
         self._client = client
@@ -214,7 +214,7 @@ class EventRecorder:
         self._budgets: LruCache[tuple[str, Key], _Budget] = LruCache()
 
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
-        """Write an event record as an Event, unless the rate limit of its object is exceeded."""
+        """Write an event record as an Event, unless the object's rate limit for Events is exceeded."""
         component = component_of(controller)
         if component in COMPONENTS:
             if self._take_token(now, component, record.regarding):
@@ -228,7 +228,7 @@ class EventRecorder:
             self._count_or_create(now, (component, regarding_key, type_, reason, message_key), message)
 
     def _count_or_create(self, now: Instant, key: _EventKey, message: str) -> None:
-        """Raise the count of an earlier Event with the same key, or create a new Event."""
+        """Raise the `count` of the earlier Event with this deduplication key, or create a new Event."""
         known_key = self._recent.recall(key)
         stored_event = self._client.get(known_key) if known_key is not None else None
         if stored_event is not None:
@@ -241,7 +241,7 @@ class EventRecorder:
         self._client.submit([Create(event)], ignore_result)
 
     def _is_combined(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
-        """Record a message, and report whether so many records differ only in their messages that they are combined."""
+        """Record a message; report whether more than ten such records differ only in it and so must share one Event."""
         similar = self._similar_records.recall(key)
         if similar is None:
             self._similar_records.remember(key, _SimilarRecords(now, {message: None}))
@@ -255,7 +255,7 @@ class EventRecorder:
         return len(messages) > SIMILAR_MAX
 
     def _take_token(self, now: Instant, component: str, regarding_key: Key) -> bool:
-        """Take a token from the bucket of an object; return False if no token is left."""
+        """Take a token from the object's token bucket; return False if none is left."""
         budget = self._budgets.recall((component, regarding_key))
         if budget is None:
             self._budgets.remember((component, regarding_key), _Budget(now, BURST - 1.0))

@@ -135,7 +135,7 @@ def _indexed_pod(template: Mapping[str, Any], metadata: dict[str, Any], pod: New
 _BATCH_PERIOD: Final = SECOND
 _DELETED: Final = EventType.DELETED
 
-# Flags of a relevant pod.
+# Flags of a pod in the index.
 _TRACKED: Final = 1
 _ACTIVE: Final = 2
 _READY: Final = 4
@@ -161,7 +161,7 @@ class RelevantPods:
     )
 
     def __init__(self) -> None:
-        #: By relevant pod: its flags.
+        #: By pod that has not ended or has the Job finalizer: its flags.
         self._flags: dict[meta.Key, int] = {}
         self._active = 0
         self._ready = 0
@@ -175,8 +175,9 @@ class RelevantPods:
         self._wake_at: Instant | None = None
         #: Whether the last reconcile found pods missing.
         self._has_missing_pods = False
-        #: Whether each success may allow another pod or end the Job.
+        #: Whether each succeeded pod may allow another pod or end the Job.
         self._needs_successes = False
+        #: Whether the Job itself was observed, not only its pods.
         self.job_is_known = False
         #: Whether pods that existed before the first event are included.
         self.is_complete = False
@@ -259,7 +260,7 @@ class PodIndex:
     __slots__ = ("_by_job",)
 
     def __init__(self) -> None:
-        #: The relevant pods by namespace and uid of the Job.
+        #: By namespace and uid of the Job: its pods that have not ended or have the Job finalizer.
         self._by_job: dict[tuple[str, str], RelevantPods] = {}
 
     def pods_of(self, job: meta.Obj) -> RelevantPods:

@@ -40,7 +40,7 @@ from batchyard.jobs.job.spec import (
     with_indexes,
 )
 
-# Evaluates a Job's successPolicy. Source: pkg/controller/job/success_policy.go of Kubernetes.
+# Evaluation of a Job's successPolicy. Source: pkg/controller/job/success_policy.go of Kubernetes.
 
 
 def matching_rule(spec: JobSpec, succeeded_indexes: Spans) -> int | None:
@@ -241,7 +241,7 @@ class PodTerminationRecord(Enum):
     """How a Job's status records the termination of a pod that has the Job finalizer."""
 
     NOT_YET = auto()  # the pod is still needed or may still run
-    NOTHING = auto()
+    NOTHING = auto()  # the pod's end does not count
     SUCCESS = auto()
     FAILURE = auto()
 
@@ -330,7 +330,7 @@ class NewPod:
     """A pod to create: its completion index and how often earlier pods of the index failed."""
 
     index: int = NO_INDEX
-    #: The counted and ignored failures of the index; None if they are not counted.
+    #: The numbers of counted and ignored failures of the index; None if the Job does not count failures by index.
     failure_count: int | None = None
     ignored_count: int = 0
 
