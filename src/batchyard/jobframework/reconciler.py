@@ -27,7 +27,7 @@ from batchyard.scheduling.workload.pods_ready import set_pods_ready
 # Index of the relations between jobs, Workloads, child jobs, and awaited classes and Workloads, from watch events.
 
 
-_CLASSES: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
+_PRIORITY_CLASS_KINDS: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
 
 
 class JobRelations:
@@ -35,8 +35,8 @@ class JobRelations:
 
     def __init__(self, integration: GenericJob) -> None:
         self._integration = integration
-        self._workloads: dict[meta.Key, dict[meta.Key, None]] = {}
-        self._children: dict[str, dict[meta.Key, None]] = {}
+        self._workload_keys: dict[meta.Key, dict[meta.Key, None]] = {}
+        self._child_jobs_by_owner: dict[str, dict[meta.Key, None]] = {}
         self._jobs_by_class: dict[meta.Key, dict[meta.Key, None]] = {}
         self._jobs_by_prebuilt: dict[meta.Key, dict[meta.Key, None]] = {}
         #: Admitted jobs that wait for a missing flavor of their admission.
@@ -49,7 +49,7 @@ class JobRelations:
             return self._observe_job(event)
         if kind == scheme.WORKLOAD:
             return self._observe_workload(event)
-        if kind in _CLASSES and event.type is EventType.ADDED:
+        if kind in _PRIORITY_CLASS_KINDS and event.type is EventType.ADDED:
             return list(self._jobs_by_class.get(event.key, ()))
         if kind == scheme.RESOURCE_FLAVOR and event.type is EventType.ADDED:
             waiting_jobs, self._jobs_without_flavor = self._jobs_without_flavor, {}
@@ -62,11 +62,11 @@ class JobRelations:
 
     def workloads_of(self, job: meta.Key, reader: Reader) -> list[meta.Obj]:
         """Return the existing Workloads that a job controls, oldest first."""
-        workloads = [workload for key in self._workloads.get(job, ()) if (workload := reader.get(key)) is not None]
+        workloads = [workload for key in self._workload_keys.get(job, ()) if (workload := reader.get(key)) is not None]
         return sorted(workloads, key=lambda w: (w["metadata"].get("creationTimestamp", ""), w["metadata"]["name"]))
 
     def _observe_job(self, event: WatchEvent) -> Iterable[meta.Key]:
-        _move_index_entry(self._children, event, _owner_uid)
+        _move_index_entry(self._child_jobs_by_owner, event, _owner_uid)
         _move_index_entry(self._jobs_by_class, event, self._priority_class_of)
         _move_index_entry(self._jobs_by_prebuilt, event, prebuilt_key)
         return (event.key,)
@@ -81,13 +81,13 @@ class JobRelations:
         prebuilt_jobs = self._jobs_by_prebuilt.get(event.key, ())
         if not event.obj["metadata"].get("ownerReferences"):
             if event.old is not None and event.old["metadata"].get("ownerReferences"):
-                _move_index_entry(self._workloads, event, self._job_of)  # its job was deleted and orphaned it
+                _move_index_entry(self._workload_keys, event, self._job_of)  # its job was deleted and orphaned it
             return list(prebuilt_jobs)
         owner = meta.controller_of(event.obj)
         if owner is None:
             return list(prebuilt_jobs)
-        _move_index_entry(self._workloads, event, self._job_of)
-        children = self._children.get(owner["uid"], ())
+        _move_index_entry(self._workload_keys, event, self._job_of)
+        children = self._child_jobs_by_owner.get(owner["uid"], ())
         job = self._job_of(event.obj)
         return [*(() if job is None else (job,)), *children, *prebuilt_jobs]
 
@@ -362,14 +362,14 @@ class JobReconciler:
         queue = meta.label(job_pass.job, well_known.QUEUE_NAME)
         if workload["spec"].get("queueName") != queue and not lifecycle.has_quota_reservation(workload):
             return ReconcileResult([Update(meta.with_path(workload, ("spec", "queueName"), queue))])
-        return ReconcileResult([], _check_events(job_pass, workload))
+        return ReconcileResult([], _admission_check_events(job_pass, workload))
 
     def _start_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
-        def flavor(name: str) -> meta.Obj | None:
+        def find_flavor(name: str) -> meta.Obj | None:
             return job_pass.reader.get(meta.Key(scheme.RESOURCE_FLAVOR, "", name))
 
         try:
-            injections = admitted_injections(workload, flavor)
+            injections = admitted_injections(workload, find_flavor)
             if injections is None:
                 self._relations.record_missing_flavor(job_pass.key)
                 return ReconcileResult()
@@ -404,8 +404,8 @@ def _with_reclaimable_pods(workload: meta.Obj, reclaimable_pods: Sequence[Mappin
     """Return the Workload with `status.reclaimablePods`, at most its pod counts; the same object if unchanged."""
     totals = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
     pods = [{"name": p["name"], "count": min(p["count"], totals.get(p["name"], p["count"]))} for p in reclaimable_pods]
-    old = (workload.get("status") or {}).get("reclaimablePods") or ()
-    if {p["name"]: p["count"] for p in old} == {p["name"]: p["count"] for p in pods}:
+    old_pods = (workload.get("status") or {}).get("reclaimablePods") or ()
+    if {p["name"]: p["count"] for p in old_pods} == {p["name"]: p["count"] for p in pods}:
         return workload
     return meta.with_path(workload, ("status", "reclaimablePods"), pods or None)
 
@@ -419,7 +419,7 @@ def _is_stopping(job_pass: _JobPass) -> bool:
     return job_pass.job["spec"].get("suspend") is True and not job_pass.suspended
 
 
-def _check_events(job_pass: _JobPass, workload: meta.Obj) -> list[EventRecord]:
+def _admission_check_events(job_pass: _JobPass, workload: meta.Obj) -> list[EventRecord]:
     """Return an Event on the job with the messages of its Workload's Pending admission checks; [] if none."""
     if not lifecycle.has_quota_reservation(workload):
         return []

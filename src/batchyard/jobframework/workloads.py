@@ -29,9 +29,9 @@ from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_
 
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_EMPTY: Final[Mapping[str, str]] = {}
+_EMPTY_MAP: Final[Mapping[str, str]] = {}
 
-Template = Mapping[str, Any]
+PodTemplate = Mapping[str, Any]
 FindFlavor = Callable[[str], meta.Obj | None]
 
 
@@ -86,7 +86,7 @@ def original_injections(workload: meta.Obj) -> list[PodSetInfo]:
 
 def _flavor_names(assignment: Mapping[str, Any]) -> list[str]:
     """Return the flavors assigned to a pod set, without duplicates, in order of resource name."""
-    return list(dict.fromkeys(flavor for _, flavor in sorted((assignment.get("flavors") or _EMPTY).items())))
+    return list(dict.fromkeys(flavor for _, flavor in sorted((assignment.get("flavors") or _EMPTY_MAP).items())))
 
 
 def _info_from_flavors(
@@ -96,7 +96,7 @@ def _info_from_flavors(
     tolerations: list[Mapping[str, Any]] = []
     for flavor in flavors:
         spec = flavor.get("spec") or {}
-        node_selector.update(spec.get("nodeLabels") or _EMPTY)
+        node_selector.update(spec.get("nodeLabels") or _EMPTY_MAP)
         tolerations += spec.get("tolerations") or ()
     count = assignment.get("count", pod_set["count"])
     return PodSetInfo(assignment["name"], count, node_selector=node_selector, tolerations=tolerations)
@@ -123,9 +123,9 @@ def _info_of_update(update: Mapping[str, Any]) -> PodSetInfo:
     return PodSetInfo(
         update["name"],
         0,
-        labels=update.get("labels") or _EMPTY,
-        annotations=update.get("annotations") or _EMPTY,
-        node_selector=update.get("nodeSelector") or _EMPTY,
+        labels=update.get("labels") or _EMPTY_MAP,
+        annotations=update.get("annotations") or _EMPTY_MAP,
+        node_selector=update.get("nodeSelector") or _EMPTY_MAP,
         tolerations=update.get("tolerations") or (),
     )
 
@@ -134,25 +134,25 @@ def _original_info(pod_set: Mapping[str, Any]) -> PodSetInfo:
     return _info_from_template(pod_set["name"], pod_set["count"], pod_set.get("template") or {})
 
 
-def _info_from_template(name: str, count: int, template: Template) -> PodSetInfo:
+def _info_from_template(name: str, count: int, template: PodTemplate) -> PodSetInfo:
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     return PodSetInfo(
         name,
         count,
-        labels=metadata.get("labels") or _EMPTY,
-        annotations=metadata.get("annotations") or _EMPTY,
-        node_selector=spec.get("nodeSelector") or _EMPTY,
+        labels=metadata.get("labels") or _EMPTY_MAP,
+        annotations=metadata.get("annotations") or _EMPTY_MAP,
+        node_selector=spec.get("nodeSelector") or _EMPTY_MAP,
         tolerations=spec.get("tolerations") or (),
         scheduling_gates=spec.get("schedulingGates") or (),
     )
 
 
-def inject(template: Template, injection: PodSetInfo) -> dict[str, Any]:
+def inject(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
     """Return the pod template with scheduling fields added; raise InvalidPodSetInfo if the fields conflict."""
     return restore(template, _merge_infos(_info_from_template("", 0, template), injection))
 
 
-def restore(template: Template, injection: PodSetInfo) -> dict[str, Any]:
+def restore(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
     """Return the pod template with its scheduling fields replaced by those of `injection`."""
     fields = (
         (("metadata", "labels"), injection.labels),
@@ -215,13 +215,13 @@ def _compared_fields(pod_set: Mapping[str, Any], ignore_tolerations: bool) -> Ma
     return {field: spec[field] for field in fields if spec.get(field)}
 
 
-def without_duplicate_env(template: Template) -> Template:
+def without_duplicate_env(template: PodTemplate) -> PodTemplate:
     """Return the pod template without duplicate environment variables; the last value wins, at the first position."""
-    for kind in ("containers", "initContainers"):
-        containers = (template.get("spec") or {}).get(kind) or ()
+    for containers_field in ("containers", "initContainers"):
+        containers = (template.get("spec") or {}).get(containers_field) or ()
         new_containers = [_without_duplicate_env(container) for container in containers]
         if any(new is not old for new, old in zip(new_containers, containers, strict=True)):
-            template = meta.with_path(template, ("spec", kind), new_containers)
+            template = meta.with_path(template, ("spec", containers_field), new_containers)
     return template
 
 
@@ -276,15 +276,15 @@ def _group_request(annotations: Mapping[str, str]) -> dict[str, Any]:
 # Source: pkg/controller/jobframework/workload_names.go.
 
 
-_NAME_MAX: Final = 253
+_WORKLOAD_NAME_MAX: Final = 253
 _HASH_LENGTH: Final = 5
 
 
 def workload_name(kind: str, group: str, owner: str, uid: str) -> str:
     """Return the name of a job's Workload, `<kind>-<owner>-<hash>`; the hash avoids name collisions."""
-    prefix = f"{kind.lower()}-{owner}"[: _NAME_MAX - 1 - _HASH_LENGTH]
-    content = "\n".join((kind, group, owner, uid)).encode()
-    digest = hashlib.sha1(content, usedforsecurity=False).hexdigest()
+    prefix = f"{kind.lower()}-{owner}"[: _WORKLOAD_NAME_MAX - 1 - _HASH_LENGTH]
+    hashed_text = "\n".join((kind, group, owner, uid)).encode()
+    digest = hashlib.sha1(hashed_text, usedforsecurity=False).hexdigest()
     return f"{prefix}-{digest[:_HASH_LENGTH]}"
 
 

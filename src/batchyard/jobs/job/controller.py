@@ -39,7 +39,7 @@ _INDEX_FIELD: Final = {
     "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{well_known.COMPLETION_INDEX}']"}},
 }
 #: The maximum length of `generateName`, so that a whole name fits into a label.
-_PREFIX_MAX: Final = 58
+_NAME_PREFIX_MAX: Final = 58
 
 
 def new_pods(
@@ -51,7 +51,7 @@ def new_pods(
     """
     if not planned_pods:
         return []
-    template = _template(job, indexed=any(pod.index != NO_INDEX for pod in planned_pods))
+    template = _common_pod_fields(job, has_index=any(pod.index != NO_INDEX for pod in planned_pods))
     names = dict.fromkeys(used_names)
     pods: list[meta.Obj] = []
     for number, pod in enumerate(planned_pods, pod_count):
@@ -67,7 +67,7 @@ def new_pods(
     return pods
 
 
-def _template(job: meta.Obj, *, indexed: bool) -> dict[str, Any]:
+def _common_pod_fields(job: meta.Obj, *, has_index: bool) -> dict[str, Any]:
     """Return the part of the pod manifest that is the same for all new pods of a Job."""
     template = with_selector(job)["spec"]["template"]
     metadata, spec = template.get("metadata") or {}, template["spec"]
@@ -76,7 +76,7 @@ def _template(job: meta.Obj, *, indexed: bool) -> dict[str, Any]:
     fields |= {"finalizers": list(dict.fromkeys(finalizers)), "ownerReferences": [meta.controller_reference(job)]}
     if job["metadata"].get("namespace"):
         fields["namespace"] = job["metadata"]["namespace"]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": fields, "spec": _with_index_env(spec) if indexed else spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": fields, "spec": _with_index_env(spec) if has_index else spec}
 
 
 def _with_index_env(spec: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -90,12 +90,12 @@ def _with_index_variable(container: Mapping[str, Any]) -> Mapping[str, Any]:
     return container if any(e["name"] == _INDEX_ENV for e in env) else {**container, "env": [*env, _INDEX_FIELD]}
 
 
-def _name_prefix(job: str, index: int) -> str:
+def _name_prefix(job_name: str, index: int) -> str:
     """Return the name prefix of a pod from its Job's name, cut if too long, and its completion index."""
     if index == NO_INDEX:
-        return f"{job}-"
-    end = f"-{index}-"
-    return job[: _PREFIX_MAX - len(end)] + end
+        return f"{job_name}-"
+    index_text = f"-{index}-"
+    return job_name[: _NAME_PREFIX_MAX - len(index_text)] + index_text
 
 
 def _free_name(prefix: str, used_names: Mapping[str, None], seed: Sequence[str]) -> str:
@@ -109,13 +109,13 @@ def _free_name(prefix: str, used_names: Mapping[str, None], seed: Sequence[str])
 
 def _indexed_pod(template: Mapping[str, Any], metadata: dict[str, Any], pod: NewPod, job: meta.Obj) -> dict[str, Any]:
     """Return the manifest of a new pod with its completion index as a label, as an annotation and in the hostname."""
-    index = {well_known.COMPLETION_INDEX: str(pod.index)}
-    annotations = dict(index)
+    index_label = {well_known.COMPLETION_INDEX: str(pod.index)}
+    annotations = dict(index_label)
     if pod.failure_count is not None:
         annotations[well_known.INDEX_FAILURES] = str(pod.failure_count)
     if pod.ignored_count:
         annotations[well_known.INDEX_IGNORED_FAILURES] = str(pod.ignored_count)
-    metadata["labels"] = {**metadata.get("labels", {}), **index}
+    metadata["labels"] = {**metadata.get("labels", {}), **index_label}
     metadata["annotations"] = {**metadata.get("annotations", {}), **annotations}
     hostname = f"{job['metadata']['name']}-{pod.index}"
     return {**template, "metadata": metadata, "spec": {**template["spec"], "hostname": hostname}}
@@ -136,25 +136,25 @@ _BATCH_PERIOD: Final = SECOND
 _DELETED: Final = EventType.DELETED
 
 # Flags of a pod in the index.
-_TRACKED: Final = 1
-_ACTIVE: Final = 2
-_READY: Final = 4
-_TERMINATING: Final = 8
-_SUCCEEDED: Final = 16
+_TRACKED_FLAG: Final = 1
+_ACTIVE_FLAG: Final = 2
+_READY_FLAG: Final = 4
+_TERMINATING_FLAG: Final = 8
+_SUCCEEDED_FLAG: Final = 16
 
 
 class RelevantPods:
     """The pods of one Job that have not ended or still have the Job finalizer, and when to reconcile the Job next."""
 
     __slots__ = (
-        "_active",
-        "_flags",
+        "_active_count",
+        "_flags_by_pod",
         "_has_missing_pods",
         "_needs_successes",
-        "_ready",
+        "_ready_count",
         "_reconcile_at",
         "_wake_at",
-        "failures",
+        "failure_times",
         "is_complete",
         "job_is_known",
         "pod_count",
@@ -162,13 +162,13 @@ class RelevantPods:
 
     def __init__(self) -> None:
         #: By pod that has not ended or has the Job finalizer: its flags.
-        self._flags: dict[meta.Key, int] = {}
-        self._active = 0
-        self._ready = 0
+        self._flags_by_pod: dict[meta.Key, int] = {}
+        self._active_count = 0
+        self._ready_count = 0
         #: The number of pods observed so far.
         self.pod_count = 0
         #: The failure times of untracked pods that the backoff needs.
-        self.failures: list[Instant] = []
+        self.failure_times: list[Instant] = []
         #: When to reconcile the Job because of events since the last reconcile.
         self._reconcile_at: Instant | None = None
         #: When to reconcile the Job without an event.
@@ -185,13 +185,13 @@ class RelevantPods:
     @property
     def pods(self) -> Iterable[meta.Key]:
         """The keys of the pods that have not ended or still have the Job finalizer."""
-        return self._flags
+        return self._flags_by_pod
 
     def add_existing(self, owned_objects: Iterable[meta.Obj]) -> None:
         """Add the pods among a Job's owned objects, which may be older than this controller's first watch event."""
         for obj in owned_objects:
-            if obj["kind"] == "Pod" and meta.key_of(obj) not in self._flags:
-                self._set_flags(meta.key_of(obj), 0, _flags(obj))
+            if obj["kind"] == "Pod" and meta.key_of(obj) not in self._flags_by_pod:
+                self._set_flags(meta.key_of(obj), 0, _pod_flags(obj))
         self.is_complete = True
 
     def schedule_reconcile(self, at: Instant) -> None:
@@ -214,44 +214,44 @@ class RelevantPods:
         """Record from a reconcile's plan when to reconcile next, and whether pods were missing."""
         self._reconcile_at = None
         self._wake_at = plan.wake_at
-        self._has_missing_pods = bool(plan.change.create)
+        self._has_missing_pods = bool(plan.pod_changes.to_create)
 
     def observe(self, event: WatchEvent, now: Instant) -> bool:
         """Process a watch event of a pod of the Job; return whether the Job must be reconciled because of it."""
-        old_flags = self._flags.get(event.key, 0)
-        new_flags = 0 if event.type is _DELETED else _flags(event.obj)
+        old_flags = self._flags_by_pod.get(event.key, 0)
+        new_flags = 0 if event.type is _DELETED else _pod_flags(event.obj)
         if old_flags == new_flags and not self._has_missing_pods and (old_flags == 0 or _has_same_containers(event)):
             return False
         self._set_flags(event.key, old_flags, new_flags)
-        if old_flags & ~new_flags & _TRACKED:
+        if old_flags & ~new_flags & _TRACKED_FLAG:
             self._record_end(event.obj)
         self.schedule_reconcile(now if self._cannot_wait(old_flags, new_flags) else now + _BATCH_PERIOD)
         return True
 
     def _set_flags(self, pod: meta.Key, old_flags: int, new_flags: int) -> None:
-        self._active += bool(new_flags & _ACTIVE) - bool(old_flags & _ACTIVE)
-        self._ready += bool(new_flags & _READY) - bool(old_flags & _READY)
+        self._active_count += bool(new_flags & _ACTIVE_FLAG) - bool(old_flags & _ACTIVE_FLAG)
+        self._ready_count += bool(new_flags & _READY_FLAG) - bool(old_flags & _READY_FLAG)
         self.pod_count += bool(new_flags and not old_flags)
         if new_flags:
-            self._flags[pod] = new_flags
+            self._flags_by_pod[pod] = new_flags
         else:
-            self._flags.pop(pod, None)
+            self._flags_by_pod.pop(pod, None)
 
     def _cannot_wait(self, old_flags: int, new_flags: int) -> bool:
         """Report whether a pod's change of flags requires a reconcile of the Job now instead of a second later."""
         lost_flags = old_flags & ~new_flags
-        if self._has_missing_pods or not self.is_complete or lost_flags & (_TRACKED | _TERMINATING):
+        if self._has_missing_pods or not self.is_complete or lost_flags & (_TRACKED_FLAG | _TERMINATING_FLAG):
             return True
-        if lost_flags & _ACTIVE:
-            return not new_flags & _SUCCEEDED or self._needs_successes or self._active == 0
-        return bool(new_flags & ~old_flags & _READY) and self._ready == self._active
+        if lost_flags & _ACTIVE_FLAG:
+            return not new_flags & _SUCCEEDED_FLAG or self._needs_successes or self._active_count == 0
+        return bool(new_flags & ~old_flags & _READY_FLAG) and self._ready_count == self._active_count
 
     def _record_end(self, pod: meta.Obj) -> None:
         """Update the failure times for the backoff with a pod that lost the Job finalizer; ignore active pods."""
         if phase(pod) == SUCCEEDED:
-            self.failures = failures_since_success(self.failures, [finished_at(pod)])
+            self.failure_times = failures_since_success(self.failure_times, [finished_at(pod)])
         elif is_terminal(pod) or is_terminating(pod):
-            self.failures = failures_since_success([*self.failures, finished_at(pod)], ())
+            self.failure_times = failures_since_success([*self.failure_times, finished_at(pod)], ())
 
 
 class PodIndex:
@@ -298,14 +298,14 @@ def _job_key(job: meta.Obj) -> tuple[str, str]:
     return metadata.get("namespace", ""), metadata["uid"]
 
 
-def _flags(pod: meta.Obj) -> int:
+def _pod_flags(pod: meta.Obj) -> int:
     """Return the bit flags of a pod (such as tracked, active, ready); 0 if it has ended and has no Job finalizer."""
-    tracking_flag = _TRACKED if is_tracked(pod) else 0
+    tracking_flag = _TRACKED_FLAG if is_tracked(pod) else 0
     if is_terminal(pod):
-        return tracking_flag | _SUCCEEDED if tracking_flag and phase(pod) == SUCCEEDED else tracking_flag
+        return tracking_flag | _SUCCEEDED_FLAG if tracking_flag and phase(pod) == SUCCEEDED else tracking_flag
     if is_terminating(pod):
-        return tracking_flag | _TERMINATING
-    return tracking_flag | _ACTIVE | (_READY if is_ready(pod) else 0)
+        return tracking_flag | _TERMINATING_FLAG
+    return tracking_flag | _ACTIVE_FLAG | (_READY_FLAG if is_ready(pod) else 0)
 
 
 def _has_same_containers(event: WatchEvent) -> bool:
@@ -352,14 +352,14 @@ class PodClaims:
         named_jobs = [meta.Key(scheme.JOB, namespace, name) for name in _candidate_job_names(event.obj) if name]
         return [*named_jobs, *self._manual_jobs.get(namespace, ())]
 
-    def adoptions(self, job: meta.Obj, reader: Reader) -> list[meta.Obj]:
+    def adopted_pods(self, job: meta.Obj, reader: Reader) -> list[meta.Obj]:
         """Return the orphan pods that a Job adopts, as changed copies with the Job as owner and its finalizer."""
         metadata = job["metadata"]
-        name = "" if _has_manual_selector(job) else metadata["name"]
-        orphans = self._orphans.get((metadata.get("namespace", ""), name))
-        if not orphans or "deletionTimestamp" in metadata:
+        index_name = "" if _has_manual_selector(job) else metadata["name"]
+        orphan_keys = self._orphans.get((metadata.get("namespace", ""), index_name))
+        if not orphan_keys or "deletionTimestamp" in metadata:
             return []
-        pods = [pod for key in orphans if (pod := reader.get(key)) is not None and not is_terminating(pod)]
+        pods = [pod for key in orphan_keys if (pod := reader.get(key)) is not None and not is_terminating(pod)]
         return [_adopt_pod(pod, job) for pod in pods if meta.controller_of(pod) is None and is_selected(pod, job)]
 
 
@@ -374,8 +374,8 @@ def may_mismatch_owner(event: WatchEvent, owner_uid: str) -> bool:
     labels = event.obj["metadata"].get("labels")
     if event.old is None:
         return labels is None or labels.get(well_known.CONTROLLER_UID) != owner_uid
-    old = event.old["metadata"].get("labels")
-    return labels is not old and labels != old
+    old_labels = event.old["metadata"].get("labels")
+    return labels is not old_labels and labels != old_labels
 
 
 def release_pod_from_job(pod: meta.Obj, job: meta.Obj) -> meta.Obj:
@@ -446,9 +446,9 @@ class JobPodController:
             return _release_pod(obj, reader)
         if is_finished(obj) or not is_ours(obj):
             return ReconcileResult()
-        adoptions = self._claims.adoptions(obj, reader)
-        if adoptions:
-            return ReconcileResult([Update(pod) for pod in adoptions], independent=True)
+        adopted_pods = self._claims.adopted_pods(obj, reader)
+        if adopted_pods:
+            return ReconcileResult([Update(pod) for pod in adopted_pods], independent=True)
         job_index = self._index.pods_of(obj)
         reconcile_at = job_index.reconcile_at(now)
         if reconcile_at > now:
@@ -456,10 +456,10 @@ class JobPodController:
         if not job_index.is_complete:
             job_index.add_existing(reader.owned_by(obj["metadata"]["uid"], key.namespace))
         pods = job_pods(pod for each in job_index.pods if (pod := reader.get(each)) is not None)
-        plan = plan_job(obj, pods, job_index.failures, now)
+        plan = plan_job(obj, pods, job_index.failure_times, now)
         job_index.record_plan(plan)
         names = (pod.obj["metadata"]["name"] for pod in pods)
-        return _plan_writes(key, obj, plan, new_pods(obj, plan.change.create, names, job_index.pod_count, now))
+        return _plan_writes(key, obj, plan, new_pods(obj, plan.pod_changes.to_create, names, job_index.pod_count, now))
 
     def _previous_job(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the Job that controlled the pod before the event, and remove the pod from its index."""
@@ -505,11 +505,11 @@ def _plan_writes(key: meta.Key, job: meta.Obj, plan: JobPlan, created_pods: Sequ
     """
     finalizer_removals = [Update(remove_tracking(pod.obj)) for pod in plan.pods_to_release]
     outcome = ReconcileResult([*finalizer_removals], requeue_at=plan.wake_at, independent=True)
-    change, writes = plan.change, outcome.writes
-    for pod in change.dismiss:
+    pod_changes, writes = plan.pod_changes, outcome.writes
+    for pod in pod_changes.to_dismiss:
         if pod.tracked:
             writes.append(Update(remove_tracking(pod.obj)))
-    for pod in (*change.dismiss, *change.delete):
+    for pod in (*pod_changes.to_dismiss, *pod_changes.to_delete):
         deletion_event = _pod_event(key, "SuccessfulDelete", "Deleted", pod.obj)
         outcome.add(Delete(meta.key_of(pod.obj), uid=pod.uid), [deletion_event])
     for new_pod in created_pods:
@@ -529,5 +529,5 @@ def _rejection_event(key: meta.Key, _write: Write, error: ApiError) -> EventReco
     return EventRecord(key, "Warning", "FailedCreate", f"Error creating: {error}")
 
 
-def _pod_event(key: meta.Key, reason: str, verb: str, pod: meta.Obj) -> EventRecord:
-    return EventRecord(key, "Normal", reason, f"{verb} pod: {pod['metadata']['name']}")
+def _pod_event(key: meta.Key, reason: str, action: str, pod: meta.Obj) -> EventRecord:
+    return EventRecord(key, "Normal", reason, f"{action} pod: {pod['metadata']['name']}")

@@ -15,8 +15,8 @@ from batchyard.jobs.job.spec import index_count, index_union, parse_indexes
 POD_SET: Final = "main"
 
 #: Labels that the Job controller adds to a template, which the Workload omits, except the Job name as in Kueue.
-_GENERATED: Final = {*well_known.POD_OWNER_LABELS} - {well_known.JOB_NAME}
-_TEMPLATE: Final = ("spec", "template")
+_GENERATED_LABELS: Final = {*well_known.POD_OWNER_LABELS} - {well_known.JOB_NAME}
+_TEMPLATE_PATH: Final = ("spec", "template")
 
 
 class JobIntegration:
@@ -59,14 +59,14 @@ class JobIntegration:
             "count": pods_running_at_once(job["spec"]),
             "topologyRequest": workloads.topology_request(template, podIndexLabel=well_known.COMPLETION_INDEX),
         }
-        minimum = _parallelism_min(job)
-        return [pod_set if minimum is None else {**pod_set, "minCount": minimum}]
+        parallelism_min = _parallelism_min(job)
+        return [pod_set if parallelism_min is None else {**pod_set, "minCount": parallelism_min}]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
         """Return how many of the Job's parallel pods are no longer needed for its remaining completions; [] if none."""
         parallelism: int = job["spec"].get("parallelism", 1)
         completions: int = job["spec"].get("completions", parallelism)
-        ended_count = _ended_pods(job, completions)
+        ended_count = _ended_count(job, completions)
         reclaimable_count = parallelism - max(completions - ended_count, 0)
         if parallelism <= 1 or ended_count == 0 or reclaimable_count <= 0:
             return []
@@ -78,7 +78,7 @@ class JobIntegration:
             raise workloads.InvalidPodSetInfo(f"invalid podset infos: expecting 1 podset, got {len(injections)}")
         started_job: Obj = with_path(job, ("spec", "suspend"), False)
         started_job = _with_parallelism(started_job, injections[0].count)
-        return with_path(started_job, _TEMPLATE, workloads.inject(job["spec"]["template"], injections[0]))
+        return with_path(started_job, _TEMPLATE_PATH, workloads.inject(job["spec"]["template"], injections[0]))
 
     def stop(self, job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Write | None:
         """Return the next write that stops the Job: suspend, clear startTime, restore the pod template; None when done.
@@ -96,7 +96,7 @@ class JobIntegration:
 
 def _without_controller_labels(template: Mapping[str, Any]) -> Mapping[str, Any]:
     labels = (template.get("metadata") or {}).get("labels") or {}
-    user_labels = {name: value for name, value in labels.items() if name not in _GENERATED}
+    user_labels = {name: value for name, value in labels.items() if name not in _GENERATED_LABELS}
     if len(user_labels) == len(labels):
         return template
     return with_path(template, ("metadata", "labels"), user_labels or None)
@@ -131,10 +131,10 @@ def _restore_template(job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Obj:
     job = _with_parallelism(job, original.count)
     if semantic_equality(scheme.JOB).is_same("PodTemplateSpec", restored_template, template):
         return job
-    return with_path(job, _TEMPLATE, restored_template)
+    return with_path(job, _TEMPLATE_PATH, restored_template)
 
 
-def _ended_pods(job: Obj, completions: int) -> int:
+def _ended_count(job: Obj, completions: int) -> int:
     """Return the number of succeeded pods; of an Indexed Job, the number of succeeded and finally failed indexes."""
     status = job.get("status") or {}
     if job["spec"].get("completionMode") != "Indexed":

@@ -19,7 +19,7 @@ from batchyard.jobs.job.spec import (
     JobPod,
     JobSpec,
     ObservedJob,
-    Rule,
+    PolicyRule,
     Spans,
     annotation_count,
     backoff_end,
@@ -47,7 +47,7 @@ def matching_rule(spec: JobSpec, succeeded_indexes: Spans) -> int | None:
     """Return the position of the first rule of the Job's success policy that the succeeded indexes meet, or None."""
     if succeeded_indexes:
         for number, rule in enumerate(spec.success_rules):
-            if _is_met(rule, succeeded_indexes, spec.completions or 0):
+            if _is_rule_met(rule, succeeded_indexes, spec.completions or 0):
                 return number
     return None
 
@@ -58,18 +58,18 @@ def matching_rule(spec: JobSpec, succeeded_indexes: Spans) -> int | None:
 # or Complete, when all its pods have ended and are counted. Source: syncJob in Kubernetes's pkg/controller/job.
 
 
-def _is_met(rule: Rule, succeeded_indexes: Spans, completions: int) -> bool:
+def _is_rule_met(rule: PolicyRule, succeeded_indexes: Spans, completions: int) -> bool:
     """Report whether all indexes of a success policy rule, or the rule's `succeededCount` of them, succeeded."""
     count, text = rule.get("succeededCount"), rule.get("succeededIndexes")
     if text is None:
         return count is not None and index_count(succeeded_indexes) >= count
-    rule_indexes = _parse_indexes(text, completions)
+    rule_indexes = _parse_rule_indexes(text, completions)
     met_count = count_common(rule_indexes, succeeded_indexes)
     return bool(rule_indexes) and (met_count == index_count(rule_indexes) or (count is not None and met_count >= count))
 
 
 @lru_cache(maxsize=64)
-def _parse_indexes(text: str, completions: int) -> Spans:
+def _parse_rule_indexes(text: str, completions: int) -> Spans:
     """Parse the `succeededIndexes` of a success policy rule; cached, because each reconcile of the Job needs them."""
     return parse_indexes(text, completions)
 
@@ -306,10 +306,11 @@ def _is_recorded(pod: JobPod, record: PodTerminationRecord, job: ObservedJob) ->
     return True
 
 
-def _limit_uids(successes: Sequence[str], failures: Sequence[str]) -> dict[str, Sequence[str]]:
+def _limit_uids(succeeded_uids: Sequence[str], failed_uids: Sequence[str]) -> dict[str, Sequence[str]]:
     """Return `uncountedTerminatedPods` with at most 500 uids; the other pods keep their finalizer for now."""
-    lists = {"succeeded": successes[:UNCOUNTED_MAX], "failed": failures[: max(0, UNCOUNTED_MAX - len(successes))]}
-    return {field: uids for field, uids in lists.items() if uids}
+    failed_max = max(0, UNCOUNTED_MAX - len(succeeded_uids))
+    uids_by_field = {"succeeded": succeeded_uids[:UNCOUNTED_MAX], "failed": failed_uids[:failed_max]}
+    return {field: uids for field, uids in uids_by_field.items() if uids}
 
 
 # Parallelism of a Job: the desired number of pods, the surplus pods, and the pods to create now.
@@ -322,7 +323,7 @@ def _limit_uids(successes: Sequence[str], failures: Sequence[str]) -> dict[str, 
 
 #: The maximum number of pods in one batch; their events trigger the next batch.
 CREATED_MAX: Final = 500
-_PHASES: Final = {PENDING: 0, RUNNING: 2}  # a pod on a lost node is between them
+_PHASE_ORDER: Final = {PENDING: 0, RUNNING: 2}  # a pod on a lost node is between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,32 +339,32 @@ class NewPod:
 class PodChanges(NamedTuple):
     """The pods that a Job creates and deletes now, and when to check again."""
 
-    create: Sequence[NewPod] = ()
+    to_create: Sequence[NewPod] = ()
     #: Surplus pods to delete, which do not count as failures.
-    dismiss: Sequence[JobPod] = ()
+    to_dismiss: Sequence[JobPod] = ()
     #: Pods deleted with the Job, which count as failures.
-    delete: Sequence[JobPod] = ()
+    to_delete: Sequence[JobPod] = ()
     wake_at: Instant | None = None
 
 
 def plan_pod_changes(job: ObservedJob, failure_times: Iterable[Instant], now: Instant) -> PodChanges:
     """Return the pods to create and delete for a running Job; `failure_times` are of pods without the Job finalizer."""
     if job.spec.suspended:
-        return PodChanges(dismiss=job.active_pods)
+        return PodChanges(to_dismiss=job.active_pods)
     desired_count = _desired_active(job)
-    surplus_pods = _surplus(job, max(0, len(job.active_pods) - desired_count))
+    surplus_pods = _surplus_pods(job, max(0, len(job.active_pods) - desired_count))
     if surplus_pods:
-        return PodChanges(dismiss=surplus_pods)
+        return PodChanges(to_dismiss=surplus_pods)
     missing_count = min(desired_count - len(job.active_pods) - len(_awaited_terminating(job)), CREATED_MAX)
     if missing_count <= 0:
         return PodChanges()
     if job.spec.backoff_limit_per_index is not None:
         return _pods_after_backoff(job, _missing_indexes(job, missing_count), now)
-    retry_time = backoff_end(_failures(job, failure_times))
+    retry_time = backoff_end(_failures_since_success(job, failure_times))
     if retry_time > now:
         return PodChanges(wake_at=retry_time)
     indexes = _missing_indexes(job, missing_count) if job.spec.indexed else [NO_INDEX] * missing_count
-    return PodChanges(create=[NewPod(index) for index in indexes])
+    return PodChanges(to_create=[NewPod(index) for index in indexes])
 
 
 def _desired_active(job: ObservedJob) -> int:
@@ -374,7 +375,7 @@ def _desired_active(job: ObservedJob) -> int:
     return len(job.active_pods) if job.succeeded_count else spec.parallelism
 
 
-def _surplus(job: ObservedJob, count_min: int) -> list[JobPod]:
+def _surplus_pods(job: ObservedJob, count_min: int) -> list[JobPod]:
     """Return the active pods to delete: at least `count_min`, including all with an invalid or duplicate index."""
     if not count_min and _have_distinct_indexes(job):
         return []
@@ -401,7 +402,7 @@ def _deletion_order(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant
     restart_count = max((c.get("restartCount", 0) for c in status.get("containerStatuses") or ()), default=0)
     return (
         bool(pod.obj["spec"].get("nodeName")),
-        _PHASES.get(pod.phase, 1),
+        _PHASE_ORDER.get(pod.phase, 1),
         condition is not None,
         -parse_time(condition["lastTransitionTime"]) if condition is not None else 0,
         -restart_count,
@@ -422,14 +423,14 @@ def _awaited_terminating(job: ObservedJob) -> list[JobPod]:
     return [pod for pod in job.pods if pod.terminating] if job.spec.replaces_after_end else []
 
 
-def _failures(job: ObservedJob, failure_times: Iterable[Instant]) -> list[Instant]:
+def _failures_since_success(job: ObservedJob, failure_times: Iterable[Instant]) -> list[Instant]:
     """Return when pods of the Job failed since its last success, for the backoff."""
     pods = [pod for pod in job.pods if pod.tracked and not pod.active]
     if job.spec.indexed:
         pods = [pod for pod in pods if job.spec.has_index(pod.index)]
     new_times = [finished_at(pod.obj) for pod in pods if has_failed(pod, job.spec)]
-    successes = [finished_at(pod.obj) for pod in pods if pod.phase == SUCCEEDED]
-    return failures_since_success([*failure_times, *new_times], successes)
+    success_times = [finished_at(pod.obj) for pod in pods if pod.phase == SUCCEEDED]
+    return failures_since_success([*failure_times, *new_times], success_times)
 
 
 def _pods_after_backoff(job: ObservedJob, indexes: Sequence[int], now: Instant) -> PodChanges:
@@ -440,13 +441,13 @@ def _pods_after_backoff(job: ObservedJob, indexes: Sequence[int], now: Instant) 
         predecessor = job.predecessors.get(index)
         due_at = 0 if predecessor is None else index_backoff_end(predecessor.obj)
         if due_at <= now:
-            pods_to_create.append(_successor(index, predecessor, job))
+            pods_to_create.append(_successor_pod(index, predecessor, job))
         else:
             backoff_ends.append(due_at)
-    return PodChanges(create=pods_to_create, wake_at=min(backoff_ends, default=None))
+    return PodChanges(to_create=pods_to_create, wake_at=min(backoff_ends, default=None))
 
 
-def _successor(index: int, failed_pod: JobPod | None, job: ObservedJob) -> NewPod:
+def _successor_pod(index: int, failed_pod: JobPod | None, job: ObservedJob) -> NewPod:
     """Return the pod that replaces an index's failed pod, with the failure counts of the index so far."""
     if failed_pod is None:
         return NewPod(index, 0)
@@ -465,7 +466,7 @@ class JobPlan(NamedTuple):
 
     #: Pods whose finalizer must be removed, because the status records their termination.
     pods_to_release: Sequence[JobPod] = ()
-    change: PodChanges = PodChanges()
+    pod_changes: PodChanges = PodChanges()
     #: The desired status; None to leave it unchanged.
     status: Mapping[str, Any] | None = None
     events: Sequence[JobEvent] = ()
@@ -486,13 +487,13 @@ def plan_job(job: Obj, pods: Sequence[JobPod], failure_times: Iterable[Instant],
     active_since = _active_since(state, now)
     if outcome is None:
         outcome = new_outcome(state, active_since, now)
-    change = _plan_pods(state, outcome, failure_times, now)
-    if outcome is None and _is_complete(state, change):
+    pod_changes = _plan_pods(state, outcome, failure_times, now)
+    if outcome is None and _is_complete(state, pod_changes):
         outcome = COMPLETE
-    wake_times = (change.wake_at, deadline(state, active_since) if outcome is None else None)
+    wake_times = (pod_changes.wake_at, deadline(state, active_since) if outcome is None else None)
     wake_at = min((instant for instant in wake_times if instant is not None), default=None)
-    status, events = _status(state, outcome, change, active_since, now)
-    return JobPlan(change=change, status=status, events=events, wake_at=wake_at)
+    status, events = _new_status(state, outcome, pod_changes, active_since, now)
+    return JobPlan(pod_changes=pod_changes, status=status, events=events, wake_at=wake_at)
 
 
 def _active_since(state: ObservedJob, now: Instant) -> Instant | None:
@@ -503,26 +504,29 @@ def _active_since(state: ObservedJob, now: Instant) -> Instant | None:
     return now if not text or is_true(state.status, "Suspended") else parse_time(text)
 
 
-def _plan_pods(state: ObservedJob, outcome: JobOutcome | None, failures: Iterable[Instant], now: Instant) -> PodChanges:
+def _plan_pods(
+    state: ObservedJob, outcome: JobOutcome | None, failure_times: Iterable[Instant], now: Instant
+) -> PodChanges:
     """Return the pods to create and delete; pods that a failing Job deletes count as failures."""
-    if outcome is not None:
-        return PodChanges(dismiss=state.active_pods) if outcome.succeeded else PodChanges(delete=state.active_pods)
-    return PodChanges() if state.is_deleted else plan_pod_changes(state, failures, now)
+    if outcome is None:
+        return PodChanges() if state.is_deleted else plan_pod_changes(state, failure_times, now)
+    pods = state.active_pods
+    return PodChanges(to_dismiss=pods) if outcome.succeeded else PodChanges(to_delete=pods)
 
 
-def _is_complete(state: ObservedJob, change: PodChanges) -> bool:
+def _is_complete(state: ObservedJob, pod_changes: PodChanges) -> bool:
     """Report whether enough pods of the Job have succeeded and none is active after this change."""
-    if change.create or len(state.active_pods) > len(change.dismiss):
+    if pod_changes.to_create or len(state.active_pods) > len(pod_changes.to_dismiss):
         return False
     return state.succeeded_count >= (1 if state.spec.completions is None else state.spec.completions)
 
 
-def _status(
-    state: ObservedJob, outcome: JobOutcome | None, change: PodChanges, active_since: Instant | None, now: Instant
+def _new_status(
+    state: ObservedJob, outcome: JobOutcome | None, pod_changes: PodChanges, active_since: Instant | None, now: Instant
 ) -> tuple[Mapping[str, Any], Sequence[JobEvent]]:
     """Return the status of the Job after the pod changes, and the Events about its conditions."""
     conditions = JobConditions(state.status, now)
-    status = {**state.status, **termination_fields(state, outcome), **_counts(state, change, active_since)}
+    status = {**state.status, **termination_fields(state, outcome), **_pod_counts(state, pod_changes, active_since)}
     if active_since is not None:
         status["startTime"] = format_time(active_since)
     if outcome is not None:
@@ -538,21 +542,21 @@ def _status(
     return {name: value for name, value in status.items() if value or name in _ALWAYS_WRITTEN}, conditions.events
 
 
-def _counts(state: ObservedJob, change: PodChanges, active_since: Instant | None) -> dict[str, Any]:
+def _pod_counts(state: ObservedJob, pod_changes: PodChanges, active_since: Instant | None) -> dict[str, Any]:
     """Return the Job status fields `active`, `ready` and `terminating`: pod counts after the planned changes.
 
     When a Job starts, the pods to create count as active in the same write. Later only existing pods count, because the
     creation of new pods may be rejected.
     """
-    deleted_uids = {pod.uid for pod in (*change.dismiss, *change.delete)}
+    deleted_uids = {pod.uid for pod in (*pod_changes.to_dismiss, *pod_changes.to_delete)}
     remaining_pods = [pod for pod in state.active_pods if pod.uid not in deleted_uids]
     is_start = active_since is not None and state.status.get("startTime") != format_time(active_since)
-    terminating_count = sum(pod.terminating for pod in state.pods) + len(change.delete)
+    terminating_count = sum(pod.terminating for pod in state.pods) + len(pod_changes.to_delete)
     terminating_count += sum(
-        bool(pod.obj["spec"].get("nodeName")) for pod in change.dismiss
+        bool(pod.obj["spec"].get("nodeName")) for pod in pod_changes.to_dismiss
     )  # unscheduled pods are removed at once
     return {
-        "active": len(remaining_pods) + (len(change.create) if is_start else 0),
+        "active": len(remaining_pods) + (len(pod_changes.to_create) if is_start else 0),
         "ready": sum(pod.ready for pod in remaining_pods),
         "terminating": terminating_count,
     }

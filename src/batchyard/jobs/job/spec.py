@@ -11,12 +11,12 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.pods import FAILED, READY, SUCCEEDED, deleted_at, is_ready, phase
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, exponential_backoff
 
-Rule: TypeAlias = Mapping[str, Any]
+PolicyRule: TypeAlias = Mapping[str, Any]
 
 #: The only `managedBy` value that this controller handles.
-MANAGER: Final = "kubernetes.io/job-controller"
+JOB_CONTROLLER: Final = "kubernetes.io/job-controller"
 
-_BACKOFF_LIMIT: Final = 6
+_DEFAULT_BACKOFF_LIMIT: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class JobSpec:
     replaces_after_end: bool
     #: Whether failed containers are restarted in the same pod.
     restarts_in_place: bool
-    failure_rules: Sequence[Rule] | None
-    success_rules: Sequence[Rule]
+    failure_rules: Sequence[PolicyRule] | None
+    success_rules: Sequence[PolicyRule]
 
     def has_index(self, index: int) -> bool:
         """Report whether a completion index is valid for this Job; False for -1, a pod without an index."""
@@ -49,26 +49,26 @@ def job_spec(job: Obj) -> JobSpec:
     """Return the parsed spec of a Job, with defaults filled in."""
     spec = job["spec"]
     parallelism, limit, deadline = (spec.get(f) for f in ("parallelism", "backoffLimit", "activeDeadlineSeconds"))
-    policy = spec.get("podFailurePolicy")
+    failure_policy = spec.get("podFailurePolicy")
     return JobSpec(
         indexed=spec.get("completionMode") == "Indexed",
         completions=spec.get("completions"),
         parallelism=1 if parallelism is None else parallelism,
-        backoff_limit=_BACKOFF_LIMIT if limit is None else limit,
+        backoff_limit=_DEFAULT_BACKOFF_LIMIT if limit is None else limit,
         backoff_limit_per_index=spec.get("backoffLimitPerIndex"),
         max_failed_indexes=spec.get("maxFailedIndexes"),
         active_deadline=None if deadline is None else deadline * SECOND,
         suspended=bool(spec.get("suspend")),
-        replaces_after_end=policy is not None or spec.get("podReplacementPolicy") == "Failed",
+        replaces_after_end=failure_policy is not None or spec.get("podReplacementPolicy") == "Failed",
         restarts_in_place=spec["template"]["spec"].get("restartPolicy") == "OnFailure",
-        failure_rules=None if policy is None else policy.get("rules") or (),
+        failure_rules=None if failure_policy is None else failure_policy.get("rules") or (),
         success_rules=(spec.get("successPolicy") or {}).get("rules") or (),
     )
 
 
 def is_ours(job: Obj) -> bool:
     """Report whether the Job's `managedBy` is unset or names this controller."""
-    return job["spec"].get("managedBy") in (None, MANAGER)
+    return job["spec"].get("managedBy") in (None, JOB_CONTROLLER)
 
 
 def is_finished(job: Obj) -> bool:
@@ -126,8 +126,8 @@ NO_INDEXES: Final[Spans] = ()
 def parse_indexes(text: str | None, completions: int) -> Spans:
     """Return the completion indexes in a list such as `0-2,5`, without invalid parts and indexes >= `completions`."""
     spans = []
-    for part in text.split(",") if text else ():
-        start, dash, end = part.partition("-")
+    for range_text in text.split(",") if text else ():
+        start, dash, end = range_text.partition("-")
         low, high = parse_integer(start), parse_integer(end if dash else start)
         if low is not None and high is not None and low <= high and low < completions:
             spans.append((low, min(high, completions - 1)))
@@ -136,13 +136,13 @@ def parse_indexes(text: str | None, completions: int) -> Spans:
 
 def format_indexes(spans: Spans) -> str:
     """Return completion indexes as text such as `0-2,5`; two consecutive indexes are not written as a range."""
-    parts = []
+    range_texts = []
     for first, last in spans:
         if last - first > 1:
-            parts.append(f"{first}-{last}")
+            range_texts.append(f"{first}-{last}")
         else:
-            parts += map(str, range(first, last + 1))
-    return ",".join(parts)
+            range_texts += map(str, range(first, last + 1))
+    return ",".join(range_texts)
 
 
 def with_indexes(spans: Spans, indexes: Iterable[int]) -> Spans:
@@ -200,9 +200,9 @@ def _merge_spans(spans: list[tuple[int, int]]) -> Spans:
 # Source: pkg/controller/job/pod_failure_policy.go of Kubernetes.
 
 
-IGNORE: Final = "Ignore"
-FAIL_INDEX: Final = "FailIndex"
-_FAIL_JOB: Final = "FailJob"
+IGNORE_ACTION: Final = "Ignore"
+FAIL_INDEX_ACTION: Final = "FailIndex"
+_FAIL_JOB_ACTION: Final = "FailJob"
 
 
 class PolicyDecision(NamedTuple):
@@ -213,45 +213,45 @@ class PolicyDecision(NamedTuple):
     message: str | None = None
 
 
-def policy_decision(rules: Sequence[Rule] | None, pod: Obj) -> PolicyDecision:
+def policy_decision(rules: Sequence[PolicyRule] | None, pod: Obj) -> PolicyDecision:
     """Return the action of the first pod failure policy rule that matches a failed pod."""
     for number, rule in enumerate(rules or ()):
         status = pod.get("status") or {}
-        codes, patterns = rule.get("onExitCodes"), rule.get("onPodConditions")
+        exit_code_rule, condition_patterns = rule.get("onExitCodes"), rule.get("onPodConditions")
         description = (
-            _matching_exit(status, codes, pod)
-            if codes is not None
-            else _matching_condition(status, patterns or (), pod)
+            _matching_exit_code(status, exit_code_rule, pod)
+            if exit_code_rule is not None
+            else _matching_condition(status, condition_patterns or (), pod)
         )
         if description is not None:
             action = rule["action"]
-            message = f"{description} matching {action} rule at index {number}" if action == _FAIL_JOB else None
+            message = f"{description} matching {action} rule at index {number}" if action == _FAIL_JOB_ACTION else None
             return PolicyDecision(action, message)
     return PolicyDecision("")
 
 
-def is_counted(rules: Sequence[Rule] | None, pod: Obj) -> bool:
+def is_counted(rules: Sequence[PolicyRule] | None, pod: Obj) -> bool:
     """Report whether a failed pod counts toward the Job's backoff limit: no Ignore rule matches it."""
-    return not rules or policy_decision(rules, pod).action != IGNORE
+    return not rules or policy_decision(rules, pod).action != IGNORE_ACTION
 
 
-def _matching_exit(status: Mapping[str, Any], codes: Mapping[str, Any], pod: Obj) -> str | None:
+def _matching_exit_code(status: Mapping[str, Any], rule: Mapping[str, Any], pod: Obj) -> str | None:
     """Return a description of the first container whose exit code a failure policy rule matches, or None."""
     for field in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(field) or ():
             termination = (container.get("state") or {}).get("terminated")
-            if termination is not None and _matches_exit_code(codes, container["name"], termination.get("exitCode", 0)):
+            if termination is not None and _matches_exit_code(rule, container["name"], termination.get("exitCode", 0)):
                 code = termination["exitCode"]
-                return f"Container {container['name']} for pod {_name(pod)} failed with exit code {code}"
+                return f"Container {container['name']} for pod {_pod_name(pod)} failed with exit code {code}"
     return None
 
 
-def _matches_exit_code(codes: Mapping[str, Any], container: str, exit_code: int) -> bool:
-    if exit_code == 0 or codes.get("containerName") not in (None, container):
+def _matches_exit_code(rule: Mapping[str, Any], container_name: str, exit_code: int) -> bool:
+    if exit_code == 0 or rule.get("containerName") not in (None, container_name):
         return False
-    if codes["operator"] == "In":
-        return exit_code in codes["values"]
-    return exit_code not in codes["values"]
+    if rule["operator"] == "In":
+        return exit_code in rule["values"]
+    return exit_code not in rule["values"]
 
 
 def _matching_condition(status: Mapping[str, Any], patterns: Sequence[Mapping[str, Any]], pod: Obj) -> str | None:
@@ -259,11 +259,11 @@ def _matching_condition(status: Mapping[str, Any], patterns: Sequence[Mapping[st
     for condition in status.get("conditions") or ():
         for pattern in patterns:
             if condition["type"] == pattern["type"] and condition["status"] == (pattern.get("status") or "True"):
-                return f"Pod {_name(pod)} has condition {condition['type']}"
+                return f"Pod {_pod_name(pod)} has condition {condition['type']}"
     return None
 
 
-def _name(pod: Obj) -> str:
+def _pod_name(pod: Obj) -> str:
     return f"{pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}"
 
 
@@ -339,7 +339,7 @@ def remove_tracking(obj: Obj) -> Obj:
 def annotation_count(obj: Obj, name: str) -> int:
     """Return the count in an annotation of a pod; 0 if absent or invalid."""
     text = annotation(obj, name)
-    return 0 if text is None else max(0, _index(text))
+    return 0 if text is None else max(0, _parse_index(text))
 
 
 def _job_pod(obj: Obj) -> JobPod:
@@ -349,13 +349,13 @@ def _job_pod(obj: Obj) -> JobPod:
         obj,
         metadata["uid"],
         phase(obj),
-        NO_INDEX if text is None else _index(text),
+        NO_INDEX if text is None else _parse_index(text),
         is_tracked(obj),
         "deletionTimestamp" in metadata,
     )
 
 
-def _index(text: str) -> int:
+def _parse_index(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else NO_INDEX
 
 
@@ -369,15 +369,15 @@ _BACKOFF_MAX: Final = 10 * MINUTE
 FAILURES_MAX: Final = 7
 
 
-def failures_since_success(failures: Iterable[Instant], successes: Iterable[Instant]) -> list[Instant]:
+def failures_since_success(failure_times: Iterable[Instant], success_times: Iterable[Instant]) -> list[Instant]:
     """Return the latest failure times (at most 7) after the last success time, sorted."""
-    last_success = max(successes, default=-1)
-    return sorted(instant for instant in failures if instant > last_success)[-FAILURES_MAX:]
+    last_success = max(success_times, default=-1)
+    return sorted(instant for instant in failure_times if instant > last_success)[-FAILURES_MAX:]
 
 
-def backoff_end(failures: list[Instant]) -> Instant:
+def backoff_end(failed_at: list[Instant]) -> Instant:
     """Return when a Job may create pods again after failures at these sorted times; 0 if there are none."""
-    return failures[-1] + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, len(failures)) if failures else 0
+    return failed_at[-1] + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, len(failed_at)) if failed_at else 0
 
 
 def index_backoff_end(failed_pod: Obj) -> Instant:
@@ -390,9 +390,9 @@ def index_backoff_end(failed_pod: Obj) -> Instant:
 def finished_at(pod: Obj) -> Instant:
     """Return when a pod ended, from its containers, its Ready condition, or its deletion time."""
     status = pod.get("status") or {}
-    ends = [_container_end(container) for container in status.get("containerStatuses") or ()]
-    known_ends = [end for end in ends if end is not None]
-    if known_ends and len(known_ends) == len(ends):
+    end_times = [_container_end(container) for container in status.get("containerStatuses") or ()]
+    known_ends = [end for end in end_times if end is not None]
+    if known_ends and len(known_ends) == len(end_times):
         return max(map(parse_time, known_ends))
     condition = find_condition(status, READY)
     if condition is not None and condition["status"] == "False" and condition.get("lastTransitionTime"):
@@ -435,7 +435,7 @@ def observe_job(job: Obj, pods: Sequence[JobPod]) -> ObservedJob:
     spec, status = job_spec(job), job.get("status") or {}
     uncounted_uids = status.get("uncountedTerminatedPods") or {}
     uncounted_succeeded, uncounted_failed = (frozenset(uncounted_uids.get(f) or ()) for f in ("succeeded", "failed"))
-    new_terminations = [pod for pod in pods if _is_new(pod, spec, uncounted_succeeded | uncounted_failed)]
+    new_terminations = [pod for pod in pods if _is_new_termination(pod, spec, uncounted_succeeded | uncounted_failed)]
     succeeded_pods = [pod for pod in new_terminations if pod.phase == SUCCEEDED]
     failed_pods = [pod for pod in new_terminations if has_failed(pod, spec) and is_counted(spec.failure_rules, pod.obj)]
     active_pods = [pod for pod in pods if pod.active]
@@ -458,11 +458,11 @@ def observe_job(job: Obj, pods: Sequence[JobPod]) -> ObservedJob:
         recorded_indexes=recorded_indexes,
         succeeded_indexes=succeeded_indexes,
         failed_indexes=failed_indexes,
-        predecessors=_predecessors(spec, pods, active_pods, (succeeded_indexes, failed_indexes)),
+        predecessors=_failed_predecessors(spec, pods, active_pods, (succeeded_indexes, failed_indexes)),
     )
 
 
-def _is_new(pod: JobPod, spec: JobSpec, uncounted_uids: Collection[str]) -> bool:
+def _is_new_termination(pod: JobPod, spec: JobSpec, uncounted_uids: Collection[str]) -> bool:
     """Report whether the pod ended, or is being deleted, and the Job's status does not list its uid yet."""
     if not pod.tracked or pod.active or pod.uid in uncounted_uids:
         return False
@@ -483,10 +483,11 @@ def _fails_index(pod: JobPod, spec: JobSpec, limit: int) -> bool:
     if not (pod.tracked and spec.has_index(pod.index) and has_failed(pod, spec)):
         return False
     action = policy_decision(spec.failure_rules, pod.obj).action
-    return action == FAIL_INDEX or (action != IGNORE and annotation_count(pod.obj, well_known.INDEX_FAILURES) >= limit)
+    has_reached_limit = annotation_count(pod.obj, well_known.INDEX_FAILURES) >= limit
+    return action == FAIL_INDEX_ACTION or (action != IGNORE_ACTION and has_reached_limit)
 
 
-def _predecessors(
+def _failed_predecessors(
     spec: JobSpec, pods: Sequence[JobPod], active_pods: Sequence[JobPod], finished_indexes: tuple[Spans, Spans]
 ) -> Mapping[int, JobPod]:
     """Return, by completion index to retry without an active pod, the latest failed pod."""
@@ -500,12 +501,12 @@ def _predecessors(
             continue
         if any(contains(spans, index) for spans in finished_indexes):
             continue
-        if index not in latest_by_index or _generation(pod) >= _generation(latest_by_index[index]):
+        if index not in latest_by_index or _retry_order(pod) >= _retry_order(latest_by_index[index]):
             latest_by_index[index] = pod
     return latest_by_index
 
 
-def _generation(pod: JobPod) -> tuple[int, int]:
+def _retry_order(pod: JobPod) -> tuple[int, int]:
     """Return the sort key of an index's failed pods: the number of earlier failed pods, and when this pod failed."""
     counted_failures = annotation_count(pod.obj, well_known.INDEX_FAILURES)
     return counted_failures + annotation_count(pod.obj, well_known.INDEX_IGNORED_FAILURES), finished_at(pod.obj)

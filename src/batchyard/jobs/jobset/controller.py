@@ -39,7 +39,7 @@ from batchyard.jobs.jobset.spec import (
 
 
 #: Tolerates the taint of nodes that are manually reserved for one Job.
-_TOLERATION: Final = {"key": well_known.NO_SCHEDULE, "operator": "Exists", "effect": "NoSchedule"}
+_RESERVED_NODE_TOLERATION: Final = {"key": well_known.NO_SCHEDULE, "operator": "Exists", "effect": "NoSchedule"}
 
 
 def child_jobs(jobset: Obj, replicated_job: Mapping[str, Any], indexes: Iterable[int]) -> list[dict[str, Any]]:
@@ -66,7 +66,7 @@ def child_jobs(jobset: Obj, replicated_job: Mapping[str, Any], indexes: Iterable
 def headless_service(jobset: Obj) -> dict[str, Any]:
     """Return the manifest of the headless Service that gives the pods of a JobSet DNS host names."""
     metadata = jobset["metadata"]
-    not_ready = jobset["spec"]["network"].get("publishNotReadyAddresses")
+    publishes_not_ready = jobset["spec"]["network"].get("publishNotReadyAddresses")
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -78,7 +78,7 @@ def headless_service(jobset: Obj) -> dict[str, Any]:
         "spec": {
             "clusterIP": "None",
             "selector": {well_known.JOB_SET_NAME: metadata["name"]},
-            "publishNotReadyAddresses": True if not_ready is None else not_ready,
+            "publishNotReadyAddresses": True if publishes_not_ready is None else publishes_not_ready,
         },
     }
 
@@ -106,7 +106,7 @@ def _reserve_nodes(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any
     spec = pod_template["spec"]
     node_labels = {well_known.NAMESPACED_JOB: f"{metadata['namespace']}_{metadata['name']}"}
     selector = {**(spec.get("nodeSelector") or {}), **node_labels}
-    tolerations = [*(spec.get("tolerations") or ()), _TOLERATION]
+    tolerations = [*(spec.get("tolerations") or ()), _RESERVED_NODE_TOLERATION]
     return {**pod_template, "spec": {**spec, "nodeSelector": selector, "tolerations": tolerations}}
 
 
@@ -131,7 +131,7 @@ def _shared_labels(jobset: Obj, replicated_job: Mapping[str, Any]) -> dict[str, 
         well_known.REPLICATED_JOB_REPLICAS: str(replicas_of(replicated_job)),
         well_known.GLOBAL_REPLICAS: str(sum(map(replicas_of, all_jobs))),
         well_known.JOB_GROUP_NAME: group_of(replicated_job),
-        well_known.JOB_GROUP_REPLICAS: str(sum(map(replicas_of, _group(jobset, replicated_job)))),
+        well_known.JOB_GROUP_REPLICAS: str(sum(map(replicas_of, _jobs_in_group(jobset, replicated_job)))),
     }
     coordinator = jobset["spec"].get("coordinator")
     if coordinator is not None:
@@ -146,11 +146,11 @@ def _index_labels(jobset: Obj, replicated_job: Mapping[str, Any], index: int) ->
         well_known.JOB_INDEX: str(index),
         well_known.JOB_KEY: hashlib.sha1(full_name.encode(), usedforsecurity=False).hexdigest(),
         well_known.JOB_GLOBAL_INDEX: str(_jobs_before(replicated_job, replicated_jobs(jobset)) + index),
-        well_known.JOB_GROUP_INDEX: str(_jobs_before(replicated_job, _group(jobset, replicated_job)) + index),
+        well_known.JOB_GROUP_INDEX: str(_jobs_before(replicated_job, _jobs_in_group(jobset, replicated_job)) + index),
     }
 
 
-def _group(jobset: Obj, replicated_job: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def _jobs_in_group(jobset: Obj, replicated_job: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Return the replicated jobs of a JobSet with the same `groupName` as this one, including this one."""
     group = group_of(replicated_job)
     return [each for each in replicated_jobs(jobset) if group_of(each) == group]
@@ -164,8 +164,8 @@ def _jobs_before(replicated_job: Mapping[str, Any], group_jobs: Sequence[Mapping
 
 def _coordinator_host(jobset: Obj, coordinator: Mapping[str, Any]) -> str:
     """Return the DNS host name of the JobSet's coordinator pod."""
-    job = f"{jobset['metadata']['name']}-{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}"
-    return f"{job}-{coordinator.get('podIndex', 0)}.{subdomain(jobset)}"
+    coordinator_job = f"{jobset['metadata']['name']}-{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}"
+    return f"{coordinator_job}-{coordinator.get('podIndex', 0)}.{subdomain(jobset)}"
 
 
 def _exclusive_annotations(jobset: Obj, template: Obj) -> dict[str, str]:
@@ -207,10 +207,10 @@ class JobSetController:
         """Return the JobSets to reconcile after an event of a JobSet or of a Job or Service that affects it."""
         key = event.key
         if key.kind == scheme.JOB_SET:
-            return (key,) if _is_relevant(event, _jobset_fields) else ()
+            return (key,) if _changes_fields(event, _jobset_fields) else ()
         owner = controller_of(event.obj)
         if owner is not None and owner["kind"] == "JobSet":
-            is_relevant = key.kind == scheme.SERVICE or _is_relevant(event, _job_fields)
+            is_relevant = key.kind == scheme.SERVICE or _changes_fields(event, _job_fields)
             return (Key(scheme.JOB_SET, key.namespace, owner["name"]),) if is_relevant else ()
         may_free_name = event.type is client.EventType.DELETED and key.kind == scheme.JOB
         return _possible_jobsets(key) if may_free_name else ()
@@ -227,9 +227,9 @@ class JobSetController:
         statuses = policies.replicated_statuses(jobset, children)
         jobset_pass.draft.set_counts(statuses)
         if spec.is_finished(jobset):
-            jobset_pass.writes.extend(_deletions(children.active_jobs))
+            jobset_pass.writes.extend(_job_deletions(children.active_jobs))
             return jobset_pass.outcome()
-        jobset_pass.writes.extend(_deletions(children.previous_jobs))
+        jobset_pass.writes.extend(_job_deletions(children.previous_jobs))
         if not spec.is_suspended(jobset) and policies.are_all_ready(jobset, statuses):
             jobset_pass.draft.end_restart()
         if children.failed_jobs:
@@ -251,12 +251,12 @@ def _create_and_resume(
         existing_keys = [key for key in map(key_of, jobs) if reader.get(key) is not None]
         writes.extend(client.Create(job) for job in jobs if key_of(job) not in existing_keys)
         if existing_keys:  # later replicated jobs must wait too
-            return ReconcileResult(writes, [_creation_failed(jobset_pass.key, existing_keys)])
+            return ReconcileResult(writes, [_creation_failed_event(jobset_pass.key, existing_keys)])
     if spec.is_suspended(jobset):
-        writes.extend(_suspensions(jobset_pass.children.active_jobs))
+        writes.extend(_job_suspensions(jobset_pass.children.active_jobs))
         draft.suspend()
         return jobset_pass.outcome()
-    writes.extend(_resumptions(jobset_pass.children.active_jobs, startup))
+    writes.extend(_job_resumptions(jobset_pass.children.active_jobs, startup))
     if startup.must_wait:
         draft.start_in_order()
         return jobset_pass.outcome()
@@ -274,7 +274,7 @@ def _jobs_of(jobset: Obj, reader: client.Reader) -> Iterable[Obj]:
             yield obj
 
 
-def _deletions(jobs: Sequence[Obj]) -> list[client.Write]:
+def _job_deletions(jobs: Sequence[Obj]) -> list[client.Write]:
     """Return foreground deletions of Jobs, so that a new Job never coexists with the pods of the Job it replaces."""
     return [
         client.Delete(key_of(job), propagation=client.Propagation.FOREGROUND, uid=job["metadata"]["uid"])
@@ -310,11 +310,11 @@ def _missing_jobs(jobset_pass: _JobSetPass, startup: policies.StartupDecision) -
     return missing_jobs
 
 
-def _suspensions(jobs: Sequence[Obj]) -> list[client.Write]:
+def _job_suspensions(jobs: Sequence[Obj]) -> list[client.Write]:
     return [client.Update(with_path(job, ("spec", "suspend"), True)) for job in jobs if not job["spec"].get("suspend")]
 
 
-def _resumptions(active_jobs: Sequence[Obj], startup: policies.StartupDecision) -> list[client.Write]:
+def _job_resumptions(active_jobs: Sequence[Obj], startup: policies.StartupDecision) -> list[client.Write]:
     """Return the writes that resume suspended Jobs which may start; an old startTime is cleared first."""
     templates = {each["name"]: each["template"]["spec"]["template"] for each in startup.replicated_jobs}
     writes: list[client.Write] = []
@@ -331,7 +331,7 @@ def _resumptions(active_jobs: Sequence[Obj], startup: policies.StartupDecision) 
     return writes
 
 
-def _creation_failed(key: Key, used_names: Sequence[Key]) -> EventRecord:
+def _creation_failed_event(key: Key, used_names: Sequence[Key]) -> EventRecord:
     """Return a warning Event of a JobSet whose new Jobs' names are already used by other Jobs."""
     messages = [f'job "{k.name}" creation failed with error: jobs.batch "{k.name}" already exists' for k in used_names]
     return EventRecord(key, "Warning", spec.JOB_CREATION_FAILED, "\n".join(messages))
@@ -351,7 +351,7 @@ def _rejection_event(key: Key, write: client.Write, error: ApiError) -> EventRec
     return EventRecord(key, "Warning", spec.SERVICE_CREATION_FAILED, why)
 
 
-def _is_relevant(event: client.WatchEvent, fields_of: Callable[[Obj], tuple[Any, ...]]) -> bool:
+def _changes_fields(event: client.WatchEvent, fields_of: Callable[[Obj], tuple[Any, ...]]) -> bool:
     """Report whether an event adds or deletes the object, or changes the fields that `fields_of` returns."""
     old, new = event.old, event.obj
     return event.type is not client.EventType.MODIFIED or old is None or fields_of(old) != fields_of(new)
@@ -373,13 +373,13 @@ def _job_fields(job: Obj) -> tuple[Any, ...]:
         metadata.get("ownerReferences"),
         "deletionTimestamp" in metadata,
     )
-    counts = (status.get("ready", 0), status.get("succeeded", 0), status.get("active", 0) > 0)
-    return (*spec_fields, *counts, status.get("startTime") is None, status.get("conditions"))
+    pod_counts = (status.get("ready", 0), status.get("succeeded", 0), status.get("active", 0) > 0)
+    return (*spec_fields, *pod_counts, status.get("startTime") is None, status.get("conditions"))
 
 
 def _possible_jobsets(job: Key) -> Iterable[Key]:
     """Return the JobSets that can have a Job of this name: `<JobSet>-<replicated job>-<index>`."""
-    parts = job.name.split("-")
-    if parts[-1].isdecimal():
-        for end in range(1, len(parts) - 1):
-            yield Key(scheme.JOB_SET, job.namespace, "-".join(parts[:end]))
+    name_parts = job.name.split("-")
+    if name_parts[-1].isdecimal():
+        for end in range(1, len(name_parts) - 1):
+            yield Key(scheme.JOB_SET, job.namespace, "-".join(name_parts[:end]))

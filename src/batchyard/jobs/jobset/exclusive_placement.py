@@ -30,8 +30,8 @@ from batchyard.jobs.jobset import spec
 # Source: pkg/webhooks/pod_webhook.go and pkg/controllers/pod_controller.go of JobSet.
 
 
-_MUTATING: Final = "mpod.kb.io"
-_VALIDATING: Final = "vpod.kb.io"
+_MUTATING_WEBHOOK: Final = "mpod.kb.io"
+_VALIDATING_WEBHOOK: Final = "vpod.kb.io"
 
 
 class PlacementReader(Protocol):
@@ -76,16 +76,16 @@ def validate_pod(pod: meta.Obj, reader: PlacementReader) -> None:
         return
     selector = pod["spec"].get("nodeSelector")
     if not selector:
-        _deny(_VALIDATING, "follower pod node selector not set")
+        _deny_pod(_VALIDATING_WEBHOOK, "follower pod node selector not set")
     if topology_key not in selector:
         detail = f"missing selector: {topology_key}"
-        _deny(_VALIDATING, f"follower pod node selector for topology domain not found. {detail}")
+        _deny_pod(_VALIDATING_WEBHOOK, f"follower pod node selector for topology domain not found. {detail}")
     leader = _leader_of(pod, reader)
     if isinstance(leader, str):
-        _deny(_VALIDATING, leader)
+        _deny_pod(_VALIDATING_WEBHOOK, leader)
     if not leader["spec"].get("nodeName"):
         transient_text = "this is an expected, transient error"
-        _deny(_VALIDATING, f"leader pod not yet scheduled, not creating follower pod. {transient_text}")
+        _deny_pod(_VALIDATING_WEBHOOK, f"leader pod not yet scheduled, not creating follower pod. {transient_text}")
 
 
 def is_leader(pod: meta.Obj) -> bool:
@@ -100,22 +100,22 @@ def _is_handled(annotations: Mapping[str, str]) -> bool:
 
 def _exclude_other_jobs(leader: meta.Obj) -> meta.Obj:
     """Return the leader pod with affinity to its Job, and anti-affinity to other Jobs of the same priority."""
-    job = [meta.label(leader, well_known.JOB_KEY) or ""]
-    priority = [meta.label(leader, well_known.JOB_SET_PRIORITY) or ""]
-    same_job: meta.Obj = {"key": well_known.JOB_KEY, "operator": "In", "values": job}
+    job_keys = [meta.label(leader, well_known.JOB_KEY) or ""]
+    priorities = [meta.label(leader, well_known.JOB_SET_PRIORITY) or ""]
+    same_job: meta.Obj = {"key": well_known.JOB_KEY, "operator": "In", "values": job_keys}
     other_jobs: list[meta.Obj] = [
         {"key": well_known.JOB_KEY, "operator": "Exists"},
-        {"key": well_known.JOB_KEY, "operator": "NotIn", "values": job},
-        {"key": well_known.JOB_SET_PRIORITY, "operator": "In", "values": priority},
+        {"key": well_known.JOB_KEY, "operator": "NotIn", "values": job_keys},
+        {"key": well_known.JOB_SET_PRIORITY, "operator": "In", "values": priorities},
     ]
-    with_affinity = _with_term(leader, "podAffinity", [same_job])
-    return _with_term(with_affinity, "podAntiAffinity", other_jobs)
+    with_affinity = _with_affinity_term(leader, "podAffinity", [same_job])
+    return _with_affinity_term(with_affinity, "podAntiAffinity", other_jobs)
 
 
-def _with_term(pod: meta.Obj, field: str, expressions: Sequence[meta.Obj]) -> meta.Obj:
+def _with_affinity_term(pod: meta.Obj, field: str, label_expressions: Sequence[meta.Obj]) -> meta.Obj:
     """Return the pod with one more required term in `podAffinity` or `podAntiAffinity`, for pods of all namespaces."""
     term = {
-        "labelSelector": {"matchExpressions": list(expressions)},
+        "labelSelector": {"matchExpressions": list(label_expressions)},
         "topologyKey": meta.annotation(pod, well_known.EXCLUSIVE_TOPOLOGY),
         "namespaceSelector": {},
     }
@@ -132,10 +132,10 @@ def _bind_to_leader_domain(follower: meta.Obj, reader: PlacementReader) -> meta.
     node_name = leader["spec"]["nodeName"]
     node = reader.get(meta.Key(scheme.NODE, "", node_name))
     if node is None:
-        _deny(_MUTATING, f'nodes "{node_name}" not found')
+        _deny_pod(_MUTATING_WEBHOOK, f'nodes "{node_name}" not found')
     domain = meta.label(node, topology_key)
     if domain is None:
-        _deny(_MUTATING, f"node does not have topology label: {topology_key}")
+        _deny_pod(_MUTATING_WEBHOOK, f"node does not have topology label: {topology_key}")
     selector = {**(follower["spec"].get("nodeSelector") or {}), topology_key: domain}
     return meta.with_path(follower, ("spec", "nodeSelector"), selector)
 
@@ -155,8 +155,8 @@ def _leader_of(follower: meta.Obj, reader: PlacementReader) -> meta.Obj | str:
     leaders = [pod for pod in _pods(owned_objects) if is_leader(pod) and _is_active(pod)]
     if len(leaders) == 1:
         return leaders[0]
-    parts = (well_known.JOB_SET_NAME, well_known.REPLICATED_JOB_NAME, well_known.JOB_INDEX)
-    name = "-".join([*(meta.label(follower, part) or "" for part in parts), "0"])
+    name_labels = (well_known.JOB_SET_NAME, well_known.REPLICATED_JOB_NAME, well_known.JOB_INDEX)
+    name = "-".join([*(meta.label(follower, name_label) or "" for name_label in name_labels), "0"])
     return f"expected 1 leader pod ({name}), but got {len(leaders)}. this is an expected, transient error"
 
 
@@ -169,7 +169,7 @@ def _pods(objects: Iterable[meta.Obj]) -> list[meta.Obj]:
     return [obj for obj in objects if meta.group_kind(obj) == scheme.POD]
 
 
-def _deny(webhook: str, message: str) -> NoReturn:
+def _deny_pod(webhook: str, message: str) -> NoReturn:
     """Raise Forbidden with the message of the API server for a request that a webhook denies."""
     raise Forbidden(f'admission webhook "{webhook}" denied the request: {message}')
 
@@ -182,7 +182,7 @@ def is_scheduled_leader(pod: meta.Obj) -> bool:
     return bool(pod["spec"].get("nodeName")) and "deletionTimestamp" not in metadata
 
 
-def misplaced_followers(leader: meta.Obj, node: meta.Obj | None, objects: Iterable[meta.Obj]) -> list[meta.Obj]:
+def misplaced_followers(leader: meta.Obj, node: meta.Obj | None, job_objects: Iterable[meta.Obj]) -> list[meta.Obj]:
     """Return the follower pods to delete: all if one is bound to another domain than the leader's node, else none.
 
     `node` is the leader's node, and `objects` are the objects of the leader's Job. Followers that are being deleted are
@@ -192,7 +192,7 @@ def misplaced_followers(leader: meta.Obj, node: meta.Obj | None, objects: Iterab
     domain = None if node is None else meta.label(node, topology_key)
     if domain is None:
         return []
-    followers = [pod for pod in _pods(objects) if not is_leader(pod) and "deletionTimestamp" not in pod["metadata"]]
+    followers = [pod for pod in _pods(job_objects) if not is_leader(pod) and "deletionTimestamp" not in pod["metadata"]]
     is_consistent = all((pod["spec"].get("nodeSelector") or {}).get(topology_key) == domain for pod in followers)
     return [] if is_consistent else followers
 

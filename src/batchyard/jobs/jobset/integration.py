@@ -38,7 +38,7 @@ class JobSetIntegration:
 
     def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
         """Return the pod template of each replicated job."""
-        return [_template(each) for each in job["spec"].get("replicatedJobs") or ()]
+        return [_pod_template_of(each) for each in job["spec"].get("replicatedJobs") or ()]
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
         """Return the pod sets of the JobSet's Workload, in the order of the replicated jobs."""
@@ -59,7 +59,7 @@ class JobSetIntegration:
         if len(injections) != len(replicated_jobs):
             count_text = f"expecting {len(replicated_jobs)} podset, got {len(injections)}"
             raise workloads.InvalidPodSetInfo(f"invalid podset infos: {count_text}")
-        templates = [workloads.inject(_template(r), i) for r, i in zip(replicated_jobs, injections, strict=True)]
+        templates = [workloads.inject(_pod_template_of(r), i) for r, i in zip(replicated_jobs, injections, strict=True)]
         return _with_templates(with_path(job, ("spec", "suspend"), False), templates)
 
     def stop(self, job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Write | None:
@@ -69,7 +69,7 @@ class JobSetIntegration:
         stopped_jobset: Obj = with_path(job, ("spec", "suspend"), True)
         replicated_jobs = job["spec"].get("replicatedJobs") or ()
         if len(infos) == len(replicated_jobs):
-            templates = [workloads.restore(_template(r), i) for r, i in zip(replicated_jobs, infos, strict=True)]
+            templates = [workloads.restore(_pod_template_of(r), i) for r, i in zip(replicated_jobs, infos, strict=True)]
             stopped_jobset = _with_templates(stopped_jobset, templates)
         return Update(stopped_jobset)
 
@@ -78,7 +78,7 @@ def _replicated_statuses(job: Obj) -> Sequence[Mapping[str, Any]]:
     return (job.get("status") or {}).get("replicatedJobsStatus") or ()
 
 
-def _template(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
+def _pod_template_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the pod template inside a replicated job of a JobSet."""
     template: Mapping[str, Any] = replicated_job["template"]["spec"]["template"]
     return template
@@ -92,7 +92,7 @@ def _with_templates(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Obj:
 
 
 def _pod_set(replicated_job: Mapping[str, Any]) -> dict[str, Any]:
-    template, replicas = _template(replicated_job), replicated_job.get("replicas", 1)
+    template, replicas = _pod_template_of(replicated_job), replicated_job.get("replicas", 1)
     topology = workloads.topology_request(
         template,
         podIndexLabel=well_known.COMPLETION_INDEX,

@@ -61,7 +61,7 @@ PLACEMENT_VIOLATION: Final = ReasonMessage(
 )
 
 
-CONTROLLER: Final = "jobset.sigs.k8s.io/jobset-controller"
+JOBSET_CONTROLLER: Final = "jobset.sigs.k8s.io/jobset-controller"
 DEFAULT_GROUP: Final = "default"
 
 
@@ -98,7 +98,7 @@ def is_finished(jobset: Obj) -> bool:
 
 def is_managed_elsewhere(jobset: Obj) -> bool:
     """Report whether the JobSet's `managedBy` names another controller, such as MultiKueue."""
-    return jobset["spec"].get("managedBy") not in {None, CONTROLLER}
+    return jobset["spec"].get("managedBy") not in {None, JOBSET_CONTROLLER}
 
 
 def starts_in_order(jobset: Obj) -> bool:
@@ -148,10 +148,10 @@ def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> Children | None:
         if int(attempt) < restarts:
             children.previous_jobs.append(job)
             continue
-        end = end_condition(job)
-        if end is None:
+        terminal_condition = end_condition(job)
+        if terminal_condition is None:
             children.active_jobs.append(job)
-        elif end["type"] == "Failed":
+        elif terminal_condition["type"] == "Failed":
             children.failed_jobs.append(job)
         else:
             children.successful_jobs.append(job)
