@@ -134,12 +134,13 @@ def statement_of(accounts: Mapping[AccountKey, CostAccount]) -> Statement:
     for account_key, account in accounts.items():
         accounts_by_row.setdefault(account_key[:4], CostAccount()).add(account)
     cents = round_preserving_sum({row: account.cost for row, account in accounts_by_row.items()}, _CENT)
-    pools: dict[_StatementRow, _StatementRow] = {row: (row[0], row[1], "", row[3]) for row in accounts_by_row}
-    teams: dict[_StatementRow, _StatementRow] = {row: ("", "", row[2], row[3]) for row in accounts_by_row}
-    return Statement(_lines(accounts_by_row, cents, pools), _lines(accounts_by_row, cents, teams), sum(cents.values()))
+    pool_rows: dict[_StatementRow, _StatementRow] = {row: (row[0], row[1], "", row[3]) for row in accounts_by_row}
+    team_rows: dict[_StatementRow, _StatementRow] = {row: ("", "", row[2], row[3]) for row in accounts_by_row}
+    by_pool, by_team = (_statement_lines(accounts_by_row, cents, rows) for rows in (pool_rows, team_rows))
+    return Statement(by_pool, by_team, sum(cents.values()))
 
 
-def _lines(
+def _statement_lines(
     accounts_by_row: Mapping[_StatementRow, CostAccount],
     cents: Mapping[_StatementRow, int],
     rows: Mapping[_StatementRow, _StatementRow],

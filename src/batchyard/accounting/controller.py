@@ -50,8 +50,8 @@ from batchyard.interfaces.controller import ReconcileResult
 History: TypeAlias = Callable[[int], Sequence[WatchEvent] | None]
 
 #: The order in which objects are added: machines before their nodes, and nodes before pods.
-KINDS: Final = (scheme.CLUSTER, scheme.INSTANCE, scheme.NODE, scheme.POD)
-DETAIL: Final = LedgerDetail(by_workload=True, all_nodes=True)
+LEDGER_KINDS: Final = (scheme.CLUSTER, scheme.INSTANCE, scheme.NODE, scheme.POD)
+LEDGER_DETAIL: Final = LedgerDetail(by_workload=True, all_nodes=True)
 
 
 def no_history(_revision: int) -> None:
@@ -65,14 +65,14 @@ def resume_ledger(
     open_record = reader.get(CHECKPOINT)
     last_checkpoint = None if open_record is None else parse_cost_record(open_record)
     changes = history(0 if last_checkpoint is None else last_checkpoint.revision)
-    objects = {key_of(obj): obj for kind in KINDS for obj in reader.list(kind)}
+    objects = {key_of(obj): obj for kind in LEDGER_KINDS for obj in reader.list(kind)}
     if changes is None:
         ledger = _new_ledger(reader, last_checkpoint, now)
         if last_checkpoint is not None:
             earlier_objects = [_object_at(obj, last_checkpoint.through) for obj in objects.values()]
             _restore_ledger(ledger, last_checkpoint, [obj for obj in earlier_objects if obj])
         return ledger, [(_added_event(key, obj), now) for key, obj in _in_observation_order(objects)], 0
-    relevant_changes = [change for change in changes if change.key.kind in KINDS]
+    relevant_changes = [change for change in changes if change.key.kind in LEDGER_KINDS]
     for change in reversed(relevant_changes):
         if change.old is None:
             objects.pop(change.key, None)
@@ -88,7 +88,7 @@ def resume_ledger(
 
 
 def _new_ledger(reader: Reader, last_checkpoint: ParsedCostRecord | None, now: Instant) -> CostLedger:
-    return CostLedger(reader, DETAIL, now - now % HOUR if last_checkpoint is None else last_checkpoint.begin)
+    return CostLedger(reader, LEDGER_DETAIL, now - now % HOUR if last_checkpoint is None else last_checkpoint.begin)
 
 
 def _restore_ledger(ledger: CostLedger, last_checkpoint: ParsedCostRecord, existing_objects: Iterable[Obj]) -> None:
@@ -141,9 +141,9 @@ def _with_times(
 def _latest_timestamp(obj: Obj) -> Instant:
     """Return the latest timestamp in an object's metadata, conditions and container statuses; 0 if none."""
     status = obj.get("status") or {}
-    times = [obj["metadata"].get("creationTimestamp"), *(status.get(field) for field in ("since", "stoppedAt"))]
-    times += [condition.get("lastTransitionTime") for condition in status.get("conditions") or ()]
-    latest_time = max((parse_time(text) for text in times if text), default=0)
+    timestamps = [obj["metadata"].get("creationTimestamp"), *(status.get(field) for field in ("since", "stoppedAt"))]
+    timestamps += [condition.get("lastTransitionTime") for condition in status.get("conditions") or ()]
+    latest_time = max((parse_time(text) for text in timestamps if text), default=0)
     return max(latest_time, ended_at(obj) or 0)
 
 
@@ -152,7 +152,7 @@ def _in_observation_order(objects: Mapping[Key, Obj]) -> Sequence[tuple[Key, Obj
 
     def sort_key(item: tuple[Key, Obj]) -> tuple[int, Instant, Key]:
         key, obj = item
-        return KINDS.index(key.kind), (bound_at(obj) or 0) if key.kind == scheme.POD else 0, key
+        return LEDGER_KINDS.index(key.kind), (bound_at(obj) or 0) if key.kind == scheme.POD else 0, key
 
     return sorted(objects.items(), key=sort_key)
 
@@ -180,51 +180,51 @@ def retention_writes(reader: Reader, now: Instant) -> list[Write]:
     """Return the writes that merge old CostRecords: those of hours into days, and those of days into months."""
     records = [obj for obj in reader.list(scheme.COST_RECORD) if not is_open(obj)]
     writes: list[Write] = []
-    for prefix, retention, merged_prefix, length in _MERGE_STEPS:
+    for prefix, retention, merged_prefix, date_length in _MERGE_STEPS:
         groups: dict[tuple[str, str], list[Obj]] = {}
         for obj in records:
             metadata = obj["metadata"]
             if metadata["name"].startswith(prefix) and obj["spec"].get("closed"):
-                groups.setdefault((metadata["namespace"], obj["spec"]["from"][:length]), []).append(obj)
-        due = [(group, objects) for group, objects in groups.items() if _end_of(group[1]) + retention <= now]
-        for (namespace, text), objects in due[:_MERGED_GROUPS_MAX]:
+                groups.setdefault((metadata["namespace"], obj["spec"]["from"][:date_length]), []).append(obj)
+        due_groups = [(group, objects) for group, objects in groups.items() if _end_of(group[1]) + retention <= now]
+        for (namespace, date_text), objects in due_groups[:_MERGED_GROUPS_MAX]:
             writes += _record_merge_writes(
-                reader, Key(scheme.COST_RECORD, namespace, f"{merged_prefix}-{text}"), text, objects
+                reader, Key(scheme.COST_RECORD, namespace, f"{merged_prefix}-{date_text}"), date_text, objects
             )
     return writes
 
 
-def _record_merge_writes(reader: Reader, key: Key, text: str, merged_objects: Sequence[Obj]) -> Iterator[Write]:
+def _record_merge_writes(reader: Reader, key: Key, date_text: str, merged_objects: Sequence[Obj]) -> Iterator[Write]:
     """Yield the write that creates a merged CostRecord or, if it exists, those that delete the merged records."""
     merged_record = reader.get(key)
     if merged_record is not None:
         yield from (Delete(key_of(obj)) for obj in merged_objects)
         return
-    span = _begin_of(text), _end_of(text)
+    span = _begin_of(date_text), _end_of(date_text)
     spec = combined_spec([parse_cost_record(obj) for obj in merged_objects])
     yield Create(make_cost_record(key.namespace, key.name, span, span[1], spec))
 
 
-def _begin_of(text: str) -> Instant:
+def _begin_of(date_text: str) -> Instant:
     """Return the first instant of a day (2026-11-22) or a month (2026-11)."""
-    return parse_time(f"{text}-01T00:00:00Z" if text.count("-") == 1 else f"{text}T00:00:00Z")
+    return parse_time(f"{date_text}-01T00:00:00Z" if date_text.count("-") == 1 else f"{date_text}T00:00:00Z")
 
 
-def _end_of(text: str) -> Instant:
+def _end_of(date_text: str) -> Instant:
     """Return the end of a day (2026-11-22) or a month (2026-11): the first instant of the next one."""
-    begin = _begin_of(text)
-    if text.count("-") > 1:
+    begin = _begin_of(date_text)
+    if date_text.count("-") > 1:
         return begin + DAY
     return _begin_of(format_time(begin + 31 * DAY)[: len("2026-11")])
 
 
-BATCH: Final = Key("Batch", "", "costs")
+BATCH_KEY: Final = Key("Batch", "", "costs")
 #: The period between writes of the open hour's records, and between checks of Budgets, in a live platform.
 WRITE_PERIOD: Final = MINUTE
 _SIMULATED_WRITE_PERIOD: Final = 10 * MINUTE
 _RETRY_DELAY: Final = 5 * SECOND
 #: The number of attempts after which a record that cannot be written is dropped.
-_TRIES_MAX: Final = 20
+_ATTEMPTS_MAX: Final = 20
 _TIME_FIELDS: Final = ("through", "revision")
 
 
@@ -233,7 +233,7 @@ class CostController:
 
     name = "costs"
     rank = 0
-    kinds = (*KINDS, scheme.COST_RECORD)
+    kinds = (*LEDGER_KINDS, scheme.COST_RECORD)
 
     def __init__(self, history: History, *, is_endless: bool) -> None:
         self._history = history
@@ -244,11 +244,11 @@ class CostController:
         self._revision = 0
         #: CostRecords that are not written yet.
         self.unwritten: dict[Key, Obj] = {}
-        self._next_write: Instant = 0
+        self._next_write_at: Instant = 0
         self._is_queued = False
         #: Whether CostRecords may be past their retention.
         self._may_need_merge = True
-        self._tries = 0
+        self._attempts = 0
         #: The accounts of all hours that this process has closed.
         self._totals = CostTotals({}, {})
 
@@ -263,7 +263,7 @@ class CostController:
         if self._is_queued and not self.unwritten:
             return ()
         self._is_queued = True
-        return (BATCH,)
+        return (BATCH_KEY,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Write the CostRecords of closed hours that are not stored yet and, when due, those of the open hour."""
@@ -271,16 +271,16 @@ class CostController:
         ledger = self.ledger if self.ledger is not None else self._resume(reader, now)
         self._close_ended_hours(now)
         self._drop_written(reader)
-        retention: list[Write] = []
+        merges: list[Write] = []
         if not self.unwritten:
-            if now < self._next_write:
-                return self._requeue_until(self._next_write)
-            self._next_write = now + self._write_period
-            retention = retention_writes(reader, now) if self._may_need_merge else []
-            self._may_need_merge = bool(retention)
+            if now < self._next_write_at:
+                return self._requeue_until(self._next_write_at)
+            self._next_write_at = now + self._write_period
+            merges = retention_writes(reader, now) if self._may_need_merge else []
+            self._may_need_merge = bool(merges)
             self.unwritten = self._open_hour_records(ledger, reader, now)
-        self._tries += 1
-        writes = [*(_record_write(reader, name, obj) for name, obj in self.unwritten.items()), *retention]
+        self._attempts += 1
+        writes = [*(_record_write(reader, record_key, obj) for record_key, obj in self.unwritten.items()), *merges]
         return ReconcileResult(writes, independent=True, requeue_at=now + _RETRY_DELAY)
 
     def totals(self, now: Instant) -> CostTotals:
@@ -296,13 +296,13 @@ class CostController:
 
     def _drop_written(self, reader: Reader) -> None:
         """Forget CostRecords to write that are stored now, or that have no Namespace or failed too often."""
-        for name, obj in list(self.unwritten.items()):
-            stored_object = reader.get(name)
+        for record_key, obj in list(self.unwritten.items()):
+            stored_object = reader.get(record_key)
             is_written = stored_object is not None and stored_object["spec"] == obj["spec"]
-            if is_written or self._tries > _TRIES_MAX or not _can_create_in(reader, name.namespace):
-                del self.unwritten[name]
+            if is_written or self._attempts > _ATTEMPTS_MAX or not _can_create_in(reader, record_key.namespace):
+                del self.unwritten[record_key]
         if not self.unwritten:
-            self._tries = 0
+            self._attempts = 0
 
     def _requeue_until(self, due: Instant) -> ReconcileResult:
         ledger = self.ledger
@@ -329,7 +329,7 @@ class CostController:
             for (_, account_key), account in settlements.items():
                 _add_to_sums(self._totals.settlements, {account_key: account})
             unpriced_pools = ledger.unpriced_pools()
-            self._next_write, self._may_need_merge = 0, True
+            self._next_write_at, self._may_need_merge = 0, True
             self.unwritten.pop(CHECKPOINT, None)
             if accounts or settlements:
                 lines, recorded_settlements = _recorded_amounts(accounts, settlements)

@@ -81,7 +81,7 @@ class _Occupant:
     #: The charges of the open period.
     charges: CostAccount = field(default_factory=CostAccount)
 
-    def note_run(self, run_start: Instant | None, now: Instant) -> None:
+    def record_run(self, run_start: Instant | None, now: Instant) -> None:
         """Record since when the pod's containers run (None: stopped); when a run ends, add its saved work."""
         if run_start != self.running_since:
             self.saved_work += kept_work(self.running_since, self.interval, now)
@@ -118,9 +118,9 @@ class CostLedger:
         #: The latest time up to which machines are charged.
         self.charged_until = 0
 
-    def observe(self, batch: Iterable[WatchEvent], now: Instant) -> None:
+    def observe(self, events: Iterable[WatchEvent], now: Instant) -> None:
         """Update the charges from watch events received at `now`."""
-        for event in batch:
+        for event in events:
             if event.key.kind == scheme.POD:
                 self._on_pod(event, now)
             elif event.key.kind == scheme.INSTANCE:
@@ -180,8 +180,8 @@ class CostLedger:
 
     def unpriced_pools(self) -> Iterable[tuple[str, str]]:
         """Return the (node pool, provisioning mode) pairs of billed machines that have no price."""
-        rates = {machine.rate for machine in self._machines.values() if not machine.rate.price}
-        return sorted({(rate.pool, rate.provisioning) for rate in rates})
+        unpriced_rates = {machine.rate for machine in self._machines.values() if not machine.rate.price}
+        return sorted({(rate.pool, rate.provisioning) for rate in unpriced_rates})
 
     def usage_of_team(self, team: str, now: Instant) -> dict[tuple[str, bool], CostAccount]:
         """Return the charges of a namespace in the open hour, by LocalQueue and whether the pods still run."""
@@ -194,15 +194,15 @@ class CostLedger:
                 usage.setdefault((pod.owner.local_queue, True), CostAccount()).add(pod.charges)
         return usage
 
-    def rates(self) -> Mapping[records.PodOwner, tuple[int, int]]:
+    def hourly_rates(self) -> Mapping[records.PodOwner, tuple[int, int]]:
         """Return what running pods cost per hour, by owner: (millionths of a dollar, thousandths of accelerators)."""
-        rates: dict[records.PodOwner, tuple[int, int]] = {}
+        hourly_rates: dict[records.PodOwner, tuple[int, int]] = {}
         for pod in self._pods.values():
-            dollars, accelerators = rates.get(pod.owner, (0, 0))
+            dollars, accelerators = hourly_rates.get(pod.owner, (0, 0))
             dollars += pod.machine.rate.price * pod.machine_parts // WHOLE_MACHINE
             accelerators += pod.machine.accelerators * pod.machine_parts * 1000 // WHOLE_MACHINE
-            rates[pod.owner] = dollars, accelerators
-        return rates
+            hourly_rates[pod.owner] = dollars, accelerators
+        return hourly_rates
 
     def _on_instance(self, event: WatchEvent, now: Instant) -> None:
         name = event.key.name
@@ -210,8 +210,8 @@ class CostLedger:
             self._remove_machine(name, self._limit_to_open_period(records.paid_until(event.obj), now), now)
         elif name not in self._machines:
             rate = instance_rate(event.obj, self._reader.get, self._cluster())
-            at = self._limit_to_open_period(records.paid_from(event.obj), now)
-            self._machines[name] = _Machine(rate, at, at)
+            billed_from = self._limit_to_open_period(records.paid_from(event.obj), now)
+            self._machines[name] = _Machine(rate, billed_from, billed_from)
 
     def _on_node(self, event: WatchEvent, now: Instant) -> None:
         machine, is_gone = self._machines.get(event.key.name), event.type is EventType.DELETED
@@ -241,10 +241,10 @@ class CostLedger:
                 return
             pod = self._add_pod(event.obj, view, now)
         if not has_ended:
-            pod.note_run(running_since(event.obj), now)
+            pod.record_run(running_since(event.obj), now)
             return
         at = self._limit_to_open_period(records.ended_at(event.obj), now)
-        pod.note_run(None, at)
+        pod.record_run(None, at)
         self._end_pod(view.uid, at, succeeded=view.phase == "Succeeded")
 
     def _add_bare_node(self, node: Obj, now: Instant) -> _Machine | None:
@@ -288,7 +288,7 @@ class CostLedger:
         if machine is None:
             return
         for uid, pod in list(machine.pods.items()):
-            pod.note_run(None, at)
+            pod.record_run(None, at)
             self._end_pod(uid, at, succeeded=False)
         self._charge_unused(machine, at)
         del self._machines[name]

@@ -51,9 +51,9 @@ class RecordedAmount(NamedTuple):
     accelerators: int = 0
     microdollars: int = 0
 
-    def plus(self, addend: "RecordedAmount", times: int = 1) -> "RecordedAmount":
+    def plus(self, addend: "RecordedAmount", factor: int = 1) -> "RecordedAmount":
         """Return the sum of this amount and `times` times another amount."""
-        return RecordedAmount(*(value + times * other_value for value, other_value in zip(self, addend, strict=True)))
+        return RecordedAmount(*(value + factor * other_value for value, other_value in zip(self, addend, strict=True)))
 
     def at_most(self, limits: "RecordedAmount") -> "RecordedAmount":
         """Return this amount with each field limited to that of `limits`."""
@@ -77,10 +77,10 @@ class ParsedCostRecord(NamedTuple):
 
 def amounts_of(accounts: Mapping[_AmountKey, CostAccount]) -> dict[_AmountKey, RecordedAmount]:
     """Return cost accounts in the units of CostRecords, rounded so that they add up to the rounded total."""
-    nodes = round_preserving_sum({row: account.time for row, account in accounts.items()}, WHOLE_MACHINE)
-    devices = round_preserving_sum({row: account.accelerators for row, account in accounts.items()}, WHOLE_MACHINE)
-    money = round_preserving_sum({row: account.cost for row, account in accounts.items()}, _MICRODOLLAR)
-    return {row: RecordedAmount(nodes[row], devices[row], money[row]) for row in accounts}
+    node_times = round_preserving_sum({row: account.time for row, account in accounts.items()}, WHOLE_MACHINE)
+    device_times = round_preserving_sum({row: account.accelerators for row, account in accounts.items()}, WHOLE_MACHINE)
+    costs = round_preserving_sum({row: account.cost for row, account in accounts.items()}, _MICRODOLLAR)
+    return {row: RecordedAmount(node_times[row], device_times[row], costs[row]) for row in accounts}
 
 
 def accounts_of(lines: Mapping[AccountKey, RecordedAmount]) -> dict[AccountKey, CostAccount]:
@@ -118,8 +118,8 @@ def specs_of(
         if any(amount):
             _namespace_spec(specs, account_key).setdefault("lines", []).append(_record_line(account_key, amount))
     for (hour, account_key), amount in sorted(settlements.items()):
-        entry = {"of": format_time(hour), **_record_line(account_key, amount)}
-        _namespace_spec(specs, account_key).setdefault("settled", []).append(entry)
+        settled_line = {"of": format_time(hour), **_record_line(account_key, amount)}
+        _namespace_spec(specs, account_key).setdefault("settled", []).append(settled_line)
     return specs
 
 
@@ -133,12 +133,12 @@ def checkpoint(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def make_cost_record(namespace: str, name: str, span: tuple[Instant, Instant], through: Instant, spec: Obj) -> Obj:
     """Return a CostRecord object for a time span, in which charges are complete up to `through`."""
-    times = {"from": format_time(span[0]), "to": format_time(span[1]), "through": format_time(through)}
+    time_fields = {"from": format_time(span[0]), "to": format_time(span[1]), "through": format_time(through)}
     return {
         "apiVersion": scheme.kind_info(scheme.COST_RECORD).api_version,
         "kind": "CostRecord",
         "metadata": {"namespace": namespace, "name": name},
-        "spec": {**times, "closed": through >= span[1], **spec},
+        "spec": {**time_fields, "closed": through >= span[1], **spec},
     }
 
 
@@ -328,8 +328,8 @@ def bound_at(pod: Obj) -> Instant | None:
 
 def ended_at(pod: Obj) -> Instant | None:
     """Return when the last container of a pod ended; None if a container's end is not recorded."""
-    states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or ()]
-    end_times = [(state.get("terminated") or {}).get("finishedAt") for state in states]
+    container_states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or ()]
+    end_times = [(state.get("terminated") or {}).get("finishedAt") for state in container_states]
     known_ends = [end for end in end_times if end is not None]
     return max(map(parse_time, known_ends)) if known_ends and len(known_ends) == len(end_times) else None
 
@@ -416,7 +416,7 @@ def make_cost_report(objects: Iterable[Obj], by: str, begin: Instant, end: Insta
         by,
         min((each.begin for each in chosen_records), default=None),
         max((each.through for each in chosen_records), default=None),
-        _report_rows(cells),
+        _make_report_rows(cells),
         sorted(unpriced_pools),
         any(each.namespace == PLATFORM for each in chosen_records),
     )
@@ -458,8 +458,8 @@ def cost_report_document(cost_report: CostReport) -> dict[str, Any]:
         "from": None if cost_report.begin is None else format_time(cost_report.begin),
         "through": None if cost_report.through is None else format_time(cost_report.through),
         "currency": "USD",
-        "rows": [_row_document(row, cost_report.total.total) for row in cost_report.rows],
-        "total": _row_document(cost_report.total, cost_report.total.total),
+        "rows": [_report_row_document(row, cost_report.total.total) for row in cost_report.rows],
+        "total": _report_row_document(cost_report.total, cost_report.total.total),
         "unpricedPools": list(cost_report.unpriced_pools),
     }
 
@@ -475,7 +475,7 @@ def percentage(part: int, total: int) -> float:
     return round(100 * part / total, 1) if total else 0.0
 
 
-def _row_document(row: CostReportRow, total_cents: int) -> dict[str, Any]:
+def _report_row_document(row: CostReportRow, total_cents: int) -> dict[str, Any]:
     hours = {"nodeHours": round(row.node_hours, 6), "acceleratorHours": round(row.accelerator_hours, 6)}
     dollars_by_use = {use: format_dollars(row.cents.get(use, 0)) for use in USES}
     share = percentage(row.total, total_cents)
@@ -522,7 +522,7 @@ def _row_name(key: AccountKey, by: str) -> str:
     return (key.cluster_queue if by == "clusterqueue" else key.flavor) or NOT_NAMED
 
 
-def _report_rows(cells: Mapping[tuple[str, str], RecordedAmount]) -> list[CostReportRow]:
+def _make_report_rows(cells: Mapping[tuple[str, str], RecordedAmount]) -> list[CostReportRow]:
     """Return report rows whose cents add up to the total, the most expensive first and unused time near the end."""
     cents = round_preserving_sum({cell: amount.microdollars for cell, amount in cells.items()}, _MICRODOLLARS_PER_CENT)
     rows: dict[str, dict[str, int]] = {}

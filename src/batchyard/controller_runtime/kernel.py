@@ -141,7 +141,7 @@ class VirtualEventLoop:
         horizon = end_time if end_time is not None else sys.maxsize
         if self._now > horizon:
             return 0
-        while self.steps < last_step and (due_work or self._advance(horizon)):
+        while self.steps < last_step and (due_work or self._advance_clock(horizon)):
             steps_stop = min(last_step, self._steps_limit)
             while due_work and self.steps < steps_stop:
                 self.steps += 1
@@ -150,7 +150,7 @@ class VirtualEventLoop:
                 self._raise_endless()
         return self.steps - first_step
 
-    def _advance(self, horizon: Instant) -> bool:
+    def _advance_clock(self, horizon: Instant) -> bool:
         """Move the clock to the next callbacks, which become due; return False if there are none up to `horizon`."""
         if not self._heap or self._heap[0][0] > horizon:
             return False
@@ -201,7 +201,7 @@ class Pacer:
             return True
         if not self._is_wake_up_scheduled:
             self._is_wake_up_scheduled = True
-            self._kernel.call_at(next_turn_at, lambda: self._wake(retry))
+            self._kernel.call_at(next_turn_at, lambda: self._wake_up(retry))
         return False
 
     def take(self, reconcile: Work) -> None:
@@ -211,6 +211,6 @@ class Pacer:
         else:
             self._throttle.run_reconcile(reconcile)
 
-    def _wake(self, retry: Work) -> None:
+    def _wake_up(self, retry: Work) -> None:
         self._is_wake_up_scheduled = False
         retry()

@@ -120,8 +120,8 @@ class ControllerQueue:
 
     def load(self) -> QueueStats:
         """Return the statistics of the controller's work queue."""
-        counts = self.adds, self.succeeded, self.delayed, self.errors, self.retries
-        return QueueStats(self.controller.name, self.queued_count, *counts)
+        statistics = self.adds, self.succeeded, self.delayed, self.errors, self.retries
+        return QueueStats(self.controller.name, self.queued_count, *statistics)
 
     def reconcile_key(self, key: Key, reader: Reader, now: Instant, meter: ReconcileTimer | None) -> ReconcileResult:
         """Call the controller's reconcile function for a key; record the duration if `meter` is given."""
@@ -172,13 +172,13 @@ class ControllerQueue:
 
         Return the tickets of these requeues, which the caller must cancel in the event loop.
         """
-        early = [(k, r) for k, r in self.delayed_requeues.items() if k not in self.failures and k not in self.states]
-        early.sort(key=lambda item: item[1].at)
-        for key, requeue in early:
+        waiting = [(k, r) for k, r in self.delayed_requeues.items() if k not in self.failures and k not in self.states]
+        waiting.sort(key=lambda item: item[1].at)
+        for key, requeue in waiting:
             del self.delayed_requeues[key]
             self.early_due_times[key] = requeue.at
             self.add(key)
-        return [requeue.ticket for _, requeue in early]
+        return [requeue.ticket for _, requeue in waiting]
 
 
 RankQueue: TypeAlias = deque[tuple[ControllerQueue, Key]]
@@ -383,10 +383,10 @@ class Runner:
             return
         self._is_drain_scheduled = False
         now = self._kernel.now()
-        lowest = self._queue.rank_queues[0]
+        lowest_rank_queue = self._queue.rank_queues[0]
         for rank_queue in self._queue.rank_queues:
             while rank_queue:
-                if rank_queue is lowest:
+                if rank_queue is lowest_rank_queue:
                     self._reconcile(*rank_queue.popleft(), now)
                     continue
                 if not self._is_settled():
@@ -444,7 +444,7 @@ class Runner:
             if events or queue.failures:
                 self._record_success(queue, key, events)
         else:
-            self._record(queue, [*events, *_refusal_events(queue, writes)])
+            self._record(queue, [*events, *_rejection_events(queue, writes)])
         queue.errors += error is not None
         if error is not None and not _is_permanent(error):
             self._retry(queue, key, error, are_independent=writes.outcome.independent)
@@ -506,17 +506,17 @@ class Runner:
 class _OutstandingWrites:
     """The submitted writes of one reconcile that have no result yet, and the results so far."""
 
-    __slots__ = ("error", "key", "outcome", "queue", "rejected_write", "runner", "succeeded", "unfinished")
+    __slots__ = ("error", "key", "outcome", "queue", "rejected_write", "runner", "succeeded_events", "unfinished_count")
 
     def __init__(self, runner: Runner, queue: ControllerQueue, key: Key, outcome: ReconcileResult) -> None:
         self.runner = runner
         self.queue = queue
         self.key = key
         self.outcome = outcome
-        self.unfinished = len(outcome.writes) if outcome.independent else 1
+        self.unfinished_count = len(outcome.writes) if outcome.independent else 1
         self.error: ApiError | None = None  # of the first failed write
         self.rejected_write: Write | None = None  # the write that failed first
-        self.succeeded: list[EventRecord] = []
+        self.succeeded_events: list[EventRecord] = []
 
     def submit_writes(self, writer: ObjectWriter) -> None:
         """Submit the writes of the reconcile to the client: independent ones separately, others as one batch."""
@@ -533,28 +533,28 @@ class _OutstandingWrites:
     def recorded_events(self) -> Sequence[EventRecord]:
         """Return the Events to record: all on success; after a rejection only those of succeeded writes and its own."""
         if self.error is None:
-            return [*self.succeeded, *self.outcome.events] if self.succeeded else self.outcome.events
+            return [*self.succeeded_events, *self.outcome.events] if self.succeeded_events else self.outcome.events
         if self.rejected_write is not None and self.outcome.event_if_rejected is not None:
-            refusal = self.outcome.event_if_rejected(self.rejected_write, self.error)
-            return self.succeeded if refusal is None else [*self.succeeded, refusal]
-        return self.succeeded
+            refusal_event = self.outcome.event_if_rejected(self.rejected_write, self.error)
+            return self.succeeded_events if refusal_event is None else [*self.succeeded_events, refusal_event]
+        return self.succeeded_events
 
     def process_independent_result(self, position: int, result: WriteResult) -> None:
         """Handle the result of an independent write, given its position among the writes of the reconcile."""
         if result.error is None:
-            self.succeeded += self.outcome.events_by_write.get(position, ())
+            self.succeeded_events += self.outcome.events_by_write.get(position, ())
         self.process_result(result)
 
     def process_result(self, result: WriteResult) -> None:
         """Handle the result of one submission; after the last one, finish the reconcile."""
-        self.unfinished -= 1
+        self.unfinished_count -= 1
         if self.error is None:
             self.error, self.rejected_write = result.error, result.refused
-        if self.unfinished == 0:
+        if self.unfinished_count == 0:
             self.runner._writes_completed(self)
 
 
-def _refusal_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Sequence[EventRecord]:
+def _rejection_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Sequence[EventRecord]:
     """Return a warning Event about a write rejected at least twice; () if the controller reports rejections itself."""
     error, rejected_write = writes.error, writes.rejected_write
     if rejected_write is None or writes.outcome.event_if_rejected is not None or not queue.failures.get(writes.key):
@@ -573,9 +573,9 @@ def _is_permanent(error: ApiError) -> bool:
     return isinstance(error, Forbidden) and not isinstance(error, TemporarilyForbidden)
 
 
-def refused_backoff(failures: int) -> Duration:
+def refused_backoff(failure_count: int) -> Duration:
     """Return the delay before a retry after this many consecutive rejections: it doubles from 1 s up to 1 min."""
-    return exponential_backoff(REFUSED_BACKOFF_MIN, REFUSED_BACKOFF_MAX, failures)
+    return exponential_backoff(REFUSED_BACKOFF_MIN, REFUSED_BACKOFF_MAX, failure_count)
 
 
 def _with_note(error: Exception, queue: ControllerQueue, action: str) -> Exception:
@@ -584,6 +584,6 @@ def _with_note(error: Exception, queue: ControllerQueue, action: str) -> Excepti
     return error
 
 
-def retry_backoff(failures: int) -> Duration:
+def retry_backoff(failure_count: int) -> Duration:
     """Return the delay before a retry after this many consecutive failures: it doubles from 1 ms up to 30 s."""
-    return exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, failures)
+    return exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, failure_count)

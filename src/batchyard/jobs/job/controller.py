@@ -326,15 +326,15 @@ class PodClaims:
 
     def __init__(self) -> None:
         #: Orphan pods by namespace and by the Job name in their label ('' for Jobs with manual selectors).
-        self._orphans: dict[tuple[str, str], dict[meta.Key, None]] = {}
+        self._orphans_by_job_name: dict[tuple[str, str], dict[meta.Key, None]] = {}
         #: By namespace: the unfinished Jobs with manual selectors.
-        self._manual_jobs: dict[str, dict[meta.Key, None]] = {}
+        self._manual_jobs_by_namespace: dict[str, dict[meta.Key, None]] = {}
 
     def observe_job(self, event: WatchEvent) -> None:
         """Process a watch event of a Job: record or forget the Job if it has a manual selector."""
         if not _has_manual_selector(event.obj):
             return
-        manual_jobs = self._manual_jobs.setdefault(event.key.namespace, {})
+        manual_jobs = self._manual_jobs_by_namespace.setdefault(event.key.namespace, {})
         if event.type is _DELETED or is_finished(event.obj):
             manual_jobs.pop(event.key, None)
         else:
@@ -344,19 +344,19 @@ class PodClaims:
         """Process a watch event of a pod; if the pod has no controller, return the Jobs that may adopt it."""
         namespace = event.key.namespace
         for name in () if event.old is None else _candidate_job_names(event.old):
-            self._orphans.get((namespace, name), {}).pop(event.key, None)
+            self._orphans_by_job_name.get((namespace, name), {}).pop(event.key, None)
         if event.type is _DELETED or meta.controller_of(event.obj) is not None:
             return ()
         for name in _candidate_job_names(event.obj):
-            self._orphans.setdefault((namespace, name), {})[event.key] = None
+            self._orphans_by_job_name.setdefault((namespace, name), {})[event.key] = None
         named_jobs = [meta.Key(scheme.JOB, namespace, name) for name in _candidate_job_names(event.obj) if name]
-        return [*named_jobs, *self._manual_jobs.get(namespace, ())]
+        return [*named_jobs, *self._manual_jobs_by_namespace.get(namespace, ())]
 
     def adopted_pods(self, job: meta.Obj, reader: Reader) -> list[meta.Obj]:
         """Return the orphan pods that a Job adopts, as changed copies with the Job as owner and its finalizer."""
         metadata = job["metadata"]
         index_name = "" if _has_manual_selector(job) else metadata["name"]
-        orphan_keys = self._orphans.get((metadata.get("namespace", ""), index_name))
+        orphan_keys = self._orphans_by_job_name.get((metadata.get("namespace", ""), index_name))
         if not orphan_keys or "deletionTimestamp" in metadata:
             return []
         pods = [pod for key in orphan_keys if (pod := reader.get(key)) is not None and not is_terminating(pod)]
@@ -412,12 +412,12 @@ class JobPodController:
         self._index = PodIndex()
         self._claims = PodClaims()
         #: Jobs by the PriorityClass of their pods: pods cannot be created before the class exists.
-        self._by_class: dict[str, dict[meta.Key, None]] = {}
+        self._jobs_by_priority_class: dict[str, dict[meta.Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the Jobs to reconcile after an event, and the event's pod if its Job may have to release it."""
         if event.key.kind == scheme.PRIORITY_CLASS:
-            return list(self._by_class.get(event.key.name, ())) if event.type is EventType.ADDED else ()
+            return list(self._jobs_by_priority_class.get(event.key.name, ())) if event.type is EventType.ADDED else ()
         if event.key.kind == scheme.JOB:
             self._index.observe_job(event, now)
             self._claims.observe_job(event)
@@ -474,9 +474,9 @@ class JobPodController:
         if not name:
             return
         if event.type is EventType.DELETED:
-            self._by_class[name].pop(event.key, None)
+            self._jobs_by_priority_class[name].pop(event.key, None)
         else:
-            self._by_class.setdefault(name, {})[event.key] = None
+            self._jobs_by_priority_class.setdefault(name, {})[event.key] = None
 
 
 def _job_of(pod: meta.Obj) -> Mapping[str, Any] | None:

@@ -78,8 +78,8 @@ def validate_pod(pod: meta.Obj, reader: PlacementReader) -> None:
     if not selector:
         _deny_pod(_VALIDATING_WEBHOOK, "follower pod node selector not set")
     if topology_key not in selector:
-        detail = f"missing selector: {topology_key}"
-        _deny_pod(_VALIDATING_WEBHOOK, f"follower pod node selector for topology domain not found. {detail}")
+        missing_text = f"missing selector: {topology_key}"
+        _deny_pod(_VALIDATING_WEBHOOK, f"follower pod node selector for topology domain not found. {missing_text}")
     leader = _leader_of(pod, reader)
     if isinstance(leader, str):
         _deny_pod(_VALIDATING_WEBHOOK, leader)
