@@ -121,7 +121,7 @@ def next_threshold_at(budget: Obj, use: BudgetUse, now: Instant) -> Instant | No
     """Return when a Budget reaches its next threshold at the current hourly rate; None if it never does."""
     limit_amount = amount_of(budget)
     missing_by_threshold = [each["percent"] * limit_amount - use.spent_amount * 100 for each in _thresholds(budget)]
-    missing_amounts = [amount for amount in missing_by_threshold if amount > 0]
+    missing_amounts: list[int] = [amount for amount in missing_by_threshold if amount > 0]
     if not missing_amounts or use.hourly_rate <= 0:
         return None
     return now + -(-min(missing_amounts) * HOUR // (use.hourly_rate * 100))

@@ -231,7 +231,7 @@ def policy_decision(rules: Sequence[PolicyRule] | None, pod: Obj) -> PolicyDecis
 
 
 def is_counted(rules: Sequence[PolicyRule] | None, pod: Obj) -> bool:
-    """Report whether a failed pod counts toward the Job's backoff limit: no Ignore rule matches it."""
+    """Report whether a failed pod counts toward the Job's backoff limit: its failure policy action is not Ignore."""
     return not rules or policy_decision(rules, pod).action != IGNORE_ACTION
 
 
