@@ -334,9 +334,9 @@ class CostController:
             if accounts or settlements:
                 lines, recorded_settlements = _recorded_amounts(accounts, settlements)
                 for namespace, spec in specs_of(lines, recorded_settlements, unpriced_pools).items():
-                    name = Key(scheme.COST_RECORD, namespace, hour_name(period_start))
+                    record_key = Key(scheme.COST_RECORD, namespace, hour_name(period_start))
                     span = period_start, period_start + HOUR
-                    self.unwritten[name] = make_cost_record(namespace, name.name, span, span[1], spec)
+                    self.unwritten[record_key] = make_cost_record(namespace, record_key.name, span, span[1], spec)
 
     def _open_hour_records(self, ledger: CostLedger, reader: Reader, now: Instant) -> dict[Key, Obj]:
         """Return the CostRecords of the open hour that changed, and the ledger's checkpoint record."""

@@ -118,9 +118,9 @@ class CostLedger:
         #: The latest time up to which machines are charged.
         self.charged_until = 0
 
-    def observe(self, events: Iterable[WatchEvent], now: Instant) -> None:
+    def observe(self, watch_events: Iterable[WatchEvent], now: Instant) -> None:
         """Update the charges from watch events received at `now`."""
-        for event in events:
+        for event in watch_events:
             if event.key.kind == scheme.POD:
                 self._on_pod(event, now)
             elif event.key.kind == scheme.INSTANCE:

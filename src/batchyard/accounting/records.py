@@ -131,14 +131,14 @@ def checkpoint(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {**merged_fields, "machines": specs[PLATFORM]["machines"]}
 
 
-def make_cost_record(namespace: str, name: str, span: tuple[Instant, Instant], through: Instant, spec: Obj) -> Obj:
+def make_cost_record(namespace: str, name: str, time_span: tuple[Instant, Instant], through: Instant, spec: Obj) -> Obj:
     """Return a CostRecord object for a time span, in which charges are complete up to `through`."""
-    time_fields = {"from": format_time(span[0]), "to": format_time(span[1]), "through": format_time(through)}
+    time_fields = {"from": format_time(time_span[0]), "to": format_time(time_span[1]), "through": format_time(through)}
     return {
         "apiVersion": scheme.kind_info(scheme.COST_RECORD).api_version,
         "kind": "CostRecord",
         "metadata": {"namespace": namespace, "name": name},
-        "spec": {**time_fields, "closed": through >= span[1], **spec},
+        "spec": {**time_fields, "closed": through >= time_span[1], **spec},
     }
 
 

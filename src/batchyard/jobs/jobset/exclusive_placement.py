@@ -185,7 +185,7 @@ def is_scheduled_leader(pod: meta.Obj) -> bool:
 def misplaced_followers(leader: meta.Obj, node: meta.Obj | None, job_objects: Iterable[meta.Obj]) -> list[meta.Obj]:
     """Return the follower pods to delete: all if one is bound to another domain than the leader's node, else none.
 
-    `node` is the leader's node, and `objects` are the objects of the leader's Job. Followers that are being deleted are
+    `node` is the leader's node, and `job_objects` are the objects of its Job. Followers that are being deleted are
     ignored; otherwise their replacements would be deleted too.
     """
     topology_key = meta.annotation(leader, well_known.EXCLUSIVE_TOPOLOGY) or ""

@@ -251,7 +251,7 @@ def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed_jobs: Seq
 
 
 def _first_matching_rule(rules: Sequence[FailureRule], failed_jobs: Sequence[Obj]) -> tuple[FailureRule | None, Obj]:
-    """Return the first failure policy rule (or None) that matches a failed Job, and the Job that failed first."""
+    """Return the first failure policy rule that matches (None if none does), and the matching Job that failed first."""
     for rule in rules:
         matching_jobs = [job for job in failed_jobs if _rule_matches(rule, job)]
         if matching_jobs:
