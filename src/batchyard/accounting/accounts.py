@@ -1,6 +1,6 @@
 """Cost accounts (machine time, accelerator time and cost as integers), and cost statements exact to the cent.
 
-Shares of a machine are integer parts, so that the shares of its pods and the idle share add up to the machine.
+A machine is divided into 2**30 integer parts, so that the parts of its pods and the idle parts add up exactly.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -20,7 +20,7 @@ _AmountKey = TypeVar("_AmountKey", bound=Hashable)
 
 
 class AccountKey(NamedTuple):
-    """The key of a cost account; for unused machine time only the pool, provisioning mode and use are set."""
+    """What a cost account is charged for; unused machine time has only a node pool, provisioning mode and use."""
 
     pool: str
     provisioning: str
@@ -37,7 +37,7 @@ class AccountKey(NamedTuple):
 
 @dataclass(slots=True)
 class CostAccount:
-    """The machine time, accelerator time and cost of one account."""
+    """Machine time, accelerator time and cost that are charged to one account key."""
 
     #: Microseconds times parts of a machine.
     time: int = 0
@@ -59,7 +59,7 @@ class CostAccount:
         self.cost -= account.cost
 
     def split(self, time: int) -> tuple["CostAccount", "CostAccount"]:
-        """Split the account: return the part with this machine time and a proportional cost, and the remainder."""
+        """Return two accounts: one with this much machine time and proportional cost, and one with the remainder."""
         accelerators = self.accelerators * time // self.time if time else 0
         cost = self.cost * time // self.time if time else 0
         return CostAccount(time, accelerators, cost), CostAccount(
@@ -68,14 +68,14 @@ class CostAccount:
 
 
 class CostTotals(NamedTuple):
-    """The charges of all accounts, and the settlements: running time of closed hours that became done or lost."""
+    """All charges by account, and the running time of closed hours that was later reclassified as done or lost."""
 
     accounts: dict[AccountKey, CostAccount]
     settlements: dict[AccountKey, CostAccount]
 
 
 def round_preserving_sum(amounts: Mapping[_AmountKey, int], unit: int) -> dict[_AmountKey, int]:
-    """Round amounts to whole units that add up to the rounded sum, by rounding up the largest remainders.
+    """Return amounts in whole units whose sum is the rounded total, by rounding up those with the largest remainders.
 
     Of equal remainders, those of the first keys in sorted order are rounded up.
     """
@@ -95,7 +95,7 @@ _StatementRow: TypeAlias = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class StatementLine:
-    """One line of a cost statement: the time and cost of one use, for a pool's machines or a team."""
+    """One line of a cost statement: time and cost of one use (such as idle or done) of a node pool or by a team."""
 
     #: The node pool; '' in lines of teams, which sum all pools.
     pool: str
@@ -109,7 +109,7 @@ class StatementLine:
 
     @property
     def cost(self) -> float:
-        """The cost in dollars, for display; sums are exact in cents."""
+        """The cost of the line in dollars, for display; `cents` is exact."""
         return self.cents / 100
 
 
@@ -124,27 +124,28 @@ class Statement:
 
     @property
     def cost(self) -> float:
-        """The total cost in dollars, for display."""
+        """The total cost of the statement in dollars, for display."""
         return self.cents / 100
 
 
 def statement_of(accounts: Mapping[AccountKey, CostAccount]) -> Statement:
-    """Return the cost statement of these accounts, with whole cents that add up."""
+    """Return the cost statement of these accounts; its lines are whole cents that add up to the total."""
     accounts_by_row: dict[_StatementRow, CostAccount] = {}
     for account_key, account in accounts.items():
         accounts_by_row.setdefault(account_key[:4], CostAccount()).add(account)
     cents = round_preserving_sum({row: account.cost for row, account in accounts_by_row.items()}, _CENT)
-    pools: dict[_StatementRow, _StatementRow] = {row: (row[0], row[1], "", row[3]) for row in accounts_by_row}
-    teams: dict[_StatementRow, _StatementRow] = {row: ("", "", row[2], row[3]) for row in accounts_by_row}
-    return Statement(_lines(accounts_by_row, cents, pools), _lines(accounts_by_row, cents, teams), sum(cents.values()))
+    pool_rows: dict[_StatementRow, _StatementRow] = {row: (row[0], row[1], "", row[3]) for row in accounts_by_row}
+    team_rows: dict[_StatementRow, _StatementRow] = {row: ("", "", row[2], row[3]) for row in accounts_by_row}
+    by_pool, by_team = (_statement_lines(accounts_by_row, cents, rows) for rows in (pool_rows, team_rows))
+    return Statement(by_pool, by_team, sum(cents.values()))
 
 
-def _lines(
+def _statement_lines(
     accounts_by_row: Mapping[_StatementRow, CostAccount],
     cents: Mapping[_StatementRow, int],
     rows: Mapping[_StatementRow, _StatementRow],
 ) -> list[StatementLine]:
-    """Return the lines of a statement: sum the accounts and cents that `rows` maps to the same line."""
+    """Return statement lines; `rows` maps each account row to the line in which its time and cents are summed."""
     accounts_by_line: dict[_StatementRow, CostAccount] = {}
     costs: dict[_StatementRow, int] = {}
     for account_row, row in rows.items():

@@ -1,4 +1,4 @@
-"""Budgets: usage, thresholds, forecast, the actions that thresholds trigger, and the budget controller.
+"""Budgets: usage, thresholds, forecast, the actions of reached thresholds, and the Budget controller.
 
 Amounts are integers: millionths of dollars, or microseconds of accelerators. All times are UTC.
 """
@@ -28,38 +28,38 @@ from batchyard.scheduling.workload.lifecycle import is_finished
 
 NOTIFY, DEMOTE, HOLD = "Notify", "Demote", "Hold"
 #: The default thresholds of a Budget.
-_THRESHOLDS: Final = ({"percent": 80, "action": NOTIFY}, {"percent": 100, "action": HOLD})
+_DEFAULT_THRESHOLDS: Final = ({"percent": 80, "action": NOTIFY}, {"percent": 100, "action": HOLD})
 _DEFAULT_BOOST: Final = -1_000_000
 DAY: Final = 24 * HOUR
 #: 1970-01-05 was a Monday.
-_MONDAY: Final = 4 * DAY
+_FIRST_MONDAY: Final = 4 * DAY
 _STOP_POLICIES: Final = ("None", "Hold", "HoldAndDrain")
-_REASONS: Final = {NOTIFY: "Notified", DEMOTE: "Demoted", HOLD: "Held"}
+_REASON_BY_ACTION: Final = {NOTIFY: "Notified", DEMOTE: "Demoted", HOLD: "Held"}
 
 
 class BudgetUse(NamedTuple):
-    """The usage of a Budget's Workloads in its current period, with the rate and the committed usage."""
+    """Usage that counts towards a Budget in its current period, with the hourly rate and the usage still to come."""
 
-    spent: int = 0
-    #: The part of `spent` that belongs to pods that still run.
-    running: int = 0
+    spent_amount: int = 0
+    #: The part of `spent_amount` that belongs to pods that still run.
+    running_amount: int = 0
     #: The usage of the last day, within the period.
-    recent: int = 0
+    recent_amount: int = 0
     #: The current usage per hour.
-    rate: int = 0
+    hourly_rate: int = 0
     #: The maximum further usage of the running Workloads until the period ends.
-    committed: int = 0
+    committed_amount: int = 0
 
 
 class BudgetPeriod(NamedTuple):
-    """The begin and end of a Budget's period; the end is None for the period Total."""
+    """The begin and end of the period that a Budget limits; the end is None if it limits the total usage."""
 
     begin: Instant
     end: Instant | None
 
 
 class BudgetEvaluation(NamedTuple):
-    """The thresholds that a Budget has reached, and their effect on queues and Workloads."""
+    """The thresholds that a Budget has reached, and what it requires of its LocalQueues and Workloads."""
 
     name: str
     #: The LocalQueues that the Budget covers; empty for all LocalQueues of the namespace.
@@ -69,30 +69,30 @@ class BudgetEvaluation(NamedTuple):
 
     @property
     def stop_policy(self) -> str:
-        """The stopPolicy that the Budget requires for its LocalQueues."""
+        """The stopPolicy (None, Hold or HoldAndDrain) that the Budget requires for its LocalQueues."""
         hold_thresholds = [threshold for threshold in self.reached_thresholds if threshold["action"] == HOLD]
         return _STOP_POLICIES[max((2 if threshold.get("drain") else 1 for threshold in hold_thresholds), default=0)]
 
     @property
-    def boost(self) -> int:
+    def priority_boost(self) -> int:
         """The priority boost (zero or negative) that the Budget requires for its Workloads."""
         demote_thresholds = [threshold for threshold in self.reached_thresholds if threshold["action"] == DEMOTE]
         return min((threshold.get("priorityBoost", _DEFAULT_BOOST) for threshold in demote_thresholds), default=0)
 
     def covers(self, queue: str) -> bool:
-        """Report whether the Budget covers a LocalQueue of its namespace."""
+        """Report whether the Budget limits the usage of this LocalQueue of its namespace."""
         return not self.queues or queue in self.queues
 
 
 def period_of(budget: Obj, now: Instant) -> BudgetPeriod:
-    """Return the period of a Budget that contains `now`."""
-    kind = budget["spec"].get("period", "Month")
-    if kind == "Total":
+    """Return the day, week, month or unlimited period of a Budget that contains `now`."""
+    period_kind = budget["spec"].get("period", "Month")
+    if period_kind == "Total":
         return BudgetPeriod(0, None)
-    if kind == "Day":
+    if period_kind == "Day":
         return BudgetPeriod(now - now % DAY, now - now % DAY + DAY)
-    if kind == "Week":
-        monday = now - (now - _MONDAY) % (7 * DAY)
+    if period_kind == "Week":
+        monday = now - (now - _FIRST_MONDAY) % (7 * DAY)
         return BudgetPeriod(monday, monday + 7 * DAY)
     month = _month_begin(now)
     return BudgetPeriod(month, _month_begin(month + 31 * DAY))
@@ -104,36 +104,38 @@ def is_in_dollars(budget: Obj) -> bool:
 
 
 def amount_of(budget: Obj) -> int:
-    """Return the amount that a Budget allows: millionths of dollars, or microseconds of accelerators."""
+    """Return the limit of a Budget: millionths of dollars, or microseconds of accelerators."""
     if is_in_dollars(budget):
         return meta.parse_quantity(budget["spec"]["dollars"]) // 1000
     return meta.parse_quantity(budget["spec"].get("acceleratorHours") or 0) * HOUR // meta.NANO
 
 
 def evaluate_budget(budget: Obj, spent_amount: int) -> BudgetEvaluation:
-    """Return the thresholds that a Budget has reached at a usage of `spent`."""
+    """Return which thresholds a Budget has reached after usage of `spent_amount`."""
     spec, limit_amount = budget["spec"], amount_of(budget)
     reached_thresholds = [each for each in _thresholds(budget) if spent_amount * 100 >= limit_amount * each["percent"]]
     return BudgetEvaluation(budget["metadata"]["name"], frozenset(spec.get("queues") or ()), reached_thresholds)
 
 
 def next_threshold_at(budget: Obj, use: BudgetUse, now: Instant) -> Instant | None:
-    """Return when a Budget reaches its next threshold at the current rate; None if it reaches no further threshold."""
+    """Return when a Budget reaches its next threshold at the current hourly rate; None if it never does."""
     limit_amount = amount_of(budget)
-    missing_by_threshold = [each["percent"] * limit_amount - use.spent * 100 for each in _thresholds(budget)]
-    missing_amounts = [amount for amount in missing_by_threshold if amount > 0]
-    return now + -(-min(missing_amounts) * HOUR // (use.rate * 100)) if missing_amounts and use.rate > 0 else None
+    missing_by_threshold = [each["percent"] * limit_amount - use.spent_amount * 100 for each in _thresholds(budget)]
+    missing_amounts: list[int] = [amount for amount in missing_by_threshold if amount > 0]
+    if not missing_amounts or use.hourly_rate <= 0:
+        return None
+    return now + -(-min(missing_amounts) * HOUR // (use.hourly_rate * 100))
 
 
 def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -> dict[str, Any]:
-    """Return the new status of a Budget: amounts, conditions, period and forecast."""
-    limit, verdict = amount_of(budget), evaluate_budget(budget, use.spent)
+    """Return the new status of a Budget: used and remaining amounts, conditions, period and forecast."""
+    limit, evaluation = amount_of(budget), evaluate_budget(budget, use.spent_amount)
     old_status = budget.get("status") or {}
-    is_exceeded = use.spent >= limit
-    highest_reached = verdict.reached_thresholds[-1:]
-    reason = _REASONS[highest_reached[0]["action"]] if highest_reached else "WithinBudget"
+    is_exceeded = use.spent_amount >= limit
+    highest_reached = evaluation.reached_thresholds[-1:]
+    reason = _REASON_BY_ACTION[highest_reached[0]["action"]] if highest_reached else "WithinBudget"
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
-    message = f"{budget_amount_text(budget, use.spent)} of {budget_amount_text(budget, limit)} {unit} are used"
+    message = f"{budget_amount_text(budget, use.spent_amount)} of {budget_amount_text(budget, limit)} {unit} are used"
     conditions = old_status.get("conditions") or ()
     for kind, is_true in (("Within", not is_exceeded), ("Exceeded", is_exceeded)):
         conditions = with_condition(
@@ -145,55 +147,56 @@ def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -
             now=now,
             generation=budget["metadata"].get("generation"),
         )
-    amounts = {"spent": use.spent, "running": use.running, "committed": use.committed, "remaining": limit - use.spent}
+    amounts = {"spent": use.spent_amount, "running": use.running_amount, "committed": use.committed_amount}
+    amounts["remaining"] = limit - use.spent_amount
     status: dict[str, Any] = {field: budget_amount_text(budget, amount) for field, amount in amounts.items()}
     status["conditions"] = conditions
     if highest_reached:
         status["reachedPercent"] = highest_reached[0]["percent"]
     if period.end is not None:
         status["periodStart"], status["periodEnd"] = format_time(period.begin), format_time(period.end)
-        is_held = verdict.stop_policy != "None"
-        expected_usage = use.committed if is_held else _forecast_usage(use, period, period.end, now)
-        status["forecast"] = budget_amount_text(budget, use.spent + expected_usage)
+        is_held = evaluation.stop_policy != "None"
+        expected_usage = use.committed_amount if is_held else _forecast_usage(use, period, period.end, now)
+        status["forecast"] = budget_amount_text(budget, use.spent_amount + expected_usage)
     return status
 
 
-def newly_reached(budget: Obj, verdict: BudgetEvaluation, period: BudgetPeriod) -> Sequence[Mapping[str, Any]]:
-    """Return the reached thresholds that a Budget's status does not contain yet for this period."""
+def newly_reached(budget: Obj, evaluation: BudgetEvaluation, period: BudgetPeriod) -> Sequence[Mapping[str, Any]]:
+    """Return the reached thresholds of a Budget that its status does not report yet in this period."""
     status = budget.get("status") or {}
     is_same_period = period.end is None or status.get("periodStart") == format_time(period.begin)
     reported_percent = status.get("reachedPercent", 0) if is_same_period else 0
-    return [each for each in verdict.reached_thresholds if each["percent"] > reported_percent]
+    return [each for each in evaluation.reached_thresholds if each["percent"] > reported_percent]
 
 
 def budget_amount_text(budget: Obj, amount: int) -> str:
-    """Format an amount in dollars to the cent, or in hours to the hundredth, rounded toward zero."""
+    """Return an amount of the Budget as text: dollars or hours with two decimal places, rounded toward zero."""
     unit = 10_000 if is_in_dollars(budget) else HOUR // 100
-    sign, parts = ("-", -amount // unit) if amount < 0 else ("", amount // unit)
-    return f"{sign}{parts // 100}.{parts % 100:02}"
+    sign, hundredths = ("-", -amount // unit) if amount < 0 else ("", amount // unit)
+    return f"{sign}{hundredths // 100}.{hundredths % 100:02}"
 
 
 def _with_annotations(metadata: Obj, annotations: Obj) -> dict[str, Any]:
-    """Return metadata with other annotations; without the field if there are none."""
+    """Return object metadata with its annotations replaced; without `annotations` if there are none."""
     other_fields = {k: v for k, v in metadata.items() if k != "annotations"}
     return other_fields | ({"annotations": annotations} if annotations else {})
 
 
-def with_stop_policy(queue: Obj, verdicts: Iterable[BudgetEvaluation]) -> Obj:
+def with_stop_policy(queue: Obj, evaluations: Iterable[BudgetEvaluation]) -> Obj:
     """Return a LocalQueue with the stopPolicy that Budgets require, or with its previous stopPolicy restored.
 
     The previous stopPolicy is kept in an annotation. If nothing changes, the same object is returned.
     """
     metadata, current_policy = queue["metadata"], queue["spec"].get("stopPolicy") or "None"
-    hold_verdicts = [each for each in verdicts if each.stop_policy != "None" and each.covers(metadata["name"])]
+    hold_evaluations = [each for each in evaluations if each.stop_policy != "None" and each.covers(metadata["name"])]
     is_held = annotation(queue, well_known.HELD_BY) is not None
     previous_policy = (annotation(queue, well_known.STOP_POLICY_BEFORE) or "None") if is_held else current_policy
-    if not hold_verdicts and not is_held:
+    if not hold_evaluations and not is_held:
         return queue
-    required_policy = max([previous_policy, *(each.stop_policy for each in hold_verdicts)], key=_stop_policy_rank)
+    required_policy = max([previous_policy, *(each.stop_policy for each in hold_evaluations)], key=_stop_policy_rank)
     annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if k not in _BUDGET_ANNOTATIONS}
-    if hold_verdicts:
-        names = ", ".join(sorted(each.name for each in hold_verdicts))
+    if hold_evaluations:
+        names = ", ".join(sorted(each.name for each in hold_evaluations))
         annotations |= {well_known.HELD_BY: names, well_known.STOP_POLICY_BEFORE: previous_policy}
     if required_policy == current_policy and annotations == (metadata.get("annotations") or {}):
         return queue
@@ -201,11 +204,11 @@ def with_stop_policy(queue: Obj, verdicts: Iterable[BudgetEvaluation]) -> Obj:
     return {**queue, "metadata": new_metadata, "spec": {**queue["spec"], "stopPolicy": required_policy}}
 
 
-def with_priority_boost(workload: Obj, verdicts: Iterable[BudgetEvaluation]) -> Obj:
-    """Return a Workload with the priority boost that Budgets require; the same object if nothing changes."""
+def with_priority_boost(workload: Obj, evaluations: Iterable[BudgetEvaluation]) -> Obj:
+    """Return a Workload with the priority boost annotation that Budgets require; unchanged if it is up to date."""
     metadata = workload["metadata"]
     queue = workload["spec"].get("queueName", "")
-    boost = min((each.boost for each in verdicts if each.covers(queue)), default=0)
+    boost = min((each.priority_boost for each in evaluations if each.covers(queue)), default=0)
     boost_text = str(boost) if boost else None
     if annotation(workload, well_known.PRIORITY_BOOST) == boost_text:
         return workload
@@ -224,18 +227,18 @@ def _stop_policy_rank(policy: str) -> int:
 
 
 def _thresholds(budget: Obj) -> list[Mapping[str, Any]]:
-    thresholds: Iterable[Mapping[str, Any]] = budget["spec"].get("thresholds") or _THRESHOLDS
+    thresholds: Iterable[Mapping[str, Any]] = budget["spec"].get("thresholds") or _DEFAULT_THRESHOLDS
     return sorted(thresholds, key=lambda each: each["percent"])
 
 
 def _forecast_usage(use: BudgetUse, period: BudgetPeriod, end: Instant, now: Instant) -> int:
-    """Return the expected usage until the end of the period, at the rate of the last day."""
+    """Return the usage to expect from `now` until `end`, at the average rate of the last day of the period."""
     elapsed_time: Duration = min(DAY, now - period.begin)
-    return use.recent * (end - now) // elapsed_time if elapsed_time else 0
+    return use.recent_amount * (end - now) // elapsed_time if elapsed_time else 0
 
 
 def _month_begin(instant: Instant) -> Instant:
-    """Return the begin of the month that contains an instant."""
+    """Return the first instant of the UTC month that contains an instant."""
     return parse_time(f"{format_time(instant)[:7]}-01T00:00:00Z")
 
 
@@ -249,7 +252,7 @@ _BATCH_KIND: Final = "Budgets"
 
 
 class _UsageSpan(NamedTuple):
-    """The usage of a namespace's LocalQueues in a time span that starts at `begin`."""
+    """The usage of a namespace, by LocalQueue, in a time span that starts at `begin`."""
 
     begin: Instant
     #: The usage by LocalQueue and by whether the pods still run.
@@ -257,7 +260,7 @@ class _UsageSpan(NamedTuple):
 
 
 class Budgets:
-    """Budget controller; with `is_endless` (a live platform) it also requeues for the end of periods."""
+    """Budget controller; with `is_endless` (a live platform) it also reconciles every minute while no pod runs."""
 
     name = "budgets"
     rank = 0
@@ -272,12 +275,12 @@ class Budgets:
         self._parsed_records: dict[Key, tuple[Obj, ParsedCostRecord]] = {}
         #: The namespaces that are requeued, and whether the Workloads of a namespace are demoted.
         self._requeued_namespaces: dict[str, None] = {}
-        self._demoting: dict[str, bool] = {}
+        self._is_demoting_by_namespace: dict[str, bool] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the namespace's key if it has Budgets, or if the object has an annotation of a Budget."""
+        """Return the single key for all Budgets of the event's namespace, if the event may affect any of them."""
         namespace, obj = event.key.namespace, event.obj
-        batch = (Key(_BATCH_KIND, namespace, "budgets"),)
+        namespace_keys = (Key(_BATCH_KIND, namespace, "budgets"),)
         if event.key.kind == scheme.BUDGET:
             budget_keys = self._budgets.setdefault(namespace, {})
             if event.type is EventType.DELETED:
@@ -285,43 +288,44 @@ class Budgets:
             else:
                 budget_keys[event.key] = None
                 if event.old is not None and event.old.get("spec") == obj.get("spec"):
-                    return ()  #  a status update by this controller
-            return batch
+                    return ()  #  only this controller's status update
+            return namespace_keys
         if event.key.kind == scheme.WORKLOAD and not self._may_need_reconcile(event):
             return ()
         annotation_name = well_known.HELD_BY if event.key.kind == scheme.LOCAL_QUEUE else well_known.PRIORITY_BOOST
-        return batch if self._budgets.get(namespace) or annotation(obj, annotation_name) is not None else ()
+        return namespace_keys if self._budgets.get(namespace) or annotation(obj, annotation_name) is not None else ()
 
     def _may_need_reconcile(self, event: WatchEvent) -> bool:
-        """Report whether a Workload event may change costs or demotions, so that its Budgets must be reconciled."""
+        """Report whether a Workload event may change the namespace's costs or require a changed priority boost."""
         namespace = event.key.namespace
         if event.old is None or annotation(event.obj, well_known.PRIORITY_BOOST) is not None:
-            return self._demoting.get(namespace, False) or namespace not in self._requeued_namespaces
+            return self._is_demoting_by_namespace.get(namespace, False) or namespace not in self._requeued_namespaces
         return namespace not in self._requeued_namespaces and _affects_costs(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Reconcile all Budgets of a namespace: write their status, and apply their actions."""
+        """Write the status of all Budgets of a namespace; hold its LocalQueues and demote its Workloads if required."""
         ledger = self._costs.ledger
         if ledger is None:  #  no machine was billed yet, or the process is starting
             return ReconcileResult(requeue_at=now + SECOND)
         budgets = [obj for name in self._budgets.get(key.namespace, ()) if (obj := reader.get(name)) is not None]
         outcome = ReconcileResult(independent=True)
         spans = self._usage_spans(key.namespace, reader, ledger, now) if budgets else ()
-        verdicts, times = [], []
+        evaluations, requeue_times = [], []
         for budget in budgets:
             period = period_of(budget, now)
             use = self._compute_use(budget, period, spans, reader, now)
-            verdict = evaluate_budget(budget, use.spent)
-            verdicts.append(verdict)
-            times += [next_threshold_at(budget, use, now), now + WRITE_PERIOD if use.rate or self._is_endless else None]
-            times.append(period.end if verdict.reached_thresholds or self._is_endless else None)
-            outcome.events += _threshold_events(budget, verdict, period, use)
+            evaluation = evaluate_budget(budget, use.spent_amount)
+            evaluations.append(evaluation)
+            write_time = now + WRITE_PERIOD if use.hourly_rate or self._is_endless else None
+            period_end = period.end if evaluation.reached_thresholds or self._is_endless else None
+            requeue_times += [next_threshold_at(budget, use, now), write_time, period_end]
+            outcome.events += _threshold_events(budget, evaluation, period, use)
             status = status_of(budget, use, period, now)
             if status != budget.get("status"):
                 outcome.writes.append(UpdateStatus(with_status(budget, status)))
-        self._apply_actions(key.namespace, verdicts, reader, outcome)
-        outcome.requeue_at = min((each for each in times if each is not None), default=None)
-        self._demoting[key.namespace] = any(each.boost for each in verdicts)
+        self._apply_actions(key.namespace, evaluations, reader, outcome)
+        outcome.requeue_at = min((each for each in requeue_times if each is not None), default=None)
+        self._is_demoting_by_namespace[key.namespace] = any(each.priority_boost for each in evaluations)
         if outcome.requeue_at is None:
             self._requeued_namespaces.pop(key.namespace, None)
         else:
@@ -329,48 +333,48 @@ class Budgets:
         return outcome
 
     def _apply_actions(
-        self, namespace: str, verdicts: Sequence[BudgetEvaluation], reader: Reader, outcome: ReconcileResult
+        self, namespace: str, evaluations: Sequence[BudgetEvaluation], reader: Reader, outcome: ReconcileResult
     ) -> None:
-        """Stop or restart LocalQueues, and lower or restore the priorities of Workloads, as Budgets require."""
+        """Add to `outcome` the writes that set stopPolicies and priority boosts as the namespace's Budgets require."""
         for queue in reader.list(scheme.LOCAL_QUEUE, namespace):
-            updated = with_stop_policy(queue, verdicts)
-            if updated is not queue:
-                outcome.writes.append(Update(updated))
-                outcome.events.append(_queue_event(queue, updated))
-        may_differ = any(each.boost for each in verdicts)
+            updated_object = with_stop_policy(queue, evaluations)
+            if updated_object is not queue:
+                outcome.writes.append(Update(updated_object))
+                outcome.events.append(_queue_event(queue, updated_object))
+        may_differ = any(each.priority_boost for each in evaluations)
         for workload in reader.list(scheme.WORKLOAD, namespace):
             is_marked = annotation(workload, well_known.PRIORITY_BOOST) is not None
             if (may_differ or is_marked) and not is_finished(workload):
-                updated = with_priority_boost(workload, verdicts)
-                if updated is not workload:
-                    outcome.writes.append(Update(updated))
+                updated_object = with_priority_boost(workload, evaluations)
+                if updated_object is not workload:
+                    outcome.writes.append(Update(updated_object))
 
     def _compute_use(
         self, budget: Obj, period: BudgetPeriod, spans: Sequence[_UsageSpan], reader: Reader, now: Instant
     ) -> BudgetUse:
-        field = 2 if is_in_dollars(budget) else 1
+        amount_field = 2 if is_in_dollars(budget) else 1
         queues = frozenset(budget["spec"].get("queues") or ())
-        total = running_amount = recent_amount = 0
+        spent_amount = running_amount = recent_amount = 0
         for span in spans:
             for (queue, runs), amount in span.usage.items():
                 if span.begin < period.begin or (queues and queue not in queues):
                     continue
-                total += amount[field]
-                running_amount += amount[field] if runs else 0
-                recent_amount += amount[field] if span.begin >= now - DAY else 0
+                spent_amount += amount[amount_field]
+                running_amount += amount[amount_field] if runs else 0
+                recent_amount += amount[amount_field] if span.begin >= now - DAY else 0
         rate = committed_amount = 0
         ledger = self._costs.ledger
-        for owner, (dollars, thousandths) in ({} if ledger is None else ledger.rates()).items():
+        for owner, (dollars, thousandths) in ({} if ledger is None else ledger.hourly_rates()).items():
             if owner.team != budget["metadata"]["namespace"] or (queues and owner.local_queue not in queues):
                 continue
             hourly_rate = dollars if is_in_dollars(budget) else thousandths * HOUR // 1000
             rate += hourly_rate
             workload = reader.get(Key(scheme.WORKLOAD, owner.team, owner.workload))
             committed_amount += hourly_rate * max(0, _latest_end(workload, period, now) - now) // HOUR
-        return BudgetUse(total, running_amount, recent_amount, rate, committed_amount)
+        return BudgetUse(spent_amount, running_amount, recent_amount, rate, committed_amount)
 
     def _usage_spans(self, namespace: str, reader: Reader, ledger: CostLedger, now: Instant) -> Sequence[_UsageSpan]:
-        """Return the usage of a namespace's LocalQueues from its CostRecords and, for the open hour, the ledger."""
+        """Return a namespace's usage by time span: from CostRecords and, for the hour not closed yet, the ledger."""
         objects = {key_of(obj): obj for obj in reader.list(scheme.COST_RECORD, namespace) if not is_open(obj)}
         objects |= {key: obj for key, obj in self._costs.unwritten.items() if key.namespace == namespace}
         records = [self._parse_record(key, obj) for key, obj in objects.items()]
@@ -396,18 +400,18 @@ def _sum_by_queue(lines: Mapping[AccountKey, RecordedAmount]) -> dict[tuple[str,
 
 
 def _latest_end(workload: Obj | None, period: BudgetPeriod, now: Instant) -> Instant:
-    """Return when a Workload stops at the latest within a period; one hour from now if neither has an end."""
+    """Return the latest time at which a Workload stops in the period; one hour from now if nothing limits it."""
     end = now + HOUR if period.end is None else period.end
     admitted_condition = None if workload is None else find_condition(workload, "Admitted")
-    limit: int | None = None if workload is None else workload["spec"].get("maximumExecutionTimeSeconds")
-    if limit is None or admitted_condition is None or admitted_condition["status"] != "True":
+    seconds_max: int | None = None if workload is None else workload["spec"].get("maximumExecutionTimeSeconds")
+    if seconds_max is None or admitted_condition is None or admitted_condition["status"] != "True":
         return end
-    stops_at = parse_time(admitted_condition["lastTransitionTime"]) + limit * SECOND
+    stops_at = parse_time(admitted_condition["lastTransitionTime"]) + seconds_max * SECOND
     return stops_at if period.end is None else min(end, stops_at)
 
 
 def _affects_costs(event: WatchEvent) -> bool:
-    """Report whether a Workload was created or deleted, or its Admitted or Finished condition changed."""
+    """Report whether a Workload was created or deleted, or became or ceased to be Admitted or Finished."""
     if event.old is None or event.type is EventType.DELETED:
         return True
     old_conditions, new_conditions = (
@@ -417,14 +421,14 @@ def _affects_costs(event: WatchEvent) -> bool:
 
 
 def _threshold_events(budget: Obj, result: BudgetEvaluation, period: BudgetPeriod, use: BudgetUse) -> list[EventRecord]:
-    """Return an Event for each threshold that a Budget has just reached."""
+    """Return a warning Event for each threshold that a Budget has reached since its last status."""
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
     return [
         EventRecord(
             key_of(budget),
             "Warning",
             "ThresholdReached",
-            f"{each['percent']}% is reached: {budget_amount_text(budget, use.spent)} {unit} "
+            f"{each['percent']}% is reached: {budget_amount_text(budget, use.spent_amount)} {unit} "
             f"are used ({each['action']})",
         )
         for each in newly_reached(budget, result, period)
@@ -432,7 +436,7 @@ def _threshold_events(budget: Obj, result: BudgetEvaluation, period: BudgetPerio
 
 
 def _queue_event(old_queue: Obj, new_queue: Obj) -> EventRecord:
-    """Return the Event about a LocalQueue that Budgets stop or restart."""
+    """Return the Event about a LocalQueue whose stopPolicy a Budget has set or has restored."""
     names = annotation(new_queue, well_known.HELD_BY)
     if names is not None:
         return EventRecord(key_of(old_queue), "Warning", "HeldByBudget", f"Budget {names} is used up: admits none")

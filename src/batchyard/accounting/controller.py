@@ -1,4 +1,6 @@
-"""Cost controller: keeps the ledger and writes CostRecords, every minute for the open hour and once for closed hours.
+"""Cost controller: keeps the cost ledger, and writes the CostRecords of each hour.
+
+Records of the open hour are rewritten every minute, those of closed hours are written once.
 
 The CostRecord `open` in kube-system is the checkpoint of the ledger. It moves to the next hour only when all records of
 the last hour are written. A process that restarts in between writes these records again, with the same content.
@@ -48,29 +50,29 @@ from batchyard.interfaces.controller import ReconcileResult
 History: TypeAlias = Callable[[int], Sequence[WatchEvent] | None]
 
 #: The order in which objects are added: machines before their nodes, and nodes before pods.
-KINDS: Final = (scheme.CLUSTER, scheme.INSTANCE, scheme.NODE, scheme.POD)
-DETAIL: Final = LedgerDetail(by_workload=True, all_nodes=True)
+LEDGER_KINDS: Final = (scheme.CLUSTER, scheme.INSTANCE, scheme.NODE, scheme.POD)
+LEDGER_DETAIL: Final = LedgerDetail(by_workload=True, all_nodes=True)
 
 
 def no_history(_revision: int) -> None:
-    """Return None: the history of a store that keeps no history."""
+    """Return None, which means that the store keeps no history of changes."""
 
 
 def resume_ledger(
     reader: Reader, history: History, now: Instant
 ) -> tuple[CostLedger, Sequence[tuple[WatchEvent, Instant]], int]:
-    """Return the ledger at the last checkpoint, the later changes with their times, and the last revision."""
+    """Return the cost ledger as of its last checkpoint, the timed changes since then, and the last revision."""
     open_record = reader.get(CHECKPOINT)
     last_checkpoint = None if open_record is None else parse_cost_record(open_record)
     changes = history(0 if last_checkpoint is None else last_checkpoint.revision)
-    objects = {key_of(obj): obj for kind in KINDS for obj in reader.list(kind)}
+    objects = {key_of(obj): obj for kind in LEDGER_KINDS for obj in reader.list(kind)}
     if changes is None:
         ledger = _new_ledger(reader, last_checkpoint, now)
         if last_checkpoint is not None:
             earlier_objects = [_object_at(obj, last_checkpoint.through) for obj in objects.values()]
             _restore_ledger(ledger, last_checkpoint, [obj for obj in earlier_objects if obj])
         return ledger, [(_added_event(key, obj), now) for key, obj in _in_observation_order(objects)], 0
-    relevant_changes = [change for change in changes if change.key.kind in KINDS]
+    relevant_changes = [change for change in changes if change.key.kind in LEDGER_KINDS]
     for change in reversed(relevant_changes):
         if change.old is None:
             objects.pop(change.key, None)
@@ -86,11 +88,11 @@ def resume_ledger(
 
 
 def _new_ledger(reader: Reader, last_checkpoint: ParsedCostRecord | None, now: Instant) -> CostLedger:
-    return CostLedger(reader, DETAIL, now - now % HOUR if last_checkpoint is None else last_checkpoint.begin)
+    return CostLedger(reader, LEDGER_DETAIL, now - now % HOUR if last_checkpoint is None else last_checkpoint.begin)
 
 
 def _restore_ledger(ledger: CostLedger, last_checkpoint: ParsedCostRecord, existing_objects: Iterable[Obj]) -> None:
-    """Add the objects that existed at the checkpoint `last_checkpoint` to a ledger, and restore its accounts."""
+    """Add the objects that existed at the checkpoint to the cost ledger, and restore its accounts."""
     objects = {key_of(obj): obj for obj in existing_objects}
     for key, obj in _in_observation_order(objects):
         ledger.observe([_added_event(key, obj)], last_checkpoint.through)
@@ -114,7 +116,7 @@ def _restore_ledger(ledger: CostLedger, last_checkpoint: ParsedCostRecord, exist
 
 
 def _object_at(obj: Obj, at_time: Instant) -> Obj | None:
-    """Return an object in its state at time `at_time`; None if it did not exist then or had ended."""
+    """Return an Instance, Node or pod as it was at this time; None if it did not exist yet or had ended."""
     kind = key_of(obj).kind
     start = paid_from(obj) if kind == scheme.INSTANCE else bound_at(obj) if kind == scheme.POD else None
     if start is not None and start > at_time:
@@ -128,7 +130,7 @@ def _object_at(obj: Obj, at_time: Instant) -> Obj | None:
 def _with_times(
     changes: Iterable[WatchEvent], last_checkpoint: ParsedCostRecord | None, now: Instant
 ) -> Sequence[tuple[WatchEvent, Instant]]:
-    """Return each change with its time: the latest timestamp in the objects up to this change."""
+    """Return each change with an estimate of its time: the latest timestamp seen in the changed objects so far."""
     timed_changes, latest_time = [], 0 if last_checkpoint is None else last_checkpoint.through
     for change in changes:
         latest_time = min(now, max(latest_time, _latest_timestamp(change.obj)))
@@ -137,20 +139,20 @@ def _with_times(
 
 
 def _latest_timestamp(obj: Obj) -> Instant:
-    """Return the latest timestamp in an object."""
+    """Return the latest timestamp in an object's metadata, conditions and container statuses; 0 if none."""
     status = obj.get("status") or {}
-    times = [obj["metadata"].get("creationTimestamp"), *(status.get(field) for field in ("since", "stoppedAt"))]
-    times += [condition.get("lastTransitionTime") for condition in status.get("conditions") or ()]
-    latest_time = max((parse_time(text) for text in times if text), default=0)
+    timestamps = [obj["metadata"].get("creationTimestamp"), *(status.get(field) for field in ("since", "stoppedAt"))]
+    timestamps += [condition.get("lastTransitionTime") for condition in status.get("conditions") or ()]
+    latest_time = max((parse_time(text) for text in timestamps if text), default=0)
     return max(latest_time, ended_at(obj) or 0)
 
 
 def _in_observation_order(objects: Mapping[Key, Obj]) -> Sequence[tuple[Key, Obj]]:
-    """Return objects in the order in which the ledger must observe them: machines, nodes, then pods."""
+    """Return objects in the order that the cost ledger needs: cloud Instances, Nodes, then pods by binding time."""
 
     def sort_key(item: tuple[Key, Obj]) -> tuple[int, Instant, Key]:
         key, obj = item
-        return KINDS.index(key.kind), (bound_at(obj) or 0) if key.kind == scheme.POD else 0, key
+        return LEDGER_KINDS.index(key.kind), (bound_at(obj) or 0) if key.kind == scheme.POD else 0, key
 
     return sorted(objects.items(), key=sort_key)
 
@@ -175,63 +177,63 @@ _MERGE_STEPS: Final[Sequence[tuple[str, Duration, str, int]]] = (
 
 
 def retention_writes(reader: Reader, now: Instant) -> list[Write]:
-    """Return the writes that replace CostRecords past their retention by records of longer periods."""
+    """Return the writes that merge old CostRecords: those of hours into days, and those of days into months."""
     records = [obj for obj in reader.list(scheme.COST_RECORD) if not is_open(obj)]
     writes: list[Write] = []
-    for prefix, retention, merged_prefix, length in _MERGE_STEPS:
+    for prefix, retention, merged_prefix, date_length in _MERGE_STEPS:
         groups: dict[tuple[str, str], list[Obj]] = {}
         for obj in records:
             metadata = obj["metadata"]
             if metadata["name"].startswith(prefix) and obj["spec"].get("closed"):
-                groups.setdefault((metadata["namespace"], obj["spec"]["from"][:length]), []).append(obj)
-        due = [(group, objects) for group, objects in groups.items() if _end_of(group[1]) + retention <= now]
-        for (namespace, text), objects in due[:_MERGED_GROUPS_MAX]:
+                groups.setdefault((metadata["namespace"], obj["spec"]["from"][:date_length]), []).append(obj)
+        due_groups = [(group, objects) for group, objects in groups.items() if _end_of(group[1]) + retention <= now]
+        for (namespace, date_text), objects in due_groups[:_MERGED_GROUPS_MAX]:
             writes += _record_merge_writes(
-                reader, Key(scheme.COST_RECORD, namespace, f"{merged_prefix}-{text}"), text, objects
+                reader, Key(scheme.COST_RECORD, namespace, f"{merged_prefix}-{date_text}"), date_text, objects
             )
     return writes
 
 
-def _record_merge_writes(reader: Reader, key: Key, text: str, merged_objects: Sequence[Obj]) -> Iterator[Write]:
-    """Yield the creation of a merged CostRecord or, once it exists, the deletion of the records it replaces."""
+def _record_merge_writes(reader: Reader, key: Key, date_text: str, merged_objects: Sequence[Obj]) -> Iterator[Write]:
+    """Yield the write that creates a merged CostRecord or, if it exists, those that delete the merged records."""
     merged_record = reader.get(key)
     if merged_record is not None:
         yield from (Delete(key_of(obj)) for obj in merged_objects)
         return
-    span = _begin_of(text), _end_of(text)
+    span = _begin_of(date_text), _end_of(date_text)
     spec = combined_spec([parse_cost_record(obj) for obj in merged_objects])
     yield Create(make_cost_record(key.namespace, key.name, span, span[1], spec))
 
 
-def _begin_of(text: str) -> Instant:
-    """Return the begin of a day (text 2026-11-22) or of a month (2026-11)."""
-    return parse_time(f"{text}-01T00:00:00Z" if text.count("-") == 1 else f"{text}T00:00:00Z")
+def _begin_of(date_text: str) -> Instant:
+    """Return the first instant of a day (2026-11-22) or a month (2026-11)."""
+    return parse_time(f"{date_text}-01T00:00:00Z" if date_text.count("-") == 1 else f"{date_text}T00:00:00Z")
 
 
-def _end_of(text: str) -> Instant:
-    """Return the end of a day (text 2026-11-22) or of a month (2026-11)."""
-    begin = _begin_of(text)
-    if text.count("-") > 1:
+def _end_of(date_text: str) -> Instant:
+    """Return the end of a day (2026-11-22) or a month (2026-11): the first instant of the next one."""
+    begin = _begin_of(date_text)
+    if date_text.count("-") > 1:
         return begin + DAY
     return _begin_of(format_time(begin + 31 * DAY)[: len("2026-11")])
 
 
-BATCH: Final = Key("Batch", "", "costs")
+BATCH_KEY: Final = Key("Batch", "", "costs")
 #: The period between writes of the open hour's records, and between checks of Budgets, in a live platform.
 WRITE_PERIOD: Final = MINUTE
 _SIMULATED_WRITE_PERIOD: Final = 10 * MINUTE
 _RETRY_DELAY: Final = 5 * SECOND
 #: The number of attempts after which a record that cannot be written is dropped.
-_TRIES_MAX: Final = 20
+_ATTEMPTS_MAX: Final = 20
 _TIME_FIELDS: Final = ("through", "revision")
 
 
 class CostController:
-    """Controller that writes CostRecords; with `is_endless` (a live platform), hours also end without events."""
+    """Controller that writes CostRecords; with `is_endless` (a live platform), hours also close without events."""
 
     name = "costs"
     rank = 0
-    kinds = (*KINDS, scheme.COST_RECORD)
+    kinds = (*LEDGER_KINDS, scheme.COST_RECORD)
 
     def __init__(self, history: History, *, is_endless: bool) -> None:
         self._history = history
@@ -242,16 +244,16 @@ class CostController:
         self._revision = 0
         #: CostRecords that are not written yet.
         self.unwritten: dict[Key, Obj] = {}
-        self._next_write: Instant = 0
+        self._next_write_at: Instant = 0
         self._is_queued = False
         #: Whether CostRecords may be past their retention.
         self._may_need_merge = True
-        self._tries = 0
+        self._attempts = 0
         #: The accounts of all hours that this process has closed.
         self._totals = CostTotals({}, {})
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Apply a watch event to the ledger; return the key that all events share, unless it is queued."""
+        """Update the cost ledger from a watch event; return the controller's only key, unless it is queued already."""
         if event.key.kind != scheme.COST_RECORD and self.ledger is not None and event.revision > self._revision:
             self._revision = event.revision
             self._close_ended_hours(now)
@@ -261,28 +263,28 @@ class CostController:
         if self._is_queued and not self.unwritten:
             return ()
         self._is_queued = True
-        return (BATCH,)
+        return (BATCH_KEY,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Write the due CostRecords of closed hours and of the open hour."""
+        """Write the CostRecords of closed hours that are not stored yet and, when due, those of the open hour."""
         self._is_queued = False
         ledger = self.ledger if self.ledger is not None else self._resume(reader, now)
         self._close_ended_hours(now)
         self._drop_written(reader)
-        retention: list[Write] = []
+        merges: list[Write] = []
         if not self.unwritten:
-            if now < self._next_write:
-                return self._requeue_until(self._next_write)
-            self._next_write = now + self._write_period
-            retention = retention_writes(reader, now) if self._may_need_merge else []
-            self._may_need_merge = bool(retention)
+            if now < self._next_write_at:
+                return self._requeue_until(self._next_write_at)
+            self._next_write_at = now + self._write_period
+            merges = retention_writes(reader, now) if self._may_need_merge else []
+            self._may_need_merge = bool(merges)
             self.unwritten = self._open_hour_records(ledger, reader, now)
-        self._tries += 1
-        writes = [*(_record_write(reader, name, obj) for name, obj in self.unwritten.items()), *retention]
+        self._attempts += 1
+        writes = [*(_record_write(reader, record_key, obj) for record_key, obj in self.unwritten.items()), *merges]
         return ReconcileResult(writes, independent=True, requeue_at=now + _RETRY_DELAY)
 
     def totals(self, now: Instant) -> CostTotals:
-        """Return the charges and settlements since this process started, summed over Workloads and flavors."""
+        """Return all charges and reclassified charges since this process started, summed over Workloads and flavors."""
         accounts, settlements = (
             {key: replace(a) for key, a in totals_by_key.items()} for totals_by_key in self._totals
         )
@@ -293,14 +295,14 @@ class CostController:
         return CostTotals(accounts, settlements)
 
     def _drop_written(self, reader: Reader) -> None:
-        """Remove unwritten CostRecords that have been written meanwhile, or that cannot be written."""
-        for name, obj in list(self.unwritten.items()):
-            stored_object = reader.get(name)
+        """Forget CostRecords to write that are stored now, or that have no Namespace or failed too often."""
+        for record_key, obj in list(self.unwritten.items()):
+            stored_object = reader.get(record_key)
             is_written = stored_object is not None and stored_object["spec"] == obj["spec"]
-            if is_written or self._tries > _TRIES_MAX or not _can_create_in(reader, name.namespace):
-                del self.unwritten[name]
+            if is_written or self._attempts > _ATTEMPTS_MAX or not _can_create_in(reader, record_key.namespace):
+                del self.unwritten[record_key]
         if not self.unwritten:
-            self._tries = 0
+            self._attempts = 0
 
     def _requeue_until(self, due: Instant) -> ReconcileResult:
         ledger = self.ledger
@@ -318,7 +320,7 @@ class CostController:
         return self.ledger
 
     def _close_ended_hours(self, now: Instant) -> None:
-        """Close all hours of the ledger that have ended, and prepare their CostRecords."""
+        """Close the hours of the cost ledger that ended before `now`, and queue their CostRecords for writing."""
         ledger = self.ledger
         while ledger is not None and now >= ledger.period_start + HOUR:
             period_start = ledger.period_start
@@ -327,17 +329,17 @@ class CostController:
             for (_, account_key), account in settlements.items():
                 _add_to_sums(self._totals.settlements, {account_key: account})
             unpriced_pools = ledger.unpriced_pools()
-            self._next_write, self._may_need_merge = 0, True
+            self._next_write_at, self._may_need_merge = 0, True
             self.unwritten.pop(CHECKPOINT, None)
             if accounts or settlements:
                 lines, recorded_settlements = _recorded_amounts(accounts, settlements)
                 for namespace, spec in specs_of(lines, recorded_settlements, unpriced_pools).items():
-                    name = Key(scheme.COST_RECORD, namespace, hour_name(period_start))
+                    record_key = Key(scheme.COST_RECORD, namespace, hour_name(period_start))
                     span = period_start, period_start + HOUR
-                    self.unwritten[name] = make_cost_record(namespace, name.name, span, span[1], spec)
+                    self.unwritten[record_key] = make_cost_record(namespace, record_key.name, span, span[1], spec)
 
     def _open_hour_records(self, ledger: CostLedger, reader: Reader, now: Instant) -> dict[Key, Obj]:
-        """Return the changed CostRecords of the open hour, and the checkpoint record."""
+        """Return the CostRecords of the open hour that changed, and the ledger's checkpoint record."""
         ledger.limit_workload_names()
         lines, settlements = _recorded_amounts(ledger.accounts(now), ledger.settlements)
         span, name = (ledger.period_start, ledger.period_start + HOUR), hour_name(ledger.period_start)
@@ -354,7 +356,7 @@ class CostController:
 
 
 def _add_to_sums(sums: dict[AccountKey, CostAccount], accounts: Mapping[AccountKey, CostAccount]) -> None:
-    """Add accounts to `sums`, whose keys omit the Workload and the flavor."""
+    """Add cost accounts to `sums`, in which all Workloads and flavors of a key are one account."""
     for account_key, account in accounts.items():
         sums.setdefault(account_key._replace(flavor="", workload=""), CostAccount()).add(account)
 
@@ -362,7 +364,7 @@ def _add_to_sums(sums: dict[AccountKey, CostAccount], accounts: Mapping[AccountK
 def _recorded_amounts(
     accounts: Mapping[AccountKey, CostAccount], settlements: Mapping[tuple[Instant, AccountKey], CostAccount]
 ) -> tuple[dict[AccountKey, RecordedAmount], dict[tuple[Instant, AccountKey], RecordedAmount]]:
-    """Convert accounts and settlements to the amounts of CostRecords, with a limited number of named Workloads."""
+    """Return the charges and the corrections of closed hours as CostRecords store them, naming few Workloads."""
     by_hour: dict[Instant, dict[AccountKey, CostAccount]] = {}
     for (hour, account_key), account in settlements.items():
         by_hour.setdefault(hour, {})[account_key] = account
@@ -375,7 +377,7 @@ def _recorded_amounts(
 
 
 def _can_create_in(reader: Reader, namespace: str) -> bool:
-    """Report whether objects can be created in a Namespace: it exists and is not terminating."""
+    """Report whether the Namespace exists and is not terminating, so that objects can be created in it."""
     namespace_object = reader.get(Key(scheme.NAMESPACE, "", namespace))
     return namespace_object is not None and "deletionTimestamp" not in namespace_object["metadata"]
 
@@ -386,7 +388,7 @@ def _record_write(reader: Reader, key: Key, obj: Mapping[str, Any]) -> Write:
 
 
 def _has_same_content(stored_record: Obj | None, record: Obj) -> bool:
-    """Report whether a stored CostRecord has the wanted content, apart from its timestamps."""
+    """Report whether a stored CostRecord equals a new one, apart from the time it covers and its revision."""
     if stored_record is None:
         return False
     old_spec, new_spec = (

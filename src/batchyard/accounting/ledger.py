@@ -1,4 +1,4 @@
-"""Cost ledger: charges machine time to pods, to boot time and to idle time.
+"""Cost ledger: charges the time of machines to pods, to booting, and to idle time.
 
 A machine is billed from the time that the cloud provides it until it is gone. While its node is not ready, its time
 counts as booting. Then each pod bound to the node is charged its requested share of the machine: the share of the
@@ -32,7 +32,7 @@ _Settlements: TypeAlias = dict[tuple[Instant, AccountKey], CostAccount]
 
 
 class LedgerDetail(NamedTuple):
-    """The level of detail of a cost ledger."""
+    """How finely a cost ledger splits its accounts, and which Nodes it charges."""
 
     #: Whether accounts distinguish Workloads, queues and flavors, or only teams.
     by_workload: bool = False
@@ -45,7 +45,7 @@ BY_TEAM: Final = LedgerDetail()
 
 @dataclass(slots=True)
 class _Machine:
-    """A billed machine: its rate, its node, and the pods that occupy it."""
+    """A billed machine: its price, its node, and the pods that are charged for it."""
 
     rate: Rate
     #: The time up to which unused shares are charged, and the time at which billing began.
@@ -60,13 +60,13 @@ class _Machine:
 
     @property
     def accelerators(self) -> int:
-        """The number of accelerators of the machine's node."""
+        """The number of allocatable accelerators of the machine's node; 0 while it has no node."""
         return 0 if self.node is None else self.node.allocatable.get(self.rate.device, 0)
 
 
 @dataclass(slots=True)
 class _Occupant:
-    """A pod on a billed machine, with its share of the machine and its charges."""
+    """A pod that is charged for a share of a billed machine, with its charges in the open hour."""
 
     owner: records.PodOwner
     machine: _Machine
@@ -81,26 +81,26 @@ class _Occupant:
     #: The charges of the open period.
     charges: CostAccount = field(default_factory=CostAccount)
 
-    def note_run(self, run_start: Instant | None, now: Instant) -> None:
-        """Record that the pod's containers run since `since`, or have stopped (None)."""
+    def record_run(self, run_start: Instant | None, now: Instant) -> None:
+        """Record since when the pod's containers run (None: stopped); when a run ends, add its saved work."""
         if run_start != self.running_since:
             self.saved_work += kept_work(self.running_since, self.interval, now)
             self.running_since = run_start
 
     def account_key(self, use: str) -> AccountKey:
-        """Return the account key for the pod's time with this use."""
+        """Return the cost account key for the pod's time with this use: running, done or lost."""
         rate, owner = self.machine.rate, self.owner
         flavor, *queues = owner[1:]
         return AccountKey(rate.pool, rate.provisioning, owner.team, use, flavor, *queues)
 
     def charge(self, end: Instant) -> None:
-        """Charge the pod for the time since its last charge; an earlier `end` refunds time."""
+        """Charge the pod for its share of the machine from its last charge to `end`; an earlier `end` is a refund."""
         _charge(self.charges, end - self.charged_until, self.machine_parts, self.machine)
         self.charged_until = end
 
 
 class CostLedger:
-    """The cost accounts of the open period (hour), updated from watch events of machines, nodes and pods."""
+    """The cost accounts of the open hour, updated from watch events of Instances, Nodes and pods."""
 
     def __init__(self, reader: Reader, detail: LedgerDetail = BY_TEAM, period_start: Instant = 0) -> None:
         self._reader = reader
@@ -118,9 +118,9 @@ class CostLedger:
         #: The latest time up to which machines are charged.
         self.charged_until = 0
 
-    def observe(self, batch: Iterable[WatchEvent], now: Instant) -> None:
-        """Update the charges from watch events at `now`."""
-        for event in batch:
+    def observe(self, watch_events: Iterable[WatchEvent], now: Instant) -> None:
+        """Update the charges from watch events received at `now`."""
+        for event in watch_events:
             if event.key.kind == scheme.POD:
                 self._on_pod(event, now)
             elif event.key.kind == scheme.INSTANCE:
@@ -131,7 +131,7 @@ class CostLedger:
                 self._apply_new_prices(now)
 
     def accounts(self, now: Instant) -> dict[AccountKey, CostAccount]:
-        """Return the accounts of the open period up to now, with pods that have not ended as running."""
+        """Return the cost accounts of the open hour up to `now`; the time of pods that have not ended is `running`."""
         for machine in self._machines.values():
             self._charge_unused(machine, now)
         for pod in self._pods.values():
@@ -142,7 +142,7 @@ class CostLedger:
         return {**accounts, **self.running_accounts()}
 
     def close(self, at: Instant) -> tuple[dict[AccountKey, CostAccount], _Settlements]:
-        """Close the open period and begin the next; return its accounts, and its settlements of earlier periods."""
+        """Close the open hour and begin the next; return the accounts of the hour, and corrections of earlier hours."""
         accounts, settlements = self.accounts(at), self.settlements
         self.ended_accounts, self.settlements, self.period_start = {}, {}, at
         self._ended_by_team = {}
@@ -151,18 +151,18 @@ class CostLedger:
         return accounts, settlements
 
     def resume(self, ended_accounts: dict[AccountKey, CostAccount], settlements: _Settlements) -> None:
-        """Restore the accounts and settlements of the open period from a checkpoint."""
+        """Restore from a checkpoint: the accounts of the open hour, and its corrections of earlier hours."""
         self.ended_accounts, self.settlements = ended_accounts, settlements
         self._ended_by_team = {}
         for account_key, account in ended_accounts.items():
             self._add_ended_usage(account_key.team, account_key.local_queue, account)
 
     def limit_workload_names(self) -> None:
-        """Merge accounts so that they name at most as many Workloads as a CostRecord may name."""
+        """Merge the smallest accounts, so that a CostRecord names at most 1000 Workloads."""
         self.ended_accounts = records.limit_named_workloads(self.ended_accounts)
 
     def running_accounts(self) -> dict[AccountKey, CostAccount]:
-        """Return the time charged in the open period to pods that still occupy a machine."""
+        """Return the charges in the open hour of pods that have not ended, by account."""
         accounts: dict[AccountKey, CostAccount] = {}
         for pod in self._pods.values():
             accounts.setdefault(pod.account_key(RUNS), CostAccount()).add(pod.charges)
@@ -170,21 +170,21 @@ class CostLedger:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any pod is charged for a billed machine."""
+        """Whether any pod is being charged for a machine."""
         return bool(self._pods)
 
     @property
     def machines(self) -> int:
-        """The number of billed machines."""
+        """The number of machines that are billed now."""
         return len(self._machines)
 
     def unpriced_pools(self) -> Iterable[tuple[str, str]]:
-        """Return the (pool, provisioning mode) pairs of billed machines without a price."""
-        rates = {machine.rate for machine in self._machines.values() if not machine.rate.price}
-        return sorted({(rate.pool, rate.provisioning) for rate in rates})
+        """Return the (node pool, provisioning mode) pairs of billed machines that have no price."""
+        unpriced_rates = {machine.rate for machine in self._machines.values() if not machine.rate.price}
+        return sorted({(rate.pool, rate.provisioning) for rate in unpriced_rates})
 
     def usage_of_team(self, team: str, now: Instant) -> dict[tuple[str, bool], CostAccount]:
-        """Return the usage of a team in the open period, by LocalQueue and whether its pods still run."""
+        """Return the charges of a namespace in the open hour, by LocalQueue and whether the pods still run."""
         usage: dict[tuple[str, bool], CostAccount] = {}
         for queue, account in self._ended_by_team.get(team, {}).items():
             usage[queue, False] = replace(account)
@@ -194,15 +194,15 @@ class CostLedger:
                 usage.setdefault((pod.owner.local_queue, True), CostAccount()).add(pod.charges)
         return usage
 
-    def rates(self) -> Mapping[records.PodOwner, tuple[int, int]]:
-        """Return the hourly rates of running pods by owner: (millionths of a dollar, thousandths of accelerators)."""
-        rates: dict[records.PodOwner, tuple[int, int]] = {}
+    def hourly_rates(self) -> Mapping[records.PodOwner, tuple[int, int]]:
+        """Return what running pods cost per hour, by owner: (millionths of a dollar, thousandths of accelerators)."""
+        hourly_rates: dict[records.PodOwner, tuple[int, int]] = {}
         for pod in self._pods.values():
-            dollars, accelerators = rates.get(pod.owner, (0, 0))
+            dollars, accelerators = hourly_rates.get(pod.owner, (0, 0))
             dollars += pod.machine.rate.price * pod.machine_parts // WHOLE_MACHINE
             accelerators += pod.machine.accelerators * pod.machine_parts * 1000 // WHOLE_MACHINE
-            rates[pod.owner] = dollars, accelerators
-        return rates
+            hourly_rates[pod.owner] = dollars, accelerators
+        return hourly_rates
 
     def _on_instance(self, event: WatchEvent, now: Instant) -> None:
         name = event.key.name
@@ -210,8 +210,8 @@ class CostLedger:
             self._remove_machine(name, self._limit_to_open_period(records.paid_until(event.obj), now), now)
         elif name not in self._machines:
             rate = instance_rate(event.obj, self._reader.get, self._cluster())
-            at = self._limit_to_open_period(records.paid_from(event.obj), now)
-            self._machines[name] = _Machine(rate, at, at)
+            billed_from = self._limit_to_open_period(records.paid_from(event.obj), now)
+            self._machines[name] = _Machine(rate, billed_from, billed_from)
 
     def _on_node(self, event: WatchEvent, now: Instant) -> None:
         machine, is_gone = self._machines.get(event.key.name), event.type is EventType.DELETED
@@ -241,14 +241,14 @@ class CostLedger:
                 return
             pod = self._add_pod(event.obj, view, now)
         if not has_ended:
-            pod.note_run(running_since(event.obj), now)
+            pod.record_run(running_since(event.obj), now)
             return
         at = self._limit_to_open_period(records.ended_at(event.obj), now)
-        pod.note_run(None, at)
+        pod.record_run(None, at)
         self._end_pod(view.uid, at, succeeded=view.phase == "Succeeded")
 
     def _add_bare_node(self, node: Obj, now: Instant) -> _Machine | None:
-        """Start billing a Node without an Instance and outside batchyard's node pools; None for other Nodes."""
+        """Start billing a Node that has no Instance and no NodePool of batchyard; return None for other Nodes."""
         name, pool = node["metadata"]["name"], label(node, well_known.NODE_POOL) or ""
         is_ours = pool and self._reader.get(Key(scheme.NODE_POOL, "", pool)) is not None
         if is_ours or self._reader.get(Key(scheme.INSTANCE, "", name)) is not None:
@@ -258,7 +258,7 @@ class CostLedger:
         return machine
 
     def _apply_new_prices(self, now: Instant) -> None:
-        """Charge all machines up to now, then apply the current prices of the Cluster."""
+        """Charge all machines at the old prices up to `now`, then use the current prices of the Cluster object."""
         cluster = self._cluster()
         for name, machine in self._machines.items():
             self._charge_unused(machine, now)
@@ -267,7 +267,7 @@ class CostLedger:
             machine.rate = self._current_rate(name, machine, cluster)
 
     def _current_rate(self, name: str, machine: _Machine, cluster: Obj | None) -> Rate:
-        """Return the current rate of a machine, or its previous rate if its object or its pool is gone."""
+        """Return the current price of a machine; its old price if its Instance, Node or NodePool is gone."""
         if machine.is_bare:
             node = self._reader.get(Key(scheme.NODE, "", name))
             return machine.rate if node is None else node_rate(node, cluster)
@@ -280,7 +280,7 @@ class CostLedger:
         return clusters[0] if clusters else None
 
     def _limit_to_open_period(self, recorded_time: Instant | None, now: Instant) -> Instant:
-        """Return the recorded time of an event, limited to the open period up to now; now if no time is recorded."""
+        """Return the recorded time of an event, limited to the open hour until `now`; `now` if None is recorded."""
         return now if recorded_time is None else max(self.period_start, min(recorded_time, now))
 
     def _remove_machine(self, name: str, at: Instant, now: Instant) -> None:
@@ -288,7 +288,7 @@ class CostLedger:
         if machine is None:
             return
         for uid, pod in list(machine.pods.items()):
-            pod.note_run(None, at)
+            pod.record_run(None, at)
             self._end_pod(uid, at, succeeded=False)
         self._charge_unused(machine, at)
         del self._machines[name]
@@ -336,7 +336,7 @@ class CostLedger:
         self._ended_by_team.setdefault(team, {}).setdefault(queue, CostAccount()).add(account)
 
     def _charge_unused(self, machine: _Machine, now: Instant) -> None:
-        """Charge the unused share of a machine since its last charge; an earlier `now` refunds time."""
+        """Charge the unoccupied share of a machine as idle or booting up to `now`; an earlier `now` is a refund."""
         duration, machine.charged_until = now - machine.charged_until, now
         self.charged_until = max(self.charged_until, now)
         unused_share = WHOLE_MACHINE - machine.occupied_parts
@@ -351,7 +351,7 @@ class CostLedger:
 
 
 def _add_settlements(settlements: _Settlements, pod: _Occupant, saved_time: int, period_start: Instant) -> None:
-    """Add the settlements of an ended pod for closed hours: its earliest time counts as done, later time as lost."""
+    """Reclassify an ended pod's running time in closed hours: the first `saved_time` as done, the rest as lost."""
     at = max(pod.bound_time, period_start - SETTLEMENT_AGE_MAX)
     saved_time -= (at - pod.bound_time) * pod.machine_parts
     while at < period_start:
@@ -366,7 +366,7 @@ def _add_settlements(settlements: _Settlements, pod: _Occupant, saved_time: int,
 
 
 def _charge(account: CostAccount, duration: Duration, machine_parts: int, machine: _Machine) -> None:
-    """Charge an account for a share of a machine during `elapsed`."""
+    """Add to an account the time and cost of `machine_parts` of a machine for this duration."""
     time = duration * machine_parts
     account.time += time
     account.accelerators += time * machine.accelerators
@@ -374,7 +374,7 @@ def _charge(account: CostAccount, duration: Duration, machine_parts: int, machin
 
 
 def _machine_share(pod: PodView, machine: _Machine) -> int:
-    """Return the share of a machine that a pod occupies, in parts of WHOLE."""
+    """Return the share of a machine that a pod's resource requests take, in parts of WHOLE_MACHINE."""
     if machine.node is None:
         return 0
     requests, allocatable = dict(pod.requests), machine.node.allocatable

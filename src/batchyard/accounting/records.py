@@ -1,4 +1,4 @@
-"""CostRecords: conversion from and to accounts, timestamps of machines and pods, and cost reports.
+"""CostRecords: conversion from and to cost accounts, billing times of machines and pods, and cost reports.
 
 A CostRecord holds the cost of a time span, one per team in its namespace; the record in kube-system holds unused time.
 
@@ -45,23 +45,23 @@ _KEY_FIELDS: Final = ("pool", "provisioning", "namespace", "use", "flavor", "clu
 
 
 class RecordedAmount(NamedTuple):
-    """A recorded amount: node and accelerator time in microseconds, and cost in millionths of a dollar."""
+    """An amount in a CostRecord: node and accelerator time in microseconds, and cost in millionths of a dollar."""
 
     node: int = 0
     accelerators: int = 0
     microdollars: int = 0
 
-    def plus(self, addend: "RecordedAmount", times: int = 1) -> "RecordedAmount":
+    def plus(self, addend: "RecordedAmount", factor: int = 1) -> "RecordedAmount":
         """Return the sum of this amount and `times` times another amount."""
-        return RecordedAmount(*(value + times * other_value for value, other_value in zip(self, addend, strict=True)))
+        return RecordedAmount(*(value + factor * other_value for value, other_value in zip(self, addend, strict=True)))
 
     def at_most(self, limits: "RecordedAmount") -> "RecordedAmount":
-        """Return the minimum of this amount and another one, field by field."""
+        """Return this amount with each field limited to that of `limits`."""
         return RecordedAmount(*map(min, self, limits))
 
 
 class ParsedCostRecord(NamedTuple):
-    """The contents of a CostRecord: its time span, lines, settlements and machine costs."""
+    """A parsed CostRecord: its time span, its lines by account, corrections of earlier hours, and machine costs."""
 
     namespace: str
     begin: Instant
@@ -76,15 +76,15 @@ class ParsedCostRecord(NamedTuple):
 
 
 def amounts_of(accounts: Mapping[_AmountKey, CostAccount]) -> dict[_AmountKey, RecordedAmount]:
-    """Convert accounts to the units of CostRecords; the rounded amounts add up to the rounded total."""
-    nodes = round_preserving_sum({row: account.time for row, account in accounts.items()}, WHOLE_MACHINE)
-    devices = round_preserving_sum({row: account.accelerators for row, account in accounts.items()}, WHOLE_MACHINE)
-    money = round_preserving_sum({row: account.cost for row, account in accounts.items()}, _MICRODOLLAR)
-    return {row: RecordedAmount(nodes[row], devices[row], money[row]) for row in accounts}
+    """Return cost accounts in the units of CostRecords, rounded so that they add up to the rounded total."""
+    node_times = round_preserving_sum({row: account.time for row, account in accounts.items()}, WHOLE_MACHINE)
+    device_times = round_preserving_sum({row: account.accelerators for row, account in accounts.items()}, WHOLE_MACHINE)
+    costs = round_preserving_sum({row: account.cost for row, account in accounts.items()}, _MICRODOLLAR)
+    return {row: RecordedAmount(node_times[row], device_times[row], costs[row]) for row in accounts}
 
 
 def accounts_of(lines: Mapping[AccountKey, RecordedAmount]) -> dict[AccountKey, CostAccount]:
-    """Convert lines of a CostRecord to accounts, at the precision of the record."""
+    """Return the lines of a CostRecord as cost accounts."""
     return {
         account_key: CostAccount(
             amount.node * WHOLE_MACHINE, amount.accelerators * WHOLE_MACHINE, amount.microdollars * _MICRODOLLAR
@@ -96,7 +96,7 @@ def accounts_of(lines: Mapping[AccountKey, RecordedAmount]) -> dict[AccountKey, 
 def limit_named_workloads(
     accounts: Mapping[AccountKey, CostAccount], named_max: int = NAMED_WORKLOADS_MAX
 ) -> dict[AccountKey, CostAccount]:
-    """Keep the `named_max` accounts with the most time; sum the others without the Workload name."""
+    """Return cost accounts of which at most `named_max`, the largest, name a Workload; the others are merged."""
     if len(accounts) <= named_max:
         return dict(accounts)
     named_keys = set(sorted(accounts, key=lambda account_key: (-accounts[account_key].time, account_key))[:named_max])
@@ -112,44 +112,44 @@ def specs_of(
     settlements: Mapping[tuple[Instant, AccountKey], RecordedAmount],
     unpriced_pools: Iterable[tuple[str, str]],
 ) -> dict[str, dict[str, Any]]:
-    """Return the spec of each namespace's CostRecord; that of kube-system is always included."""
+    """Return the CostRecord spec of each namespace with charges, and always that of kube-system."""
     specs: dict[str, Any] = {PLATFORM: {"lines": [], "machines": _machine_totals(lines, frozenset(unpriced_pools))}}
     for account_key, amount in sorted(lines.items()):
         if any(amount):
             _namespace_spec(specs, account_key).setdefault("lines", []).append(_record_line(account_key, amount))
     for (hour, account_key), amount in sorted(settlements.items()):
-        entry = {"of": format_time(hour), **_record_line(account_key, amount)}
-        _namespace_spec(specs, account_key).setdefault("settled", []).append(entry)
+        settled_line = {"of": format_time(hour), **_record_line(account_key, amount)}
+        _namespace_spec(specs, account_key).setdefault("settled", []).append(settled_line)
     return specs
 
 
 def checkpoint(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the CostRecord specs of all namespaces into the spec of the checkpoint record."""
+    """Return the spec of the checkpoint record: the CostRecord specs of all namespaces merged."""
     merged_fields: dict[str, Any] = {
         field: [line for spec in specs.values() for line in spec.get(field) or ()] for field in ("lines", "settled")
     }
     return {**merged_fields, "machines": specs[PLATFORM]["machines"]}
 
 
-def make_cost_record(namespace: str, name: str, span: tuple[Instant, Instant], through: Instant, spec: Obj) -> Obj:
-    """Return a CostRecord object for a time span, with charges up to `through`."""
-    times = {"from": format_time(span[0]), "to": format_time(span[1]), "through": format_time(through)}
+def make_cost_record(namespace: str, name: str, time_span: tuple[Instant, Instant], through: Instant, spec: Obj) -> Obj:
+    """Return a CostRecord object for a time span, in which charges are complete up to `through`."""
+    time_fields = {"from": format_time(time_span[0]), "to": format_time(time_span[1]), "through": format_time(through)}
     return {
         "apiVersion": scheme.kind_info(scheme.COST_RECORD).api_version,
         "kind": "CostRecord",
         "metadata": {"namespace": namespace, "name": name},
-        "spec": {**times, "closed": through >= span[1], **spec},
+        "spec": {**time_fields, "closed": through >= time_span[1], **spec},
     }
 
 
 def hour_name(begin: Instant) -> str:
-    """Return the name of the CostRecords of an hour, such as `hour-2026-11-22-10`."""
+    """Return the name that all CostRecords of an hour have, such as `hour-2026-11-22-10`."""
     text = format_time(begin)
     return f"hour-{text[:10]}-{text[11:13]}"
 
 
 def parse_cost_record(obj: Obj) -> ParsedCostRecord:
-    """Parse a CostRecord; lines outside kube-system always count for the team of their namespace."""
+    """Return a parsed CostRecord; outside kube-system, all its lines belong to its own namespace."""
     spec, namespace = obj["spec"], obj["metadata"]["namespace"]
     record_team = None if namespace == PLATFORM else namespace
     settlements: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
@@ -170,7 +170,7 @@ def parse_cost_record(obj: Obj) -> ParsedCostRecord:
 
 
 def is_open(obj: Obj) -> bool:
-    """Report whether a CostRecord is the checkpoint `open`, which only repeats lines of other records."""
+    """Report whether a CostRecord is the checkpoint `open`, whose lines other CostRecords also contain."""
     metadata = obj["metadata"]
     return bool(metadata["name"] == CHECKPOINT.name and metadata["namespace"] == PLATFORM)
 
@@ -178,12 +178,12 @@ def is_open(obj: Obj) -> bool:
 def apply_settlements(
     lines: Mapping[AccountKey, RecordedAmount], settlements: Iterable[tuple[AccountKey, RecordedAmount]]
 ) -> dict[AccountKey, RecordedAmount]:
-    """Return the lines with settled amounts moved from running to done or lost, up to the recorded running amount."""
+    """Return CostRecord lines with the settled amounts moved from `running` to `done` or `lost`."""
     adjusted_lines = dict(lines)
     for account_key, amount in settlements:
         running_key = account_key._replace(use=RUNS)
         if running_key not in adjusted_lines:
-            running_key = running_key._replace(workload="")  #  the record does not name this Workload
+            running_key = running_key._replace(workload="")  #  the CostRecord does not name this Workload
         moved_amount = amount.at_most(adjusted_lines.get(running_key, RecordedAmount()))
         if any(moved_amount):
             adjusted_lines[running_key] = adjusted_lines[running_key].plus(moved_amount, -1)
@@ -194,7 +194,7 @@ def apply_settlements(
 def merge_records(
     records: Sequence[ParsedCostRecord],
 ) -> tuple[dict[AccountKey, RecordedAmount], dict[tuple[Instant, AccountKey], RecordedAmount]]:
-    """Merge records and apply their settlements for each other; return the lines and the remaining settlements."""
+    """Return the summed lines of CostRecords, corrected by settlements of their own hours, and other settlements."""
     lines: dict[AccountKey, RecordedAmount] = {}
     for each in records:
         for key, amount in each.lines.items():
@@ -211,7 +211,7 @@ def merge_records(
 
 
 def combined_spec(records: Sequence[ParsedCostRecord]) -> dict[str, Any]:
-    """Return the spec of one CostRecord that replaces several records of a namespace."""
+    """Return the spec of a CostRecord that replaces these CostRecords of one namespace."""
     lines, settlements = merge_records(records)
     named_accounts = limit_named_workloads({account_key: CostAccount(*amount) for account_key, amount in lines.items()})
     machines: dict[tuple[str, str], RecordedAmount] = {}
@@ -245,7 +245,7 @@ def _namespace_spec(specs: dict[str, dict[str, Any]], account_key: AccountKey) -
 def _machine_totals(
     lines: Mapping[AccountKey, RecordedAmount], unpriced_pools: frozenset[tuple[str, str]]
 ) -> list[Obj]:
-    """Return the `machines` field of a CostRecord: the total machine cost of each pool."""
+    """Return the `machines` field of a CostRecord: the total cost of each node pool's machines."""
     totals: dict[tuple[str, str], RecordedAmount] = {}
     for account_key, amount in lines.items():
         totals[account_key[:2]] = totals.get(account_key[:2], RecordedAmount()).plus(amount)
@@ -287,7 +287,7 @@ _PAID_PHASES = (BOOTING, RUNNING, STOPPING)
 
 
 class PodOwner(NamedTuple):
-    """The owner of a pod: its team, and the queues, flavor and name of its Workload, which may be empty."""
+    """Who pays for a pod: its namespace, and the queues, flavor and name of its Workload (empty if unknown)."""
 
     team: str
     flavor: str = ""
@@ -297,29 +297,29 @@ class PodOwner(NamedTuple):
 
 
 def is_paid(instance: Obj) -> bool:
-    """Report whether an Instance is billed: it is booting, running or stopping, and not powered off."""
+    """Report whether a cloud Instance is billed: it is booting, running or stopping, and not powered off."""
     return phase_of(instance) in _PAID_PHASES and not is_off(instance)
 
 
 def paid_from(instance: Obj) -> Instant | None:
-    """Return the time from which an Instance is billed; None if it is not recorded."""
+    """Return the time from which a cloud Instance is billed; None if its status has no such time."""
     return _parse_optional_time((instance.get("status") or {}).get("startedAt"))
 
 
 def paid_until(instance: Obj) -> Instant | None:
-    """Return the time at which billing of an Instance ended; None if it is not recorded."""
+    """Return the time at which billing of a cloud Instance ended; None if it has not or no time is recorded."""
     status = instance.get("status") or {}
     return _parse_optional_time(status.get("stoppedAt") or (None if is_paid(instance) else status.get("since")))
 
 
 def ready_since(node: Obj) -> Instant | None:
-    """Return the last transition time of a Node's Ready condition; None if it is not recorded."""
+    """Return when the Ready condition of a Node last changed; None if that time is not recorded."""
     condition = find_condition(node.get("status") or {}, "Ready")
     return None if condition is None else _parse_optional_time(condition.get("lastTransitionTime"))
 
 
 def bound_at(pod: Obj) -> Instant | None:
-    """Return the time at which a pod was bound to its node; None if it is not recorded."""
+    """Return when a pod was bound to its node; None if its status has no such time."""
     condition = find_condition(pod.get("status") or {}, "PodScheduled")
     if condition is not None and condition["status"] == "True" and condition.get("lastTransitionTime"):
         return _parse_optional_time(condition["lastTransitionTime"])
@@ -327,15 +327,15 @@ def bound_at(pod: Obj) -> Instant | None:
 
 
 def ended_at(pod: Obj) -> Instant | None:
-    """Return the time at which a pod's last container ended; None if the end of some container is not recorded."""
-    states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or ()]
-    end_times = [(state.get("terminated") or {}).get("finishedAt") for state in states]
+    """Return when the last container of a pod ended; None if a container's end is not recorded."""
+    container_states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or ()]
+    end_times = [(state.get("terminated") or {}).get("finishedAt") for state in container_states]
     known_ends = [end for end in end_times if end is not None]
     return max(map(parse_time, known_ends)) if known_ends and len(known_ends) == len(end_times) else None
 
 
 def owner_of(pod: Obj, workload: Obj | None, accelerator_resource: str) -> PodOwner:
-    """Return the owner of a pod, given its Workload (None if missing) and its accelerators' resource name."""
+    """Return who pays for a pod: its namespace, and the queues, flavor and name of its Workload (None if missing)."""
     metadata = pod["metadata"]
     team, queue = metadata.get("namespace", ""), label(pod, well_known.LOCAL_QUEUE) or ""
     name = annotation(pod, well_known.WORKLOAD) or ""
@@ -368,7 +368,7 @@ _MICRODOLLARS_PER_CENT: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class CostReportRow:
-    """A row of a cost report: node hours, accelerator hours, and cents by use."""
+    """A row of a cost report: node hours, accelerator hours, and cents by use (such as idle or done)."""
 
     name: str
     node_hours: float
@@ -377,13 +377,13 @@ class CostReportRow:
 
     @property
     def total(self) -> int:
-        """The cost of all uses, in cents."""
+        """The cost of the row over all uses, in cents."""
         return sum(self.cents.values())
 
 
 @dataclass(frozen=True, slots=True)
 class CostReport:
-    """A cost report: its rows, its time span, and the pools without prices."""
+    """A cost report: its rows, its time span, and the node pools without prices."""
 
     by: str
     #: The time span of the included records; None without records.
@@ -396,14 +396,14 @@ class CostReport:
 
     @property
     def total(self) -> CostReportRow:
-        """The sum of all rows, as a row named `all`."""
+        """The sum of all rows of the report, as a row named `all`."""
         cents = {use: sum(row.cents.get(use, 0) for row in self.rows) for use in USES}
         nodes, devices = (sum(getattr(row, name) for row in self.rows) for name in ("node_hours", "accelerator_hours"))
         return CostReportRow("all", nodes, devices, cents)
 
 
 def make_cost_report(objects: Iterable[Obj], by: str, begin: Instant, end: Instant) -> CostReport:
-    """Return a cost report by a dimension, from the CostRecords that overlap a time span; each counts in full."""
+    """Return a cost report by team, queue or the like, from all CostRecords that overlap a time span."""
     records = unreplaced_records([parse_cost_record(obj) for obj in objects if not is_open(obj)])
     chosen_records = [each for each in records if each.begin < end and each.through > begin]
     lines = _add_unaccounted_cost(lines_with_settlements(records, chosen_records), chosen_records)
@@ -416,14 +416,14 @@ def make_cost_report(objects: Iterable[Obj], by: str, begin: Instant, end: Insta
         by,
         min((each.begin for each in chosen_records), default=None),
         max((each.through for each in chosen_records), default=None),
-        _report_rows(cells),
+        _make_report_rows(cells),
         sorted(unpriced_pools),
         any(each.namespace == PLATFORM for each in chosen_records),
     )
 
 
 def unreplaced_records(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCostRecord]:
-    """Return the CostRecords that are not replaced by a longer record of the same namespace."""
+    """Return the CostRecords without those that a longer record of the same namespace covers."""
     kept_by_namespace: dict[str, list[ParsedCostRecord]] = {}
     for each in sorted(records, key=lambda each: (each.begin, each.begin - each.end)):
         kept_records = kept_by_namespace.setdefault(each.namespace, [])
@@ -435,7 +435,7 @@ def unreplaced_records(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCo
 def lines_with_settlements(
     records: Iterable[ParsedCostRecord], chosen_records: Sequence[ParsedCostRecord]
 ) -> dict[AccountKey, RecordedAmount]:
-    """Return the merged lines of the chosen records, including settlements from all given records."""
+    """Return the summed lines of the chosen CostRecords, corrected by the settlements in all given records."""
     lines, _ = merge_records(chosen_records)
     spans = [(each.namespace, each.begin, each.end) for each in chosen_records]
     chosen_ids = {id(each) for each in chosen_records}
@@ -450,7 +450,7 @@ def lines_with_settlements(
 
 
 def cost_report_document(cost_report: CostReport) -> dict[str, Any]:
-    """Return a cost report as a JSON document: hours, and dollars as strings exact to the cent."""
+    """Return a cost report as a JSON document, with hours as numbers and dollars as strings exact to the cent."""
     return {
         "apiVersion": "cost.batchyard.dev/v1alpha1",
         "kind": "CostReport",
@@ -458,24 +458,24 @@ def cost_report_document(cost_report: CostReport) -> dict[str, Any]:
         "from": None if cost_report.begin is None else format_time(cost_report.begin),
         "through": None if cost_report.through is None else format_time(cost_report.through),
         "currency": "USD",
-        "rows": [_row_document(row, cost_report.total.total) for row in cost_report.rows],
-        "total": _row_document(cost_report.total, cost_report.total.total),
+        "rows": [_report_row_document(row, cost_report.total.total) for row in cost_report.rows],
+        "total": _report_row_document(cost_report.total, cost_report.total.total),
         "unpricedPools": list(cost_report.unpriced_pools),
     }
 
 
 def format_dollars(cents: int) -> str:
-    """Format cents as dollars, such as `12.05`."""
+    """Return cents as text in dollars, such as `12.05`."""
     sign, cents = ("-", -cents) if cents < 0 else ("", cents)
     return f"{sign}{cents // 100}.{cents % 100:02}"
 
 
 def percentage(part: int, total: int) -> float:
-    """Return the percentage of `part` in `total`, with one decimal."""
+    """Return `part` as a percentage of `total`, with one decimal; 0 if the total is 0."""
     return round(100 * part / total, 1) if total else 0.0
 
 
-def _row_document(row: CostReportRow, total_cents: int) -> dict[str, Any]:
+def _report_row_document(row: CostReportRow, total_cents: int) -> dict[str, Any]:
     hours = {"nodeHours": round(row.node_hours, 6), "acceleratorHours": round(row.accelerator_hours, 6)}
     dollars_by_use = {use: format_dollars(row.cents.get(use, 0)) for use in USES}
     share = percentage(row.total, total_cents)
@@ -485,7 +485,7 @@ def _row_document(row: CostReportRow, total_cents: int) -> dict[str, Any]:
 def _add_unaccounted_cost(
     lines: Mapping[AccountKey, RecordedAmount], chosen_records: Iterable[ParsedCostRecord]
 ) -> dict[AccountKey, RecordedAmount]:
-    """Return the lines plus lines for machine cost that no record of a team accounts for."""
+    """Return CostRecord lines plus lines for the machine cost that is in no namespace's record."""
     unaccounted_amounts: dict[tuple[str, str], RecordedAmount] = {}
     for each in chosen_records:
         for pool, amount in each.machines.items():
@@ -506,7 +506,7 @@ def _add_unaccounted_cost(
 
 
 def _row_name(key: AccountKey, by: str) -> str:
-    """Return the name of the report row that a line belongs to, by the dimension of the report."""
+    """Return the name of the report row for an account, by the report's dimension such as team or queue."""
     if by == "pool":
         return key.pool if key.provisioning == "standard" else f"{key.pool} ({key.provisioning})"
     if by == "use":
@@ -522,8 +522,8 @@ def _row_name(key: AccountKey, by: str) -> str:
     return (key.cluster_queue if by == "clusterqueue" else key.flavor) or NOT_NAMED
 
 
-def _report_rows(cells: Mapping[tuple[str, str], RecordedAmount]) -> list[CostReportRow]:
-    """Return report rows with whole cents that add up, the most expensive first and unused time last."""
+def _make_report_rows(cells: Mapping[tuple[str, str], RecordedAmount]) -> list[CostReportRow]:
+    """Return report rows whose cents add up to the total, the most expensive first and unused time near the end."""
     cents = round_preserving_sum({cell: amount.microdollars for cell, amount in cells.items()}, _MICRODOLLARS_PER_CENT)
     rows: dict[str, dict[str, int]] = {}
     for (name, use), amount in cents.items():

@@ -1,1 +1,1 @@
-"""Runtime for controllers: event loop, work queues, runner, and Events."""
+"""Runtime for controllers: event loop, work queues, the runner of reconciles, and the recorder of Kubernetes Events."""

@@ -32,18 +32,18 @@ from batchyard.interfaces.controller import EventRecord
 
 
 #: The components that write such Events; all others write Events of the core group.
-COMPONENTS: Final = frozenset(
+SERIES_COMPONENTS: Final = frozenset(
     {
         *("kueue-admission", "kueue-workload-controller", "ProvisioningController"),
         *("batch/job-kueue-controller", "jobset.x-k8s.io/jobset-kueue-controller"),
         *("jobset", "default-scheduler"),
     }
 )
-FINISHED_AFTER: Final = 6 * MINUTE
+SERIES_FINISHED_AFTER: Final = 6 * MINUTE
 _NOTE_BYTES_MAX: Final = 1024
-_INSTANCE_MAX: Final = 128
+_INSTANCE_NAME_MAX: Final = 128
 #: The action by component and reason, if it differs from the reason; '' stands for all other reasons.
-_ACTIONS: Final[Mapping[tuple[str, str], str]] = {
+_ACTION_BY_REASON: Final[Mapping[tuple[str, str], str]] = {
     ("ProvisioningController", "ProvisioningRequestCreated"): "Created",
     ("default-scheduler", "FailedScheduling"): "Scheduling",
     ("default-scheduler", "Preempted"): "Preempting",
@@ -57,53 +57,53 @@ _SeriesKey: TypeAlias = tuple[str, tuple[str, ...], str, str]
 
 @dataclass(slots=True)
 class _Series:
-    """A series of equal records: the key of its Event, the time of the last occurrence, and the number of them."""
+    """Repeated event records that one Event counts: its key, the time of the last occurrence, and their number."""
 
-    event: Key
-    last: Instant
+    event_key: Key
+    last_occurrence: Instant
     count: int = 1
     #: Whether the Event is being created; occurrences in the meantime are written once it exists.
     is_being_created: bool = True
 
 
 class EventSeries:
-    """A writer of `events.k8s.io` Events. `host` is the reporting machine; `numbers` make Event names unique."""
+    """Writer of `events.k8s.io` Events; `host` is the reporting machine, `event_numbers` make Event names unique."""
 
-    def __init__(self, client: ObjectClient, host: str, numbers: Iterator[int]) -> None:
+    def __init__(self, client: ObjectClient, host: str, event_numbers: Iterator[int]) -> None:
         self._client = client
-        self._numbers = numbers
-        self._recent: LruCache[_SeriesKey, _Series] = LruCache()
-        self._instances = {name: f"{name}-{host}"[:_INSTANCE_MAX] for name in COMPONENTS}
+        self._numbers = event_numbers
+        self._recent_series: LruCache[_SeriesKey, _Series] = LruCache()
+        self._instances = {name: f"{name}-{host}"[:_INSTANCE_NAME_MAX] for name in SERIES_COMPONENTS}
 
     def publish(self, now: Instant, component: str, record: EventRecord) -> None:
-        """Write an event record: count another occurrence of a recent Event, or create a new Event."""
+        """Write an event record: raise the count of a recent equal Event, or create a new Event."""
         reference = reference_to(self._client, record.regarding)
         key = component, tuple(reference.values()), record.type, record.reason
-        series = self._recent.recall(key)
-        if series is not None and now - series.last >= FINISHED_AFTER:
+        series = self._recent_series.recall(key)
+        if series is not None and now - series.last_occurrence >= SERIES_FINISHED_AFTER:
             series = None
-        stored_event = None if series is None else self._client.get(series.event)
+        stored_event = None if series is None else self._client.get(series.event_key)
         if series is None or (stored_event is None and not series.is_being_created):
             event = self._new_event(now, component, record, reference)
             new_series = _Series(key_of(event), now)
-            self._recent.remember(key, new_series)
+            self._recent_series.remember(key, new_series)
             self._client.submit([Create(event)], partial(self._process_creation, new_series))
             return
-        series.last, series.count = now, series.count + 1
+        series.last_occurrence, series.count = now, series.count + 1
         if stored_event is not None:
             self._write_count(series, stored_event)
 
     def _process_creation(self, series: _Series, result: WriteResult) -> None:
-        """Process the result of creating a series' Event: write the occurrences counted in the meantime."""
+        """Handle the result of creating an Event: write the count of occurrences that arrived in the meantime."""
         series.is_being_created = False
-        stored_event = self._client.get(series.event)
+        stored_event = self._client.get(series.event_key)
         series_status = (stored_event or {}).get("series") or {}
         if result.error is None and stored_event is not None and series_status.get("count", 1) < series.count:
             self._write_count(series, stored_event)
 
     def _write_count(self, series: _Series, stored_event: Obj) -> None:
-        """Write the number of occurrences of a series into its Event."""
-        series_status = {"count": series.count, "lastObservedTime": format_micro_time(series.last)}
+        """Write the number of occurrences of a series to its Event."""
+        series_status = {"count": series.count, "lastObservedTime": format_micro_time(series.last_occurrence)}
         metadata = {field: value for field, value in stored_event["metadata"].items() if field != "resourceVersion"}
         self._client.submit([Update({**stored_event, "metadata": metadata, "series": series_status})], ignore_result)
 
@@ -121,24 +121,24 @@ class EventSeries:
             "message": truncate_message(record.message, _NOTE_BYTES_MAX),
             "type": record.type,
             "eventTime": format_micro_time(now),
-            "action": _ACTIONS.get((component, reason)) or _ACTIONS.get((component, "")) or reason,
+            "action": _ACTION_BY_REASON.get((component, reason)) or _ACTION_BY_REASON.get((component, "")) or reason,
             "reportingComponent": component,
             "reportingInstance": self._instances[component],
         }
 
 
 def event_name(key: Key, now: Instant, number: int) -> str:
-    """Return a unique Event name: the object's name, and the instant in hexadecimal nanoseconds with a counter."""
+    """Return a unique Event name: the object's name, and the time in hexadecimal nanoseconds including a counter."""
     return f"{key.name}.{now * 1000 + number % 1000:x}"
 
 
 def reference_to(client: ObjectClient, key: Key) -> dict[str, str]:
-    """Return an Event's reference to an object (`involvedObject`)."""
+    """Return the `involvedObject` of an Event about an object."""
     info = scheme.kind_info(key.kind)
-    stored: Obj | None = client.get(key)
+    stored_object: Obj | None = client.get(key)
     reference = {"kind": info.kind, "namespace": key.namespace, "name": key.name, "apiVersion": info.api_version}
-    if stored is not None:
-        metadata = stored["metadata"]
+    if stored_object is not None:
+        metadata = stored_object["metadata"]
         reference["uid"], reference["resourceVersion"] = metadata["uid"], metadata["resourceVersion"]
     if not key.namespace:
         del reference["namespace"]
@@ -146,17 +146,17 @@ def reference_to(client: ObjectClient, key: Key) -> dict[str, str]:
 
 
 def ignore_result(_result: WriteResult) -> None:
-    """Ignore the result of writing an Event: it may fail because its namespace is terminating or its name exists."""
+    """Ignore whether an Event was written; its Namespace may be terminating or its name may exist."""
 
 
-BURST: Final = 25
-REFILL: Final = 5 * MINUTE
-SIMILAR_MAX: Final = 10
-SIMILAR_WITHIN: Final = 10 * MINUTE
+EVENT_BURST: Final = 25
+TOKEN_PERIOD: Final = 5 * MINUTE
+SIMILAR_RECORDS_MAX: Final = 10
+SIMILAR_RECORDS_PERIOD: Final = 10 * MINUTE
 _COMBINED_PREFIX: Final = "(combined from similar events): "
 
 #: The component name in Events by controller, if the controller implements a part of a well-known component.
-_COMPONENTS: Final = {
+_COMPONENT_BY_CONTROLLER: Final = {
     "autoscaler": "cluster-autoscaler",
     "disruption-budgets": "controllermanager",
     "job": "batch/job-kueue-controller",
@@ -178,8 +178,8 @@ _COMPONENTS: Final = {
 
 
 def component_of(controller: str) -> str:
-    """Return the component name under which a controller reports Events."""
-    return _COMPONENTS.get(controller, controller)
+    """Return the component name that a controller's Events carry, such as `job-controller`."""
+    return _COMPONENT_BY_CONTROLLER.get(controller, controller)
 
 
 #: The key for deduplication: component, object, type, reason, message.
@@ -188,35 +188,35 @@ _EventKey: TypeAlias = tuple[str, Key, str, str, str]
 
 @dataclass(slots=True)
 class _SimilarRecords:
-    """The distinct messages of event records that are otherwise equal, and the time of the last record."""
+    """Event records that differ only in their messages: the distinct messages, and the time of the last record."""
 
     updated_at: Instant
     messages: dict[str, None]
 
 
 @dataclass(slots=True)
-class _Budget:
-    """The token bucket of an object: the number of tokens left at an instant."""
+class _TokenBucket:
+    """Token bucket that limits the Events of an object: the tokens left at a time."""
 
     updated_at: Instant
     tokens: float
 
 
 class EventRecorder:
-    """An EventSink that writes records as Events to an API client; `host` is the reporting machine."""
+    """Writes event records of controllers as Events through an API client; `host` is the reporting machine."""
 
     def __init__(self, client: ObjectClient, host: str) -> None:
         self._client = client
         self._numbers = count(1)
         self._series = EventSeries(client, host, self._numbers)
-        self._recent: LruCache[_EventKey, Key] = LruCache()
+        self._recent_events: LruCache[_EventKey, Key] = LruCache()
         self._similar_records: LruCache[tuple[str, Key, str, str], _SimilarRecords] = LruCache()
-        self._budgets: LruCache[tuple[str, Key], _Budget] = LruCache()
+        self._buckets: LruCache[tuple[str, Key], _TokenBucket] = LruCache()
 
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
-        """Write an event record as an Event, unless the rate limit of its object is exceeded."""
+        """Write an event record as an Event, unless the object's rate limit for Events is exceeded."""
         component = component_of(controller)
-        if component in COMPONENTS:
+        if component in SERIES_COMPONENTS:
             if self._take_token(now, component, record.regarding):
                 self._series.publish(now, component, record)
             return
@@ -228,41 +228,41 @@ class EventRecorder:
             self._count_or_create(now, (component, regarding_key, type_, reason, message_key), message)
 
     def _count_or_create(self, now: Instant, key: _EventKey, message: str) -> None:
-        """Raise the count of an earlier Event with the same key, or create a new Event."""
-        known_key = self._recent.recall(key)
+        """Raise the `count` of the earlier Event with this deduplication key, or create a new Event."""
+        known_key = self._recent_events.recall(key)
         stored_event = self._client.get(known_key) if known_key is not None else None
         if stored_event is not None:
-            times = stored_event.get("count", 1) + 1
-            updated_event = {**stored_event, "message": message, "count": times, "lastTimestamp": format_time(now)}
+            new_count = stored_event.get("count", 1) + 1
+            updated_event = {**stored_event, "message": message, "count": new_count, "lastTimestamp": format_time(now)}
             self._client.submit([Update(updated_event)], ignore_result)
             return
         event = self._new_event(now, key, message)
-        self._recent.remember(key, key_of(event))
+        self._recent_events.remember(key, key_of(event))
         self._client.submit([Create(event)], ignore_result)
 
     def _is_combined(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
-        """Record a message, and report whether so many records differ only in their messages that they are combined."""
-        similar = self._similar_records.recall(key)
-        if similar is None:
+        """Record a message; report whether more than ten such records differ only in it and so must share one Event."""
+        similar_records = self._similar_records.recall(key)
+        if similar_records is None:
             self._similar_records.remember(key, _SimilarRecords(now, {message: None}))
             return False
-        if now - similar.updated_at > SIMILAR_WITHIN:
-            similar.messages = {}
-        messages, similar.updated_at = similar.messages, now
+        if now - similar_records.updated_at > SIMILAR_RECORDS_PERIOD:
+            similar_records.messages = {}
+        messages, similar_records.updated_at = similar_records.messages, now
         messages[message] = None
-        if len(messages) > SIMILAR_MAX + 1:
+        if len(messages) > SIMILAR_RECORDS_MAX + 1:
             del messages[next(iter(messages))]
-        return len(messages) > SIMILAR_MAX
+        return len(messages) > SIMILAR_RECORDS_MAX
 
     def _take_token(self, now: Instant, component: str, regarding_key: Key) -> bool:
-        """Take a token from the bucket of an object; return False if no token is left."""
-        budget = self._budgets.recall((component, regarding_key))
-        if budget is None:
-            self._budgets.remember((component, regarding_key), _Budget(now, BURST - 1.0))
+        """Take a token from the object's token bucket; return False if none is left."""
+        bucket = self._buckets.recall((component, regarding_key))
+        if bucket is None:
+            self._buckets.remember((component, regarding_key), _TokenBucket(now, EVENT_BURST - 1.0))
             return True
-        tokens = min(float(BURST), budget.tokens + (now - budget.updated_at) / REFILL)
+        tokens = min(float(EVENT_BURST), bucket.tokens + (now - bucket.updated_at) / TOKEN_PERIOD)
         is_allowed = tokens >= 1
-        budget.updated_at, budget.tokens = now, tokens - 1 if is_allowed else tokens
+        bucket.updated_at, bucket.tokens = now, tokens - 1 if is_allowed else tokens
         return is_allowed
 
     def _new_event(self, now: Instant, event_key: _EventKey, message: str) -> Obj:

@@ -1,12 +1,12 @@
-"""Virtual event loop, which runs work in order of (instant, arrival) as fast as possible, and pacing of controllers.
+"""Virtual event loop, which runs scheduled callbacks in order of (instant, arrival), and pacing of reconciles.
 
-Later work is in a heap, work of the present instant in a FIFO queue. When the queue is empty, the clock moves to the
-first instant of the heap, and all work of that instant moves to the queue. Work added for the present instant goes to
-the end of the queue. Cancelled work stays in the heap until its instant, or until most of the heap is cancelled. Each
-piece of work runs to completion and may add more work. Work never runs inside the call that adds it.
+Later callbacks are in a heap, callbacks of the present instant in a FIFO queue. When the queue is empty, the clock
+moves to the first instant of the heap, and all callbacks of that instant move to the queue. A callback added for the
+present instant goes to the end of the queue. A cancelled callback stays in the heap until its instant, or until most of
+the heap is cancelled. Each callback runs to completion and may add others. None runs inside the call that adds it.
 
-If work keeps adding work for the same instant, the clock would never advance. So the loop counts the work of each
-instant, and raises EndlessInstant beyond a limit.
+If callbacks keep adding callbacks for the same instant, the clock would never advance. So the loop counts the callbacks
+of each instant, and raises EndlessInstant beyond a limit.
 """
 
 import sys
@@ -24,11 +24,11 @@ _CANCELLED_MAX: Final = 1_000  # the heap may hold this much cancelled work, plu
 
 
 class EndlessInstant(Exception):  # noqa: N818 - the name is the condition
-    """More work ran in one instant than the limit: work keeps adding work, and the clock does not advance."""
+    """Raised if too many callbacks run at one instant: they keep adding callbacks, and the clock does not advance."""
 
 
 class VirtualEventLoop:
-    """A discrete-event loop, whose clock jumps from one piece of work to the next."""
+    """Discrete-event loop whose virtual clock jumps from one scheduled callback to the next."""
 
     __slots__ = (
         "_arrivals",
@@ -54,11 +54,11 @@ class VirtualEventLoop:
         self.steps = 0
 
     def now(self) -> Instant:
-        """Return the present instant."""
+        """Return the present time of the virtual clock."""
         return self._now
 
     def call_at(self, instant: Instant, work: Work) -> Ticket:
-        """Schedule work for an instant (now if it is past). Work of the same instant runs in order of arrival."""
+        """Schedule a callback for an instant (now if past); return a ticket with which it can be cancelled."""
         self._arrivals += 1
         if instant <= self._now:
             self._due_work.append(work)
@@ -68,7 +68,7 @@ class VirtualEventLoop:
         return self._arrivals
 
     def cancel(self, ticket: Ticket) -> None:
-        """Cancel scheduled work, unless its instant has come; the clock does not advance for cancelled work."""
+        """Cancel a callback whose instant has not come; the clock does not advance for cancelled callbacks."""
         if self._scheduled_work.pop(ticket, None) is None:
             return
         if len(self._heap) > 2 * len(self._scheduled_work) + _CANCELLED_MAX:
@@ -77,11 +77,11 @@ class VirtualEventLoop:
         self._drop_cancelled()
 
     def call_soon(self, work: Work) -> None:
-        """Schedule work for the present instant, after all other work that is due now."""
+        """Schedule a callback for the present instant, after all callbacks that are due now."""
         self._due_work.append(work)
 
     def skip_to(self, instant: Instant) -> None:
-        """Move the clock forward to an instant; all work scheduled until then becomes due now, in order."""
+        """Move the clock forward; all callbacks scheduled until this instant become due now, in order."""
         if instant <= self._now:
             return
         self._now = instant
@@ -94,25 +94,25 @@ class VirtualEventLoop:
         self._drop_cancelled()
 
     def pending_count(self) -> int:
-        """Return the number of pieces of work that are scheduled and not cancelled."""
+        """Return the number of callbacks that are scheduled and not cancelled."""
         return len(self._scheduled_work) + len(self._due_work)
 
     def next_instant(self) -> Instant | None:
-        """Return the instant of the next scheduled work, or None."""
+        """Return the instant of the next scheduled callback, or None."""
         if self._due_work:
             return self._now
         return self.next_later()
 
     def next_later(self) -> Instant | None:
-        """Return the instant of the next work that is not due now, or None."""
+        """Return the instant of the next callback that is not due yet, or None."""
         return self._heap[0][0] if self._heap else None
 
     def step(self, end_time: Instant | None = None) -> bool:
-        """Run the next piece of work, moving the clock to it. Return False if none is scheduled up to `end_time`."""
+        """Move the clock to the next callback and run it; return False if none is due up to `end_time`."""
         return self._run_exclusively(end_time, 1) == 1
 
     def run(self, end_time: Instant | None = None, *, steps_max: int | None = None) -> int:
-        """Run all work due up to and including `end_time`, at most `steps_max` pieces; return how many ran.
+        """Run the callbacks due up to and including `end_time`, at most `steps_max`; return how many ran.
 
         The clock stays at the last work that ran; it does not move to `end_time`.
         """
@@ -120,13 +120,13 @@ class VirtualEventLoop:
             return self._run_exclusively(end_time, steps_max)
 
     def validate(self) -> None:
-        """Check the invariants of the event loop between two pieces of work. Raises InvariantError."""
+        """Check the invariants of the event loop between two callbacks; raise InvariantError if one is violated."""
         invariant(all(entry[0] > self._now for entry in self._heap), "all work in the heap is later than now")
         invariant(not self._heap or self._heap[0][1] in self._scheduled_work, "the first in the heap is not cancelled")
         invariant(self.steps <= self._steps_limit, "the work of one instant does not exceed the limit")
 
     def _run_exclusively(self, end_time: Instant | None, steps_max: int | None) -> int:
-        """Run due work like `run`. Raises InvariantError if called from within work."""
+        """Run due callbacks like `run`; raise InvariantError if called from within a callback."""
         invariant(not self._is_running, "the event loop is not run from within its own work")
         self._is_running = True
         try:
@@ -135,13 +135,13 @@ class VirtualEventLoop:
             self._is_running = False
 
     def _run_due_work(self, end_time: Instant | None, steps_max: int | None) -> int:
-        """Run due work up to `end_time`, at most `steps_max` pieces; return the number of pieces."""
+        """Run callbacks due up to `end_time`, at most `steps_max`; return how many ran."""
         due_work, first_step = self._due_work, self.steps
         last_step = first_step + steps_max if steps_max is not None else sys.maxsize
         horizon = end_time if end_time is not None else sys.maxsize
         if self._now > horizon:
             return 0
-        while self.steps < last_step and (due_work or self._advance(horizon)):
+        while self.steps < last_step and (due_work or self._advance_clock(horizon)):
             steps_stop = min(last_step, self._steps_limit)
             while due_work and self.steps < steps_stop:
                 self.steps += 1
@@ -150,21 +150,21 @@ class VirtualEventLoop:
                 self._raise_endless()
         return self.steps - first_step
 
-    def _advance(self, horizon: Instant) -> bool:
-        """Move the clock to the next instant up to the horizon, and its work to the queue. Return False without one."""
+    def _advance_clock(self, horizon: Instant) -> bool:
+        """Move the clock to the next callbacks, which become due; return False if there are none up to `horizon`."""
         if not self._heap or self._heap[0][0] > horizon:
             return False
         self.skip_to(self._heap[0][0])
         return True
 
     def _drop_cancelled(self) -> None:
-        """Remove cancelled work from the front of the heap."""
+        """Remove cancelled callbacks from the front of the heap."""
         heap, scheduled_work = self._heap, self._scheduled_work
         while heap and heap[0][1] not in scheduled_work:
             heappop(heap)
 
     def _raise_endless(self) -> NoReturn:
-        """Raise EndlessInstant with the present instant and the next work."""
+        """Raise EndlessInstant with the present instant and the next callback."""
         raise EndlessInstant(
             f"more than {self._work_per_instant_max:,} pieces of work ran at instant {self._now}, so the clock "
             f"does not advance; the next work is {self._due_work[0]!r}"
@@ -172,17 +172,17 @@ class VirtualEventLoop:
 
 
 class ReconcileTimer(Protocol):
-    """Measures the duration of reconciles."""
+    """Interface of a meter that measures how long reconciles take."""
 
     def begin(self) -> float:
-        """Start to measure a reconcile; return the start time to pass to `end`."""
+        """Return the start time of a reconcile, to be passed to `end`."""
 
     def end(self, controller: str, began_at: float) -> None:
-        """Record the duration of a controller's reconcile that began at `began_at`."""
+        """Record the duration of a controller's reconcile that started at `began_at`."""
 
 
 class Pacer:
-    """Delays the reconciles of controllers above the lowest rank as their throttle requires."""
+    """Delays reconciles of controllers with a rank above the lowest, as a throttle requires."""
 
     def __init__(self, kernel: Kernel, throttle: ReconcileThrottle | None) -> None:
         self._kernel = kernel
@@ -191,7 +191,7 @@ class Pacer:
 
     @property
     def is_wake_up_scheduled(self) -> bool:
-        """Whether a wake-up for the next allowed reconcile is scheduled in the event loop."""
+        """Whether the event loop will retry a delayed reconcile when the throttle allows it."""
         return self._is_wake_up_scheduled
 
     def may_reconcile(self, now: Instant, retry: Work) -> bool:
@@ -201,16 +201,16 @@ class Pacer:
             return True
         if not self._is_wake_up_scheduled:
             self._is_wake_up_scheduled = True
-            self._kernel.call_at(next_turn_at, lambda: self._wake(retry))
+            self._kernel.call_at(next_turn_at, lambda: self._wake_up(retry))
         return False
 
     def take(self, reconcile: Work) -> None:
-        """Run a reconcile, and let the throttle measure it."""
+        """Run a reconcile through the throttle, which measures its duration."""
         if self._throttle is None:
             reconcile()
         else:
             self._throttle.run_reconcile(reconcile)
 
-    def _wake(self, retry: Work) -> None:
+    def _wake_up(self, retry: Work) -> None:
         self._is_wake_up_scheduled = False
         retry()

@@ -1,20 +1,20 @@
-"""The runner calls the reconcile functions of all controllers and executes the writes that they return.
+"""Runner of controllers: calls their reconcile functions for queued keys, and executes the writes they return.
 
-On every change, each interested controller returns the keys to reconcile; a key is queued at most once. A drain is one
-step of the event loop. It takes the keys in order of rank and arrival, reconciles them, and submits the writes in
-order. A key with outstanding writes is reconciled again only after all of them are complete, and after the runner has
-received their watch events.
+On every change, each controller that watches the kind returns the keys to reconcile; a key is queued at most once. A
+drain is one callback of the event loop. It takes the keys in order of rank and arrival, reconciles them, and submits
+the writes in order. A key with outstanding writes is reconciled again only after all of them are complete, and after
+the runner has received their watch events.
 
 Controllers above the lowest rank run only while no key of a lower rank is queued and the client has settled. For a
-client in process, settled means that no write is outstanding and no change is undelivered. So these controllers see
-all consequences of their earlier writes. If one of their reconciles writes, the drain ends, and the delivery of the
-writes starts the next drain. A client over the network always counts as settled. There these controllers see the state
+client in process, settled means that no write is outstanding and no change is undelivered. So these controllers see all
+consequences of their earlier writes. If one of their reconciles writes, the drain ends, and the delivery of the writes
+starts the next drain. A client over the network always counts as settled. There these controllers see the state
 received so far, and skip keys with outstanding writes. A throttle may limit how often they run.
 
 A reconcile without writes sets or clears the delayed requeue of its key. After a reconcile with writes, the key is
-reconciled again when the writes have changed an object; until then a reconcile can only make the requeue earlier. A
-key with a delayed requeue is reconciled whenever the object with this key changes. When that object is deleted, the
-requeue is cancelled, so that the clock does not advance for obsolete requeues.
+reconciled again when the writes have changed an object; until then a reconcile can only make the requeue earlier. A key
+with a delayed requeue is reconciled whenever the object with this key changes. When that object is deleted, the requeue
+is cancelled, so that the clock does not advance for obsolete requeues.
 
 The writes of a reconcile stop at the first rejected write, unless they are independent. A reconcile succeeds when all
 its writes succeed. Only then its events are recorded, except events of a single write. Errors are handled as follows:
@@ -22,7 +22,7 @@ its writes succeed. Only then its events are recorded, except events of a single
 - After a Conflict or NotFound, the key is retried at once, a limited number of times in a row.
 - After that, and after other errors, it is retried with backoff from 1 ms to 30 s.
 - After a Forbidden, the key is not retried until an object changes.
-- A RefusedForNow or InvalidObject is retried after 1 s to 1 min.
+- A TemporarilyForbidden or InvalidObject is retried after 1 s to 1 min.
 - An exception of a controller is a defect. The runner raises it with a note that names the controller and the key.
   With a `defects` handler, the exception is reported there instead; the key is retried with backoff.
 """
@@ -64,7 +64,7 @@ from batchyard.scheduling.messages import WRITE_REFUSED
 
 
 class KeyState(Enum):
-    """The state of a key in a ControllerQueue: queued, with outstanding writes, or with these and to be requeued."""
+    """State of an object key in a ControllerQueue: queued, being written, or being written and to be queued again."""
 
     WAITING = auto()
     WRITING = auto()
@@ -75,14 +75,14 @@ _WAITING, _WRITING, _WRITING_AND_REQUEUED = KeyState.WAITING, KeyState.WRITING, 
 
 
 class DelayedRequeue(NamedTuple):
-    """A delayed requeue of a key: its instant, and its ticket in the event loop."""
+    """When a key is due for a delayed requeue, and the ticket that cancels it in the event loop."""
 
     at: Instant
     ticket: Ticket
 
 
 class QueueStats(NamedTuple):
-    """The queue statistics of a controller: the number of queued keys now, and counts since the start."""
+    """Statistics of a controller's work queue: keys queued now, and counts of reconciles since the runner started."""
 
     name: str
     queued_count: int
@@ -94,7 +94,7 @@ class QueueStats(NamedTuple):
 
 
 class ControllerQueue:
-    """The work queue of one controller: the states, delayed requeues and failures of its keys, and statistics."""
+    """Work queue of one controller: the states, delayed requeues and failure counts of its keys, and statistics."""
 
     __slots__ = (
         "adds", "controller", "delayed", "delayed_requeues", "early_due_times", "errors", "failures", "rank_queue",
@@ -106,25 +106,25 @@ class ControllerQueue:
         self.rank_queue = rank_queue
         self.states: dict[Key, KeyState] = {}
         self.delayed_requeues: dict[Key, DelayedRequeue] = {}
-        #: The keys that `requeue_early` queued, with the instant to pass to reconcile.
+        #: The keys that `requeue_early` queued, with the instant to pass to the reconcile function.
         self.early_due_times: dict[Key, Instant] = {}
         self.failures: dict[Key, int] = {}  # the number of failures in a row
         self.reconciles = 0
-        #: Counts: queued keys; reconciles that succeeded, succeeded with a delayed requeue, and failed; retries.
+        #: Counts: queued keys; successful reconciles without and with a delayed requeue; failed reconciles; retries.
         self.adds = self.succeeded = self.delayed = self.errors = self.retries = 0
 
     @property
     def queued_count(self) -> int:
-        """The number of keys that are queued, or will be queued when their writes are complete."""
+        """The number of keys that are queued, or will be when their outstanding writes are complete."""
         return sum(state is not _WRITING for state in self.states.values())
 
     def load(self) -> QueueStats:
-        """Return the queue statistics of the controller."""
-        counts = self.adds, self.succeeded, self.delayed, self.errors, self.retries
-        return QueueStats(self.controller.name, self.queued_count, *counts)
+        """Return the statistics of the controller's work queue."""
+        statistics = self.adds, self.succeeded, self.delayed, self.errors, self.retries
+        return QueueStats(self.controller.name, self.queued_count, *statistics)
 
     def reconcile_key(self, key: Key, reader: Reader, now: Instant, meter: ReconcileTimer | None) -> ReconcileResult:
-        """Call the controller's reconcile function for a key; measure its duration if `meter` is given."""
+        """Call the controller's reconcile function for a key; record the duration if `meter` is given."""
         if meter is None:
             return self.controller.reconcile(key, reader, now)
         began_at = meter.begin()
@@ -134,7 +134,7 @@ class ControllerQueue:
             meter.end(self.controller.name, began_at)
 
     def add(self, key: Key) -> None:
-        """Queue a key, now or after its outstanding writes."""
+        """Queue a key for a reconcile, now or after its outstanding writes; a queued key stays in its place."""
         state = self.states.get(key)
         if state is None:
             self.states[key] = _WAITING
@@ -144,22 +144,22 @@ class ControllerQueue:
             self.states[key] = _WRITING_AND_REQUEUED
 
     def count_success(self, *, is_delayed: bool) -> None:
-        """Count a successful reconcile, with or without a delayed requeue."""
+        """Count a successful reconcile in the statistics, by whether it asked for a delayed requeue."""
         if is_delayed:
             self.delayed += 1
         else:
             self.succeeded += 1
 
     def mark_submitted(self, key: Key) -> None:
-        """Mark a key as having outstanding writes, after its reconcile."""
+        """Mark a key as having outstanding writes, which postpone its next reconcile."""
         self.states[key] = _WRITING
 
     def complete_writes(self, key: Key) -> bool:
-        """Mark the writes of a key as complete; return whether the key must be queued again."""
+        """Mark the writes of a key as complete; return whether the key was queued again in the meantime."""
         return self.states.pop(key) is _WRITING_AND_REQUEUED
 
     def process_requeue(self, key: Key, due_time: Instant) -> bool:
-        """Queue a key whose delayed requeue is due; return False if that requeue was replaced or cancelled."""
+        """Queue a key whose delayed requeue is due; return False if the requeue was replaced or cancelled."""
         requeue = self.delayed_requeues.get(key)
         if requeue is None or requeue.at != due_time:
             return False
@@ -168,24 +168,24 @@ class ControllerQueue:
         return True
 
     def requeue_early(self) -> Sequence[Ticket]:
-        """Queue now all keys that only wait for their delayed requeue, in order of these instants.
+        """Queue all keys that only wait for a delayed requeue now, in order of their due times.
 
         Return the tickets of these requeues, which the caller must cancel in the event loop.
         """
-        early = [(k, r) for k, r in self.delayed_requeues.items() if k not in self.failures and k not in self.states]
-        early.sort(key=lambda item: item[1].at)
-        for key, requeue in early:
+        waiting = [(k, r) for k, r in self.delayed_requeues.items() if k not in self.failures and k not in self.states]
+        waiting.sort(key=lambda item: item[1].at)
+        for key, requeue in waiting:
             del self.delayed_requeues[key]
             self.early_due_times[key] = requeue.at
             self.add(key)
-        return [requeue.ticket for _, requeue in early]
+        return [requeue.ticket for _, requeue in waiting]
 
 
 RankQueue: TypeAlias = deque[tuple[ControllerQueue, Key]]
 
 
 class WorkQueue:
-    """The queues of all controllers, and the FIFO queue of each rank, the lowest rank first."""
+    """Work queues of all controllers, and one FIFO queue of keys per controller rank, the lowest rank first."""
 
     __slots__ = ("queues", "rank_queues")
 
@@ -197,15 +197,15 @@ class WorkQueue:
         )
 
     def __bool__(self) -> bool:
-        """Report whether any key is queued."""
+        """Report whether any key is queued for a reconcile."""
         return any(self.rank_queues)
 
     def queues_for_kind(self, kind: str) -> Sequence[ControllerQueue]:
-        """Return the queues of the controllers that watch a kind, in the order of the controllers."""
+        """Return the queues of the controllers that watch a kind of object, in the order of the controllers."""
         return tuple(queue for queue in self.queues if queue.controller.kinds is None or kind in queue.controller.kinds)
 
     def validate(self) -> None:
-        """Check the invariants of the queues. Raises InvariantError."""
+        """Check that a key is in its FIFO queue exactly if its state says so; raise InvariantError otherwise."""
         for queue in self.queues:
             waiting_keys = [key for key, state in queue.states.items() if state is _WAITING]
             queued_keys = [key for owner, key in queue.rank_queue if owner is queue]
@@ -222,25 +222,25 @@ DefectReporter: TypeAlias = Callable[[Exception], None]
 RETRIES_AT_ONCE_MAX: Final = 10
 BACKOFF_MIN: Final = MILLISECOND
 BACKOFF_MAX: Final = 30 * SECOND
-#: As the Job controller does when the API rejects a pod. Source: Kubernetes's pkg/controller/job.
+#: The backoff after a rejected write, as for rejected pods in pkg/controller/job of Kubernetes.
 REFUSED_BACKOFF_MIN: Final = SECOND
 REFUSED_BACKOFF_MAX: Final = MINUTE
-#: For writes that do not depend on each other.
+#: The maximum backoff for rejected writes that do not depend on each other.
 INDEPENDENT_BACKOFF_MAX: Final = 8 * SECOND
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
 
 def ignore_event(now: Instant, controller: str, record: EventRecord) -> None:
-    """Discard an event record."""
+    """Discard an event record of a controller."""
 
 
 def raise_defect(error: Exception) -> None:
-    """Raise an unexpected exception of a controller, which stops the event loop."""
+    """Raise a controller's unexpected exception, so that the event loop stops."""
     raise error
 
 
 class Runner:
-    """The runner of all controllers: queues keys, calls the reconcile functions, and executes their writes."""
+    """Runner of all controllers: queues keys, calls reconcile functions, and submits their writes to the API client."""
 
     __slots__ = (
         "_client",
@@ -281,7 +281,7 @@ class Runner:
         client.subscribe(self.observe)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
-        """Queue the keys that the controllers must reconcile because of these changes.
+        """Queue the keys that the controllers must reconcile because of these watch events.
 
         The client reports every change. At the start, existing objects are reported as ADDED events.
         """
@@ -313,7 +313,7 @@ class Runner:
         self._schedule_drain()
 
     def stop(self) -> None:
-        """Stop all controllers as a crash would, and drop all queued keys; it may be called within a drain."""
+        """Stop all controllers at once, as a crash would, and drop all queued keys; a reconcile may call this."""
         self._stopped = True
         for rank_queue in self._queue.rank_queues:
             rank_queue.clear()
@@ -324,20 +324,20 @@ class Runner:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the runner is stopped."""
+        """Whether `stop` was called."""
         return self._stopped
 
     @property
     def reconciles(self) -> int:
-        """The number of reconciles of all controllers since the start."""
+        """How many times any controller's reconcile function was called since the runner started."""
         return sum(queue.reconciles for queue in self._queue.queues)
 
     def loads(self) -> Sequence[QueueStats]:
-        """Return the queue statistics of each controller."""
+        """Return the work queue statistics of each controller."""
         return [queue.load() for queue in self._queue.queues]
 
     def flush_delayed(self, controllers: Iterable[str]) -> None:
-        """Reconcile now the keys of these controllers that only wait for their `requeue_at`.
+        """Queue now the keys of these controllers that only wait for a delayed requeue (`requeue_at`).
 
         Each reconcile gets the instant of its delayed requeue as `now`. The caller must then run the event loop up to
         the present instant. Keys in backoff after failed writes keep waiting.
@@ -348,15 +348,15 @@ class Runner:
         self._schedule_drain()
 
     def is_idle(self) -> bool:
-        """Report whether no key is queued and no write is outstanding; delayed requeues do not count."""
+        """Report whether no key is queued and no write is outstanding; delayed requeues are not counted."""
         return not self._queue and self._outstanding == 0 and self._is_settled()
 
     def failing_keys(self) -> Sequence[tuple[str, Key, int]]:
-        """Return the keys whose last reconcile failed, with their controller and number of consecutive failures."""
+        """Return the keys whose last reconcile failed: (controller name, key, consecutive failures)."""
         return [(queue.controller.name, key, n) for queue in self._queue.queues for key, n in queue.failures.items()]
 
     def validate(self) -> None:
-        """Check the invariants of the runner between two pieces of work. Raises InvariantError."""
+        """Check the runner's invariants between two callbacks of the event loop; raise InvariantError if violated."""
         self._queue.validate()
         invariant(self._outstanding >= 0, "no more reconciles complete their writes than submitted writes")
         will_drain = self._is_drain_scheduled or self._pacer.is_wake_up_scheduled
@@ -366,27 +366,27 @@ class Runner:
         )
 
     def _queue_of(self, controller: str) -> ControllerQueue:
-        """Return the queue of a controller by the controller's name."""
+        """Return the work queue of the controller with this name."""
         queues = [queue for queue in self._queue.queues if queue.controller.name == controller]
         invariant(len(queues) == 1, f"exactly one controller is named {controller!r}")
         return queues[0]
 
     def _schedule_drain(self) -> None:
-        """Schedule a drain on the event loop if a key is queued, unless one is scheduled."""
+        """Schedule a call of `_drain` on the event loop, if a key is queued and no call is scheduled."""
         if not self._is_drain_scheduled and self._queue:
             self._is_drain_scheduled = True
             self._kernel.call_soon(self._drain)
 
     def _drain(self) -> None:
-        """Reconcile the queued keys, the lowest rank first."""
+        """Reconcile all queued keys, those of the lowest controller rank first, as far as they may run now."""
         if self._stopped:
             return
         self._is_drain_scheduled = False
         now = self._kernel.now()
-        lowest = self._queue.rank_queues[0]
+        lowest_rank_queue = self._queue.rank_queues[0]
         for rank_queue in self._queue.rank_queues:
             while rank_queue:
-                if rank_queue is lowest:
+                if rank_queue is lowest_rank_queue:
                     self._reconcile(*rank_queue.popleft(), now)
                     continue
                 if not self._is_settled():
@@ -397,16 +397,16 @@ class Runner:
                 self._pacer.take(partial(self._reconcile, *rank_queue.popleft(), now))
 
     def _is_settled(self) -> bool:
-        """Report whether the client has delivered all changes, so that controllers above the lowest rank may run."""
+        """Report whether the client has delivered all changes, as controllers above the lowest rank require."""
         return self._client.is_settled()
 
     def _drain_when_settled(self) -> None:
-        """Schedule another drain, unless writes are outstanding: their completion schedules it."""
+        """Schedule a drain of the queues if no write is outstanding; otherwise completed writes will schedule it."""
         if self._outstanding == 0:
             self._schedule_drain()
 
     def _reconcile(self, queue: ControllerQueue, key: Key, now: Instant) -> None:
-        """Reconcile a key of a controller, and submit the resulting writes."""
+        """Call a controller's reconcile function for a key, and submit the writes that it returns."""
         del queue.states[key]
         queue.reconciles += 1
         if queue.early_due_times:
@@ -432,7 +432,7 @@ class Runner:
             self._record_success(queue, key, outcome.events)
 
     def _writes_completed(self, writes: "_OutstandingWrites") -> None:
-        """Complete a reconcile whose writes all have results: record its events, or schedule a retry."""
+        """Finish a reconcile whose writes all have results: record its Events, or schedule a retry of its key."""
         if self._stopped:
             return
         self._outstanding -= 1
@@ -444,7 +444,7 @@ class Runner:
             if events or queue.failures:
                 self._record_success(queue, key, events)
         else:
-            self._record(queue, [*events, *_refusal_events(queue, writes)])
+            self._record(queue, [*events, *_rejection_events(queue, writes)])
         queue.errors += error is not None
         if error is not None and not _is_permanent(error):
             self._retry(queue, key, error, are_independent=writes.outcome.independent)
@@ -454,7 +454,7 @@ class Runner:
             self._schedule_drain()
 
     def _record_success(self, queue: ControllerQueue, key: Key, events: Sequence[EventRecord]) -> None:
-        """Reset the failure count of a key after a successful reconcile, and record its events."""
+        """Reset the failure count of a key after a successful reconcile, and record the Events of the reconcile."""
         queue.failures.pop(key, None)
         self._record(queue, events)
 
@@ -479,13 +479,13 @@ class Runner:
             self._requeue_by(queue, key, self._kernel.now() + retry_backoff(failures))
 
     def _requeue_by(self, queue: ControllerQueue, key: Key, due_time: Instant) -> None:
-        """Requeue a key at an instant, unless it already waits for an earlier instant."""
+        """Requeue a key at this time, unless it is due for an earlier requeue."""
         requeue = queue.delayed_requeues.get(key)
         if requeue is None or requeue.at > due_time:
             self._requeue_at(queue, key, due_time)
 
     def _requeue_at(self, queue: ControllerQueue, key: Key, due_time: Instant | None) -> None:
-        """Set the delayed requeue of a key; None cancels it. It uses the event loop even if it is due now."""
+        """Set or replace the delayed requeue of a key; a `due_time` of None cancels it."""
         requeue = queue.delayed_requeues.get(key)
         if requeue is not None:
             if requeue.at == due_time:
@@ -498,28 +498,28 @@ class Runner:
             )
 
     def _process_requeue(self, queue: ControllerQueue, key: Key, due_time: Instant) -> None:
-        """Queue a key whose delayed requeue is due, and schedule a drain."""
+        """Queue a key whose delayed requeue is due, and schedule a drain of the queues."""
         if queue.process_requeue(key, due_time):
             self._schedule_drain()
 
 
 class _OutstandingWrites:
-    """The outstanding writes of one reconcile, and their results."""
+    """The submitted writes of one reconcile that have no result yet, and the results so far."""
 
-    __slots__ = ("error", "key", "outcome", "queue", "rejected_write", "runner", "succeeded", "unfinished")
+    __slots__ = ("error", "key", "outcome", "queue", "rejected_write", "runner", "succeeded_events", "unfinished_count")
 
     def __init__(self, runner: Runner, queue: ControllerQueue, key: Key, outcome: ReconcileResult) -> None:
         self.runner = runner
         self.queue = queue
         self.key = key
         self.outcome = outcome
-        self.unfinished = len(outcome.writes) if outcome.independent else 1
+        self.unfinished_count = len(outcome.writes) if outcome.independent else 1
         self.error: ApiError | None = None  # of the first failed write
         self.rejected_write: Write | None = None  # the write that failed first
-        self.succeeded: list[EventRecord] = []
+        self.succeeded_events: list[EventRecord] = []
 
     def submit_writes(self, writer: ObjectWriter) -> None:
-        """Submit the writes to the client: independent writes separately, others together."""
+        """Submit the writes of the reconcile to the client: independent ones separately, others as one batch."""
         outcome = self.outcome
         if outcome.events_by_write:
             for position, write in enumerate(outcome.writes):
@@ -531,31 +531,31 @@ class _OutstandingWrites:
             writer.submit(outcome.writes, self.process_result)
 
     def recorded_events(self) -> Sequence[EventRecord]:
-        """Return the events to record: all, or after a rejection those of successful writes and of the rejection."""
+        """Return the Events to record: all on success; after a rejection only those of succeeded writes and its own."""
         if self.error is None:
-            return [*self.succeeded, *self.outcome.events] if self.succeeded else self.outcome.events
+            return [*self.succeeded_events, *self.outcome.events] if self.succeeded_events else self.outcome.events
         if self.rejected_write is not None and self.outcome.event_if_rejected is not None:
-            refusal = self.outcome.event_if_rejected(self.rejected_write, self.error)
-            return self.succeeded if refusal is None else [*self.succeeded, refusal]
-        return self.succeeded
+            refusal_event = self.outcome.event_if_rejected(self.rejected_write, self.error)
+            return self.succeeded_events if refusal_event is None else [*self.succeeded_events, refusal_event]
+        return self.succeeded_events
 
     def process_independent_result(self, position: int, result: WriteResult) -> None:
-        """Process the result of an independent write, by its position among the writes."""
+        """Handle the result of an independent write, given its position among the writes of the reconcile."""
         if result.error is None:
-            self.succeeded += self.outcome.events_by_write.get(position, ())
+            self.succeeded_events += self.outcome.events_by_write.get(position, ())
         self.process_result(result)
 
     def process_result(self, result: WriteResult) -> None:
-        """Process the result of one submission; after the last one, complete the reconcile."""
-        self.unfinished -= 1
+        """Handle the result of one submission; after the last one, finish the reconcile."""
+        self.unfinished_count -= 1
         if self.error is None:
             self.error, self.rejected_write = result.error, result.refused
-        if self.unfinished == 0:
+        if self.unfinished_count == 0:
             self.runner._writes_completed(self)
 
 
-def _refusal_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Sequence[EventRecord]:
-    """Return an Event about a write that was rejected at least twice, unless its controller reports rejections."""
+def _rejection_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Sequence[EventRecord]:
+    """Return a warning Event about a write rejected at least twice; () if the controller reports rejections itself."""
     error, rejected_write = writes.error, writes.rejected_write
     if rejected_write is None or writes.outcome.event_if_rejected is not None or not queue.failures.get(writes.key):
         return ()
@@ -569,21 +569,21 @@ def _refusal_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Seque
 
 
 def _is_permanent(error: ApiError) -> bool:
-    """Report whether a retry is useless until an object changes, because the write is forbidden."""
+    """Report whether a rejected write must not be retried until an object changes: it is forbidden."""
     return isinstance(error, Forbidden) and not isinstance(error, TemporarilyForbidden)
 
 
-def refused_backoff(failures: int) -> Duration:
-    """Return the backoff after this many consecutive rejections: it doubles from 1 s up to 1 min."""
-    return exponential_backoff(REFUSED_BACKOFF_MIN, REFUSED_BACKOFF_MAX, failures)
+def refused_backoff(failure_count: int) -> Duration:
+    """Return the delay before a retry after this many consecutive rejections: it doubles from 1 s up to 1 min."""
+    return exponential_backoff(REFUSED_BACKOFF_MIN, REFUSED_BACKOFF_MAX, failure_count)
 
 
 def _with_note(error: Exception, queue: ControllerQueue, action: str) -> Exception:
-    """Add a note with the controller and its failed action to an error, and return the error."""
+    """Return the error with an added note that names the controller and what it was doing."""
     error.add_note(f"while {queue.controller.name} {action}")
     return error
 
 
-def retry_backoff(failures: int) -> Duration:
-    """Return the backoff after this many consecutive failures: it doubles from 1 ms up to 30 s."""
-    return exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, failures)
+def retry_backoff(failure_count: int) -> Duration:
+    """Return the delay before a retry after this many consecutive failures: it doubles from 1 ms up to 30 s."""
+    return exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, failure_count)

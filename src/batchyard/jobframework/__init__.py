@@ -1,1 +1,1 @@
-"""Job framework: creates the Workloads of jobs and keeps jobs and Workloads in sync, for all job kinds."""
+"""Job framework: creates the Workloads of jobs (such as Jobs and JobSets) and keeps jobs and Workloads in sync."""

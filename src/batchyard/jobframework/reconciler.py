@@ -1,4 +1,4 @@
-"""Job reconciler for all job kinds: creates one Workload per job, keeps both in sync, and deletes old Workloads.
+"""Job reconciler for all job kinds: creates a Workload per job, keeps both in sync, and deletes unneeded Workloads.
 
 A reconcile finds the first action that is due, in the order of Kueue's JobReconciler (pkg/controller/jobframework/
 reconciler.go), and returns its write. The watch event of the write triggers the next reconcile. A job is managed if it
@@ -27,29 +27,29 @@ from batchyard.scheduling.workload.pods_ready import set_pods_ready
 # Index of the relations between jobs, Workloads, child jobs, and awaited classes and Workloads, from watch events.
 
 
-_CLASSES: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
+_PRIORITY_CLASS_KINDS: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
 
 
 class JobRelations:
-    """Index from Workloads, owners, priority classes and flavors to the affected jobs of one kind."""
+    """Index by which an event of a Workload, owner, priority class or flavor finds the affected jobs of one kind."""
 
     def __init__(self, integration: GenericJob) -> None:
         self._integration = integration
-        self._workloads: dict[meta.Key, dict[meta.Key, None]] = {}
-        self._children: dict[str, dict[meta.Key, None]] = {}
+        self._workload_keys: dict[meta.Key, dict[meta.Key, None]] = {}
+        self._child_jobs_by_owner: dict[str, dict[meta.Key, None]] = {}
         self._jobs_by_class: dict[meta.Key, dict[meta.Key, None]] = {}
         self._jobs_by_prebuilt: dict[meta.Key, dict[meta.Key, None]] = {}
         #: Admitted jobs that wait for a missing flavor of their admission.
         self._jobs_without_flavor: dict[meta.Key, None] = {}
 
     def observe(self, event: WatchEvent) -> Iterable[meta.Key]:
-        """Update the index from a watch event; return the keys of the affected jobs."""
+        """Update the index from a watch event; return the keys of the jobs that the event affects."""
         kind = event.key.kind
         if kind == self._integration.kind:
             return self._observe_job(event)
         if kind == scheme.WORKLOAD:
             return self._observe_workload(event)
-        if kind in _CLASSES and event.type is EventType.ADDED:
+        if kind in _PRIORITY_CLASS_KINDS and event.type is EventType.ADDED:
             return list(self._jobs_by_class.get(event.key, ()))
         if kind == scheme.RESOURCE_FLAVOR and event.type is EventType.ADDED:
             waiting_jobs, self._jobs_without_flavor = self._jobs_without_flavor, {}
@@ -57,22 +57,22 @@ class JobRelations:
         return ()
 
     def record_missing_flavor(self, job: meta.Key) -> None:
-        """Record that a job waits for a missing ResourceFlavor; it is reconciled when a flavor is created."""
+        """Record that a job waits for a ResourceFlavor; the next created ResourceFlavor makes it reconcile."""
         self._jobs_without_flavor[job] = None
 
     def workloads_of(self, job: meta.Key, reader: Reader) -> list[meta.Obj]:
-        """Return the existing Workloads that were created for a job, oldest first."""
-        workloads = [workload for key in self._workloads.get(job, ()) if (workload := reader.get(key)) is not None]
+        """Return the existing Workloads that a job controls, oldest first."""
+        workloads = [workload for key in self._workload_keys.get(job, ()) if (workload := reader.get(key)) is not None]
         return sorted(workloads, key=lambda w: (w["metadata"].get("creationTimestamp", ""), w["metadata"]["name"]))
 
     def _observe_job(self, event: WatchEvent) -> Iterable[meta.Key]:
-        _move_index_entry(self._children, event, _owner_uid)
+        _move_index_entry(self._child_jobs_by_owner, event, _owner_uid)
         _move_index_entry(self._jobs_by_class, event, self._priority_class_of)
         _move_index_entry(self._jobs_by_prebuilt, event, prebuilt_key)
         return (event.key,)
 
     def _priority_class_of(self, job: meta.Obj) -> meta.Key | None:
-        """Return the priority class that a job with a queue names; None for a job with an owner."""
+        """Return the key of a queued job's priority class; None for a job with an owner or without a queue."""
         if meta.controller_of(job) is not None or not meta.label(job, well_known.QUEUE_NAME):
             return None
         return adjustments.class_key(job, self._integration.templates(job))
@@ -81,18 +81,18 @@ class JobRelations:
         prebuilt_jobs = self._jobs_by_prebuilt.get(event.key, ())
         if not event.obj["metadata"].get("ownerReferences"):
             if event.old is not None and event.old["metadata"].get("ownerReferences"):
-                _move_index_entry(self._workloads, event, self._job_of)  # its job was deleted and orphaned it
+                _move_index_entry(self._workload_keys, event, self._job_of)  # its job was deleted and orphaned it
             return list(prebuilt_jobs)
         owner = meta.controller_of(event.obj)
         if owner is None:
             return list(prebuilt_jobs)
-        _move_index_entry(self._workloads, event, self._job_of)
-        children = self._children.get(owner["uid"], ())
+        _move_index_entry(self._workload_keys, event, self._job_of)
+        children = self._child_jobs_by_owner.get(owner["uid"], ())
         job = self._job_of(event.obj)
         return [*(() if job is None else (job,)), *children, *prebuilt_jobs]
 
     def _job_of(self, workload: meta.Obj) -> meta.Key | None:
-        """Return the key of the job of this kind that controls a Workload; None if it has no such job."""
+        """Return the key of the job that controls a Workload; None if it is not of this job kind."""
         owner = meta.controller_of(workload)
         job = None if owner is None else meta.owner_key(owner, workload["metadata"].get("namespace", ""))
         return job if job is not None and job.kind == self._integration.kind else None
@@ -104,7 +104,7 @@ EntryT = TypeVar("EntryT", bound=Hashable)
 def _move_index_entry(
     index: dict[EntryT, dict[meta.Key, None]], event: WatchEvent, entry_of: Callable[[meta.Obj], EntryT | None]
 ) -> None:
-    """Move the event's object in an index from its previous to its current entry; remove empty entries."""
+    """Move an event's object in an index from its old to its new entry; remove an entry that becomes empty."""
     old_entry = None if event.old is None else entry_of(event.old)
     new_entry = None if event.type is EventType.DELETED else entry_of(event.obj)
     if old_entry is not None and old_entry != new_entry and old_entry in index:
@@ -121,7 +121,7 @@ def _owner_uid(obj: meta.Obj) -> str | None:
 
 
 class _JobPass(NamedTuple):
-    """The inputs of one reconcile of a job: the object, its pod sets, its state, the reader and the time."""
+    """The inputs of one reconcile of a job: the job, its pod sets, whether it is suspended, the reader and the time."""
 
     key: meta.Key
     job: meta.Obj
@@ -131,12 +131,12 @@ class _JobPass(NamedTuple):
     now: Instant
 
     def event(self, reason: str, message: str, kind: str = "Normal") -> EventRecord:
-        """Return an Event about the reconciled job."""
+        """Return an Event record about the job that is being reconciled."""
         return EventRecord(self.key, kind, reason, message)
 
 
 class JobReconciler:
-    """Controller that manages the Workloads of one kind of job."""
+    """Controller that manages the Workloads of one kind of job, and starts and stops these jobs accordingly."""
 
     rank = 0
     kinds = (
@@ -162,11 +162,11 @@ class JobReconciler:
         self._managed_namespaces = managed_namespaces
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the jobs affected by a change of a job, a Workload, or a created priority class or flavor."""
+        """Return the jobs to reconcile after an event of a job, a Workload, a priority class or a ResourceFlavor."""
         return self._relations.observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Perform the first due action for a job and its Workloads."""
+        """Return the first write that a job or its Workloads need now, such as the creation of the Workload."""
         job = reader.get(key)
         if job is None or "deletionTimestamp" in job["metadata"]:
             job_workloads = self._relations.workloads_of(key, reader)
@@ -187,7 +187,7 @@ class JobReconciler:
         return self._manage_workloads(job_pass)
 
     def _sync_child_job(self, key: meta.Key, job: meta.Obj, ancestor_workloads: Sequence[meta.Obj]) -> ReconcileResult:
-        """Suspend a child job unless a Workload of its managed ancestor is admitted."""
+        """Suspend a job that a managed job owns, unless a Workload of that owner is admitted."""
         integration = self._integration
         if integration.completion(job) is not None or integration.is_suspended(job):
             return ReconcileResult()
@@ -213,7 +213,7 @@ class JobReconciler:
         return outcome or self._sync_job(job_pass, match)
 
     def _manage_prebuilt(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
-        """Adopt the prebuilt Workload of a job, or stop the job if the Workload is missing or not equivalent."""
+        """Set the job as owner of its prebuilt Workload; stop the job if that Workload is missing or not equivalent."""
         if workload is not None and meta.controller_of(workload) is None:
             return ReconcileResult([Update(workloads.with_job_owner(workload, job_pass.job))])
         if workload is not None and workloads.is_created_for(workload, job_pass.job):
@@ -228,7 +228,7 @@ class JobReconciler:
         return self._stop_job(job_pass, None, "missing workload") or ReconcileResult()
 
     def _stop_unmatched_job(self, job_pass: _JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
-        """Stop a running job that has no matching Workload."""
+        """Stop a running job that no Workload matches; None if the job is suspended or finished."""
         if job_pass.suspended or self._integration.completion(job_pass.job) is not None:
             return None
         if len(old_workloads) == 1:
@@ -237,7 +237,7 @@ class JobReconciler:
         return self._stop_job(job_pass, None, "Missing Workload; unable to restore pod templates")
 
     def _replace_unmatched(self, job_pass: _JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
-        """Update the pending Workload of a changed job, or delete Workloads that cannot be updated."""
+        """Update the pending Workload of a changed job, or delete Workloads that do not match; None if none exist."""
         if not old_workloads:
             return None
         workload = old_workloads[0]
@@ -275,7 +275,7 @@ class JobReconciler:
         return ReconcileResult([Create(workload)], [job_pass.event("CreatedWorkload", message)])
 
     def _sync_workload(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
-        """Propagate the admission gate and the priority class of a job to its Workload."""
+        """Copy the admission gate and the priority class of a job to its Workload; None if both are up to date."""
         if lifecycle.is_finished(workload):
             return None
         updated_workload = workloads.with_gate_of(workload, job_pass.job)
@@ -337,7 +337,7 @@ class JobReconciler:
         return None if new_workload is workload else ReconcileResult([UpdateStatus(new_workload)])
 
     def _stop_evicted(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
-        """Stop the job of an evicted Workload, and release the quota once its pods are gone."""
+        """Stop the job of an evicted Workload; release the quota when the job's pods are gone; None if not evicted."""
         if not lifecycle.is_evicted(workload):
             return None
         eviction = meta.find_condition(workload, lifecycle.EVICTED)
@@ -362,14 +362,14 @@ class JobReconciler:
         queue = meta.label(job_pass.job, well_known.QUEUE_NAME)
         if workload["spec"].get("queueName") != queue and not lifecycle.has_quota_reservation(workload):
             return ReconcileResult([Update(meta.with_path(workload, ("spec", "queueName"), queue))])
-        return ReconcileResult([], _check_events(job_pass, workload))
+        return ReconcileResult([], _admission_check_events(job_pass, workload))
 
     def _start_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
-        def flavor(name: str) -> meta.Obj | None:
+        def find_flavor(name: str) -> meta.Obj | None:
             return job_pass.reader.get(meta.Key(scheme.RESOURCE_FLAVOR, "", name))
 
         try:
-            injections = admitted_injections(workload, flavor)
+            injections = admitted_injections(workload, find_flavor)
             if injections is None:
                 self._relations.record_missing_flavor(job_pass.key)
                 return ReconcileResult()
@@ -381,7 +381,7 @@ class JobReconciler:
         return ReconcileResult([Update(started_job)], [job_pass.event("Started", message)])
 
     def _stop_job(self, job_pass: _JobPass, workload: meta.Obj | None, message: str) -> ReconcileResult | None:
-        """Return the next write that stops a job and restores its pod templates; None if it is stopped."""
+        """Return the next write that stops a job and restores its pod templates; None if the job is stopped."""
         if _is_stopping(job_pass) and self._integration.is_active(job_pass.job):
             return ReconcileResult()
         original_infos = original_injections(workload) if workload is not None else []
@@ -393,7 +393,7 @@ class JobReconciler:
 
 
 def _unfinished_workloads(job: meta.Key, reader: Reader) -> list[meta.Obj]:
-    """Return the unfinished Workloads of a job of any kind."""
+    """Return the unfinished Workloads that a job of any kind owns."""
     parent = reader.get(job)
     uid = parent["metadata"].get("uid", "") if parent is not None else ""
     owned_objects = reader.owned_by(uid, job.namespace) if uid else ()
@@ -401,17 +401,17 @@ def _unfinished_workloads(job: meta.Key, reader: Reader) -> list[meta.Obj]:
 
 
 def _with_reclaimable_pods(workload: meta.Obj, reclaimable_pods: Sequence[Mapping[str, Any]]) -> meta.Obj:
-    """Return the Workload with `status.reclaimablePods`, capped by its pod counts; the same object if unchanged."""
+    """Return the Workload with `status.reclaimablePods`, at most its pod counts; the same object if unchanged."""
     totals = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
     pods = [{"name": p["name"], "count": min(p["count"], totals.get(p["name"], p["count"]))} for p in reclaimable_pods]
-    old = (workload.get("status") or {}).get("reclaimablePods") or ()
-    if {p["name"]: p["count"] for p in old} == {p["name"]: p["count"] for p in pods}:
+    old_pods = (workload.get("status") or {}).get("reclaimablePods") or ()
+    if {p["name"]: p["count"] for p in old_pods} == {p["name"]: p["count"] for p in pods}:
         return workload
     return meta.with_path(workload, ("status", "reclaimablePods"), pods or None)
 
 
 def _is_stopping(job_pass: _JobPass) -> bool:
-    """Report whether a job is suspended but not stopped yet.
+    """Report whether a job is suspended but the integration has not completed its stop.
 
     While the job has pods, Kubernetes 1.36 rejects changes of its pod template. Source: shouldAllowMutablePodTemplate
     in pkg/registry/batch/job/strategy.go.
@@ -419,8 +419,8 @@ def _is_stopping(job_pass: _JobPass) -> bool:
     return job_pass.job["spec"].get("suspend") is True and not job_pass.suspended
 
 
-def _check_events(job_pass: _JobPass, workload: meta.Obj) -> list[EventRecord]:
-    """Return an Event on the job with the messages of its Workload's Pending admission checks, if any."""
+def _admission_check_events(job_pass: _JobPass, workload: meta.Obj) -> list[EventRecord]:
+    """Return an Event on the job with the messages of its Workload's Pending admission checks; [] if none."""
     if not lifecycle.has_quota_reservation(workload):
         return []
     pending_checks = lifecycle.in_state(workload, lifecycle.PENDING)
@@ -429,7 +429,7 @@ def _check_events(job_pass: _JobPass, workload: meta.Obj) -> list[EventRecord]:
 
 
 def _report_missing_class(job_pass: _JobPass, missing_class: adjustments.MissingClass) -> ReconcileResult:
-    """Report a missing priority class in an Event; its creation triggers the next reconcile of the job."""
+    """Return an Event that a job's WorkloadPriorityClass is missing; its creation triggers the next reconcile."""
     if missing_class.key.kind != scheme.WORKLOAD_PRIORITY_CLASS:
         return ReconcileResult()
     message = f'WorkloadPriorityClass "{missing_class.key.name}" not found'

@@ -1,4 +1,4 @@
-"""Workloads of jobs: construction, comparison with the job, pod template changes, and the job interface."""
+"""Workloads of jobs: construction, comparison with the job, changes of pod templates, and the GenericJob interface."""
 
 import hashlib
 import re
@@ -29,19 +29,19 @@ from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_
 
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_EMPTY: Final[Mapping[str, str]] = {}
+_EMPTY_MAP: Final[Mapping[str, str]] = {}
 
-Template = Mapping[str, Any]
+PodTemplate = Mapping[str, Any]
 FindFlavor = Callable[[str], meta.Obj | None]
 
 
 class InvalidPodSetInfo(Exception):  # noqa: N818 - named like the reasons of Kubernetes
-    """Raised if the scheduling directives of an admission conflict with a pod template; a retry does not help."""
+    """Raised if the node selectors, labels or annotations of an admission conflict with a pod template."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodSetInfo:
-    """The scheduling directives (labels, node selector, ...) for the pod template of a pod set, and its pod count."""
+    """Labels, annotations, node selector and other scheduling fields of a pod set's pod template, and its pod count."""
 
     name: str
     count: int
@@ -53,7 +53,7 @@ class PodSetInfo:
 
 
 def admitted_injections(workload: meta.Obj, find_flavor: FindFlavor) -> list[PodSetInfo] | None:
-    """Return the scheduling directives of an admitted Workload for each pod set; None while a flavor is missing.
+    """Return, for each pod set of an admitted Workload, the scheduling fields to add; None while a flavor is missing.
 
     Raises InvalidPodSetInfo if updates of admission checks conflict with the flavors or with each other.
     """
@@ -72,7 +72,7 @@ def admitted_injections(workload: meta.Obj, find_flavor: FindFlavor) -> list[Pod
 def flavor_injection(
     assignment: Mapping[str, Any], pod_set: Mapping[str, Any], find_flavor: FindFlavor
 ) -> PodSetInfo | None:
-    """Return the scheduling directives of the flavors assigned to a pod set; None while a flavor is missing."""
+    """Return the scheduling fields of the flavors assigned to a pod set; None while a flavor is missing."""
     flavors = [find_flavor(name) for name in _flavor_names(assignment)]
     if None in flavors:
         return None
@@ -80,13 +80,13 @@ def flavor_injection(
 
 
 def original_injections(workload: meta.Obj) -> list[PodSetInfo]:
-    """Return the scheduling directives of the original pod templates, from which the Workload was created."""
+    """Return the scheduling fields of each pod template as it was when the Workload was created."""
     return [_original_info(pod_set) for pod_set in workload["spec"]["podSets"]]
 
 
 def _flavor_names(assignment: Mapping[str, Any]) -> list[str]:
-    """Return the assigned flavors without duplicates, in order of resource name so that labels merge the same way."""
-    return list(dict.fromkeys(flavor for _, flavor in sorted((assignment.get("flavors") or _EMPTY).items())))
+    """Return the flavors assigned to a pod set, without duplicates, in order of resource name."""
+    return list(dict.fromkeys(flavor for _, flavor in sorted((assignment.get("flavors") or _EMPTY_MAP).items())))
 
 
 def _info_from_flavors(
@@ -96,7 +96,7 @@ def _info_from_flavors(
     tolerations: list[Mapping[str, Any]] = []
     for flavor in flavors:
         spec = flavor.get("spec") or {}
-        node_selector.update(spec.get("nodeLabels") or _EMPTY)
+        node_selector.update(spec.get("nodeLabels") or _EMPTY_MAP)
         tolerations += spec.get("tolerations") or ()
     count = assignment.get("count", pod_set["count"])
     return PodSetInfo(assignment["name"], count, node_selector=node_selector, tolerations=tolerations)
@@ -123,9 +123,9 @@ def _info_of_update(update: Mapping[str, Any]) -> PodSetInfo:
     return PodSetInfo(
         update["name"],
         0,
-        labels=update.get("labels") or _EMPTY,
-        annotations=update.get("annotations") or _EMPTY,
-        node_selector=update.get("nodeSelector") or _EMPTY,
+        labels=update.get("labels") or _EMPTY_MAP,
+        annotations=update.get("annotations") or _EMPTY_MAP,
+        node_selector=update.get("nodeSelector") or _EMPTY_MAP,
         tolerations=update.get("tolerations") or (),
     )
 
@@ -134,26 +134,26 @@ def _original_info(pod_set: Mapping[str, Any]) -> PodSetInfo:
     return _info_from_template(pod_set["name"], pod_set["count"], pod_set.get("template") or {})
 
 
-def _info_from_template(name: str, count: int, template: Template) -> PodSetInfo:
+def _info_from_template(name: str, count: int, template: PodTemplate) -> PodSetInfo:
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     return PodSetInfo(
         name,
         count,
-        labels=metadata.get("labels") or _EMPTY,
-        annotations=metadata.get("annotations") or _EMPTY,
-        node_selector=spec.get("nodeSelector") or _EMPTY,
+        labels=metadata.get("labels") or _EMPTY_MAP,
+        annotations=metadata.get("annotations") or _EMPTY_MAP,
+        node_selector=spec.get("nodeSelector") or _EMPTY_MAP,
         tolerations=spec.get("tolerations") or (),
         scheduling_gates=spec.get("schedulingGates") or (),
     )
 
 
-def inject(template: Template, injection: PodSetInfo) -> dict[str, Any]:
-    """Return the pod template with the directives added; raise InvalidPodSetInfo if they conflict."""
+def inject(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
+    """Return the pod template with scheduling fields added; raise InvalidPodSetInfo if the fields conflict."""
     return restore(template, _merge_infos(_info_from_template("", 0, template), injection))
 
 
-def restore(template: Template, injection: PodSetInfo) -> dict[str, Any]:
-    """Return the pod template with its scheduling directives replaced by the given ones."""
+def restore(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
+    """Return the pod template with its scheduling fields replaced by those of `injection`."""
     fields = (
         (("metadata", "labels"), injection.labels),
         (("metadata", "annotations"), injection.annotations),
@@ -215,13 +215,13 @@ def _compared_fields(pod_set: Mapping[str, Any], ignore_tolerations: bool) -> Ma
     return {field: spec[field] for field in fields if spec.get(field)}
 
 
-def without_duplicate_env(template: Template) -> Template:
-    """Return the pod template without duplicate environment variables: the last value at the first position."""
-    for kind in ("containers", "initContainers"):
-        containers = (template.get("spec") or {}).get(kind) or ()
+def without_duplicate_env(template: PodTemplate) -> PodTemplate:
+    """Return the pod template without duplicate environment variables; the last value wins, at the first position."""
+    for containers_field in ("containers", "initContainers"):
+        containers = (template.get("spec") or {}).get(containers_field) or ()
         new_containers = [_without_duplicate_env(container) for container in containers]
         if any(new is not old for new, old in zip(new_containers, containers, strict=True)):
-            template = meta.with_path(template, ("spec", kind), new_containers)
+            template = meta.with_path(template, ("spec", containers_field), new_containers)
     return template
 
 
@@ -238,7 +238,7 @@ def _without_duplicate_env(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def topology_request(template: Mapping[str, Any], **indices: Any) -> dict[str, Any]:
-    """Return the topology request from a template's annotations, with the labels of pod indices (`indices`)."""
+    """Return a pod set's `topologyRequest` from the annotations of its pod template, with `indices` as extra fields."""
     annotations = (template.get("metadata") or {}).get("annotations") or {}
     return {**_placement_request(annotations), **_slice_request(annotations), **indices, **_group_request(annotations)}
 
@@ -276,15 +276,15 @@ def _group_request(annotations: Mapping[str, str]) -> dict[str, Any]:
 # Source: pkg/controller/jobframework/workload_names.go.
 
 
-_NAME_MAX: Final = 253
+_WORKLOAD_NAME_MAX: Final = 253
 _HASH_LENGTH: Final = 5
 
 
 def workload_name(kind: str, group: str, owner: str, uid: str) -> str:
-    """Return the name of a job's Workload: `<kind>-<owner>-<hash>`, where the hash avoids collisions."""
-    prefix = f"{kind.lower()}-{owner}"[: _NAME_MAX - 1 - _HASH_LENGTH]
-    content = "\n".join((kind, group, owner, uid)).encode()
-    digest = hashlib.sha1(content, usedforsecurity=False).hexdigest()
+    """Return the name of a job's Workload, `<kind>-<owner>-<hash>`; the hash avoids name collisions."""
+    prefix = f"{kind.lower()}-{owner}"[: _WORKLOAD_NAME_MAX - 1 - _HASH_LENGTH]
+    hashed_text = "\n".join((kind, group, owner, uid)).encode()
+    digest = hashlib.sha1(hashed_text, usedforsecurity=False).hexdigest()
     return f"{prefix}-{digest[:_HASH_LENGTH]}"
 
 
@@ -292,7 +292,7 @@ PodSets = Sequence[Mapping[str, Any]]
 
 
 def make_workload(job: meta.Obj, pod_sets: PodSets, priority: Priority, copied_labels: Sequence[str]) -> dict[str, Any]:
-    """Return a new Workload object for a job."""
+    """Return the manifest of a new Workload for a job."""
     metadata, uid = job["metadata"], job["metadata"].get("uid", "")
     group, _, _ = job["apiVersion"].rpartition("/")
     labels = {name: value for name in copied_labels if (value := meta.label(job, name)) is not None}
@@ -312,13 +312,13 @@ def make_workload(job: meta.Obj, pod_sets: PodSets, priority: Priority, copied_l
 
 
 def prebuilt_key(job: meta.Obj) -> meta.Key | None:
-    """Return the key of the prebuilt Workload that a job's annotation or else its label names; None if none."""
+    """Return the key of the prebuilt Workload that a job names in an annotation or label; None if it names none."""
     name = meta.annotation(job, well_known.PREBUILT_WORKLOAD) or meta.label(job, well_known.PREBUILT_WORKLOAD)
     return meta.Key(scheme.WORKLOAD, job["metadata"].get("namespace", ""), name) if name else None
 
 
 def with_job_owner(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
-    """Return the Workload with the job as its controlling owner."""
+    """Return the Workload with the job added as its controlling owner."""
     metadata = workload["metadata"]
     labels = {**(metadata.get("labels") or {}), well_known.JOB_UID: job["metadata"].get("uid", "")}
     owners = [*(metadata.get("ownerReferences") or ()), meta.controller_reference(job)]
@@ -326,7 +326,7 @@ def with_job_owner(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
 
 
 def workload_spec(job: meta.Obj, pod_sets: PodSets, priority: Priority) -> dict[str, Any]:
-    """Return the spec of the Workload of a job."""
+    """Return the spec that the Workload of a job must have."""
     spec: dict[str, Any] = {
         "queueName": meta.label(job, well_known.QUEUE_NAME) or "",
         "podSets": list(pod_sets),
@@ -342,19 +342,19 @@ def workload_spec(job: meta.Obj, pod_sets: PodSets, priority: Priority) -> dict[
 
 
 def execution_seconds_max(job: meta.Obj) -> int | None:
-    """Return the maximum execution time of a job in seconds, from its label; None if missing or invalid."""
+    """Return the maximum execution time in seconds from a job's label; None if missing or invalid."""
     limit = meta.parse_integer(meta.label(job, well_known.MAX_EXEC_TIME) or "", bits=32)
     return limit if limit is not None and limit > 0 else None
 
 
 def is_created_for(workload: meta.Obj, job: meta.Obj) -> bool:
-    """Report whether a Workload belongs to this job (by uid), not to an earlier job of the same name."""
+    """Report whether the job with this uid controls the Workload, rather than an earlier job of the same name."""
     owner = meta.controller_of(workload)
     return owner is not None and owner["uid"] == job["metadata"].get("uid")
 
 
 def matches(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, suspended: bool) -> bool:
-    """Report whether a Workload is equivalent to its job in pod sets and maximum execution time.
+    """Report whether a Workload of this job has equivalent pod sets and the same maximum execution time.
 
     A running job has the admitted pod counts, and tolerations of its flavors in addition to its own.
     """
@@ -371,7 +371,7 @@ def matches(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, suspended: boo
 
 
 def with_gate_of(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
-    """Return the Workload with the admission gate annotation of its job; the same object if unchanged."""
+    """Return the Workload with the admission gate annotation of its job; the same object if already equal."""
     gate = meta.annotation(job, well_known.ADMISSION_GATED_BY) or ""
     if (meta.annotation(workload, well_known.ADMISSION_GATED_BY) or "") == gate:
         return workload
@@ -383,7 +383,7 @@ def with_gate_of(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
 
 
 def _copied_annotations(job: meta.Obj) -> dict[str, Any]:
-    """Return the metadata with the annotations that a Workload copies from its job."""
+    """Return the `annotations` field that a Workload copies from its job; {} if there is nothing to copy."""
     annotations = job["metadata"].get("annotations") or {}
     copied_annotations = {
         name: value
@@ -394,7 +394,7 @@ def _copied_annotations(job: meta.Obj) -> dict[str, Any]:
 
 
 def _admitted_pod_sets(workload: meta.Obj) -> list[Mapping[str, Any]]:
-    """Return the pod sets of a Workload with the admitted pod counts, which partial admission may have reduced."""
+    """Return the pod sets of a Workload with their admitted counts, which partial admission may have reduced."""
     pod_sets = workload["spec"]["podSets"]
     if not any(p.get("minCount") is not None and p["count"] > p["minCount"] for p in pod_sets):
         return list(pod_sets)
@@ -411,28 +411,28 @@ def _admitted_pod_sets(workload: meta.Obj) -> list[Mapping[str, Any]]:
 
 
 class JobCompletion(NamedTuple):
-    """The outcome of a finished job: whether it succeeded, and the message."""
+    """How a finished job ended: whether it succeeded, and the message of its condition."""
 
     succeeded: bool
     message: str
 
 
 class GenericJob(Protocol):
-    """Interface of an integration: how the framework reads, starts and stops one kind of job."""
+    """Interface by which the job framework reads, starts and stops jobs of one kind."""
 
     kind: str
 
     def is_suspended(self, job: meta.Obj) -> bool:
-        """Report whether a job is suspended and completely stopped."""
+        """Report whether a job is suspended and its last stop is complete."""
 
     def is_active(self, job: meta.Obj) -> bool:
-        """Report whether a job has running pods."""
+        """Report whether a job has active pods."""
 
     def pods_ready(self, job: meta.Obj) -> bool:
         """Report whether all pods of a job are ready or succeeded."""
 
     def completion(self, job: meta.Obj) -> JobCompletion | None:
-        """Return the outcome of a finished job; None if it has not finished."""
+        """Return how a finished job ended; None if it has not finished."""
 
     def templates(self, job: meta.Obj) -> Sequence[Mapping[str, Any]]:
         """Return the current pod templates of a job."""
@@ -441,16 +441,16 @@ class GenericJob(Protocol):
         """Return the pod sets that the Workload of a job must have."""
 
     def reclaimable_pods(self, job: meta.Obj) -> list[dict[str, Any]]:
-        """Return the number of pods of each pod set that will not run again (reclaimablePods)."""
+        """Return, for each pod set, how many pods will not run again, in the form of `status.reclaimablePods`."""
 
     def started_job(self, job: meta.Obj, injections: Sequence[PodSetInfo]) -> meta.Obj:
-        """Return the job unsuspended, with the directives in its pod templates; raise InvalidPodSetInfo on conflict."""
+        """Return the unsuspended job with scheduling fields in its templates; raise InvalidPodSetInfo on conflict."""
 
     def stop(self, job: meta.Obj, infos: Sequence[PodSetInfo]) -> Write | None:
-        """Return the next write that stops a job and restores its original pod templates; None if it is stopped."""
+        """Return the next write that stops a job and restores its pod templates; None if the job is stopped."""
 
 
 def condition_true(job: meta.Obj, *types: str) -> Mapping[str, Any] | None:
-    """Return the first True condition of a job with one of these types; None if there is none."""
+    """Return the first condition of a job that is True and has one of these types; None if there is none."""
     conditions = (job.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c["type"] in types and c["status"] == "True"), None)

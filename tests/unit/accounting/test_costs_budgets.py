@@ -67,7 +67,8 @@ def test_total_budget_period_has_no_end() -> None:
 
 
 def test_verdict_applies_only_reached_thresholds() -> None:
-    assert (verdict(5 * DOLLAR - 1, thresholds=LADDER).boost, verdict(5 * DOLLAR, thresholds=LADDER).boost) == (0, -5)
+    boosts = [verdict(spent, thresholds=LADDER).priority_boost for spent in (5 * DOLLAR - 1, 5 * DOLLAR)]
+    assert boosts == [0, -5]
     policies = [verdict(spent, thresholds=LADDER).stop_policy for spent in (10 * DOLLAR - 1, 10 * DOLLAR)]
     assert policies == ["None", "Hold"]
 
@@ -78,9 +79,9 @@ def test_budget_without_thresholds_notifies_at_80_and_holds_at_100_percent() -> 
 
 
 def test_crosses_at_returns_exact_time_of_next_threshold() -> None:
-    at = next_threshold_at(budget(thresholds=LADDER), BudgetUse(spent=4 * DOLLAR, rate=3 * DOLLAR), NOW)
+    at = next_threshold_at(budget(thresholds=LADDER), BudgetUse(spent_amount=4 * DOLLAR, hourly_rate=3 * DOLLAR), NOW)
     assert at == NOW + 20 * MINUTE
-    assert next_threshold_at(budget(), BudgetUse(spent=4 * DOLLAR), NOW) is None
+    assert next_threshold_at(budget(), BudgetUse(spent_amount=4 * DOLLAR), NOW) is None
 
 
 def test_budget_holds_queue_and_restores_it_on_release() -> None:
@@ -120,7 +121,7 @@ def test_priority_boost_is_added_and_removed_with_spending() -> None:
 
 def test_status_reports_remaining_amount_and_forecast() -> None:
     period = period_of(budget(period="Day"), NOW)
-    use = BudgetUse(spent=4 * DOLLAR, running=DOLLAR, recent=4 * DOLLAR, rate=DOLLAR, committed=2 * DOLLAR)
+    use = BudgetUse(4 * DOLLAR, DOLLAR, recent_amount=4 * DOLLAR, hourly_rate=DOLLAR, committed_amount=2 * DOLLAR)
     status = status_of(budget(period="Day"), use, period, NOW)
     reported = [status[field] for field in ("spent", "running", "committed", "remaining", "forecast")]
     assert reported == ["4.00", "1.00", "2.00", "6.00", "9.14"]  # 10.5 hours elapsed, 13.5 remain
@@ -130,13 +131,13 @@ def test_status_reports_remaining_amount_and_forecast() -> None:
 
 def test_forecast_of_exceeded_budget_adds_only_committed_cost() -> None:
     period = period_of(budget(period="Day"), NOW)
-    use = BudgetUse(spent=11 * DOLLAR, recent=11 * DOLLAR, rate=DOLLAR, committed=2 * DOLLAR)
+    use = BudgetUse(11 * DOLLAR, recent_amount=11 * DOLLAR, hourly_rate=DOLLAR, committed_amount=2 * DOLLAR)
     assert status_of(budget(period="Day"), use, period, NOW)["forecast"] == "13.00"
 
 
 def test_threshold_is_newly_reached_once_per_period() -> None:
     period = period_of(budget(), NOW)
-    before = {**budget(), "status": status_of(budget(), BudgetUse(spent=8 * DOLLAR), period, NOW)}
+    before = {**budget(), "status": status_of(budget(), BudgetUse(spent_amount=8 * DOLLAR), period, NOW)}
     assert [each["percent"] for each in newly_reached(before, verdict(10 * DOLLAR), period)] == [100]
     later = period_of(budget(), NOW + 31 * 24 * HOUR)
     assert [each["percent"] for each in newly_reached(before, verdict(8 * DOLLAR), later)] == [80]

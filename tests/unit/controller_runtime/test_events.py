@@ -7,7 +7,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import MINUTE
 from batchyard.client.local import LocalClient
-from batchyard.controller_runtime.events import BURST, EventRecorder
+from batchyard.controller_runtime.events import EVENT_BURST, EventRecorder
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.housekeeping.controllers import BATCH_MAX, EVENTS_KEY, KEPT_MAX, EventExpiry
 from batchyard.interfaces.client import Create, Delete, EventType, Update, WatchEvent, WriteResult
@@ -86,11 +86,11 @@ def test_similar_events_are_combined() -> None:
 
 def test_events_of_single_object_are_limited_to_burst() -> None:
     recorder = Recorder()
-    for number in range(BURST + 10):
+    for number in range(EVENT_BURST + 10):
         recorder.record("told", f"Reason{number}")
-    assert len(recorder.reported) == BURST
+    assert len(recorder.reported) == EVENT_BURST
     recorder.record("told", "Later", at=5 * MINUTE / 1_000_000)
-    assert len(recorder.reported) == BURST + 1
+    assert len(recorder.reported) == EVENT_BURST + 1
     recorder.record("told", "Other", key=Key(scheme.NODE, "", "n1"))
     assert recorder.reported[0]["metadata"]["namespace"] == "default"
 

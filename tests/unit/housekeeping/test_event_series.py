@@ -11,7 +11,7 @@ from batchyard.api.printing import columns, row
 from batchyard.api.validation.core import event_faults, events_v1_faults
 from batchyard.base.instant import MINUTE
 from batchyard.client.local import LocalClient
-from batchyard.controller_runtime.events import BURST, EventRecorder
+from batchyard.controller_runtime.events import EVENT_BURST, EventRecorder
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.housekeeping.controllers import EVENTS_KEY, EventExpiry
 from batchyard.interfaces.client import Create, EventType, WatchEvent
@@ -86,9 +86,9 @@ def test_repeated_event_is_new_after_object_change_or_six_minutes() -> None:
 
 def test_events_per_object_are_limited_to_burst() -> None:
     recorder = Recorder()
-    for number in range(BURST + 5):
+    for number in range(EVENT_BURST + 5):
         recorder.record(reason=f"Reason{number}")
-    assert len(recorder.reported) == BURST
+    assert len(recorder.reported) == EVENT_BURST
 
 
 def test_event_message_is_truncated_to_1024_bytes() -> None:

@@ -1,7 +1,7 @@
-"""Job controller for batch/v1 Jobs, as in Kubernetes; decisions are pure functions of a Job and its pods.
+"""Controller of batch/v1 Jobs, as in Kubernetes. Its decisions are pure functions of a Job and the pods of the Job.
 
-- spec: the spec with defaults, the pods, and the observed state of a Job
-- plan: the next changes of pods and status, from completion, parallelism and finalizer tracking
-- controller: runs the decisions for all Jobs
-- integration: queues Jobs in Kueue
+- spec: the spec of a Job with defaults, the pods of the Job, and its observed state
+- plan: the next changes of the pods and the status of a Job
+- controller: applies the plans of all Jobs
+- integration: Kueue integration, which makes Jobs wait in queues
 """

@@ -1,6 +1,6 @@
-"""Job controller: creates the pods of Jobs, counts their terminations, adopts orphans, and ends the Jobs.
+"""Job controller: creates the pods of Jobs, counts terminated pods, adopts orphan pods, and ends the Jobs.
 
-The decisions are in `plan`. Source: pkg/controller/job of Kubernetes.
+The module `plan` decides which pods to create and delete. Source: pkg/controller/job of Kubernetes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,19 +39,19 @@ _INDEX_FIELD: Final = {
     "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{well_known.COMPLETION_INDEX}']"}},
 }
 #: The maximum length of `generateName`, so that a whole name fits into a label.
-_PREFIX_MAX: Final = 58
+_NAME_PREFIX_MAX: Final = 58
 
 
 def new_pods(
     job: meta.Obj, planned_pods: Sequence[NewPod], used_names: Iterable[str], pod_count: int, now: Instant
 ) -> list[meta.Obj]:
-    """Build the pods to create, with names that are not in `used_names`; `pod_count` is the number of pods so far.
+    """Return the manifests of new pods of a Job, with names not in `used_names`; `pod_count` counts its pods so far.
 
     Each pod has a full name besides the `generateName` prefix, so that the Event of its creation can contain the name.
     """
     if not planned_pods:
         return []
-    template = _template(job, indexed=any(pod.index != NO_INDEX for pod in planned_pods))
+    template = _common_pod_fields(job, has_index=any(pod.index != NO_INDEX for pod in planned_pods))
     names = dict.fromkeys(used_names)
     pods: list[meta.Obj] = []
     for number, pod in enumerate(planned_pods, pod_count):
@@ -67,8 +67,8 @@ def new_pods(
     return pods
 
 
-def _template(job: meta.Obj, *, indexed: bool) -> dict[str, Any]:
-    """Return the common part of all new pods."""
+def _common_pod_fields(job: meta.Obj, *, has_index: bool) -> dict[str, Any]:
+    """Return the part of the pod manifest that is the same for all new pods of a Job."""
     template = with_selector(job)["spec"]["template"]
     metadata, spec = template.get("metadata") or {}, template["spec"]
     finalizers = [*(metadata.get("finalizers") or ()), well_known.JOB_TRACKING]
@@ -76,11 +76,11 @@ def _template(job: meta.Obj, *, indexed: bool) -> dict[str, Any]:
     fields |= {"finalizers": list(dict.fromkeys(finalizers)), "ownerReferences": [meta.controller_reference(job)]}
     if job["metadata"].get("namespace"):
         fields["namespace"] = job["metadata"]["namespace"]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": fields, "spec": _with_index_env(spec) if indexed else spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": fields, "spec": _with_index_env(spec) if has_index else spec}
 
 
 def _with_index_env(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a pod spec whose containers get the completion index as an environment variable."""
+    """Return the pod spec with the environment variable JOB_COMPLETION_INDEX in all its containers."""
     fields = {f: [_with_index_variable(c) for c in spec[f]] for f in ("initContainers", "containers") if spec.get(f)}
     return {**spec, **fields}
 
@@ -90,16 +90,16 @@ def _with_index_variable(container: Mapping[str, Any]) -> Mapping[str, Any]:
     return container if any(e["name"] == _INDEX_ENV for e in env) else {**container, "env": [*env, _INDEX_FIELD]}
 
 
-def _name_prefix(job: str, index: int) -> str:
-    """Return the name prefix of a pod; a long Job name is truncated to keep the index."""
+def _name_prefix(job_name: str, index: int) -> str:
+    """Return the name prefix of a pod from its Job's name, cut if too long, and its completion index."""
     if index == NO_INDEX:
-        return f"{job}-"
-    end = f"-{index}-"
-    return job[: _PREFIX_MAX - len(end)] + end
+        return f"{job_name}-"
+    index_text = f"-{index}-"
+    return job_name[: _NAME_PREFIX_MAX - len(index_text)] + index_text
 
 
 def _free_name(prefix: str, used_names: Mapping[str, None], seed: Sequence[str]) -> str:
-    """Return an unused name with a five-letter suffix that is derived from the seed."""
+    """Return a pod name that is not in `used_names`: the prefix and a five-letter suffix derived from the seed."""
     for attempt in count():
         name = generated_name(prefix, uid_for(0, *seed, prefix, str(attempt)))
         if name not in used_names:
@@ -108,14 +108,14 @@ def _free_name(prefix: str, used_names: Mapping[str, None], seed: Sequence[str])
 
 
 def _indexed_pod(template: Mapping[str, Any], metadata: dict[str, Any], pod: NewPod, job: meta.Obj) -> dict[str, Any]:
-    """Return the pod for a completion index."""
-    index = {well_known.COMPLETION_INDEX: str(pod.index)}
-    annotations = dict(index)
+    """Return the manifest of a new pod with its completion index as a label, as an annotation and in the hostname."""
+    index_label = {well_known.COMPLETION_INDEX: str(pod.index)}
+    annotations = dict(index_label)
     if pod.failure_count is not None:
         annotations[well_known.INDEX_FAILURES] = str(pod.failure_count)
     if pod.ignored_count:
         annotations[well_known.INDEX_IGNORED_FAILURES] = str(pod.ignored_count)
-    metadata["labels"] = {**metadata.get("labels", {}), **index}
+    metadata["labels"] = {**metadata.get("labels", {}), **index_label}
     metadata["annotations"] = {**metadata.get("annotations", {}), **annotations}
     hostname = f"{job['metadata']['name']}-{pod.index}"
     return {**template, "metadata": metadata, "spec": {**template["spec"], "hostname": hostname}}
@@ -135,139 +135,140 @@ def _indexed_pod(template: Mapping[str, Any], metadata: dict[str, Any], pod: New
 _BATCH_PERIOD: Final = SECOND
 _DELETED: Final = EventType.DELETED
 
-# Flags of a relevant pod.
-_TRACKED: Final = 1
-_ACTIVE: Final = 2
-_READY: Final = 4
-_TERMINATING: Final = 8
-_SUCCEEDED: Final = 16
+# Flags of a pod in the index.
+_TRACKED_FLAG: Final = 1
+_ACTIVE_FLAG: Final = 2
+_READY_FLAG: Final = 4
+_TERMINATING_FLAG: Final = 8
+_SUCCEEDED_FLAG: Final = 16
 
 
 class RelevantPods:
-    """The pods of one Job that have not ended or still have its finalizer, and the time of its next reconcile."""
+    """The pods of one Job that have not ended or still have the Job finalizer, and when to reconcile the Job next."""
 
     __slots__ = (
-        "_active",
-        "_flags",
+        "_active_count",
+        "_flags_by_pod",
         "_has_missing_pods",
         "_needs_successes",
-        "_ready",
+        "_ready_count",
         "_reconcile_at",
         "_wake_at",
-        "failures",
+        "failure_times",
         "is_complete",
         "job_is_known",
         "pod_count",
     )
 
     def __init__(self) -> None:
-        #: By relevant pod: its flags.
-        self._flags: dict[meta.Key, int] = {}
-        self._active = 0
-        self._ready = 0
+        #: By pod that has not ended or has the Job finalizer: its flags.
+        self._flags_by_pod: dict[meta.Key, int] = {}
+        self._active_count = 0
+        self._ready_count = 0
         #: The number of pods observed so far.
         self.pod_count = 0
         #: The failure times of untracked pods that the backoff needs.
-        self.failures: list[Instant] = []
+        self.failure_times: list[Instant] = []
         #: When to reconcile the Job because of events since the last reconcile.
         self._reconcile_at: Instant | None = None
         #: When to reconcile the Job without an event.
         self._wake_at: Instant | None = None
         #: Whether the last reconcile found pods missing.
         self._has_missing_pods = False
-        #: Whether each success may allow another pod or end the Job.
+        #: Whether each succeeded pod may allow another pod or end the Job.
         self._needs_successes = False
+        #: Whether the Job itself was observed, not only its pods.
         self.job_is_known = False
         #: Whether pods that existed before the first event are included.
         self.is_complete = False
 
     @property
     def pods(self) -> Iterable[meta.Key]:
-        """The keys of the relevant pods."""
-        return self._flags
+        """The keys of the pods that have not ended or still have the Job finalizer."""
+        return self._flags_by_pod
 
     def add_existing(self, owned_objects: Iterable[meta.Obj]) -> None:
-        """Add the pods that existed before this controller started."""
+        """Add the pods among a Job's owned objects, which may be older than this controller's first watch event."""
         for obj in owned_objects:
-            if obj["kind"] == "Pod" and meta.key_of(obj) not in self._flags:
-                self._set_flags(meta.key_of(obj), 0, _flags(obj))
+            if obj["kind"] == "Pod" and meta.key_of(obj) not in self._flags_by_pod:
+                self._set_flags(meta.key_of(obj), 0, _pod_flags(obj))
         self.is_complete = True
 
     def schedule_reconcile(self, at: Instant) -> None:
-        """Schedule a reconcile of the Job at this time or earlier."""
+        """Make the next reconcile of the Job due at this time, unless an earlier one is due."""
         self._reconcile_at = at if self._reconcile_at is None else min(self._reconcile_at, at)
 
     def reconcile_at(self, now: Instant) -> Instant:
-        """Return when to reconcile the Job: now, or later to batch more events."""
+        """Return when to reconcile the Job: now, or up to a second later to combine several pod changes."""
         if self._reconcile_at is None:
             return now
         return max(now, self._reconcile_at if self._wake_at is None else min(self._reconcile_at, self._wake_at))
 
     def record_job(self, job: meta.Obj) -> None:
-        """Record whether each success matters to the current spec of the Job."""
+        """Record from the Job's spec whether each succeeded pod may end the Job or allow another pod to be created."""
         spec = job_spec(job)
         self.job_is_known = True
         self._needs_successes = bool(spec.success_rules) or (spec.completions or 0) > spec.parallelism
 
     def record_plan(self, plan: JobPlan) -> None:
-        """Record the plan of a reconcile of the Job."""
+        """Record from a reconcile's plan when to reconcile next, and whether pods were missing."""
         self._reconcile_at = None
         self._wake_at = plan.wake_at
-        self._has_missing_pods = bool(plan.change.create)
+        self._has_missing_pods = bool(plan.pod_changes.to_create)
 
     def observe(self, event: WatchEvent, now: Instant) -> bool:
-        """Process a change of a pod; return whether the change is relevant."""
-        old_flags = self._flags.get(event.key, 0)
-        new_flags = 0 if event.type is _DELETED else _flags(event.obj)
+        """Process a watch event of a pod of the Job; return whether the Job must be reconciled because of it."""
+        old_flags = self._flags_by_pod.get(event.key, 0)
+        new_flags = 0 if event.type is _DELETED else _pod_flags(event.obj)
         if old_flags == new_flags and not self._has_missing_pods and (old_flags == 0 or _has_same_containers(event)):
             return False
         self._set_flags(event.key, old_flags, new_flags)
-        if old_flags & ~new_flags & _TRACKED:
+        if old_flags & ~new_flags & _TRACKED_FLAG:
             self._record_end(event.obj)
         self.schedule_reconcile(now if self._cannot_wait(old_flags, new_flags) else now + _BATCH_PERIOD)
         return True
 
     def _set_flags(self, pod: meta.Key, old_flags: int, new_flags: int) -> None:
-        self._active += bool(new_flags & _ACTIVE) - bool(old_flags & _ACTIVE)
-        self._ready += bool(new_flags & _READY) - bool(old_flags & _READY)
+        self._active_count += bool(new_flags & _ACTIVE_FLAG) - bool(old_flags & _ACTIVE_FLAG)
+        self._ready_count += bool(new_flags & _READY_FLAG) - bool(old_flags & _READY_FLAG)
         self.pod_count += bool(new_flags and not old_flags)
         if new_flags:
-            self._flags[pod] = new_flags
+            self._flags_by_pod[pod] = new_flags
         else:
-            self._flags.pop(pod, None)
+            self._flags_by_pod.pop(pod, None)
 
     def _cannot_wait(self, old_flags: int, new_flags: int) -> bool:
-        """Report whether the Job must be reconciled for this change without delay."""
+        """Report whether a pod's change of flags requires a reconcile of the Job now instead of a second later."""
         lost_flags = old_flags & ~new_flags
-        if self._has_missing_pods or not self.is_complete or lost_flags & (_TRACKED | _TERMINATING):
+        if self._has_missing_pods or not self.is_complete or lost_flags & (_TRACKED_FLAG | _TERMINATING_FLAG):
             return True
-        if lost_flags & _ACTIVE:
-            return not new_flags & _SUCCEEDED or self._needs_successes or self._active == 0
-        return bool(new_flags & ~old_flags & _READY) and self._ready == self._active
+        if lost_flags & _ACTIVE_FLAG:
+            return not new_flags & _SUCCEEDED_FLAG or self._needs_successes or self._active_count == 0
+        return bool(new_flags & ~old_flags & _READY_FLAG) and self._ready_count == self._active_count
 
     def _record_end(self, pod: meta.Obj) -> None:
-        """Record the end of an untracked pod for the backoff; surplus pods, released while active, do not count."""
+        """Update the failure times for the backoff with a pod that lost the Job finalizer; ignore active pods."""
         if phase(pod) == SUCCEEDED:
-            self.failures = failures_since_success(self.failures, [finished_at(pod)])
+            self.failure_times = failures_since_success(self.failure_times, [finished_at(pod)])
         elif is_terminal(pod) or is_terminating(pod):
-            self.failures = failures_since_success([*self.failures, finished_at(pod)], ())
+            self.failure_times = failures_since_success([*self.failure_times, finished_at(pod)], ())
 
 
 class PodIndex:
-    """The relevant pods of all Jobs."""
+    """For all Jobs: the pods that have not ended or still have the Job finalizer."""
 
     __slots__ = ("_by_job",)
 
     def __init__(self) -> None:
-        #: The relevant pods by namespace and uid of the Job.
+        #: By namespace and uid of the Job: its pods that have not ended or have the Job finalizer.
         self._by_job: dict[tuple[str, str], RelevantPods] = {}
 
     def pods_of(self, job: meta.Obj) -> RelevantPods:
-        """Return the relevant pods of a Job."""
+        """Return the pods of a Job that have not ended or still have the Job finalizer."""
         return self._pods_of(_job_key(job))
 
     def observe_job(self, event: WatchEvent, now: Instant) -> None:
-        """Process a change of a Job; a finished Job is removed from the index."""
+        """Process a watch event of a Job: schedule its reconcile, or drop a finished or deleted Job's pods."""
         job = event.obj
         if event.type is _DELETED or is_finished(job):
             self._by_job.pop(_job_key(job), None)
@@ -277,7 +278,7 @@ class PodIndex:
         job_pods.schedule_reconcile(now)
 
     def observe_pod(self, event: WatchEvent, job_uid: str, now: Instant) -> bool:
-        """Process a change of a pod; return whether the change is relevant to its Job."""
+        """Process a watch event of a pod; return whether the Job with this uid must be reconciled because of it."""
         job_key = event.key.namespace, job_uid
         job_pods = self._pods_of(job_key)
         is_relevant = job_pods.observe(event, now)
@@ -297,18 +298,18 @@ def _job_key(job: meta.Obj) -> tuple[str, str]:
     return metadata.get("namespace", ""), metadata["uid"]
 
 
-def _flags(pod: meta.Obj) -> int:
-    """Return the flags of a pod; 0 if it is not relevant."""
-    tracking_flag = _TRACKED if is_tracked(pod) else 0
+def _pod_flags(pod: meta.Obj) -> int:
+    """Return the bit flags of a pod (such as tracked, active, ready); 0 if it has ended and has no Job finalizer."""
+    tracking_flag = _TRACKED_FLAG if is_tracked(pod) else 0
     if is_terminal(pod):
-        return tracking_flag | _SUCCEEDED if tracking_flag and phase(pod) == SUCCEEDED else tracking_flag
+        return tracking_flag | _SUCCEEDED_FLAG if tracking_flag and phase(pod) == SUCCEEDED else tracking_flag
     if is_terminating(pod):
-        return tracking_flag | _TERMINATING
-    return tracking_flag | _ACTIVE | (_READY if is_ready(pod) else 0)
+        return tracking_flag | _TERMINATING_FLAG
+    return tracking_flag | _ACTIVE_FLAG | (_READY_FLAG if is_ready(pod) else 0)
 
 
 def _has_same_containers(event: WatchEvent) -> bool:
-    """Report whether the container statuses are unchanged, for example after the pod was only scheduled."""
+    """Report whether a pod's watch event left its container statuses unchanged, as when it was only scheduled."""
     if event.old is None:
         return False
     old, new = event.old.get("status") or {}, event.obj.get("status") or {}
@@ -321,44 +322,44 @@ def _has_same_containers(event: WatchEvent) -> bool:
 
 
 class PodClaims:
-    """The orphan pods, and the Jobs that may adopt them."""
+    """Index of the pods without a controller, and of the Jobs that may adopt them."""
 
     def __init__(self) -> None:
         #: Orphan pods by namespace and by the Job name in their label ('' for Jobs with manual selectors).
-        self._orphans: dict[tuple[str, str], dict[meta.Key, None]] = {}
+        self._orphans_by_job_name: dict[tuple[str, str], dict[meta.Key, None]] = {}
         #: By namespace: the unfinished Jobs with manual selectors.
-        self._manual_jobs: dict[str, dict[meta.Key, None]] = {}
+        self._manual_jobs_by_namespace: dict[str, dict[meta.Key, None]] = {}
 
     def observe_job(self, event: WatchEvent) -> None:
-        """Process a change of a Job with a manual selector."""
+        """Process a watch event of a Job: record or forget the Job if it has a manual selector."""
         if not _has_manual_selector(event.obj):
             return
-        manual_jobs = self._manual_jobs.setdefault(event.key.namespace, {})
+        manual_jobs = self._manual_jobs_by_namespace.setdefault(event.key.namespace, {})
         if event.type is _DELETED or is_finished(event.obj):
             manual_jobs.pop(event.key, None)
         else:
             manual_jobs[event.key] = None
 
     def observe_pod(self, event: WatchEvent) -> Iterable[meta.Key]:
-        """Process a change of a pod; return the Jobs that may adopt it if it is an orphan."""
+        """Process a watch event of a pod; if the pod has no controller, return the Jobs that may adopt it."""
         namespace = event.key.namespace
         for name in () if event.old is None else _candidate_job_names(event.old):
-            self._orphans.get((namespace, name), {}).pop(event.key, None)
+            self._orphans_by_job_name.get((namespace, name), {}).pop(event.key, None)
         if event.type is _DELETED or meta.controller_of(event.obj) is not None:
             return ()
         for name in _candidate_job_names(event.obj):
-            self._orphans.setdefault((namespace, name), {})[event.key] = None
+            self._orphans_by_job_name.setdefault((namespace, name), {})[event.key] = None
         named_jobs = [meta.Key(scheme.JOB, namespace, name) for name in _candidate_job_names(event.obj) if name]
-        return [*named_jobs, *self._manual_jobs.get(namespace, ())]
+        return [*named_jobs, *self._manual_jobs_by_namespace.get(namespace, ())]
 
-    def adoptions(self, job: meta.Obj, reader: Reader) -> list[meta.Obj]:
-        """Return the orphan pods that a Job adopts, with the Job as their owner."""
+    def adopted_pods(self, job: meta.Obj, reader: Reader) -> list[meta.Obj]:
+        """Return the orphan pods that a Job adopts, as changed copies with the Job as owner and its finalizer."""
         metadata = job["metadata"]
-        name = "" if _has_manual_selector(job) else metadata["name"]
-        orphans = self._orphans.get((metadata.get("namespace", ""), name))
-        if not orphans or "deletionTimestamp" in metadata:
+        index_name = "" if _has_manual_selector(job) else metadata["name"]
+        orphan_keys = self._orphans_by_job_name.get((metadata.get("namespace", ""), index_name))
+        if not orphan_keys or "deletionTimestamp" in metadata:
             return []
-        pods = [pod for key in orphans if (pod := reader.get(key)) is not None and not is_terminating(pod)]
+        pods = [pod for key in orphan_keys if (pod := reader.get(key)) is not None and not is_terminating(pod)]
         return [_adopt_pod(pod, job) for pod in pods if meta.controller_of(pod) is None and is_selected(pod, job)]
 
 
@@ -369,28 +370,28 @@ def is_selected(pod: meta.Obj, job: meta.Obj) -> bool:
 
 
 def may_mismatch_owner(event: WatchEvent, owner_uid: str) -> bool:
-    """Report whether a pod may no longer match its Job: its labels changed, or it lacks the Job's uid label."""
+    """Report whether a pod may no longer match its Job's selector: labels changed, or no uid label of the Job."""
     labels = event.obj["metadata"].get("labels")
     if event.old is None:
         return labels is None or labels.get(well_known.CONTROLLER_UID) != owner_uid
-    old = event.old["metadata"].get("labels")
-    return labels is not old and labels != old
+    old_labels = event.old["metadata"].get("labels")
+    return labels is not old_labels and labels != old_labels
 
 
 def release_pod_from_job(pod: meta.Obj, job: meta.Obj) -> meta.Obj:
-    """Return the pod without the Job as owner and without the Job finalizer."""
+    """Return a copy of the pod without the Job as owner and without the Job finalizer."""
     uid = job["metadata"]["uid"]
     owners = [owner for owner in pod["metadata"].get("ownerReferences") or () if owner["uid"] != uid]
     return remove_tracking(meta.with_metadata(pod, ownerReferences=owners or None))
 
 
 def _has_manual_selector(job: meta.Obj) -> bool:
-    """Report whether a Job has a manual selector, which may match any pod."""
+    """Report whether the user wrote the Job's pod selector (`manualSelector`), so that it may match any pod."""
     return bool(job["spec"].get("manualSelector"))
 
 
 def _candidate_job_names(pod: meta.Obj) -> Iterable[str]:
-    """Return the Job name in the pod's label, and '' for Jobs with manual selectors."""
+    """Return the index names of an orphan pod: its job-name label, if any, and '' for Jobs with manual selectors."""
     name = meta.label(pod, well_known.JOB_NAME)
     return ("",) if name is None else (name, "")
 
@@ -401,7 +402,7 @@ def _adopt_pod(pod: meta.Obj, job: meta.Obj) -> meta.Obj:
 
 
 class JobPodController:
-    """Reconciles Jobs, with an index of their pods and of orphan pods."""
+    """Controller that reconciles Jobs, with an index of their pods and of orphan pods."""
 
     name = "job-pods"
     rank = 0
@@ -411,12 +412,12 @@ class JobPodController:
         self._index = PodIndex()
         self._claims = PodClaims()
         #: Jobs by the PriorityClass of their pods: pods cannot be created before the class exists.
-        self._by_class: dict[str, dict[meta.Key, None]] = {}
+        self._jobs_by_priority_class: dict[str, dict[meta.Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the affected Jobs, and the pod itself if it may have to be released."""
+        """Return the Jobs to reconcile after an event, and the event's pod if its Job may have to release it."""
         if event.key.kind == scheme.PRIORITY_CLASS:
-            return list(self._by_class.get(event.key.name, ())) if event.type is EventType.ADDED else ()
+            return list(self._jobs_by_priority_class.get(event.key.name, ())) if event.type is EventType.ADDED else ()
         if event.key.kind == scheme.JOB:
             self._index.observe_job(event, now)
             self._claims.observe_job(event)
@@ -437,7 +438,7 @@ class JobPodController:
         return (job, event.key) if is_terminating(event.obj) and is_tracked(event.obj) else (job,)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Reconcile a Job, or release a pod that no Job counts."""
+        """Reconcile a Job; for a pod key, release the pod from a Job that no longer counts it."""
         obj = reader.get(key)
         if obj is None:
             return ReconcileResult()
@@ -445,9 +446,9 @@ class JobPodController:
             return _release_pod(obj, reader)
         if is_finished(obj) or not is_ours(obj):
             return ReconcileResult()
-        adoptions = self._claims.adoptions(obj, reader)
-        if adoptions:
-            return ReconcileResult([Update(pod) for pod in adoptions], independent=True)
+        adopted_pods = self._claims.adopted_pods(obj, reader)
+        if adopted_pods:
+            return ReconcileResult([Update(pod) for pod in adopted_pods], independent=True)
         job_index = self._index.pods_of(obj)
         reconcile_at = job_index.reconcile_at(now)
         if reconcile_at > now:
@@ -455,13 +456,13 @@ class JobPodController:
         if not job_index.is_complete:
             job_index.add_existing(reader.owned_by(obj["metadata"]["uid"], key.namespace))
         pods = job_pods(pod for each in job_index.pods if (pod := reader.get(each)) is not None)
-        plan = plan_job(obj, pods, job_index.failures, now)
+        plan = plan_job(obj, pods, job_index.failure_times, now)
         job_index.record_plan(plan)
         names = (pod.obj["metadata"]["name"] for pod in pods)
-        return _plan_writes(key, obj, plan, new_pods(obj, plan.change.create, names, job_index.pod_count, now))
+        return _plan_writes(key, obj, plan, new_pods(obj, plan.pod_changes.to_create, names, job_index.pod_count, now))
 
     def _previous_job(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the Job that a pod belonged to before the event."""
+        """Return the Job that controlled the pod before the event, and remove the pod from its index."""
         owner = None if event.old is None else _job_of(event.old)
         if owner is None:
             return ()
@@ -473,9 +474,9 @@ class JobPodController:
         if not name:
             return
         if event.type is EventType.DELETED:
-            self._by_class[name].pop(event.key, None)
+            self._jobs_by_priority_class[name].pop(event.key, None)
         else:
-            self._by_class.setdefault(name, {})[event.key] = None
+            self._jobs_by_priority_class.setdefault(name, {})[event.key] = None
 
 
 def _job_of(pod: meta.Obj) -> Mapping[str, Any] | None:
@@ -485,7 +486,7 @@ def _job_of(pod: meta.Obj) -> Mapping[str, Any] | None:
 
 
 def _release_pod(pod: meta.Obj, reader: Reader) -> ReconcileResult:
-    """Release a pod that its Job does not select; remove the finalizer of an orphan or of a finished Job's pod."""
+    """Return the write that releases a pod from its Job, or removes the Job finalizer of a pod that no Job counts."""
     owner = _job_of(pod)
     if owner is None:
         is_orphan = meta.controller_of(pod) is None and is_tracked(pod)
@@ -498,17 +499,17 @@ def _release_pod(pod: meta.Obj, reader: Reader) -> ReconcileResult:
 
 
 def _plan_writes(key: meta.Key, job: meta.Obj, plan: JobPlan, created_pods: Sequence[meta.Obj]) -> ReconcileResult:
-    """Convert a plan to writes; creations and deletions come first, because later writes are computed again if lost.
+    """Convert the plan of a Job to API writes: pod creations and deletions come before the status update.
 
     A rejected pod does not block the others.
     """
     finalizer_removals = [Update(remove_tracking(pod.obj)) for pod in plan.pods_to_release]
     outcome = ReconcileResult([*finalizer_removals], requeue_at=plan.wake_at, independent=True)
-    change, writes = plan.change, outcome.writes
-    for pod in change.dismiss:
+    pod_changes, writes = plan.pod_changes, outcome.writes
+    for pod in pod_changes.to_dismiss:
         if pod.tracked:
             writes.append(Update(remove_tracking(pod.obj)))
-    for pod in (*change.dismiss, *change.delete):
+    for pod in (*pod_changes.to_dismiss, *pod_changes.to_delete):
         deletion_event = _pod_event(key, "SuccessfulDelete", "Deleted", pod.obj)
         outcome.add(Delete(meta.key_of(pod.obj), uid=pod.uid), [deletion_event])
     for new_pod in created_pods:
@@ -522,11 +523,11 @@ def _plan_writes(key: meta.Key, job: meta.Obj, plan: JobPlan, created_pods: Sequ
 
 
 def _rejection_event(key: meta.Key, _write: Write, error: ApiError) -> EventRecord | None:
-    """Return an Event for a rejected pod, except if its Namespace is terminating."""
+    """Return a FailedCreate Event for a pod that the API server rejected; None if the Namespace is terminating."""
     if not isinstance(error, Forbidden) or isinstance(error, NamespaceTerminating):
         return None
     return EventRecord(key, "Warning", "FailedCreate", f"Error creating: {error}")
 
 
-def _pod_event(key: meta.Key, reason: str, verb: str, pod: meta.Obj) -> EventRecord:
-    return EventRecord(key, "Normal", reason, f"{verb} pod: {pod['metadata']['name']}")
+def _pod_event(key: meta.Key, reason: str, action: str, pod: meta.Obj) -> EventRecord:
+    return EventRecord(key, "Normal", reason, f"{action} pod: {pod['metadata']['name']}")

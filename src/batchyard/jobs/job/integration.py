@@ -15,17 +15,17 @@ from batchyard.jobs.job.spec import index_count, index_union, parse_indexes
 POD_SET: Final = "main"
 
 #: Labels that the Job controller adds to a template, which the Workload omits, except the Job name as in Kueue.
-_GENERATED: Final = {*well_known.POD_OWNER_LABELS} - {well_known.JOB_NAME}
-_TEMPLATE: Final = ("spec", "template")
+_GENERATED_LABELS: Final = {*well_known.POD_OWNER_LABELS} - {well_known.JOB_NAME}
+_TEMPLATE_PATH: Final = ("spec", "template")
 
 
 class JobIntegration:
-    """The integration of Jobs: one pod set, `main`, of the size of the parallelism."""
+    """Kueue integration of batch/v1 Jobs: a Job has one pod set, `main`, whose count is at most the parallelism."""
 
     kind = scheme.JOB
 
     def is_suspended(self, job: Obj) -> bool:
-        """Report whether the Job is suspended and a stop in progress has completed."""
+        """Report whether the Job is suspended and a previous stop by Kueue is complete."""
         return job["spec"].get("suspend") is True and annotation(job, well_known.STOPPING) != "true"
 
     def is_active(self, job: Obj) -> bool:
@@ -33,25 +33,25 @@ class JobIntegration:
         return bool((job.get("status") or {}).get("active"))
 
     def pods_ready(self, job: Obj) -> bool:
-        """Report whether the number of ready and succeeded pods reaches the number of pods that run at once."""
+        """Report whether ready plus succeeded pods reach the number of pods that the Job runs at once."""
         status = job.get("status") or {}
         uncounted_uids = (status.get("uncountedTerminatedPods") or {}).get("succeeded") or ()
         succeeded_count = status.get("succeeded", 0) + len(uncounted_uids)
         return bool(status.get("ready", 0) + succeeded_count >= pods_running_at_once(job["spec"]))
 
     def completion(self, job: Obj) -> workloads.JobCompletion | None:
-        """Return the outcome from the Complete or Failed condition; None before the Job has ended."""
+        """Return success or failure, with the message of the Complete or Failed condition; None if neither is True."""
         condition = workloads.condition_true(job, "Complete", "Failed")
         if condition is None:
             return None
         return workloads.JobCompletion(condition["type"] == "Complete", condition.get("message", ""))
 
     def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
-        """Return the pod template of the Job."""
+        """Return the pod template of the Job, as a sequence of one."""
         return (job["spec"]["template"],)
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
-        """Return the pod set of the Job, with minCount if partial admission is allowed."""
+        """Return the only pod set of the Job's Workload, with `minCount` if the Job allows partial admission."""
         template: Mapping[str, Any] = job["spec"]["template"]
         pod_set: dict[str, Any] = {
             "name": POD_SET,
@@ -59,29 +59,29 @@ class JobIntegration:
             "count": pods_running_at_once(job["spec"]),
             "topologyRequest": workloads.topology_request(template, podIndexLabel=well_known.COMPLETION_INDEX),
         }
-        minimum = _parallelism_min(job)
-        return [pod_set if minimum is None else {**pod_set, "minCount": minimum}]
+        parallelism_min = _parallelism_min(job)
+        return [pod_set if parallelism_min is None else {**pod_set, "minCount": parallelism_min}]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
-        """Return how many pods of the parallelism the remaining completions no longer need."""
+        """Return how many of the Job's parallel pods are no longer needed for its remaining completions; [] if none."""
         parallelism: int = job["spec"].get("parallelism", 1)
         completions: int = job["spec"].get("completions", parallelism)
-        ended_count = _ended_pods(job, completions)
+        ended_count = _ended_count(job, completions)
         reclaimable_count = parallelism - max(completions - ended_count, 0)
         if parallelism <= 1 or ended_count == 0 or reclaimable_count <= 0:
             return []
         return [{"name": POD_SET, "count": reclaimable_count}]
 
     def started_job(self, job: Obj, injections: Sequence[workloads.PodSetInfo]) -> Obj:
-        """Return the unsuspended Job; with partial admission its parallelism is the admitted count."""
+        """Return the unsuspended Job with the admitted node selectors; partial admission also sets its parallelism."""
         if len(injections) != 1:
             raise workloads.InvalidPodSetInfo(f"invalid podset infos: expecting 1 podset, got {len(injections)}")
         started_job: Obj = with_path(job, ("spec", "suspend"), False)
         started_job = _with_parallelism(started_job, injections[0].count)
-        return with_path(started_job, _TEMPLATE, workloads.inject(job["spec"]["template"], injections[0]))
+        return with_path(started_job, _TEMPLATE_PATH, workloads.inject(job["spec"]["template"], injections[0]))
 
     def stop(self, job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Write | None:
-        """Return the next write that stops the Job: suspend it, clear its start time, then restore its template.
+        """Return the next write that stops the Job: suspend, clear startTime, restore the pod template; None when done.
 
         An annotation marks a Job that is being stopped, so that the stop continues after a restart.
         """
@@ -96,7 +96,7 @@ class JobIntegration:
 
 def _without_controller_labels(template: Mapping[str, Any]) -> Mapping[str, Any]:
     labels = (template.get("metadata") or {}).get("labels") or {}
-    user_labels = {name: value for name, value in labels.items() if name not in _GENERATED}
+    user_labels = {name: value for name, value in labels.items() if name not in _GENERATED_LABELS}
     if len(user_labels) == len(labels):
         return template
     return with_path(template, ("metadata", "labels"), user_labels or None)
@@ -108,7 +108,7 @@ def _parallelism_min(job: Obj) -> int | None:
 
 
 def _with_parallelism(job: Obj, count: int) -> Obj:
-    """Return the Job with another parallelism if it uses partial admission."""
+    """Return the Job with parallelism `count` if its annotations allow partial admission, else unchanged."""
     if _parallelism_min(job) is None or job["spec"].get("parallelism", 1) == count:
         return job
     job = with_path(job, ("spec", "parallelism"), count)
@@ -131,11 +131,11 @@ def _restore_template(job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Obj:
     job = _with_parallelism(job, original.count)
     if semantic_equality(scheme.JOB).is_same("PodTemplateSpec", restored_template, template):
         return job
-    return with_path(job, _TEMPLATE, restored_template)
+    return with_path(job, _TEMPLATE_PATH, restored_template)
 
 
-def _ended_pods(job: Obj, completions: int) -> int:
-    """Return the number of terminated pods or indexes that need no further pods."""
+def _ended_count(job: Obj, completions: int) -> int:
+    """Return the number of succeeded pods; of an Indexed Job, the number of succeeded and finally failed indexes."""
     status = job.get("status") or {}
     if job["spec"].get("completionMode") != "Indexed":
         succeeded_count: int = status.get("succeeded", 0)

@@ -1,4 +1,4 @@
-"""Plan of a Job: the next changes of its pods and status, and its Events.
+"""Plan of a Job: the changes of its pods and status and the Events that the next reconcile writes.
 
 Source: syncJob in Kubernetes's pkg/controller/job.
 """
@@ -19,7 +19,7 @@ from batchyard.jobs.job.spec import (
     JobPod,
     JobSpec,
     ObservedJob,
-    Rule,
+    PolicyRule,
     Spans,
     annotation_count,
     backoff_end,
@@ -40,14 +40,14 @@ from batchyard.jobs.job.spec import (
     with_indexes,
 )
 
-# Evaluates a Job's successPolicy. Source: pkg/controller/job/success_policy.go of Kubernetes.
+# Evaluation of a Job's successPolicy. Source: pkg/controller/job/success_policy.go of Kubernetes.
 
 
 def matching_rule(spec: JobSpec, succeeded_indexes: Spans) -> int | None:
-    """Return the number of the first success policy rule that the succeeded indexes meet, or None."""
+    """Return the position of the first rule of the Job's success policy that the succeeded indexes meet, or None."""
     if succeeded_indexes:
         for number, rule in enumerate(spec.success_rules):
-            if _is_met(rule, succeeded_indexes, spec.completions or 0):
+            if _is_rule_met(rule, succeeded_indexes, spec.completions or 0):
                 return number
     return None
 
@@ -58,19 +58,19 @@ def matching_rule(spec: JobSpec, succeeded_indexes: Spans) -> int | None:
 # or Complete, when all its pods have ended and are counted. Source: syncJob in Kubernetes's pkg/controller/job.
 
 
-def _is_met(rule: Rule, succeeded_indexes: Spans, completions: int) -> bool:
-    """Report whether all indexes of a rule, or its required number of them, succeeded."""
+def _is_rule_met(rule: PolicyRule, succeeded_indexes: Spans, completions: int) -> bool:
+    """Report whether all indexes of a success policy rule, or the rule's `succeededCount` of them, succeeded."""
     count, text = rule.get("succeededCount"), rule.get("succeededIndexes")
     if text is None:
         return count is not None and index_count(succeeded_indexes) >= count
-    rule_indexes = _parse_indexes(text, completions)
+    rule_indexes = _parse_rule_indexes(text, completions)
     met_count = count_common(rule_indexes, succeeded_indexes)
     return bool(rule_indexes) and (met_count == index_count(rule_indexes) or (count is not None and met_count >= count))
 
 
 @lru_cache(maxsize=64)
-def _parse_indexes(text: str, completions: int) -> Spans:
-    """Parse the indexes of a rule, up to 64 KB; cached, because each pod change reconciles the Job."""
+def _parse_rule_indexes(text: str, completions: int) -> Spans:
+    """Parse the `succeededIndexes` of a success policy rule; cached, because each reconcile of the Job needs them."""
     return parse_indexes(text, completions)
 
 
@@ -87,12 +87,12 @@ class JobOutcome(NamedTuple):
 
     @property
     def interim_condition(self) -> str:
-        """The type of the interim condition that records the outcome."""
+        """The condition type set while the Job's pods still end: SuccessCriteriaMet or FailureTarget."""
         return SUCCESS_CRITERIA_MET if self.succeeded else FAILURE_TARGET
 
     @property
     def final_condition(self) -> str:
-        """The type of the terminal condition of the Job."""
+        """The type of the terminal condition of the Job: Complete or Failed."""
         return "Complete" if self.succeeded else "Failed"
 
 
@@ -106,7 +106,7 @@ _FAILED_INDEXES: Final = JobOutcome(False, "FailedIndexes", "Job has failed inde
 
 
 def recorded_outcome(job: ObservedJob) -> JobOutcome | None:
-    """Return the outcome that an interim condition records; it never changes. None if there is none."""
+    """Return the outcome in the Job's SuccessCriteriaMet or FailureTarget condition, or None if neither is True."""
     for succeeded, kind in ((True, SUCCESS_CRITERIA_MET), (False, FAILURE_TARGET)):
         condition = find_condition(job.status, kind)
         if condition is not None and condition["status"] == "True":
@@ -115,7 +115,7 @@ def recorded_outcome(job: ObservedJob) -> JobOutcome | None:
 
 
 def new_outcome(job: ObservedJob, active_since: Instant | None, now: Instant) -> JobOutcome | None:
-    """Return the outcome if the Job must end now, except completion, which is checked after its pods."""
+    """Return the outcome of a Job that must end now, or None; the completion count is not checked here."""
     spec = job.spec
     message = _failing_message(job)
     if message is not None:
@@ -129,7 +129,7 @@ def new_outcome(job: ObservedJob, active_since: Instant | None, now: Instant) ->
 
 
 def deadline(job: ObservedJob, active_since: Instant | None) -> Instant | None:
-    """Return when the active deadline of the Job expires, or None."""
+    """Return when the activeDeadlineSeconds of the Job expire; None without a deadline or if the Job is suspended."""
     spec = job.spec
     if spec.active_deadline is None or active_since is None or spec.suspended:
         return None
@@ -137,7 +137,7 @@ def deadline(job: ObservedJob, active_since: Instant | None) -> Instant | None:
 
 
 def _failing_message(job: ObservedJob) -> str | None:
-    """Return the failure policy's message for the first pod that fails the whole Job, or None."""
+    """Return the message for the first failed pod that a FailJob rule of the pod failure policy matches, or None."""
     rules = job.spec.failure_rules
     for pod in job.pods if rules else ():
         if has_failed(pod, job.spec) and (message := policy_decision(rules, pod.obj).message) is not None:
@@ -146,7 +146,7 @@ def _failing_message(job: ObservedJob) -> str | None:
 
 
 def _restarted_too_often(job: ObservedJob) -> bool:
-    """Report whether container restarts within pods have reached the backoff limit."""
+    """Report whether the container restarts in a Job's pods (restartPolicy OnFailure) reach its backoff limit."""
     if not job.spec.restarts_in_place:
         return False
     restart_count = 0
@@ -159,7 +159,7 @@ def _restarted_too_often(job: ObservedJob) -> bool:
 
 
 def _index_outcome(job: ObservedJob) -> JobOutcome | None:
-    """Return the outcome that follows from the failed or succeeded indexes, or None."""
+    """Return the outcome of an Indexed Job that its failed indexes or its success policy decide, or None."""
     spec, failed_count = job.spec, index_count(job.failed_indexes)
     if spec.max_failed_indexes is not None and failed_count > spec.max_failed_indexes:
         return _TOO_MANY_INDEXES
@@ -184,7 +184,7 @@ class JobEvent(NamedTuple):
 
 
 class JobConditions:
-    """The conditions of a Job's status during an update, and the Events about their changes."""
+    """The conditions of a Job's status during one status update, and the Events about their changes."""
 
     def __init__(self, status: Mapping[str, Any], now: Instant) -> None:
         #: The conditions by type, in the order of the status.
@@ -193,11 +193,11 @@ class JobConditions:
         self.events: list[JobEvent] = []
 
     def as_list(self) -> Sequence[Condition]:
-        """Return all conditions as a list."""
+        """Return all conditions of the Job as a list for its status."""
         return list(self._conditions.values())
 
     def set(self, kind: str, holds: bool, reason: str, message: str) -> bool:
-        """Set a condition; return whether it changed."""
+        """Set a condition of the Job to True or False; return whether its status, reason or message changed."""
         old = self._conditions.get(kind)
         fields = {"type": kind, "status": "True" if holds else "False", "reason": reason, "message": message}
         if (old is None and not holds) or (old is not None and fields.items() <= old.items()):
@@ -206,13 +206,13 @@ class JobConditions:
         return True
 
     def set_suspended(self, suspended: bool) -> None:
-        """Set the Suspended condition; a Job that was never suspended gets none."""
+        """Set the Job's Suspended condition; a Job that was never suspended gets no such condition."""
         reason, message = ("JobSuspended", "Job suspended") if suspended else ("JobResumed", "Job resumed")
         if self.set("Suspended", suspended, reason, message):
             self.events.append(JobEvent("Normal", reason.removeprefix("Job"), message))
 
     def end(self, outcome: JobOutcome, *, too_many: bool) -> None:
-        """Set the terminal condition of the Job; `too_many` means that more pods than needed succeeded."""
+        """Set the Job's Complete or Failed condition; `too_many` means that more pods than needed succeeded."""
         self.set(outcome.final_condition, True, outcome.reason, outcome.message)
         if not outcome.succeeded:
             self.events.append(JobEvent("Warning", outcome.reason, outcome.message))
@@ -238,10 +238,10 @@ UNCOUNTED_MAX: Final = 500
 
 
 class PodTerminationRecord(Enum):
-    """The way in which the status of a Job records the termination of a tracked pod."""
+    """How a Job's status records the termination of a pod that has the Job finalizer."""
 
     NOT_YET = auto()  # the pod is still needed or may still run
-    NOTHING = auto()
+    NOTHING = auto()  # the pod's end does not count
     SUCCESS = auto()
     FAILURE = auto()
 
@@ -255,13 +255,13 @@ _NOT_YET, _NOTHING, _SUCCESS, _FAILURE = (
 
 
 def releasable_pods(job: ObservedJob, outcome: JobOutcome | None) -> list[JobPod]:
-    """Return the tracked pods whose termination the status records, so that their finalizer may be removed."""
+    """Return the pods whose Job finalizer may be removed: the Job's status already records their termination."""
     records = [(pod, _termination_record(pod, job, outcome)) for pod in job.pods if pod.tracked]
     return [pod for pod, end in records if end is not _NOT_YET and _is_recorded(pod, end, job)]
 
 
 def termination_fields(job: ObservedJob, outcome: JobOutcome | None) -> dict[str, Any]:
-    """Return the status fields about terminated pods, with all pending terminations recorded."""
+    """Return the Job status fields that count succeeded and failed pods, with all unrecorded terminations added."""
     records = {pod.uid: _termination_record(pod, job, outcome) for pod in job.pods if pod.tracked}
     spec, uncounted_uids = job.spec, job.status.get("uncountedTerminatedPods") or {}
     fields: dict[str, Any] = {}
@@ -280,7 +280,7 @@ def termination_fields(job: ObservedJob, outcome: JobOutcome | None) -> dict[str
 
 
 def _termination_record(pod: JobPod, job: ObservedJob, outcome: JobOutcome | None) -> PodTerminationRecord:
-    """Return how to record the termination of a tracked pod."""
+    """Return how to record the end of a pod with the Job finalizer: as success, as failure, not at all, or not yet."""
     spec = job.spec
     has_valid_index = not spec.indexed or spec.has_index(pod.index)
     if pod.phase == SUCCEEDED:
@@ -296,7 +296,7 @@ def _termination_record(pod: JobPod, job: ObservedJob, outcome: JobOutcome | Non
 
 
 def _is_recorded(pod: JobPod, record: PodTerminationRecord, job: ObservedJob) -> bool:
-    """Report whether the status records this termination of a pod."""
+    """Report whether the Job's status already contains the pod's success or failure."""
     if record is _FAILURE:
         return pod.uid in job.uncounted_failed
     if record is _SUCCESS:
@@ -306,10 +306,11 @@ def _is_recorded(pod: JobPod, record: PodTerminationRecord, job: ObservedJob) ->
     return True
 
 
-def _limit_uids(successes: Sequence[str], failures: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Return the uids for the status, up to the limit; pods beyond it stay tracked until space is free."""
-    lists = {"succeeded": successes[:UNCOUNTED_MAX], "failed": failures[: max(0, UNCOUNTED_MAX - len(successes))]}
-    return {field: uids for field, uids in lists.items() if uids}
+def _limit_uids(succeeded_uids: Sequence[str], failed_uids: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return `uncountedTerminatedPods` with at most 500 uids; the other pods keep their finalizer for now."""
+    failed_max = max(0, UNCOUNTED_MAX - len(succeeded_uids))
+    uids_by_field = {"succeeded": succeeded_uids[:UNCOUNTED_MAX], "failed": failed_uids[:failed_max]}
+    return {field: uids for field, uids in uids_by_field.items() if uids}
 
 
 # Parallelism of a Job: the desired number of pods, the surplus pods, and the pods to create now.
@@ -322,60 +323,60 @@ def _limit_uids(successes: Sequence[str], failures: Sequence[str]) -> dict[str, 
 
 #: The maximum number of pods in one batch; their events trigger the next batch.
 CREATED_MAX: Final = 500
-_PHASES: Final = {PENDING: 0, RUNNING: 2}  # a pod on a lost node is between them
+_PHASE_ORDER: Final = {PENDING: 0, RUNNING: 2}  # a pod on a lost node is between them
 
 
 @dataclass(frozen=True, slots=True)
 class NewPod:
-    """A pod to create: its index and the failure counts of its predecessors."""
+    """A pod to create: its completion index and how often earlier pods of the index failed."""
 
     index: int = NO_INDEX
-    #: The counted and ignored failures of the index; None if they are not counted.
+    #: The numbers of counted and ignored failures of the index; None if the Job does not count failures by index.
     failure_count: int | None = None
     ignored_count: int = 0
 
 
 class PodChanges(NamedTuple):
-    """The pods of a Job to create, to dismiss and to delete."""
+    """The pods that a Job creates and deletes now, and when to check again."""
 
-    create: Sequence[NewPod] = ()
+    to_create: Sequence[NewPod] = ()
     #: Surplus pods to delete, which do not count as failures.
-    dismiss: Sequence[JobPod] = ()
+    to_dismiss: Sequence[JobPod] = ()
     #: Pods deleted with the Job, which count as failures.
-    delete: Sequence[JobPod] = ()
+    to_delete: Sequence[JobPod] = ()
     wake_at: Instant | None = None
 
 
 def plan_pod_changes(job: ObservedJob, failure_times: Iterable[Instant], now: Instant) -> PodChanges:
-    """Return the pod changes of a Job that continues; `failure_times` are the failure times of untracked pods."""
+    """Return the pods to create and delete for a running Job; `failure_times` are of pods without the Job finalizer."""
     if job.spec.suspended:
-        return PodChanges(dismiss=job.active_pods)
+        return PodChanges(to_dismiss=job.active_pods)
     desired_count = _desired_active(job)
-    surplus_pods = _surplus(job, max(0, len(job.active_pods) - desired_count))
+    surplus_pods = _surplus_pods(job, max(0, len(job.active_pods) - desired_count))
     if surplus_pods:
-        return PodChanges(dismiss=surplus_pods)
+        return PodChanges(to_dismiss=surplus_pods)
     missing_count = min(desired_count - len(job.active_pods) - len(_awaited_terminating(job)), CREATED_MAX)
     if missing_count <= 0:
         return PodChanges()
     if job.spec.backoff_limit_per_index is not None:
         return _pods_after_backoff(job, _missing_indexes(job, missing_count), now)
-    retry_time = backoff_end(_failures(job, failure_times))
+    retry_time = backoff_end(_failures_since_success(job, failure_times))
     if retry_time > now:
         return PodChanges(wake_at=retry_time)
     indexes = _missing_indexes(job, missing_count) if job.spec.indexed else [NO_INDEX] * missing_count
-    return PodChanges(create=[NewPod(index) for index in indexes])
+    return PodChanges(to_create=[NewPod(index) for index in indexes])
 
 
 def _desired_active(job: ObservedJob) -> int:
-    """Return the desired number of active pods."""
+    """Return how many active pods the Job should have now, from its parallelism and its remaining completions."""
     spec = job.spec
     if spec.completions is not None:
         return max(0, min(spec.parallelism, spec.completions - job.succeeded_count))
     return len(job.active_pods) if job.succeeded_count else spec.parallelism
 
 
-def _surplus(job: ObservedJob, count_min: int) -> list[JobPod]:
-    """Return the surplus pods: at least `count_min`, and every pod with an invalid or duplicate index."""
+def _surplus_pods(job: ObservedJob, count_min: int) -> list[JobPod]:
+    """Return the active pods to delete: at least `count_min`, including all with an invalid or duplicate index."""
     if not count_min and _have_distinct_indexes(job):
         return []
     candidates, surplus_pods = sorted(job.active_pods, key=_deletion_order), []
@@ -387,7 +388,7 @@ def _surplus(job: ObservedJob, count_min: int) -> list[JobPod]:
 
 
 def _have_distinct_indexes(job: ObservedJob) -> bool:
-    """Report whether all active pods have valid and distinct indexes."""
+    """Report whether all active pods of an Indexed Job have valid and distinct indexes; True for other Jobs."""
     if not job.spec.indexed:
         return True
     indexes = {pod.index for pod in job.active_pods if job.spec.has_index(pod.index)}
@@ -395,13 +396,13 @@ def _have_distinct_indexes(job: ObservedJob) -> bool:
 
 
 def _deletion_order(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant]:
-    """Return the deletion order of a surplus pod: the least advanced first, then the newest."""
+    """Return the sort key of a Job's surplus pods: unscheduled, pending and unready pods are deleted first."""
     status = pod.obj.get("status") or {}
     condition = find_condition(status, READY) if pod.ready else None
     restart_count = max((c.get("restartCount", 0) for c in status.get("containerStatuses") or ()), default=0)
     return (
         bool(pod.obj["spec"].get("nodeName")),
-        _PHASES.get(pod.phase, 1),
+        _PHASE_ORDER.get(pod.phase, 1),
         condition is not None,
         -parse_time(condition["lastTransitionTime"]) if condition is not None else 0,
         -restart_count,
@@ -410,7 +411,7 @@ def _deletion_order(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant
 
 
 def _missing_indexes(job: ObservedJob, count: int) -> list[int]:
-    """Return the first indexes that have neither succeeded, nor finally failed, nor an active pod."""
+    """Return the lowest `count` completion indexes that need a pod: not finished, and without an active pod."""
     spec = job.spec
     pod_indexes = [pod.index for pod in (*job.active_pods, *_awaited_terminating(job)) if spec.has_index(pod.index)]
     used_indexes = with_indexes(job.succeeded_indexes, pod_indexes)
@@ -418,36 +419,36 @@ def _missing_indexes(job: ObservedJob, count: int) -> list[int]:
 
 
 def _awaited_terminating(job: ObservedJob) -> list[JobPod]:
-    """Return the terminating pods that may be replaced only after they have ended."""
+    """Return the terminating pods that the Job replaces only after they have ended (podReplacementPolicy Failed)."""
     return [pod for pod in job.pods if pod.terminating] if job.spec.replaces_after_end else []
 
 
-def _failures(job: ObservedJob, failure_times: Iterable[Instant]) -> list[Instant]:
-    """Return the failure times of pods since the last success."""
+def _failures_since_success(job: ObservedJob, failure_times: Iterable[Instant]) -> list[Instant]:
+    """Return when pods of the Job failed since its last success, for the backoff."""
     pods = [pod for pod in job.pods if pod.tracked and not pod.active]
     if job.spec.indexed:
         pods = [pod for pod in pods if job.spec.has_index(pod.index)]
     new_times = [finished_at(pod.obj) for pod in pods if has_failed(pod, job.spec)]
-    successes = [finished_at(pod.obj) for pod in pods if pod.phase == SUCCEEDED]
-    return failures_since_success([*failure_times, *new_times], successes)
+    success_times = [finished_at(pod.obj) for pod in pods if pod.phase == SUCCEEDED]
+    return failures_since_success([*failure_times, *new_times], success_times)
 
 
 def _pods_after_backoff(job: ObservedJob, indexes: Sequence[int], now: Instant) -> PodChanges:
-    """Return new pods for the indexes whose backoff has ended, and when the next backoff ends."""
+    """Return the pods to create for the indexes whose own backoff is over, and when the next index's backoff ends."""
     pods_to_create: list[NewPod] = []
     backoff_ends: list[Instant] = []
     for index in indexes:
         predecessor = job.predecessors.get(index)
         due_at = 0 if predecessor is None else index_backoff_end(predecessor.obj)
         if due_at <= now:
-            pods_to_create.append(_successor(index, predecessor, job))
+            pods_to_create.append(_successor_pod(index, predecessor, job))
         else:
             backoff_ends.append(due_at)
-    return PodChanges(create=pods_to_create, wake_at=min(backoff_ends, default=None))
+    return PodChanges(to_create=pods_to_create, wake_at=min(backoff_ends, default=None))
 
 
-def _successor(index: int, failed_pod: JobPod | None, job: ObservedJob) -> NewPod:
-    """Return the next pod of an index, with the failure counts of its predecessors."""
+def _successor_pod(index: int, failed_pod: JobPod | None, job: ObservedJob) -> NewPod:
+    """Return the pod that replaces an index's failed pod, with the failure counts of the index so far."""
     if failed_pod is None:
         return NewPod(index, 0)
     counts_failure = is_counted(job.spec.failure_rules, failed_pod.obj)
@@ -461,11 +462,11 @@ _ALWAYS_WRITTEN: Final = ("ready", "terminating", "uncountedTerminatedPods", "fa
 
 
 class JobPlan(NamedTuple):
-    """The next changes of a Job: finalizers to remove, pod changes, status and Events."""
+    """The next writes for a Job: finalizers to remove, pods to create and delete, its status, and Events."""
 
     #: Pods whose finalizer must be removed, because the status records their termination.
     pods_to_release: Sequence[JobPod] = ()
-    change: PodChanges = PodChanges()
+    pod_changes: PodChanges = PodChanges()
     #: The desired status; None to leave it unchanged.
     status: Mapping[str, Any] | None = None
     events: Sequence[JobEvent] = ()
@@ -473,7 +474,7 @@ class JobPlan(NamedTuple):
 
 
 def plan_job(job: Obj, pods: Sequence[JobPod], failure_times: Iterable[Instant], now: Instant) -> JobPlan:
-    """Return the plan of an unfinished Job; `failure_times` are the failure times of untracked pods.
+    """Return the next writes for an unfinished Job; `failure_times` are of failed pods without the Job finalizer.
 
     A plan either releases pods or writes the status, never both. So a finalizer is removed only after the status that
     records the termination is known to be written. The release triggers the next reconcile.
@@ -486,13 +487,13 @@ def plan_job(job: Obj, pods: Sequence[JobPod], failure_times: Iterable[Instant],
     active_since = _active_since(state, now)
     if outcome is None:
         outcome = new_outcome(state, active_since, now)
-    change = _plan_pods(state, outcome, failure_times, now)
-    if outcome is None and _is_complete(state, change):
+    pod_changes = _plan_pods(state, outcome, failure_times, now)
+    if outcome is None and _is_complete(state, pod_changes):
         outcome = COMPLETE
-    wake_times = (change.wake_at, deadline(state, active_since) if outcome is None else None)
+    wake_times = (pod_changes.wake_at, deadline(state, active_since) if outcome is None else None)
     wake_at = min((instant for instant in wake_times if instant is not None), default=None)
-    status, events = _status(state, outcome, change, active_since, now)
-    return JobPlan(change=change, status=status, events=events, wake_at=wake_at)
+    status, events = _new_status(state, outcome, pod_changes, active_since, now)
+    return JobPlan(pod_changes=pod_changes, status=status, events=events, wake_at=wake_at)
 
 
 def _active_since(state: ObservedJob, now: Instant) -> Instant | None:
@@ -503,26 +504,29 @@ def _active_since(state: ObservedJob, now: Instant) -> Instant | None:
     return now if not text or is_true(state.status, "Suspended") else parse_time(text)
 
 
-def _plan_pods(state: ObservedJob, outcome: JobOutcome | None, failures: Iterable[Instant], now: Instant) -> PodChanges:
-    """Return the pod changes; pods that a failing Job deletes count as failures."""
-    if outcome is not None:
-        return PodChanges(dismiss=state.active_pods) if outcome.succeeded else PodChanges(delete=state.active_pods)
-    return PodChanges() if state.is_deleted else plan_pod_changes(state, failures, now)
+def _plan_pods(
+    state: ObservedJob, outcome: JobOutcome | None, failure_times: Iterable[Instant], now: Instant
+) -> PodChanges:
+    """Return the pods to create and delete; pods that a failing Job deletes count as failures."""
+    if outcome is None:
+        return PodChanges() if state.is_deleted else plan_pod_changes(state, failure_times, now)
+    pods = state.active_pods
+    return PodChanges(to_dismiss=pods) if outcome.succeeded else PodChanges(to_delete=pods)
 
 
-def _is_complete(state: ObservedJob, change: PodChanges) -> bool:
-    """Report whether enough pods have succeeded and none is active."""
-    if change.create or len(state.active_pods) > len(change.dismiss):
+def _is_complete(state: ObservedJob, pod_changes: PodChanges) -> bool:
+    """Report whether enough pods of the Job have succeeded and none is active after this change."""
+    if pod_changes.to_create or len(state.active_pods) > len(pod_changes.to_dismiss):
         return False
     return state.succeeded_count >= (1 if state.spec.completions is None else state.spec.completions)
 
 
-def _status(
-    state: ObservedJob, outcome: JobOutcome | None, change: PodChanges, active_since: Instant | None, now: Instant
+def _new_status(
+    state: ObservedJob, outcome: JobOutcome | None, pod_changes: PodChanges, active_since: Instant | None, now: Instant
 ) -> tuple[Mapping[str, Any], Sequence[JobEvent]]:
-    """Return the status after the pod changes, and the Events about it."""
+    """Return the status of the Job after the pod changes, and the Events about its conditions."""
     conditions = JobConditions(state.status, now)
-    status = {**state.status, **termination_fields(state, outcome), **_counts(state, change, active_since)}
+    status = {**state.status, **termination_fields(state, outcome), **_pod_counts(state, pod_changes, active_since)}
     if active_since is not None:
         status["startTime"] = format_time(active_since)
     if outcome is not None:
@@ -538,31 +542,31 @@ def _status(
     return {name: value for name, value in status.items() if value or name in _ALWAYS_WRITTEN}, conditions.events
 
 
-def _counts(state: ObservedJob, change: PodChanges, active_since: Instant | None) -> dict[str, Any]:
-    """Return the counts of active, ready and terminating pods.
+def _pod_counts(state: ObservedJob, pod_changes: PodChanges, active_since: Instant | None) -> dict[str, Any]:
+    """Return the Job status fields `active`, `ready` and `terminating`: pod counts after the planned changes.
 
     When a Job starts, the pods to create count as active in the same write. Later only existing pods count, because the
     creation of new pods may be rejected.
     """
-    deleted_uids = {pod.uid for pod in (*change.dismiss, *change.delete)}
+    deleted_uids = {pod.uid for pod in (*pod_changes.to_dismiss, *pod_changes.to_delete)}
     remaining_pods = [pod for pod in state.active_pods if pod.uid not in deleted_uids]
     is_start = active_since is not None and state.status.get("startTime") != format_time(active_since)
-    terminating_count = sum(pod.terminating for pod in state.pods) + len(change.delete)
+    terminating_count = sum(pod.terminating for pod in state.pods) + len(pod_changes.to_delete)
     terminating_count += sum(
-        bool(pod.obj["spec"].get("nodeName")) for pod in change.dismiss
+        bool(pod.obj["spec"].get("nodeName")) for pod in pod_changes.to_dismiss
     )  # unscheduled pods are removed at once
     return {
-        "active": len(remaining_pods) + (len(change.create) if is_start else 0),
+        "active": len(remaining_pods) + (len(pod_changes.to_create) if is_start else 0),
         "ready": sum(pod.ready for pod in remaining_pods),
         "terminating": terminating_count,
     }
 
 
 def _maximum_successes(state: ObservedJob) -> int:
-    """Return how many pods may succeed."""
+    """Return how many pods of the Job may succeed before "too many" is reported; no limit without completions."""
     return state.succeeded_count if state.spec.completions is None else state.spec.completions
 
 
 def _all_pods_counted(state: ObservedJob) -> bool:
-    """Report whether all pods have ended and are counted."""
+    """Report whether all pods of the Job have ended and lost the Job finalizer."""
     return not any(pod.tracked or not pod.ended for pod in state.pods)

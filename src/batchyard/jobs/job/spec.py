@@ -11,17 +11,17 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.pods import FAILED, READY, SUCCEEDED, deleted_at, is_ready, phase
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, exponential_backoff
 
-Rule: TypeAlias = Mapping[str, Any]
+PolicyRule: TypeAlias = Mapping[str, Any]
 
 #: The only `managedBy` value that this controller handles.
-MANAGER: Final = "kubernetes.io/job-controller"
+JOB_CONTROLLER: Final = "kubernetes.io/job-controller"
 
-_BACKOFF_LIMIT: Final = 6
+_DEFAULT_BACKOFF_LIMIT: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """The spec of a Job, with defaults."""
+    """The spec of a batch/v1 Job, with defaults filled in."""
 
     indexed: bool
     #: The required number of succeeded pods or indexes; None if the first success suffices.
@@ -37,42 +37,42 @@ class JobSpec:
     replaces_after_end: bool
     #: Whether failed containers are restarted in the same pod.
     restarts_in_place: bool
-    failure_rules: Sequence[Rule] | None
-    success_rules: Sequence[Rule]
+    failure_rules: Sequence[PolicyRule] | None
+    success_rules: Sequence[PolicyRule]
 
     def has_index(self, index: int) -> bool:
-        """Report whether an index is valid for this Job; -1 stands for a pod without an index."""
+        """Report whether a completion index is valid for this Job; False for -1, a pod without an index."""
         return 0 <= index < (self.completions or 0)
 
 
 def job_spec(job: Obj) -> JobSpec:
-    """Return the spec of a Job with defaults."""
+    """Return the parsed spec of a Job, with defaults filled in."""
     spec = job["spec"]
     parallelism, limit, deadline = (spec.get(f) for f in ("parallelism", "backoffLimit", "activeDeadlineSeconds"))
-    policy = spec.get("podFailurePolicy")
+    failure_policy = spec.get("podFailurePolicy")
     return JobSpec(
         indexed=spec.get("completionMode") == "Indexed",
         completions=spec.get("completions"),
         parallelism=1 if parallelism is None else parallelism,
-        backoff_limit=_BACKOFF_LIMIT if limit is None else limit,
+        backoff_limit=_DEFAULT_BACKOFF_LIMIT if limit is None else limit,
         backoff_limit_per_index=spec.get("backoffLimitPerIndex"),
         max_failed_indexes=spec.get("maxFailedIndexes"),
         active_deadline=None if deadline is None else deadline * SECOND,
         suspended=bool(spec.get("suspend")),
-        replaces_after_end=policy is not None or spec.get("podReplacementPolicy") == "Failed",
+        replaces_after_end=failure_policy is not None or spec.get("podReplacementPolicy") == "Failed",
         restarts_in_place=spec["template"]["spec"].get("restartPolicy") == "OnFailure",
-        failure_rules=None if policy is None else policy.get("rules") or (),
+        failure_rules=None if failure_policy is None else failure_policy.get("rules") or (),
         success_rules=(spec.get("successPolicy") or {}).get("rules") or (),
     )
 
 
 def is_ours(job: Obj) -> bool:
-    """Report whether this controller manages the Job."""
-    return job["spec"].get("managedBy") in (None, MANAGER)
+    """Report whether the Job's `managedBy` is unset or names this controller."""
+    return job["spec"].get("managedBy") in (None, JOB_CONTROLLER)
 
 
 def is_finished(job: Obj) -> bool:
-    """Report whether the Job is complete or has failed."""
+    """Report whether the Job has a True Complete or Failed condition."""
     return is_true(job, "Complete") or is_true(job, "Failed")
 
 
@@ -83,7 +83,7 @@ def is_finished(job: Obj) -> bool:
 
 
 def with_selector(job: Obj) -> Obj:
-    """Return the Job with a generated selector, and with its labels on the pod template; the same Job if complete.
+    """Return the Job with a generated pod selector and the matching labels on its pod template; unchanged if present.
 
     Existing values are kept; validation checks that they match.
     """
@@ -103,7 +103,7 @@ def with_selector(job: Obj) -> Obj:
 
 
 def _generated_labels(name: str, uid: str) -> dict[str, str]:
-    """Return the generated labels, including the legacy labels without prefix."""
+    """Return the pod labels generated for a Job from its name and uid, including the legacy labels without prefix."""
     return {
         well_known.OLD_JOB_NAME: name,
         well_known.JOB_NAME: name,
@@ -124,10 +124,10 @@ NO_INDEXES: Final[Spans] = ()
 
 
 def parse_indexes(text: str | None, completions: int) -> Spans:
-    """Parse a list of indexes such as `0-2,5`; invalid parts and indexes beyond the completions are ignored."""
+    """Return the completion indexes in a list such as `0-2,5`, without invalid parts and indexes >= `completions`."""
     spans = []
-    for part in text.split(",") if text else ():
-        start, dash, end = part.partition("-")
+    for range_text in text.split(",") if text else ():
+        start, dash, end = range_text.partition("-")
         low, high = parse_integer(start), parse_integer(end if dash else start)
         if low is not None and high is not None and low <= high and low < completions:
             spans.append((low, min(high, completions - 1)))
@@ -135,45 +135,45 @@ def parse_indexes(text: str | None, completions: int) -> Spans:
 
 
 def format_indexes(spans: Spans) -> str:
-    """Format indexes as in `0-2,5`; two consecutive indexes are not written as a range."""
-    parts = []
+    """Return completion indexes as text such as `0-2,5`; two consecutive indexes are not written as a range."""
+    range_texts = []
     for first, last in spans:
         if last - first > 1:
-            parts.append(f"{first}-{last}")
+            range_texts.append(f"{first}-{last}")
         else:
-            parts += map(str, range(first, last + 1))
-    return ",".join(parts)
+            range_texts += map(str, range(first, last + 1))
+    return ",".join(range_texts)
 
 
 def with_indexes(spans: Spans, indexes: Iterable[int]) -> Spans:
-    """Return the set with further indexes."""
+    """Return a set of completion indexes with further indexes added."""
     new_spans = [(index, index) for index in indexes]
     return _merge_spans([*spans, *new_spans]) if new_spans else spans
 
 
 def index_union(a: Spans, b: Spans) -> Spans:
-    """Return the indexes in either set."""
+    """Return the union of two sets of completion indexes."""
     return _merge_spans([*a, *b])
 
 
 def index_count(spans: Spans) -> int:
-    """Return the number of indexes in the set."""
+    """Return the number of indexes in a set of completion indexes."""
     return sum(last - first + 1 for first, last in spans)
 
 
 def contains(spans: Spans, index: int) -> bool:
-    """Report whether an index is in the set."""
+    """Report whether a completion index is in a set, given as ranges."""
     position = bisect_right(spans, (index, index))
     return (position > 0 and spans[position - 1][1] >= index) or (position < len(spans) and spans[position][0] == index)
 
 
 def count_common(a: Spans, b: Spans) -> int:
-    """Return the number of indexes in both sets."""
+    """Return how many completion indexes two sets have in common."""
     return index_count(a) + index_count(b) - index_count(index_union(a, b))
 
 
 def unused_indexes(spans: Spans, count: int, completions: int) -> list[int]:
-    """Return the first `count` indexes below the completions that are not in the set."""
+    """Return the lowest `count` completion indexes, below `completions`, that are not in the set."""
     found_indexes: list[int] = []
     candidate = 0
     for first, last in (*spans, (completions, completions)):
@@ -185,7 +185,7 @@ def unused_indexes(spans: Spans, count: int, completions: int) -> list[int]:
 
 
 def _merge_spans(spans: list[tuple[int, int]]) -> Spans:
-    """Sort spans, and merge spans that touch or overlap."""
+    """Return index ranges sorted, with ranges that touch or overlap merged."""
     merged_spans: list[tuple[int, int]] = []
     for first, last in sorted(spans):
         if merged_spans and first <= merged_spans[-1][1] + 1:
@@ -200,70 +200,70 @@ def _merge_spans(spans: list[tuple[int, int]]) -> Spans:
 # Source: pkg/controller/job/pod_failure_policy.go of Kubernetes.
 
 
-IGNORE: Final = "Ignore"
-FAIL_INDEX: Final = "FailIndex"
-_FAIL_JOB: Final = "FailJob"
+IGNORE_ACTION: Final = "Ignore"
+FAIL_INDEX_ACTION: Final = "FailIndex"
+_FAIL_JOB_ACTION: Final = "FailJob"
 
 
 class PolicyDecision(NamedTuple):
-    """The action of the first matching rule of a failure policy; '' (like Count) if none matches."""
+    """The action of the pod failure policy for a failed pod; '' (treated as Count) if no rule matches."""
 
     action: str
     #: The failure message of the Job if the action fails it.
     message: str | None = None
 
 
-def policy_decision(rules: Sequence[Rule] | None, pod: Obj) -> PolicyDecision:
-    """Return the failure policy's action for a failed pod."""
+def policy_decision(rules: Sequence[PolicyRule] | None, pod: Obj) -> PolicyDecision:
+    """Return the action of the first pod failure policy rule that matches a failed pod."""
     for number, rule in enumerate(rules or ()):
         status = pod.get("status") or {}
-        codes, patterns = rule.get("onExitCodes"), rule.get("onPodConditions")
+        exit_code_rule, condition_patterns = rule.get("onExitCodes"), rule.get("onPodConditions")
         description = (
-            _matching_exit(status, codes, pod)
-            if codes is not None
-            else _matching_condition(status, patterns or (), pod)
+            _matching_exit_code(status, exit_code_rule, pod)
+            if exit_code_rule is not None
+            else _matching_condition(status, condition_patterns or (), pod)
         )
         if description is not None:
             action = rule["action"]
-            message = f"{description} matching {action} rule at index {number}" if action == _FAIL_JOB else None
+            message = f"{description} matching {action} rule at index {number}" if action == _FAIL_JOB_ACTION else None
             return PolicyDecision(action, message)
     return PolicyDecision("")
 
 
-def is_counted(rules: Sequence[Rule] | None, pod: Obj) -> bool:
-    """Report whether a failed pod counts as a failure of the Job."""
-    return not rules or policy_decision(rules, pod).action != IGNORE
+def is_counted(rules: Sequence[PolicyRule] | None, pod: Obj) -> bool:
+    """Report whether a failed pod counts toward the Job's backoff limit: its failure policy action is not Ignore."""
+    return not rules or policy_decision(rules, pod).action != IGNORE_ACTION
 
 
-def _matching_exit(status: Mapping[str, Any], codes: Mapping[str, Any], pod: Obj) -> str | None:
-    """Describe the first container that failed with a matching exit code, or return None."""
+def _matching_exit_code(status: Mapping[str, Any], rule: Mapping[str, Any], pod: Obj) -> str | None:
+    """Return a description of the first container whose exit code a failure policy rule matches, or None."""
     for field in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(field) or ():
             termination = (container.get("state") or {}).get("terminated")
-            if termination is not None and _matches_exit_code(codes, container["name"], termination.get("exitCode", 0)):
+            if termination is not None and _matches_exit_code(rule, container["name"], termination.get("exitCode", 0)):
                 code = termination["exitCode"]
-                return f"Container {container['name']} for pod {_name(pod)} failed with exit code {code}"
+                return f"Container {container['name']} for pod {_pod_name(pod)} failed with exit code {code}"
     return None
 
 
-def _matches_exit_code(codes: Mapping[str, Any], container: str, exit_code: int) -> bool:
-    if exit_code == 0 or codes.get("containerName") not in (None, container):
+def _matches_exit_code(rule: Mapping[str, Any], container_name: str, exit_code: int) -> bool:
+    if exit_code == 0 or rule.get("containerName") not in (None, container_name):
         return False
-    if codes["operator"] == "In":
-        return exit_code in codes["values"]
-    return exit_code not in codes["values"]
+    if rule["operator"] == "In":
+        return exit_code in rule["values"]
+    return exit_code not in rule["values"]
 
 
 def _matching_condition(status: Mapping[str, Any], patterns: Sequence[Mapping[str, Any]], pod: Obj) -> str | None:
-    """Describe the first pod condition that matches a pattern, or return None."""
+    """Return a description of the first pod condition that a failure policy rule matches, or None."""
     for condition in status.get("conditions") or ():
         for pattern in patterns:
             if condition["type"] == pattern["type"] and condition["status"] == (pattern.get("status") or "True"):
-                return f"Pod {_name(pod)} has condition {condition['type']}"
+                return f"Pod {_pod_name(pod)} has condition {condition['type']}"
     return None
 
 
-def _name(pod: Obj) -> str:
+def _pod_name(pod: Obj) -> str:
     return f"{pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}"
 
 
@@ -285,7 +285,7 @@ NO_INDEX = -1
 
 @dataclass(slots=True)
 class JobPod:
-    """The properties of a pod that the Job controller uses."""
+    """The properties of a Job's pod that the Job controller uses."""
 
     obj: Obj
     uid: str
@@ -312,17 +312,17 @@ class JobPod:
 
     @property
     def ready(self) -> bool:
-        """Whether the pod is ready."""
+        """Whether the Ready condition of the pod is True."""
         return is_ready(self.obj)
 
 
 def job_pods(pods: Iterable[Obj]) -> list[JobPod]:
-    """Return the views of the pods of a Job."""
+    """Return the properties of pods that the Job controller uses."""
     return [_job_pod(pod) for pod in pods]
 
 
 def has_failed(pod: JobPod, spec: JobSpec) -> bool:
-    """Report whether a pod has failed; a terminating pod counts as failed unless the Job waits for its end."""
+    """Report whether a pod has failed; a terminating pod counts as failed, except with podReplacementPolicy Failed."""
     return pod.phase == FAILED or (pod.terminating and not spec.replaces_after_end)
 
 
@@ -332,14 +332,14 @@ def is_tracked(obj: Obj) -> bool:
 
 
 def remove_tracking(obj: Obj) -> Obj:
-    """Return the pod without the Job finalizer."""
+    """Return a copy of the pod without the Job finalizer."""
     return without_finalizer(obj, well_known.JOB_TRACKING)
 
 
 def annotation_count(obj: Obj, name: str) -> int:
-    """Return the number in an annotation of a pod; 0 if it is absent."""
+    """Return the count in an annotation of a pod; 0 if absent or invalid."""
     text = annotation(obj, name)
-    return 0 if text is None else max(0, _index(text))
+    return 0 if text is None else max(0, _parse_index(text))
 
 
 def _job_pod(obj: Obj) -> JobPod:
@@ -349,13 +349,13 @@ def _job_pod(obj: Obj) -> JobPod:
         obj,
         metadata["uid"],
         phase(obj),
-        NO_INDEX if text is None else _index(text),
+        NO_INDEX if text is None else _parse_index(text),
         is_tracked(obj),
         "deletionTimestamp" in metadata,
     )
 
 
-def _index(text: str) -> int:
+def _parse_index(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else NO_INDEX
 
 
@@ -369,19 +369,19 @@ _BACKOFF_MAX: Final = 10 * MINUTE
 FAILURES_MAX: Final = 7
 
 
-def failures_since_success(failures: Iterable[Instant], successes: Iterable[Instant]) -> list[Instant]:
-    """Return the sorted times of the failures since the last success that affect the backoff."""
-    last_success = max(successes, default=-1)
-    return sorted(instant for instant in failures if instant > last_success)[-FAILURES_MAX:]
+def failures_since_success(failure_times: Iterable[Instant], success_times: Iterable[Instant]) -> list[Instant]:
+    """Return the latest failure times (at most 7) after the last success time, sorted."""
+    last_success = max(success_times, default=-1)
+    return sorted(instant for instant in failure_times if instant > last_success)[-FAILURES_MAX:]
 
 
-def backoff_end(failures: list[Instant]) -> Instant:
-    """Return when pods may be created after these failures."""
-    return failures[-1] + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, len(failures)) if failures else 0
+def backoff_end(failed_at: list[Instant]) -> Instant:
+    """Return when a Job may create pods again after failures at these sorted times; 0 if there are none."""
+    return failed_at[-1] + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, len(failed_at)) if failed_at else 0
 
 
 def index_backoff_end(failed_pod: Obj) -> Instant:
-    """Return when the pod of an index may be replaced, from the failure counts in its annotations."""
+    """Return when the failed pod of a completion index may be replaced, from the failure counts in its annotations."""
     ignored_count = annotation_count(failed_pod, well_known.INDEX_IGNORED_FAILURES)
     failure_count = annotation_count(failed_pod, well_known.INDEX_FAILURES) + ignored_count
     return finished_at(failed_pod) + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, failure_count + 1)
@@ -390,9 +390,9 @@ def index_backoff_end(failed_pod: Obj) -> Instant:
 def finished_at(pod: Obj) -> Instant:
     """Return when a pod ended, from its containers, its Ready condition, or its deletion time."""
     status = pod.get("status") or {}
-    ends = [_container_end(container) for container in status.get("containerStatuses") or ()]
-    known_ends = [end for end in ends if end is not None]
-    if known_ends and len(known_ends) == len(ends):
+    end_times = [_container_end(container) for container in status.get("containerStatuses") or ()]
+    known_ends = [end for end in end_times if end is not None]
+    if known_ends and len(known_ends) == len(end_times):
         return max(map(parse_time, known_ends))
     condition = find_condition(status, READY)
     if condition is not None and condition["status"] == "False" and condition.get("lastTransitionTime"):
@@ -408,7 +408,7 @@ def _container_end(container: Obj) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
-    """An unfinished Job with its pods: status counters plus terminations that they do not contain yet."""
+    """An unfinished Job and its pods; its counts include pod terminations that its status does not contain yet."""
 
     spec: JobSpec
     status: Mapping[str, Any]
@@ -431,11 +431,11 @@ class ObservedJob:
 
 
 def observe_job(job: Obj, pods: Sequence[JobPod]) -> ObservedJob:
-    """Return the observed state of a Job with these pods."""
+    """Return the state of a Job: its parsed spec, and counts from its status and its pods."""
     spec, status = job_spec(job), job.get("status") or {}
     uncounted_uids = status.get("uncountedTerminatedPods") or {}
     uncounted_succeeded, uncounted_failed = (frozenset(uncounted_uids.get(f) or ()) for f in ("succeeded", "failed"))
-    new_terminations = [pod for pod in pods if _is_new(pod, spec, uncounted_succeeded | uncounted_failed)]
+    new_terminations = [pod for pod in pods if _is_new_termination(pod, spec, uncounted_succeeded | uncounted_failed)]
     succeeded_pods = [pod for pod in new_terminations if pod.phase == SUCCEEDED]
     failed_pods = [pod for pod in new_terminations if has_failed(pod, spec) and is_counted(spec.failure_rules, pod.obj)]
     active_pods = [pod for pod in pods if pod.active]
@@ -458,19 +458,19 @@ def observe_job(job: Obj, pods: Sequence[JobPod]) -> ObservedJob:
         recorded_indexes=recorded_indexes,
         succeeded_indexes=succeeded_indexes,
         failed_indexes=failed_indexes,
-        predecessors=_predecessors(spec, pods, active_pods, (succeeded_indexes, failed_indexes)),
+        predecessors=_failed_predecessors(spec, pods, active_pods, (succeeded_indexes, failed_indexes)),
     )
 
 
-def _is_new(pod: JobPod, spec: JobSpec, uncounted_uids: Collection[str]) -> bool:
-    """Report whether a pod with a valid index has ended or is ending and is not in the status yet."""
+def _is_new_termination(pod: JobPod, spec: JobSpec, uncounted_uids: Collection[str]) -> bool:
+    """Report whether the pod ended, or is being deleted, and the Job's status does not list its uid yet."""
     if not pod.tracked or pod.active or pod.uid in uncounted_uids:
         return False
     return not spec.indexed or spec.has_index(pod.index)
 
 
 def _failed_indexes(spec: JobSpec, status: Mapping[str, Any], pods: Sequence[JobPod]) -> Spans:
-    """Return the indexes that have finally failed."""
+    """Return the completion indexes that have finally failed, from the Job's status and its pods."""
     if spec.backoff_limit_per_index is None:
         return NO_INDEXES
     old_indexes = parse_indexes(status.get("failedIndexes"), spec.completions or 0)
@@ -479,17 +479,18 @@ def _failed_indexes(spec: JobSpec, status: Mapping[str, Any], pods: Sequence[Job
 
 
 def _fails_index(pod: JobPod, spec: JobSpec, limit: int) -> bool:
-    """Report whether the failure of this pod makes its index fail."""
+    """Report whether the pod's failure makes its completion index fail finally, without a further retry."""
     if not (pod.tracked and spec.has_index(pod.index) and has_failed(pod, spec)):
         return False
     action = policy_decision(spec.failure_rules, pod.obj).action
-    return action == FAIL_INDEX or (action != IGNORE and annotation_count(pod.obj, well_known.INDEX_FAILURES) >= limit)
+    has_reached_limit = annotation_count(pod.obj, well_known.INDEX_FAILURES) >= limit
+    return action == FAIL_INDEX_ACTION or (action != IGNORE_ACTION and has_reached_limit)
 
 
-def _predecessors(
+def _failed_predecessors(
     spec: JobSpec, pods: Sequence[JobPod], active_pods: Sequence[JobPod], finished_indexes: tuple[Spans, Spans]
 ) -> Mapping[int, JobPod]:
-    """Return the latest failed pod of each index that must be retried and has no active pod."""
+    """Return, by completion index to retry without an active pod, the latest failed pod."""
     if spec.backoff_limit_per_index is None:
         return {}
     active_indexes = {pod.index for pod in active_pods}
@@ -500,12 +501,12 @@ def _predecessors(
             continue
         if any(contains(spans, index) for spans in finished_indexes):
             continue
-        if index not in latest_by_index or _generation(pod) >= _generation(latest_by_index[index]):
+        if index not in latest_by_index or _retry_order(pod) >= _retry_order(latest_by_index[index]):
             latest_by_index[index] = pod
     return latest_by_index
 
 
-def _generation(pod: JobPod) -> tuple[int, int]:
-    """Return the number of failed pods of the index before this pod, and when this pod failed."""
+def _retry_order(pod: JobPod) -> tuple[int, int]:
+    """Return the sort key of an index's failed pods: the number of earlier failed pods, and when this pod failed."""
     counted_failures = annotation_count(pod.obj, well_known.INDEX_FAILURES)
     return counted_failures + annotation_count(pod.obj, well_known.INDEX_IGNORED_FAILURES), finished_at(pod.obj)

@@ -1,4 +1,4 @@
-"""JobSet controller: creates the Jobs of a JobSet, applies its policies, and writes its status.
+"""JobSet controller: creates the Jobs of a JobSet, applies the policies of the JobSet, and writes its status.
 
 A reconcile of a JobSet sorts its Jobs by state (`spec`), counts them, and then takes the first matching branch
 (`policies`):

@@ -1,7 +1,7 @@
-"""JobSet controller: creates the Jobs of JobSets, and reacts to their completion and failure.
+"""JobSet controller: creates the Jobs of JobSets, and reacts to the completion and failure of these Jobs.
 
 Each reconcile takes the same steps as upstream (pkg/controllers/jobset_controller.go of JobSet), and writes the status
-once, at the end. The decisions are in `policies`.
+once, at the end. The module `policies` decides when a JobSet starts its Jobs, restarts, completes or fails.
 """
 
 import hashlib
@@ -39,11 +39,11 @@ from batchyard.jobs.jobset.spec import (
 
 
 #: Tolerates the taint of nodes that are manually reserved for one Job.
-_TOLERATION: Final = {"key": well_known.NO_SCHEDULE, "operator": "Exists", "effect": "NoSchedule"}
+_RESERVED_NODE_TOLERATION: Final = {"key": well_known.NO_SCHEDULE, "operator": "Exists", "effect": "NoSchedule"}
 
 
 def child_jobs(jobset: Obj, replicated_job: Mapping[str, Any], indexes: Iterable[int]) -> list[dict[str, Any]]:
-    """Return the Jobs of a replicated job with these indexes."""
+    """Return new Job manifests for a replicated job of a JobSet, one per index."""
     template = replicated_job["template"]
     placement_annotations = _exclusive_annotations(jobset, template)
     shared_labels = _shared_labels(jobset, replicated_job)
@@ -64,9 +64,9 @@ def child_jobs(jobset: Obj, replicated_job: Mapping[str, Any], indexes: Iterable
 
 
 def headless_service(jobset: Obj) -> dict[str, Any]:
-    """Return the headless Service that gives the pods DNS host names."""
+    """Return the manifest of the headless Service that gives the pods of a JobSet DNS host names."""
     metadata = jobset["metadata"]
-    not_ready = jobset["spec"]["network"].get("publishNotReadyAddresses")
+    publishes_not_ready = jobset["spec"]["network"].get("publishNotReadyAddresses")
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -78,7 +78,7 @@ def headless_service(jobset: Obj) -> dict[str, Any]:
         "spec": {
             "clusterIP": "None",
             "selector": {well_known.JOB_SET_NAME: metadata["name"]},
-            "publishNotReadyAddresses": True if not_ready is None else not_ready,
+            "publishNotReadyAddresses": True if publishes_not_ready is None else publishes_not_ready,
         },
     }
 
@@ -86,7 +86,7 @@ def headless_service(jobset: Obj) -> dict[str, Any]:
 def _pod_template(
     jobset: Obj, template: Obj, position_labels: Mapping[str, str], placement_annotations: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the pod template with the position labels of the Job and the subdomain of host names."""
+    """Return the pod template of a child Job, with the Job's JobSet labels and annotations and the DNS subdomain."""
     template_with_defaults = fill_defaults("PodTemplateSpec", template["spec"]["template"])
     metadata, spec = template_with_defaults.get("metadata") or {}, dict(template_with_defaults.get("spec") or ())
     if has_host_names(jobset):
@@ -99,21 +99,21 @@ def _pod_template(
 
 
 def _reserve_nodes(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any]:
-    """Return the pod template for reserved nodes: with their selector and toleration, if the Job requests them."""
+    """Return the pod template; if annotations ask for it, with selector and toleration for labelled nodes."""
     annotations = metadata["annotations"]
     if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY not in annotations:
         return pod_template
     spec = pod_template["spec"]
     node_labels = {well_known.NAMESPACED_JOB: f"{metadata['namespace']}_{metadata['name']}"}
     selector = {**(spec.get("nodeSelector") or {}), **node_labels}
-    tolerations = [*(spec.get("tolerations") or ()), _TOLERATION]
+    tolerations = [*(spec.get("tolerations") or ()), _RESERVED_NODE_TOLERATION]
     return {**pod_template, "spec": {**spec, "nodeSelector": selector, "tolerations": tolerations}}
 
 
 def _labels_and_annotations(
     metadata: Obj, position_labels: Mapping[str, str], placement_annotations: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """Return the labels and annotations of a Job or its pods, including position labels."""
+    """Return `labels` and `annotations` of a child Job or its pods, including those of its position in the JobSet."""
     return {
         "labels": {**(metadata.get("labels") or {}), **position_labels},
         "annotations": {**(metadata.get("annotations") or {}), **position_labels, **placement_annotations},
@@ -121,7 +121,7 @@ def _labels_and_annotations(
 
 
 def _shared_labels(jobset: Obj, replicated_job: Mapping[str, Any]) -> dict[str, str]:
-    """Return the position labels that all Jobs of a replicated job share."""
+    """Return the JobSet labels that all Jobs of a replicated job share, such as names and replica counts."""
     metadata, all_jobs = jobset["metadata"], replicated_jobs(jobset)
     position_labels = {
         well_known.JOB_SET_NAME: metadata["name"],
@@ -131,7 +131,7 @@ def _shared_labels(jobset: Obj, replicated_job: Mapping[str, Any]) -> dict[str, 
         well_known.REPLICATED_JOB_REPLICAS: str(replicas_of(replicated_job)),
         well_known.GLOBAL_REPLICAS: str(sum(map(replicas_of, all_jobs))),
         well_known.JOB_GROUP_NAME: group_of(replicated_job),
-        well_known.JOB_GROUP_REPLICAS: str(sum(map(replicas_of, _group(jobset, replicated_job)))),
+        well_known.JOB_GROUP_REPLICAS: str(sum(map(replicas_of, _jobs_in_group(jobset, replicated_job)))),
     }
     coordinator = jobset["spec"].get("coordinator")
     if coordinator is not None:
@@ -140,36 +140,36 @@ def _shared_labels(jobset: Obj, replicated_job: Mapping[str, Any]) -> dict[str, 
 
 
 def _index_labels(jobset: Obj, replicated_job: Mapping[str, Any], index: int) -> dict[str, str]:
-    """Return the position labels of the Job with this index."""
+    """Return the JobSet labels that are specific to the Job with this index: its indexes and its job key."""
     full_name = f"{jobset['metadata'].get('namespace', '')}/{job_name(jobset, replicated_job, index)}"
     return {
         well_known.JOB_INDEX: str(index),
         well_known.JOB_KEY: hashlib.sha1(full_name.encode(), usedforsecurity=False).hexdigest(),
         well_known.JOB_GLOBAL_INDEX: str(_jobs_before(replicated_job, replicated_jobs(jobset)) + index),
-        well_known.JOB_GROUP_INDEX: str(_jobs_before(replicated_job, _group(jobset, replicated_job)) + index),
+        well_known.JOB_GROUP_INDEX: str(_jobs_before(replicated_job, _jobs_in_group(jobset, replicated_job)) + index),
     }
 
 
-def _group(jobset: Obj, replicated_job: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the replicated jobs of the same group."""
+def _jobs_in_group(jobset: Obj, replicated_job: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the replicated jobs of a JobSet with the same `groupName` as this one, including this one."""
     group = group_of(replicated_job)
     return [each for each in replicated_jobs(jobset) if group_of(each) == group]
 
 
 def _jobs_before(replicated_job: Mapping[str, Any], group_jobs: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of Jobs in the replicated jobs that precede this one."""
+    """Return the number of Jobs in the replicated jobs that precede this one in `group_jobs`."""
     names = [each["name"] for each in group_jobs]
     return sum(map(replicas_of, group_jobs[: names.index(replicated_job["name"])]))
 
 
 def _coordinator_host(jobset: Obj, coordinator: Mapping[str, Any]) -> str:
-    """Return the host name of the coordinator pod."""
-    job = f"{jobset['metadata']['name']}-{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}"
-    return f"{job}-{coordinator.get('podIndex', 0)}.{subdomain(jobset)}"
+    """Return the DNS host name of the JobSet's coordinator pod."""
+    coordinator_job = f"{jobset['metadata']['name']}-{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}"
+    return f"{coordinator_job}-{coordinator.get('podIndex', 0)}.{subdomain(jobset)}"
 
 
 def _exclusive_annotations(jobset: Obj, template: Obj) -> dict[str, str]:
-    """Return the annotations of exclusive placement; the template takes precedence over the JobSet."""
+    """Return the exclusive placement annotations for a child Job; those of the Job template override the JobSet's."""
     annotations_found: dict[str, str] = {}
     for metadata in (jobset["metadata"], template.get("metadata") or {}):
         annotations = metadata.get("annotations") or {}
@@ -180,7 +180,7 @@ def _exclusive_annotations(jobset: Obj, template: Obj) -> dict[str, str]:
 
 
 class _JobSetPass(NamedTuple):
-    """One reconcile of a JobSet: its Jobs, the status draft, and the writes so far."""
+    """One reconcile of a JobSet: the JobSet with its Jobs, its next status, and the API writes so far."""
 
     key: Key
     jobset: Obj
@@ -189,7 +189,7 @@ class _JobSetPass(NamedTuple):
     writes: list[client.Write]
 
     def outcome(self) -> ReconcileResult:
-        """Return the writes so far, then the status if it changed, and the Events."""
+        """Return the result of the reconcile: the collected writes, the JobSet's status if changed, and the Events."""
         if self.draft.is_changed:
             self.writes.append(client.UpdateStatus(self.draft.result()))
         events = [EventRecord(self.key, *event) for event in self.draft.events]
@@ -197,26 +197,26 @@ class _JobSetPass(NamedTuple):
 
 
 class JobSetController:
-    """Maintains the Jobs, Services and status of JobSets."""
+    """Controller that maintains the child Jobs, headless Services and status of JobSets."""
 
     name = "jobset-controller"
     rank = 0
     kinds = (scheme.JOB_SET, scheme.JOB, scheme.SERVICE)
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the JobSet, the owning JobSet, or JobSets that may wait for the name of a deleted Job."""
+        """Return the JobSets to reconcile after an event of a JobSet or of a Job or Service that affects it."""
         key = event.key
         if key.kind == scheme.JOB_SET:
-            return (key,) if _is_relevant(event, _jobset_fields) else ()
+            return (key,) if _changes_fields(event, _jobset_fields) else ()
         owner = controller_of(event.obj)
         if owner is not None and owner["kind"] == "JobSet":
-            is_relevant = key.kind == scheme.SERVICE or _is_relevant(event, _job_fields)
+            is_relevant = key.kind == scheme.SERVICE or _changes_fields(event, _job_fields)
             return (Key(scheme.JOB_SET, key.namespace, owner["name"]),) if is_relevant else ()
         may_free_name = event.type is client.EventType.DELETED and key.kind == scheme.JOB
         return _possible_jobsets(key) if may_free_name else ()
 
     def reconcile(self, key: Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Create, delete, suspend and resume Jobs as the JobSet requires, and update its status."""
+        """Create, delete, suspend and resume Jobs as the JobSet requires, and update the status of the JobSet."""
         jobset = reader.get(key)
         if jobset is None or "deletionTimestamp" in jobset["metadata"] or spec.is_managed_elsewhere(jobset):
             return ReconcileResult()
@@ -227,9 +227,9 @@ class JobSetController:
         statuses = policies.replicated_statuses(jobset, children)
         jobset_pass.draft.set_counts(statuses)
         if spec.is_finished(jobset):
-            jobset_pass.writes.extend(_deletions(children.active_jobs))
+            jobset_pass.writes.extend(_job_deletions(children.active_jobs))
             return jobset_pass.outcome()
-        jobset_pass.writes.extend(_deletions(children.previous_jobs))
+        jobset_pass.writes.extend(_job_deletions(children.previous_jobs))
         if not spec.is_suspended(jobset) and policies.are_all_ready(jobset, statuses):
             jobset_pass.draft.end_restart()
         if children.failed_jobs:
@@ -244,19 +244,19 @@ class JobSetController:
 def _create_and_resume(
     jobset_pass: _JobSetPass, startup: policies.StartupDecision, reader: client.Reader
 ) -> ReconcileResult:
-    """Create missing objects, then suspend or resume the Jobs."""
+    """Create the missing Service and Jobs of a JobSet, then suspend or resume its Jobs."""
     jobset, draft, writes = jobset_pass.jobset, jobset_pass.draft, jobset_pass.writes
     writes.extend(_missing_service(jobset, reader))
     for jobs in _missing_jobs(jobset_pass, startup):
         existing_keys = [key for key in map(key_of, jobs) if reader.get(key) is not None]
         writes.extend(client.Create(job) for job in jobs if key_of(job) not in existing_keys)
         if existing_keys:  # later replicated jobs must wait too
-            return ReconcileResult(writes, [_creation_failed(jobset_pass.key, existing_keys)])
+            return ReconcileResult(writes, [_creation_failed_event(jobset_pass.key, existing_keys)])
     if spec.is_suspended(jobset):
-        writes.extend(_suspensions(jobset_pass.children.active_jobs))
+        writes.extend(_job_suspensions(jobset_pass.children.active_jobs))
         draft.suspend()
         return jobset_pass.outcome()
-    writes.extend(_resumptions(jobset_pass.children.active_jobs, startup))
+    writes.extend(_job_resumptions(jobset_pass.children.active_jobs, startup))
     if startup.must_wait:
         draft.start_in_order()
         return jobset_pass.outcome()
@@ -274,8 +274,8 @@ def _jobs_of(jobset: Obj, reader: client.Reader) -> Iterable[Obj]:
             yield obj
 
 
-def _deletions(jobs: Sequence[Obj]) -> list[client.Write]:
-    """Return foreground deletions of Jobs, so that a new Job never coexists with the pods of its predecessor."""
+def _job_deletions(jobs: Sequence[Obj]) -> list[client.Write]:
+    """Return foreground deletions of Jobs, so that a new Job never coexists with the pods of the Job it replaces."""
     return [
         client.Delete(key_of(job), propagation=client.Propagation.FOREGROUND, uid=job["metadata"]["uid"])
         for job in jobs
@@ -284,7 +284,7 @@ def _deletions(jobs: Sequence[Obj]) -> list[client.Write]:
 
 
 def _missing_service(jobset: Obj, reader: client.Reader) -> list[client.Write]:
-    """Return the creation of the headless Service unless a Service of this name exists."""
+    """Return the write that creates the JobSet's headless Service; [] if not needed or if the name exists."""
     if not spec.has_host_names(jobset):
         return []
     service = reader.get(Key(scheme.SERVICE, jobset["metadata"].get("namespace", ""), spec.subdomain(jobset)))
@@ -292,7 +292,7 @@ def _missing_service(jobset: Obj, reader: client.Reader) -> list[client.Write]:
 
 
 def _missing_jobs(jobset_pass: _JobSetPass, startup: policies.StartupDecision) -> list[list[dict[str, Any]]]:
-    """Return the Jobs to create for each replicated job that may start, without names that are still in use.
+    """Return the Jobs to create, one list per replicated job that may start; names of existing child Jobs are left out.
 
     At most CREATED_MAX Jobs are created at once; their events trigger the next reconcile.
     """
@@ -310,12 +310,12 @@ def _missing_jobs(jobset_pass: _JobSetPass, startup: policies.StartupDecision) -
     return missing_jobs
 
 
-def _suspensions(jobs: Sequence[Obj]) -> list[client.Write]:
+def _job_suspensions(jobs: Sequence[Obj]) -> list[client.Write]:
     return [client.Update(with_path(job, ("spec", "suspend"), True)) for job in jobs if not job["spec"].get("suspend")]
 
 
-def _resumptions(active_jobs: Sequence[Obj], startup: policies.StartupDecision) -> list[client.Write]:
-    """Return the writes that resume the suspended Jobs which may start; first clear an earlier start time."""
+def _job_resumptions(active_jobs: Sequence[Obj], startup: policies.StartupDecision) -> list[client.Write]:
+    """Return the writes that resume suspended Jobs which may start; an old startTime is cleared first."""
     templates = {each["name"]: each["template"]["spec"]["template"] for each in startup.replicated_jobs}
     writes: list[client.Write] = []
     for job in active_jobs:
@@ -331,14 +331,14 @@ def _resumptions(active_jobs: Sequence[Obj], startup: policies.StartupDecision) 
     return writes
 
 
-def _creation_failed(key: Key, used_names: Sequence[Key]) -> EventRecord:
-    """Return an Event about Job names that other Jobs still use."""
+def _creation_failed_event(key: Key, used_names: Sequence[Key]) -> EventRecord:
+    """Return a warning Event of a JobSet whose new Jobs' names are already used by other Jobs."""
     messages = [f'job "{k.name}" creation failed with error: jobs.batch "{k.name}" already exists' for k in used_names]
     return EventRecord(key, "Warning", spec.JOB_CREATION_FAILED, "\n".join(messages))
 
 
 def _rejection_event(key: Key, write: client.Write, error: ApiError) -> EventRecord | None:
-    """Return an Event for a rejected creation, which only a change of the JobSet can fix."""
+    """Return the Event for a Job or Service rejected as forbidden or invalid by the API server; else None."""
     if not isinstance(write, client.Create) or not isinstance(error, Forbidden | InvalidObject):
         return None
     name, why = write.obj["metadata"]["name"], str(error)
@@ -351,21 +351,21 @@ def _rejection_event(key: Key, write: client.Write, error: ApiError) -> EventRec
     return EventRecord(key, "Warning", spec.SERVICE_CREATION_FAILED, why)
 
 
-def _is_relevant(event: client.WatchEvent, fields_of: Callable[[Obj], tuple[Any, ...]]) -> bool:
-    """Report whether a change affects fields that the controller reads."""
+def _changes_fields(event: client.WatchEvent, fields_of: Callable[[Obj], tuple[Any, ...]]) -> bool:
+    """Report whether an event adds or deletes the object, or changes the fields that `fields_of` returns."""
     old, new = event.old, event.obj
     return event.type is not client.EventType.MODIFIED or old is None or fields_of(old) != fields_of(new)
 
 
 def _jobset_fields(jobset: Obj) -> tuple[Any, ...]:
-    """Return the fields of a JobSet that the controller reads."""
+    """Return the fields of a JobSet whose changes require a reconcile."""
     metadata, status = jobset["metadata"], jobset.get("status") or {}
     spec_fields = (jobset["spec"], metadata.get("annotations"), "deletionTimestamp" in metadata)
     return (*spec_fields, status.get("restarts", 0), status.get("conditions"))
 
 
 def _job_fields(job: Obj) -> tuple[Any, ...]:
-    """Return the fields of a Job that the controller reads."""
+    """Return the fields of a child Job whose changes require a reconcile of its JobSet."""
     metadata, status = job["metadata"], job.get("status") or {}
     spec_fields = (
         job["spec"],
@@ -373,13 +373,13 @@ def _job_fields(job: Obj) -> tuple[Any, ...]:
         metadata.get("ownerReferences"),
         "deletionTimestamp" in metadata,
     )
-    counts = (status.get("ready", 0), status.get("succeeded", 0), status.get("active", 0) > 0)
-    return (*spec_fields, *counts, status.get("startTime") is None, status.get("conditions"))
+    pod_counts = (status.get("ready", 0), status.get("succeeded", 0), status.get("active", 0) > 0)
+    return (*spec_fields, *pod_counts, status.get("startTime") is None, status.get("conditions"))
 
 
 def _possible_jobsets(job: Key) -> Iterable[Key]:
     """Return the JobSets that can have a Job of this name: `<JobSet>-<replicated job>-<index>`."""
-    parts = job.name.split("-")
-    if parts[-1].isdecimal():
-        for end in range(1, len(parts) - 1):
-            yield Key(scheme.JOB_SET, job.namespace, "-".join(parts[:end]))
+    name_parts = job.name.split("-")
+    if name_parts[-1].isdecimal():
+        for end in range(1, len(name_parts) - 1):
+            yield Key(scheme.JOB_SET, job.namespace, "-".join(name_parts[:end]))

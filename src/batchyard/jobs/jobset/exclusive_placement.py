@@ -1,9 +1,10 @@
 """Exclusive placement of JobSets: webhooks and a controller that keep each Job in a separate topology domain.
 
+The leader of a Job is its pod with completion index 0; its other pods, the followers, must run in the leader's domain.
+
 The controller deletes followers that are bound to a domain other than their leader's domain. This happens when a leader
 is lost and its successor is scheduled elsewhere while followers of the first still exist. As upstream, the controller
-reacts to changes of leaders and ignores changes of followers.
-Source: pkg/controllers/pod_controller.go of JobSet.
+reacts to changes of leaders and ignores changes of followers. Source: pkg/controllers/pod_controller.go of JobSet.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,12 +30,12 @@ from batchyard.jobs.jobset import spec
 # Source: pkg/webhooks/pod_webhook.go and pkg/controllers/pod_controller.go of JobSet.
 
 
-_MUTATING: Final = "mpod.kb.io"
-_VALIDATING: Final = "vpod.kb.io"
+_MUTATING_WEBHOOK: Final = "mpod.kb.io"
+_VALIDATING_WEBHOOK: Final = "vpod.kb.io"
 
 
 class PlacementReader(Protocol):
-    """Read access of the webhooks to nodes and to the pods of a Job."""
+    """Read access that the exclusive placement webhooks need: nodes, and the pods of a Job."""
 
     def get(self, key: meta.Key) -> meta.Obj | None:
         """Return the object with this key, or None."""
@@ -44,7 +45,7 @@ class PlacementReader(Protocol):
 
 
 def with_priority(pod: meta.Obj) -> meta.Obj:
-    """Return the pod with its priority as a label; the leader's anti-affinity selects Jobs of the same priority.
+    """Return the pod with its priority as a label, by which pod anti-affinity can select Jobs of the same priority.
 
     The pod already has a priority, because the built-in admission plugins of the API server run first.
     """
@@ -57,7 +58,7 @@ def with_priority(pod: meta.Obj) -> meta.Obj:
 
 
 def mutate_pod(pod: meta.Obj, reader: PlacementReader) -> meta.Obj:
-    """Return the pod as JobSet's mutating webhook does; raise Forbidden if the leader's domain is unknown."""
+    """Return the pod as JobSet's mutating webhook does: with affinity, or bound to its leader's topology domain."""
     annotations = pod["metadata"].get("annotations") or {}
     pod = with_priority(pod)
     if not _is_handled(annotations) or well_known.EXCLUSIVE_TOPOLOGY not in annotations:
@@ -66,7 +67,7 @@ def mutate_pod(pod: meta.Obj, reader: PlacementReader) -> meta.Obj:
 
 
 def validate_pod(pod: meta.Obj, reader: PlacementReader) -> None:
-    """Raise Forbidden, as JobSet's validating webhook does, for a follower whose leader is not scheduled."""
+    """Raise Forbidden, as JobSet's validating webhook does, for a follower pod whose leader pod has no node yet."""
     annotations = pod["metadata"].get("annotations") or {}
     if not _is_handled(annotations):
         return
@@ -75,46 +76,46 @@ def validate_pod(pod: meta.Obj, reader: PlacementReader) -> None:
         return
     selector = pod["spec"].get("nodeSelector")
     if not selector:
-        _deny(_VALIDATING, "follower pod node selector not set")
+        _deny_pod(_VALIDATING_WEBHOOK, "follower pod node selector not set")
     if topology_key not in selector:
-        detail = f"missing selector: {topology_key}"
-        _deny(_VALIDATING, f"follower pod node selector for topology domain not found. {detail}")
+        missing_text = f"missing selector: {topology_key}"
+        _deny_pod(_VALIDATING_WEBHOOK, f"follower pod node selector for topology domain not found. {missing_text}")
     leader = _leader_of(pod, reader)
     if isinstance(leader, str):
-        _deny(_VALIDATING, leader)
+        _deny_pod(_VALIDATING_WEBHOOK, leader)
     if not leader["spec"].get("nodeName"):
         transient_text = "this is an expected, transient error"
-        _deny(_VALIDATING, f"leader pod not yet scheduled, not creating follower pod. {transient_text}")
+        _deny_pod(_VALIDATING_WEBHOOK, f"leader pod not yet scheduled, not creating follower pod. {transient_text}")
 
 
 def is_leader(pod: meta.Obj) -> bool:
-    """Report whether a pod is the leader, which is the pod with completion index 0."""
+    """Report whether a pod is the leader of its Job: its completion index is 0."""
     return meta.annotation(pod, well_known.COMPLETION_INDEX) == "0"
 
 
 def _is_handled(annotations: Mapping[str, str]) -> bool:
-    """Report whether the webhooks handle a pod: it belongs to a JobSet that does not use labelled nodes."""
+    """Report whether the webhooks handle the pod: it belongs to a JobSet that does not use manually labelled nodes."""
     return well_known.JOB_SET_NAME in annotations and well_known.NODE_SELECTOR_STRATEGY not in annotations
 
 
 def _exclude_other_jobs(leader: meta.Obj) -> meta.Obj:
-    """Return the leader with affinity to its Job, and anti-affinity to other Jobs of the same priority."""
-    job = [meta.label(leader, well_known.JOB_KEY) or ""]
-    priority = [meta.label(leader, well_known.JOB_SET_PRIORITY) or ""]
-    same_job: meta.Obj = {"key": well_known.JOB_KEY, "operator": "In", "values": job}
+    """Return the leader pod with affinity to its Job, and anti-affinity to other Jobs of the same priority."""
+    job_keys = [meta.label(leader, well_known.JOB_KEY) or ""]
+    priorities = [meta.label(leader, well_known.JOB_SET_PRIORITY) or ""]
+    same_job: meta.Obj = {"key": well_known.JOB_KEY, "operator": "In", "values": job_keys}
     other_jobs: list[meta.Obj] = [
         {"key": well_known.JOB_KEY, "operator": "Exists"},
-        {"key": well_known.JOB_KEY, "operator": "NotIn", "values": job},
-        {"key": well_known.JOB_SET_PRIORITY, "operator": "In", "values": priority},
+        {"key": well_known.JOB_KEY, "operator": "NotIn", "values": job_keys},
+        {"key": well_known.JOB_SET_PRIORITY, "operator": "In", "values": priorities},
     ]
-    with_affinity = _with_term(leader, "podAffinity", [same_job])
-    return _with_term(with_affinity, "podAntiAffinity", other_jobs)
+    with_affinity = _with_affinity_term(leader, "podAffinity", [same_job])
+    return _with_affinity_term(with_affinity, "podAntiAffinity", other_jobs)
 
 
-def _with_term(pod: meta.Obj, field: str, expressions: Sequence[meta.Obj]) -> meta.Obj:
-    """Return the pod with another required affinity or anti-affinity term, over all namespaces."""
+def _with_affinity_term(pod: meta.Obj, field: str, label_expressions: Sequence[meta.Obj]) -> meta.Obj:
+    """Return the pod with one more required term in `podAffinity` or `podAntiAffinity`, for pods of all namespaces."""
     term = {
-        "labelSelector": {"matchExpressions": list(expressions)},
+        "labelSelector": {"matchExpressions": list(label_expressions)},
         "topologyKey": meta.annotation(pod, well_known.EXCLUSIVE_TOPOLOGY),
         "namespaceSelector": {},
     }
@@ -123,7 +124,7 @@ def _with_term(pod: meta.Obj, field: str, expressions: Sequence[meta.Obj]) -> me
 
 
 def _bind_to_leader_domain(follower: meta.Obj, reader: PlacementReader) -> meta.Obj:
-    """Return the follower bound to its leader's domain; unchanged if the leader is not scheduled."""
+    """Return the follower pod with a node selector for its leader's topology domain; unchanged before one is known."""
     leader = _leader_of(follower, reader)
     if isinstance(leader, str) or not leader["spec"].get("nodeName"):
         return follower
@@ -131,16 +132,16 @@ def _bind_to_leader_domain(follower: meta.Obj, reader: PlacementReader) -> meta.
     node_name = leader["spec"]["nodeName"]
     node = reader.get(meta.Key(scheme.NODE, "", node_name))
     if node is None:
-        _deny(_MUTATING, f'nodes "{node_name}" not found')
+        _deny_pod(_MUTATING_WEBHOOK, f'nodes "{node_name}" not found')
     domain = meta.label(node, topology_key)
     if domain is None:
-        _deny(_MUTATING, f"node does not have topology label: {topology_key}")
+        _deny_pod(_MUTATING_WEBHOOK, f"node does not have topology label: {topology_key}")
     selector = {**(follower["spec"].get("nodeSelector") or {}), topology_key: domain}
     return meta.with_path(follower, ("spec", "nodeSelector"), selector)
 
 
 def _leader_of(follower: meta.Obj, reader: PlacementReader) -> meta.Obj | str:
-    """Return the active leader of the same Job, or the reason why none was found.
+    """Return the active leader pod of the follower's Job, or a message that says why there is none.
 
     Upstream searches the leader by name and then compares the owners. Here the pods of the owner are searched.
     """
@@ -154,8 +155,8 @@ def _leader_of(follower: meta.Obj, reader: PlacementReader) -> meta.Obj | str:
     leaders = [pod for pod in _pods(owned_objects) if is_leader(pod) and _is_active(pod)]
     if len(leaders) == 1:
         return leaders[0]
-    parts = (well_known.JOB_SET_NAME, well_known.REPLICATED_JOB_NAME, well_known.JOB_INDEX)
-    name = "-".join([*(meta.label(follower, part) or "" for part in parts), "0"])
+    name_labels = (well_known.JOB_SET_NAME, well_known.REPLICATED_JOB_NAME, well_known.JOB_INDEX)
+    name = "-".join([*(meta.label(follower, name_label) or "" for name_label in name_labels), "0"])
     return f"expected 1 leader pod ({name}), but got {len(leaders)}. this is an expected, transient error"
 
 
@@ -168,36 +169,36 @@ def _pods(objects: Iterable[meta.Obj]) -> list[meta.Obj]:
     return [obj for obj in objects if meta.group_kind(obj) == scheme.POD]
 
 
-def _deny(webhook: str, message: str) -> NoReturn:
-    """Raise Forbidden with the API server's message for a webhook denial."""
+def _deny_pod(webhook: str, message: str) -> NoReturn:
+    """Raise Forbidden with the message of the API server for a request that a webhook denies."""
     raise Forbidden(f'admission webhook "{webhook}" denied the request: {message}')
 
 
 def is_scheduled_leader(pod: meta.Obj) -> bool:
-    """Report whether a pod is a scheduled leader, so that the domain of its followers is known."""
+    """Report whether a pod is the leader of an exclusively placed Job, has a node, and is not being deleted."""
     metadata = pod["metadata"]
     if well_known.EXCLUSIVE_TOPOLOGY not in (metadata.get("annotations") or ()) or not is_leader(pod):
         return False
     return bool(pod["spec"].get("nodeName")) and "deletionTimestamp" not in metadata
 
 
-def misplaced_followers(leader: meta.Obj, node: meta.Obj | None, objects: Iterable[meta.Obj]) -> list[meta.Obj]:
-    """Return the followers to delete: all if any is bound to another domain, none if the leader's domain is unknown.
+def misplaced_followers(leader: meta.Obj, node: meta.Obj | None, job_objects: Iterable[meta.Obj]) -> list[meta.Obj]:
+    """Return the follower pods to delete: all if one is bound to another domain than the leader's node, else none.
 
-    `node` is the leader's node, and `objects` are the objects of the leader's Job. Followers that are being deleted are
+    `node` is the leader's node, and `job_objects` are the objects of its Job. Followers that are being deleted are
     ignored; otherwise their replacements would be deleted too.
     """
     topology_key = meta.annotation(leader, well_known.EXCLUSIVE_TOPOLOGY) or ""
     domain = None if node is None else meta.label(node, topology_key)
     if domain is None:
         return []
-    followers = [pod for pod in _pods(objects) if not is_leader(pod) and "deletionTimestamp" not in pod["metadata"]]
+    followers = [pod for pod in _pods(job_objects) if not is_leader(pod) and "deletionTimestamp" not in pod["metadata"]]
     is_consistent = all((pod["spec"].get("nodeSelector") or {}).get(topology_key) == domain for pod in followers)
     return [] if is_consistent else followers
 
 
 def mark_disrupted(pod: meta.Obj, now: Instant) -> meta.Obj:
-    """Return the pod with the condition DisruptionTarget, which a pod failure policy may ignore."""
+    """Return a copy of the pod with the DisruptionTarget condition, which a pod failure policy may ignore."""
     if meta.is_true(pod, "DisruptionTarget"):
         return pod
     status: dict[str, Any] = dict(pod.get("status") or ())
@@ -210,18 +211,18 @@ def mark_disrupted(pod: meta.Obj, now: Instant) -> meta.Obj:
 
 
 class ExclusivePlacement:
-    """Deletes followers outside the domain of their leader."""
+    """Controller that deletes follower pods bound to another topology domain than the leader pod of their Job."""
 
     name = "exclusive-placement"
     rank = 0
     kinds = (scheme.POD,)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the pod if it is a scheduled leader."""
+        """Return the event's pod if it is a leader with a node, so that its Job's other pods are checked."""
         return (event.key,) if event.type is not EventType.DELETED and is_scheduled_leader(event.obj) else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Mark misplaced followers as disrupted, and delete them."""
+        """Mark follower pods outside their leader's topology domain as disrupted, and delete these pods."""
         leader = reader.get(key)
         owner = None if leader is None else meta.controller_of(leader)
         if leader is None or owner is None or not is_scheduled_leader(leader):

@@ -11,16 +11,16 @@ from batchyard.jobframework import workloads
 
 
 class JobSetIntegration:
-    """The integration of JobSets: a pod set for each replicated job, with the pods of all its replicas."""
+    """Kueue integration of JobSets: one pod set per replicated job, with the pods of all its replicas."""
 
     kind = scheme.JOB_SET
 
     def is_suspended(self, job: Obj) -> bool:
-        """Report whether the JobSet is suspended; a stop restores its templates in the same write."""
+        """Report whether `spec.suspend` of the JobSet is true."""
         return job["spec"].get("suspend") is True
 
     def is_active(self, job: Obj) -> bool:
-        """Report whether the JobSet has active Jobs."""
+        """Report whether any replicated job of the JobSet has active Jobs."""
         return any(status.get("active") for status in _replicated_statuses(job))
 
     def pods_ready(self, job: Obj) -> bool:
@@ -30,7 +30,7 @@ class JobSetIntegration:
         return bool(ready_count == replicas)
 
     def completion(self, job: Obj) -> workloads.JobCompletion | None:
-        """Return the outcome from the Completed or Failed condition; None before the JobSet has ended."""
+        """Return success or failure with the message of the Completed or Failed condition; None if neither is True."""
         condition = workloads.condition_true(job, "Completed", "Failed")
         if condition is None:
             return None
@@ -38,14 +38,14 @@ class JobSetIntegration:
 
     def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
         """Return the pod template of each replicated job."""
-        return [_template(each) for each in job["spec"].get("replicatedJobs") or ()]
+        return [_pod_template_of(each) for each in job["spec"].get("replicatedJobs") or ()]
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
-        """Return the pod sets, in the order of the replicated jobs."""
+        """Return the pod sets of the JobSet's Workload, in the order of the replicated jobs."""
         return [_pod_set(each) for each in job["spec"].get("replicatedJobs") or ()]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
-        """Return the pods of succeeded replicas, which no longer need quota."""
+        """Return, by pod set, how many pods belong to succeeded Jobs and so no longer need quota."""
         succeeded_counts = {status["name"]: status.get("succeeded", 0) for status in _replicated_statuses(job)}
         return [
             {"name": each["name"], "count": count * pods_running_at_once(each["template"]["spec"])}
@@ -54,22 +54,22 @@ class JobSetIntegration:
         ]
 
     def started_job(self, job: Obj, injections: Sequence[workloads.PodSetInfo]) -> Obj:
-        """Return the unsuspended JobSet with the injected pod set settings."""
+        """Return the unsuspended JobSet, with each pod set's node selector, tolerations and labels in its template."""
         replicated_jobs = job["spec"].get("replicatedJobs") or ()
         if len(injections) != len(replicated_jobs):
             count_text = f"expecting {len(replicated_jobs)} podset, got {len(injections)}"
             raise workloads.InvalidPodSetInfo(f"invalid podset infos: {count_text}")
-        templates = [workloads.inject(_template(r), i) for r, i in zip(replicated_jobs, injections, strict=True)]
+        templates = [workloads.inject(_pod_template_of(r), i) for r, i in zip(replicated_jobs, injections, strict=True)]
         return _with_templates(with_path(job, ("spec", "suspend"), False), templates)
 
     def stop(self, job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Write | None:
-        """Return the write that suspends the JobSet and restores its original templates."""
+        """Return the write that suspends the JobSet and restores its pod templates; None if already suspended."""
         if self.is_suspended(job):
             return None
         stopped_jobset: Obj = with_path(job, ("spec", "suspend"), True)
         replicated_jobs = job["spec"].get("replicatedJobs") or ()
         if len(infos) == len(replicated_jobs):
-            templates = [workloads.restore(_template(r), i) for r, i in zip(replicated_jobs, infos, strict=True)]
+            templates = [workloads.restore(_pod_template_of(r), i) for r, i in zip(replicated_jobs, infos, strict=True)]
             stopped_jobset = _with_templates(stopped_jobset, templates)
         return Update(stopped_jobset)
 
@@ -78,8 +78,8 @@ def _replicated_statuses(job: Obj) -> Sequence[Mapping[str, Any]]:
     return (job.get("status") or {}).get("replicatedJobsStatus") or ()
 
 
-def _template(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the pod template of a replicated job's Job template."""
+def _pod_template_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the pod template inside a replicated job of a JobSet."""
     template: Mapping[str, Any] = replicated_job["template"]["spec"]["template"]
     return template
 
@@ -92,7 +92,7 @@ def _with_templates(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Obj:
 
 
 def _pod_set(replicated_job: Mapping[str, Any]) -> dict[str, Any]:
-    template, replicas = _template(replicated_job), replicated_job.get("replicas", 1)
+    template, replicas = _pod_template_of(replicated_job), replicated_job.get("replicas", 1)
     topology = workloads.topology_request(
         template,
         podIndexLabel=well_known.COMPLETION_INDEX,

@@ -1,4 +1,4 @@
-"""JobSet policies (failure, startup, success, resumption), and the status of a JobSet during a reconcile.
+"""JobSet policies (failure, startup, success, resumption), and the next status of a JobSet during a reconcile.
 
 The failure policy applies the action of the first rule that matches a failed Job; the message names the matching Job
 that failed first. A policy without a matching rule restarts the JobSet, and a JobSet without a policy fails. The action
@@ -29,40 +29,40 @@ ReplicatedJobCounts = dict[str, Any]
 
 
 def replicated_statuses(jobset: Obj, children: Children) -> dict[str, ReplicatedJobCounts]:
-    """Return the counts of Jobs by replicated job, without Jobs of earlier restart attempts."""
-    counts: dict[str, ReplicatedJobCounts] = {
+    """Return, by replicated job, how many of its current Jobs are ready, succeeded, failed, active and suspended."""
+    counts_by_name: dict[str, ReplicatedJobCounts] = {
         each["name"]: {"name": each["name"], "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 0}
         for each in replicated_jobs(jobset)
     }
     for job in children.active_jobs:
-        job_counts = counts.get(replicated_job_name(job))
+        job_counts = counts_by_name.get(replicated_job_name(job))
         if job_counts is not None:
             job_counts["ready"] += _is_ready(job)
             job_counts["active"] += (job.get("status") or {}).get("active", 0) > 0
             job_counts["suspended"] += bool(job["spec"].get("suspend"))
     for field, jobs in (("succeeded", children.successful_jobs), ("failed", children.failed_jobs)):
         for job in jobs:
-            job_counts = counts.get(replicated_job_name(job))
+            job_counts = counts_by_name.get(replicated_job_name(job))
             if job_counts is not None:
                 job_counts[field] += 1
-    return counts
+    return counts_by_name
 
 
 def are_all_ready(jobset: Obj, statuses: dict[str, ReplicatedJobCounts]) -> bool:
-    """Report whether all Jobs exist and are ready or have succeeded."""
+    """Report whether all Jobs of the JobSet exist and are ready or have succeeded."""
     expected_count = sum(map(replicas_of, replicated_jobs(jobset)))
     ready_count: int = sum(counts["ready"] + counts["succeeded"] for counts in statuses.values())
     return expected_count == ready_count
 
 
 def _is_ready(job: Obj) -> bool:
-    """Report whether the number of ready and succeeded pods of a Job reaches the number that run at once."""
+    """Report whether ready plus succeeded pods of a Job reach the number of pods that it runs at once."""
     status = job.get("status") or {}
     return bool(status.get("succeeded", 0) + status.get("ready", 0) >= pods_running_at_once(job["spec"]))
 
 
-NORMAL: Final = "Normal"
-WARNING: Final = "Warning"
+_NORMAL_EVENT: Final = "Normal"
+_WARNING_EVENT: Final = "Warning"
 
 #: By condition type: the type that it excludes.
 _OPPOSITE: Final = {spec.STARTUP_IN_PROGRESS: spec.STARTUP_COMPLETED, spec.STARTUP_COMPLETED: spec.STARTUP_IN_PROGRESS}
@@ -77,7 +77,7 @@ class JobSetEvent(NamedTuple):
 
 
 class JobSetStatusDraft:
-    """The status of a JobSet during a reconcile, and the Events of its changes."""
+    """The next status of a JobSet, built during a reconcile, and the Events about its condition changes."""
 
     __slots__ = ("_conditions", "_jobset", "_status", "_time", "events", "is_changed")
 
@@ -90,106 +90,106 @@ class JobSetStatusDraft:
         self.events: list[JobSetEvent] = []
 
     def result(self) -> Obj:
-        """Return the JobSet with the drafted status."""
+        """Return the JobSet with its next status."""
         if self._conditions:
             self._status["conditions"] = self._conditions
         return {**self._jobset, "status": self._status}
 
     def set_counts(self, statuses: Mapping[str, ReplicatedJobCounts]) -> None:
-        """Set the counts of each replicated job, sorted by name in descending order as upstream."""
-        entries = [statuses[name] for name in sorted(statuses, reverse=True)]
-        if entries != (self._status.get("replicatedJobsStatus") or []):
-            self._status["replicatedJobsStatus"] = entries
+        """Set `replicatedJobsStatus` of the JobSet, sorted by name in descending order as upstream."""
+        sorted_statuses = [statuses[name] for name in sorted(statuses, reverse=True)]
+        if sorted_statuses != (self._status.get("replicatedJobsStatus") or []):
+            self._status["replicatedJobsStatus"] = sorted_statuses
             self.is_changed = True
 
     def complete(self) -> None:
-        """Set the JobSet to completed."""
-        self._set(spec.COMPLETED, True, spec.JOBS_COMPLETED)
-        self._set(spec.RESTARTING, False, spec.RESTART_ENDED_BY_COMPLETION)
+        """Set the JobSet's Completed condition and end a restart in progress."""
+        self._set_condition(spec.COMPLETED, True, spec.JOBS_COMPLETED)
+        self._set_condition(spec.RESTARTING, False, spec.RESTART_ENDED_BY_COMPLETION)
         self._status["terminalState"] = spec.COMPLETED
 
-    def fail(self, text: ReasonMessage) -> None:
-        """Set the JobSet to failed."""
-        self._set(spec.FAILED, True, text, WARNING)
-        self._set(spec.RESTARTING, False, spec.RESTART_ENDED_BY_FAILURE)
+    def fail(self, why: ReasonMessage) -> None:
+        """Set the JobSet's Failed condition with this reason and message, and end a restart in progress."""
+        self._set_condition(spec.FAILED, True, why, _WARNING_EVENT)
+        self._set_condition(spec.RESTARTING, False, spec.RESTART_ENDED_BY_FAILURE)
         self._status["terminalState"] = spec.FAILED
 
-    def restart(self, cause: str, action: ReasonMessage, *, counts: bool) -> None:
-        """Begin the next restart attempt; `counts` means that it counts towards maxRestarts."""
+    def restart(self, cause: str, action: ReasonMessage, *, counts_towards_max: bool) -> None:
+        """Start the JobSet's next restart attempt in its status, counted for maxRestarts if `counts_towards_max`."""
         self._status["restarts"] += 1
-        if counts:
+        if counts_towards_max:
             self._status["restartsCountTowardsMax"] = self._status.get("restartsCountTowardsMax", 0) + 1
         self.is_changed = True
-        self._set(spec.RESTARTING, True, ReasonMessage(cause, action.message), WARNING)
-        self.events.append(JobSetEvent(WARNING, *action))
+        self._set_condition(spec.RESTARTING, True, ReasonMessage(cause, action.message), _WARNING_EVENT)
+        self.events.append(JobSetEvent(_WARNING_EVENT, *action))
 
     def end_restart(self) -> None:
-        """End a restart in progress because all Jobs are ready."""
-        self._set(spec.RESTARTING, False, spec.RESTARTED)
+        """Set the JobSet's restart condition to False, because all its Jobs are ready."""
+        self._set_condition(spec.RESTARTING, False, spec.RESTARTED)
 
     def suspend(self) -> None:
-        """Set the JobSet to suspended."""
-        self._set(spec.SUSPENDED, True, spec.JOBS_SUSPENDED)
-        self._set(spec.RESTARTING, False, spec.RESTART_ENDED_BY_SUSPENSION)
+        """Set the JobSet's Suspended condition to True and end a restart in progress."""
+        self._set_condition(spec.SUSPENDED, True, spec.JOBS_SUSPENDED)
+        self._set_condition(spec.RESTARTING, False, spec.RESTART_ENDED_BY_SUSPENSION)
 
     def resume(self) -> None:
-        """Set the JobSet to resumed."""
-        self._set(spec.SUSPENDED, False, spec.JOBS_RESUMED)
+        """Set the JobSet's Suspended condition to False."""
+        self._set_condition(spec.SUSPENDED, False, spec.JOBS_RESUMED)
 
     def start_in_order(self) -> None:
-        """Record that the in-order startup is in progress."""
-        self._set(spec.STARTUP_IN_PROGRESS, True, spec.IN_ORDER_IN_PROGRESS)
+        """Set the JobSet's condition that its replicated jobs are being started one after another."""
+        self._set_condition(spec.STARTUP_IN_PROGRESS, True, spec.IN_ORDER_IN_PROGRESS)
 
     def end_start_in_order(self) -> None:
-        """Record that the in-order startup has completed."""
-        self._set(spec.STARTUP_COMPLETED, True, spec.IN_ORDER_COMPLETED)
+        """Set the JobSet's condition that all replicated jobs have been started in order."""
+        self._set_condition(spec.STARTUP_COMPLETED, True, spec.IN_ORDER_COMPLETED)
 
-    def _set(self, kind: str, holds: bool, text: ReasonMessage, event_type: str = NORMAL) -> None:
-        """Set a condition, and record an Event if it changed."""
+    def _set_condition(self, kind: str, holds: bool, why: ReasonMessage, event_type: str = _NORMAL_EVENT) -> None:
+        """Set a JobSet condition to True or False; record an Event if the condition changed."""
         index = next((i for i, each in enumerate(self._conditions) if each["type"] == kind), None)
-        is_changed = holds and self._end_excluded(kind)
+        is_changed = holds and self._end_opposite_condition(kind)
         if index is None:
             if holds:
-                self._conditions.append(self._condition(kind, "True", self._time, text))
+                self._conditions.append(self._new_condition(kind, "True", self._time, why))
                 is_changed = True
         else:
             old, status = self._conditions[index], "True" if holds else "False"
             changed_at = self._time if old["status"] != status else old.get("lastTransitionTime", self._time)
-            if (old["status"], old.get("reason"), old.get("message")) != (status, *text):
-                self._conditions[index] = self._condition(kind, status, changed_at, text)
+            if (old["status"], old.get("reason"), old.get("message")) != (status, *why):
+                self._conditions[index] = self._new_condition(kind, status, changed_at, why)
                 is_changed = True
         if is_changed:
             self.is_changed = True
-            self.events.append(JobSetEvent(event_type, *text))
+            self.events.append(JobSetEvent(event_type, *why))
 
-    def _end_excluded(self, kind: str) -> bool:
-        """Set the condition that excludes this one to False; return whether it was True."""
+    def _end_opposite_condition(self, kind: str) -> bool:
+        """Set the opposite of this condition type, if there is one, to False; return whether it was True."""
         for index, condition in enumerate(self._conditions):
             if condition["type"] == _OPPOSITE.get(kind) and condition["status"] == "True":
                 self._conditions[index] = {**condition, "status": "False"}
                 return True
         return False
 
-    def _condition(self, kind: str, status: str, changed_at: str, text: ReasonMessage) -> dict[str, Any]:
-        reason, message = text
+    def _new_condition(self, kind: str, status: str, changed_at: str, why: ReasonMessage) -> dict[str, Any]:
+        reason, message = why
         return {"type": kind, "status": status, "lastTransitionTime": changed_at, "reason": reason, "message": message}
 
 
 class StartupDecision(NamedTuple):
-    """The replicated jobs that may start, and whether later ones must wait."""
+    """The replicated jobs of a JobSet that may start now, and whether the later ones must wait for these."""
 
     replicated_jobs: list[Mapping[str, Any]]
     must_wait: bool
 
 
 def startup_decision(jobset: Obj, statuses: Mapping[str, ReplicatedJobCounts]) -> StartupDecision:
-    """Return the replicated jobs that may start, given the counts of Jobs of each."""
+    """Return the replicated jobs that may start now, from the startup policy and `dependsOn` of the JobSet."""
     starts_one_by_one = starts_in_order(jobset) and not is_suspended(jobset)
-    replicas: dict[str, int] = {}
+    job_counts: dict[str, int] = {}
     startable_jobs: list[Mapping[str, Any]] = []
     for replicated_job in replicated_jobs(jobset):
-        replicas[replicated_job["name"]] = replicas_of(replicated_job)
-        if not all(_is_dependency_met(each, replicas, statuses) for each in replicated_job.get("dependsOn") or ()):
+        job_counts[replicated_job["name"]] = replicas_of(replicated_job)
+        if not all(_is_dependency_met(each, job_counts, statuses) for each in replicated_job.get("dependsOn") or ()):
             continue
         if not starts_one_by_one:
             startable_jobs.append(replicated_job)
@@ -201,15 +201,15 @@ def startup_decision(jobset: Obj, statuses: Mapping[str, ReplicatedJobCounts]) -
 def _is_dependency_met(
     dependency: Mapping[str, Any], replica_counts: Mapping[str, int], statuses: Mapping[str, ReplicatedJobCounts]
 ) -> bool:
-    """Report whether all Jobs of a dependency have the required status: ready or complete."""
+    """Report whether all Jobs of a `dependsOn` entry are ready, or complete if the entry requires it."""
     name = dependency["name"]
-    counts = statuses.get(name)
-    if counts is None:
+    job_counts = statuses.get(name)
+    if job_counts is None:
         return False
     if dependency["status"] == "Complete":
-        succeeded_count: int = counts["succeeded"]
+        succeeded_count: int = job_counts["succeeded"]
         return replica_counts.get(name, 0) == succeeded_count
-    return _has_started(replica_counts.get(name, 0), counts)
+    return _has_started(replica_counts.get(name, 0), job_counts)
 
 
 def _has_started(replica_count: int, counts: ReplicatedJobCounts) -> bool:
@@ -218,7 +218,7 @@ def _has_started(replica_count: int, counts: ReplicatedJobCounts) -> bool:
 
 
 def has_succeeded(jobset: Obj, succeeded_jobs: Sequence[Obj]) -> bool:
-    """Report whether enough Jobs of the success policy's target replicated jobs succeeded: one or all."""
+    """Report whether the JobSet's success policy is met: one or all Jobs of its target replicated jobs succeeded."""
     policy = jobset["spec"].get("successPolicy") or {}
     target_names = frozenset(policy.get("targetReplicatedJobs") or [each["name"] for each in replicated_jobs(jobset)])
     if policy.get("operator") == "Any":
@@ -228,16 +228,16 @@ def has_succeeded(jobset: Obj, succeeded_jobs: Sequence[Obj]) -> bool:
     return sum(replicated_job_name(job) in target_names for job in succeeded_jobs) >= expected_count
 
 
-Rule = Mapping[str, Any]
+FailureRule = Mapping[str, Any]
 
 
 def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed_jobs: Sequence[Obj]) -> None:
-    """Apply the failure policy to one or more failed Jobs."""
+    """Fail or restart the JobSet in its next status, as its failure policy requires for the failed Jobs."""
     policy = jobset["spec"].get("failurePolicy")
     if policy is None:
         draft.fail(_name_failed_job(spec.JOBS_FAILED, _first_failed(failed_jobs)))
         return
-    rule, job = _match(policy.get("rules") or (), failed_jobs)
+    rule, job = _first_matching_rule(policy.get("rules") or (), failed_jobs)
     cause = spec.BY_DEFAULT if rule is None else f"{spec.BY_RULE_PREFIX}{rule['name']}"
     match "RestartJobSet" if rule is None else rule["action"]:
         case "FailJobSet":
@@ -245,22 +245,22 @@ def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed_jobs: Seq
         case "RestartJobSet" if _restarts_counted(jobset) >= policy.get("maxRestarts", 0):
             draft.fail(_name_failed_job(spec.RESTARTS_EXHAUSTED, job))
         case "RestartJobSet":
-            draft.restart(cause, _name_failed_job(spec.RESTART_ACTION, job), counts=True)
+            draft.restart(cause, _name_failed_job(spec.RESTART_ACTION, job), counts_towards_max=True)
         case "RestartJobSetAndIgnoreMaxRestarts":
-            draft.restart(cause, _name_failed_job(spec.FREE_RESTART_ACTION, job), counts=False)
+            draft.restart(cause, _name_failed_job(spec.FREE_RESTART_ACTION, job), counts_towards_max=False)
 
 
-def _match(rules: Sequence[Rule], failed_jobs: Sequence[Obj]) -> tuple[Rule | None, Obj]:
-    """Return the first rule that matches a failed Job, and the first Job that failed; None if no rule matches."""
+def _first_matching_rule(rules: Sequence[FailureRule], failed_jobs: Sequence[Obj]) -> tuple[FailureRule | None, Obj]:
+    """Return the first failure policy rule that matches (None if none does), and the matching Job that failed first."""
     for rule in rules:
-        matching_jobs = [job for job in failed_jobs if _matches(rule, job)]
+        matching_jobs = [job for job in failed_jobs if _rule_matches(rule, job)]
         if matching_jobs:
             return rule, _first_failed(matching_jobs)
     return None, _first_failed(failed_jobs)
 
 
-def _matches(rule: Rule, job: Obj) -> bool:
-    """Report whether a rule matches a failed Job; fields that the rule omits match every Job."""
+def _rule_matches(rule: FailureRule, job: Obj) -> bool:
+    """Report whether a failure policy rule matches a failed Job; a field absent from the rule matches every Job."""
     condition = end_condition(job) or {}
     reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
     if reasons and condition.get("reason", "") not in reasons:
@@ -272,7 +272,7 @@ def _matches(rule: Rule, job: Obj) -> bool:
 
 
 def _first_failed(failed_jobs: Sequence[Obj]) -> Obj:
-    """Return the Job that failed first, or the first of Jobs that failed at the same time."""
+    """Return the Job with the earliest failure time; on a tie, the first in the list."""
     return min(failed_jobs, key=_failed_at)
 
 
@@ -286,36 +286,36 @@ def _restarts_counted(jobset: Obj) -> int:
     return restarts
 
 
-def _name_failed_job(text: ReasonMessage, job: Obj) -> ReasonMessage:
-    """Append the name of the first failed Job to the message."""
-    return ReasonMessage(text.reason, f"{text.message} (first failed job: {job['metadata']['name']})")
+def _name_failed_job(why: ReasonMessage, job: Obj) -> ReasonMessage:
+    """Return the reason and message with the name of the Job that failed first appended to the message."""
+    return ReasonMessage(why.reason, f"{why.message} (first failed job: {job['metadata']['name']})")
 
 
 def has_start_time(job: Obj) -> bool:
-    """Report whether a Job ran before, so that its start time must be cleared first."""
+    """Report whether a Job has a `startTime` from an earlier run, which must be cleared before it is resumed."""
     return bool((job.get("status") or {}).get("startTime"))
 
 
 def without_start_time(job: Obj) -> dict[str, Any]:
-    """Return the Job without its start time."""
+    """Return a copy of the Job without `status.startTime`."""
     return with_path(job, ("status", "startTime"), None)
 
 
 def resume_job(job: Obj, template: Obj) -> dict[str, Any]:
-    """Return the unsuspended Job, with its pod template merged with the template of the replicated job."""
+    """Return the unsuspended Job, with labels, node selectors and tolerations of `template` merged into its own."""
     merged_template = _merge_template(job["spec"]["template"], template)
     return {**job, "spec": {**job["spec"], "template": merged_template, "suspend": False}}
 
 
-def _merge_template(template: Obj, addition: Obj) -> Obj:
+def _merge_template(template: Obj, added_template: Obj) -> Obj:
     for path in (("metadata", "labels"), ("metadata", "annotations"), ("spec", "nodeSelector")):
-        new = (addition.get(path[0]) or {}).get(path[1])
+        new = (added_template.get(path[0]) or {}).get(path[1])
         if new:
             old = (template.get(path[0]) or {}).get(path[1]) or {}
             template = with_path(template, path, {**old, **new})
     for field in ("tolerations", "schedulingGates"):
         old_items = (template.get("spec") or {}).get(field) or []
-        new_items = [each for each in (addition.get("spec") or {}).get(field) or () if each not in old_items]
+        new_items = [each for each in (added_template.get("spec") or {}).get(field) or () if each not in old_items]
         if new_items:
             template = with_path(template, ("spec", field), [*old_items, *new_items])
     return template

@@ -1,4 +1,4 @@
-"""A JobSet's spec and derived names, its Jobs by state, and the reasons and messages of its conditions and Events."""
+"""A JobSet's spec and derived names, its child Jobs by state, and the reasons and messages of its conditions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -61,53 +61,53 @@ PLACEMENT_VIOLATION: Final = ReasonMessage(
 )
 
 
-CONTROLLER: Final = "jobset.sigs.k8s.io/jobset-controller"
+JOBSET_CONTROLLER: Final = "jobset.sigs.k8s.io/jobset-controller"
 DEFAULT_GROUP: Final = "default"
 
 
 def replicated_jobs(jobset: Obj) -> Sequence[Mapping[str, Any]]:
-    """Return the replicated jobs in the order of the spec."""
+    """Return the replicated jobs of a JobSet in the order of its spec."""
     return jobset["spec"].get("replicatedJobs") or ()
 
 
 def replicas_of(replicated_job: Mapping[str, Any]) -> int:
-    """Return the number of Jobs of a replicated job."""
+    """Return how many Jobs a replicated job of a JobSet has; by default 1."""
     replicas: int = replicated_job.get("replicas", 1)
     return replicas
 
 
 def group_of(replicated_job: Mapping[str, Any]) -> str:
-    """Return the name of the group of a replicated job."""
+    """Return the `groupName` of a replicated job; `default` if unset."""
     return replicated_job.get("groupName") or DEFAULT_GROUP
 
 
 def job_name(jobset: Obj, replicated_job: Mapping[str, Any], index: int) -> str:
-    """Return the name of a Job of a replicated job."""
+    """Return the name of a JobSet's child Job: `<JobSet>-<replicated job>-<index>`."""
     return f"{jobset['metadata']['name']}-{replicated_job['name']}-{index}"
 
 
 def is_suspended(jobset: Obj) -> bool:
-    """Report whether the JobSet requests the suspension of its Jobs."""
+    """Report whether the spec of the JobSet says that its Jobs must be suspended."""
     return bool(jobset["spec"].get("suspend"))
 
 
 def is_finished(jobset: Obj) -> bool:
-    """Report whether the JobSet is complete or has failed."""
+    """Report whether the JobSet has a True Completed or Failed condition."""
     return is_true(jobset, COMPLETED) or is_true(jobset, FAILED)
 
 
 def is_managed_elsewhere(jobset: Obj) -> bool:
-    """Report whether another controller manages the JobSet, such as MultiKueue."""
-    return jobset["spec"].get("managedBy") not in {None, CONTROLLER}
+    """Report whether the JobSet's `managedBy` names another controller, such as MultiKueue."""
+    return jobset["spec"].get("managedBy") not in {None, JOBSET_CONTROLLER}
 
 
 def starts_in_order(jobset: Obj) -> bool:
-    """Report whether each replicated job starts only after the previous one has started."""
+    """Report whether the JobSet starts each replicated job only after the previous one has started."""
     return (jobset["spec"].get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
 
 
 def blocks_recreation(jobset: Obj) -> bool:
-    """Report whether a restart creates Jobs only after all Jobs of the previous attempt are deleted."""
+    """Report whether a JobSet's restart creates new Jobs only after all Jobs of the previous attempt are gone."""
     return (jobset["spec"].get("failurePolicy") or {}).get("restartStrategy") == "BlockingRecreate"
 
 
@@ -117,12 +117,12 @@ def has_host_names(jobset: Obj) -> bool:
 
 
 def subdomain(jobset: Obj) -> str:
-    """Return the subdomain of the pods' host names, which is also the name of the Service."""
+    """Return the DNS subdomain of the JobSet's pods, which is also the name of its headless Service."""
     return (jobset["spec"].get("network") or {}).get("subdomain") or str(jobset["metadata"]["name"])
 
 
 class Children(NamedTuple):
-    """The Jobs of the current restart attempt by state, and the Jobs of earlier attempts, which must be deleted."""
+    """The Jobs of a JobSet's current restart attempt by state, and the Jobs of earlier attempts, to be deleted."""
 
     active_jobs: list[Obj]
     successful_jobs: list[Obj]
@@ -130,12 +130,12 @@ class Children(NamedTuple):
     previous_jobs: list[Obj]
 
     def names(self) -> dict[str, None]:
-        """Return the names of all existing Jobs."""
+        """Return the names of all existing child Jobs of the JobSet, as the keys of a dict."""
         return {job["metadata"]["name"]: None for jobs in self for job in jobs}
 
 
 def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> Children | None:
-    """Group Jobs by state; return None if a Job has no valid restart attempt label.
+    """Return a JobSet's Jobs by state; None if a Job has no valid restart attempt label.
 
     As upstream, a JobSet with such a Job is not reconciled until the Job is deleted or labelled.
     """
@@ -148,10 +148,10 @@ def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> Children | None:
         if int(attempt) < restarts:
             children.previous_jobs.append(job)
             continue
-        end = end_condition(job)
-        if end is None:
+        terminal_condition = end_condition(job)
+        if terminal_condition is None:
             children.active_jobs.append(job)
-        elif end["type"] == "Failed":
+        elif terminal_condition["type"] == "Failed":
             children.failed_jobs.append(job)
         else:
             children.successful_jobs.append(job)
@@ -159,7 +159,7 @@ def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> Children | None:
 
 
 def end_condition(job: Obj) -> Condition | None:
-    """Return the terminal condition of a Job; None if it has not ended."""
+    """Return the True Complete or Failed condition of a Job; None if the Job has not ended."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition["status"] == "True" and condition["type"] in {"Complete", "Failed"}:
             return condition  # type: ignore[no-any-return]
@@ -167,5 +167,5 @@ def end_condition(job: Obj) -> Condition | None:
 
 
 def replicated_job_name(job: Obj) -> str:
-    """Return the name of the replicated job that a Job belongs to; '' without the label."""
+    """Return the name of the replicated job that a Job belongs to, from its label; '' without the label."""
     return label(job, well_known.REPLICATED_JOB_NAME) or ""

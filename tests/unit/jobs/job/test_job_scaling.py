@@ -14,7 +14,7 @@ def change(of: Obj, *pods: Obj, at: float = 0, failures: tuple[float, ...] = ())
 
 
 def created(of: Obj, *pods: Obj, **more: Any) -> list[int]:
-    return [new.index for new in change(of, *pods, **more).create]
+    return [new.index for new in change(of, *pods, **more).to_create]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def created(of: Obj, *pods: Obj, **more: Any) -> list[int]:
     ],
 )
 def test_job_creates_useful_number_of_pods(of: Obj, count: int) -> None:
-    assert len(change(of).create) == count
+    assert len(change(of).to_create) == count
 
 
 def test_indexes_without_pod_get_new_pod() -> None:
@@ -68,19 +68,19 @@ def test_each_index_has_separate_backoff_and_failure_count() -> None:
     notes = {"batch.kubernetes.io/job-index-failure-count": "1"}
     failed = pod("a", "Failed", index=0, since=5, notes=notes)
     now = change(per_index(3), failed, at=10)
-    assert (now.create, seconds(now.wake_at)) == ([NewPod(1, 0), NewPod(2, 0)], 25)
-    assert change(per_index(3), failed, at=25).create[0] == NewPod(0, 2)
+    assert (now.to_create, seconds(now.wake_at)) == ([NewPod(1, 0), NewPod(2, 0)], 25)
+    assert change(per_index(3), failed, at=25).to_create[0] == NewPod(0, 2)
 
 
 def test_index_counts_ignored_failures_separately() -> None:
     rules = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
     failed = pod("a", "Failed", index=0, conditions=[make.condition("DisruptionTarget")])
     lenient = per_index(podFailurePolicy={"rules": rules})
-    assert change(lenient, failed, at=10).create[0] == NewPod(0, 0, 1)
+    assert change(lenient, failed, at=10).to_create[0] == NewPod(0, 0, 1)
 
 
 def test_suspended_job_deletes_all_pods() -> None:
-    assert uids(change(job(suspend=True), pod("a"), pod("b", "Failed")).dismiss) == ["uid-a"]
+    assert uids(change(job(suspend=True), pod("a"), pod("b", "Failed")).to_dismiss) == ["uid-a"]
 
 
 def test_surplus_pods_are_deleted_least_advanced_first() -> None:
@@ -92,7 +92,7 @@ def test_surplus_pods_are_deleted_least_advanced_first() -> None:
         pod("unplaced"),
     ]
     for kept in range(5):
-        surplus = change(job(parallelism=kept, completions=9), *pods).dismiss
+        surplus = change(job(parallelism=kept, completions=9), *pods).to_dismiss
         assert set(uids(surplus)) == {f"uid-{p['metadata']['name']}" for p in pods[kept:]}
 
 
@@ -100,10 +100,10 @@ def test_surplus_pods_are_deleted_by_restarts_then_age() -> None:
     pods = [pod(name) for name in "abc"]
     pods[1]["status"]["containerStatuses"] = [{"name": "c", "restartCount": 1}]
     pods[2]["metadata"]["creationTimestamp"] = make.stamp(5)
-    assert uids(change(job(parallelism=1, completions=9), *pods).dismiss) == ["uid-b", "uid-c"]
+    assert uids(change(job(parallelism=1, completions=9), *pods).to_dismiss) == ["uid-b", "uid-c"]
 
 
 def test_each_index_keeps_most_advanced_pod() -> None:
     twice = [pod("a", index=0), pod("b", "Running", index=0), pod("c", index=1)]
-    assert uids(change(indexed(), *twice).dismiss) == ["uid-a"]
-    assert uids(change(indexed(), pod("a"), pod("b", index=3)).dismiss) == ["uid-a", "uid-b"]
+    assert uids(change(indexed(), *twice).to_dismiss) == ["uid-a"]
+    assert uids(change(indexed(), pod("a"), pod("b", index=3)).to_dismiss) == ["uid-a", "uid-b"]
