@@ -1,4 +1,4 @@
-"""The journal: the revisions of a store in one SQLite file, so that they survive the process.
+"""The journal: all changes of the object store in one SQLite file, so that they survive the API server's process.
 
 Every change is one row under its revision, with the key and either the new object or a deletion. Rows are only added.
 Compaction deletes rows that a later row at or below the floor has replaced. The remaining rows yield the current
@@ -45,20 +45,20 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SyncMode(StrEnum):
-    """The durability of an acknowledged change: it survives a power loss (FULL) or the end of the process (PROCESS)."""
+    """What an acknowledged change survives: also a power loss (FULL), or only the end of the process (PROCESS)."""
 
     FULL = "full"
     PROCESS = "process"
 
 
 class RevisionJournal:
-    """An open journal: the file, its commit mark, the compaction floor and the replaced rows. Not thread-safe."""
+    """An open journal file of the object store, to which changes are appended. Not thread-safe."""
 
     def __init__(self, path: Path, sync: SyncMode = SyncMode.FULL, *, accept_loss: bool = False) -> None:
         """Open a journal file; create it if it does not exist.
 
-        With `accept_loss`, a journal that ends before its mark is accepted, and its revision raised beyond all known
-        ones.
+        With `accept_loss`, a journal that lacks acknowledged revisions is opened too. Its revision is then raised
+        beyond all that clients may have seen.
         """
         self._path = path
         self._mark = journal_file.CommitMark(path)
@@ -74,19 +74,19 @@ class RevisionJournal:
 
     @property
     def floor(self) -> int:
-        """The compacted revision: rows that were replaced at or below it are deleted."""
+        """The compacted revision: object versions that were replaced up to it are deleted from the journal."""
         return self._floor.revision
 
     def recover(self) -> RecoveredStore:
-        """Return the store contents that were read on opening; to be called once."""
+        """Return the objects and changes that were read when the journal was opened; to be called once."""
         recovered_store, self._recovered = self._recovered, None
         assert recovered_store is not None, "recover() must be called only once"
         return recovered_store
 
     def append(self, changes: Sequence[WatchEvent]) -> int:
-        """Append changes in one transaction; return the size of their objects in bytes.
+        """Append object changes to the journal in one transaction; return the size of the encoded objects in bytes.
 
-        Raise JournalError if that fails; then none of them is stored.
+        Raise JournalError if the transaction fails; then no change is stored.
         """
         rows = [_encode_row(change) for change in changes]
         # One statement is a transaction by itself.
@@ -99,7 +99,9 @@ class RevisionJournal:
         return sum(len(text) for *_, text, _checksum in rows if text is not None)
 
     def compact(self, floor: int) -> None:
-        """Delete the rows that a revision up to `floor` has replaced."""
+        """Delete the rows of object versions that changes up to revision `floor` replaced, and make `floor` the
+        compacted revision.
+        """
         self._flush_mark()
         obsolete = [replaced for replacing, replaced in takewhile(lambda pair: pair[0] <= floor, self._replaced_rows)]
         # Above the floor every revision has its row: counting them would take time proportional to their number.
@@ -114,7 +116,7 @@ class RevisionJournal:
             self._replaced_rows.popleft()
 
     def close(self) -> None:
-        """Close the journal file and its commit mark."""
+        """Close the journal file, and its commit mark (the small file that is also the journal's lock)."""
         self._flush_mark()
         with journal_file.journal_errors(self._path):
             self._connection.close()
@@ -123,7 +125,9 @@ class RevisionJournal:
     # --- opening ---
 
     def _read_contents(self, *, accept_loss: bool) -> journal_file.JournalContents:
-        """Read the journal file; raise JournalError unless it has every acknowledged change."""
+        """Read the journal file, created if missing; raise JournalError if it lacks acknowledged changes, unless
+        `accept_loss`.
+        """
         try:
             commit_record, problem = self._mark.read(), "" if self._path.exists() else "missing"
         except journal_file.DamagedMark:
@@ -146,7 +150,7 @@ class RevisionJournal:
         return self._raise_revision(max(contents.store.revision, commit_record.revision if commit_record else 0))
 
     def _create_journal(self) -> journal_file.CommitRecord:
-        """Create an empty journal. It is renamed into place when it is complete, so a partial one is never used."""
+        """Create an empty journal file and return its commit record. Only the complete file is renamed into place."""
         draft = self._path.with_name(f"{self._path.name}.new")
         try:
             draft.unlink(missing_ok=True)
@@ -160,7 +164,10 @@ class RevisionJournal:
         return commit_record
 
     def _raise_revision(self, revision: int) -> journal_file.JournalContents:
-        """Raise the revision beyond all that clients may have seen; clients with older watches must list again."""
+        """Raise the journal's revision far beyond `revision`, so that clients with older watches must list again.
+
+        Return the contents of the journal, read again.
+        """
         self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=0)
         with self._transaction():
             (identity,) = self._connection.execute("SELECT identity FROM floor").fetchone()
@@ -172,7 +179,7 @@ class RevisionJournal:
         return journal_file.read_journal(self._path)
 
     def _open_connection(self, revision: int, sync: SyncMode) -> sqlite3.Connection:
-        """Open the journal file for writing; raise JournalError if it has changed since it was read."""
+        """Open the journal file for writing; raise JournalError if another process has appended rows after `revision`."""
         with journal_file.journal_errors(self._path):
             connection = sqlite3.connect(
                 self._path,
@@ -195,7 +202,9 @@ class RevisionJournal:
     # --- writing ---
 
     def _insert(self, rows: Sequence[_Row]) -> None:
-        """Insert rows, many with each statement, because each statement releases and reacquires the GIL."""
+        """Insert rows into the journal, many with each SQL statement, because each statement releases and reacquires
+        the GIL.
+        """
         for start_index in range(0, len(rows), _ROWS_PER_INSERT):
             batch = rows[start_index : start_index + _ROWS_PER_INSERT]
             self._connection.execute(_INSERT_STATEMENTS[len(batch) - 1], [value for row in batch for value in row])
@@ -217,7 +226,7 @@ class RevisionJournal:
         try:
             yield
         except OSError as error:
-            fault = f"{self._path}: cannot write its mark: {error.strerror}"
+            fault = f"{self._path}: cannot write its commit mark: {error.strerror}"
             raise journal_file.JournalError(f"{fault}; check the disk") from error
 
     @contextmanager
@@ -233,7 +242,9 @@ class RevisionJournal:
 
 
 def _find_mismatch(contents: journal_file.JournalContents, commit_record: journal_file.CommitRecord | None) -> str:
-    """Describe how a journal differs from its mark; '' if it does not."""
+    """Describe how a journal's contents contradict its commit record (the last acknowledged revision); '' if they do
+    not.
+    """
     last_revision = contents.store.revision
     if commit_record is None:
         return "its commit mark is missing, so the acknowledged revision is unknown"
@@ -264,7 +275,9 @@ _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 
 def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
-    """Write a backup of a journal, verify it, and return its contents. Raises JournalError if one is damaged."""
+    """Write a verified backup of a journal and return its contents. Raise JournalError if the journal or the backup is
+    damaged.
+    """
     if not journal.exists():
         raise journal_file.JournalError(f"{journal} does not exist; pass the data directory of the journal")
     _refuse_to_overwrite(backup)
@@ -323,7 +336,9 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
 
 
 def _copy_journal(path: Path, target: Path, *, is_immutable: bool = False, reported_as: Path | None = None) -> None:
-    """Copy a journal file in its current state; a disk error names the file that it concerns."""
+    """Copy a journal file in its current state. JournalError names the journal, or `reported_as` if writing the copy
+    fails.
+    """
     with journal_file.journal_errors(path), closing(journal_file.open_read_only(path, is_immutable=is_immutable)) as db:
         db.execute("BEGIN")
         db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -333,7 +348,7 @@ def _copy_journal(path: Path, target: Path, *, is_immutable: bool = False, repor
 
 @contextmanager
 def _temporary_file(path: Path) -> Iterator[Path]:
-    """Create a private temporary file beside `path`; it is deleted at the end unless it was renamed."""
+    """Yield the path of a new private file beside `path`; the file is deleted at the end unless it was renamed."""
     try:
         fd, name = mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
     except OSError as error:

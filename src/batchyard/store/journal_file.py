@@ -1,8 +1,8 @@
-"""The journal file: its commit mark, SQLite layout, creation, and reading with verification.
+"""The file format of the store's journal: commit mark, SQLite tables, creation, and reading with verification.
 
-Every row has a checksum, and so has the single row of `floor`. Revisions above the floor have no gap, and the number of
-rows below it is stored. Any mismatch is reported. Reading changes nothing: a damaged file stays as found, including its
-write-ahead log.
+Each row of an object change has a checksum, and so has the single row of the table `floor`, which stores the compacted
+revision and the number of rows up to it. The revisions above it have no gap. Any mismatch is reported. Reading changes
+nothing: a damaged file stays as found, including its write-ahead log.
 """
 
 import fcntl
@@ -41,22 +41,26 @@ _MARK_LENGTH: Final = _RECORD.size + _CHECKSUM.size
 
 
 class JournalError(Exception):
-    """The journal cannot be used; the message contains the reason and the remedy."""
+    """The journal file cannot be used; the message contains the reason and the remedy."""
 
 
 class CommitRecord(NamedTuple):
-    """The content of a commit mark: the identity of its journal, and the last acknowledged revision."""
+    """The content of a commit mark file: the random identity of its journal, and the journal's last acknowledged
+    revision.
+    """
 
     identity: bytes
     revision: int
 
 
 class DamagedMark(Exception):  # noqa: N818 - the name is the condition
-    """The commit mark of a journal has a wrong length or checksum."""
+    """The commit mark file of a journal has a wrong length or checksum."""
 
 
 class CommitMark:
-    """The open commit mark of a journal, with an exclusive lock on the journal."""
+    """The open commit mark of a journal: a file with the last acknowledged revision. Its flock locks the journal
+    exclusively.
+    """
 
     def __init__(self, journal: Path) -> None:
         path = commit_mark_path(journal)
@@ -71,30 +75,32 @@ class CommitMark:
             raise JournalError(f"{journal}: another process has the journal open; stop that process first") from error
 
     def read(self) -> CommitRecord | None:
-        """Return the record in the commit mark; None if the mark is empty. Raises DamagedMark if it is damaged."""
+        """Return the last acknowledged revision with the journal's identity; None if the file is empty. May raise
+        DamagedMark.
+        """
         return _read_record(self._fd)
 
     def write(self, commit_record: CommitRecord) -> None:
-        """Overwrite the commit mark with a record. Raises OSError if that fails."""
+        """Overwrite the commit mark file with a record, without a flush. Raises OSError if that fails."""
         record = _RECORD.pack(*commit_record)
         os.pwrite(self._fd, record + _CHECKSUM.pack(zlib.crc32(record)), 0)
 
     def flush(self) -> None:
-        """Flush the commit mark to the disk."""
+        """Flush the commit mark file to the disk (fsync)."""
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Close the commit mark and release the lock."""
+        """Close the commit mark file, which releases the lock of the journal."""
         os.close(self._fd)
 
 
 def commit_mark_path(journal: Path) -> Path:
-    """Return the path of a journal's commit mark."""
+    """Return the path of a journal's commit mark, the file with its last acknowledged revision."""
     return journal.with_suffix(".mark")
 
 
 def is_journal_open(journal: Path) -> bool:
-    """Report whether a process has a journal open."""
+    """Report whether a process has the journal file open."""
     try:
         fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -109,7 +115,7 @@ def is_journal_open(journal: Path) -> bool:
 
 
 def wait_until_journal_closed(journal: Path) -> None:
-    """Wait until no process has a journal open."""
+    """Wait until no process has the journal file open."""
     fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH)
@@ -118,7 +124,9 @@ def wait_until_journal_closed(journal: Path) -> None:
 
 
 def read_commit_record(journal: Path) -> CommitRecord | None:
-    """Return the commit record of a journal that another process may have open; None if it has no mark."""
+    """Return a journal's identity and last acknowledged revision; None if nothing was recorded. The journal may be
+    open.
+    """
     try:
         fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -130,7 +138,7 @@ def read_commit_record(journal: Path) -> CommitRecord | None:
 
 
 def rename_durably(draft: Path, path: Path) -> None:
-    """Rename a complete file into place, durably across a power loss."""
+    """Rename a complete file to `path`, so that the new name survives a power loss."""
     draft.rename(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -184,7 +192,7 @@ _decode = msgspec.json.Decoder(dict).decode
 
 
 class CompactionFloor(NamedTuple):
-    """The identity of the journal, its compacted revision, and the number of rows up to that revision."""
+    """The random identity of a journal, its compacted revision, and the number of rows up to that revision."""
 
     identity: bytes
     revision: int
@@ -192,7 +200,9 @@ class CompactionFloor(NamedTuple):
 
 
 class JournalContents(NamedTuple):
-    """The contents of a journal file: the compaction floor, the recovered store and the replaced rows."""
+    """What was read from a journal file: its compaction floor, objects and changes, and the rows that compaction may
+    delete.
+    """
 
     floor: CompactionFloor
     store: RecoveredStore
@@ -201,7 +211,7 @@ class JournalContents(NamedTuple):
 
 
 def create_journal(path: Path) -> CompactionFloor:
-    """Create an empty journal file, and return its compaction floor."""
+    """Create an empty journal file with a new identity; return its compaction floor, at revision 0."""
     with journal_errors(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(_CREATE_TABLES)
@@ -220,13 +230,13 @@ def new_identity(connection: sqlite3.Connection) -> bytes:
 
 
 def floor_over_all(connection: sqlite3.Connection, identity: bytes, revision: int) -> CompactionFloor:
-    """Return a compaction floor at a revision above all rows of a journal file."""
+    """Return a compaction floor at `revision`, which must be above all rows of the journal file, so that it covers all."""
     (rows,) = connection.execute("SELECT count(*) FROM revisions").fetchone()
     return CompactionFloor(identity, revision, int(rows))
 
 
 def write_floor(connection: sqlite3.Connection, floor: CompactionFloor) -> CompactionFloor:
-    """Store the compaction floor, within a transaction of the caller, and return it."""
+    """Overwrite the compaction floor in a journal file, within the caller's transaction, and return it."""
     values = (*floor, floor_checksum(floor))
     connection.execute("UPDATE floor SET identity = ?, revision = ?, rows = ?, checksum = ?", values)
     return floor
@@ -239,7 +249,7 @@ def open_read_only(path: Path, *, is_immutable: bool = False) -> sqlite3.Connect
 
 
 def read_journal(path: Path, *, is_immutable: bool = False, reported_as: Path | None = None) -> JournalContents:
-    """Return the contents of a journal file. Raises JournalError if it is not a journal, or if a check fails.
+    """Read and verify a journal file, and return its contents. Raise JournalError if it is damaged or not a journal.
 
     Errors name the file `reported_as`, if `path` is a copy of it.
     """
@@ -251,7 +261,9 @@ def read_journal(path: Path, *, is_immutable: bool = False, reported_as: Path | 
 
 
 def reject_orphaned_log(path: Path) -> None:
-    """Raise JournalError if a write-ahead log has no journal: SQLite would apply it to a new journal."""
+    """Raise JournalError if SQLite's write-ahead log exists without its journal: SQLite would apply it to a new
+    journal.
+    """
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size:
         problem = f"{log} exists without its journal and may hold its last changes"
@@ -259,12 +271,14 @@ def reject_orphaned_log(path: Path) -> None:
 
 
 def restore_draft_path(path: Path) -> Path:
-    """Return the path of the temporary file of a restore; a new journal uses another, so both can be told apart."""
+    """Return the path of the temporary file to which `batchyard restore` writes the journal, before it is renamed to
+    `path`.
+    """
     return path.with_name(f"{path.name}.restored")
 
 
 def reject_interrupted_restore(path: Path) -> None:
-    """Raise JournalError if a restore was interrupted, instead of starting with an empty journal."""
+    """Raise JournalError if a restore of the journal was interrupted, so that no empty journal is created instead."""
     draft = restore_draft_path(path)
     if draft.exists():
         problem = f"{path.parent}: a restore was started here and not finished"
@@ -295,7 +309,7 @@ def _read_floor(path: Path, connection: sqlite3.Connection) -> CompactionFloor:
 
 
 class _JournalReader:
-    """Reads a journal file row by row, and collects the objects and the replaced rows."""
+    """Reads a journal file row by row into objects and changes, and collects the rows that compaction may delete."""
 
     def __init__(self, path: Path, floor: CompactionFloor) -> None:
         self._path = path
@@ -304,7 +318,7 @@ class _JournalReader:
         self._replaced_rows: deque[tuple[int, int]] = deque()
 
     def read(self, connection: sqlite3.Connection) -> JournalContents:
-        """Read and verify all rows in order of revision."""
+        """Read and verify all rows of the journal in order of revision, and return the contents."""
         floor, changes, rows_below_floor = self._floor, list[WatchEvent](), 0
         revision = floor.revision
         for row in connection.execute("SELECT * FROM revisions ORDER BY revision"):
@@ -323,7 +337,7 @@ class _JournalReader:
         return JournalContents(floor, RecoveredStore(revision, self._objects, changes), self._replaced_rows)
 
     def _apply_row(self, row: tuple[int, str, str, str, bytes | None, int]) -> WatchEvent:
-        """Return the change that a row records, and apply it to the objects."""
+        """Verify a row of the journal, apply it to the objects read so far, and return the change that it records."""
         revision, kind, namespace, name, text, checksum = row
         key = Key(kind, namespace, name)
         if checksum != row_checksum(revision, key, text):
@@ -339,7 +353,10 @@ class _JournalReader:
 
 
 def record_replaced_rows(replaced_rows: deque[tuple[int, int]], change: WatchEvent) -> None:
-    """Append the rows that a change makes obsolete: the object's previous row, and the row of a deletion itself."""
+    """Append the journal rows that a change makes obsolete, as pairs: the revision of the change, and that of the row.
+
+    They are the previous row of the same object, and the row of a deletion itself.
+    """
     if change.old is not None:
         replaced_rows.append((change.revision, int(change.old["metadata"]["resourceVersion"])))
     if change.type is EventType.DELETED:
@@ -347,19 +364,19 @@ def record_replaced_rows(replaced_rows: deque[tuple[int, int]], change: WatchEve
 
 
 def row_checksum(revision: int, key: Key, text: bytes | None) -> int:
-    """Return the checksum of a journal row: of its revision, key and object."""
+    """Return the CRC-32 of a journal row: of its revision, its key and the encoded object (None if deleted)."""
     key_fields = "\0".join((str(revision), *key)).encode()
     return zlib.crc32(b"\0gone" if text is None else text, zlib.crc32(key_fields))
 
 
 def floor_checksum(floor: CompactionFloor) -> int:
-    """Return the checksum of a compaction floor."""
+    """Return the CRC-32 of a journal's compaction floor."""
     return zlib.crc32(f"{floor.revision} {floor.rows}".encode(), zlib.crc32(floor.identity))
 
 
 @contextmanager
 def journal_errors(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors about a journal file into JournalError."""
+    """Convert SQLite's errors within the `with` block into JournalErrors that name the journal file `path`."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -371,13 +388,13 @@ def journal_errors(path: Path) -> Iterator[None]:
 
 
 def journal_error(path: Path, error: sqlite3.Error) -> JournalError:
-    """Return the JournalError for an SQLite error that is not damage, with the remedy if it is known."""
+    """Return the JournalError for an SQLite error other than damage, with the remedy if one is known."""
     problem, remedy = _PROBLEMS_BY_CODE.get(_result_code(error), (str(error), ""))
     return JournalError(f"{path}: {problem}; {remedy}" if remedy else f"{path}: {problem}")
 
 
 def is_disk_error(error: sqlite3.Error) -> bool:
-    """Report whether an SQLite error is about access or disk space, not about the contents of the file."""
+    """Report whether an SQLite error is about locks, access or disk space, not about the contents of the file."""
     return _result_code(error) in _PROBLEMS_BY_CODE
 
 
@@ -386,5 +403,5 @@ def _result_code(error: sqlite3.Error) -> int:
 
 
 def damaged_journal_error(path: Path, problem: str) -> JournalError:
-    """Return the JournalError for a damaged file."""
+    """Return the JournalError for a damaged journal file, with the advice to restore a backup."""
     return JournalError(f"{path} is damaged: {problem}; restore a backup")
