@@ -99,9 +99,7 @@ class RevisionJournal:
         return sum(len(text) for *_, text, _checksum in rows if text is not None)
 
     def compact(self, floor: int) -> None:
-        """Delete the rows of object versions that changes up to revision `floor` replaced, and make `floor` the
-        compacted revision.
-        """
+        """Delete the rows of object versions that were replaced up to revision `floor`, the new compacted revision."""
         self._flush_mark()
         obsolete = [replaced for replacing, replaced in takewhile(lambda pair: pair[0] <= floor, self._replaced_rows)]
         # Above the floor every revision has its row: counting them would take time proportional to their number.
@@ -125,8 +123,9 @@ class RevisionJournal:
     # --- opening ---
 
     def _read_contents(self, *, accept_loss: bool) -> journal_file.JournalContents:
-        """Read the journal file, created if missing; raise JournalError if it lacks acknowledged changes, unless
-        `accept_loss`.
+        """Read the journal file, or create it; raise JournalError if acknowledged changes are missing.
+
+        With `accept_loss`, accept such a journal, but raise its revision.
         """
         try:
             commit_record, problem = self._mark.read(), "" if self._path.exists() else "missing"
@@ -179,7 +178,7 @@ class RevisionJournal:
         return journal_file.read_journal(self._path)
 
     def _open_connection(self, revision: int, sync: SyncMode) -> sqlite3.Connection:
-        """Open the journal file for writing; raise JournalError if another process has appended rows after `revision`."""
+        """Open the journal file for writing; raise JournalError if another process has appended after `revision`."""
         with journal_file.journal_errors(self._path):
             connection = sqlite3.connect(
                 self._path,
@@ -202,9 +201,7 @@ class RevisionJournal:
     # --- writing ---
 
     def _insert(self, rows: Sequence[_Row]) -> None:
-        """Insert rows into the journal, many with each SQL statement, because each statement releases and reacquires
-        the GIL.
-        """
+        """Insert rows into the journal, many per SQL statement, since each one releases and reacquires the GIL."""
         for start_index in range(0, len(rows), _ROWS_PER_INSERT):
             batch = rows[start_index : start_index + _ROWS_PER_INSERT]
             self._connection.execute(_INSERT_STATEMENTS[len(batch) - 1], [value for row in batch for value in row])
@@ -242,9 +239,7 @@ class RevisionJournal:
 
 
 def _find_mismatch(contents: journal_file.JournalContents, commit_record: journal_file.CommitRecord | None) -> str:
-    """Describe how a journal's contents contradict its commit record (the last acknowledged revision); '' if they do
-    not.
-    """
+    """Describe how a journal contradicts its commit record (the last acknowledged revision); '' if it does not."""
     last_revision = contents.store.revision
     if commit_record is None:
         return "its commit mark is missing, so the acknowledged revision is unknown"
@@ -275,9 +270,7 @@ _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 
 def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
-    """Write a verified backup of a journal and return its contents. Raise JournalError if the journal or the backup is
-    damaged.
-    """
+    """Write a verified backup of a journal; return its contents. Raise JournalError if either file is damaged."""
     if not journal.exists():
         raise journal_file.JournalError(f"{journal} does not exist; pass the data directory of the journal")
     _refuse_to_overwrite(backup)
@@ -336,9 +329,7 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
 
 
 def _copy_journal(path: Path, target: Path, *, is_immutable: bool = False, reported_as: Path | None = None) -> None:
-    """Copy a journal file in its current state. JournalError names the journal, or `reported_as` if writing the copy
-    fails.
-    """
+    """Copy a journal file in its current state; errors name the journal, or `reported_as` if the copy fails."""
     with journal_file.journal_errors(path), closing(journal_file.open_read_only(path, is_immutable=is_immutable)) as db:
         db.execute("BEGIN")
         db.execute("SELECT count(*) FROM sqlite_schema").fetchone()

@@ -45,9 +45,7 @@ class JournalError(Exception):
 
 
 class CommitRecord(NamedTuple):
-    """The content of a commit mark file: the random identity of its journal, and the journal's last acknowledged
-    revision.
-    """
+    """What a commit mark file contains: the random identity of its journal, and the last acknowledged revision."""
 
     identity: bytes
     revision: int
@@ -58,9 +56,7 @@ class DamagedMark(Exception):  # noqa: N818 - the name is the condition
 
 
 class CommitMark:
-    """The open commit mark of a journal: a file with the last acknowledged revision. Its flock locks the journal
-    exclusively.
-    """
+    """The open commit mark file of a journal: its last acknowledged revision. A flock on it locks the journal."""
 
     def __init__(self, journal: Path) -> None:
         path = commit_mark_path(journal)
@@ -75,9 +71,7 @@ class CommitMark:
             raise JournalError(f"{journal}: another process has the journal open; stop that process first") from error
 
     def read(self) -> CommitRecord | None:
-        """Return the last acknowledged revision with the journal's identity; None if the file is empty. May raise
-        DamagedMark.
-        """
+        """Return the journal identity and last acknowledged revision; None if empty. May raise DamagedMark."""
         return _read_record(self._fd)
 
     def write(self, commit_record: CommitRecord) -> None:
@@ -124,9 +118,7 @@ def wait_until_journal_closed(journal: Path) -> None:
 
 
 def read_commit_record(journal: Path) -> CommitRecord | None:
-    """Return a journal's identity and last acknowledged revision; None if nothing was recorded. The journal may be
-    open.
-    """
+    """Return the identity and last acknowledged revision of a journal, open or not; None if never written."""
     try:
         fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -200,9 +192,7 @@ class CompactionFloor(NamedTuple):
 
 
 class JournalContents(NamedTuple):
-    """What was read from a journal file: its compaction floor, objects and changes, and the rows that compaction may
-    delete.
-    """
+    """What was read from a journal file: compaction floor, objects and changes, and rows that compaction may delete."""
 
     floor: CompactionFloor
     store: RecoveredStore
@@ -230,7 +220,7 @@ def new_identity(connection: sqlite3.Connection) -> bytes:
 
 
 def floor_over_all(connection: sqlite3.Connection, identity: bytes, revision: int) -> CompactionFloor:
-    """Return a compaction floor at `revision`, which must be above all rows of the journal file, so that it covers all."""
+    """Return a compaction floor at `revision` that covers all rows of the journal file; none may be newer."""
     (rows,) = connection.execute("SELECT count(*) FROM revisions").fetchone()
     return CompactionFloor(identity, revision, int(rows))
 
@@ -261,9 +251,7 @@ def read_journal(path: Path, *, is_immutable: bool = False, reported_as: Path | 
 
 
 def reject_orphaned_log(path: Path) -> None:
-    """Raise JournalError if SQLite's write-ahead log exists without its journal: SQLite would apply it to a new
-    journal.
-    """
+    """Raise JournalError if a write-ahead log exists without its journal: SQLite would apply it to a new one."""
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size:
         problem = f"{log} exists without its journal and may hold its last changes"
@@ -271,9 +259,7 @@ def reject_orphaned_log(path: Path) -> None:
 
 
 def restore_draft_path(path: Path) -> Path:
-    """Return the path of the temporary file to which `batchyard restore` writes the journal, before it is renamed to
-    `path`.
-    """
+    """Return the path of the temporary file in which `batchyard restore` builds the journal that becomes `path`."""
     return path.with_name(f"{path.name}.restored")
 
 

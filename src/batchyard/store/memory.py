@@ -39,7 +39,7 @@ class ExpiredRevision(ApiError):  # noqa: N818 - named as the reasons of Kuberne
 
 
 class RecoveredStore(NamedTuple):
-    """The contents from which a store continues: the current objects, and the last changes in order, up to `revision`."""
+    """The contents from which a store continues: current objects, and the last changes in order, up to `revision`."""
 
     revision: int
     objects: Mapping[Key, Obj]
@@ -182,9 +182,7 @@ class RevisionWatch:
         self.revision = revision
 
     def take(self) -> Sequence[WatchEvent]:
-        """Return the changes since the last call; raises ExpiredRevision if the history window no longer has all of
-        them.
-        """
+        """Return the changes since the last call; raises ExpiredRevision if the history no longer has all of them."""
         if self.revision == self._log.revision:
             return ()
         events = self._log.events_since(self.revision)
@@ -240,9 +238,7 @@ class Store:
         return listing.objects.get(key) if listing is not None else None
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return the objects of a kind, sorted by namespace and name, of one namespace or of all. Later writes leave it
-        unchanged.
-        """
+        """Return the objects of a kind, of one namespace or of all, sorted. Later writes leave the result unchanged."""
         listing = self._listings.get(kind)
         return listing.in_order(namespace) if listing is not None else ()
 
@@ -279,9 +275,7 @@ class Store:
         return stored_object
 
     def delete(self, key: Key, expect: int | None = None) -> Obj:
-        """Remove an object and return its last state. Raise NotFound if it does not exist, Conflict if not at revision
-        `expect`.
-        """
+        """Remove an object and return its last state. Raise NotFound, or Conflict if it is not at revision `expect`."""
         old = self.get(key)
         if old is None:
             raise NotFound(f'{key.kind} "{key}" not found')
@@ -298,9 +292,7 @@ class Store:
         return old
 
     def listen(self, listener: Listener) -> None:
-        """Register a function that is called with every later change, during the write. The function must not write to
-        the store.
-        """
+        """Call a function with every later change, during the write. The function must not write to the store."""
         self._log.listen(listener)
 
     def watch(self, revision: int) -> RevisionWatch:
@@ -309,7 +301,7 @@ class Store:
         return RevisionWatch(self._log, revision)
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return all changes of the store after a revision; raises ExpiredRevision if the history window starts later."""
+        """Return all changes of the store after a revision; raises ExpiredRevision if its history starts later."""
         return self._log.events_since(revision)
 
     def forget_changes(self, revision: int) -> None:
@@ -324,9 +316,7 @@ class Store:
                 self._check_copy(key, obj)
 
     def validate(self) -> None:
-        """Raise InvariantError if the store is inconsistent (log, sorted lists, revisions); to be called between two
-        writes.
-        """
+        """Raise InvariantError if log, lists or revisions are inconsistent; to be called between two writes."""
         self._log.validate()
         for kind, listing in self._listings.items():
             listing.validate()

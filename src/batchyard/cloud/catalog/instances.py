@@ -1,4 +1,4 @@
-"""Instance objects, which represent one machine each, and the reservations of a Cluster."""
+"""Functions on Instance objects (an Instance is one cloud machine), and on the machine reservations of a Cluster."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -28,7 +28,7 @@ _NAME_PART_MAX: Final = 16
 
 
 def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | None = None) -> dict[str, Any]:
-    """Return a new Instance of a pool in a zone; a ResizeRequest can set its maximum run time."""
+    """Return a new Instance of a node pool in a zone; a maximum run time in `resize_request` takes precedence."""
     spec, name = pool["spec"], pool["metadata"]["name"]
     provisioning = spec.get("provisioning", "standard")
     source = resize_request["spec"] if resize_request is not None else spec
@@ -56,7 +56,7 @@ def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | No
 
 
 def name_prefix(cluster: str, pool: str, zone: str) -> str:
-    """Return the name prefix of a pool's machines in a zone, as in GKE: `gke-<cluster>-<pool>-<8 hex digits>-`.
+    """Return the name prefix of a node pool's machines in a zone, as in GKE: `gke-<cluster>-<pool>-<8 hex digits>-`.
 
     If the two names together are too long, both are cut.
     """
@@ -67,18 +67,18 @@ def name_prefix(cluster: str, pool: str, zone: str) -> str:
 
 
 def phase_of(instance: Obj) -> str:
-    """Return the phase of an Instance; '' while the machine is only requested."""
+    """Return the phase of an Instance; '' while its machine is only requested."""
     return (instance.get("status") or {}).get("phase") or ""
 
 
 def phase_start(instance: Obj) -> Instant:
-    """Return when the phase of an Instance began; for a requested machine its creation time."""
+    """Return when the current phase of an Instance began; the creation time if no phase is set yet."""
     at: str = (instance.get("status") or {}).get("since") or instance["metadata"]["creationTimestamp"]
     return parse_time(at)
 
 
 def stops_at(instance: Obj) -> Instant | None:
-    """Return when the machine will be stopped, or None."""
+    """Return when the machine of an Instance will be stopped; None if no time is set."""
     at = (instance.get("status") or {}).get("stopAt")
     return None if at is None else parse_time(at)
 
@@ -89,12 +89,12 @@ def is_leaving(instance: Obj) -> bool:
 
 
 def is_off(instance: Obj) -> bool:
-    """Report whether the machine is stopped, and its Instance about to be deleted."""
+    """Report whether the machine of an Instance is stopped; the Instance is then about to be deleted."""
     return "stoppedAt" in (instance.get("status") or {})
 
 
 def in_phase(instance: Obj, phase: str, now: Instant, **fields: Any) -> dict[str, Any]:
-    """Return the Instance in a new phase since `now`, with these fields and without an earlier error."""
+    """Return a copy of an Instance in a new phase since `now`, with extra status fields, without an earlier error."""
     status: Mapping[str, Any] = {**(instance.get("status") or {}), "phase": phase, "since": format_time(now), **fields}
     fields_to_keep = {field: value for field, value in status.items() if field in fields or field != "error"}
     return with_status(instance, fields_to_keep)

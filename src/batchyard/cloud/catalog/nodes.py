@@ -1,4 +1,4 @@
-"""Nodes of a pool: the node template with labels, taints, capacity and allocatable as in GKE, and the registered Node.
+"""The Nodes of a cloud node pool: the template of a ready Node as in GKE, and the Node that a kubelet registers.
 
 The simulated cloud registers Nodes from the template, and the autoscaler simulates new Nodes with it. Sources: GKE's
 autoscaler, pkg/cloudprovider/gke/{templates.go,labels/system_labels.go} and pkg/autoprovisioning/injection.go.
@@ -40,7 +40,7 @@ Resources = dict[str, int]
 
 
 def capacity(machine: MachineType, systems: NodeSystem, pods: int = PODS) -> Resources:
-    """Return the capacity of a node: CPU in millicores, all other resources in units."""
+    """Return a node's status.capacity for a machine type: CPU in millicores, all other resources in base units."""
     memory = machine.memory_bytes
     amounts = {
         "cpu": machine.cpu_milli,
@@ -54,7 +54,7 @@ def capacity(machine: MachineType, systems: NodeSystem, pods: int = PODS) -> Res
 
 
 def allocatable(machine: MachineType, systems: NodeSystem, pods: int = PODS) -> Resources:
-    """Return the allocatable resources of a node."""
+    """Return a node's status.allocatable for a machine type: CPU in millicores, all other resources in base units."""
     total = capacity(machine, systems, pods)
     disk = total["ephemeral-storage"]
     reserved_amounts = {
@@ -66,28 +66,28 @@ def allocatable(machine: MachineType, systems: NodeSystem, pods: int = PODS) -> 
 
 
 def reserved_cpu_milli(machine: MachineType, pods: int = PODS) -> int:
-    """Return the CPU that the kubelet reserves; for a shared core also the CPU above the sustained level."""
+    """Return the millicores that GKE reserves, plus a shared core's CPU above its sustained level."""
     burst = machine.cpu_milli - machine.sustained_cpu_milli
     many = _CPU_FOR_MANY_PODS if pods > _MANY_PODS else 0
     return _by_brackets(machine.sustained_cpu_milli, _CPU_BRACKETS) + burst + many
 
 
 def reserved_memory_mib(memory_mib: int) -> int:
-    """Return the memory that the kubelet reserves; the brackets count 1000 MiB as one GB, as in GKE."""
+    """Return the MiB of a node's memory that GKE reserves; its brackets count 1000 MiB as one GB."""
     if memory_mib <= _MEMORY_SMALL_MIB:
         return _SMALL_RESERVED_MIB if memory_mib > 0 else 0
     return _by_brackets(memory_mib, _MEMORY_BRACKETS)
 
 
 def interpolate_reserved(entries: Sequence[tuple[int, int]], amount: int) -> int:
-    """Return the reserved part of an amount, interpolated linearly between the rows."""
+    """Return the reserved part of an amount, interpolated linearly between measured pairs of total and reserved."""
     upper = next((at for at, row in enumerate(entries) if row[0] >= amount), len(entries) - 1)
     (low, reserved_low), (high, reserved_high) = entries[max(0, upper - 1)], entries[max(1, upper)]
     return reserved_low + (amount - low) * (reserved_high - reserved_low) // (high - low)
 
 
 def _disk(machine: MachineType, systems: NodeSystem) -> int:
-    """Return the bytes of ephemeral storage: on local SSDs if the machine has any, otherwise on the boot disk."""
+    """Return a node's bytes of ephemeral storage: on local SSDs if the machine has any, otherwise on the boot disk."""
     if machine.local_ssds:
         return machine.local_ssds * LOCAL_SSD_BYTES - systems.local_ssd_overhead.get(machine.local_ssds, 0)
     disk = systems.boot_disk_gib * GIB
@@ -102,7 +102,7 @@ def _reserved_disk_bytes(machine: MachineType, systems: NodeSystem) -> int:
 
 
 def _by_brackets(amount: int, brackets: Sequence[tuple[int, int]]) -> int:
-    """Return the reserved amount: the part of the amount within each bracket, times the rate of the bracket."""
+    """Return what GKE reserves of an amount; brackets are pairs of start and rate (in 1/10000) of the part above it."""
     ends = [start for start, _ in brackets[1:]]
     reserved_amount = 0
     for (start, rate), end in zip(brackets, [*ends, max(amount, ends[-1])], strict=True):
@@ -130,7 +130,7 @@ _PRESSURES: Final = (
 
 
 def node_template(pool: Obj, zone: str, cluster: Obj) -> dict[str, Any]:
-    """Return a ready Node of a pool in a zone, without pods."""
+    """Return the Node that a new machine of a node pool in a zone becomes once it is ready."""
     catalog = catalog_of(cluster)
     machine = machine_of(pool, catalog)
     pods, systems = pool["spec"].get("maxPodsPerNode", PODS), catalog.systems
@@ -160,7 +160,7 @@ def node_template(pool: Obj, zone: str, cluster: Obj) -> dict[str, Any]:
 
 
 def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dict[str, Any]:
-    """Return the Node as the kubelet of an Instance registers it: not ready, and tainted."""
+    """Return the Node that the kubelet of an Instance registers at first: not ready, and tainted."""
     name, zone = instance["metadata"]["name"], instance["spec"]["zone"]
     node = node_template(pool, zone, cluster)
     instance_labels = {well_known.HOSTNAME: name}
@@ -180,13 +180,13 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
 
 
 def awaits_drivers(node: Obj) -> bool:
-    """Report whether a Node is registered but has never been ready."""
+    """Report whether a Node is registered but has never been ready, as while its drivers are installed."""
     condition = find_condition(node, "Ready")
     return condition is not None and condition["status"] == "False" and condition["reason"] == _NOT_READY
 
 
 def set_ready(node: Obj, now: Instant) -> dict[str, Any]:
-    """Return the Node with the condition Ready set to True."""
+    """Return a copy of a Node whose condition Ready is True."""
     status = node["status"]
     ready_condition = _condition("Ready", True, ("KubeletReady", "kubelet is posting ready status"), now)
     conditions = [ready_condition if condition["type"] == "Ready" else condition for condition in status["conditions"]]
@@ -194,14 +194,14 @@ def set_ready(node: Obj, now: Instant) -> dict[str, Any]:
 
 
 def _identity(name: str, now: Instant) -> dict[str, str]:
-    """Return the machine ID and boot ID of a Node, which clients require."""
+    """Return the machineID and bootID of a Node's status.nodeInfo, which clients require."""
     machine = uid_for(0, "machine", name)
     boot = uid_for(0, "boot", name, str(now))
     return {"bootID": boot, "machineID": machine.replace("-", ""), "systemUUID": machine}
 
 
 def _labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -> dict[str, str]:
-    """Return all labels of a Node except the hostname; system labels override the pool's labels."""
+    """Return all labels of a pool's Node except the hostname; system labels override the pool's own labels."""
     region = zone.rpartition("-")[0]
     name = pool["metadata"]["name"]
     system_labels = {
@@ -231,7 +231,7 @@ def _labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -> dic
 
 
 def _provisioning_labels(spec: Obj) -> dict[str, str]:
-    """Return the labels of the provisioning model, placement, reservation and run duration."""
+    """Return the Node labels for a pool's provisioning model, placement group, reservation and maximum run duration."""
     provisioning, labels = spec.get("provisioning", "standard"), {}
     labels[well_known.PROVISIONING] = "standard" if provisioning == "queued" else provisioning
     if provisioning == "spot":
@@ -250,7 +250,7 @@ def _provisioning_labels(spec: Obj) -> dict[str, str]:
 
 
 def _accelerator_labels(pool: Obj, machine: MachineType) -> dict[str, str]:
-    """Return the accelerator labels; as in GKE, the count is a label only for TPUs."""
+    """Return the Node labels for a pool's accelerators; as in GKE, their count is a label only for TPUs."""
     accelerator = machine.accelerator
     if accelerator is None:
         return {}
@@ -262,7 +262,7 @@ def _accelerator_labels(pool: Obj, machine: MachineType) -> dict[str, str]:
 
 
 def _taints(pool: Obj, machine: MachineType) -> Sequence[Mapping[str, str]]:
-    """Return the pool's taints, and GKE's taints unless the pool has one with the same key and effect."""
+    """Return a Node's taints: the pool's own, and GKE's unless the pool has one with the same key and effect."""
     taints: list[Mapping[str, str]] = list(pool["spec"].get("taints") or ())
     system_taints = []
     if machine.accelerator is not None:
@@ -278,7 +278,7 @@ def _quantities(amounts: Resources) -> dict[str, str]:
 
 
 def _condition(kind: str, holds: bool, why: tuple[str, str], now: Instant) -> dict[str, str]:
-    """Return a Node condition with this status, reason and message."""
+    """Return a Node condition; `why` is its reason and message."""
     at, (reason, message) = format_time(now), why
     return {
         "type": kind,
