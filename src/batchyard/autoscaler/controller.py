@@ -72,8 +72,8 @@ _SAFE_TO_EVICT_EFFECTS: Final = {"true": PodDrainability.MOVES, "on-completion":
 def drain_of(pod: Obj, now: Instant, *, is_guarded: bool = False) -> PodDrainability:
     """Return what a pod means for its node's removal; `is_guarded`: its PodDisruptionBudget allows no disruption."""
     deletion_text = pod["metadata"].get("deletionTimestamp")
-    grace = grace_period(pod["spec"]) * SECOND
-    if deletion_text is not None and parse_time(deletion_text) + grace + _TERMINATION_TOLERANCE < now:
+    grace_time = grace_period(pod["spec"]) * SECOND
+    if deletion_text is not None and parse_time(deletion_text) + grace_time + _TERMINATION_TOLERANCE < now:
         return PodDrainability.STAYS
     owner, safe_to_evict = controller_of(pod), annotation(pod, well_known.SAFE_TO_EVICT)
     if annotation(pod, _MIRROR) is not None or (owner is not None and owner.get("kind") == "DaemonSet"):
@@ -153,7 +153,7 @@ class ScaleDown:
             pods = list(node.pods.values())
             drain_effects = [self._drain_of(pod, self._budgets.blocks(pod)) for pod in pods]
             moving_pods = [pod for pod, each in zip(pods, drain_effects, strict=True) if each is PodDrainability.MOVES]
-            if PodDrainability.BLOCKS not in drain_effects and self._move(node, moving_pods):
+            if PodDrainability.BLOCKS not in drain_effects and self._move_pods(node, moving_pods):
                 self._budgets.take(moving_pods)
                 self._moving_pods[candidate.name] = moving_pods
                 self.removals.unneeded_nodes[candidate.name] = candidate
@@ -167,7 +167,7 @@ class ScaleDown:
         """
         now, patience = self._loop_context.now, self._loop_context.settings.patience
         candidates = [c for c in self.removals.unneeded_nodes.values() if c.name not in self._waiting_nodes]
-        due_candidates = [candidate for candidate in candidates if self._is_due(candidate)]
+        due_candidates = [candidate for candidate in candidates if self._is_removal_due(candidate)]
         resume_at = now if last_scale_up is None else last_scale_up + patience.pause
         if due_candidates and resume_at > now:
             self.removals.requeue_by(resume_at)
@@ -184,12 +184,14 @@ class ScaleDown:
 
     def _is_underused(self, node: NodeInfo, group: node_groups.NodeGroup) -> bool:
         accelerator = group.machine.accelerator
-        names = ("cpu", "memory") if accelerator is None else (accelerator.resource,)
+        resources = ("cpu", "memory") if accelerator is None else (accelerator.resource,)
         limit = self._loop_context.settings.utilization_threshold
         total, free = node.view.allocatable, node.left
-        return all((total.get(r, 0) - free.get(r, 0)) * meta.NANO <= limit * total[r] for r in names if total.get(r))
+        return all(
+            (total.get(r, 0) - free.get(r, 0)) * meta.NANO <= limit * total[r] for r in resources if total.get(r)
+        )
 
-    def _move(self, node: NodeInfo, pods: Sequence[PodView]) -> bool:
+    def _move_pods(self, node: NodeInfo, pods: Sequence[PodView]) -> bool:
         """Move these pods to other nodes and remove their node from the snapshot; return False if one fits nowhere."""
         view, moved_pods = node.view, list[PodView]()
         self._excluded_nodes.append(node.name)
@@ -213,7 +215,7 @@ class ScaleDown:
 
     # --- removal ---
 
-    def _is_due(self, candidate: Candidate) -> bool:
+    def _is_removal_due(self, candidate: Candidate) -> bool:
         """Report whether a node has been unneeded for long enough to remove it; otherwise requeue the scan."""
         unneeded_since = self._loop_context.now if candidate.unneeded_since is None else candidate.unneeded_since
         wait = self._loop_context.settings.patience.unneeded_time if candidate.is_ready else node_groups.UNREADY_TIME
@@ -260,7 +262,7 @@ class ScaleDown:
 # Source: kubernetes-sigs/cluster-autoscaler, pkg/core/static_autoscaler.go (RunOnce).
 
 
-_DEVICES = (well_known.GPU, well_known.TPU)
+_ACCELERATORS = (well_known.GPU, well_known.TPU)
 
 
 class AutoscalerLoop:
@@ -294,17 +296,17 @@ class AutoscalerLoop:
             else:
                 self._requeue_by(wait_end)
                 removals = None
-        self._write(forecast.scale_up, removals)
+        self._add_writes(forecast.scale_up, removals)
         return self.outcome
 
     # --- decisions ---
 
     def _recent_pods_until(self, pods: Iterable[PodView]) -> Instant | None:
         """Return until when to wait, since more pods of a gang may follow recent ones; None for no wait."""
-        delays: list[tuple[Instant, Duration]] = [(pod.created, node_groups.YOUNG) for pod in pods]
+        delays: list[tuple[Instant, Duration]] = [(pod.created, node_groups.RECENT_POD_WAIT) for pod in pods]
         delays = [min(delays)] if delays else []
-        device_times = [pod.created for pod in pods if any(resource in _DEVICES for resource, _ in pod.requests)]
-        delays += [(min(device_times), node_groups.YOUNG_ACCELERATED)] if device_times else []
+        device_times = [pod.created for pod in pods if any(resource in _ACCELERATORS for resource, _ in pod.requests)]
+        delays += [(min(device_times), node_groups.RECENT_ACCELERATED_POD_WAIT)] if device_times else []
         wait_end = max((created + wait for created, wait in delays), default=self._now)
         return wait_end if wait_end > self._now else None
 
@@ -313,13 +315,13 @@ class AutoscalerLoop:
         scale_down = ScaleDown(self._index.nodes, forecast.fleet, forecast.limits, self._loop_context, self._drain_of)
         needed_nodes = {**dict.fromkeys(scale_up.node_by_pod.values()), **forecast.booked_nodes}
         upcoming_nodes = [*forecast.upcoming_nodes, *scale_up.new_nodes]
-        scale_down.find_unneeded(self._candidates(forecast.fleet), needed_nodes, upcoming_nodes)
+        scale_down.find_unneeded(self._removal_candidates(forecast.fleet), needed_nodes, upcoming_nodes)
         index = self._index
         times = [at for name, at in index.machines.last_creation_times().items() if index.is_pool_autoscaled(name.pool)]
         last_scale_up = self._now if scale_up.increases else max(times, default=None)
         return scale_down.remove(last_scale_up, self._draining_count())
 
-    def _candidates(self, fleet: NodeGroupsState) -> list[Candidate]:
+    def _removal_candidates(self, fleet: NodeGroupsState) -> list[Candidate]:
         """Return the nodes of autoscaled pools that scale-down may remove: not new, reserved, exempt or draining."""
         candidates = []
         for name, record in self._index.node_records.items():
@@ -358,12 +360,12 @@ class AutoscalerLoop:
 
     def _requeue_by(self, requeue_at: Instant | None) -> None:
         if requeue_at is not None:
-            old_time = self.outcome.requeue_at
-            self.outcome.requeue_at = requeue_at if old_time is None else min(requeue_at, old_time)
+            old_requeue_at = self.outcome.requeue_at
+            self.outcome.requeue_at = requeue_at if old_requeue_at is None else min(requeue_at, old_requeue_at)
 
     # --- writes ---
 
-    def _write(self, scale_up: ScaleUp, removals: Removals | None) -> None:
+    def _add_writes(self, scale_up: ScaleUp, removals: Removals | None) -> None:
         self.outcome.writes += self._failures.writes()
         self.outcome.events += self._failures.events
         self._request_machines(scale_up)
@@ -385,8 +387,8 @@ class AutoscalerLoop:
         for uid, groups in scale_up.groups_by_pod.items():
             message = f"pod triggered scale-up: {scale_up.format_increase(groups)}"
             self._record_pod_event(uid, "TriggeredScaleUp", message)
-        for uid, why in scale_up.refusal_by_pod.items():
-            self._record_pod_event(uid, "NotTriggerScaleUp", f"pod didn't trigger scale-up: {why}")
+        for uid, refusal in scale_up.refusal_by_pod.items():
+            self._record_pod_event(uid, "NotTriggerScaleUp", f"pod didn't trigger scale-up: {refusal}")
         if scale_up.refusal_by_pod:
             self._requeue_by(scale_up.backoffs_end())
         for uid in [uid for uid in self._last_messages if uid not in self._index.pending_pods]:
@@ -460,7 +462,7 @@ def _drain_node(
     if PodDrainability.BLOCKS in effects or PodDrainability.WAITS in effects or (moving_pods and deadline <= now):
         outcome.writes.append(Update(untaint_staying(node)))
     elif moving_pods:
-        requeue_at = min(deadline, now + RETRY_TIME) if _evict_all(moving_pods, reader, now, outcome) else deadline
+        requeue_at = min(deadline, now + RETRY_TIME) if _evict_pods(moving_pods, reader, now, outcome) else deadline
         outcome.requeue_at = requeue_at if outcome.requeue_at is None else min(requeue_at, outcome.requeue_at)
     else:
         outcome.writes.append(Delete(Key(scheme.INSTANCE, "", name)))
@@ -473,7 +475,7 @@ def _pods_on(name: str, index: ScalingIndex, reader: Reader) -> list[Obj]:
     return [pod for pod in objects if pod is not None]
 
 
-def _evict_all(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
+def _evict_pods(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
     """Evict the pods whose PodDisruptionBudgets allow it; return whether any eviction was refused."""
     budgets: dict[Key, Obj] = {}
     evictions = ReconcileResult()
@@ -488,13 +490,13 @@ def _evict_all(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: Recon
             continue
         if decision.new_budget is not None:
             budgets[key_of(decision.new_budget)] = decision.new_budget
-        _evict(pod, now, evictions)
+        _evict_pod(pod, now, evictions)
     outcome.writes += [*map(UpdateStatus, budgets.values()), *evictions.writes]
     outcome.events += evictions.events
     return is_refused
 
 
-def _evict(pod: Obj, now: Instant, outcome: ReconcileResult) -> None:
+def _evict_pod(pod: Obj, now: Instant, outcome: ReconcileResult) -> None:
     metadata = pod["metadata"]
     key = Key(scheme.POD, metadata.get("namespace", ""), metadata["name"])
     grace = min(grace_period(pod["spec"]), node_groups.GRACE_MAX)
@@ -503,7 +505,7 @@ def _evict(pod: Obj, now: Instant, outcome: ReconcileResult) -> None:
     outcome.events.append(EventRecord(key, "Normal", "ScaleDown", "deleting pod for node scale down"))
 
 
-_CLUSTER: Final = Key(scheme.CLUSTER, "", "autoscaler")
+_AUTOSCALER_KEY: Final = Key(scheme.CLUSTER, "", "autoscaler")
 
 
 class Autoscaler:
@@ -528,7 +530,7 @@ class Autoscaler:
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the autoscaler's only key if the event requires a scan; otherwise nothing."""
-        return (_CLUSTER,) if self._index.observe(event) and self._index.is_needed else ()
+        return (_AUTOSCALER_KEY,) if self._index.observe(event) and self._index.is_needed else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Advance the drain of nodes; if that writes nothing and a scan is due, scan the cluster."""
@@ -539,8 +541,8 @@ class Autoscaler:
         drain_result = drain_nodes(self._index, reader, now)
         if drain_result.writes:
             return drain_result
-        start = parse_time(cluster["metadata"]["creationTimestamp"])
-        next_scan = settings.next_scan(start, now if self._last_scan != now else now + 1)
+        cluster_created_at = parse_time(cluster["metadata"]["creationTimestamp"])
+        next_scan = settings.next_scan(cluster_created_at, now if self._last_scan != now else now + 1)
         if next_scan > now:
             return ReconcileResult(requeue_at=next_scan)
         self._last_scan = now

@@ -54,35 +54,35 @@ class ScaleUpOption:
 def best_option(options: Sequence[ScaleUpOption], settings: node_groups.ScalingSettings) -> ScaleUpOption:
     """Return the scale-up that the configured expander prefers; `options` must not be empty."""
     if settings.expander == "price":
-        return min(options, key=_cost)
+        return min(options, key=_relative_cost)
     if settings.expander == "most-pods":
         return max(options, key=lambda option: len(option.pods))
     if settings.expander == "priority":
-        ranks = [_rank(option, settings.priorities) for option in options]
+        ranks = [_priority_rank(option, settings.priorities) for option in options]
         options = [option for option, rank in zip(options, ranks, strict=True) if rank == min(ranks)]
-    return min(options, key=_waste)
+    return min(options, key=_unused_fraction)
 
 
-def _waste(option: ScaleUpOption) -> float:
+def _unused_fraction(option: ScaleUpOption) -> float:
     """Return the unused fraction of the new nodes' CPU plus that of their memory."""
     pods, count = option.pods, len(option.nodes)
     cpu, memory = option.group.machine.cpu_milli * count, option.group.machine.memory_bytes * count
     return (cpu - sum(pod.shape.cpu for pod in pods)) / cpu + (memory - sum(p.shape.memory for p in pods)) / memory
 
 
-def _cost(option: ScaleUpOption) -> float:
+def _relative_cost(option: ScaleUpOption) -> float:
     """Return the price of the new nodes relative to the price of what the pods request; new pools cost more."""
     node_price = option.group.price * len(option.nodes) + _STABILIZING_PRICE
-    request_price = sum(map(_request_price, option.pods)) + _STABILIZING_PRICE
+    request_price = sum(map(_pod_request_price, option.pods)) + _STABILIZING_PRICE
     return node_price / request_price * (_NEW_POOL_FACTOR if option.is_new_pool else 1)
 
 
-def _request_price(pod: PodView) -> float:
-    devices = sum(amount for resource, amount in pod.requests if "/" in resource)
-    return pod.shape.cpu * _CORE_PRICE / 1000 + pod.shape.memory * _GIB_PRICE / _GIB + devices * _DEVICE_PRICE
+def _pod_request_price(pod: PodView) -> float:
+    accelerator_count = sum(amount for resource, amount in pod.requests if "/" in resource)
+    return pod.shape.cpu * _CORE_PRICE / 1000 + pod.shape.memory * _GIB_PRICE / _GIB + accelerator_count * _DEVICE_PRICE
 
 
-def _rank(option: ScaleUpOption, priorities: Sequence[str]) -> int:
+def _priority_rank(option: ScaleUpOption, priorities: Sequence[str]) -> int:
     """Return the index of the first priority pattern that matches the scale-up's pool; their number if none does."""
     name = option.group.name.pool
     return next((rank for rank, pattern in enumerate(priorities) if matches_anywhere(pattern, name)), len(priorities))
@@ -149,13 +149,13 @@ def backoff_key(group: node_groups.NodeGroup) -> str:
     return f"{group.machine.name}{devices}/{group.provisioning}/{zone}"
 
 
-def after_failure(old: Backoff | None, failure: ScaleUpFailure, now: Instant) -> Backoff:
+def backoff_after_failure(old_backoff: Backoff | None, failure: ScaleUpFailure, now: Instant) -> Backoff:
     """Return a node group's backoff after a failure: the old one if still active, otherwise one twice as long."""
-    if old is not None and old.end > now:
-        return old
+    if old_backoff is not None and old_backoff.end > now:
+        return old_backoff
     duration = BACKOFF_MIN
-    if old is not None and old.failed_at + RESET_AFTER > now:
-        duration = min(2 * old.duration, BACKOFF_MAX)
+    if old_backoff is not None and old_backoff.failed_at + RESET_AFTER > now:
+        duration = min(2 * old_backoff.duration, BACKOFF_MAX)
     end = now + duration
     if failure.available_at is not None:
         end = max(end, failure.available_at - RESERVATION_LEAD_TIME)
@@ -165,8 +165,8 @@ def after_failure(old: Backoff | None, failure: ScaleUpFailure, now: Instant) ->
 def read_backoffs(text: str) -> dict[str, Backoff]:
     """Parse the JSON text of a ConfigMap with backoffs of node groups, by backoff key; empty if it is invalid."""
     try:
-        entries: Any = msgspec.json.decode(text)
-        return {key: _decode_backoff(row) for key, row in entries.items()}
+        stored_backoffs: Any = msgspec.json.decode(text)
+        return {key: _decode_backoff(row) for key, row in stored_backoffs.items()}
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError):
         return {}
 
@@ -195,7 +195,7 @@ def _encode_backoff(backoff: Backoff) -> dict[str, Any]:
 
 IN_BACKOFF: Final = "in backoff after failed scale-up"
 FULL: Final = "max node group size reached"
-_MANY: Final = 1 << 30
+_UNLIMITED_COUNT: Final = 1 << 30
 
 
 class NodeGroupsState:
@@ -287,19 +287,19 @@ class NodeGroupsState:
         """Return how many more machines of a group fit the capacity, reservations and quotas in the Cluster's spec."""
         spec = cluster["spec"]
         bounds = [
-            row["count"] - self._sum(lambda each: each.reservation == group.reservation)
+            row["count"] - self._total(lambda each: each.reservation == group.reservation)
             for row in spec.get("reservations") or ()
             if row["name"] == group.reservation
         ]
         bounds += [
-            row["count"] - self._sum(partial(_applies_to, row))
+            row["count"] - self._total(partial(_row_applies_to, row))
             for row in spec.get("capacity") or ()
-            if _applies_to(row, group)
+            if _row_applies_to(row, group)
         ]
         for row in spec.get("quotas") or ():
             if per_machine := _quota_usage(row["name"], group):
-                bounds.append((row["limit"] - self._sum(partial(_quota_usage, row["name"]))) // per_machine)
-        return max(0, min(bounds, default=_MANY))
+                bounds.append((row["limit"] - self._total(partial(_quota_usage, row["name"]))) // per_machine)
+        return max(0, min(bounds, default=_UNLIMITED_COUNT))
 
     def is_known_to_have(self, groups: Sequence[node_groups.NodeGroup], count: int, cluster: Obj) -> bool:
         """Report whether `count` more machines of these node groups together fit the capacity in the Cluster's spec."""
@@ -315,7 +315,7 @@ class NodeGroupsState:
             del self.groups[group.name]
         return sum(increases.values()) == count
 
-    def _sum(self, value_per_machine: Callable[[node_groups.NodeGroup], int]) -> int:
+    def _total(self, value_per_machine: Callable[[node_groups.NodeGroup], int]) -> int:
         """Return the sum of a value over all machines, given as a function of their node group."""
         return sum(self.size(group) * value_per_machine(group) for group in self.groups.values())
 
@@ -326,7 +326,7 @@ def _quota_usage(quota: str, group: node_groups.NodeGroup) -> int:
     return resources["cpu"] if quota == "cpus" else int(quota == group.machine.name) or resources.get(quota, 0)
 
 
-def _applies_to(row: Mapping[str, object], group: node_groups.NodeGroup) -> bool:
+def _row_applies_to(row: Mapping[str, object], group: node_groups.NodeGroup) -> bool:
     """Report whether a row of the Cluster's spec.capacity limits the machines of a node group."""
     if group.reservation is not None or (row["machineType"], row["zone"]) != (group.machine.name, group.name.zone):
         return False

@@ -206,12 +206,12 @@ class ScalingIndex:
     def _on_pod(self, event: WatchEvent) -> bool:
         pod = pod_view(event.obj)
         if event.type is _DELETED or pod.is_terminal:
-            return self._forget(pod)
+            return self._forget_pod(pod)
         if pod.node_name:
-            return self._on_bound(pod, event.obj)
-        return self._on_unbound(pod, event.obj)
+            return self._on_bound_pod(pod, event.obj)
+        return self._on_unbound_pod(pod, event.obj)
 
-    def _on_bound(self, pod: PodView, obj: Obj) -> bool:
+    def _on_bound_pod(self, pod: PodView, obj: Obj) -> bool:
         self.pending_pods.pop(pod.uid, None)
         old_view = self.nodes.pod(pod.uid)
         if old_view is not None and old_view.shape is pod.shape and old_view.labels == pod.labels:
@@ -226,7 +226,7 @@ class ScalingIndex:
                 self.consumers.setdefault(key, {})[pod.uid] = None
         return self._is_on_autoscaled_node(pod)
 
-    def _on_unbound(self, pod: PodView, obj: Obj) -> bool:
+    def _on_unbound_pod(self, pod: PodView, obj: Obj) -> bool:
         if pod.nominated != self.nodes.nomination_of(pod.uid):
             self.nodes.withdraw(pod.uid)
             if pod.nominated:
@@ -239,7 +239,7 @@ class ScalingIndex:
         self.pending_pods[pod.uid] = pod
         return old_view is None or old_view.shape is not pod.shape
 
-    def _forget(self, pod: PodView) -> bool:
+    def _forget_pod(self, pod: PodView) -> bool:
         self.pending_pods.pop(pod.uid, None)
         self.nodes.withdraw(pod.uid)
         old_view = self.nodes.pod(pod.uid)
@@ -332,18 +332,18 @@ class Failures:
     def detect(self) -> None:
         """Find machines that failed or did not become nodes in time, and put their node groups into backoff."""
         for machine in self._index.machines.failed_machines.values():
-            self._fail(machine, self._machine_error(machine))
+            self._record_failure(machine, self._machine_error(machine))
         for machine in self._index.machines.upcoming_machines.values():
             group = self._groups.get(machine.group)
             if group is None or self._index.settings is None:
                 continue
-            time_max = group.provision_time(self._index.settings)
-            if machine.created_at + time_max > self._now:
-                due_at = machine.created_at + time_max
+            time_limit = group.provision_time(self._index.settings)
+            if machine.created_at + time_limit > self._now:
+                due_at = machine.created_at + time_limit
                 self.requeue_at = due_at if self.requeue_at is None else min(due_at, self.requeue_at)
             else:
-                message = f"Nodes added to group {group.id} failed to register within {_format_duration(time_max)}"
-                self._fail(machine, expander.ScaleUpFailure(_TIMEOUT, message))
+                message = f"Nodes added to group {group.id} failed to register within {_format_duration(time_limit)}"
+                self._record_failure(machine, expander.ScaleUpFailure(_TIMEOUT, message))
 
     def counted_failures(self, group: node_groups.GroupName) -> int:
         """Return how many machines to delete still count for the size of a node group."""
@@ -357,20 +357,20 @@ class Failures:
         deletions: list[Write] = [Delete(Key(scheme.INSTANCE, "", name)) for name in self.machines]
         return [*self._store_backoffs(), *deletions]
 
-    def _fail(self, machine: MachineRecord, failure: expander.ScaleUpFailure) -> None:
+    def _record_failure(self, machine: MachineRecord, failure: expander.ScaleUpFailure) -> None:
         group = self._groups.get(machine.group)
         if group is None or machine.name in self.machines:
             return
         deleted_machines = self._deleted_together(group, machine)
         if len(deleted_machines) == group.hosts:
-            self._back_off(group, failure)
+            self._back_off_group(group, failure)
         self.machines.update({each.name: each for each in deleted_machines})
 
-    def _back_off(self, group: node_groups.NodeGroup, failure: expander.ScaleUpFailure) -> None:
+    def _back_off_group(self, group: node_groups.NodeGroup, failure: expander.ScaleUpFailure) -> None:
         """Put a node group into backoff and record an Event, unless it is in backoff already."""
         key = expander.backoff_key(group)
         old_backoff = self.backoffs.get(key)
-        self.backoffs[key] = expander.after_failure(old_backoff, failure, self._now)
+        self.backoffs[key] = expander.backoff_after_failure(old_backoff, failure, self._now)
         if self.backoffs[key] is not old_backoff:
             self._record_event(group, failure)
 
@@ -386,8 +386,8 @@ class Failures:
         error = ((instance or {}).get("status") or {}).get("error") or {}
         code = error.get("code") or "OTHER"
         group = self._groups.get(machine.group)
-        start = self._reservation_start(group.reservation) if group is not None and code == _NOT_READY else None
-        return expander.ScaleUpFailure(code, error.get("message") or "", start)
+        available_at = self._reservation_start(group.reservation) if group is not None and code == _NOT_READY else None
+        return expander.ScaleUpFailure(code, error.get("message") or "", available_at)
 
     def _reservation_start(self, name: str | None) -> Instant | None:
         """Return the start time of the reservation with this name; None if there is none."""

@@ -67,27 +67,27 @@ class MachineIndex:
 
     def last_creation_times(self) -> Mapping[GroupName, Instant]:
         """Return the creation time of each node group's newest machine; the Cluster's initial machines are ignored."""
-        times: dict[GroupName, Instant] = {}
+        last_times: dict[GroupName, Instant] = {}
         for group, machines in self._machines_by_group.items():
-            times_of_group = [machine.created_at for machine in machines.values() if not machine.is_initial]
-            if times_of_group:
-                times[group] = max(times_of_group)
-        return times
+            group_times = [machine.created_at for machine in machines.values() if not machine.is_initial]
+            if group_times:
+                last_times[group] = max(group_times)
+        return last_times
 
     def observe_instance(self, event: WatchEvent) -> bool:
         """Update the index from an Instance's watch event; return whether its machine changed."""
-        machine = _machine(event.obj)
+        machine = _machine_record(event.obj)
         old_record = self._machines.get(machine.name)
-        self._drop(machine.name)
+        self._drop_machine(machine.name)
         if event.type is not EventType.DELETED:
-            self._add(machine)
+            self._add_machine(machine)
         return self._machines.get(machine.name) != old_record
 
     def record_ready(self, name: str) -> None:
         """Record that the Node of a machine has become ready."""
         self.upcoming_machines.pop(name, None)
 
-    def _add(self, machine: MachineRecord) -> None:
+    def _add_machine(self, machine: MachineRecord) -> None:
         name, group = machine.name, machine.group
         self._machines[name] = machine
         self._machines_by_group.setdefault(group, {})[name] = machine
@@ -100,7 +100,7 @@ class MachineIndex:
         elif machine.may_become_node:
             self.upcoming_machines[name] = machine
 
-    def _drop(self, name: str) -> None:
+    def _drop_machine(self, name: str) -> None:
         machine = self._machines.pop(name, None)
         if machine is None:
             return
@@ -116,7 +116,7 @@ class MachineIndex:
         self.upcoming_machines.pop(name, None)
 
 
-def _machine(instance: Obj) -> MachineRecord:
+def _machine_record(instance: Obj) -> MachineRecord:
     metadata, spec, phase = instance["metadata"], instance["spec"], phase_of(instance)
     return MachineRecord(
         name=metadata["name"],

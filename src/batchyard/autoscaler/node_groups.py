@@ -34,8 +34,8 @@ DRAIN_TIME: Final = GRACE_MAX * SECOND + 30 * SECOND
 #: Pods below this priority do not trigger a scale-up.
 EXPENDABLE_BELOW: Final = -10
 #: How long a scan waits for further pods of a gang after the oldest pod, and after the oldest pod with accelerators.
-YOUNG: Final = 2 * SECOND
-YOUNG_ACCELERATED: Final = 30 * SECOND
+RECENT_POD_WAIT: Final = 2 * SECOND
+RECENT_ACCELERATED_POD_WAIT: Final = 30 * SECOND
 #: The time within which machines of each type must become nodes; others use the Cluster's maxNodeProvisionTime.
 TPU_PROVISION_TIME: Final = 10 * HOUR
 FLEX_START_PROVISION_TIME: Final = 30 * MINUTE
@@ -43,7 +43,7 @@ QUEUED_PROVISION_TIME: Final = 365 * 24 * HOUR
 
 _PROVISION_TIME: Final = 15 * MINUTE
 _SCAN_INTERVAL: Final = 10 * SECOND
-_THRESHOLD: Final = "0.5"
+_UTILIZATION_THRESHOLD: Final = "0.5"
 #: Bytes per unit of memory limits.
 _GIGABYTE: Final = 1 << 30
 _EMPTY: Final[Mapping[str, Any]] = {}
@@ -57,7 +57,7 @@ class ScaleDownDelays(NamedTuple):
 
 
 #: The values of optimize-utilization are assumptions, because GKE does not publish them.
-_PATIENCE: Final[Mapping[AutoscalingProfile, ScaleDownDelays]] = {
+_DEFAULT_DELAYS: Final[Mapping[AutoscalingProfile, ScaleDownDelays]] = {
     AutoscalingProfile.BALANCED: ScaleDownDelays(10 * MINUTE, 10 * MINUTE),
     AutoscalingProfile.OPTIMIZE_UTILIZATION: ScaleDownDelays(2 * MINUTE, 2 * MINUTE),
 }
@@ -96,26 +96,26 @@ def settings_of(cluster: Obj) -> ScalingSettings:
     """Parse the autoscaler settings in a Cluster's spec."""
     autoscaling: Mapping[str, Any] = cluster["spec"].get("autoscaling") or _EMPTY
     profile = AutoscalingProfile(autoscaling.get("profile", AutoscalingProfile.BALANCED.value))
-    unneeded_time, pause = _PATIENCE[profile]
+    unneeded_time, pause = _DEFAULT_DELAYS[profile]
     provisioning = autoscaling.get("autoProvisioning")
     return ScalingSettings(
         profile=profile,
         expander=autoscaling.get("expander", "least-waste"),
         priorities=tuple(autoscaling.get("priorities") or ()),
-        scan_interval=_duration(autoscaling, "scanInterval", _SCAN_INTERVAL),
-        patience=ScaleDownDelays(_duration(autoscaling, "unneededTime", unneeded_time), pause),
-        utilization_threshold=meta.parse_quantity(autoscaling.get("utilizationThreshold", _THRESHOLD)),
-        provision_time=_duration(autoscaling, "maxNodeProvisionTime", _PROVISION_TIME),
-        limits={row["resource"]: _limit(row) for row in (provisioning or _EMPTY).get("limits") or ()},
+        scan_interval=_duration_setting(autoscaling, "scanInterval", _SCAN_INTERVAL),
+        patience=ScaleDownDelays(_duration_setting(autoscaling, "unneededTime", unneeded_time), pause),
+        utilization_threshold=meta.parse_quantity(autoscaling.get("utilizationThreshold", _UTILIZATION_THRESHOLD)),
+        provision_time=_duration_setting(autoscaling, "maxNodeProvisionTime", _PROVISION_TIME),
+        limits={row["resource"]: _resource_limit(row) for row in (provisioning or _EMPTY).get("limits") or ()},
         makes_pools=provisioning is not None,
     )
 
 
-def _duration(autoscaling: Mapping[str, Any], field: str, default: Duration) -> Duration:
+def _duration_setting(autoscaling: Mapping[str, Any], field: str, default: Duration) -> Duration:
     return parse_duration(autoscaling[field]) if field in autoscaling else default
 
 
-def _limit(row: Mapping[str, Any]) -> ResourceLimit:
+def _resource_limit(row: Mapping[str, Any]) -> ResourceLimit:
     unit = _GIGABYTE if row["resource"] == "memory" else 1
     return ResourceLimit(row.get("min", 0) * unit, row["max"] * unit)
 

@@ -45,7 +45,7 @@ BOOKING_TIME: Final = 10 * MINUTE
 #: How long a request with missing templates or without a fitting group is retried.
 RETRY_TIME: Final = 2 * MINUTE
 #: How long a finished request is kept, and when a request of the other classes without success fails.
-KEPT_FOR: Final = 7 * 24 * HOUR
+RETENTION_TIME: Final = 7 * 24 * HOUR
 EXPIRES_AFTER: Final = 7 * 24 * HOUR
 MIN_RUN_DURATION: Final = 30 * SECOND
 MAX_RUN_DURATION: Final = 7 * 24 * HOUR
@@ -148,13 +148,13 @@ def state_of(request: Obj) -> ProvisioningRequestState:
     """Return the state of a ProvisioningRequest that its conditions imply."""
     if not (request.get("status") or {}).get("conditions"):
         return ProvisioningRequestState.UNINITIALIZED
-    for kind, state in _STATES.items():
+    for kind, state in _STATE_BY_CONDITION.items():
         if is_true(request, kind):
             return state
     return ProvisioningRequestState.PENDING
 
 
-_STATES: Final[Mapping[str, ProvisioningRequestState]] = {
+_STATE_BY_CONDITION: Final[Mapping[str, ProvisioningRequestState]] = {
     CAPACITY_REVOKED: ProvisioningRequestState.CAPACITY_REVOKED,
     BOOKING_EXPIRED: ProvisioningRequestState.BOOKING_EXPIRED,
     FAILED: ProvisioningRequestState.FAILED,
@@ -214,7 +214,7 @@ def creation_time(request: Obj) -> Instant:
 
 def max_run_duration(request: Obj) -> Duration:
     """Return how long the machines of a ProvisioningRequest may run, by default 7 days."""
-    return _seconds(request, _MAX_RUN_SECONDS) or MAX_RUN_DURATION
+    return _seconds_parameter(request, _MAX_RUN_SECONDS) or MAX_RUN_DURATION
 
 
 def run_duration_fault(request: Obj) -> ConditionText | None:
@@ -240,8 +240,8 @@ def is_for_other_instance(request: Obj) -> bool:
 
 def valid_until(request: Obj) -> Instant | None:
     """Return the time until which a ProvisioningRequest may wait for capacity; None without a limit."""
-    wait = _seconds(request, _VALID_SECONDS)
-    return None if wait is None else creation_time(request) + wait
+    wait_max = _seconds_parameter(request, _VALID_SECONDS)
+    return None if wait_max is None else creation_time(request) + wait_max
 
 
 def parameter(request: Obj, name: str) -> str:
@@ -250,7 +250,7 @@ def parameter(request: Obj, name: str) -> str:
     return "" if value is None else str(value)
 
 
-def _seconds(request: Obj, name: str) -> Duration | None:
+def _seconds_parameter(request: Obj, name: str) -> Duration | None:
     text = parameter(request, name)
     return int(text) * SECOND if text.isdecimal() and int(text) > 0 else None
 
@@ -268,8 +268,8 @@ _QUEUED_TOLERATION: Final = {"key": well_known.QUEUED, "operator": "Equal", "val
 
 def resize_request_name(namespace: str, request: str) -> str:
     """Return the name of the ResizeRequest that obtains the machines of a queued ProvisioningRequest."""
-    digits = sha256(f"{namespace}/{request}".encode()).hexdigest()[:_HASH_LENGTH]
-    return f"gke-{namespace[:_NAME_MAX]}-{request[:_NAME_MAX]}-{digits}"
+    hash_digits = sha256(f"{namespace}/{request}".encode()).hexdigest()[:_HASH_LENGTH]
+    return f"gke-{namespace[:_NAME_MAX]}-{request[:_NAME_MAX]}-{hash_digits}"
 
 
 def consumed_request(pod: Obj) -> str:
@@ -297,9 +297,9 @@ def pods_of(request: Obj, templates: Sequence[Obj]) -> list[PodView]:
     ]
 
 
-def _request_pod(request: Obj, template: Obj, index: str) -> Obj:
+def _request_pod(request: Obj, template: Obj, name_suffix: str) -> Obj:
     metadata, pod_template = request["metadata"], template["template"]
-    name = f"{metadata['name']}-{index}"
+    name = f"{metadata['name']}-{name_suffix}"
     spec: Mapping[str, Any] = pod_template["spec"]
     selector = {k: v for k, v in (spec.get("nodeSelector") or {}).items() if k != well_known.NODE_PROVISIONING_REQUEST}
     pod = {
@@ -329,7 +329,7 @@ _INFEASIBLE: Final = "infeasible"
 _EXCEEDED: Final = "exceeded"
 _MISFIT: Final = "misfit"
 #: By cause, in order of precedence: the reason, and the beginning of the message.
-_MESSAGES: Final[Mapping[str, tuple[str, str]]] = {
+_REASON_AND_MESSAGE_BY_CAUSE: Final[Mapping[str, tuple[str, str]]] = {
     _INFEASIBLE: (
         "ProvisioningRequestSingleZoneInfeasible",
         "Provisioning Request cannot be scheduled in a single zone of a single nodepool",
@@ -407,14 +407,14 @@ def _is_guaranteed(option: ScaleUpOption, scale_up: ScaleUp) -> bool:
 
 def _condition_for(refusals: Mapping[NodeGroup, GroupRefusal]) -> ConditionText:
     """Return the Failed condition for the gravest cause of a refusal, with the node pools that it concerns."""
-    for cause, (reason, beginning) in _MESSAGES.items():
+    for cause, (reason, beginning) in _REASON_AND_MESSAGE_BY_CAUSE.items():
         pools = {group.name.pool: refusal.details for group, refusal in refusals.items() if refusal.cause == cause}
         if pools:
-            return ConditionText(FAILED, True, reason, f"{beginning}{_details(cause, pools)}")
+            return ConditionText(FAILED, True, reason, f"{beginning}{_message_details(cause, pools)}")
     return _NO_POOL
 
 
-def _details(cause: str, pools: Mapping[str, Sequence[str]]) -> str:
+def _message_details(cause: str, pools: Mapping[str, Sequence[str]]) -> str:
     pool_texts = [f"{pool} ({', '.join(pools[pool])})" for pool in sorted(pools)]
     if cause == _MISFIT:
         return f". Predicate checking errors: {_shorten_list(pool_texts, _MISFITS_LISTED_MAX)}"
@@ -423,5 +423,5 @@ def _details(cause: str, pools: Mapping[str, Sequence[str]]) -> str:
     return f", affected nodepools: {_shorten_list(sorted(pools), _POOLS_LISTED_MAX)}"
 
 
-def _shorten_list(items: Sequence[str], count_max: int) -> str:
-    return ", ".join([*items[:count_max], *(["..."] if len(items) > count_max else [])])
+def _shorten_list(texts: Sequence[str], count_max: int) -> str:
+    return ", ".join([*texts[:count_max], *(["..."] if len(texts) > count_max else [])])

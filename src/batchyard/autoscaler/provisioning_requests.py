@@ -33,12 +33,12 @@ from batchyard.autoscaler.provisioning_request_pods import (
     EXPIRES_AFTER,
     FAILED,
     HAS_CAPACITY,
-    KEPT_FOR,
     MISSING_RESIZE_REQUEST,
     NOT_ACCEPTED,
     PROVISIONED,
     QUEUED,
     RESERVATION_OVER,
+    RETENTION_TIME,
     RETRY_TIME,
     REVOKED,
     UNKNOWN_STRATEGY,
@@ -72,7 +72,7 @@ from batchyard.interfaces.controller import ReconcileResult
 # Source: GKE's autoscaler, pkg/provisioningrequests/{manager,reconciler} and reconciler/reasons.
 
 
-_REASONS: Final[Mapping[str, str]] = {
+_REASON_BY_ERROR_CODE: Final[Mapping[str, str]] = {
     "LIMIT_EXCEEDED": "LimitExceeded",
     "RESOURCE_POOL_EXHAUSTED": "ResourcePoolExhausted",
     "ZONE_RESOURCE_POOL_EXHAUSTED": "ResourcePoolExhausted",
@@ -86,7 +86,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "INVALID_ARGUMENT": "InvalidArgument",
     "CONDITION_NOT_MET": "ConditionNotMet",
 }
-_INTERNAL: Final = "InternalError"
+_UNKNOWN_ERROR_REASON: Final = "InternalError"
 _NO_ERROR: Final = ConditionText(
     FAILED,
     True,
@@ -162,7 +162,7 @@ def _last_attempt(status: Mapping[str, Any]) -> ConditionText | None:
 
 
 def _reason(code: str) -> str:
-    return _REASONS.get(code, _INTERNAL)
+    return _REASON_BY_ERROR_CODE.get(code, _UNKNOWN_ERROR_REASON)
 
 
 # Reconcile one ProvisioningRequest of the class queued-provisioning.gke.io: one state transition per call.
@@ -203,7 +203,7 @@ class QueuedRequest:
             case ProvisioningRequestState.UNINITIALIZED:
                 return self._initialize()
             case ProvisioningRequestState.PENDING:
-                outcome = self._queue()
+                outcome = self._request_machines()
             case ProvisioningRequestState.ACCEPTED:
                 condition = result_condition(self._resize_request)
                 outcome = ReconcileResult() if condition is None else self._set_condition(condition)
@@ -217,7 +217,7 @@ class QueuedRequest:
                 outcome = self._delete_after_retention(FAILED)
         if state in {ProvisioningRequestState.PENDING, ProvisioningRequestState.ACCEPTED}:
             _requeue_by(outcome, expiry_time)
-        return self._clean_up(state, outcome)
+        return self._clean_up_resize_request(state, outcome)
 
     # --- pending ---
 
@@ -226,7 +226,7 @@ class QueuedRequest:
         deletions = [] if self._resize_request is None else [Delete(resize_request_key(self._key))]
         return ReconcileResult([*deletions, *self._set_condition(NOT_ACCEPTED).writes])
 
-    def _queue(self) -> ReconcileResult:
+    def _request_machines(self) -> ReconcileResult:
         """Choose a node group for the ProvisioningRequest and create its ResizeRequest.
 
         Set the condition Accepted once the ResizeRequest exists.
@@ -236,23 +236,23 @@ class QueuedRequest:
         missing_names = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
         if missing_names:
             condition = missing_templates(self._request, missing_names, is_final=not self._may_retry())
-            return self._retry(condition)
+            return self._set_retry_condition(condition)
         if self._resize_request is not None:
-            return self._accept(self._resize_request)
-        option = self._choose()
+            return self._accept_request(self._resize_request)
+        option = self._choose_group()
         if isinstance(option, ConditionText):
             condition = option._replace(type=ACCEPTED, status=False) if self._may_retry() else option
-            return self._retry(condition)
+            return self._set_retry_condition(condition)
         fault = run_duration_fault(self._request)
         if fault is not None:
             return self._set_condition(fault)
         pool: list[Write] = [Create(option.group.pool)] if option.is_new_pool else []
         return ReconcileResult([*pool, Create(new_resize_request(self._request, option.group, len(option.nodes)))])
 
-    def _choose(self) -> ScaleUpOption | ConditionText:
+    def _choose_group(self) -> ScaleUpOption | ConditionText:
         context = self._loop_context
         pods = requested_pods(self._request, self._reader)
-        assert pods is not None, "_queue checks that all pod templates exist"
+        assert pods is not None, "_request_machines checks that all pod templates exist"
         provisioner = None
         if context.settings.makes_pools:
             provisioner = NodeAutoProvisioner(context.cluster, context.settings.limits, self._index.pools, "queued")
@@ -262,7 +262,7 @@ class QueuedRequest:
             forecast.prepare()
             return choose_group(pods, forecast.scale_up, provisioner)
 
-    def _accept(self, resize_request: Obj) -> ReconcileResult:
+    def _accept_request(self, resize_request: Obj) -> ReconcileResult:
         """Set the condition Accepted with details of the node group; if that is gone, delete the ResizeRequest."""
         spec = resize_request["spec"]
         groups = self._index.groups.get(spec["pool"], ())
@@ -275,7 +275,7 @@ class QueuedRequest:
     def _may_retry(self) -> bool:
         return self._now < creation_time(self._request) + RETRY_TIME
 
-    def _retry(self, condition: ConditionText) -> ReconcileResult:
+    def _set_retry_condition(self, condition: ConditionText) -> ReconcileResult:
         """Set the condition, and requeue at the next scan unless the ProvisioningRequest is too old for a retry."""
         outcome = self._set_condition(condition)
         if self._may_retry():
@@ -294,10 +294,10 @@ class QueuedRequest:
 
     def _delete_after_retention(self, kind: str) -> ReconcileResult:
         """Delete the ProvisioningRequest 7 days after its final condition `kind`; requeue until then."""
-        due_at = (transition_time(self._request, kind) or self._now) + KEPT_FOR
+        due_at = (transition_time(self._request, kind) or self._now) + RETENTION_TIME
         return ReconcileResult([Delete(self._key)]) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
-    def _clean_up(self, state: ProvisioningRequestState, outcome: ReconcileResult) -> ReconcileResult:
+    def _clean_up_resize_request(self, state: ProvisioningRequestState, outcome: ReconcileResult) -> ReconcileResult:
         """Add to `outcome` the deletion of a ResizeRequest that is no longer needed, or a requeue until then."""
         if self._resize_request is None or state in _OPEN_STATES:
             return outcome
@@ -351,15 +351,15 @@ class CapacityRequest:
             case ProvisioningRequestState.BOOKING_EXPIRED | ProvisioningRequestState.CAPACITY_REVOKED:
                 return self._delete_after_retention(transition_time(self._request, PROVISIONED))
             case ProvisioningRequestState.PROVISIONED:
-                return self._keep_booked()
+                return self._update_booking()
             case _:
                 return self._provision()
 
     def _delete_after_retention(self, finished_at: Instant | None) -> ReconcileResult:
-        due_at = (self._now if finished_at is None else finished_at) + KEPT_FOR
+        due_at = (self._now if finished_at is None else finished_at) + RETENTION_TIME
         return ReconcileResult([Delete(self._key)]) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
-    def _keep_booked(self) -> ReconcileResult:
+    def _update_booking(self) -> ReconcileResult:
         """Set BookingExpired once pods consume all of the booked capacity, or after ten minutes; requeue until then."""
         due_at = (transition_time(self._request, PROVISIONED) or self._now) + BOOKING_TIME
         pod_count = sum(pod_set["count"] for pod_set in self._request["spec"]["podSets"])
@@ -383,13 +383,13 @@ class CapacityRequest:
             message = missing_templates_message(self._request, missing_names)
             return self._set_condition(ConditionText(FAILED, True, "FailedToCreatePods", message))
         with self._index.nodes.what_if():
-            condition, writes = self._attempt(pods)
+            condition, writes = self._attempt_provisioning(pods)
         accepted_request = with_condition_set(self._request, ACCEPTED_BY_AUTOSCALER, self._now)
         new_request = with_condition_set(accepted_request, condition, self._now)
         writes += [UpdateStatus(new_request)] if new_request is not self._request else []
         return ReconcileResult(writes, requeue_at=self._now + _FIRST_WAIT if condition is CAPACITY_LATER else None)
 
-    def _attempt(self, pods: Sequence[PodView]) -> tuple[ConditionText, list[Write]]:
+    def _attempt_provisioning(self, pods: Sequence[PodView]) -> tuple[ConditionText, list[Write]]:
         """Return the condition that results from one attempt, and the writes that create machines for all pods."""
         failures = Failures(self._index, self._reader, self._now)
         forecast = UpcomingCluster(self._index, self._reader, self._loop_context, failures)
@@ -411,14 +411,14 @@ class CapacityRequest:
         return ReconcileResult() if new_request is self._request else ReconcileResult([UpdateStatus(new_request)])
 
 
-def attempt_schedule(refused_at: Instant, now: Instant, interval: int) -> tuple[bool, Instant]:
+def attempt_schedule(refused_at: Instant, now: Instant, scan_interval: int) -> tuple[bool, Instant]:
     """Return whether an attempt to find capacity is due now, and its time or that of the next.
 
     The delay between attempts doubles from one to ten minutes.
     """
     wait, attempt_at = _FIRST_WAIT, refused_at + _FIRST_WAIT
     while attempt_at <= now:
-        if attempt_at > now - interval:
+        if attempt_at > now - scan_interval:
             return True, attempt_at
         wait = min(2 * wait, _LONGEST_WAIT)
         attempt_at += wait

@@ -127,9 +127,9 @@ class BinpackingEstimate(NamedTuple):
 def pack(pods: Sequence[PodView], group: NodeGroup, count_max: int, nodes: ClusterSnapshot) -> BinpackingEstimate:
     """Simulate packing pods onto at most `count_max` new nodes of a node group, next to the existing nodes."""
     with nodes.what_if():
-        bins = _Packing(group, count_max, nodes)
-        unplaced_pods = bins.pack(in_decreasing_order(pods, group.template))
-    return BinpackingEstimate([pods_by_node for pods_by_node in bins.pods_by_node if pods_by_node], unplaced_pods)
+        packing = _Packing(group, count_max, nodes)
+        unplaced_pods = packing.pack(in_decreasing_order(pods, group.template))
+    return BinpackingEstimate([pods_by_node for pods_by_node in packing.pods_by_node if pods_by_node], unplaced_pods)
 
 
 def misfit(pod: PodView, group: NodeGroup, nodes: ClusterSnapshot) -> tuple[str, ...]:
@@ -217,7 +217,7 @@ def _requested_fraction(pod: PodView, template: NodeView) -> float:
 # pkg/processors/locationpolicy, which asks the cloud for advice with the location policy ANY.
 
 
-def spread(groups: Sequence[NodeGroup], count: int, fleet: NodeGroupsState, cluster: Obj) -> dict[NodeGroup, int]:
+def spread_nodes(groups: Sequence[NodeGroup], count: int, fleet: NodeGroupsState, cluster: Obj) -> dict[NodeGroup, int]:
     """Distribute `count` new nodes over the node groups (zones) of a pool; return the number for each that grows."""
     increases = dict.fromkeys(groups, 0)
     if groups[0].takes_any_zone:
@@ -241,15 +241,15 @@ def _spread_evenly(increases: dict[NodeGroup, int], count: int, fleet: NodeGroup
         open_groups = [group for group in increases if increases[group] < fleet.room(group)]
         if not open_groups or not _remaining_pool_size(open_groups[0], increases, fleet):
             return
-        smallest = min(open_groups, key=lambda group: fleet.size(group) + increases[group])
-        increases[smallest] += 1
+        smallest_group = min(open_groups, key=lambda group: fleet.size(group) + increases[group])
+        increases[smallest_group] += 1
 
 
 def _remaining_pool_size(group: NodeGroup, increases: dict[NodeGroup, int], fleet: NodeGroupsState) -> int:
     return max(0, group.total.maximum - fleet.pool_size(group) - sum(increases.values()))
 
 
-NOT_ALL: Final = "not all pods would fit and scale-up is using all-or-nothing strategy"
+NOT_ALL_PODS_FIT: Final = "not all pods would fit and scale-up is using all-or-nothing strategy"
 
 
 class LoopContext(NamedTuple):
@@ -319,22 +319,22 @@ class ScaleUp:
         kinds = kinds_of(unit.pods, self.nodes)
         gang_key = tuple(kind for kind, pods in kinds.items() for _ in pods) if unit.is_gang else ()
         if gang_key in self._known_failures:
-            self._refuse(kinds, self._known_failures[gang_key])
+            self._refuse_pods(kinds, self._known_failures[gang_key])
             return False
         draft = ScaleUpDraft()
         with self.nodes.what_if() as trial:
-            unplaced_pods = self._fill(draft, unit)
+            unplaced_pods = self._find_nodes(draft, unit)
             if unplaced_pods and unit.is_gang:
-                self._undo(draft)
+                self._undo_draft(draft)
             else:
                 trial.keep()
-                self._apply(draft)
+                self._apply_draft(draft)
         if unplaced_pods:
             refused_kinds = kinds if unit.is_gang else kinds_of(unplaced_pods, self.nodes)
             reasons = {kind: self._explain_refusal(pods[0], kind, unit) for kind, pods in refused_kinds.items()}
             if gang_key:
                 self._known_failures[gang_key] = reasons
-            self._refuse(refused_kinds, reasons)
+            self._refuse_pods(refused_kinds, reasons)
         return not unplaced_pods
 
     def complete_slices(self) -> None:
@@ -343,7 +343,7 @@ class ScaleUp:
         for group in self.fleet.groups.values():
             for _ in range(self.fleet.missing_count(group)):
                 self._add_node(group, (), draft)
-        self._apply(draft)
+        self._apply_draft(draft)
 
     def grow_to_minimum(self) -> None:
         """Add nodes to node groups and pools that are below their minimum size."""
@@ -356,13 +356,13 @@ class ScaleUp:
     def backoffs_end(self) -> Instant | None:
         """Return the earliest end of a node group's backoff after which a retry can succeed; None if there is none."""
         cluster, now = self.loop_context.cluster, self.loop_context.now
-        ends = []
+        backoff_ends = []
         for group in self.fleet.groups.values():
             backoff = self.fleet.backoff(group, now)
             if backoff is None or backoff.is_lasting or self.fleet.known_room(group, cluster) < group.hosts:
                 continue
-            ends.append(backoff.end)
-        return min(ends, default=None)
+            backoff_ends.append(backoff.end)
+        return min(backoff_ends, default=None)
 
     def format_increase(self, groups: Sequence[NodeGroup]) -> str:
         """Format the growth of node groups as in the cluster autoscaler's Events: `[{pool 0->2 (max: 24)}]`."""
@@ -375,7 +375,7 @@ class ScaleUp:
 
     def fitting_kinds(self, kinds: Mapping[Kind, Sequence[PodView]], group: NodeGroup) -> list[Kind]:
         """Return the kinds of pods that fit a new node of the node group."""
-        return [kind for kind, pods in kinds.items() if not self._misfit(pods[0], kind, group)]
+        return [kind for kind, pods in kinds.items() if not self._cached_misfit(pods[0], kind, group)]
 
     def group_by_fitting_kinds(
         self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]
@@ -407,28 +407,30 @@ class ScaleUp:
         if count <= 0:
             return
         open_groups = [group for group in groups if self._may_grow(group)]
-        increases_by_group = spread(open_groups, count, self.fleet, self.loop_context.cluster) if open_groups else {}
+        increases_by_group = (
+            spread_nodes(open_groups, count, self.fleet, self.loop_context.cluster) if open_groups else {}
+        )
         draft = ScaleUpDraft()
         for group, increase in increases_by_group.items():
             for _ in range(increase):
                 self._add_node(group, (), draft)
-        self._apply(draft)
+        self._apply_draft(draft)
 
     # --- one unit ---
 
-    def _fill(self, draft: ScaleUpDraft, unit: PendingUnit) -> Sequence[PodView]:
+    def _find_nodes(self, draft: ScaleUpDraft, unit: PendingUnit) -> Sequence[PodView]:
         """Find nodes for as many of the pods as possible, existing nodes first; return the pods without a node."""
         placements = PodPlacements(self.nodes)
         unplaced_pods: Sequence[PodView] = placements.place_all(unit.pods)
         draft.node_by_pod.update(placements.node_by_pod)
         while unplaced_pods:
-            option = self._choose(unplaced_pods, unit)
+            option = self._choose_option(unplaced_pods, unit)
             if option is None:
                 return unplaced_pods
             unplaced_pods = self._add_option(option, draft)
         return unplaced_pods
 
-    def _choose(self, unplaced_pods: Sequence[PodView], unit: PendingUnit) -> ScaleUpOption | None:
+    def _choose_option(self, unplaced_pods: Sequence[PodView], unit: PendingUnit) -> ScaleUpOption | None:
         """Return the best scale-up for pods without a node; for a gang, preferably one with room for all of them."""
         kinds = kinds_of(unplaced_pods, self.nodes)
         options = [option for groups in self.fleet.pools() for option in self._options(groups, kinds)]
@@ -470,13 +472,13 @@ class ScaleUp:
             zone_groups = groups_of(option.group.pool, self.loop_context.cluster)
             for group in {group.name: group for group in [*zone_groups, *option.groups]}.values():
                 self.fleet.add(group)
-        increases_by_group = spread(option.groups, len(option.nodes), self.fleet, self.loop_context.cluster)
-        owners = [group for group, count in increases_by_group.items() for _ in range(count)]
+        increases_by_group = spread_nodes(option.groups, len(option.nodes), self.fleet, self.loop_context.cluster)
+        new_node_groups = [group for group, count in increases_by_group.items() for _ in range(count)]
         groups = tuple(increases_by_group)
-        for group, pods in zip(owners, option.nodes, strict=False):
+        for group, pods in zip(new_node_groups, option.nodes, strict=False):
             self._add_node(group, pods, draft)
             draft.groups_by_pod.update(dict.fromkeys([pod.uid for pod in pods], groups))
-        return [*option.unplaced_pods, *[pod for pods in option.nodes[len(owners) :] for pod in pods]]
+        return [*option.unplaced_pods, *[pod for pods in option.nodes[len(new_node_groups) :] for pod in pods]]
 
     def _add_node(self, group: NodeGroup, pods: Sequence[PodView], draft: ScaleUpDraft) -> None:
         self._initial_sizes.setdefault(group.name, self.fleet.size(group))
@@ -490,7 +492,7 @@ class ScaleUp:
             self.nodes.add_pod(pod, view.name)
             draft.node_by_pod[pod.uid] = view.name
 
-    def _apply(self, draft: ScaleUpDraft) -> None:
+    def _apply_draft(self, draft: ScaleUpDraft) -> None:
         """Add the new nodes and pod placements of a draft to the plan."""
         self.new_nodes.update(draft.new_nodes)
         self.node_by_pod.update(draft.node_by_pod)
@@ -500,7 +502,7 @@ class ScaleUp:
         self.groups_by_pod.update(draft.groups_by_pod)
         self._known_failures.clear()
 
-    def _undo(self, draft: ScaleUpDraft) -> None:
+    def _undo_draft(self, draft: ScaleUpDraft) -> None:
         """Take the machines of a rejected draft out of the group sizes and the cluster limits."""
         for group, count in draft.increases.items():
             self.fleet.grow(group, -count)
@@ -510,7 +512,7 @@ class ScaleUp:
 
     # --- refused pods ---
 
-    def _refuse(self, kinds: Mapping[Kind, Sequence[PodView]], reasons: Mapping[Kind, str]) -> None:
+    def _refuse_pods(self, kinds: Mapping[Kind, Sequence[PodView]], reasons: Mapping[Kind, str]) -> None:
         for kind, pods in kinds.items():
             self.refusal_by_pod.update(dict.fromkeys([pod.uid for pod in pods], reasons[kind]))
 
@@ -519,20 +521,20 @@ class ScaleUp:
         reasons: list[str] = []
         for group in self.fleet.groups.values():
             if group.is_autoscaled:
-                misfits = self._misfit(pod, kind, group)
-                reasons += misfits or (self._obstacle(group) or (NOT_ALL if unit.is_gang else FULL),)
+                misfits = self._cached_misfit(pod, kind, group)
+                reasons += misfits or (self._obstacle(group) or (NOT_ALL_PODS_FIT if unit.is_gang else FULL),)
         if reasons or self._new_pools is None:
             return format_reasons(reasons)
         return self._new_pools.why_not(pod, self)
 
     def reasons_against(self, pod: PodView, group: NodeGroup) -> Sequence[str]:
         """Return the reasons why a node group does not grow for a pod."""
-        return misfit(pod, group, self.nodes) or (self._obstacle(group) or NOT_ALL,)
+        return misfit(pod, group, self.nodes) or (self._obstacle(group) or NOT_ALL_PODS_FIT,)
 
     def _obstacle(self, group: NodeGroup) -> str:
         return self.fleet.obstacle(group, self.limits, self.loop_context.now)
 
-    def _misfit(self, pod: PodView, kind: Kind, group: NodeGroup) -> tuple[str, ...]:
+    def _cached_misfit(self, pod: PodView, kind: Kind, group: NodeGroup) -> tuple[str, ...]:
         """Return the reasons why a pod does not fit a node group; cached by kind of pod."""
         if kind is not pod.shape:
             return misfit(pod, group, self.nodes)
@@ -544,7 +546,7 @@ class ScaleUp:
 
 def format_reasons(reasons: Sequence[str]) -> str:
     """Format reasons for a missing scale-up: each with the number of node groups that it concerns."""
-    counts: dict[str, int] = {}
+    count_by_reason: dict[str, int] = {}
     for reason in reasons:
-        counts[reason] = counts.get(reason, 0) + 1
-    return ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+        count_by_reason[reason] = count_by_reason.get(reason, 0) + 1
+    return ", ".join(sorted(f"{count} {reason}" for reason, count in count_by_reason.items()))

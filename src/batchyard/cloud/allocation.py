@@ -176,20 +176,20 @@ class CapacityPool:
         if preparation_start > self._now:
             message = f"GCE future reservation [{name}] has not started yet, start time: {format_time(begin)}"
             return AllocationRefusal(RESERVATION_NOT_READY, message, preparation_start)
-        if count + self._count(lambda used: used.reservation == name) > reservation["count"]:
+        if count + self._count_machines(lambda used: used.reservation == name) > reservation["count"]:
             message = f"Specified reservation [{name}] does not have available resources for the request."
             return AllocationRefusal(RESERVATION_CAPACITY_EXCEEDED, message)
         return None
 
     def _exhaustion_refusal(self, demand: MachineDemand, count: int) -> AllocationRefusal | None:
         for row in _capacity_rows(demand, self._cluster):
-            if count + self._count(partial(_applies_to, row)) > row["count"]:
+            if count + self._count_machines(partial(_row_applies_to, row)) > row["count"]:
                 zone = f"projects/{self._cluster['metadata']['name']}/zones/{demand.zone}"
                 message = f"The zone '{zone}' does not have enough resources available to fulfill the request."
                 return AllocationRefusal(EXHAUSTED, f"{message}  Try a different zone, or try again later.")
         return None
 
-    def _count(self, matches: Callable[[MachineDemand], bool]) -> int:
+    def _count_machines(self, matches: Callable[[MachineDemand], bool]) -> int:
         return sum(n for used, n in self._used.items() if matches(used))
 
 
@@ -205,10 +205,10 @@ def _quota_usage(quota: str, demand: MachineDemand) -> int:
 
 def _capacity_rows(demand: MachineDemand, cluster: Obj) -> Iterator[Mapping[str, Any]]:
     """Return the rows of the Cluster's spec.capacity that limit a machine; without such a row capacity is unlimited."""
-    return (row for row in cluster["spec"].get("capacity") or () if _applies_to(row, demand))
+    return (row for row in cluster["spec"].get("capacity") or () if _row_applies_to(row, demand))
 
 
-def _applies_to(row: Mapping[str, Any], demand: MachineDemand) -> bool:
+def _row_applies_to(row: Mapping[str, Any], demand: MachineDemand) -> bool:
     """Report whether a row of the Cluster's spec.capacity limits a machine; no row limits reserved machines."""
     if demand.reservation is not None or (row["machineType"], row["zone"]) != (demand.machine.name, demand.zone):
         return False
@@ -219,8 +219,8 @@ def _applies_to(row: Mapping[str, Any], demand: MachineDemand) -> bool:
 
 
 #: The phases in which an Instance uses capacity; a crashed Instance does so until it is deleted.
-_IN_USE: Final = frozenset({PROVISIONING, BOOTING, RUNNING, STOPPING, CRASHED})
-_OPEN: Final = frozenset({"", "ACCEPTED"})
+_IN_USE_PHASES: Final = frozenset({PROVISIONING, BOOTING, RUNNING, STOPPING, CRASHED})
+_OPEN_STATES: Final = frozenset({"", "ACCEPTED"})
 
 
 class CapacityIndex:
@@ -228,33 +228,33 @@ class CapacityIndex:
 
     def __init__(self) -> None:
         self._key_by_instance: dict[str, CapacityKey] = {}
-        self._counts: dict[CapacityKey, int] = {}
-        self._pending: dict[str, str] = {}
-        self._requests: dict[str, None] = {}
+        self._machine_counts: dict[CapacityKey, int] = {}
+        self._pool_by_pending_instance: dict[str, str] = {}
+        self._open_requests: dict[str, None] = {}
         self._phases_by_request: dict[str, dict[str, str]] = {}
 
     @property
     def in_use(self) -> Mapping[CapacityKey, int]:
         """The number of machines in use, by capacity key (pool, zone, machine type, provisioning model)."""
-        return self._counts
+        return self._machine_counts
 
     @property
     def pending_instances(self) -> Mapping[str, str]:
         """The node pools of Instances without a machine, by Instance name; failed Instances are included."""
-        return self._pending
+        return self._pool_by_pending_instance
 
     @property
     def requests(self) -> Sequence[str]:
         """The names of the ResizeRequests that have neither succeeded nor failed."""
-        return tuple(self._requests)
+        return tuple(self._open_requests)
 
-    def instance_phases(self, uid: str) -> Mapping[str, str]:
+    def instance_phases(self, request_uid: str) -> Mapping[str, str]:
         """Return the phases of the Instances that the ResizeRequest with this uid created, by Instance name."""
-        return self._phases_by_request.get(uid) or {}
+        return self._phases_by_request.get(request_uid) or {}
 
     def machines_in_pool(self, pool: str) -> int:
         """Return the number of machines in use in a node pool."""
-        return sum(count for capacity_key, count in self._counts.items() if capacity_key.pool == pool)
+        return sum(count for capacity_key, count in self._machine_counts.items() if capacity_key.pool == pool)
 
     def observe(self, event: WatchEvent) -> bool:
         """Update the index from a watch event; return whether a pending machine request may succeed because of it."""
@@ -264,7 +264,7 @@ class CapacityIndex:
             may_help = self._observe_request(event)
         else:
             may_help = event.old is None or event.old["spec"] != event.obj["spec"]
-        return may_help and bool(self._pending or self._requests)
+        return may_help and bool(self._pool_by_pending_instance or self._open_requests)
 
     def _observe_instance(self, event: WatchEvent) -> bool:
         name, instance = event.key.name, event.obj
@@ -272,11 +272,11 @@ class CapacityIndex:
         phase, capacity_key = phase_of(instance), capacity_key_of(instance)
         is_pending = not is_deleted and not is_leaving(instance) and phase in {"", FAILED}
         has_released = self._count_machine(name, None if is_deleted or not _uses_capacity(instance) else capacity_key)
-        is_new = is_pending and name not in self._pending
+        is_new = is_pending and name not in self._pool_by_pending_instance
         if is_pending:
-            self._pending[name] = capacity_key.pool
+            self._pool_by_pending_instance[name] = capacity_key.pool
         else:
-            self._pending.pop(name, None)
+            self._pool_by_pending_instance.pop(name, None)
         return self._record_request_phase(instance, is_deleted) or has_released or is_new
 
     def _count_machine(self, name: str, capacity_key: CapacityKey | None) -> bool:
@@ -285,13 +285,13 @@ class CapacityIndex:
         if previous_key == capacity_key:
             return False
         if previous_key is not None:
-            self._counts[previous_key] -= 1
-            if not self._counts[previous_key]:
-                del self._counts[previous_key]
+            self._machine_counts[previous_key] -= 1
+            if not self._machine_counts[previous_key]:
+                del self._machine_counts[previous_key]
             del self._key_by_instance[name]
         if capacity_key is not None:
             self._key_by_instance[name] = capacity_key
-            self._counts[capacity_key] = self._counts.get(capacity_key, 0) + 1
+            self._machine_counts[capacity_key] = self._machine_counts.get(capacity_key, 0) + 1
         return previous_key is not None
 
     def _record_request_phase(self, instance: Obj, is_deleted: bool) -> bool:
@@ -311,11 +311,11 @@ class CapacityIndex:
     def _observe_request(self, event: WatchEvent) -> bool:
         """Record an open ResizeRequest, or drop it once it has ended; return whether it is new."""
         name, state = event.key.name, (event.obj.get("status") or {}).get("state") or ""
-        is_new = name not in self._requests
-        if event.type is not EventType.DELETED and state in _OPEN:
-            self._requests[name] = None
+        is_new = name not in self._open_requests
+        if event.type is not EventType.DELETED and state in _OPEN_STATES:
+            self._open_requests[name] = None
             return is_new
-        self._requests.pop(name, None)
+        self._open_requests.pop(name, None)
         return False
 
 
@@ -328,7 +328,7 @@ def capacity_key_of(instance: Obj) -> CapacityKey:
 def _uses_capacity(instance: Obj) -> bool:
     """Report whether an Instance uses cloud capacity; a crashed Instance that is being deleted does not."""
     phase = phase_of(instance)
-    return phase in _IN_USE and not (phase == CRASHED and is_leaving(instance))
+    return phase in _IN_USE_PHASES and not (phase == CRASHED and is_leaving(instance))
 
 
 ACCEPTED: Final = "ACCEPTED"
@@ -366,7 +366,7 @@ class Allocation:
             if pending_request.request is not None:
                 self._serve_request(pending_request.request)
             else:
-                self._serve(pending_request.instances)
+                self._serve_instances(pending_request.instances)
 
     def _pending_requests(self) -> Iterator[MachineRequest]:
         """Yield each machine request that can be decided now; the Instances of a TPU slice form one request."""
@@ -380,18 +380,18 @@ class Allocation:
             else:
                 yield MachineRequest(_sort_key(instance), (instance,), None)
         for name, hosts in slices.items():
-            if not self._is_growing(name, len(hosts)):
+            if not self._is_slice_growing(name, len(hosts)):
                 yield MachineRequest(min(map(_sort_key, hosts)), hosts, None)
         for name in self._index.requests:
             request = self._reader.get(Key(scheme.RESIZE_REQUEST, "", name))
             if request is not None:
                 yield MachineRequest(_sort_key(request), (), request)
 
-    def _is_growing(self, name: str, pending_count: int) -> bool:
+    def _is_slice_growing(self, pool_name: str, pending_count: int) -> bool:
         """Report whether more Instances of a TPU slice (the pool `name`) will still be created."""
-        pool = self._pool(name)
+        pool = self._pool(pool_name)
         hosts = 1 if pool is None else pool_properties.hosts_of_slice(pool, self._catalog)
-        if pool is None or pending_count + self._index.machines_in_pool(name) >= hosts:
+        if pool is None or pending_count + self._index.machines_in_pool(pool_name) >= hosts:
             return False
         return pool_properties.is_autoscaled(pool) or requests_own_slice(pool, hosts)
 
@@ -400,22 +400,22 @@ class Allocation:
 
     # --- Instances ---
 
-    def _serve(self, instances: Sequence[Obj]) -> None:
+    def _serve_instances(self, instances: Sequence[Obj]) -> None:
         """Allocate machines to all of these Instances, or set all of them to Failed."""
         capacity_key = capacity_key_of(instances[0])
         pool = self._pool(capacity_key.pool)
         assert pool is not None, "_pending_requests yields only Instances with a pool"
-        refusal = self._refusal(capacity_key, pool, instances)
+        refusal = self._refusal_for(capacity_key, pool, instances)
         if refusal is None:
             self._capacity.reserve(demand_of(capacity_key, pool, self._catalog), len(instances))
             self.writes += [UpdateStatus(in_phase(instance, PROVISIONING, self._now)) for instance in instances]
             return
         if not pool_properties.is_autoscaled(pool):
-            self._wait_for(refusal)
+            self._retry_after(refusal)
         for instance in instances:
-            self._fail(instance, refusal)
+            self._fail_instance(instance, refusal)
 
-    def _refusal(self, key: CapacityKey, pool: Obj, instances: Sequence[Obj]) -> AllocationRefusal | None:
+    def _refusal_for(self, key: CapacityKey, pool: Obj, instances: Sequence[Obj]) -> AllocationRefusal | None:
         hosts = pool_properties.hosts_of_slice(pool, self._catalog)
         existing_count = self._index.machines_in_pool(key.pool)
         is_mixed = any(capacity_key_of(instance) != key for instance in instances)
@@ -425,12 +425,12 @@ class Allocation:
         demand = demand_of(key, pool, self._catalog)
         return validation_refusal(key, pool, self._catalog) or self._capacity.refusal(demand, len(instances))
 
-    def _fail(self, instance: Obj, refusal: AllocationRefusal) -> None:
-        error = _error(refusal)
+    def _fail_instance(self, instance: Obj, refusal: AllocationRefusal) -> None:
+        error = _status_error(refusal)
         if phase_of(instance) != FAILED or instance["status"].get("error") != error:
             self.writes.append(UpdateStatus(in_phase(instance, FAILED, self._now, error=error)))
 
-    def _wait_for(self, refusal: AllocationRefusal) -> None:
+    def _retry_after(self, refusal: AllocationRefusal) -> None:
         """Bring the next allocation pass forward to the time at which the refusal ends, if known."""
         if refusal.retry_at is not None:
             self.retry_at = min(refusal.retry_at, self.retry_at or refusal.retry_at)
@@ -446,11 +446,11 @@ class Allocation:
             self.writes += [Delete(Key(scheme.INSTANCE, "", name)) for name in phases]
             self._set_state(request, FAILED_STATE, self._refusal_of(failed_name))
         elif missing_count > 0:
-            self._serve_missing(request, missing_count)
+            self._create_missing_instances(request, missing_count)
         elif all(phase not in {"", PROVISIONING} for phase in phases.values()):
             self._set_state(request, SUCCEEDED, None)
 
-    def _serve_missing(self, request: Obj, count: int) -> None:
+    def _create_missing_instances(self, request: Obj, count: int) -> None:
         """Create the `count` missing Instances of a ResizeRequest if all fit now.
 
         Otherwise let it wait for capacity, or set it to FAILED on a permanent error.
@@ -467,7 +467,7 @@ class Allocation:
         permanent_refusal = validation_refusal(capacity_key, pool, self._catalog)
         shortage = self._capacity.capacity_refusal(demand, count)
         if permanent_refusal is None and shortage is not None:
-            self._wait_for(shortage)
+            self._retry_after(shortage)
             self._set_state(request, ACCEPTED, shortage)
             return
         permanent_refusal = permanent_refusal or self._capacity.quota_refusal(demand, count)
@@ -478,27 +478,27 @@ class Allocation:
         self.writes += [Create(instance)] * count
         self._set_state(request, ACCEPTED, None)
 
-    def _refusal_of(self, name: str) -> AllocationRefusal | None:
+    def _refusal_of(self, instance_name: str) -> AllocationRefusal | None:
         """Return the allocation error in the status of a failed Instance; None if there is none."""
-        instance = self._reader.get(Key(scheme.INSTANCE, "", name))
+        instance = self._reader.get(Key(scheme.INSTANCE, "", instance_name))
         error = None if instance is None else instance["status"].get("error")
         return None if error is None else AllocationRefusal(error["code"], error["message"])
 
     def _set_state(self, request: Obj, state: str, error: AllocationRefusal | None) -> None:
         """Write the state and the Provisioned condition into a ResizeRequest's status, if they changed."""
-        old = request.get("status") or {}
+        old_status = request.get("status") or {}
         conditions = with_condition(
-            old.get("conditions") or [],
+            old_status.get("conditions") or [],
             type=_PROVISIONED,
             status=state == SUCCEEDED,
             reason=state if error is None else error.code,
             message="" if error is None else error.message,
             now=self._now,
         )
-        status = {**old, "state": state, "conditions": conditions}
+        status = {**old_status, "state": state, "conditions": conditions}
         if state == FAILED_STATE and error is not None:
-            status["error"] = _error(error)
-        if status != old:
+            status["error"] = _status_error(error)
+        if status != old_status:
             self.writes.append(UpdateStatus(with_status(request, status)))
 
 
@@ -514,7 +514,7 @@ def _sort_key(obj: Obj) -> tuple[int, Instant, str]:
     return (0 if "resizeRequest" in obj["spec"] else 1, parse_time(metadata["creationTimestamp"]), metadata["name"])
 
 
-def _error(refusal: AllocationRefusal) -> dict[str, str]:
+def _status_error(refusal: AllocationRefusal) -> dict[str, str]:
     """Format an allocation refusal as the `error` field of an object's status."""
     return {"code": refusal.code, "message": refusal.message}
 

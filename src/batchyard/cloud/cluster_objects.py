@@ -22,7 +22,7 @@ from batchyard.interfaces.client import Reader
 # gpu_requests.go, tpu_requests.go) and pkg/cloudprovider/gke/labels/system_labels.go.
 
 
-_SYSTEM: Final = re.compile(r"\b(cloud\.google\.com|kubernetes\.io|k8s\.io|gke\.io)/")
+_SYSTEM_LABEL: Final = re.compile(r"\b(cloud\.google\.com|kubernetes\.io|k8s\.io|gke\.io)/")
 _HARD_EFFECTS: Final = ("NoSchedule", "NoExecute")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _DAY: Final = 24 * 3600
@@ -73,16 +73,16 @@ def node_requirements_of(pod: PodView) -> NodeRequirements | UnsatisfiableRequir
     for key, _ in labels:
         if key not in tainted_keys:
             return UnsatisfiableRequirements(f"no toleration for a taint with the key of label {key}")
-    resource, devices = _devices(pod)
+    resource, devices = _requested_accelerators(pod)
     label_error = _label_error(required_labels)
     if label_error:
         return UnsatisfiableRequirements(label_error)
     is_tpu = resource == well_known.TPU
-    count = required_labels.get(well_known.ACCELERATOR_COUNT, "")
+    count_label = required_labels.get(well_known.ACCELERATOR_COUNT, "")
     return NodeRequirements(
         provisioning=_provisioning(required_labels),
         resource=resource,
-        devices=int(count) if is_tpu and count.isdecimal() else devices,
+        devices=int(count_label) if is_tpu and count_label.isdecimal() else devices,
         accelerator=required_labels.get(well_known.TPU_ACCELERATOR if is_tpu else well_known.ACCELERATOR, ""),
         topology=required_labels.get(well_known.TPU_TOPOLOGY, "") if is_tpu else "",
         family=required_labels.get(well_known.MACHINE_FAMILY, ""),
@@ -126,7 +126,7 @@ def _label_error(required_labels: Mapping[str, str]) -> str:
 
 def is_system_label(key: str) -> bool:
     """Report whether a node label is one that Kubernetes or GKE sets, not users."""
-    return _SYSTEM.search(key) is not None
+    return _SYSTEM_LABEL.search(key) is not None
 
 
 def _required_labels(pod: PodView) -> dict[str, str]:
@@ -152,7 +152,7 @@ def _separation_taints(tolerations: tuple[Toleration, ...], required_labels: Map
     return list(taints)
 
 
-def _devices(pod: PodView) -> tuple[str, int]:
+def _requested_accelerators(pod: PodView) -> tuple[str, int]:
     """Return the accelerator resource that a pod requests, and its amount; '' and 0 without one."""
     for resource, amount in pod.requests:
         if resource in {well_known.GPU, well_known.TPU}:
@@ -169,8 +169,8 @@ def _provisioning(labels: Mapping[str, str]) -> str:
     """Return the provisioning model (spot, flex-start or standard) that the required node labels name."""
     if labels.get(well_known.SPOT) == "true" or labels.get(well_known.PROVISIONING) == "spot":
         return "spot"
-    flexible = labels.get(well_known.FLEX_START) == "true" or labels.get(well_known.PROVISIONING) == "flex-start"
-    return "flex-start" if flexible else "standard"
+    is_flex_start = labels.get(well_known.FLEX_START) == "true" or labels.get(well_known.PROVISIONING) == "flex-start"
+    return "flex-start" if is_flex_start else "standard"
 
 
 #: Maximum number of suggested names.
@@ -210,9 +210,9 @@ def _node_pool(row: Mapping[str, Any]) -> dict[str, Any]:
 def _unknown_types(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
     """Yield an error for each machine type in a Cluster's spec that is not in the catalog."""
     names_with_paths = [
-        (f"spec.{entries}[{index}].machineType", row["machineType"])
-        for entries in ("nodePools", "reservations", "capacity")
-        for index, row in enumerate(spec.get(entries) or ())
+        (f"spec.{list_field}[{index}].machineType", row["machineType"])
+        for list_field in ("nodePools", "reservations", "capacity")
+        for index, row in enumerate(spec.get(list_field) or ())
     ]
     priced_names = spec.get("prices") or ()
     names_with_paths += [(f"spec.prices.{name}", name) for name in priced_names if name not in catalog.attachable]
@@ -222,36 +222,36 @@ def _unknown_types(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldE
 def _unknown_machines(names_with_paths: Sequence[tuple[str, str]], catalog: Catalog) -> Iterator[FieldError]:
     for path, name in names_with_paths:
         if name not in catalog.machines:
-            close = get_close_matches(name, list(catalog.machines), 1)
-            hint = f"did you mean {close[0]!r}? Otherwise" if close else "check the name, or"
+            close_matches = get_close_matches(name, list(catalog.machines), 1)
+            hint = f"did you mean {close_matches[0]!r}? Otherwise" if close_matches else "check the name, or"
             yield FieldError(path, f"unknown machine type {name!r}", f"{hint} define this machine type in spec.catalog")
 
 
 def _unknown_names(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
     """Yield an error for each limit, quota and machine duration in a Cluster's spec that has an unknown name."""
     machines = catalog.machines.values()
-    types = [machine.accelerator.type for machine in machines if machine.accelerator is not None]
-    accelerators = list(dict.fromkeys([*types, *catalog.attachable]))
+    accelerator_types = [machine.accelerator.type for machine in machines if machine.accelerator is not None]
+    accelerators = list(dict.fromkeys([*accelerator_types, *catalog.attachable]))
     families = list(dict.fromkeys(machine.family for machine in machines))
     provisioning = (spec.get("autoscaling") or {}).get("autoProvisioning") or {}
-    limits = [row["resource"] for row in provisioning.get("limits") or ()]
-    quotas = [row["name"] for row in spec.get("quotas") or ()]
+    limited_resources = [row["resource"] for row in provisioning.get("limits") or ()]
+    quota_names = [row["name"] for row in spec.get("quotas") or ()]
     path = "spec.autoscaling.autoProvisioning.limits[{}].resource"
-    yield from _unknown_in(limits, ["cpu", "memory", *accelerators], path, "resource")
-    yield from _unknown_in(quotas, ["cpus", *accelerators, *catalog.machines], "spec.quotas[{}].name", "quota")
-    times = list((spec.get("times") or {}).get("byMachine") or ())
-    for name in times:
+    yield from _unknown_in(limited_resources, ["cpu", "memory", *accelerators], path, "resource")
+    yield from _unknown_in(quota_names, ["cpus", *accelerators, *catalog.machines], "spec.quotas[{}].name", "quota")
+    duration_names = list((spec.get("times") or {}).get("byMachine") or ())
+    for name in duration_names:
         yield from _unknown_in([name], [*families, *catalog.machines], f"spec.times.byMachine[{name}]", "machine type")
 
 
-def _unknown_in(names: Sequence[str], known_names: Sequence[str], path: str, noun: str) -> Iterator[FieldError]:
-    """Yield an error for each name that is not in `known_names`; `path` is a format string for the name's index."""
+def _unknown_in(names: Sequence[str], known_names: Sequence[str], path_format: str, noun: str) -> Iterator[FieldError]:
+    """Yield an error for each name that is not in `known_names`; `path_format` is formatted with its index."""
     for index, name in enumerate(names):
         if name not in known_names:
             close_matches = get_close_matches(name, known_names, 1)
             examples = ", ".join(known_names[:_SHOWN_MAX]) + (", ..." if len(known_names) > _SHOWN_MAX else "")
             remedy = f"did you mean {close_matches[0]!r}?" if close_matches else f"use one of {examples}"
-            yield FieldError(path.format(index), f"unknown {noun} {name!r}", remedy)
+            yield FieldError(path_format.format(index), f"unknown {noun} {name!r}", remedy)
 
 
 def _pools_with_errors(cluster: Obj, catalog: Catalog) -> Iterator[FieldError]:
@@ -266,9 +266,9 @@ def _pool_errors(pool: Obj, cluster: Obj, catalog: Catalog) -> Iterator[FieldErr
     spec = pool["spec"]
     machine = catalog.machine(spec["machineType"])
     if not has_its_accelerator(pool, catalog):
-        can = [name for name in catalog.attachable if catalog.can_attach(machine, name)]
+        can_have = [name for name in catalog.attachable if catalog.can_attach(machine, name)]
         own = machine.accelerator
-        remedy = f"it has {own.count} {own.type}" if own else f"it supports {', '.join(can) or 'no accelerator'}"
+        remedy = f"it has {own.count} {own.type}" if own else f"it supports {', '.join(can_have) or 'no accelerator'}"
         problem = f"{machine.name} cannot have {spec['accelerator']['count']} {spec['accelerator']['type']}"
         yield FieldError("accelerator", problem, f"{remedy}; remove this field or choose another machine type")
     if spec.get("placementGroup") and not catalog.family(machine).placement_max:

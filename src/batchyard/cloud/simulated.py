@@ -134,23 +134,23 @@ class _Machine:
 
     def _run(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
         """Set the Node to ready after its drivers; set the Instance to Stopping some time before the machine stops."""
-        notice = None if stop_at is None else stop_at - NOTICE
-        if notice is not None and notice <= now:
+        notice_at = None if stop_at is None else stop_at - NOTICE
+        if notice_at is not None and notice_at <= now:
             return ReconcileResult([UpdateStatus(in_phase(self.instance, STOPPING, now))])
         node = self.node
         if node is None or not awaits_drivers(node):
-            return ReconcileResult(requeue_at=notice)
+            return ReconcileResult(requeue_at=notice_at)
         has_accelerator = (
             self.pool is not None and machine_of(self.pool, catalog_of(self.cluster)).accelerator is not None
         )
         duration = self._draw_duration("drivers" if has_accelerator else "network")
         due_at = max(phase_start(self.instance) + duration, self._reservation_start())
         if due_at > now:
-            return ReconcileResult(requeue_at=_earliest_instant(due_at, notice))
+            return ReconcileResult(requeue_at=_earliest_instant(due_at, notice_at))
         name = node["metadata"]["name"]
         message = f"Node {name} status is now: NodeReady"
         event = EventRecord(meta.Key(scheme.NODE, "", name), "Normal", "NodeReady", message)
-        return ReconcileResult([UpdateStatus(set_ready(node, now))], [event], notice)
+        return ReconcileResult([UpdateStatus(set_ready(node, now))], [event], notice_at)
 
     def _shut_down(self, now: Instant) -> ReconcileResult:
         """Wait until a deleted Instance has shut down; then delete its Node and remove its finalizer."""
@@ -178,8 +178,8 @@ class _Machine:
         if meta.annotation(self.instance, well_known.INITIAL_INSTANCE) is not None and step != "shutdown":
             return 0
         catalog = catalog_of(self.cluster)
-        spread = step_duration(step, catalog.machine(self.instance["spec"]["machineType"]), self.cluster, catalog)
-        return draw_triangular(*spread, self.seed, self.instance["metadata"]["name"], step)
+        durations = step_duration(step, catalog.machine(self.instance["spec"]["machineType"]), self.cluster, catalog)
+        return draw_triangular(*durations, self.seed, self.instance["metadata"]["name"], step)
 
 
 def _earliest_instant(instant_a: Instant | None, instant_b: Instant | None) -> Instant | None:
@@ -226,15 +226,15 @@ class NodePoolController:
             plan_slice(plan, members, reader)
         else:
             plan_machines(plan, members, self._members.crashed_members(key.name))
-        writes = [*plan.creations, *self._status(plan, len(members)), *plan.later_writes]
+        writes = [*plan.creations, *self._status_writes(plan, len(members)), *plan.later_writes]
         return ReconcileResult(writes, requeue_at=plan.requeue_at)
 
-    def _status(self, plan: PoolPlan, instances: int) -> list[Write]:
+    def _status_writes(self, plan: PoolPlan, instances: int) -> list[Write]:
         """Return the write of the node pool's status (machines, ready nodes, conditions), if it changed."""
-        old = plan.pool.get("status") or {}
+        old_status = plan.pool.get("status") or {}
         counts = {"instances": instances, "ready": self._members.ready_count(plan.pool["metadata"]["name"])}
-        status = {**old, **counts, **({"conditions": plan.conditions} if plan.conditions else {})}
-        return [] if status == old else [UpdateStatus(meta.with_status(plan.pool, status))]
+        status = {**old_status, **counts, **({"conditions": plan.conditions} if plan.conditions else {})}
+        return [] if status == old_status else [UpdateStatus(meta.with_status(plan.pool, status))]
 
 
 def _remove_finalizer_writes(pool: meta.Obj | None) -> list[Write]:

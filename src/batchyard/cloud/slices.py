@@ -52,21 +52,21 @@ class PoolMembers:
     """An index from watch events: the Instances and the ready Nodes of each node pool."""
 
     def __init__(self) -> None:
-        self._members: dict[str, dict[str, PoolMember]] = {}
-        self._crashed: dict[str, dict[str, PoolMember]] = {}
-        self._ready: dict[str, dict[str, None]] = {}
+        self._members_by_pool: dict[str, dict[str, PoolMember]] = {}
+        self._crashed_by_pool: dict[str, dict[str, PoolMember]] = {}
+        self._ready_nodes_by_pool: dict[str, dict[str, None]] = {}
 
     def instances_of(self, pool: str) -> Mapping[str, PoolMember]:
         """Return the Instances of a node pool by name, in order of creation."""
-        return self._members.get(pool) or {}
+        return self._members_by_pool.get(pool) or {}
 
     def crashed_members(self, pool: str) -> Sequence[PoolMember]:
         """Return the crashed Instances of a node pool that are not being deleted."""
-        return tuple((self._crashed.get(pool) or {}).values())
+        return tuple((self._crashed_by_pool.get(pool) or {}).values())
 
     def ready_count(self, pool: str) -> int:
         """Return the number of ready Nodes of a node pool."""
-        return len(self._ready.get(pool) or ())
+        return len(self._ready_nodes_by_pool.get(pool) or ())
 
     def observe_instance(self, event: WatchEvent) -> str | None:
         """Update the index from an Instance's watch event; return its node pool if that must be reconciled."""
@@ -74,13 +74,13 @@ class PoolMembers:
         old_member = self.instances_of(pool).get(name)
         new_member = None if event.type is EventType.DELETED else _pool_member(event.obj)
         if new_member is not None:
-            self._members.setdefault(pool, {})[name] = new_member
+            self._members_by_pool.setdefault(pool, {})[name] = new_member
         elif old_member is not None:
-            del self._members[pool][name]
+            del self._members_by_pool[pool][name]
         if new_member is not None and new_member.phase == CRASHED and not new_member.leaving:
-            self._crashed.setdefault(pool, {})[name] = new_member
-        elif pool in self._crashed:
-            self._crashed[pool].pop(name, None)
+            self._crashed_by_pool.setdefault(pool, {})[name] = new_member
+        elif pool in self._crashed_by_pool:
+            self._crashed_by_pool[pool].pop(name, None)
         return pool if _plan_fields(old_member) != _plan_fields(new_member) else None
 
     def observe_node(self, event: WatchEvent) -> str | None:
@@ -91,9 +91,9 @@ class PoolMembers:
         old_count, name = self.ready_count(pool), event.key.name
         is_ready = event.type is not EventType.DELETED and is_true(event.obj, "Ready")
         if is_ready:
-            self._ready.setdefault(pool, {})[name] = None
-        elif pool in self._ready:
-            self._ready[pool].pop(name, None)
+            self._ready_nodes_by_pool.setdefault(pool, {})[name] = None
+        elif pool in self._ready_nodes_by_pool:
+            self._ready_nodes_by_pool[pool].pop(name, None)
         return pool if self.ready_count(pool) != old_count else None
 
 
@@ -186,22 +186,22 @@ def plan_machines(plan: PoolPlan, members: Mapping[str, PoolMember], crashed_mem
     """
     expired_members = []
     for member in crashed_members:
-        repair = plan.repair_at(member.phase_start)
-        if repair <= plan.now:
+        due_at = plan.repair_at(member.phase_start)
+        if due_at <= plan.now:
             expired_members.append(member)
         else:
-            plan.requeue_by(repair)
+            plan.requeue_by(due_at)
     plan.delete_members(expired_members)
     if not is_autoscaled(plan.pool):
         remaining_members = [
             member for member in members.values() if not member.leaving and member not in expired_members
         ]
-        _keep_count(plan, remaining_members)
+        _keep_machine_count(plan, remaining_members)
     elif not plan.has_condition(INITIALIZED):
         _create_initial_machines(plan, members)
 
 
-def _keep_count(plan: PoolPlan, members: Sequence[PoolMember]) -> None:
+def _keep_machine_count(plan: PoolPlan, members: Sequence[PoolMember]) -> None:
     """Plan creations or deletions to reach nodeCount in each zone; failed machines count, since they are retried."""
     desired_count = plan.pool["spec"].get("nodeCount", 0)
     for zone in zones_of(plan.pool, plan.cluster):
@@ -220,8 +220,8 @@ def _create_initial_machines(plan: PoolPlan, members: Mapping[str, PoolMember]) 
 
 def _deletion_order(members: list[PoolMember]) -> list[PoolMember]:
     """Sort Instances in the order of deletion: failed ones first, then the newest."""
-    newest = members[::-1]
-    return sorted(newest, key=lambda member: member.phase != FAILED)
+    newest_first = members[::-1]
+    return sorted(newest_first, key=lambda member: member.phase != FAILED)
 
 
 #: Condition: the slice is requested again after the machines of the broken slice are deleted.
@@ -233,25 +233,25 @@ _PARTIAL_SLICE_TIMEOUT: Final = MINUTE
 def plan_slice(plan: PoolPlan, members: Mapping[str, PoolMember], reader: Reader) -> None:
     """Plan the next step of a node pool that is one TPU slice: complete it, or delete all its machines."""
     hosts = list(members.values())
-    crashes = [host.phase_start for host in hosts if host.phase == CRASHED]
-    stops = [host.stops_at for host in hosts if host.stops_at is not None]
+    crash_times = [host.phase_start for host in hosts if host.phase == CRASHED]
+    stop_times = [host.stops_at for host in hosts if host.stops_at is not None]
     if any(host.leaving for host in hosts):
         plan.delete_members(hosts)
-    elif crashes:
-        _repair_slice(plan, hosts, min(crashes), reader)
-    elif stops:
-        _stop_together(plan, hosts, min(stops), reader)
+    elif crash_times:
+        _repair_slice(plan, hosts, min(crash_times), reader)
+    elif stop_times:
+        _stop_together(plan, hosts, min(stop_times), reader)
     elif (partial_since := _partial_since(hosts)) is not None:
         _delete_partial_slice(plan, hosts, partial_since + _PARTIAL_SLICE_TIMEOUT)
     else:
-        _request_missing(plan, hosts)
+        _request_missing_machines(plan, hosts)
 
 
 def _repair_slice(plan: PoolPlan, hosts: list[PoolMember], crashed_at: Instant, reader: Reader) -> None:
     """Mark all machines of a broken TPU slice as crashed since the first crash; delete them after the repair time."""
-    repair = plan.repair_at(crashed_at)
-    if repair > plan.now:
-        plan.requeue_by(repair)
+    due_at = plan.repair_at(crashed_at)
+    if due_at > plan.now:
+        plan.requeue_by(due_at)
         status = {"phase": CRASHED, "since": format_time(crashed_at)}
         _write_status(plan, [host for host in hosts if host.phase != CRASHED], status, reader)
         return
@@ -279,7 +279,7 @@ def _stop_together(plan: PoolPlan, hosts: list[PoolMember], stop_at: Instant, re
     _write_status(plan, [host for host in hosts if host.stops_at != stop_at], {"stopAt": format_time(stop_at)}, reader)
 
 
-def _request_missing(plan: PoolPlan, hosts: list[PoolMember]) -> None:
+def _request_missing_machines(plan: PoolPlan, hosts: list[PoolMember]) -> None:
     """Create the missing machines of a TPU slice; once all are created, update the node pool's conditions."""
     if requests_own_slice(plan.pool, plan.hosts) and len(hosts) < plan.hosts:
         plan.request_machines(zones_of(plan.pool, plan.cluster)[0], plan.hosts - len(hosts))

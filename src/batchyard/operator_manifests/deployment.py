@@ -82,8 +82,8 @@ def with_labels(obj: Mapping[str, Any], settings: InstallSettings, name: str = "
     metadata: dict[str, Any] = {"name": name or settings.name, "labels": dict(selector_labels(settings))}
     if namespace:
         metadata["namespace"] = namespace
-    identity = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": metadata}
-    return identity | {field: value for field, value in obj.items() if field not in identity}
+    own_fields = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": metadata}
+    return own_fields | {field: value for field, value in obj.items() if field not in own_fields}
 
 
 #: The port of the health checks and metrics.
@@ -232,8 +232,8 @@ def _critical_pod_quota(settings: InstallSettings) -> Iterator[Obj]:
     """Yield the ResourceQuota that clusters such as GKE's require for critical pods outside kube-system."""
     if settings.priority_class == CRITICAL_PRIORITY_CLASS:
         scope = {"scopeName": "PriorityClass", "operator": "In", "values": [CRITICAL_PRIORITY_CLASS]}
-        hard = {"pods": str(settings.replicas + 1)}  # one more during a rolling update
-        spec = {"hard": hard, "scopeSelector": {"matchExpressions": [scope]}}
+        pod_limit = {"pods": str(settings.replicas + 1)}  # one more during a rolling update
+        spec = {"hard": pod_limit, "scopeSelector": {"matchExpressions": [scope]}}
         quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": spec}
         yield with_labels(quota, settings, namespace=settings.namespace)
 
@@ -331,7 +331,7 @@ def _webhook_entry(hook: hooks.OperatorWebhook, settings: InstallSettings) -> Ob
         "operations": list(hook.operations),
         "resources": hook.resources,
     }
-    entry: dict[str, Any] = {
+    webhook: dict[str, Any] = {
         "name": hook.name,
         "admissionReviewVersions": ["v1"],
         "clientConfig": {"service": service},
@@ -341,9 +341,9 @@ def _webhook_entry(hook: hooks.OperatorWebhook, settings: InstallSettings) -> Ob
         "timeoutSeconds": _WEBHOOK_TIMEOUT,
     }
     if hook.handles_jobs_or_pods:
-        namespaces = [hooks.SYSTEM_NAMESPACE, settings.namespace]
-        outside_operator = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": namespaces}
-        entry["namespaceSelector"] = {"matchExpressions": [outside_operator]}
+        excluded_namespaces = [hooks.SYSTEM_NAMESPACE, settings.namespace]
+        outside_operator = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": excluded_namespaces}
+        webhook["namespaceSelector"] = {"matchExpressions": [outside_operator]}
     if hook.info.constant == scheme.POD:
-        entry["objectSelector"] = {"matchExpressions": [{"key": hooks.JOB_SET_POD_LABEL, "operator": "Exists"}]}
-    return entry
+        webhook["objectSelector"] = {"matchExpressions": [{"key": hooks.JOB_SET_POD_LABEL, "operator": "Exists"}]}
+    return webhook

@@ -24,8 +24,8 @@ def crd_objects(settings: InstallSettings) -> Sequence[Obj]:
     """Return the CRDs: with all versions if webhooks can convert them, otherwise only with the stored version."""
     if not settings.definitions:
         return []
-    service = ConversionService(settings.webhook_service, settings.namespace, CONVERT_PATH)
-    conversion = service if settings.webhooks else None
+    conversion_service = ConversionService(settings.webhook_service, settings.namespace, CONVERT_PATH)
+    conversion = conversion_service if settings.webhooks else None
     return [definition_of(info, conversion if needs_conversion(info) else None) for info in _installed_kinds(settings)]
 
 
@@ -56,12 +56,12 @@ _UPDATE_VERBS: Final = ("get", "update")
 
 def rbac_objects(settings: InstallSettings) -> Sequence[Obj]:
     """Return the operator's ServiceAccount with its roles and bindings, and Kueue's ClusterRoles for users."""
-    account = {"apiVersion": "v1", "kind": "ServiceAccount"}
+    service_account = {"apiVersion": "v1", "kind": "ServiceAccount"}
     role = {"apiVersion": f"{_RBAC_GROUP}/v1", "kind": "Role", "rules": list(_namespace_rules(settings))}
     cluster_role = {"apiVersion": f"{_RBAC_GROUP}/v1", "kind": "ClusterRole", "rules": cluster_rules(settings)}
     namespace = settings.namespace
     objects = [
-        with_labels(account, settings, namespace=namespace),
+        with_labels(service_account, settings, namespace=namespace),
         with_labels(cluster_role, settings),
         with_labels(_binding(settings, "ClusterRole"), settings),
         with_labels(role, settings, namespace=namespace),
@@ -77,12 +77,12 @@ def cluster_rules(settings: InstallSettings) -> list[Obj]:
 
 def controller_rules(groups: Sequence[str]) -> list[Obj]:
     """Return the RBAC rules that the named controller groups need; resources with the same verbs share a rule."""
-    verbs: dict[tuple[str, str], dict[str, None]] = {
+    verbs_by_resource: dict[tuple[str, str], dict[str, None]] = {
         ("", "events"): {controller_groups.CREATE: None, controller_groups.PATCH: None}
     }
     for kind in controller_groups.kinds_read(groups):
         info = kind_info(kind)
-        verbs.setdefault((info.group, info.plural), {}).update(dict.fromkeys(_READ_VERBS))
+        verbs_by_resource.setdefault((info.group, info.plural), {}).update(dict.fromkeys(_READ_VERBS))
     for kind, written_verbs in controller_groups.verbs_by_written_kind(groups).items():
         info = kind_info(kind)
         object_verbs = [
@@ -90,13 +90,13 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
             for verb in written_verbs
             if verb != controller_groups.FINALIZERS and (verb != controller_groups.STATUS or not info.has_status)
         ]
-        verbs.setdefault((info.group, info.plural), {}).update(dict.fromkeys(object_verbs))
+        verbs_by_resource.setdefault((info.group, info.plural), {}).update(dict.fromkeys(object_verbs))
         if controller_groups.STATUS in written_verbs and info.has_status:
-            verbs[info.group, f"{info.plural}/status"] = {controller_groups.PATCH: None}
+            verbs_by_resource[info.group, f"{info.plural}/status"] = {controller_groups.PATCH: None}
         if controller_groups.FINALIZERS in written_verbs:
-            verbs[info.group, f"{info.plural}/finalizers"] = {"update": None}
+            verbs_by_resource[info.group, f"{info.plural}/finalizers"] = {"update": None}
     resources_by_verbs: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (group, resource), needed_verbs in verbs.items():
+    for (group, resource), needed_verbs in verbs_by_resource.items():
         resources_by_verbs.setdefault((group, tuple(sorted(needed_verbs))), []).append(resource)
     grouped_resources = sorted(resources_by_verbs.items())
     rules = [_rule(group, sorted(resources), needed_verbs) for (group, needed_verbs), resources in grouped_resources]

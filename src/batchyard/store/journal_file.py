@@ -35,9 +35,9 @@ from batchyard.store.memory import RecoveredStore
 # `SyncMode.FULL` it is never newer.
 
 
-_RECORD: Final = struct.Struct("<16sQ")
-_CHECKSUM: Final = struct.Struct("<I")
-_MARK_LENGTH: Final = _RECORD.size + _CHECKSUM.size
+_COMMIT_RECORD_STRUCT: Final = struct.Struct("<16sQ")
+_CHECKSUM_STRUCT: Final = struct.Struct("<I")
+_MARK_LENGTH: Final = _COMMIT_RECORD_STRUCT.size + _CHECKSUM_STRUCT.size
 
 
 class JournalError(Exception):
@@ -76,8 +76,8 @@ class CommitMark:
 
     def write(self, commit_record: CommitRecord) -> None:
         """Overwrite the commit mark file with a record, without a flush. Raises OSError if that fails."""
-        record = _RECORD.pack(*commit_record)
-        os.pwrite(self._fd, record + _CHECKSUM.pack(zlib.crc32(record)), 0)
+        record = _COMMIT_RECORD_STRUCT.pack(*commit_record)
+        os.pwrite(self._fd, record + _CHECKSUM_STRUCT.pack(zlib.crc32(record)), 0)
 
     def flush(self) -> None:
         """Flush the commit mark file to the disk (fsync)."""
@@ -129,9 +129,9 @@ def read_commit_record(journal: Path) -> CommitRecord | None:
         os.close(fd)
 
 
-def rename_durably(draft: Path, path: Path) -> None:
+def rename_durably(draft_path: Path, path: Path) -> None:
     """Rename a complete file to `path`, so that the new name survives a power loss."""
-    draft.rename(path)
+    draft_path.rename(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
@@ -143,10 +143,10 @@ def _read_record(fd: int) -> CommitRecord | None:
     record = os.pread(fd, _MARK_LENGTH + 1, 0)
     if not record:
         return None
-    packed_record, checksum = record[: _RECORD.size], record[_RECORD.size :]
-    if len(record) != _MARK_LENGTH or checksum != _CHECKSUM.pack(zlib.crc32(packed_record)):
+    packed_record, checksum = record[: _COMMIT_RECORD_STRUCT.size], record[_COMMIT_RECORD_STRUCT.size :]
+    if len(record) != _MARK_LENGTH or checksum != _CHECKSUM_STRUCT.pack(zlib.crc32(packed_record)):
         raise DamagedMark
-    return CommitRecord(*_RECORD.unpack(packed_record))
+    return CommitRecord(*_COMMIT_RECORD_STRUCT.unpack(packed_record))
 
 
 JOURNAL_FORMAT: Final = 1
@@ -227,8 +227,8 @@ def floor_over_all(connection: sqlite3.Connection, identity: bytes, revision: in
 
 def write_floor(connection: sqlite3.Connection, floor: CompactionFloor) -> CompactionFloor:
     """Overwrite the compaction floor in a journal file, within the caller's transaction, and return it."""
-    values = (*floor, floor_checksum(floor))
-    connection.execute("UPDATE floor SET identity = ?, revision = ?, rows = ?, checksum = ?", values)
+    row_values = (*floor, floor_checksum(floor))
+    connection.execute("UPDATE floor SET identity = ?, revision = ?, rows = ?, checksum = ?", row_values)
     return floor
 
 
@@ -252,9 +252,9 @@ def read_journal(path: Path, *, is_immutable: bool = False, reported_as: Path | 
 
 def reject_orphaned_log(path: Path) -> None:
     """Raise JournalError if a write-ahead log exists without its journal: SQLite would apply it to a new one."""
-    log = path.with_name(f"{path.name}-wal")
-    if log.exists() and log.stat().st_size:
-        problem = f"{log} exists without its journal and may hold its last changes"
+    log_path = path.with_name(f"{path.name}-wal")
+    if log_path.exists() and log_path.stat().st_size:
+        problem = f"{log_path} exists without its journal and may hold its last changes"
         raise JournalError(f"{problem}; put the journal back, or choose another data directory")
 
 
@@ -265,10 +265,10 @@ def restore_draft_path(path: Path) -> Path:
 
 def reject_interrupted_restore(path: Path) -> None:
     """Raise JournalError if a restore of the journal was interrupted, so that no empty journal is created instead."""
-    draft = restore_draft_path(path)
-    if draft.exists():
+    draft_path = restore_draft_path(path)
+    if draft_path.exists():
         problem = f"{path.parent}: a restore was started here and not finished"
-        raise JournalError(f"{problem}; run `batchyard restore` again, or remove {draft.name} to start empty")
+        raise JournalError(f"{problem}; run `batchyard restore` again, or remove {draft_path.name} to start empty")
 
 
 def _check_file(path: Path, connection: sqlite3.Connection) -> None:

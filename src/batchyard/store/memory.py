@@ -62,24 +62,24 @@ class RevisionLog:
         """Register a function that is called with every later change in the log, in order."""
         self._listeners.append(listener)
 
-    def append(self, entry: WatchEvent) -> None:
+    def append(self, change: WatchEvent) -> None:
         """Add a change with the next revision to the log, and call the listeners with it."""
         assert not self._is_notifying, "a listener of the store must not write to it"
         self._is_notifying = True
-        self.revision = entry.revision
-        self._entries.append(entry)
+        self.revision = change.revision
+        self._entries.append(change)
         for listener in self._listeners:
-            listener(entry)
+            listener(change)
         self._is_notifying = False
 
     def events_since(self, revision: int) -> Sequence[WatchEvent]:
         """Return all changes after a revision; raises ExpiredRevision if the log no longer has all of them."""
-        count = self.revision - revision
-        invariant(count >= 0, "a requested revision must not be newer than the store")
-        if count > len(self._entries):
+        change_count = self.revision - revision
+        invariant(change_count >= 0, "a requested revision must not be newer than the store")
+        if change_count > len(self._entries):
             oldest = self.revision - len(self._entries)
             raise ExpiredRevision(f"too old resource version: {revision} ({oldest}); list again and watch from there")
-        return list(islice(self._entries, len(self._entries) - count, None))
+        return list(islice(self._entries, len(self._entries) - change_count, None))
 
     def forget(self, revision: int) -> None:
         """Drop the changes up to a revision from the log, even if its window is not full."""
@@ -88,7 +88,7 @@ class RevisionLog:
 
     def validate(self) -> None:
         """Raise InvariantError unless the revisions in the log have no gap; to be called between two appends."""
-        revisions = [entry.revision for entry in self._entries]
+        revisions = [change.revision for change in self._entries]
         last_revision = self.revision
         invariant(
             revisions == list(range(last_revision - len(revisions) + 1, last_revision + 1)),
@@ -276,20 +276,20 @@ class Store:
 
     def delete(self, key: Key, expect: int | None = None) -> Obj:
         """Remove an object and return its last state. Raise NotFound, or Conflict if it is not at revision `expect`."""
-        old = self.get(key)
-        if old is None:
+        old_object = self.get(key)
+        if old_object is None:
             raise NotFound(f'{key.kind} "{key}" not found')
         if expect is not None:
-            _check_revision(key, old, expect)
+            _check_revision(key, old_object, expect)
         if self._copies is not None:
-            self._check_copy(key, old)
+            self._check_copy(key, old_object)
             del self._copies[key]
         listing = self._listings[key[0]]
         del listing.objects[key]
         if listing.is_listed:
             listing.touch(key)
-        self._log.append(WatchEvent(_DELETED, key, old, old, self._log.revision + 1))
-        return old
+        self._log.append(WatchEvent(_DELETED, key, old_object, old_object, self._log.revision + 1))
+        return old_object
 
     def listen(self, listener: Listener) -> None:
         """Call a function with every later change, during the write. The function must not write to the store."""
@@ -332,9 +332,9 @@ class Store:
             raise InvariantError(f'{key.kind} "{key}" was changed in place after it was stored: {copy} became {obj}')
 
 
-def _check_revision(key: Key, old: Obj | None, expected_revision: int) -> None:
+def _check_revision(key: Key, old_object: Obj | None, expected_revision: int) -> None:
     """Raise Conflict unless the stored object `old` has the expected revision (0: no object must exist)."""
-    current_revision = int(old["metadata"]["resourceVersion"]) if old is not None else 0
+    current_revision = int(old_object["metadata"]["resourceVersion"]) if old_object is not None else 0
     if current_revision == expected_revision:
         return
     if expected_revision == 0:

@@ -22,23 +22,25 @@ FAILED: Final = "Failed"
 NOTICE: Final = 30 * SECOND
 
 #: Default maximum run time by provisioning model.
-_LONGEST_RUNS: Final = {"flex-start": "168h", "queued": "168h"}
-_NAMES_MAX: Final = 32
-_NAME_PART_MAX: Final = 16
+_DEFAULT_RUN_TIMES: Final = {"flex-start": "168h", "queued": "168h"}
+_NAMES_LENGTH_MAX: Final = 32
+_NAME_LENGTH_MAX: Final = 16
 
 
 def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | None = None) -> dict[str, Any]:
     """Return a new Instance of a node pool in a zone; a maximum run time in `resize_request` takes precedence."""
     spec, name = pool["spec"], pool["metadata"]["name"]
     provisioning = spec.get("provisioning", "standard")
-    source = resize_request["spec"] if resize_request is not None else spec
+    run_spec = resize_request["spec"] if resize_request is not None else spec
     fields = {
         "pool": name,
         "zone": zone,
         "machineType": spec["machineType"],
         "provisioning": provisioning,
         "resizeRequest": resize_request["metadata"]["name"] if resize_request is not None else None,
-        "maxRunDuration": source.get("maxRunDuration") or spec.get("maxRunDuration") or _LONGEST_RUNS.get(provisioning),
+        "maxRunDuration": run_spec.get("maxRunDuration")
+        or spec.get("maxRunDuration")
+        or _DEFAULT_RUN_TIMES.get(provisioning),
     }
     metadata: dict[str, Any] = {
         "generateName": name_prefix(cluster["metadata"]["name"], name, zone),
@@ -60,10 +62,10 @@ def name_prefix(cluster: str, pool: str, zone: str) -> str:
 
     If the two names together are too long, both are cut.
     """
-    digits = uid_for(0, cluster, pool, zone)[:8]
-    if len(cluster) + len(pool) > _NAMES_MAX:
-        cluster, pool = cluster[:_NAME_PART_MAX], pool[:_NAME_PART_MAX]
-    return f"gke-{cluster}-{pool}-{digits}-"
+    hash_digits = uid_for(0, cluster, pool, zone)[:8]
+    if len(cluster) + len(pool) > _NAMES_LENGTH_MAX:
+        cluster, pool = cluster[:_NAME_LENGTH_MAX], pool[:_NAME_LENGTH_MAX]
+    return f"gke-{cluster}-{pool}-{hash_digits}-"
 
 
 def phase_of(instance: Obj) -> str:
@@ -73,14 +75,14 @@ def phase_of(instance: Obj) -> str:
 
 def phase_start(instance: Obj) -> Instant:
     """Return when the current phase of an Instance began; the creation time if no phase is set yet."""
-    at: str = (instance.get("status") or {}).get("since") or instance["metadata"]["creationTimestamp"]
-    return parse_time(at)
+    start_text: str = (instance.get("status") or {}).get("since") or instance["metadata"]["creationTimestamp"]
+    return parse_time(start_text)
 
 
 def stops_at(instance: Obj) -> Instant | None:
     """Return when the machine of an Instance will be stopped; None if no time is set."""
-    at = (instance.get("status") or {}).get("stopAt")
-    return None if at is None else parse_time(at)
+    stop_text = (instance.get("status") or {}).get("stopAt")
+    return None if stop_text is None else parse_time(stop_text)
 
 
 def is_leaving(instance: Obj) -> bool:

@@ -67,10 +67,10 @@ class Prices(NamedTuple):
     reserved: MicroDollars
     flex_start: MicroDollars
 
-    def plus(self, other_prices: "Prices", times: int) -> "Prices":
+    def plus(self, other_prices: "Prices", factor: int) -> "Prices":
         """Return the sum of these prices and `times` times the other prices."""
         return Prices(
-            *(own_price + times * other_price for own_price, other_price in zip(self, other_prices, strict=True))
+            *(own_price + factor * other_price for own_price, other_price in zip(self, other_prices, strict=True))
         )
 
 
@@ -151,9 +151,11 @@ def _customized_catalog(added_machines: Mapping[str, Any], prices: Mapping[str, 
     fractions = _builtin_rows()["fractions"]
     machines, attachable = dict(catalog.machines), dict(catalog.attachable)
     for name, row in added_machines.items():
-        old = machines.get(name)
+        known = machines.get(name)
         machine = _machine(name, row, fractions)
-        machines[name] = machine if old is None else replace(machine, prices=_update_prices(old.prices, row, fractions))
+        machines[name] = (
+            machine if known is None else replace(machine, prices=_update_prices(known.prices, row, fractions))
+        )
     for name, row in prices.items():
         if name in machines:
             machines[name] = replace(machines[name], prices=_update_prices(machines[name].prices, row, fractions))
@@ -166,21 +168,21 @@ def _customized_catalog(added_machines: Mapping[str, Any], prices: Mapping[str, 
 @cache
 def builtin_catalog() -> Catalog:
     """Return the cloud's catalog as `catalog.yaml` defines it."""
-    entries = _builtin_rows()
-    fractions = entries["fractions"]
-    named_machines = {name: _machine(name, row, fractions) for name, row in entries["machines"].items()}
+    rows = _builtin_rows()
+    fractions = rows["fractions"]
+    named_machines = {name: _machine(name, row, fractions) for name, row in rows["machines"].items()}
     return Catalog(
-        machines={**{each.name: each for each in _shaped_machines(entries["shaped"], fractions)}, **named_machines},
+        machines={**{each.name: each for each in _shaped_machines(rows["shaped"], fractions)}, **named_machines},
         families={
             name: MachineFamily(row.get("placementMax", 0), row.get("times", _EMPTY))
-            for name, row in entries["families"].items()
+            for name, row in rows["families"].items()
         },
         attachable={
             name: AttachableAccelerator(tuple(row["families"]), _prices(row, fractions))
-            for name, row in entries["attachable"].items()
+            for name, row in rows["attachable"].items()
         },
-        times=entries["times"],
-        systems=_systems(entries["node"]),
+        times=rows["times"],
+        systems=_systems(rows["node"]),
     )
 
 
@@ -221,9 +223,9 @@ def _machine(name: str, row: Mapping[str, Any], fractions: Mapping[str, Any]) ->
     )
 
 
-def _shaped_machines(entries: Mapping[str, Any], fractions: Mapping[str, Any]) -> Iterator[MachineType]:
+def _shaped_machines(family_rows: Mapping[str, Any], fractions: Mapping[str, Any]) -> Iterator[MachineType]:
     """Yield the machine types of families that are priced per CPU and GiB, such as `n2-standard-4` for 4 CPUs."""
-    for family, row in entries.items():
+    for family, row in family_rows.items():
         cpu_price, gib_price = _to_micro_dollars(row["price"]["cpu"]), _to_micro_dollars(row["price"]["memory"])
         for shape, sizes in row["shapes"].items():
             memory_per_cpu = meta.amount("memory", sizes["memory"])

@@ -30,9 +30,10 @@ def machine_of(pool: Obj, catalog: Catalog) -> MachineType:
 
 def has_its_accelerator(pool: Obj, catalog: Catalog) -> bool:
     """Report whether a node pool's machines have the accelerators in its spec: built in, or possible to attach."""
-    accelerator_row, actual = pool["spec"].get("accelerator"), machine_of(pool, catalog).accelerator
+    accelerator_row, actual_accelerator = pool["spec"].get("accelerator"), machine_of(pool, catalog).accelerator
     return not accelerator_row or (
-        actual is not None and (actual.type, actual.count) == (accelerator_row["type"], accelerator_row["count"])
+        actual_accelerator is not None
+        and (actual_accelerator.type, actual_accelerator.count) == (accelerator_row["type"], accelerator_row["count"])
     )
 
 
@@ -62,7 +63,7 @@ def chips_in(topology: str) -> int:
 
 #: The pool name of Nodes that belong to no pool.
 NO_POOL: Final = "nodes"
-_DEVICES: Final = (well_known.GPU, well_known.TPU)
+_ACCELERATOR_RESOURCES: Final = (well_known.GPU, well_known.TPU)
 
 
 class Rate(NamedTuple):
@@ -111,19 +112,19 @@ def node_rate(node: Obj, cluster: Obj | None) -> Rate:
     catalog = machine_types.builtin_catalog() if cluster is None else machine_types.catalog_of(cluster)
     machine = catalog.machine(label(node, well_known.INSTANCE_TYPE) or "")
     allocatable = (node.get("status") or {}).get("allocatable") or {}
-    device = next((name for name in _DEVICES if name in allocatable), "")
+    device = next((name for name in _ACCELERATOR_RESOURCES if name in allocatable), "")
     annotated_price, local_spec = (
         annotation(node, well_known.PRICE),
         {} if cluster is None else cluster["spec"].get("local") or {},
     )
-    price = _dollars(
+    price = _parse_dollars(
         annotated_price if annotated_price is not None else local_spec.get("price") if not machine.family else None
     )
     pool = label(node, well_known.NODE_POOL) or NO_POOL
     return Rate(pool, provisioning, hourly_price(machine, provisioning) if price is None else price, device)
 
 
-def _dollars(text: str | None) -> machine_types.MicroDollars | None:
+def _parse_dollars(text: str | None) -> machine_types.MicroDollars | None:
     """Parse a price in dollars to micro-dollars; None if it is invalid or missing."""
     try:
         return None if text is None else max(0, meta.parse_quantity(text) // 1000)
@@ -156,7 +157,7 @@ def in_typical_times(cluster: Obj) -> Obj:
     """Return a copy of the Cluster in which every machine step takes its typical duration, so that none is random."""
     catalog = machine_types.catalog_of(cluster)
     spec = cluster.get("spec") or {}
-    cluster_times: Mapping[str, Any] = spec.get("times") or {}
+    cluster_durations: Mapping[str, Any] = spec.get("times") or {}
     steps = [step for step, row in catalog.times.items() if isinstance(row, Mapping)]
 
     def typical_rows(machine: MachineType, steps: Iterable[str]) -> Mapping[str, Any]:
@@ -164,10 +165,10 @@ def in_typical_times(cluster: Obj) -> Obj:
         return {step: {"min": text, "typical": text, "max": text} for step, text in durations.items()}
 
     machine_steps = [step for step in steps if step != POD_START]
-    by_machine = dict(cluster_times.get("byMachine") or {})
+    rows_by_machine = dict(cluster_durations.get("byMachine") or {})
     for name, machine in catalog.machines.items():
-        by_machine[name] = {**by_machine.get(name, {}), **typical_rows(machine, machine_steps)}
-    times = {**cluster_times, **typical_rows(catalog.machine(""), steps), "byMachine": by_machine}
+        rows_by_machine[name] = {**rows_by_machine.get(name, {}), **typical_rows(machine, machine_steps)}
+    times = {**cluster_durations, **typical_rows(catalog.machine(""), steps), "byMachine": rows_by_machine}
     return {**cluster, "spec": {**spec, "times": times}}
 
 
