@@ -1,1 +1,1 @@
-"""Cluster autoscaler: requests machines for unschedulable pods, and removes machines that are not needed."""
+"""The cluster autoscaler: requests machines for unschedulable pods, and removes nodes that are not needed."""

@@ -1,7 +1,7 @@
-"""Node auto-provisioning: creates pools for pods that fit no existing pool.
+"""Node auto-provisioning as in GKE: creates node pools for pods that fit no existing pool.
 
-The cheapest suitable machine type is chosen. Each placement group and each TPU slice gets a separate pool.
-Sources: GKE's autoscaler, pkg/autoprovisioning (injection.go, machineselection) and
+The cheapest suitable machine type is chosen. Each placement group and each TPU slice gets a separate pool. Sources:
+GKE's autoscaler, pkg/autoprovisioning (injection.go, machineselection) and
 pkg/cloudprovider/gke/gke_cloud_provider_impl.go (NewNodeGroup, generateNewNodeGroupName, cropMachineType), where names
 end with random digits; here the digits are a hash of the spec.
 """
@@ -38,7 +38,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class NodeAutoProvisioner:
-    """Plans new pools; `provisioning` sets their provisioning model ('' uses the model that the pods request)."""
+    """Plans new node pools for pods, with the provisioning model `provisioning`, or '' for what each pod requires."""
 
     def __init__(
         self, cluster: Obj, limited_resources: Collection[str], existing_names: Collection[str], provisioning: str = ""
@@ -50,7 +50,7 @@ class NodeAutoProvisioner:
         self._provisioning = provisioning
 
     def options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> list[ScaleUpOption]:
-        """Return the best new pool for each distinct set of node requirements among the pods."""
+        """Group pods by their node requirements; return the best scale-up with a new pool for each group."""
         pods_by_requirements: dict[cluster_objects.NodeRequirements, list[PodView]] = {}
         for pod in pods:
             requirements = self.requirements(pod)
@@ -63,20 +63,20 @@ class NodeAutoProvisioner:
             options = [
                 o
                 for groups in self._candidates(requirements, scale_up)
-                for o in _options(groups, matching_pods, other_pods, scale_up)
+                for o in _scale_up_options(groups, matching_pods, other_pods, scale_up)
             ]
             if options:
-                best_options.append(min(options, key=lambda option: _rank(option, scale_up)))
+                best_options.append(min(options, key=lambda option: _option_sort_key(option, scale_up)))
         return best_options
 
     def why_not(self, pod: PodView, scale_up: ScaleUp) -> str:
-        """Return why no new pool helps a pod: an invalid requirement, or each reason with its number of groups."""
+        """Return why no new node pool helps a pod: an invalid requirement, or reasons with numbers of node groups."""
         requirements = self.requirements(pod)
         if isinstance(requirements, cluster_objects.UnsatisfiableRequirements):
             return requirements.why
         reasons = [
             reason
-            for groups in self._pools(requirements, scale_up)
+            for groups in self._possible_pools(requirements, scale_up)
             for group in groups
             for reason in scale_up.reasons_against(pod, group)
         ]
@@ -85,16 +85,16 @@ class NodeAutoProvisioner:
     def requirements(
         self, pod: PodView
     ) -> cluster_objects.NodeRequirements | cluster_objects.UnsatisfiableRequirements:
-        """Return the node requirements of a pod, or why no new pool can satisfy them."""
+        """Return what a pod requires of its nodes, or why no new node pool can satisfy it."""
         requirements = cluster_objects.node_requirements_of(pod)
         if isinstance(requirements, cluster_objects.UnsatisfiableRequirements):
             return requirements
         if self._provisioning:
             requirements = requirements._replace(provisioning=self._provisioning)
         if requirements.resource and not self._accelerators(requirements):
-            kind = requirements.resource.rpartition("/")[2].upper()
+            accelerator_kind = requirements.resource.rpartition("/")[2].upper()
             return cluster_objects.UnsatisfiableRequirements(
-                f'{kind} type "{requirements.accelerator}" doesn\'t have a limit defined'
+                f'{accelerator_kind} type "{requirements.accelerator}" doesn\'t have a limit defined'
             )
         if requirements.reservation and not self._find_reservations(requirements):
             return cluster_objects.UnsatisfiableRequirements(f'reservation "{requirements.reservation}" not found')
@@ -102,7 +102,7 @@ class NodeAutoProvisioner:
         return cluster_objects.UnsatisfiableRequirements(fault) if fault else requirements
 
     def _accelerators(self, requirements: cluster_objects.NodeRequirements) -> list[str]:
-        """Return the accelerator types that the requirements and the cluster limits allow."""
+        """Return the accelerator types that a pod's requirements and the Cluster's resource limits allow."""
         if requirements.accelerator:
             return [requirements.accelerator] if requirements.accelerator in self._limited_resources else []
         return [accelerator for accelerator in self._limited_resources if accelerator not in {"cpu", "memory"}]
@@ -110,35 +110,38 @@ class NodeAutoProvisioner:
     # --- candidates ---
 
     def _candidates(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _Pools:
-        """Yield the groups of each possible pool that can grow."""
-        for groups in self._pools(requirements, scale_up):
+        """Yield, for each node pool that could be created, its node groups that may grow."""
+        for groups in self._possible_pools(requirements, scale_up):
             open_groups = [group for group in groups if self._can_grow(group, scale_up)]
             if open_groups:
                 yield open_groups
 
-    def _pools(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _Pools:
-        """Yield the groups of each possible pool, including spot pools if the pods tolerate spot."""
-        yield from self._pools_of(requirements, scale_up)
+    def _possible_pools(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _Pools:
+        """Yield the node groups of each pool that could be created, also of spot pools if the pods tolerate spot."""
+        yield from self._pools_of_model(requirements, scale_up)
         if requirements.tolerates_spot and requirements.provisioning == "standard" and not requirements.reservation:
-            yield from self._pools_of(requirements._replace(provisioning="spot"), scale_up)
+            yield from self._pools_of_model(requirements._replace(provisioning="spot"), scale_up)
 
-    def _pools_of(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _Pools:
-        """Yield the possible pools of one provisioning model; some requirements restrict a pool to one zone."""
-        for machine, devices in self._machines(requirements):
-            spec = self._spec(requirements, machine, devices)
+    def _pools_of_model(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _Pools:
+        """Yield the node groups of each pool that could be created with the required provisioning model.
+
+        A pool with a placement group, reservation or TPU slice has only one zone.
+        """
+        for machine, devices in self._suitable_machines(requirements):
+            spec = self._pool_spec(requirements, machine, devices)
             if spec is None:
                 continue
             is_single_zone = bool(requirements.placement_group or requirements.reservation or spec.get("tpuTopology"))
-            for zones in [[zone] for zone in self._zones(requirements)] if is_single_zone else [None]:
+            for zones in [[zone] for zone in self._possible_zones(requirements)] if is_single_zone else [None]:
                 zonal_spec = spec if zones is None else {**spec, "zones": zones}
-                name = self._name(requirements, machine, zonal_spec, scale_up)
+                name = self._pool_name(requirements, machine, zonal_spec, scale_up)
                 if name:
                     yield groups_of(node_pool(name, zonal_spec), self._cluster)
 
     def _can_grow(self, group: NodeGroup, scale_up: ScaleUp) -> bool:
         return not scale_up.fleet.obstacle(group, scale_up.limits, scale_up.loop_context.now)
 
-    def _machines(self, requirements: cluster_objects.NodeRequirements) -> list[tuple[MachineType, int]]:
+    def _suitable_machines(self, requirements: cluster_objects.NodeRequirements) -> list[tuple[MachineType, int]]:
         """Return the machine types that satisfy the requirements, each with the number of accelerators to attach."""
         reserved_types = [row["machineType"] for row in self._find_reservations(requirements)]
         reserved_machines = [m for m in self._catalog.machines.values() if m.name in reserved_types]
@@ -158,19 +161,21 @@ class NodeAutoProvisioner:
         count_min = min([count for _, _, count in candidates], default=0)
         return [(machine, attached) for machine, attached, count in candidates if count == count_min]
 
-    def _zones(self, requirements: cluster_objects.NodeRequirements) -> Sequence[str]:
+    def _possible_zones(self, requirements: cluster_objects.NodeRequirements) -> Sequence[str]:
         zones: Sequence[str] = self._cluster["spec"]["zones"]
         return [row["zone"] for row in self._find_reservations(requirements)] or zones
 
     def _find_reservations(self, requirements: cluster_objects.NodeRequirements) -> Sequence[Mapping[str, Any]]:
-        """Return the requested reservation in a list; empty if it does not exist."""
-        entries: Sequence[Mapping[str, Any]] = self._cluster["spec"].get("reservations") or ()
-        return [row for row in entries if row["name"] == requirements.reservation]
+        """Return the Cluster's reservation that the requirements name, as a list; empty if there is none."""
+        reservations: Sequence[Mapping[str, Any]] = self._cluster["spec"].get("reservations") or ()
+        return [row for row in reservations if row["name"] == requirements.reservation]
 
     # --- the pool ---
 
-    def _spec(self, requirements: cluster_objects.NodeRequirements, machine: MachineType, devices: int) -> Spec | None:
-        """Return the spec of a pool of these machines; None if the TPU topology is impossible."""
+    def _pool_spec(
+        self, requirements: cluster_objects.NodeRequirements, machine: MachineType, devices: int
+    ) -> Spec | None:
+        """Return the NodePool spec for machines of this type; None if the TPU topology is impossible with them."""
         size_max = SIZE_MAX
         spec: Spec = {"machineType": machine.name, "provisioning": requirements.provisioning, "nodeCount": 0}
         if devices:
@@ -189,31 +194,31 @@ class NodeAutoProvisioner:
             spec["reservation"] = requirements.reservation
         if requirements.max_run_seconds:
             spec["maxRunDuration"] = f"{requirements.max_run_seconds}s"
-        policy = "BALANCED" if requirements.provisioning == "standard" else "ANY"
-        spec["autoscaling"] = {"min": 0, "max": size_max, "locationPolicy": policy}
+        location_policy = "BALANCED" if requirements.provisioning == "standard" else "ANY"
+        spec["autoscaling"] = {"min": 0, "max": size_max, "locationPolicy": location_policy}
         taints = [*requirements.taints, *([cluster_objects.SPOT_TAINT] if requirements.provisioning == "spot" else [])]
         labels_and_taints = {"labels": dict(requirements.labels), "taints": [taint._asdict() for taint in taints]}
         return {**spec, **{key: value for key, value in labels_and_taints.items() if value}, "autoProvisioned": True}
 
-    def _name(
+    def _pool_name(
         self, requirements: cluster_objects.NodeRequirements, machine: MachineType, spec: Spec, scale_up: ScaleUp
     ) -> str:
-        """Return the name of the new pool; '' if an equal pool exists or is being deleted."""
+        """Return the name of the new node pool; '' if an equal pool exists or is being deleted."""
         used_names = {group.pool for group in scale_up.fleet.groups}
         group_name = requirements.placement_group
         if group_name:
             return "" if group_name in self._existing_names or group_name in used_names else group_name
-        count = (
+        gpu_count = (
             spec["accelerator"]["count"]
             if "accelerator" in spec
             else requirements.resource == well_known.GPU and (machine.accelerator.count if machine.accelerator else 0)
         )
-        parts = ["nap", shorten_machine_type(machine.name)]
-        parts += ["spot"] if requirements.provisioning == "spot" else []
-        parts += [f"gpu{count}"] if count else []
+        name_parts = ["nap", shorten_machine_type(machine.name)]
+        name_parts += ["spot"] if requirements.provisioning == "spot" else []
+        name_parts += [f"gpu{gpu_count}"] if gpu_count else []
         for number in range(len(self._existing_names) + len(used_names) + 1):
-            digits = f"{fnv1a_64(_encode([number, spec]).decode()) & 0xFFFFFFFF:08x}"
-            name = "-".join([*parts, digits])
+            hash_digits = f"{fnv1a_64(_encode([number, spec]).decode()) & 0xFFFFFFFF:08x}"
+            name = "-".join([*name_parts, hash_digits])
             if name not in self._existing_names and name not in used_names:
                 return name
             if "tpuTopology" not in spec:
@@ -228,18 +233,18 @@ def node_pool(name: str, spec: Spec) -> dict[str, Any]:
 
 
 def shorten_machine_type(machine_type: str) -> str:
-    """Return a machine type shortened for pool names: its middle part, or else its beginning, is cut."""
+    """Shorten a machine type for the names of node pools: cut its middle part, or else its beginning."""
     excess = len(machine_type) - _MACHINE_NAME_MAX
-    parts = machine_type.split("-")
+    name_parts = machine_type.split("-")
     if excess <= 0:
         return machine_type
-    if len(parts) == 3 and len(parts[1]) > excess:
-        return f"{parts[0]}-{parts[1][:-excess]}-{parts[2]}"
+    if len(name_parts) == 3 and len(name_parts[1]) > excess:
+        return f"{name_parts[0]}-{name_parts[1][:-excess]}-{name_parts[2]}"
     return machine_type[excess:]
 
 
 def _is_allowed(machine: MachineType, requirements: cluster_objects.NodeRequirements) -> bool:
-    """Report whether the requirements allow a machine type."""
+    """Report whether a pod's requirements allow a machine type (by name, family or default)."""
     if requirements.machine_type:
         return machine.name == requirements.machine_type
     if not machine.is_auto_provisionable:
@@ -252,7 +257,7 @@ def _is_allowed(machine: MachineType, requirements: cluster_objects.NodeRequirem
 
 
 def _has_devices(machine: MachineType, requirements: cluster_objects.NodeRequirements, types: Sequence[str]) -> bool:
-    """Report whether a machine has the accelerators: at least as many GPUs, or exactly as many TPU chips."""
+    """Report whether a machine type has the required accelerators: enough GPUs, or exactly the TPU chips."""
     accelerator = machine.accelerator
     if accelerator is None or accelerator.resource != requirements.resource or accelerator.type not in types:
         return False
@@ -263,10 +268,10 @@ def _has_devices(machine: MachineType, requirements: cluster_objects.NodeRequire
     )
 
 
-def _options(
+def _scale_up_options(
     groups: Sequence[NodeGroup], pods: Sequence[PodView], other_pods: Sequence[PodView], scale_up: ScaleUp
 ) -> list[ScaleUpOption]:
-    """Return the scale-up options of a new pool, grouped by zones that fit the same pods."""
+    """Return the possible scale-ups of a new node pool: one for each set of zones whose nodes fit the same pods."""
     kinds = kinds_of(pods, scale_up.nodes)
     scale_up_options = []
     for fitting_kinds, similar_groups in scale_up.group_by_fitting_kinds(groups, kinds).items():
@@ -278,7 +283,7 @@ def _options(
     return scale_up_options
 
 
-def _rank(option: ScaleUpOption, scale_up: ScaleUp) -> tuple[int, int, int]:
-    """Return the sort key of an option: remaining pods, price, known capacity."""
+def _option_sort_key(option: ScaleUpOption, scale_up: ScaleUp) -> tuple[int, int, int]:
+    """Return a new pool's sort key: fewest unplaced pods, lowest price, most machines with known capacity."""
     known_count = sum(scale_up.fleet.known_room(group, scale_up.loop_context.cluster) for group in option.groups)
     return len(option.unplaced_pods), option.group.price * len(option.nodes), -min(known_count, len(option.nodes))

@@ -1,4 +1,4 @@
-"""Forecast of the cluster: the current nodes, nodes that are being created, and capacity booked for requests."""
+"""The cluster as it will be: current nodes, nodes being created, and capacity booked for ProvisioningRequests."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from batchyard.interfaces.client import Reader
 
 
 class UpcomingCluster:
-    """The cluster with its upcoming nodes, on which a scale-up is simulated; use only within `nodes.what_if()`."""
+    """The cluster with the nodes being created, on which a scale-up is simulated; use only within `nodes.what_if()`."""
 
     def __init__(self, index: ScalingIndex, reader: Reader, loop_context: LoopContext, failures: Failures) -> None:
         self._index = index
@@ -34,7 +34,7 @@ class UpcomingCluster:
         self._failed_machines = failures.machines
 
     def prepare(self) -> None:
-        """Add the upcoming nodes, and the pods of ProvisioningRequests with booked capacity."""
+        """Add nodes being created to the node snapshot, and the pods of ProvisioningRequests with booked capacity."""
         for machine in self._index.machines.upcoming_machines.values():
             group = self.fleet.groups.get(machine.group)
             if group is not None and machine.name not in self._failed_machines:
@@ -45,7 +45,7 @@ class UpcomingCluster:
                 self._book(key, request)
 
     def _book(self, key: Key, request: Obj) -> None:
-        """Place the pods of a ProvisioningRequest that do not exist yet."""
+        """Place the pods of a ProvisioningRequest that do not exist yet on free capacity in the node snapshot."""
         pods = requested_pods(request, self._reader)
         if pods is None:
             return
@@ -56,7 +56,7 @@ class UpcomingCluster:
 
 
 def upcoming_node(machine: MachineRecord, group: NodeGroup) -> NodeView:
-    """Return the node that a machine of a group will become."""
+    """Return the node that a machine of a node group will become."""
     view = group.node(machine.name)
     if not machine.resize_request:
         return view
@@ -64,13 +64,13 @@ def upcoming_node(machine: MachineRecord, group: NodeGroup) -> NodeView:
 
 
 def is_booked(request: Obj) -> bool:
-    """Report whether capacity is booked for a request; queued requests have separate nodes."""
+    """Report whether free capacity is booked for a ProvisioningRequest; those of GKE's queued class get own nodes."""
     is_queued = request["spec"]["provisioningClassName"] == QUEUED_CLASS
     return not is_queued and state_of(request) is ProvisioningRequestState.PROVISIONED
 
 
 def requested_pods(request: Obj, reader: Reader) -> list[PodView] | None:
-    """Return the pods of a ProvisioningRequest; None if a pod template is missing."""
+    """Return the pods for which a ProvisioningRequest asks; None if a pod template is missing."""
     templates = [reader.get(key) for key in template_keys(request)]
     existing_templates = [template for template in templates if template is not None]
     return pods_of(request, existing_templates) if len(existing_templates) == len(templates) else None

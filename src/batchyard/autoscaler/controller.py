@@ -1,4 +1,4 @@
-"""Autoscaler controller: scans the cluster to add and remove nodes, and drains nodes before it deletes them."""
+"""The autoscaler's controller: scans the cluster to add and remove nodes, and drains nodes before it deletes them."""
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ _TERMINATION_TOLERANCE: Final = 30 * SECOND
 
 
 class PodDrainability(Enum):
-    """The effect of a pod on the removal of its node."""
+    """What a pod means for the removal of its node: the pod moves, stays, must end first, or blocks the removal."""
 
     #: The pod fits another node, or its controller creates a replacement.
     MOVES = auto()
@@ -70,10 +70,10 @@ _SAFE_TO_EVICT_EFFECTS: Final = {"true": PodDrainability.MOVES, "on-completion":
 
 
 def drain_of(pod: Obj, now: Instant, *, is_guarded: bool = False) -> PodDrainability:
-    """Return the effect of a pod on a removal; `is_guarded` means that its budget allows no disruption."""
+    """Return what a pod means for its node's removal; `is_guarded`: its PodDisruptionBudget allows no disruption."""
     deletion_text = pod["metadata"].get("deletionTimestamp")
-    grace = grace_period(pod["spec"]) * SECOND
-    if deletion_text is not None and parse_time(deletion_text) + grace + _TERMINATION_TOLERANCE < now:
+    grace_time = grace_period(pod["spec"]) * SECOND
+    if deletion_text is not None and parse_time(deletion_text) + grace_time + _TERMINATION_TOLERANCE < now:
         return PodDrainability.STAYS
     owner, safe_to_evict = controller_of(pod), annotation(pod, well_known.SAFE_TO_EVICT)
     if annotation(pod, _MIRROR) is not None or (owner is not None and owner.get("kind") == "DaemonSet"):
@@ -89,7 +89,7 @@ DrainOf: TypeAlias = Callable[[PodView, bool], PodDrainability]
 
 
 class Candidate(NamedTuple):
-    """A node that may be removed, with its group and readiness."""
+    """A node that scale-down may remove, with its node group and readiness."""
 
     name: str
     group: node_groups.NodeGroup
@@ -100,7 +100,7 @@ class Candidate(NamedTuple):
 
 @dataclass(slots=True)
 class Removals:
-    """The result of a scale-down: unneeded nodes, nodes to remove, and the time of the next check."""
+    """The decisions of one scale-down: unneeded nodes, nodes to remove with the pods to move, and the next check."""
 
     #: The nodes that are unneeded now, by name.
     unneeded_nodes: dict[str, Candidate] = field(default_factory=dict)
@@ -109,12 +109,12 @@ class Removals:
     requeue_at: Instant | None = None
 
     def requeue_by(self, requeue_at: Instant) -> None:
-        """Requeue the scan at this time or earlier."""
+        """Make the next scan happen at this time or earlier."""
         self.requeue_at = requeue_at if self.requeue_at is None else min(requeue_at, self.requeue_at)
 
 
 class ScaleDown:
-    """The scale-down of one loop, which moves pods in the node snapshot; use only within `what_if`."""
+    """One scale-down, which moves pods in the node snapshot; use only within `nodes.what_if()`."""
 
     def __init__(
         self,
@@ -141,7 +141,10 @@ class ScaleDown:
     def find_unneeded(
         self, candidates: Sequence[Candidate], needed_nodes: Mapping[str, object], upcoming_nodes: Iterable[str]
     ) -> None:
-        """Find unneeded nodes; nodes in `needed_nodes` are needed, and `upcoming_nodes` nodes receive no pods."""
+        """Find nodes that are underused and whose pods all fit other nodes; `needed_nodes` are never unneeded.
+
+        Pods do not move to `upcoming_nodes`, which are still being created.
+        """
         self._excluded_nodes += upcoming_nodes
         for candidate in sorted(candidates, key=self._sort_key):
             node = self._nodes.get(candidate.name)
@@ -150,7 +153,7 @@ class ScaleDown:
             pods = list(node.pods.values())
             drain_effects = [self._drain_of(pod, self._budgets.blocks(pod)) for pod in pods]
             moving_pods = [pod for pod, each in zip(pods, drain_effects, strict=True) if each is PodDrainability.MOVES]
-            if PodDrainability.BLOCKS not in drain_effects and self._move(node, moving_pods):
+            if PodDrainability.BLOCKS not in drain_effects and self._move_pods(node, moving_pods):
                 self._budgets.take(moving_pods)
                 self._moving_pods[candidate.name] = moving_pods
                 self.removals.unneeded_nodes[candidate.name] = candidate
@@ -158,10 +161,13 @@ class ScaleDown:
                     self._waiting_nodes[candidate.name] = None
 
     def remove(self, last_scale_up: Instant | None, draining_count: int) -> Removals:
-        """Choose the unneeded nodes to remove now, and return the result of the scale-down."""
+        """Choose the unneeded nodes to remove now, and return all decisions of the scale-down.
+
+        None is removed for a while after `last_scale_up`. `draining_count` nodes are being drained already.
+        """
         now, patience = self._loop_context.now, self._loop_context.settings.patience
         candidates = [c for c in self.removals.unneeded_nodes.values() if c.name not in self._waiting_nodes]
-        due_candidates = [candidate for candidate in candidates if self._is_due(candidate)]
+        due_candidates = [candidate for candidate in candidates if self._is_removal_due(candidate)]
         resume_at = now if last_scale_up is None else last_scale_up + patience.pause
         if due_candidates and resume_at > now:
             self.removals.requeue_by(resume_at)
@@ -172,19 +178,21 @@ class ScaleDown:
     # --- unneeded nodes ---
 
     def _sort_key(self, candidate: Candidate) -> tuple[bool, bool, str]:
-        """Return the sort key of a candidate: already unneeded nodes first, then empty nodes."""
+        """Return the sort key of a removal candidate: nodes already known as unneeded first, then empty nodes."""
         node = self._nodes.get(candidate.name)
         return candidate.unneeded_since is None, node is not None and bool(node.pods), candidate.name
 
     def _is_underused(self, node: NodeInfo, group: node_groups.NodeGroup) -> bool:
         accelerator = group.machine.accelerator
-        names = ("cpu", "memory") if accelerator is None else (accelerator.resource,)
+        resources = ("cpu", "memory") if accelerator is None else (accelerator.resource,)
         limit = self._loop_context.settings.utilization_threshold
         total, free = node.view.allocatable, node.left
-        return all((total.get(r, 0) - free.get(r, 0)) * meta.NANO <= limit * total[r] for r in names if total.get(r))
+        return all(
+            (total.get(r, 0) - free.get(r, 0)) * meta.NANO <= limit * total[r] for r in resources if total.get(r)
+        )
 
-    def _move(self, node: NodeInfo, pods: Sequence[PodView]) -> bool:
-        """Move the pods of a node to other nodes if all fit, and remove the node from the snapshot."""
+    def _move_pods(self, node: NodeInfo, pods: Sequence[PodView]) -> bool:
+        """Move these pods to other nodes and remove their node from the snapshot; return False if one fits nowhere."""
         view, moved_pods = node.view, list[PodView]()
         self._excluded_nodes.append(node.name)
         while pods and self._excluded_nodes:
@@ -201,14 +209,14 @@ class ScaleDown:
         return True
 
     def _find_node_for(self, pod: PodView) -> str:
-        """Return the name of a node that the pod fits, or ''; only resources are scored."""
+        """Return the name of the best node that the pod fits, scored by resources only; '' if none."""
         shortlist = self._nodes.candidate_cache.of(pod.shape, AutoscalingProfile.BALANCED)
         return shortlist.best_node(PodFilters(pod, self._nodes).passes)
 
     # --- removal ---
 
-    def _is_due(self, candidate: Candidate) -> bool:
-        """Report whether the node has been unneeded for long enough."""
+    def _is_removal_due(self, candidate: Candidate) -> bool:
+        """Report whether a node has been unneeded for long enough to remove it; otherwise requeue the scan."""
         unneeded_since = self._loop_context.now if candidate.unneeded_since is None else candidate.unneeded_since
         wait = self._loop_context.settings.patience.unneeded_time if candidate.is_ready else node_groups.UNREADY_TIME
         if unneeded_since + wait > self._loop_context.now:
@@ -217,7 +225,7 @@ class ScaleDown:
         return True
 
     def _remove_due(self, due_candidates: Sequence[Candidate], draining_count: int) -> None:
-        """Remove complete slices first, then empty nodes, then other nodes, within the limits of one loop."""
+        """Remove complete TPU slices, then empty nodes, then others, within the limits for each scan."""
         count_max, drain_max = node_groups.PARALLEL_MAX - draining_count, node_groups.DRAIN_MAX - draining_count
         slices: dict[node_groups.NodeGroup, list[Candidate]] = {}
         single_nodes: list[Candidate] = []
@@ -254,11 +262,11 @@ class ScaleDown:
 # Source: kubernetes-sigs/cluster-autoscaler, pkg/core/static_autoscaler.go (RunOnce).
 
 
-_DEVICES = (well_known.GPU, well_known.TPU)
+_ACCELERATORS = (well_known.GPU, well_known.TPU)
 
 
 class AutoscalerLoop:
-    """One scan of the cluster; it keeps the last message of each pod by uid to suppress repeated Events."""
+    """One scan of the cluster. `last_messages`, by pod uid, suppresses Events that repeat the last message of a pod."""
 
     def __init__(
         self, index: ScalingIndex, reader: Reader, loop_context: LoopContext, last_messages: MutableMapping[str, str]
@@ -272,7 +280,7 @@ class AutoscalerLoop:
         self.outcome = ReconcileResult()
 
     def run(self) -> ReconcileResult:
-        """Return the decisions of this scan as writes and Events."""
+        """Scale up and scale down in simulation; return the resulting writes and Events."""
         self._failures.detect()
         self._requeue_by(self._failures.requeue_at)
         with self._index.nodes.what_if():
@@ -288,17 +296,17 @@ class AutoscalerLoop:
             else:
                 self._requeue_by(wait_end)
                 removals = None
-        self._write(forecast.scale_up, removals)
+        self._add_writes(forecast.scale_up, removals)
         return self.outcome
 
     # --- decisions ---
 
     def _recent_pods_until(self, pods: Iterable[PodView]) -> Instant | None:
-        """Return until when recently created pods are ignored so that gangs are complete; None if none is recent."""
-        delays: list[tuple[Instant, Duration]] = [(pod.created, node_groups.YOUNG) for pod in pods]
+        """Return until when to wait, since more pods of a gang may follow recent ones; None for no wait."""
+        delays: list[tuple[Instant, Duration]] = [(pod.created, node_groups.RECENT_POD_WAIT) for pod in pods]
         delays = [min(delays)] if delays else []
-        device_times = [pod.created for pod in pods if any(resource in _DEVICES for resource, _ in pod.requests)]
-        delays += [(min(device_times), node_groups.YOUNG_ACCELERATED)] if device_times else []
+        device_times = [pod.created for pod in pods if any(resource in _ACCELERATORS for resource, _ in pod.requests)]
+        delays += [(min(device_times), node_groups.RECENT_ACCELERATED_POD_WAIT)] if device_times else []
         wait_end = max((created + wait for created, wait in delays), default=self._now)
         return wait_end if wait_end > self._now else None
 
@@ -307,14 +315,14 @@ class AutoscalerLoop:
         scale_down = ScaleDown(self._index.nodes, forecast.fleet, forecast.limits, self._loop_context, self._drain_of)
         needed_nodes = {**dict.fromkeys(scale_up.node_by_pod.values()), **forecast.booked_nodes}
         upcoming_nodes = [*forecast.upcoming_nodes, *scale_up.new_nodes]
-        scale_down.find_unneeded(self._candidates(forecast.fleet), needed_nodes, upcoming_nodes)
+        scale_down.find_unneeded(self._removal_candidates(forecast.fleet), needed_nodes, upcoming_nodes)
         index = self._index
         times = [at for name, at in index.machines.last_creation_times().items() if index.is_pool_autoscaled(name.pool)]
         last_scale_up = self._now if scale_up.increases else max(times, default=None)
         return scale_down.remove(last_scale_up, self._draining_count())
 
-    def _candidates(self, fleet: NodeGroupsState) -> list[Candidate]:
-        """Return the nodes that scale-down may remove."""
+    def _removal_candidates(self, fleet: NodeGroupsState) -> list[Candidate]:
+        """Return the nodes of autoscaled pools that scale-down may remove: not new, reserved, exempt or draining."""
         candidates = []
         for name, record in self._index.node_records.items():
             if record.is_upcoming or record.is_scale_down_disabled or record.draining_since is not None:
@@ -326,7 +334,7 @@ class AutoscalerLoop:
         return candidates
 
     def _is_reserved(self, record: NodeRecord) -> bool:
-        """Report whether a node is reserved for the ProvisioningRequest for which it was created."""
+        """Report whether a node is still reserved for the ProvisioningRequest for which it was created."""
         resize_request = record.view.labels.get(well_known.NODE_PROVISIONING_REQUEST)
         key = self._index.request_by_resize_request.get(resize_request or "")
         if key is None:
@@ -352,12 +360,12 @@ class AutoscalerLoop:
 
     def _requeue_by(self, requeue_at: Instant | None) -> None:
         if requeue_at is not None:
-            old_time = self.outcome.requeue_at
-            self.outcome.requeue_at = requeue_at if old_time is None else min(requeue_at, old_time)
+            old_requeue_at = self.outcome.requeue_at
+            self.outcome.requeue_at = requeue_at if old_requeue_at is None else min(requeue_at, old_requeue_at)
 
     # --- writes ---
 
-    def _write(self, scale_up: ScaleUp, removals: Removals | None) -> None:
+    def _add_writes(self, scale_up: ScaleUp, removals: Removals | None) -> None:
         self.outcome.writes += self._failures.writes()
         self.outcome.events += self._failures.events
         self._request_machines(scale_up)
@@ -368,19 +376,19 @@ class AutoscalerLoop:
         self._delete_unused_pools(scale_up)
 
     def _request_machines(self, scale_up: ScaleUp) -> None:
-        """Create the new pools and the Instances that request machines."""
+        """Create the planned node pools, and an Instance for each planned machine."""
         self.outcome.writes += [Create(pool) for pool in scale_up.pools]
         for group, count in scale_up.increases.items():
             instance = new_instance(group.pool, group.name.zone, self._loop_context.cluster)
             self.outcome.writes += [Create(instance)] * count
 
     def _record_pod_events(self, scale_up: ScaleUp) -> None:
-        """Emit an Event for each scaled-up or refused pod; requeue when the backoff of a group ends."""
+        """Emit an Event for each pod with or without a scale-up; requeue the scan when a group's backoff ends."""
         for uid, groups in scale_up.groups_by_pod.items():
             message = f"pod triggered scale-up: {scale_up.format_increase(groups)}"
             self._record_pod_event(uid, "TriggeredScaleUp", message)
-        for uid, why in scale_up.refusal_by_pod.items():
-            self._record_pod_event(uid, "NotTriggerScaleUp", f"pod didn't trigger scale-up: {why}")
+        for uid, refusal in scale_up.refusal_by_pod.items():
+            self._record_pod_event(uid, "NotTriggerScaleUp", f"pod didn't trigger scale-up: {refusal}")
         if scale_up.refusal_by_pod:
             self._requeue_by(scale_up.backoffs_end())
         for uid in [uid for uid in self._last_messages if uid not in self._index.pending_pods]:
@@ -395,7 +403,7 @@ class AutoscalerLoop:
         self.outcome.events.append(EventRecord(key, "Normal", reason, message))
 
     def _taint_nodes(self, removals: Removals) -> None:
-        """Update the DeletionCandidate and ToBeDeleted taints of nodes."""
+        """Add or remove the taints DeletionCandidate (unneeded) and ToBeDeleted (to remove) of nodes."""
         records = self._index.node_records
         candidate_nodes = [name for name, record in records.items() if record.unneeded_since is not None]
         for name in dict.fromkeys([*removals.unneeded_nodes, *candidate_nodes]):
@@ -413,7 +421,7 @@ class AutoscalerLoop:
                 self.outcome.writes.append(Update(taint_unneeded(node, self._now)))
 
     def _delete_unused_pools(self, scale_up: ScaleUp) -> None:
-        """Delete auto-provisioned pools that are empty and not needed."""
+        """Delete auto-provisioned node pools that have no machines, and for which none is planned or requested."""
         growing_pools = {group.name.pool for group in scale_up.increases}
         for name, groups in self._index.groups.items():
             machines: Sequence[str] = [m for group in groups for m in self._index.machines.machines_of(group.name)]
@@ -435,7 +443,7 @@ RETRY_TIME: Final = 10 * SECOND
 
 
 def drain_nodes(index: ScalingIndex, reader: Reader, now: Instant) -> ReconcileResult:
-    """Advance the drain of each node with the ToBeDeleted taint by one step."""
+    """For each node with the ToBeDeleted taint: evict its pods, delete its machine once empty, or keep the node."""
     outcome = ReconcileResult()
     for name in index.draining_nodes:
         machine, node = index.machines.get(name), reader.get(Key(scheme.NODE, "", name))
@@ -454,7 +462,7 @@ def _drain_node(
     if PodDrainability.BLOCKS in effects or PodDrainability.WAITS in effects or (moving_pods and deadline <= now):
         outcome.writes.append(Update(untaint_staying(node)))
     elif moving_pods:
-        requeue_at = min(deadline, now + RETRY_TIME) if _evict_all(moving_pods, reader, now, outcome) else deadline
+        requeue_at = min(deadline, now + RETRY_TIME) if _evict_pods(moving_pods, reader, now, outcome) else deadline
         outcome.requeue_at = requeue_at if outcome.requeue_at is None else min(requeue_at, outcome.requeue_at)
     else:
         outcome.writes.append(Delete(Key(scheme.INSTANCE, "", name)))
@@ -467,8 +475,8 @@ def _pods_on(name: str, index: ScalingIndex, reader: Reader) -> list[Obj]:
     return [pod for pod in objects if pod is not None]
 
 
-def _evict_all(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
-    """Evict the pods whose disruption budgets allow it; return whether any eviction was rejected."""
+def _evict_pods(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
+    """Evict the pods whose PodDisruptionBudgets allow it; return whether any eviction was refused."""
     budgets: dict[Key, Obj] = {}
     evictions = ReconcileResult()
     is_refused = False
@@ -482,13 +490,13 @@ def _evict_all(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: Recon
             continue
         if decision.new_budget is not None:
             budgets[key_of(decision.new_budget)] = decision.new_budget
-        _evict(pod, now, evictions)
+        _evict_pod(pod, now, evictions)
     outcome.writes += [*map(UpdateStatus, budgets.values()), *evictions.writes]
     outcome.events += evictions.events
     return is_refused
 
 
-def _evict(pod: Obj, now: Instant, outcome: ReconcileResult) -> None:
+def _evict_pod(pod: Obj, now: Instant, outcome: ReconcileResult) -> None:
     metadata = pod["metadata"]
     key = Key(scheme.POD, metadata.get("namespace", ""), metadata["name"])
     grace = min(grace_period(pod["spec"]), node_groups.GRACE_MAX)
@@ -497,11 +505,12 @@ def _evict(pod: Obj, now: Instant, outcome: ReconcileResult) -> None:
     outcome.events.append(EventRecord(key, "Normal", "ScaleDown", "deleting pod for node scale down"))
 
 
-_CLUSTER: Final = Key(scheme.CLUSTER, "", "autoscaler")
+_AUTOSCALER_KEY: Final = Key(scheme.CLUSTER, "", "autoscaler")
 
 
 class Autoscaler:
-    """Scans the cluster, and updates the index; controllers that read the index must run after this one.
+    """The controller that scans the cluster at intervals. It updates the index for other controllers, which must run
+    later.
 
     Scan times are multiples of the scan interval since the creation of the Cluster, so a restart does not shift them.
     """
@@ -516,15 +525,15 @@ class Autoscaler:
         self._last_messages: dict[str, str] = {}
 
     def last_message_for(self, pod: str) -> str:
-        """Return the last message for a pending pod, given its uid; '' if none."""
+        """Return the last Event message (scale-up triggered or refused) for the pod with this uid; '' if none."""
         return self._last_messages.get(pod, "")
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the cluster's key if the event requires a scan."""
-        return (_CLUSTER,) if self._index.observe(event) and self._index.is_needed else ()
+        """Return the autoscaler's only key if the event requires a scan; otherwise nothing."""
+        return (_AUTOSCALER_KEY,) if self._index.observe(event) and self._index.is_needed else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Advance the drain of nodes, and scan the cluster if a scan is due."""
+        """Advance the drain of nodes; if that writes nothing and a scan is due, scan the cluster."""
         self._index.catch_up(reader)
         cluster, settings = self._index.cluster, self._index.settings
         if cluster is None or settings is None or not self._index.is_needed:
@@ -532,8 +541,8 @@ class Autoscaler:
         drain_result = drain_nodes(self._index, reader, now)
         if drain_result.writes:
             return drain_result
-        start = parse_time(cluster["metadata"]["creationTimestamp"])
-        next_scan = settings.next_scan(start, now if self._last_scan != now else now + 1)
+        cluster_created_at = parse_time(cluster["metadata"]["creationTimestamp"])
+        next_scan = settings.next_scan(cluster_created_at, now if self._last_scan != now else now + 1)
         if next_scan > now:
             return ReconcileResult(requeue_at=next_scan)
         self._last_scan = now

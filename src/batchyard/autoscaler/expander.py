@@ -1,4 +1,4 @@
-"""Expanders, which choose one of the possible scale-ups; backoffs of failed node groups; and the state of all groups.
+"""Expanders (the choice among possible scale-ups), backoffs of failed node groups, and the state of all node groups.
 
 The first of equal options is chosen, whereas upstream chooses randomly. The price expander lacks upstream's preference
 for certain machine sizes. Source: kubernetes-sigs/cluster-autoscaler, pkg/expander; the prices of requests are those of
@@ -32,7 +32,7 @@ _NEW_POOL_FACTOR: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class ScaleUpOption:
-    """A possible scale-up: new nodes of one or several similar groups, and the pods placed on them."""
+    """A possible scale-up: new nodes of one node group or several similar ones, and the pods to place on them."""
 
     groups: Sequence[node_groups.NodeGroup]
     #: The pods of each new node; nodes of a TPU slice may have none.
@@ -42,48 +42,48 @@ class ScaleUpOption:
 
     @property
     def group(self) -> node_groups.NodeGroup:
-        """The first of the groups, as their representative."""
+        """The first node group of this scale-up, which represents the others."""
         return self.groups[0]
 
     @property
     def pods(self) -> list[PodView]:
-        """The pods that the new nodes help."""
+        """The pods that are placed on the new nodes."""
         return [pod for pods in self.nodes for pod in pods]
 
 
 def best_option(options: Sequence[ScaleUpOption], settings: node_groups.ScalingSettings) -> ScaleUpOption:
-    """Return the option that the expander of the settings prefers; `options` must not be empty."""
+    """Return the scale-up that the configured expander prefers; `options` must not be empty."""
     if settings.expander == "price":
-        return min(options, key=_cost)
+        return min(options, key=_relative_cost)
     if settings.expander == "most-pods":
         return max(options, key=lambda option: len(option.pods))
     if settings.expander == "priority":
-        ranks = [_rank(option, settings.priorities) for option in options]
+        ranks = [_priority_rank(option, settings.priorities) for option in options]
         options = [option for option, rank in zip(options, ranks, strict=True) if rank == min(ranks)]
-    return min(options, key=_waste)
+    return min(options, key=_unused_fraction)
 
 
-def _waste(option: ScaleUpOption) -> float:
-    """Return the sum of the unused fractions of CPU and memory."""
+def _unused_fraction(option: ScaleUpOption) -> float:
+    """Return the unused fraction of the new nodes' CPU plus that of their memory."""
     pods, count = option.pods, len(option.nodes)
     cpu, memory = option.group.machine.cpu_milli * count, option.group.machine.memory_bytes * count
     return (cpu - sum(pod.shape.cpu for pod in pods)) / cpu + (memory - sum(p.shape.memory for p in pods)) / memory
 
 
-def _cost(option: ScaleUpOption) -> float:
-    """Return the price of the nodes relative to the price of the requested resources."""
+def _relative_cost(option: ScaleUpOption) -> float:
+    """Return the price of the new nodes relative to the price of what the pods request; new pools cost more."""
     node_price = option.group.price * len(option.nodes) + _STABILIZING_PRICE
-    request_price = sum(map(_request_price, option.pods)) + _STABILIZING_PRICE
+    request_price = sum(map(_pod_request_price, option.pods)) + _STABILIZING_PRICE
     return node_price / request_price * (_NEW_POOL_FACTOR if option.is_new_pool else 1)
 
 
-def _request_price(pod: PodView) -> float:
-    devices = sum(amount for resource, amount in pod.requests if "/" in resource)
-    return pod.shape.cpu * _CORE_PRICE / 1000 + pod.shape.memory * _GIB_PRICE / _GIB + devices * _DEVICE_PRICE
+def _pod_request_price(pod: PodView) -> float:
+    accelerator_count = sum(amount for resource, amount in pod.requests if "/" in resource)
+    return pod.shape.cpu * _CORE_PRICE / 1000 + pod.shape.memory * _GIB_PRICE / _GIB + accelerator_count * _DEVICE_PRICE
 
 
-def _rank(option: ScaleUpOption, priorities: Sequence[str]) -> int:
-    """Return the index of the first priority pattern that matches the pool; unmatched pools come last."""
+def _priority_rank(option: ScaleUpOption, priorities: Sequence[str]) -> int:
+    """Return the index of the first priority pattern that matches the scale-up's pool; their number if none does."""
     name = option.group.name.pool
     return next((rank for rank, pattern in enumerate(priorities) if matches_anywhere(pattern, name)), len(priorities))
 
@@ -117,7 +117,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class ScaleUpFailure(NamedTuple):
-    """Why requested machines did not become nodes: the error code and message."""
+    """Why requested machines did not become nodes: the cloud's error code and message."""
 
     code: str
     message: str
@@ -126,7 +126,7 @@ class ScaleUpFailure(NamedTuple):
 
 
 class Backoff(NamedTuple):
-    """The backoff of a node group: its end, its duration, and the failure that caused it."""
+    """A pause in the growth of a node group: its end, its duration, and the failure that caused it."""
 
     end: Instant
     duration: Duration
@@ -135,12 +135,12 @@ class Backoff(NamedTuple):
 
     @property
     def is_lasting(self) -> bool:
-        """Whether only a change of the configuration can fix the failure."""
+        """Whether only a change of the configuration can fix the failure that caused this backoff."""
         return self.code in _PERMANENT_ERRORS
 
 
 def backoff_key(group: node_groups.NodeGroup) -> str:
-    """Return the key of the node groups that share a backoff with this group."""
+    """Return the key of a node group's backoff; auto-provisioned groups of equal machines in a zone share it."""
     zone = group.name.zone
     if not group.is_auto_provisioned:
         return f"{group.name.pool}/{zone}"
@@ -149,13 +149,13 @@ def backoff_key(group: node_groups.NodeGroup) -> str:
     return f"{group.machine.name}{devices}/{group.provisioning}/{zone}"
 
 
-def after_failure(old: Backoff | None, failure: ScaleUpFailure, now: Instant) -> Backoff:
-    """Return the backoff after a failure: twice the last duration, or the backoff that is still active."""
-    if old is not None and old.end > now:
-        return old
+def backoff_after_failure(old_backoff: Backoff | None, failure: ScaleUpFailure, now: Instant) -> Backoff:
+    """Return a node group's backoff after a failure: the old one if still active, otherwise one twice as long."""
+    if old_backoff is not None and old_backoff.end > now:
+        return old_backoff
     duration = BACKOFF_MIN
-    if old is not None and old.failed_at + RESET_AFTER > now:
-        duration = min(2 * old.duration, BACKOFF_MAX)
+    if old_backoff is not None and old_backoff.failed_at + RESET_AFTER > now:
+        duration = min(2 * old_backoff.duration, BACKOFF_MAX)
     end = now + duration
     if failure.available_at is not None:
         end = max(end, failure.available_at - RESERVATION_LEAD_TIME)
@@ -163,16 +163,16 @@ def after_failure(old: Backoff | None, failure: ScaleUpFailure, now: Instant) ->
 
 
 def read_backoffs(text: str) -> dict[str, Backoff]:
-    """Parse stored backoffs by key; return none if the text is invalid."""
+    """Parse the JSON text of a ConfigMap with backoffs of node groups, by backoff key; empty if it is invalid."""
     try:
-        entries: Any = msgspec.json.decode(text)
-        return {key: _decode_backoff(row) for key, row in entries.items()}
+        stored_backoffs: Any = msgspec.json.decode(text)
+        return {key: _decode_backoff(row) for key, row in stored_backoffs.items()}
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError):
         return {}
 
 
 def write_backoffs(backoffs: Mapping[str, Backoff], now: Instant) -> str:
-    """Format backoffs for storage, without expired ones."""
+    """Encode the backoffs of node groups as JSON text for their ConfigMap, without expired ones."""
     active_backoffs = {key: each for key, each in backoffs.items() if max(each.end, each.failed_at + RESET_AFTER) > now}
     return _encode({key: _encode_backoff(each) for key, each in active_backoffs.items()}).decode()
 
@@ -195,11 +195,11 @@ def _encode_backoff(backoff: Backoff) -> dict[str, Any]:
 
 IN_BACKOFF: Final = "in backoff after failed scale-up"
 FULL: Final = "max node group size reached"
-_MANY: Final = 1 << 30
+_UNLIMITED_COUNT: Final = 1 << 30
 
 
 class NodeGroupsState:
-    """The sizes and backoffs of all node groups, without terminating and failed machines."""
+    """The sizes and backoffs of existing and planned node groups. Terminating and failed machines are not counted."""
 
     def __init__(
         self,
@@ -217,33 +217,33 @@ class NodeGroupsState:
             self.add(group)
 
     def add(self, group: node_groups.NodeGroup) -> None:
-        """Add a group that exists or is planned."""
+        """Add a node group that exists or is planned."""
         self.groups[group.name] = group
         self._groups_by_pool.setdefault(group.name.pool, []).append(group)
 
     def remove(self, pool: str) -> None:
-        """Remove the groups of a planned pool."""
+        """Remove the node groups of a planned pool."""
         for group in self._groups_by_pool.pop(pool, ()):
             del self.groups[group.name]
 
     def pools(self) -> Sequence[Sequence[node_groups.NodeGroup]]:
-        """Return the groups by pool."""
+        """Return the node groups of each pool."""
         return list(self._groups_by_pool.values())
 
     def size(self, group: node_groups.NodeGroup) -> int:
-        """Return the number of machines of a group."""
+        """Return the number of machines of a node group."""
         return self._sizes.get(group.name, 0)
 
     def pool_size(self, group: node_groups.NodeGroup) -> int:
-        """Return the number of machines of the group's pool."""
+        """Return the number of machines of all node groups in the pool of this group."""
         return sum(map(self.size, self._groups_by_pool.get(group.name.pool, ())))
 
     def grow(self, group: node_groups.NodeGroup, count: int) -> None:
-        """Add `count` machines to a group; a negative count removes machines."""
+        """Add `count` machines to the size of a node group; a negative count removes machines."""
         self._sizes[group.name] = self.size(group) + count
 
     def usage(self) -> dict[str, int]:
-        """Return the resources of all machines that count against the cluster limits."""
+        """Return the total amount of each resource of all machines that counts against the Cluster's limits."""
         total: dict[str, int] = {}
         for name, size in self._sizes.items():
             group = self.groups.get(name)
@@ -252,30 +252,30 @@ class NodeGroupsState:
         return total
 
     def room(self, group: node_groups.NodeGroup) -> int:
-        """Return how many machines a group may add; a new TPU slice requires that the old one is deleted."""
+        """Return how many machines a node group may add; a new TPU slice must wait until the old one is deleted."""
         if group.hosts > 1:
             return 0 if self.size(group) or self._terminating_counts.get(group.name) else group.hosts
         pool_room = group.total.maximum - self.pool_size(group)
         return max(0, min(group.size.maximum - self.size(group), pool_room))
 
     def missing_count(self, group: node_groups.NodeGroup) -> int:
-        """Return the number of missing machines of a TPU slice that was only partly requested."""
+        """Return the number of missing machines of a node group that is a partly requested TPU slice; otherwise 0."""
         size = self.size(group)
         is_incomplete = 0 < size < group.hosts and not self._terminating_counts.get(group.name)
         return group.hosts - size if is_incomplete and group.is_autoscaled and group.provisioning != "queued" else 0
 
     def backoff(self, group: node_groups.NodeGroup, now: Instant) -> Backoff | None:
-        """Return the active backoff of a group, or None."""
+        """Return the active backoff of a node group; None if it is not in backoff."""
         backoff = self._backoffs.get(backoff_key(group))
         return backoff if backoff is not None and backoff.end > now else None
 
     def has_failed(self, group: node_groups.NodeGroup, now: Instant) -> bool:
-        """Report whether machines of the group failed recently."""
+        """Report whether machines of a node group, or of one with the same backoff, failed in the last 3 hours."""
         backoff = self._backoffs.get(backoff_key(group))
         return backoff is not None and backoff.failed_at + RESET_AFTER > now
 
     def obstacle(self, group: node_groups.NodeGroup, limits: node_groups.ClusterLimits, now: Instant) -> str:
-        """Return why a group cannot grow, in upstream's words; '' if it can."""
+        """Return why a node group cannot grow, in the cluster autoscaler's words; '' if it can."""
         if self.backoff(group, now) is not None:
             return IN_BACKOFF
         if not self.room(group):
@@ -284,25 +284,25 @@ class NodeGroupsState:
         return node_groups.format_exceeded_limits(resources) if resources else ""
 
     def known_room(self, group: node_groups.NodeGroup, cluster: Obj) -> int:
-        """Return how many more machines the Cluster's spec guarantees for a group."""
+        """Return how many more machines of a group fit the capacity, reservations and quotas in the Cluster's spec."""
         spec = cluster["spec"]
         bounds = [
-            row["count"] - self._sum(lambda each: each.reservation == group.reservation)
+            row["count"] - self._total(lambda each: each.reservation == group.reservation)
             for row in spec.get("reservations") or ()
             if row["name"] == group.reservation
         ]
         bounds += [
-            row["count"] - self._sum(partial(_applies_to, row))
+            row["count"] - self._total(partial(_row_applies_to, row))
             for row in spec.get("capacity") or ()
-            if _applies_to(row, group)
+            if _row_applies_to(row, group)
         ]
         for row in spec.get("quotas") or ():
             if per_machine := _quota_usage(row["name"], group):
-                bounds.append((row["limit"] - self._sum(partial(_quota_usage, row["name"]))) // per_machine)
-        return max(0, min(bounds, default=_MANY))
+                bounds.append((row["limit"] - self._total(partial(_quota_usage, row["name"]))) // per_machine)
+        return max(0, min(bounds, default=_UNLIMITED_COUNT))
 
     def is_known_to_have(self, groups: Sequence[node_groups.NodeGroup], count: int, cluster: Obj) -> bool:
-        """Report whether the Cluster's spec guarantees `count` machines for these groups, which may share capacity."""
+        """Report whether `count` more machines of these node groups together fit the capacity in the Cluster's spec."""
         new_groups = [group for group in groups if group.name not in self.groups]
         self.groups.update({group.name: group for group in new_groups})
         increases: dict[node_groups.NodeGroup, int] = {}
@@ -315,19 +315,19 @@ class NodeGroupsState:
             del self.groups[group.name]
         return sum(increases.values()) == count
 
-    def _sum(self, value_per_machine: Callable[[node_groups.NodeGroup], int]) -> int:
-        """Return the sum of a per-machine value over all machines."""
+    def _total(self, value_per_machine: Callable[[node_groups.NodeGroup], int]) -> int:
+        """Return the sum of a value over all machines, given as a function of their node group."""
         return sum(self.size(group) * value_per_machine(group) for group in self.groups.values())
 
 
 def _quota_usage(quota: str, group: node_groups.NodeGroup) -> int:
-    """Return how much one machine uses of a quota on cpus, an accelerator or a machine type."""
+    """Return how much one machine of a node group uses of a quota: of cpus, an accelerator or a machine type."""
     resources = group.counted_resources
     return resources["cpu"] if quota == "cpus" else int(quota == group.machine.name) or resources.get(quota, 0)
 
 
-def _applies_to(row: Mapping[str, object], group: node_groups.NodeGroup) -> bool:
-    """Report whether a capacity row applies to the machines of a group."""
+def _row_applies_to(row: Mapping[str, object], group: node_groups.NodeGroup) -> bool:
+    """Report whether a row of the Cluster's spec.capacity limits the machines of a node group."""
     if group.reservation is not None or (row["machineType"], row["zone"]) != (group.machine.name, group.name.zone):
         return False
     return row.get("provisioning") in {None, group.provisioning}

@@ -1,4 +1,4 @@
-"""Autoscaler index of the cluster, built from watch events, and the detection of failed machines.
+"""The autoscaler's index of the cluster, built from watch events, and the detection of failed machines.
 
 While no pool is autoscaled and no ProvisioningRequest exists, most events are ignored. When scaling becomes possible,
 all objects are read once, and later events update the index.
@@ -49,7 +49,7 @@ _DELETED: Final = EventType.DELETED
 
 
 class NodeRecord(NamedTuple):
-    """The properties of a Node that the autoscaler uses."""
+    """The fields of a Node that the autoscaler uses."""
 
     view: NodeView
     pool: str
@@ -63,7 +63,7 @@ class NodeRecord(NamedTuple):
 
 
 class ScalingIndex:
-    """The index of nodes, machines, pools, pending pods and ProvisioningRequests."""
+    """The autoscaler's index of nodes, machines, node pools, pending pods and ProvisioningRequests."""
 
     def __init__(self) -> None:
         self.cluster: Obj | None = None
@@ -100,38 +100,38 @@ class ScalingIndex:
 
     @property
     def is_needed(self) -> bool:
-        """Whether any pool, new pool or ProvisioningRequest can cause scaling."""
+        """Whether the autoscaler has work: an autoscaled pool, auto-provisioning, or a ProvisioningRequest."""
         if self.cluster is None or self.settings is None:
             return False
         return self.settings.makes_pools or bool(self.requests) or any(map(self.is_pool_autoscaled, self.groups))
 
     def is_pool_autoscaled(self, pool: str) -> bool:
-        """Report whether a pool is autoscaled."""
+        """Report whether the node pool with this name is autoscaled."""
         return any(group.is_autoscaled for group in self.groups.get(pool, ())[:1])
 
     @property
     def draining_nodes(self) -> Sequence[str]:
-        """The names of nodes that are being drained."""
+        """The names of nodes with the ToBeDeleted taint."""
         return tuple(self._draining_nodes)
 
     def is_requested(self, pool: str) -> bool:
-        """Report whether a ResizeRequest for the pool is open."""
+        """Report whether an open ResizeRequest requests machines of the node pool."""
         return pool in self._pool_by_resize_request.values()
 
     def all_groups(self) -> Iterable[node_groups.NodeGroup]:
-        """Return the groups of all pools."""
+        """Return the node groups of all pools."""
         return [group for groups in self.groups.values() for group in groups]
 
     # --- events ---
 
     def observe(self, event: WatchEvent) -> bool:
-        """Apply a watch event; return whether it requires a scan."""
+        """Update the index from a watch event; return whether the event requires a scan."""
         if not self._is_live and event.key.kind not in _ALWAYS_OBSERVED:
             return False
         return self._handlers[event.key.kind](event)
 
     def catch_up(self, reader: Reader) -> None:
-        """Read all objects whose events were ignored so far, once."""
+        """Read all objects whose events were ignored so far, in the first call only; from then on, ignore no event."""
         if self._is_live:
             return
         self._is_live = True
@@ -206,12 +206,12 @@ class ScalingIndex:
     def _on_pod(self, event: WatchEvent) -> bool:
         pod = pod_view(event.obj)
         if event.type is _DELETED or pod.is_terminal:
-            return self._forget(pod)
+            return self._forget_pod(pod)
         if pod.node_name:
-            return self._on_bound(pod, event.obj)
-        return self._on_unbound(pod, event.obj)
+            return self._on_bound_pod(pod, event.obj)
+        return self._on_unbound_pod(pod, event.obj)
 
-    def _on_bound(self, pod: PodView, obj: Obj) -> bool:
+    def _on_bound_pod(self, pod: PodView, obj: Obj) -> bool:
         self.pending_pods.pop(pod.uid, None)
         old_view = self.nodes.pod(pod.uid)
         if old_view is not None and old_view.shape is pod.shape and old_view.labels == pod.labels:
@@ -226,7 +226,7 @@ class ScalingIndex:
                 self.consumers.setdefault(key, {})[pod.uid] = None
         return self._is_on_autoscaled_node(pod)
 
-    def _on_unbound(self, pod: PodView, obj: Obj) -> bool:
+    def _on_unbound_pod(self, pod: PodView, obj: Obj) -> bool:
         if pod.nominated_node != self.nodes.nomination_of(pod.uid):
             self.nodes.withdraw(pod.uid)
             if pod.nominated_node:
@@ -239,7 +239,7 @@ class ScalingIndex:
         self.pending_pods[pod.uid] = pod
         return old_view is None or old_view.shape is not pod.shape
 
-    def _forget(self, pod: PodView) -> bool:
+    def _forget_pod(self, pod: PodView) -> bool:
         self.pending_pods.pop(pod.uid, None)
         self.nodes.withdraw(pod.uid)
         old_view = self.nodes.pod(pod.uid)
@@ -295,7 +295,7 @@ def _node_record(node: Obj) -> NodeRecord:
 
 
 def _parse_taint_time(seconds: str | None) -> Instant | None:
-    """Parse the value of a taint in seconds; an invalid value counts as a time long ago."""
+    """Parse the time in a taint's value, in seconds; None without taint, 0 (long ago) if invalid."""
     if seconds is None:
         return None
     return int(seconds) * SECOND if seconds.isdecimal() else 0
@@ -316,7 +316,7 @@ _NOT_READY: Final = "RESERVATION_NOT_READY"
 
 
 class Failures:
-    """The failed machines of one scan, with the resulting backoffs and Events."""
+    """The failed machines that one scan finds and deletes, with the resulting backoffs of node groups and Events."""
 
     def __init__(self, index: ScalingIndex, reader: Reader, now: Instant) -> None:
         self._index = index
@@ -330,49 +330,52 @@ class Failures:
         self.requeue_at: Instant | None = None
 
     def detect(self) -> None:
-        """Find machines that failed or did not become nodes in time."""
+        """Find machines that failed or did not become nodes in time, and put their node groups into backoff."""
         for machine in self._index.machines.failed_machines.values():
-            self._fail(machine, self._machine_error(machine))
+            self._record_failure(machine, self._machine_error(machine))
         for machine in self._index.machines.upcoming_machines.values():
             group = self._groups.get(machine.group)
             if group is None or self._index.settings is None:
                 continue
-            time_max = group.provision_time(self._index.settings)
-            if machine.created_at + time_max > self._now:
-                due_at = machine.created_at + time_max
+            time_limit = group.provision_time(self._index.settings)
+            if machine.created_at + time_limit > self._now:
+                due_at = machine.created_at + time_limit
                 self.requeue_at = due_at if self.requeue_at is None else min(due_at, self.requeue_at)
             else:
-                message = f"Nodes added to group {group.id} failed to register within {_format_duration(time_max)}"
-                self._fail(machine, expander.ScaleUpFailure(_TIMEOUT, message))
+                message = f"Nodes added to group {group.id} failed to register within {_format_duration(time_limit)}"
+                self._record_failure(machine, expander.ScaleUpFailure(_TIMEOUT, message))
 
     def counted_failures(self, group: node_groups.GroupName) -> int:
-        """Return how many machines of a group are to be deleted but still count for its size."""
+        """Return how many machines to delete still count for the size of a node group."""
         return sum(machine.is_counted for machine in self.machines.values() if machine.group == group)
 
     def writes(self) -> list[Write]:
-        """Return the writes, backoffs first: otherwise a deleted machine would be requested again immediately."""
+        """Return the writes that store backoffs and delete machines.
+
+        Backoffs come first: otherwise a deleted machine would be requested again immediately.
+        """
         deletions: list[Write] = [Delete(Key(scheme.INSTANCE, "", name)) for name in self.machines]
         return [*self._store_backoffs(), *deletions]
 
-    def _fail(self, machine: MachineRecord, failure: expander.ScaleUpFailure) -> None:
+    def _record_failure(self, machine: MachineRecord, failure: expander.ScaleUpFailure) -> None:
         group = self._groups.get(machine.group)
         if group is None or machine.name in self.machines:
             return
         deleted_machines = self._deleted_together(group, machine)
         if len(deleted_machines) == group.hosts:
-            self._back_off(group, failure)
+            self._back_off_group(group, failure)
         self.machines.update({each.name: each for each in deleted_machines})
 
-    def _back_off(self, group: node_groups.NodeGroup, failure: expander.ScaleUpFailure) -> None:
-        """Put a group into backoff; the caller skips incomplete slices, which the group did not cause."""
+    def _back_off_group(self, group: node_groups.NodeGroup, failure: expander.ScaleUpFailure) -> None:
+        """Put a node group into backoff and record an Event, unless it is in backoff already."""
         key = expander.backoff_key(group)
         old_backoff = self.backoffs.get(key)
-        self.backoffs[key] = expander.after_failure(old_backoff, failure, self._now)
+        self.backoffs[key] = expander.backoff_after_failure(old_backoff, failure, self._now)
         if self.backoffs[key] is not old_backoff:
             self._record_event(group, failure)
 
     def _deleted_together(self, group: node_groups.NodeGroup, machine: MachineRecord) -> Sequence[MachineRecord]:
-        """Return the machines to delete with this machine; a TPU slice is deleted as a whole."""
+        """Return the machines to delete if this machine failed: itself, or its whole TPU slice."""
         if group.hosts == 1:
             return (machine,)
         return [each for each in self._index.machines.machines_of(group.name).values() if not each.is_leaving]
@@ -383,11 +386,11 @@ class Failures:
         error = ((instance or {}).get("status") or {}).get("error") or {}
         code = error.get("code") or "OTHER"
         group = self._groups.get(machine.group)
-        start = self._reservation_start(group.reservation) if group is not None and code == _NOT_READY else None
-        return expander.ScaleUpFailure(code, error.get("message") or "", start)
+        available_at = self._reservation_start(group.reservation) if group is not None and code == _NOT_READY else None
+        return expander.ScaleUpFailure(code, error.get("message") or "", available_at)
 
     def _reservation_start(self, name: str | None) -> Instant | None:
-        """Return the start time of a reservation, or None."""
+        """Return the start time of the reservation with this name; None if there is none."""
         cluster = self._index.cluster
         if cluster is None:
             return None
@@ -401,7 +404,7 @@ class Failures:
         self.events.append(EventRecord(Key(scheme.NODE_POOL, "", group.name.pool), "Warning", reason, message))
 
     def _store_backoffs(self) -> list[Write]:
-        """Return the write that stores the backoffs, if they changed."""
+        """Return the write that stores the backoffs in their ConfigMap; nothing if they are unchanged."""
         if self.backoffs == self._index.backoffs:
             return []
         text, config_map = expander.write_backoffs(self.backoffs, self._now), self._reader.get(STATUS)
@@ -416,7 +419,7 @@ def _backoffs_config_map(text: str) -> Obj:
 
 
 def _format_duration(duration: Duration) -> str:
-    """Format a duration in Go's notation: 15m0s."""
+    """Format a duration as Go does, such as 15m0s."""
     minutes, seconds = divmod(duration // SECOND, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes}m{seconds}s" if hours else f"{minutes}m{seconds}s"

@@ -1,4 +1,4 @@
-"""Index of the machines of all pools, from watch events of Instances, and the taints that scale-down sets on nodes."""
+"""The autoscaler's index of machines, from watch events of Instances, and the taints that scale-down sets on nodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ _UPCOMING_PHASES = ("", PROVISIONING, BOOTING, RUNNING)
 
 
 class MachineRecord(NamedTuple):
-    """The properties of an Instance that the autoscaler uses."""
+    """The fields of an Instance (one cloud machine) that the autoscaler uses."""
 
     name: str
     group: GroupName
@@ -30,12 +30,12 @@ class MachineRecord(NamedTuple):
 
     @property
     def is_counted(self) -> bool:
-        """Whether the machine counts for the size of its group."""
+        """Whether the machine counts for the size of its node group: it has not failed and is not being deleted."""
         return not (self.is_leaving or self.has_failed)
 
 
 class MachineIndex:
-    """The machines of all pools by name and by group, with group sizes."""
+    """The machines of all node pools by name and by node group, and the sizes of node groups."""
 
     def __init__(self) -> None:
         self._machines: dict[str, MachineRecord] = {}
@@ -49,12 +49,12 @@ class MachineIndex:
 
     @property
     def sizes(self) -> Mapping[GroupName, int]:
-        """The number of machines by group, without failed and terminating ones."""
+        """The number of machines by node group, without failed and terminating machines."""
         return self._sizes
 
     @property
     def terminating_counts(self) -> Mapping[GroupName, int]:
-        """The number of terminating machines by group."""
+        """The number of terminating machines by node group."""
         return self._terminating_counts
 
     def get(self, name: str) -> MachineRecord | None:
@@ -62,32 +62,32 @@ class MachineIndex:
         return self._machines.get(name)
 
     def machines_of(self, group: GroupName) -> Mapping[str, MachineRecord]:
-        """Return all machines of a group by name, in any state."""
+        """Return all machines of a node group by name, failed and terminating ones included."""
         return self._machines_by_group.get(group) or {}
 
     def last_creation_times(self) -> Mapping[GroupName, Instant]:
-        """Return the creation time of each group's newest machine; initial machines are ignored."""
-        times: dict[GroupName, Instant] = {}
+        """Return the creation time of each node group's newest machine; the Cluster's initial machines are ignored."""
+        last_times: dict[GroupName, Instant] = {}
         for group, machines in self._machines_by_group.items():
-            times_of_group = [machine.created_at for machine in machines.values() if not machine.is_initial]
-            if times_of_group:
-                times[group] = max(times_of_group)
-        return times
+            group_times = [machine.created_at for machine in machines.values() if not machine.is_initial]
+            if group_times:
+                last_times[group] = max(group_times)
+        return last_times
 
     def observe_instance(self, event: WatchEvent) -> bool:
-        """Apply a watch event of an Instance; return whether the machine changed."""
-        machine = _machine(event.obj)
+        """Update the index from an Instance's watch event; return whether its machine changed."""
+        machine = _machine_record(event.obj)
         old_record = self._machines.get(machine.name)
-        self._drop(machine.name)
+        self._drop_machine(machine.name)
         if event.type is not EventType.DELETED:
-            self._add(machine)
+            self._add_machine(machine)
         return self._machines.get(machine.name) != old_record
 
     def record_ready(self, name: str) -> None:
-        """Record that a machine has become a ready node."""
+        """Record that the Node of a machine has become ready."""
         self.upcoming_machines.pop(name, None)
 
-    def _add(self, machine: MachineRecord) -> None:
+    def _add_machine(self, machine: MachineRecord) -> None:
         name, group = machine.name, machine.group
         self._machines[name] = machine
         self._machines_by_group.setdefault(group, {})[name] = machine
@@ -100,7 +100,7 @@ class MachineIndex:
         elif machine.may_become_node:
             self.upcoming_machines[name] = machine
 
-    def _drop(self, name: str) -> None:
+    def _drop_machine(self, name: str) -> None:
         machine = self._machines.pop(name, None)
         if machine is None:
             return
@@ -116,7 +116,7 @@ class MachineIndex:
         self.upcoming_machines.pop(name, None)
 
 
-def _machine(instance: Obj) -> MachineRecord:
+def _machine_record(instance: Obj) -> MachineRecord:
     metadata, spec, phase = instance["metadata"], instance["spec"], phase_of(instance)
     return MachineRecord(
         name=metadata["name"],
@@ -137,22 +137,22 @@ def _machine(instance: Obj) -> MachineRecord:
 
 
 def taint_unneeded(node: Obj, now: Instant) -> Obj:
-    """Return the node with the DeletionCandidate taint."""
+    """Return a copy of the node with the taint DeletionCandidate, whose value is the time."""
     return _add_taint(node, well_known.DELETION_CANDIDATE, "PreferNoSchedule", now)
 
 
 def untaint_needed(node: Obj) -> Obj:
-    """Return the node without the DeletionCandidate taint."""
+    """Return a copy of the node without the taint DeletionCandidate."""
     return _remove_taints(node, (well_known.DELETION_CANDIDATE,))
 
 
 def taint_to_be_deleted(node: Obj, now: Instant) -> Obj:
-    """Return the node with the ToBeDeleted taint."""
+    """Return a copy of the node with the taint ToBeDeleted, whose value is the time."""
     return _add_taint(node, well_known.TO_BE_DELETED, "NoSchedule", now)
 
 
 def untaint_staying(node: Obj) -> Obj:
-    """Return the node without the ToBeDeleted and DeletionCandidate taints."""
+    """Return a copy of the node without the taints ToBeDeleted and DeletionCandidate."""
     return _remove_taints(node, (well_known.TO_BE_DELETED, well_known.DELETION_CANDIDATE))
 
 

@@ -1,4 +1,4 @@
-"""Node groups (a NodePool in one zone, as a managed instance group in GCE), autoscaler settings, and cluster limits.
+"""Node groups (a NodePool in one zone, like a managed instance group in GCE), autoscaler settings and cluster limits.
 
 Sources: GKE's autoscaler, pkg/cloudprovider/gke (GkeMig: sizes, total sizes, ZeroOrMaxNodeScaling, provision times).
 """
@@ -34,8 +34,8 @@ DRAIN_TIME: Final = GRACE_MAX * SECOND + 30 * SECOND
 #: Pods below this priority do not trigger a scale-up.
 EXPENDABLE_BELOW: Final = -10
 #: How long a scan waits for further pods of a gang after the oldest pod, and after the oldest pod with accelerators.
-YOUNG: Final = 2 * SECOND
-YOUNG_ACCELERATED: Final = 30 * SECOND
+RECENT_POD_WAIT: Final = 2 * SECOND
+RECENT_ACCELERATED_POD_WAIT: Final = 30 * SECOND
 #: The time within which machines of each type must become nodes; others use the Cluster's maxNodeProvisionTime.
 TPU_PROVISION_TIME: Final = 10 * HOUR
 FLEX_START_PROVISION_TIME: Final = 30 * MINUTE
@@ -43,7 +43,7 @@ QUEUED_PROVISION_TIME: Final = 365 * 24 * HOUR
 
 _PROVISION_TIME: Final = 15 * MINUTE
 _SCAN_INTERVAL: Final = 10 * SECOND
-_THRESHOLD: Final = "0.5"
+_UTILIZATION_THRESHOLD: Final = "0.5"
 #: Bytes per unit of memory limits.
 _GIGABYTE: Final = 1 << 30
 _EMPTY: Final[Mapping[str, Any]] = {}
@@ -57,14 +57,14 @@ class ScaleDownDelays(NamedTuple):
 
 
 #: The values of optimize-utilization are assumptions, because GKE does not publish them.
-_PATIENCE: Final[Mapping[AutoscalingProfile, ScaleDownDelays]] = {
+_DEFAULT_DELAYS: Final[Mapping[AutoscalingProfile, ScaleDownDelays]] = {
     AutoscalingProfile.BALANCED: ScaleDownDelays(10 * MINUTE, 10 * MINUTE),
     AutoscalingProfile.OPTIMIZE_UTILIZATION: ScaleDownDelays(2 * MINUTE, 2 * MINUTE),
 }
 
 
 class ResourceLimit(NamedTuple):
-    """The minimum and maximum of a resource in the cluster, in cores, bytes or accelerators."""
+    """The minimum and maximum of one resource of the whole cluster, in cores, bytes or accelerators."""
 
     minimum: int
     maximum: int
@@ -72,7 +72,7 @@ class ResourceLimit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScalingSettings:
-    """The autoscaler settings of a Cluster, with defaults."""
+    """The autoscaler settings in a Cluster's spec, with defaults."""
 
     profile: AutoscalingProfile
     expander: str
@@ -88,34 +88,34 @@ class ScalingSettings:
     makes_pools: bool
 
     def next_scan(self, start: Instant, now: Instant) -> Instant:
-        """Return the first scan time at or after `now`: a multiple of the scan interval since `start`."""
+        """Return the first scan time at or after `now`; scan times are multiples of the scan interval after `start`."""
         return start + -(-(now - start) // self.scan_interval) * self.scan_interval
 
 
 def settings_of(cluster: Obj) -> ScalingSettings:
-    """Return the autoscaler settings of a Cluster."""
+    """Parse the autoscaler settings in a Cluster's spec."""
     autoscaling: Mapping[str, Any] = cluster["spec"].get("autoscaling") or _EMPTY
     profile = AutoscalingProfile(autoscaling.get("profile", AutoscalingProfile.BALANCED.value))
-    unneeded_time, pause = _PATIENCE[profile]
+    unneeded_time, pause = _DEFAULT_DELAYS[profile]
     provisioning = autoscaling.get("autoProvisioning")
     return ScalingSettings(
         profile=profile,
         expander=autoscaling.get("expander", "least-waste"),
         priorities=tuple(autoscaling.get("priorities") or ()),
-        scan_interval=_duration(autoscaling, "scanInterval", _SCAN_INTERVAL),
-        patience=ScaleDownDelays(_duration(autoscaling, "unneededTime", unneeded_time), pause),
-        utilization_threshold=meta.parse_quantity(autoscaling.get("utilizationThreshold", _THRESHOLD)),
-        provision_time=_duration(autoscaling, "maxNodeProvisionTime", _PROVISION_TIME),
-        limits={row["resource"]: _limit(row) for row in (provisioning or _EMPTY).get("limits") or ()},
+        scan_interval=_duration_setting(autoscaling, "scanInterval", _SCAN_INTERVAL),
+        patience=ScaleDownDelays(_duration_setting(autoscaling, "unneededTime", unneeded_time), pause),
+        utilization_threshold=meta.parse_quantity(autoscaling.get("utilizationThreshold", _UTILIZATION_THRESHOLD)),
+        provision_time=_duration_setting(autoscaling, "maxNodeProvisionTime", _PROVISION_TIME),
+        limits={row["resource"]: _resource_limit(row) for row in (provisioning or _EMPTY).get("limits") or ()},
         makes_pools=provisioning is not None,
     )
 
 
-def _duration(autoscaling: Mapping[str, Any], field: str, default: Duration) -> Duration:
+def _duration_setting(autoscaling: Mapping[str, Any], field: str, default: Duration) -> Duration:
     return parse_duration(autoscaling[field]) if field in autoscaling else default
 
 
-def _limit(row: Mapping[str, Any]) -> ResourceLimit:
+def _resource_limit(row: Mapping[str, Any]) -> ResourceLimit:
     unit = _GIGABYTE if row["resource"] == "memory" else 1
     return ResourceLimit(row.get("min", 0) * unit, row["max"] * unit)
 
@@ -126,7 +126,7 @@ _UNBOUNDED: Final = 1 << 30
 
 
 class GroupName(NamedTuple):
-    """The name of a node group: its pool and zone."""
+    """The name of a node group: its node pool and zone."""
 
     pool: str
     zone: str
@@ -134,7 +134,7 @@ class GroupName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SizeBounds:
-    """The minimum and maximum number of machines."""
+    """The minimum and maximum number of machines of a node group, or of all groups of a pool."""
 
     minimum: int
     maximum: int
@@ -142,7 +142,7 @@ class SizeBounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeGroup:
-    """A NodePool in one zone: machine type, template node, price and size bounds."""
+    """A NodePool in one zone, as the autoscaler scales it: machine type, template node, price and size bounds."""
 
     name: GroupName
     #: The name of the managed instance group, as shown to clients.
@@ -163,24 +163,24 @@ class NodeGroup:
 
     @property
     def provisioning(self) -> str:
-        """The provisioning model of the machines."""
+        """The provisioning model of the group's machines: standard, spot, flex-start or queued."""
         model: str = self.pool["spec"].get("provisioning", "standard")
         return model
 
     @property
     def reservation(self) -> str | None:
-        """The name of the reservation that the machines consume, or None."""
+        """The name of the reservation that the group's machines consume; None without one."""
         reservation: str | None = self.pool["spec"].get("reservation")
         return reservation
 
     @property
     def is_auto_provisioned(self) -> bool:
-        """Whether the autoscaler created the pool."""
+        """Whether the autoscaler created the group's node pool."""
         return bool(self.pool["spec"].get("autoProvisioned"))
 
     @property
     def counted_resources(self) -> dict[str, int]:
-        """The resources of one machine that count against the cluster limits."""
+        """What one machine of the group counts against the cluster limits, by resource (cores, bytes, accelerators)."""
         machine = self.machine
         amounts = {"cpu": machine.cpu_milli // 1000, "memory": machine.memory_bytes}
         if machine.accelerator is not None:
@@ -188,7 +188,7 @@ class NodeGroup:
         return amounts
 
     def provision_time(self, settings: ScalingSettings) -> Duration:
-        """Return the time within which a machine must become a node."""
+        """Return how long a machine of the group may take to become a node before it counts as failed."""
         accelerator = self.machine.accelerator
         if self.provisioning == "queued":
             return QUEUED_PROVISION_TIME
@@ -199,12 +199,12 @@ class NodeGroup:
         return settings.provision_time
 
     def node(self, name: str) -> NodeView:
-        """Return a ready node of the group with this name, without pods."""
+        """Return a new, ready node of the group with this name."""
         return replace(self.template, name=name, labels={**self.template.labels, well_known.HOSTNAME: name})
 
 
 def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
-    """Return the node groups of a pool, in the order of its zones."""
+    """Return the node groups of a NodePool, in the order of its zones."""
     catalog = catalog_of(cluster)
     machine, hosts = machine_of(pool, catalog), hosts_of_slice(pool, catalog)
     zones: Sequence[str] = zones_of(pool, cluster)[:1] if hosts > 1 else zones_of(pool, cluster)
@@ -229,7 +229,7 @@ def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
 
 
 def _size_bounds(spec: Mapping[str, Any], hosts: int, size_max: int) -> tuple[SizeBounds, SizeBounds]:
-    """Return the size bounds of one group, and of all groups of the pool together."""
+    """Return the size bounds of each node group of a pool, and of all its groups together."""
     autoscaling = spec.get("autoscaling") or {}
     if hosts > 1:
         slice_bounds = SizeBounds(hosts if autoscaling.get("min") or autoscaling.get("totalMin") else 0, hosts)
@@ -239,7 +239,7 @@ def _size_bounds(spec: Mapping[str, Any], hosts: int, size_max: int) -> tuple[Si
 
 
 def _placement_max(pool: Obj, machine: MachineType, catalog: Catalog) -> int:
-    """Return the maximum size of a group; compact placement reduces it."""
+    """Return the maximum number of machines of a node group; compact placement reduces it."""
     compact_max = catalog.family(machine).placement_max if pool["spec"].get("placementGroup") else 0
     return compact_max or SIZE_MAX
 
@@ -253,28 +253,28 @@ _UNLIMITED: Final = 1 << 30
 
 
 class ClusterLimits:
-    """The cluster-wide resource limits and their current use."""
+    """The limits of resources of the whole cluster, and what its machines use of them."""
 
     def __init__(self, limits: Mapping[str, ResourceLimit], usage: Mapping[str, int]) -> None:
         self._limits = limits
         self._usage = dict(usage)
 
     def count_allowed(self, resources: Mapping[str, int]) -> int:
-        """Return how many more machines with these resources the limits allow."""
+        """Return how many more machines with these resources the cluster limits allow."""
         bounds = [self._remaining(resource) // amount for resource, amount in self._limited_amounts(resources).items()]
         return max(0, min(bounds, default=_UNLIMITED))
 
     def exceeded_resources(self, resources: Mapping[str, int], count: int = 1) -> list[str]:
-        """Return the resources whose limits `count` more machines would exceed."""
+        """Return the resources whose cluster limits `count` more machines would exceed."""
         return [r for r, amount in self._limited_amounts(resources).items() if amount * count > self._remaining(r)]
 
     def take(self, resources: Mapping[str, int], count: int) -> None:
-        """Count `count` more machines as used."""
+        """Count `count` more machines with these resources as used; a negative count frees them."""
         for resource, amount in resources.items():
             self._usage[resource] = self._usage.get(resource, 0) + amount * count
 
     def may_remove(self, resources: Mapping[str, int], count: int = 1) -> bool:
-        """Report whether the minimum limits still hold after the removal of `count` machines."""
+        """Report whether the cluster's minimum limits would still hold without `count` machines."""
         return all(
             self._usage.get(resource, 0) - amount * count >= self._limits[resource].minimum
             for resource, amount in self._limited_amounts(resources).items()
@@ -288,5 +288,5 @@ class ClusterLimits:
 
 
 def format_exceeded_limits(resources: list[str]) -> str:
-    """Format the reason why a group cannot grow, as upstream does."""
+    """Format, in the cluster autoscaler's words, that a node group cannot grow because of cluster limits."""
     return f'exceeded quota: "cluster-wide", resources: {", ".join(resources)}'

@@ -1,4 +1,4 @@
-"""ProvisioningRequests: their conditions, their pods, and the choice of one zone of one queued pool for all pods.
+"""ProvisioningRequests of GKE's queued class: their conditions, their pods, and the choice of one node group for them.
 
 Source: GKE's autoscaler, pkg/provisioningrequests/scaleup (orchestrator.go, reasons).
 """
@@ -45,7 +45,7 @@ BOOKING_TIME: Final = 10 * MINUTE
 #: How long a request with missing templates or without a fitting group is retried.
 RETRY_TIME: Final = 2 * MINUTE
 #: How long a finished request is kept, and when a request of the other classes without success fails.
-KEPT_FOR: Final = 7 * 24 * HOUR
+RETENTION_TIME: Final = 7 * 24 * HOUR
 EXPIRES_AFTER: Final = 7 * 24 * HOUR
 MIN_RUN_DURATION: Final = 30 * SECOND
 MAX_RUN_DURATION: Final = 7 * 24 * HOUR
@@ -57,7 +57,7 @@ _VALID_SECONDS: Final = "ValidUntilSeconds"
 
 
 class ProvisioningRequestState(Enum):
-    """The state of a request of the queued class, derived from its conditions."""
+    """The state of a ProvisioningRequest, derived from its conditions."""
 
     UNINITIALIZED = auto()
     PENDING = auto()
@@ -69,7 +69,7 @@ class ProvisioningRequestState(Enum):
 
 
 class ConditionText(NamedTuple):
-    """The type, status, reason and message of a condition."""
+    """A condition of a ProvisioningRequest without its time: type, status, reason and message."""
 
     type: str
     status: bool
@@ -145,16 +145,16 @@ CONSUMED: Final = ConditionText(
 
 
 def state_of(request: Obj) -> ProvisioningRequestState:
-    """Return the state that the conditions of a request imply."""
+    """Return the state of a ProvisioningRequest that its conditions imply."""
     if not (request.get("status") or {}).get("conditions"):
         return ProvisioningRequestState.UNINITIALIZED
-    for kind, state in _STATES.items():
+    for kind, state in _STATE_BY_CONDITION.items():
         if is_true(request, kind):
             return state
     return ProvisioningRequestState.PENDING
 
 
-_STATES: Final[Mapping[str, ProvisioningRequestState]] = {
+_STATE_BY_CONDITION: Final[Mapping[str, ProvisioningRequestState]] = {
     CAPACITY_REVOKED: ProvisioningRequestState.CAPACITY_REVOKED,
     BOOKING_EXPIRED: ProvisioningRequestState.BOOKING_EXPIRED,
     FAILED: ProvisioningRequestState.FAILED,
@@ -164,7 +164,7 @@ _STATES: Final[Mapping[str, ProvisioningRequestState]] = {
 
 
 def with_condition_set(request: Obj, condition: ConditionText, now: Instant) -> Obj:
-    """Return the request with the condition set; the same object if nothing changed."""
+    """Return a copy of a ProvisioningRequest with a condition set; the same object if nothing changed."""
     status = request.get("status") or {}
     old_conditions = status.get("conditions") or []
     conditions = with_condition(
@@ -180,12 +180,12 @@ def with_condition_set(request: Obj, condition: ConditionText, now: Instant) -> 
 
 
 def with_details(request: Obj, details: Mapping[str, str]) -> Obj:
-    """Return the request with non-empty provisioning class details in its status."""
+    """Return a copy of a ProvisioningRequest with status.provisioningClassDetails; empty details are omitted."""
     return with_path(request, ("status", "provisioningClassDetails"), {k: v for k, v in details.items() if v})
 
 
 def missing_templates_message(request: Obj, missing_names: Sequence[str]) -> str:
-    """Return upstream's message that names the missing pod templates."""
+    """Return the cluster autoscaler's message that names the missing pod templates of a ProvisioningRequest."""
     return (
         f"missing pod templates, {len(request['spec']['podSets'])} pod templates were referenced, "
         f"{len(missing_names)} templates were missing: {','.join(missing_names)}"
@@ -193,7 +193,7 @@ def missing_templates_message(request: Obj, missing_names: Sequence[str]) -> str
 
 
 def missing_templates(request: Obj, missing_names: Sequence[str], *, is_final: bool) -> ConditionText:
-    """Return the condition of a queued request with missing templates: Failed if `is_final`, else not Accepted."""
+    """Return the condition for missing pod templates: Failed if `is_final`, else Accepted with status False."""
     text = missing_templates_message(request, missing_names)
     if is_final:
         message = f"Provisioning Request failed because there were {text}"
@@ -202,19 +202,19 @@ def missing_templates(request: Obj, missing_names: Sequence[str], *, is_final: b
 
 
 def transition_time(request: Obj, kind: str) -> Instant | None:
-    """Return the last transition time of a condition; None if the request does not have it."""
+    """Return the lastTransitionTime of a ProvisioningRequest's condition; None without that condition."""
     condition = find_condition(request, kind)
     return None if condition is None else parse_time(condition["lastTransitionTime"])
 
 
 def creation_time(request: Obj) -> Instant:
-    """Return the creation time of the request."""
+    """Return the creation time of a ProvisioningRequest."""
     return parse_time(request["metadata"]["creationTimestamp"])
 
 
 def max_run_duration(request: Obj) -> Duration:
-    """Return how long the machines may run, by default 7 days."""
-    return _seconds(request, _MAX_RUN_SECONDS) or MAX_RUN_DURATION
+    """Return how long the machines of a ProvisioningRequest may run, by default 7 days."""
+    return _seconds_parameter(request, _MAX_RUN_SECONDS) or MAX_RUN_DURATION
 
 
 def run_duration_fault(request: Obj) -> ConditionText | None:
@@ -229,28 +229,28 @@ def run_duration_fault(request: Obj) -> ConditionText | None:
 
 
 def is_for_many_zones(request: Obj) -> bool:
-    """Report whether the request uses the OBTAINABILITY search strategy, which searches several zones."""
+    """Report whether a ProvisioningRequest uses the OBTAINABILITY search strategy, which searches several zones."""
     return parameter(request, _SEARCH_STRATEGY) == "OBTAINABILITY"
 
 
 def is_for_other_instance(request: Obj) -> bool:
-    """Report whether a check-capacity request names another autoscaler instance."""
+    """Report whether a check-capacity ProvisioningRequest names another autoscaler instance."""
     return request["spec"]["provisioningClassName"] == CHECK_CLASS and bool(parameter(request, "processorInstance"))
 
 
 def valid_until(request: Obj) -> Instant | None:
-    """Return the time until which the request is valid; None if it is unlimited."""
-    wait = _seconds(request, _VALID_SECONDS)
-    return None if wait is None else creation_time(request) + wait
+    """Return the time until which a ProvisioningRequest may wait for capacity; None without a limit."""
+    wait_max = _seconds_parameter(request, _VALID_SECONDS)
+    return None if wait_max is None else creation_time(request) + wait_max
 
 
 def parameter(request: Obj, name: str) -> str:
-    """Return a parameter of the request; '' if it is not set."""
+    """Return a parameter in the spec of a ProvisioningRequest; '' if it is not set."""
     value: Any = (request["spec"].get("parameters") or {}).get(name)
     return "" if value is None else str(value)
 
 
-def _seconds(request: Obj, name: str) -> Duration | None:
+def _seconds_parameter(request: Obj, name: str) -> Duration | None:
     text = parameter(request, name)
     return int(text) * SECOND if text.isdecimal() and int(text) > 0 else None
 
@@ -267,9 +267,9 @@ _QUEUED_TOLERATION: Final = {"key": well_known.QUEUED, "operator": "Equal", "val
 
 
 def resize_request_name(namespace: str, request: str) -> str:
-    """Return the name of the ResizeRequest of a ProvisioningRequest."""
-    digits = sha256(f"{namespace}/{request}".encode()).hexdigest()[:_HASH_LENGTH]
-    return f"gke-{namespace[:_NAME_MAX]}-{request[:_NAME_MAX]}-{digits}"
+    """Return the name of the ResizeRequest that obtains the machines of a queued ProvisioningRequest."""
+    hash_digits = sha256(f"{namespace}/{request}".encode()).hexdigest()[:_HASH_LENGTH]
+    return f"gke-{namespace[:_NAME_MAX]}-{request[:_NAME_MAX]}-{hash_digits}"
 
 
 def consumed_request(pod: Obj) -> str:
@@ -279,7 +279,7 @@ def consumed_request(pod: Obj) -> str:
 
 
 def admit_queued_pod(pod: Obj) -> Obj:
-    """Apply GKE's webhook: a new pod that consumes a queued request is bound to the nodes of this request."""
+    """Bind a new pod that consumes a queued ProvisioningRequest to the nodes of that request, as GKE's webhook does."""
     request = consumed_request(pod)
     class_name = annotation(pod, well_known.PROVISIONING_CLASS) or annotation(pod, well_known.OLD_PROVISIONING_CLASS)
     if not request or class_name != QUEUED_CLASS:
@@ -289,7 +289,7 @@ def admit_queued_pod(pod: Obj) -> Obj:
 
 
 def pods_of(request: Obj, templates: Sequence[Obj]) -> list[PodView]:
-    """Return the pods of a request; `templates` are in the order of its pod sets."""
+    """Return the pods for which a ProvisioningRequest asks; `templates` are in the order of its pod sets."""
     return [
         PodView(_request_pod(request, template, f"{set_index}-{index}"))
         for set_index, (pod_set, template) in enumerate(zip(request["spec"]["podSets"], templates, strict=True))
@@ -297,9 +297,9 @@ def pods_of(request: Obj, templates: Sequence[Obj]) -> list[PodView]:
     ]
 
 
-def _request_pod(request: Obj, template: Obj, index: str) -> Obj:
+def _request_pod(request: Obj, template: Obj, name_suffix: str) -> Obj:
     metadata, pod_template = request["metadata"], template["template"]
-    name = f"{metadata['name']}-{index}"
+    name = f"{metadata['name']}-{name_suffix}"
     spec: Mapping[str, Any] = pod_template["spec"]
     selector = {k: v for k, v in (spec.get("nodeSelector") or {}).items() if k != well_known.NODE_PROVISIONING_REQUEST}
     pod = {
@@ -329,7 +329,7 @@ _INFEASIBLE: Final = "infeasible"
 _EXCEEDED: Final = "exceeded"
 _MISFIT: Final = "misfit"
 #: By cause, in order of precedence: the reason, and the beginning of the message.
-_MESSAGES: Final[Mapping[str, tuple[str, str]]] = {
+_REASON_AND_MESSAGE_BY_CAUSE: Final[Mapping[str, tuple[str, str]]] = {
     _INFEASIBLE: (
         "ProvisioningRequestSingleZoneInfeasible",
         "Provisioning Request cannot be scheduled in a single zone of a single nodepool",
@@ -348,7 +348,7 @@ _NO_POOL: Final = ConditionText(
 
 
 class GroupRefusal(NamedTuple):
-    """Why a node group cannot provide the whole request."""
+    """Why a node group cannot provide the nodes for all pods of a ProvisioningRequest."""
 
     cause: str
     details: Sequence[str] = ()
@@ -357,7 +357,7 @@ class GroupRefusal(NamedTuple):
 def choose_group(
     pods: Sequence[PodView], scale_up: ScaleUp, provisioner: NodeAutoProvisioner | None
 ) -> ScaleUpOption | ConditionText:
-    """Return the node group for all pods with its new nodes, or the condition that says why none fits."""
+    """Return a scale-up of one node group for all pods of a ProvisioningRequest, or the condition if none fits."""
     refusals: dict[NodeGroup, GroupRefusal] = {}
     options: list[ScaleUpOption] = []
     for group in scale_up.fleet.groups.values():
@@ -377,7 +377,7 @@ def choose_group(
 
 
 def _option_in_group(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleUp) -> ScaleUpOption | GroupRefusal:
-    """Place all pods on new nodes of one group; return the option, or why it is impossible."""
+    """Return a scale-up that places all pods on new nodes of one node group, or why that is impossible."""
     fleet, limits = scale_up.fleet, scale_up.limits
     obstacle = fleet.obstacle(group, limits, scale_up.loop_context.now)
     if obstacle in (IN_BACKOFF, FULL):
@@ -400,21 +400,21 @@ def _option_in_group(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleU
 
 
 def _is_guaranteed(option: ScaleUpOption, scale_up: ScaleUp) -> bool:
-    """Report whether the Cluster's spec guarantees the machines of an option."""
+    """Report whether the machines of a scale-up fit the capacity in the Cluster's spec."""
     guaranteed_count = max(scale_up.fleet.known_room(group, scale_up.loop_context.cluster) for group in option.groups)
     return guaranteed_count >= len(option.nodes)
 
 
 def _condition_for(refusals: Mapping[NodeGroup, GroupRefusal]) -> ConditionText:
-    """Return the condition for the first cause, in order of precedence, that skipped a group."""
-    for cause, (reason, beginning) in _MESSAGES.items():
+    """Return the Failed condition for the gravest cause of a refusal, with the node pools that it concerns."""
+    for cause, (reason, beginning) in _REASON_AND_MESSAGE_BY_CAUSE.items():
         pools = {group.name.pool: refusal.details for group, refusal in refusals.items() if refusal.cause == cause}
         if pools:
-            return ConditionText(FAILED, True, reason, f"{beginning}{_details(cause, pools)}")
+            return ConditionText(FAILED, True, reason, f"{beginning}{_message_details(cause, pools)}")
     return _NO_POOL
 
 
-def _details(cause: str, pools: Mapping[str, Sequence[str]]) -> str:
+def _message_details(cause: str, pools: Mapping[str, Sequence[str]]) -> str:
     pool_texts = [f"{pool} ({', '.join(pools[pool])})" for pool in sorted(pools)]
     if cause == _MISFIT:
         return f". Predicate checking errors: {_shorten_list(pool_texts, _MISFITS_LISTED_MAX)}"
@@ -423,5 +423,5 @@ def _details(cause: str, pools: Mapping[str, Sequence[str]]) -> str:
     return f", affected nodepools: {_shorten_list(sorted(pools), _POOLS_LISTED_MAX)}"
 
 
-def _shorten_list(items: Sequence[str], count_max: int) -> str:
-    return ", ".join([*items[:count_max], *(["..."] if len(items) > count_max else [])])
+def _shorten_list(texts: Sequence[str], count_max: int) -> str:
+    return ", ".join([*texts[:count_max], *(["..."] if len(texts) > count_max else [])])

@@ -1,4 +1,4 @@
-"""Controller of ProvisioningRequests, which request capacity for all pods together before the pods exist.
+"""The controller of ProvisioningRequests, which ask for the capacity of all pods of a workload before the pods exist.
 
 The controller reconciles requests at the scan times of the autoscaler.
 """
@@ -33,12 +33,12 @@ from batchyard.autoscaler.provisioning_request_pods import (
     EXPIRES_AFTER,
     FAILED,
     HAS_CAPACITY,
-    KEPT_FOR,
     MISSING_RESIZE_REQUEST,
     NOT_ACCEPTED,
     PROVISIONED,
     QUEUED,
     RESERVATION_OVER,
+    RETENTION_TIME,
     RETRY_TIME,
     REVOKED,
     UNKNOWN_STRATEGY,
@@ -72,7 +72,7 @@ from batchyard.interfaces.controller import ReconcileResult
 # Source: GKE's autoscaler, pkg/provisioningrequests/{manager,reconciler} and reconciler/reasons.
 
 
-_REASONS: Final[Mapping[str, str]] = {
+_REASON_BY_ERROR_CODE: Final[Mapping[str, str]] = {
     "LIMIT_EXCEEDED": "LimitExceeded",
     "RESOURCE_POOL_EXHAUSTED": "ResourcePoolExhausted",
     "ZONE_RESOURCE_POOL_EXHAUSTED": "ResourcePoolExhausted",
@@ -86,7 +86,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "INVALID_ARGUMENT": "InvalidArgument",
     "CONDITION_NOT_MET": "ConditionNotMet",
 }
-_INTERNAL: Final = "InternalError"
+_UNKNOWN_ERROR_REASON: Final = "InternalError"
 _NO_ERROR: Final = ConditionText(
     FAILED,
     True,
@@ -96,12 +96,12 @@ _NO_ERROR: Final = ConditionText(
 
 
 def resize_request_key(request: Key) -> Key:
-    """Return the key of the ResizeRequest of a ProvisioningRequest."""
+    """Return the key of the ResizeRequest that obtains the machines of a queued ProvisioningRequest."""
     return Key(scheme.RESIZE_REQUEST, "", resize_request_name(request.namespace, request.name))
 
 
 def new_resize_request(request: Obj, group: NodeGroup, count: int) -> dict[str, Any]:
-    """Return a new ResizeRequest for `count` machines of a group."""
+    """Return a new ResizeRequest that requests `count` machines of a node group for a ProvisioningRequest."""
     metadata = request["metadata"]
     return {
         "apiVersion": scheme.kind_info(scheme.RESIZE_REQUEST).api_version,
@@ -118,7 +118,7 @@ def new_resize_request(request: Obj, group: NodeGroup, count: int) -> dict[str, 
 
 
 def details_of(request: Obj, resize_request: Obj, group: NodeGroup) -> dict[str, str]:
-    """Return the provisioning class details for the status of a ProvisioningRequest."""
+    """Return the status.provisioningClassDetails of a ProvisioningRequest."""
     accelerator = group.machine.accelerator
     names = dict.fromkeys(pod_set["podTemplateRef"]["name"] for pod_set in request["spec"]["podSets"])
     return {
@@ -134,7 +134,7 @@ def details_of(request: Obj, resize_request: Obj, group: NodeGroup) -> dict[str,
 
 
 def result_condition(resize_request: Obj | None) -> ConditionText | None:
-    """Return the condition that the state of the ResizeRequest implies; None if it is still open."""
+    """Return the ProvisioningRequest condition that its ResizeRequest's state implies; None while that is open."""
     if resize_request is None:
         return MISSING_RESIZE_REQUEST
     status = resize_request.get("status") or {}
@@ -154,7 +154,7 @@ def result_condition(resize_request: Obj | None) -> ConditionText | None:
 
 
 def _last_attempt(status: Mapping[str, Any]) -> ConditionText | None:
-    """Return the condition for a failed attempt that the cloud will retry."""
+    """Return the condition for the cloud's last failed attempt, which it will repeat; None if there is none."""
     condition = find_condition(status, PROVISIONED)
     if condition is None or condition["status"] == "True" or not condition.get("message"):
         return None
@@ -162,7 +162,7 @@ def _last_attempt(status: Mapping[str, Any]) -> ConditionText | None:
 
 
 def _reason(code: str) -> str:
-    return _REASONS.get(code, _INTERNAL)
+    return _REASON_BY_ERROR_CODE.get(code, _UNKNOWN_ERROR_REASON)
 
 
 # Reconcile one ProvisioningRequest of the class queued-provisioning.gke.io: one state transition per call.
@@ -180,7 +180,7 @@ _OPEN_STATES: Final = {
 
 
 class QueuedRequest:
-    """A queued ProvisioningRequest, its ResizeRequest if it exists, and the cluster state at one time."""
+    """A ProvisioningRequest of GKE's queued class during one reconcile, with its ResizeRequest if that exists."""
 
     def __init__(self, request: Obj, index: ScalingIndex, reader: Reader, loop_context: LoopContext) -> None:
         self._request = request
@@ -192,7 +192,7 @@ class QueuedRequest:
         self._now = loop_context.now
 
     def step(self) -> ReconcileResult:
-        """Return the writes that are due now, and the time of the next reconcile."""
+        """Return the writes that are due for the ProvisioningRequest, and the time of the next reconcile."""
         state, expiry_time = state_of(self._request), valid_until(self._request)
         if state in _OPEN_STATES:
             if expiry_time is not None and expiry_time <= self._now:
@@ -203,7 +203,7 @@ class QueuedRequest:
             case ProvisioningRequestState.UNINITIALIZED:
                 return self._initialize()
             case ProvisioningRequestState.PENDING:
-                outcome = self._queue()
+                outcome = self._request_machines()
             case ProvisioningRequestState.ACCEPTED:
                 condition = result_condition(self._resize_request)
                 outcome = ReconcileResult() if condition is None else self._set_condition(condition)
@@ -217,39 +217,42 @@ class QueuedRequest:
                 outcome = self._delete_after_retention(FAILED)
         if state in {ProvisioningRequestState.PENDING, ProvisioningRequestState.ACCEPTED}:
             _requeue_by(outcome, expiry_time)
-        return self._clean_up(state, outcome)
+        return self._clean_up_resize_request(state, outcome)
 
     # --- pending ---
 
     def _initialize(self) -> ReconcileResult:
-        """Set the first condition of a new request, and delete a stale ResizeRequest of the same name."""
+        """Set the first condition of a new ProvisioningRequest, and delete an old ResizeRequest of the same name."""
         deletions = [] if self._resize_request is None else [Delete(resize_request_key(self._key))]
         return ReconcileResult([*deletions, *self._set_condition(NOT_ACCEPTED).writes])
 
-    def _queue(self) -> ReconcileResult:
-        """Choose a node group for the request and create its ResizeRequest, or set Accepted after that exists."""
+    def _request_machines(self) -> ReconcileResult:
+        """Choose a node group for the ProvisioningRequest and create its ResizeRequest.
+
+        Set the condition Accepted once the ResizeRequest exists.
+        """
         if transition_time(self._request, ACCEPTED) == self._now:
             return ReconcileResult(requeue_at=self._next_scan())
         missing_names = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
         if missing_names:
             condition = missing_templates(self._request, missing_names, is_final=not self._may_retry())
-            return self._retry(condition)
+            return self._set_retry_condition(condition)
         if self._resize_request is not None:
-            return self._accept(self._resize_request)
-        option = self._choose()
+            return self._accept_request(self._resize_request)
+        option = self._choose_group()
         if isinstance(option, ConditionText):
             condition = option._replace(type=ACCEPTED, status=False) if self._may_retry() else option
-            return self._retry(condition)
+            return self._set_retry_condition(condition)
         fault = run_duration_fault(self._request)
         if fault is not None:
             return self._set_condition(fault)
         pool: list[Write] = [Create(option.group.pool)] if option.is_new_pool else []
         return ReconcileResult([*pool, Create(new_resize_request(self._request, option.group, len(option.nodes)))])
 
-    def _choose(self) -> ScaleUpOption | ConditionText:
+    def _choose_group(self) -> ScaleUpOption | ConditionText:
         context = self._loop_context
         pods = requested_pods(self._request, self._reader)
-        assert pods is not None, "_queue checks that all pod templates exist"
+        assert pods is not None, "_request_machines checks that all pod templates exist"
         provisioner = None
         if context.settings.makes_pools:
             provisioner = NodeAutoProvisioner(context.cluster, context.settings.limits, self._index.pools, "queued")
@@ -259,8 +262,8 @@ class QueuedRequest:
             forecast.prepare()
             return choose_group(pods, forecast.scale_up, provisioner)
 
-    def _accept(self, resize_request: Obj) -> ReconcileResult:
-        """Set Accepted with the provisioning details; if the pool is deleted, delete the ResizeRequest."""
+    def _accept_request(self, resize_request: Obj) -> ReconcileResult:
+        """Set the condition Accepted with details of the node group; if that is gone, delete the ResizeRequest."""
         spec = resize_request["spec"]
         groups = self._index.groups.get(spec["pool"], ())
         group = next((group for group in groups if group.name.zone == spec["zone"]), None)
@@ -272,8 +275,8 @@ class QueuedRequest:
     def _may_retry(self) -> bool:
         return self._now < creation_time(self._request) + RETRY_TIME
 
-    def _retry(self, condition: ConditionText) -> ReconcileResult:
-        """Set the condition, and requeue while the request may still be retried."""
+    def _set_retry_condition(self, condition: ConditionText) -> ReconcileResult:
+        """Set the condition, and requeue at the next scan unless the ProvisioningRequest is too old for a retry."""
         outcome = self._set_condition(condition)
         if self._may_retry():
             outcome.requeue_at = self._next_scan()
@@ -285,17 +288,17 @@ class QueuedRequest:
     # --- after provisioning ---
 
     def _set_condition_after(self, kind: str, wait: Duration, condition: ConditionText) -> ReconcileResult:
-        """Set a condition after the given time since another condition became True."""
+        """Set `condition` once `wait` has passed since the condition `kind` became True; requeue until then."""
         due_at = (transition_time(self._request, kind) or self._now) + wait
         return self._set_condition(condition) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
     def _delete_after_retention(self, kind: str) -> ReconcileResult:
-        """Delete the request after the retention time since its final condition."""
-        due_at = (transition_time(self._request, kind) or self._now) + KEPT_FOR
+        """Delete the ProvisioningRequest 7 days after its final condition `kind`; requeue until then."""
+        due_at = (transition_time(self._request, kind) or self._now) + RETENTION_TIME
         return ReconcileResult([Delete(self._key)]) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
-    def _clean_up(self, state: ProvisioningRequestState, outcome: ReconcileResult) -> ReconcileResult:
-        """Delete a ResizeRequest that is no longer needed; this stops the attempts of an open one."""
+    def _clean_up_resize_request(self, state: ProvisioningRequestState, outcome: ReconcileResult) -> ReconcileResult:
+        """Add to `outcome` the deletion of a ResizeRequest that is no longer needed, or a requeue until then."""
         if self._resize_request is None or state in _OPEN_STATES:
             return outcome
         provisioned_at = transition_time(self._request, PROVISIONED)
@@ -330,7 +333,7 @@ _LONGEST_WAIT: Final = 10 * MINUTE
 
 
 class CapacityRequest:
-    """A check-capacity or best-effort-atomic-scale-up ProvisioningRequest, and the cluster state at one time."""
+    """A check-capacity or best-effort-atomic-scale-up ProvisioningRequest during one reconcile."""
 
     def __init__(self, request: Obj, index: ScalingIndex, reader: Reader, loop_context: LoopContext) -> None:
         self._request = request
@@ -341,23 +344,23 @@ class CapacityRequest:
         self._now = loop_context.now
 
     def step(self) -> ReconcileResult:
-        """Return the writes that are due now, and the time of the next reconcile."""
+        """Return the writes that are due for the ProvisioningRequest, and the time of the next reconcile."""
         match state_of(self._request):
             case ProvisioningRequestState.FAILED:
                 return self._delete_after_retention(transition_time(self._request, FAILED))
             case ProvisioningRequestState.BOOKING_EXPIRED | ProvisioningRequestState.CAPACITY_REVOKED:
                 return self._delete_after_retention(transition_time(self._request, PROVISIONED))
             case ProvisioningRequestState.PROVISIONED:
-                return self._keep_booked()
+                return self._update_booking()
             case _:
                 return self._provision()
 
     def _delete_after_retention(self, finished_at: Instant | None) -> ReconcileResult:
-        due_at = (self._now if finished_at is None else finished_at) + KEPT_FOR
+        due_at = (self._now if finished_at is None else finished_at) + RETENTION_TIME
         return ReconcileResult([Delete(self._key)]) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
-    def _keep_booked(self) -> ReconcileResult:
-        """Keep the capacity booked until all pods consume it, or for ten minutes."""
+    def _update_booking(self) -> ReconcileResult:
+        """Set BookingExpired once pods consume all of the booked capacity, or after ten minutes; requeue until then."""
         due_at = (transition_time(self._request, PROVISIONED) or self._now) + BOOKING_TIME
         pod_count = sum(pod_set["count"] for pod_set in self._request["spec"]["podSets"])
         if len(self._index.consumers.get(self._key, ())) >= pod_count:
@@ -365,7 +368,7 @@ class CapacityRequest:
         return self._set_condition(RESERVATION_OVER) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
     def _provision(self) -> ReconcileResult:
-        """Check or provision the capacity if an attempt is due."""
+        """If an attempt is due, look for the capacity or add nodes for it, and write the result as conditions."""
         expires_at = creation_time(self._request) + EXPIRES_AFTER
         if expires_at <= self._now:
             return self._set_condition(EXPIRED)
@@ -380,14 +383,14 @@ class CapacityRequest:
             message = missing_templates_message(self._request, missing_names)
             return self._set_condition(ConditionText(FAILED, True, "FailedToCreatePods", message))
         with self._index.nodes.what_if():
-            condition, writes = self._attempt(pods)
+            condition, writes = self._attempt_provisioning(pods)
         accepted_request = with_condition_set(self._request, ACCEPTED_BY_AUTOSCALER, self._now)
         new_request = with_condition_set(accepted_request, condition, self._now)
         writes += [UpdateStatus(new_request)] if new_request is not self._request else []
         return ReconcileResult(writes, requeue_at=self._now + _FIRST_WAIT if condition is CAPACITY_LATER else None)
 
-    def _attempt(self, pods: Sequence[PodView]) -> tuple[ConditionText, list[Write]]:
-        """Return the resulting condition, and the writes that provision capacity for all pods."""
+    def _attempt_provisioning(self, pods: Sequence[PodView]) -> tuple[ConditionText, list[Write]]:
+        """Return the condition that results from one attempt, and the writes that create machines for all pods."""
         failures = Failures(self._index, self._reader, self._now)
         forecast = UpcomingCluster(self._index, self._reader, self._loop_context, failures)
         forecast.prepare()
@@ -408,11 +411,14 @@ class CapacityRequest:
         return ReconcileResult() if new_request is self._request else ReconcileResult([UpdateStatus(new_request)])
 
 
-def attempt_schedule(refused_at: Instant, now: Instant, interval: int) -> tuple[bool, Instant]:
-    """Return whether an attempt is due, and the time of the next; the delay doubles from one to ten minutes."""
+def attempt_schedule(refused_at: Instant, now: Instant, scan_interval: int) -> tuple[bool, Instant]:
+    """Return whether an attempt to find capacity is due now, and its time or that of the next.
+
+    The delay between attempts doubles from one to ten minutes.
+    """
     wait, attempt_at = _FIRST_WAIT, refused_at + _FIRST_WAIT
     while attempt_at <= now:
-        if attempt_at > now - interval:
+        if attempt_at > now - scan_interval:
             return True, attempt_at
         wait = min(2 * wait, _LONGEST_WAIT)
         attempt_at += wait
@@ -420,7 +426,7 @@ def attempt_schedule(refused_at: Instant, now: Instant, interval: int) -> tuple[
 
 
 class ProvisioningRequests:
-    """Reconciles ProvisioningRequests, after the Autoscaler controller has updated the index."""
+    """The controller of ProvisioningRequests; it must run after Autoscaler, which updates the index."""
 
     name = "provisioning-requests"
     rank = 15
@@ -430,7 +436,10 @@ class ProvisioningRequests:
         self._index = index
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the requests that the event affects: itself, by ResizeRequest, consuming pod or PodTemplate."""
+        """Return the keys of the ProvisioningRequests that an event may affect.
+
+        The event is of a ProvisioningRequest, of its ResizeRequest, of a pod that consumes it, or of a PodTemplate.
+        """
         if event.key.kind == scheme.PROVISIONING_REQUEST:
             return (event.key,)
         if not self._index.requests:
@@ -445,7 +454,7 @@ class ProvisioningRequests:
                 return [key for key in self._index.requests if key.namespace == event.key.namespace]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Advance a request if a scan is due; if the request was deleted, delete its ResizeRequest."""
+        """Advance a ProvisioningRequest at the autoscaler's scan times; if it is deleted, delete its ResizeRequest."""
         request = reader.get(key)
         if request is None:
             resize_request = resize_request_key(key)
@@ -468,7 +477,7 @@ class ProvisioningRequests:
         return ReconcileResult()
 
     def _consumed_request_keys(self, event: WatchEvent) -> Iterable[Key]:
-        """Return the request whose capacity a bound pod consumes."""
+        """Return the key of the ProvisioningRequest whose capacity a bound pod consumes; nothing if there is none."""
         if event.type is EventType.DELETED or not event.obj["spec"].get("nodeName"):
             return ()
         request = consumed_request(event.obj)

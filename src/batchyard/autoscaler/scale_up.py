@@ -1,9 +1,9 @@
-"""Scale-up: chooses the node groups that grow for pending pods, by simulation on the upcoming cluster.
+"""Scale-up: chooses the node groups that grow for pending pods, by simulation on the cluster as it will be.
 
-A unit (pod or gang) first uses free capacity, then new nodes of existing pools, or else of new pools. A gang with a pod
-that fits nowhere gets no nodes. One loop scales up for all units, whereas upstream grows one group per loop. Source:
-kubernetes-sigs/cluster-autoscaler, pkg/core/scaleup/orchestrator (its reasons too) and
-pkg/processors/status/eventing_scale_up_processor.go.
+Pending pods are planned gang by gang; pods without a gang are planned together by priority. They first use free
+capacity, then new nodes of existing pools, or else of new pools. A gang with a pod that fits nowhere gets no nodes. One
+scan scales up for all pods, whereas upstream grows one group per loop. Source: kubernetes-sigs/cluster-autoscaler,
+pkg/core/scaleup/orchestrator (its reasons too) and pkg/processors/status/eventing_scale_up_processor.go.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -33,14 +33,14 @@ Kind: TypeAlias = Hashable
 
 
 class PendingUnit(NamedTuple):
-    """Pods for which one scale-up is planned; the pods of a gang get nodes together or not at all."""
+    """Pending pods for which one scale-up is planned: a gang (nodes for all pods or none), or pods without gang."""
 
     pods: Sequence[PodView]
     is_gang: bool
 
 
 def units_of(pods: Iterable[PodView]) -> list[PendingUnit]:
-    """Return the gangs, and the other pods grouped by priority: highest priority first, then oldest."""
+    """Group pending pods: each gang, and the other pods of each priority; highest priority first, then oldest."""
     gangs: dict[str, list[PodView]] = {}
     single_pods: dict[int, list[PodView]] = {}
     for pod in pods:
@@ -51,14 +51,14 @@ def units_of(pods: Iterable[PodView]) -> list[PendingUnit]:
 
 
 def kind_of(pod: PodView, nodes: ClusterSnapshot) -> Kind:
-    """Return the kind of a pod; a pod with inter-pod rules has a separate kind."""
+    """Return a key that equivalent pods share; a pod with affinity rules about other pods has its own."""
     if pod.shape.depends_on_pods or _is_repelled(pod, nodes):
         return pod.uid
     return pod.shape
 
 
 def kinds_of(pods: Iterable[PodView], nodes: ClusterSnapshot) -> dict[Kind, list[PodView]]:
-    """Group pods by their kind."""
+    """Group pods by their kind; pods of one kind fit the same nodes."""
     kinds: dict[Kind, list[PodView]] = {}
     for pod in pods:
         kinds.setdefault(kind_of(pod, nodes), []).append(pod)
@@ -66,7 +66,7 @@ def kinds_of(pods: Iterable[PodView], nodes: ClusterSnapshot) -> dict[Kind, list
 
 
 class PodPlacements:
-    """Places pods on nodes with free capacity, and records the nodes."""
+    """Places pods on nodes with free capacity in the node snapshot, and records which."""
 
     def __init__(self, nodes: ClusterSnapshot) -> None:
         self._nodes = nodes
@@ -74,7 +74,7 @@ class PodPlacements:
         self.node_by_pod: dict[str, str] = {}
 
     def place_all(self, pods: Sequence[PodView]) -> list[PodView]:
-        """Place pods, pods with affinity last; return the pods that fit no node."""
+        """Place pods on free capacity, and retry pods with affinity to others; return the pods that fit no node."""
         unplaced_pods = list(pods)
         while unplaced_pods:
             still_unplaced = self._place_in_order(unplaced_pods)
@@ -84,7 +84,7 @@ class PodPlacements:
         return unplaced_pods
 
     def add(self, pod: PodView, node_name: str) -> None:
-        """Place a pod on a node."""
+        """Place a pod on a node of the snapshot."""
         self._nodes.add_pod(pod, node_name)
         self.node_by_pod[pod.uid] = node_name
 
@@ -107,7 +107,7 @@ def _sort_key(pod: PodView) -> tuple[int, int, str]:
 
 
 def _is_repelled(pod: PodView, nodes: ClusterSnapshot) -> bool:
-    """Report whether existing pods have anti-affinity to the pod."""
+    """Report whether the anti-affinity of existing pods selects this pod."""
     terms = nodes.placed_pods.anti_affinity_terms
     return any(term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in terms)
 
@@ -118,22 +118,22 @@ def _is_repelled(pod: PodView, nodes: ClusterSnapshot) -> bool:
 
 
 class BinpackingEstimate(NamedTuple):
-    """The pods of each new node, and the pods that did not fit."""
+    """The result of binpacking: the pods of each new node, and the pods that did not fit."""
 
     nodes: Sequence[Sequence[PodView]]
     unplaced_pods: Sequence[PodView]
 
 
 def pack(pods: Sequence[PodView], group: NodeGroup, count_max: int, nodes: ClusterSnapshot) -> BinpackingEstimate:
-    """Pack pods onto at most `count_max` new nodes of a group, in addition to the existing nodes."""
+    """Simulate packing pods onto at most `count_max` new nodes of a node group, next to the existing nodes."""
     with nodes.what_if():
-        bins = _Packing(group, count_max, nodes)
-        unplaced_pods = bins.pack(in_decreasing_order(pods, group.template))
-    return BinpackingEstimate([pods_by_node for pods_by_node in bins.pods_by_node if pods_by_node], unplaced_pods)
+        packing = _Packing(group, count_max, nodes)
+        unplaced_pods = packing.pack(in_decreasing_order(pods, group.template))
+    return BinpackingEstimate([pods_by_node for pods_by_node in packing.pods_by_node if pods_by_node], unplaced_pods)
 
 
 def misfit(pod: PodView, group: NodeGroup, nodes: ClusterSnapshot) -> tuple[str, ...]:
-    """Return why a pod does not fit a new node of the group; empty if it fits."""
+    """Return the reasons why a pod does not fit a new node of the node group; empty if it fits."""
     view = group.node(_simulated_node_name(group, 0))
     if kind_of(pod, nodes) is pod.shape:  # the pod has no rules about other nodes and pods
         obstacle = find_obstacle(pod.shape.rules, view) or find_shortage(pod.shape, NodeInfo(view))
@@ -144,12 +144,12 @@ def misfit(pod: PodView, group: NodeGroup, nodes: ClusterSnapshot) -> tuple[str,
 
 
 def in_decreasing_order(pods: Sequence[PodView], template: NodeView) -> list[PodView]:
-    """Sort pods by priority, then by the fraction of a node that they request, largest first."""
+    """Sort pods by priority, then by the fraction of a node of this template that they request, largest first."""
     return sorted(pods, key=lambda pod: (-pod.priority, -_requested_fraction(pod, template), pod.created, pod.key))
 
 
 class _Packing:
-    """New nodes during binpacking; the search for a kind starts at its last node, since earlier nodes are full for it.
+    """One binpacking of pods onto new nodes. Equivalent pods continue at their last node, since earlier ones are full.
 
     Pods with inter-pod rules have separate kinds and search all nodes.
     """
@@ -162,7 +162,7 @@ class _Packing:
         self.pods_by_node: list[list[PodView]] = []
 
     def pack(self, pods: Sequence[PodView]) -> list[PodView]:
-        """Place pods on the new nodes; return the pods that do not fit after retries."""
+        """Place pods on new nodes, and retry pods with affinity to others; return the pods that do not fit."""
         unplaced_pods = list(pods)
         while unplaced_pods:
             still_unplaced = [pod for pod in unplaced_pods if not self._place(pod)]
@@ -186,7 +186,7 @@ class _Packing:
         return False
 
     def _add_node(self) -> bool:
-        """Add an empty node, unless the limit is reached or the last node is still empty."""
+        """Add an empty new node, unless the limit is reached or the last one is still empty; return whether added."""
         if len(self.pods_by_node) >= self._count_max or (self.pods_by_node and not self.pods_by_node[-1]):
             return False
         self._nodes.set_node(self._group.node(_simulated_node_name(self._group, len(self.pods_by_node))))
@@ -195,18 +195,18 @@ class _Packing:
 
 
 def _simulated_node_name(group: NodeGroup, index: int) -> str:
-    """Return the name of a simulated node."""
+    """Return the name of the new node number `index` in a simulation."""
     return f"{group.id}-tried-{index}"
 
 
 def _misfit_reasons(pod: PodView, name: str, nodes: ClusterSnapshot) -> tuple[str, ...]:
-    """Return why a pod does not fit a simulated node; empty if it fits."""
+    """Return the reasons why a pod does not fit a node of the snapshot; empty if it fits or the node is missing."""
     node = nodes.get(name)
     return () if node is None else filter_failure_reasons(pod, node, nodes)
 
 
 def _requested_fraction(pod: PodView, template: NodeView) -> float:
-    """Return the sum of the fractions of a node's resources that the pod requests."""
+    """Return the sum over all resources of the fraction of a node's allocatable amount that the pod requests."""
     total = template.allocatable
     return sum(amount / total[name] for name, amount in pod.requests if name != PODS and total.get(name))
 
@@ -217,8 +217,8 @@ def _requested_fraction(pod: PodView, template: NodeView) -> float:
 # pkg/processors/locationpolicy, which asks the cloud for advice with the location policy ANY.
 
 
-def spread(groups: Sequence[NodeGroup], count: int, fleet: NodeGroupsState, cluster: Obj) -> dict[NodeGroup, int]:
-    """Return the number of new nodes of each group of a pool, without zeros."""
+def spread_nodes(groups: Sequence[NodeGroup], count: int, fleet: NodeGroupsState, cluster: Obj) -> dict[NodeGroup, int]:
+    """Distribute `count` new nodes over the node groups (zones) of a pool; return the number for each that grows."""
     increases = dict.fromkeys(groups, 0)
     if groups[0].takes_any_zone:
         _spread_by_capacity(increases, count, fleet, cluster)
@@ -227,7 +227,7 @@ def spread(groups: Sequence[NodeGroup], count: int, fleet: NodeGroupsState, clus
 
 
 def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: NodeGroupsState, cluster: Obj) -> None:
-    """Prefer the first zone with known capacity for all machines, otherwise the zones with the most capacity."""
+    """Give the new nodes to the first zone with known capacity for all, or else to those with the most capacity."""
     capacity = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in increases}
     sufficient_groups = [group for group in increases if capacity[group] >= count]
     for group in sufficient_groups[:1] or sorted(increases, key=lambda group: -capacity[group]):
@@ -236,24 +236,24 @@ def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: Node
 
 
 def _spread_evenly(increases: dict[NodeGroup, int], count: int, fleet: NodeGroupsState) -> None:
-    """Add nodes one by one to the smallest group that may grow."""
+    """Give the new nodes one by one to the smallest node group that may grow."""
     for _ in range(count):
         open_groups = [group for group in increases if increases[group] < fleet.room(group)]
         if not open_groups or not _remaining_pool_size(open_groups[0], increases, fleet):
             return
-        smallest = min(open_groups, key=lambda group: fleet.size(group) + increases[group])
-        increases[smallest] += 1
+        smallest_group = min(open_groups, key=lambda group: fleet.size(group) + increases[group])
+        increases[smallest_group] += 1
 
 
 def _remaining_pool_size(group: NodeGroup, increases: dict[NodeGroup, int], fleet: NodeGroupsState) -> int:
     return max(0, group.total.maximum - fleet.pool_size(group) - sum(increases.values()))
 
 
-NOT_ALL: Final = "not all pods would fit and scale-up is using all-or-nothing strategy"
+NOT_ALL_PODS_FIT: Final = "not all pods would fit and scale-up is using all-or-nothing strategy"
 
 
 class LoopContext(NamedTuple):
-    """The Cluster, the settings and the time of one loop."""
+    """The Cluster, its autoscaler settings, and the time of one scan."""
 
     cluster: Obj
     settings: ScalingSettings
@@ -261,18 +261,18 @@ class LoopContext(NamedTuple):
 
 
 class NewPools(Protocol):
-    """A planner of new pools for pods that fit no existing pool."""
+    """A planner of new node pools for pods that fit no existing pool."""
 
     def options(self, pods: Sequence[PodView], scale_up: "ScaleUp") -> Sequence[ScaleUpOption]:
-        """Return the scale-up options with new pools for these pods."""
+        """Return the possible scale-ups with new node pools for these pods."""
 
     def why_not(self, pod: PodView, scale_up: "ScaleUp") -> str:
-        """Return why no new pool helps a pod."""
+        """Return why no new node pool helps a pod."""
 
 
 @dataclass(slots=True)
 class ScaleUpDraft:
-    """The new nodes and pod placements planned for one gang, or for pods without a gang."""
+    """New nodes and pod placements for one gang, or for pods without gang; a draft is applied to the plan or undone."""
 
     new_nodes: dict[str, None] = field(default_factory=dict)
     #: The node name by pod uid.
@@ -283,7 +283,7 @@ class ScaleUpDraft:
 
 
 class ScaleUp:
-    """The scale-up plan of one loop; each decision changes the node snapshot and group state for later decisions.
+    """The scale-up plan of one scan. Each step changes the node snapshot and the group sizes for later steps.
 
     Use only within `nodes.what_if()`.
     """
@@ -315,26 +315,26 @@ class ScaleUp:
         self.new_nodes: dict[str, None] = {}
 
     def plan(self, unit: PendingUnit) -> bool:
-        """Plan nodes for the pods of a unit, all or none if it is a gang; return whether all pods have a node."""
+        """Plan new nodes for a gang, all or none, or for pods without gang; return whether all pods have a node."""
         kinds = kinds_of(unit.pods, self.nodes)
         gang_key = tuple(kind for kind, pods in kinds.items() for _ in pods) if unit.is_gang else ()
         if gang_key in self._known_failures:
-            self._refuse(kinds, self._known_failures[gang_key])
+            self._refuse_pods(kinds, self._known_failures[gang_key])
             return False
         draft = ScaleUpDraft()
         with self.nodes.what_if() as trial:
-            unplaced_pods = self._fill(draft, unit)
+            unplaced_pods = self._find_nodes(draft, unit)
             if unplaced_pods and unit.is_gang:
-                self._undo(draft)
+                self._undo_draft(draft)
             else:
                 trial.keep()
-                self._apply(draft)
+                self._apply_draft(draft)
         if unplaced_pods:
             refused_kinds = kinds if unit.is_gang else kinds_of(unplaced_pods, self.nodes)
             reasons = {kind: self._explain_refusal(pods[0], kind, unit) for kind, pods in refused_kinds.items()}
             if gang_key:
                 self._known_failures[gang_key] = reasons
-            self._refuse(refused_kinds, reasons)
+            self._refuse_pods(refused_kinds, reasons)
         return not unplaced_pods
 
     def complete_slices(self) -> None:
@@ -343,10 +343,10 @@ class ScaleUp:
         for group in self.fleet.groups.values():
             for _ in range(self.fleet.missing_count(group)):
                 self._add_node(group, (), draft)
-        self._apply(draft)
+        self._apply_draft(draft)
 
     def grow_to_minimum(self) -> None:
-        """Add nodes to groups below their minimum size."""
+        """Add nodes to node groups and pools that are below their minimum size."""
         for groups in self.fleet.pools():
             for group in groups:
                 missing_count = group.size.minimum - self.fleet.size(group)
@@ -354,18 +354,18 @@ class ScaleUp:
             self._grow(groups, groups[0].total.minimum - self.fleet.pool_size(groups[0]) if groups[0].hosts == 1 else 0)
 
     def backoffs_end(self) -> Instant | None:
-        """Return the earliest end of a backoff after which a retry can succeed, or None."""
+        """Return the earliest end of a node group's backoff after which a retry can succeed; None if there is none."""
         cluster, now = self.loop_context.cluster, self.loop_context.now
-        ends = []
+        backoff_ends = []
         for group in self.fleet.groups.values():
             backoff = self.fleet.backoff(group, now)
             if backoff is None or backoff.is_lasting or self.fleet.known_room(group, cluster) < group.hosts:
                 continue
-            ends.append(backoff.end)
-        return min(ends, default=None)
+            backoff_ends.append(backoff.end)
+        return min(backoff_ends, default=None)
 
     def format_increase(self, groups: Sequence[NodeGroup]) -> str:
-        """Format the growth of groups as in upstream's Events: `[{pool 0->2 (max: 24)}]`."""
+        """Format the growth of node groups as in the cluster autoscaler's Events: `[{pool 0->2 (max: 24)}]`."""
         descriptions = [
             f"{{{group.id} {self._initial_sizes.get(group.name, 0)}->{self.fleet.size(group)} "
             f"(max: {min(group.size.maximum, group.total.maximum)})}}"
@@ -374,13 +374,13 @@ class ScaleUp:
         return f"[{' '.join(descriptions)}]"
 
     def fitting_kinds(self, kinds: Mapping[Kind, Sequence[PodView]], group: NodeGroup) -> list[Kind]:
-        """Return the kinds of pods that fit a new node of the group."""
-        return [kind for kind, pods in kinds.items() if not self._misfit(pods[0], kind, group)]
+        """Return the kinds of pods that fit a new node of the node group."""
+        return [kind for kind, pods in kinds.items() if not self._cached_misfit(pods[0], kind, group)]
 
     def group_by_fitting_kinds(
         self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]
     ) -> dict[tuple[Kind, ...], list[NodeGroup]]:
-        """Group the node groups by the kinds of pods that fit them."""
+        """Group node groups that fit the same kinds of pods; the key is these kinds."""
         groups_by_kinds: dict[tuple[Kind, ...], list[NodeGroup]] = {}
         for group in groups:
             groups_by_kinds.setdefault(tuple(self.fitting_kinds(kinds, group)), []).append(group)
@@ -389,7 +389,10 @@ class ScaleUp:
     def option(
         self, groups: Sequence[NodeGroup], pods: Sequence[PodView], other_pods: Sequence[PodView]
     ) -> ScaleUpOption | None:
-        """Return the new nodes of similar groups for the pods, or None; `other_pods` do not fit the groups."""
+        """Return a scale-up of similar node groups for pods that fit them; None if no node can be added.
+
+        `other_pods` do not fit the groups; they remain unplaced.
+        """
         group = groups[0]
         count_max = min(sum(map(self.fleet.room, groups)), self.limits.count_allowed(group.counted_resources))
         count_max = min(count_max, group.total.maximum - self.fleet.pool_size(group))
@@ -400,33 +403,35 @@ class ScaleUp:
         return ScaleUpOption(groups, node_pods, [*estimate.unplaced_pods, *other_pods])
 
     def _grow(self, groups: Sequence[NodeGroup], count: int) -> None:
-        """Add `count` nodes without pods, distributed over the groups."""
+        """Add `count` nodes without pods, distributed over the node groups of a pool."""
         if count <= 0:
             return
         open_groups = [group for group in groups if self._may_grow(group)]
-        increases_by_group = spread(open_groups, count, self.fleet, self.loop_context.cluster) if open_groups else {}
+        increases_by_group = (
+            spread_nodes(open_groups, count, self.fleet, self.loop_context.cluster) if open_groups else {}
+        )
         draft = ScaleUpDraft()
         for group, increase in increases_by_group.items():
             for _ in range(increase):
                 self._add_node(group, (), draft)
-        self._apply(draft)
+        self._apply_draft(draft)
 
     # --- one unit ---
 
-    def _fill(self, draft: ScaleUpDraft, unit: PendingUnit) -> Sequence[PodView]:
-        """Find nodes for as many pods as possible; return the remaining pods."""
+    def _find_nodes(self, draft: ScaleUpDraft, unit: PendingUnit) -> Sequence[PodView]:
+        """Find nodes for as many of the pods as possible, existing nodes first; return the pods without a node."""
         placements = PodPlacements(self.nodes)
         unplaced_pods: Sequence[PodView] = placements.place_all(unit.pods)
         draft.node_by_pod.update(placements.node_by_pod)
         while unplaced_pods:
-            option = self._choose(unplaced_pods, unit)
+            option = self._choose_option(unplaced_pods, unit)
             if option is None:
                 return unplaced_pods
             unplaced_pods = self._add_option(option, draft)
         return unplaced_pods
 
-    def _choose(self, unplaced_pods: Sequence[PodView], unit: PendingUnit) -> ScaleUpOption | None:
-        """Return the best option; for a gang prefer options for all remaining pods."""
+    def _choose_option(self, unplaced_pods: Sequence[PodView], unit: PendingUnit) -> ScaleUpOption | None:
+        """Return the best scale-up for pods without a node; for a gang, preferably one with room for all of them."""
         kinds = kinds_of(unplaced_pods, self.nodes)
         options = [option for groups in self.fleet.pools() for option in self._options(groups, kinds)]
         if self._new_pools and (not options or (unit.is_gang and all(option.unplaced_pods for option in options))):
@@ -437,13 +442,13 @@ class ScaleUp:
         return best_option(complete_options or options, self.loop_context.settings) if options else None
 
     def _is_promising(self, option: ScaleUpOption) -> bool:
-        """Report whether all new nodes will probably become ready; after a failure this requires known capacity."""
+        """Report whether all new nodes of a scale-up will probably appear: no recent failure, or known capacity."""
         if not any(self.fleet.has_failed(group, self.loop_context.now) for group in option.groups):
             return True
         return self.fleet.is_known_to_have(option.groups, len(option.nodes), self.loop_context.cluster)
 
     def _options(self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]) -> list[ScaleUpOption]:
-        """Return the options of a pool; groups that fit the same pods form one option."""
+        """Return the possible scale-ups of a pool's node groups; groups that fit the same pods share one."""
         options = []
         open_groups = list(filter(self._may_grow, groups))
         for fitting_kinds, similar_groups in self.group_by_fitting_kinds(open_groups, kinds).items():
@@ -455,25 +460,25 @@ class ScaleUp:
         return options
 
     def _may_grow(self, group: NodeGroup) -> bool:
-        """Report whether a group may grow for pods; queued groups grow only for ProvisioningRequests."""
+        """Report whether a node group may grow for pods; groups of queued pools grow only for ProvisioningRequests."""
         if not group.is_autoscaled or group.provisioning == "queued":
             return False
         return not self.fleet.obstacle(group, self.limits, self.loop_context.now)
 
     def _add_option(self, option: ScaleUpOption, draft: ScaleUpDraft) -> Sequence[PodView]:
-        """Add the new nodes of an option to the draft; return the remaining pods."""
+        """Add the new nodes of a scale-up to the draft; return the pods that still have no node."""
         if option.is_new_pool:
             draft.pools.append(option.group.pool)
             zone_groups = groups_of(option.group.pool, self.loop_context.cluster)
             for group in {group.name: group for group in [*zone_groups, *option.groups]}.values():
                 self.fleet.add(group)
-        increases_by_group = spread(option.groups, len(option.nodes), self.fleet, self.loop_context.cluster)
-        owners = [group for group, count in increases_by_group.items() for _ in range(count)]
+        increases_by_group = spread_nodes(option.groups, len(option.nodes), self.fleet, self.loop_context.cluster)
+        new_node_groups = [group for group, count in increases_by_group.items() for _ in range(count)]
         groups = tuple(increases_by_group)
-        for group, pods in zip(owners, option.nodes, strict=False):
+        for group, pods in zip(new_node_groups, option.nodes, strict=False):
             self._add_node(group, pods, draft)
             draft.groups_by_pod.update(dict.fromkeys([pod.uid for pod in pods], groups))
-        return [*option.unplaced_pods, *[pod for pods in option.nodes[len(owners) :] for pod in pods]]
+        return [*option.unplaced_pods, *[pod for pods in option.nodes[len(new_node_groups) :] for pod in pods]]
 
     def _add_node(self, group: NodeGroup, pods: Sequence[PodView], draft: ScaleUpDraft) -> None:
         self._initial_sizes.setdefault(group.name, self.fleet.size(group))
@@ -487,8 +492,8 @@ class ScaleUp:
             self.nodes.add_pod(pod, view.name)
             draft.node_by_pod[pod.uid] = view.name
 
-    def _apply(self, draft: ScaleUpDraft) -> None:
-        """Add the nodes and placements of a draft to the plan of the loop."""
+    def _apply_draft(self, draft: ScaleUpDraft) -> None:
+        """Add the new nodes and pod placements of a draft to the plan."""
         self.new_nodes.update(draft.new_nodes)
         self.node_by_pod.update(draft.node_by_pod)
         for group, count in draft.increases.items():
@@ -497,8 +502,8 @@ class ScaleUp:
         self.groups_by_pod.update(draft.groups_by_pod)
         self._known_failures.clear()
 
-    def _undo(self, draft: ScaleUpDraft) -> None:
-        """Remove the machines of a draft from the group sizes and the limits."""
+    def _undo_draft(self, draft: ScaleUpDraft) -> None:
+        """Take the machines of a rejected draft out of the group sizes and the cluster limits."""
         for group, count in draft.increases.items():
             self.fleet.grow(group, -count)
             self.limits.take(group.counted_resources, -count)
@@ -507,30 +512,30 @@ class ScaleUp:
 
     # --- refused pods ---
 
-    def _refuse(self, kinds: Mapping[Kind, Sequence[PodView]], reasons: Mapping[Kind, str]) -> None:
+    def _refuse_pods(self, kinds: Mapping[Kind, Sequence[PodView]], reasons: Mapping[Kind, str]) -> None:
         for kind, pods in kinds.items():
             self.refusal_by_pod.update(dict.fromkeys([pod.uid for pod in pods], reasons[kind]))
 
     def _explain_refusal(self, pod: PodView, kind: Kind, unit: PendingUnit) -> str:
-        """Return why no group grows for a pod: each reason with its number of groups."""
+        """Return why no node group grows for a pod: each reason with its number of groups."""
         reasons: list[str] = []
         for group in self.fleet.groups.values():
             if group.is_autoscaled:
-                misfits = self._misfit(pod, kind, group)
-                reasons += misfits or (self._obstacle(group) or (NOT_ALL if unit.is_gang else FULL),)
+                misfits = self._cached_misfit(pod, kind, group)
+                reasons += misfits or (self._obstacle(group) or (NOT_ALL_PODS_FIT if unit.is_gang else FULL),)
         if reasons or self._new_pools is None:
             return format_reasons(reasons)
         return self._new_pools.why_not(pod, self)
 
     def reasons_against(self, pod: PodView, group: NodeGroup) -> Sequence[str]:
-        """Return why a group does not grow for a pod."""
-        return misfit(pod, group, self.nodes) or (self._obstacle(group) or NOT_ALL,)
+        """Return the reasons why a node group does not grow for a pod."""
+        return misfit(pod, group, self.nodes) or (self._obstacle(group) or NOT_ALL_PODS_FIT,)
 
     def _obstacle(self, group: NodeGroup) -> str:
         return self.fleet.obstacle(group, self.limits, self.loop_context.now)
 
-    def _misfit(self, pod: PodView, kind: Kind, group: NodeGroup) -> tuple[str, ...]:
-        """Return why a pod does not fit a group; cached for pods without inter-pod rules."""
+    def _cached_misfit(self, pod: PodView, kind: Kind, group: NodeGroup) -> tuple[str, ...]:
+        """Return the reasons why a pod does not fit a node group; cached by kind of pod."""
         if kind is not pod.shape:
             return misfit(pod, group, self.nodes)
         reasons = self._misfits.get((group, kind))
@@ -540,8 +545,8 @@ class ScaleUp:
 
 
 def format_reasons(reasons: Sequence[str]) -> str:
-    """Format each reason with its number of groups."""
-    counts: dict[str, int] = {}
+    """Format reasons for a missing scale-up: each with the number of node groups that it concerns."""
+    count_by_reason: dict[str, int] = {}
     for reason in reasons:
-        counts[reason] = counts.get(reason, 0) + 1
-    return ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+        count_by_reason[reason] = count_by_reason.get(reason, 0) + 1
+    return ", ".join(sorted(f"{count} {reason}" for reason, count in count_by_reason.items()))

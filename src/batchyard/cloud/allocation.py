@@ -1,4 +1,4 @@
-"""Machine allocation: capacity, quotas and errors of the simulated cloud, and a controller that serves all requests.
+"""Machine allocation in the simulated cloud: capacity, quotas and GCE's errors, and the controller that allocates.
 
 A requested Instance gets a machine or fails at once. The Instances of a TPU slice get their machines together or fail
 together. A ResizeRequest waits until all its machines are available; its Instances are then created and served first.
@@ -58,7 +58,7 @@ LIMIT_EXCEEDED: Final = "LIMIT_EXCEEDED"
 
 
 class AllocationRefusal(NamedTuple):
-    """The error code and message of a refused request, and the time of the next attempt if known."""
+    """GCE's error code and message for a refused machine request, and the time of the next attempt if known."""
 
     code: str
     message: str
@@ -66,7 +66,7 @@ class AllocationRefusal(NamedTuple):
 
 
 class CapacityKey(NamedTuple):
-    """The key of interchangeable machines: pool, zone, machine type and provisioning model."""
+    """The key by which machines in use are counted: node pool, zone, machine type and provisioning model."""
 
     pool: str
     zone: str
@@ -76,7 +76,7 @@ class CapacityKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MachineDemand:
-    """The capacity that one machine uses: machine type, zone, provisioning model, reservation, placement group."""
+    """What one machine uses: machine type, zone, provisioning model (such as spot), reservation, placement group."""
 
     machine: MachineType
     zone: str
@@ -86,7 +86,7 @@ class MachineDemand:
 
 
 def demand_of(key: CapacityKey, pool: Obj | None, catalog: Catalog) -> MachineDemand:
-    """Return the capacity that one machine with this key uses; `pool` is its node pool, or None if deleted."""
+    """Return what one machine with this capacity key uses; `pool` is its node pool, None if deleted."""
     if pool is None:
         return MachineDemand(catalog.machine(key.machine_type), key.zone, key.provisioning)
     spec = pool["spec"]
@@ -95,7 +95,7 @@ def demand_of(key: CapacityKey, pool: Obj | None, catalog: Catalog) -> MachineDe
 
 
 def validation_refusal(key: CapacityKey, pool: Obj, catalog: Catalog) -> AllocationRefusal | None:
-    """Return the error of a machine request with an unknown machine type or accelerator; None if it is valid."""
+    """Return GCE's error for a machine request with an unknown machine type or accelerator; None if valid."""
     if key.machine_type not in catalog.machines:
         message = f"Invalid value for field 'machineType': '{key.machine_type}'. There is no such machine type."
         return AllocationRefusal(INVALID_MACHINE_TYPE, message)
@@ -107,7 +107,7 @@ def validation_refusal(key: CapacityKey, pool: Obj, catalog: Catalog) -> Allocat
 
 
 class CapacityPool:
-    """The capacity in use, counted by demand, with checks against quotas, capacity and reservations."""
+    """The cloud capacity in use, and checks of new machines against the Cluster's quotas, capacity and reservations."""
 
     def __init__(self, cluster: Obj, catalog: Catalog, now: Instant) -> None:
         self._cluster = cluster
@@ -116,15 +116,15 @@ class CapacityPool:
         self._used: dict[MachineDemand, int] = {}
 
     def reserve(self, demand: MachineDemand, count: int = 1) -> None:
-        """Count `count` machines as used."""
+        """Count `count` more machines as using capacity."""
         self._used[demand] = self._used.get(demand, 0) + count
 
     def refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
-        """Return the error that refuses `count` more machines; None if they are available."""
+        """Return GCE's error if `count` more machines exceed a quota or the capacity; otherwise None."""
         return self.quota_refusal(demand, count) or self.capacity_refusal(demand, count)
 
     def quota_refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
-        """Return the error if `count` more machines exceed a quota; otherwise None."""
+        """Return GCE's error if `count` more machines exceed a quota; otherwise None."""
         for quota in self._cluster["spec"].get("quotas") or ():
             name, limit = quota["name"], quota["limit"]
             requested_amount = count * _quota_usage(name, demand)
@@ -138,7 +138,7 @@ class CapacityPool:
         return None
 
     def capacity_refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
-        """Return the error if the cloud lacks capacity for `count` more machines; otherwise None."""
+        """Return GCE's error if capacity, reservation or placement group have no room for `count` more machines."""
         refusal = self._placement_refusal(demand, count)
         if refusal is not None:
             return refusal
@@ -176,25 +176,25 @@ class CapacityPool:
         if preparation_start > self._now:
             message = f"GCE future reservation [{name}] has not started yet, start time: {format_time(begin)}"
             return AllocationRefusal(RESERVATION_NOT_READY, message, preparation_start)
-        if count + self._count(lambda used: used.reservation == name) > reservation["count"]:
+        if count + self._count_machines(lambda used: used.reservation == name) > reservation["count"]:
             message = f"Specified reservation [{name}] does not have available resources for the request."
             return AllocationRefusal(RESERVATION_CAPACITY_EXCEEDED, message)
         return None
 
     def _exhaustion_refusal(self, demand: MachineDemand, count: int) -> AllocationRefusal | None:
         for row in _capacity_rows(demand, self._cluster):
-            if count + self._count(partial(_applies_to, row)) > row["count"]:
+            if count + self._count_machines(partial(_row_applies_to, row)) > row["count"]:
                 zone = f"projects/{self._cluster['metadata']['name']}/zones/{demand.zone}"
                 message = f"The zone '{zone}' does not have enough resources available to fulfill the request."
                 return AllocationRefusal(EXHAUSTED, f"{message}  Try a different zone, or try again later.")
         return None
 
-    def _count(self, matches: Callable[[MachineDemand], bool]) -> int:
+    def _count_machines(self, matches: Callable[[MachineDemand], bool]) -> int:
         return sum(n for used, n in self._used.items() if matches(used))
 
 
 def _quota_usage(quota: str, demand: MachineDemand) -> int:
-    """Return how much one machine uses of a quota on cpus, an accelerator or a machine type."""
+    """Return how much of a quota one machine uses; the quota is `cpus`, an accelerator type or a machine type."""
     machine = demand.machine
     if quota == "cpus":
         return machine.cpu_milli // 1000
@@ -204,12 +204,12 @@ def _quota_usage(quota: str, demand: MachineDemand) -> int:
 
 
 def _capacity_rows(demand: MachineDemand, cluster: Obj) -> Iterator[Mapping[str, Any]]:
-    """Return the capacity rows of the Cluster that limit a demand; without a row capacity is unlimited."""
-    return (row for row in cluster["spec"].get("capacity") or () if _applies_to(row, demand))
+    """Return the rows of the Cluster's spec.capacity that limit a machine; without such a row capacity is unlimited."""
+    return (row for row in cluster["spec"].get("capacity") or () if _row_applies_to(row, demand))
 
 
-def _applies_to(row: Mapping[str, Any], demand: MachineDemand) -> bool:
-    """Report whether a capacity row applies to a machine; reserved machines are counted separately."""
+def _row_applies_to(row: Mapping[str, Any], demand: MachineDemand) -> bool:
+    """Report whether a row of the Cluster's spec.capacity limits a machine; no row limits reserved machines."""
     if demand.reservation is not None or (row["machineType"], row["zone"]) != (demand.machine.name, demand.zone):
         return False
     return row.get("provisioning") in {None, demand.provisioning}
@@ -219,52 +219,52 @@ def _applies_to(row: Mapping[str, Any], demand: MachineDemand) -> bool:
 
 
 #: The phases in which an Instance uses capacity; a crashed Instance does so until it is deleted.
-_IN_USE: Final = frozenset({PROVISIONING, BOOTING, RUNNING, STOPPING, CRASHED})
-_OPEN: Final = frozenset({"", "ACCEPTED"})
+_IN_USE_PHASES: Final = frozenset({PROVISIONING, BOOTING, RUNNING, STOPPING, CRASHED})
+_OPEN_STATES: Final = frozenset({"", "ACCEPTED"})
 
 
 class CapacityIndex:
-    """The machines in use by key, the pending Instances, and the open ResizeRequests."""
+    """An index from watch events: machines in use, Instances without a machine, and open ResizeRequests."""
 
     def __init__(self) -> None:
         self._key_by_instance: dict[str, CapacityKey] = {}
-        self._counts: dict[CapacityKey, int] = {}
-        self._pending: dict[str, str] = {}
-        self._requests: dict[str, None] = {}
+        self._machine_counts: dict[CapacityKey, int] = {}
+        self._pool_by_pending_instance: dict[str, str] = {}
+        self._open_requests: dict[str, None] = {}
         self._phases_by_request: dict[str, dict[str, str]] = {}
 
     @property
     def in_use(self) -> Mapping[CapacityKey, int]:
-        """The number of machines in use, by capacity key."""
-        return self._counts
+        """The number of machines in use, by capacity key (pool, zone, machine type, provisioning model)."""
+        return self._machine_counts
 
     @property
     def pending_instances(self) -> Mapping[str, str]:
-        """The names of Instances without a machine, including failed ones, with their pools."""
-        return self._pending
+        """The node pools of Instances without a machine, by Instance name; failed Instances are included."""
+        return self._pool_by_pending_instance
 
     @property
     def requests(self) -> Sequence[str]:
-        """The names of open ResizeRequests."""
-        return tuple(self._requests)
+        """The names of the ResizeRequests that have neither succeeded nor failed."""
+        return tuple(self._open_requests)
 
-    def instance_phases(self, uid: str) -> Mapping[str, str]:
-        """Return the phases of the Instances of a ResizeRequest, by name."""
-        return self._phases_by_request.get(uid) or {}
+    def instance_phases(self, request_uid: str) -> Mapping[str, str]:
+        """Return the phases of the Instances that the ResizeRequest with this uid created, by Instance name."""
+        return self._phases_by_request.get(request_uid) or {}
 
     def machines_in_pool(self, pool: str) -> int:
-        """Return the number of machines of a pool that are in use."""
-        return sum(count for capacity_key, count in self._counts.items() if capacity_key.pool == pool)
+        """Return the number of machines in use in a node pool."""
+        return sum(count for capacity_key, count in self._machine_counts.items() if capacity_key.pool == pool)
 
     def observe(self, event: WatchEvent) -> bool:
-        """Apply a watch event; return whether a pending request may succeed because of it."""
+        """Update the index from a watch event; return whether a pending machine request may succeed because of it."""
         if event.key.kind == scheme.INSTANCE:
             may_help = self._observe_instance(event)
         elif event.key.kind == scheme.RESIZE_REQUEST:
             may_help = self._observe_request(event)
         else:
             may_help = event.old is None or event.old["spec"] != event.obj["spec"]
-        return may_help and bool(self._pending or self._requests)
+        return may_help and bool(self._pool_by_pending_instance or self._open_requests)
 
     def _observe_instance(self, event: WatchEvent) -> bool:
         name, instance = event.key.name, event.obj
@@ -272,30 +272,30 @@ class CapacityIndex:
         phase, capacity_key = phase_of(instance), capacity_key_of(instance)
         is_pending = not is_deleted and not is_leaving(instance) and phase in {"", FAILED}
         has_released = self._count_machine(name, None if is_deleted or not _uses_capacity(instance) else capacity_key)
-        is_new = is_pending and name not in self._pending
+        is_new = is_pending and name not in self._pool_by_pending_instance
         if is_pending:
-            self._pending[name] = capacity_key.pool
+            self._pool_by_pending_instance[name] = capacity_key.pool
         else:
-            self._pending.pop(name, None)
+            self._pool_by_pending_instance.pop(name, None)
         return self._record_request_phase(instance, is_deleted) or has_released or is_new
 
     def _count_machine(self, name: str, capacity_key: CapacityKey | None) -> bool:
-        """Count an Instance's machine under its current key; return whether it released its previous capacity."""
+        """Count an Instance's machine under a capacity key (None: not in use); return whether it freed capacity."""
         previous_key = self._key_by_instance.get(name)
         if previous_key == capacity_key:
             return False
         if previous_key is not None:
-            self._counts[previous_key] -= 1
-            if not self._counts[previous_key]:
-                del self._counts[previous_key]
+            self._machine_counts[previous_key] -= 1
+            if not self._machine_counts[previous_key]:
+                del self._machine_counts[previous_key]
             del self._key_by_instance[name]
         if capacity_key is not None:
             self._key_by_instance[name] = capacity_key
-            self._counts[capacity_key] = self._counts.get(capacity_key, 0) + 1
+            self._machine_counts[capacity_key] = self._machine_counts.get(capacity_key, 0) + 1
         return previous_key is not None
 
     def _record_request_phase(self, instance: Obj, is_deleted: bool) -> bool:
-        """Record the phase of an Instance of a ResizeRequest; return whether the Instance belongs to one."""
+        """Record the phase of an Instance under its ResizeRequest; return whether the Instance was created by one."""
         request = annotation(instance, well_known.RESIZE_REQUEST_UID)
         if request is None:
             return False
@@ -309,26 +309,26 @@ class CapacityIndex:
         return True
 
     def _observe_request(self, event: WatchEvent) -> bool:
-        """Keep a ResizeRequest while it is open; return whether it is new."""
+        """Record an open ResizeRequest, or drop it once it has ended; return whether it is new."""
         name, state = event.key.name, (event.obj.get("status") or {}).get("state") or ""
-        is_new = name not in self._requests
-        if event.type is not EventType.DELETED and state in _OPEN:
-            self._requests[name] = None
+        is_new = name not in self._open_requests
+        if event.type is not EventType.DELETED and state in _OPEN_STATES:
+            self._open_requests[name] = None
             return is_new
-        self._requests.pop(name, None)
+        self._open_requests.pop(name, None)
         return False
 
 
 def capacity_key_of(instance: Obj) -> CapacityKey:
-    """Return the capacity key of an Instance."""
+    """Return the key under which an Instance's machine is counted: pool, zone, machine type, provisioning model."""
     spec = instance["spec"]
     return CapacityKey(spec["pool"], spec["zone"], spec["machineType"], spec.get("provisioning", "standard"))
 
 
 def _uses_capacity(instance: Obj) -> bool:
-    """Report whether an Instance uses capacity; a crashed Instance that is being deleted does not."""
+    """Report whether an Instance uses cloud capacity; a crashed Instance that is being deleted does not."""
     phase = phase_of(instance)
-    return phase in _IN_USE and not (phase == CRASHED and is_leaving(instance))
+    return phase in _IN_USE_PHASES and not (phase == CRASHED and is_leaving(instance))
 
 
 ACCEPTED: Final = "ACCEPTED"
@@ -338,7 +338,7 @@ _PROVISIONED: Final = "Provisioned"
 
 
 class MachineRequest(NamedTuple):
-    """A request to serve: Instances that are allocated together, or a ResizeRequest."""
+    """A pending request for machines: Instances that are allocated together, or a ResizeRequest."""
 
     sort_key: tuple[int, Instant, str]
     instances: Sequence[Obj]
@@ -346,7 +346,7 @@ class MachineRequest(NamedTuple):
 
 
 class Allocation:
-    """One allocation pass over all pending requests: the remaining capacity, and the resulting writes."""
+    """One pass over all pending machine requests, which collects writes and tracks the remaining capacity."""
 
     def __init__(self, index: CapacityIndex, reader: Reader, cluster: Obj, now: Instant) -> None:
         self.writes: list[Write] = []
@@ -361,15 +361,15 @@ class Allocation:
             self._capacity.reserve(demand_of(capacity_key, self._pool(capacity_key.pool), self._catalog), count)
 
     def run(self) -> None:
-        """Serve all pending requests in order."""
+        """Allocate machines to all pending requests in order, or refuse them; the writes are in `writes`."""
         for pending_request in sorted(self._pending_requests(), key=lambda pending_request: pending_request.sort_key):
             if pending_request.request is not None:
                 self._serve_request(pending_request.request)
             else:
-                self._serve(pending_request.instances)
+                self._serve_instances(pending_request.instances)
 
     def _pending_requests(self) -> Iterator[MachineRequest]:
-        """Yield each request that can be served now; the Instances of a TPU slice form one request."""
+        """Yield each machine request that can be decided now; the Instances of a TPU slice form one request."""
         slices: dict[str, list[Obj]] = {}
         for name, pool_name in self._index.pending_instances.items():
             pool, instance = self._pool(pool_name), self._reader.get(Key(scheme.INSTANCE, "", name))
@@ -380,18 +380,18 @@ class Allocation:
             else:
                 yield MachineRequest(_sort_key(instance), (instance,), None)
         for name, hosts in slices.items():
-            if not self._is_growing(name, len(hosts)):
+            if not self._is_slice_growing(name, len(hosts)):
                 yield MachineRequest(min(map(_sort_key, hosts)), hosts, None)
         for name in self._index.requests:
             request = self._reader.get(Key(scheme.RESIZE_REQUEST, "", name))
             if request is not None:
                 yield MachineRequest(_sort_key(request), (), request)
 
-    def _is_growing(self, name: str, pending_count: int) -> bool:
-        """Report whether further Instances of a TPU slice will still be created."""
-        pool = self._pool(name)
+    def _is_slice_growing(self, pool_name: str, pending_count: int) -> bool:
+        """Report whether more Instances of a TPU slice (the pool `name`) will still be created."""
+        pool = self._pool(pool_name)
         hosts = 1 if pool is None else pool_properties.hosts_of_slice(pool, self._catalog)
-        if pool is None or pending_count + self._index.machines_in_pool(name) >= hosts:
+        if pool is None or pending_count + self._index.machines_in_pool(pool_name) >= hosts:
             return False
         return pool_properties.is_autoscaled(pool) or requests_own_slice(pool, hosts)
 
@@ -400,22 +400,22 @@ class Allocation:
 
     # --- Instances ---
 
-    def _serve(self, instances: Sequence[Obj]) -> None:
-        """Allocate machines to Instances that are served together, or set them to Failed."""
+    def _serve_instances(self, instances: Sequence[Obj]) -> None:
+        """Allocate machines to all of these Instances, or set all of them to Failed."""
         capacity_key = capacity_key_of(instances[0])
         pool = self._pool(capacity_key.pool)
         assert pool is not None, "_pending_requests yields only Instances with a pool"
-        refusal = self._refusal(capacity_key, pool, instances)
+        refusal = self._refusal_for(capacity_key, pool, instances)
         if refusal is None:
             self._capacity.reserve(demand_of(capacity_key, pool, self._catalog), len(instances))
             self.writes += [UpdateStatus(in_phase(instance, PROVISIONING, self._now)) for instance in instances]
             return
         if not pool_properties.is_autoscaled(pool):
-            self._wait_for(refusal)
+            self._retry_after(refusal)
         for instance in instances:
-            self._fail(instance, refusal)
+            self._fail_instance(instance, refusal)
 
-    def _refusal(self, key: CapacityKey, pool: Obj, instances: Sequence[Obj]) -> AllocationRefusal | None:
+    def _refusal_for(self, key: CapacityKey, pool: Obj, instances: Sequence[Obj]) -> AllocationRefusal | None:
         hosts = pool_properties.hosts_of_slice(pool, self._catalog)
         existing_count = self._index.machines_in_pool(key.pool)
         is_mixed = any(capacity_key_of(instance) != key for instance in instances)
@@ -425,20 +425,20 @@ class Allocation:
         demand = demand_of(key, pool, self._catalog)
         return validation_refusal(key, pool, self._catalog) or self._capacity.refusal(demand, len(instances))
 
-    def _fail(self, instance: Obj, refusal: AllocationRefusal) -> None:
-        error = _error(refusal)
+    def _fail_instance(self, instance: Obj, refusal: AllocationRefusal) -> None:
+        error = _status_error(refusal)
         if phase_of(instance) != FAILED or instance["status"].get("error") != error:
             self.writes.append(UpdateStatus(in_phase(instance, FAILED, self._now, error=error)))
 
-    def _wait_for(self, refusal: AllocationRefusal) -> None:
-        """Set the time of the next pass to the time at which the refusal expires, if known."""
+    def _retry_after(self, refusal: AllocationRefusal) -> None:
+        """Bring the next allocation pass forward to the time at which the refusal ends, if known."""
         if refusal.retry_at is not None:
             self.retry_at = min(refusal.retry_at, self.retry_at or refusal.retry_at)
 
     # --- ResizeRequests ---
 
     def _serve_request(self, request: Obj) -> None:
-        """Advance a ResizeRequest: accept it, create its Instances when all fit, and finally report success."""
+        """Advance a ResizeRequest: create its Instances once all fit, then report success, or failure if one failed."""
         phases = self._index.instance_phases(request["metadata"]["uid"])
         missing_count = request["spec"]["count"] - len(phases)
         failed_name = next((name for name, phase in phases.items() if phase == FAILED), None)
@@ -446,12 +446,15 @@ class Allocation:
             self.writes += [Delete(Key(scheme.INSTANCE, "", name)) for name in phases]
             self._set_state(request, FAILED_STATE, self._refusal_of(failed_name))
         elif missing_count > 0:
-            self._serve_missing(request, missing_count)
+            self._create_missing_instances(request, missing_count)
         elif all(phase not in {"", PROVISIONING} for phase in phases.values()):
             self._set_state(request, SUCCEEDED, None)
 
-    def _serve_missing(self, request: Obj, count: int) -> None:
-        """Create `count` Instances if all fit now; otherwise wait for capacity, or fail on a permanent error."""
+    def _create_missing_instances(self, request: Obj, count: int) -> None:
+        """Create the `count` missing Instances of a ResizeRequest if all fit now.
+
+        Otherwise let it wait for capacity, or set it to FAILED on a permanent error.
+        """
         spec = request["spec"]
         pool = self._pool(spec["pool"])
         if pool is None or spec["zone"] not in pool_properties.zones_of(pool, self._cluster):
@@ -464,7 +467,7 @@ class Allocation:
         permanent_refusal = validation_refusal(capacity_key, pool, self._catalog)
         shortage = self._capacity.capacity_refusal(demand, count)
         if permanent_refusal is None and shortage is not None:
-            self._wait_for(shortage)
+            self._retry_after(shortage)
             self._set_state(request, ACCEPTED, shortage)
             return
         permanent_refusal = permanent_refusal or self._capacity.quota_refusal(demand, count)
@@ -475,44 +478,44 @@ class Allocation:
         self.writes += [Create(instance)] * count
         self._set_state(request, ACCEPTED, None)
 
-    def _refusal_of(self, name: str) -> AllocationRefusal | None:
-        """Return the error of a failed Instance."""
-        instance = self._reader.get(Key(scheme.INSTANCE, "", name))
+    def _refusal_of(self, instance_name: str) -> AllocationRefusal | None:
+        """Return the allocation error in the status of a failed Instance; None if there is none."""
+        instance = self._reader.get(Key(scheme.INSTANCE, "", instance_name))
         error = None if instance is None else instance["status"].get("error")
         return None if error is None else AllocationRefusal(error["code"], error["message"])
 
     def _set_state(self, request: Obj, state: str, error: AllocationRefusal | None) -> None:
-        """Write the state of a ResizeRequest and its Provisioned condition, if they changed."""
-        old = request.get("status") or {}
+        """Write the state and the Provisioned condition into a ResizeRequest's status, if they changed."""
+        old_status = request.get("status") or {}
         conditions = with_condition(
-            old.get("conditions") or [],
+            old_status.get("conditions") or [],
             type=_PROVISIONED,
             status=state == SUCCEEDED,
             reason=state if error is None else error.code,
             message="" if error is None else error.message,
             now=self._now,
         )
-        status = {**old, "state": state, "conditions": conditions}
+        status = {**old_status, "state": state, "conditions": conditions}
         if state == FAILED_STATE and error is not None:
-            status["error"] = _error(error)
-        if status != old:
+            status["error"] = _status_error(error)
+        if status != old_status:
             self.writes.append(UpdateStatus(with_status(request, status)))
 
 
 def _may_be_served(instance: Obj, pool: Obj) -> bool:
-    """Report whether an Instance still needs a machine."""
+    """Report whether an Instance needs a machine: it is new, or failed in a pool without autoscaling."""
     phase = phase_of(instance)
     return not is_leaving(instance) and (not phase or (phase == FAILED and not pool_properties.is_autoscaled(pool)))
 
 
 def _sort_key(obj: Obj) -> tuple[int, Instant, str]:
-    """Return the sort key of a request; Instances of a ResizeRequest come first, since it has already waited."""
+    """Return the sort key of an Instance or ResizeRequest: by age, Instances of a ResizeRequest first."""
     metadata = obj["metadata"]
     return (0 if "resizeRequest" in obj["spec"] else 1, parse_time(metadata["creationTimestamp"]), metadata["name"])
 
 
-def _error(refusal: AllocationRefusal) -> dict[str, str]:
-    """Format a refusal as the error in an object's status."""
+def _status_error(refusal: AllocationRefusal) -> dict[str, str]:
+    """Format an allocation refusal as the `error` field of an object's status."""
     return {"code": refusal.code, "message": refusal.message}
 
 
@@ -524,7 +527,7 @@ _ALL_REQUESTS: Final = Key(scheme.CLUSTER, "", "")
 
 
 class CapacityController:
-    """Allocates machines to Instances and ResizeRequests."""
+    """The controller that allocates cloud machines to Instances and ResizeRequests, or refuses them."""
 
     name = "cloud-capacity"
     rank = 0
@@ -534,11 +537,11 @@ class CapacityController:
         self._index = CapacityIndex()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the common key if the event may let a pending request succeed."""
+        """Return the one key for all requests if a pending request may succeed after the event; otherwise nothing."""
         return (_ALL_REQUESTS,) if self._index.observe(event) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Serve all pending requests."""
+        """Allocate machines to all pending Instances and ResizeRequests in one pass, or refuse them."""
         cluster = only_cluster(reader)
         if cluster is None:
             return ReconcileResult()

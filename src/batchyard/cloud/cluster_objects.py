@@ -1,4 +1,4 @@
-"""Cluster files: the objects that they define, validation against the catalog, and node requirements of pods."""
+"""Cluster files: the NodePools that they define, validation against the catalog, and pods' requirements of nodes."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from batchyard.interfaces.client import Reader
 # gpu_requests.go, tpu_requests.go) and pkg/cloudprovider/gke/labels/system_labels.go.
 
 
-_SYSTEM: Final = re.compile(r"\b(cloud\.google\.com|kubernetes\.io|k8s\.io|gke\.io)/")
+_SYSTEM_LABEL: Final = re.compile(r"\b(cloud\.google\.com|kubernetes\.io|k8s\.io|gke\.io)/")
 _HARD_EFFECTS: Final = ("NoSchedule", "NoExecute")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _DAY: Final = 24 * 3600
@@ -37,7 +37,10 @@ SPOT_TAINT: Final = Taint(well_known.SPOT, "true", "NoSchedule")
 
 
 class NodeRequirements(NamedTuple):
-    """The node requirements of a pod; pods with equal ones may share nodes. Empty fields mean no requirement."""
+    """What a pod requires of its nodes, for auto-provisioning; pods with equal requirements may share nodes.
+
+    Empty fields mean no requirement.
+    """
 
     provisioning: str
     resource: str
@@ -56,13 +59,13 @@ class NodeRequirements(NamedTuple):
 
 
 class UnsatisfiableRequirements(NamedTuple):
-    """The reason why no pool can be created for a pod."""
+    """The reason why no node pool can be created for a pod."""
 
     why: str
 
 
 def node_requirements_of(pod: PodView) -> NodeRequirements | UnsatisfiableRequirements:
-    """Return the node requirements of a pod, or why they cannot be satisfied."""
+    """Return what a pod requires of its nodes, or why no node pool can be created for it."""
     required_labels = _required_labels(pod)
     taints = tuple(_separation_taints(pod.tolerations, required_labels))
     labels = tuple(sorted((key, value) for key, value in required_labels.items() if not is_system_label(key)))
@@ -70,16 +73,16 @@ def node_requirements_of(pod: PodView) -> NodeRequirements | UnsatisfiableRequir
     for key, _ in labels:
         if key not in tainted_keys:
             return UnsatisfiableRequirements(f"no toleration for a taint with the key of label {key}")
-    resource, devices = _devices(pod)
+    resource, devices = _requested_accelerators(pod)
     label_error = _label_error(required_labels)
     if label_error:
         return UnsatisfiableRequirements(label_error)
     is_tpu = resource == well_known.TPU
-    count = required_labels.get(well_known.ACCELERATOR_COUNT, "")
+    count_label = required_labels.get(well_known.ACCELERATOR_COUNT, "")
     return NodeRequirements(
         provisioning=_provisioning(required_labels),
         resource=resource,
-        devices=int(count) if is_tpu and count.isdecimal() else devices,
+        devices=int(count_label) if is_tpu and count_label.isdecimal() else devices,
         accelerator=required_labels.get(well_known.TPU_ACCELERATOR if is_tpu else well_known.ACCELERATOR, ""),
         topology=required_labels.get(well_known.TPU_TOPOLOGY, "") if is_tpu else "",
         family=required_labels.get(well_known.MACHINE_FAMILY, ""),
@@ -108,7 +111,7 @@ def run_duration_fault(seconds: str, provisioning: str) -> str:
 
 
 def _label_error(required_labels: Mapping[str, str]) -> str:
-    """Return the error of impossible node labels; '' if they are possible."""
+    """Return the error of an invalid placement group or TPU topology in a pod's required node labels; '' if valid."""
     group = required_labels.get(well_known.PLACEMENT_GROUP)
     if group and len(group) > _GROUP_NAME_MAX:
         return f'placement group name "{group}" is invalid, should be at most {_GROUP_NAME_MAX} characters long'
@@ -122,12 +125,12 @@ def _label_error(required_labels: Mapping[str, str]) -> str:
 
 
 def is_system_label(key: str) -> bool:
-    """Report whether a label is set by Kubernetes or GKE instead of users."""
-    return _SYSTEM.search(key) is not None
+    """Report whether a node label is one that Kubernetes or GKE sets, not users."""
+    return _SYSTEM_LABEL.search(key) is not None
 
 
 def _required_labels(pod: PodView) -> dict[str, str]:
-    """Return the labels that a node must have, from the pod's selector and first affinity term."""
+    """Return the labels that a pod's node must have, from the node selector and the first node affinity term."""
     required_labels = dict(pod.node_selector)
     for expression in pod.affinity[0].labels if pod.affinity else ():
         if expression.operator == "In" and len(expression.values) == 1:
@@ -136,7 +139,7 @@ def _required_labels(pod: PodView) -> dict[str, str]:
 
 
 def _separation_taints(tolerations: tuple[Toleration, ...], required_labels: Mapping[str, str]) -> list[Taint]:
-    """Return the taints that separate nodes with these labels from other pods."""
+    """Return the taints that keep other pods off a new pool: one for each tolerated key with a required label."""
     taints: dict[Taint, None] = {}
     for toleration in tolerations:
         value = required_labels.get(toleration.key)
@@ -149,8 +152,8 @@ def _separation_taints(tolerations: tuple[Toleration, ...], required_labels: Map
     return list(taints)
 
 
-def _devices(pod: PodView) -> tuple[str, int]:
-    """Return the accelerator resource that a pod requests, and the requested amount."""
+def _requested_accelerators(pod: PodView) -> tuple[str, int]:
+    """Return the accelerator resource that a pod requests, and its amount; '' and 0 without one."""
     for resource, amount in pod.requests:
         if resource in {well_known.GPU, well_known.TPU}:
             return resource, amount
@@ -158,16 +161,16 @@ def _devices(pod: PodView) -> tuple[str, int]:
 
 
 def _tolerates_spot(toleration: Toleration) -> bool:
-    """Report whether a toleration names the spot taint; a toleration of all taints does not count."""
+    """Report whether a toleration names the spot taint; one that tolerates all taints does not count."""
     return toleration.key == well_known.SPOT and toleration.tolerates(SPOT_TAINT)
 
 
 def _provisioning(labels: Mapping[str, str]) -> str:
-    """Return the provisioning model that the node labels request."""
+    """Return the provisioning model (spot, flex-start or standard) that the required node labels name."""
     if labels.get(well_known.SPOT) == "true" or labels.get(well_known.PROVISIONING) == "spot":
         return "spot"
-    flexible = labels.get(well_known.FLEX_START) == "true" or labels.get(well_known.PROVISIONING) == "flex-start"
-    return "flex-start" if flexible else "standard"
+    is_flex_start = labels.get(well_known.FLEX_START) == "true" or labels.get(well_known.PROVISIONING) == "flex-start"
+    return "flex-start" if is_flex_start else "standard"
 
 
 #: Maximum number of suggested names.
@@ -175,18 +178,18 @@ _SHOWN_MAX: Final = 5
 
 
 def initial_objects(cluster: Obj) -> list[Obj]:
-    """Return the Cluster and its NodePools; the cloud's controllers create the machines."""
+    """Return the objects that a Cluster file defines: the Cluster and its NodePools."""
     return [cluster, *(_node_pool(row) for row in cluster["spec"].get("nodePools") or ())]
 
 
 def catalog_faults(cluster: Obj) -> Sequence[FieldError]:
-    """Return the errors of a Cluster: unknown machine types and names, and impossible pools."""
+    """Return the validation errors of a Cluster against the catalog: unknown names, and impossible node pools."""
     spec, catalog = cluster["spec"], catalog_of(cluster)
     return [*_unknown_types(spec, catalog), *_unknown_names(spec, catalog), *_pools_with_errors(cluster, catalog)]
 
 
 def pool_faults(pool: Obj, cluster: Obj | None) -> Sequence[FieldError]:
-    """Return the errors of a separate NodePool object in the context of the Cluster."""
+    """Return the validation errors of a NodePool that is defined outside the Cluster object."""
     if cluster is None:
         return [FieldError("", "this NodePool has no Cluster", "add a Cluster object (cloud.batchyard.dev/v1alpha1)")]
     spec, catalog, zones = pool["spec"], catalog_of(cluster), cluster["spec"]["zones"]
@@ -205,11 +208,11 @@ def _node_pool(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unknown_types(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
-    """Yield an error for each machine type that is not in the catalog."""
+    """Yield an error for each machine type in a Cluster's spec that is not in the catalog."""
     names_with_paths = [
-        (f"spec.{entries}[{index}].machineType", row["machineType"])
-        for entries in ("nodePools", "reservations", "capacity")
-        for index, row in enumerate(spec.get(entries) or ())
+        (f"spec.{list_field}[{index}].machineType", row["machineType"])
+        for list_field in ("nodePools", "reservations", "capacity")
+        for index, row in enumerate(spec.get(list_field) or ())
     ]
     priced_names = spec.get("prices") or ()
     names_with_paths += [(f"spec.prices.{name}", name) for name in priced_names if name not in catalog.attachable]
@@ -219,40 +222,40 @@ def _unknown_types(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldE
 def _unknown_machines(names_with_paths: Sequence[tuple[str, str]], catalog: Catalog) -> Iterator[FieldError]:
     for path, name in names_with_paths:
         if name not in catalog.machines:
-            close = get_close_matches(name, list(catalog.machines), 1)
-            hint = f"did you mean {close[0]!r}? Otherwise" if close else "check the name, or"
+            close_matches = get_close_matches(name, list(catalog.machines), 1)
+            hint = f"did you mean {close_matches[0]!r}? Otherwise" if close_matches else "check the name, or"
             yield FieldError(path, f"unknown machine type {name!r}", f"{hint} define this machine type in spec.catalog")
 
 
 def _unknown_names(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
-    """Yield an error for each limit, quota and duration with an unknown name."""
+    """Yield an error for each limit, quota and machine duration in a Cluster's spec that has an unknown name."""
     machines = catalog.machines.values()
-    types = [machine.accelerator.type for machine in machines if machine.accelerator is not None]
-    accelerators = list(dict.fromkeys([*types, *catalog.attachable]))
+    accelerator_types = [machine.accelerator.type for machine in machines if machine.accelerator is not None]
+    accelerators = list(dict.fromkeys([*accelerator_types, *catalog.attachable]))
     families = list(dict.fromkeys(machine.family for machine in machines))
     provisioning = (spec.get("autoscaling") or {}).get("autoProvisioning") or {}
-    limits = [row["resource"] for row in provisioning.get("limits") or ()]
-    quotas = [row["name"] for row in spec.get("quotas") or ()]
+    limited_resources = [row["resource"] for row in provisioning.get("limits") or ()]
+    quota_names = [row["name"] for row in spec.get("quotas") or ()]
     path = "spec.autoscaling.autoProvisioning.limits[{}].resource"
-    yield from _unknown_in(limits, ["cpu", "memory", *accelerators], path, "resource")
-    yield from _unknown_in(quotas, ["cpus", *accelerators, *catalog.machines], "spec.quotas[{}].name", "quota")
-    times = list((spec.get("times") or {}).get("byMachine") or ())
-    for name in times:
+    yield from _unknown_in(limited_resources, ["cpu", "memory", *accelerators], path, "resource")
+    yield from _unknown_in(quota_names, ["cpus", *accelerators, *catalog.machines], "spec.quotas[{}].name", "quota")
+    duration_names = list((spec.get("times") or {}).get("byMachine") or ())
+    for name in duration_names:
         yield from _unknown_in([name], [*families, *catalog.machines], f"spec.times.byMachine[{name}]", "machine type")
 
 
-def _unknown_in(names: Sequence[str], known_names: Sequence[str], path: str, noun: str) -> Iterator[FieldError]:
-    """Yield an error for each name that is not in `known_names`; `path` is formatted with its index."""
+def _unknown_in(names: Sequence[str], known_names: Sequence[str], path_format: str, noun: str) -> Iterator[FieldError]:
+    """Yield an error for each name that is not in `known_names`; `path_format` is formatted with its index."""
     for index, name in enumerate(names):
         if name not in known_names:
             close_matches = get_close_matches(name, known_names, 1)
             examples = ", ".join(known_names[:_SHOWN_MAX]) + (", ..." if len(known_names) > _SHOWN_MAX else "")
             remedy = f"did you mean {close_matches[0]!r}?" if close_matches else f"use one of {examples}"
-            yield FieldError(path.format(index), f"unknown {noun} {name!r}", remedy)
+            yield FieldError(path_format.format(index), f"unknown {noun} {name!r}", remedy)
 
 
 def _pools_with_errors(cluster: Obj, catalog: Catalog) -> Iterator[FieldError]:
-    """Yield the errors of pools whose machine type is known."""
+    """Yield the errors of the Cluster's node pools; pools of an unknown machine type are skipped."""
     for index, row in enumerate(cluster["spec"].get("nodePools") or ()):
         if row["machineType"] in catalog.machines:
             errors = _pool_errors(_node_pool(row), cluster, catalog)
@@ -263,9 +266,9 @@ def _pool_errors(pool: Obj, cluster: Obj, catalog: Catalog) -> Iterator[FieldErr
     spec = pool["spec"]
     machine = catalog.machine(spec["machineType"])
     if not has_its_accelerator(pool, catalog):
-        can = [name for name in catalog.attachable if catalog.can_attach(machine, name)]
+        can_have = [name for name in catalog.attachable if catalog.can_attach(machine, name)]
         own = machine.accelerator
-        remedy = f"it has {own.count} {own.type}" if own else f"it supports {', '.join(can) or 'no accelerator'}"
+        remedy = f"it has {own.count} {own.type}" if own else f"it supports {', '.join(can_have) or 'no accelerator'}"
         problem = f"{machine.name} cannot have {spec['accelerator']['count']} {spec['accelerator']['type']}"
         yield FieldError("accelerator", problem, f"{remedy}; remove this field or choose another machine type")
     if spec.get("placementGroup") and not catalog.family(machine).placement_max:
@@ -278,7 +281,7 @@ def _pool_errors(pool: Obj, cluster: Obj, catalog: Catalog) -> Iterator[FieldErr
 
 
 def _label_faults(pool: Obj, cluster: Obj) -> Iterator[FieldError]:
-    """Yield an error for each system label of a pool whose value differs from the label of its nodes."""
+    """Yield an error for each system label in a node pool's spec whose value differs from what its nodes get."""
     system_labels = {key: value for key, value in (pool["spec"].get("labels") or {}).items() if is_system_label(key)}
     pool_without_labels = {**pool, "spec": {**pool["spec"], "labels": {}}}
     zones = zones_of(pool, cluster) if system_labels else ()

@@ -1,4 +1,4 @@
-"""Controllers of the simulated cloud: the lifecycle of machines, and the machines of node pools."""
+"""Controllers of the simulated cloud: one for the lifecycle of each machine, one for the machines of each node pool."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ from batchyard.interfaces.controller import Controller, EventRecord, ReconcileRe
 
 
 class InstanceController:
-    """Moves every Instance through its phases: Provisioning, Booting, Running, Stopping."""
+    """The controller that moves each machine (Instance) through phases: Provisioning, Booting, Running, Stopping."""
 
     name = "cloud-instances"
     rank = 0
@@ -50,11 +50,11 @@ class InstanceController:
         self._seed = seed
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the key of the Instance."""
+        """Return the key of the changed Instance."""
         return (event.key,)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Execute the next step of a machine if it is due; otherwise requeue at its time."""
+        """Move a machine to its next phase if that is due; otherwise requeue it at that time."""
         instance, cluster = reader.get(key), only_cluster(reader)
         node = reader.get(meta.Key(scheme.NODE, "", key.name))
         if instance is None:
@@ -66,14 +66,14 @@ class InstanceController:
 
 
 def _delete_node_writes(node: meta.Obj | None) -> list[Write]:
-    """Return the deletion of a machine's Node."""
+    """Return the write that deletes a machine's Node; none if it is missing or belongs to no cloud node pool."""
     is_ours = node is not None and meta.label(node, well_known.NODE_POOL) is not None
     return [Delete(meta.Key(scheme.NODE, "", node["metadata"]["name"]))] if node is not None and is_ours else []
 
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """An Instance with its Node, pool and Cluster."""
+    """A machine during one reconcile: its Instance, Node, node pool and Cluster."""
 
     instance: meta.Obj
     node: meta.Obj | None
@@ -82,7 +82,7 @@ class _Machine:
     seed: int
 
     def step(self, now: Instant) -> ReconcileResult:
-        """Return the writes that are due, or the time of the next step."""
+        """Return the writes that move the machine to its next phase, or the time at which that is due."""
         if is_leaving(self.instance):
             return self._shut_down(now)
         phase, stop_at = phase_of(self.instance), stops_at(self.instance)
@@ -104,7 +104,7 @@ class _Machine:
         return ReconcileResult([UpdateStatus(in_phase(self.instance, BOOTING, now, startedAt=format_time(now)))])
 
     def _register(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
-        """Create the Node of a booted machine, as its kubelet would."""
+        """Create the Node of a machine and set its Instance to Running, once boot and registration are over."""
         due_at = phase_start(self.instance) + self._draw_duration("boot") + self._draw_duration("registration")
         if due_at > now or self.pool is None:
             return ReconcileResult(requeue_at=_earliest_instant(due_at, stop_at) if due_at > now else stop_at)
@@ -119,12 +119,12 @@ class _Machine:
         return ReconcileResult(writes)
 
     def _reservation_end(self) -> Instant | None:
-        """Return the time at which the reservation reclaims the machine; None without an end."""
+        """Return when the machine's reservation ends and reclaims it; None without a reservation or end."""
         reservation = self._reservation()
         return None if reservation is None else ends_at(self.cluster, reservation)
 
     def _reservation_start(self) -> Instant:
-        """Return the start of the reservation; the node is prepared earlier, and becomes ready then."""
+        """Return when the machine's reservation starts (0 without one); the Node must not become ready earlier."""
         reservation = self._reservation()
         return 0 if reservation is None else begins_at(self.cluster, reservation)
 
@@ -133,27 +133,27 @@ class _Machine:
         return None if reservation_name is None else find_reservation(self.cluster, reservation_name)
 
     def _run(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
-        """Set the Node to ready, and announce a stop in advance."""
-        notice = None if stop_at is None else stop_at - NOTICE
-        if notice is not None and notice <= now:
+        """Set the Node to ready after its drivers; set the Instance to Stopping some time before the machine stops."""
+        notice_at = None if stop_at is None else stop_at - NOTICE
+        if notice_at is not None and notice_at <= now:
             return ReconcileResult([UpdateStatus(in_phase(self.instance, STOPPING, now))])
         node = self.node
         if node is None or not awaits_drivers(node):
-            return ReconcileResult(requeue_at=notice)
+            return ReconcileResult(requeue_at=notice_at)
         has_accelerator = (
             self.pool is not None and machine_of(self.pool, catalog_of(self.cluster)).accelerator is not None
         )
         duration = self._draw_duration("drivers" if has_accelerator else "network")
         due_at = max(phase_start(self.instance) + duration, self._reservation_start())
         if due_at > now:
-            return ReconcileResult(requeue_at=_earliest_instant(due_at, notice))
+            return ReconcileResult(requeue_at=_earliest_instant(due_at, notice_at))
         name = node["metadata"]["name"]
         message = f"Node {name} status is now: NodeReady"
         event = EventRecord(meta.Key(scheme.NODE, "", name), "Normal", "NodeReady", message)
-        return ReconcileResult([UpdateStatus(set_ready(node, now))], [event], notice)
+        return ReconcileResult([UpdateStatus(set_ready(node, now))], [event], notice_at)
 
     def _shut_down(self, now: Instant) -> ReconcileResult:
-        """Shut a deleted Instance down; after it is off, delete its Node and remove the finalizer."""
+        """Wait until a deleted Instance has shut down; then delete its Node and remove its finalizer."""
         off_at = self._off_at()
         if off_at > now:
             return ReconcileResult(requeue_at=off_at)
@@ -166,7 +166,7 @@ class _Machine:
         return ReconcileResult([*_delete_node_writes(self.node), UpdateStatus(stopped_instance), finalizer_removal])
 
     def _off_at(self) -> Instant:
-        """Return when a deleted Instance is off: immediately, unless its operating system must shut down."""
+        """Return when the machine of a deleted Instance is off; only a running machine needs time for its shutdown."""
         deleted_at, stop_at = parse_time(self.instance["metadata"]["deletionTimestamp"]), stops_at(self.instance)
         if phase_of(self.instance) not in {RUNNING, STOPPING}:
             return deleted_at
@@ -174,12 +174,12 @@ class _Machine:
         return off_at if stop_at is None else min(off_at, max(stop_at, deleted_at))
 
     def _draw_duration(self, step: str) -> Duration:
-        """Return the random duration of a step; initial machines start without delay."""
+        """Return the random duration of a machine step; 0 for the Cluster's initial machines, except shutdown."""
         if meta.annotation(self.instance, well_known.INITIAL_INSTANCE) is not None and step != "shutdown":
             return 0
         catalog = catalog_of(self.cluster)
-        spread = step_duration(step, catalog.machine(self.instance["spec"]["machineType"]), self.cluster, catalog)
-        return draw_triangular(*spread, self.seed, self.instance["metadata"]["name"], step)
+        durations = step_duration(step, catalog.machine(self.instance["spec"]["machineType"]), self.cluster, catalog)
+        return draw_triangular(*durations, self.seed, self.instance["metadata"]["name"], step)
 
 
 def _earliest_instant(instant_a: Instant | None, instant_b: Instant | None) -> Instant | None:
@@ -193,7 +193,7 @@ def _earliest_instant(instant_a: Instant | None, instant_b: Instant | None) -> I
 
 
 class NodePoolController:
-    """Creates the machines of node pools, replaces crashed machines, and reports their number."""
+    """The controller that creates the machines of node pools, replaces crashed ones, and writes the pools' status."""
 
     name = "cloud-node-pools"
     rank = 0
@@ -203,7 +203,7 @@ class NodePoolController:
         self._members = PoolMembers()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the pool that changed, or the pool of a changed machine or Node."""
+        """Return the key of the changed node pool, or of the pool to which the changed Instance or Node belongs."""
         if event.key.kind == scheme.NODE_POOL:
             return (event.key,)
         observe = self._members.observe_instance if event.key.kind == scheme.INSTANCE else self._members.observe_node
@@ -211,7 +211,7 @@ class NodePoolController:
         return () if pool is None else (meta.Key(scheme.NODE_POOL, "", pool),)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Create, delete and repair machines until the pool has its desired state."""
+        """Create, replace or delete machines of a node pool as its spec says; delete all if the pool is deleted."""
         pool, cluster, members = reader.get(key), only_cluster(reader), self._members.instances_of(key.name)
         if pool is None or "deletionTimestamp" in pool["metadata"]:
             writes: list[Write] = [Delete(member.key) for member in members.values() if not member.leaving]
@@ -226,19 +226,19 @@ class NodePoolController:
             plan_slice(plan, members, reader)
         else:
             plan_machines(plan, members, self._members.crashed_members(key.name))
-        writes = [*plan.creations, *self._status(plan, len(members)), *plan.later_writes]
+        writes = [*plan.creations, *self._status_writes(plan, len(members)), *plan.later_writes]
         return ReconcileResult(writes, requeue_at=plan.requeue_at)
 
-    def _status(self, plan: PoolPlan, instances: int) -> list[Write]:
-        """Return the write of the pool's status, if it changed."""
-        old = plan.pool.get("status") or {}
+    def _status_writes(self, plan: PoolPlan, instances: int) -> list[Write]:
+        """Return the write of the node pool's status (machines, ready nodes, conditions), if it changed."""
+        old_status = plan.pool.get("status") or {}
         counts = {"instances": instances, "ready": self._members.ready_count(plan.pool["metadata"]["name"])}
-        status = {**old, **counts, **({"conditions": plan.conditions} if plan.conditions else {})}
-        return [] if status == old else [UpdateStatus(meta.with_status(plan.pool, status))]
+        status = {**old_status, **counts, **({"conditions": plan.conditions} if plan.conditions else {})}
+        return [] if status == old_status else [UpdateStatus(meta.with_status(plan.pool, status))]
 
 
 def _remove_finalizer_writes(pool: meta.Obj | None) -> list[Write]:
-    """Remove the finalizer of a deleted pool that has no machines."""
+    """Return the write that removes the finalizer of a node pool; nothing if that is not needed."""
     if pool is None:
         return []
     pool_without_finalizer = meta.without_finalizer(pool, well_known.NODE_POOL_FINALIZER)

@@ -1,4 +1,5 @@
-"""Plans for the machines of node pools, including pools that are one TPU slice of several machines.
+"""Decides which machines of a node pool to create and delete, also for a pool that is one TPU slice of several
+machines.
 
 The machines of a slice are requested, stopped and deleted together. If one crashes, the whole slice is down: after the
 repair time all its machines are deleted, and a new slice is requested. New machines are requested only after the last
@@ -32,7 +33,7 @@ from batchyard.interfaces.client import Create, Delete, EventType, Reader, Updat
 
 @dataclass(frozen=True, slots=True)
 class PoolMember:
-    """The fields of an Instance that determine the plan of its pool."""
+    """The fields of a node pool's Instance that decide which machines the pool creates and deletes."""
 
     name: str
     zone: str
@@ -43,61 +44,61 @@ class PoolMember:
 
     @property
     def key(self) -> Key:
-        """The key of the Instance object."""
+        """The object key of this Instance."""
         return Key(scheme.INSTANCE, "", self.name)
 
 
 class PoolMembers:
-    """The Instances and the ready Nodes of each pool, from watch events."""
+    """An index from watch events: the Instances and the ready Nodes of each node pool."""
 
     def __init__(self) -> None:
-        self._members: dict[str, dict[str, PoolMember]] = {}
-        self._crashed: dict[str, dict[str, PoolMember]] = {}
-        self._ready: dict[str, dict[str, None]] = {}
+        self._members_by_pool: dict[str, dict[str, PoolMember]] = {}
+        self._crashed_by_pool: dict[str, dict[str, PoolMember]] = {}
+        self._ready_nodes_by_pool: dict[str, dict[str, None]] = {}
 
     def instances_of(self, pool: str) -> Mapping[str, PoolMember]:
-        """Return the Instances of a pool by name, in order of creation."""
-        return self._members.get(pool) or {}
+        """Return the Instances of a node pool by name, in order of creation."""
+        return self._members_by_pool.get(pool) or {}
 
     def crashed_members(self, pool: str) -> Sequence[PoolMember]:
-        """Return the crashed Instances of a pool that are not being deleted."""
-        return tuple((self._crashed.get(pool) or {}).values())
+        """Return the crashed Instances of a node pool that are not being deleted."""
+        return tuple((self._crashed_by_pool.get(pool) or {}).values())
 
     def ready_count(self, pool: str) -> int:
-        """Return the number of ready Nodes of a pool."""
-        return len(self._ready.get(pool) or ())
+        """Return the number of ready Nodes of a node pool."""
+        return len(self._ready_nodes_by_pool.get(pool) or ())
 
     def observe_instance(self, event: WatchEvent) -> str | None:
-        """Apply an event of an Instance; return its pool if the pool must be reconciled."""
+        """Update the index from an Instance's watch event; return its node pool if that must be reconciled."""
         pool, name = event.obj["spec"]["pool"], event.key.name
         old_member = self.instances_of(pool).get(name)
         new_member = None if event.type is EventType.DELETED else _pool_member(event.obj)
         if new_member is not None:
-            self._members.setdefault(pool, {})[name] = new_member
+            self._members_by_pool.setdefault(pool, {})[name] = new_member
         elif old_member is not None:
-            del self._members[pool][name]
+            del self._members_by_pool[pool][name]
         if new_member is not None and new_member.phase == CRASHED and not new_member.leaving:
-            self._crashed.setdefault(pool, {})[name] = new_member
-        elif pool in self._crashed:
-            self._crashed[pool].pop(name, None)
+            self._crashed_by_pool.setdefault(pool, {})[name] = new_member
+        elif pool in self._crashed_by_pool:
+            self._crashed_by_pool[pool].pop(name, None)
         return pool if _plan_fields(old_member) != _plan_fields(new_member) else None
 
     def observe_node(self, event: WatchEvent) -> str | None:
-        """Apply an event of a Node; return its pool if the number of ready Nodes changed."""
+        """Update the index from a Node's watch event; return its node pool if the number of ready Nodes changed."""
         pool = label(event.obj, well_known.NODE_POOL)
         if pool is None:
             return None
         old_count, name = self.ready_count(pool), event.key.name
         is_ready = event.type is not EventType.DELETED and is_true(event.obj, "Ready")
         if is_ready:
-            self._ready.setdefault(pool, {})[name] = None
-        elif pool in self._ready:
-            self._ready[pool].pop(name, None)
+            self._ready_nodes_by_pool.setdefault(pool, {})[name] = None
+        elif pool in self._ready_nodes_by_pool:
+            self._ready_nodes_by_pool[pool].pop(name, None)
         return pool if self.ready_count(pool) != old_count else None
 
 
 def _plan_fields(member: PoolMember | None) -> tuple[bool, Instant | None, str] | None:
-    """Return the fields of a member whose change requires a reconcile of the pool."""
+    """Return the fields of an Instance whose change requires a reconcile of its node pool; None without an Instance."""
     if member is None:
         return None
     return member.leaving, member.stops_at, member.phase if member.phase in {CRASHED, FAILED} else ""
@@ -123,7 +124,7 @@ INITIALIZED: Final = "Initialized"
 
 @dataclass(slots=True)
 class PoolPlan:
-    """The pending writes for one pool.
+    """The writes for one node pool in one reconcile: new machines, its status, and deletions.
 
     New machines are requested before the status is written, and old ones deleted after it. So the status is true even
     if only some writes succeed.
@@ -142,21 +143,21 @@ class PoolPlan:
 
     @property
     def hosts(self) -> int:
-        """The number of machines that are created and deleted together."""
+        """How many machines of the pool are created and deleted together: above 1 for a multi-host TPU slice."""
         return hosts_of_slice(self.pool, catalog_of(self.cluster))
 
     def has_condition(self, kind: str) -> bool:
-        """Report whether a condition of the pool is True."""
+        """Report whether a condition of the node pool is True."""
         return is_true({"conditions": self.conditions}, kind)
 
     def set_condition(self, kind: str, holds: bool, reason: str, message: str) -> None:
-        """Set a condition of the pool."""
+        """Set a condition in the node pool's planned status."""
         self.conditions = with_condition(
             self.conditions, type=kind, status=holds, reason=reason, message=message, now=self.now
         )
 
     def request_machines(self, zone: str, count: int) -> None:
-        """Request `count` machines in a zone; initial machines of the Cluster start without delay."""
+        """Plan to create `count` Instances in a zone; those at the Cluster's creation time start without delay."""
         if count <= 0:
             return
         instance = new_instance(self.pool, zone, self.cluster)
@@ -165,43 +166,43 @@ class PoolPlan:
         self.creations += [Create(instance)] * count
 
     def delete_members(self, members: Iterable[PoolMember]) -> None:
-        """Delete Instances, except Instances that are already being deleted."""
+        """Plan to delete Instances, except those that are already being deleted."""
         self.later_writes += [Delete(member.key) for member in members if not member.leaving]
 
     def repair_at(self, crashed_at: Instant) -> Instant:
-        """Return when a machine that crashed at `crashed_at` is replaced."""
+        """Return when a machine of the pool that crashed at `crashed_at` is replaced."""
         catalog = catalog_of(self.cluster)
         return crashed_at + repair_time(machine_of(self.pool, catalog), self.cluster, catalog)
 
     def requeue_by(self, due_at: Instant) -> None:
-        """Requeue the pool at this time or earlier."""
+        """Requeue the node pool at this time or earlier."""
         self.requeue_at = due_at if self.requeue_at is None else min(due_at, self.requeue_at)
 
 
 def plan_machines(plan: PoolPlan, members: Mapping[str, PoolMember], crashed_members: Sequence[PoolMember]) -> None:
-    """Replace crashed machines of a pool, and keep the desired number of machines in each zone.
+    """Plan the machines of a node pool: replace crashed ones, and keep the desired number in each zone.
 
     For an autoscaled pool, create only the initial machines, once, and delete crashed machines.
     """
     expired_members = []
     for member in crashed_members:
-        repair = plan.repair_at(member.phase_start)
-        if repair <= plan.now:
+        due_at = plan.repair_at(member.phase_start)
+        if due_at <= plan.now:
             expired_members.append(member)
         else:
-            plan.requeue_by(repair)
+            plan.requeue_by(due_at)
     plan.delete_members(expired_members)
     if not is_autoscaled(plan.pool):
         remaining_members = [
             member for member in members.values() if not member.leaving and member not in expired_members
         ]
-        _keep_count(plan, remaining_members)
+        _keep_machine_count(plan, remaining_members)
     elif not plan.has_condition(INITIALIZED):
         _create_initial_machines(plan, members)
 
 
-def _keep_count(plan: PoolPlan, members: Sequence[PoolMember]) -> None:
-    """Create or delete machines to reach nodeCount in each zone; failed machines count, since they are retried."""
+def _keep_machine_count(plan: PoolPlan, members: Sequence[PoolMember]) -> None:
+    """Plan creations or deletions to reach nodeCount in each zone; failed machines count, since they are retried."""
     desired_count = plan.pool["spec"].get("nodeCount", 0)
     for zone in zones_of(plan.pool, plan.cluster):
         zone_members = [member for member in members if member.zone == zone]
@@ -210,7 +211,7 @@ def _keep_count(plan: PoolPlan, members: Sequence[PoolMember]) -> None:
 
 
 def _create_initial_machines(plan: PoolPlan, members: Mapping[str, PoolMember]) -> None:
-    """Create the initial machines of an autoscaled pool, and set the Initialized condition."""
+    """Plan the initial machines of an autoscaled node pool, and set its Initialized condition."""
     desired_count = plan.pool["spec"].get("nodeCount", 0)
     for zone in zones_of(plan.pool, plan.cluster):
         plan.request_machines(zone, desired_count - sum(member.zone == zone for member in members.values()))
@@ -218,9 +219,9 @@ def _create_initial_machines(plan: PoolPlan, members: Mapping[str, PoolMember]) 
 
 
 def _deletion_order(members: list[PoolMember]) -> list[PoolMember]:
-    """Return the members in the order of deletion: failed machines first, then the newest."""
-    newest = members[::-1]
-    return sorted(newest, key=lambda member: member.phase != FAILED)
+    """Sort Instances in the order of deletion: failed ones first, then the newest."""
+    newest_first = members[::-1]
+    return sorted(newest_first, key=lambda member: member.phase != FAILED)
 
 
 #: Condition: the slice is requested again after the machines of the broken slice are deleted.
@@ -230,27 +231,27 @@ _PARTIAL_SLICE_TIMEOUT: Final = MINUTE
 
 
 def plan_slice(plan: PoolPlan, members: Mapping[str, PoolMember], reader: Reader) -> None:
-    """Plan the next step that keeps a TPU slice complete, or that deletes all its machines."""
+    """Plan the next step of a node pool that is one TPU slice: complete it, or delete all its machines."""
     hosts = list(members.values())
-    crashes = [host.phase_start for host in hosts if host.phase == CRASHED]
-    stops = [host.stops_at for host in hosts if host.stops_at is not None]
+    crash_times = [host.phase_start for host in hosts if host.phase == CRASHED]
+    stop_times = [host.stops_at for host in hosts if host.stops_at is not None]
     if any(host.leaving for host in hosts):
         plan.delete_members(hosts)
-    elif crashes:
-        _repair_slice(plan, hosts, min(crashes), reader)
-    elif stops:
-        _stop_together(plan, hosts, min(stops), reader)
+    elif crash_times:
+        _repair_slice(plan, hosts, min(crash_times), reader)
+    elif stop_times:
+        _stop_together(plan, hosts, min(stop_times), reader)
     elif (partial_since := _partial_since(hosts)) is not None:
         _delete_partial_slice(plan, hosts, partial_since + _PARTIAL_SLICE_TIMEOUT)
     else:
-        _request_missing(plan, hosts)
+        _request_missing_machines(plan, hosts)
 
 
 def _repair_slice(plan: PoolPlan, hosts: list[PoolMember], crashed_at: Instant, reader: Reader) -> None:
-    """Mark all machines of a slice as crashed since the first crash; delete them after the repair time."""
-    repair = plan.repair_at(crashed_at)
-    if repair > plan.now:
-        plan.requeue_by(repair)
+    """Mark all machines of a broken TPU slice as crashed since the first crash; delete them after the repair time."""
+    due_at = plan.repair_at(crashed_at)
+    if due_at > plan.now:
+        plan.requeue_by(due_at)
         status = {"phase": CRASHED, "since": format_time(crashed_at)}
         _write_status(plan, [host for host in hosts if host.phase != CRASHED], status, reader)
         return
@@ -260,14 +261,14 @@ def _repair_slice(plan: PoolPlan, hosts: list[PoolMember], crashed_at: Instant, 
 
 
 def _partial_since(hosts: list[PoolMember]) -> Instant | None:
-    """Return since when one machine of the slice is allocated and another has failed; None if neither."""
+    """Return since when a TPU slice is partly allocated: one machine allocated, another failed. None if it is not."""
     failed_hosts = [host for host in hosts if host.phase == FAILED]
     allocation_times = [host.phase_start for host in hosts if host.phase not in {"", FAILED}]
     return max(allocation_times) if failed_hosts and allocation_times else None
 
 
 def _delete_partial_slice(plan: PoolPlan, hosts: list[PoolMember], due_at: Instant) -> None:
-    """Delete a slice that stays partly allocated until `due_at`."""
+    """Delete a TPU slice if it is still partly allocated at `due_at`."""
     if due_at > plan.now:
         plan.requeue_by(due_at)
     else:
@@ -278,8 +279,8 @@ def _stop_together(plan: PoolPlan, hosts: list[PoolMember], stop_at: Instant, re
     _write_status(plan, [host for host in hosts if host.stops_at != stop_at], {"stopAt": format_time(stop_at)}, reader)
 
 
-def _request_missing(plan: PoolPlan, hosts: list[PoolMember]) -> None:
-    """Request the missing machines of a slice; set the conditions after all are requested."""
+def _request_missing_machines(plan: PoolPlan, hosts: list[PoolMember]) -> None:
+    """Create the missing machines of a TPU slice; once all are created, update the node pool's conditions."""
     if requests_own_slice(plan.pool, plan.hosts) and len(hosts) < plan.hosts:
         plan.request_machines(zones_of(plan.pool, plan.cluster)[0], plan.hosts - len(hosts))
     elif is_autoscaled(plan.pool) and not plan.has_condition(INITIALIZED):
@@ -289,7 +290,10 @@ def _request_missing(plan: PoolPlan, hosts: list[PoolMember]) -> None:
 
 
 def requests_own_slice(pool: Obj, hosts: int) -> bool:
-    """Report whether the pool itself requests its slice: always, only initially, or after a crash."""
+    """Report whether the node pool controller, not the autoscaler, creates the machines of a pool's TPU slice now.
+
+    It does so without autoscaling, for an autoscaled pool's initial machines, and after a crash.
+    """
     if is_autoscaled(pool) and is_true(pool, INITIALIZED):
         return is_true(pool, RECREATING)
     count: int = pool["spec"].get("nodeCount", 0 if is_autoscaled(pool) else hosts)

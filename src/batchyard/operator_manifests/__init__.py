@@ -1,7 +1,7 @@
-"""The operator's installation manifests, as pure functions of the settings.
+"""The Kubernetes manifests that install batchyard's operator, as pure functions of the install settings.
 
-manifests(InstallSettings(...))    all objects, in the order in which they are applied
-parts(InstallSettings(...))        the same objects, by kustomization file
+manifests(InstallSettings(...))    all objects, in the order in which they are applied parts(InstallSettings(...))
+the same objects, by kustomization file
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,12 @@ __all__ = ["InstallSettings", "Scraping", "manifests", "parts"]
 
 
 def manifests(settings: InstallSettings) -> list[Obj]:
-    """Return all objects of the installation, in the order in which they are applied."""
+    """Return all objects that install the operator, in the order in which they are applied."""
     return [obj for objects in manifests_by_file(settings).values() for obj in objects]
 
 
 def manifests_by_file(settings: InstallSettings) -> Mapping[str, Sequence[Obj]]:
-    """Return the objects of the installation by kustomization file; files without objects are omitted."""
+    """Return the objects that install the operator, by kustomization file; files without objects are omitted."""
     objects_by_file = {
         "namespace": [with_labels({"apiVersion": "v1", "kind": "Namespace"}, settings, settings.namespace)],
         "definitions": crd_objects(settings),

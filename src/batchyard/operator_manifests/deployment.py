@@ -1,4 +1,4 @@
-"""The operator's Deployment and configuration, its Services and NetworkPolicy, and its webhook configurations."""
+"""Manifests of the operator: Deployment, ConfigMap, ResourceQuota, Services, NetworkPolicy, webhook configurations."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ CRITICAL_PRIORITY_CLASS: Final = "system-cluster-critical"
 
 
 class Scraping(StrEnum):
-    """The object that makes the cluster's Prometheus scrape the operator's metrics."""
+    """The kind of object that makes the cluster's Prometheus scrape the operator's metrics; NONE for no object."""
 
     NONE = "none"
     #: Google Cloud Managed Service for Prometheus.
@@ -27,7 +27,7 @@ class Scraping(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InstallSettings:
-    """The options of an operator installation. The defaults are those of `deploy/operator/base`."""
+    """The settings from which the operator's manifests are made. The defaults are those of `deploy/operator/base`."""
 
     image: str = "batchyard:0.2.0"
     namespace: str = "batchyard-system"
@@ -68,7 +68,7 @@ class InstallSettings:
 
     @property
     def webhook_service(self) -> str:
-        """The name of the webhooks' Service and of the webhook configurations."""
+        """The name of the Service of the webhooks; their webhook configurations have the same name."""
         return f"{self.name}-webhooks"
 
 
@@ -78,12 +78,12 @@ def selector_labels(settings: InstallSettings) -> Mapping[str, str]:
 
 
 def with_labels(obj: Mapping[str, Any], settings: InstallSettings, name: str = "", namespace: str = "") -> Obj:
-    """Return an object with the installation's labels, and with the given name or else the installation's name."""
+    """Return an object with the operator's labels, and with the given name or else the name of the installation."""
     metadata: dict[str, Any] = {"name": name or settings.name, "labels": dict(selector_labels(settings))}
     if namespace:
         metadata["namespace"] = namespace
-    identity = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": metadata}
-    return identity | {field: value for field, value in obj.items() if field not in identity}
+    own_fields = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": metadata}
+    return own_fields | {field: value for field, value in obj.items() if field not in own_fields}
 
 
 #: The port of the health checks and metrics.
@@ -104,7 +104,7 @@ _HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 
 
 def deployment_objects(settings: InstallSettings) -> Sequence[Obj]:
-    """Return the Deployment, its PodDisruptionBudget, its ConfigMap, and the ResourceQuota its priority requires."""
+    """Return the Deployment of the operator, its PodDisruptionBudget and ConfigMap, and a ResourceQuota if needed."""
     return [
         *_critical_pod_quota(settings),
         *_config_map(settings),
@@ -114,7 +114,7 @@ def deployment_objects(settings: InstallSettings) -> Sequence[Obj]:
 
 
 def has_webhooks(settings: InstallSettings) -> bool:
-    """Return whether the installation has webhooks."""
+    """Report whether the operator is installed with webhooks."""
     return settings.webhooks and bool(hooks.operator_webhooks(settings.controllers))
 
 
@@ -140,7 +140,7 @@ def arguments(settings: InstallSettings) -> list[str]:
 
 
 def _config_map(settings: InstallSettings) -> Iterator[Obj]:
-    """Yield the ConfigMap with Kueue's Configuration, under the key that Kueue's manager uses."""
+    """Yield the ConfigMap with Kueue's Configuration, under the file name of Kueue's manager; nothing without one."""
     if settings.configuration:
         data = {CONFIGURATION_KEY: settings.configuration}
         obj = {"apiVersion": "v1", "kind": "ConfigMap", "data": data}
@@ -186,7 +186,7 @@ def _pod_spec(settings: InstallSettings) -> Obj:
 
 
 def _spread_constraint(settings: InstallSettings, key: str) -> Obj:
-    """Return the constraint that spreads the pods over domains but schedules them even if there is only one."""
+    """Return the topology spread constraint over the node label `key`; it is soft (ScheduleAnyway)."""
     selector = {"matchLabels": dict(selector_labels(settings))}
     return {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
 
@@ -229,11 +229,11 @@ def _disruption_budget(settings: InstallSettings) -> Iterator[Obj]:
 
 
 def _critical_pod_quota(settings: InstallSettings) -> Iterator[Obj]:
-    """Yield the ResourceQuota that some clusters, such as GKE's, require for pods of the critical priority."""
+    """Yield the ResourceQuota that clusters such as GKE's require for critical pods outside kube-system."""
     if settings.priority_class == CRITICAL_PRIORITY_CLASS:
         scope = {"scopeName": "PriorityClass", "operator": "In", "values": [CRITICAL_PRIORITY_CLASS]}
-        hard = {"pods": str(settings.replicas + 1)}  # one more during a rolling update
-        spec = {"hard": hard, "scopeSelector": {"matchExpressions": [scope]}}
+        pod_limit = {"pods": str(settings.replicas + 1)}  # one more during a rolling update
+        spec = {"hard": pod_limit, "scopeSelector": {"matchExpressions": [scope]}}
         quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": spec}
         yield with_labels(quota, settings, namespace=settings.namespace)
 
@@ -249,7 +249,7 @@ _SCRAPE_INTERVAL: Final = "15s"
 
 
 def network_objects(settings: InstallSettings) -> Sequence[Obj]:
-    """Return the Services, the NetworkPolicy and the scrape configuration."""
+    """Return the operator's Services and NetworkPolicy, and the object that makes Prometheus scrape its metrics."""
     return [*_services(settings), _network_policy(settings), *_scrape_configuration(settings)]
 
 
@@ -267,7 +267,7 @@ def _service(settings: InstallSettings, name: str, port: dict[str, Any]) -> Obj:
 
 
 def _network_policy(settings: InstallSettings) -> Obj:
-    """Return the NetworkPolicy: ingress to metrics, probes and webhooks; egress to the API server and DNS."""
+    """Return the operator's NetworkPolicy: ingress to metrics, probes and webhooks; egress to API server and DNS."""
     ports = [HEALTH_PORT, *([WEBHOOK_PORT] if has_webhooks(settings) else [])]
     egress = [
         {"ports": [{"protocol": "TCP", "port": _HTTPS_PORT}, {"protocol": "TCP", "port": _API_SERVER_PORT}]},
@@ -306,7 +306,7 @@ _WEBHOOK_TIMEOUT: Final = 10  # seconds
 
 
 def webhooks(settings: InstallSettings) -> Sequence[Obj]:
-    """Return the mutating and the validating webhook configuration; none if webhooks are disabled."""
+    """Return the operator's MutatingWebhookConfiguration and ValidatingWebhookConfiguration; none if disabled."""
     if not has_webhooks(settings):
         return []
     all_hooks = hooks.operator_webhooks(settings.controllers)
@@ -331,7 +331,7 @@ def _webhook_entry(hook: hooks.OperatorWebhook, settings: InstallSettings) -> Ob
         "operations": list(hook.operations),
         "resources": hook.resources,
     }
-    entry: dict[str, Any] = {
+    webhook: dict[str, Any] = {
         "name": hook.name,
         "admissionReviewVersions": ["v1"],
         "clientConfig": {"service": service},
@@ -341,9 +341,9 @@ def _webhook_entry(hook: hooks.OperatorWebhook, settings: InstallSettings) -> Ob
         "timeoutSeconds": _WEBHOOK_TIMEOUT,
     }
     if hook.handles_jobs_or_pods:
-        namespaces = [hooks.SYSTEM_NAMESPACE, settings.namespace]
-        outside_operator = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": namespaces}
-        entry["namespaceSelector"] = {"matchExpressions": [outside_operator]}
+        excluded_namespaces = [hooks.SYSTEM_NAMESPACE, settings.namespace]
+        outside_operator = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": excluded_namespaces}
+        webhook["namespaceSelector"] = {"matchExpressions": [outside_operator]}
     if hook.info.constant == scheme.POD:
-        entry["objectSelector"] = {"matchExpressions": [{"key": hooks.JOB_SET_POD_LABEL, "operator": "Exists"}]}
-    return entry
+        webhook["objectSelector"] = {"matchExpressions": [{"key": hooks.JOB_SET_POD_LABEL, "operator": "Exists"}]}
+    return webhook

@@ -1,4 +1,4 @@
-"""The operator's CustomResourceDefinitions and its minimal RBAC roles.
+"""Manifests of the operator's CustomResourceDefinitions, and of its minimal RBAC roles.
 
 The role rules are derived from the kinds that each controller group reads and writes (batchyard.controller_groups).
 """
@@ -21,22 +21,22 @@ _AUTOSCALER_GROUP: Final = "autoscaling.x-k8s.io"
 
 
 def crd_objects(settings: InstallSettings) -> Sequence[Obj]:
-    """Return the CRDs: in all versions if webhooks can convert them, otherwise in the stored version only."""
+    """Return the CRDs: with all versions if webhooks can convert them, otherwise only with the stored version."""
     if not settings.definitions:
         return []
-    service = ConversionService(settings.webhook_service, settings.namespace, CONVERT_PATH)
-    conversion = service if settings.webhooks else None
+    conversion_service = ConversionService(settings.webhook_service, settings.namespace, CONVERT_PATH)
+    conversion = conversion_service if settings.webhooks else None
     return [definition_of(info, conversion if needs_conversion(info) else None) for info in _installed_kinds(settings)]
 
 
 def crd_names(settings: InstallSettings, *, converted: bool) -> list[str]:
-    """Return the names of the CRDs; with `converted`, only those with a conversion webhook."""
+    """Return the names of the installed CRDs; with `converted`, only of those with a conversion webhook."""
     kinds = [info for info in _installed_kinds(settings) if needs_conversion(info) or not converted]
     return [f"{info.plural}.{info.group}" for info in kinds]
 
 
 def needs_conversion(info: ServedKind) -> bool:
-    """Return whether the versions of a kind differ in their fields, so that a webhook must convert them."""
+    """Report whether the versions of a kind differ in their fields, so that a webhook must convert its objects."""
     return len(info.versions) > 1 and info.group != _AUTOSCALER_GROUP
 
 
@@ -55,13 +55,13 @@ _UPDATE_VERBS: Final = ("get", "update")
 
 
 def rbac_objects(settings: InstallSettings) -> Sequence[Obj]:
-    """Return the ServiceAccount, its roles and bindings, and the roles for users."""
-    account = {"apiVersion": "v1", "kind": "ServiceAccount"}
+    """Return the operator's ServiceAccount with its roles and bindings, and Kueue's ClusterRoles for users."""
+    service_account = {"apiVersion": "v1", "kind": "ServiceAccount"}
     role = {"apiVersion": f"{_RBAC_GROUP}/v1", "kind": "Role", "rules": list(_namespace_rules(settings))}
     cluster_role = {"apiVersion": f"{_RBAC_GROUP}/v1", "kind": "ClusterRole", "rules": cluster_rules(settings)}
     namespace = settings.namespace
     objects = [
-        with_labels(account, settings, namespace=namespace),
+        with_labels(service_account, settings, namespace=namespace),
         with_labels(cluster_role, settings),
         with_labels(_binding(settings, "ClusterRole"), settings),
         with_labels(role, settings, namespace=namespace),
@@ -71,18 +71,18 @@ def rbac_objects(settings: InstallSettings) -> Sequence[Obj]:
 
 
 def cluster_rules(settings: InstallSettings) -> list[Obj]:
-    """Return the rules of the operator's ClusterRole."""
+    """Return the RBAC rules of the operator's ClusterRole."""
     return [*controller_rules(settings.controllers), *_webhook_rules(settings), *_dashboard_rules(settings)]
 
 
 def controller_rules(groups: Sequence[str]) -> list[Obj]:
-    """Return the RBAC rules that controller groups need; resources with the same verbs share a rule."""
-    verbs: dict[tuple[str, str], dict[str, None]] = {
+    """Return the RBAC rules that the named controller groups need; resources with the same verbs share a rule."""
+    verbs_by_resource: dict[tuple[str, str], dict[str, None]] = {
         ("", "events"): {controller_groups.CREATE: None, controller_groups.PATCH: None}
     }
     for kind in controller_groups.kinds_read(groups):
         info = kind_info(kind)
-        verbs.setdefault((info.group, info.plural), {}).update(dict.fromkeys(_READ_VERBS))
+        verbs_by_resource.setdefault((info.group, info.plural), {}).update(dict.fromkeys(_READ_VERBS))
     for kind, written_verbs in controller_groups.verbs_by_written_kind(groups).items():
         info = kind_info(kind)
         object_verbs = [
@@ -90,13 +90,13 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
             for verb in written_verbs
             if verb != controller_groups.FINALIZERS and (verb != controller_groups.STATUS or not info.has_status)
         ]
-        verbs.setdefault((info.group, info.plural), {}).update(dict.fromkeys(object_verbs))
+        verbs_by_resource.setdefault((info.group, info.plural), {}).update(dict.fromkeys(object_verbs))
         if controller_groups.STATUS in written_verbs and info.has_status:
-            verbs[info.group, f"{info.plural}/status"] = {controller_groups.PATCH: None}
+            verbs_by_resource[info.group, f"{info.plural}/status"] = {controller_groups.PATCH: None}
         if controller_groups.FINALIZERS in written_verbs:
-            verbs[info.group, f"{info.plural}/finalizers"] = {"update": None}
+            verbs_by_resource[info.group, f"{info.plural}/finalizers"] = {"update": None}
     resources_by_verbs: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (group, resource), needed_verbs in verbs.items():
+    for (group, resource), needed_verbs in verbs_by_resource.items():
         resources_by_verbs.setdefault((group, tuple(sorted(needed_verbs))), []).append(resource)
     grouped_resources = sorted(resources_by_verbs.items())
     rules = [_rule(group, sorted(resources), needed_verbs) for (group, needed_verbs), resources in grouped_resources]
@@ -106,7 +106,7 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
 
 
 def _webhook_rules(settings: InstallSettings) -> Iterator[Obj]:
-    """Yield the rules for writing the certificate authority to the webhook configurations and CRDs."""
+    """Yield the RBAC rules for writing the certificate authority into the webhook configurations and CRDs."""
     if not has_webhooks(settings):
         return
     configurations = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
@@ -116,14 +116,14 @@ def _webhook_rules(settings: InstallSettings) -> Iterator[Obj]:
 
 
 def _dashboard_rules(settings: InstallSettings) -> Iterator[Obj]:
-    """Yield the rules for authenticating dashboard users and checking which objects they may list."""
+    """Yield the RBAC rules for authenticating dashboard users and checking which objects they may list."""
     if settings.page:
         yield _rule("authentication.k8s.io", ["tokenreviews"], ["create"])
         yield _rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"])
 
 
 def _namespace_rules(settings: InstallSettings) -> Iterator[Obj]:
-    """Yield the rules in the operator's own Namespace: Lease and Secret. RBAC cannot restrict `create` by name."""
+    """Yield the RBAC rules in the operator's own namespace: Lease and Secret. RBAC cannot restrict `create` by name."""
     yield _rule("coordination.k8s.io", ["leases"], ["create"])
     yield _rule("coordination.k8s.io", ["leases"], _UPDATE_VERBS, [settings.name])
     if has_webhooks(settings):
@@ -143,7 +143,7 @@ def _binding(settings: InstallSettings, kind: str) -> dict[str, Any]:
 
 
 def _user_roles() -> Iterator[Obj]:
-    """Yield Kueue's ClusterRoles for batch administrators and users."""
+    """Yield Kueue's ClusterRoles for batch administrators and batch users."""
     for role in bootstrap_roles():
         if role["metadata"]["name"].startswith("kueue-"):
             yield {field: value for field, value in role.items() if field != "rules" or value}

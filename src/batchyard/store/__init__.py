@@ -1,1 +1,1 @@
-"""Storage of objects with revisions and watches, independent of their kinds."""
+"""An object store with revisions and watches, as etcd's; it knows nothing of the objects' kinds."""

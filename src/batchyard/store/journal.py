@@ -1,4 +1,4 @@
-"""The journal: the revisions of a store in one SQLite file, so that they survive the process.
+"""The journal: all changes of the object store in one SQLite file, so that they survive the API server's process.
 
 Every change is one row under its revision, with the key and either the new object or a deletion. Rows are only added.
 Compaction deletes rows that a later row at or below the floor has replaced. The remaining rows yield the current
@@ -45,28 +45,28 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SyncMode(StrEnum):
-    """The durability of an acknowledged change: it survives a power loss (FULL) or the end of the process (PROCESS)."""
+    """What an acknowledged change survives: also a power loss (FULL), or only the end of the process (PROCESS)."""
 
     FULL = "full"
     PROCESS = "process"
 
 
 class RevisionJournal:
-    """An open journal: the file, its commit mark, the compaction floor and the replaced rows. Not thread-safe."""
+    """An open journal file of the object store, to which changes are appended. Not thread-safe."""
 
     def __init__(self, path: Path, sync: SyncMode = SyncMode.FULL, *, accept_loss: bool = False) -> None:
         """Open a journal file; create it if it does not exist.
 
-        With `accept_loss`, a journal that ends before its mark is accepted, and its revision raised beyond all known
-        ones.
+        With `accept_loss`, a journal that lacks acknowledged revisions is opened too. Its revision is then raised
+        beyond all that clients may have seen.
         """
         self._path = path
-        self._mark = journal_file.CommitMark(path)
+        self._commit_mark = journal_file.CommitMark(path)
         try:
             contents = self._read_contents(accept_loss=accept_loss)
             self._connection = self._open_connection(contents.store.revision, sync)
         except journal_file.JournalError:
-            self._mark.close()
+            self._commit_mark.close()
             raise
         self._floor = contents.floor
         self._recovered: RecoveredStore | None = contents.store
@@ -74,58 +74,63 @@ class RevisionJournal:
 
     @property
     def floor(self) -> int:
-        """The compacted revision: rows that were replaced at or below it are deleted."""
+        """The compacted revision: object versions that were replaced up to it are deleted from the journal."""
         return self._floor.revision
 
     def recover(self) -> RecoveredStore:
-        """Return the store contents that were read on opening; to be called once."""
+        """Return the objects and changes that were read when the journal was opened; to be called once."""
         recovered_store, self._recovered = self._recovered, None
         assert recovered_store is not None, "recover() must be called only once"
         return recovered_store
 
     def append(self, changes: Sequence[WatchEvent]) -> int:
-        """Append changes in one transaction; return the size of their objects in bytes.
+        """Append object changes to the journal in one transaction; return the size of the encoded objects in bytes.
 
-        Raise JournalError if that fails; then none of them is stored.
+        Raise JournalError if the transaction fails; then no change is stored.
         """
         rows = [_encode_row(change) for change in changes]
         # One statement is a transaction by itself.
         with self._transaction() if len(rows) > _ROWS_PER_INSERT else journal_file.journal_errors(self._path):
-            self._insert(rows)
+            self._insert_rows(rows)
         for change in changes:
             journal_file.record_replaced_rows(self._replaced_rows, change)
         if changes:
-            self._acknowledge(changes[-1].revision)
+            self._record_acknowledged(changes[-1].revision)
         return sum(len(text) for *_, text, _checksum in rows if text is not None)
 
     def compact(self, floor: int) -> None:
-        """Delete the rows that a revision up to `floor` has replaced."""
+        """Delete the rows of object versions that were replaced up to revision `floor`, the new compacted revision."""
         self._flush_mark()
-        obsolete = [replaced for replacing, replaced in takewhile(lambda pair: pair[0] <= floor, self._replaced_rows)]
+        obsolete_rows = [
+            replaced for replacing, replaced in takewhile(lambda pair: pair[0] <= floor, self._replaced_rows)
+        ]
         # Above the floor every revision has its row: counting them would take time proportional to their number.
-        rows = self._floor.rows + floor - self._floor.revision - len(obsolete)
+        rows = self._floor.rows + floor - self._floor.revision - len(obsolete_rows)
         new_floor = journal_file.CompactionFloor(self._floor.identity, floor, rows)
         with self._transaction():
-            for start_index in range(0, len(obsolete), _ROWS_PER_DELETE):
-                self._delete(obsolete[start_index : start_index + _ROWS_PER_DELETE])
+            for start_index in range(0, len(obsolete_rows), _ROWS_PER_DELETE):
+                self._delete_rows(obsolete_rows[start_index : start_index + _ROWS_PER_DELETE])
             journal_file.write_floor(self._connection, new_floor)
         self._floor = new_floor
-        for _ in obsolete:
+        for _ in obsolete_rows:
             self._replaced_rows.popleft()
 
     def close(self) -> None:
-        """Close the journal file and its commit mark."""
+        """Close the journal file, and its commit mark (the small file that is also the journal's lock)."""
         self._flush_mark()
         with journal_file.journal_errors(self._path):
             self._connection.close()
-        self._mark.close()
+        self._commit_mark.close()
 
     # --- opening ---
 
     def _read_contents(self, *, accept_loss: bool) -> journal_file.JournalContents:
-        """Read the journal file; raise JournalError unless it has every acknowledged change."""
+        """Read the journal file, or create it; raise JournalError if acknowledged changes are missing.
+
+        With `accept_loss`, accept such a journal, but raise its revision.
+        """
         try:
-            commit_record, problem = self._mark.read(), "" if self._path.exists() else "missing"
+            commit_record, problem = self._commit_mark.read(), "" if self._path.exists() else "missing"
         except journal_file.DamagedMark:
             commit_record, problem = None, "its commit mark is damaged, so the acknowledged revision is unknown"
         if problem == "missing":
@@ -146,21 +151,24 @@ class RevisionJournal:
         return self._raise_revision(max(contents.store.revision, commit_record.revision if commit_record else 0))
 
     def _create_journal(self) -> journal_file.CommitRecord:
-        """Create an empty journal. It is renamed into place when it is complete, so a partial one is never used."""
-        draft = self._path.with_name(f"{self._path.name}.new")
+        """Create an empty journal file and return its commit record. Only the complete file is renamed into place."""
+        draft_path = self._path.with_name(f"{self._path.name}.new")
         try:
-            draft.unlink(missing_ok=True)
-            commit_record = journal_file.CommitRecord(journal_file.create_journal(draft).identity, 0)
-            self._mark.write(commit_record)
-            self._mark.flush()
-            journal_file.rename_durably(draft, self._path)
+            draft_path.unlink(missing_ok=True)
+            commit_record = journal_file.CommitRecord(journal_file.create_journal(draft_path).identity, 0)
+            self._commit_mark.write(commit_record)
+            self._commit_mark.flush()
+            journal_file.rename_durably(draft_path, self._path)
         except OSError as error:
             fault = f"{self._path} cannot be created: {error.strerror}"
             raise journal_file.JournalError(f"{fault}; check its folder") from error
         return commit_record
 
     def _raise_revision(self, revision: int) -> journal_file.JournalContents:
-        """Raise the revision beyond all that clients may have seen; clients with older watches must list again."""
+        """Raise the journal's revision far beyond `revision`, so that clients with older watches must list again.
+
+        Return the contents of the journal, read again.
+        """
         self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=0)
         with self._transaction():
             (identity,) = self._connection.execute("SELECT identity FROM floor").fetchone()
@@ -168,11 +176,11 @@ class RevisionJournal:
                 self._connection, journal_file.floor_over_all(self._connection, identity, revision + REVISION_LEAP)
             )
         self._connection.close()
-        self._acknowledge(revision + REVISION_LEAP)
+        self._record_acknowledged(revision + REVISION_LEAP)
         return journal_file.read_journal(self._path)
 
     def _open_connection(self, revision: int, sync: SyncMode) -> sqlite3.Connection:
-        """Open the journal file for writing; raise JournalError if it has changed since it was read."""
+        """Open the journal file for writing; raise JournalError if another process has appended after `revision`."""
         with journal_file.journal_errors(self._path):
             connection = sqlite3.connect(
                 self._path,
@@ -194,30 +202,30 @@ class RevisionJournal:
 
     # --- writing ---
 
-    def _insert(self, rows: Sequence[_Row]) -> None:
-        """Insert rows, many with each statement, because each statement releases and reacquires the GIL."""
+    def _insert_rows(self, rows: Sequence[_Row]) -> None:
+        """Insert rows into the journal, many per SQL statement, since each one releases and reacquires the GIL."""
         for start_index in range(0, len(rows), _ROWS_PER_INSERT):
             batch = rows[start_index : start_index + _ROWS_PER_INSERT]
             self._connection.execute(_INSERT_STATEMENTS[len(batch) - 1], [value for row in batch for value in row])
 
-    def _delete(self, revisions: Sequence[int]) -> None:
+    def _delete_rows(self, revisions: Sequence[int]) -> None:
         placeholders = ", ".join("?" * len(revisions))
         self._connection.execute(f"DELETE FROM revisions WHERE revision IN ({placeholders})", revisions)  # noqa: S608 - as above
 
-    def _acknowledge(self, revision: int) -> None:
+    def _record_acknowledged(self, revision: int) -> None:
         with self._convert_mark_errors():
-            self._mark.write(journal_file.CommitRecord(self._floor.identity, revision))
+            self._commit_mark.write(journal_file.CommitRecord(self._floor.identity, revision))
 
     def _flush_mark(self) -> None:
         with self._convert_mark_errors():
-            self._mark.flush()
+            self._commit_mark.flush()
 
     @contextmanager
     def _convert_mark_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            fault = f"{self._path}: cannot write its mark: {error.strerror}"
+            fault = f"{self._path}: cannot write its commit mark: {error.strerror}"
             raise journal_file.JournalError(f"{fault}; check the disk") from error
 
     @contextmanager
@@ -233,7 +241,7 @@ class RevisionJournal:
 
 
 def _find_mismatch(contents: journal_file.JournalContents, commit_record: journal_file.CommitRecord | None) -> str:
-    """Describe how a journal differs from its mark; '' if it does not."""
+    """Describe how a journal contradicts its commit record (the last acknowledged revision); '' if it does not."""
     last_revision = contents.store.revision
     if commit_record is None:
         return "its commit mark is missing, so the acknowledged revision is unknown"
@@ -264,26 +272,26 @@ _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 
 def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
-    """Write a backup of a journal, verify it, and return its contents. Raises JournalError if one is damaged."""
+    """Write a verified backup of a journal; return its contents. Raise JournalError if either file is damaged."""
     if not journal.exists():
         raise journal_file.JournalError(f"{journal} does not exist; pass the data directory of the journal")
     _refuse_to_overwrite(backup)
     if not backup.parent.is_dir():
         raise journal_file.JournalError(f"{backup}: the folder {backup.parent} does not exist; create it first")
     try:
-        commit = journal_file.read_commit_record(journal)
+        record = journal_file.read_commit_record(journal)
     except journal_file.DamagedMark:
-        commit = None
-    with _temporary_file(backup) as draft:
-        _copy_journal(journal, draft, reported_as=backup)
-        contents = journal_file.read_journal(draft, is_immutable=True, reported_as=journal)
+        record = None
+    with _temporary_file(backup) as draft_path:
+        _copy_journal(journal, draft_path, reported_as=backup)
+        contents = journal_file.read_journal(draft_path, is_immutable=True, reported_as=journal)
         last_revision = contents.store.revision
-        if commit is None or commit.revision > last_revision or commit.identity != contents.floor.identity:
+        if record is None or record.revision > last_revision or record.identity != contents.floor.identity:
             raise journal_file.damaged_journal_error(
                 journal, f"its commit mark does not match its contents, which end at revision {last_revision}"
             )
         _refuse_to_overwrite(backup)  # another process may have created it meanwhile
-        journal_file.rename_durably(draft, backup)
+        journal_file.rename_durably(draft_path, backup)
     return contents
 
 
@@ -299,52 +307,52 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
         if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
             raise journal_file.JournalError(f"{backup} is not a backup; pass a file that `batchyard backup` wrote")
     contents = journal_file.read_journal(backup, is_immutable=True)
-    mark = journal_file.CommitMark(journal)
+    commit_mark = journal_file.CommitMark(journal)
     try:
         _refuse_to_overwrite(journal)
         journal_file.reject_orphaned_log(journal)
-        draft = journal_file.restore_draft_path(journal)
+        draft_path = journal_file.restore_draft_path(journal)
         for suffix in ("", "-journal", "-wal", "-shm"):
-            draft.with_name(draft.name + suffix).unlink(missing_ok=True)
-        _copy_journal(backup, draft, is_immutable=True, reported_as=journal)
-        with journal_file.journal_errors(draft), closing(sqlite3.connect(draft, isolation_level=None)) as file:
-            file.execute("BEGIN IMMEDIATE")
+            draft_path.with_name(draft_path.name + suffix).unlink(missing_ok=True)
+        _copy_journal(backup, draft_path, is_immutable=True, reported_as=journal)
+        with journal_file.journal_errors(draft_path), closing(sqlite3.connect(draft_path, isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
             revision = contents.store.revision + REVISION_LEAP
-            floor = journal_file.floor_over_all(file, journal_file.new_identity(file), revision)
-            journal_file.write_floor(file, floor)
-            file.execute("COMMIT")
-        restored_contents = journal_file.read_journal(draft, is_immutable=True)
-        mark.write(journal_file.CommitRecord(floor.identity, floor.revision))
-        mark.flush()
-        journal_file.rename_durably(draft, journal)
+            new_floor = journal_file.floor_over_all(db, journal_file.new_identity(db), revision)
+            journal_file.write_floor(db, new_floor)
+            db.execute("COMMIT")
+        restored_contents = journal_file.read_journal(draft_path, is_immutable=True)
+        commit_mark.write(journal_file.CommitRecord(new_floor.identity, new_floor.revision))
+        commit_mark.flush()
+        journal_file.rename_durably(draft_path, journal)
     finally:
-        mark.close()
+        commit_mark.close()
     return restored_contents
 
 
-def _copy_journal(path: Path, target: Path, *, is_immutable: bool = False, reported_as: Path | None = None) -> None:
-    """Copy a journal file in its current state; a disk error names the file that it concerns."""
+def _copy_journal(path: Path, copy_path: Path, *, is_immutable: bool = False, reported_as: Path | None = None) -> None:
+    """Copy a journal file in its current state; errors name the journal, or `reported_as` if the copy fails."""
     with journal_file.journal_errors(path), closing(journal_file.open_read_only(path, is_immutable=is_immutable)) as db:
         db.execute("BEGIN")
         db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        with journal_file.journal_errors(reported_as or target), closing(sqlite3.connect(target)) as copy:
+        with journal_file.journal_errors(reported_as or copy_path), closing(sqlite3.connect(copy_path)) as copy:
             db.backup(copy)
 
 
 @contextmanager
 def _temporary_file(path: Path) -> Iterator[Path]:
-    """Create a private temporary file beside `path`; it is deleted at the end unless it was renamed."""
+    """Yield the path of a new private file beside `path`; the file is deleted at the end unless it was renamed."""
     try:
         fd, name = mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
     except OSError as error:
         raise journal_file.JournalError(f"{path}: {error.strerror}; choose a writable folder") from error
     os.close(fd)
-    draft = Path(name)
+    draft_path = Path(name)
     try:
-        yield draft
+        yield draft_path
     finally:
         for end in ("", "-journal"):
-            draft.with_name(draft.name + end).unlink(missing_ok=True)
+            draft_path.with_name(draft_path.name + end).unlink(missing_ok=True)
 
 
 def _refuse_to_overwrite(path: Path) -> None:

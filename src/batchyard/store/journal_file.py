@@ -1,8 +1,8 @@
-"""The journal file: its commit mark, SQLite layout, creation, and reading with verification.
+"""The file format of the store's journal: commit mark, SQLite tables, creation, and reading with verification.
 
-Every row has a checksum, and so has the single row of `floor`. Revisions above the floor have no gap, and the number of
-rows below it is stored. Any mismatch is reported. Reading changes nothing: a damaged file stays as found, including its
-write-ahead log.
+Each row of an object change has a checksum, and so has the single row of the table `floor`, which stores the compacted
+revision and the number of rows up to it. The revisions above it have no gap. Any mismatch is reported. Reading changes
+nothing: a damaged file stays as found, including its write-ahead log.
 """
 
 import fcntl
@@ -35,28 +35,28 @@ from batchyard.store.memory import RecoveredStore
 # `SyncMode.FULL` it is never newer.
 
 
-_RECORD: Final = struct.Struct("<16sQ")
-_CHECKSUM: Final = struct.Struct("<I")
-_MARK_LENGTH: Final = _RECORD.size + _CHECKSUM.size
+_COMMIT_RECORD_STRUCT: Final = struct.Struct("<16sQ")
+_CHECKSUM_STRUCT: Final = struct.Struct("<I")
+_MARK_LENGTH: Final = _COMMIT_RECORD_STRUCT.size + _CHECKSUM_STRUCT.size
 
 
 class JournalError(Exception):
-    """The journal cannot be used; the message contains the reason and the remedy."""
+    """The journal file cannot be used; the message contains the reason and the remedy."""
 
 
 class CommitRecord(NamedTuple):
-    """The content of a commit mark: the identity of its journal, and the last acknowledged revision."""
+    """What a commit mark file contains: the random identity of its journal, and the last acknowledged revision."""
 
     identity: bytes
     revision: int
 
 
 class DamagedMark(Exception):  # noqa: N818 - the name is the condition
-    """The commit mark of a journal has a wrong length or checksum."""
+    """The commit mark file of a journal has a wrong length or checksum."""
 
 
 class CommitMark:
-    """The open commit mark of a journal, with an exclusive lock on the journal."""
+    """The open commit mark file of a journal: its last acknowledged revision. A flock on it locks the journal."""
 
     def __init__(self, journal: Path) -> None:
         path = commit_mark_path(journal)
@@ -71,30 +71,30 @@ class CommitMark:
             raise JournalError(f"{journal}: another process has the journal open; stop that process first") from error
 
     def read(self) -> CommitRecord | None:
-        """Return the record in the commit mark; None if the mark is empty. Raises DamagedMark if it is damaged."""
+        """Return the journal identity and last acknowledged revision; None if empty. May raise DamagedMark."""
         return _read_record(self._fd)
 
     def write(self, commit_record: CommitRecord) -> None:
-        """Overwrite the commit mark with a record. Raises OSError if that fails."""
-        record = _RECORD.pack(*commit_record)
-        os.pwrite(self._fd, record + _CHECKSUM.pack(zlib.crc32(record)), 0)
+        """Overwrite the commit mark file with a record, without a flush. Raises OSError if that fails."""
+        record = _COMMIT_RECORD_STRUCT.pack(*commit_record)
+        os.pwrite(self._fd, record + _CHECKSUM_STRUCT.pack(zlib.crc32(record)), 0)
 
     def flush(self) -> None:
-        """Flush the commit mark to the disk."""
+        """Flush the commit mark file to the disk (fsync)."""
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Close the commit mark and release the lock."""
+        """Close the commit mark file, which releases the lock of the journal."""
         os.close(self._fd)
 
 
 def commit_mark_path(journal: Path) -> Path:
-    """Return the path of a journal's commit mark."""
+    """Return the path of a journal's commit mark, the file with its last acknowledged revision."""
     return journal.with_suffix(".mark")
 
 
 def is_journal_open(journal: Path) -> bool:
-    """Report whether a process has a journal open."""
+    """Report whether a process has the journal file open."""
     try:
         fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -109,7 +109,7 @@ def is_journal_open(journal: Path) -> bool:
 
 
 def wait_until_journal_closed(journal: Path) -> None:
-    """Wait until no process has a journal open."""
+    """Wait until no process has the journal file open."""
     fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH)
@@ -118,7 +118,7 @@ def wait_until_journal_closed(journal: Path) -> None:
 
 
 def read_commit_record(journal: Path) -> CommitRecord | None:
-    """Return the commit record of a journal that another process may have open; None if it has no mark."""
+    """Return the identity and last acknowledged revision of a journal, open or not; None if never written."""
     try:
         fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -129,9 +129,9 @@ def read_commit_record(journal: Path) -> CommitRecord | None:
         os.close(fd)
 
 
-def rename_durably(draft: Path, path: Path) -> None:
-    """Rename a complete file into place, durably across a power loss."""
-    draft.rename(path)
+def rename_durably(draft_path: Path, path: Path) -> None:
+    """Rename a complete file to `path`, so that the new name survives a power loss."""
+    draft_path.rename(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
@@ -143,10 +143,10 @@ def _read_record(fd: int) -> CommitRecord | None:
     record = os.pread(fd, _MARK_LENGTH + 1, 0)
     if not record:
         return None
-    packed_record, checksum = record[: _RECORD.size], record[_RECORD.size :]
-    if len(record) != _MARK_LENGTH or checksum != _CHECKSUM.pack(zlib.crc32(packed_record)):
+    packed_record, checksum = record[: _COMMIT_RECORD_STRUCT.size], record[_COMMIT_RECORD_STRUCT.size :]
+    if len(record) != _MARK_LENGTH or checksum != _CHECKSUM_STRUCT.pack(zlib.crc32(packed_record)):
         raise DamagedMark
-    return CommitRecord(*_RECORD.unpack(packed_record))
+    return CommitRecord(*_COMMIT_RECORD_STRUCT.unpack(packed_record))
 
 
 JOURNAL_FORMAT: Final = 1
@@ -184,7 +184,7 @@ _decode = msgspec.json.Decoder(dict).decode
 
 
 class CompactionFloor(NamedTuple):
-    """The identity of the journal, its compacted revision, and the number of rows up to that revision."""
+    """The random identity of a journal, its compacted revision, and the number of rows up to that revision."""
 
     identity: bytes
     revision: int
@@ -192,7 +192,7 @@ class CompactionFloor(NamedTuple):
 
 
 class JournalContents(NamedTuple):
-    """The contents of a journal file: the compaction floor, the recovered store and the replaced rows."""
+    """What was read from a journal file: compaction floor, objects and changes, and rows that compaction may delete."""
 
     floor: CompactionFloor
     store: RecoveredStore
@@ -201,7 +201,7 @@ class JournalContents(NamedTuple):
 
 
 def create_journal(path: Path) -> CompactionFloor:
-    """Create an empty journal file, and return its compaction floor."""
+    """Create an empty journal file with a new identity; return its compaction floor, at revision 0."""
     with journal_errors(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(_CREATE_TABLES)
@@ -220,15 +220,15 @@ def new_identity(connection: sqlite3.Connection) -> bytes:
 
 
 def floor_over_all(connection: sqlite3.Connection, identity: bytes, revision: int) -> CompactionFloor:
-    """Return a compaction floor at a revision above all rows of a journal file."""
+    """Return a compaction floor at `revision` that covers all rows of the journal file; none may be newer."""
     (rows,) = connection.execute("SELECT count(*) FROM revisions").fetchone()
     return CompactionFloor(identity, revision, int(rows))
 
 
 def write_floor(connection: sqlite3.Connection, floor: CompactionFloor) -> CompactionFloor:
-    """Store the compaction floor, within a transaction of the caller, and return it."""
-    values = (*floor, floor_checksum(floor))
-    connection.execute("UPDATE floor SET identity = ?, revision = ?, rows = ?, checksum = ?", values)
+    """Overwrite the compaction floor in a journal file, within the caller's transaction, and return it."""
+    row_values = (*floor, floor_checksum(floor))
+    connection.execute("UPDATE floor SET identity = ?, revision = ?, rows = ?, checksum = ?", row_values)
     return floor
 
 
@@ -239,7 +239,7 @@ def open_read_only(path: Path, *, is_immutable: bool = False) -> sqlite3.Connect
 
 
 def read_journal(path: Path, *, is_immutable: bool = False, reported_as: Path | None = None) -> JournalContents:
-    """Return the contents of a journal file. Raises JournalError if it is not a journal, or if a check fails.
+    """Read and verify a journal file, and return its contents. Raise JournalError if it is damaged or not a journal.
 
     Errors name the file `reported_as`, if `path` is a copy of it.
     """
@@ -251,24 +251,24 @@ def read_journal(path: Path, *, is_immutable: bool = False, reported_as: Path | 
 
 
 def reject_orphaned_log(path: Path) -> None:
-    """Raise JournalError if a write-ahead log has no journal: SQLite would apply it to a new journal."""
-    log = path.with_name(f"{path.name}-wal")
-    if log.exists() and log.stat().st_size:
-        problem = f"{log} exists without its journal and may hold its last changes"
+    """Raise JournalError if a write-ahead log exists without its journal: SQLite would apply it to a new one."""
+    log_path = path.with_name(f"{path.name}-wal")
+    if log_path.exists() and log_path.stat().st_size:
+        problem = f"{log_path} exists without its journal and may hold its last changes"
         raise JournalError(f"{problem}; put the journal back, or choose another data directory")
 
 
 def restore_draft_path(path: Path) -> Path:
-    """Return the path of the temporary file of a restore; a new journal uses another, so both can be told apart."""
+    """Return the path of the temporary file in which `batchyard restore` builds the journal that becomes `path`."""
     return path.with_name(f"{path.name}.restored")
 
 
 def reject_interrupted_restore(path: Path) -> None:
-    """Raise JournalError if a restore was interrupted, instead of starting with an empty journal."""
-    draft = restore_draft_path(path)
-    if draft.exists():
+    """Raise JournalError if a restore of the journal was interrupted, so that no empty journal is created instead."""
+    draft_path = restore_draft_path(path)
+    if draft_path.exists():
         problem = f"{path.parent}: a restore was started here and not finished"
-        raise JournalError(f"{problem}; run `batchyard restore` again, or remove {draft.name} to start empty")
+        raise JournalError(f"{problem}; run `batchyard restore` again, or remove {draft_path.name} to start empty")
 
 
 def _check_file(path: Path, connection: sqlite3.Connection) -> None:
@@ -295,7 +295,7 @@ def _read_floor(path: Path, connection: sqlite3.Connection) -> CompactionFloor:
 
 
 class _JournalReader:
-    """Reads a journal file row by row, and collects the objects and the replaced rows."""
+    """Reads a journal file row by row into objects and changes, and collects the rows that compaction may delete."""
 
     def __init__(self, path: Path, floor: CompactionFloor) -> None:
         self._path = path
@@ -304,7 +304,7 @@ class _JournalReader:
         self._replaced_rows: deque[tuple[int, int]] = deque()
 
     def read(self, connection: sqlite3.Connection) -> JournalContents:
-        """Read and verify all rows in order of revision."""
+        """Read and verify all rows of the journal in order of revision, and return the contents."""
         floor, changes, rows_below_floor = self._floor, list[WatchEvent](), 0
         revision = floor.revision
         for row in connection.execute("SELECT * FROM revisions ORDER BY revision"):
@@ -323,7 +323,7 @@ class _JournalReader:
         return JournalContents(floor, RecoveredStore(revision, self._objects, changes), self._replaced_rows)
 
     def _apply_row(self, row: tuple[int, str, str, str, bytes | None, int]) -> WatchEvent:
-        """Return the change that a row records, and apply it to the objects."""
+        """Verify a row of the journal, apply it to the objects read so far, and return the change that it records."""
         revision, kind, namespace, name, text, checksum = row
         key = Key(kind, namespace, name)
         if checksum != row_checksum(revision, key, text):
@@ -339,7 +339,10 @@ class _JournalReader:
 
 
 def record_replaced_rows(replaced_rows: deque[tuple[int, int]], change: WatchEvent) -> None:
-    """Append the rows that a change makes obsolete: the object's previous row, and the row of a deletion itself."""
+    """Append the journal rows that a change makes obsolete, as pairs: the revision of the change, and that of the row.
+
+    They are the previous row of the same object, and the row of a deletion itself.
+    """
     if change.old is not None:
         replaced_rows.append((change.revision, int(change.old["metadata"]["resourceVersion"])))
     if change.type is EventType.DELETED:
@@ -347,19 +350,19 @@ def record_replaced_rows(replaced_rows: deque[tuple[int, int]], change: WatchEve
 
 
 def row_checksum(revision: int, key: Key, text: bytes | None) -> int:
-    """Return the checksum of a journal row: of its revision, key and object."""
+    """Return the CRC-32 of a journal row: of its revision, its key and the encoded object (None if deleted)."""
     key_fields = "\0".join((str(revision), *key)).encode()
     return zlib.crc32(b"\0gone" if text is None else text, zlib.crc32(key_fields))
 
 
 def floor_checksum(floor: CompactionFloor) -> int:
-    """Return the checksum of a compaction floor."""
+    """Return the CRC-32 of a journal's compaction floor."""
     return zlib.crc32(f"{floor.revision} {floor.rows}".encode(), zlib.crc32(floor.identity))
 
 
 @contextmanager
 def journal_errors(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors about a journal file into JournalError."""
+    """Convert SQLite's errors within the `with` block into JournalErrors that name the journal file `path`."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -371,13 +374,13 @@ def journal_errors(path: Path) -> Iterator[None]:
 
 
 def journal_error(path: Path, error: sqlite3.Error) -> JournalError:
-    """Return the JournalError for an SQLite error that is not damage, with the remedy if it is known."""
+    """Return the JournalError for an SQLite error other than damage, with the remedy if one is known."""
     problem, remedy = _PROBLEMS_BY_CODE.get(_result_code(error), (str(error), ""))
     return JournalError(f"{path}: {problem}; {remedy}" if remedy else f"{path}: {problem}")
 
 
 def is_disk_error(error: sqlite3.Error) -> bool:
-    """Report whether an SQLite error is about access or disk space, not about the contents of the file."""
+    """Report whether an SQLite error is about locks, access or disk space, not about the contents of the file."""
     return _result_code(error) in _PROBLEMS_BY_CODE
 
 
@@ -386,5 +389,5 @@ def _result_code(error: sqlite3.Error) -> int:
 
 
 def damaged_journal_error(path: Path, problem: str) -> JournalError:
-    """Return the JournalError for a damaged file."""
+    """Return the JournalError for a damaged journal file, with the advice to restore a backup."""
     return JournalError(f"{path} is damaged: {problem}; restore a backup")

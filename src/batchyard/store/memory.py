@@ -1,4 +1,4 @@
-"""The store in memory: the current objects, one revision counter, and the log of changes.
+"""The object store in memory: the current objects, one revision counter for all kinds, and the log of changes.
 
 The store is independent of kinds and creates no times, uids or names. It stores objects as given, except
 `metadata.resourceVersion`, which is the revision of the object's last change. A writer names the revision that it has
@@ -39,7 +39,7 @@ class ExpiredRevision(ApiError):  # noqa: N818 - named as the reasons of Kuberne
 
 
 class RecoveredStore(NamedTuple):
-    """The recovered state of a store: the current objects, and the last changes in order, up to its revision."""
+    """The contents from which a store continues: current objects, and the last changes in order, up to `revision`."""
 
     revision: int
     objects: Mapping[Key, Obj]
@@ -47,7 +47,7 @@ class RecoveredStore(NamedTuple):
 
 
 class RevisionLog:
-    """All changes in order of revision; the last `window` of them can be read again."""
+    """The log of all changes of the store, in order of revision; the last `window` changes can be read again."""
 
     __slots__ = ("_entries", "_is_notifying", "_listeners", "revision")
 
@@ -59,36 +59,36 @@ class RevisionLog:
         self.revision = contents.revision if contents else 0
 
     def listen(self, listener: Listener) -> None:
-        """Call a listener with every later entry of the log, in order."""
+        """Register a function that is called with every later change in the log, in order."""
         self._listeners.append(listener)
 
-    def append(self, entry: WatchEvent) -> None:
-        """Add the next entry to the log and call the listeners."""
+    def append(self, change: WatchEvent) -> None:
+        """Add a change with the next revision to the log, and call the listeners with it."""
         assert not self._is_notifying, "a listener of the store must not write to it"
         self._is_notifying = True
-        self.revision = entry.revision
-        self._entries.append(entry)
+        self.revision = change.revision
+        self._entries.append(change)
         for listener in self._listeners:
-            listener(entry)
+            listener(change)
         self._is_notifying = False
 
     def events_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return all entries after a revision; raises Expired if the window no longer reaches back to it."""
-        count = self.revision - revision
-        invariant(count >= 0, "a requested revision must not be newer than the store")
-        if count > len(self._entries):
+        """Return all changes after a revision; raises ExpiredRevision if the log no longer has all of them."""
+        change_count = self.revision - revision
+        invariant(change_count >= 0, "a requested revision must not be newer than the store")
+        if change_count > len(self._entries):
             oldest = self.revision - len(self._entries)
             raise ExpiredRevision(f"too old resource version: {revision} ({oldest}); list again and watch from there")
-        return list(islice(self._entries, len(self._entries) - count, None))
+        return list(islice(self._entries, len(self._entries) - change_count, None))
 
     def forget(self, revision: int) -> None:
-        """Drop the log entries up to a revision, even if the window is not full."""
+        """Drop the changes up to a revision from the log, even if its window is not full."""
         while self._entries and self._entries[0].revision <= revision:
             self._entries.popleft()
 
     def validate(self) -> None:
-        """Check the invariants of the log; to be called between two appends."""
-        revisions = [entry.revision for entry in self._entries]
+        """Raise InvariantError unless the revisions in the log have no gap; to be called between two appends."""
+        revisions = [change.revision for change in self._entries]
         last_revision = self.revision
         invariant(
             revisions == list(range(last_revision - len(revisions) + 1, last_revision + 1)),
@@ -104,7 +104,7 @@ class RevisionLog:
 
 
 class KindListing:
-    """The objects of one kind by key, with a sorted list that is updated lazily."""
+    """The stored objects of one kind by key, with a sorted list of them that is updated only when it is read."""
 
     __slots__ = ("_changed_keys", "_keys", "_sorted_objects", "is_listed", "objects")
 
@@ -116,7 +116,7 @@ class KindListing:
         self._changed_keys: dict[Key, None] = {}
 
     def touch(self, key: Key) -> None:
-        """Record that the object of a key was added, replaced or removed; to be called if `is_listed`."""
+        """Record that the object with a key was added, replaced or removed; to be called only if `is_listed`."""
         assert self._sorted_objects is not None, "touch() must be called only if is_listed is true"
         self._changed_keys[key] = None
         if len(self._changed_keys) > 16 + len(self._sorted_objects) // 4:
@@ -124,7 +124,7 @@ class KindListing:
             self._changed_keys.clear()
 
     def in_order(self, namespace: str | None = None) -> Sequence[Obj]:
-        """Return the objects sorted by namespace and name, of one namespace or all."""
+        """Return the objects of one namespace, or of all if None, sorted by namespace and name."""
         objects_in_order = self._refresh_list()
         if namespace is None or not objects_in_order:
             return objects_in_order
@@ -134,14 +134,14 @@ class KindListing:
         return objects_in_order[start_index : bisect_left(keys, Key(kind, namespace + "\0", ""), lo=start_index)]
 
     def validate(self) -> None:
-        """Check that the list equals a newly sorted one."""
+        """Raise InvariantError unless the sorted list has exactly the stored objects, in order."""
         keys = sorted(self.objects)
         objects = [self.objects[key] for key in keys]
         invariant(list(self.in_order()) == objects, "the sorted list of a kind must hold all its objects")
         invariant(self._keys == keys, "the keys of a kind's sorted list must be sorted")
 
     def _refresh_list(self) -> list[Obj]:
-        """Return the sorted list of all objects, after applying the recorded changes."""
+        """Return the sorted list of all objects, after adding the changes since its last use."""
         if self._sorted_objects is None:
             self._keys = sorted(self.objects)
             self._sorted_objects, self.is_listed = [self.objects[key] for key in self._keys], True
@@ -153,7 +153,7 @@ class KindListing:
         return self._sorted_objects
 
     def _update_key(self, key: Key, sorted_objects: list[Obj]) -> None:
-        """Insert, replace or remove the object of one key in the sorted list."""
+        """Insert, replace or remove the object with a key in the sorted list."""
         keys, obj = self._keys, self.objects.get(key)
         index = bisect_left(keys, key)
         is_present = index < len(keys) and keys[index] == key
@@ -173,7 +173,7 @@ class KindListing:
 
 
 class RevisionWatch:
-    """A watch that returns each change after a revision once."""
+    """A watch of the store: returns every change after a revision, each once."""
 
     __slots__ = ("_log", "revision")
 
@@ -182,7 +182,7 @@ class RevisionWatch:
         self.revision = revision
 
     def take(self) -> Sequence[WatchEvent]:
-        """Return the changes since the last call; raises Expired if they have left the history window."""
+        """Return the changes since the last call; raises ExpiredRevision if the history no longer has all of them."""
         if self.revision == self._log.revision:
             return ()
         events = self._log.events_since(self.revision)
@@ -194,7 +194,11 @@ _ADDED, _MODIFIED, _DELETED = EventType.ADDED, EventType.MODIFIED, EventType.DEL
 
 
 def changes_reader(store: "Store") -> Callable[[int], Sequence[WatchEvent] | None]:
-    """Return a function that returns all changes after a revision; None if they have left the history window."""
+    """Return a function that returns all changes of the store after a revision.
+
+    The function returns None if the history window no longer has all of them, or if the revision is newer than the
+    store.
+    """
 
     def changes(revision: int) -> Sequence[WatchEvent] | None:
         if revision > store.revision:  # from another store
@@ -208,7 +212,7 @@ def changes_reader(store: "Store") -> Callable[[int], Sequence[WatchEvent] | Non
 
 
 class Store:
-    """The stored objects by key, with optimistic concurrency and a log of revisions."""
+    """The objects of all kinds by key, with optimistic concurrency (resourceVersion) and a log of all changes."""
 
     __slots__ = ("_copies", "_listings", "_log")
 
@@ -225,30 +229,30 @@ class Store:
 
     @property
     def revision(self) -> int:
-        """The revision of the last change; 0 before the first."""
+        """The revision of the store's last change; 0 before the first."""
         return self._log.revision
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object with a key, or None."""
+        """Return the stored object with a key, or None. Callers must not change it."""
         listing = self._listings.get(key[0])
         return listing.objects.get(key) if listing is not None else None
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """Return all objects of a kind, sorted by namespace and name. The list does not change when objects do."""
+        """Return the objects of a kind, of one namespace or of all, sorted. Later writes leave the result unchanged."""
         listing = self._listings.get(kind)
         return listing.in_order(namespace) if listing is not None else ()
 
     def kinds(self) -> Sequence[str]:
-        """Return the kinds that have objects, sorted."""
+        """Return the kinds of which at least one object is stored, sorted."""
         return sorted(kind for kind, listing in self._listings.items() if listing.objects)
 
     def count(self, kind: str) -> int:
-        """Return the number of objects of a kind."""
+        """Return the number of stored objects of a kind."""
         listing = self._listings.get(kind)
         return len(listing.objects) if listing is not None else 0
 
     def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
-        """Store an object, and return it as stored.
+        """Create or replace an object; return it with its new resourceVersion.
 
         `expect` is the revision of the object that the writer has read, 0 if it must not exist yet, None for any.
         Raises Conflict if the stored revision differs.
@@ -271,37 +275,37 @@ class Store:
         return stored_object
 
     def delete(self, key: Key, expect: int | None = None) -> Obj:
-        """Remove an object, and return its last state. Raises NotFound if it does not exist, Conflict as `put` does."""
-        old = self.get(key)
-        if old is None:
+        """Remove an object and return its last state. Raise NotFound, or Conflict if it is not at revision `expect`."""
+        old_object = self.get(key)
+        if old_object is None:
             raise NotFound(f'{key.kind} "{key}" not found')
         if expect is not None:
-            _check_revision(key, old, expect)
+            _check_revision(key, old_object, expect)
         if self._copies is not None:
-            self._check_copy(key, old)
+            self._check_copy(key, old_object)
             del self._copies[key]
         listing = self._listings[key[0]]
         del listing.objects[key]
         if listing.is_listed:
             listing.touch(key)
-        self._log.append(WatchEvent(_DELETED, key, old, old, self._log.revision + 1))
-        return old
+        self._log.append(WatchEvent(_DELETED, key, old_object, old_object, self._log.revision + 1))
+        return old_object
 
     def listen(self, listener: Listener) -> None:
-        """Call a listener with every later change, during the write. The listener may record it, but must not write."""
+        """Call a function with every later change, during the write. The function must not write to the store."""
         self._log.listen(listener)
 
     def watch(self, revision: int) -> RevisionWatch:
-        """Return a watch of all changes after a revision; raises Expired if the history window starts later."""
+        """Return a watch of all changes after a revision; raises ExpiredRevision if the history window starts later."""
         self._log.events_since(revision)
         return RevisionWatch(self._log, revision)
 
     def changes_since(self, revision: int) -> Sequence[WatchEvent]:
-        """Return all changes after a revision; raises Expired if the history window starts later."""
+        """Return all changes of the store after a revision; raises ExpiredRevision if its history starts later."""
         return self._log.events_since(revision)
 
     def forget_changes(self, revision: int) -> None:
-        """Drop the changes up to a revision from the history, even if the window is not full."""
+        """Drop the changes up to a revision from the store's history, even if its window is not full."""
         self._log.forget(revision)
 
     def check_unchanged(self) -> None:
@@ -312,7 +316,7 @@ class Store:
                 self._check_copy(key, obj)
 
     def validate(self) -> None:
-        """Check the invariants of the store; to be called between two writes."""
+        """Raise InvariantError if log, lists or revisions are inconsistent; to be called between two writes."""
         self._log.validate()
         for kind, listing in self._listings.items():
             listing.validate()
@@ -328,9 +332,9 @@ class Store:
             raise InvariantError(f'{key.kind} "{key}" was changed in place after it was stored: {copy} became {obj}')
 
 
-def _check_revision(key: Key, old: Obj | None, expected_revision: int) -> None:
-    """Raise Conflict unless the stored object has the expected revision (0: it does not exist)."""
-    current_revision = int(old["metadata"]["resourceVersion"]) if old is not None else 0
+def _check_revision(key: Key, old_object: Obj | None, expected_revision: int) -> None:
+    """Raise Conflict unless the stored object `old` has the expected revision (0: no object must exist)."""
+    current_revision = int(old_object["metadata"]["resourceVersion"]) if old_object is not None else 0
     if current_revision == expected_revision:
         return
     if expected_revision == 0:

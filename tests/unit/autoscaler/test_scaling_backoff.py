@@ -6,7 +6,7 @@ import make
 from batchyard.autoscaler.expander import (
     Backoff,
     ScaleUpFailure,
-    after_failure,
+    backoff_after_failure,
     backoff_key,
     read_backoffs,
     write_backoffs,
@@ -20,35 +20,35 @@ STOCKOUT = ScaleUpFailure("ZONE_RESOURCE_POOL_EXHAUSTED", "none left")
 def test_backoff_doubles_up_to_half_hour() -> None:
     known, now, minutes = None, make.NOW, []
     for _ in range(5):
-        known = after_failure(known, STOCKOUT, now)
+        known = backoff_after_failure(known, STOCKOUT, now)
         minutes.append((known.end - now) // MINUTE)
         now = known.end
     assert minutes == [5, 10, 20, 30, 30]
 
 
 def test_failures_during_backoff_do_not_extend_it() -> None:
-    known = after_failure(None, STOCKOUT, make.NOW)
-    assert after_failure(known, STOCKOUT, make.at(299)) is known
+    known = backoff_after_failure(None, STOCKOUT, make.NOW)
+    assert backoff_after_failure(known, STOCKOUT, make.at(299)) is known
 
 
 def test_backoff_resets_after_three_hours() -> None:
-    known = after_failure(after_failure(None, STOCKOUT, make.NOW), STOCKOUT, make.at(300))
+    known = backoff_after_failure(backoff_after_failure(None, STOCKOUT, make.NOW), STOCKOUT, make.at(300))
     assert known.duration == 10 * MINUTE
-    assert after_failure(known, STOCKOUT, make.at(300) + 3 * HOUR).duration == 5 * MINUTE
+    assert backoff_after_failure(known, STOCKOUT, make.at(300) + 3 * HOUR).duration == 5 * MINUTE
 
 
 def test_backoff_of_future_reservation_ends_half_hour_before_start() -> None:
-    known = after_failure(None, ScaleUpFailure("RESERVATION_NOT_READY", "", make.at(7200)), make.NOW)
+    known = backoff_after_failure(None, ScaleUpFailure("RESERVATION_NOT_READY", "", make.at(7200)), make.NOW)
     assert known.end == make.at(5400)
 
 
 def test_backoffs_round_trip() -> None:
-    known = {"pool/zone": after_failure(None, STOCKOUT, make.NOW)}
+    known = {"pool/zone": backoff_after_failure(None, STOCKOUT, make.NOW)}
     assert read_backoffs(write_backoffs(known, make.NOW)) == known
 
 
 def test_expired_backoffs_are_not_written() -> None:
-    known = {"pool/zone": after_failure(None, STOCKOUT, make.NOW)}
+    known = {"pool/zone": backoff_after_failure(None, STOCKOUT, make.NOW)}
     assert write_backoffs(known, make.NOW + 3 * HOUR) == "{}"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.expander import ScaleUpOption
 from batchyard.autoscaler.node_groups import NodeGroup
-from batchyard.autoscaler.scale_up import NOT_ALL, PendingUnit, ScaleUp, units_of
+from batchyard.autoscaler.scale_up import NOT_ALL_PODS_FIT, PendingUnit, ScaleUp, units_of
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from unit.autoscaler.scaling_make_core import A, B, groups, grown, planner, pool, views
 from unit.placement.placement_make import cluster as nodes_of
@@ -57,7 +57,7 @@ def test_scale_up_grows_nothing_for_gang_that_does_not_fit() -> None:
     scale_up = planner(groups(pool(most=2, zones=[A])), nodes)
     assert not help_all(scale_up, "a", "b", "c", cpu="3", gang="g")
     assert (grown(scale_up), scale_up.node_by_pod, len(nodes)) == ({}, {}, 0)
-    assert scale_up.refusal_by_pod["uid-a"] == f"1 {NOT_ALL}"
+    assert scale_up.refusal_by_pod["uid-a"] == f"1 {NOT_ALL_PODS_FIT}"
     assert help_all(scale_up, "d", "e", cpu="3", gang="h")
 
 
@@ -142,7 +142,7 @@ def test_scale_up_reuses_failure_of_identical_gang() -> None:
     scale_up = planner(groups(pool(most=1, zones=[A])), new_pools=no_pools)
     for gang in ("g", "h"):
         assert not help_all(scale_up, f"{gang}1", f"{gang}2", cpu="3", gang=gang)
-    assert (no_pools.calls, scale_up.refusal_by_pod["uid-h2"]) == ([2, 1], f"1 {NOT_ALL}")
+    assert (no_pools.calls, scale_up.refusal_by_pod["uid-h2"]) == ([2, 1], f"1 {NOT_ALL_PODS_FIT}")
 
 
 def test_fitting_returns_shapes_that_fit() -> None:

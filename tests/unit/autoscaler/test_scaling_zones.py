@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from batchyard.autoscaler.scale_up import spread
+from batchyard.autoscaler.scale_up import spread_nodes
 from unit.autoscaler.scaling_make_core import A, B, C, cluster, fleet, groups, pool
 
 
 def shares(count: int, sizes: dict[str, int] | None = None, policy: str = "BALANCED", **spec: Any) -> dict[str, int]:
     found = groups(pool(policy=policy, bounds=spec.pop("bounds", {"max": 10})))
-    given = spread(found, count, fleet(found, sizes), cluster(**spec))
+    given = spread_nodes(found, count, fleet(found, sizes), cluster(**spec))
     return {group.name.zone: more for group, more in given.items()}
 
 

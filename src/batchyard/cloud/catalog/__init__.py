@@ -1,1 +1,1 @@
-"""Catalog of the cloud: machine types, prices, durations of machine steps, and the resulting Nodes."""
+"""The cloud's catalog: machine types, prices, boot and other machine durations, and the Nodes that machines become."""

@@ -1,4 +1,4 @@
-"""Instance objects, which represent one machine each, and the reservations of a Cluster."""
+"""Functions on Instance objects (an Instance is one cloud machine), and on the machine reservations of a Cluster."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -22,23 +22,25 @@ FAILED: Final = "Failed"
 NOTICE: Final = 30 * SECOND
 
 #: Default maximum run time by provisioning model.
-_LONGEST_RUNS: Final = {"flex-start": "168h", "queued": "168h"}
-_NAMES_MAX: Final = 32
-_NAME_PART_MAX: Final = 16
+_DEFAULT_RUN_TIMES: Final = {"flex-start": "168h", "queued": "168h"}
+_NAMES_LENGTH_MAX: Final = 32
+_NAME_LENGTH_MAX: Final = 16
 
 
 def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | None = None) -> dict[str, Any]:
-    """Return a new Instance of a pool in a zone; a ResizeRequest can set its maximum run time."""
+    """Return a new Instance of a node pool in a zone; a maximum run time in `resize_request` takes precedence."""
     spec, name = pool["spec"], pool["metadata"]["name"]
     provisioning = spec.get("provisioning", "standard")
-    source = resize_request["spec"] if resize_request is not None else spec
+    run_spec = resize_request["spec"] if resize_request is not None else spec
     fields = {
         "pool": name,
         "zone": zone,
         "machineType": spec["machineType"],
         "provisioning": provisioning,
         "resizeRequest": resize_request["metadata"]["name"] if resize_request is not None else None,
-        "maxRunDuration": source.get("maxRunDuration") or spec.get("maxRunDuration") or _LONGEST_RUNS.get(provisioning),
+        "maxRunDuration": run_spec.get("maxRunDuration")
+        or spec.get("maxRunDuration")
+        or _DEFAULT_RUN_TIMES.get(provisioning),
     }
     metadata: dict[str, Any] = {
         "generateName": name_prefix(cluster["metadata"]["name"], name, zone),
@@ -56,31 +58,31 @@ def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | No
 
 
 def name_prefix(cluster: str, pool: str, zone: str) -> str:
-    """Return the name prefix of a pool's machines in a zone, as in GKE: `gke-<cluster>-<pool>-<8 hex digits>-`.
+    """Return the name prefix of a node pool's machines in a zone, as in GKE: `gke-<cluster>-<pool>-<8 hex digits>-`.
 
     If the two names together are too long, both are cut.
     """
-    digits = uid_for(0, cluster, pool, zone)[:8]
-    if len(cluster) + len(pool) > _NAMES_MAX:
-        cluster, pool = cluster[:_NAME_PART_MAX], pool[:_NAME_PART_MAX]
-    return f"gke-{cluster}-{pool}-{digits}-"
+    hash_digits = uid_for(0, cluster, pool, zone)[:8]
+    if len(cluster) + len(pool) > _NAMES_LENGTH_MAX:
+        cluster, pool = cluster[:_NAME_LENGTH_MAX], pool[:_NAME_LENGTH_MAX]
+    return f"gke-{cluster}-{pool}-{hash_digits}-"
 
 
 def phase_of(instance: Obj) -> str:
-    """Return the phase of an Instance; '' while the machine is only requested."""
+    """Return the phase of an Instance; '' while its machine is only requested."""
     return (instance.get("status") or {}).get("phase") or ""
 
 
 def phase_start(instance: Obj) -> Instant:
-    """Return when the phase of an Instance began; for a requested machine its creation time."""
-    at: str = (instance.get("status") or {}).get("since") or instance["metadata"]["creationTimestamp"]
-    return parse_time(at)
+    """Return when the current phase of an Instance began; the creation time if no phase is set yet."""
+    start_text: str = (instance.get("status") or {}).get("since") or instance["metadata"]["creationTimestamp"]
+    return parse_time(start_text)
 
 
 def stops_at(instance: Obj) -> Instant | None:
-    """Return when the machine will be stopped, or None."""
-    at = (instance.get("status") or {}).get("stopAt")
-    return None if at is None else parse_time(at)
+    """Return when the machine of an Instance will be stopped; None if no time is set."""
+    stop_text = (instance.get("status") or {}).get("stopAt")
+    return None if stop_text is None else parse_time(stop_text)
 
 
 def is_leaving(instance: Obj) -> bool:
@@ -89,12 +91,12 @@ def is_leaving(instance: Obj) -> bool:
 
 
 def is_off(instance: Obj) -> bool:
-    """Report whether the machine is stopped, and its Instance about to be deleted."""
+    """Report whether the machine of an Instance is stopped; the Instance is then about to be deleted."""
     return "stoppedAt" in (instance.get("status") or {})
 
 
 def in_phase(instance: Obj, phase: str, now: Instant, **fields: Any) -> dict[str, Any]:
-    """Return the Instance in a new phase since `now`, with these fields and without an earlier error."""
+    """Return a copy of an Instance in a new phase since `now`, with extra status fields, without an earlier error."""
     status: Mapping[str, Any] = {**(instance.get("status") or {}), "phase": phase, "since": format_time(now), **fields}
     fields_to_keep = {field: value for field, value in status.items() if field in fields or field != "error"}
     return with_status(instance, fields_to_keep)

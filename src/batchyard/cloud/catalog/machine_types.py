@@ -31,7 +31,7 @@ _catalogs: "dict[str, tuple[Mapping[str, Any], Catalog]]" = {}
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """The accelerators of one machine, for example two `nvidia-l4`, requested as `nvidia.com/gpu`."""
+    """The accelerators of one machine: type, count and resource name, such as 2 `nvidia-l4` as `nvidia.com/gpu`."""
 
     type: str
     count: int
@@ -40,7 +40,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class MachineType:
-    """A machine type: resources, accelerators and hourly prices."""
+    """A cloud machine type such as `n2-standard-4`: CPU, memory, accelerators and hourly prices."""
 
     name: str
     family: str
@@ -60,22 +60,22 @@ class MachineType:
 
 
 class Prices(NamedTuple):
-    """Hourly prices by billing model: on demand, spot, reserved and flex-start."""
+    """Hourly prices in micro-dollars by billing model: on demand, spot, reserved and flex-start."""
 
     on_demand: MicroDollars
     spot: MicroDollars
     reserved: MicroDollars
     flex_start: MicroDollars
 
-    def plus(self, other_prices: "Prices", times: int) -> "Prices":
-        """Return these prices plus `times` times the other prices."""
+    def plus(self, other_prices: "Prices", factor: int) -> "Prices":
+        """Return the sum of these prices and `times` times the other prices."""
         return Prices(
-            *(own_price + times * other_price for own_price, other_price in zip(self, other_prices, strict=True))
+            *(own_price + factor * other_price for own_price, other_price in zip(self, other_prices, strict=True))
         )
 
 
 class MachineFamily(NamedTuple):
-    """The properties that all machine types of a family share."""
+    """What all machine types of a family such as `n2` share: compact placement limit and durations of machine steps."""
 
     #: Size of a compact placement group; 0: not supported.
     placement_max: int
@@ -83,14 +83,14 @@ class MachineFamily(NamedTuple):
 
 
 class AttachableAccelerator(NamedTuple):
-    """An accelerator that machine types of these families can attach, and its price."""
+    """An accelerator type that machines can attach: the machine families that can do so, and its prices."""
 
     families: tuple[str, ...]
     prices: Prices
 
 
 class NodeSystem(NamedTuple):
-    """The software of nodes, and the memory and disk space that it reserves."""
+    """The software of all nodes (versions, OS image), their boot disk, and the memory and disk that software takes."""
 
     version: str
     os_image: str
@@ -107,7 +107,7 @@ class NodeSystem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Machine types, families, attachable accelerators, step durations and node software."""
+    """All machine types, families and attachable accelerators, the durations of machine steps, and node software."""
 
     machines: Mapping[str, MachineType]
     families: Mapping[str, MachineFamily]
@@ -116,15 +116,15 @@ class Catalog:
     systems: NodeSystem
 
     def machine(self, name: str) -> MachineType:
-        """Return a machine type by name; an unknown name returns a type without resources and price."""
+        """Return a machine type by name; for an unknown name, one without resources and price."""
         return self.machines.get(name) or MachineType(name, "", 0, 0, 0, None, None, 0, Prices(0, 0, 0, 0))
 
     def family(self, machine: MachineType) -> MachineFamily:
-        """Return the family of a machine type; an unknown family has default properties."""
+        """Return the family of a machine type; for an unknown family, one with default properties."""
         return self.families.get(machine.family, MachineFamily(0, _EMPTY))
 
     def can_attach(self, machine: MachineType, accelerator: str) -> bool:
-        """Report whether an accelerator can be attached to a machine type."""
+        """Report whether machines of a type can attach an accelerator of this type."""
         attachable_accelerator = self.attachable.get(accelerator)
         return (
             attachable_accelerator is not None
@@ -134,7 +134,7 @@ class Catalog:
 
 
 def catalog_of(cluster: Obj) -> Catalog:
-    """Return the catalog with the additions and price changes of a Cluster."""
+    """Return the cloud's catalog with the Cluster's own machine types and prices."""
     spec = cluster.get("spec") or _EMPTY
     added_machines, prices = spec.get("catalog") or _EMPTY, spec.get("prices") or _EMPTY
     if not added_machines and not prices:
@@ -151,9 +151,11 @@ def _customized_catalog(added_machines: Mapping[str, Any], prices: Mapping[str, 
     fractions = _builtin_rows()["fractions"]
     machines, attachable = dict(catalog.machines), dict(catalog.attachable)
     for name, row in added_machines.items():
-        old = machines.get(name)
+        known = machines.get(name)
         machine = _machine(name, row, fractions)
-        machines[name] = machine if old is None else replace(machine, prices=_update_prices(old.prices, row, fractions))
+        machines[name] = (
+            machine if known is None else replace(machine, prices=_update_prices(known.prices, row, fractions))
+        )
     for name, row in prices.items():
         if name in machines:
             machines[name] = replace(machines[name], prices=_update_prices(machines[name].prices, row, fractions))
@@ -165,22 +167,22 @@ def _customized_catalog(added_machines: Mapping[str, Any], prices: Mapping[str, 
 
 @cache
 def builtin_catalog() -> Catalog:
-    """Return the catalog that `catalog.yaml` defines."""
-    entries = _builtin_rows()
-    fractions = entries["fractions"]
-    named_machines = {name: _machine(name, row, fractions) for name, row in entries["machines"].items()}
+    """Return the cloud's catalog as `catalog.yaml` defines it."""
+    rows = _builtin_rows()
+    fractions = rows["fractions"]
+    named_machines = {name: _machine(name, row, fractions) for name, row in rows["machines"].items()}
     return Catalog(
-        machines={**{each.name: each for each in _shaped_machines(entries["shaped"], fractions)}, **named_machines},
+        machines={**{each.name: each for each in _shaped_machines(rows["shaped"], fractions)}, **named_machines},
         families={
             name: MachineFamily(row.get("placementMax", 0), row.get("times", _EMPTY))
-            for name, row in entries["families"].items()
+            for name, row in rows["families"].items()
         },
         attachable={
             name: AttachableAccelerator(tuple(row["families"]), _prices(row, fractions))
-            for name, row in entries["attachable"].items()
+            for name, row in rows["attachable"].items()
         },
-        times=entries["times"],
-        systems=_systems(entries["node"]),
+        times=rows["times"],
+        systems=_systems(rows["node"]),
     )
 
 
@@ -221,9 +223,9 @@ def _machine(name: str, row: Mapping[str, Any], fractions: Mapping[str, Any]) ->
     )
 
 
-def _shaped_machines(entries: Mapping[str, Any], fractions: Mapping[str, Any]) -> Iterator[MachineType]:
-    """Yield the machine types of families whose price is a fixed amount per CPU and GiB."""
-    for family, row in entries.items():
+def _shaped_machines(family_rows: Mapping[str, Any], fractions: Mapping[str, Any]) -> Iterator[MachineType]:
+    """Yield the machine types of families that are priced per CPU and GiB, such as `n2-standard-4` for 4 CPUs."""
+    for family, row in family_rows.items():
         cpu_price, gib_price = _to_micro_dollars(row["price"]["cpu"]), _to_micro_dollars(row["price"]["memory"])
         for shape, sizes in row["shapes"].items():
             memory_per_cpu = meta.amount("memory", sizes["memory"])
@@ -240,18 +242,18 @@ def _shaped_machines(entries: Mapping[str, Any], fractions: Mapping[str, Any]) -
 
 
 def accelerator_from(row: Mapping[str, Any]) -> Accelerator:
-    """Parse the accelerator row of an object: type, count, and optionally the resource name."""
+    """Parse an accelerator field: type, count, and optionally the extended resource name."""
     default_resource = well_known.TPU if row["type"].startswith("tpu") else well_known.GPU
     return Accelerator(row["type"], row["count"], row.get("resource") or default_resource)
 
 
 def _prices(row: Mapping[str, Any], fractions: Mapping[str, Any]) -> Prices:
-    """Parse the prices of a row; a missing price is zero."""
+    """Parse the prices in a catalog row; a missing price is zero, unless it is derived from the on-demand price."""
     return _update_prices(Prices(0, 0, 0, 0), row, fractions)
 
 
 def _update_prices(prices: Prices, row: Mapping[str, Any], fractions: Mapping[str, Any]) -> Prices:
-    """Return prices updated by a row; a new on-demand price also changes the derived prices."""
+    """Return prices updated from a catalog row. A new on-demand price also sets the reserved and flex-start prices."""
     on_demand, spot, reserved_price, flex_start = prices
     if ON_DEMAND in row:
         on_demand = _to_micro_dollars(row[ON_DEMAND])

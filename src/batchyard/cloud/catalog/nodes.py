@@ -1,4 +1,4 @@
-"""Nodes of a pool: the node template with labels, taints, capacity and allocatable as in GKE, and the registered Node.
+"""The Nodes of a cloud node pool: the template of a ready Node as in GKE, and the Node that a kubelet registers.
 
 The simulated cloud registers Nodes from the template, and the autoscaler simulates new Nodes with it. Sources: GKE's
 autoscaler, pkg/cloudprovider/gke/{templates.go,labels/system_labels.go} and pkg/autoprovisioning/injection.go.
@@ -40,11 +40,11 @@ Resources = dict[str, int]
 
 
 def capacity(machine: MachineType, systems: NodeSystem, pods: int = PODS) -> Resources:
-    """Return the capacity of a node: CPU in millicores, all other resources in units."""
+    """Return a node's status.capacity for a machine type: CPU in millicores, all other resources in base units."""
     memory = machine.memory_bytes
     amounts = {
         "cpu": machine.cpu_milli,
-        "ephemeral-storage": _disk(machine, systems),
+        "ephemeral-storage": _disk_bytes(machine, systems),
         "memory": max(0, memory - interpolate_reserved(systems.reserved_memory, memory)),
         "pods": pods,
     }
@@ -54,44 +54,44 @@ def capacity(machine: MachineType, systems: NodeSystem, pods: int = PODS) -> Res
 
 
 def allocatable(machine: MachineType, systems: NodeSystem, pods: int = PODS) -> Resources:
-    """Return the allocatable resources of a node."""
+    """Return a node's status.allocatable for a machine type: CPU in millicores, all other resources in base units."""
     total = capacity(machine, systems, pods)
-    disk = total["ephemeral-storage"]
+    disk_bytes = total["ephemeral-storage"]
     reserved_amounts = {
         "cpu": reserved_cpu_milli(machine, pods),
-        "ephemeral-storage": _reserved_disk_bytes(machine, systems) + disk // 10,
+        "ephemeral-storage": _reserved_disk_bytes(machine, systems) + disk_bytes // 10,
         "memory": reserved_memory_mib(machine.memory_bytes // MIB) * MIB + _EVICTION_MEMORY,
     }
     return {resource: max(0, amount - reserved_amounts.get(resource, 0)) for resource, amount in total.items()}
 
 
 def reserved_cpu_milli(machine: MachineType, pods: int = PODS) -> int:
-    """Return the CPU that the kubelet reserves; for a shared core also the CPU above the sustained level."""
-    burst = machine.cpu_milli - machine.sustained_cpu_milli
-    many = _CPU_FOR_MANY_PODS if pods > _MANY_PODS else 0
-    return _by_brackets(machine.sustained_cpu_milli, _CPU_BRACKETS) + burst + many
+    """Return the millicores that GKE reserves, plus a shared core's CPU above its sustained level."""
+    burst_milli = machine.cpu_milli - machine.sustained_cpu_milli
+    many_pods_milli = _CPU_FOR_MANY_PODS if pods > _MANY_PODS else 0
+    return _reserved_by_brackets(machine.sustained_cpu_milli, _CPU_BRACKETS) + burst_milli + many_pods_milli
 
 
 def reserved_memory_mib(memory_mib: int) -> int:
-    """Return the memory that the kubelet reserves; the brackets count 1000 MiB as one GB, as in GKE."""
+    """Return the MiB of a node's memory that GKE reserves; its brackets count 1000 MiB as one GB."""
     if memory_mib <= _MEMORY_SMALL_MIB:
         return _SMALL_RESERVED_MIB if memory_mib > 0 else 0
-    return _by_brackets(memory_mib, _MEMORY_BRACKETS)
+    return _reserved_by_brackets(memory_mib, _MEMORY_BRACKETS)
 
 
-def interpolate_reserved(entries: Sequence[tuple[int, int]], amount: int) -> int:
-    """Return the reserved part of an amount, interpolated linearly between the rows."""
-    upper = next((at for at, row in enumerate(entries) if row[0] >= amount), len(entries) - 1)
-    (low, reserved_low), (high, reserved_high) = entries[max(0, upper - 1)], entries[max(1, upper)]
+def interpolate_reserved(pairs: Sequence[tuple[int, int]], amount: int) -> int:
+    """Return the reserved part of an amount, interpolated linearly between measured pairs of total and reserved."""
+    upper = next((index for index, row in enumerate(pairs) if row[0] >= amount), len(pairs) - 1)
+    (low, reserved_low), (high, reserved_high) = pairs[max(0, upper - 1)], pairs[max(1, upper)]
     return reserved_low + (amount - low) * (reserved_high - reserved_low) // (high - low)
 
 
-def _disk(machine: MachineType, systems: NodeSystem) -> int:
-    """Return the bytes of ephemeral storage: on local SSDs if the machine has any, otherwise on the boot disk."""
+def _disk_bytes(machine: MachineType, systems: NodeSystem) -> int:
+    """Return a node's bytes of ephemeral storage: on local SSDs if the machine has any, otherwise on the boot disk."""
     if machine.local_ssds:
         return machine.local_ssds * LOCAL_SSD_BYTES - systems.local_ssd_overhead.get(machine.local_ssds, 0)
-    disk = systems.boot_disk_gib * GIB
-    return disk - interpolate_reserved(systems.reserved_disk, disk)
+    disk_bytes = systems.boot_disk_gib * GIB
+    return disk_bytes - interpolate_reserved(systems.reserved_disk, disk_bytes)
 
 
 def _reserved_disk_bytes(machine: MachineType, systems: NodeSystem) -> int:
@@ -101,11 +101,11 @@ def _reserved_disk_bytes(machine: MachineType, systems: NodeSystem) -> int:
     return min(disk_gib // 2, 6 + disk_gib * 35 // 100, 100) * GIB
 
 
-def _by_brackets(amount: int, brackets: Sequence[tuple[int, int]]) -> int:
-    """Return the reserved amount: the part of the amount within each bracket, times the rate of the bracket."""
-    ends = [start for start, _ in brackets[1:]]
+def _reserved_by_brackets(amount: int, brackets: Sequence[tuple[int, int]]) -> int:
+    """Return what GKE reserves of an amount; brackets are pairs of start and rate (in 1/10000) of the part above it."""
+    bracket_ends = [start for start, _ in brackets[1:]]
     reserved_amount = 0
-    for (start, rate), end in zip(brackets, [*ends, max(amount, ends[-1])], strict=True):
+    for (start, rate), end in zip(brackets, [*bracket_ends, max(amount, bracket_ends[-1])], strict=True):
         reserved_amount += max(0, min(amount, end) - start) * rate
     return reserved_amount // 10_000
 
@@ -130,7 +130,7 @@ _PRESSURES: Final = (
 
 
 def node_template(pool: Obj, zone: str, cluster: Obj) -> dict[str, Any]:
-    """Return a ready Node of a pool in a zone, without pods."""
+    """Return the Node that a new machine of a node pool in a zone becomes once it is ready."""
     catalog = catalog_of(cluster)
     machine = machine_of(pool, catalog)
     pods, systems = pool["spec"].get("maxPodsPerNode", PODS), catalog.systems
@@ -139,12 +139,12 @@ def node_template(pool: Obj, zone: str, cluster: Obj) -> dict[str, Any]:
         "kind": "Node",
         "metadata": {
             "name": f"template-node-for-{pool['metadata']['name']}-{zone}",
-            "labels": _labels(pool, zone, machine, catalog),
+            "labels": _node_labels(pool, zone, machine, catalog),
         },
-        "spec": {"taints": _taints(pool, machine)},
+        "spec": {"taints": _node_taints(pool, machine)},
         "status": {
-            "capacity": _quantities(capacity(machine, systems, pods)),
-            "allocatable": _quantities(allocatable(machine, systems, pods)),
+            "capacity": _format_quantities(capacity(machine, systems, pods)),
+            "allocatable": _format_quantities(allocatable(machine, systems, pods)),
             "conditions": [{"type": "Ready", "status": "True"}],
             "nodeInfo": {
                 "architecture": "amd64",
@@ -160,7 +160,7 @@ def node_template(pool: Obj, zone: str, cluster: Obj) -> dict[str, Any]:
 
 
 def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dict[str, Any]:
-    """Return the Node as the kubelet of an Instance registers it: not ready, and tainted."""
+    """Return the Node that the kubelet of an Instance registers at first: not ready, and tainted."""
     name, zone = instance["metadata"]["name"], instance["spec"]["zone"]
     node = node_template(pool, zone, cluster)
     instance_labels = {well_known.HOSTNAME: name}
@@ -171,37 +171,37 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
     spec = {"providerID": f"gce://{cluster['metadata']['name']}/{zone}/{name}", "taints": taints}
     status = {
         **node["status"],
-        "nodeInfo": {**node["status"]["nodeInfo"], **_identity(name, now)},
-        "conditions": [_condition("Ready", False, (_NOT_READY, "container runtime network not ready"), now)]
-        + [_condition(kind, False, (reason, message), now) for kind, reason, message in _PRESSURES],
-        "addresses": [{"type": "InternalIP", "address": _address(name)}, {"type": "Hostname", "address": name}],
+        "nodeInfo": {**node["status"]["nodeInfo"], **_node_identity(name, now)},
+        "conditions": [_node_condition("Ready", False, (_NOT_READY, "container runtime network not ready"), now)]
+        + [_node_condition(kind, False, (reason, message), now) for kind, reason, message in _PRESSURES],
+        "addresses": [{"type": "InternalIP", "address": _private_address(name)}, {"type": "Hostname", "address": name}],
     }
     return {**node, "metadata": metadata, "spec": spec, "status": status}
 
 
 def awaits_drivers(node: Obj) -> bool:
-    """Report whether a Node is registered but has never been ready."""
+    """Report whether a Node is registered but has never been ready, as while its drivers are installed."""
     condition = find_condition(node, "Ready")
     return condition is not None and condition["status"] == "False" and condition["reason"] == _NOT_READY
 
 
 def set_ready(node: Obj, now: Instant) -> dict[str, Any]:
-    """Return the Node with the condition Ready set to True."""
+    """Return a copy of a Node whose condition Ready is True."""
     status = node["status"]
-    ready_condition = _condition("Ready", True, ("KubeletReady", "kubelet is posting ready status"), now)
+    ready_condition = _node_condition("Ready", True, ("KubeletReady", "kubelet is posting ready status"), now)
     conditions = [ready_condition if condition["type"] == "Ready" else condition for condition in status["conditions"]]
     return with_status(node, {**status, "conditions": conditions})
 
 
-def _identity(name: str, now: Instant) -> dict[str, str]:
-    """Return the machine ID and boot ID of a Node, which clients require."""
-    machine = uid_for(0, "machine", name)
-    boot = uid_for(0, "boot", name, str(now))
-    return {"bootID": boot, "machineID": machine.replace("-", ""), "systemUUID": machine}
+def _node_identity(name: str, now: Instant) -> dict[str, str]:
+    """Return the machineID and bootID of a Node's status.nodeInfo, which clients require."""
+    machine_uuid = uid_for(0, "machine", name)
+    boot_id = uid_for(0, "boot", name, str(now))
+    return {"bootID": boot_id, "machineID": machine_uuid.replace("-", ""), "systemUUID": machine_uuid}
 
 
-def _labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -> dict[str, str]:
-    """Return all labels of a Node except the hostname; system labels override the pool's labels."""
+def _node_labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -> dict[str, str]:
+    """Return all labels of a pool's Node except the hostname; system labels override the pool's own labels."""
     region = zone.rpartition("-")[0]
     name = pool["metadata"]["name"]
     system_labels = {
@@ -231,7 +231,7 @@ def _labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -> dic
 
 
 def _provisioning_labels(spec: Obj) -> dict[str, str]:
-    """Return the labels of the provisioning model, placement, reservation and run duration."""
+    """Return the Node labels for a pool's provisioning model, placement group, reservation and maximum run duration."""
     provisioning, labels = spec.get("provisioning", "standard"), {}
     labels[well_known.PROVISIONING] = "standard" if provisioning == "queued" else provisioning
     if provisioning == "spot":
@@ -250,7 +250,7 @@ def _provisioning_labels(spec: Obj) -> dict[str, str]:
 
 
 def _accelerator_labels(pool: Obj, machine: MachineType) -> dict[str, str]:
-    """Return the accelerator labels; as in GKE, the count is a label only for TPUs."""
+    """Return the Node labels for a pool's accelerators; as in GKE, their count is a label only for TPUs."""
     accelerator = machine.accelerator
     if accelerator is None:
         return {}
@@ -261,8 +261,8 @@ def _accelerator_labels(pool: Obj, machine: MachineType) -> dict[str, str]:
     return {**labels, well_known.TPU_TOPOLOGY: topology} if topology else labels
 
 
-def _taints(pool: Obj, machine: MachineType) -> Sequence[Mapping[str, str]]:
-    """Return the pool's taints, and GKE's taints unless the pool has one with the same key and effect."""
+def _node_taints(pool: Obj, machine: MachineType) -> Sequence[Mapping[str, str]]:
+    """Return a Node's taints: the pool's own, and GKE's unless the pool has one with the same key and effect."""
     taints: list[Mapping[str, str]] = list(pool["spec"].get("taints") or ())
     system_taints = []
     if machine.accelerator is not None:
@@ -273,24 +273,24 @@ def _taints(pool: Obj, machine: MachineType) -> Sequence[Mapping[str, str]]:
     return taints + [taint for taint in system_taints if (taint["key"], taint["effect"]) not in pool_taint_keys]
 
 
-def _quantities(amounts: Resources) -> dict[str, str]:
+def _format_quantities(amounts: Resources) -> dict[str, str]:
     return {resource: meta.format_amount(resource, amount) for resource, amount in amounts.items()}
 
 
-def _condition(kind: str, holds: bool, why: tuple[str, str], now: Instant) -> dict[str, str]:
-    """Return a Node condition with this status, reason and message."""
-    at, (reason, message) = format_time(now), why
+def _node_condition(kind: str, holds: bool, reason_and_message: tuple[str, str], now: Instant) -> dict[str, str]:
+    """Return a Node condition."""
+    time_text, (reason, message) = format_time(now), reason_and_message
     return {
         "type": kind,
         "status": "True" if holds else "False",
-        "lastHeartbeatTime": at,
-        "lastTransitionTime": at,
+        "lastHeartbeatTime": time_text,
+        "lastTransitionTime": time_text,
         "reason": reason,
         "message": message,
     }
 
 
-def _address(name: str) -> str:
+def _private_address(name: str) -> str:
     """Return a private IP address derived from the Node's name."""
-    digits = fnv1a_64(name)
-    return f"10.{128 + (digits >> 16) % 64}.{(digits >> 8) % 256}.{digits % 254 + 1}"
+    name_hash = fnv1a_64(name)
+    return f"10.{128 + (name_hash >> 16) % 64}.{(name_hash >> 8) % 256}.{name_hash % 254 + 1}"

@@ -1,4 +1,4 @@
-"""Properties of node pools, hourly machine prices in integer micro-dollars, and durations of machine steps."""
+"""Properties of node pools, hourly machine prices in micro-dollars, and durations of machine steps such as booting."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from batchyard.cloud.catalog.machine_types import Catalog, MachineType
 
 
 def machine_of(pool: Obj, catalog: Catalog) -> MachineType:
-    """Return the machine type of a pool, with the accelerators that the pool attaches and their price."""
+    """Return the machine type of a node pool, including the accelerators that the pool attaches, and their price."""
     spec = pool["spec"]
     machine, accelerator_row = catalog.machine(spec["machineType"]), spec.get("accelerator")
     if not accelerator_row or not catalog.can_attach(machine, accelerator_row["type"]):
@@ -29,26 +29,27 @@ def machine_of(pool: Obj, catalog: Catalog) -> MachineType:
 
 
 def has_its_accelerator(pool: Obj, catalog: Catalog) -> bool:
-    """Report whether the machines of a pool have the accelerators that the pool names."""
-    accelerator_row, actual = pool["spec"].get("accelerator"), machine_of(pool, catalog).accelerator
+    """Report whether a node pool's machines have the accelerators in its spec: built in, or possible to attach."""
+    accelerator_row, actual_accelerator = pool["spec"].get("accelerator"), machine_of(pool, catalog).accelerator
     return not accelerator_row or (
-        actual is not None and (actual.type, actual.count) == (accelerator_row["type"], accelerator_row["count"])
+        actual_accelerator is not None
+        and (actual_accelerator.type, actual_accelerator.count) == (accelerator_row["type"], accelerator_row["count"])
     )
 
 
 def zones_of(pool: Obj, cluster: Obj) -> Sequence[str]:
-    """Return the zones of a pool, by default the zones of the Cluster; a multi-host slice uses only the first."""
+    """Return the zones of a node pool, by default those of the Cluster; a multi-host TPU slice uses only the first."""
     zones: Sequence[str] = pool["spec"].get("zones") or cluster["spec"]["zones"]
     return zones
 
 
 def is_autoscaled(pool: Obj) -> bool:
-    """Report whether an autoscaler sets the size of a pool; otherwise it has nodeCount machines in each zone."""
+    """Report whether the autoscaler sets a node pool's size; otherwise the pool has nodeCount machines in each zone."""
     return pool["spec"].get("autoscaling") is not None
 
 
 def hosts_of_slice(pool: Obj, catalog: Catalog) -> int:
-    """Return the number of machines that are created and deleted together: above 1 for a multi-host TPU slice."""
+    """Return how many machines of a pool are created and deleted together: above 1 for a multi-host TPU slice."""
     accelerator, topology = catalog.machine(pool["spec"]["machineType"]).accelerator, pool["spec"].get("tpuTopology")
     if accelerator is None or accelerator.resource != well_known.TPU or not topology:
         return 1
@@ -56,17 +57,17 @@ def hosts_of_slice(pool: Obj, catalog: Catalog) -> int:
 
 
 def chips_in(topology: str) -> int:
-    """Return the number of chips in a topology such as 2x4 or 2x2x2."""
+    """Return the number of TPU chips in a topology such as 2x4 or 2x2x2."""
     return prod(int(side) for side in topology.split("x"))
 
 
 #: The pool name of Nodes that belong to no pool.
 NO_POOL: Final = "nodes"
-_DEVICES: Final = (well_known.GPU, well_known.TPU)
+_ACCELERATOR_RESOURCES: Final = (well_known.GPU, well_known.TPU)
 
 
 class Rate(NamedTuple):
-    """The hourly price of a machine, and the resource name of its accelerators ('' without accelerators)."""
+    """A machine's hourly price in micro-dollars, its pool, provisioning model, and accelerator resource or ''."""
 
     pool: str
     provisioning: str
@@ -75,7 +76,7 @@ class Rate(NamedTuple):
 
 
 def hourly_price(machine: MachineType, provisioning: str, *, reserved: bool = False) -> machine_types.MicroDollars:
-    """Return the hourly price of a machine type by provisioning model, or its reserved price."""
+    """Return the hourly price of a machine type: reserved, or by provisioning model such as spot or flex-start."""
     prices = machine.prices
     if reserved:
         return prices.reserved
@@ -85,14 +86,14 @@ def hourly_price(machine: MachineType, provisioning: str, *, reserved: bool = Fa
 
 
 def pool_price(pool: Obj, cluster: Obj) -> machine_types.MicroDollars:
-    """Return the hourly price of one machine of a pool, with its accelerators and the Cluster's prices."""
+    """Return the hourly price of one machine of a node pool, with its accelerators, at the Cluster's prices."""
     spec = pool["spec"]
     machine = machine_of(pool, machine_types.catalog_of(cluster))
     return hourly_price(machine, spec.get("provisioning", "standard"), reserved=bool(spec.get("reservation")))
 
 
 def instance_rate(instance: Obj, get: Callable[[Key], Obj | None], cluster: Obj | None) -> Rate:
-    """Return the rate of an Instance from its pool and Cluster; the price is 0 if either is missing."""
+    """Return the hourly rate of an Instance from its node pool and Cluster; the price is 0 if either is missing."""
     spec = instance["spec"]
     pool, provisioning = spec["pool"], spec.get("provisioning", "standard")
     node_pool = get(Key(scheme.NODE_POOL, "", pool))
@@ -103,27 +104,27 @@ def instance_rate(instance: Obj, get: Callable[[Key], Obj | None], cluster: Obj 
 
 
 def node_rate(node: Obj, cluster: Obj | None) -> Rate:
-    """Return the rate of a Node without Instance, from its price annotation, machine type or `spec.local`.
+    """Return the hourly rate of a Node without an Instance: from its price annotation, machine type or the Cluster.
 
-    Without any of these the price is 0.
+    The Cluster's `spec.local` prices Nodes of unknown machine type. Without any of these the price is 0.
     """
     provisioning = "spot" if label(node, well_known.SPOT) == "true" else "standard"
     catalog = machine_types.builtin_catalog() if cluster is None else machine_types.catalog_of(cluster)
     machine = catalog.machine(label(node, well_known.INSTANCE_TYPE) or "")
     allocatable = (node.get("status") or {}).get("allocatable") or {}
-    device = next((name for name in _DEVICES if name in allocatable), "")
+    device = next((name for name in _ACCELERATOR_RESOURCES if name in allocatable), "")
     annotated_price, local_spec = (
         annotation(node, well_known.PRICE),
         {} if cluster is None else cluster["spec"].get("local") or {},
     )
-    price = _dollars(
+    price = _parse_dollars(
         annotated_price if annotated_price is not None else local_spec.get("price") if not machine.family else None
     )
     pool = label(node, well_known.NODE_POOL) or NO_POOL
     return Rate(pool, provisioning, hourly_price(machine, provisioning) if price is None else price, device)
 
 
-def _dollars(text: str | None) -> machine_types.MicroDollars | None:
+def _parse_dollars(text: str | None) -> machine_types.MicroDollars | None:
     """Parse a price in dollars to micro-dollars; None if it is invalid or missing."""
     try:
         return None if text is None else max(0, meta.parse_quantity(text) // 1000)
@@ -139,7 +140,7 @@ POD_START: Final = "podStart"
 
 
 class StepDuration(NamedTuple):
-    """The minimum, typical and maximum duration of a step."""
+    """The minimum, typical and maximum duration of a machine step such as booting."""
 
     minimum: Duration
     typical: Duration
@@ -147,16 +148,16 @@ class StepDuration(NamedTuple):
 
 
 def step_duration(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> StepDuration:
-    """Return the duration of a step such as `boot` or `drivers` for a machine type."""
+    """Return the duration of a machine step such as `boot` or `drivers` for a machine type."""
     row = _duration_row(step, machine, cluster, catalog)
     return StepDuration(parse_duration(row["min"]), parse_duration(row["typical"]), parse_duration(row["max"]))
 
 
 def in_typical_times(cluster: Obj) -> Obj:
-    """Return the Cluster with typical durations for all steps, so that no duration is random."""
+    """Return a copy of the Cluster in which every machine step takes its typical duration, so that none is random."""
     catalog = machine_types.catalog_of(cluster)
     spec = cluster.get("spec") or {}
-    cluster_times: Mapping[str, Any] = spec.get("times") or {}
+    cluster_durations: Mapping[str, Any] = spec.get("times") or {}
     steps = [step for step, row in catalog.times.items() if isinstance(row, Mapping)]
 
     def typical_rows(machine: MachineType, steps: Iterable[str]) -> Mapping[str, Any]:
@@ -164,10 +165,10 @@ def in_typical_times(cluster: Obj) -> Obj:
         return {step: {"min": text, "typical": text, "max": text} for step, text in durations.items()}
 
     machine_steps = [step for step in steps if step != POD_START]
-    by_machine = dict(cluster_times.get("byMachine") or {})
+    rows_by_machine = dict(cluster_durations.get("byMachine") or {})
     for name, machine in catalog.machines.items():
-        by_machine[name] = {**by_machine.get(name, {}), **typical_rows(machine, machine_steps)}
-    times = {**cluster_times, **typical_rows(catalog.machine(""), steps), "byMachine": by_machine}
+        rows_by_machine[name] = {**rows_by_machine.get(name, {}), **typical_rows(machine, machine_steps)}
+    times = {**cluster_durations, **typical_rows(catalog.machine(""), steps), "byMachine": rows_by_machine}
     return {**cluster, "spec": {**spec, "times": times}}
 
 
@@ -179,13 +180,13 @@ def preparation_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Du
 
 
 def repair_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
-    """Return the time from the crash of a machine to its replacement."""
+    """Return how long after its crash a machine is replaced."""
     text: str = _duration_row("repair", machine, cluster, catalog)
     return parse_duration(text)
 
 
 def _duration_row(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Any:
-    """Return the duration of a step from the most specific source: type, family, Cluster, catalog."""
+    """Return the configured duration of a machine step, from the first of: machine type, family, Cluster, catalog."""
     cluster_times: Mapping[str, Any] = (cluster.get("spec") or {}).get("times") or {}
     by_machine = cluster_times.get("byMachine") or {}
     machine_times = (by_machine.get(machine.name) or {}, by_machine.get(machine.family) or {})
