@@ -31,9 +31,9 @@ _TOO_SMALL_TYPES: Final = ("e2-small",)
 _MACHINE_NAME_MAX: Final = 14
 _ATTACHED_COUNTS: Final = (1, 2, 4, 8, 16)
 
-Spec = dict[str, Any]
+PoolSpec = dict[str, Any]
 #: Node pools, each as its groups.
-_Pools = Iterator[Sequence[NodeGroup]]
+_GroupsByPool = Iterator[Sequence[NodeGroup]]
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -109,20 +109,20 @@ class NodeAutoProvisioner:
 
     # --- candidates ---
 
-    def _candidates(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _Pools:
+    def _candidates(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _GroupsByPool:
         """Yield, for each node pool that could be created, its node groups that may grow."""
         for groups in self._possible_pools(requirements, scale_up):
             open_groups = [group for group in groups if self._can_grow(group, scale_up)]
             if open_groups:
                 yield open_groups
 
-    def _possible_pools(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _Pools:
+    def _possible_pools(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _GroupsByPool:
         """Yield the node groups of each pool that could be created, also of spot pools if the pods tolerate spot."""
         yield from self._pools_of_model(requirements, scale_up)
         if requirements.tolerates_spot and requirements.provisioning == "standard" and not requirements.reservation:
             yield from self._pools_of_model(requirements._replace(provisioning="spot"), scale_up)
 
-    def _pools_of_model(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _Pools:
+    def _pools_of_model(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _GroupsByPool:
         """Yield the node groups of each pool that could be created with the required provisioning model.
 
         A pool with a placement group, reservation or TPU slice has only one zone.
@@ -156,7 +156,7 @@ class NodeAutoProvisioner:
             if m.accelerator and _has_devices(m, requirements, self._accelerators(requirements))
         ]
         for accelerator in self._accelerators(requirements):
-            counts = [count for count in _ATTACHED_COUNTS if count >= requirements.devices][:1]
+            counts = [count for count in _ATTACHED_COUNTS if count >= requirements.accelerator_count][:1]
             candidates += [(m, c, c) for m in machines for c in counts if self._catalog.can_attach(m, accelerator)]
         count_min = min([count for _, _, count in candidates], default=0)
         return [(machine, attached) for machine, attached, count in candidates if count == count_min]
@@ -174,10 +174,10 @@ class NodeAutoProvisioner:
 
     def _pool_spec(
         self, requirements: cluster_objects.NodeRequirements, machine: MachineType, devices: int
-    ) -> Spec | None:
+    ) -> PoolSpec | None:
         """Return the NodePool spec for machines of this type; None if the TPU topology is impossible with them."""
         size_max = SIZE_MAX
-        spec: Spec = {"machineType": machine.name, "provisioning": requirements.provisioning, "nodeCount": 0}
+        spec: PoolSpec = {"machineType": machine.name, "provisioning": requirements.provisioning, "nodeCount": 0}
         if devices:
             accelerator = next(a for a in self._accelerators(requirements) if self._catalog.can_attach(machine, a))
             spec["accelerator"] = {"type": accelerator, "count": devices}
@@ -201,7 +201,7 @@ class NodeAutoProvisioner:
         return {**spec, **{key: value for key, value in labels_and_taints.items() if value}, "autoProvisioned": True}
 
     def _pool_name(
-        self, requirements: cluster_objects.NodeRequirements, machine: MachineType, spec: Spec, scale_up: ScaleUp
+        self, requirements: cluster_objects.NodeRequirements, machine: MachineType, spec: PoolSpec, scale_up: ScaleUp
     ) -> str:
         """Return the name of the new node pool; '' if an equal pool exists or is being deleted."""
         used_names = {group.pool for group in scale_up.fleet.groups}
@@ -226,7 +226,7 @@ class NodeAutoProvisioner:
         return ""
 
 
-def node_pool(name: str, spec: Spec) -> dict[str, Any]:
+def node_pool(name: str, spec: PoolSpec) -> dict[str, Any]:
     """Return a new NodePool object with this name and spec."""
     api_version = scheme.kind_info(scheme.NODE_POOL).api_version
     return {"apiVersion": api_version, "kind": "NodePool", "metadata": {"name": name}, "spec": spec}
@@ -262,9 +262,9 @@ def _has_devices(machine: MachineType, requirements: cluster_objects.NodeRequire
     if accelerator is None or accelerator.resource != requirements.resource or accelerator.type not in types:
         return False
     return (
-        accelerator.count == requirements.devices
+        accelerator.count == requirements.accelerator_count
         if requirements.resource == well_known.TPU
-        else accelerator.count >= requirements.devices
+        else accelerator.count >= requirements.accelerator_count
     )
 
 

@@ -13,7 +13,7 @@ from batchyard.api.views.pods import DISRUPTION_BY_EVICTION, PodView, is_termina
 from batchyard.autoscaler import node_groups
 from batchyard.autoscaler.cluster_forecast import UpcomingCluster
 from batchyard.autoscaler.expander import NodeGroupsState
-from batchyard.autoscaler.index import KINDS, Failures, NodeRecord, ScalingIndex
+from batchyard.autoscaler.index import WATCHED_KINDS, Failures, NodeRecord, ScalingIndex
 from batchyard.autoscaler.machines import taint_to_be_deleted, taint_unneeded, untaint_needed, untaint_staying
 from batchyard.autoscaler.provisioning_request_pods import (
     BOOKING_TIME,
@@ -517,7 +517,7 @@ class Autoscaler:
 
     name = "autoscaler"
     rank = 15
-    kinds = KINDS
+    kinds = WATCHED_KINDS
 
     def __init__(self, index: ScalingIndex) -> None:
         self._index = index

@@ -150,7 +150,7 @@ def backoff_key(group: node_groups.NodeGroup) -> str:
 
 
 def backoff_after_failure(old_backoff: Backoff | None, failure: ScaleUpFailure, now: Instant) -> Backoff:
-    """Return a node group's backoff after a failure: the old one if still active, otherwise one twice as long."""
+    """Return a node group's backoff after a failure: an active one stays; a new one doubles the last duration."""
     if old_backoff is not None and old_backoff.end > now:
         return old_backoff
     duration = BACKOFF_MIN

@@ -22,9 +22,9 @@ from batchyard.interfaces.controller import EventRecord
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 
 #: The ConfigMap with the backoffs, where upstream stores its status.
-STATUS: Final = Key(scheme.CONFIG_MAP, "kube-system", "cluster-autoscaler-status")
-BACKOFFS: Final = "backoffs"
-KINDS: Final = (
+BACKOFFS_CONFIG_MAP: Final = Key(scheme.CONFIG_MAP, "kube-system", "cluster-autoscaler-status")
+BACKOFFS_FIELD: Final = "backoffs"
+WATCHED_KINDS: Final = (
     scheme.CLUSTER,
     scheme.NODE_POOL,
     scheme.INSTANCE,
@@ -135,7 +135,7 @@ class ScalingIndex:
         if self._is_live:
             return
         self._is_live = True
-        status = reader.get(STATUS)
+        status = reader.get(BACKOFFS_CONFIG_MAP)
         objects = [obj for kind in _READ_ON_START for obj in reader.list(kind)] + ([] if status is None else [status])
         for obj in objects:
             key = key_of(obj)
@@ -262,8 +262,8 @@ class ScalingIndex:
         return False
 
     def _on_config_map(self, event: WatchEvent) -> bool:
-        if event.key == STATUS:
-            text = "" if event.type is _DELETED else (event.obj.get("data") or {}).get(BACKOFFS, "")
+        if event.key == BACKOFFS_CONFIG_MAP:
+            text = "" if event.type is _DELETED else (event.obj.get("data") or {}).get(BACKOFFS_FIELD, "")
             self.backoffs = expander.read_backoffs(text)
         return False
 
@@ -407,15 +407,15 @@ class Failures:
         """Return the write that stores the backoffs in their ConfigMap; nothing if they are unchanged."""
         if self.backoffs == self._index.backoffs:
             return []
-        text, config_map = expander.write_backoffs(self.backoffs, self._now), self._reader.get(STATUS)
+        text, config_map = expander.write_backoffs(self.backoffs, self._now), self._reader.get(BACKOFFS_CONFIG_MAP)
         if config_map is not None:
-            return [Update(with_path(config_map, ("data", BACKOFFS), text))]
+            return [Update(with_path(config_map, ("data", BACKOFFS_FIELD), text))]
         return [Create(_backoffs_config_map(text))]
 
 
 def _backoffs_config_map(text: str) -> Obj:
-    metadata = {"name": STATUS.name, "namespace": STATUS.namespace}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {BACKOFFS: text}}
+    metadata = {"name": BACKOFFS_CONFIG_MAP.name, "namespace": BACKOFFS_CONFIG_MAP.namespace}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {BACKOFFS_FIELD: text}}
 
 
 def _format_duration(duration: Duration) -> str:

@@ -89,7 +89,7 @@ BOOKING_OVER: Final = ConditionText(
     "Capacity booking for the Provisioning Request has expired and the nodes are now candidates for scale down when "
     "underutilized.",
 )
-REVOKED: Final = ConditionText(
+REVOKED_CONDITION: Final = ConditionText(
     CAPACITY_REVOKED,
     True,
     "CapacityRevoked",
@@ -98,7 +98,7 @@ REVOKED: Final = ConditionText(
 MISSING_RESIZE_REQUEST: Final = ConditionText(
     FAILED, True, "MissingResizeRequest", "The corresponding Resize Request was missing."
 )
-CANCELLED: Final = ConditionText(
+CANCELLED_CONDITION: Final = ConditionText(
     FAILED,
     True,
     "InternalErrorResizeRequestGotCancelled",
@@ -139,7 +139,7 @@ EXPIRED: Final = ConditionText(FAILED, True, "Expired", "ProvisioningRequest is 
 RESERVATION_OVER: Final = ConditionText(
     BOOKING_EXPIRED, True, "CapacityReservationTimeExpired", "Capacity reservation time is expired"
 )
-CONSUMED: Final = ConditionText(
+CONSUMED_CONDITION: Final = ConditionText(
     BOOKING_EXPIRED, True, "CapacityBookingConsumed", "Capacity booking consumed: all pods scheduled"
 )
 

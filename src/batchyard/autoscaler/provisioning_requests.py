@@ -21,14 +21,14 @@ from batchyard.autoscaler.provisioning_request_pods import (
     ACCEPTED_BY_AUTOSCALER,
     BOOKING_OVER,
     BOOKING_TIME,
-    CANCELLED,
+    CANCELLED_CONDITION,
     CAPACITY_FOUND,
     CAPACITY_LATER,
     CAPACITY_MADE,
     CAPACITY_NEVER,
     CAPACITY_REVOKED,
     CHECK_CLASS,
-    CONSUMED,
+    CONSUMED_CONDITION,
     EXPIRED,
     EXPIRES_AFTER,
     FAILED,
@@ -40,7 +40,7 @@ from batchyard.autoscaler.provisioning_request_pods import (
     RESERVATION_OVER,
     RETENTION_TIME,
     RETRY_TIME,
-    REVOKED,
+    REVOKED_CONDITION,
     UNKNOWN_STRATEGY,
     WAITED_TOO_LONG,
     ConditionText,
@@ -142,7 +142,7 @@ def result_condition(resize_request: Obj | None) -> ConditionText | None:
         case "SUCCEEDED":
             return HAS_CAPACITY
         case "CANCELLED":
-            return CANCELLED
+            return CANCELLED_CONDITION
         case "FAILED":
             error = status.get("error")
             return (
@@ -210,7 +210,7 @@ class QueuedRequest:
             case ProvisioningRequestState.PROVISIONED:
                 outcome = self._set_condition_after(PROVISIONED, BOOKING_TIME, BOOKING_OVER)
             case ProvisioningRequestState.BOOKING_EXPIRED:
-                outcome = self._set_condition_after(PROVISIONED, max_run_duration(self._request), REVOKED)
+                outcome = self._set_condition_after(PROVISIONED, max_run_duration(self._request), REVOKED_CONDITION)
             case ProvisioningRequestState.CAPACITY_REVOKED:
                 outcome = self._delete_after_retention(CAPACITY_REVOKED)
             case ProvisioningRequestState.FAILED:
@@ -364,7 +364,7 @@ class CapacityRequest:
         due_at = (transition_time(self._request, PROVISIONED) or self._now) + BOOKING_TIME
         pod_count = sum(pod_set["count"] for pod_set in self._request["spec"]["podSets"])
         if len(self._index.consumers.get(self._key, ())) >= pod_count:
-            return self._set_condition(CONSUMED)
+            return self._set_condition(CONSUMED_CONDITION)
         return self._set_condition(RESERVATION_OVER) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
     def _provision(self) -> ReconcileResult:

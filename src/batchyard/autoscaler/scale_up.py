@@ -416,7 +416,7 @@ class ScaleUp:
                 self._add_node(group, (), draft)
         self._apply_draft(draft)
 
-    # --- one unit ---
+    # --- one gang, or pods without gang ---
 
     def _find_nodes(self, draft: ScaleUpDraft, unit: PendingUnit) -> Sequence[PodView]:
         """Find nodes for as many of the pods as possible, existing nodes first; return the pods without a node."""

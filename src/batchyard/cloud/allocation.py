@@ -244,7 +244,7 @@ class CapacityIndex:
         return self._pool_by_pending_instance
 
     @property
-    def requests(self) -> Sequence[str]:
+    def open_resize_requests(self) -> Sequence[str]:
         """The names of the ResizeRequests that have neither succeeded nor failed."""
         return tuple(self._open_requests)
 
@@ -382,7 +382,7 @@ class Allocation:
         for name, hosts in slices.items():
             if not self._is_slice_growing(name, len(hosts)):
                 yield MachineRequest(min(map(_sort_key, hosts)), hosts, None)
-        for name in self._index.requests:
+        for name in self._index.open_resize_requests:
             request = self._reader.get(Key(scheme.RESIZE_REQUEST, "", name))
             if request is not None:
                 yield MachineRequest(_sort_key(request), (), request)

@@ -44,7 +44,7 @@ class NodeRequirements(NamedTuple):
 
     provisioning: str
     resource: str
-    devices: int
+    accelerator_count: int
     accelerator: str
     topology: str
     family: str
@@ -73,7 +73,7 @@ def node_requirements_of(pod: PodView) -> NodeRequirements | UnsatisfiableRequir
     for key, _ in labels:
         if key not in tainted_keys:
             return UnsatisfiableRequirements(f"no toleration for a taint with the key of label {key}")
-    resource, devices = _requested_accelerators(pod)
+    resource, accelerator_count = _requested_accelerators(pod)
     label_error = _label_error(required_labels)
     if label_error:
         return UnsatisfiableRequirements(label_error)
@@ -82,7 +82,7 @@ def node_requirements_of(pod: PodView) -> NodeRequirements | UnsatisfiableRequir
     return NodeRequirements(
         provisioning=_provisioning(required_labels),
         resource=resource,
-        devices=int(count_label) if is_tpu and count_label.isdecimal() else devices,
+        accelerator_count=int(count_label) if is_tpu and count_label.isdecimal() else accelerator_count,
         accelerator=required_labels.get(well_known.TPU_ACCELERATOR if is_tpu else well_known.ACCELERATOR, ""),
         topology=required_labels.get(well_known.TPU_TOPOLOGY, "") if is_tpu else "",
         family=required_labels.get(well_known.MACHINE_FAMILY, ""),

@@ -229,10 +229,10 @@ class NodePoolController:
         writes = [*plan.creations, *self._status_writes(plan, len(members)), *plan.later_writes]
         return ReconcileResult(writes, requeue_at=plan.requeue_at)
 
-    def _status_writes(self, plan: PoolPlan, instances: int) -> list[Write]:
+    def _status_writes(self, plan: PoolPlan, instance_count: int) -> list[Write]:
         """Return the write of the node pool's status (machines, ready nodes, conditions), if it changed."""
         old_status = plan.pool.get("status") or {}
-        counts = {"instances": instances, "ready": self._members.ready_count(plan.pool["metadata"]["name"])}
+        counts = {"instances": instance_count, "ready": self._members.ready_count(plan.pool["metadata"]["name"])}
         status = {**old_status, **counts, **({"conditions": plan.conditions} if plan.conditions else {})}
         return [] if status == old_status else [UpdateStatus(meta.with_status(plan.pool, status))]
 

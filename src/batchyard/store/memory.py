@@ -81,7 +81,7 @@ class RevisionLog:
             raise ExpiredRevision(f"too old resource version: {revision} ({oldest}); list again and watch from there")
         return list(islice(self._entries, len(self._entries) - change_count, None))
 
-    def forget(self, revision: int) -> None:
+    def drop_changes(self, revision: int) -> None:
         """Drop the changes up to a revision from the log, even if its window is not full."""
         while self._entries and self._entries[0].revision <= revision:
             self._entries.popleft()
@@ -109,15 +109,15 @@ class KindListing:
     __slots__ = ("_changed_keys", "_keys", "_sorted_objects", "is_listed", "objects")
 
     def __init__(self) -> None:
-        self.objects: dict[Key, Obj] = {}  # change it only together with touch()
+        self.objects: dict[Key, Obj] = {}  # change it only together with mark_changed()
         self.is_listed = False
         self._sorted_objects: list[Obj] | None = None  # returned to callers, so never changed in place
         self._keys: list[Key] = []
         self._changed_keys: dict[Key, None] = {}
 
-    def touch(self, key: Key) -> None:
+    def mark_changed(self, key: Key) -> None:
         """Record that the object with a key was added, replaced or removed; to be called only if `is_listed`."""
-        assert self._sorted_objects is not None, "touch() must be called only if is_listed is true"
+        assert self._sorted_objects is not None, "mark_changed() must be called only if is_listed is true"
         self._changed_keys[key] = None
         if len(self._changed_keys) > 16 + len(self._sorted_objects) // 4:
             self._sorted_objects, self._keys, self.is_listed = None, [], False  # sorting again is cheaper from here on
@@ -270,7 +270,7 @@ class Store:
             self._copies[key] = copy.deepcopy(stored_object)
         listing.objects[key] = stored_object
         if listing.is_listed:
-            listing.touch(key)
+            listing.mark_changed(key)
         self._log.append(WatchEvent(_ADDED if old is None else _MODIFIED, key, stored_object, old, revision))
         return stored_object
 
@@ -287,7 +287,7 @@ class Store:
         listing = self._listings[key[0]]
         del listing.objects[key]
         if listing.is_listed:
-            listing.touch(key)
+            listing.mark_changed(key)
         self._log.append(WatchEvent(_DELETED, key, old_object, old_object, self._log.revision + 1))
         return old_object
 
@@ -306,7 +306,7 @@ class Store:
 
     def forget_changes(self, revision: int) -> None:
         """Drop the changes up to a revision from the store's history, even if its window is not full."""
-        self._log.forget(revision)
+        self._log.drop_changes(revision)
 
     def check_unchanged(self) -> None:
         """Raise InvariantError if a stored object was changed in place. Requires `detect_mutation`."""

@@ -31,15 +31,20 @@ def test_node_selectors_determine_machine() -> None:
         gpu=1,
         nodeSelector={f"{GKE}/gke-spot": "true", f"{GKE}/gke-accelerator": "nvidia-l4", f"{GKE}/machine-family": "g2"},
     )
-    assert (found.provisioning, found.accelerator, found.devices, found.family) == ("spot", "nvidia-l4", 1, "g2")
+    assert (found.provisioning, found.accelerator, found.accelerator_count, found.family) == (
+        "spot",
+        "nvidia-l4",
+        1,
+        "g2",
+    )
 
 
 def test_tpu_count_derives_from_label_or_request() -> None:
     selector = {f"{GKE}/gke-tpu-accelerator": "tpu-v5-lite-podslice", f"{GKE}/gke-tpu-topology": "2x4"}
     found = needs(requests={"google.com/tpu": "4"}, nodeSelector=selector)
-    assert (found.accelerator, found.topology, found.devices) == ("tpu-v5-lite-podslice", "2x4", 4)
+    assert (found.accelerator, found.topology, found.accelerator_count) == ("tpu-v5-lite-podslice", "2x4", 4)
     counted = {**selector, f"{GKE}/gke-accelerator-count": "8"}
-    assert needs(requests={"google.com/tpu": "4"}, nodeSelector=counted).devices == 8
+    assert needs(requests={"google.com/tpu": "4"}, nodeSelector=counted).accelerator_count == 8
 
 
 def test_label_with_toleration_separates_workloads() -> None:

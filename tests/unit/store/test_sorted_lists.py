@@ -17,7 +17,7 @@ def put(listing: KindListing, at: Key, obj: Obj | None) -> None:
     else:
         listing.objects[at] = obj
     if listing.is_listed:
-        listing.touch(at)
+        listing.mark_changed(at)
 
 
 def test_list_is_sorted_by_namespace_and_name() -> None:

@@ -113,7 +113,7 @@ class Catalog:
     families: Mapping[str, MachineFamily]
     attachable: Mapping[str, AttachableAccelerator]
     times: Mapping[str, Any]
-    systems: NodeSystem
+    node_system: NodeSystem
 
     def machine(self, name: str) -> MachineType:
         """Return a machine type by name; for an unknown name, one without resources and price."""
@@ -182,7 +182,7 @@ def builtin_catalog() -> Catalog:
             for name, row in rows["attachable"].items()
         },
         times=rows["times"],
-        systems=_systems(rows["node"]),
+        node_system=_node_system(rows["node"]),
     )
 
 
@@ -194,7 +194,7 @@ def _builtin_rows() -> Mapping[str, Any]:
     return entries
 
 
-def _systems(row: Mapping[str, Any]) -> NodeSystem:
+def _node_system(row: Mapping[str, Any]) -> NodeSystem:
     return NodeSystem(
         version=row["version"],
         os_image=row["osImage"],

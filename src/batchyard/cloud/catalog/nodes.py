@@ -39,13 +39,13 @@ _MEMORY_BRACKETS: Final = ((0, 2500), (4000, 2000), (8000, 1000), (16000, 600), 
 Resources = dict[str, int]
 
 
-def capacity(machine: MachineType, systems: NodeSystem, pods: int = PODS) -> Resources:
+def capacity(machine: MachineType, node_system: NodeSystem, pods: int = PODS) -> Resources:
     """Return a node's status.capacity for a machine type: CPU in millicores, all other resources in base units."""
     memory = machine.memory_bytes
     amounts = {
         "cpu": machine.cpu_milli,
-        "ephemeral-storage": _disk_bytes(machine, systems),
-        "memory": max(0, memory - interpolate_reserved(systems.reserved_memory, memory)),
+        "ephemeral-storage": _disk_bytes(machine, node_system),
+        "memory": max(0, memory - interpolate_reserved(node_system.reserved_memory, memory)),
         "pods": pods,
     }
     if machine.accelerator is not None:
@@ -53,13 +53,13 @@ def capacity(machine: MachineType, systems: NodeSystem, pods: int = PODS) -> Res
     return amounts
 
 
-def allocatable(machine: MachineType, systems: NodeSystem, pods: int = PODS) -> Resources:
+def allocatable(machine: MachineType, node_system: NodeSystem, pods: int = PODS) -> Resources:
     """Return a node's status.allocatable for a machine type: CPU in millicores, all other resources in base units."""
-    total = capacity(machine, systems, pods)
+    total = capacity(machine, node_system, pods)
     disk_bytes = total["ephemeral-storage"]
     reserved_amounts = {
         "cpu": reserved_cpu_milli(machine, pods),
-        "ephemeral-storage": _reserved_disk_bytes(machine, systems) + disk_bytes // 10,
+        "ephemeral-storage": _reserved_disk_bytes(machine, node_system) + disk_bytes // 10,
         "memory": reserved_memory_mib(machine.memory_bytes // MIB) * MIB + _EVICTION_MEMORY,
     }
     return {resource: max(0, amount - reserved_amounts.get(resource, 0)) for resource, amount in total.items()}
@@ -86,18 +86,18 @@ def interpolate_reserved(pairs: Sequence[tuple[int, int]], amount: int) -> int:
     return reserved_low + (amount - low) * (reserved_high - reserved_low) // (high - low)
 
 
-def _disk_bytes(machine: MachineType, systems: NodeSystem) -> int:
+def _disk_bytes(machine: MachineType, node_system: NodeSystem) -> int:
     """Return a node's bytes of ephemeral storage: on local SSDs if the machine has any, otherwise on the boot disk."""
     if machine.local_ssds:
-        return machine.local_ssds * LOCAL_SSD_BYTES - systems.local_ssd_overhead.get(machine.local_ssds, 0)
-    disk_bytes = systems.boot_disk_gib * GIB
-    return disk_bytes - interpolate_reserved(systems.reserved_disk, disk_bytes)
+        return machine.local_ssds * LOCAL_SSD_BYTES - node_system.local_ssd_overhead.get(machine.local_ssds, 0)
+    disk_bytes = node_system.boot_disk_gib * GIB
+    return disk_bytes - interpolate_reserved(node_system.reserved_disk, disk_bytes)
 
 
-def _reserved_disk_bytes(machine: MachineType, systems: NodeSystem) -> int:
+def _reserved_disk_bytes(machine: MachineType, node_system: NodeSystem) -> int:
     if machine.local_ssds:
         return {1: 50, 2: 75}.get(machine.local_ssds, 100) * GIB
-    disk_gib = systems.boot_disk_gib
+    disk_gib = node_system.boot_disk_gib
     return min(disk_gib // 2, 6 + disk_gib * 35 // 100, 100) * GIB
 
 
@@ -133,7 +133,7 @@ def node_template(pool: Obj, zone: str, cluster: Obj) -> dict[str, Any]:
     """Return the Node that a new machine of a node pool in a zone becomes once it is ready."""
     catalog = catalog_of(cluster)
     machine = machine_of(pool, catalog)
-    pods, systems = pool["spec"].get("maxPodsPerNode", PODS), catalog.systems
+    pods, node_system = pool["spec"].get("maxPodsPerNode", PODS), catalog.node_system
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -143,17 +143,17 @@ def node_template(pool: Obj, zone: str, cluster: Obj) -> dict[str, Any]:
         },
         "spec": {"taints": _node_taints(pool, machine)},
         "status": {
-            "capacity": _format_quantities(capacity(machine, systems, pods)),
-            "allocatable": _format_quantities(allocatable(machine, systems, pods)),
+            "capacity": _format_quantities(capacity(machine, node_system, pods)),
+            "allocatable": _format_quantities(allocatable(machine, node_system, pods)),
             "conditions": [{"type": "Ready", "status": "True"}],
             "nodeInfo": {
                 "architecture": "amd64",
-                "containerRuntimeVersion": systems.container_runtime,
-                "kernelVersion": systems.kernel_version,
-                "kubeProxyVersion": systems.version,
-                "kubeletVersion": systems.version,
+                "containerRuntimeVersion": node_system.container_runtime,
+                "kernelVersion": node_system.kernel_version,
+                "kubeProxyVersion": node_system.version,
+                "kubeletVersion": node_system.version,
                 "operatingSystem": "linux",
-                "osImage": systems.os_image,
+                "osImage": node_system.os_image,
             },
         },
     }
@@ -208,7 +208,7 @@ def _node_labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -
         _OLD_ARCHITECTURE: "amd64",
         _OLD_INSTANCE_TYPE: machine.name,
         _OLD_OPERATING_SYSTEM: "linux",
-        well_known.BOOT_DISK: catalog.systems.boot_disk,
+        well_known.BOOT_DISK: catalog.node_system.boot_disk,
         well_known.CONTAINER_RUNTIME: "containerd",
         _CPU_LEVEL: str(machine.cpu_milli // 1000),
         well_known.MAX_PODS: str(pool["spec"].get("maxPodsPerNode", PODS)),

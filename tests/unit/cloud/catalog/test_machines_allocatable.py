@@ -34,7 +34,7 @@ def machine(name: str) -> MachineType:
     ],
 )
 def test_allocatable_cpu_matches_gke_documentation(name: str, cpu: str) -> None:
-    assert allocatable(machine(name), CATALOG.systems)["cpu"] == amount("cpu", cpu)
+    assert allocatable(machine(name), CATALOG.node_system)["cpu"] == amount("cpu", cpu)
 
 
 def test_kubelet_reserves_memory_by_brackets() -> None:
@@ -43,25 +43,31 @@ def test_kubelet_reserves_memory_by_brackets() -> None:
 
 
 def test_allocatable_disk_matches_real_nodes() -> None:
-    has, left = capacity(machine("e2-medium"), CATALOG.systems), allocatable(machine("e2-medium"), CATALOG.systems)
+    has, left = (
+        capacity(machine("e2-medium"), CATALOG.node_system),
+        allocatable(machine("e2-medium"), CATALOG.node_system),
+    )
     assert format_amount("ephemeral-storage", has["ephemeral-storage"]) == "98831908Ki"
     assert left["ephemeral-storage"] == pytest.approx(47_060_071_478, abs=200)
 
 
 def test_memory_of_e2_medium_matches_real_nodes() -> None:
-    has, left = capacity(machine("e2-medium"), CATALOG.systems), allocatable(machine("e2-medium"), CATALOG.systems)
+    has, left = (
+        capacity(machine("e2-medium"), CATALOG.node_system),
+        allocatable(machine("e2-medium"), CATALOG.node_system),
+    )
     assert format_amount("memory", has["memory"]) == "4019188Ki"
     assert format_amount("memory", left["memory"]) == "2873332Ki"
 
 
 def test_accelerators_and_pods_are_fully_allocatable() -> None:
-    left = allocatable(machine("g2-standard-24"), CATALOG.systems)
+    left = allocatable(machine("g2-standard-24"), CATALOG.node_system)
     assert (left["nvidia.com/gpu"], left["pods"]) == (2, 110)
 
 
 def test_pod_of_whole_machine_size_never_fits() -> None:
     for name in CATALOG.machines:
-        left = allocatable(machine(name), CATALOG.systems)
+        left = allocatable(machine(name), CATALOG.node_system)
         assert 0 < left["cpu"] < machine(name).cpu_milli
         assert 0 < left["memory"] < machine(name).memory_bytes
 
@@ -72,15 +78,15 @@ def test_more_pods_reserve_more_cpu() -> None:
 
 def test_ephemeral_storage_uses_local_ssds_when_present() -> None:
     has, left = (
-        capacity(machine("a3-highgpu-8g"), CATALOG.systems),
-        allocatable(machine("a3-highgpu-8g"), CATALOG.systems),
+        capacity(machine("a3-highgpu-8g"), CATALOG.node_system),
+        allocatable(machine("a3-highgpu-8g"), CATALOG.node_system),
     )
     assert has["ephemeral-storage"] == 16 * (375 << 30) - 52_837_800 * 1024
     assert left["ephemeral-storage"] == has["ephemeral-storage"] - (100 << 30) - has["ephemeral-storage"] // 10
 
 
 def test_unknown_machine_has_no_allocatable_resources() -> None:
-    left = allocatable(machine("x9-tiny-1"), CATALOG.systems)
+    left = allocatable(machine("x9-tiny-1"), CATALOG.node_system)
     assert (left["cpu"], left["memory"]) == (0, 0)
 
 
