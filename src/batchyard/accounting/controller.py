@@ -1,6 +1,6 @@
 """Cost controller: keeps the cost ledger, and writes the CostRecords of each hour.
 
-Records of the open hour are rewritten every minute, those of closed hours are written once.
+Records of the open hour are rewritten every minute (in a simulation every ten minutes), those of closed hours once.
 
 The CostRecord `open` in kube-system is the checkpoint of the ledger. It moves to the next hour only when all records of
 the last hour are written. A process that restarts in between writes these records again, with the same content.

@@ -50,7 +50,7 @@ _EMPTY: Final[Mapping[str, Any]] = {}
 
 
 class ScaleDownDelays(NamedTuple):
-    """How long a node must be unneeded before its removal, and how long scale-down pauses after a scale-up."""
+    """How long a node must be unneeded before its removal, and how long a scale-up pauses scale-down."""
 
     unneeded_time: Duration
     pause: Duration

@@ -218,7 +218,7 @@ def max_run_duration(request: Obj) -> Duration:
 
 
 def run_duration_fault(request: Obj) -> ConditionText | None:
-    """Return the Failed condition for an invalid maxRunDurationSeconds; None if it is valid or absent."""
+    """Return the Failed condition if a ProvisioningRequest's maxRunDurationSeconds is invalid; None otherwise."""
     text = (request["spec"].get("parameters") or {}).get(_MAX_RUN_SECONDS)
     if text is None:
         return None

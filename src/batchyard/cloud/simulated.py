@@ -183,7 +183,7 @@ class _Machine:
 
 
 def _earliest_instant(instant_a: Instant | None, instant_b: Instant | None) -> Instant | None:
-    """Return the earlier of two instants; None means never."""
+    """Return the earlier of two instants, where None means never."""
     if instant_a is None or instant_b is None:
         return instant_b if instant_a is None else instant_a
     return min(instant_a, instant_b)

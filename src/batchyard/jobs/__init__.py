@@ -1,1 +1,1 @@
-"""Controllers and queue integrations of the job kinds."""
+"""Controllers of Jobs and JobSets, and their integrations in Kueue."""

@@ -1,7 +1,7 @@
-"""The Kubernetes manifests that install batchyard's operator, as pure functions of the install settings.
+"""The operator's installation manifests, as pure functions of the settings.
 
-manifests(InstallSettings(...))    all objects, in the order in which they are applied parts(InstallSettings(...))
-the same objects, by kustomization file
+manifests(InstallSettings(...))            all objects, in the order in which they are applied
+manifests_by_file(InstallSettings(...))    the same objects, by kustomization file
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from batchyard.operator_manifests.deployment import (
 )
 from batchyard.operator_manifests.rights import crd_objects, rbac_objects
 
-__all__ = ["InstallSettings", "Scraping", "manifests", "parts"]
+__all__ = ["InstallSettings", "Scraping", "manifests", "manifests_by_file"]
 
 
 def manifests(settings: InstallSettings) -> list[Obj]:

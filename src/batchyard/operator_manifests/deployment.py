@@ -63,7 +63,7 @@ class InstallSettings:
 
     @property
     def certificates(self) -> str:
-        """The name of the Secret with the certificate authority and certificate of the webhooks."""
+        """The name of the Secret with the webhooks' certificate and its certificate authority."""
         return f"{self.name}-webhook-certificates"
 
     @property

@@ -33,7 +33,7 @@ HISTORY_WINDOW: Final = 1024  # number of entries; enough for a watcher that is 
 
 
 class ExpiredRevision(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
-    """The requested revision is older than the history window (410 Gone); the client must list again."""
+    """The requested revision is older than the history of changes (410 Gone); the client must list again."""
 
     reason = "Expired"
 
@@ -309,7 +309,7 @@ class Store:
         self._log.drop_changes(revision)
 
     def check_unchanged(self) -> None:
-        """Raise InvariantError if a stored object was changed in place. Requires `detect_mutation`."""
+        """Raise InvariantError if a stored object was changed in place. Requires the option `detect_mutation`."""
         invariant(self._copies is not None, "check_unchanged() requires a store with detect_mutation=True")
         for listing in self._listings.values():
             for key, obj in listing.objects.items():

@@ -106,7 +106,7 @@ def in_phase(instance: Obj, phase: str, now: Instant, **fields: Any) -> dict[str
 
 
 def start_of(cluster: Obj) -> Instant:
-    """Return the creation time of the Cluster, to which relative reservation times refer."""
+    """Return the creation time of the Cluster; reservation times are relative to it."""
     return parse_time(cluster["metadata"]["creationTimestamp"])
 
 

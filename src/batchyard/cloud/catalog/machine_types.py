@@ -1,4 +1,4 @@
-"""Machine catalog: machine types, families and accelerators of the cloud, with additions and changes of a Cluster.
+"""Machine catalog: machine types, families and accelerators of the cloud, with the changes that a Cluster makes.
 
 The data is in `catalog.yaml` beside this module. Amounts are integers: cpu in millicores, memory in bytes, prices in
 micro-dollars per hour.

@@ -79,7 +79,7 @@ SUCCESS_CRITERIA_MET: Final = "SuccessCriteriaMet"
 
 
 class JobOutcome(NamedTuple):
-    """The outcome of a Job that must end: success or failure, with reason and message."""
+    """How a Job must end: success or failure, with reason and message."""
 
     succeeded: bool
     reason: str
@@ -497,7 +497,7 @@ def plan_job(job: Obj, pods: Sequence[JobPod], failure_times: Iterable[Instant],
 
 
 def _active_since(state: ObservedJob, now: Instant) -> Instant | None:
-    """Return since when the Job is active; None if it is suspended."""
+    """Return since when the Job has been active, that is started and not suspended; None if it is suspended."""
     if state.spec.suspended:
         return None
     text = state.status.get("startTime")

@@ -327,7 +327,7 @@ def has_failed(pod: JobPod, spec: JobSpec) -> bool:
 
 
 def is_tracked(obj: Obj) -> bool:
-    """Report whether a pod has the Job finalizer."""
+    """Report whether a pod has the finalizer of the Job controller."""
     return well_known.JOB_TRACKING in finalizers_of(obj)
 
 

@@ -38,10 +38,10 @@ class PlacementReader(Protocol):
     """Read access that the exclusive placement webhooks need: nodes, and the pods of a Job."""
 
     def get(self, key: meta.Key) -> meta.Obj | None:
-        """Return the object with this key, or None."""
+        """Return the node or pod with this key, or None."""
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[meta.Obj]:
-        """Return the objects in a namespace whose owner has this uid."""
+        """Return the objects in a namespace whose owner (a Job) has this uid."""
 
 
 def with_priority(pod: meta.Obj) -> meta.Obj:

@@ -20,7 +20,7 @@ from batchyard.provision.manifests.stack import stack_objects
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.yaml_output import RenderedObject
 
-__all__ = ["RenderedObject", "faults", "made"]
+__all__ = ["RenderedObject", "faults", "platform_objects"]
 
 
 def platform_objects(platform: PlatformModel) -> Mapping[str, Sequence[RenderedObject]]:
