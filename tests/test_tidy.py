@@ -4,6 +4,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
@@ -144,6 +145,15 @@ def test_what_is_compiled_inherits_and_is_inherited_from_only_as_it_can_be() -> 
 
 def test_functions_of_what_is_compiled_are_decorated_only_where_that_can_be() -> None:
     assert_none(modules.decorated_within(python_files(SRC), compiled()))
+
+
+def test_every_exported_name_exists() -> None:
+    packages = [path.parent.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("__init__.py")]
+    missing = []
+    for package in packages:
+        module = import_module(".".join(package.parts))
+        missing += [f"{package}: {name}" for name in getattr(module, "__all__", ()) if not hasattr(module, name)]
+    assert missing == []
 
 
 def test_every_exception_is_still_needed_and_has_a_reason() -> None:
