@@ -209,9 +209,9 @@ def check_pod_change(new: meta.Obj, old: meta.Obj, find_object: Find) -> None:
 
 def check_labels(namespace: meta.Obj, old: meta.Obj | None = None) -> None:
     """Raise InvalidObject if the Pod Security labels of a new Namespace, or its changed labels, are invalid."""
-    faults = pod_security.label_faults(namespace["metadata"].get("labels") or {})
-    if faults and (old is None or faults != pod_security.label_faults(old["metadata"].get("labels") or {})):
-        raise InvalidObject(faults)
+    errors = pod_security.label_errors(namespace["metadata"].get("labels") or {})
+    if errors and (old is None or errors != pod_security.label_errors(old["metadata"].get("labels") or {})):
+        raise InvalidObject(errors)
 
 
 def review(kind: str, new: meta.Obj, old: meta.Obj | None, objects: ObjectReader) -> Review:
@@ -223,9 +223,9 @@ def review(kind: str, new: meta.Obj, old: meta.Obj | None, objects: ObjectReader
     if kind not in _TEMPLATE_PATHS:
         return _NO_REVIEW
     labels = _labels_of(new, objects.get)
-    policy, faults = pod_security.namespace_policy(labels), pod_security.label_faults(labels)
+    policy, errors = pod_security.namespace_policy(labels), pod_security.label_errors(labels)
     template = _template(new, _TEMPLATE_PATHS[kind])
-    if template is None or (policy.audit.strictness == policy.warn.strictness == 0 and not faults):
+    if template is None or (policy.audit.strictness == policy.warn.strictness == 0 and not errors):
         return _NO_REVIEW
     return _evaluate_modes(template, policy, labels, is_enforced=False)
 
@@ -233,7 +233,7 @@ def review(kind: str, new: meta.Obj, old: meta.Obj | None, objects: ObjectReader
 def _pod_review(pod: meta.Obj, old: meta.Obj | None, find_object: Find) -> Review:
     labels = _labels_of(pod, find_object)
     policy = pod_security.namespace_policy(labels)
-    if policy.is_privileged and not pod_security.label_faults(labels):
+    if policy.is_privileged and not pod_security.label_errors(labels):
         return _PRIVILEGED_REVIEW
     if old is not None and not _is_significant(pod, old):
         return _NO_REVIEW
@@ -245,8 +245,8 @@ def _evaluate_modes(
 ) -> Review:
     """Check a pod or pod template against the Pod Security levels to enforce, audit and warn about."""
     annotations: dict[str, str] = {}
-    if faults := pod_security.label_faults(labels):
-        fault_text = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
+    if errors := pod_security.label_errors(labels):
+        fault_text = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
         annotations["error"] = f"Failed to parse policy: {fault_text}"
     metadata, spec = pod_or_template.get("metadata") or {}, pod_or_template.get("spec") or {}
     enforce_result, audit_result, warn_result = (pod_security.evaluate_pod(mode, metadata, spec) for mode in policy)

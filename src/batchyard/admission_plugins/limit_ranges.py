@@ -64,7 +64,7 @@ def with_limit_defaults(pod: meta.Obj, limit_ranges: Sequence[meta.Obj]) -> meta
 def check_limits(pod: meta.Obj, limit_ranges: Sequence[meta.Obj]) -> None:
     """Raise TemporarilyForbidden if a Pod violates a LimitRange."""
     for limit_range in limit_ranges:
-        violations = list(dict.fromkeys(_limit_faults(pod["spec"], limits_of(limit_range))))
+        violations = list(dict.fromkeys(_limit_errors(pod["spec"], limits_of(limit_range))))
         if violations:
             message = violations[0] if len(violations) == 1 else f"[{', '.join(violations)}]"
             raise TemporarilyForbidden(f"{forbidden(pod)}: {message}")
@@ -110,7 +110,7 @@ def _fill_defaults(
     return {**container, "resources": {**resources, **{field: value for field, value in amounts.items() if value}}}
 
 
-def _limit_faults(spec: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _limit_errors(spec: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a message for each constraint of a LimitRange that a Pod's spec violates."""
     for limit in limits:
         if limit["type"] == _CONTAINER_TYPE:
@@ -118,11 +118,11 @@ def _limit_faults(spec: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) 
                 pod_resources = _RequestedResources(
                     container_requests(container), container_limits(container), _quantity_texts([container])
                 )
-                yield from _constraint_faults(limit, pod_resources)
+                yield from _constraint_errors(limit, pod_resources)
         elif limit["type"] == _POD_TYPE:
             containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
             requests, bounds = pod_total_amounts(spec, container_requests), pod_total_amounts(spec, container_limits)
-            yield from _constraint_faults(limit, _RequestedResources(requests, bounds, _quantity_texts(containers)))
+            yield from _constraint_errors(limit, _RequestedResources(requests, bounds, _quantity_texts(containers)))
 
 
 def _quantity_texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -135,7 +135,7 @@ def _quantity_texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return quantity_texts
 
 
-def _constraint_faults(limit: Mapping[str, Any], pod_resources: _RequestedResources) -> Iterator[str]:
+def _constraint_errors(limit: Mapping[str, Any], pod_resources: _RequestedResources) -> Iterator[str]:
     """Yield a message for each constraint of one LimitRange item that the given requests and limits violate."""
     for field, rule in _CONSTRAINT_RULES:
         for name, value in sorted((limit.get(field) or {}).items()):

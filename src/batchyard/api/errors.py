@@ -40,9 +40,9 @@ class InvalidObject(ApiError):  # noqa: N818 - named as the reasons of Kubernete
 
     reason = "Invalid"
 
-    def __init__(self, faults: Sequence[FieldError]) -> None:
-        super().__init__("; ".join(map(str, faults)))
-        self.faults = tuple(faults)
+    def __init__(self, errors: Sequence[FieldError]) -> None:
+        super().__init__("; ".join(map(str, errors)))
+        self.faults = tuple(errors)
 
 
 class Conflict(ApiError):  # noqa: N818

@@ -62,8 +62,8 @@ def _decode_configuration(value: Any) -> tuple[Obj | None, Sequence[FieldError]]
     return decoded_object.obj, list(_with_v1beta1_remedies(decoded_object.faults))
 
 
-def _with_v1beta1_remedies(faults: Sequence[FieldError]) -> Iterator[FieldError]:
+def _with_v1beta1_remedies(errors: Sequence[FieldError]) -> Iterator[FieldError]:
     """Yield the errors; for a field that only v1beta1 has, the remedy says so instead of suggesting a spelling."""
-    for fault in faults:
+    for fault in errors:
         remedy = _V1BETA1_FIELDS.get(fault.path)
         yield fault if remedy is None else fault._replace(remedy=f"v1beta2 does not have this field: {remedy}")

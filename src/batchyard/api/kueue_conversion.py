@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 
 from batchyard.api.meta import Obj, with_metadata, with_path
-from batchyard.api.validation.topology import assignment_faults
+from batchyard.api.validation.topology import assignment_errors
 from batchyard.api.well_known import HOSTNAME
 
 #: The values of the fields of a ConversionPart in one version; empty if none is set.
@@ -439,7 +439,7 @@ def _compress_assignment(assignment: Obj) -> Obj:
 
 def _expand_assignment(assignment: Obj) -> Obj:
     """Convert the slices of a TopologyAssignment to domains. If the slices are invalid, change nothing."""
-    if next(assignment_faults(assignment, ""), None) is not None:
+    if next(assignment_errors(assignment, ""), None) is not None:
         return assignment
     other_fields = {name: value for name, value in assignment.items() if name != "slices"}
     return {**other_fields, "domains": expand_slices(assignment["slices"])}

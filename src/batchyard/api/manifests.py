@@ -16,7 +16,7 @@ from batchyard.api.meta import Obj, annotation, label
 from batchyard.api.schema import validate_and_default
 from batchyard.api.schema.violations import STRICT_EDIT_SHARE, find_nearest_name, format_value
 from batchyard.api.scheme import CONFIGURATION, JOB, JOB_SET, KINDS, ServedKind, find_kind
-from batchyard.api.validation.rules import metadata_faults
+from batchyard.api.validation.rules import metadata_errors
 from batchyard.api.yaml_documents import Document, read_documents
 
 # Decoding of user-supplied objects into stored form. All errors are reported at once.
@@ -46,8 +46,8 @@ def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> DecodedObject:
     decoded_object = decode_unvalidated(obj, namespace)
     if decoded_object.obj is None:
         return decoded_object
-    faults = validation.validate(decoded_object.obj)
-    return DecodedObject(None if faults else decoded_object.obj, faults, decoded_object.warnings)
+    errors = validation.validate(decoded_object.obj)
+    return DecodedObject(None if errors else decoded_object.obj, errors, decoded_object.warnings)
 
 
 def decode_unvalidated(obj: Any, namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
@@ -67,7 +67,7 @@ def decode_unvalidated(obj: Any, namespace: str, valid_obj: Obj | None = None) -
         warnings.append(f"{info.kind} objects are stored, but batchyard has no controller that acts on them")
     schema_result = validate_and_default(info, version, obj, valid_obj)
     if schema_result.obj is None:
-        return DecodedObject(None, [*schema_result.faults, *_metadata_faults(obj, schema_result.faults)], warnings)
+        return DecodedObject(None, [*schema_result.faults, *_metadata_errors(obj, schema_result.faults)], warnings)
     stored_object = schema_result.obj
     if version != info.storage_version:
         schema_result = validate_and_default(info, info.storage_version, conversion.to_storage(stored_object))
@@ -85,24 +85,24 @@ def _kind_of(obj: Any) -> tuple[ServedKind, str] | list[FieldError]:
         return [FieldError("", f"{format_value(obj)} is not an object", "write apiVersion, kind, metadata and spec")]
     api_version, kind = obj.get("apiVersion"), obj.get("kind")
     if not isinstance(api_version, str) or not isinstance(kind, str) or not api_version or not kind:
-        return _kind_faults(api_version, kind)
+        return _kind_errors(api_version, kind)
     info = find_kind(api_version, kind)
     return (info, api_version.rpartition("/")[2]) if info else [_unknown_kind(api_version, kind)]
 
 
-def _kind_faults(api_version: object, kind: object) -> list[FieldError]:
+def _kind_errors(api_version: object, kind: object) -> list[FieldError]:
     """Return the errors for an apiVersion or kind that is missing or not a string."""
     required_fields = {
         "apiVersion": (api_version, _api_version_remedy(kind)),
         "kind": (kind, "set the field to the kind of the object, such as Job"),
     }
-    faults = []
+    errors = []
     for name, (value, remedy) in required_fields.items():
         if value is None or value == "":
-            faults.append(FieldError(name, "Required value", remedy))
+            errors.append(FieldError(name, "Required value", remedy))
         elif not isinstance(value, str):
-            faults.append(FieldError(name, f"Invalid value: {format_value(value)}: must be a string", remedy))
-    return faults
+            errors.append(FieldError(name, f"Invalid value: {format_value(value)}: must be a string", remedy))
+    return errors
 
 
 def _api_version_remedy(kind: object) -> str:
@@ -153,11 +153,11 @@ def _queue_warnings(info: ServedKind, obj: Obj) -> Iterator[str]:
         )
 
 
-def _metadata_faults(obj: Obj, faults: list[FieldError]) -> list[FieldError]:
+def _metadata_errors(obj: Obj, errors: list[FieldError]) -> list[FieldError]:
     """Return the errors of an object's metadata; none if `faults`, the schema errors, already include metadata."""
-    if any(fault.path.startswith("metadata") for fault in faults):
+    if any(fault.path.startswith("metadata") for fault in errors):
         return []
-    return list(metadata_faults(obj))
+    return list(metadata_errors(obj))
 
 
 _KIND_LINE: Final = re.compile(r"^kind:[ \t]*[\"']?(\w+)", re.MULTILINE)

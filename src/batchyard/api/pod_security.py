@@ -107,16 +107,16 @@ def namespace_policy(labels: Mapping[str, str]) -> PodSecurityPolicy:
     return PodSecurityPolicy(enforce_level, audit_level, warn_level)
 
 
-def label_faults(labels: Mapping[str, str]) -> list[FieldError]:
+def label_errors(labels: Mapping[str, str]) -> list[FieldError]:
     """Return the errors in the Pod Security labels of a namespace, worded as Kubernetes does."""
-    faults = []
+    errors = []
     for mode in (_ENFORCE, _AUDIT, _WARN):
         level, version = labels.get(LABEL_PREFIX + mode), labels.get(f"{LABEL_PREFIX}{mode}-version")
         if level is not None and level not in LEVELS:
-            faults.append(_label_fault(mode, level, f"must be one of {', '.join(LEVELS)}"))
+            errors.append(_label_fault(mode, level, f"must be one of {', '.join(LEVELS)}"))
         if version is not None and not _is_version(version):
-            faults.append(_label_fault(f"{mode}-version", version, 'must be "latest" or "v1.x"'))
-    return faults
+            errors.append(_label_fault(f"{mode}-version", version, 'must be "latest" or "v1.x"'))
+    return errors
 
 
 def _label_fault(name: str, value: str, problem: str) -> FieldError:

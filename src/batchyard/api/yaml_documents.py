@@ -155,10 +155,10 @@ def read_documents(text: str, values_max: int | None = None) -> Iterator[Documen
     """Parse all non-empty documents of a text; a YAML document with more values than `values_max` is an error."""
     number = 0
     for chunk, line in _split_at_separators(text.removeprefix("\ufeff")):
-        for document_text, first_line, value, faults in _parse_chunk(chunk, line, values_max):
-            if value is not None or faults:
+        for document_text, first_line, value, errors in _parse_chunk(chunk, line, values_max):
+            if value is not None or errors:
                 number += 1
-                yield Document(number, document_text, value, faults, first_line)
+                yield Document(number, document_text, value, errors, first_line)
 
 
 def _split_at_separators(text: str) -> Iterator[tuple[str, int]]:

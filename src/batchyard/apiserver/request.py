@@ -176,9 +176,9 @@ def method_not_allowed() -> StatusError:
     return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
-def causes_of(faults: tuple[FieldError, ...]) -> list[dict[str, str]]:
+def causes_of(errors: tuple[FieldError, ...]) -> list[dict[str, str]]:
     """Convert field errors to the causes of a Status; the start of each error's text determines the cause's reason."""
-    return [{"reason": _reason_of(f.problem), "message": f.problem, "field": f.path or "<nil>"} for f in faults]
+    return [{"reason": _reason_of(f.problem), "message": f.problem, "field": f.path or "<nil>"} for f in errors]
 
 
 _REASONS: Final = {
@@ -332,16 +332,16 @@ class DeleteOptions(NamedTuple):
 def write_options(request: ApiRequest, content_type: str = "") -> WriteOptions:
     """Parse the options of a write request. Raises StatusError if they are invalid."""
     query = request.query
-    faults = [*_write_option_faults(request, content_type)] if query or content_type == APPLY_PATCH else []
-    if faults:
-        raise _invalid_options_error(_OPTION_KINDS[request.method], faults)
+    errors = [*_write_option_errors(request, content_type)] if query or content_type == APPLY_PATCH else []
+    if errors:
+        raise _invalid_options_error(_OPTION_KINDS[request.method], errors)
     user_agent = request.headers.get("user-agent", "").partition("/")[0]
     manager = query.get("fieldManager") or "".join(filter(str.isprintable, user_agent))[:_MANAGER_LENGTH_MAX]
     validation = query.get("fieldValidation") or WARN
     return WriteOptions("dryRun" in query, validation, manager or "unknown", request.flag("force"), request.user)
 
 
-def _write_option_faults(request: ApiRequest, content_type: str) -> Iterator[FieldError]:
+def _write_option_errors(request: ApiRequest, content_type: str) -> Iterator[FieldError]:
     query = request.query
     manager = query.get("fieldManager", "")
     if content_type == APPLY_PATCH and not manager:
@@ -352,13 +352,13 @@ def _write_option_faults(request: ApiRequest, content_type: str) -> Iterator[Fie
         yield FieldError("fieldManager", f"Too long: may not be more than {_MANAGER_LENGTH_MAX} bytes")
     if not manager.isprintable():
         yield FieldError("fieldManager", f'Invalid value: "{manager!r}": should only contain printable characters')
-    yield from _dry_run_faults([query["dryRun"]] if "dryRun" in query else [])
+    yield from _dry_run_errors([query["dryRun"]] if "dryRun" in query else [])
     if query.get("fieldValidation", "") not in ("", IGNORE, STRICT, WARN):
         supported_text = f'supported values: "", "{IGNORE}", "{STRICT}", "{WARN}"'
         yield FieldError("fieldValidation", f'Unsupported value: "{query["fieldValidation"]}": {supported_text}')
 
 
-def _dry_run_faults(dry_run_values: list[Any]) -> Iterator[FieldError]:
+def _dry_run_errors(dry_run_values: list[Any]) -> Iterator[FieldError]:
     if any(value != "All" for value in dry_run_values):
         yield FieldError("dryRun", f'Unsupported value: "{dry_run_values[0]}": supported values: "All"')
 
@@ -379,13 +379,13 @@ def delete_options(request: ApiRequest, body: Any) -> DeleteOptions:
     uid, resource_version = preconditions.get("uid"), preconditions.get("resourceVersion")
     if not isinstance(uid, str | None) or not isinstance(resource_version, str | None):
         raise bad_request("the request body is not a DeleteOptions")
-    if faults := [*_dry_run_faults(dry_run), *_propagation_faults(fields)]:
-        raise _invalid_options_error("DeleteOptions", faults)
+    if errors := [*_dry_run_errors(dry_run), *_propagation_errors(fields)]:
+        raise _invalid_options_error("DeleteOptions", errors)
     grace_period = _parse_grace_period(fields.get("gracePeriodSeconds"))
     return DeleteOptions(bool(dry_run), grace_period, _propagation_policy(fields), uid, resource_version)
 
 
-def _propagation_faults(fields: Mapping[str, Any]) -> Iterator[FieldError]:
+def _propagation_errors(fields: Mapping[str, Any]) -> Iterator[FieldError]:
     policy = fields.get("propagationPolicy")
     if policy is not None and "orphanDependents" in fields:
         problem = f'Invalid value: "{policy}": orphanDependents and deletionPropagation cannot be both set'
@@ -410,9 +410,9 @@ def _parse_grace_period(value: Any) -> int | None:
     return 1 if int(value) < 0 else int(value)
 
 
-def _invalid_options_error(kind: str, faults: list[FieldError]) -> StatusError:
-    message = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
-    details = {"group": "meta.k8s.io", "kind": kind, "causes": causes_of(tuple(faults))}
+def _invalid_options_error(kind: str, errors: list[FieldError]) -> StatusError:
+    message = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
+    details = {"group": "meta.k8s.io", "kind": kind, "causes": causes_of(tuple(errors))}
     return StatusError(422, "Invalid", f'{kind}.meta.k8s.io "" is invalid: {message}', details)
 
 
@@ -432,7 +432,7 @@ def check_list_options(request: ApiRequest) -> None:
     """Raise StatusError if the options of a list request are invalid."""
     query = request.query
     timeout_seconds(request)
-    _check_faults(_list_option_faults(query))
+    _raise_errors(_list_option_errors(query))
     if query.get("continue") and query.get("resourceVersion", "0") not in ("", "0"):
         raise bad_request("specifying resource version is not allowed when using continue")
 
@@ -440,7 +440,7 @@ def check_list_options(request: ApiRequest) -> None:
 def check_watch_options(request: ApiRequest) -> None:
     """Raise StatusError if the options of a watch request are invalid."""
     timeout_seconds(request)
-    _check_faults(_watch_option_faults(request.query))
+    _raise_errors(_watch_option_errors(request.query))
 
 
 def timeout_seconds(request: ApiRequest) -> int:
@@ -461,7 +461,7 @@ def limit_of(request: ApiRequest) -> int:
     return max(0, int(text))
 
 
-def _list_option_faults(query: Mapping[str, str]) -> Iterator[FieldError]:
+def _list_option_errors(query: Mapping[str, str]) -> Iterator[FieldError]:
     if match := query.get(_VERSION_MATCH, ""):
         version = query.get("resourceVersion", "")
         if not version:
@@ -476,7 +476,7 @@ def _list_option_faults(query: Mapping[str, str]) -> Iterator[FieldError]:
         yield _forbidden(_SEND_INITIAL_EVENTS, f"{_SEND_INITIAL_EVENTS} is forbidden for list")
 
 
-def _watch_option_faults(query: Mapping[str, str]) -> Iterator[FieldError]:
+def _watch_option_errors(query: Mapping[str, str]) -> Iterator[FieldError]:
     match, requests_initial_events = query.get(_VERSION_MATCH, ""), _SEND_INITIAL_EVENTS in query
     if requests_initial_events and match != _NOT_OLDER:
         yield _forbidden(_VERSION_MATCH, f"{_SEND_INITIAL_EVENTS} requires setting {_VERSION_MATCH} to {_NOT_OLDER}")
@@ -499,8 +499,8 @@ def _unsupported_match_fault(match: str, supported_text: str) -> FieldError:
     return FieldError(_VERSION_MATCH, f'Unsupported value: "{match}": supported values: {supported_text}')
 
 
-def _check_faults(fault_iterator: Iterator[FieldError]) -> None:
-    if faults := tuple(fault_iterator):
+def _raise_errors(errors: Iterator[FieldError]) -> None:
+    if faults := tuple(errors):
         faults_text = ", ".join(map(str, faults))
         message = f"ListOptions.meta.k8s.io is invalid: {faults_text if len(faults) == 1 else f'[{faults_text}]'}"
         details = {"group": "meta.k8s.io", "kind": "ListOptions", "causes": causes_of(faults)}

@@ -324,19 +324,19 @@ def conflict_error(path: ResourcePath, name: str, reason: str = _MODIFIED_MESSAG
 
 def invalid_object_error(error: InvalidObject, path: ResourcePath, name: str) -> StatusError:
     """Return the error of an invalid object; errors of a webhook count only if the object is valid otherwise."""
-    faults = tuple(fault for fault in error.faults if not fault.webhook)
-    if error.faults and not faults:
-        faults_text = _format_faults(error.faults)
+    errors = tuple(fault for fault in error.faults if not fault.webhook)
+    if error.faults and not errors:
+        faults_text = _format_errors(error.faults)
         message = f'admission webhook "{error.faults[0].webhook}" denied the request: {faults_text}'
         return StatusError(403, "Forbidden", message)
-    faults_text = _format_faults(faults)
-    error_details = {"name": name, "group": path.info.group, "kind": path.info.kind, "causes": causes_of(faults)}
+    faults_text = _format_errors(errors)
+    error_details = {"name": name, "group": path.info.group, "kind": path.info.kind, "causes": causes_of(errors)}
     message = f'{path.resource.group_kind} "{name}" is invalid: {faults_text}'
     return StatusError(422, "Invalid", message, {k: v for k, v in error_details.items() if v})
 
 
-def _format_faults(faults: Sequence[FieldError]) -> str:
-    return str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
+def _format_errors(errors: Sequence[FieldError]) -> str:
+    return str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
 
 
 def object_details(path: ResourcePath, name: str) -> dict[str, str]:

@@ -82,8 +82,8 @@ def read_json(body: bytes) -> RequestBody:
     # for duplicates necessary.
     if msgspec.json.encode(value) == msgspec.json.format(body, indent=-1):
         return RequestBody(value)
-    faults = _duplicate_faults(json.loads(text, object_pairs_hook=_mark_duplicates), "")
-    return RequestBody(value, tuple(islice(faults, yaml_documents.FAULTS_MAX)))
+    errors = _duplicate_errors(json.loads(text, object_pairs_hook=_mark_duplicates), "")
+    return RequestBody(value, tuple(islice(errors, yaml_documents.FAULTS_MAX)))
 
 
 def read_yaml(body: bytes) -> RequestBody:
@@ -146,17 +146,17 @@ def _mark_duplicates(names_and_values: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _duplicate_faults(value: Any, path: str) -> Iterator[str]:
+def _duplicate_errors(value: Any, path: str) -> Iterator[str]:
     """Yield an error for each duplicate field."""
     if isinstance(value, Mapping):
         for name in value.get(_DUPLICATES_KEY, ()):
             yield f'duplicate field "{path}{name}"'
         for name, child in value.items():
             if name != _DUPLICATES_KEY:
-                yield from _duplicate_faults(child, f"{path}{name}.")
+                yield from _duplicate_errors(child, f"{path}{name}.")
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _duplicate_faults(item, f"{path.removesuffix('.')}[{index}].")
+            yield from _duplicate_errors(item, f"{path.removesuffix('.')}[{index}].")
 
 
 # Unknown fields: pruned, and reported according to `fieldValidation`.
@@ -173,31 +173,31 @@ class PrunedValue(NamedTuple):
 
 def prune_to_merge_schema(value: Any, merge_schema: MergeSchema) -> PrunedValue:
     """Return a value without the fields that its merge schema does not declare; the same value if there are none."""
-    faults: list[str] = []
-    return PrunedValue(_prune_value(value, merge_schema, "", faults), faults)
+    errors: list[str] = []
+    return PrunedValue(_prune_value(value, merge_schema, "", errors), errors)
 
 
-def _prune_value(value: Any, merge_schema: MergeSchema, path: str, faults: list[str]) -> Any:
+def _prune_value(value: Any, merge_schema: MergeSchema, path: str, errors: list[str]) -> Any:
     if isinstance(value, Mapping):
-        return _prune_mapping(value, merge_schema, path, faults)
+        return _prune_mapping(value, merge_schema, path, errors)
     if not isinstance(value, list):
         return value
     items = [
-        _prune_value(item, merge_schema.item_schema, f"{path.removesuffix('.')}[{i}].", faults)
+        _prune_value(item, merge_schema.item_schema, f"{path.removesuffix('.')}[{i}].", errors)
         for i, item in enumerate(value)
     ]
     return value if all(new is old for new, old in zip(items, value, strict=True)) else items
 
 
-def _prune_mapping(value: Obj, merge_schema: MergeSchema, path: str, faults: list[str]) -> Obj:
+def _prune_mapping(value: Obj, merge_schema: MergeSchema, path: str, errors: list[str]) -> Obj:
     pruned_fields, is_unchanged = {}, True
     for name, child in value.items():
         if not merge_schema.allows_field(name):
             is_unchanged = False
-            if len(faults) < yaml_documents.FAULTS_MAX:
-                faults.append(f'unknown field "{path}{name}"')
+            if len(errors) < yaml_documents.FAULTS_MAX:
+                errors.append(f'unknown field "{path}{name}"')
             continue
-        pruned_fields[name] = _prune_value(child, merge_schema.field_schema(name), f"{path}{name}.", faults)
+        pruned_fields[name] = _prune_value(child, merge_schema.field_schema(name), f"{path}{name}.", errors)
         is_unchanged = is_unchanged and pruned_fields[name] is child
     return value if is_unchanged else pruned_fields
 
@@ -224,13 +224,13 @@ def decode_body_object(
     type_error = None if result.obj is not None else path.resource.find_decoding_error(sent_object)
     if type_error is not None:
         raise _decoding_error(sent_object, type_error, is_patched=is_patched)
-    faults = [] if options.field_validation == IGNORE else [*body.faults, *unknown_faults]
-    if faults and options.field_validation == STRICT:
-        raise _decoding_error(sent_object, f"strict decoding error: {', '.join(faults)}", is_patched=is_patched)
+    errors = [] if options.field_validation == IGNORE else [*body.faults, *unknown_faults]
+    if errors and options.field_validation == STRICT:
+        raise _decoding_error(sent_object, f"strict decoding error: {', '.join(errors)}", is_patched=is_patched)
     if result.obj is None:
         raise invalid_object_error(InvalidObject(result.faults), path, name_of(sent_object))
     _check_name_and_namespace(result.obj["metadata"], path)
-    return SentObject(_without_empty_metadata(result.obj), (*result.warnings, *faults))
+    return SentObject(_without_empty_metadata(result.obj), (*result.warnings, *errors))
 
 
 def with_kind(sent_object: Any, path: ResourcePath) -> dict[str, Any]:

@@ -149,11 +149,11 @@ class _RenamedEvents(BuiltInStrategy):
 
     def check_create(self, new: Obj) -> list[FieldError]:
         """Return the validation errors of a new Event of `events.k8s.io`."""
-        return [*super().check_create(new), *event.events_v1_faults(new)]
+        return [*super().check_create(new), *event.events_v1_errors(new)]
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of an update of an Event of `events.k8s.io`."""
-        return [*super().check_update(new, old), *event.events_v1_update_faults(new, old)]
+        return [*super().check_update(new, old), *event.events_v1_update_errors(new, old)]
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored Event with the field names of `events.k8s.io`."""

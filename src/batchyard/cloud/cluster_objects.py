@@ -182,13 +182,13 @@ def initial_objects(cluster: Obj) -> list[Obj]:
     return [cluster, *(_node_pool(row) for row in cluster["spec"].get("nodePools") or ())]
 
 
-def catalog_faults(cluster: Obj) -> Sequence[FieldError]:
+def catalog_errors(cluster: Obj) -> Sequence[FieldError]:
     """Return the validation errors of a Cluster against the catalog: unknown names, and impossible node pools."""
     spec, catalog = cluster["spec"], catalog_of(cluster)
     return [*_unknown_types(spec, catalog), *_unknown_names(spec, catalog), *_pools_with_errors(cluster, catalog)]
 
 
-def pool_faults(pool: Obj, cluster: Obj | None) -> Sequence[FieldError]:
+def pool_errors(pool: Obj, cluster: Obj | None) -> Sequence[FieldError]:
     """Return the validation errors of a NodePool that is defined outside the Cluster object."""
     if cluster is None:
         return [FieldError("", "this NodePool has no Cluster", "add a Cluster object (cloud.batchyard.dev/v1alpha1)")]
@@ -276,11 +276,11 @@ def _pool_errors(pool: Obj, cluster: Obj, catalog: Catalog) -> Iterator[FieldErr
         remedy = f"choose a machine type of {', '.join(families)}, or remove this field"
         yield FieldError("placementGroup", f"machine family {machine.family} supports no compact placement", remedy)
     if spec.get("tpuTopology"):
-        yield from _topology_faults(pool, catalog)
-    yield from _label_faults(pool, cluster)
+        yield from _topology_errors(pool, catalog)
+    yield from _label_errors(pool, cluster)
 
 
-def _label_faults(pool: Obj, cluster: Obj) -> Iterator[FieldError]:
+def _label_errors(pool: Obj, cluster: Obj) -> Iterator[FieldError]:
     """Yield an error for each system label in a node pool's spec whose value differs from what its nodes get."""
     system_labels = {key: value for key, value in (pool["spec"].get("labels") or {}).items() if is_system_label(key)}
     pool_without_labels = {**pool, "spec": {**pool["spec"], "labels": {}}}
@@ -294,7 +294,7 @@ def _label_faults(pool: Obj, cluster: Obj) -> Iterator[FieldError]:
             yield FieldError(f"labels[{key}]", f"nodes of this pool have {actual}, not {value}", "remove this label")
 
 
-def _topology_faults(pool: Obj, catalog: Catalog) -> Iterator[FieldError]:
+def _topology_errors(pool: Obj, catalog: Catalog) -> Iterator[FieldError]:
     machine, topology = catalog.machine(pool["spec"]["machineType"]), pool["spec"]["tpuTopology"]
     if machine.accelerator is None or machine.accelerator.resource != well_known.TPU:
         yield FieldError(

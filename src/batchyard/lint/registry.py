@@ -12,7 +12,7 @@ from batchyard.api.meta import Key, Obj, group_kind, key_of
 from batchyard.api.scheme import KINDS
 from batchyard.api.views.workload import WorkloadView
 from batchyard.api.yaml_documents import DocumentLines
-from batchyard.cloud.cluster_objects import catalog_faults, pool_faults
+from batchyard.cloud.cluster_objects import catalog_errors, pool_errors
 from batchyard.jobframework.workloads import GenericJob, workload_spec
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.integration import JobSetIntegration
@@ -475,10 +475,10 @@ def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int
 def _cluster_findings(objects: Sequence[Manifest]) -> Iterator[LintFinding]:
     """Yield findings for Clusters and NodePools that name machine types or zones missing in the cloud catalog."""
     clusters = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.CLUSTER]
-    faults = [manifest.fault(fault) for manifest in clusters for fault in catalog_faults(manifest.obj)]
+    faults = [manifest.fault(fault) for manifest in clusters for fault in catalog_errors(manifest.obj)]
     cluster = clusters[0].obj if clusters else None
     pools = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.NODE_POOL]
-    faults += [pool.fault(fault) for pool in pools for fault in pool_faults(pool.obj, cluster)]
+    faults += [pool.fault(fault) for pool in pools for fault in pool_errors(pool.obj, cluster)]
     for fault in faults:
         yield _make_finding("invalid-value", fault.source, fault.document, (fault.kind, fault.name), fault.error)
 

@@ -82,7 +82,7 @@ def operator_configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
     return fields if len(fields) > len(_TYPE_FIELDS) else None
 
 
-def configuration_faults(platform: PlatformModel) -> Iterator[FieldError]:
+def configuration_errors(platform: PlatformModel) -> Iterator[FieldError]:
     """Yield an error for each `spec.kueue` field that Kueue rejects or batchyard's operator does not support."""
     if not platform.kueue:
         return

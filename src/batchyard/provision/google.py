@@ -74,21 +74,21 @@ _NO_HYPERDISK: Final = frozenset({"a2", "c2", "c2d", "e2", "g2", "n1", "n2", "n2
 _BUCKET_REMEDY: Final = "use 3 to 63 lowercase letters, digits, -, _ and ., a letter or digit first and last"
 
 
-def google_faults(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
+def google_errors(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
     """Yield an error for each platform field that violates a constraint of Google Cloud."""
     if platform.cluster is None:
         yield FieldError("spec.cluster", "Required value", "describe the GKE cluster to create")
         return
-    yield from _name_faults(platform, google)
-    yield from _label_faults(google)
-    yield from _disk_faults(platform, google)
-    yield from _image_faults(google)
-    yield from _submission_faults(platform.cluster, google)
-    network_errors = list(_network_faults(google.network))
-    yield from network_errors or _address_space_faults(platform, google.network)
+    yield from _name_errors(platform, google)
+    yield from _label_errors(google)
+    yield from _disk_errors(platform, google)
+    yield from _image_errors(google)
+    yield from _submission_errors(platform.cluster, google)
+    network_errors = list(_network_errors(google.network))
+    yield from network_errors or _address_space_errors(platform, google.network)
     account_owners = dict.fromkeys(platform_accounts(platform.name), "the platform itself")
     for team in platform.teams:
-        yield from _team_faults(team, account_owners.setdefault(team.identity.google_name, team.name))
+        yield from _team_errors(team, account_owners.setdefault(team.identity.google_name, team.name))
 
 
 def platform_accounts(name: str) -> list[str]:
@@ -96,7 +96,7 @@ def platform_accounts(name: str) -> list[str]:
     return [f"{name[:24].removesuffix('-')}-{role}" for role in ("nodes", "build")]
 
 
-def _name_faults(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
+def _name_errors(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
     if google.project and not _PROJECT_PATTERN.fullmatch(google.project):
         remedy = "use the project ID: 6 to 30 lowercase letters, digits and -, a letter first"
         yield FieldError("spec.google.project", f"{format_value(google.project)} is not a valid project ID", remedy)
@@ -109,7 +109,7 @@ def _name_faults(platform: PlatformModel, google: Google) -> Iterator[FieldError
         yield FieldError("spec.google.repository", problem, _REPOSITORY_REMEDY)
 
 
-def _label_faults(google: Google) -> Iterator[FieldError]:
+def _label_errors(google: Google) -> Iterator[FieldError]:
     for key, value in google.labels.items():
         path = f"spec.google.labels[{key}]"
         if not (_is_label(key) and key[0].isalpha()):
@@ -129,7 +129,7 @@ def _is_label(text: str) -> bool:
     return 0 < len(text) <= _LABEL_LENGTH_MAX and has_valid_characters
 
 
-def _disk_faults(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
+def _disk_errors(platform: PlatformModel, google: Google) -> Iterator[FieldError]:
     if google.disk_type != HYPERDISK:
         return
     pool_names = [row["name"] for row in platform.node_pools if row["machineType"].partition("-")[0] in _NO_HYPERDISK]
@@ -139,7 +139,7 @@ def _disk_faults(platform: PlatformModel, google: Google) -> Iterator[FieldError
         yield FieldError("spec.google.nodes.diskType", problem, remedy)
 
 
-def _image_faults(google: Google) -> Iterator[FieldError]:
+def _image_errors(google: Google) -> Iterator[FieldError]:
     """Yield an error for each image of `spec.google.images` with an invalid name, or not exactly one valid source."""
     for index, image in enumerate(google.images):
         path = f"spec.google.images[{index}]"
@@ -167,7 +167,7 @@ def _image_faults(google: Google) -> Iterator[FieldError]:
             yield FieldError(f"{path}.location", problem, "set repository too, and use a location such as us")
 
 
-def _submission_faults(cluster: Part, google: Google) -> Iterator[FieldError]:
+def _submission_errors(cluster: Part, google: Google) -> Iterator[FieldError]:
     """Yield an error for each name in `submitReservations` that is not a future reservation created by Terraform."""
     reservations = future_reservations(cluster)
     for index, name in enumerate(google.submitted_reservations):
@@ -177,7 +177,7 @@ def _submission_faults(cluster: Part, google: Google) -> Iterator[FieldError]:
             yield FieldError(f"spec.google.submitReservations[{index}]", problem, remedy)
 
 
-def _network_faults(network: Network) -> Iterator[FieldError]:
+def _network_errors(network: Network) -> Iterator[FieldError]:
     """Yield an error for each address range that is not a CIDR, has a size that GKE rejects, or overlaps another."""
     known_ranges: dict[str, IPv4Network] = {}
     for field, text in _address_ranges(network).items():
@@ -223,7 +223,7 @@ def cidr_of(text: str) -> IPv4Network | None:
     return network if isinstance(network, IPv4Network) and "/" in text else None
 
 
-def _address_space_faults(platform: PlatformModel, network: Network) -> Iterator[FieldError]:
+def _address_space_errors(platform: PlatformModel, network: Network) -> Iterator[FieldError]:
     """Yield an error for each address range that is too small for the maximum number of machines and their pods."""
     max_pods_by_pool = {row["name"]: row.get("maxPodsPerNode", PODS) for row in platform.node_pools}
     nodes = pods = 0
@@ -245,7 +245,7 @@ def _pod_addresses(max_pods: int) -> int:
     return 1 << (2 * max_pods - 1).bit_length()
 
 
-def _team_faults(team: PlatformTeam, account_owner: str) -> Iterator[FieldError]:
+def _team_errors(team: PlatformTeam, account_owner: str) -> Iterator[FieldError]:
     path, identity = f"{team.path}.serviceAccount", team.identity
     name, (shortest, longest) = identity.google_name, _ACCOUNT_LENGTHS
     if not (shortest <= len(name) <= longest and _ACCOUNT_PATTERN.fullmatch(name)):

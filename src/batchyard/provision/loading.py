@@ -13,9 +13,9 @@ from batchyard.api.errors import FieldError
 from batchyard.api.manifests import decode
 from batchyard.api.meta import Obj
 from batchyard.api.yaml_documents import Document, DocumentLines, read_documents
-from batchyard.cloud.cluster_objects import catalog_faults
+from batchyard.cloud.cluster_objects import catalog_errors
 from batchyard.provision import manifests, model
-from batchyard.provision.rules import platform_faults
+from batchyard.provision.rules import platform_errors
 from batchyard.provision.yaml_output import RenderedObject
 
 # Convert a valid Platform spec to the model: set dependent defaults, and merge queue classes into teams' queues.
@@ -362,9 +362,9 @@ class PlatformFault(NamedTuple):
 class InvalidPlatformError(Exception):
     """Raised if a file is not a valid platform; `faults` lists all errors."""
 
-    def __init__(self, faults: Sequence[PlatformFault]) -> None:
-        super().__init__("\n".join(map(str, faults)))
-        self.faults = faults
+    def __init__(self, errors: Sequence[PlatformFault]) -> None:
+        super().__init__("\n".join(map(str, errors)))
+        self.faults = errors
 
 
 class PlatformSource(NamedTuple):
@@ -405,7 +405,7 @@ def _read_platform(document: Document, project: str) -> tuple[model.PlatformMode
     if errors:
         return None, errors
     platform = with_project(platform_of(name, spec, cluster), project)
-    errors = list(platform_faults(platform, spec))
+    errors = list(platform_errors(platform, spec))
     if not errors:
         faults = manifests.faults(platform)
         errors = list(dict.fromkeys(locate_error(rendered_object, fault, spec) for rendered_object, fault in faults))
@@ -438,8 +438,8 @@ def _decode_cluster(name: str, spec: model.Part | None) -> tuple[Obj | None, Seq
     kind = scheme.kind_info(scheme.CLUSTER)
     cluster_object = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": spec}
     decoding = decode(cluster_object)
-    faults = decoding.faults if decoding.obj is None else catalog_faults(decoding.obj)
-    return decoding.obj, [_relocate_cluster_error(fault) for fault in faults]
+    errors = decoding.faults if decoding.obj is None else catalog_errors(decoding.obj)
+    return decoding.obj, [_relocate_cluster_error(fault) for fault in errors]
 
 
 def _relocate_cluster_error(fault: FieldError) -> FieldError:

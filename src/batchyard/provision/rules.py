@@ -10,8 +10,8 @@ from typing import Final
 from batchyard.api.errors import FieldError
 from batchyard.api.schema.violations import find_nearest_name, format_value
 from batchyard.provision import model
-from batchyard.provision.engine import ENGINE_NAMESPACES, configuration_faults
-from batchyard.provision.google import google_faults
+from batchyard.provision.engine import ENGINE_NAMESPACES, configuration_errors
+from batchyard.provision.google import google_errors
 from batchyard.provision.manifests.stack import NAMESPACE as MONITORING
 
 _RELEASE_PATTERN: Final = re.compile(r"v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
@@ -27,22 +27,22 @@ _SECTIONS_WITH_QUOTAS: Final = ("queueClasses", "queues", "cohorts")
 _RESOURCES: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
-def platform_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
+def platform_errors(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
     """Yield an error for each rule that a platform violates; the structure of its spec is already valid."""
-    yield from _flavor_faults(platform)
-    yield from _class_faults(platform, spec)
-    yield from _resource_faults(spec)
+    yield from _flavor_errors(platform)
+    yield from _class_errors(platform, spec)
+    yield from _resource_errors(spec)
     for queue in platform.queues:
-        yield from _queue_faults(queue, platform)
-    yield from _duplicate_faults(platform)
-    yield from _cohort_faults(platform)
-    yield from _priority_faults(platform, spec)
-    yield from _team_faults(platform)
-    yield from _engine_faults(platform)
-    yield from _check_faults(spec)
-    yield from _budget_faults(platform)
+        yield from _queue_errors(queue, platform)
+    yield from _duplicate_errors(platform)
+    yield from _cohort_errors(platform)
+    yield from _priority_errors(platform, spec)
+    yield from _team_errors(platform)
+    yield from _engine_errors(platform)
+    yield from _check_errors(spec)
+    yield from _budget_errors(platform)
     if platform.google is not None:
-        yield from google_faults(platform, platform.google)
+        yield from google_errors(platform, platform.google)
     if platform.monitoring.collector is model.MetricsCollector.POD_MONITORING and platform.google is None:
         remedy = "use ServiceMonitor (needs the Prometheus Operator) or None"
         yield FieldError("spec.monitoring.collector", "PodMonitoring needs GKE, but spec.google is not set", remedy)
@@ -57,7 +57,7 @@ def _report_unknown(path: str, name: str, kind_of_object: str, known_names: Iter
         yield FieldError(path, f"this file defines no {kind_of_object} {format_value(name)}", remedy)
 
 
-def _flavor_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
+def _flavor_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
     pools = [row["name"] for row in platform.node_pools]
     topologies = [each.name for each in platform.topologies]
     for index, flavor in enumerate(platform.flavors):
@@ -68,36 +68,36 @@ def _flavor_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
             yield from _report_unknown(f"{path}.topologyName", flavor.topology, "topology", topologies)
 
 
-def _class_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
+def _class_errors(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
     """Yield an error for each unknown queue class, flavor or team that a queue, queue class or cohort names."""
     class_names = [row["name"] for row in spec.get("queueClasses") or ()]
     for index, row in enumerate(spec.get("queueClasses") or ()):
         flavor_rows = row["flavors"]
         names = [each["name"] for each in flavor_rows]
-        yield from _flavor_name_faults(f"spec.queueClasses[{index}]", names, platform.flavors)
+        yield from _flavor_name_errors(f"spec.queueClasses[{index}]", names, platform.flavors)
     for index, team in enumerate(spec["teams"]):
         for number, row in enumerate(team.get("queues") or ()):
             path = f"spec.teams[{index}].queues[{number}]"
             yield from _report_unknown(f"{path}.class", row["class"], "queue class", class_names)
-            yield from _flavor_name_faults(path, [each["name"] for each in row.get("flavors") or ()], platform.flavors)
+            yield from _flavor_name_errors(path, [each["name"] for each in row.get("flavors") or ()], platform.flavors)
     for index, row in enumerate(spec.get("queues") or ()):
         path = f"spec.queues[{index}]"
-        yield from _flavor_name_faults(path, [each["name"] for each in row["flavors"]], platform.flavors)
+        yield from _flavor_name_errors(path, [each["name"] for each in row["flavors"]], platform.flavors)
         for number, name in enumerate(row.get("teams") or ()):
             yield from _report_unknown(f"{path}.teams[{number}]", name, "team", [team.name for team in platform.teams])
     for index, row in enumerate(spec.get("cohorts") or ()):
         names = [each["name"] for each in row.get("flavors") or ()]
-        yield from _flavor_name_faults(f"spec.cohorts[{index}]", names, platform.flavors)
+        yield from _flavor_name_errors(f"spec.cohorts[{index}]", names, platform.flavors)
 
 
-def _flavor_name_faults(
+def _flavor_name_errors(
     path: str, names: Sequence[str], flavors: Sequence[model.PlatformFlavor]
 ) -> Iterator[FieldError]:
     for index, name in enumerate(names):
         yield from _report_unknown(f"{path}.flavors[{index}].name", name, "flavor", [flavor.name for flavor in flavors])
 
 
-def _resource_faults(spec: model.Part) -> Iterator[FieldError]:
+def _resource_errors(spec: model.Part) -> Iterator[FieldError]:
     """Yield an error for each resource name that is probably misspelled; Kueue accepts a quota for any name."""
     sections = [
         (f"spec.{section}[{index}]", row)
@@ -116,15 +116,15 @@ def _resource_faults(spec: model.Part) -> Iterator[FieldError]:
                     yield FieldError(field_path, f"Kubernetes has no resource {format_value(name)}", remedy)
 
 
-def _queue_faults(queue: model.Queue, platform: model.PlatformModel) -> Iterator[FieldError]:
+def _queue_errors(queue: model.Queue, platform: model.PlatformModel) -> Iterator[FieldError]:
     check_names = [check.name for check in platform.admission_checks]
     for index, row in enumerate(queue.admission_checks):
         path = f"{queue.path}.admissionChecks[{index}].name"
         yield from _report_unknown(path, row["name"], "admission check", check_names)
-    yield from _group_faults(queue)
+    yield from _group_errors(queue)
 
 
-def _group_faults(queue: model.Queue) -> Iterator[FieldError]:
+def _group_errors(queue: model.Queue) -> Iterator[FieldError]:
     """Yield an error for flavors of a queue that share some of their resources but not all."""
     first_by_resource: dict[str, tuple[str, frozenset[str]]] = {}
     for index, flavor in enumerate(queue.flavors):
@@ -141,7 +141,7 @@ def _group_faults(queue: model.Queue) -> Iterator[FieldError]:
                 break
 
 
-def _duplicate_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
+def _duplicate_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
     """Yield an error for each duplicate ClusterQueue, LocalQueue in a namespace, or namespace of two teams."""
     queues: set[str] = set()
     local_queue_keys: set[tuple[str, str]] = set()
@@ -164,7 +164,7 @@ def _duplicate_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
             yield FieldError(f"{team.path}.namespace", problem, "set a different namespace for each team")
 
 
-def _cohort_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
+def _cohort_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
     """Yield an error for each cohort that is named but not listed, if any are listed, and for cycles of parents."""
     names = [cohort.name for cohort in platform.cohorts]
     parent_by_cohort = {cohort.name: cohort.parent for cohort in platform.cohorts}
@@ -188,7 +188,7 @@ def _cohort_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
             yield from _report_unknown(f"{queue.path}.cohortName", queue.cohort, "cohort", names)
 
 
-def _priority_faults(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
+def _priority_errors(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
     default_indexes = [index for index, each in enumerate(platform.priorities) if each.is_default]
     for index in default_indexes[1:]:
         first_default = platform.priorities[default_indexes[0]].name
@@ -202,7 +202,7 @@ def _priority_faults(platform: model.PlatformModel, spec: model.Part) -> Iterato
             yield FieldError(f"spec.priorities[{index}].name", problem, "use another name")
 
 
-def _team_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
+def _team_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
     """Yield an error for each team with a reserved namespace (which `destroy` would delete) or reserved members."""
     reserved_names = _RESERVED_NAMESPACES | ({MONITORING} if platform.monitoring.stack is not None else frozenset())
     for team in platform.teams:
@@ -216,13 +216,13 @@ def _team_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
                     yield FieldError(f"{team.path}.{field}", problem, "list the groups of the team")
 
 
-def _engine_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
+def _engine_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
     """Yield an error for each invalid version of Kueue or JobSet, Kueue setting, and image name."""
     for field, version in (("kueue", platform.kueue_version), ("jobSet", platform.job_set_version)):
         if version and not _RELEASE_PATTERN.fullmatch(version):
             problem = f"{format_value(version)} is not a release version"
             yield FieldError(f"spec.versions.{field}", problem, "use the form v0.19.2")
-    yield from configuration_faults(platform)
+    yield from configuration_errors(platform)
     for field, image in _configured_images(platform):
         if any(letter.isspace() for letter in image):
             problem = f"{format_value(image)} is not an image reference"
@@ -239,7 +239,7 @@ def _configured_images(platform: model.PlatformModel) -> Iterator[tuple[str, str
         yield "spec.monitoring.stack.kubeStateMetricsImage", stack.kube_state_metrics_image
 
 
-def _check_faults(spec: model.Part) -> Iterator[FieldError]:
+def _check_errors(spec: model.Part) -> Iterator[FieldError]:
     for index, row in enumerate(spec.get("admissionChecks") or ()):
         if "provisioning" not in row and "controllerName" not in row:
             problem = f"the admission check {row['name']} names no controller"
@@ -250,7 +250,7 @@ def _check_faults(spec: model.Part) -> Iterator[FieldError]:
             yield FieldError(f"spec.admissionChecks[{index}].parameters", problem, "remove one of them")
 
 
-def _budget_faults(platform: model.PlatformModel) -> Iterator[FieldError]:
+def _budget_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
     for team in platform.teams:
         if team.budget is not None and platform.engine is model.PlatformEngine.KUEUE:
             remedy = "remove the budget, or use engine: batchyard"

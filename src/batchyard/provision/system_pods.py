@@ -207,7 +207,7 @@ def system_pods(platform: PlatformModel) -> Sequence[SystemPod]:
     return [SystemPod(settings.name, settings.replicas, settings.requests), *stack_pods]
 
 
-def system_pod_faults(platform: PlatformModel) -> Iterator[FieldError]:
+def system_pod_errors(platform: PlatformModel) -> Iterator[FieldError]:
     """Yield an error if the system pods and GKE's own pods do not fit on the untainted nodes together."""
     cluster = platform.cluster
     if cluster is None or platform.google is None or _provisions_nodes(cluster):

@@ -23,7 +23,7 @@ from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of, parse_i
 from batchyard.api.validation import rules
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
 from batchyard.cloud.catalog.machine_types import catalog_of
-from batchyard.cloud.cluster_objects import catalog_faults, initial_objects, pool_faults
+from batchyard.cloud.cluster_objects import catalog_errors, initial_objects, pool_errors
 from batchyard.scheduling import kueue_configuration
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.kueue_configuration import (
@@ -52,13 +52,13 @@ from batchyard.sim.faults import (
 _EXIT_CODE_MAX: Final = 255
 
 
-def annotation_faults(obj: Obj) -> Iterator[FieldError]:
+def annotation_errors(obj: Obj) -> Iterator[FieldError]:
     """Yield the errors in batchyard's simulation annotations of an object and of its pod templates."""
     for path, metadata in _metadata_with_paths(obj, ""):
         for name, text in (metadata.get("annotations") or {}).items():
             field_path = f"{path}metadata.annotations[{name}]"
             if name in {well_known.RUNTIME, well_known.CHECKPOINT_EVERY}:
-                yield from _duration_faults(field_path, text, can_be_zero=name == well_known.RUNTIME)
+                yield from _duration_errors(field_path, text, can_be_zero=name == well_known.RUNTIME)
             elif name == well_known.EXIT_CODE and not 0 <= _parse_number(text) <= _EXIT_CODE_MAX:
                 remedy = f"give a number from 0 to {_EXIT_CODE_MAX}"
                 yield FieldError(field_path, f"{text!r} is not a valid exit code", remedy)
@@ -74,7 +74,7 @@ def _metadata_with_paths(obj: Obj, path: str) -> Iterable[tuple[str, Mapping[str
         yield from _metadata_with_paths(replicated["template"], f"{path}spec.replicatedJobs[{number}].template.")
 
 
-def _duration_faults(field_path: str, text: str, *, can_be_zero: bool) -> Iterator[FieldError]:
+def _duration_errors(field_path: str, text: str, *, can_be_zero: bool) -> Iterator[FieldError]:
     try:
         duration = parse_duration(text)
     except ValueError as error:
@@ -123,31 +123,31 @@ def missing_targets(faults: Sequence[ScheduledFault], targets: PossibleFaultTarg
                 remedy = "add a document of kind Cluster, or remove the fault"
                 yield FieldError(path, "the fault has no target, because the scenario has no Cluster", remedy)
             continue
-        yield from _missing_target_faults(action, path, targets)
+        yield from _missing_target_errors(action, path, targets)
 
 
-def _missing_target_faults(action: object, path: str, targets: PossibleFaultTargets) -> Iterator[FieldError]:
+def _missing_target_errors(action: object, path: str, targets: PossibleFaultTargets) -> Iterator[FieldError]:
     match action:
         case Fail(pool=pool, slice=slice_name) if pool or slice_name:
-            yield from _pool_faults(pool or slice_name, f"{path}.fail.{'pool' if pool else 'slice'}", targets)
+            yield from _pool_errors(pool or slice_name, f"{path}.fail.{'pool' if pool else 'slice'}", targets)
         case ReclaimSpot(pool=pool):
-            yield from _pool_faults(pool, f"{path}.reclaimSpot.pool", targets)
-            yield from _spot_faults(pool, f"{path}.reclaimSpot.pool", targets)
+            yield from _pool_errors(pool, f"{path}.reclaimSpot.pool", targets)
+            yield from _spot_errors(pool, f"{path}.reclaimSpot.pool", targets)
         case Stockout(machine=machine, zone=zone):
-            yield from _machine_faults(machine, f"{path}.stockout.machine", targets)
+            yield from _machine_errors(machine, f"{path}.stockout.machine", targets)
             zones = {each: None for cluster in targets.clusters for each in cluster["spec"]["zones"]}
             if zone and zone not in zones:
                 yield _unknown_target(f"{path}.stockout.zone", "zone", zone, zones)
         case SlowBoot(machine=machine):
-            yield from _machine_faults(machine, f"{path}.slowBoot.machine", targets)
+            yield from _machine_errors(machine, f"{path}.slowBoot.machine", targets)
 
 
-def _pool_faults(name: str, path: str, targets: PossibleFaultTargets) -> Iterator[FieldError]:
+def _pool_errors(name: str, path: str, targets: PossibleFaultTargets) -> Iterator[FieldError]:
     if name not in targets.pools() and not targets.makes_pools():
         yield _unknown_target(path, "node pool", name, targets.pools())
 
 
-def _spot_faults(name: str, path: str, targets: PossibleFaultTargets) -> Iterator[FieldError]:
+def _spot_errors(name: str, path: str, targets: PossibleFaultTargets) -> Iterator[FieldError]:
     pool = targets.pools().get(name)
     if pool is not None and pool.get("provisioning") != "spot":
         provisioning = pool.get("provisioning", "standard")
@@ -155,7 +155,7 @@ def _spot_faults(name: str, path: str, targets: PossibleFaultTargets) -> Iterato
         yield FieldError(path, problem, "name a pool with `provisioning: spot`, or use fail")
 
 
-def _machine_faults(name: str, path: str, targets: PossibleFaultTargets) -> Iterator[FieldError]:
+def _machine_errors(name: str, path: str, targets: PossibleFaultTargets) -> Iterator[FieldError]:
     known_types = {machine: None for cluster in targets.clusters for machine in catalog_of(cluster).machines}
     if name not in known_types:
         yield _unknown_target(path, "machine type", name, known_types)
@@ -184,7 +184,7 @@ def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any] | None) -> PodsRead
     return kueue_configuration.pods_ready_policy(wait_for_pods_ready)
 
 
-def pods_ready_faults(wait_for_pods_ready: Mapping[str, Any] | None) -> Iterator[FieldError]:
+def pods_ready_errors(wait_for_pods_ready: Mapping[str, Any] | None) -> Iterator[FieldError]:
     """Yield an error if the timeout in `waitForPodsReady` is 0, because it would evict every Workload."""
     if wait_for_pods_ready is not None and not parse_duration(wait_for_pods_ready["timeout"]):
         remedy = "give a time such as 5m, or set enable to false"
@@ -263,7 +263,7 @@ def make_scenario(
     Raise InvalidScenario with all errors, including those of unreadable files. `existing_cluster` exists at the start;
     a document with the same name changes it.
     """
-    faults = [*manifests.faults, *_platform_faults(manifests.objects)]
+    faults = [*manifests.faults, *_platform_errors(manifests.objects)]
     config: dict[str, Any] = {}
     settings: Manifest | None = None
     to_apply: dict[Duration, list[Obj]] = {}
@@ -281,7 +281,7 @@ def make_scenario(
             config = {"name": obj["metadata"].get("name") or "", **_scenario_settings(manifest, faults)}
             continue
         if group_kind(obj) == scheme.CLUSTER:
-            faults += map(manifest.fault, [*catalog_faults(obj), *_cluster_deletion_faults(obj)])
+            faults += map(manifest.fault, [*catalog_errors(obj), *_cluster_deletion_errors(obj)])
             at = _time_annotation(manifest, well_known.SUBMIT_AT, faults) or 0
             if at or existing_cluster is not None:
                 later_clusters.append(manifest)
@@ -293,15 +293,15 @@ def make_scenario(
             continue
         count_by_kind[obj["kind"]] = count_by_kind.get(obj["kind"], 0) + 1
         to_apply.setdefault(_time_annotation(manifest, well_known.SUBMIT_AT, faults) or 0, []).append(obj)
-        faults += map(manifest.fault, annotation_faults(obj))
+        faults += map(manifest.fault, annotation_errors(obj))
         end = _time_annotation(manifest, well_known.DELETE_AT, faults)
         if end is not None and _check_name(manifest, faults):
             deletes.setdefault(end, []).append(key_of(obj))
         if group_kind(obj) == scheme.NODE_POOL:
             pools.append(manifest)
     config |= _configuration_settings(manifests.objects, settings, faults)
-    faults += _unknown_cluster_faults(later_clusters, cluster)
-    faults += [pool.fault(fault) for pool in pools for fault in pool_faults(pool.obj, cluster)]
+    faults += _unknown_cluster_errors(later_clusters, cluster)
+    faults += [pool.fault(fault) for pool in pools for fault in pool_errors(pool.obj, cluster)]
     for at, names in _removed_pools(cluster, to_apply):
         deletes.setdefault(at, []).extend(names)
     if settings is not None:
@@ -327,14 +327,14 @@ def _is_not_namespace(obj: Obj) -> bool:
     return group_kind(obj) != scheme.NAMESPACE
 
 
-def _platform_faults(objects: Iterable[Manifest]) -> Iterator[ManifestFault]:
+def _platform_errors(objects: Iterable[Manifest]) -> Iterator[ManifestFault]:
     """Yield an error for each Platform object, which must be rendered to manifests before the simulation."""
     remedy = "render the Platform with `batchyard platform render`, and simulate the rendered folder"
     error = FieldError("", "an object of kind Platform cannot be simulated", remedy)
     return (manifest.fault(error) for manifest in objects if group_kind(manifest.obj) == scheme.PLATFORM)
 
 
-def _unknown_cluster_faults(later_clusters: Iterable[Manifest], cluster: Obj | None) -> Iterator[ManifestFault]:
+def _unknown_cluster_errors(later_clusters: Iterable[Manifest], cluster: Obj | None) -> Iterator[ManifestFault]:
     """Yield an error for each later Cluster document whose name differs from that of the first Cluster."""
     name = None if cluster is None else cluster["metadata"]["name"]
     for manifest in later_clusters:
@@ -344,7 +344,7 @@ def _unknown_cluster_faults(later_clusters: Iterable[Manifest], cluster: Obj | N
             yield manifest.fault(FieldError("metadata.name", problem, remedy))
 
 
-def _cluster_deletion_faults(cluster: Obj) -> Iterator[FieldError]:
+def _cluster_deletion_errors(cluster: Obj) -> Iterator[FieldError]:
     if annotation(cluster, well_known.DELETE_AT) is not None:
         path = f"metadata.annotations[{well_known.DELETE_AT}]"
         remedy = "remove the annotation; spec.horizon of the Scenario ends the run"
@@ -389,7 +389,7 @@ def _scenario_settings(manifest: Manifest, faults: list[ManifestFault]) -> dict[
     field_errors: list[FieldError] = []
     faults_read = read_faults(spec.get("faults") or (), field_errors)
     pods_ready_fields = spec.get("waitForPodsReady")
-    field_errors += pods_ready_faults(pods_ready_fields)
+    field_errors += pods_ready_errors(pods_ready_fields)
     faults += map(manifest.fault, field_errors)
     policy = SchedulingPolicy(fair_sharing=_has_fair_sharing(manifest))
     return {

@@ -205,9 +205,9 @@ def review_validation(review: Mapping[str, Any], groups: Sequence[str], objects:
     request = _read_request(review)
     new_object = _with_namespace(_read_object(request, "object"), request)
     old = _read_object(request, "oldObject") if request.get("operation") == "UPDATE" else None
-    faults = list(_find_faults(new_object, old, request.get("subResource") or ""))
-    if faults:
-        message = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
+    errors = list(_find_errors(new_object, old, request.get("subResource") or ""))
+    if errors:
+        message = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
         return _denial_response(request, message)
     try:
         _check_related_objects(new_object, old, groups, objects)
@@ -244,16 +244,16 @@ def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, n
     return defaults.with_defaults(obj)
 
 
-def _find_faults(new: Obj, old: Obj | None, subresource: str) -> Iterator[FieldError]:
+def _find_errors(new: Obj, old: Obj | None, subresource: str) -> Iterator[FieldError]:
     kind = group_kind(new)
     if kind == scheme.POD:
         return
     if subresource:
         yield from validation.validate_status(new, old) if old is not None else ()
         return
-    faults = validation.validate(new) if old is None else validation.validate_update(new, old)
+    errors = validation.validate(new) if old is None else validation.validate_update(new, old)
     # The API server validates names itself; a name that is still to be generated is empty.
-    webhook_faults = (fault for fault in faults if not fault.path.startswith("metadata.name"))
+    webhook_faults = (fault for fault in errors if not fault.path.startswith("metadata.name"))
     yield from (fault for fault in webhook_faults if fault.webhook or kind != scheme.JOB)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.api.pod_security import LevelVersion, PodSecurityPolicy, evaluate_pod, label_faults, namespace_policy
+from batchyard.api.pod_security import LevelVersion, PodSecurityPolicy, evaluate_pod, label_errors, namespace_policy
 
 LATEST = None
 #: A container security context that passes every check.
@@ -258,11 +258,11 @@ def test_invalid_policy_labels_are_rejected() -> None:
     levels = "must be one of privileged, baseline, restricted"
     versions = 'must be "latest" or "v1.x"'
     wrong = labels(enforce="x", enforce_version="1.2", audit_version="v1.01", warn="", warn_version="v1." + "9" * 19)
-    assert [str(fault) for fault in label_faults(wrong)] == [
+    assert [str(fault) for fault in label_errors(wrong)] == [
         f'{place}enforce]: Invalid value: "x": {levels}',
         f'{place}enforce-version]: Invalid value: "1.2": {versions}',
         f'{place}audit-version]: Invalid value: "v1.01": {versions}',
         f'{place}warn]: Invalid value: "": {levels}',
         f'{place}warn-version]: Invalid value: "v1.{"9" * 19}": {versions}',
     ]
-    assert not label_faults(labels(enforce="restricted", enforce_version="v1.0", warn_version="latest"))
+    assert not label_errors(labels(enforce="restricted", enforce_version="v1.0", warn_version="latest"))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.json_patch import apply_json_patch, json_patch_strict_faults
+from batchyard.apiserver.json_patch import apply_json_patch, json_patch_strict_errors
 from batchyard.apiserver.request import StatusError
 
 OBJ: dict[str, Any] = {"a": {"b": [1, 2, 3]}, "c": "d", "x/y": 1}
@@ -179,7 +179,7 @@ def test_nested_copies_exceed_maximum_depth() -> None:
 
 def test_strict_decoding_reports_fields_of_operations() -> None:
     patch = [{"op": "add", "path": "/a", "value": 1, "form": "/b"}]
-    assert json_patch_strict_faults(patch, ['duplicate field "[0].op"']) == [
+    assert json_patch_strict_errors(patch, ['duplicate field "[0].op"']) == [
         'json patch duplicate field "[0].op"',
         'json patch unknown field "[0].form"',
     ]

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from batchyard.cloud.cluster_objects import catalog_faults, initial_objects, pool_faults
+from batchyard.cloud.cluster_objects import catalog_errors, initial_objects, pool_errors
 from unit.cloud.catalog.cloud_make import ZONE, cluster
 
 
 def faults(**pool: Any) -> list[str]:
     """Return the faults of a pool."""
-    return list(map(str, catalog_faults(cluster(nodePools=[{"name": "p", "machineType": "g2-standard-24", **pool}]))))
+    return list(map(str, catalog_errors(cluster(nodePools=[{"name": "p", "machineType": "g2-standard-24", **pool}]))))
 
 
 def test_cluster_and_its_pools_become_objects() -> None:
@@ -23,7 +23,7 @@ def test_cluster_and_its_pools_become_objects() -> None:
 
 def test_cluster_without_pools_is_valid() -> None:
     assert len(initial_objects(cluster())) == 1
-    assert catalog_faults(cluster()) == []
+    assert catalog_errors(cluster()) == []
 
 
 def test_unknown_machine_types_are_reported_in_each_field() -> None:
@@ -33,13 +33,13 @@ def test_unknown_machine_types_are_reported_in_each_field() -> None:
         capacity=[{"machineType": "e2-medium", "zone": ZONE, "count": 1}],
         prices={"a2-highgpu-9g": {"spot": "1"}},
     )
-    found = [(fault.path, fault.problem) for fault in catalog_faults(begin)]
+    found = [(fault.path, fault.problem) for fault in catalog_errors(begin)]
     assert found == [
         ("spec.nodePools[0].machineType", "unknown machine type 'g2-standard-25'"),
         ("spec.reservations[0].machineType", "unknown machine type 'zz'"),
         ("spec.prices.a2-highgpu-9g", "unknown machine type 'a2-highgpu-9g'"),
     ]
-    assert "did you mean 'g2-standard-" in catalog_faults(begin)[0].remedy
+    assert "did you mean 'g2-standard-" in catalog_errors(begin)[0].remedy
 
 
 def test_unknown_resource_and_quota_names_are_reported() -> None:
@@ -49,7 +49,7 @@ def test_unknown_resource_and_quota_names_are_reported() -> None:
         quotas=[{"name": name, "limit": 4} for name in ("cpus", "nvidia-tesla-t4", "e2-medium", "gpus")],
         times={"byMachine": {"g2": {}, "e2-medium": {}, "g3": {}}},
     )
-    assert [(fault.path, fault.problem) for fault in catalog_faults(begin)] == [
+    assert [(fault.path, fault.problem) for fault in catalog_errors(begin)] == [
         ("spec.autoscaling.autoProvisioning.limits[3].resource", "unknown resource 'nvidia-l5'"),
         ("spec.autoscaling.autoProvisioning.limits[4].resource", "unknown resource 'nvidia.com/gpu'"),
         ("spec.quotas[3].name", "unknown quota 'gpus'"),
@@ -58,12 +58,12 @@ def test_unknown_resource_and_quota_names_are_reported() -> None:
 
 
 def test_accelerator_prices_are_valid() -> None:
-    assert catalog_faults(cluster(prices={"nvidia-tesla-t4": {"onDemand": "1"}})) == []
+    assert catalog_errors(cluster(prices={"nvidia-tesla-t4": {"onDemand": "1"}})) == []
 
 
 def test_custom_machine_types_are_valid() -> None:
     begin = cluster(nodePools=[{"name": "a", "machineType": "box"}], catalog={"box": {"cpu": "4", "memory": "8Gi"}})
-    assert catalog_faults(begin) == []
+    assert catalog_errors(begin) == []
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_possible_pool_has_no_faults(pool: dict[str, Any]) -> None:
 
 def test_separate_pool_is_validated_against_cluster() -> None:
     def reported(**spec: Any) -> list[str]:
-        return list(map(str, pool_faults({"metadata": {"name": "p"}, "spec": spec}, cluster())))
+        return list(map(str, pool_errors({"metadata": {"name": "p"}, "spec": spec}, cluster())))
 
     assert reported(machineType="e2-medium", zones=[ZONE]) == []
     assert [fault.partition(";")[0] for fault in reported(machineType="e2-large", zones=["x"])] == [
@@ -114,4 +114,4 @@ def test_separate_pool_is_validated_against_cluster() -> None:
         "spec.machineType: unknown machine type 'e2-large'",
     ]
     assert "supports no compact placement" in reported(machineType="e2-medium", placementGroup="g")[0]
-    assert "this NodePool has no Cluster" in str(pool_faults({"spec": {}}, None)[0])
+    assert "this NodePool has no Cluster" in str(pool_errors({"spec": {}}, None)[0])

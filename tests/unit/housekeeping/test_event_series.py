@@ -8,7 +8,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.api.printing import columns, row
-from batchyard.api.validation.core import event_faults, events_v1_faults
+from batchyard.api.validation.core import event_errors, events_v1_errors
 from batchyard.base.instant import MINUTE
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.events import EVENT_BURST, EventRecorder
@@ -48,7 +48,7 @@ def test_event_has_time_action_reason_and_reporting_component() -> None:
     assert (event["eventTime"], event["action"], event["reason"]) == (STAMP, "Started", "Started")
     assert event["reportingComponent"] == "batch/job-kueue-controller"
     assert event["reportingInstance"] == "batch/job-kueue-controller-here"
-    assert [*event_faults(event), *events_v1_faults(event)] == []
+    assert [*event_errors(event), *events_v1_errors(event)] == []
     assert not {"source", "count", "firstTimestamp", "lastTimestamp", "series"} & event.keys()
 
 

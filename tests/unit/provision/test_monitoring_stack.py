@@ -12,7 +12,7 @@ from batchyard.package_data import read_folder
 from batchyard.provision.loading import InvalidPlatformError, PlatformSource, read_platform
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
-from batchyard.provision.system_pods import system_pod_faults, system_pods
+from batchyard.provision.system_pods import system_pod_errors, system_pods
 
 pytestmark = pytest.mark.slow
 
@@ -207,6 +207,6 @@ def test_monitoring_pods_count_as_system_pods(engine: str) -> None:
     names = [pod.name for pod in system_pods(platform(engine))]
     assert {"prometheus", "grafana"} < set(names)
     assert ("kube-state-metrics" in names) is (engine == "kueue")
-    assert not list(system_pod_faults(platform(engine, "{}", "dws")))
-    (fault,) = system_pod_faults(platform(engine, name="dws"))
+    assert not list(system_pod_errors(platform(engine, "{}", "dws")))
+    (fault,) = system_pod_errors(platform(engine, name="dws"))
     assert "1 x prometheus (200m CPU, 512Mi) and 1 x grafana" in fault.problem

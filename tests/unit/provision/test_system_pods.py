@@ -5,7 +5,7 @@ import pytest
 from batchyard.package_data import read_folder
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.model import PlatformModel
-from batchyard.provision.system_pods import system_pod_faults
+from batchyard.provision.system_pods import system_pod_errors
 
 EXAMPLES = read_folder("examples/platforms", ".yaml")
 SPEC = """\
@@ -40,7 +40,7 @@ def pool(machine: str, size: str) -> str:
 @pytest.mark.parametrize("engine", ["batchyard", "kueue"])
 def test_system_pods_fit_in_each_example(name: str, engine: str) -> None:
     text = EXAMPLES[name].replace("\n  engine: batchyard", "").replace("\nspec:\n", f"\nspec:\n  engine: {engine}\n")
-    assert not list(system_pod_faults(read_platform(PlatformSource(name, text))))
+    assert not list(system_pod_errors(read_platform(PlatformSource(name, text))))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_system_pods_fit_in_each_example(name: str, engine: str) -> None:
     ],
 )
 def test_sufficient_room_is_no_fault(pools: list[str]) -> None:
-    assert not list(system_pod_faults(platform(*pools)))
+    assert not list(system_pod_errors(platform(*pools)))
 
 
 @pytest.mark.parametrize(
@@ -65,21 +65,21 @@ def test_sufficient_room_is_no_fault(pools: list[str]) -> None:
     ],
 )
 def test_insufficient_room_is_reported_at_node_pools(pools: list[str]) -> None:
-    (fault,) = system_pod_faults(platform(*pools))
+    (fault,) = system_pod_errors(platform(*pools))
     assert fault.path == "spec.cluster.nodePools"
     assert fault.problem.startswith("2 x batchyard-operator (500m CPU, 512Mi) do not fit")
     assert "e2-standard-4" in fault.remedy
 
 
 def test_replicas_increase_required_room() -> None:
-    assert list(system_pod_faults(platform(pool("e2-standard-4", "nodeCount: 1"), replicas=7)))
+    assert list(system_pod_errors(platform(pool("e2-standard-4", "nodeCount: 1"), replicas=7)))
 
 
 def test_auto_provisioned_nodes_provide_room() -> None:
     limits = "{autoProvisioning: {limits: [{resource: cpu, max: 100}, {resource: memory, max: 400}]}}"
-    assert not list(system_pod_faults(platform(GPU_POOL, autoscaling=limits)))
+    assert not list(system_pod_errors(platform(GPU_POOL, autoscaling=limits)))
 
 
 def test_kueue_needs_one_pod_of_each_manager() -> None:
-    (fault,) = system_pod_faults(platform(pool("e2-medium", "nodeCount: 1"), engine="kueue"))
+    (fault,) = system_pod_errors(platform(pool("e2-medium", "nodeCount: 1"), engine="kueue"))
     assert fault.problem.startswith("1 x kueue-controller-manager (500m CPU, 512Mi) and 1 x jobset-controller-manager")

@@ -3,7 +3,7 @@
 import pytest
 
 import make
-from batchyard.sim.scenario import annotation_faults
+from batchyard.sim.scenario import annotation_errors
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from batchyard.sim.scenario import annotation_faults
 )
 def test_invalid_annotation_is_reported_with_remedy(name: str, text: str, reported: str) -> None:
     key = f"batchyard.dev/{name}"
-    assert [*map(str, annotation_faults(make.job(annotations={key: text})))] == [
+    assert [*map(str, annotation_errors(make.job(annotations={key: text})))] == [
         f"metadata.annotations[{key}]: {reported}"
     ]
 
@@ -34,7 +34,7 @@ def test_annotations_in_templates_are_validated() -> None:
     replicated = make.replicated_job(template=template)
     replicated["template"]["metadata"] = noted
     found = [
-        fault.path for fault in annotation_faults(make.jobset(replicated_jobs=[make.replicated_job(), replicated]))
+        fault.path for fault in annotation_errors(make.jobset(replicated_jobs=[make.replicated_job(), replicated]))
     ]
     places = ["spec.replicatedJobs[1].template.", "spec.replicatedJobs[1].template.spec.template."]
     assert found == [f"{place}metadata.annotations[batchyard.dev/exit-code]" for place in places]
@@ -42,4 +42,4 @@ def test_annotations_in_templates_are_validated() -> None:
 
 def test_valid_annotations_have_no_faults() -> None:
     notes = {"batchyard.dev/runtime": "0s", "batchyard.dev/exit-code": "255", "batchyard.dev/checkpoint-every": "1m"}
-    assert [*annotation_faults(make.job(annotations=notes))] == []
+    assert [*annotation_errors(make.job(annotations=notes))] == []

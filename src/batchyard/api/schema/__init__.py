@@ -529,8 +529,8 @@ def validate_and_default(info: ServedKind, version: str, obj: Obj, valid_obj: Ob
     result = _root_visitor(info.constant, version)(obj, valid_obj)
     if type(result) is not SchemaViolations:
         return SchemaResult(result, []) if "metadata" in result else SchemaResult(None, [_MISSING_METADATA])
-    faults = _faults(result, load_scope_for_kind(info, version), info.kind)
-    return SchemaResult(None, faults if obj.get("metadata") is not None else [*faults, _MISSING_METADATA])
+    errors = _errors(result, load_scope_for_kind(info, version), info.kind)
+    return SchemaResult(None, errors if obj.get("metadata") is not None else [*errors, _MISSING_METADATA])
 
 
 def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[FieldError]:
@@ -541,7 +541,7 @@ def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[Fie
     if isinstance(info_or_type, ServedKind):
         return validate_and_default(info_or_type, _version_of(info_or_type, obj), obj).faults
     result = _compiler(load_scope(NATIVE)).object_visitor(info_or_type)(obj)
-    return _faults(result, load_scope(NATIVE), info_or_type) if type(result) is SchemaViolations else []
+    return _errors(result, load_scope(NATIVE), info_or_type) if type(result) is SchemaViolations else []
 
 
 def with_defaults(info: ServedKind, obj: Obj) -> dict[str, Any]:
@@ -583,7 +583,7 @@ def _compiler(type_scope: TypeScope) -> Compiler:
     return Compiler(type_scope, _compiler)
 
 
-def _faults(flaws: SchemaViolations, type_scope: TypeScope, kind: str) -> list[FieldError]:
+def _errors(flaws: SchemaViolations, type_scope: TypeScope, kind: str) -> list[FieldError]:
     """Convert schema violations to FieldErrors; only the first 100 get a remedy, because finding remedies is slow."""
     with_remedies = [
         FieldError(format_path(flaw.path), flaw.problem, _remedy(flaw, type_scope, kind))

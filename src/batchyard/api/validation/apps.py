@@ -254,34 +254,34 @@ _ZONE_SHOWN_MAX: Final = 200
 _CONCURRENCY_POLICIES: Final = ("Allow", "Forbid", "Replace")
 
 
-def workload_controller_faults(obj: Obj) -> Iterator[FieldError]:
+def workload_controller_errors(obj: Obj) -> Iterator[FieldError]:
     """Validate a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
-    yield from rules.metadata_faults(obj)
+    yield from rules.metadata_errors(obj)
     spec = obj["spec"]
     for field in _COUNT_FIELDS:
         if (spec.get(field) or 0) < 0:
             yield rules.invalid(f"spec.{field}", spec[field], rules.NEGATIVE_MESSAGE, "use 0 or more")
     template = spec.get("template") or {}
-    yield from _selector_faults(spec.get("selector"), (template.get("metadata") or {}).get("labels") or {}, obj["kind"])
+    yield from _selector_errors(spec.get("selector"), (template.get("metadata") or {}).get("labels") or {}, obj["kind"])
     claims = [(claim.get("metadata") or {}).get("name") or "" for claim in spec.get("volumeClaimTemplates") or ()]
-    yield from pods.pod_template_faults(template, "spec.template", claims)
+    yield from pods.pod_template_errors(template, "spec.template", claims)
     restart_policy = (template.get("spec") or {}).get("restartPolicy", "Always")
     if restart_policy != "Always":
         problem = f'Unsupported value: "{restart_policy}": supported values: "Always"'
         yield FieldError("spec.template.spec.restartPolicy", problem, "remove restartPolicy, or use a Job")
 
 
-def workload_controller_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+def workload_controller_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of a Deployment, ReplicaSet or DaemonSet: the selector is immutable."""
-    yield from workload_controller_faults(new)
+    yield from workload_controller_errors(new)
     selector = new["spec"].get("selector")
     if not semantic_equality(group_kind(new)).is_same("LabelSelector", selector, old["spec"].get("selector")):
         yield rules.immutable("spec.selector", selector)
 
 
-def stateful_set_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+def stateful_set_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of a StatefulSet: most of its spec is immutable."""
-    yield from workload_controller_faults(new)
+    yield from workload_controller_errors(new)
     spec, old_spec = new["spec"], old["spec"]
     immutable_fields = [field for field in dict.fromkeys((*spec, *old_spec)) if field not in _MUTABLE_FIELDS]
     equality = semantic_equality(scheme.STATEFUL_SET)
@@ -291,15 +291,15 @@ def stateful_set_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
         yield rules.forbidden("spec", message, "create another StatefulSet")
 
 
-def cron_job_faults(obj: Obj) -> Iterator[FieldError]:
+def cron_job_errors(obj: Obj) -> Iterator[FieldError]:
     """Validate a CronJob."""
-    yield from rules.metadata_faults(obj)
+    yield from rules.metadata_errors(obj)
     name, spec = obj["metadata"].get("name", ""), obj["spec"]
     if len(name) > _CRON_NAME_MAX:
         message = f"must be no more than {_CRON_NAME_MAX} characters"
         yield rules.invalid("metadata.name", name, message, "shorten the name: the names of its Jobs start with it")
-    yield from _schedule_faults(spec["schedule"])
-    yield from _time_zone_faults(spec.get("timeZone"))
+    yield from _schedule_errors(spec["schedule"])
+    yield from _time_zone_errors(spec.get("timeZone"))
     concurrency_policy = spec.get("concurrencyPolicy", "Allow")
     if concurrency_policy not in _CONCURRENCY_POLICIES:
         supported_policies = ", ".join(f'"{each}"' for each in _CONCURRENCY_POLICIES)
@@ -308,13 +308,13 @@ def cron_job_faults(obj: Obj) -> Iterator[FieldError]:
     for field in ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"):
         if (spec.get(field) or 0) < 0:
             yield rules.invalid(f"spec.{field}", spec[field], rules.NEGATIVE_MESSAGE, "use 0 or more")
-    yield from job.spec_faults((spec.get("jobTemplate") or {}).get("spec") or {}, "spec.jobTemplate.spec")
+    yield from job.spec_errors((spec.get("jobTemplate") or {}).get("spec") or {}, "spec.jobTemplate.spec")
 
 
-def _selector_faults(selector: Mapping[str, Any] | None, labels: Mapping[str, str], kind: str) -> Iterator[FieldError]:
+def _selector_errors(selector: Mapping[str, Any] | None, labels: Mapping[str, str], kind: str) -> Iterator[FieldError]:
     if selector is None:
         return  # the schema reports it as required
-    errors = list(rules.selector_faults(selector, "spec.selector"))
+    errors = list(rules.selector_errors(selector, "spec.selector"))
     yield from errors
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
         message = f"empty selector is invalid for {kind.lower()}"
@@ -325,7 +325,7 @@ def _selector_faults(selector: Mapping[str, Any] | None, labels: Mapping[str, st
         yield rules.invalid(_TEMPLATE_LABELS, labels, message, "add the labels of the selector to the pod template")
 
 
-def _schedule_faults(schedule: str) -> Iterator[FieldError]:
+def _schedule_errors(schedule: str) -> Iterator[FieldError]:
     remedy = "write five fields (minute, hour, day of the month, month, day of the week), such as 0 3 * * 1"
     if not schedule:
         yield rules.required("spec.schedule", "", remedy)
@@ -343,7 +343,7 @@ def _schedule_faults(schedule: str) -> Iterator[FieldError]:
         yield rules.invalid("spec.schedule", schedule, message, "remove the prefix, and set spec.timeZone")
 
 
-def _time_zone_faults(zone: str | None) -> Iterator[FieldError]:
+def _time_zone_errors(zone: str | None) -> Iterator[FieldError]:
     """Report a time zone that is not a name in the IANA time zone database."""
     path, remedy = "spec.timeZone", "use a name in the IANA time zone database, such as Europe/Berlin"
     if zone is None:

@@ -11,7 +11,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.patterns import pattern_fault
 from batchyard.api.times import ReservationWindow, is_time, parse_time, parse_time_or_duration, reservation_window
 from batchyard.api.validation import job, pods, rules
-from batchyard.api.validation.job import topology_faults
+from batchyard.api.validation.job import topology_errors
 from batchyard.api.validation.rules import is_extended
 from batchyard.base.instant import HOUR, SECOND, parse_duration
 
@@ -44,34 +44,34 @@ _IMMUTABLE_FIELDS: Final = (
 )
 
 
-def node_pool_faults(pool: Mapping[str, Any]) -> Iterator[FieldError]:
+def node_pool_errors(pool: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a NodePool."""
-    yield from rules.metadata_faults(pool)
-    yield from pool_faults(pool.get("spec") or {}, "spec")
+    yield from rules.metadata_errors(pool)
+    yield from pool_errors(pool.get("spec") or {}, "spec")
 
 
-def node_pool_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def node_pool_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a NodePool: its machine configuration is immutable."""
-    yield from node_pool_faults(new)
+    yield from node_pool_errors(new)
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     for field in _IMMUTABLE_FIELDS:
         if spec.get(field) != old_spec.get(field):
             yield rules.immutable(f"spec.{field}", spec.get(field), "create another NodePool, and delete this one")
 
 
-def pool_faults(pool: Spec, path: str) -> Iterator[FieldError]:
+def pool_errors(pool: Spec, path: str) -> Iterator[FieldError]:
     """Validate a node pool's fields; `path` is where they are in a NodePool or a Cluster."""
-    yield from rules.label_faults(pool.get("labels"), f"{path}.labels")
-    yield from pods.taint_faults(pool.get("taints") or (), f"{path}.taints")
-    yield from _size_faults(pool, path)
-    yield from _provisioning_faults(pool, path)
-    yield from run_duration_faults(pool, path)
-    yield from _accelerator_faults(pool, path)
-    yield from _placement_faults(pool, path)
-    yield from job.slice_faults(pool, path)
+    yield from rules.label_errors(pool.get("labels"), f"{path}.labels")
+    yield from pods.taint_errors(pool.get("taints") or (), f"{path}.taints")
+    yield from _size_errors(pool, path)
+    yield from _provisioning_errors(pool, path)
+    yield from run_duration_errors(pool, path)
+    yield from _accelerator_errors(pool, path)
+    yield from _placement_errors(pool, path)
+    yield from job.slice_errors(pool, path)
 
 
-def run_duration_faults(spec: Spec, path: str) -> Iterator[FieldError]:
+def run_duration_errors(spec: Spec, path: str) -> Iterator[FieldError]:
     """Report a maxRunDuration outside of the limits of Compute Engine for the provisioning model."""
     text = spec.get("maxRunDuration")
     if text is None:
@@ -81,7 +81,7 @@ def run_duration_faults(spec: Spec, path: str) -> Iterator[FieldError]:
         yield rules.invalid(f"{path}.maxRunDuration", text, f"must be between {limits}", f"use between {limits}")
 
 
-def _size_faults(pool: Spec, path: str) -> Iterator[FieldError]:
+def _size_errors(pool: Spec, path: str) -> Iterator[FieldError]:
     """Report a node pool whose size is unset: it needs nodeCount, or autoscaling with bounds that include nodeCount."""
     autoscaling, count = pool.get("autoscaling"), pool.get("nodeCount")
     if autoscaling is None:
@@ -89,11 +89,11 @@ def _size_faults(pool: Spec, path: str) -> Iterator[FieldError]:
             remedy = "set nodeCount to the number of nodes in each zone, or set autoscaling: {min: 0, max: 3}"
             yield rules.required(f"{path}.nodeCount", "a pool without autoscaling has a fixed size", remedy)
         return
-    contradictions = list(_bounds_faults(autoscaling, f"{path}.autoscaling"))
-    yield from contradictions or _initial_count_faults(pool, autoscaling, path)
+    contradictions = list(_bounds_errors(autoscaling, f"{path}.autoscaling"))
+    yield from contradictions or _initial_count_errors(pool, autoscaling, path)
 
 
-def _bounds_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
+def _bounds_errors(autoscaling: Spec, path: str) -> Iterator[FieldError]:
     """Report autoscaling bounds that are both per zone and total, have no maximum, or are in the wrong order."""
     is_per_zone = "min" in autoscaling or "max" in autoscaling
     is_total = "totalMin" in autoscaling or "totalMax" in autoscaling
@@ -109,7 +109,7 @@ def _bounds_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
         yield rules.invalid(f"{path}.{minimum}", autoscaling[minimum], message, f"lower {minimum}, or raise {maximum}")
 
 
-def _initial_count_faults(pool: Spec, autoscaling: Spec, path: str) -> Iterator[FieldError]:
+def _initial_count_errors(pool: Spec, autoscaling: Spec, path: str) -> Iterator[FieldError]:
     """Report an initial nodeCount outside of the autoscaling bounds, per zone or in total."""
     count = pool.get("nodeCount", 0)
     total = count * len(pool.get("zones") or [""])
@@ -122,7 +122,7 @@ def _initial_count_faults(pool: Spec, autoscaling: Spec, path: str) -> Iterator[
         yield rules.invalid(f"{path}.nodeCount", count, message, "lower nodeCount, or raise totalMax")
 
 
-def _provisioning_faults(pool: Spec, path: str) -> Iterator[FieldError]:
+def _provisioning_errors(pool: Spec, path: str) -> Iterator[FieldError]:
     """Report a node pool of non-standard machines with a reservation; a queued one with initial nodes or fixed size."""
     provisioning = pool.get("provisioning", "standard")
     if pool.get("reservation") and provisioning != "standard":
@@ -142,7 +142,7 @@ def _provisioning_faults(pool: Spec, path: str) -> Iterator[FieldError]:
             yield rules.invalid(f"{path}.{field}", count, message, f"set {field} to 0")
 
 
-def _accelerator_faults(pool: Spec, path: str) -> Iterator[FieldError]:
+def _accelerator_errors(pool: Spec, path: str) -> Iterator[FieldError]:
     """Report a node pool's unsupported accelerator count, or accelerators on TPU machines, which include chips."""
     accelerator = pool.get("accelerator")
     if accelerator is None:
@@ -156,7 +156,7 @@ def _accelerator_faults(pool: Spec, path: str) -> Iterator[FieldError]:
         yield rules.invalid(f"{path}.accelerator.count", accelerator["count"], message, f"use one of {counts}")
 
 
-def _placement_faults(pool: Spec, path: str) -> Iterator[FieldError]:
+def _placement_errors(pool: Spec, path: str) -> Iterator[FieldError]:
     """Report a node pool's placement group with an invalid name, with queued provisioning, or in several zones."""
     group = pool.get("placementGroup")
     if group is None:
@@ -168,7 +168,7 @@ def _placement_faults(pool: Spec, path: str) -> Iterator[FieldError]:
     if pool.get("provisioning") == "queued":
         message = "compact placement is not available with queued provisioning"
         yield rules.forbidden(group_path, message, "remove placementGroup, or set provisioning to standard or spot")
-    yield from job.one_zone_faults(pool, path, "a placement group")
+    yield from job.one_zone_errors(pool, path, "a placement group")
 
 
 # Rules of Instances and ResizeRequests, whose specs are immutable.
@@ -177,37 +177,37 @@ def _placement_faults(pool: Spec, path: str) -> Iterator[FieldError]:
 _RECREATE_REMEDY: Final = "delete the object and recreate it"
 
 
-def instance_faults(instance: Mapping[str, Any]) -> Iterator[FieldError]:
+def instance_errors(instance: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an Instance."""
     spec = instance.get("spec") or {}
-    yield from rules.metadata_faults(instance)
-    yield from run_duration_faults(spec, "spec")
+    yield from rules.metadata_errors(instance)
+    yield from run_duration_errors(spec, "spec")
     if spec.get("resizeRequest") and spec.get("provisioning", "standard") != "queued":
         message = "only instances with queued provisioning can belong to a ResizeRequest"
         yield rules.forbidden("spec.resizeRequest", message, "remove resizeRequest, or set spec.provisioning to queued")
 
 
-def resize_request_faults(request: Mapping[str, Any]) -> Iterator[FieldError]:
+def resize_request_errors(request: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ResizeRequest."""
     spec = request.get("spec") or {}
-    yield from rules.metadata_faults(request)
-    yield from run_duration_faults({**spec, "provisioning": "queued"}, "spec")
+    yield from rules.metadata_errors(request)
+    yield from run_duration_errors({**spec, "provisioning": "queued"}, "spec")
     request_name = spec.get("provisioningRequest")
     if request_name is not None and not all(request_name.partition("/")):
         message = "must be the namespace and name of a ProvisioningRequest"
         yield rules.invalid("spec.provisioningRequest", request_name, message, "write it as namespace/name")
 
 
-def instance_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def instance_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of an Instance: its spec is immutable."""
-    yield from instance_faults(new)
+    yield from instance_errors(new)
     if new.get("spec") != old.get("spec"):
         yield rules.schema_rule_fault("spec", "object", rules.IMMUTABLE_MESSAGE, _RECREATE_REMEDY)
 
 
-def resize_request_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def resize_request_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a ResizeRequest: its spec is immutable."""
-    yield from resize_request_faults(new)
+    yield from resize_request_errors(new)
     if new.get("spec") != old.get("spec"):
         yield rules.schema_rule_fault("spec", "object", rules.IMMUTABLE_MESSAGE, _RECREATE_REMEDY)
 
@@ -218,10 +218,10 @@ def resize_request_update_faults(new: Mapping[str, Any], old: Mapping[str, Any])
 _BUDGET_AMOUNTS: Final = ("dollars", "acceleratorHours")
 
 
-def budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
+def budget_errors(budget: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Budget."""
     spec = budget.get("spec") or {}
-    yield from rules.metadata_faults(budget)
+    yield from rules.metadata_errors(budget)
     amount_fields = [field for field in _BUDGET_AMOUNTS if spec.get(field) is not None]
     if not amount_fields:
         yield rules.required(
@@ -251,27 +251,27 @@ _TIME_FIELDS: Final = ("provisioning", "boot", "registration", "network", "drive
 _CLUSTER_AMOUNTS: Final = ("cpu", "sustainedCpu", "memory", "onDemand", "spot", "reserved", "flexStart")
 
 
-def settings_faults(spec: Spec) -> Iterator[FieldError]:
+def settings_errors(spec: Spec) -> Iterator[FieldError]:
     """Validate a Cluster's autoscaling, durations of machine operations, prices, and machine types."""
-    yield from _autoscaling_faults(spec.get("autoscaling") or {}, "spec.autoscaling")
-    yield from _times_faults(spec.get("times") or {}, "spec.times")
+    yield from _autoscaling_errors(spec.get("autoscaling") or {}, "spec.autoscaling")
+    yield from _times_errors(spec.get("times") or {}, "spec.times")
     for machine, times in ((spec.get("times") or {}).get("byMachine") or {}).items():
-        yield from _times_faults(times, f"spec.times.byMachine[{machine}]")
+        yield from _times_errors(times, f"spec.times.byMachine[{machine}]")
     for machine, prices in (spec.get("prices") or {}).items():
         for field, price in prices.items():
-            yield from rules.amount_faults(price, f"spec.prices[{machine}].{field}")
+            yield from rules.amount_errors(price, f"spec.prices[{machine}].{field}")
     for machine, machine_type in (spec.get("catalog") or {}).items():
         if not machine or rules.label_value_errors(machine):
             message = "a machine type must be a label value: at most 63 letters, digits, '-', '_' and '.'"
             yield rules.invalid("spec.catalog", machine, message, "use a name such as x1-huge-8")
-        yield from _machine_faults(machine_type, f"spec.catalog[{machine}]")
+        yield from _machine_errors(machine_type, f"spec.catalog[{machine}]")
 
 
-def _machine_faults(machine_type: Spec, path: str) -> Iterator[FieldError]:
+def _machine_errors(machine_type: Spec, path: str) -> Iterator[FieldError]:
     """Report negative amounts and prices of a machine type, no cpu or memory, and a sustainedCpu above its cpu."""
     for field in _CLUSTER_AMOUNTS:
         if field in machine_type:
-            yield from rules.amount_faults(machine_type[field], f"{path}.{field}")
+            yield from rules.amount_errors(machine_type[field], f"{path}.{field}")
     for field in ("cpu", "memory"):
         if rules.parse_nano(machine_type[field]) == 0:
             remedy = f"give the {field} of the machine"
@@ -281,10 +281,10 @@ def _machine_faults(machine_type: Spec, path: str) -> Iterator[FieldError]:
         message = f"must be at most the machine's cpu, which is {rules.canonical_or_text(machine_type['cpu'])}"
         remedy = "give the cpu that the machine can use permanently, or remove the field"
         yield rules.invalid(f"{path}.sustainedCpu", sustained_cpu, message, remedy)
-    yield from _device_faults(machine_type, path)
+    yield from _device_errors(machine_type, path)
 
 
-def _device_faults(machine_type: Spec, path: str) -> Iterator[FieldError]:
+def _device_errors(machine_type: Spec, path: str) -> Iterator[FieldError]:
     """Report a machine type's accelerator that is no extended resource, or topology with another number of chips."""
     accelerator, topology = machine_type.get("accelerator") or {}, machine_type.get("topology")
     resource = accelerator.get("resource")
@@ -295,10 +295,10 @@ def _device_faults(machine_type: Spec, path: str) -> Iterator[FieldError]:
         message = "must not be set without accelerator: it describes how the chips of the accelerator are arranged"
         yield rules.forbidden(f"{path}.topology", message, "remove topology, or set accelerator")
     elif topology:
-        yield from topology_faults(topology, f"{path}.topology", accelerator["count"])
+        yield from topology_errors(topology, f"{path}.topology", accelerator["count"])
 
 
-def _autoscaling_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
+def _autoscaling_errors(autoscaling: Spec, path: str) -> Iterator[FieldError]:
     """Report autoscaler settings out of range, and inconsistent priorities and limits."""
     threshold = autoscaling.get("utilizationThreshold", 0)
     if rules.exceeds_limit(threshold, 1) or rules.exceeds_limit(0, threshold):
@@ -308,13 +308,13 @@ def _autoscaling_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
         duration = autoscaling.get(field, default)
         if parse_duration(duration) <= 0:
             yield rules.invalid(f"{path}.{field}", duration, "must be greater than 0", f"use {default}")
-    yield from _priorities_faults(autoscaling, f"{path}.priorities")
+    yield from _priorities_errors(autoscaling, f"{path}.priorities")
     limits = (autoscaling.get("autoProvisioning") or {}).get("limits")
     if limits is not None:
-        yield from _limits_faults(limits, f"{path}.autoProvisioning.limits")
+        yield from _limits_errors(limits, f"{path}.autoProvisioning.limits")
 
 
-def _priorities_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
+def _priorities_errors(autoscaling: Spec, path: str) -> Iterator[FieldError]:
     """Report autoscaler expander priorities that are no regular expressions, or missing or unused for the expander."""
     priorities, expander = autoscaling.get("priorities"), autoscaling.get("expander", "least-waste")
     if expander == "priority" and not priorities:
@@ -331,7 +331,7 @@ def _priorities_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
             )
 
 
-def _limits_faults(limits: Sequence[Spec], path: str) -> Iterator[FieldError]:
+def _limits_errors(limits: Sequence[Spec], path: str) -> Iterator[FieldError]:
     """Report autoProvisioning limits with a min above the max, and missing limits for cpu and memory."""
     for i, limit in enumerate(limits):
         if limit.get("min", 0) > limit["max"]:
@@ -344,7 +344,7 @@ def _limits_faults(limits: Sequence[Spec], path: str) -> Iterator[FieldError]:
             yield rules.required(path, f"autoProvisioning needs a limit for {resource}", remedy)
 
 
-def _times_faults(operation_times: Spec, path: str) -> Iterator[FieldError]:
+def _times_errors(operation_times: Spec, path: str) -> Iterator[FieldError]:
     """Report durations of a machine operation that are not in the order min, typical, max."""
     for field in _TIME_FIELDS:
         if spread := operation_times.get(field):
@@ -356,34 +356,34 @@ def _times_faults(operation_times: Spec, path: str) -> Iterator[FieldError]:
                 )
 
 
-def cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
+def cluster_errors(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Cluster."""
     spec = cluster.get("spec") or {}
-    yield from rules.metadata_faults(cluster)
-    yield from _zone_faults(spec)
+    yield from rules.metadata_errors(cluster)
+    yield from _zone_errors(spec)
     reservations = enumerate(spec.get("reservations") or ())
-    faults = [fault for i, each in reservations for fault in _reservation_faults(each, spec, f"spec.reservations[{i}]")]
-    yield from faults or _booking_faults(cluster)
+    errors = [fault for i, each in reservations for fault in _reservation_errors(each, spec, f"spec.reservations[{i}]")]
+    yield from errors or _booking_errors(cluster)
     for i, capacity in enumerate(spec.get("capacity") or ()):
-        yield from _known_zone_faults(capacity["zone"], spec, f"spec.capacity[{i}].zone")
+        yield from _known_zone_errors(capacity["zone"], spec, f"spec.capacity[{i}].zone")
     for i, pool in enumerate(spec.get("nodePools") or ()):
-        yield from _pool_faults(pool, spec, f"spec.nodePools[{i}]")
-    yield from _shared_group_faults(spec.get("nodePools") or ())
-    yield from _reserved_count_faults(spec)
+        yield from _pool_errors(pool, spec, f"spec.nodePools[{i}]")
+    yield from _shared_group_errors(spec.get("nodePools") or ())
+    yield from _reserved_count_errors(spec)
     for i, entry in enumerate((spec.get("local") or {}).get("images") or ()):
-        yield from _image_faults(entry, f"spec.local.images[{i}]")
-    yield from settings_faults(spec)
+        yield from _image_errors(entry, f"spec.local.images[{i}]")
+    yield from settings_errors(spec)
 
 
-def cluster_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def cluster_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Cluster: its region is immutable."""
-    yield from cluster_faults(new)
+    yield from cluster_errors(new)
     region, old_region = ((obj.get("spec") or {}).get("region") for obj in (new, old))
     if region != old_region:
         yield rules.immutable("spec.region", region)
 
 
-def _zone_faults(spec: Spec) -> Iterator[FieldError]:
+def _zone_errors(spec: Spec) -> Iterator[FieldError]:
     """Report zones of a Cluster that are not in its region."""
     region = spec["region"]
     for i, zone in enumerate(spec["zones"]):
@@ -393,7 +393,7 @@ def _zone_faults(spec: Spec) -> Iterator[FieldError]:
             yield rules.invalid(f"spec.zones[{i}]", zone, message, remedy)
 
 
-def _image_faults(image: Spec, path: str) -> Iterator[FieldError]:
+def _image_errors(image: Spec, path: str) -> Iterator[FieldError]:
     """Report a local image of a Cluster without exactly one source, with an unsuitable field, or a relative path."""
     source_fields = [field for field in ("environment", "root", "machine", "engine") if image.get(field)]
     if len(source_fields) != 1:
@@ -410,16 +410,16 @@ def _image_faults(image: Spec, path: str) -> Iterator[FieldError]:
             yield rules.invalid(f"{path}.{field}", image[field], "must be an absolute path", "start the path with /")
 
 
-def _known_zone_faults(zone: str, spec: Spec, path: str) -> Iterator[FieldError]:
+def _known_zone_errors(zone: str, spec: Spec, path: str) -> Iterator[FieldError]:
     """Report a zone that is not one of the Cluster's zones."""
     if zone not in spec["zones"]:
         remedy = f"use one of {', '.join(spec['zones'])}, or add the zone to spec.zones"
         yield rules.unsupported(path, zone, spec["zones"], remedy)
 
 
-def _reservation_faults(reservation: Spec, spec: Spec, path: str) -> Iterator[FieldError]:
+def _reservation_errors(reservation: Spec, spec: Spec, path: str) -> Iterator[FieldError]:
     """Report a reservation in an unknown zone, with a malformed start or end, or that does not end after its start."""
-    yield from _known_zone_faults(reservation["zone"], spec, f"{path}.zone")
+    yield from _known_zone_errors(reservation["zone"], spec, f"{path}.zone")
     is_malformed = False
     for field in ("start", "end"):
         text = reservation.get(field)
@@ -449,7 +449,7 @@ def _is_moment(text: str) -> bool:
     return True
 
 
-def _booking_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
+def _booking_errors(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report reservations of a Cluster that together need more machines of a type than can be reserved in a zone.
 
     The sum is greatest at the start of a reservation, so only these times are checked. Durations count from the
@@ -473,18 +473,18 @@ def _booking_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
                 yield rules.invalid(f"spec.reservations[{i}].count", reservations[i]["count"], message, remedy)
 
 
-def _pool_faults(pool: Spec, spec: Spec, path: str) -> Iterator[FieldError]:
+def _pool_errors(pool: Spec, spec: Spec, path: str) -> Iterator[FieldError]:
     """Validate a node pool of a Cluster: its name and fields, and that its zones and reservation are in the Cluster."""
     for error in rules.gke_name_errors(pool["name"]):
         yield rules.invalid(f"{path}.name", pool["name"], error, rules.name_remedy(pool["name"], rules.gke_name_errors))
-    yield from pool_faults(pool, path)
+    yield from pool_errors(pool, path)
     for i, zone in enumerate(pool.get("zones") or ()):
-        yield from _known_zone_faults(zone, spec, f"{path}.zones[{i}]")
+        yield from _known_zone_errors(zone, spec, f"{path}.zones[{i}]")
     if name := pool.get("reservation"):
-        yield from _reservation_use_faults(pool, name, spec, path)
+        yield from _reservation_use_errors(pool, name, spec, path)
 
 
-def _reservation_use_faults(pool: Spec, name: str, spec: Spec, path: str) -> Iterator[FieldError]:
+def _reservation_use_errors(pool: Spec, name: str, spec: Spec, path: str) -> Iterator[FieldError]:
     """Report a node pool whose reservation does not exist, or has another machine type or zone."""
     reservations = {each["name"]: each for each in spec.get("reservations") or ()}
     reservation = reservations.get(name)
@@ -503,7 +503,7 @@ def _reservation_use_faults(pool: Spec, name: str, spec: Spec, path: str) -> Ite
         yield rules.invalid(f"{path}.zones", zones, message, f"use [{reservation['zone']}], or remove the field")
 
 
-def _shared_group_faults(pools: Sequence[Spec]) -> Iterator[FieldError]:
+def _shared_group_errors(pools: Sequence[Spec]) -> Iterator[FieldError]:
     """Report a placement group that several node pools of a Cluster use."""
     pool_by_group: dict[str, str] = {}
     for i, pool in enumerate(pools):
@@ -515,7 +515,7 @@ def _shared_group_faults(pools: Sequence[Spec]) -> Iterator[FieldError]:
             pool_by_group[group] = pool["name"]
 
 
-def _reserved_count_faults(spec: Spec) -> Iterator[FieldError]:
+def _reserved_count_errors(spec: Spec) -> Iterator[FieldError]:
     """Report node pools of fixed size that together need more machines than their reservation has."""
     for reservation in spec.get("reservations") or ():
         node_count = 0

@@ -23,18 +23,18 @@ _SEARCHES_LENGTH_MAX: Final = 2048
 _HOST_REMEDY: Final = "use a host name of lowercase letters, digits, '-' and '.'"
 
 
-def host_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def host_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Validate the host aliases and the DNS configuration of a pod."""
     for i, alias in enumerate(spec.get("hostAliases") or ()):
         item_path = f"{path}.hostAliases[{i}]"
-        yield from ip_faults(alias.get("ip") or "", f"{item_path}.ip")
+        yield from ip_errors(alias.get("ip") or "", f"{item_path}.ip")
         for j, hostname in enumerate(alias.get("hostnames") or ()):
             for message in rules.dns_subdomain_errors(hostname):
                 yield rules.invalid(f"{item_path}.hostnames[{j}]", hostname, message, _HOST_REMEDY)
-    yield from _dns_faults(spec.get("dnsConfig"), spec.get("dnsPolicy"), f"{path}.dnsConfig")
+    yield from _dns_errors(spec.get("dnsConfig"), spec.get("dnsPolicy"), f"{path}.dnsConfig")
 
 
-def ip_faults(address: str, path: str) -> Iterator[FieldError]:
+def ip_errors(address: str, path: str) -> Iterator[FieldError]:
     """Report an address that is not an IP address, or is an IPv4 address in IPv6 form."""
     try:
         parsed_address = ipaddress.ip_address(address)
@@ -48,7 +48,7 @@ def ip_faults(address: str, path: str) -> Iterator[FieldError]:
         yield rules.invalid(path, address, message, f"write {parsed_address.ipv4_mapped}")
 
 
-def _dns_faults(config: Mapping[str, Any] | None, policy: str | None, path: str) -> Iterator[FieldError]:
+def _dns_errors(config: Mapping[str, Any] | None, policy: str | None, path: str) -> Iterator[FieldError]:
     nameservers: Sequence[str] = (config or {}).get("nameservers") or ()
     if policy == "None" and not nameservers:
         setting = "at least one DNS nameserver" if config is not None else "`dnsConfig`"
@@ -60,13 +60,13 @@ def _dns_faults(config: Mapping[str, Any] | None, policy: str | None, path: str)
         message = f"must not have more than {_NAMESERVERS_MAX} nameservers"
         yield rules.invalid(f"{path}.nameservers", nameservers, message, "remove some nameservers")
     for i, address in enumerate(nameservers):
-        yield from ip_faults(address, f"{path}.nameservers[{i}]")
-    yield from _search_faults(config.get("searches") or (), f"{path}.searches")
+        yield from ip_errors(address, f"{path}.nameservers[{i}]")
+    yield from _search_errors(config.get("searches") or (), f"{path}.searches")
     for i, option in enumerate(config.get("options") or ()):
-        yield from _option_faults(option, f"{path}.options[{i}]")
+        yield from _option_errors(option, f"{path}.options[{i}]")
 
 
-def _search_faults(searches: Sequence[str], path: str) -> Iterator[FieldError]:
+def _search_errors(searches: Sequence[str], path: str) -> Iterator[FieldError]:
     if len(searches) > _SEARCHES_MAX:
         message = f"must not have more than {_SEARCHES_MAX} search paths"
         yield rules.invalid(path, searches, message, "remove some search domains")
@@ -78,7 +78,7 @@ def _search_faults(searches: Sequence[str], path: str) -> Iterator[FieldError]:
             yield rules.invalid(f"{path}[{i}]", search.removesuffix("."), message, _HOST_REMEDY)
 
 
-def _option_faults(option: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _option_errors(option: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a DNS option without a name, or whose name or value is not a single word, as resolv.conf requires."""
     if not option.get("name"):
         yield rules.required(path, "must not be empty", "set the name of the option")
@@ -94,45 +94,45 @@ _PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 _SESSION_AFFINITIES: Final = ("ClientIP", "None")
 
 
-def service_faults(service: Mapping[str, Any]) -> Iterator[FieldError]:
+def service_errors(service: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Service."""
-    yield from rules.metadata_faults(service)
+    yield from rules.metadata_errors(service)
     spec = service.get("spec") or {}
     kind, ports = spec.get("type") or "ClusterIP", spec.get("ports") or ()
     if kind not in _SERVICE_TYPES:
         yield rules.unsupported("spec.type", kind, _SERVICE_TYPES)
     if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
         yield rules.required("spec.ports", "", 'add a port, or set clusterIP: "None"')
-    yield from _port_faults(ports)
-    yield from rules.label_faults(spec.get("selector"), "spec.selector")
+    yield from _port_errors(ports)
+    yield from rules.label_errors(spec.get("selector"), "spec.selector")
     affinity = spec.get("sessionAffinity")
     if affinity and affinity not in _SESSION_AFFINITIES:
         yield rules.unsupported("spec.sessionAffinity", affinity, _SESSION_AFFINITIES)
     if kind == "ExternalName":
-        yield from _external_name_faults(spec)
+        yield from _external_name_errors(spec)
     else:
-        yield from _address_faults(spec)
+        yield from _address_errors(spec)
 
 
-def _address_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
+def _address_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report cluster IPs and external IPs of a Service that are not IP addresses; a cluster IP may be None."""
     addresses = [("spec.clusterIP", spec.get("clusterIP"))]
     for field in ("clusterIPs", "externalIPs"):
         addresses += [(f"spec.{field}[{i}]", address) for i, address in enumerate(spec.get(field) or ())]
     for path, address in addresses:
         if address and address != "None":
-            yield from ip_faults(address, path)
+            yield from ip_errors(address, path)
 
 
-def service_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def service_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Service: its cluster IP is immutable."""
-    yield from service_faults(new)
+    yield from service_errors(new)
     old_ip, new_ip = ((obj.get("spec") or {}).get("clusterIP") for obj in (old, new))
     if old_ip and new_ip and old_ip != new_ip:
         yield rules.immutable("spec.clusterIP", new_ip)
 
 
-def _external_name_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
+def _external_name_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report an ExternalName Service without a valid DNS name, or with a cluster IP."""
     name, address = (spec.get("externalName") or "").removesuffix("."), spec.get("clusterIP")
     if not name:
@@ -144,7 +144,7 @@ def _external_name_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.forbidden("spec.clusterIP", message, "remove clusterIP")
 
 
-def _port_faults(ports: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
+def _port_errors(ports: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
     """Report ports of a Service with an invalid name, number or protocol, and duplicate ports and names."""
     seen_keys: dict[object, None] = {}
     for i, port in enumerate(ports):
@@ -185,19 +185,19 @@ _HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
 _SCHEMES: Final = ("HTTP", "HTTPS")
 
 
-def probes_faults(container: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def probes_errors(container: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Validate the probes and lifecycle hooks of a container."""
     for field in ("livenessProbe", "readinessProbe", "startupProbe"):
         if (probe := container.get(field)) is not None:
-            yield from _probe_faults(probe, f"{path}.{field}", has_one_success=field != "readinessProbe")
+            yield from _probe_errors(probe, f"{path}.{field}", has_one_success=field != "readinessProbe")
     hooks = container.get("lifecycle") or {}
     for field in ("postStart", "preStop"):
         if (hook := hooks.get(field)) is not None:
-            yield from _handler_faults(hook, f"{path}.lifecycle.{field}")
+            yield from _handler_errors(hook, f"{path}.lifecycle.{field}")
 
 
-def _probe_faults(probe: Mapping[str, Any], path: str, *, has_one_success: bool) -> Iterator[FieldError]:
-    yield from _handler_faults(probe, path)
+def _probe_errors(probe: Mapping[str, Any], path: str, *, has_one_success: bool) -> Iterator[FieldError]:
+    yield from _handler_errors(probe, path)
     for field in _PROBE_NUMBERS:
         if (probe.get(field) or 0) < 0:
             yield rules.invalid(f"{path}.{field}", probe[field], rules.NEGATIVE_MESSAGE, "give 0 or more")
@@ -210,7 +210,7 @@ def _probe_faults(probe: Mapping[str, Any], path: str, *, has_one_success: bool)
         yield rules.invalid(f"{path}.successThreshold", count, "must be 1", "use 1, except in a readinessProbe")
 
 
-def _handler_faults(handler: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _handler_errors(handler: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a probe or lifecycle hook without exactly one handler, and an invalid handler."""
     handlers = [field for field in _HANDLERS if handler.get(field) is not None]
     if not handlers:
@@ -221,15 +221,15 @@ def _handler_faults(handler: Mapping[str, Any], path: str) -> Iterator[FieldErro
         case "exec" if not handler["exec"].get("command"):
             yield rules.required(f"{path}.exec.command", "", "give the command to run")
         case "httpGet":
-            yield from _http_faults(handler["httpGet"], f"{path}.httpGet")
+            yield from _http_errors(handler["httpGet"], f"{path}.httpGet")
         case "tcpSocket" | "grpc":
-            yield from _port_value_faults(handler[kind].get("port", 0), f"{path}.{kind}.port")
+            yield from _port_value_errors(handler[kind].get("port", 0), f"{path}.{kind}.port")
     for name in other_handlers:
         yield rules.forbidden(f"{path}.{name}", "may not specify more than 1 handler type", f"remove {name} or {kind}")
 
 
-def _http_faults(action: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    yield from _port_value_faults(action.get("port", 0), f"{path}.port")
+def _http_errors(action: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    yield from _port_value_errors(action.get("port", 0), f"{path}.port")
     scheme = action.get("scheme") or _SCHEMES[0]
     if scheme not in _SCHEMES:
         yield rules.unsupported(f"{path}.scheme", scheme, _SCHEMES)
@@ -239,7 +239,7 @@ def _http_faults(action: Mapping[str, Any], path: str) -> Iterator[FieldError]:
             yield rules.invalid(f"{path}.httpHeaders", name, message, "use letters, digits and '-'")
 
 
-def _port_value_faults(port: int | str, path: str) -> Iterator[FieldError]:
+def _port_value_errors(port: int | str, path: str) -> Iterator[FieldError]:
     """Report a port of a probe or hook that is neither a valid number nor a valid port name."""
     if isinstance(port, str):
         for message in rules.port_name_errors(port):
@@ -263,12 +263,12 @@ _SYSCTL_DOTS: Final = re.compile(r"[./]")
 _PROFILE_LENGTH_MAX: Final = 4095
 
 
-def pod_security_faults(context: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def pod_security_errors(context: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Validate the security context of a pod."""
-    yield from _common_security_faults(context, path)
-    yield from _id_faults(context.get("fsGroup"), f"{path}.fsGroup")
+    yield from _common_security_errors(context, path)
+    yield from _id_errors(context.get("fsGroup"), f"{path}.fsGroup")
     for i, group in enumerate(context.get("supplementalGroups") or ()):
-        yield from _id_faults(group, f"{path}.supplementalGroups[{i}]")
+        yield from _id_errors(group, f"{path}.supplementalGroups[{i}]")
     seen_names: set[str] = set()
     for i, sysctl in enumerate(context.get("sysctls") or ()):
         item_path, name = f"{path}.sysctls[{i}].name", sysctl.get("name") or ""
@@ -282,9 +282,9 @@ def pod_security_faults(context: Mapping[str, Any], path: str) -> Iterator[Field
         seen_names.add(name)
 
 
-def container_security_faults(context: Mapping[str, Any], path: str, *, in_host_users: bool) -> Iterator[FieldError]:
+def container_security_errors(context: Mapping[str, Any], path: str, *, in_host_users: bool) -> Iterator[FieldError]:
     """Validate the security context of a container."""
-    yield from _common_security_faults(context, path)
+    yield from _common_security_errors(context, path)
     mount = context.get("procMount")
     if mount is not None and mount not in _PROC_MOUNTS:
         yield rules.unsupported(f"{path}.procMount", mount, _PROC_MOUNTS)
@@ -302,28 +302,28 @@ def container_security_faults(context: Mapping[str, Any], path: str, *, in_host_
             yield rules.invalid_without_value(path, f"{message_start} `capabilities.Add` CAP_SYS_ADMIN", remedy)
 
 
-def _common_security_faults(context: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _common_security_errors(context: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     for field in ("runAsUser", "runAsGroup"):
-        yield from _id_faults(context.get(field), f"{path}.{field}")
+        yield from _id_errors(context.get(field), f"{path}.{field}")
     if (profile := context.get("seccompProfile")) is not None:
-        yield from _seccomp_faults(profile, f"{path}.seccompProfile")
+        yield from _seccomp_errors(profile, f"{path}.seccompProfile")
     if (profile := context.get("appArmorProfile")) is not None:
-        yield from _app_armor_faults(profile, f"{path}.appArmorProfile")
+        yield from _app_armor_errors(profile, f"{path}.appArmorProfile")
 
 
-def _id_faults(number: int | None, path: str) -> Iterator[FieldError]:
+def _id_errors(number: int | None, path: str) -> Iterator[FieldError]:
     if number is not None and not 0 <= number <= _ID_MAX:
         yield rules.invalid(path, number, _ID_MESSAGE, "give the id of a user or group")
 
 
-def _seccomp_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _seccomp_errors(profile: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     kind, profile_path = profile.get("type") or "", profile.get("localhostProfile")
-    yield from _profile_type_faults(kind, path, "seccompProfile")
+    yield from _profile_type_errors(kind, path, "seccompProfile")
     if kind == _LOCALHOST_PROFILE and profile_path is None:
         message = "must be set when seccomp type is Localhost"
         yield rules.required(f"{path}.localhostProfile", message, "give the path of the profile on the node")
     elif kind == _LOCALHOST_PROFILE:
-        yield from rules.local_path_faults(profile_path or "", f"{path}.localhostProfile")
+        yield from rules.local_path_errors(profile_path or "", f"{path}.localhostProfile")
     elif profile_path is not None:
         message = "can only be set when seccomp type is Localhost"
         yield rules.invalid(
@@ -331,10 +331,10 @@ def _seccomp_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldErro
         )
 
 
-def _app_armor_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _app_armor_errors(profile: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     kind, profile_path = profile.get("type") or "", profile.get("localhostProfile")
     item_path = f"{path}.localhostProfile"
-    yield from _profile_type_faults(kind, path, "appArmorProfile")
+    yield from _profile_type_errors(kind, path, "appArmorProfile")
     if kind == _LOCALHOST_PROFILE:
         if profile_path is not None and profile_path != profile_path.strip():
             yield rules.invalid(item_path, profile_path, "must not be padded with whitespace", "remove the spaces")
@@ -347,7 +347,7 @@ def _app_armor_faults(profile: Mapping[str, Any], path: str) -> Iterator[FieldEr
         yield rules.invalid(item_path, profile_path, message, "remove the field, or set type to Localhost")
 
 
-def _profile_type_faults(kind: str, path: str, field: str) -> Iterator[FieldError]:
+def _profile_type_errors(kind: str, path: str, field: str) -> Iterator[FieldError]:
     if not kind:
         yield rules.required(f"{path}.type", f"type is required when {field} is set", "use RuntimeDefault, for example")
     elif kind not in _SECCOMP_TYPES:
@@ -365,7 +365,7 @@ _PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
 _NAME_REMEDY: Final = "use at most 63 lowercase letters, digits and '-'"
 
 
-def containers_faults(spec: Mapping[str, Any], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
+def containers_errors(spec: Mapping[str, Any], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
     """Validate the containers and init containers of a pod, and report missing containers and duplicate names."""
     if not spec.get("containers"):
         yield rules.required(f"{path}.containers", "", "add at least one container")
@@ -374,17 +374,17 @@ def containers_faults(spec: Mapping[str, Any], volumes: Mapping[str, None], path
     for field in ("containers", "initContainers"):
         for i, container in enumerate(spec.get(field) or ()):
             item_path = f"{path}.{field}[{i}]"
-            yield from _container_faults(container, volumes, item_path)
+            yield from _container_errors(container, volumes, item_path)
             context = container.get("securityContext") or {}
-            yield from container_security_faults(context, f"{item_path}.securityContext", in_host_users=in_host_users)
+            yield from container_security_errors(context, f"{item_path}.securityContext", in_host_users=in_host_users)
             name = container.get("name") or ""
             if name in paths:
                 yield rules.duplicate(f"{item_path}.name", name, f"rename the container: {paths[name]} has this name")
             paths.setdefault(name, item_path)
-    yield from _host_port_faults(spec, path)
+    yield from _host_port_errors(spec, path)
 
 
-def _host_port_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _host_port_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report host ports that two containers of a pod use; on the host network, all container ports are host ports."""
     on_host, seen_ports = bool(spec.get("hostNetwork")), dict[str, None]()
     containers = [(f"{path}.containers[{i}]", container) for i, container in enumerate(spec.get("containers") or ())]
@@ -402,7 +402,7 @@ def _host_port_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError
         seen_ports[port_key] = None
 
 
-def _container_faults(container: Mapping[str, Any], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
+def _container_errors(container: Mapping[str, Any], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
     """Validate a container's name, image, ports, environment variables, resources, mounts and probes."""
     name = container.get("name") or ""
     if not name:
@@ -418,15 +418,15 @@ def _container_faults(container: Mapping[str, Any], volumes: Mapping[str, None],
     policy = container.get("imagePullPolicy")
     if policy and policy not in _PULL_POLICIES:
         yield rules.unsupported(f"{path}.imagePullPolicy", policy, _PULL_POLICIES)
-    yield from _container_port_faults(container.get("ports") or (), f"{path}.ports")
-    yield from _env_faults(container.get("env") or (), f"{path}.env")
-    yield from rules.resources_faults(container.get("resources") or {}, f"{path}.resources")
-    yield from _env_from_faults(container.get("envFrom") or (), f"{path}.envFrom")
-    yield from _mount_faults(container.get("volumeMounts") or (), volumes, f"{path}.volumeMounts")
-    yield from probes_faults(container, path)
+    yield from _container_port_errors(container.get("ports") or (), f"{path}.ports")
+    yield from _env_errors(container.get("env") or (), f"{path}.env")
+    yield from rules.resources_errors(container.get("resources") or {}, f"{path}.resources")
+    yield from _env_from_errors(container.get("envFrom") or (), f"{path}.envFrom")
+    yield from _mount_errors(container.get("volumeMounts") or (), volumes, f"{path}.volumeMounts")
+    yield from probes_errors(container, path)
 
 
-def _container_port_faults(ports: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+def _container_port_errors(ports: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report ports of a container with an invalid number, protocol, name or host IP, and duplicate names."""
     seen_names: dict[str, None] = {}
     for i, port in enumerate(ports):
@@ -445,14 +445,14 @@ def _container_port_faults(ports: Sequence[Mapping[str, Any]], path: str) -> Ite
         for message in rules.port_name_errors(name) if name else ():
             yield rules.invalid(f"{item_path}.name", name, message, "use at most 15 lowercase letters, digits and '-'")
         if port.get("hostIP"):
-            yield from ip_faults(port["hostIP"], f"{item_path}.hostIP")
+            yield from ip_errors(port["hostIP"], f"{item_path}.hostIP")
         if name and name in seen_names:
             yield rules.duplicate(f"{item_path}.name", name, "give each port a unique name")
         if name:
             seen_names[name] = None
 
 
-def _env_faults(env: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+def _env_errors(env: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report environment variables without a valid name, or without exactly one source of the value."""
     for i, variable in enumerate(env):
         item_path, name = f"{path}[{i}]", variable.get("name") or ""
@@ -461,10 +461,10 @@ def _env_faults(env: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldEr
         for message in rules.env_name_errors(name) if name else ():
             yield rules.invalid(f"{item_path}.name", name, message, "use letters, digits, '_', '-' and '.'")
         if (source := variable.get("valueFrom")) is not None:
-            yield from _env_source_faults(source, variable.get("value"), f"{item_path}.valueFrom")
+            yield from _env_source_errors(source, variable.get("value"), f"{item_path}.valueFrom")
 
 
-def _env_from_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+def _env_from_errors(sources: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report envFrom entries without exactly one ConfigMap or Secret, or with an invalid name or prefix."""
     for i, source in enumerate(sources):
         item_path, prefix = f"{path}[{i}]", source.get("prefix") or ""
@@ -484,7 +484,7 @@ def _env_from_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Iterato
                 yield rules.invalid(name_path, name, message, "use lowercase letters, digits, '-' and '.'")
 
 
-def _env_source_faults(source: Mapping[str, Any], value: str | None, path: str) -> Iterator[FieldError]:
+def _env_source_errors(source: Mapping[str, Any], value: str | None, path: str) -> Iterator[FieldError]:
     """Report an environment variable whose `valueFrom` does not have exactly one source, or also has `value`."""
     source_fields = [field for field, reference in source.items() if reference is not None]
     if not source_fields:
@@ -498,7 +498,7 @@ def _env_source_faults(source: Mapping[str, Any], value: str | None, path: str) 
         yield rules.invalid(path, "", message, f"keep only one of {', '.join(source_fields)}")
 
 
-def _mount_faults(mounts: Sequence[Mapping[str, Any]], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
+def _mount_errors(mounts: Sequence[Mapping[str, Any]], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
     """Report volume mounts of a container without an existing volume, or without a unique and valid path."""
     seen_paths: dict[str, None] = {}
     for i, mount in enumerate(mounts):
@@ -515,7 +515,7 @@ def _mount_faults(mounts: Sequence[Mapping[str, Any]], volumes: Mapping[str, Non
             yield rules.invalid(f"{item_path}.mountPath", mount_path, "must be unique", "use each path once")
         seen_paths[mount_path] = None
         for field in ("subPath", "subPathExpr"):
-            yield from rules.local_path_faults(mount.get(field) or "", f"{path}.{field}")
+            yield from rules.local_path_errors(mount.get(field) or "", f"{path}.{field}")
         if mount.get("subPath") and mount.get("subPathExpr"):
             message = "subPathExpr and subPath are mutually exclusive"
             yield rules.invalid(f"{item_path}.subPathExpr", mount["subPathExpr"], message, "remove one of the two")

@@ -20,12 +20,12 @@ _REQUIRED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 _SERVICE_ACCOUNT_ANNOTATION: Final = "kubernetes.io/service-account.name"
 
 
-def config_map_faults(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
+def config_map_errors(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ConfigMap."""
-    yield from rules.metadata_faults(config_map)
+    yield from rules.metadata_errors(config_map)
     data, binary_data = config_map.get("data") or {}, config_map.get("binaryData") or {}
-    yield from _key_faults(data, "data")
-    yield from _key_faults(binary_data, "binaryData")
+    yield from _key_errors(data, "data")
+    yield from _key_errors(binary_data, "binaryData")
     for key in binary_data:
         if key in data:
             remedy = "remove the key from data or from binaryData"
@@ -34,17 +34,17 @@ def config_map_faults(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
         yield _too_large("")
 
 
-def config_map_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def config_map_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a ConfigMap: with `immutable: true`, its data cannot change."""
-    yield from config_map_faults(new)
-    yield from _immutable_faults(new, old, ("data", "binaryData"))
+    yield from config_map_errors(new)
+    yield from _immutable_errors(new, old, ("data", "binaryData"))
 
 
-def secret_faults(secret: Mapping[str, Any]) -> Iterator[FieldError]:
+def secret_errors(secret: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Secret."""
-    yield from rules.metadata_faults(secret)
+    yield from rules.metadata_errors(secret)
     data = secret.get("data") or {}
-    yield from _key_faults(data, "data")
+    yield from _key_errors(data, "data")
     if _decoded_size(data) > BYTES_MAX:
         yield _too_large("data")
     kind = secret.get("type") or "Opaque"
@@ -60,15 +60,15 @@ def secret_faults(secret: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.required(f"metadata.annotations[{_SERVICE_ACCOUNT_ANNOTATION}]", "", remedy)
 
 
-def secret_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def secret_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Secret: its type is immutable; with `immutable: true`, its data cannot change."""
-    yield from secret_faults(new)
+    yield from secret_errors(new)
     if (new.get("type") or "Opaque") != (old.get("type") or "Opaque"):
         yield rules.immutable("type", new.get("type"))
-    yield from _immutable_faults(new, old, ("data",))
+    yield from _immutable_errors(new, old, ("data",))
 
 
-def _key_faults(data: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _key_errors(data: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report keys of a ConfigMap or Secret that are not valid file names."""
     for key in data:
         for message in rules.config_key_errors(key):
@@ -85,7 +85,7 @@ def _too_large(path: str) -> FieldError:
     return rules.too_long(path, BYTES_MAX, "split the object into several, or store large content in a volume")
 
 
-def _immutable_faults(new: Mapping[str, Any], old: Mapping[str, Any], fields: tuple[str, ...]) -> Iterator[FieldError]:
+def _immutable_errors(new: Mapping[str, Any], old: Mapping[str, Any], fields: tuple[str, ...]) -> Iterator[FieldError]:
     """Report changes of the given fields of an object with `immutable: true`, and the removal of `immutable`."""
     if not old.get("immutable"):
         return
@@ -118,9 +118,9 @@ _IMMUTABLE_EVENT_FIELDS: Final = (
 )
 
 
-def event_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
+def event_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an Event."""
-    yield from rules.metadata_faults(event)
+    yield from rules.metadata_errors(event)
     is_newer = bool(event.get("eventTime"))
     object_namespace = (event.get("involvedObject") or {}).get("namespace") or ""
     namespace = event["metadata"].get("namespace", "")
@@ -132,12 +132,12 @@ def event_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
         remedy = "create the Event in the namespace of the object; for cluster-scoped objects, in `default`"
         yield rules.invalid("involvedObject.namespace", object_namespace, "does not match event.namespace", remedy)
     if is_newer:
-        yield from _newer_faults(event)
+        yield from _newer_errors(event)
 
 
-def events_v1_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
+def events_v1_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a new Event of the API group `events.k8s.io` by its additional rules."""
-    yield from _series_faults(event)
+    yield from _series_errors(event)
     if not event.get("eventTime"):
         yield rules.required("eventTime", "", "give the time of the event")
     if event.get("type") not in _EVENT_TYPES:
@@ -147,16 +147,16 @@ def events_v1_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
             yield rules.invalid(field, "", "needs to be unset", f"remove {field}")
 
 
-def events_v1_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def events_v1_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of an Event of the API group `events.k8s.io`: only its series may change."""
     if new.get("series") != old.get("series"):
-        yield from _series_faults(new)
+        yield from _series_errors(new)
     for field in _IMMUTABLE_EVENT_FIELDS:
         if (new.get(field) or None) != (old.get(field) or None):
             yield rules.immutable(field, new.get(field))
 
 
-def _series_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
+def _series_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
     series = event.get("series")
     if series is None:
         return
@@ -166,7 +166,7 @@ def _series_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.required("series.lastObservedTime", "", "give the time of the last occurrence")
 
 
-def _newer_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
+def _newer_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
     component = event.get("reportingComponent") or ""
     if not component:
         yield rules.required("reportingComponent", "", "give the name of the component that reports the event")
@@ -189,19 +189,19 @@ def _newer_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
 _IMMUTABLE_NODE_FIELDS: Final = (("podCIDRs", "podCIDR"), ("providerID", "providerID"))
 
 
-def node_faults(node: Mapping[str, Any]) -> Iterator[FieldError]:
+def node_errors(node: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Node."""
     spec, status = node.get("spec") or {}, node.get("status") or {}
-    yield from rules.metadata_faults(node)
-    yield from pods.taint_faults(spec.get("taints") or (), "spec.taints")
+    yield from rules.metadata_errors(node)
+    yield from pods.taint_errors(spec.get("taints") or (), "spec.taints")
     for field in ("capacity", "allocatable"):
         for name, value in (status.get(field) or {}).items():
-            yield from rules.amount_faults(value, f"status.{field}[{name}]")
+            yield from rules.amount_errors(value, f"status.{field}[{name}]")
 
 
-def node_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def node_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Node: its provider ID and its pod CIDRs are immutable."""
-    yield from node_faults(new)
+    yield from node_errors(new)
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     for field, shown_name in _IMMUTABLE_NODE_FIELDS:
         if old_spec.get(field) and spec.get(field) != old_spec[field]:
@@ -212,10 +212,10 @@ def node_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterat
 # Rules of Namespaces. Source: Kubernetes's pkg/apis/core/validation.
 
 
-def namespace_faults(namespace: Mapping[str, Any]) -> Iterator[FieldError]:
+def namespace_errors(namespace: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Namespace: its name is a DNS label, because it becomes part of host names."""
-    yield from rules.metadata_faults(namespace)
-    yield from rules.finalizer_faults((namespace.get("spec") or {}).get("finalizers") or (), "spec.finalizers")
+    yield from rules.metadata_errors(namespace)
+    yield from rules.finalizer_errors((namespace.get("spec") or {}).get("finalizers") or (), "spec.finalizers")
 
 
 # Rules of PriorityClasses. Source: Kubernetes's pkg/apis/scheduling/validation.
@@ -227,12 +227,12 @@ SYSTEM_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-
 _PREEMPTION_POLICIES: Final = ("PreemptLowerPriority", "Never")
 
 
-def priority_class_faults(priority_class: Mapping[str, Any]) -> Iterator[FieldError]:
+def priority_class_errors(priority_class: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a PriorityClass."""
-    yield from rules.metadata_faults(priority_class)
+    yield from rules.metadata_errors(priority_class)
     name, value = priority_class["metadata"].get("name") or "", priority_class.get("value", 0)
     if name.startswith("system-"):
-        yield from _system_class_faults(priority_class, name)
+        yield from _system_class_errors(priority_class, name)
     elif value > USER_PRIORITY_MAX:
         message = f"maximum allowed value of a user defined priority is {USER_PRIORITY_MAX}"
         yield rules.forbidden("value", message, f"set value to at most {USER_PRIORITY_MAX}")
@@ -241,7 +241,7 @@ def priority_class_faults(priority_class: Mapping[str, Any]) -> Iterator[FieldEr
         yield rules.unsupported("preemptionPolicy", policy, _PREEMPTION_POLICIES)
 
 
-def _system_class_faults(priority_class: Mapping[str, Any], name: str) -> Iterator[FieldError]:
+def _system_class_errors(priority_class: Mapping[str, Any], name: str) -> Iterator[FieldError]:
     """Report a PriorityClass named system-* that is not built in, has another value, or is the global default."""
     value = SYSTEM_CLASSES.get(name)
     if value is None:
@@ -257,9 +257,9 @@ def _system_class_faults(priority_class: Mapping[str, Any], name: str) -> Iterat
     yield rules.forbidden("metadata.name", f"{prefix}. error: {reason}", remedy)
 
 
-def priority_class_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def priority_class_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a PriorityClass: its value and preemption policy are immutable."""
-    yield from priority_class_faults(new)
+    yield from priority_class_errors(new)
     if new.get("value", 0) != old.get("value", 0):
         yield rules.forbidden("value", "may not be changed in an update.", "delete the PriorityClass and recreate it")
     policy, old_policy = (obj.get("preemptionPolicy") or "PreemptLowerPriority" for obj in (new, old))

@@ -14,23 +14,23 @@ from batchyard.api.meta import Obj, is_elastic, parse_boolean, parse_integer
 from batchyard.api.meta import selector as parsed_selector
 from batchyard.api.schema import semantic_equality
 from batchyard.api.validation import pods, rules, topology, workload
-from batchyard.api.validation.job_policies import failure_faults, success_faults
+from batchyard.api.validation.job_policies import failure_errors, success_errors
 from batchyard.api.views.node import pods_running_at_once
 
 _REPLACEMENT_POLICIES: Final = ("Failed", "TerminatingOrFailed")
 
 
-def policy_faults(spec: Obj, path: str) -> Iterator[FieldError]:
+def policy_errors(spec: Obj, path: str) -> Iterator[FieldError]:
     """Validate podFailurePolicy, successPolicy and podReplacementPolicy of a Job's spec."""
     failure_policy, success_policy = spec.get("podFailurePolicy"), spec.get("successPolicy")
     if failure_policy is not None:
-        yield from failure_faults(spec, failure_policy.get("rules") or (), f"{path}.podFailurePolicy.rules")
+        yield from failure_errors(spec, failure_policy.get("rules") or (), f"{path}.podFailurePolicy.rules")
     if success_policy is not None:
         if spec.get("completionMode") != "Indexed":
             message = "requires indexed completion mode"
             yield rules.invalid(f"{path}.successPolicy", success_policy, message, "set completionMode to Indexed")
         else:
-            yield from success_faults(spec, success_policy.get("rules") or (), f"{path}.successPolicy.rules")
+            yield from success_errors(spec, success_policy.get("rules") or (), f"{path}.successPolicy.rules")
     replacement_policy = spec.get("podReplacementPolicy")
     allowed_policies = _REPLACEMENT_POLICIES if failure_policy is None else _REPLACEMENT_POLICIES[:1]
     if replacement_policy is not None and replacement_policy not in allowed_policies:
@@ -42,35 +42,35 @@ def policy_faults(spec: Obj, path: str) -> Iterator[FieldError]:
 # Source: Kueue's pkg/controller/jobframework/validation.go at its default feature gates.
 
 
-def queue_settings_faults(job: Obj) -> Iterator[FieldError]:
+def queue_settings_errors(job: Obj) -> Iterator[FieldError]:
     """Validate Kueue's labels and annotations on a Job or JobSet."""
     labels = _labels(job)
-    yield from _object_name_faults(labels.get(well_known.QUEUE_NAME), f"metadata.labels[{well_known.QUEUE_NAME}]")
+    yield from _object_name_errors(labels.get(well_known.QUEUE_NAME), f"metadata.labels[{well_known.QUEUE_NAME}]")
     name, path = _prebuilt_workload(job)
-    yield from _object_name_faults(name, path)
-    yield from _max_time_faults(labels.get(well_known.MAX_EXEC_TIME))
+    yield from _object_name_errors(name, path)
+    yield from _max_time_errors(labels.get(well_known.MAX_EXEC_TIME))
     if is_elastic(job) and job["kind"] != "Job":
         group_version, kind = job["apiVersion"], job["kind"]
         message = f'elastic job is not supported for "{group_version}, Kind={kind}"'
         yield rules.forbidden(
             f"metadata.annotations[{well_known.ELASTIC_JOB}]", message, "remove the annotation, or use a Job"
         )
-    yield from workload.gate_faults(job)
+    yield from workload.gate_errors(job)
 
 
-def queue_settings_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+def queue_settings_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of Kueue's labels and annotations: most of them are immutable while the Job runs."""
     is_now_suspended, was_suspended = is_suspended(new), is_suspended(old)
     if not is_now_suspended:
-        yield from _immutable_label_faults(new, old, well_known.QUEUE_NAME)
+        yield from _immutable_label_errors(new, old, well_known.QUEUE_NAME)
     if not is_now_suspended and not is_elastic(old) and _prebuilt_workload(new)[0] != _prebuilt_workload(old)[0]:
         yield rules.immutable(_prebuilt_workload(new)[1], _prebuilt_workload(new)[0], "suspend the Job first")
     if not (is_now_suspended and was_suspended):
-        yield from _immutable_label_faults(new, old, well_known.MAX_EXEC_TIME)
-    yield from _class_update_faults(new, old)
+        yield from _immutable_label_errors(new, old, well_known.MAX_EXEC_TIME)
+    yield from _class_update_errors(new, old)
     if is_elastic(new) != is_elastic(old):
         yield rules.immutable(f"metadata.annotations[{well_known.ELASTIC_JOB}]", is_elastic(new))
-    yield from workload.gate_update_faults(new, old)
+    yield from workload.gate_update_errors(new, old)
 
 
 def is_suspended(job: Obj) -> bool:
@@ -92,14 +92,14 @@ def _prebuilt_workload(job: Obj) -> tuple[str | None, str]:
     return _labels(job).get(well_known.PREBUILT_WORKLOAD), f"metadata.labels[{well_known.PREBUILT_WORKLOAD}]"
 
 
-def _object_name_faults(name: str | None, path: str) -> Iterator[FieldError]:
+def _object_name_errors(name: str | None, path: str) -> Iterator[FieldError]:
     """Report a label or annotation that should contain the name of an object, but is not a valid name."""
     messages = rules.dns_subdomain_errors(name) if name is not None else ()
     if messages:
         yield rules.invalid(path, name, ",".join(messages), "use a valid name: lowercase letters, digits, '-' and '.'")
 
 
-def _max_time_faults(value: str | None) -> Iterator[FieldError]:
+def _max_time_errors(value: str | None) -> Iterator[FieldError]:
     """Report a label kueue.x-k8s.io/max-exec-time-seconds whose value is not a positive number."""
     if value is None:
         return
@@ -111,14 +111,14 @@ def _max_time_faults(value: str | None) -> Iterator[FieldError]:
         yield rules.invalid(path, seconds, "should be greater than 0", "give 1 or more seconds, or remove the field")
 
 
-def _immutable_label_faults(new: Obj, old: Obj, name: str) -> Iterator[FieldError]:
+def _immutable_label_errors(new: Obj, old: Obj, name: str) -> Iterator[FieldError]:
     """Report the change of a label that is immutable while the Job runs."""
     old_value, new_value = _labels(old).get(name) or "", _labels(new).get(name) or ""
     if old_value != new_value:
         yield rules.immutable(f"metadata.labels[{name}]", new_value, "suspend the Job first")
 
 
-def _class_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+def _class_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report the removal of a job's priority class label, and its addition to a running job; changes are allowed."""
     old_value, new_value = (_labels(job).get(well_known.PRIORITY_CLASS) for job in (old, new))
     path = f"metadata.labels[{well_known.PRIORITY_CLASS}]"
@@ -145,7 +145,7 @@ _CHIPS_IN_NAME: Final = re.compile(r".*-([1-9]\d?)t", re.ASCII)
 _NODES_SHOWN_MAX: Final = 256
 
 
-def slice_faults(pool: Spec, path: str) -> Iterator[FieldError]:
+def slice_errors(pool: Spec, path: str) -> Iterator[FieldError]:
     """Report a node pool's tpuTopology that is malformed, or does not match the number of nodes and their TPU chips."""
     topology = pool.get("tpuTopology")
     if topology is None:
@@ -153,21 +153,21 @@ def slice_faults(pool: Spec, path: str) -> Iterator[FieldError]:
     topology_path = f"{path}.tpuTopology"
     slice_chips, machine_chips = _chips_in(topology), _chips_of_machine(pool["machineType"])
     if slice_chips is None:
-        yield from topology_faults(topology, topology_path)
+        yield from topology_errors(topology, topology_path)
     elif machine_chips is not None and slice_chips % machine_chips:
         message = f"must have a multiple of the {machine_chips} chips of a {pool['machineType']}, not {slice_chips}"
         remedy = f"use a topology with a multiple of {machine_chips} chips, or another machine type"
         yield rules.invalid(topology_path, topology, message, remedy)
     elif machine_chips != slice_chips:
-        yield from one_zone_faults(pool, path, "a TPU slice of several nodes")
+        yield from one_zone_errors(pool, path, "a TPU slice of several nodes")
         yield from (
-            _chips_per_node_faults(pool, slice_chips, path)
+            _chips_per_node_errors(pool, slice_chips, path)
             if machine_chips is None
-            else _whole_slice_faults(pool, slice_chips // machine_chips, path)
+            else _whole_slice_errors(pool, slice_chips // machine_chips, path)
         )
 
 
-def topology_faults(topology: str, path: str, count: int | None = None) -> Iterator[FieldError]:
+def topology_errors(topology: str, path: str, count: int | None = None) -> Iterator[FieldError]:
     """Report a TPU topology that is malformed, or does not have `count` chips if `count` is given."""
     chips = _chips_in(topology)
     if chips is None:
@@ -178,7 +178,7 @@ def topology_faults(topology: str, path: str, count: int | None = None) -> Itera
         yield rules.invalid(path, topology, message, f"use a topology with {count} chips, or change accelerator.count")
 
 
-def one_zone_faults(pool: Spec, path: str, reason: str) -> Iterator[FieldError]:
+def one_zone_errors(pool: Spec, path: str, reason: str) -> Iterator[FieldError]:
     """Report a node pool with several zones; `reason`, such as a placement group, is why one is allowed."""
     zones = pool.get("zones") or []
     if len(zones) > 1:
@@ -197,7 +197,7 @@ def _chips_of_machine(machine_type: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _chips_per_node_faults(pool: Spec, slice_chips: int, path: str) -> Iterator[FieldError]:
+def _chips_per_node_errors(pool: Spec, slice_chips: int, path: str) -> Iterator[FieldError]:
     """Report a TPU slice's node counts that do not divide its chips evenly, or that differ from each other and 0."""
     node_counts = _node_counts_by_field(pool)
     for field, count in node_counts.items():
@@ -206,10 +206,10 @@ def _chips_per_node_faults(pool: Spec, slice_chips: int, path: str) -> Iterator[
             divisors = [str(n) for n in range(1, min(slice_chips, _NODES_SHOWN_MAX) + 1) if slice_chips % n == 0]
             yield rules.invalid(f"{path}.{field}", count, message, f"use one of {', '.join(divisors)}")
             return
-    yield from _whole_slice_faults(pool, max(node_counts.values(), default=0), path)
+    yield from _whole_slice_errors(pool, max(node_counts.values(), default=0), path)
 
 
-def _whole_slice_faults(pool: Spec, node_count: int, path: str) -> Iterator[FieldError]:
+def _whole_slice_errors(pool: Spec, node_count: int, path: str) -> Iterator[FieldError]:
     """Report a node pool's node counts that are neither 0 nor the number of nodes in its TPU slice."""
     for field, count in _node_counts_by_field(pool).items():
         if count not in (0, node_count):
@@ -233,29 +233,29 @@ _LABELS_PATH: Final = "spec.template.metadata.labels"
 _NO_MATCH: Final = "`selector` does not match template `labels`"
 
 
-def selector_faults(job: Obj) -> Iterator[FieldError]:
+def selector_errors(job: Obj) -> Iterator[FieldError]:
     """Validate the selector of a Job: a manual one must match the pod template; others are left to Kubernetes."""
     spec = job.get("spec") or {}
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
     if spec.get("manualSelector"):
-        yield from _manual_selector_faults(spec.get("selector"), labels)
+        yield from _manual_selector_errors(spec.get("selector"), labels)
     else:
-        yield from _generated_selector_faults(job["metadata"].get("name"), spec.get("selector"), labels)
+        yield from _generated_selector_errors(job["metadata"].get("name"), spec.get("selector"), labels)
 
 
-def _manual_selector_faults(selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
+def _manual_selector_errors(selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
     """Validate a selector that is set manually (`manualSelector: true`)."""
     if selector is None:
         yield rules.required("spec.selector", "", "set the selector, or remove manualSelector")
         return
-    errors = list(rules.selector_faults(selector, "spec.selector"))
+    errors = list(rules.selector_errors(selector, "spec.selector"))
     yield from errors
     label_selector = None if errors else parsed_selector(selector)
     if label_selector is not None and not label_selector.matches(labels):
         yield rules.invalid(_LABELS_PATH, labels, _NO_MATCH, "add the labels of the selector to the pod template")
 
 
-def _generated_selector_faults(name: str | None, selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
+def _generated_selector_errors(name: str | None, selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
     """Report a selector and template labels that differ from those that Kubernetes generates."""
     match_labels: Obj = (selector or {}).get("matchLabels") or {}
     if selector and (selector.get("matchExpressions") or match_labels.keys() - set(well_known.POD_OWNER_LABELS)):
@@ -286,49 +286,49 @@ _SPEC_TYPE: Final = "JobSpec"
 _TEMPLATE_TYPE: Final = "PodTemplateSpec"
 
 
-def job_faults(job: Obj) -> Iterator[FieldError]:
+def job_errors(job: Obj) -> Iterator[FieldError]:
     """Validate a Job."""
-    yield from _kubernetes_faults(job)
-    yield from rules.mark_webhook(_WEBHOOK, _queued_faults(job))
+    yield from _kubernetes_errors(job)
+    yield from rules.mark_webhook(_WEBHOOK, _queued_errors(job))
 
 
-def job_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+def job_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of a Job: most of its spec is immutable."""
-    yield from _kubernetes_faults(new)
-    yield from _spec_update_faults(new.get("spec") or {}, old.get("spec") or {})
-    yield from rules.mark_webhook(_WEBHOOK, _queued_update_faults(new, old))
+    yield from _kubernetes_errors(new)
+    yield from _spec_update_errors(new.get("spec") or {}, old.get("spec") or {})
+    yield from rules.mark_webhook(_WEBHOOK, _queued_update_errors(new, old))
 
 
-def _queued_faults(job: Obj) -> Iterator[FieldError]:
+def _queued_errors(job: Obj) -> Iterator[FieldError]:
     """Validate a Job by the rules of Kueue's webhook."""
-    yield from queue_settings_faults(job)
-    yield from _partial_admission_faults(job)
-    yield from _equal_completions_faults(job)
-    yield from _topology_faults(job)
+    yield from queue_settings_errors(job)
+    yield from _partial_admission_errors(job)
+    yield from _equal_completions_errors(job)
+    yield from _topology_errors(job)
 
 
-def _queued_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+def _queued_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of a Job by the rules of Kueue's webhook."""
-    yield from queue_settings_faults(new)
+    yield from queue_settings_errors(new)
     if _annotation(new, well_known.MIN_PARALLELISM) != _annotation(old, well_known.MIN_PARALLELISM):
-        yield from _partial_admission_faults(new)
-    yield from _equal_completions_faults(new)
-    yield from queue_settings_update_faults(new, old)
-    yield from _partial_admission_update_faults(new, old)
-    yield from _topology_faults(new)
+        yield from _partial_admission_errors(new)
+    yield from _equal_completions_errors(new)
+    yield from queue_settings_update_errors(new, old)
+    yield from _partial_admission_update_errors(new, old)
+    yield from _topology_errors(new)
 
 
-def spec_faults(spec: Obj, path: str, claims: Sequence[str] = ()) -> Iterator[FieldError]:
+def spec_errors(spec: Obj, path: str, claims: Sequence[str] = ()) -> Iterator[FieldError]:
     """Validate a Job's spec at a path; `claims` are names of volumes that are added to its pods."""
-    yield from _number_faults(spec, path)
-    yield from _completion_faults(spec, path)
-    yield from manager_faults(spec.get("managedBy"), f"{path}.managedBy")
-    yield from policy_faults(spec, path)
-    yield from pods.pod_template_faults(spec.get("template") or {}, f"{path}.template", claims)
-    yield from _restart_faults(spec, f"{path}.template.spec.restartPolicy")
+    yield from _number_errors(spec, path)
+    yield from _completion_errors(spec, path)
+    yield from manager_errors(spec.get("managedBy"), f"{path}.managedBy")
+    yield from policy_errors(spec, path)
+    yield from pods.pod_template_errors(spec.get("template") or {}, f"{path}.template", claims)
+    yield from _restart_errors(spec, f"{path}.template.spec.restartPolicy")
 
 
-def manager_faults(manager: str | None, path: str) -> Iterator[FieldError]:
+def manager_errors(manager: str | None, path: str) -> Iterator[FieldError]:
     """Report a `managedBy` that is not a domain-prefixed path such as example.com/name."""
     if manager is None:
         return
@@ -338,12 +338,12 @@ def manager_faults(manager: str | None, path: str) -> Iterator[FieldError]:
         yield rules.too_long(path, rules.LABEL_LENGTH_MAX, "shorten the name")
 
 
-def _kubernetes_faults(job: Obj) -> Iterator[FieldError]:
+def _kubernetes_errors(job: Obj) -> Iterator[FieldError]:
     """Validate a Job by the rules of Kubernetes."""
     spec = job.get("spec") or {}
-    yield from rules.metadata_faults(job)
-    yield from spec_faults(spec, "spec")
-    yield from selector_faults(job)
+    yield from rules.metadata_errors(job)
+    yield from spec_errors(spec, "spec")
+    yield from selector_errors(job)
     name, completions = job["metadata"].get("name"), spec.get("completions")
     is_indexed = spec.get("completionMode") == "Indexed"
     if name and is_indexed and completions and rules.dns_label_errors(f"{name}-{completions - 1}"):
@@ -352,7 +352,7 @@ def _kubernetes_faults(job: Obj) -> Iterator[FieldError]:
         yield rules.invalid("metadata.name", name, message, remedy)
 
 
-def _number_faults(spec: Obj, path: str) -> Iterator[FieldError]:
+def _number_errors(spec: Obj, path: str) -> Iterator[FieldError]:
     """Report negative numbers in a Job's spec, and maxFailedIndexes without backoffLimitPerIndex."""
     for field in (
         "parallelism",
@@ -371,13 +371,13 @@ def _number_faults(spec: Obj, path: str) -> Iterator[FieldError]:
         yield rules.required(f"{path}.backoffLimitPerIndex", message, "give the number of retries for each index")
 
 
-def _completion_faults(spec: Obj, path: str) -> Iterator[FieldError]:
+def _completion_errors(spec: Obj, path: str) -> Iterator[FieldError]:
     """Report an unknown completion mode, invalid index settings, and index settings of a NonIndexed Job."""
     completion_mode = spec.get("completionMode") or "NonIndexed"
     if completion_mode not in _COMPLETION_MODES:
         yield rules.unsupported(f"{path}.completionMode", completion_mode, _COMPLETION_MODES)
     elif completion_mode == "Indexed":
-        yield from _index_faults(spec, path)
+        yield from _index_errors(spec, path)
     else:
         for field in ("backoffLimitPerIndex", "maxFailedIndexes"):
             if (value := spec.get(field)) is not None:
@@ -385,7 +385,7 @@ def _completion_faults(spec: Obj, path: str) -> Iterator[FieldError]:
                 yield rules.invalid(f"{path}.{field}", value, "requires indexed completion mode", remedy)
 
 
-def _index_faults(spec: Obj, path: str) -> Iterator[FieldError]:
+def _index_errors(spec: Obj, path: str) -> Iterator[FieldError]:
     """Report completions, parallelism and maxFailedIndexes of an Indexed Job that are missing or above the limits."""
     completions, parallelism, failed_max = (spec.get(f) for f in ("completions", "parallelism", "maxFailedIndexes"))
     if completions is None:
@@ -401,10 +401,10 @@ def _index_faults(spec: Obj, path: str) -> Iterator[FieldError]:
         message = f"must be less than or equal to {_INDEXES_MAX}"
         yield rules.invalid(f"{path}.maxFailedIndexes", failed_max, message, f"use at most {_INDEXES_MAX}")
     if (completions or 0) > _INDEXES_MAX and spec.get("backoffLimitPerIndex") is not None:
-        yield from _many_indexes_faults(parallelism, failed_max, path)
+        yield from _many_indexes_errors(parallelism, failed_max, path)
 
 
-def _many_indexes_faults(parallelism: int | None, failed_max: int | None, path: str) -> Iterator[FieldError]:
+def _many_indexes_errors(parallelism: int | None, failed_max: int | None, path: str) -> Iterator[FieldError]:
     """Report an Indexed Job whose parallelism or maxFailedIndexes is too high for its over 100,000 indexes."""
     if failed_max is None:
         message = f"must be specified when completions is above {_INDEXES_MAX}"
@@ -419,7 +419,7 @@ def _many_indexes_faults(parallelism: int | None, failed_max: int | None, path: 
             yield rules.invalid(f"{path}.{field}", value, message, f"use at most {_MANY_INDEXES_LIMIT}")
 
 
-def _restart_faults(spec: Obj, path: str) -> Iterator[FieldError]:
+def _restart_errors(spec: Obj, path: str) -> Iterator[FieldError]:
     """Report a pod template with restartPolicy Always, or with OnFailure and a podFailurePolicy."""
     restart_policy = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy") or "Always"
     if restart_policy == "Always":
@@ -432,7 +432,7 @@ def _restart_faults(spec: Obj, path: str) -> Iterator[FieldError]:
         yield rules.invalid(path, restart_policy, message, "set restartPolicy to Never, or remove podFailurePolicy")
 
 
-def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+def _spec_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report changes of immutable fields of a Job's spec; of a suspended Job, scheduling directives may change."""
     equality = semantic_equality(scheme.JOB)
     for key in ("selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"):
@@ -475,7 +475,7 @@ def _annotation(job: Obj, name: str) -> str | None:
     return value
 
 
-def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
+def _partial_admission_errors(job: Obj) -> Iterator[FieldError]:
     """Report a minimum parallelism that is not a positive number below the parallelism, or on an elastic Job."""
     value, path = _annotation(job, well_known.MIN_PARALLELISM), f"metadata.annotations[{well_known.MIN_PARALLELISM}]"
     if value is None:
@@ -494,7 +494,7 @@ def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
         yield rules.invalid(path, value, message, f"remove this annotation or {well_known.ELASTIC_JOB}")
 
 
-def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
+def _equal_completions_errors(job: Obj) -> Iterator[FieldError]:
     """Report job-completions-equal-parallelism on a Job that is not Indexed, or has completions unlike parallelism."""
     value = _annotation(job, well_known.EQUAL_COMPLETIONS)
     path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
@@ -515,7 +515,7 @@ def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
         yield rules.invalid("spec.completions", spec.get("completions"), message, remedy)
 
 
-def _partial_admission_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+def _partial_admission_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report changes of a running Job's parallelism (with partial admission) or job-completions-equal-parallelism."""
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     changes_parallelism = spec.get("parallelism", 1) != old_spec.get("parallelism", 1)
@@ -529,11 +529,11 @@ def _partial_admission_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]
         yield rules.forbidden(path, message, "suspend the Job first")
 
 
-def _topology_faults(job: Obj) -> Iterator[FieldError]:
+def _topology_errors(job: Obj) -> Iterator[FieldError]:
     """Validate the topology annotations of a Job's pod template."""
     spec = job.get("spec") or {}
     annotations = ((spec.get("template") or {}).get("metadata") or {}).get("annotations")
     if annotations:
         path = "spec.template.metadata.annotations"
         elastic = is_elastic(job)
-        yield from topology.topology_request_faults(annotations, path, pods_running_at_once(spec), elastic=elastic)
+        yield from topology.topology_request_errors(annotations, path, pods_running_at_once(spec), elastic=elastic)

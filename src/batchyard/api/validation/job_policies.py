@@ -15,7 +15,7 @@ _EXIT_CODES_MAX: Final = 255
 _INDEXES_BYTES_MAX: Final = 64 * 1024
 
 
-def failure_faults(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterator[FieldError]:
+def failure_errors(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterator[FieldError]:
     """Report too many rules of a podFailurePolicy, and rules without exactly one of exit codes and conditions."""
     if len(policy_rules) > _RULES_MAX:
         yield rules.too_many(path, len(policy_rules), _RULES_MAX, "merge some rules")
@@ -23,10 +23,10 @@ def failure_faults(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterato
     containers = [c.get("name") for field in ("containers", "initContainers") for c in pod.get(field) or ()]
     for i, rule in enumerate(policy_rules):
         rule_path, exit_codes, conditions = f"{path}[{i}]", rule.get("onExitCodes"), rule.get("onPodConditions")
-        yield from _action_faults(rule.get("action"), spec, f"{rule_path}.action")
+        yield from _action_errors(rule.get("action"), spec, f"{rule_path}.action")
         if exit_codes is not None:
-            yield from _exit_code_faults(exit_codes, containers, f"{rule_path}.onExitCodes")
-        yield from _condition_faults(conditions or (), f"{rule_path}.onPodConditions")
+            yield from _exit_code_errors(exit_codes, containers, f"{rule_path}.onExitCodes")
+        yield from _condition_errors(conditions or (), f"{rule_path}.onPodConditions")
         if exit_codes is not None and conditions:
             message = "specifying both OnExitCodes and OnPodConditions is not supported"
             yield rules.invalid_without_value(rule_path, message, "split the rule into two")
@@ -35,7 +35,7 @@ def failure_faults(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterato
             yield rules.invalid_without_value(rule_path, message, "set onExitCodes or onPodConditions in the rule")
 
 
-def _action_faults(action: str | None, spec: Obj, path: str) -> Iterator[FieldError]:
+def _action_errors(action: str | None, spec: Obj, path: str) -> Iterator[FieldError]:
     """Report a podFailurePolicy rule's missing or unknown action, and FailIndex without backoffLimitPerIndex."""
     if not action:
         shown_actions = " ".join(map(rules.format_json, _RULE_ACTIONS))
@@ -47,17 +47,17 @@ def _action_faults(action: str | None, spec: Obj, path: str) -> Iterator[FieldEr
         yield rules.invalid(path, action, message, "set backoffLimitPerIndex, or use FailJob")
 
 
-def _condition_faults(conditions: Sequence[Obj], path: str) -> Iterator[FieldError]:
+def _condition_errors(conditions: Sequence[Obj], path: str) -> Iterator[FieldError]:
     """Report a podFailurePolicy rule's onPodConditions with an invalid type or status, or with too many patterns."""
     if len(conditions) > _RULES_MAX:
         yield rules.too_many(path, len(conditions), _RULES_MAX, "split the rule into several")
     for j, pattern in enumerate(conditions):
-        yield from rules.label_key_faults(pattern.get("type") or "", f"{path}[{j}].type")
+        yield from rules.label_key_errors(pattern.get("type") or "", f"{path}[{j}].type")
         if (status := pattern.get("status") or "True") not in _CONDITION_STATUSES:
             yield rules.unsupported(f"{path}[{j}].status", status, _CONDITION_STATUSES)
 
 
-def _exit_code_faults(codes: Obj, containers: Sequence[Any], path: str) -> Iterator[FieldError]:
+def _exit_code_errors(codes: Obj, containers: Sequence[Any], path: str) -> Iterator[FieldError]:
     """Report a podFailurePolicy rule's onExitCodes with an unknown operator or container, or invalid exit codes."""
     operator, exit_codes, name = codes.get("operator"), codes.get("values") or [], codes.get("containerName")
     if operator not in _EXIT_CODE_OPERATORS:
@@ -75,12 +75,12 @@ def _exit_code_faults(codes: Obj, containers: Sequence[Any], path: str) -> Itera
             "list fewer exit codes, for example with the operator NotIn",
         )
     else:
-        yield from _exit_code_value_faults(exit_codes, operator, f"{path}.values")
+        yield from _exit_code_value_errors(exit_codes, operator, f"{path}.values")
     if exit_codes != sorted(exit_codes):
         yield rules.invalid(f"{path}.values", exit_codes, "must be ordered", "sort the exit codes in ascending order")
 
 
-def _exit_code_value_faults(exit_codes: Sequence[int], operator: str | None, path: str) -> Iterator[FieldError]:
+def _exit_code_value_errors(exit_codes: Sequence[int], operator: str | None, path: str) -> Iterator[FieldError]:
     """Report duplicate exit codes in a podFailurePolicy rule, and the exit code 0 with the operator In."""
     seen_codes: dict[int, None] = {}
     for j, value in enumerate(exit_codes):
@@ -92,7 +92,7 @@ def _exit_code_value_faults(exit_codes: Sequence[int], operator: str | None, pat
         seen_codes[value] = None
 
 
-def success_faults(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterator[FieldError]:
+def success_errors(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterator[FieldError]:
     """Report a successPolicy with no or too many rules, and invalid rules."""
     if not policy_rules:
         message = "at least one rules must be specified when the successPolicy is specified"
@@ -100,10 +100,10 @@ def success_faults(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterato
     if len(policy_rules) > _RULES_MAX:
         yield rules.too_many(path, len(policy_rules), _RULES_MAX, "merge some rules")
     for i, rule in enumerate(policy_rules):
-        yield from _success_rule_faults(rule, spec.get("completions") or 0, f"{path}[{i}]")
+        yield from _success_rule_errors(rule, spec.get("completions") or 0, f"{path}[{i}]")
 
 
-def _success_rule_faults(rule: Obj, completions: int, path: str) -> Iterator[FieldError]:
+def _success_rule_errors(rule: Obj, completions: int, path: str) -> Iterator[FieldError]:
     """Report a successPolicy rule without succeededIndexes and succeededCount, or with invalid values."""
     count, indexes_text = rule.get("succeededCount"), rule.get("succeededIndexes")
     if count is None and indexes_text is None:

@@ -35,7 +35,7 @@ _RULE_NAME: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", re.ASC
 _RULE_NAME_LENGTH_MAX: Final = 128
 
 
-def policy_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
+def policy_errors(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
     """Validate the success and failure policies, the coordinator and the volume claims of a JobSet's spec."""
     jobs = {each["name"]: each for each in spec.get("replicatedJobs") or ()}
     for i, name in enumerate((spec.get("successPolicy") or {}).get("targetReplicatedJobs") or ()):
@@ -44,11 +44,11 @@ def policy_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
             path = f"spec.successPolicy.targetReplicatedJobs[{i}]"
             yield rules.invalid(path, name, message, f"use one of {', '.join(jobs)}")
     if failure := spec.get("failurePolicy"):
-        yield from _failure_faults(failure, list(jobs))
+        yield from _failure_errors(failure, list(jobs))
     if coordinator := spec.get("coordinator"):
-        yield from _coordinator_faults(coordinator, jobs)
-        yield from _endpoint_faults(coordinator, spec, jobset_name)
-    yield from _claim_faults(spec, jobset_name)
+        yield from _coordinator_errors(coordinator, jobs)
+        yield from _endpoint_errors(coordinator, spec, jobset_name)
+    yield from _claim_errors(spec, jobset_name)
 
 
 def claim_names(spec: Obj) -> list[str]:
@@ -62,14 +62,14 @@ def _claim_name(template: Obj) -> str:
     return str((template.get("metadata") or {}).get("name") or "")
 
 
-def _failure_faults(failure_policy: Obj, jobs: Sequence[str]) -> Iterator[FieldError]:
+def _failure_errors(failure_policy: Obj, jobs: Sequence[str]) -> Iterator[FieldError]:
     """Report a failure policy with a disabled restart strategy, invalid rules, or rules of equal names."""
     if failure_policy.get("restartStrategy") == "InPlaceRestart":
         message = "InPlaceRestart restart strategy cannot be set when InPlaceRestart feature gate is disabled"
         yield rules.forbidden("spec.failurePolicy.restartStrategy", message, "use Recreate or BlockingRecreate")
     indexes_by_name: dict[str, list[int]] = {}
     for i, rule in enumerate(failure_policy.get("rules") or ()):
-        yield from _rule_faults(rule, jobs, f"{_RULES_PATH}[{i}]")
+        yield from _rule_errors(rule, jobs, f"{_RULES_PATH}[{i}]")
         indexes_by_name.setdefault(rule.get("name") or f"failurePolicyRule{i}", []).append(i)
     for name, indexes in indexes_by_name.items():
         if len(indexes) > 1:
@@ -78,7 +78,7 @@ def _failure_faults(failure_policy: Obj, jobs: Sequence[str]) -> Iterator[FieldE
             yield rules.invalid(f"{_RULES_PATH}[{indexes[1]}].name", name, message, "give each rule a unique name")
 
 
-def _rule_faults(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldError]:
+def _rule_errors(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldError]:
     """Validate a JobSet failure policy rule: its name, action, target replicated Jobs and failure reasons."""
     name = rule.get("name") or ""
     if len(name) > _RULE_NAME_LENGTH_MAX:
@@ -112,7 +112,7 @@ def _rule_faults(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldErr
             yield rules.invalid(item_path, reason, message, f"use one of {', '.join(_FAILURE_REASONS)}")
 
 
-def _coordinator_faults(coordinator: Obj, jobs: Mapping[str, Obj]) -> Iterator[FieldError]:
+def _coordinator_errors(coordinator: Obj, jobs: Mapping[str, Obj]) -> Iterator[FieldError]:
     """Report a coordinator that is not a pod of an Indexed Job in the JobSet."""
     name, index, pod = coordinator["replicatedJob"], coordinator.get("jobIndex", 0), coordinator.get("podIndex", 0)
     job = jobs.get(name)
@@ -134,7 +134,7 @@ def _coordinator_faults(coordinator: Obj, jobs: Mapping[str, Obj]) -> Iterator[F
         yield rules.invalid(f"{_COORDINATOR_PATH}.podIndex", pod, message, f"use an index from 0 to {completions - 1}")
 
 
-def _endpoint_faults(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[FieldError]:
+def _endpoint_errors(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[FieldError]:
     """Report a coordinator whose host name is not a valid label value, because JobSet sets it as a label."""
     job = f"{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}-{coordinator.get('podIndex', 0)}"
     subdomain = (spec.get("network") or {}).get("subdomain") or jobset_name
@@ -147,7 +147,7 @@ def _endpoint_faults(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[
         yield rules.invalid(_COORDINATOR_PATH, value, message, "shorten these names, or remove the coordinator")
 
 
-def _claim_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
+def _claim_errors(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
     """Report volume claim templates with a namespace, an invalid or duplicate name, or without a mount."""
     seen_names: dict[str, None] = {}
     for i, policy in enumerate(spec.get("volumeClaimPolicies") or ()):
@@ -165,10 +165,10 @@ def _claim_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
             if len(f"{name}-{jobset_name}") > rules.LABEL_LENGTH_MAX:
                 message = "VolumeClaimPolicies template name is too long"
                 yield rules.invalid(path, name, message, "shorten the name of the template or of the JobSet")
-            yield from _mounted_faults(spec, name)
+            yield from _mounted_errors(spec, name)
 
 
-def _mounted_faults(spec: Obj, name: str) -> Iterator[FieldError]:
+def _mounted_errors(spec: Obj, name: str) -> Iterator[FieldError]:
     """Report a JobSet's volume claim that no container mounts, and pod volumes with the same name."""
     is_mounted = False
     for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
@@ -199,30 +199,30 @@ _POD_SETS_MAX: Final = 18
 _IMMUTABLE_FIELDS: Final = ("failurePolicy", "network", "startupPolicy", "successPolicy", "volumeClaimPolicies")
 
 
-def jobset_faults(jobset: Obj) -> Iterator[FieldError]:
+def jobset_errors(jobset: Obj) -> Iterator[FieldError]:
     """Validate a JobSet."""
     spec = jobset.get("spec") or {}
-    yield from rules.metadata_faults(jobset)
-    yield from _exclusive_faults(jobset, "metadata")
-    yield from _network_faults(spec)
-    yield from job.manager_faults(spec.get("managedBy"), "spec.managedBy")
-    yield from _order_faults(spec)
+    yield from rules.metadata_errors(jobset)
+    yield from _exclusive_errors(jobset, "metadata")
+    yield from _network_errors(spec)
+    yield from job.manager_errors(spec.get("managedBy"), "spec.managedBy")
+    yield from _order_errors(spec)
     claims = claim_names(spec)
     for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
         path = f"{PATH}[{i}]"
-        yield from _replicated_job_faults(replicated, _name(jobset), path)
-        yield from _template_faults(replicated["template"], f"{path}.template.metadata")
-        yield from job.spec_faults(_job_spec(replicated), f"{path}.template.spec", claims)
-    yield from policy_faults(spec, _name(jobset))
-    yield from rules.mark_webhook(_WEBHOOK, queued_jobs.queue_settings_faults(jobset))
+        yield from _replicated_job_errors(replicated, _name(jobset), path)
+        yield from _template_errors(replicated["template"], f"{path}.template.metadata")
+        yield from job.spec_errors(_job_spec(replicated), f"{path}.template.spec", claims)
+    yield from policy_errors(spec, _name(jobset))
+    yield from rules.mark_webhook(_WEBHOOK, queued_jobs.queue_settings_errors(jobset))
     if label(jobset, well_known.QUEUE_NAME):
-        yield from _pod_set_faults(spec.get("replicatedJobs") or ())
-    yield from rules.mark_webhook(_WEBHOOK, _topology_faults(spec))
+        yield from _pod_set_errors(spec.get("replicatedJobs") or ())
+    yield from rules.mark_webhook(_WEBHOOK, _topology_errors(spec))
 
 
-def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+def jobset_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of a JobSet: most of its spec is immutable; if suspended, scheduling directives may change."""
-    yield from jobset_faults(new)
+    yield from jobset_errors(new)
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     equality = semantic_equality(scheme.JOB_SET)
     for field in _IMMUTABLE_FIELDS:
@@ -240,7 +240,7 @@ def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
         yield rules.immutable(PATH, spec.get("replicatedJobs"), remedy)
     if spec.get("managedBy") != old_spec.get("managedBy"):
         yield rules.immutable("spec.managedBy", spec.get("managedBy"))
-    yield from rules.mark_webhook(_WEBHOOK, queued_jobs.queue_settings_update_faults(new, old))
+    yield from rules.mark_webhook(_WEBHOOK, queued_jobs.queue_settings_update_errors(new, old))
 
 
 def _name(jobset: Obj) -> str:
@@ -258,7 +258,7 @@ def _job_spec(job: Obj) -> Obj:
     return spec
 
 
-def _network_faults(spec: Obj) -> Iterator[FieldError]:
+def _network_errors(spec: Obj) -> Iterator[FieldError]:
     """Report a JobSet's network subdomain that is not a valid name for a Service."""
     subdomain = (spec.get("network") or {}).get("subdomain")
     if not subdomain:
@@ -271,7 +271,7 @@ def _network_faults(spec: Obj) -> Iterator[FieldError]:
         yield rules.invalid("spec.network.subdomain", subdomain, message, remedy)
 
 
-def _order_faults(spec: Obj) -> Iterator[FieldError]:
+def _order_errors(spec: Obj) -> Iterator[FieldError]:
     """Report replicated Jobs with equal names, and dependencies on replicated Jobs that do not precede them."""
     jobs: Sequence[Obj] = spec.get("replicatedJobs") or ()
     in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
@@ -295,7 +295,7 @@ def _order_faults(spec: Obj) -> Iterator[FieldError]:
         seen_names[replicated["name"]] = None
 
 
-def _replicated_job_faults(job: Obj, jobset_name: str, path: str) -> Iterator[FieldError]:
+def _replicated_job_errors(job: Obj, jobset_name: str, path: str) -> Iterator[FieldError]:
     """Report a replicated Job with too many pods, or whose generated Job and pod names are invalid."""
     replicas, spec = job.get("replicas", 1), job["template"].get("spec") or {}
     parallelism = spec.get("parallelism")
@@ -306,34 +306,34 @@ def _replicated_job_faults(job: Obj, jobset_name: str, path: str) -> Iterator[Fi
         yield rules.invalid(f"{path}.replicas", replicas, message, "reduce replicas or parallelism")
     group = job.get("groupName", "default")
     too_long = ".spec.replicatedJob[].groupName is too long, must be less than 63 characters"
-    yield from _label_faults(group, too_long, f"{path}.groupName", "shorten the name of the group")
+    yield from _label_errors(group, too_long, f"{path}.groupName", "shorten the name of the group")
     longest_job_name = f"{jobset_name}-{job['name']}-{max(replicas - 1, 0)}"
     too_long = "JobSet name is too long, job names generated for this JobSet will exceed 63 characters"
-    name_faults = list(_label_faults(longest_job_name, too_long, f"{path}.name", _SHORTEN_REMEDY))
+    name_faults = list(_label_errors(longest_job_name, too_long, f"{path}.name", _SHORTEN_REMEDY))
     completions = spec.get("completions")
     if not name_faults and spec.get("completionMode") == "Indexed" and completions is not None:
         too_long = "JobSet name is too long, pod names generated for this JobSet will exceed 63 characters"
         pod = f"{longest_job_name}-{max(completions - 1, 0)}{_POD_SUFFIX}"
-        name_faults.extend(_label_faults(pod, too_long, f"{path}.name", _SHORTEN_REMEDY))
+        name_faults.extend(_label_errors(pod, too_long, f"{path}.name", _SHORTEN_REMEDY))
     yield from name_faults
 
 
-def _template_faults(template: Obj, path: str) -> Iterator[FieldError]:
+def _template_errors(template: Obj, path: str) -> Iterator[FieldError]:
     """Validate the labels and annotations in the Job template of a replicated Job."""
     metadata = template.get("metadata") or {}
-    yield from rules.label_faults(metadata.get("labels"), f"{path}.labels")
-    yield from rules.annotation_faults(metadata.get("annotations"), f"{path}.annotations")
-    yield from _exclusive_faults({"metadata": metadata}, path)
+    yield from rules.label_errors(metadata.get("labels"), f"{path}.labels")
+    yield from rules.annotation_errors(metadata.get("annotations"), f"{path}.annotations")
+    yield from _exclusive_errors({"metadata": metadata}, path)
 
 
-def _exclusive_faults(obj: Obj, path: str) -> Iterator[FieldError]:
+def _exclusive_errors(obj: Obj, path: str) -> Iterator[FieldError]:
     """Report an exclusive-topology annotation that is not a valid topology key (node label)."""
     key = annotation(obj, well_known.EXCLUSIVE_TOPOLOGY)
     if key is not None:
-        yield from pods.topology_key_faults(key, f"{path}.annotations[{well_known.EXCLUSIVE_TOPOLOGY}]")
+        yield from pods.topology_key_errors(key, f"{path}.annotations[{well_known.EXCLUSIVE_TOPOLOGY}]")
 
 
-def _pod_set_faults(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError]:
+def _pod_set_errors(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError]:
     """Report a queued JobSet with no replicated Job, or with more than a Workload can have pod sets."""
     if not replicated_jobs:
         message = "a JobSet in a queue needs at least one replicatedJob"
@@ -343,13 +343,13 @@ def _pod_set_faults(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError]:
         yield rules.too_many(PATH, len(replicated_jobs), _POD_SETS_MAX, remedy)
 
 
-def _label_faults(name: str, too_long: str, path: str, remedy: str) -> Iterator[FieldError]:
+def _label_errors(name: str, too_long: str, path: str, remedy: str) -> Iterator[FieldError]:
     """Report a name that is not a DNS label; `too_long` is the message for a name that is too long."""
     for message in rules.dns1035_label_errors(name):
         yield rules.invalid(path, name, too_long if "must be no more than 63" in message else message, remedy)
 
 
-def _topology_faults(spec: Obj) -> Iterator[FieldError]:
+def _topology_errors(spec: Obj) -> Iterator[FieldError]:
     """Validate the topology annotations of all pod templates of a JobSet, and their pod set groups."""
     pod_sets = []
     for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
@@ -360,8 +360,8 @@ def _topology_faults(spec: Obj) -> Iterator[FieldError]:
             count = replicated.get("replicas", 1) * pods_running_at_once(job_spec)
             pod_sets.append(topology.PodSetTopology(annotations, path, count))
     for pod_set in pod_sets:
-        yield from topology.topology_request_faults(pod_set.annotations, pod_set.path, pod_set.count)
-    yield from topology.group_faults(pod_sets)
+        yield from topology.topology_request_errors(pod_set.annotations, pod_set.path, pod_set.count)
+    yield from topology.group_errors(pod_sets)
 
 
 def _comparable_jobs(spec: Obj, *, may_move: bool) -> list[Obj]:

@@ -31,7 +31,7 @@ _TOKEN_SECONDS_MIN: Final = 600
 _TOKEN_SECONDS_MAX: Final = 2**32
 
 
-def volume_faults(volumes: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+def volume_errors(volumes: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report volumes of a pod with an invalid or duplicate name, or without exactly one valid source."""
     seen_names: dict[str, None] = {}
     for i, volume in enumerate(volumes):
@@ -50,59 +50,59 @@ def volume_faults(volumes: Sequence[Mapping[str, Any]], path: str) -> Iterator[F
             message = "may not specify more than 1 volume type"
             yield rules.forbidden(f"{item_path}.{field}", message, f"keep only one of {', '.join(source_fields)}")
         for field in source_fields[:1]:
-            yield from _source_faults(field, volume[field], f"{item_path}.{field}")
+            yield from _source_errors(field, volume[field], f"{item_path}.{field}")
 
 
-def _source_faults(field: str, source: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _source_errors(field: str, source: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     match field:
         case "hostPath":
-            yield from _host_path_faults(source, path)
+            yield from _host_path_errors(source, path)
         case "secret" | "configMap":
             name = "secretName" if field == "secret" else "name"
             if not source.get(name):
                 yield rules.required(
                     f"{path}.{name}", "", f"give the name of a {'Secret' if field == 'secret' else 'ConfigMap'}"
                 )
-            yield from rules.mode_faults(source.get("defaultMode"), f"{path}.defaultMode")
-            yield from _item_faults(source.get("items") or (), f"{path}.items")
+            yield from rules.mode_errors(source.get("defaultMode"), f"{path}.defaultMode")
+            yield from _item_errors(source.get("items") or (), f"{path}.items")
         case "downwardAPI":
-            yield from rules.mode_faults(source.get("defaultMode"), f"{path}.defaultMode")
+            yield from rules.mode_errors(source.get("defaultMode"), f"{path}.defaultMode")
             for item in source.get("items") or ():
-                yield from _file_faults(item, path)
+                yield from _file_errors(item, path)
         case "projected":
-            yield from rules.mode_faults(source.get("defaultMode"), f"{path}.defaultMode")
-            yield from _projection_faults(source.get("sources") or (), path)
+            yield from rules.mode_errors(source.get("defaultMode"), f"{path}.defaultMode")
+            yield from _projection_errors(source.get("sources") or (), path)
         case "persistentVolumeClaim" if not source.get("claimName"):
             yield rules.required(f"{path}.claimName", "", "give the name of a PersistentVolumeClaim")
 
 
-def _host_path_faults(source: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _host_path_errors(source: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     folder, kind = source.get("path") or "", source.get("type") or ""
     if not folder:
         yield rules.required(f"{path}.path", "", "give a path on the node, such as /var/data")
         return
-    yield from rules.path_component_faults(folder, f"{path}.path")
+    yield from rules.path_component_errors(folder, f"{path}.path")
     if kind not in _PATH_TYPES:
         yield rules.unsupported(f"{path}.type", kind, _PATH_TYPES)
 
 
-def _item_faults(items: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+def _item_errors(items: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report items of a Secret or ConfigMap volume without a key or a valid file path."""
     for i, item in enumerate(items):
         item_path = f"{path}[{i}]"
         if not item.get("key"):
             yield rules.required(f"{item_path}.key", "", "give a key of the Secret or ConfigMap")
-        yield from _file_faults(item, item_path)
+        yield from _file_errors(item, item_path)
 
 
-def _file_faults(item: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _file_errors(item: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     if not item.get("path"):
         yield rules.required(f"{path}.path", "", _PATH_REMEDY)
-    yield from rules.file_faults(item.get("path") or "", f"{path}.path")
-    yield from rules.mode_faults(item.get("mode"), f"{path}.mode")
+    yield from rules.file_errors(item.get("path") or "", f"{path}.path")
+    yield from rules.mode_errors(item.get("mode"), f"{path}.mode")
 
 
-def _projection_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+def _projection_errors(sources: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report sources of a projected volume with several types, with invalid files, or with conflicting file paths."""
     file_paths: set[str] = set()
     for i, source in enumerate(sources):
@@ -118,16 +118,16 @@ def _projection_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Itera
                 file_path = f"{item_path}.{field}" if field == "downwardAPI" else f"{item_path}.{field}.items[{j}]"
                 if field != "downwardAPI" and not item.get("key"):
                     yield rules.required(f"{file_path}.key", "", "give a key of the Secret or ConfigMap")
-                yield from _file_faults(item, file_path)
+                yield from _file_errors(item, file_path)
                 if (file := item.get("path") or "") and file in file_paths:
                     remedy = f"give the files different paths: {file} occurs twice"
                     yield rules.invalid(path, projection.get("name") or file, "conflicting duplicate paths", remedy)
                 file_paths.add(file)
         if (token := source.get("serviceAccountToken")) is not None:
-            yield from _token_faults(token, path, f"{item_path}.serviceAccountToken")
+            yield from _token_errors(token, path, f"{item_path}.serviceAccountToken")
 
 
-def _token_faults(token: Mapping[str, Any], path: str, item_path: str) -> Iterator[FieldError]:
+def _token_errors(token: Mapping[str, Any], path: str, item_path: str) -> Iterator[FieldError]:
     expiration_seconds = token.get("expirationSeconds")
     if expiration_seconds is not None and expiration_seconds < _TOKEN_SECONDS_MIN:
         message = "may not specify a duration less than 10 minutes"
@@ -137,7 +137,7 @@ def _token_faults(token: Mapping[str, Any], path: str, item_path: str) -> Iterat
         yield rules.invalid(f"{item_path}.expirationSeconds", expiration_seconds, message, "reduce expirationSeconds")
     if not token.get("path"):
         yield rules.required(f"{path}.path", "", _PATH_REMEDY)
-    yield from rules.file_faults(token.get("path") or "", f"{path}.path")
+    yield from rules.file_errors(token.get("path") or "", f"{path}.path")
 
 
 # Rules of node affinity, pod affinity and topology spread constraints.
@@ -149,14 +149,14 @@ _WHEN_UNSATISFIABLE: Final = ("DoNotSchedule", "ScheduleAnyway")
 _NODE_POLICIES: Final = ("Honor", "Ignore")
 
 
-def affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def affinity_errors(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Validate the `affinity` of a pod: node affinity, pod affinity and pod anti-affinity."""
-    yield from _node_affinity_faults(affinity.get("nodeAffinity") or {}, f"{path}.nodeAffinity")
+    yield from _node_affinity_errors(affinity.get("nodeAffinity") or {}, f"{path}.nodeAffinity")
     for field in ("podAffinity", "podAntiAffinity"):
-        yield from _pod_affinity_faults(affinity.get(field) or {}, f"{path}.{field}")
+        yield from _pod_affinity_errors(affinity.get(field) or {}, f"{path}.{field}")
 
 
-def _node_affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _node_affinity_errors(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a required node affinity without terms, preferred terms with an invalid weight, and invalid terms."""
     if (required := affinity.get(well_known.REQUIRED)) is not None:
         terms = required.get("nodeSelectorTerms")
@@ -165,26 +165,26 @@ def _node_affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[Fi
             message = "must have at least one node selector term"
             yield rules.required(item_path, message, f"add a term, or remove {well_known.REQUIRED}")
         for i, term in enumerate(terms or ()):
-            yield from _term_faults(term, f"{item_path}[{i}]")
+            yield from _term_errors(term, f"{item_path}[{i}]")
     for i, preferred in enumerate(affinity.get(well_known.PREFERRED) or ()):
         item_path = f"{path}.{well_known.PREFERRED}[{i}]"
-        yield from _weight_faults(preferred, item_path)
-        yield from _term_faults(preferred.get("preference") or {}, f"{item_path}.preference")
+        yield from _weight_errors(preferred, item_path)
+        yield from _term_errors(preferred.get("preference") or {}, f"{item_path}.preference")
 
 
-def _weight_faults(preferred_term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _weight_errors(preferred_term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a preferred term whose weight is not from 1 to 100."""
     weight = preferred_term.get("weight", 0)
     if not 1 <= weight <= 100:
         yield rules.invalid(f"{path}.weight", weight, "must be in the range 1-100", "use a weight from 1 to 100")
 
 
-def _term_faults(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _term_errors(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report invalid matchExpressions and matchFields in a term of node affinity."""
     for i, expression in enumerate(term.get("matchExpressions") or ()):
         item_path = f"{path}.matchExpressions[{i}]"
-        yield from _operator_faults(expression, item_path)
-        yield from rules.label_key_faults(expression.get("key") or "", f"{item_path}.key")
+        yield from _operator_errors(expression, item_path)
+        yield from rules.label_key_errors(expression.get("key") or "", f"{item_path}.key")
     for i, field in enumerate(term.get("matchFields") or ()):
         item_path = f"{path}.matchFields[{i}]"
         if field.get("key") != "metadata.name":
@@ -195,7 +195,7 @@ def _term_faults(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
             yield rules.required(f"{item_path}.values", message, "use the name of one node")
 
 
-def _operator_faults(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _operator_errors(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a node selector expression with an unknown operator, or a wrong number of values for its operator."""
     operator, values = expression.get("operator") or "", expression.get("values") or ()
     item_path = f"{path}.values"
@@ -216,26 +216,26 @@ def _operator_faults(expression: Mapping[str, Any], path: str) -> Iterator[Field
         yield rules.invalid(f"{path}.operator", operator, "not a valid selector operator", remedy)
 
 
-def _pod_affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _pod_affinity_errors(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report invalid required terms, and preferred terms with an invalid weight, of pod affinity or anti-affinity."""
     for i, term in enumerate(affinity.get(well_known.REQUIRED) or ()):
-        yield from _pod_term_faults(term, f"{path}.{well_known.REQUIRED}[{i}]")
+        yield from _pod_term_errors(term, f"{path}.{well_known.REQUIRED}[{i}]")
     for i, preferred in enumerate(affinity.get(well_known.PREFERRED) or ()):
         item_path = f"{path}.{well_known.PREFERRED}[{i}]"
-        yield from _weight_faults(preferred, item_path)
-        yield from _pod_term_faults(preferred.get("podAffinityTerm") or {}, f"{item_path}.podAffinityTerm")
+        yield from _weight_errors(preferred, item_path)
+        yield from _pod_term_errors(preferred.get("podAffinityTerm") or {}, f"{item_path}.podAffinityTerm")
 
 
-def _pod_term_faults(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _pod_term_errors(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a term of pod affinity with an invalid selector, topology key, namespace or label key."""
     for field in ("labelSelector", "namespaceSelector"):
-        yield from rules.selector_faults(term.get(field), f"{path}.{field}")
-    yield from topology_key_faults(term.get("topologyKey") or "", f"{path}.topologyKey")
+        yield from rules.selector_errors(term.get(field), f"{path}.{field}")
+    yield from topology_key_errors(term.get("topologyKey") or "", f"{path}.topologyKey")
     for i, namespace in enumerate(term.get("namespaces") or ()):
         for message in rules.dns_label_errors(namespace):
             yield rules.invalid(f"{path}.namespaces[{i}]", namespace, message, "use the name of a namespace")
-    yield from _pod_label_key_faults(term, "matchLabelKeys", path)
-    yield from _pod_label_key_faults(term, "mismatchLabelKeys", path)
+    yield from _pod_label_key_errors(term, "matchLabelKeys", path)
+    yield from _pod_label_key_errors(term, "mismatchLabelKeys", path)
     for i, name in enumerate(term.get("matchLabelKeys") or ()):
         if name in (term.get("mismatchLabelKeys") or ()):
             message = "exists in both matchLabelKeys and mismatchLabelKeys"
@@ -244,25 +244,25 @@ def _pod_term_faults(term: Mapping[str, Any], path: str) -> Iterator[FieldError]
             )
 
 
-def topology_key_faults(key: str, path: str) -> Iterator[FieldError]:
+def topology_key_errors(key: str, path: str) -> Iterator[FieldError]:
     """Report a topology key that is empty or not a valid label key."""
     if key:
-        yield from rules.label_key_faults(key, path)
+        yield from rules.label_key_errors(key, path)
     else:
         yield rules.required(path, "can not be empty", "use the key of a node label, such as kubernetes.io/hostname")
 
 
-def _pod_label_key_faults(obj: Mapping[str, Any], field: str, path: str) -> Iterator[FieldError]:
+def _pod_label_key_errors(obj: Mapping[str, Any], field: str, path: str) -> Iterator[FieldError]:
     """Report matchLabelKeys or mismatchLabelKeys that are not label keys, or that are set without a labelSelector."""
     keys = obj.get(field) or ()
     if keys and obj.get("labelSelector") is None:
         message = "must not be specified when labelSelector is not set"
         yield rules.forbidden(f"{path}.{field}", message, "add a labelSelector; {} selects all pods")
     for i, key in enumerate(keys):
-        yield from rules.label_key_faults(key, f"{path}.{field}[{i}]")
+        yield from rules.label_key_errors(key, f"{path}.{field}[{i}]")
 
 
-def spread_faults(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+def spread_errors(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report a pod's topology spread constraints that are invalid or duplicate."""
     seen_constraints: dict[tuple[str, str], None] = {}
     for i, constraint in enumerate(constraints):
@@ -280,12 +280,12 @@ def spread_faults(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterat
                 f"{item_path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {unsatisfiable_action}}}", "remove one"
             )
         seen_constraints[key, unsatisfiable_action] = None
-        yield from rules.selector_faults(constraint.get("labelSelector"), f"{item_path}.labelSelector")
-        yield from _pod_label_key_faults(constraint, "matchLabelKeys", item_path)
-        yield from _domain_faults(constraint, unsatisfiable_action, item_path)
+        yield from rules.selector_errors(constraint.get("labelSelector"), f"{item_path}.labelSelector")
+        yield from _pod_label_key_errors(constraint, "matchLabelKeys", item_path)
+        yield from _domain_errors(constraint, unsatisfiable_action, item_path)
 
 
-def _domain_faults(constraint: Mapping[str, Any], unsatisfiable_action: str, path: str) -> Iterator[FieldError]:
+def _domain_errors(constraint: Mapping[str, Any], unsatisfiable_action: str, path: str) -> Iterator[FieldError]:
     """Report a topology spread constraint's invalid minDomains, or one without DoNotSchedule, and bad node policies."""
     min_domains = constraint.get("minDomains")
     if min_domains is not None and min_domains <= 0:
@@ -308,12 +308,12 @@ _TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _TOLERATION_OPERATORS: Final = ("Equal", "Exists")
 
 
-def taint_faults(taints: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+def taint_errors(taints: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report taints with an invalid key, value or effect, and taints with the same key and effect."""
     path_by_taint: dict[tuple[str, str], str] = {}
     for i, taint in enumerate(taints):
         item_path, key_and_effect = f"{path}[{i}]", (taint["key"], taint["effect"])
-        yield from rules.label_key_faults(taint["key"], f"{item_path}.key")
+        yield from rules.label_key_errors(taint["key"], f"{item_path}.key")
         value = taint.get("value") or ""
         for error in rules.label_value_errors(value):
             yield rules.invalid(f"{item_path}.value", value, error, "use at most 63 letters, digits, '-', '_' and '.'")
@@ -326,22 +326,22 @@ def taint_faults(taints: Sequence[Mapping[str, Any]], path: str) -> Iterator[Fie
         path_by_taint.setdefault(key_and_effect, item_path)
 
 
-def toleration_faults(tolerations: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+def toleration_errors(tolerations: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report tolerations with an invalid or contradictory key, operator, value, effect or tolerationSeconds."""
     for i, toleration in enumerate(tolerations):
         item_path, operator = f"{path}[{i}]", toleration.get("operator") or "Equal"
         if key := toleration.get("key"):
-            yield from rules.label_key_faults(key, f"{item_path}.key")
+            yield from rules.label_key_errors(key, f"{item_path}.key")
         elif operator != "Exists":
             message = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
             yield rules.invalid(f"{item_path}.operator", operator, message, "set a key, or set the operator to Exists")
         if operator not in _TOLERATION_OPERATORS:
             yield rules.unsupported(f"{item_path}.operator", operator, _TOLERATION_OPERATORS)
-        yield from _value_faults(toleration, operator, item_path)
-        yield from _effect_faults(toleration, item_path)
+        yield from _value_errors(toleration, operator, item_path)
+        yield from _effect_errors(toleration, item_path)
 
 
-def _value_faults(toleration: Mapping[str, Any], operator: str, path: str) -> Iterator[FieldError]:
+def _value_errors(toleration: Mapping[str, Any], operator: str, path: str) -> Iterator[FieldError]:
     """Report a toleration whose value is not a label value, or is set with the operator Exists."""
     value = toleration.get("value") or ""
     if operator == "Exists" and value:
@@ -351,7 +351,7 @@ def _value_faults(toleration: Mapping[str, Any], operator: str, path: str) -> It
         yield rules.invalid(f"{path}.value", value, message, "use at most 63 letters, digits, '-', '_' and '.'")
 
 
-def _effect_faults(toleration: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _effect_errors(toleration: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a toleration with an unknown effect, or with tolerationSeconds but without the effect NoExecute."""
     effect = toleration.get("effect") or ""
     if effect and effect not in _TAINT_EFFECTS:
@@ -364,62 +364,62 @@ def _effect_faults(toleration: Mapping[str, Any], path: str) -> Iterator[FieldEr
 _RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
 
 
-def pod_faults(pod: Mapping[str, Any]) -> Iterator[FieldError]:
+def pod_errors(pod: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Pod."""
-    yield from rules.metadata_faults(pod)
+    yield from rules.metadata_errors(pod)
     spec = pod.get("spec") or {}
-    yield from _spec_faults(spec, "spec", ())
+    yield from _spec_errors(spec, "spec", ())
     if spec.get("nodeName") and spec.get("schedulingGates"):
         message = "cannot be set until all schedulingGates have been cleared"
         yield rules.forbidden("spec.nodeName", message, "remove schedulingGates or nodeName")
 
 
-def pod_template_kind_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
+def pod_template_kind_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a PodTemplate."""
-    yield from rules.metadata_faults(obj)
-    yield from pod_template_faults(obj.get("template") or {}, "template")
+    yield from rules.metadata_errors(obj)
+    yield from pod_template_errors(obj.get("template") or {}, "template")
 
 
-def pod_template_faults(template: Mapping[str, Any], path: str, claims: Sequence[str] = ()) -> Iterator[FieldError]:
+def pod_template_errors(template: Mapping[str, Any], path: str, claims: Sequence[str] = ()) -> Iterator[FieldError]:
     """Validate a pod template at a path of another object; `claims` are names of volumes that the object adds to it."""
     meta, spec = template.get("metadata") or {}, template.get("spec") or {}
-    yield from rules.label_faults(meta.get("labels"), f"{path}.metadata.labels")
-    yield from rules.annotation_faults(meta.get("annotations"), f"{path}.metadata.annotations")
-    yield from _spec_faults(spec, f"{path}.spec", claims)
+    yield from rules.label_errors(meta.get("labels"), f"{path}.metadata.labels")
+    yield from rules.annotation_errors(meta.get("annotations"), f"{path}.metadata.annotations")
+    yield from _spec_errors(spec, f"{path}.spec", claims)
 
 
-def _spec_faults(spec: Mapping[str, Any], path: str, claims: Sequence[str]) -> Iterator[FieldError]:
+def _spec_errors(spec: Mapping[str, Any], path: str, claims: Sequence[str]) -> Iterator[FieldError]:
     """Validate the spec of a pod or pod template at a path."""
     volumes = dict.fromkeys([*(volume.get("name") or "" for volume in spec.get("volumes") or ()), *claims])
-    yield from volume_faults(spec.get("volumes") or (), f"{path}.volumes")
-    yield from containers.containers_faults(spec, volumes, path)
-    yield from rules.pod_resources_faults(spec.get("resources") or {}, f"{path}.resources")
-    yield from rules.resources_faults({"limits": spec.get("overhead") or {}}, f"{path}.overhead")
-    yield from rules.label_faults(spec.get("nodeSelector"), f"{path}.nodeSelector")
-    yield from affinity_faults(spec.get("affinity") or {}, f"{path}.affinity")
-    yield from toleration_faults(spec.get("tolerations") or (), f"{path}.tolerations")
+    yield from volume_errors(spec.get("volumes") or (), f"{path}.volumes")
+    yield from containers.containers_errors(spec, volumes, path)
+    yield from rules.pod_resources_errors(spec.get("resources") or {}, f"{path}.resources")
+    yield from rules.resources_errors({"limits": spec.get("overhead") or {}}, f"{path}.overhead")
+    yield from rules.label_errors(spec.get("nodeSelector"), f"{path}.nodeSelector")
+    yield from affinity_errors(spec.get("affinity") or {}, f"{path}.affinity")
+    yield from toleration_errors(spec.get("tolerations") or (), f"{path}.tolerations")
     constraints = spec.get("topologySpreadConstraints") or ()
-    yield from spread_faults(constraints, f"{path}.topologySpreadConstraints")
-    yield from _gate_faults(spec.get("schedulingGates") or (), f"{path}.schedulingGates")
-    yield from containers.host_faults(spec, path)
-    yield from containers.pod_security_faults(spec.get("securityContext") or {}, f"{path}.securityContext")
+    yield from spread_errors(constraints, f"{path}.topologySpreadConstraints")
+    yield from _gate_errors(spec.get("schedulingGates") or (), f"{path}.schedulingGates")
+    yield from containers.host_errors(spec, path)
+    yield from containers.pod_security_errors(spec.get("securityContext") or {}, f"{path}.securityContext")
     for i, gate in enumerate(spec.get("readinessGates") or ()):
-        yield from rules.label_key_faults(gate.get("conditionType") or "", f"{path}.readinessGates[{i}].conditionType")
-    yield from _scalar_faults(spec, path)
+        yield from rules.label_key_errors(gate.get("conditionType") or "", f"{path}.readinessGates[{i}].conditionType")
+    yield from _scalar_errors(spec, path)
 
 
-def _gate_faults(gates: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+def _gate_errors(gates: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report scheduling gates that are not qualified names, and duplicate ones."""
     seen_names: dict[str, None] = {}
     for i, gate in enumerate(gates):
         name = gate.get("name") or ""
-        yield from rules.label_key_faults(name, f"{path}[{i}]")
+        yield from rules.label_key_errors(name, f"{path}[{i}]")
         if name in seen_names:
             yield rules.duplicate(f"{path}[{i}]", name, "remove one of the two gates")
         seen_names[name] = None
 
 
-def _scalar_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _scalar_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Validate the restart policy, the deadlines and the names in a pod's spec."""
     restart_policy = spec.get("restartPolicy")
     if restart_policy and restart_policy not in _RESTART_POLICIES:
@@ -463,22 +463,22 @@ _RECREATE_REMEDY: Final = "delete the Pod and recreate it"
 _SEPARATE_FIELDS: Final = ("containers", "initContainers", "activeDeadlineSeconds", "tolerations", "schedulingGates")
 
 
-def pod_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def pod_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Pod: most of its spec is immutable."""
-    yield from pod_faults(new)
+    yield from pod_errors(new)
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     for field in ("containers", "initContainers"):
         if len(spec.get(field) or ()) != len(old_spec.get(field) or ()):
             yield rules.forbidden(f"spec.{field}", "pod updates may not add or remove containers", _RECREATE_REMEDY)
             return
-    yield from _deadline_faults(spec.get("activeDeadlineSeconds"), old_spec.get("activeDeadlineSeconds"))
-    yield from _toleration_faults(spec.get("tolerations") or (), old_spec.get("tolerations") or ())
-    yield from _gate_update_faults(spec.get("schedulingGates") or (), old_spec.get("schedulingGates") or ())
+    yield from _deadline_errors(spec.get("activeDeadlineSeconds"), old_spec.get("activeDeadlineSeconds"))
+    yield from _toleration_errors(spec.get("tolerations") or (), old_spec.get("tolerations") or ())
+    yield from _gate_update_errors(spec.get("schedulingGates") or (), old_spec.get("schedulingGates") or ())
     if not _POD_EQUALITY.is_same("PodSpec", _immutable_fields(spec, old_spec), _immutable_fields(old_spec, old_spec)):
         yield rules.forbidden("spec", _IMMUTABLE_MESSAGE, _RECREATE_REMEDY)
 
 
-def _deadline_faults(new: int | None, old: int | None) -> Iterator[FieldError]:
+def _deadline_errors(new: int | None, old: int | None) -> Iterator[FieldError]:
     """Report an activeDeadlineSeconds that is removed, increased or out of range."""
     path = "spec.activeDeadlineSeconds"
     if new is None:
@@ -492,7 +492,7 @@ def _deadline_faults(new: int | None, old: int | None) -> Iterator[FieldError]:
         yield rules.invalid(path, new, message, f"use at most {old}")
 
 
-def _toleration_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[FieldError]:
+def _toleration_errors(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[FieldError]:
     """Report removed and changed tolerations; tolerations may be added, and tolerationSeconds may change."""
     for toleration in old:
         is_timed = toleration.get("effect") == "NoExecute"
@@ -513,7 +513,7 @@ def _without_seconds(toleration: Spec) -> Spec:
     return {field: value for field, value in toleration.items() if field != "tolerationSeconds"}
 
 
-def _gate_update_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[FieldError]:
+def _gate_update_errors(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[FieldError]:
     """Report scheduling gates that an update adds to a Pod: an update may only remove gates."""
     for i, gate in enumerate(new):
         if gate not in old:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import NANO
 from batchyard.api.validation import rules
-from batchyard.api.validation.rules import is_extended, resource_name_faults
+from batchyard.api.validation.rules import is_extended, resource_name_errors
 
 # Rules of LimitRanges and ResourceQuotas. Source: Kubernetes's pkg/apis/core/validation.
 
@@ -28,23 +28,23 @@ _ORDERED_FIELDS: Final = (
 _SHOWN_FIELDS: Final = {("min", "default"): "min", ("default", "max"): "max"}
 
 
-def limit_range_faults(limit_range: Mapping[str, Any]) -> Iterator[FieldError]:
+def limit_range_errors(limit_range: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a LimitRange."""
-    yield from rules.metadata_faults(limit_range)
+    yield from rules.metadata_errors(limit_range)
     seen_types: dict[str, None] = {}
     for i, limit in enumerate((limit_range.get("spec") or {}).get("limits") or ()):
         path, kind = f"spec.limits[{i}]", limit["type"]
-        yield from _type_faults(kind, f"{path}.type")
+        yield from _type_errors(kind, f"{path}.type")
         if kind in seen_types:
             yield rules.duplicate(f"{path}.type", kind, "merge the two limits")
         seen_types[kind] = None
-        yield from _field_faults(limit, path)
+        yield from _field_errors(limit, path)
         resource_names = {name: None for field in _LIMIT_FIELDS for name in limit.get(field) or ()}
         for name in sorted(resource_names):
-            yield from _amount_faults(limit, name, path)
+            yield from _amount_errors(limit, name, path)
 
 
-def _type_faults(kind: str, path: str) -> Iterator[FieldError]:
+def _type_errors(kind: str, path: str) -> Iterator[FieldError]:
     remedy, name_errors = f"use one of {', '.join(_LIMIT_TYPES)}", rules.qualified_name_errors(kind)
     for message in name_errors:
         yield rules.invalid(path, kind, message, remedy)
@@ -52,7 +52,7 @@ def _type_faults(kind: str, path: str) -> Iterator[FieldError]:
         yield rules.invalid(path, kind, "must be a standard limit type or fully qualified", remedy)
 
 
-def _field_faults(limit: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _field_errors(limit: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     kind = limit["type"]
     for field in _LIMIT_FIELDS:
         if kind == "Pod" and field.startswith("default"):
@@ -61,13 +61,13 @@ def _field_faults(limit: Mapping[str, Any], path: str) -> Iterator[FieldError]:
                 yield rules.forbidden(f"{path}.{field}", message, "use a limit of type Container")
         elif kind in _LIMIT_TYPES[:2]:
             for name in limit.get(field) or ():
-                yield from resource_name_faults(name, f"{path}.{field}[{name}]")
+                yield from resource_name_errors(name, f"{path}.{field}[{name}]")
     if kind == _CLAIM_TYPE and not any("storage" in (limit.get(field) or ()) for field in ("min", "max")):
         message = "either minimum or maximum storage value is required, but neither was provided"
         yield rules.required(f"{path}.limits", message, "set min.storage or max.storage")
 
 
-def _amount_faults(limit: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
+def _amount_errors(limit: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
     """Report a LimitRange's minimum, maximum and default amounts of a resource that contradict each other."""
     amounts = {field: limit[field][name] for field in _LIMIT_FIELDS if name in (limit.get(field) or ())}
     for smaller, larger, reported, smaller_name, larger_name in _ORDERED_FIELDS:
@@ -76,7 +76,7 @@ def _amount_faults(limit: Mapping[str, Any], name: str, path: str) -> Iterator[F
             value = rules.canonical_or_text(amounts[_SHOWN_FIELDS.get((smaller, larger), reported)])
             message = f"{smaller_name} {minimum} is greater than {larger_name} {maximum}"
             yield rules.invalid(f"{path}.{reported}[{name}]", value, message, f"use at most {maximum}")
-    yield from _ratio_faults(amounts, name, path)
+    yield from _ratio_errors(amounts, name, path)
     is_shared = not is_extended(name) and not name.startswith("hugepages-")
     if not is_shared and "default" in amounts and "defaultRequest" in amounts:
         default, request = (rules.canonical_or_text(amounts[field]) for field in ("default", "defaultRequest"))
@@ -85,7 +85,7 @@ def _amount_faults(limit: Mapping[str, Any], name: str, path: str) -> Iterator[F
             yield rules.invalid(f"{path}.defaultRequest[{name}]", request, message, f"use {default}")
 
 
-def _ratio_faults(amounts: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
+def _ratio_errors(amounts: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
     ratio = rules.parse_nano(amounts.get("maxLimitRequestRatio", ""))
     if ratio is None:
         return
@@ -124,25 +124,25 @@ _MUST_EXIST: Final = (
 _UNSUPPORTED_SCOPE: Final = "unsupported scope applied to resource"
 
 
-def resource_quota_faults(quota: Mapping[str, Any]) -> Iterator[FieldError]:
+def resource_quota_errors(quota: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ResourceQuota."""
-    yield from rules.metadata_faults(quota)
+    yield from rules.metadata_errors(quota)
     spec = quota.get("spec") or {}
     hard_limits = spec.get("hard") or {}
     for name, value in hard_limits.items():
         path = f"spec.hard[{name}]"
-        yield from _name_faults(name, path)
-        yield from rules.amount_faults(value, path)
+        yield from _name_errors(name, path)
+        yield from rules.amount_errors(value, path)
         if name in _INTEGER_RESOURCES and (rules.parse_nano(value) or 0) % 10**9:
             yield rules.invalid(path, rules.canonical_or_text(value), "must be an integer", "use an integer")
     standard_names = [name for name in sorted(hard_limits) if _is_standard(name)]
-    yield from _scopes_faults(spec.get("scopes") or (), standard_names)
-    yield from _selector_faults(spec.get("scopeSelector"), standard_names)
+    yield from _scopes_errors(spec.get("scopes") or (), standard_names)
+    yield from _selector_errors(spec.get("scopeSelector"), standard_names)
 
 
-def resource_quota_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def resource_quota_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a ResourceQuota: its scopes are immutable."""
-    yield from resource_quota_faults(new)
+    yield from resource_quota_errors(new)
     new_scopes, old_scopes = ((each.get("spec") or {}).get("scopes") or [] for each in (new, old))
     if sorted(new_scopes) != sorted(old_scopes):
         yield rules.immutable("spec.scopes", new_scopes)
@@ -152,7 +152,7 @@ def _is_standard(name: str) -> bool:
     return name in _STANDARD_RESOURCES or name.startswith(_HUGE_PAGES)
 
 
-def _name_faults(name: str, path: str) -> Iterator[FieldError]:
+def _name_errors(name: str, path: str) -> Iterator[FieldError]:
     """Report a name in a ResourceQuota that is not a standard quota resource and has no domain prefix."""
     remedy = "use a name such as pods, requests.cpu, limits.memory, requests.nvidia.com/gpu or count/jobs.batch"
     name_errors = rules.qualified_name_errors(name)
@@ -173,7 +173,7 @@ def _applies_to(scope: str, name: str) -> bool:
     return scope not in _SCOPES or name == "pods" or name in _COMPUTE_RESOURCES
 
 
-def _scopes_faults(scopes: Sequence[str], resource_names: Sequence[str]) -> Iterator[FieldError]:
+def _scopes_errors(scopes: Sequence[str], resource_names: Sequence[str]) -> Iterator[FieldError]:
     remedy = f"use scopes from {', '.join(_VALUELESS_SCOPES)}, and only resources of Pods such as pods and requests.cpu"
     for scope in scopes:
         if scope not in _SCOPES:
@@ -181,10 +181,10 @@ def _scopes_faults(scopes: Sequence[str], resource_names: Sequence[str]) -> Iter
         for name in resource_names:
             if not _applies_to(scope, name):
                 yield rules.invalid("spec.scopes", scopes, _UNSUPPORTED_SCOPE, remedy)
-    yield from _conflict_faults(scopes, scopes, "spec.scopes")
+    yield from _conflict_errors(scopes, scopes, "spec.scopes")
 
 
-def _selector_faults(selector: Mapping[str, Any] | None, resource_names: Sequence[str]) -> Iterator[FieldError]:
+def _selector_errors(selector: Mapping[str, Any] | None, resource_names: Sequence[str]) -> Iterator[FieldError]:
     path, expressions = "spec.scopeSelector.matchExpressions", (selector or {}).get("matchExpressions") or ()
     for expression in expressions:
         scope = expression["scopeName"]
@@ -193,11 +193,11 @@ def _selector_faults(selector: Mapping[str, Any] | None, resource_names: Sequenc
         for name in resource_names:
             if not _applies_to(scope, name):
                 yield rules.invalid(path, selector, _UNSUPPORTED_SCOPE, "use only resources of Pods, such as pods")
-        yield from _operator_faults(expression, path)
-    yield from _conflict_faults([each["scopeName"] for each in expressions], [], path)
+        yield from _operator_errors(expression, path)
+    yield from _conflict_errors([each["scopeName"] for each in expressions], [], path)
 
 
-def _operator_faults(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _operator_errors(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     operator, values = expression["operator"], expression.get("values") or ()
     if expression["scopeName"] in _VALUELESS_SCOPES and operator != "Exists":
         yield rules.invalid(f"{path}.operator", operator, _MUST_EXIST, "use Exists")
@@ -215,7 +215,7 @@ def _operator_faults(expression: Mapping[str, Any], path: str) -> Iterator[Field
             yield rules.invalid(f"{path}.operator", operator, "not a valid selector operator", remedy)
 
 
-def _conflict_faults(scopes: Sequence[str], shown_scopes: Sequence[str], path: str) -> Iterator[FieldError]:
+def _conflict_errors(scopes: Sequence[str], shown_scopes: Sequence[str], path: str) -> Iterator[FieldError]:
     for pair in _CONFLICTING_SCOPES:
         if all(scope in scopes for scope in pair):
             yield rules.invalid(path, list(shown_scopes), "conflicting scopes", f"remove {pair[0]} or {pair[1]}")
@@ -233,23 +233,23 @@ _EVICTION_POLICIES: Final = ("AlwaysAllow", "IfHealthyBudget")
 _PERCENT_REMEDY: Final = "use a number such as 2, or a percentage such as 50%"
 
 
-def disruption_budget_faults(budget: Mapping[str, Any]) -> Iterator[FieldError]:
+def disruption_budget_errors(budget: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a PodDisruptionBudget."""
-    yield from rules.metadata_faults(budget)
+    yield from rules.metadata_errors(budget)
     spec = budget.get("spec") or {}
     fields = [field for field in ("minAvailable", "maxUnavailable") if spec.get(field) is not None]
     if len(fields) > 1:
         message = "minAvailable and maxUnavailable cannot be both set"
         yield rules.invalid("spec", spec, message, "remove minAvailable or maxUnavailable")
     for field in fields:
-        yield from _pod_count_faults(spec[field], f"spec.{field}")
+        yield from _pod_count_errors(spec[field], f"spec.{field}")
     policy = spec.get("unhealthyPodEvictionPolicy")
     if policy is not None and policy not in _EVICTION_POLICIES:
         yield rules.unsupported("spec.unhealthyPodEvictionPolicy", policy, _EVICTION_POLICIES)
-    yield from rules.selector_faults(spec.get("selector"), "spec.selector")
+    yield from rules.selector_errors(spec.get("selector"), "spec.selector")
 
 
-def _pod_count_faults(value: Any, path: str) -> Iterator[FieldError]:
+def _pod_count_errors(value: Any, path: str) -> Iterator[FieldError]:
     """Report a PodDisruptionBudget's number of pods if negative, or percentage if malformed or above 100%."""
     if isinstance(value, int):
         if value < 0:
@@ -269,11 +269,11 @@ _RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 _SUBJECT_KINDS: Final = ("ServiceAccount", "User", "Group")
 
 
-def role_faults(role: Mapping[str, Any]) -> Iterator[FieldError]:
+def role_errors(role: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Role or a ClusterRole."""
-    yield from rules.metadata_faults(role)
+    yield from rules.metadata_errors(role)
     for i, rule in enumerate(role.get("rules") or ()):
-        yield from _rule_faults(rule, f"rules[{i}]", is_namespaced=role["kind"] == "Role")
+        yield from _rule_errors(rule, f"rules[{i}]", is_namespaced=role["kind"] == "Role")
     selectors = (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or ()
     if "aggregationRule" in role and not selectors:
         yield rules.required(
@@ -282,12 +282,12 @@ def role_faults(role: Mapping[str, Any]) -> Iterator[FieldError]:
             "add a selector for the ClusterRoles whose rules are combined, or remove aggregationRule",
         )
     for i, selector in enumerate(selectors):
-        yield from rules.selector_faults(selector, f"aggregationRule.clusterRoleSelectors[{i}]")
+        yield from rules.selector_errors(selector, f"aggregationRule.clusterRoleSelectors[{i}]")
 
 
-def binding_faults(binding: Mapping[str, Any]) -> Iterator[FieldError]:
+def binding_errors(binding: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a RoleBinding or a ClusterRoleBinding."""
-    yield from rules.metadata_faults(binding)
+    yield from rules.metadata_errors(binding)
     is_namespaced, role = binding["kind"] == "RoleBinding", binding["roleRef"]
     kinds = ("Role", "ClusterRole") if is_namespaced else ("ClusterRole",)
     if role["apiGroup"] != _RBAC_GROUP:
@@ -299,18 +299,18 @@ def binding_faults(binding: Mapping[str, Any]) -> Iterator[FieldError]:
     for message in rules.path_segment_errors(role["name"]):
         yield rules.invalid("roleRef.name", role["name"], message, "use the name of a role")
     for i, subject in enumerate(binding.get("subjects") or ()):
-        yield from _subject_faults(subject, f"subjects[{i}]", is_namespaced=is_namespaced)
+        yield from _subject_errors(subject, f"subjects[{i}]", is_namespaced=is_namespaced)
 
 
-def binding_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def binding_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a RoleBinding or ClusterRoleBinding: its role is immutable."""
-    yield from binding_faults(new)
+    yield from binding_errors(new)
     if new["roleRef"] != old["roleRef"]:
         remedy = "delete the binding and recreate it"
         yield rules.invalid("roleRef", new["roleRef"], "cannot change roleRef", remedy)
 
 
-def _rule_faults(rule: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
+def _rule_errors(rule: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
     """Report a role's rule without verbs, groups or resources, or with both resources and non-resource URLs."""
     if not rule["verbs"]:
         yield rules.required(f"{path}.verbs", "verbs must contain at least one value", "add verbs such as get and list")
@@ -332,7 +332,7 @@ def _rule_faults(rule: Mapping[str, Any], path: str, *, is_namespaced: bool) -> 
         yield rules.required(f"{path}.resources", message, "add the resources, such as jobs")
 
 
-def _subject_faults(subject: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
+def _subject_errors(subject: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
     """Report a role binding's subject that is not a valid User or Group, or a ServiceAccount with its namespace."""
     kind, name, group = subject["kind"], subject["name"], subject.get("apiGroup", "")
     if not name:

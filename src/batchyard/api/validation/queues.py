@@ -18,7 +18,7 @@ ResourceGroups = Sequence[Mapping[str, Any]]
 _GROUPS_PATH: Final = "spec.resourceGroups"
 
 
-def group_faults(groups: ResourceGroups, *, kind: str, parent: str) -> Iterator[FieldError]:
+def group_errors(groups: ResourceGroups, *, kind: str, parent: str) -> Iterator[FieldError]:
     """Validate the resource groups of a ClusterQueue or Cohort (`kind`).
 
     `parent` is the name of the ClusterQueue's cohort or of the Cohort's parent, '' if it has none.
@@ -27,28 +27,28 @@ def group_faults(groups: ResourceGroups, *, kind: str, parent: str) -> Iterator[
     flavors: dict[str, str] = {}
     for i, group in enumerate(groups):
         path = f"{_GROUPS_PATH}[{i}]"
-        yield from _covered_faults(group["coveredResources"], path, resources)
+        yield from _covered_errors(group["coveredResources"], path, resources)
         if any(len(flavor["resources"]) != len(group["coveredResources"]) for flavor in group["flavors"]):
             message = "flavors must have the same number of resources as the coveredResources"
             remedy = f"give each flavor exactly these resources: {', '.join(group['coveredResources'])}"
             yield rules.schema_rule_fault(path, "object", message, remedy)
         for j, flavor in enumerate(group["flavors"]):
             item_path = f"{path}.flavors[{j}]"
-            yield from _flavor_faults(flavor, group["coveredResources"], item_path, kind=kind, parent=parent)
-            yield from _duplicate_name_faults(
+            yield from _flavor_errors(flavor, group["coveredResources"], item_path, kind=kind, parent=parent)
+            yield from _duplicate_name_errors(
                 f"{item_path}.name", flavor["name"], flavors, "a flavor can be in one resource group only"
             )
 
 
-def _covered_faults(resources: Sequence[str], path: str, paths: dict[str, str]) -> Iterator[FieldError]:
+def _covered_errors(resources: Sequence[str], path: str, paths: dict[str, str]) -> Iterator[FieldError]:
     """Report a resource group's covered resources that are no valid resource names, or are in another group too."""
     for j, resource in enumerate(resources):
         item_path = f"{path}.coveredResources[{j}]"
-        yield from rules.label_key_faults(resource, item_path)
-        yield from _duplicate_name_faults(item_path, resource, paths, "a resource can be in one resource group only")
+        yield from rules.label_key_errors(resource, item_path)
+        yield from _duplicate_name_errors(item_path, resource, paths, "a resource can be in one resource group only")
 
 
-def _duplicate_name_faults(path: str, name: str, paths: dict[str, str], rule: str) -> Iterator[FieldError]:
+def _duplicate_name_errors(path: str, name: str, paths: dict[str, str], rule: str) -> Iterator[FieldError]:
     """Report a flavor or resource name that was used before (`paths`: paths by name); else add it to `paths`."""
     if name in paths:
         yield rules.duplicate(path, name, f"remove this one: {rule}, and {name} is already at {paths[name]}")
@@ -56,7 +56,7 @@ def _duplicate_name_faults(path: str, name: str, paths: dict[str, str], rule: st
         paths[name] = path
 
 
-def _flavor_faults(flavor: Obj, resources: Sequence[str], path: str, *, kind: str, parent: str) -> Iterator[FieldError]:
+def _flavor_errors(flavor: Obj, resources: Sequence[str], path: str, *, kind: str, parent: str) -> Iterator[FieldError]:
     """Report a flavor whose resources are not in the order of coveredResources, or whose quotas are invalid."""
     for i, (quota, expected) in enumerate(zip(flavor["resources"], resources, strict=False)):
         item_path = f"{path}.resources[{i}]"
@@ -66,13 +66,13 @@ def _flavor_faults(flavor: Obj, resources: Sequence[str], path: str, *, kind: st
             yield rules.invalid(f"{item_path}.name", quota["name"], message, remedy)
         for field in ("nominalQuota", "borrowingLimit", "lendingLimit"):
             if (value := quota.get(field)) is not None:
-                yield from rules.amount_faults(value, f"{item_path}.{field}")
+                yield from rules.amount_errors(value, f"{item_path}.{field}")
         if not parent:
-            yield from _limit_faults(quota, item_path, kind)
-        yield from _lending_faults(quota, item_path, kind)
+            yield from _limit_errors(quota, item_path, kind)
+        yield from _lending_errors(quota, item_path, kind)
 
 
-def _limit_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
+def _limit_errors(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
     """Report borrowing and lending limits of a ClusterQueue without a cohort, or a Cohort without a parent."""
     absent_owner, remedy = {
         "ClusterQueue": ("cohort", "remove the limit, or set spec.cohortName"),
@@ -84,7 +84,7 @@ def _limit_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[Fi
             yield rules.invalid(f"{path}.{field}", rules.canonical_or_text(value), message, remedy)
 
 
-def _lending_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
+def _lending_errors(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
     """Report a lending limit of a ClusterQueue above its nominal quota; a Cohort also lends the quota of members."""
     limit, nominal_quota = quota.get("lendingLimit"), quota.get("nominalQuota", 0)
     if kind == "ClusterQueue" and limit is not None and rules.exceeds_limit(limit, nominal_quota):
@@ -93,7 +93,7 @@ def _lending_faults(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[
         yield rules.invalid(f"{path}.lendingLimit", rules.canonical_or_text(limit), message, remedy)
 
 
-def total_faults(groups: ResourceGroups) -> Iterator[FieldError]:
+def total_errors(groups: ResourceGroups) -> Iterator[FieldError]:
     """Report over 256 flavors or resources in a ClusterQueue, and over 512 flavor-resource pairs in one group."""
     for subject, field in (("flavors", "flavors"), ("covered resources", "coveredResources")):
         total = sum(len(group[field]) for group in groups)
@@ -111,12 +111,12 @@ def total_faults(groups: ResourceGroups) -> Iterator[FieldError]:
             )
 
 
-def fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[FieldError]:
+def fair_sharing_errors(fair_sharing: Mapping[str, Any] | None) -> Iterator[FieldError]:
     """Report a fair sharing weight that is negative, not a quantity, or 1n: it must be 0 or more than 1n."""
     weight = (fair_sharing or {}).get("weight")
     if weight is None:
         return
-    yield from rules.amount_faults(weight, "spec.fairSharing")
+    yield from rules.amount_errors(weight, "spec.fairSharing")
     if rules.parse_nano(weight) == 1:
         message = "When not 0, weight must be > 10e-9"
         yield rules.invalid("spec.fairSharing", rules.canonical_or_text(weight), message, "use 0 or more than 1n")
@@ -131,39 +131,39 @@ _CLUSTER_QUEUE_WEBHOOK: Final = "vclusterqueue.kb.io"
 _ADMISSION_CHECKS_PATH: Final = "spec.admissionChecksStrategy.admissionChecks"
 
 
-def cluster_queue_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
+def cluster_queue_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ClusterQueue."""
-    yield from rules.metadata_faults(queue)
-    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _spec_faults(queue))
-    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _on_flavors_faults(queue.get("spec") or {}, {}))
+    yield from rules.metadata_errors(queue)
+    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _spec_errors(queue))
+    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _on_flavors_errors(queue.get("spec") or {}, {}))
 
 
-def cluster_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def cluster_queue_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a ClusterQueue.
 
     As upstream allows, unchanged references of admission checks to missing flavors are valid if the flavors of the
     ClusterQueue do not change.
     """
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
-    yield from rules.metadata_faults(new)
-    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _spec_faults(new))
+    yield from rules.metadata_errors(new)
+    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _spec_errors(new))
     old_on_flavors = _flavors_by_check(old_spec) if _flavors(spec).keys() == _flavors(old_spec).keys() else {}
-    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _on_flavors_faults(spec, old_on_flavors))
+    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _on_flavors_errors(spec, old_on_flavors))
     if spec.get("concurrentAdmissionPolicy") != old_spec.get("concurrentAdmissionPolicy"):
         policy_fault = rules.immutable("spec.concurrentAdmissionPolicy", spec.get("concurrentAdmissionPolicy"))
         yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, [policy_fault])
 
 
-def _spec_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
+def _spec_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate the spec of a ClusterQueue by the rules for both creation and update."""
     spec = queue.get("spec") or {}
     groups = spec.get("resourceGroups") or ()
-    yield from group_faults(groups, kind="ClusterQueue", parent=spec.get("cohortName") or "")
-    yield from rules.selector_faults(spec.get("namespaceSelector"), "spec.namespaceSelector")
-    yield from _preemption_faults(spec.get("preemption") or {})
-    yield from _fungibility_faults(spec.get("flavorFungibility") or {})
-    yield from fair_sharing_faults(spec.get("fairSharing"))
-    yield from total_faults(groups)
+    yield from group_errors(groups, kind="ClusterQueue", parent=spec.get("cohortName") or "")
+    yield from rules.selector_errors(spec.get("namespaceSelector"), "spec.namespaceSelector")
+    yield from _preemption_errors(spec.get("preemption") or {})
+    yield from _fungibility_errors(spec.get("flavorFungibility") or {})
+    yield from fair_sharing_errors(spec.get("fairSharing"))
+    yield from total_errors(groups)
 
 
 def _flavors(spec: Mapping[str, Any]) -> dict[str, None]:
@@ -181,7 +181,7 @@ def _flavors_by_check(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
     return {check["name"]: frozenset(check.get("onFlavors") or ()) for check in _admission_checks(spec)}
 
 
-def _on_flavors_faults(spec: Mapping[str, Any], old_on_flavors: Mapping[str, frozenset[str]]) -> Iterator[FieldError]:
+def _on_flavors_errors(spec: Mapping[str, Any], old_on_flavors: Mapping[str, frozenset[str]]) -> Iterator[FieldError]:
     """Report onFlavors of admission checks that are not flavors of the ClusterQueue, unless they are unchanged."""
     flavors = _flavors(spec)
     for i, check in enumerate(_admission_checks(spec)):
@@ -193,7 +193,7 @@ def _on_flavors_faults(spec: Mapping[str, Any], old_on_flavors: Mapping[str, fro
                 yield rules.unsupported(f"{_ADMISSION_CHECKS_PATH}[{i}].onFlavors[{j}]", flavor, flavors)
 
 
-def _preemption_faults(preemption: Mapping[str, Any]) -> Iterator[FieldError]:
+def _preemption_errors(preemption: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report a ClusterQueue with a borrowWithinCohort policy but without reclaimWithinCohort."""
     borrowing_policy = (preemption.get("borrowWithinCohort") or {}).get("policy", "Never")
     if preemption.get("reclaimWithinCohort", "Never") == "Never" and borrowing_policy != "Never":
@@ -202,7 +202,7 @@ def _preemption_faults(preemption: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.schema_rule_fault("spec.preemption", "object", message, remedy)
 
 
-def _fungibility_faults(fungibility: Mapping[str, Any]) -> Iterator[FieldError]:
+def _fungibility_errors(fungibility: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report a flavor fungibility preference without TryNextFlavor in whenCanBorrow and whenCanPreempt."""
     both_settings = (fungibility.get("whenCanBorrow"), fungibility.get("whenCanPreempt"))
     if fungibility.get("preference") and both_settings != ("TryNextFlavor", "TryNextFlavor"):
@@ -217,27 +217,27 @@ def _fungibility_faults(fungibility: Mapping[str, Any]) -> Iterator[FieldError]:
 _COHORT_WEBHOOK: Final = "vcohort.kb.io"
 
 
-def cohort_faults(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
+def cohort_errors(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Cohort."""
     spec = cohort.get("spec") or {}
-    yield from rules.metadata_faults(cohort)
-    yield from rules.mark_webhook(_COHORT_WEBHOOK, fair_sharing_faults(spec.get("fairSharing")))
+    yield from rules.metadata_errors(cohort)
+    yield from rules.mark_webhook(_COHORT_WEBHOOK, fair_sharing_errors(spec.get("fairSharing")))
     parent = spec.get("parentName") or ""
-    groups = group_faults(spec.get("resourceGroups") or (), kind="Cohort", parent=parent)
+    groups = group_errors(spec.get("resourceGroups") or (), kind="Cohort", parent=parent)
     yield from rules.mark_webhook(_COHORT_WEBHOOK, groups)
 
 
 # Rules of LocalQueues. Source: the rules in Kueue's CRD; upstream has no webhook for them.
 
 
-def local_queue_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
+def local_queue_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a LocalQueue; its fair sharing weight may be any quantity, as upstream does not check it."""
-    yield from rules.metadata_faults(queue)
+    yield from rules.metadata_errors(queue)
 
 
-def local_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def local_queue_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a LocalQueue: its ClusterQueue is immutable."""
-    yield from local_queue_faults(new)
+    yield from local_queue_errors(new)
     old_queue, new_queue = ((obj.get("spec") or {}).get("clusterQueue") for obj in (old, new))
     if old_queue is not None and new_queue is not None and old_queue != new_queue:
         remedy = f"keep the value {old_queue}, or delete the LocalQueue and recreate it"
@@ -250,22 +250,22 @@ def local_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) ->
 _TOPOLOGY_IMMUTABLE: Final = "topologyName is immutable when topologyName is set"
 
 
-def resource_flavor_faults(flavor: Mapping[str, Any]) -> Iterator[FieldError]:
+def resource_flavor_errors(flavor: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ResourceFlavor."""
     spec = flavor.get("spec") or {}
-    yield from rules.metadata_faults(flavor)
-    labels = rules.label_faults(spec.get("nodeLabels"), "spec.nodeLabels")
+    yield from rules.metadata_errors(flavor)
+    labels = rules.label_errors(spec.get("nodeLabels"), "spec.nodeLabels")
     yield from rules.mark_webhook("vresourceflavor.kb.io", labels)
-    yield from pods.taint_faults(spec.get("nodeTaints") or (), "spec.nodeTaints")
-    yield from pods.toleration_faults(spec.get("tolerations") or (), "spec.tolerations")
+    yield from pods.taint_errors(spec.get("nodeTaints") or (), "spec.nodeTaints")
+    yield from pods.toleration_errors(spec.get("tolerations") or (), "spec.tolerations")
     if spec.get("topologyName") and not spec.get("nodeLabels"):
         message = "at least one nodeLabel is required when topology is set"
         yield rules.schema_rule_fault("spec", "object", message, "add a label of its nodes to spec.nodeLabels")
 
 
-def resource_flavor_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def resource_flavor_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a ResourceFlavor: its topology is immutable."""
-    yield from resource_flavor_faults(new)
+    yield from resource_flavor_errors(new)
     old_name = (old.get("spec") or {}).get("topologyName")
     if old_name is not None and (new.get("spec") or {}).get("topologyName") != old_name:
         yield rules.schema_rule_fault(
@@ -276,14 +276,14 @@ def resource_flavor_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]
 # Rules of AdmissionChecks. Source: the rules in Kueue's CRD.
 
 
-def admission_check_faults(check: Mapping[str, Any]) -> Iterator[FieldError]:
+def admission_check_errors(check: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an AdmissionCheck."""
-    yield from rules.metadata_faults(check)
+    yield from rules.metadata_errors(check)
 
 
-def admission_check_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def admission_check_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of an AdmissionCheck: its controller is immutable."""
-    yield from admission_check_faults(new)
+    yield from admission_check_errors(new)
     old_name, new_name = ((obj.get("spec") or {}).get("controllerName") for obj in (old, new))
     if old_name is not None and new_name is not None and old_name != new_name:
         remedy = f"keep the value {old_name}, or create another AdmissionCheck"
@@ -293,17 +293,17 @@ def admission_check_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]
 # Rules of MultiKueueConfigs and MultiKueueClusters. Source: the rules in Kueue's CRDs.
 
 
-def multikueue_config_faults(config: Mapping[str, Any]) -> Iterator[FieldError]:
+def multikueue_config_errors(config: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a MultiKueueConfig."""
-    yield from rules.metadata_faults(config)
+    yield from rules.metadata_errors(config)
     cluster_names = (config.get("spec") or {}).get("clusters") or ()
     if len(dict.fromkeys(cluster_names)) < len(cluster_names):
         yield rules.schema_rule_fault("spec.clusters", "array", "must be unique", "list each cluster once")
 
 
-def multikueue_cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
+def multikueue_cluster_errors(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a MultiKueueCluster."""
-    yield from rules.metadata_faults(cluster)
+    yield from rules.metadata_errors(cluster)
     cluster_source = (cluster.get("spec") or {}).get("clusterSource") or {}
     if (cluster_source.get("kubeConfig") is None) == (cluster_source.get("clusterProfileRef") is None):
         message = "exactly one of the fields in [kubeConfig clusterProfileRef] must be set"
@@ -318,14 +318,14 @@ def multikueue_cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError
 _IMMUTABLE_FIELDS: Final = {"parameters": "object", "podSets": "array", "provisioningClassName": "string"}
 
 
-def provisioning_request_faults(request: Mapping[str, Any]) -> Iterator[FieldError]:
+def provisioning_request_errors(request: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ProvisioningRequest."""
-    yield from rules.metadata_faults(request)
+    yield from rules.metadata_errors(request)
 
 
-def provisioning_request_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def provisioning_request_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a ProvisioningRequest: its spec is immutable."""
-    yield from provisioning_request_faults(new)
+    yield from provisioning_request_errors(new)
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     equality = semantic_equality(scheme.PROVISIONING_REQUEST)
     for field, schema_type in _IMMUTABLE_FIELDS.items():
@@ -343,9 +343,9 @@ def provisioning_request_update_faults(new: Mapping[str, Any], old: Mapping[str,
 _STRATEGY_LISTS: Final = ([FINAL_SHARE], [INITIAL_SHARE], [FINAL_SHARE, INITIAL_SHARE])
 
 
-def configuration_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
+def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate Kueue's Configuration: fair sharing, resources and feature gates."""
-    yield from _fair_sharing_faults(obj.get("fairSharing"))
+    yield from _fair_sharing_errors(obj.get("fairSharing"))
     resources = obj.get("resources") or {}
     if resources.get("quotaCheckStrategy") == "IgnoreUndeclared" and resources.get("excludeResourcePrefixes"):
         path, message = "resources.quotaCheckStrategy", "excludeResourcePrefixes is not allowed when "
@@ -364,7 +364,7 @@ def _unknown_gate(name: str) -> str:
     return f"unrecognized feature gate: {name}"
 
 
-def _fair_sharing_faults(fair_sharing: Mapping[str, Any] | None) -> Iterator[FieldError]:
+def _fair_sharing_errors(fair_sharing: Mapping[str, Any] | None) -> Iterator[FieldError]:
     if fair_sharing is None:
         return
     path, strategies = "fairSharing.preemptionStrategies", fair_sharing.get("preemptionStrategies")

@@ -33,9 +33,9 @@ def format_json(value: Any) -> str:
     return text if len(text) <= _VALUE_LENGTH_MAX else f"{text[:_VALUE_LENGTH_MAX]}..."
 
 
-def mark_webhook(webhook: str, faults: Iterable[FieldError]) -> Iterator[FieldError]:
+def mark_webhook(webhook: str, errors: Iterable[FieldError]) -> Iterator[FieldError]:
     """Yield the errors marked as reported by a webhook, except those of x-kubernetes-validations rules in the CRD."""
-    for fault in faults:
+    for fault in errors:
         yield fault if fault.problem.startswith(_TYPE_MESSAGE_STARTS) else fault._replace(webhook=webhook)
 
 
@@ -114,7 +114,7 @@ def _parse_nano_cached(value: str | int | float) -> int | None:
         return None
 
 
-def amount_faults(value: Any, path: str) -> Iterator[FieldError]:
+def amount_errors(value: Any, path: str) -> Iterator[FieldError]:
     """Report a value that is not a resource quantity, or is negative."""
     amount = parse_nano(value)
     if amount is None:
@@ -331,14 +331,14 @@ _MODE_MESSAGE: Final = "must be a number between 0 and 0777 (octal), both inclus
 _PATH_REMEDY: Final = "use a relative path without '..'"
 
 
-def local_path_faults(path: str, field_path: str) -> Iterator[FieldError]:
+def local_path_errors(path: str, field_path: str) -> Iterator[FieldError]:
     """Report a file path that is not relative, or contains NUL or a component '..'."""
     if path.startswith("/"):
         yield invalid(field_path, path, "must be a relative path", _PATH_REMEDY)
-    yield from path_component_faults(path, field_path)
+    yield from path_component_errors(path, field_path)
 
 
-def path_component_faults(path: str, field_path: str) -> Iterator[FieldError]:
+def path_component_errors(path: str, field_path: str) -> Iterator[FieldError]:
     """Report a file path that contains NUL or a component '..'."""
     if ".." in path.split("/"):
         yield invalid(field_path, path, "must not contain '..'", "use a path without '..'")
@@ -346,14 +346,14 @@ def path_component_faults(path: str, field_path: str) -> Iterator[FieldError]:
         yield invalid(field_path, path, "must not contain NUL", "remove the NUL character")
 
 
-def file_faults(path: str, field_path: str) -> Iterator[FieldError]:
+def file_errors(path: str, field_path: str) -> Iterator[FieldError]:
     """Report a path of a file in a volume that is not relative, or starts with '..'."""
-    yield from local_path_faults(path, field_path)
+    yield from local_path_errors(path, field_path)
     if path.startswith("..") and not path.startswith("../"):
         yield invalid(field_path, path, "must not start with '..'", "use a name that does not start with '..'")
 
 
-def mode_faults(mode: int | None, field_path: str) -> Iterator[FieldError]:
+def mode_errors(mode: int | None, field_path: str) -> Iterator[FieldError]:
     """Report file permission bits that are not from 0 to 0777 (octal)."""
     if mode is not None and not 0 <= mode <= _MODE_MAX:
         yield invalid(field_path, mode, _MODE_MESSAGE, "use 420, which is octal 0644, or another number from 0 to 511")
@@ -382,23 +382,23 @@ _LABEL_REMEDY: Final = "use at most 63 letters, digits, '-', '_' and '.', and st
 _KEY_REMEDY: Final = f"write the key as [prefix/]name: {_LABEL_REMEDY}"
 
 
-def metadata_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
+def metadata_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate the metadata of an object: name, namespace, labels, annotations, finalizers and owner references."""
     metadata = obj["metadata"]
-    yield from _name_faults(metadata, _NAME_RULES.get(group_kind(obj), dns_subdomain_errors))
+    yield from _name_errors(metadata, _NAME_RULES.get(group_kind(obj), dns_subdomain_errors))
     namespace = metadata.get("namespace")
     if namespace and dns_label_errors(namespace):
         for message in dns_label_errors(namespace):
             yield invalid("metadata.namespace", namespace, message, name_remedy(namespace, dns_label_errors))
-    yield from label_faults(metadata.get("labels"), "metadata.labels")
-    yield from annotation_faults(metadata.get("annotations"), "metadata.annotations")
+    yield from label_errors(metadata.get("labels"), "metadata.labels")
+    yield from annotation_errors(metadata.get("annotations"), "metadata.annotations")
     if finalizers := metadata.get("finalizers"):
         is_of_kubernetes = group_kind(obj) in _KUBERNETES_KINDS
-        yield from finalizer_faults(finalizers, "metadata.finalizers", is_of_kubernetes=is_of_kubernetes)
-    yield from _owner_faults(metadata.get("ownerReferences") or ())
+        yield from finalizer_errors(finalizers, "metadata.finalizers", is_of_kubernetes=is_of_kubernetes)
+    yield from _owner_errors(metadata.get("ownerReferences") or ())
 
 
-def _name_faults(metadata: Mapping[str, Any], name_rule: NameRule) -> Iterator[FieldError]:
+def _name_errors(metadata: Mapping[str, Any], name_rule: NameRule) -> Iterator[FieldError]:
     """Report a name or generateName that is missing or does not follow the naming rule of the kind."""
     name, prefix = metadata.get("name"), metadata.get("generateName")
     if not name and not prefix:
@@ -418,23 +418,23 @@ def name_remedy(name: Any, name_rule: NameRule) -> str:
     return f"use a name such as {format_json(similar if similar and not name_rule(similar) else 'my-name')}"
 
 
-def label_faults(labels: Mapping[str, str] | None, path: str) -> Iterator[FieldError]:
+def label_errors(labels: Mapping[str, str] | None, path: str) -> Iterator[FieldError]:
     """Report labels whose key is not a qualified name or whose value is not a label value."""
     if not labels:
         return
     for key, value in labels.items():
-        yield from label_key_faults(key, path)
+        yield from label_key_errors(key, path)
         for message in label_value_errors(value or ""):
             yield invalid(path, value, message, f"for {key}, {_LABEL_REMEDY}")
 
 
-def label_key_faults(key: str, path: str) -> Iterator[FieldError]:
+def label_key_errors(key: str, path: str) -> Iterator[FieldError]:
     """Report a label key that is not a qualified name."""
     for message in qualified_name_errors(key):
         yield invalid(path, key, message, _KEY_REMEDY)
 
 
-def annotation_faults(annotations: Mapping[str, str] | None, path: str) -> Iterator[FieldError]:
+def annotation_errors(annotations: Mapping[str, str] | None, path: str) -> Iterator[FieldError]:
     """Report annotation keys that are not qualified names, and annotations of more than 256 KiB in total."""
     if not annotations:
         return
@@ -445,7 +445,7 @@ def annotation_faults(annotations: Mapping[str, str] | None, path: str) -> Itera
         yield too_long(path, ANNOTATIONS_BYTES_MAX, "store large content in a ConfigMap")
 
 
-def finalizer_faults(finalizers: Sequence[str], path: str, *, is_of_kubernetes: bool = True) -> Iterator[FieldError]:
+def finalizer_errors(finalizers: Sequence[str], path: str, *, is_of_kubernetes: bool = True) -> Iterator[FieldError]:
     """Report invalid finalizers, unprefixed ones on Kubernetes's own kinds, and a pair that exclude each other."""
     for i, finalizer in enumerate(finalizers):
         for message in qualified_name_errors(finalizer):
@@ -458,7 +458,7 @@ def finalizer_faults(finalizers: Sequence[str], path: str, *, is_of_kubernetes: 
         yield invalid(path, finalizers, message, f"remove {ORPHAN_FINALIZER} or {FOREGROUND_FINALIZER}")
 
 
-def _owner_faults(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
+def _owner_errors(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
     """Report owner references that are incomplete or name an Event, and more than one with `controller: true`."""
     for i, owner in enumerate(owners):
         for field in ("apiVersion", "kind", "name", "uid"):
@@ -478,21 +478,21 @@ def _owner_faults(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
         yield invalid_without_value("metadata.ownerReferences", message, "set controller: true on one owner only")
 
 
-def selector_faults(selector: Mapping[str, Any] | None, path: str) -> Iterator[FieldError]:
+def selector_errors(selector: Mapping[str, Any] | None, path: str) -> Iterator[FieldError]:
     """Report invalid labels and expressions in a label selector."""
     if not selector:
         return
-    yield from label_faults(selector.get("matchLabels"), f"{path}.matchLabels")
+    yield from label_errors(selector.get("matchLabels"), f"{path}.matchLabels")
     for i, expression in enumerate(selector.get("matchExpressions") or ()):
         expression_path = f"{path}.matchExpressions[{i}]"
-        yield from _expression_faults(expression, expression_path)
-        yield from label_key_faults(expression["key"], f"{expression_path}.key")
+        yield from _expression_errors(expression, expression_path)
+        yield from label_key_errors(expression["key"], f"{expression_path}.key")
         for j, value in enumerate(expression.get("values") or ()):
             for message in label_value_errors(value):
                 yield invalid(f"{expression_path}.values[{j}]", value, message, _LABEL_REMEDY)
 
 
-def _expression_faults(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _expression_errors(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a label selector expression with an unknown operator, or with missing or forbidden values."""
     values, operator = expression.get("values"), expression["operator"]
     if operator in {"In", "NotIn"}:
@@ -516,24 +516,24 @@ _POD_RESOURCES: Final = ("cpu", "memory")
 _RESOURCE_REMEDY: Final = f"use {', '.join(_STANDARD_RESOURCES)}, hugepages-<size>, or a device such as nvidia.com/gpu"
 
 
-def resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def resources_errors(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Validate the requests and limits of a container: resource names, amounts, and requests within limits."""
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
     for field, amounts in (("limits", limits), ("requests", requests)):
         for name, value in amounts.items():
             amount_path = f"{path}.{field}[{name}]"
-            yield from resource_name_faults(name, amount_path)
-            yield from _value_faults(name, value, amount_path)
+            yield from resource_name_errors(name, amount_path)
+            yield from _value_errors(name, value, amount_path)
     for name, value in requests.items():
-        yield from _limit_faults(name, value, limits, path)
+        yield from _limit_errors(name, value, limits, path)
     if _has_hugepages(requests, limits) and {*requests, *limits}.isdisjoint(_STANDARD_RESOURCES[:2]):
         message = "HugePages require cpu or memory"
         yield forbidden(path, message, "add a request for cpu or memory")
 
 
-def pod_resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def pod_resources_errors(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Validate the requests and limits of a pod as a whole, which may have cpu, memory and hugepages only."""
-    yield from resources_faults(resources, path)
+    yield from resources_errors(resources, path)
     for field in ("limits", "requests"):
         for name in resources.get(field) or {}:
             if name not in _POD_RESOURCES and not name.startswith("hugepages-"):
@@ -557,10 +557,10 @@ def _has_hugepages(*amounts: Mapping[str, Any]) -> bool:
     return any(name.startswith("hugepages-") for each in amounts for name in each)
 
 
-def resource_name_faults(name: str, path: str) -> Iterator[FieldError]:
+def resource_name_errors(name: str, path: str) -> Iterator[FieldError]:
     """Report a resource name that is neither standard (such as cpu) nor hugepages nor an extended resource."""
     if qualified_name_errors(name):
-        yield from label_key_faults(name, path)
+        yield from label_key_errors(name, path)
     elif "/" not in name:
         if name not in _STANDARD_RESOURCES and not name.startswith("hugepages-"):
             yield invalid(path, name, "must be a standard resource for containers", _RESOURCE_REMEDY)
@@ -568,15 +568,15 @@ def resource_name_faults(name: str, path: str) -> Iterator[FieldError]:
         yield invalid(path, name, "doesn't follow extended resource name standard", _RESOURCE_REMEDY)
 
 
-def _value_faults(name: str, value: Any, path: str) -> Iterator[FieldError]:
+def _value_errors(name: str, value: Any, path: str) -> Iterator[FieldError]:
     """Report a resource amount that is malformed or negative, or a fraction of an extended resource."""
-    yield from amount_faults(value, path)
+    yield from amount_errors(value, path)
     amount = parse_nano(value)
     if amount is not None and amount % 10**9 and is_extended(name):
         yield invalid(path, canonical_or_text(value), "must be an integer", "use an integer")
 
 
-def _limit_faults(name: str, value: Any, limits: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _limit_errors(name: str, value: Any, limits: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a request above its limit; hugepages and extended resources need a limit equal to the request."""
     is_overcommitable = _is_native(name) and not name.startswith("hugepages-")
     limit = limits.get(name)

@@ -39,16 +39,16 @@ class PodSetTopology:
     count: int
 
 
-def topology_request_faults(
+def topology_request_errors(
     annotations: Annotations, path: str, count: int, *, elastic: bool = False
 ) -> Iterator[FieldError]:
     """Validate the topology annotations of a pod template, from which `count` pods are created."""
     if not any(name.startswith(_ANNOTATION_PREFIX) for name in annotations):
         return
-    yield from _mode_faults(annotations, path)
-    yield from _slice_faults(annotations, path, count)
-    yield from _layers_faults(annotations, path, count)
-    yield from _group_name_faults(annotations, path)
+    yield from _mode_errors(annotations, path)
+    yield from _slice_errors(annotations, path, count)
+    yield from _layers_errors(annotations, path, count)
+    yield from _group_name_errors(annotations, path)
     for mode, name in (("required", REQUIRED_TOPOLOGY), ("preferred", PREFERRED_TOPOLOGY)):
         if elastic and name in annotations:
             message = f"{mode} topology is not supported with elastic jobs"
@@ -56,7 +56,7 @@ def topology_request_faults(
             yield rules.forbidden(f"{path}.{name}", message, remedy)
 
 
-def _mode_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
+def _mode_errors(annotations: Annotations, path: str) -> Iterator[FieldError]:
     """Report a pod set with several topology modes (required, preferred, unconstrained), or invalid values of them."""
     mode_annotations = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
     if sum(mode in annotations for mode in mode_annotations) > 1:
@@ -65,7 +65,7 @@ def _mode_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
         yield rules.invalid_without_value(path, message, "keep one of these annotations")
     for name in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, SLICE_TOPOLOGY):
         if name in annotations:
-            yield from rules.label_key_faults(annotations[name], f"{path}[{name}]")
+            yield from rules.label_key_errors(annotations[name], f"{path}[{name}]")
     value = annotations.get(UNCONSTRAINED_TOPOLOGY)
     if value is not None and parse_boolean(value) is None:
         yield rules.invalid(
@@ -73,7 +73,7 @@ def _mode_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
         )
 
 
-def _slice_faults(annotations: Annotations, path: str, count: int) -> Iterator[FieldError]:
+def _slice_errors(annotations: Annotations, path: str, count: int) -> Iterator[FieldError]:
     """Report a pod set's slice topology without a slice size or the reverse, and a slice size out of range."""
     value, item_path = annotations.get(SLICE_SIZE), f"{path}[{SLICE_SIZE}]"
     if value is None:
@@ -94,7 +94,7 @@ def _slice_faults(annotations: Annotations, path: str, count: int) -> Iterator[F
         yield rules.forbidden(item_path, f"may not be set when '{SLICE_TOPOLOGY}' is not specified", remedy)
 
 
-def _group_name_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
+def _group_name_errors(annotations: Annotations, path: str) -> Iterator[FieldError]:
     """Report a pod set group name that is a number, or is combined with slices, or lacks a topology."""
     group, item_path = annotations.get(POD_SET_GROUP), f"{path}[{POD_SET_GROUP}]"
     if group is None:
@@ -109,7 +109,7 @@ def _group_name_faults(annotations: Annotations, path: str) -> Iterator[FieldErr
         yield rules.forbidden(item_path, message, f"add {PREFERRED_TOPOLOGY} or {REQUIRED_TOPOLOGY}")
 
 
-def _layers_faults(annotations: Annotations, path: str, count: int) -> Iterator[FieldError]:
+def _layers_errors(annotations: Annotations, path: str, count: int) -> Iterator[FieldError]:
     """Report slice layers that are malformed, not one to three, invalid, or combined with other slice annotations."""
     text, item_path = annotations.get(SLICE_LAYERS), f"{path}[{SLICE_LAYERS}]"
     if text is None:
@@ -126,15 +126,15 @@ def _layers_faults(annotations: Annotations, path: str, count: int) -> Iterator[
         message = "topology constraints must contain between 1 and 3 entries"
         yield rules.invalid(item_path, text, message, f"use 1 to {SLICE_LAYERS_MAX} entries, one for each layer")
     else:
-        yield from _layer_faults(slice_layers, item_path, count)
+        yield from _layer_errors(slice_layers, item_path, count)
 
 
-def _layer_faults(slice_layers: Sequence[SliceLayer], path: str, count: int) -> Iterator[FieldError]:
+def _layer_errors(slice_layers: Sequence[SliceLayer], path: str, count: int) -> Iterator[FieldError]:
     """Report slice layers with an invalid or duplicate level, or whose size does not divide that of the layer above."""
     index_by_topology: dict[str, int] = {}
     for i, layer in enumerate(slice_layers):
         item_path, parent_size = f"{path}[{i}]", slice_layers[i - 1].size if i else None
-        yield from rules.label_key_faults(layer.topology, f"{item_path}.topology")
+        yield from rules.label_key_errors(layer.topology, f"{item_path}.topology")
         if layer.size < 1:
             yield rules.invalid(f"{item_path}.size", layer.size, "must be greater than or equal to 1", "use 1 or more")
         elif parent_size is not None and parent_size % layer.size:
@@ -149,7 +149,7 @@ def _layer_faults(slice_layers: Sequence[SliceLayer], path: str, count: int) -> 
         yield rules.invalid(path, slice_layers[0].size, message, f"use a number from 1 to {count}")
 
 
-def group_faults(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
+def group_errors(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
     """Report pod set groups that are not a pair of pod sets of equal topology, one of them with a single pod."""
     groups: dict[str, list[PodSetTopology]] = {}
     for pod_set in pod_sets:
@@ -164,10 +164,10 @@ def group_faults(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
                     f"{member.path}[{POD_SET_GROUP}]", name, message, "use a group in exactly two pod sets"
                 )
         else:
-            yield from _pair_faults(name, members[0], members[1])
+            yield from _pair_errors(name, members[0], members[1])
 
 
-def _pair_faults(name: str, first_pod_set: PodSetTopology, second_pod_set: PodSetTopology) -> Iterator[FieldError]:
+def _pair_errors(name: str, first_pod_set: PodSetTopology, second_pod_set: PodSetTopology) -> Iterator[FieldError]:
     """Report the two pod sets of a group if neither has a single pod, or if their topologies differ."""
     if first_pod_set.count != 1 and second_pod_set.count != 1:
         message = (
@@ -189,9 +189,9 @@ def _pair_faults(name: str, first_pod_set: PodSetTopology, second_pod_set: PodSe
 _LEVELS_PATH: Final = "spec.levels"
 
 
-def topology_faults(topology: Mapping[str, Any]) -> Iterator[FieldError]:
+def topology_errors(topology: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Topology."""
-    yield from rules.metadata_faults(topology)
+    yield from rules.metadata_errors(topology)
     levels = _levels(topology)
     if len(dict.fromkeys(levels)) < len(levels):
         yield rules.schema_rule_fault(
@@ -201,12 +201,12 @@ def topology_faults(topology: Mapping[str, Any]) -> Iterator[FieldError]:
         message = f"the {well_known.HOSTNAME} label can only be used at the lowest level of topology"
         yield rules.schema_rule_fault(_LEVELS_PATH, "array", message, f"move {well_known.HOSTNAME} to the end")
     for i, label in enumerate(levels):
-        yield from rules.label_key_faults(label, f"{_LEVELS_PATH}[{i}].nodeLabel")
+        yield from rules.label_key_errors(label, f"{_LEVELS_PATH}[{i}].nodeLabel")
 
 
-def topology_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def topology_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Topology: its levels may change only if the lowest one is the host name."""
-    yield from topology_faults(new)
+    yield from topology_errors(new)
     old_levels, new_levels, hostname = _levels(old), _levels(new), well_known.HOSTNAME
     if old_levels != new_levels and not (hostname in old_levels[-1:] and hostname in new_levels[-1:]):
         message = f"levels are mutable only when {hostname} is the lowest level both before and after the change"
@@ -224,7 +224,7 @@ def _levels(topology: Mapping[str, Any]) -> Sequence[str]:
 _ONE_OF_TWO = "exactly one of the fields in [universal individual] must be set"
 
 
-def assignment_faults(assignment: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def assignment_errors(assignment: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report slices of a topology assignment without a value for each level and a pod count for each domain."""
     slices, levels = assignment.get("slices"), assignment.get("levels") or ()
     if slices is None:
@@ -234,10 +234,10 @@ def assignment_faults(assignment: Mapping[str, Any], path: str) -> Iterator[Fiel
         message = "valuesPerLevel must have the same length as the number of levels in this TopologyAssignment"
         yield rules.schema_rule_fault(path, "object", message, f"set {len(levels)} valuesPerLevel in each slice")
     for i, each in enumerate(slices):
-        yield from _assignment_slice_faults(each, f"{path}.slices[{i}]")
+        yield from _assignment_slice_errors(each, f"{path}.slices[{i}]")
 
 
-def _assignment_slice_faults(assignment_slice: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _assignment_slice_errors(assignment_slice: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report values and pod counts of a slice that are not set in one form (universal, or one for each domain)."""
     count, pod_counts = assignment_slice["domainCount"], assignment_slice.get("podCounts") or {}
     if (pod_counts.get("universal") is None) == (pod_counts.get("individual") is None):

@@ -21,7 +21,7 @@ from batchyard.api.validation import topology as topology_assignment
 _CONDITION_STATUSES: Final = ("True", "False", "Unknown")
 
 
-def condition_faults(conditions: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+def condition_errors(conditions: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report conditions with an invalid type or status, and several conditions of one type."""
     seen_types: dict[str, None] = {}
     for i, condition in enumerate(conditions):
@@ -29,7 +29,7 @@ def condition_faults(conditions: Sequence[Mapping[str, Any]], path: str) -> Iter
         if kind in seen_types:
             yield rules.duplicate(f"{item_path}.type", kind, "keep one condition of each type")
         seen_types[kind] = None
-        yield from rules.label_key_faults(kind, f"{item_path}.type")
+        yield from rules.label_key_errors(kind, f"{item_path}.type")
         if condition["status"] not in _CONDITION_STATUSES:
             yield rules.unsupported(f"{item_path}.status", condition["status"], _CONDITION_STATUSES)
 
@@ -46,28 +46,28 @@ _CHECKS_PATH: Final = "status.admissionChecks"
 _RECLAIMABLE_PODS_PATH: Final = "status.reclaimablePods"
 
 
-def status_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
+def status_errors(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
     """Validate the status of a Workload; `old` is the Workload before the update, None for a new one."""
     status = workload.get("status") or {}
     if is_true(workload, "QuotaReserved"):
-        yield from _admission_faults(workload, old)
-    yield from condition_faults(status.get("conditions") or (), "status.conditions")
-    yield from _reclaimable_faults(workload, old)
+        yield from _admission_errors(workload, old)
+    yield from condition_errors(status.get("conditions") or (), "status.conditions")
+    yield from _reclaimable_errors(workload, old)
     for i, check in enumerate(status.get("admissionChecks") or ()):
-        yield from _check_faults(check, _counts_by_pod_set(workload), f"{_CHECKS_PATH}[{i}].podSetUpdates")
+        yield from _check_errors(check, _counts_by_pod_set(workload), f"{_CHECKS_PATH}[{i}].podSetUpdates")
     if status.get("clusterName") is not None and status.get("nominatedClusterNames"):
         message = "clusterName and nominatedClusterNames are mutually exclusive"
         yield rules.schema_rule_fault("status", "object", message, "remove nominatedClusterNames: clusterName is set")
     if old is not None and old.get("status"):
-        yield from _update_faults(workload, old)
+        yield from _update_errors(workload, old)
 
 
-def _update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+def _update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report forbidden changes of a Workload's status: reclaimable pods, admission, and pod set updates of checks."""
     if is_true(new, "QuotaReserved") and is_true(old, "QuotaReserved"):
-        yield from _reclaimable_update_faults(new, old)
+        yield from _reclaimable_update_errors(new, old)
     status, old_status = new.get("status") or {}, old["status"]
-    yield from _admission_update_faults(status.get("admission"), old_status.get("admission"))
+    yield from _admission_update_errors(status.get("admission"), old_status.get("admission"))
     ready_checks = {check["name"]: check for check in status.get("admissionChecks") or () if check["state"] == "Ready"}
     for i, check in enumerate(old_status.get("admissionChecks") or ()):
         new_check = ready_checks.get(check["name"]) if check["state"] == "Ready" else None
@@ -84,7 +84,7 @@ def _counts_by_pod_set(workload: Obj) -> dict[str, int]:
     return {pod_set.get("name", "main"): pod_set.get("count", 1) for pod_set in pod_sets}
 
 
-def _admission_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
+def _admission_errors(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
     """Report a Workload with reserved quota and no admission, or without an assignment for each pod set.
 
     Workloads that lacked the admission before the update are excepted, so that they can be repaired.
@@ -103,10 +103,10 @@ def _admission_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
         message = "podSetAssignments must have the same number of podSets as the spec"
         yield rules.schema_rule_fault("", "object", message, f"add an assignment for each of the {len(counts)} podSets")
     for i, assignment in enumerate(assignments):
-        yield from _assignment_faults(assignment, counts, f"{_ADMISSION_PATH}.podSetAssignments[{i}]")
+        yield from _assignment_errors(assignment, counts, f"{_ADMISSION_PATH}.podSetAssignments[{i}]")
 
 
-def _assignment_faults(assignment: Obj, count_by_pod_set: Mapping[str, int], path: str) -> Iterator[FieldError]:
+def _assignment_errors(assignment: Obj, count_by_pod_set: Mapping[str, int], path: str) -> Iterator[FieldError]:
     """Report a podSetAssignment for an unknown pod set, or whose resource usage is not a multiple of its pod count."""
     name, count = assignment.get("name", "main"), assignment.get("count") or 0
     if name not in count_by_pod_set:
@@ -117,10 +117,10 @@ def _assignment_faults(assignment: Obj, count_by_pod_set: Mapping[str, int], pat
             remedy = "give the amount that one pod uses times the count"
             yield rules.invalid(item_path, rules.canonical_or_text(value), f"is not a multiple of {count}", remedy)
     if topology := assignment.get("topologyAssignment"):
-        yield from topology_assignment.assignment_faults(topology, f"{path}.topologyAssignment")
+        yield from topology_assignment.assignment_errors(topology, f"{path}.topologyAssignment")
 
 
-def _reclaimable_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
+def _reclaimable_errors(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
     """Report reclaimable pods of unknown pod sets, and counts above the pod set's.
 
     A larger count is valid if it is unchanged since before an elastic Workload shrank.
@@ -142,7 +142,7 @@ def _reclaimable_counts(workload: Obj) -> dict[str, int]:
     return {p["name"]: p.get("count", 0) for p in (workload.get("status") or {}).get("reclaimablePods") or ()}
 
 
-def _reclaimable_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+def _reclaimable_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report numbers of reclaimable pods that decrease, except in pod sets of an elastic Workload that shrank."""
     counts, new_counts = _reclaimable_counts(old), _reclaimable_counts(new)
     shrunk_pod_sets = _shrunk_pod_sets(new)
@@ -166,19 +166,19 @@ def _shrunk_pod_sets(workload: Obj) -> dict[str, None]:
     return {name: None for name, count in admitted_counts.items() if count > count_by_pod_set.get(name, 0)}
 
 
-def _check_faults(check: Obj, count_by_pod_set: Mapping[str, int], path: str) -> Iterator[FieldError]:
+def _check_errors(check: Obj, count_by_pod_set: Mapping[str, int], path: str) -> Iterator[FieldError]:
     """Report pod set updates in a Workload's admission check state that are invalid or for unknown pod sets."""
     for i, update in enumerate(check.get("podSetUpdates") or ()):
         item_path = f"{path}[{i}]"
         if update["name"] not in count_by_pod_set:
             yield rules.unsupported(f"{item_path}.name", update["name"], count_by_pod_set)
-        yield from node_constraints.toleration_faults(update.get("tolerations") or (), f"{item_path}.tolerations")
-        yield from rules.annotation_faults(update.get("annotations"), f"{item_path}.annotations")
-        yield from rules.label_faults(update.get("nodeSelector"), f"{item_path}.nodeSelector")
-        yield from rules.label_faults(update.get("labels"), f"{item_path}.labels")
+        yield from node_constraints.toleration_errors(update.get("tolerations") or (), f"{item_path}.tolerations")
+        yield from rules.annotation_errors(update.get("annotations"), f"{item_path}.annotations")
+        yield from rules.label_errors(update.get("nodeSelector"), f"{item_path}.nodeSelector")
+        yield from rules.label_errors(update.get("labels"), f"{item_path}.labels")
 
 
-def _admission_update_faults(new: Obj | None, old: Obj | None) -> Iterator[FieldError]:
+def _admission_update_errors(new: Obj | None, old: Obj | None) -> Iterator[FieldError]:
     """Report a changed Workload admission: it may be set or removed, but only its topology assignments may change."""
     if new is None or old is None:
         return
@@ -196,7 +196,7 @@ def _without_topology(admission: Obj) -> dict[str, Any]:
     return {**admission, "podSetAssignments": assignments}
 
 
-def cluster_name_update_faults(new: Obj, old: Obj, *, replaces: bool) -> Iterator[FieldError]:
+def cluster_name_update_errors(new: Obj, old: Obj, *, replaces: bool) -> Iterator[FieldError]:
     """Report a changed clusterName, and one that is not nominated, unless the Workload replaces another slice."""
     new_name, old_name = ((obj.get("status") or {}).get("clusterName") for obj in (new, old))
     if new_name is None or new_name == old_name:
@@ -217,7 +217,7 @@ _GATES_PATH: Final = f"metadata.annotations[{well_known.ADMISSION_GATED_BY}]"
 _GATES_REMEDY: Final = "list unique names such as example.com/gate, separated by commas"
 
 
-def gate_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
+def gate_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report admission gates in the annotation that are empty, duplicate, or not domain-prefixed names."""
     value = _gate_annotation(obj)
     seen_gates: dict[str, None] = {}
@@ -234,7 +234,7 @@ def gate_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
                 yield rules.too_long(_GATES_PATH, rules.LABEL_LENGTH_MAX, "shorten the name of the gate")
 
 
-def gate_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def gate_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report admission gates that an update adds; it may only remove them."""
     old_gates, new_gates = _parse_gates(_gate_annotation(old)), _parse_gates(_gate_annotation(new))
     if new_gates and not old_gates:
@@ -264,51 +264,51 @@ _PRIORITY_CLASS_PATH: Final = "spec.priorityClassRef"
 _CLASS_KINDS: Final = {"scheduling.k8s.io": "PriorityClass", "kueue.x-k8s.io": "WorkloadPriorityClass"}
 
 
-def workload_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
+def workload_errors(workload: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Workload."""
-    yield from rules.metadata_faults(workload)
-    yield from rules.mark_webhook(_WEBHOOK, _spec_faults(workload))
+    yield from rules.metadata_errors(workload)
+    yield from rules.mark_webhook(_WEBHOOK, _spec_errors(workload))
     if workload.get("status"):
-        yield from rules.mark_webhook(_WEBHOOK, status_faults(workload, None))
+        yield from rules.mark_webhook(_WEBHOOK, status_errors(workload, None))
 
 
-def workload_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def workload_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Workload: the fields that quota was reserved for are immutable."""
-    yield from rules.metadata_faults(new)
-    yield from rules.mark_webhook(_WEBHOOK, _change_faults(new, old))
+    yield from rules.metadata_errors(new)
+    yield from rules.mark_webhook(_WEBHOOK, _change_errors(new, old))
 
 
-def workload_status_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def workload_status_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a status update of a Workload."""
-    yield from rules.mark_webhook(_WEBHOOK, _status_change_faults(new, old))
+    yield from rules.mark_webhook(_WEBHOOK, _status_change_errors(new, old))
 
 
-def _status_change_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    yield from status_faults(new, old)
+def _status_change_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    yield from status_errors(new, old)
     replaces = well_known.REPLACEMENT_FOR in (new["metadata"].get("annotations") or {})
-    yield from cluster_name_update_faults(new, old, replaces=replaces)
+    yield from cluster_name_update_errors(new, old, replaces=replaces)
 
 
-def _change_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def _change_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Workload by the rules of Kueue's webhook."""
-    yield from _spec_faults(new)
-    yield from _status_change_faults(new, old)
-    yield from gate_update_faults(new, old)
+    yield from _spec_errors(new)
+    yield from _status_change_errors(new, old)
+    yield from gate_update_errors(new, old)
     if is_true(old, "QuotaReserved"):
-        yield from _pod_set_update_faults(new["spec"].get("podSets") or (), old["spec"].get("podSets") or ())
-        yield from _class_update_faults(new["spec"].get("priorityClassRef"), old["spec"].get("priorityClassRef"))
+        yield from _pod_set_update_errors(new["spec"].get("podSets") or (), old["spec"].get("podSets") or ())
+        yield from _class_update_errors(new["spec"].get("priorityClassRef"), old["spec"].get("priorityClassRef"))
         if is_true(new, "QuotaReserved"):
-            yield from _immutable_field_faults(new, old, "queueName", None)
+            yield from _immutable_field_errors(new, old, "queueName", None)
     if is_true(old, "Admitted") and is_true(new, "Admitted"):
-        yield from _immutable_field_faults(new, old, "maximumExecutionTimeSeconds", 0)
+        yield from _immutable_field_errors(new, old, "maximumExecutionTimeSeconds", 0)
 
 
-def _spec_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
+def _spec_errors(workload: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate the pod sets, the priority class and the admission gates of a Workload."""
     spec = workload.get("spec") or {}
     min_count_pod_sets, seen_names = 0, {}
     for i, pod_set in enumerate(spec.get("podSets") or ()):
-        yield from _pod_set_faults(pod_set, f"{_POD_SETS}[{i}]")
+        yield from _pod_set_errors(pod_set, f"{_POD_SETS}[{i}]")
         min_count_pod_sets += pod_set.get("minCount") is not None
         if (name := pod_set.get("name", "main")) in seen_names:
             yield rules.duplicate(f"{_POD_SETS}[{i}].name", name, "give each podSet a unique name")
@@ -319,36 +319,36 @@ def _spec_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
     if min_count_pod_sets and is_elastic(workload):
         message = "partial admission and elastic job cannot be used together"
         yield rules.invalid(_POD_SETS, min_count_pod_sets, message, f"remove minCount or {well_known.ELASTIC_JOB}")
-    yield from _class_faults(spec)
-    yield from gate_faults(workload)
+    yield from _class_errors(spec)
+    yield from gate_errors(workload)
 
 
-def _pod_set_faults(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _pod_set_errors(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Validate a pod set of a Workload: counts, labels, annotations, requests and topology request."""
     template, min_count, count = pod_set["template"], pod_set.get("minCount"), pod_set.get("count", 1)
     if min_count is not None and min_count > count:
         message = "minCount should be positive and less or equal to count"
         yield rules.schema_rule_fault(path, "object", message, f"set minCount to a number from 1 to {count}")
     if meta := template.get("metadata"):
-        yield from rules.label_faults(meta.get("labels"), f"{path}.template.metadata.labels")
-        yield from rules.annotation_faults(meta.get("annotations"), f"{path}.template.metadata.annotations")
+        yield from rules.label_errors(meta.get("labels"), f"{path}.template.metadata.labels")
+        yield from rules.annotation_errors(meta.get("annotations"), f"{path}.template.metadata.annotations")
     if spec := template.get("spec"):
-        yield from _requests_faults(spec, f"{path}.template.spec")
+        yield from _requests_errors(spec, f"{path}.template.spec")
     if request := pod_set.get("topologyRequest"):
-        yield from _topology_request_faults(request, f"{path}.topologyRequest")
+        yield from _topology_request_errors(request, f"{path}.topologyRequest")
 
 
-def _requests_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _requests_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Validate the requests and limits of all containers and of the pod as a whole in a pod set's template."""
     for field in ("initContainers", "containers"):
         for i, container in enumerate(spec.get(field) or ()):
             if resources := container.get("resources"):
-                yield from _resources_faults(resources, f"{path}.{field}[{i}].resources")
+                yield from _resources_errors(resources, f"{path}.{field}[{i}].resources")
     if resources := spec.get("resources"):
-        yield from _resources_faults(resources, f"{path}.resources")
+        yield from _resources_errors(resources, f"{path}.resources")
 
 
-def _resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _resources_errors(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report requests and limits that are malformed or negative, and those for the reserved resource `pods`."""
     for field in ("requests", "limits"):
         for name, value in (resources.get(field) or {}).items():
@@ -359,10 +359,10 @@ def _resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[Field
                 )
             amount = rules.parse_nano(value)
             if amount is None or amount < 0:
-                yield from rules.amount_faults(value, f"{path}.{field}[{name}]")
+                yield from rules.amount_errors(value, f"{path}.{field}[{name}]")
 
 
-def _topology_request_faults(request: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _topology_request_errors(request: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a topology request with only one of slice topology and slice size, or a size below 1."""
     topology, size = request.get("podSetSliceRequiredTopology"), request.get("podSetSliceSize")
     if topology is not None and size is None:
@@ -381,7 +381,7 @@ def _topology_request_faults(request: Mapping[str, Any], path: str) -> Iterator[
             yield rules.invalid(item_path, constraint["size"], "must be greater than 0", "give 1 or more")
 
 
-def _class_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
+def _class_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report a priority class reference whose kind does not match its group, or that is set without spec.priority."""
     reference = spec.get("priorityClassRef")
     if reference is None:
@@ -395,7 +395,7 @@ def _class_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.schema_rule_fault(_PRIORITY_CLASS_PATH, "object", message, f"use the kind {expected_kind}")
 
 
-def _pod_set_update_faults(new: Sequence[Any], old: Sequence[Any]) -> Iterator[FieldError]:
+def _pod_set_update_errors(new: Sequence[Any], old: Sequence[Any]) -> Iterator[FieldError]:
     """Report changes of pod sets while quota is reserved; only their counts may decrease."""
     remedy = "wait until the Workload is evicted, or deactivate it first"
     if len(new) != len(old):
@@ -409,7 +409,7 @@ def _pod_set_update_faults(new: Sequence[Any], old: Sequence[Any]) -> Iterator[F
             yield rules.immutable(f"{_POD_SETS}.{i}", new_pod_set, remedy)  # Kueue writes this one path with a dot
 
 
-def _class_update_faults(new: Mapping[str, Any] | None, old: Mapping[str, Any] | None) -> Iterator[FieldError]:
+def _class_update_errors(new: Mapping[str, Any] | None, old: Mapping[str, Any] | None) -> Iterator[FieldError]:
     """Report changes of the priority class while quota is reserved; only a WorkloadPriorityClass may change by name."""
     remedy, while_reserved = "wait until the Workload is evicted", "is immutable while workload quota reserved"
     if new is None or old is None:
@@ -424,7 +424,7 @@ def _class_update_faults(new: Mapping[str, Any] | None, old: Mapping[str, Any] |
         yield rules.schema_rule_fault("", "object", f"{subject} while workload quota reserved", remedy)
 
 
-def _immutable_field_faults(new: Obj, old: Obj, field: str, value_if_absent: object) -> Iterator[FieldError]:
+def _immutable_field_errors(new: Obj, old: Obj, field: str, value_if_absent: object) -> Iterator[FieldError]:
     """Report the change of a field of the spec, which is immutable while quota is reserved."""
     old_value, new_value = old["spec"].get(field, value_if_absent), new["spec"].get(field, value_if_absent)
     if old_value != new_value:

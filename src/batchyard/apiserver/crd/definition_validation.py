@@ -39,40 +39,40 @@ _INTEGER_OR_STRING: Final = [{"type": "integer"}, {"type": "string"}]
 _METADATA_FIELDS: Final = frozenset({"name", "generateName"})
 
 
-def schema_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
+def schema_errors(schema: values.Schema, path: str) -> Iterator[FieldError]:
     """Yield the errors of the root schema of a version in a CustomResourceDefinition."""
     if values.additional_properties_schema(schema) is not None:
         yield forbidden(f"{path}.additionalProperties", "must not be used at the root", "")
     if schema.get("type", "object") != "object":
         yield invalid(f"{path}.type", schema["type"], "must be object at the root", "")
-    yield from _schema_faults(schema, path, "must not be empty at the root")
+    yield from _schema_errors(schema, path, "must not be empty at the root")
     metadata = values.properties(schema).get("metadata", {})
     if values.properties(metadata).keys() - _METADATA_FIELDS or set(metadata) - {"type", "properties", "description"}:
         message = "must not specify anything other than name and generateName, but metadata is implicitly specified"
         yield forbidden(f"{path}.properties[metadata]", message, "")
 
 
-def _schema_faults(schema: values.Schema, path: str, missing_type_message: str) -> Iterator[FieldError]:
-    yield from _type_faults(schema, path, missing_type_message)
-    yield from _extension_faults(schema, path)
-    yield from _list_and_map_faults(schema, path)
-    yield from _unsupported_keyword_faults(schema, path)
-    yield from _rule_faults(schema, path)
-    yield from _combining_keyword_faults(schema, path, is_int_or_string=bool(schema.get(values.INT_OR_STRING)))
+def _schema_errors(schema: values.Schema, path: str, missing_type_message: str) -> Iterator[FieldError]:
+    yield from _type_errors(schema, path, missing_type_message)
+    yield from _extension_errors(schema, path)
+    yield from _list_and_map_errors(schema, path)
+    yield from _unsupported_keyword_errors(schema, path)
+    yield from _rule_errors(schema, path)
+    yield from _combining_keyword_errors(schema, path, is_int_or_string=bool(schema.get(values.INT_OR_STRING)))
     message = "must not be empty for specified object fields"
     for name, field_schema in values.properties(schema).items():
-        yield from _schema_faults(field_schema, f"{path}.properties[{name}]", message)
+        yield from _schema_errors(field_schema, f"{path}.properties[{name}]", message)
     if additional_schema := values.additional_properties_schema(schema):
-        yield from _schema_faults(additional_schema, f"{path}.additionalProperties", message)
+        yield from _schema_errors(additional_schema, f"{path}.additionalProperties", message)
     if isinstance(schema.get("items"), Mapping):
-        yield from _schema_faults(
+        yield from _schema_errors(
             values.items_schema(schema), f"{path}.items", "must not be empty for specified array items"
         )
     if "default" in schema:
-        yield from _default_faults(schema, path)
+        yield from _default_errors(schema, path)
 
 
-def _type_faults(schema: values.Schema, path: str, must_have: str) -> Iterator[FieldError]:
+def _type_errors(schema: values.Schema, path: str, must_have: str) -> Iterator[FieldError]:
     type_name = schema.get("type", "")
     if type_name and type_name not in _SCHEMA_TYPES:
         yield unsupported(f"{path}.type", type_name, _SCHEMA_TYPES)
@@ -85,7 +85,7 @@ def _type_faults(schema: values.Schema, path: str, must_have: str) -> Iterator[F
         yield required(f"{path}.items", "must be specified", "")
 
 
-def _extension_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
+def _extension_errors(schema: values.Schema, path: str) -> Iterator[FieldError]:
     if schema.get(values.INT_OR_STRING):
         for keyword in (values.PRESERVE_UNKNOWN_FIELDS, values.EMBEDDED_RESOURCE):
             if schema.get(keyword):
@@ -102,7 +102,7 @@ def _extension_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
         yield forbidden(f"{path}.additionalProperties", "additionalProperties and properties are mutual exclusive", "")
 
 
-def _list_and_map_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
+def _list_and_map_errors(schema: values.Schema, path: str) -> Iterator[FieldError]:
     list_type, keys = schema.get(values.LIST_TYPE), schema.get(values.MAP_KEYS) or ()
     schema_type = schema.get("type", "")
     if list_type is not None:
@@ -111,7 +111,7 @@ def _list_and_map_faults(schema: values.Schema, path: str) -> Iterator[FieldErro
         if list_type not in ("atomic", "set", "map"):
             yield unsupported(f"{path}.{values.LIST_TYPE}", list_type, ("atomic", "set", "map"))
     if list_type == "map":
-        yield from _map_key_faults(schema, keys, path)
+        yield from _map_key_errors(schema, keys, path)
     elif keys:
         message = f"must be map if {values.MAP_KEYS} is non-empty"
         yield invalid(f"{path}.{values.LIST_TYPE}", list_type or "", message, "")
@@ -119,7 +119,7 @@ def _list_and_map_faults(schema: values.Schema, path: str) -> Iterator[FieldErro
         yield unsupported(f"{path}.{values.MAP_TYPE}", map_type, ("atomic", "granular"))
 
 
-def _map_key_faults(schema: values.Schema, keys: Sequence[str], path: str) -> Iterator[FieldError]:
+def _map_key_errors(schema: values.Schema, keys: Sequence[str], path: str) -> Iterator[FieldError]:
     item_schema = values.items_schema(schema)
     if not keys:
         yield required(f"{path}.{values.MAP_KEYS}", "must not be empty if x-kubernetes-list-type is map", "")
@@ -134,7 +134,7 @@ def _map_key_faults(schema: values.Schema, keys: Sequence[str], path: str) -> It
             yield required(f"{path}.items.properties[{key}].default", text, "")
 
 
-def _unsupported_keyword_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
+def _unsupported_keyword_errors(schema: values.Schema, path: str) -> Iterator[FieldError]:
     for keyword in ("$ref", "id", "patternProperties", "definitions", "dependencies", "additionalItems"):
         if keyword in schema:
             yield forbidden(f"{path}.{keyword}", f"{keyword} is not supported", "")
@@ -146,7 +146,7 @@ def _unsupported_keyword_faults(schema: values.Schema, path: str) -> Iterator[Fi
         yield invalid(f"{path}.pattern", pattern, message, "")
 
 
-def _rule_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
+def _rule_errors(schema: values.Schema, path: str) -> Iterator[FieldError]:
     for i, rule in enumerate(schema.get(values.VALIDATION_RULES) or ()):
         rule_path = f"{path}.{values.VALIDATION_RULES}[{i}]"
         if not str(rule.get("rule", "")).strip():
@@ -171,7 +171,7 @@ def rule_warnings(schema: values.Schema, path: str) -> Iterator[str]:
             yield from rule_warnings(inner_schema, f"{path}.{keyword}")
 
 
-def _combining_keyword_faults(schema: values.Schema, path: str, *, is_int_or_string: bool) -> Iterator[FieldError]:
+def _combining_keyword_errors(schema: values.Schema, path: str, *, is_int_or_string: bool) -> Iterator[FieldError]:
     for keyword in _COMBINING_KEYWORDS:
         for i, nested_schema in enumerate(schema.get(keyword) or ()):
             is_int_or_string_form = is_int_or_string and (
@@ -179,26 +179,26 @@ def _combining_keyword_faults(schema: values.Schema, path: str, *, is_int_or_str
                 or (keyword == "allOf" and i == 0 and nested_schema.get("anyOf") == _INTEGER_OR_STRING)
             )
             if not is_int_or_string_form:
-                yield from _nested_faults(nested_schema, f"{path}.{keyword}[{i}]")
+                yield from _nested_errors(nested_schema, f"{path}.{keyword}[{i}]")
     if isinstance(schema.get("not"), Mapping):
-        yield from _nested_faults(schema["not"], f"{path}.not")
+        yield from _nested_errors(schema["not"], f"{path}.not")
 
 
-def _nested_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
+def _nested_errors(schema: values.Schema, path: str) -> Iterator[FieldError]:
     """Yield the errors of schemas below allOf, anyOf, oneOf and not, which must not declare structure."""
     for keyword, message in _FORBIDDEN_IN_NESTED.items():
         if schema.get(keyword):
             yield forbidden(f"{path}.{keyword}", message, "")
     if "metadata" in values.properties(schema):
         yield forbidden(f"{path}.properties[metadata]", "must not be specified in a nested context", "")
-    yield from _combining_keyword_faults(schema, path, is_int_or_string=False)
+    yield from _combining_keyword_errors(schema, path, is_int_or_string=False)
     for name, field_schema in values.properties(schema).items():
-        yield from _nested_faults(field_schema, f"{path}.properties[{name}]")
+        yield from _nested_errors(field_schema, f"{path}.properties[{name}]")
     if isinstance(schema.get("items"), Mapping):
-        yield from _nested_faults(values.items_schema(schema), f"{path}.items")
+        yield from _nested_errors(values.items_schema(schema), f"{path}.items")
 
 
-def _default_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
+def _default_errors(schema: values.Schema, path: str) -> Iterator[FieldError]:
     """Yield the errors of a schema's default, which must be valid and have no unknown fields."""
     default: Any = schema["default"]
     if (
@@ -207,7 +207,7 @@ def _default_faults(schema: values.Schema, path: str) -> Iterator[FieldError]:
         and values.prune_unknown_fields(default, schema) != default
     ):
         yield invalid(f"{path}.default", default, "must not have unknown fields", "")
-    yield from values.value_faults(values.with_defaults(default, schema), schema, f"{path}.default")
+    yield from values.value_errors(values.with_defaults(default, schema), schema, f"{path}.default")
 
 
 # The recursive schema of JSON schemas, which checks the types of their keywords.
@@ -266,17 +266,17 @@ _COLUMN_TYPES: Final = ("boolean", "date", "integer", "number", "string")
 _SELECTABLE_MAX: Final = 8
 
 
-def definition_faults(definition: Obj) -> Iterator[FieldError]:
+def definition_errors(definition: Obj) -> Iterator[FieldError]:
     """Yield the errors of a CustomResourceDefinition beyond those of its structural schema."""
     spec, name = definition["spec"], definition["metadata"].get("name", "")
     if name != f"{spec['names']['plural']}.{spec['group']}":
         yield invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group', "")
-    yield from _group_faults(definition)
-    yield from _name_faults(spec["names"])
-    yield from _version_faults(spec["versions"])
-    yield from _conversion_faults(definition)
+    yield from _group_errors(definition)
+    yield from _name_errors(spec["names"])
+    yield from _version_errors(spec["versions"])
+    yield from _conversion_errors(definition)
     for i, version in enumerate(spec["versions"]):
-        yield from _version_schema_faults(version, f"spec.versions[{i}]")
+        yield from _version_schema_errors(version, f"spec.versions[{i}]")
     if spec.get("preserveUnknownFields"):
         text = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
         yield invalid("spec.preserveUnknownFields", True, text, "")
@@ -293,7 +293,7 @@ def definition_warnings(definition: Obj) -> list[str]:
     return warnings
 
 
-def definition_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+def definition_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Yield the errors of an update of a CustomResourceDefinition."""
     old_spec, new_spec = old["spec"], new["spec"]
     if new_spec["group"] != old_spec["group"]:
@@ -311,7 +311,7 @@ def definition_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
             yield invalid(f"status.storedVersions[{i}]", stored_version, "must appear in spec.versions", "")
 
 
-def _group_faults(definition: Obj) -> Iterator[FieldError]:
+def _group_errors(definition: Obj) -> Iterator[FieldError]:
     group = definition["spec"]["group"]
     for message in rules.dns_subdomain_errors(group):
         yield invalid("spec.group", group, message, "")
@@ -323,7 +323,7 @@ def _group_faults(definition: Obj) -> Iterator[FieldError]:
         yield required(f"metadata.annotations[{_APPROVAL_ANNOTATION}]", text, "")
 
 
-def _name_faults(names: Mapping[str, Any]) -> Iterator[FieldError]:
+def _name_errors(names: Mapping[str, Any]) -> Iterator[FieldError]:
     for field in ("plural", "singular"):
         for message in rules.dns1035_label_errors(names[field]) if names.get(field) else ():
             yield invalid(f"spec.names.{field}", names[field], message, "")
@@ -342,7 +342,7 @@ def _name_faults(names: Mapping[str, Any]) -> Iterator[FieldError]:
         yield invalid("spec.names.listKind", names["kind"], "kind and listKind may not be the same", "")
 
 
-def _version_faults(versions: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
+def _version_errors(versions: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
     names = [version["name"] for version in versions]
     for i, name in enumerate(names):
         for message in rules.dns1035_label_errors(name):
@@ -353,7 +353,7 @@ def _version_faults(versions: Sequence[Mapping[str, Any]]) -> Iterator[FieldErro
         yield invalid_without_value("spec.versions", "must have exactly one version marked as storage version", "")
 
 
-def _conversion_faults(definition: Obj) -> Iterator[FieldError]:
+def _conversion_errors(definition: Obj) -> Iterator[FieldError]:
     conversion = definition["spec"].get("conversion") or {}
     strategy = conversion.get("strategy", "None")
     if strategy not in ("None", "Webhook"):
@@ -363,23 +363,23 @@ def _conversion_faults(definition: Obj) -> Iterator[FieldError]:
         yield forbidden("spec.conversion.strategy", message, "")
 
 
-def _version_schema_faults(version: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _version_schema_errors(version: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     schema = values.root_schema(version)
     if not schema:
         yield required(f"{path}.schema.openAPIV3Schema", "schemas are required", "")
         return
-    keyword_faults = list(values.value_faults(schema, SCHEMA_OF_SCHEMAS, f"{path}.schema.openAPIV3Schema"))
+    keyword_faults = list(values.value_errors(schema, SCHEMA_OF_SCHEMAS, f"{path}.schema.openAPIV3Schema"))
     if keyword_faults:
         yield from keyword_faults
         return
-    yield from schema_faults(schema, f"{path}.schema.openAPIV3Schema")
+    yield from schema_errors(schema, f"{path}.schema.openAPIV3Schema")
     for i, column in enumerate(version.get("additionalPrinterColumns") or ()):
-        yield from _column_faults(column, f"{path}.additionalPrinterColumns[{i}]")
-    yield from _scale_faults((version.get("subresources") or {}).get("scale"), f"{path}.subresources.scale")
-    yield from _selectable_faults(version, schema, f"{path}.selectableFields")
+        yield from _column_errors(column, f"{path}.additionalPrinterColumns[{i}]")
+    yield from _scale_errors((version.get("subresources") or {}).get("scale"), f"{path}.subresources.scale")
+    yield from _selectable_errors(version, schema, f"{path}.selectableFields")
 
 
-def _column_faults(column: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _column_errors(column: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     if column["type"] not in _COLUMN_TYPES:
         message = f"must be one of {','.join(_COLUMN_TYPES)}"
         yield invalid(f"{path}.type", column["type"], message, "")
@@ -389,7 +389,7 @@ def _column_faults(column: Mapping[str, Any], path: str) -> Iterator[FieldError]
         yield invalid(f"{path}.jsonPath", column["jsonPath"], f"is an invalid JSON path: {error}", "")
 
 
-def _scale_faults(scale: Mapping[str, Any] | None, path: str) -> Iterator[FieldError]:
+def _scale_errors(scale: Mapping[str, Any] | None, path: str) -> Iterator[FieldError]:
     if scale is None:
         return
     for field, prefixes in (("specReplicasPath", (".spec.",)), ("statusReplicasPath", (".status.",))):
@@ -403,7 +403,7 @@ def _scale_faults(scale: Mapping[str, Any] | None, path: str) -> Iterator[FieldE
         yield invalid(f"{path}.labelSelectorPath", selector, message, "")
 
 
-def _selectable_faults(version: Mapping[str, Any], schema: values.Schema, path: str) -> Iterator[FieldError]:
+def _selectable_errors(version: Mapping[str, Any], schema: values.Schema, path: str) -> Iterator[FieldError]:
     fields = version.get("selectableFields") or ()
     if len(fields) > _SELECTABLE_MAX:
         yield FieldError(path, f"Too many: {len(fields)}: must have at most {_SELECTABLE_MAX} items")

@@ -13,8 +13,8 @@ from batchyard.api.scheme import ServedKind
 from batchyard.api.times import format_time, parse_time
 from batchyard.apiserver.crd import values
 from batchyard.apiserver.crd.definition_validation import (
-    definition_faults,
-    definition_update_faults,
+    definition_errors,
+    definition_update_errors,
     definition_warnings,
 )
 from batchyard.apiserver.crd.strategy import CustomStrategy
@@ -152,12 +152,12 @@ class DefinitionStrategy(CustomStrategy):
         if decoded_object.obj is None:
             return decoded_object
         crd = _with_all_names(decoded_object.obj)
-        faults = list(definition_faults(crd))
-        return DecodedObject(None, faults, []) if faults else DecodedObject(crd, [], definition_warnings(crd))
+        errors = list(definition_errors(crd))
+        return DecodedObject(None, errors, []) if errors else DecodedObject(crd, [], definition_warnings(crd))
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of an update of a CustomResourceDefinition."""
-        return list(definition_update_faults(new, old))
+        return list(definition_update_errors(new, old))
 
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return no errors: any status update of a CustomResourceDefinition is valid."""

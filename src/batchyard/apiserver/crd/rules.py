@@ -413,17 +413,17 @@ class ValidationRules:
     def faults(self, value: Any, old: Any) -> Iterator[FieldError]:
         """Yield the errors that the CEL rules report for an object; `old` is its previous value, or NO_OLD_VALUE."""
         try:
-            yield from self._faults(value, old, "", RuleBudget())
+            yield from self._errors(value, old, "", RuleBudget())
         except _BudgetExceeded as spent:
             yield spent.args[0]
 
-    def _faults(self, value: Any, old: Any, path: str, budget: RuleBudget) -> Iterator[FieldError]:
+    def _errors(self, value: Any, old: Any, path: str, budget: RuleBudget) -> Iterator[FieldError]:
         if value is None:
             return
         if self._value_rules:
-            yield from self._rule_faults(value, old, path, budget)
+            yield from self._rule_errors(value, old, path, budget)
         if isinstance(value, Mapping):
-            yield from self._field_faults(value, old, path, budget)
+            yield from self._field_errors(value, old, path, budget)
         elif isinstance(value, list) and self._item_rules is not None:
             old_items = self._old_items_by_key(old)
             keys: Sequence[str] = self._schema.get(MAP_KEYS) or ()
@@ -433,15 +433,15 @@ class ValidationRules:
                     if old_items
                     else NO_OLD_VALUE
                 )
-                yield from self._item_rules._faults(each, old_item, f"{path}[{i}]", budget)
+                yield from self._item_rules._errors(each, old_item, f"{path}[{i}]", budget)
 
-    def _field_faults(self, value: Mapping[str, Any], old: Any, path: str, budget: RuleBudget) -> Iterator[FieldError]:
+    def _field_errors(self, value: Mapping[str, Any], old: Any, path: str, budget: RuleBudget) -> Iterator[FieldError]:
         is_correlated = isinstance(old, Mapping) and self._schema.get(MAP_TYPE) != "atomic"
         for name, each in value.items():
             rules = self._field_rules.get(name, self._additional_rules)
             if rules is not None:
                 old_field = old.get(name, NO_OLD_VALUE) if is_correlated else NO_OLD_VALUE
-                yield from rules._faults(each, old_field, f"{path}.{name}" if path else name, budget)
+                yield from rules._errors(each, old_field, f"{path}.{name}" if path else name, budget)
 
     def _old_items_by_key(self, old: Any) -> dict[Any, Any]:
         """Return the old items of a list with map keys (`x-kubernetes-list-map-keys`), by the values of those keys."""
@@ -451,7 +451,7 @@ class ValidationRules:
             list_item_identity(each, self._schema.get(MAP_KEYS) or (), items_schema(self._schema)): each for each in old
         }
 
-    def _rule_faults(self, value: Any, old: Any, path: str, budget: RuleBudget) -> Iterator[FieldError]:
+    def _rule_errors(self, value: Any, old: Any, path: str, budget: RuleBudget) -> Iterator[FieldError]:
         old_value = None if old is NO_OLD_VALUE else cel_value(old, self._schema)
         variables = {
             "self": cel_value(value, self._schema),

@@ -20,7 +20,7 @@ from batchyard.api.printing.cells import Column, format_value
 from batchyard.api.schema import validate
 from batchyard.api.scheme import NATIVE, ServedKind, load_scope
 from batchyard.api.times import parse_time
-from batchyard.api.validation.rules import metadata_faults
+from batchyard.api.validation.rules import metadata_errors
 from batchyard.apiserver.crd.json_path import Step, parse_json_path, values_at
 from batchyard.apiserver.crd.rules import NO_OLD_VALUE, ValidationRules
 from batchyard.apiserver.crd.values import (
@@ -29,7 +29,7 @@ from batchyard.apiserver.crd.values import (
     prune_unknown_fields,
     root_schema,
     uses_keyword,
-    value_faults,
+    value_errors,
     with_defaults,
 )
 from batchyard.apiserver.openapi_definitions import REFERENCE, metadata_schemas, schema_name
@@ -153,7 +153,7 @@ class CustomStrategy:
         }
         faults = [*_metadata_errors(obj)]
         complete_object = with_defaults(prune_unknown_fields(obj, schema), schema)
-        errors = list(value_faults(complete_object, schema, ""))
+        errors = list(value_errors(complete_object, schema, ""))
         if any(fault.problem.startswith(_BLOCKING_PROBLEMS) or "must be of type" in fault.problem for fault in errors):
             errors += [_RULES_NOT_CHECKED] if uses_keyword(schema, VALIDATION_RULES) else []
         faults += errors
@@ -267,7 +267,7 @@ def _metadata_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
         yield FieldError("metadata", "Required value")
     elif not isinstance(metadata, Mapping):
         yield FieldError("metadata", "Invalid value: must be an object")
-    elif faults := validate(_METADATA, metadata):
-        yield from (fault._replace(path=f"metadata.{fault.path}") for fault in faults)
+    elif errors := validate(_METADATA, metadata):
+        yield from (fault._replace(path=f"metadata.{fault.path}") for fault in errors)
     else:
-        yield from metadata_faults(obj)
+        yield from metadata_errors(obj)

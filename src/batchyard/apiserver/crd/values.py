@@ -219,7 +219,7 @@ _FORMAT_CHECKS: Final[Mapping[str, Callable[[str], bool]]] = {
 _NUMBER_TYPES: Final = ("integer", "number")
 
 
-def value_faults(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
+def value_errors(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
     """Yield the errors of a value that does not conform to its schema."""
     if value is None and (schema.get("nullable") or _may_be_anything(schema)):
         return
@@ -227,9 +227,9 @@ def value_faults(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
     if not _is_of_type(value, schema):
         yield _invalid(path, value_type, f'must be of type {schema_type or "integer,string"}: "{value_type}"')
         return
-    yield from _enum_faults(value, schema, path)
+    yield from _enum_errors(value, schema, path)
     yield from _CHECKS_BY_TYPE[value_type](value, schema, path)
-    yield from _combined_faults(value, schema, path)
+    yield from _combined_errors(value, schema, path)
 
 
 def _may_be_anything(schema: Schema) -> bool:
@@ -264,14 +264,14 @@ def _type_of(value: Any) -> str:
     return "array"
 
 
-def _enum_faults(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
+def _enum_errors(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
     values = schema.get("enum")
     if values and not any(value == each and type(value) is type(each) for each in values):
         allowed_texts = ", ".join(format_json(each if isinstance(each, str) else format_json(each)) for each in values)
         yield FieldError(path, f"Unsupported value: {format_json(value)}: supported values: {allowed_texts}")
 
 
-def _string_faults(value: str, schema: Schema, path: str) -> Iterator[FieldError]:
+def _string_errors(value: str, schema: Schema, path: str) -> Iterator[FieldError]:
     length_max, length_min, pattern = schema.get("maxLength"), schema.get("minLength", 0), schema.get("pattern")
     if length_max is not None and len(value) > length_max:
         yield FieldError(path, f"Too long: may not be more than {length_max} {'byte' if length_max == 1 else 'bytes'}")
@@ -284,7 +284,7 @@ def _string_faults(value: str, schema: Schema, path: str) -> Iterator[FieldError
         yield _invalid(path, value, f"must be of type {format_name}: {format_json(value)}")
 
 
-def _number_faults(value: float, schema: Schema, path: str) -> Iterator[FieldError]:
+def _number_errors(value: float, schema: Schema, path: str) -> Iterator[FieldError]:
     maximum, minimum, divisor = schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf")
     if maximum is not None:
         if schema.get("exclusiveMaximum") and value >= maximum:
@@ -300,22 +300,22 @@ def _number_faults(value: float, schema: Schema, path: str) -> Iterator[FieldErr
         yield _invalid(path, value, f"should be a multiple of {divisor}")
 
 
-def _list_faults(value: Sequence[Any], schema: Schema, path: str) -> Iterator[FieldError]:
+def _list_errors(value: Sequence[Any], schema: Schema, path: str) -> Iterator[FieldError]:
     maximum, minimum, item_schema = schema.get("maxItems"), schema.get("minItems", 0), items_schema(schema)
     if maximum is not None and len(value) > maximum:
         yield FieldError(path, f"Too many: {len(value)}: must have at most {_format_count(maximum)}")
     if len(value) < minimum:
         yield _invalid(path, len(value), f"should have at least {minimum} items")
     for i, each in enumerate(value if item_schema else ()):
-        yield from value_faults(each, item_schema, f"{path}[{i}]")
-    yield from _duplicate_faults(value, schema, path)
+        yield from value_errors(each, item_schema, f"{path}[{i}]")
+    yield from _duplicate_errors(value, schema, path)
 
 
 def _format_count(count: int) -> str:
     return "1 item" if count == 1 else f"{count} items"
 
 
-def _duplicate_faults(value: Sequence[Any], schema: Schema, path: str) -> Iterator[FieldError]:
+def _duplicate_errors(value: Sequence[Any], schema: Schema, path: str) -> Iterator[FieldError]:
     list_type, item_schema = schema.get(LIST_TYPE), items_schema(schema)
     if list_type not in ("set", "map"):
         return
@@ -329,7 +329,7 @@ def _duplicate_faults(value: Sequence[Any], schema: Schema, path: str) -> Iterat
         seen_identities[item_identity] = None
 
 
-def _object_faults(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[FieldError]:
+def _object_errors(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[FieldError]:
     maximum, minimum = schema.get("maxProperties"), schema.get("minProperties", 0)
     additional_schema = additional_properties_schema(schema)
     if maximum is not None and len(value) > maximum:
@@ -343,31 +343,31 @@ def _object_faults(value: Mapping[str, Any], schema: Schema, path: str) -> Itera
     for name, each in value.items():
         field_schema = field_schemas.get(name, additional_schema)
         if field_schema is not None:
-            yield from value_faults(each, field_schema, _child_path(path, name))
+            yield from value_errors(each, field_schema, _child_path(path, name))
 
 
-def _no_faults(_value: Any, _schema: Schema, _path: str) -> Iterator[FieldError]:
+def _no_errors(_value: Any, _schema: Schema, _path: str) -> Iterator[FieldError]:
     return iter(())
 
 
 _CHECKS_BY_TYPE: Final[Mapping[str, Callable[[Any, Schema, str], Iterator[FieldError]]]] = {
-    "null": _no_faults,
-    "boolean": _no_faults,
-    "integer": _number_faults,
-    "number": _number_faults,
-    "string": _string_faults,
-    "object": _object_faults,
-    "array": _list_faults,
+    "null": _no_errors,
+    "boolean": _no_errors,
+    "integer": _number_errors,
+    "number": _number_errors,
+    "string": _string_errors,
+    "object": _object_errors,
+    "array": _list_errors,
 }
 
 
-def _combined_faults(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
+def _combined_errors(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
     """Yield the errors of a value by the keywords allOf, anyOf, oneOf and not."""
     for each in schema.get("allOf") or ():
-        yield from value_faults(value, each, path)
+        yield from value_errors(value, each, path)
     if (any_of := schema.get("anyOf")) and not any(_is_valid(value, each) for each in any_of):
         yield FieldError(path, f'Invalid value: "": "{path}" must validate at least one schema (anyOf)')
-        yield from value_faults(value, any_of[0], path)
+        yield from value_errors(value, any_of[0], path)
     if one_of := schema.get("oneOf"):
         count = sum(_is_valid(value, each) for each in one_of)
         if count != 1:
@@ -380,7 +380,7 @@ def _combined_faults(value: Any, schema: Schema, path: str) -> Iterator[FieldErr
 
 
 def _is_valid(value: Any, schema: Schema) -> bool:
-    return next(value_faults(value, schema, ""), None) is None
+    return next(value_errors(value, schema, ""), None) is None
 
 
 def _child_path(path: str, name: str) -> str:

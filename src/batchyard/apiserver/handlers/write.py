@@ -19,7 +19,7 @@ from batchyard.api.meta import Key, Obj, annotation, key_of, with_metadata
 from batchyard.api.times import format_time, parse_time
 from batchyard.apiserver import apply, resources, serialization
 from batchyard.apiserver.handlers.read import sort_by_etcd_key
-from batchyard.apiserver.json_patch import json_patch_strict_faults
+from batchyard.apiserver.json_patch import json_patch_strict_errors
 from batchyard.apiserver.patch import apply_patch, check_patch_media_type
 from batchyard.apiserver.request import (
     APPLY_PATCH,
@@ -209,8 +209,8 @@ class WriteHandler:
         body, stored_object = serialization.read_json(request.body), self._get_stored(path)
         served_object = _render(stored_object, path)
         patched_value = apply_patch(served_object, content_type, body.value, path.resource.merge_schema(path.version))
-        faults = json_patch_strict_faults(body.value, body.faults) if content_type == JSON_PATCH else body.faults
-        patched_body = serialization.RequestBody(patched_value, faults)
+        errors = json_patch_strict_errors(body.value, body.faults) if content_type == JSON_PATCH else body.faults
+        patched_body = serialization.RequestBody(patched_value, errors)
         sent_object = serialization.decode_body_object(patched_body, path, options, patched_from=served_object)
         return self._prepare_replacement(sent_object, stored_object, path, options)
 
@@ -312,15 +312,15 @@ class WriteHandler:
         _check_server_metadata(sent_object.obj, stored_object, path)
         if path.subresource == _STATUS:
             new: dict[str, Any] = {**stored_object, "status": sent_object.obj.get("status")}
-            faults = strategy.check_status(new, stored_object)
+            errors = strategy.check_status(new, stored_object)
             known_entries = stored_object["metadata"].get("managedFields") or []
         else:
             new = {**sent_object.obj, "status": stored_object.get("status")} if has_status else sent_object.obj
-            faults = strategy.check_update(
+            errors = strategy.check_update(
                 {**new, "status": new.get("status") or {}} if has_status else new, stored_object
             )
             known_entries = _managed_fields_before(sent_object.obj, stored_object)
-        _check_valid(faults, path, path.name)
+        _check_valid(errors, path, path.name)
         if path.subresource != _STATUS:
             _check_guard(sent_object.obj, stored_object, path, options)
         new = {field: value for field, value in new.items() if value is not None}
@@ -385,10 +385,10 @@ def _key(path: resources.ResourcePath) -> Key:
     return Key(path.info.constant, path.namespace, path.name)
 
 
-def _check_valid(faults: Sequence[FieldError], path: resources.ResourcePath, name: str) -> None:
+def _check_valid(errors: Sequence[FieldError], path: resources.ResourcePath, name: str) -> None:
     """Raise StatusError if an object has validation errors."""
-    if faults:
-        raise resources.invalid_object_error(InvalidObject(faults), path, name)
+    if errors:
+        raise resources.invalid_object_error(InvalidObject(errors), path, name)
 
 
 def _render(obj: Obj, path: resources.ResourcePath) -> dict[str, Any]:
@@ -446,20 +446,20 @@ def _check_server_metadata(sent_object: Obj, stored_object: Obj, path: resources
     # Checked before validation: a client with a stale object gets the conflict, not errors about immutable fields.
     if (new.get("resourceVersion") or old["resourceVersion"]) != old["resourceVersion"]:
         raise resources.conflict_error(path, path.name)
-    faults = []
+    errors = []
     if not new.get("resourceVersion") and not path.resource.is_native:
-        faults.append(FieldError("metadata.resourceVersion", "Invalid value: 0x0: must be specified for an update"))
+        errors.append(FieldError("metadata.resourceVersion", "Invalid value: 0x0: must be specified for an update"))
     creation_time = old["creationTimestamp"]
     if _whole_seconds_of(new.get("creationTimestamp") or creation_time) != _whole_seconds_of(creation_time):
         problem = f'Invalid value: "{new["creationTimestamp"]}": field is immutable'
-        faults.append(FieldError("metadata.creationTimestamp", problem))
+        errors.append(FieldError("metadata.creationTimestamp", problem))
     if old.get("deletionTimestamp") and path.subresource != _STATUS:
-        faults += _added_finalizer_faults(new.get("finalizers") or (), old.get("finalizers") or ())
-    if faults:
-        raise resources.invalid_object_error(InvalidObject(faults), path, path.name)
+        errors += _added_finalizer_errors(new.get("finalizers") or (), old.get("finalizers") or ())
+    if errors:
+        raise resources.invalid_object_error(InvalidObject(errors), path, path.name)
 
 
-def _added_finalizer_faults(new: Sequence[str], old: Sequence[str]) -> Iterator[FieldError]:
+def _added_finalizer_errors(new: Sequence[str], old: Sequence[str]) -> Iterator[FieldError]:
     """Yield an error for finalizers added to an object that is being deleted."""
     added_names = sorted({*new} - {*old})
     if added_names:

@@ -149,15 +149,15 @@ def _target_node(target: Any, name: str) -> str:
     if not isinstance(target, Mapping | None):
         raise bad_request("the target of the Binding is not an object")
     kind, node = (target or {}).get("kind") or "", (target or {}).get("name") or ""
-    faults = []
+    errors = []
     if kind not in ("", "Node"):
         problem = f'Unsupported value: "{kind}": supported values: "Node", "<empty>"'
-        faults.append(FieldError("target.kind", problem))
+        errors.append(FieldError("target.kind", problem))
     if not node or not isinstance(node, str):
-        faults.append(FieldError("target.name", "Required value"))
-    if faults:
-        details = {"name": name, "kind": _KIND, "causes": causes_of(tuple(faults))}
-        raise StatusError(422, "Invalid", f'{_KIND} "{name}" is invalid: {InvalidObject(tuple(faults))}', details)
+        errors.append(FieldError("target.name", "Required value"))
+    if errors:
+        details = {"name": name, "kind": _KIND, "causes": causes_of(tuple(errors))}
+        raise StatusError(422, "Invalid", f'{_KIND} "{name}" is invalid: {InvalidObject(tuple(errors))}', details)
     return str(node)
 
 

@@ -366,15 +366,15 @@ def log_options(request: ApiRequest, name: str, now: Instant) -> LogOptions:
     query = request.query
     tail_lines, limit = _integer_parameter(query, "tailLines"), _integer_parameter(query, "limitBytes")
     seconds, since_time = _integer_parameter(query, "sinceSeconds"), query.get("sinceTime", "")
-    if faults := [*_log_option_faults(tail_lines, limit, seconds, since_time)]:
-        details = {"name": name, "kind": "PodLogOptions", "causes": causes_of(tuple(faults))}
-        raise StatusError(422, "Invalid", f'PodLogOptions "{name}" is invalid: {InvalidObject(tuple(faults))}', details)
+    if errors := [*_log_option_errors(tail_lines, limit, seconds, since_time)]:
+        details = {"name": name, "kind": "PodLogOptions", "causes": causes_of(tuple(errors))}
+        raise StatusError(422, "Invalid", f'PodLogOptions "{name}" is invalid: {InvalidObject(tuple(errors))}', details)
     start_time = now - seconds * SECOND if seconds is not None else _parse_since_time(since_time) if since_time else 0
     follow, is_previous, timestamps = (request.flag(flag) for flag in ("follow", "previous", "timestamps"))
     return LogOptions(query.get("container", ""), follow, is_previous, timestamps, start_time, tail_lines, limit)
 
 
-def _log_option_faults(
+def _log_option_errors(
     tail_lines: int | None, limit: int | None, since_seconds: int | None, since_time: str
 ) -> Iterator[FieldError]:
     if tail_lines is not None and tail_lines < 0:

@@ -90,9 +90,9 @@ class ScaleHandler:
         )
         new = with_path(stored_object, self._spec_replicas_fields, replicas)
         decoded_object = self._strategy.decode(new, stored_object["metadata"].get("namespace", ""))
-        faults = decoded_object.faults or self._strategy.check_update(decoded_object.obj or {}, stored_object)
-        if faults:
-            raise _invalid_scale(name, *faults)
+        errors = decoded_object.faults or self._strategy.check_update(decoded_object.obj or {}, stored_object)
+        if errors:
+            raise _invalid_scale(name, *errors)
         managed_fields = (
             self._managed_fields_after_apply(stored_object, replicas, options)
             if is_applied
@@ -195,7 +195,7 @@ def _object_field(scale: Mapping[str, Any], field: str) -> Mapping[str, Any]:
     return value
 
 
-def _invalid_scale(name: str, *faults: FieldError) -> StatusError:
-    error = InvalidObject(faults)
+def _invalid_scale(name: str, *errors: FieldError) -> StatusError:
+    error = InvalidObject(errors)
     details = {"name": name, "group": _GROUP, "kind": "Scale", "causes": causes_of(error.faults)}
     return StatusError(422, "Invalid", f'Scale.{_GROUP} "{name}" is invalid: {error}', details)

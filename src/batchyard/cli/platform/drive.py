@@ -41,7 +41,7 @@ from batchyard.provision.render import render
 from batchyard.provision.steps.cluster import ClusterConnection
 from batchyard.provision.steps.destroy import create, destroy, leftovers
 from batchyard.provision.steps.model import Leftover, PlatformStep, StepCommand
-from batchyard.provision.system_pods import system_pod_faults
+from batchyard.provision.system_pods import system_pod_errors
 
 # Progress output of steps: permanent lines and a status line on a terminal, lines only elsewhere, or JSON lines.
 
@@ -282,7 +282,7 @@ def render_requested_platform(request: PlatformRequest) -> RenderedPlatform:
 
 def run_create(rendered_platform: RenderedPlatform, request: PlatformRequest) -> None:
     """Create the platform or its missing resources; exit with 1 after a failed step, with 130 after Ctrl-C."""
-    for fault in system_pod_faults(rendered_platform.platform):
+    for fault in system_pod_errors(rendered_platform.platform):
         output.report_line(f"batchyard: warning: {fault}")
     is_pruning = request.is_pruning or (not request.is_confirmed and (request.is_dry_run or sys.stdin.isatty()))
     if request.is_dry_run:

@@ -22,7 +22,7 @@ from batchyard.provision.google import google_resource_names
 from batchyard.provision.loading import PlatformSource
 from batchyard.provision.manifests import RenderedObject, platform_objects
 from batchyard.provision.model import PlatformModel
-from batchyard.provision.system_pods import ComputeQuota, MachineSupply, machine_supplies, quotas, system_pod_faults
+from batchyard.provision.system_pods import ComputeQuota, MachineSupply, machine_supplies, quotas, system_pod_errors
 
 # Lint findings for the objects of a platform, mapped to lines of its platform.yaml.
 
@@ -66,7 +66,7 @@ def findings(source: PlatformSource, platform: PlatformModel) -> Sequence[Merged
 
 def _room_findings(source: PlatformSource, platform: PlatformModel, lines: DocumentLines) -> Iterator[MergedFinding]:
     """Yield a lint error if the pods of Kueue and other system components do not fit on the platform's nodes."""
-    for fault in system_pod_faults(platform):
+    for fault in system_pod_errors(platform):
         finding = LintFinding(
             rule=_ROOM_RULE,
             severity=Severity.ERROR,

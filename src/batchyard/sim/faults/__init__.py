@@ -135,14 +135,14 @@ def read_faults(fault_entries: Sequence[Mapping[str, Any]], faults: list[FieldEr
     parsed_faults = []
     for number, manifest_fields in enumerate(fault_entries):
         path = f"spec.faults[{number}]"
-        field_errors = [*_timing_faults(manifest_fields, path), *_action_faults(manifest_fields, path)]
+        field_errors = [*_timing_errors(manifest_fields, path), *_action_errors(manifest_fields, path)]
         faults += field_errors
         if not field_errors:
             parsed_faults.append(_parse_fault(manifest_fields, path))
     return parsed_faults
 
 
-def _timing_faults(manifest_fields: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _timing_errors(manifest_fields: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     if ("at" in manifest_fields) == ("every" in manifest_fields):
         yield FieldError(path, "exactly one of at and every must be set", "write `at: 10m` or `every: {mean: 2h}`")
     if "every" in manifest_fields and not parse_duration(manifest_fields["every"]["mean"]):
@@ -151,7 +151,7 @@ def _timing_faults(manifest_fields: Mapping[str, Any], path: str) -> Iterator[Fi
         yield FieldError(f"{path}.every.until", "must be a duration greater than 0", "write a duration such as 24h")
 
 
-def _action_faults(manifest_fields: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _action_errors(manifest_fields: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     names = [name for name in _ACTION_PARSERS if name in manifest_fields]
     if len(names) != 1:
         problem = f"{', '.join(names)} cannot be combined in one fault" if names else "no kind of fault is set"
@@ -159,14 +159,14 @@ def _action_faults(manifest_fields: Mapping[str, Any], path: str) -> Iterator[Fi
         return
     name = names[0]
     if name == "fail":
-        yield from _failure_faults(manifest_fields["fail"], f"{path}.fail")
+        yield from _failure_errors(manifest_fields["fail"], f"{path}.fail")
     elif name == "restart" and not manifest_fields["restart"]:
         yield FieldError(f"{path}.restart", "must be true, not false", "write true, or remove the fault")
     elif name in _DURATION_FAULTS and not parse_duration(manifest_fields[name]["for"]):
         yield FieldError(f"{path}.{name}.for", "must be a duration greater than 0", "write a duration such as 30m")
 
 
-def _failure_faults(manifest_fields: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _failure_errors(manifest_fields: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     targets = [name for name in _TARGET_FIELDS if name in manifest_fields]
     if len(targets) != 1:
         problem = f"{', '.join(targets)} cannot be combined in one fault" if targets else "no target is set"

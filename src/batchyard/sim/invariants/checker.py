@@ -72,10 +72,10 @@ class PreemptionRespectsPriority(Invariant):
         if queue is None or preemptor.quota_reserved:
             self.violate(f"{preemptor.key} preempted {victim.key}, but is not pending in a queue", *keys)
             return
-        for fault in self._preemption_faults(preemptor, queue, victim, condition["reason"]):
+        for fault in self._preemption_errors(preemptor, queue, victim, condition["reason"]):
             self.violate(f"{preemptor.key} preempted {victim.key} ({condition['reason']}): {fault}", *keys)
 
-    def _preemption_faults(
+    def _preemption_errors(
         self, preemptor: WorkloadView, queue: ClusterQueueView, victim: WorkloadView, reason: str
     ) -> Iterator[str]:
         policies, fair_sharing = queue.preemption, self.world_view.world.scenario.fair_sharing
@@ -86,13 +86,13 @@ class PreemptionRespectsPriority(Invariant):
         if not is_preemption_allowed(policy, preemptor, victim):
             yield f"policy {policy} does not allow priority {preemptor.priority} to preempt priority {victim.priority}"
         if not is_same_queue:
-            yield from self._borrowing_faults(preemptor, queue, victim, fair_sharing=fair_sharing)
+            yield from self._borrowing_errors(preemptor, queue, victim, fair_sharing=fair_sharing)
         if reason == PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING:
-            yield from _while_borrowing_faults(policies, preemptor, victim, fair_sharing=fair_sharing)
+            yield from _while_borrowing_errors(policies, preemptor, victim, fair_sharing=fair_sharing)
         if reason == PreemptionReason.IN_COHORT_FAIR_SHARING and not fair_sharing:
             yield "fair sharing is disabled in this world"
 
-    def _borrowing_faults(
+    def _borrowing_errors(
         self, preemptor: WorkloadView, queue: ClusterQueueView, victim: WorkloadView, *, fair_sharing: bool
     ) -> Iterator[str]:
         """Yield an error unless the victim's part of the cohort tree borrows a resource that the preemptor requests."""
@@ -122,7 +122,7 @@ def is_preemption_allowed(policy: str, preemptor: WorkloadView, victim: Workload
             return False
 
 
-def _while_borrowing_faults(
+def _while_borrowing_errors(
     policies: PreemptionRules, preemptor: WorkloadView, victim: WorkloadView, *, fair_sharing: bool
 ) -> Iterator[str]:
     if fair_sharing or not policies.borrow_within_cohort:

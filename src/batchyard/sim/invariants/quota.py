@@ -162,9 +162,9 @@ class AdmittedHasAssignment(Invariant):
             yield f"the assigned pod sets are {[h.name for h in assignments]}, not {[p.name for p in view.pod_sets]}"
             return
         for pod_set, pod_count, holding in zip(view.pod_sets, view.counts, assignments, strict=True):
-            yield from self._pod_set_faults(queue, pod_set, pod_count, holding)
+            yield from self._pod_set_errors(queue, pod_set, pod_count, holding)
 
-    def _pod_set_faults(self, queue: ClusterQueueView, pod_set: PodSet, count: int, holding: Holding) -> Iterator[str]:
+    def _pod_set_errors(self, queue: ClusterQueueView, pod_set: PodSet, count: int, holding: Holding) -> Iterator[str]:
         count_min = count if pod_set.min_count is None else min(count, pod_set.min_count)
         if not count_min <= holding.pods <= count:
             yield f"{holding.pods} pods of pod set {pod_set.name} are assigned; {count_min} to {count} are allowed"
@@ -176,12 +176,12 @@ class AdmittedHasAssignment(Invariant):
             if amount and usage.get(resource) != amount:
                 yield f"pod set {pod_set.name} uses {usage.get(resource)} of {resource}, but requests {amount}"
         for group in queue.groups:
-            yield from self._group_faults(group, pod_set, holding)
+            yield from self._group_errors(group, pod_set, holding)
         covered = [resource for group in queue.groups for resource in group.resources]
         if any(resource not in covered for resource in holding.flavors):
             yield f"pod set {pod_set.name} has flavors for {sorted(holding.flavors)}; covered: {sorted(covered)}"
 
-    def _group_faults(self, group: ResourceGroup, pod_set: PodSet, holding: Holding) -> Iterator[str]:
+    def _group_errors(self, group: ResourceGroup, pod_set: PodSet, holding: Holding) -> Iterator[str]:
         flavors = sorted({holding.flavors[resource] for resource in group.resources if resource in holding.flavors})
         if len(flavors) > 1:
             yield f"pod set {pod_set.name} has several flavors of one resource group: {flavors}"

@@ -180,10 +180,10 @@ def test_invalid_name_fault_suggests_valid_name() -> None:
     ],
 )
 def test_selector_expression_is_validated(expression: dict[str, Any], lines: list[str]) -> None:
-    assert reported(list(rules.selector_faults({"matchExpressions": [expression]}, "s"))) == lines
+    assert reported(list(rules.selector_errors({"matchExpressions": [expression]}, "s"))) == lines
 
 
 def test_selector_with_invalid_labels_is_rejected() -> None:
     selector = {"matchLabels": {"a b": "c"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["b c"]}]}
     starts = ['s.matchLabels: Invalid value: "a b"', 's.matchExpressions[0].values[0]: Invalid value: "b c"']
-    assert begins(list(rules.selector_faults(selector, "s")), *starts)
+    assert begins(list(rules.selector_errors(selector, "s")), *starts)
