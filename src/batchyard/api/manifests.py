@@ -154,7 +154,7 @@ def _queue_warnings(info: ServedKind, obj: Obj) -> Iterator[str]:
 
 
 def _metadata_errors(obj: Obj, errors: list[FieldError]) -> list[FieldError]:
-    """Return the errors of an object's metadata; none if `faults`, the schema errors, already include metadata."""
+    """Return the errors of an object's metadata; none if `errors`, the schema errors, already include metadata."""
     if any(fault.path.startswith("metadata") for fault in errors):
         return []
     return list(metadata_errors(obj))
