@@ -356,7 +356,7 @@ class CostController:
 
 
 def _add_to_sums(sums: dict[AccountKey, CostAccount], accounts: Mapping[AccountKey, CostAccount]) -> None:
-    """Add cost accounts to `sums`, in which all Workloads and flavors of a key are one account."""
+    """Add cost accounts to `sums`, which has one account per AccountKey without its Workload and flavor."""
     for account_key, account in accounts.items():
         sums.setdefault(account_key._replace(flavor="", workload=""), CostAccount()).add(account)
 

@@ -11,7 +11,7 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.cloud.catalog.instances import BOOTING, FAILED, PROVISIONING, RUNNING, is_leaving, phase_of
 from batchyard.interfaces.client import EventType, WatchEvent
 
-_UPCOMING_PHASES = ("", PROVISIONING, BOOTING, RUNNING)
+_UPCOMING_NODE_PHASES = ("", PROVISIONING, BOOTING, RUNNING)
 
 
 class MachineRecord(NamedTuple):
@@ -122,7 +122,7 @@ def _machine_record(instance: Obj) -> MachineRecord:
         name=metadata["name"],
         group=GroupName(spec["pool"], spec["zone"]),
         has_failed=phase == FAILED,
-        may_become_node=phase in _UPCOMING_PHASES,
+        may_become_node=phase in _UPCOMING_NODE_PHASES,
         is_leaving=is_leaving(instance),
         created_at=parse_time(metadata["creationTimestamp"]),
         is_initial=annotation(instance, well_known.INITIAL_INSTANCE) is not None,

@@ -5,7 +5,7 @@ Event. From the eleventh on, records within ten minutes that differ only in thei
 For one object, a component may record a burst of 25 Events, and one more every five minutes. The counters are kept in
 memory, up to a limit. After a restart, a new Event is created. Source: client-go, tools/record/events_cache.go.
 
-Components that write `events.k8s.io` Events use `EventSeries` below, with the same limits. client-go has no such limit
+Components that write `events.k8s.io` Events use `EventSeriesWriter` below, with the same limits. client-go has no limit
 there, but a Workload that is pending for long with changing messages would fill the memory.
 """
 
@@ -66,8 +66,11 @@ class _Series:
     is_being_created: bool = True
 
 
-class EventSeries:
-    """Writer of `events.k8s.io` Events; `host` is the reporting machine, `event_numbers` make Event names unique."""
+class EventSeriesWriter:
+    """Writer of `events.k8s.io` Events, which counts repeats of an Event in its `series`.
+
+    `host` is the reporting machine; `event_numbers` make Event names unique.
+    """
 
     def __init__(self, client: ObjectClient, host: str, event_numbers: Iterator[int]) -> None:
         self._client = client
@@ -208,7 +211,7 @@ class EventRecorder:
     def __init__(self, client: ObjectClient, host: str) -> None:
         self._client = client
         self._numbers = count(1)
-        self._series = EventSeries(client, host, self._numbers)
+        self._series = EventSeriesWriter(client, host, self._numbers)
         self._recent_events: LruCache[_EventKey, Key] = LruCache()
         self._similar_records: LruCache[tuple[str, Key, str, str], _SimilarRecords] = LruCache()
         self._buckets: LruCache[tuple[str, Key], _TokenBucket] = LruCache()

@@ -245,7 +245,7 @@ def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Iterator[Propos
         obj = with_path(case.workload, ("spec", "podSets"), [*pod_sets[:index], smaller_set, *pod_sets[index + 1 :]])
         return case.simulation.admits(HypotheticalChange(workload=build_view(obj, case.view)))
 
-    pods_per_step = _pods_of_one_job(case.owner, pod_set["name"])
+    pods_per_step = _pod_count_step(case.owner, pod_set["name"])
     step_count = _largest_number(lambda jobs: is_satisfied(jobs * pods_per_step), count // pods_per_step)
     if step_count:
         pod_set_suffix = f" of pod set {pod_set['name']}" if len(pod_sets) > 1 else ""
@@ -267,7 +267,7 @@ def _largest_number(is_satisfied: Callable[[int], bool], limit: int) -> int:
     return low
 
 
-def _pods_of_one_job(owner: Obj | None, pod_set: str) -> int:
+def _pod_count_step(owner: Obj | None, pod_set: str) -> int:
     """Return the step in which a pod set's count can change: the pods of one replicated Job for a JobSet, else 1."""
     if owner is None or owner["kind"] != "JobSet":
         return 1

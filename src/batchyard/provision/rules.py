@@ -135,7 +135,7 @@ def _group_errors(queue: model.Queue) -> Iterator[FieldError]:
                 extra_names = ", ".join(sorted(resources ^ first_resources))
                 yield FieldError(
                     f"{queue.path}.flavors[{index}].resources",
-                    f"{flavor.name} and {first_flavor} both have quota for {resource}, but only one has {extra_names}",
+                    f"{flavor.name} and {first_flavor} have quota for {resource}, but not both for {extra_names}",
                     "list the same resources in all flavors of a group",
                 )
                 break

@@ -336,9 +336,9 @@ class Scheduler:
         """Return CYCLE_KEY if the watch event makes a scheduling cycle necessary."""
         self._blocked.observe(event)
         has_work = self._cache.observe(event, now) or self._blocked.may_resume
-        return (CYCLE_KEY,) if self._note_bypassed(event) or has_work else ()
+        return (CYCLE_KEY,) if self._record_not_tried(event) or has_work else ()
 
-    def _note_bypassed(self, event: WatchEvent) -> bool:
+    def _record_not_tried(self, event: WatchEvent) -> bool:
         """Record a requeued Workload that is not tried as an equivalent one did not fit; return whether it is one."""
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False

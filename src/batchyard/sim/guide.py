@@ -297,7 +297,7 @@ class _GuidePlan:
         return make_scenario(self._manifests, self._unread), self._manifests.warnings
 
     def _platform_files(self, folder: Path) -> list[Path]:
-        """Return the manifest files of the guide's own platform folder."""
+        """Return the manifest files of the example platform that the guide installs."""
         return [path for name in PLATFORM_FOLDERS for path in self._files(folder / "platform" / name)]
 
     def _rounds(self, folder: Path) -> Iterator[Sequence[Path]]:

@@ -288,7 +288,7 @@ def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
         last_revision = contents.store.revision
         if record is None or record.revision > last_revision or record.identity != contents.floor.identity:
             raise journal_file.damaged_journal_error(
-                journal, f"its commit mark does not match its contents, which end at revision {last_revision}"
+                journal, f"its contents end at revision {last_revision}, which its file journal.mark does not confirm"
             )
         _refuse_to_overwrite(backup)  # another process may have created it meanwhile
         journal_file.rename_durably(draft_path, backup)

@@ -408,7 +408,7 @@ _RESUMED_SEPARATOR: Final = " of work were done at "
 _NO_SAVED_WORK: Final[Mapping[str, str]] = {}
 
 
-class Resumption(NamedTuple):
+class ResumedWork(NamedTuple):
     """The checkpointed work with which a pod resumes, and the key under which its Job stores that work."""
 
     pod_key: str
@@ -463,13 +463,13 @@ def saved_work_key(pod: meta.Obj) -> str:
     return pod_key if replicated_job is None or job is None else f"{replicated_job}/{job}/{pod_key}"
 
 
-def resumption(pod: meta.Obj) -> Resumption | None:
+def resumption(pod: meta.Obj) -> ResumedWork | None:
     """Return the checkpointed work with which a pod resumes, from its condition Resumed; None if it has none."""
     resumed_condition = meta.find_condition(pod, RESUMED)
     if resumed_condition is None:
         return None
     work, _, pod_key = resumed_condition["message"].partition(_RESUMED_SEPARATOR)
-    return Resumption(pod_key, parse_duration(work))
+    return ResumedWork(pod_key, parse_duration(work))
 
 
 def resumed_work(pod: meta.Obj) -> Duration:
@@ -478,7 +478,7 @@ def resumed_work(pod: meta.Obj) -> Duration:
     return 0 if resumed_from is None else resumed_from.work
 
 
-def with_resumption(pod: meta.Obj, resumed_from: Resumption | None, now: Instant) -> meta.Obj:
+def with_resumption(pod: meta.Obj, resumed_from: ResumedWork | None, now: Instant) -> meta.Obj:
     """Return the pod with its condition Resumed set, or removed if `resumed_from` is None; the same pod if equal."""
     if resumption(pod) == resumed_from:
         return pod
@@ -494,11 +494,11 @@ def saved_work(job: meta.Obj, pod_key: str) -> Duration:
     return _parse_saved_duration(saved_work_by_pod_key(job).get(pod_key))
 
 
-def most_saved_work(job: meta.Obj, pod_keys: Iterable[str]) -> Resumption | None:
+def most_saved_work(job: meta.Obj, pod_keys: Iterable[str]) -> ResumedWork | None:
     """Return the most checkpointed work that a Job or JobSet stores under any of the given pod keys, or None."""
     saved_work = saved_work_by_pod_key(job)
     resumptions = [
-        Resumption(pod_key, work) for pod_key in pod_keys if (work := _parse_saved_duration(saved_work.get(pod_key)))
+        ResumedWork(pod_key, work) for pod_key in pod_keys if (work := _parse_saved_duration(saved_work.get(pod_key)))
     ]
     return min(resumptions, key=lambda each: (-each.work, each.pod_key), default=None)
 

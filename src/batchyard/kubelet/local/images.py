@@ -54,7 +54,9 @@ class ImageMapping(NamedTuple):
     image: str = ""
 
     def image_field(self, image: str) -> dict[str, Any]:
-        """Return the field `image` of a container's Run spec, for an image replaced by files of this machine."""
+        """Return the field `image` of a container's Run spec, for an image in whose place files of this machine are
+        used.
+        """
         if self.environment:
             return {"name": image, "environment": self.environment}
         return {"name": image, "root": self.root} if self.root else {"name": image, "machine": True}

@@ -264,7 +264,7 @@ def resume_from_checkpoint(
     if pods.is_terminal(new_pod):
         return new_pod
     work_done = _work_after(pod, new_pod, interval)
-    resumption = pods.Resumption(pods.saved_work_key(pod), work_done) if work_done else None
+    resumption = pods.ResumedWork(pods.saved_work_key(pod), work_done) if work_done else None
     if pods.running_since(new_pod) is not None and pods.running_since(new_pod) != pods.running_since(pod):
         resumption = _larger_resumption(pod, resumption, reader)
     return pods.with_resumption(new_pod, resumption, now)
@@ -284,16 +284,16 @@ def _work_after(pod: meta.Obj, new_pod: meta.Obj, interval: Duration) -> Duratio
     return earlier_work + pods.kept_work(start_time, interval, parse_time(terminated_state["finishedAt"]))
 
 
-def _larger_resumption(pod: meta.Obj, own_resumption: pods.Resumption | None, reader: Reader) -> pods.Resumption | None:
+def _larger_resumption(pod: meta.Obj, own_work: pods.ResumedWork | None, reader: Reader) -> pods.ResumedWork | None:
     """Return the checkpoint from which a pod resumes: its own, or the one recorded on its Job if that is larger."""
     job, slot = _work_owner(pod, reader), pods.saved_work_key(pod)
     if job is None:
-        return own_resumption
+        return own_work
     recorded_work = pods.saved_work(job, slot)
     if recorded_work:
-        return pods.Resumption(slot, max(recorded_work, 0 if own_resumption is None else own_resumption.work))
-    if own_resumption is not None or not pods.is_interchangeable(pod) or not pods.saved_work_by_pod_key(job):
-        return own_resumption
+        return pods.ResumedWork(slot, max(recorded_work, 0 if own_work is None else own_work.work))
+    if own_work is not None or not pods.is_interchangeable(pod) or not pods.saved_work_by_pod_key(job):
+        return own_work
     slot_prefix, used_slots = slot.rpartition("/")[0], _used_slots(pod, reader)
     free_slots = [
         candidate

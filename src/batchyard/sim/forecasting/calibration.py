@@ -126,7 +126,9 @@ def tracker_names_for(basis: str, fork_waits: Waits, forks: int) -> tuple[str, .
 
 
 def correct_waits(calibration: Calibration, tracker_names: Iterable[str], waits: Waits) -> Waits:
-    """Return the waits of a forecast, shifted by the corrections of the named QuantileTrackers."""
+    """Return the forecast waits, each shifted by the forecast errors that the QuantileTrackers of these names have
+    observed.
+    """
     shifts = [calibration.tracks.get(sort, QuantileTracker()).shifts for sort in tracker_names]
     sums = [sum(each[level] for each in shifts) for level in range(len(waits))]
     return tuple(None if wait is None else wait + _limit_shift(total) for wait, total in zip(waits, sums, strict=True))

@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api.views.pods import (
-    Resumption,
+    ResumedWork,
     checkpoint_interval,
     lost_work,
     most_saved_work,
@@ -71,7 +71,7 @@ def test_place_of_pod_consists_of_job_and_index() -> None:
 
 
 def test_resumption_of_pod_round_trips() -> None:
-    resumed = Resumption("slice/2/3", 90 * SECOND)
+    resumed = ResumedWork("slice/2/3", 90 * SECOND)
     reported = with_resumption(pod("Running"), resumed, make.NOW)
     assert (resumption(reported), saved_work_key(reported)) == (resumed, "slice/2/3")
     assert with_resumption(reported, resumed, make.at(9)) is reported
@@ -90,5 +90,5 @@ def test_most_saved_returns_largest_work_and_first_name() -> None:
     job = make.job()
     for place, work in (("c", 5), ("b", 7), ("a", 7), ("d", 9)):
         job = dict(with_saved_work(job, place, work))
-    assert most_saved_work(job, "cba") == Resumption("a", 7)
+    assert most_saved_work(job, "cba") == ResumedWork("a", 7)
     assert most_saved_work(job, "xyz") is None
