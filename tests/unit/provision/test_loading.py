@@ -259,7 +259,7 @@ def test_overlapping_address_ranges_are_rejected() -> None:
 
 def test_flavors_of_same_resource_group_need_same_resources() -> None:
     more = "        - {name: spot, resources: {cpu: {nominalQuota: 4}}}\n  teams:"
-    assert "only one has memory" in faults(SMALL.replace("  teams:", more))
+    assert "have quota for cpu, but not both for memory" in faults(SMALL.replace("  teams:", more))
 
 
 def test_budget_is_rejected_for_kueue_engine() -> None:
