@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from batchyard.api.custom_kinds import version_priority
 from batchyard.api.scheme import ServedKind
-from batchyard.apiserver.auth.security import HEALTH
+from batchyard.apiserver.auth.security import HEALTH_ENDPOINTS
 from batchyard.apiserver.resources import EndpointHandlers, Resource, Resources
 
 VERBS: Final = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
@@ -73,7 +73,7 @@ def _build_documents(resources: Sequence[Resource]) -> dict[str, Mapping[str, An
         for version in versions:
             path = f"apis/{name}/{version}" if name else f"api/{version}"
             documents[path] = _resource_list(name, version, _resources_in(resources, name, version))
-    paths = {path.partition("?")[0] for path in documents} | {*HEALTH, "openapi/v2", "openapi/v3"}
+    paths = {path.partition("?")[0] for path in documents} | {*HEALTH_ENDPOINTS, "openapi/v2", "openapi/v3"}
     return {**documents, "": {"paths": [f"/{path}" for path in sorted(paths)]}}
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from batchyard.api import scheme
 from batchyard.api.times import format_micro_time
 from batchyard.apiserver.auth.authorization import attributes_of
-from batchyard.apiserver.auth.security import HEALTH, AuthFilters
+from batchyard.apiserver.auth.security import HEALTH_ENDPOINTS, AuthFilters
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
 from batchyard.apiserver.handlers import write
 from batchyard.apiserver.handlers.read import ChangeFeed, ReadHandler
@@ -282,7 +282,7 @@ class ApiServer:
         if request.method not in {"GET", "HEAD"}:
             return NO_SUCH_PATH
         root, _, subpath = request.path.strip("/").partition("/")
-        if root in HEALTH:
+        if root in HEALTH_ENDPOINTS:
             return Response(200, _health_text(root) if "verbose" in request.query else "ok", content_type=PLAIN_TEXT)
         if request.path in self._documents:
             return self._documents[request.path](request)

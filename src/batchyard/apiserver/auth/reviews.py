@@ -35,11 +35,11 @@ AUTHENTICATION: Final = "authentication.k8s.io"
 _VERSION: Final = "v1"
 _REMEDY: Final = "set the attributes of the request"
 
-Review: TypeAlias = Callable[[ApiRequest, Mapping[str, Any], str], Mapping[str, Any]]
+ReviewHandler: TypeAlias = Callable[[ApiRequest, Mapping[str, Any], str], Mapping[str, Any]]
 """Returns the status of a review, from the request, the spec and the namespace of the path."""
 
 
-class Reviews:
+class AccessReviews:
     """Serves review resources, such as SubjectAccessReview and TokenReview, from RBAC and the token verifier."""
 
     def __init__(self, rbac: RbacAuthorizer, tokens: TokenIssuer) -> None:
@@ -61,12 +61,12 @@ class Reviews:
         return self._decide_access("SelfSubjectAccessReview", request.user, spec)
 
     def _subject_access_review(self, _request: ApiRequest, spec: Obj, _namespace: str) -> Obj:
-        return self._decide_access("SubjectAccessReview", _user_in("SubjectAccessReview", spec), spec)
+        return self._decide_access("SubjectAccessReview", _reviewed_user("SubjectAccessReview", spec), spec)
 
     def _local_subject_access_review(self, _request: ApiRequest, spec: Obj, namespace: str) -> Obj:
         """Answer a LocalSubjectAccessReview, which is limited to the namespace of the path."""
         kind = "LocalSubjectAccessReview"
-        user = _user_in(kind, spec)
+        user = _reviewed_user(kind, spec)
         if spec.get("nonResourceAttributes"):
             message = "disallowed on this kind of request"
             raise _invalid_review(kind, rules.invalid("spec.nonResourceAttributes", {}, message, _REMEDY))
@@ -125,7 +125,7 @@ class Reviews:
         return {"allowed": is_allowed, "reason": reason} if reason else {"allowed": is_allowed}
 
 
-def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False) -> Resource:
+def _resource(group: str, kind: str, review_handler: ReviewHandler, *, namespaced: bool = False) -> Resource:
     """Return a create-only resource without stored objects; the function `review` computes each status."""
 
     def create(request: ApiRequest, namespace: str, name: str) -> Response:
@@ -138,7 +138,7 @@ def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False
         metadata = _object_field(body, "metadata")
         if group == AUTHORIZATION and kind.endswith("AccessReview"):
             _check_metadata(kind, metadata, is_namespaced=namespaced)
-        status = review(request, _object_field(body, "spec"), namespace)
+        status = review_handler(request, _object_field(body, "spec"), namespace)
         result = {"kind": kind, "apiVersion": f"{group}/{_VERSION}", "metadata": metadata, "spec": body.get("spec", {})}
         return Response(201, {**result, "status": status})
 
@@ -163,7 +163,7 @@ def check_kind(body: Mapping[str, Any], api_version: str, kind: str) -> None:
         raise bad_request(f'{version_and_kind[1]} in version "{version_and_kind[0]}" cannot be handled as a {kind}')
 
 
-def _user_in(kind: str, spec: Mapping[str, Any]) -> UserInfo:
+def _reviewed_user(kind: str, spec: Mapping[str, Any]) -> UserInfo:
     """Return the user that the spec of an access review names."""
     user, groups, extra = _string_field(spec, "user"), _string_list_field(spec, "groups"), _object_field(spec, "extra")
     if not user and not groups:
@@ -203,15 +203,15 @@ def _string_list_field(parent: Mapping[str, Any], field: str) -> tuple[str, ...]
 
 #: Maximum token lifetime in seconds; longer requests are shortened to it, like --service-account-max-token-expiration.
 TOKEN_LIFETIME_MAX: Final = 30 * 24 * 3600
-_DEFAULT_LIFETIME: Final = 3600
-_LIFETIME_MIN: Final = 600
+_DEFAULT_LIFETIME_SECONDS: Final = 3600
+_LIFETIME_SECONDS_MIN: Final = 600
 _REQUESTED_SECONDS_MAX: Final = 1 << 32
 _KIND: Final = "TokenRequest"
 _GROUP: Final = "authentication.k8s.io"
 _BINDABLE_KINDS: Final = {"Pod": (scheme.POD, "pods"), "Secret": (scheme.SECRET, "secrets")}
 
 
-class TokenRequests:
+class TokenRequestHandler:
     """The handler of requests for ServiceAccount tokens: `serviceaccounts/NAME/token`."""
 
     def __init__(self, objects: ObjectReader, tokens: TokenIssuer) -> None:
@@ -261,8 +261,8 @@ class TokenRequests:
             raise bad_request(message)
         required_uid, uid = reference.get("uid"), bound_object["metadata"]["uid"]
         if required_uid and required_uid != uid:
-            mismatch = f"the UID in the bound object reference ({required_uid}) does not match the UID in record"
-            message = f'Operation cannot be fulfilled on {kind} "{bound_object["metadata"]["name"]}": {mismatch}'
+            uid_mismatch = f"the UID in the bound object reference ({required_uid}) does not match the UID in record"
+            message = f'Operation cannot be fulfilled on {kind} "{bound_object["metadata"]["name"]}": {uid_mismatch}'
             raise StatusError(409, "Conflict", message)
         return bound_object
 
@@ -288,13 +288,13 @@ def _check_account_names(metadata: Any, namespace: str, name: str) -> None:
 
 def _requested_lifetime(spec: Mapping[str, Any]) -> int:
     """Return the requested lifetime of a token in seconds."""
-    lifetime = spec.get("expirationSeconds", _DEFAULT_LIFETIME)
+    lifetime = spec.get("expirationSeconds", _DEFAULT_LIFETIME_SECONDS)
     path, remedy = "spec.expirationSeconds", "request 10 minutes or more"
     if not isinstance(lifetime, int) or isinstance(lifetime, bool):
         raise bad_request(f"{path} must be an integer")
-    if not _LIFETIME_MIN <= lifetime <= _REQUESTED_SECONDS_MAX:
-        limit = "less than 10 minutes" if lifetime < _LIFETIME_MIN else "larger than 2^32 seconds"
-        raise _invalid_token_request(rules.invalid(path, lifetime, f"may not specify a duration {limit}", remedy))
+    if not _LIFETIME_SECONDS_MIN <= lifetime <= _REQUESTED_SECONDS_MAX:
+        limit_text = "less than 10 minutes" if lifetime < _LIFETIME_SECONDS_MIN else "larger than 2^32 seconds"
+        raise _invalid_token_request(rules.invalid(path, lifetime, f"may not specify a duration {limit_text}", remedy))
     return lifetime
 
 

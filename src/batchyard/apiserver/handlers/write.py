@@ -219,7 +219,7 @@ class WriteHandler:
     ) -> PreparedWrite:
         """Prepare a server-side apply: merge the configuration into the stored object, or create the object."""
         config = serialization.with_kind(body.value, path)
-        apply.check_config(config, path.resource.merge_schema(path.version))
+        apply.check_applied_config(config, path.resource.merge_schema(path.version))
         stored_object = self._objects.get(_key(path))
         if stored_object is None and path.subresource:
             raise resources.not_found_error(path)
