@@ -91,7 +91,7 @@ def api_service_resource() -> Resource:
     """Return the resource `apiservices` as the API server serves it."""
     strategy = ApiServiceStrategy()
     resource = Resource(_API_SERVICE_INFO, strategy, ("status",), merge_schema=strategy.merge_schema, is_native=True)
-    return resource._replace(drops_unknown=True, is_adoptable=True)
+    return resource._replace(prunes_unknown=True, is_adoptable=True)
 
 
 def provided_api_services(resources: Sequence[Resource], now: Instant) -> list[dict[str, Any]]:
@@ -142,7 +142,7 @@ _ENDPOINT_SLICE_LABELS: Final = {"kubernetes.io/service-name": _SERVICE_NAME}
 _SERVICE_PORT: Final = 443
 
 
-def kubernetes_service_objects(address: str, port: int, *, is_https: bool, among_pods: str = "") -> Sequence[Obj]:
+def kubernetes_service_objects(address: str, port: int, *, is_https: bool, pod_network_ip: str = "") -> Sequence[Obj]:
     """Return the Service `kubernetes`, its Endpoints and EndpointSlice, for a server at an address.
 
     `among_pods` is the server's address in the pod network; '' if it does not listen there.
@@ -150,7 +150,7 @@ def kubernetes_service_objects(address: str, port: int, *, is_https: bool, among
     name = "https" if is_https else "http"
     endpoint_ports = [{"name": name, "port": port, "protocol": "TCP"}]
     service_port = {"name": name, "port": _SERVICE_PORT, "protocol": "TCP", "targetPort": port}
-    spec = {"type": "ClusterIP", "clusterIP": among_pods or "None"}
+    spec = {"type": "ClusterIP", "clusterIP": pod_network_ip or "None"}
     address_family = f"IPv{ipaddress.ip_address(address).version}"
     endpoint = {"addresses": [address], "conditions": {"ready": True}}
     return [

@@ -15,10 +15,10 @@ from batchyard.apiserver.field_sets import (
     SELF_MARK,
     FieldSet,
     difference,
+    from_fields_v1,
     intersection,
     items_of,
     merge_applied,
-    of_fields_v1,
     paths,
     to_fields_v1,
     union,
@@ -71,11 +71,11 @@ def all_fields_of(value: Any, schema: MergeSchema) -> FieldSet:
     if isinstance(value, dict) and value and not schema.is_atomic:
         fields: dict[str, Any] = {SELF_MARK: {}}
         members = schema.members
-        find_declared, default_schema = members.fields.get, members.undeclared_schema or UNSTRUCTURED
+        find_schema, default_schema = members.fields.get, members.undeclared_schema or UNSTRUCTURED
         for name, child in value.items():
             # Most fields are scalars; the inline case avoids one call for each.
             is_scalar = not isinstance(child, dict | list)
-            fields[f"f:{name}"] = LEAF if is_scalar else all_fields_of(child, find_declared(name) or default_schema)
+            fields[f"f:{name}"] = LEAF if is_scalar else all_fields_of(child, find_schema(name) or default_schema)
         return fields
     if isinstance(value, list) and schema.keys is not None:
         item_fields = {step: all_fields_of(item, schema.item_schema) for step, item in items_of(value, schema).items()}
@@ -138,7 +138,7 @@ _MERGED_ENTRY_MANAGER: Final = "ancient-changes"
 #: The manager of all fields that existed before the first apply, if the object has no managedFields.
 _BEFORE_FIRST_APPLY: Final = "before-first-apply"
 #: Fields without an owner: those that the server sets and those that identify the object.
-_UNOWNED_FIELDS: Final = of_fields_v1(
+_UNOWNED_FIELDS: Final = from_fields_v1(
     {
         "f:apiVersion": {},
         "f:kind": {},
@@ -281,33 +281,33 @@ def _marshalled_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
 
 
 def updated_managed_fields(
-    old: Obj, new: Obj, entries: Sequence[ManagedFieldsJson], author: FieldManager, versions: VersionAccessors
+    old: Obj, new: Obj, entries: Sequence[ManagedFieldsJson], author: FieldManager, accessors: VersionAccessors
 ) -> list[dict[str, Any]]:
     """Return the `managedFields` after an update; `old` and `new` are in the API version that the author sent."""
-    return _encode_entries(_entries_after_update(old, new, _decode_entries(entries, versions), author, versions))
+    return _encode_entries(_entries_after_update(old, new, _decode_entries(entries, accessors), author, accessors))
 
 
 def apply_configuration(
-    live_object: Obj | None, config: Obj, author: FieldManager, versions: VersionAccessors, *, force: bool
+    live_object: Obj | None, config: Obj, author: FieldManager, accessors: VersionAccessors, *, force: bool
 ) -> ApplyResult:
     """Merge an applied configuration into the live object, if one exists. Raises StatusError on a conflict."""
-    schema = versions.merge_schema(author.api_version)
+    schema = accessors.merge_schema(author.api_version)
     old: Obj = (
         {"apiVersion": config["apiVersion"], "kind": config["kind"]}
         if live_object is None
         else _drop_managed_fields(live_object)
     )
-    manager_entries = _decode_entries((live_object or {}).get("metadata", {}).get("managedFields") or (), versions)
+    manager_entries = _decode_entries((live_object or {}).get("metadata", {}).get("managedFields") or (), accessors)
     if live_object is not None and not manager_entries:
         pre_apply_manager = author._replace(manager=_BEFORE_FIRST_APPLY, subresource="")
-        manager_entries = _entries_after_update(_empty_object(old), old, [], pre_apply_manager, versions)
+        manager_entries = _entries_after_update(_empty_object(old), old, [], pre_apply_manager, accessors)
     own_entry = FieldManagerEntry(
         author.manager, APPLY, author.api_version, author.subresource, author.time, _applied_fields(config, schema)
     )
     last_entry = next((entry for entry in manager_entries if entry.identity == own_entry.identity), None)
     other_entries = [entry for entry in manager_entries if entry is not last_entry]
     new = _remove_abandoned_fields(merge_applied(old, config, schema), last_entry, [own_entry, *other_entries], schema)
-    changes = _VersionedDifferences(old, new, author.api_version, versions)
+    changes = _VersionedDifferences(old, new, author.api_version, accessors)
     conflicts = [(other, conflicting) for other in other_entries if (conflicting := changes.conflicting_fields(other))]
     if conflicts and not force:
         own_fields = _unchanged_kubectl_fields(old, schema) if author.manager == "kubectl" else EMPTY
@@ -320,11 +320,11 @@ def apply_configuration(
 
 
 def _entries_after_update(
-    old: Obj, new: Obj, entries: Sequence[FieldManagerEntry], author: FieldManager, version_accessors: VersionAccessors
+    old: Obj, new: Obj, entries: Sequence[FieldManagerEntry], author: FieldManager, accessors: VersionAccessors
 ) -> list[FieldManagerEntry]:
     if old["metadata"] is not new["metadata"]:
         old, new = _drop_managed_fields(old), _drop_managed_fields(new)
-    version_differences = _VersionedDifferences(old, new, author.api_version, version_accessors)
+    version_differences = _VersionedDifferences(old, new, author.api_version, accessors)
     remaining_entries = [entry for entry in map(version_differences.without_lost_fields, entries) if entry.fields]
     fields = version_differences.fields_owned_by_author()
     if not fields:
@@ -338,11 +338,11 @@ def _entries_after_update(
 class _VersionedDifferences:
     """The differences between an old and a new object, in every version that a `managedFields` entry uses."""
 
-    def __init__(self, old: Obj, new: Obj, api_version: str, version_accessors: VersionAccessors) -> None:
+    def __init__(self, old: Obj, new: Obj, api_version: str, accessors: VersionAccessors) -> None:
         self._old = old
         self._new = new
-        self._versions = version_accessors
-        self._author_differences = differences(old, new, version_accessors.merge_schema(api_version))
+        self._versions = accessors
+        self._author_differences = differences(old, new, accessors.merge_schema(api_version))
         self._differences = {api_version: self._author_differences}
         #: By version: the changed and removed fields, which their previous owners lose.
         self._lost_fields: dict[str, FieldSet] = {}
@@ -440,9 +440,9 @@ def _conflict_error(conflicts: Sequence[tuple[FieldManagerEntry, FieldSet]]) -> 
     return StatusError(409, "Conflict", message, {"causes": causes})
 
 
-def _decode_entries(entries: Sequence[ManagedFieldsJson], versions: VersionAccessors) -> list[FieldManagerEntry]:
+def _decode_entries(entries: Sequence[ManagedFieldsJson], accessors: VersionAccessors) -> list[FieldManagerEntry]:
     """Decode `managedFields` entries, except those in versions that are no longer served."""
-    return [entry for entry in _parse_entries(entries) if versions.is_served(entry.api_version)]
+    return [entry for entry in _parse_entries(entries) if accessors.is_served(entry.api_version)]
 
 
 def _parse_entries(entries: Sequence[ManagedFieldsJson]) -> Iterator[FieldManagerEntry]:
@@ -462,7 +462,7 @@ def _parse_entries(entries: Sequence[ManagedFieldsJson]) -> Iterator[FieldManage
 @memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
 def _decode_fields_v1(encoded_fields: bytes) -> tuple[FieldSet, dict[str, Any]]:
     """Return the fields of a `managedFields` entry as a set and as `fieldsV1`; cached, as many are equal."""
-    fields = of_fields_v1(marshal.loads(encoded_fields))  # noqa: S302 - encoded by this module
+    fields = from_fields_v1(marshal.loads(encoded_fields))  # noqa: S302 - encoded by this module
     return fields, to_fields_v1(fields)
 
 
@@ -480,10 +480,10 @@ def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManager
     if surplus_count <= 0:
         return entries
     oldest_entries = update_entries[: surplus_count + 1]
-    newest_merged = oldest_entries[-1]
-    fields = union_of([entry.fields for entry in oldest_entries if entry.api_version == newest_merged.api_version])
+    newest_entry = oldest_entries[-1]
+    fields = union_of([entry.fields for entry in oldest_entries if entry.api_version == newest_entry.api_version])
     apply_entries = [entry for entry in entries if entry.operation != UPDATE]
-    merged_entry = newest_merged.with_fields(fields)._replace(name=_MERGED_ENTRY_MANAGER, subresource="")
+    merged_entry = newest_entry.with_fields(fields)._replace(name=_MERGED_ENTRY_MANAGER, subresource="")
     return [*apply_entries, *update_entries[surplus_count + 1 :], merged_entry]
 
 
@@ -571,5 +571,5 @@ class InProcessFieldManager:
             return write
         new = {**write.obj, "status": stored_object["status"]} if "status" in stored_object else write.obj
         author = FieldManager(_MANAGER_NAME, resource.info.api_version, "", format_time(self._now() // SECOND * SECOND))
-        versions = versions_of(resource, stored_object["metadata"].get("namespace", ""))
-        return replace(write, managed_fields=updated_managed_fields(stored_object, new, entries, author, versions))
+        accessors = versions_of(resource, stored_object["metadata"].get("namespace", ""))
+        return replace(write, managed_fields=updated_managed_fields(stored_object, new, entries, author, accessors))

@@ -36,7 +36,7 @@ _SECONDS_WITH_MICROS_LAYOUT: Final = (("05", _TWO_DIGITS), (".000000", r"[.,]\d{
 _SECOND_LAYOUT: Final = (*_DATE_LAYOUT, *_HOUR_AND_MINUTE_LAYOUT, *_SECONDS_AND_ZONE_LAYOUT)
 _MICRO_LAYOUT: Final = (*_DATE_LAYOUT, *_HOUR_AND_MINUTE_LAYOUT, *_SECONDS_WITH_MICROS_LAYOUT)
 #: Name, minimum and maximum of bounded elements; the day is checked last.
-_RANGES: Final = {"01": ("month", 1, 12), "15": ("hour", 0, 23), "04": ("minute", 0, 59), "05": ("second", 0, 59)}
+_TIME_RANGES: Final = {"01": ("month", 1, 12), "15": ("hour", 0, 23), "04": ("minute", 0, 59), "05": ("second", 0, 59)}
 
 
 def go_time_error(text: str, *, is_micro_time: bool) -> str | None:
@@ -49,8 +49,8 @@ def go_time_error(text: str, *, is_micro_time: bool) -> str | None:
             message = f'"{"".join(each for each, _ in layout)}": cannot parse {_quote(remaining_text)} as "{name}"'
             return f"parsing time {_quote(text)} as {message}"
         matched_texts[name] = match[0]
-        if name in _RANGES:
-            range_name, minimum, maximum = _RANGES[name]
+        if name in _TIME_RANGES:
+            range_name, minimum, maximum = _TIME_RANGES[name]
             if not minimum <= int(match[0][:2]) <= maximum:
                 return f"parsing time {_quote(text)}: {range_name} out of range"
         remaining_text = remaining_text[match.end() :]
@@ -287,7 +287,7 @@ def _built_in_resource(info: ServedKind) -> Resource:
         else no_decoding_error,
         # kubelets create Nodes with a status
         keeps_sent_status=info.constant == scheme.NODE,
-        returns_deleted=info.constant in _KINDS_RETURNING_DELETED,
+        returns_deleted_object=info.constant in _KINDS_RETURNING_DELETED,
         is_adoptable=info.constant == scheme.CLUSTER_ROLE,
         propagation=Propagation.ORPHAN if orphans_by_default else Propagation.BACKGROUND,
         propagation_warning=_ORPHAN_WARNING if orphans_by_default else "",

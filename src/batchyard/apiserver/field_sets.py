@@ -18,12 +18,12 @@ LEAF: Final[FieldSet] = {SELF_MARK: {}}
 EMPTY: Final[FieldSet] = {}
 
 
-def of_fields_v1(fields: Mapping[str, Any]) -> FieldSet:
+def from_fields_v1(fields: Mapping[str, Any]) -> FieldSet:
     """Decode `fieldsV1` into a field set, which marks each leaf with `.`; `fieldsV1` omits that mark."""
     field_set: dict[str, Any] = {}
     for step, nested in fields.items():
         if isinstance(nested, Mapping):
-            field_set[step] = {} if step == SELF_MARK else of_fields_v1(nested) or LEAF
+            field_set[step] = {} if step == SELF_MARK else from_fields_v1(nested) or LEAF
     return field_set
 
 
@@ -50,11 +50,11 @@ def union_of(sets: Sequence[FieldSet]) -> FieldSet:
     """Return the field set with the paths in any of several sets."""
     if len(sets) < 2:
         return sets[0] if sets else EMPTY
-    by_step: dict[str, list[FieldSet]] = {}
+    sets_by_step: dict[str, list[FieldSet]] = {}
     for each in sets:
         for step, nested in each.items():
-            by_step.setdefault(step, []).append(nested)
-    return {step: union_of(nested_sets) for step, nested_sets in by_step.items()}
+            sets_by_step.setdefault(step, []).append(nested)
+    return {step: union_of(nested_sets) for step, nested_sets in sets_by_step.items()}
 
 
 def difference(minuend: FieldSet, subtrahend: FieldSet) -> FieldSet:
@@ -179,12 +179,12 @@ def without_fields(value: Any, fields: FieldSet, schema: MergeSchema) -> Any:
 
 
 def _remove_item_fields(value: Sequence[Any], fields: FieldSet, schema: MergeSchema) -> list[Any]:
-    kept_members = []
+    kept_items = []
     for item in value:
         nested_fields = fields.get(step_of(item, schema), EMPTY)
         if SELF_MARK not in nested_fields:
-            kept_members.append(without_fields(item, nested_fields, schema.item_schema) if nested_fields else item)
-    return kept_members
+            kept_items.append(without_fields(item, nested_fields, schema.item_schema) if nested_fields else item)
+    return kept_items
 
 
 def with_named_fields(fields: FieldSet, schema: MergeSchema) -> FieldSet:
@@ -196,8 +196,8 @@ def with_named_fields(fields: FieldSet, schema: MergeSchema) -> FieldSet:
             continue
         name = step.removeprefix("f:")
         inner_schema = schema.field_schema(name) if name != step else schema.item_schema
-        is_named = name != step and name in schema.members.fields
-        result[step] = {**with_named_fields(nested, inner_schema), **(LEAF if is_named else EMPTY)}
+        is_struct_field = name != step and name in schema.members.fields
+        result[step] = {**with_named_fields(nested, inner_schema), **(LEAF if is_struct_field else EMPTY)}
     return result
 
 

@@ -23,7 +23,7 @@ from batchyard.apiserver.json_patch import apply_json_patch
 
 
 _ATOMIC_OWNERSHIP: Final = "atomic"
-_SET: Final = "set"
+_SET_OWNERSHIP: Final = "set"
 
 
 class MergeSchemaMembers(NamedTuple):
@@ -40,18 +40,18 @@ class MergeSchema:
 
     __slots__ = ("_compute_members", "_members", "default", "is_atomic", "keys", "merge", "retains")
 
-    def __init__(self, facts: Mapping[str, Any], compute_members: Callable[[], MergeSchemaMembers]) -> None:
-        ownership = facts.get("owned", _SET if facts.get("set") else facts.get("keys"))
+    def __init__(self, merge_facts: Mapping[str, Any], compute_members: Callable[[], MergeSchemaMembers]) -> None:
+        ownership = merge_facts.get("owned", _SET_OWNERSHIP if merge_facts.get("set") else merge_facts.get("keys"))
         #: Whether a mapping has one owner as a whole.
         self.is_atomic = ownership == _ATOMIC_OWNERSHIP
         #: The key fields of list items, () for sets; None if the list is atomic.
         self.keys: tuple[str, ...] | None = (
-            None if ownership in (None, _ATOMIC_OWNERSHIP) else () if ownership == _SET else tuple(ownership)
+            None if ownership in (None, _ATOMIC_OWNERSHIP) else () if ownership == _SET_OWNERSHIP else tuple(ownership)
         )
         #: The strategic merge key of a list, '' for plain values; None if a patch replaces the list.
-        self.merge: str | None = facts.get("merge")
-        self.retains = bool(facts.get("retain"))
-        self.default = facts.get("default")
+        self.merge: str | None = merge_facts.get("merge")
+        self.retains = bool(merge_facts.get("retain"))
+        self.default = merge_facts.get("default")
         self._compute_members = compute_members
         self._members: MergeSchemaMembers | None = None
 
@@ -77,12 +77,12 @@ class MergeSchema:
         return name in self.members.fields or self.members.undeclared_schema is not None
 
 
-def _free_members() -> MergeSchemaMembers:
+def _unstructured_members() -> MergeSchemaMembers:
     return MergeSchemaMembers({}, UNSTRUCTURED, UNSTRUCTURED)
 
 
 #: Unknown structure: mappings are merged, lists are atomic, all fields are allowed.
-UNSTRUCTURED: Final = MergeSchema({}, _free_members)
+UNSTRUCTURED: Final = MergeSchema({}, _unstructured_members)
 
 
 def merge_schema_of_kind(info: ServedKind, version: str) -> MergeSchema:
@@ -110,7 +110,7 @@ def _members_of_field(scope: TypeScope, field: Field) -> MergeSchemaMembers:
         return MergeSchemaMembers({}, item_schema=_schema_of_field(scope, field.element))
     if field.is_map:
         return MergeSchemaMembers({}, undeclared_schema=_schema_of_field(scope, field.element))
-    return _schema_of_type(scope, field.expression).members if field.is_object else _free_members()
+    return _schema_of_type(scope, field.expression).members if field.is_object else _unstructured_members()
 
 
 def metadata_merge_schema() -> MergeSchema:
@@ -121,7 +121,7 @@ def metadata_merge_schema() -> MergeSchema:
 def merge_schema_of_custom_kind(schema: Mapping[str, Any], metadata: MergeSchema = UNSTRUCTURED) -> MergeSchema:
     """Return the merge schema of a custom kind, from its structural schema and the merge schema of its metadata."""
     return MergeSchema(
-        {}, lambda: MergeSchemaMembers({**_fields_of(schema), "metadata": metadata}, _additional_schema(schema))
+        {}, lambda: MergeSchemaMembers({**_field_schemas(schema), "metadata": metadata}, _additional_schema(schema))
     )
 
 
@@ -131,19 +131,19 @@ def _merge_schema_of(schema: Mapping[str, Any]) -> MergeSchema:
         case ["map", _]:
             ownership = schema.get("x-kubernetes-list-map-keys", [])
         case ["set", _]:
-            ownership = _SET
+            ownership = _SET_OWNERSHIP
         case [_, "atomic"]:
             ownership = _ATOMIC_OWNERSHIP
-    facts = {"owned": ownership, "default": schema.get("default")}
+    merge_facts = {"owned": ownership, "default": schema.get("default")}
     return MergeSchema(
-        facts,
+        merge_facts,
         lambda: MergeSchemaMembers(
-            _fields_of(schema), _additional_schema(schema), _merge_schema_of(schema.get("items") or {})
+            _field_schemas(schema), _additional_schema(schema), _merge_schema_of(schema.get("items") or {})
         ),
     )
 
 
-def _fields_of(schema: Mapping[str, Any]) -> dict[str, MergeSchema]:
+def _field_schemas(schema: Mapping[str, Any]) -> dict[str, MergeSchema]:
     is_object = schema.get("x-kubernetes-embedded-resource")
     root = {"apiVersion": UNSTRUCTURED, "kind": UNSTRUCTURED, "metadata": metadata_merge_schema()} if is_object else {}
     return root | {name: _merge_schema_of(child) for name, child in (schema.get("properties") or {}).items()}
@@ -170,7 +170,7 @@ def _additional_schema(schema: Mapping[str, Any]) -> MergeSchema | None:
 # Source: k8s.io/apimachinery, pkg/util/strategicpatch/patch.go.
 
 
-_DIRECTIVE: Final = "$patch"
+_DIRECTIVE_KEY: Final = "$patch"
 _DELETE_FROM_PREFIX: Final = "$deleteFromPrimitiveList/"
 _ORDER_PREFIX: Final = "$setElementOrder/"
 _RETAIN_KEYS: Final = "$retainKeys"
@@ -179,14 +179,14 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 def apply_strategic_merge_patch(value: Obj, patch: Obj, merge_schema: MergeSchema) -> dict[str, Any]:
     """Apply a strategic merge patch to a mapping. Raises StatusError if the patch is malformed."""
-    if _DIRECTIVE in patch:
+    if _DIRECTIVE_KEY in patch:
         return _apply_directive(patch)
     result = dict(value)
     if _RETAIN_KEYS in patch:
         result = _retain_keys(result, patch)
     for name, new_value in patch.items():
         if name.startswith(_DELETE_FROM_PREFIX):
-            _delete_from(result, name.removeprefix(_DELETE_FROM_PREFIX), new_value)
+            _delete_primitive_values(result, name.removeprefix(_DELETE_FROM_PREFIX), new_value)
         elif name.startswith(_ORDER_PREFIX) or name == _RETAIN_KEYS:
             continue
         elif new_value is None:
@@ -204,12 +204,12 @@ def apply_strategic_merge_patch(value: Obj, patch: Obj, merge_schema: MergeSchem
 
 def _apply_directive(patch: Mapping[str, Any]) -> dict[str, Any]:
     """Return the mapping that results from a `$patch` directive (replace or delete) in a strategic merge patch."""
-    match patch[_DIRECTIVE]:
+    match patch[_DIRECTIVE_KEY]:
         case "replace":
-            return {name: new_value for name, new_value in patch.items() if name != _DIRECTIVE}
+            return {name: new_value for name, new_value in patch.items() if name != _DIRECTIVE_KEY}
         case "delete":
             return {}
-    raise request.bad_request(f"unknown patch type: {patch[_DIRECTIVE]} in map: {dict(patch)}")
+    raise request.bad_request(f"unknown patch type: {patch[_DIRECTIVE_KEY]} in map: {dict(patch)}")
 
 
 def _retain_keys(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def _retain_keys(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str
     return {name: child for name, child in value.items() if name in names}
 
 
-def _delete_from(result: dict[str, Any], name: str, removed_values: Any) -> None:
+def _delete_primitive_values(result: dict[str, Any], name: str, removed_values: Any) -> None:
     if not isinstance(removed_values, list):
         raise request.bad_request("invalid patch format of primitive list")
     if isinstance(result.get(name), list):
@@ -248,7 +248,7 @@ def _merge_list(items: list[Any], patch: list[Any], merge_schema: MergeSchema, e
     if any(isinstance(item, list) for item in (*items, *patch)):
         raise request.StatusError(422, "Invalid", "lists of lists are not supported")
     if element_order is not None:
-        _check_order(element_order, patch, key)
+        _check_element_order(element_order, patch, key)
     if key:
         patch_items, merged_items = _merge_items(items, patch, key, merge_schema.item_schema)
     elif any(isinstance(item, Mapping) for item in patch):
@@ -277,7 +277,7 @@ def _merge_items(
 def _directive_of(item: Any) -> str | None:
     if not isinstance(item, Mapping):
         raise request.bad_request(f"an item of a list with a merge key is not an object: {item}")
-    directive = item.get(_DIRECTIVE)
+    directive = item.get(_DIRECTIVE_KEY)
     if directive == "merge":
         raise request.bad_request("merging lists cannot yet be specified in the patch")
     if directive not in (None, "replace", "delete"):
@@ -285,7 +285,7 @@ def _directive_of(item: Any) -> str | None:
     return directive
 
 
-def _key_of(item: Any, key: str) -> Any:
+def _item_key(item: Any, key: str) -> Any:
     """Return the identity of a list item: the value of its merge key, or the item itself without a merge key."""
     if not key:
         return item
@@ -294,13 +294,13 @@ def _key_of(item: Any, key: str) -> Any:
     return item[key]
 
 
-def _check_order(element_order: Any, patch: Sequence[Any], key: str) -> None:
+def _check_element_order(element_order: Any, patch: Sequence[Any], key: str) -> None:
     """Raise StatusError unless `$setElementOrder` contains the items of the patch in their order."""
     if not isinstance(element_order, list):
         raise request.bad_request("invalid patch format of setElementOrder list")
-    ordered_keys: Iterator[Any] = iter([_key_of(item, key) for item in element_order])
+    ordered_keys: Iterator[Any] = iter([_item_key(item, key) for item in element_order])
     patch_items = [item for item in patch if not key or _directive_of(item) is None]
-    if patch and element_order and not all(_key_of(item, key) in ordered_keys for item in patch_items):
+    if patch and element_order and not all(_item_key(item, key) in ordered_keys for item in patch_items):
         message = f"doesn't match {_ORDER_PREFIX.rstrip('/')} list:\n{element_order}\n"
         raise request.bad_request(f"The order in patch list:\n{list(patch)}\n {message}")
 
@@ -324,7 +324,7 @@ def _order_items(items: list[Any], element_order: Sequence[Any], previous_items:
 
 def _encode_item_key(item: Any, key: str) -> bytes:
     """Return the encoded identity of a list item."""
-    return _encode(_key_of(item, key))
+    return _encode(_item_key(item, key))
 
 
 def _first_positions(names: Iterable[bytes]) -> dict[bytes, int]:
@@ -363,8 +363,8 @@ def apply_patch(obj: Obj, content_type: str, patch: Any, merge_schema: MergeSche
 
 def patch_media_types(*, allows_strategic: bool) -> list[str]:
     """Return the media types of supported patches; strategic merge patches need the merge keys of native kinds."""
-    strategic_patch = [request.STRATEGIC_MERGE_PATCH] if allows_strategic else []
-    return [request.JSON_PATCH, request.MERGE_PATCH, *strategic_patch, request.APPLY_PATCH]
+    strategic_types = [request.STRATEGIC_MERGE_PATCH] if allows_strategic else []
+    return [request.JSON_PATCH, request.MERGE_PATCH, *strategic_types, request.APPLY_PATCH]
 
 
 def check_patch_media_type(content_type: str, *, allows_strategic: bool) -> None:

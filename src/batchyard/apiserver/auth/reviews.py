@@ -33,7 +33,7 @@ from batchyard.interfaces.client import ObjectReader
 AUTHORIZATION: Final = "authorization.k8s.io"
 AUTHENTICATION: Final = "authentication.k8s.io"
 _VERSION: Final = "v1"
-_REMEDY: Final = "set the attributes of the request"
+_ATTRIBUTES_REMEDY: Final = "set the attributes of the request"
 
 ReviewHandler: TypeAlias = Callable[[ApiRequest, Mapping[str, Any], str], Mapping[str, Any]]
 """Returns the status of a review, from the request, the spec and the namespace of the path."""
@@ -69,7 +69,7 @@ class AccessReviews:
         user = _reviewed_user(kind, spec)
         if spec.get("nonResourceAttributes"):
             message = "disallowed on this kind of request"
-            raise _invalid_review(kind, rules.invalid("spec.nonResourceAttributes", {}, message, _REMEDY))
+            raise _invalid_review(kind, rules.invalid("spec.nonResourceAttributes", {}, message, _ATTRIBUTES_REMEDY))
         requested_namespace = _string_field(_object_field(spec, "resourceAttributes"), "namespace")
         if requested_namespace != namespace:
             message = f"must match metadata.namespace: {namespace}"
@@ -114,13 +114,13 @@ class AccessReviews:
                 else "exactly one of nonResourceAttributes or resourceAttributes must be specified"
             )
             field = "spec.nonResourceAttributes" if is_path_review else "spec.resourceAttributes"
-            raise _invalid_review(kind, rules.invalid(field, path_attributes, message, _REMEDY))
+            raise _invalid_review(kind, rules.invalid(field, path_attributes, message, _ATTRIBUTES_REMEDY))
         if is_path_review:
             verb, url_path = (_string_field(path_attributes, field) for field in ("verb", "path"))
             attributes = RequestAttributes(user, verb, path=url_path)
         else:
-            fields = ("verb", "group", "resource", "subresource", "namespace", "name")
-            attributes = RequestAttributes(user, *(_string_field(resource_attributes, field) for field in fields))
+            field_names = ("verb", "group", "resource", "subresource", "namespace", "name")
+            attributes = RequestAttributes(user, *(_string_field(resource_attributes, field) for field in field_names))
         is_allowed, reason = self._rbac.decide(attributes)
         return {"allowed": is_allowed, "reason": reason} if reason else {"allowed": is_allowed}
 
@@ -143,8 +143,8 @@ def _resource(group: str, kind: str, review_handler: ReviewHandler, *, namespace
         return Response(201, {**result, "status": status})
 
     singular = kind.lower()
-    info = virtual_kind(group, _VERSION, kind, f"{singular}s", singular, namespaced=namespaced)
-    return virtual_resource(info, {"": EndpointHandlers(group, _VERSION, kind, {"POST": create})})
+    review_info = virtual_kind(group, _VERSION, kind, f"{singular}s", singular, namespaced=namespaced)
+    return virtual_resource(review_info, {"": EndpointHandlers(group, _VERSION, kind, {"POST": create})})
 
 
 def _check_metadata(kind: str, metadata: Mapping[str, Any], *, is_namespaced: bool) -> None:

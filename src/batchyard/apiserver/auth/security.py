@@ -21,8 +21,8 @@ from batchyard.apiserver.request import (
     StatusError,
     UserInfo,
     account_groups,
-    account_of,
     bad_request,
+    service_account_of,
 )
 from batchyard.apiserver.resources import (
     Resource,
@@ -62,7 +62,7 @@ def impersonated_user(request: ApiRequest) -> UserInfo | None:
             raise bad_request(f"requested {', '.join(detail_headers)} without impersonating a user")
         return None
     groups = tuple(group for group in request.headers.get(_IMPERSONATE_GROUP, "").split(HEADER_SEPARATOR) if group)
-    account = account_of(name)
+    account = service_account_of(name)
     if not groups and account is not None:
         groups = account_groups(account[0])
     implied_group = UNAUTHENTICATED_GROUP if name == ANONYMOUS.name else AUTHENTICATED_GROUP
@@ -75,7 +75,7 @@ def impersonated_user(request: ApiRequest) -> UserInfo | None:
 def required_permissions(user: UserInfo, request: ApiRequest) -> Iterator[authorization.RequestAttributes]:
     """Yield the permissions that impersonation requires: `impersonate` on each user, group, uid and extra value."""
     name = request.headers[_IMPERSONATE_USER]
-    account = account_of(name)
+    account = service_account_of(name)
     if account is None:
         yield authorization.RequestAttributes(user, "impersonate", "", "users", name=name)
     else:
@@ -103,7 +103,7 @@ HEALTH_ENDPOINTS: Final = ("healthz", "livez", "readyz")
 _PUBLIC_PATH_ROOTS: Final = (*HEALTH_ENDPOINTS, "version", "ui")
 _BEARER_SCHEME: Final = "bearer"
 #: Subresources that the dashboard reads beside the documents of its pages.
-_PAGE_SUBRESOURCES: Final = ("why", "eta")
+_UI_SUBRESOURCES: Final = ("why", "eta")
 
 
 class AuthFilters:
@@ -161,7 +161,7 @@ def permits_dashboard_token(request: ApiRequest) -> bool:
     """Report whether a dashboard token may be used for a request: only to read dashboard pages, `why` and `eta`."""
     if request.method != "GET" or "upgrade" in request.headers:
         return False
-    return request.path.startswith(DASHBOARD_MODELS_PATH) or subresource_in_path(request.path) in _PAGE_SUBRESOURCES
+    return request.path.startswith(DASHBOARD_MODELS_PATH) or subresource_in_path(request.path) in _UI_SUBRESOURCES
 
 
 def _is_public_path(request: ApiRequest) -> bool:

@@ -180,7 +180,7 @@ def definition_resource() -> Resource:
     """Return the resource `customresourcedefinitions` as the API server serves it."""
     strategy = DefinitionStrategy()
     resource = Resource(_DEFINITION_INFO, strategy, ("status",), merge_schema=strategy.merge_schema, is_native=True)
-    return resource._replace(drops_unknown=True, is_adoptable=True)
+    return resource._replace(prunes_unknown=True, is_adoptable=True)
 
 
 def _with_all_names(definition: dict[str, Any]) -> dict[str, Any]:
@@ -250,5 +250,5 @@ def _custom_resource(definition: Obj, objects: ApiObjectStore, now: Callable[[],
     stored_subresources = ("status",) if info.has_status else ()
     scale_subresources = [(each.get("subresources") or {}).get("scale") for each in versions]
     scale_subresource = next(filter(None, scale_subresources), None)
-    resource = Resource(info, strategy, stored_subresources, merge_schema=strategy.merge_schema, drops_unknown=True)
+    resource = Resource(info, strategy, stored_subresources, merge_schema=strategy.merge_schema, prunes_unknown=True)
     return resource if scale_subresource is None else with_scale(resource, objects, scale_subresource, now)

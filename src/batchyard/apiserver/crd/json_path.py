@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-JsonPathStep: TypeAlias = Callable[[Any], Iterable[Any]]
+Step: TypeAlias = Callable[[Any], Iterable[Any]]
 
 _FIELD_PATTERN: Final = re.compile(r"\.?((?:[^\\.\[\]]|\\.)+)")
 _QUOTED_FIELD_PATTERN: Final = re.compile(r"\.?\[(?:'([^']*)'|\"([^\"]*)\")\]")
@@ -20,7 +20,7 @@ class InvalidJsonPath(ValueError):  # noqa: N818 - named after the condition
     """The text is not a supported JSON path."""
 
 
-def parse_json_path(text: str) -> Sequence[JsonPathStep]:
+def parse_json_path(text: str) -> Sequence[Step]:
     """Parse a JSON path into steps. Raises InvalidJsonPath if it is malformed."""
     remaining_text, steps = text.strip().removeprefix("$"), []
     while remaining_text:
@@ -30,7 +30,7 @@ def parse_json_path(text: str) -> Sequence[JsonPathStep]:
     return steps
 
 
-def values_at(obj: Any, path: Sequence[JsonPathStep]) -> list[Any]:
+def values_at(obj: Any, path: Sequence[Step]) -> list[Any]:
     """Return all values of an object at a JSON path."""
     values = [obj]
     for step in path:
@@ -38,7 +38,7 @@ def values_at(obj: Any, path: Sequence[JsonPathStep]) -> list[Any]:
     return values
 
 
-def _parse_first_step(remaining_text: str, path: str) -> tuple[JsonPathStep, int]:
+def _parse_first_step(remaining_text: str, path: str) -> tuple[Step, int]:
     for pattern, make in _STEP_MAKERS:
         match = pattern.match(remaining_text)
         if match:
@@ -46,7 +46,7 @@ def _parse_first_step(remaining_text: str, path: str) -> tuple[JsonPathStep, int
     raise InvalidJsonPath(f"cannot parse {remaining_text!r} in {path!r}")
 
 
-def _field_step(name: str) -> JsonPathStep:
+def _field_step(name: str) -> Step:
     def step(value: Any) -> Iterator[Any]:
         if isinstance(value, Mapping) and name in value:
             yield value[name]
@@ -54,7 +54,7 @@ def _field_step(name: str) -> JsonPathStep:
     return step
 
 
-def _index_step(item_index: int) -> JsonPathStep:
+def _index_step(item_index: int) -> Step:
     def step(value: Any) -> Iterator[Any]:
         if isinstance(value, list) and -len(value) <= item_index < len(value):
             yield value[item_index]
@@ -66,7 +66,7 @@ def _all_items(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
 
 
-def _filter_step(match: re.Match[str]) -> JsonPathStep:
+def _filter_step(match: re.Match[str]) -> Step:
     names, is_equal = match[1].split("."), match[2] == "=="
     expected_text = next(text for text in match.groups()[2:] if text is not None)
 
@@ -82,7 +82,7 @@ def _nested_text(value: Any, names: Sequence[str]) -> str | None:
     return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
 
 
-_STEP_MAKERS: Final[Sequence[tuple[re.Pattern[str], Callable[[re.Match[str]], JsonPathStep]]]] = (
+_STEP_MAKERS: Final[Sequence[tuple[re.Pattern[str], Callable[[re.Match[str]], Step]]]] = (
     (_QUOTED_FIELD_PATTERN, lambda match: _field_step(match[1] if match[1] is not None else match[2])),
     (_INDEX_PATTERN, lambda match: _index_step(int(match[1]))),
     (_ALL_ITEMS_PATTERN, lambda _match: _all_items),

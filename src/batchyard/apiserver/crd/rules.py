@@ -502,13 +502,13 @@ def check_rule(definition: Mapping[str, Any]) -> tuple[str, str]:
 def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
     """Compile a CEL validation rule; None if it uses functions that this platform does not implement."""
     try:
-        rule = compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
+        cel_rule = compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
         message_expression = definition.get("messageExpression")
         message_program = compile_expression(message_expression).program if message_expression else None
     except NotCompiled:
         return None
     depth = iteration_depth(definition["rule"])
-    return ValidationRule(definition, rule.program, rule.uses_old_self, message_program, depth)
+    return ValidationRule(definition, cel_rule.program, cel_rule.uses_old_self, message_program, depth)
 
 
 def _rule_message(rule: ValidationRule, variables: Mapping[str, Any]) -> str:

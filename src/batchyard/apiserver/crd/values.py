@@ -225,7 +225,7 @@ def value_errors(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
         return
     value_type, schema_type = _json_type_of(value), schema.get("type", "")
     if not _is_of_type(value, schema):
-        yield _invalid(path, value_type, f'must be of type {schema_type or "integer,string"}: "{value_type}"')
+        yield _invalid_error(path, value_type, f'must be of type {schema_type or "integer,string"}: "{value_type}"')
         return
     yield from _enum_errors(value, schema, path)
     yield from _CHECKS_BY_TYPE[value_type](value, schema, path)
@@ -276,28 +276,28 @@ def _string_errors(value: str, schema: Schema, path: str) -> Iterator[FieldError
     if length_max is not None and len(value) > length_max:
         yield FieldError(path, f"Too long: may not be more than {length_max} {'byte' if length_max == 1 else 'bytes'}")
     if len(value) < length_min:
-        yield _invalid(path, value, f"should be at least {length_min} chars long")
+        yield _invalid_error(path, value, f"should be at least {length_min} chars long")
     if pattern and not matches_anywhere(pattern, value):
-        yield _invalid(path, value, f"should match '{pattern}'")
+        yield _invalid_error(path, value, f"should match '{pattern}'")
     format_name = schema.get("format", "")
     if format_name and not is_of_format(value, format_name):
-        yield _invalid(path, value, f"must be of type {format_name}: {format_json(value)}")
+        yield _invalid_error(path, value, f"must be of type {format_name}: {format_json(value)}")
 
 
 def _number_errors(value: float, schema: Schema, path: str) -> Iterator[FieldError]:
     maximum, minimum, divisor = schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf")
     if maximum is not None:
         if schema.get("exclusiveMaximum") and value >= maximum:
-            yield _invalid(path, value, f"should be less than {maximum}")
+            yield _invalid_error(path, value, f"should be less than {maximum}")
         elif value > maximum:
-            yield _invalid(path, value, f"should be less than or equal to {maximum}")
+            yield _invalid_error(path, value, f"should be less than or equal to {maximum}")
     if minimum is not None:
         if schema.get("exclusiveMinimum") and value <= minimum:
-            yield _invalid(path, value, f"should be greater than {minimum}")
+            yield _invalid_error(path, value, f"should be greater than {minimum}")
         elif value < minimum:
-            yield _invalid(path, value, f"should be greater than or equal to {minimum}")
+            yield _invalid_error(path, value, f"should be greater than or equal to {minimum}")
     if divisor and not float(value / divisor).is_integer():
-        yield _invalid(path, value, f"should be a multiple of {divisor}")
+        yield _invalid_error(path, value, f"should be a multiple of {divisor}")
 
 
 def _list_errors(value: Sequence[Any], schema: Schema, path: str) -> Iterator[FieldError]:
@@ -305,7 +305,7 @@ def _list_errors(value: Sequence[Any], schema: Schema, path: str) -> Iterator[Fi
     if maximum is not None and len(value) > maximum:
         yield FieldError(path, f"Too many: {len(value)}: must have at most {_format_count(maximum)}")
     if len(value) < minimum:
-        yield _invalid(path, len(value), f"should have at least {minimum} items")
+        yield _invalid_error(path, len(value), f"should have at least {minimum} items")
     for i, each in enumerate(value if item_schema else ()):
         yield from value_errors(each, item_schema, f"{path}[{i}]")
     yield from _duplicate_errors(value, schema, path)
@@ -335,7 +335,7 @@ def _object_errors(value: Mapping[str, Any], schema: Schema, path: str) -> Itera
     if maximum is not None and len(value) > maximum:
         yield FieldError(path, f"Too many: {len(value)}: must have at most {_format_count(maximum)}")
     if len(value) < minimum:
-        yield _invalid(path, len(value), f"should have at least {minimum} properties")
+        yield _invalid_error(path, len(value), f"should have at least {minimum} properties")
     for name in schema.get("required") or ():
         if name not in value:
             yield FieldError(_child_path(path, name), "Required value")
@@ -387,5 +387,5 @@ def _child_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _invalid(path: str, value: Any, message: str) -> FieldError:
+def _invalid_error(path: str, value: Any, message: str) -> FieldError:
     return FieldError(path or "<nil>", f"Invalid value: {format_json(value)}: {path} in body {message}")

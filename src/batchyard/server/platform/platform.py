@@ -500,7 +500,7 @@ class EmbeddedPlatform:
 
     def publish_address(self, address: str, port: int, *, is_secure: bool, among_pods: str = "") -> None:
         """Publish the API's address in the Service `kubernetes`; `among_pods` is its address in the pod network."""
-        service_objects = kubernetes_service_objects(address, port, is_https=is_secure, among_pods=among_pods)
+        service_objects = kubernetes_service_objects(address, port, is_https=is_secure, pod_network_ip=among_pods)
         self._kernel.post(lambda: self._create_or_replace(service_objects))
 
     def _create_or_replace(self, objects: Iterable[Obj]) -> None:
