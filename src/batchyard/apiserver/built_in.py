@@ -40,7 +40,7 @@ _TIME_RANGES: Final = {"01": ("month", 1, 12), "15": ("hour", 0, 23), "04": ("mi
 
 
 def go_time_error(text: str, *, is_micro_time: bool) -> str | None:
-    """Return the error of Go's time.Parse for a text; None if it is a valid time (with `is_micro` a MicroTime)."""
+    """Return the error of Go's time.Parse for a text; None if it is a valid time (with `is_micro_time` a MicroTime)."""
     layout = _MICRO_LAYOUT if is_micro_time else _SECOND_LAYOUT
     remaining_text, matched_texts = text, dict[str, str]()
     for name, pattern in layout:

@@ -40,9 +40,9 @@ class ReconcileResult:
     #: Returns the Event to record if a write is rejected; called for the first rejected one only.
     event_if_rejected: Callable[[Write, ApiError], EventRecord | None] | None = None
 
-    def add(self, write: Write, records: Sequence[EventRecord]) -> None:
+    def add(self, write: Write, events: Sequence[EventRecord]) -> None:
         """Add an independent write, with the Events to record if the write succeeds."""
-        self.events_by_write[len(self.writes)] = records
+        self.events_by_write[len(self.writes)] = events
         self.writes.append(write)
 
 

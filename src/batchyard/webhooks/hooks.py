@@ -71,14 +71,14 @@ _VALIDATED_KINDS: Final = {
 _STATUS_VALIDATED_KINDS: Final = (scheme.WORKLOAD,)
 
 
-def operator_webhooks(groups: Sequence[str]) -> Sequence[OperatorWebhook]:
+def operator_webhooks(enabled_groups: Sequence[str]) -> Sequence[OperatorWebhook]:
     """Return the webhooks of the given controller groups, mutating ones first."""
-    return [*_iterate_webhooks(groups, mutates=True), *_iterate_webhooks(groups, mutates=False)]
+    return [*_iterate_webhooks(enabled_groups, mutates=True), *_iterate_webhooks(enabled_groups, mutates=False)]
 
 
-def _iterate_webhooks(groups: Sequence[str], *, mutates: bool) -> Iterator[OperatorWebhook]:
+def _iterate_webhooks(enabled_groups: Sequence[str], *, mutates: bool) -> Iterator[OperatorWebhook]:
     kinds_by_group = _MUTATED_KINDS if mutates else _VALIDATED_KINDS
-    for kind in dict.fromkeys(kind for group in groups for kind in kinds_by_group.get(group, ())):
+    for kind in dict.fromkeys(kind for group in enabled_groups for kind in kinds_by_group.get(group, ())):
         info = kind_info(kind)
         operations = _CREATE_OPERATIONS if mutates or kind == scheme.POD else _CREATE_AND_UPDATE_OPERATIONS
         subresources = ("status",) if kind in _STATUS_VALIDATED_KINDS and not mutates else ()
@@ -100,9 +100,9 @@ class ObjectQuery(NamedTuple):
 class ObjectNotFetched(Exception):  # noqa: N818 - named after the condition
     """The response to an AdmissionReview requires an object that has not been fetched from the API server yet."""
 
-    def __init__(self, query: ObjectQuery) -> None:
-        super().__init__(str(query))
-        self.question = query
+    def __init__(self, object_query: ObjectQuery) -> None:
+        super().__init__(str(object_query))
+        self.question = object_query
 
 
 class FetchedObjects:
@@ -182,7 +182,7 @@ def namespace_of(review: Mapping[str, Any]) -> str:
 
 
 def review_mutation(
-    review: Mapping[str, Any], groups: Sequence[str], objects: FetchedObjects, namespaces: Selector | None = None
+    review: Mapping[str, Any], groups: Sequence[str], fetched: FetchedObjects, namespaces: Selector | None = None
 ) -> Obj:
     """Return the AdmissionReview response of the mutating webhook: a JSON patch that sets defaults.
 
@@ -191,7 +191,7 @@ def review_mutation(
     request = _read_request(review)
     obj = _read_object(request, "object")
     try:
-        complete_object = _complete_object(_with_namespace(obj, request), groups, objects, namespaces)
+        complete_object = _complete_object(_with_namespace(obj, request), groups, fetched, namespaces)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
     patch = json_patch_between(obj, _without_added_namespace(complete_object, obj))
@@ -200,7 +200,7 @@ def review_mutation(
     return _admission_response(request, patchType="JSONPatch", patch=base64.b64encode(_encode_json(patch)).decode())
 
 
-def review_validation(review: Mapping[str, Any], groups: Sequence[str], fetched_objects: FetchedObjects) -> Obj:
+def review_validation(review: Mapping[str, Any], enabled_groups: Sequence[str], fetched_objects: FetchedObjects) -> Obj:
     """Return the AdmissionReview response of the validating webhook: the object is allowed, or the errors."""
     request = _read_request(review)
     new_object = _with_namespace(_read_object(request, "object"), request)
@@ -210,7 +210,7 @@ def review_validation(review: Mapping[str, Any], groups: Sequence[str], fetched_
         message = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
         return _denial_response(request, message)
     try:
-        _check_related_objects(new_object, old, groups, fetched_objects)
+        _check_related_objects(new_object, old, enabled_groups, fetched_objects)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
     return _admission_response(request)

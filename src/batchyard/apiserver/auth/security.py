@@ -314,7 +314,7 @@ def build_security(
 ) -> ServerSecurity:
     """Return the request filters of an API server, and its resources with guards, token requests and reviews.
 
-    `pods_denial` returns why only the group `system:masters` may start pods; '' if other users may too.
+    `find_pods_denial_reason` returns why only the group `system:masters` may start pods; '' if other users may too.
     """
     rbac_authorizer = authorization.RbacAuthorizer(objects)
     guards = EscalationGuard(rbac_authorizer).guards()

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from batchyard.admission_plugins.built_in import Review, review
+from batchyard.admission_plugins.built_in import Review, review_security
 from batchyard.api import scheme, well_known
 from batchyard.api.conversion import restore_stored_times
 from batchyard.api.errors import FieldError, InvalidObject
@@ -290,7 +290,7 @@ class WriteHandler:
         _check_write_guard(sent_object.obj, None, path, options)
         obj = with_metadata(sent_object.obj, managedFields=managed_fields or None)
         _check_valid(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
-        pod_review = review(path.info.constant, obj, None, self._objects)
+        pod_review = review_security(path.info.constant, obj, None, self._objects)
         warnings, name = (*sent_object.warnings, *pod_review.warnings), obj["metadata"].get("name", "")
         return PreparedWrite(Create(obj), name, options.dry_run, 201, warnings, "", pod_review.annotations)
 
@@ -331,13 +331,13 @@ class WriteHandler:
                 strategy.in_version(new, path.api_version),
             )
             managed_fields = apply.updated_managed_fields(*old_and_new, stored_entries, author, versions)
-        is_status_update = path.subresource == _STATUS
+        is_status = path.subresource == _STATUS
         write = (
             UpdateStatus(sent_object.obj, managed_fields)
-            if is_status_update
+            if is_status
             else Update(sent_object.obj, managed_fields, is_whole=not has_status)
         )
-        pod_review = Review() if is_status_update else review(path.info.constant, new, stored_object, self._objects)
+        pod_review = Review() if is_status else review_security(path.info.constant, new, stored_object, self._objects)
         warnings, based_on = (*sent_object.warnings, *pod_review.warnings), stored_object["metadata"]["resourceVersion"]
         return PreparedWrite(write, path.name, options.dry_run, 200, warnings, based_on, pod_review.annotations)
 

@@ -57,7 +57,7 @@ class _MetricsInputs:
         return [pod for pod in self.objects.list(scheme.POD, namespace or None) if phase(pod) == RUNNING]
 
     def build_metrics_object(self, kind: str, subject: Obj, window_microseconds: int, fields: Mapping[str, Any]) -> Obj:
-        """Return a PodMetrics or NodeMetrics object; `window`, the measurement interval, is in microseconds."""
+        """Return a PodMetrics or NodeMetrics object; `window_microseconds` is the measurement interval."""
         timestamp = format_time(self._now() // SECOND * SECOND)
         copied_fields = ("name", "namespace", "labels")
         metadata = {field: subject["metadata"][field] for field in copied_fields if field in subject["metadata"]}
