@@ -118,16 +118,16 @@ def _secret_references(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[s
     for field, container_type in _CONTAINER_FIELDS:
         for container in spec.get(field) or ():
             for variable in container.get("env") or ():
-                reference = (variable.get("valueFrom") or {}).get("secretKeyRef")
-                if reference is not None:
-                    yield container_type, container, variable["name"], reference.get("name", "")
+                key_reference = (variable.get("valueFrom") or {}).get("secretKeyRef")
+                if key_reference is not None:
+                    yield container_type, container, variable["name"], key_reference.get("name", "")
 
 
 def _check_mountable_secrets(pod: Obj, service_account: Obj) -> None:
     """Raise Forbidden if the ServiceAccount restricts Secrets, and the Pod uses one that the account does not list."""
-    problem = next(_find_unreferenced_secrets(pod["spec"], service_account), None)
-    if problem is not None:
-        raise Forbidden(f"{forbidden(pod, is_named=False)}: {problem}")
+    first_problem = next(_find_unreferenced_secrets(pod["spec"], service_account), None)
+    if first_problem is not None:
+        raise Forbidden(f"{forbidden(pod, is_named=False)}: {first_problem}")
 
 
 def _find_unreferenced_secrets(spec: Mapping[str, Any], service_account: Obj) -> Iterator[str]:

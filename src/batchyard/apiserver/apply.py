@@ -398,8 +398,8 @@ def _remove_abandoned_fields(
     )
     remaining_object = without_fields(obj, removable_fields, schema) or {}
     removed_fields = difference(present_fields, with_named_fields(fields_of(remaining_object, schema), schema))
-    result: dict[str, Any] = without_fields(obj, intersection(removed_fields, last_fields), schema) or {}
-    return result
+    kept_object: dict[str, Any] = without_fields(obj, intersection(removed_fields, last_fields), schema) or {}
+    return kept_object
 
 
 def _applied_fields(config: Obj, schema: MergeSchema) -> FieldSet:
@@ -533,16 +533,16 @@ def _undeclared_paths(value: Any, schema: MergeSchema, path: str) -> Iterator[st
 
 def versions_of(resource: Resource, namespace: str) -> VersionAccessors:
     """Return the accessors for all versions of a resource's kind."""
-    info, strategy = resource.info, resource.strategy
+    served_kind, strategy = resource.info, resource.strategy
 
     def merge_schema(api_version: str) -> MergeSchema:
-        return resource.merge_schema(info.version_of(api_version) or info.storage_version)
+        return resource.merge_schema(served_kind.version_of(api_version) or served_kind.storage_version)
 
     def convert(obj: Obj, api_version: str) -> Obj:
-        decoded_object = strategy.decode(obj, namespace).obj if info.version_of(api_version) else None
+        decoded_object = strategy.decode(obj, namespace).obj if served_kind.version_of(api_version) else None
         return obj if decoded_object is None else strategy.render(decoded_object, api_version)
 
-    return VersionAccessors(merge_schema, convert, lambda api_version: bool(info.version_of(api_version)))
+    return VersionAccessors(merge_schema, convert, lambda api_version: bool(served_kind.version_of(api_version)))
 
 
 # Field ownership for the writes of controllers in this process, with one field manager for all of them.

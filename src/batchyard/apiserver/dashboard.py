@@ -90,8 +90,8 @@ class UserListPermissions:
 
     def may_list(self, kind: str, namespace: str = "") -> bool:
         """Report whether the user may list a kind in a namespace, or in all namespaces for ''."""
-        info = scheme.kind_info(kind)
-        attributes = RequestAttributes(self._user, "list", info.group, info.plural, namespace=namespace)
+        served_kind = scheme.kind_info(kind)
+        attributes = RequestAttributes(self._user, "list", served_kind.group, served_kind.plural, namespace=namespace)
         return self._authorizer.decide(attributes).allowed
 
 
@@ -204,9 +204,9 @@ class ModelStream:
             self._schedule_update()
         return lines
 
-    def feed(self, changes: Iterable[WatchEvent]) -> None:
+    def feed(self, watch_events: Iterable[WatchEvent]) -> None:
         """Mark the page's document as stale if any of the changed objects can affect it."""
-        if not self._is_stale and any(change.key.kind not in _KINDS_WITHOUT_UPDATE for change in changes):
+        if not self._is_stale and any(change.key.kind not in _KINDS_WITHOUT_UPDATE for change in watch_events):
             self.mark_stale()
 
     def mark_stale(self) -> None:

@@ -298,18 +298,18 @@ def _is_equal(value: Any, expected_value: Any) -> bool:
     return type(value) is type(expected_value) and bool(value == expected_value)
 
 
-def _insertion_index(items: Sequence[Any], step: str) -> int:
+def _insertion_index(list_items: Sequence[Any], step: str) -> int:
     """Return the insertion index of a list item; a negative index counts from the end of the list, as upstream."""
     try:
         index = _parse_integer(step)
     except OperationError as error:
         raise OperationError(f"value was not a proper array index: '{step}': {error}") from error
-    return _check_index(index, len(items) + 1)
+    return _check_index(index, len(list_items) + 1)
 
 
-def _item_index(items: Sequence[Any], step: str) -> int:
+def _item_index(list_items: Sequence[Any], step: str) -> int:
     """Return the index of a list item from its text; a negative index counts from the end of the list."""
-    return _check_index(_parse_integer(step), len(items))
+    return _check_index(_parse_integer(step), len(list_items))
 
 
 def _parse_integer(text: str) -> int:

@@ -118,8 +118,8 @@ def _field_schema(field: Field, type_scope: TypeScope) -> dict[str, Any]:
         return {"allOf": [{"$ref": REFERENCE + _QUANTITY}], **keywords} if keywords else {"$ref": REFERENCE + _QUANTITY}
     if not field.is_object:
         return {**_SCALAR_SCHEMAS[field.expression], **keywords}
-    reference = {"$ref": REFERENCE + _type_name(field.expression, type_scope)}
-    return {"allOf": [reference], **keywords} if keywords else reference
+    reference_schema = {"$ref": REFERENCE + _type_name(field.expression, type_scope)}
+    return {"allOf": [reference_schema], **keywords} if keywords else reference_schema
 
 
 def _list_merge_keywords(field: Field) -> dict[str, Any]:
@@ -172,34 +172,34 @@ class ConversionService(NamedTuple):
     path: str
 
 
-def platform_definition(info: ServedKind) -> dict[str, Any]:
+def platform_definition(served_kind: ServedKind) -> dict[str, Any]:
     """Return a kind's CustomResourceDefinition for this platform's own API server: with all served versions."""
-    definition = definition_of(info)
+    definition = definition_of(served_kind)
     metadata = {**definition["metadata"], "annotations": {well_known.PROVIDED: "true"}}
-    versions = [_version_definition(info, version) for version in info.versions]
+    versions = [_version_definition(served_kind, version) for version in served_kind.versions]
     spec = {**definition["spec"], "versions": versions, "conversion": {"strategy": "None"}}
     return {**definition, "metadata": metadata, "spec": spec}
 
 
-def definition_of(info: ServedKind, conversion: ConversionService | None = None) -> dict[str, Any]:
+def definition_of(served_kind: ServedKind, conversion: ConversionService | None = None) -> dict[str, Any]:
     """Return a kind's CustomResourceDefinition for another API server: all versions if it has a conversion webhook."""
-    versions = info.versions if conversion is not None else (info.storage_version,)
+    versions = served_kind.versions if conversion is not None else (served_kind.storage_version,)
     names = {
-        "kind": info.kind,
-        "listKind": f"{info.kind}List",
-        "plural": info.plural,
-        "singular": info.singular,
-        "shortNames": list(info.short_names),
+        "kind": served_kind.kind,
+        "listKind": f"{served_kind.kind}List",
+        "plural": served_kind.plural,
+        "singular": served_kind.singular,
+        "shortNames": list(served_kind.short_names),
     }
-    scope = "Namespaced" if info.namespaced else "Cluster"
-    version_definitions = [_version_definition(info, version) for version in versions]
-    spec: dict[str, Any] = {"group": info.group, "names": names, "scope": scope, "versions": version_definitions}
+    scope = "Namespaced" if served_kind.namespaced else "Cluster"
+    version_definitions = [_version_definition(served_kind, version) for version in versions]
+    spec: dict[str, Any] = {"group": served_kind.group, "names": names, "scope": scope, "versions": version_definitions}
     if conversion is not None:
         service = {"name": conversion.service, "namespace": conversion.namespace, "path": conversion.path}
         webhook = {"clientConfig": {"service": service}, "conversionReviewVersions": ["v1"]}
         spec["conversion"] = {"strategy": "Webhook", "webhook": webhook}
     type_meta = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
-    return {**type_meta, "metadata": {"name": f"{info.plural}.{info.group}"}, "spec": spec}
+    return {**type_meta, "metadata": {"name": f"{served_kind.plural}.{served_kind.group}"}, "spec": spec}
 
 
 def _version_definition(info: ServedKind, version: str) -> dict[str, Any]:

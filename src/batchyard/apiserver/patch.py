@@ -85,9 +85,9 @@ def _unstructured_members() -> MergeSchemaMembers:
 UNSTRUCTURED: Final = MergeSchema({}, _unstructured_members)
 
 
-def merge_schema_of_kind(info: ServedKind, version: str) -> MergeSchema:
+def merge_schema_of_kind(served_kind: ServedKind, version: str) -> MergeSchema:
     """Return the merge schema of a built-in kind in one of its versions."""
-    return _schema_of_type(load_scope_for_kind(info, version), info.kind)
+    return _schema_of_type(load_scope_for_kind(served_kind, version), served_kind.kind)
 
 
 @cache
@@ -181,25 +181,25 @@ def apply_strategic_merge_patch(value: Obj, patch: Obj, merge_schema: MergeSchem
     """Apply a strategic merge patch to a mapping. Raises StatusError if the patch is malformed."""
     if _DIRECTIVE_KEY in patch:
         return _apply_directive(patch)
-    result = dict(value)
+    merged_object = dict(value)
     if _RETAIN_KEYS in patch:
-        result = _retain_keys(result, patch)
+        merged_object = _retain_keys(merged_object, patch)
     for name, new_value in patch.items():
         if name.startswith(_DELETE_FROM_PREFIX):
-            _delete_primitive_values(result, name.removeprefix(_DELETE_FROM_PREFIX), new_value)
+            _delete_primitive_values(merged_object, name.removeprefix(_DELETE_FROM_PREFIX), new_value)
         elif name.startswith(_ORDER_PREFIX) or name == _RETAIN_KEYS:
             continue
         elif new_value is None:
-            result.pop(name, None)
+            merged_object.pop(name, None)
         else:
-            result[name] = _merge_field(
-                result.get(name), new_value, merge_schema.field_schema(name), patch.get(f"{_ORDER_PREFIX}{name}")
+            merged_object[name] = _merge_field(
+                merged_object.get(name), new_value, merge_schema.field_schema(name), patch.get(f"{_ORDER_PREFIX}{name}")
             )
     for name, order in patch.items():
         field = name.removeprefix(_ORDER_PREFIX)
-        if field != name and field not in patch and isinstance(result.get(field), list):
-            result[field] = _merge_field(result[field], [], merge_schema.field_schema(field), order)
-    return result
+        if field != name and field not in patch and isinstance(merged_object.get(field), list):
+            merged_object[field] = _merge_field(merged_object[field], [], merge_schema.field_schema(field), order)
+    return merged_object
 
 
 def _apply_directive(patch: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,12 +224,12 @@ def _retain_keys(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str
     return {name: child for name, child in value.items() if name in names}
 
 
-def _delete_primitive_values(result: dict[str, Any], name: str, removed_values: Any) -> None:
+def _delete_primitive_values(merged_object: dict[str, Any], name: str, removed_values: Any) -> None:
     if not isinstance(removed_values, list):
         raise request.bad_request("invalid patch format of primitive list")
-    if isinstance(result.get(name), list):
+    if isinstance(merged_object.get(name), list):
         encoded_values = frozenset(map(_encode, removed_values))
-        result[name] = [item for item in result[name] if _encode(item) not in encoded_values]
+        merged_object[name] = [item for item in merged_object[name] if _encode(item) not in encoded_values]
 
 
 def _merge_field(value: Any, new_value: Any, merge_schema: MergeSchema, element_order: Any) -> Any:
@@ -241,29 +241,29 @@ def _merge_field(value: Any, new_value: Any, merge_schema: MergeSchema, element_
     return new_value
 
 
-def _merge_list(items: list[Any], patch: list[Any], merge_schema: MergeSchema, element_order: Any) -> list[Any]:
+def _merge_list(list_items: list[Any], patch: list[Any], merge_schema: MergeSchema, element_order: Any) -> list[Any]:
     """Apply a strategic merge patch to a list, ordered by the patch or by its `$setElementOrder`."""
     key = merge_schema.merge
     assert key is not None, "a list without a merge key must be replaced, not merged"
-    if any(isinstance(item, list) for item in (*items, *patch)):
+    if any(isinstance(item, list) for item in (*list_items, *patch)):
         raise request.StatusError(422, "Invalid", "lists of lists are not supported")
     if element_order is not None:
         _check_element_order(element_order, patch, key)
     if key:
-        patch_items, merged_items = _merge_items(items, patch, key, merge_schema.item_schema)
+        patch_items, merged_items = _merge_items(list_items, patch, key, merge_schema.item_schema)
     elif any(isinstance(item, Mapping) for item in patch):
         raise request.bad_request("cannot merge lists without merge key")
     else:
-        patch_items, merged_items = patch, list(dict.fromkeys([*items, *patch]))
-    return _order_items(merged_items, patch_items if element_order is None else element_order, items, key)
+        patch_items, merged_items = patch, list(dict.fromkeys([*list_items, *patch]))
+    return _order_items(merged_items, patch_items if element_order is None else element_order, list_items, key)
 
 
 def _merge_items(
-    items: list[Any], patch: list[Any], key: str, merge_schema: MergeSchema
+    list_items: list[Any], patch: list[Any], key: str, merge_schema: MergeSchema
 ) -> tuple[Sequence[Mapping[str, Any]], list[Any]]:
     """Return the patch items without directives, and all items of the list after the merge."""
     patch_items = [item for item in patch if _directive_of(item) is None]
-    merged_items = [] if any(_directive_of(item) == "replace" for item in patch) else list(items)
+    merged_items = [] if any(_directive_of(item) == "replace" for item in patch) else list(list_items)
     deleted_keys = frozenset(_encode_item_key(item, key) for item in patch if _directive_of(item) == "delete")
     merged_items = [item for item in merged_items if _encode(item.get(key)) not in deleted_keys]
     positions = _first_positions(_encode(item.get(key)) for item in merged_items)
@@ -314,12 +314,12 @@ def _order_items(items: list[Any], element_order: Sequence[Any], previous_items:
         sorted((keyed for keyed in keyed_items if keyed[0] in positions), key=lambda keyed: positions[keyed[0]])
     )
     others = deque(keyed for keyed in keyed_items if keyed[0] not in positions)
-    result = []
+    ordered_result = []
     while ordered and others:
         ordered_position, other_position = (previous_positions.get(ordered[0][0]), previous_positions.get(others[0][0]))
         takes_other = ordered_position is not None and other_position is not None and other_position < ordered_position
-        result.append((others if takes_other else ordered).popleft())
-    return [item for _, item in (*result, *ordered, *others)]
+        ordered_result.append((others if takes_other else ordered).popleft())
+    return [item for _, item in (*ordered_result, *ordered, *others)]
 
 
 def _encode_item_key(item: Any, key: str) -> bytes:
@@ -341,13 +341,13 @@ def apply_merge_patch(value: Any, patch: Any) -> Any:
     """Apply a JSON merge patch: objects are merged, null removes a field, and other values replace the old one."""
     if not isinstance(patch, Mapping):
         return patch
-    result = dict(value) if isinstance(value, Mapping) else {}
+    merged_object = dict(value) if isinstance(value, Mapping) else {}
     for field, new_value in patch.items():
         if new_value is None:
-            result.pop(field, None)
+            merged_object.pop(field, None)
         else:
-            result[field] = apply_merge_patch(result.get(field), new_value)
-    return result
+            merged_object[field] = apply_merge_patch(merged_object.get(field), new_value)
+    return merged_object
 
 
 def apply_patch(obj: Obj, content_type: str, patch: Any, merge_schema: MergeSchema) -> Any:

@@ -102,8 +102,8 @@ def decode_protobuf_object(body: bytes) -> dict[str, Any]:
     if message_name not in _message_tables():
         raise BadMessage(f'no protobuf message is known for {kind} in "{api_version}"; send JSON')
     limits = DecodingLimits(_DEPTH_MAX, FieldBudget(VALUES_MAX))
-    content = _decode_object(_expect_bytes(envelope.get(2, b"")), message_name, limits)
-    return {"apiVersion": api_version, "kind": kind, **content}
+    decoded_object = _decode_object(_expect_bytes(envelope.get(2, b"")), message_name, limits)
+    return {"apiVersion": api_version, "kind": kind, **decoded_object}
 
 
 def _message_name(api_version: str, kind: str) -> str:
@@ -113,9 +113,9 @@ def _message_name(api_version: str, kind: str) -> str:
 
 @cache
 def _message_tables() -> Mapping[str, Mapping[int, _ProtobufField]]:
-    content = pkgutil.get_data(__package__, "protobuf_messages.json")
-    assert content is not None, "the package data file protobuf_messages.json is missing"
-    table = msgspec.json.decode(content, type=dict[str, dict[int, str]])
+    encoded_tables = pkgutil.get_data(__package__, "protobuf_messages.json")
+    assert encoded_tables is not None, "the package data file protobuf_messages.json is missing"
+    table = msgspec.json.decode(encoded_tables, type=dict[str, dict[int, str]])
     return {name: {number: _parse_field(spec) for number, spec in fields.items()} for name, fields in table.items()}
 
 
@@ -137,13 +137,13 @@ def _decode_object(message: bytes, name: str, limits: DecodingLimits) -> dict[st
     if not limits.depth:
         raise BadMessage(f"objects are nested more than {_DEPTH_MAX} levels deep")
     field_table = _message_tables()[name]
-    result: dict[str, Any] = {}
+    decoded_object: dict[str, Any] = {}
     nested_limits = DecodingLimits(limits.depth - 1, limits.budget)
     for number, value in fields_of(message, limits.budget):
         field = field_table.get(number)
         if field is not None:
-            _store_field(result, field, value, nested_limits)
-    return result
+            _store_field(decoded_object, field, value, nested_limits)
+    return decoded_object
 
 
 def _store_field(result: dict[str, Any], field: _ProtobufField, value: FieldValue, limits: DecodingLimits) -> None:

@@ -201,10 +201,10 @@ class Selection(NamedTuple):
         return all((_field_value(obj, path) == value) is is_equality for path, is_equality, value in self.fields)
 
 
-def parse_selection(request: ApiRequest, info: ServedKind) -> Selection:
+def parse_selection(request: ApiRequest, served_kind: ServedKind) -> Selection:
     """Parse the label and field selectors of a request. Raises StatusError if they are malformed."""
     labels = LabelTerms(parse_label_selector(request.query.get("labelSelector", "")))
-    return Selection(labels, tuple(_field_terms(request.query.get("fieldSelector", ""), info)))
+    return Selection(labels, tuple(_field_terms(request.query.get("fieldSelector", ""), served_kind)))
 
 
 def selected_name(request: ApiRequest) -> str:

@@ -28,9 +28,9 @@ from batchyard.base.instant import Instant
 class VirtualStrategy(BuiltInStrategy):
     """The kind-specific API logic of a kind without stored objects: only an OpenAPI schema."""
 
-    def __init__(self, info: ServedKind) -> None:
-        super().__init__(info.constant)
-        self._info = info
+    def __init__(self, served_kind: ServedKind) -> None:
+        super().__init__(served_kind.constant)
+        self._info = served_kind
 
     def schemas(self, version: str) -> Mapping[str, Any]:
         """Return an OpenAPI schema without fields: the kind's request handlers validate the fields."""
@@ -64,8 +64,8 @@ class VirtualObjectSource(Protocol):
 class ComputedStrategy(VirtualStrategy):
     """The kind-specific API logic of a kind whose objects are computed: an OpenAPI schema and a table."""
 
-    def __init__(self, info: ServedKind, table: Sequence[tuple[Column, Cell]]) -> None:
-        super().__init__(info)
+    def __init__(self, served_kind: ServedKind, table: Sequence[tuple[Column, Cell]]) -> None:
+        super().__init__(served_kind)
         self._table = table
 
     def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
@@ -82,26 +82,26 @@ class ComputedStrategy(VirtualStrategy):
 
 
 def computed_resource(
-    strategy: ComputedStrategy, info: ServedKind, source: VirtualObjectSource, now: Callable[[], Instant]
+    strategy: ComputedStrategy, served_kind: ServedKind, source: VirtualObjectSource, now: Callable[[], Instant]
 ) -> Resource:
     """Return a virtual resource that supports get and list of computed objects."""
 
     def get(request: ApiRequest, namespace: str, name: str) -> Response:
         if request.flag("watch") and not name:
             raise method_not_allowed()
-        path = ResourcePath(resource, info.storage_version, namespace, name, "", info.api_version)
+        path = ResourcePath(resource, served_kind.storage_version, namespace, name, "", served_kind.api_version)
         representation = Representation(request, path, now())
         if name:
             obj = source.get_object(namespace, name)
             if obj is None:
                 raise not_found_error(path)
             return Response(200, representation.render_object(obj))
-        selection = parse_selection(request, info)
+        selection = parse_selection(request, served_kind)
         objs = [obj for obj in source.list_objects(namespace) if selection.accepts(obj)]
         return Response(200, representation.render_list(objs, {}))
 
-    handlers = EndpointHandlers(info.group, info.storage_version, info.kind, {"GET": get})
-    resource = virtual_resource(info, {"": handlers})._replace(strategy=strategy)
+    handlers = EndpointHandlers(served_kind.group, served_kind.storage_version, served_kind.kind, {"GET": get})
+    resource = virtual_resource(served_kind, {"": handlers})._replace(strategy=strategy)
     return resource
 
 

@@ -120,7 +120,7 @@ class Containers(Protocol):
     def node_usage(self, node: str) -> MeasuredUsage | None:
         """Return the measured usage of a node, under the key ''; None if its usage is the sum of its pods."""
 
-    def why_no_process(self, pod: Obj) -> str:
+    def no_process_reason(self, pod: Obj) -> str:
         """Return why exec, attach and port-forward cannot reach the pod; '' if they can.
 
         `execute`, `attach` and `connect` may be called only if the result is ''.

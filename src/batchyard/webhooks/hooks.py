@@ -79,11 +79,11 @@ def operator_webhooks(enabled_groups: Sequence[str]) -> Sequence[OperatorWebhook
 def _iterate_webhooks(enabled_groups: Sequence[str], *, mutates: bool) -> Iterator[OperatorWebhook]:
     kinds_by_group = _MUTATED_KINDS if mutates else _VALIDATED_KINDS
     for kind in dict.fromkeys(kind for group in enabled_groups for kind in kinds_by_group.get(group, ())):
-        info = kind_info(kind)
+        served_kind = kind_info(kind)
         operations = _CREATE_OPERATIONS if mutates or kind == scheme.POD else _CREATE_AND_UPDATE_OPERATIONS
         subresources = ("status",) if kind in _STATUS_VALIDATED_KINDS and not mutates else ()
-        name = f"{'m' if mutates else 'v'}{info.singular}.kb.io"
-        yield OperatorWebhook(name, info, operations, mutates, subresources)
+        name = f"{'m' if mutates else 'v'}{served_kind.singular}.kb.io"
+        yield OperatorWebhook(name, served_kind, operations, mutates, subresources)
 
 
 # Lookups of objects for an answer. The answer is computed from the fetched objects, and computed again after each

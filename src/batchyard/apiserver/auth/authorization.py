@@ -228,14 +228,14 @@ class RbacAuthorizer:
             for obj in objects.list(kind):
                 self._add_to_index(key_of(obj), obj)
 
-    def observe(self, change: WatchEvent) -> None:
+    def observe(self, watch_event: WatchEvent) -> None:
         """Update the index with a change of a role or binding."""
-        if change.key.kind not in _ROLE_KINDS and change.key.kind not in _BINDING_KINDS:
+        if watch_event.key.kind not in _ROLE_KINDS and watch_event.key.kind not in _BINDING_KINDS:
             return
-        if change.old is not None:
-            self._remove_from_index(change.key, change.old)
-        if change.type is not EventType.DELETED:
-            self._add_to_index(change.key, change.obj)
+        if watch_event.old is not None:
+            self._remove_from_index(watch_event.key, watch_event.old)
+        if watch_event.type is not EventType.DELETED:
+            self._add_to_index(watch_event.key, watch_event.obj)
 
     def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
         """Decide whether RBAC allows a request; the reason names the binding that allows it."""

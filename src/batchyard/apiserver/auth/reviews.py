@@ -152,8 +152,8 @@ def _check_metadata(kind: str, metadata: Mapping[str, Any], *, is_namespaced: bo
     ignored_fields = ("managedFields", "namespace") if is_namespaced else ("managedFields",)
     forbidden_fields = {field: value for field, value in metadata.items() if value and field not in ignored_fields}
     if forbidden_fields:
-        message = "must be empty except for namespace" if is_namespaced else "must be empty"
-        raise _invalid_review(kind, rules.invalid("metadata", forbidden_fields, message, "leave the field out"))
+        problem_text = "must be empty except for namespace" if is_namespaced else "must be empty"
+        raise _invalid_review(kind, rules.invalid("metadata", forbidden_fields, problem_text, "leave the field out"))
 
 
 def check_kind(body: Mapping[str, Any], api_version: str, kind: str) -> None:

@@ -135,14 +135,14 @@ def _compare_quantities(first_text: str, second_text: str) -> int:
     return (first_amount > second_amount) - (first_amount < second_amount)
 
 
-def _index_of(items: Sequence[Any], wanted_item: Any) -> int:
+def _index_of(list_items: Sequence[Any], wanted_item: Any) -> int:
     wanted_value = _comparable_value(wanted_item)
-    return next((i for i, each in enumerate(items) if _comparable_value(each) == wanted_value), -1)
+    return next((i for i, each in enumerate(list_items) if _comparable_value(each) == wanted_value), -1)
 
 
-def _last_index_of(items: Sequence[Any], wanted_item: Any) -> int:
+def _last_index_of(list_items: Sequence[Any], wanted_item: Any) -> int:
     wanted_value = _comparable_value(wanted_item)
-    return next((i for i in range(len(items) - 1, -1, -1) if _comparable_value(items[i]) == wanted_value), -1)
+    return next((i for i in range(len(list_items) - 1, -1, -1) if _comparable_value(list_items[i]) == wanted_value), -1)
 
 
 def _comparable_set(items: Iterable[Any]) -> set[Any]:

@@ -127,20 +127,20 @@ _KIND_DESCRIPTION: Final = "Kind is a string value representing the REST resourc
 class CustomStrategy:
     """The kind-specific API logic of one custom kind, with schemas, table columns and validation rules by version."""
 
-    def __init__(self, info: ServedKind, versions: Sequence[Obj], *, is_terminating: bool = False) -> None:
-        self._info = info
+    def __init__(self, served_kind: ServedKind, versions: Sequence[Obj], *, is_terminating: bool = False) -> None:
+        self._info = served_kind
         self._is_terminating = is_terminating
-        self._schemas = {info.api_version_for(each["name"]): root_schema(each) for each in versions}
+        self._schemas = {served_kind.api_version_for(each["name"]): root_schema(each) for each in versions}
         self._deprecation_warnings = {
-            info.api_version_for(each["name"]): each.get("deprecationWarning")
-            or f"{info.api_version_for(each['name'])} {info.kind} is deprecated"
+            served_kind.api_version_for(each["name"]): each.get("deprecationWarning")
+            or f"{served_kind.api_version_for(each['name'])} {served_kind.kind} is deprecated"
             for each in versions
             if each.get("deprecated")
         }
         #: The metadata of objects known to conform to the schema, by uid. Each revision has its own metadata object.
         self._conforming_metadata: dict[str, Mapping[str, Any]] = {}
         self._columns = {
-            info.api_version_for(each["name"]): CustomColumns(each.get("additionalPrinterColumns") or [])
+            served_kind.api_version_for(each["name"]): CustomColumns(each.get("additionalPrinterColumns") or [])
             for each in versions
         }
 

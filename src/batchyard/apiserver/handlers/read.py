@@ -90,12 +90,12 @@ class WatchStream:
         events, self._buffered, self._initial_count = self._buffered, [], 0
         return ConvertedItems(events, partial(_render_event, self._show))
 
-    def feed(self, changes: Iterable[WatchEvent]) -> None:
+    def feed(self, watch_events: Iterable[WatchEvent]) -> None:
         """Buffer the changes that match the watch's selectors."""
         if self.is_over:
             return
         kind, namespace, last_revision = self._kind, self._namespace_of, self._revision
-        for change in changes:
+        for change in watch_events:
             if change.revision > last_revision:
                 last_revision = change.revision
                 if change.key.kind == kind and namespace in ("", change.key.namespace):
@@ -183,7 +183,7 @@ class ChangeHistory(Protocol):
 class ListPage(NamedTuple):
     """One page of a list: objects and list metadata."""
 
-    items: Sequence[Obj]
+    list_items: Sequence[Obj]
     metadata: dict[str, Any]
 
 

@@ -342,11 +342,11 @@ class WriteHandler:
         return PreparedWrite(write, path.name, options.dry_run, 200, warnings, based_on, pod_review.annotations)
 
     def _execute_write(self, write: Write, path: resources.ResourcePath, name: str, *, dry_run: bool) -> Obj:
-        result = self._objects.attempt(write, dry_run=dry_run)
-        if result.error is not None:
-            raise resources.rejected_write_error(result.error, write, path, name) from result.error
-        assert result.obj is not None, "a successful write must return an object"
-        return result.obj
+        write_result = self._objects.attempt(write, dry_run=dry_run)
+        if write_result.error is not None:
+            raise resources.rejected_write_error(write_result.error, write, path, name) from write_result.error
+        assert write_result.obj is not None, "a successful write must return an object"
+        return write_result.obj
 
     def _get_stored(self, path: resources.ResourcePath) -> Obj:
         stored_object = self._objects.get(_key(path))

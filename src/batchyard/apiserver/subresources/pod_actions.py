@@ -125,9 +125,9 @@ class BindingHandlers:
         if annotations:
             bound_pod = with_metadata(bound_pod, annotations=annotations)
         bound_pod = with_condition(bound_pod, SCHEDULED, True, ("", ""), self._now())
-        result = self._objects.attempt(Update(bound_pod, is_whole=True), dry_run=options.dry_run)
-        if result.error is not None:
-            raise _conflict_error(name, str(result.error))
+        write_result = self._objects.attempt(Update(bound_pod, is_whole=True), dry_run=options.dry_run)
+        if write_result.error is not None:
+            raise _conflict_error(name, str(write_result.error))
         return Response(201, _SUCCESS_STATUS)
 
 

@@ -184,7 +184,7 @@ class PodStreams:
         """Raise StatusError if the pod has no process to connect to."""
         if not has_host(pod):
             raise bad_request(f"pod {pod['metadata']['name']} does not have a host assigned")
-        reason = self._pods.runtime.why_no_process(pod)
+        reason = self._pods.runtime.no_process_reason(pod)
         if reason:
             raise bad_request(reason)
 

@@ -96,8 +96,8 @@ def decisions_resource(ledger: DecisionLedger, authorizer: Authorizer, now: Call
 
 
 def _regarding_cell(obj: Obj, _now: Instant) -> str:
-    reference = obj["regarding"]
-    return f"{reference['kind'].lower()}/{reference['name']}"
+    object_reference = obj["regarding"]
+    return f"{object_reference['kind'].lower()}/{object_reference['name']}"
 
 
 def _age_cell(obj: Obj, now: Instant) -> str:
@@ -132,7 +132,7 @@ def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
     key = record.regarding
     info = _KINDS_BY_CONSTANT.get(key.kind)
     api_version = "" if info is None else info.api_version
-    reference = {"apiVersion": api_version, "kind": key.kind.partition(".")[0], "namespace": key.namespace}
+    object_reference = {"apiVersion": api_version, "kind": key.kind.partition(".")[0], "namespace": key.namespace}
     metadata = {"name": str(record.number), "namespace": key.namespace or _DEFAULT_NAMESPACE}
     event_time = format_time(record.at)
     return {
@@ -140,7 +140,7 @@ def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
         "kind": _DECISION_KIND,
         "metadata": {**metadata, "creationTimestamp": format_time(record.at // SECOND * SECOND)},
         "time": event_time,
-        "regarding": {**{name: text for name, text in reference.items() if text}, "name": key.name},
+        "regarding": {**{name: text for name, text in object_reference.items() if text}, "name": key.name},
         "component": record.component,
         "type": record.type,
         "reason": record.reason,

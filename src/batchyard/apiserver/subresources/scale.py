@@ -99,10 +99,10 @@ class ScaleHandler:
             else self._managed_fields_after_update(stored_object, new, options)
         )
         write = Update({**new, "metadata": {**new["metadata"], "resourceVersion": resource_version}}, managed_fields)
-        result = self._objects.attempt(write, dry_run=options.dry_run)
-        if result.obj is None:
-            raise self._conflict_error(name, result.error)
-        return Response(200, self._scale_of(result.obj))
+        write_result = self._objects.attempt(write, dry_run=options.dry_run)
+        if write_result.obj is None:
+            raise self._conflict_error(name, write_result.error)
+        return Response(200, self._scale_of(write_result.obj))
 
     def _managed_fields_after_update(self, stored_object: Obj, new: Obj, options: WriteOptions) -> list[dict[str, Any]]:
         """Return the `managedFields` of an object after an update of its replicas."""
