@@ -183,7 +183,7 @@ class ChangeHistory(Protocol):
 class ListPage(NamedTuple):
     """One page of a list: objects and list metadata."""
 
-    list_items: Sequence[Obj]
+    items: Sequence[Obj]
     metadata: dict[str, Any]
 
 
