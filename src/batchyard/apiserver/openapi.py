@@ -38,11 +38,11 @@ _BOOLEAN_TAG: Final = b"\x10"
 
 def encode_openapi_v2(document: Mapping[str, Any]) -> bytes:
     """Encode an OpenAPI v2 document as protobuf, without paths and validation limits."""
-    served_kind = document["info"]
+    info = document["info"]
     return b"".join(
         (
             _encode_text(_SWAGGER_FIELD, document["swagger"]),
-            _encode_field(_INFO_FIELD, _encode_text(1, served_kind["title"]) + _encode_text(2, served_kind["version"])),
+            _encode_field(_INFO_FIELD, _encode_text(1, info["title"]) + _encode_text(2, info["version"])),
             _encode_field(_DEFINITIONS_FIELD, _encode_named_schemas(1, document["definitions"].items())),
         )
     )

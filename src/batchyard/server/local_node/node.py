@@ -245,7 +245,7 @@ class LocalNodeComponents:
         self._name_server_task = loop.create_task(self._serve_names(self._folder))
 
     @property
-    def find_pods_denial_reason(self) -> str:
+    def pods_denial(self) -> str:
         """The reason why only the platform's owner may start pods; '' if pods are isolated from this machine."""
         features = self.machine.features
         if features.get("isolated"):

@@ -374,7 +374,7 @@ class EmbeddedPlatform:
 
     def _pods_denial(self) -> str:
         """Return why only the owner may start pods; '' if others may, because pods are isolated or simulated."""
-        return "" if self._local is None else self._local.find_pods_denial_reason
+        return "" if self._local is None else self._local.pods_denial
 
     def _serve_page(self, security: ServerSecurity, timers: LoopTimers, speed: float) -> None:
         """Serve the dashboard, and start to record the history that it shows."""
