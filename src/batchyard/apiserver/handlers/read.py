@@ -71,7 +71,7 @@ class WatchStream:
         with_bookmarks: bool = False,
     ) -> None:
         self._kind = path.info.constant
-        self._namespace_of = path.namespace
+        self._namespace = path.namespace
         self._selection = selection
         self._show = render_object
         #: Renders an object with metadata only, for bookmarks.
@@ -94,7 +94,7 @@ class WatchStream:
         """Buffer the changes that match the watch's selectors."""
         if self.is_over:
             return
-        kind, namespace, last_revision = self._kind, self._namespace_of, self._revision
+        kind, namespace, last_revision = self._kind, self._namespace, self._revision
         for change in watch_events:
             if change.revision > last_revision:
                 last_revision = change.revision
