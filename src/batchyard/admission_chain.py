@@ -90,7 +90,7 @@ class AdmissionChain:
             new_pod = with_service_account(new_pod, reader.get, volume_name)
         priority_classes = reader.list(scheme.PRIORITY_CLASS)
         new_pod = with_work_finalizer(
-            built_in.admit_pod(new_pod, reader.get, built_in.default_class(priority_classes)), reader
+            built_in.admit_pod(new_pod, reader.get, built_in.find_global_default(priority_classes)), reader
         )
         new_pod = admit_queued_pod(mutate_pod(new_pod, reader)) if self._with_nodes else with_priority(new_pod)
         if limit_ranges:
@@ -108,17 +108,17 @@ class AdmissionChain:
 
 
 def _prepare_priority_class(priority_class: Obj, reader: Reader) -> Obj:
-    built_in.check_default(priority_class, built_in.default_class(reader.list(scheme.PRIORITY_CLASS)))
+    built_in.check_global_default(priority_class, built_in.find_global_default(reader.list(scheme.PRIORITY_CLASS)))
     return priority_class
 
 
 def _prepare_namespace(namespace: Obj, _reader: Reader) -> Obj:
-    built_in.check_labels(namespace)
+    built_in.check_pod_security_labels(namespace)
     return built_in.activated_namespace(namespace)
 
 
 def _check_namespace(new: Obj, old: Obj, _reader: Reader) -> None:
-    built_in.check_labels(new, old)
+    built_in.check_pod_security_labels(new, old)
 
 
 def _check_queue(new: Obj, old: Obj, reader: Reader) -> None:
@@ -126,7 +126,7 @@ def _check_queue(new: Obj, old: Obj, reader: Reader) -> None:
 
 
 def _check_priority_class(new: Obj, _old: Obj, reader: Reader) -> None:
-    built_in.check_default(new, built_in.default_class(reader.list(scheme.PRIORITY_CLASS)))
+    built_in.check_global_default(new, built_in.find_global_default(reader.list(scheme.PRIORITY_CLASS)))
 
 
 def _without_status(obj: Obj) -> Obj:

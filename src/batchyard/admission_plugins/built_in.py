@@ -28,12 +28,12 @@ def forbidden(obj: meta.Obj, *, is_named: bool = True) -> str:
     plural = info.plural if info else f"{obj['kind'].lower()}s"  # custom plurals are unknown here
     group = obj["apiVersion"].rpartition("/")[0]
     resource = f"{plural}.{group}" if group else plural
-    name, prefix = metadata.get("name"), metadata.get("generateName")
-    return f'{resource} "{(name or prefix if is_named else prefix or name) or "Unknown"}" is forbidden'
+    name, generate_name = metadata.get("name"), metadata.get("generateName")
+    return f'{resource} "{(name or generate_name if is_named else generate_name or name) or "Unknown"}" is forbidden'
 
 
 #: A function that returns an object by key, or None.
-Find: TypeAlias = Callable[[meta.Key], meta.Obj | None]
+FindObject: TypeAlias = Callable[[meta.Key], meta.Obj | None]
 Toleration: TypeAlias = Mapping[str, Any]
 
 #: The default time in seconds that a pod stays on a lost node.
@@ -47,56 +47,56 @@ _DEFAULT_TOLERATIONS: Final[Mapping[str, Toleration]] = {
 _DEFAULT_PREEMPTION_POLICY: Final = "PreemptLowerPriority"
 
 
-def admit_pod(pod: meta.Obj, find_object: Find, global_default: meta.Obj | None) -> dict[str, Any]:
+def admit_pod(pod: meta.Obj, find_object: FindObject, global_default_class: meta.Obj | None) -> dict[str, Any]:
     """Return a new Pod with defaults and the changes of all plugins; raise Forbidden if a plugin rejects it.
 
-    `global_default` is the global default PriorityClass.
+    `global_default_class` is the global default PriorityClass.
     """
-    admitted_pod = priority(pod_defaults(pod), find_object, global_default)
-    admitted_pod = extended_resource_toleration(default_toleration_seconds(admitted_pod))
+    admitted_pod = with_priority(pod_defaults(pod), find_object, global_default_class)
+    admitted_pod = with_extended_tolerations(with_default_tolerations(admitted_pod))
     return admitted_pod if isinstance(admitted_pod, dict) else dict(admitted_pod)
 
 
-def default_class(classes: Iterable[meta.Obj]) -> meta.Obj | None:
+def find_global_default(priority_classes: Iterable[meta.Obj]) -> meta.Obj | None:
     """Return the PriorityClass with globalDefault; of several the one with the lowest value; None if there is none."""
-    default_classes = (priority_class for priority_class in classes if priority_class.get("globalDefault"))
+    default_classes = (priority_class for priority_class in priority_classes if priority_class.get("globalDefault"))
     return min(default_classes, key=lambda each: (each["value"], each["metadata"]["name"]), default=None)
 
 
-def priority(pod: meta.Obj, find_object: Find, global_default: meta.Obj | None) -> meta.Obj:
+def with_priority(pod: meta.Obj, find_object: FindObject, global_default_class: meta.Obj | None) -> meta.Obj:
     """Return the Pod with the priority and preemption policy of its PriorityClass, or of the global default class."""
     spec = pod["spec"]
-    name, value, policy = _class_of(pod, find_object, global_default)
-    fields = {"priority": value, "preemptionPolicy": policy} | ({"priorityClassName": name} if name else {})
+    name, value, preemption_policy = _class_of(pod, find_object, global_default_class)
+    fields = {"priority": value, "preemptionPolicy": preemption_policy} | ({"priorityClassName": name} if name else {})
     if all(spec.get(field) == expected for field, expected in fields.items()):
         return pod
     if spec.get("priority") not in (None, value):
         raise _mismatch_error(pod, "integer value of priority", spec["priority"], value)
-    if spec.get("preemptionPolicy") not in (None, policy):
-        raise _mismatch_error(pod, "string value of PreemptionPolicy", spec["preemptionPolicy"], policy)
+    if spec.get("preemptionPolicy") not in (None, preemption_policy):
+        raise _mismatch_error(pod, "string value of PreemptionPolicy", spec["preemptionPolicy"], preemption_policy)
     return {**pod, "spec": {**spec, **fields}}
 
 
-def default_toleration_seconds(pod: meta.Obj) -> meta.Obj:
+def with_default_tolerations(pod: meta.Obj) -> meta.Obj:
     """Return the Pod with default tolerations for not-ready and unreachable nodes, unless it has its own."""
     tolerations = pod["spec"].get("tolerations") or ()
     new_keys = [key for key in _UNREACHABLE_KEYS if not any(_covers_key(toleration, key) for toleration in tolerations)]
-    return _add_tolerations(pod, [_DEFAULT_TOLERATIONS[key] for key in new_keys])
+    return _with_tolerations(pod, [_DEFAULT_TOLERATIONS[key] for key in new_keys])
 
 
-def extended_resource_toleration(pod: meta.Obj) -> meta.Obj:
+def with_extended_tolerations(pod: meta.Obj) -> meta.Obj:
     """Return the Pod with tolerations for taints named after the extended resources that it requests."""
     spec = pod["spec"]
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     names = {name: None for c in containers for name in (c.get("resources") or {}).get("requests") or () if "/" in name}
     devices = sorted(name for name in names if is_extended(name))
-    return _add_tolerations(pod, [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in devices])
+    return _with_tolerations(pod, [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in devices])
 
 
-def _class_of(pod: meta.Obj, find_object: Find, global_default: meta.Obj | None) -> tuple[str, int, str]:
+def _class_of(pod: meta.Obj, find_object: FindObject, global_default_class: meta.Obj | None) -> tuple[str, int, str]:
     """Return name, value and preemption policy of a Pod's PriorityClass; the name is '' if the Pod has none."""
     name = pod["spec"].get("priorityClassName") or ""
-    priority_class = find_object(meta.Key(scheme.PRIORITY_CLASS, "", name)) if name else global_default
+    priority_class = find_object(meta.Key(scheme.PRIORITY_CLASS, "", name)) if name else global_default_class
     if priority_class is not None:
         return (
             priority_class["metadata"]["name"],
@@ -123,14 +123,14 @@ def _covers_key(toleration: Toleration, key: str) -> bool:
     return toleration.get("key") in (None, "", key) and toleration.get("effect") in (None, "", _NO_EXECUTE)
 
 
-def _add_tolerations(pod: meta.Obj, new_tolerations: Sequence[Toleration]) -> meta.Obj:
+def _with_tolerations(pod: meta.Obj, new_tolerations: Sequence[Toleration]) -> meta.Obj:
     """Return the Pod with more tolerations; each replaces a toleration that differs only in its seconds."""
     if not new_tolerations:
         return pod
     tolerations = list(pod["spec"].get("tolerations") or ())
-    positions = {_toleration_identity(each): i for i, each in enumerate(tolerations)}
+    positions_by_identity = {_toleration_identity(each): i for i, each in enumerate(tolerations)}
     for toleration in new_tolerations:
-        position = positions.get(_toleration_identity(toleration))
+        position = positions_by_identity.get(_toleration_identity(toleration))
         if position is None:
             tolerations.append(toleration)
         else:
@@ -148,11 +148,11 @@ def _toleration_identity(toleration: Toleration) -> tuple[str, ...]:
 # Source: Kubernetes's plugin/pkg/admission/priority.
 
 
-def check_default(priority_class: meta.Obj, global_default: meta.Obj | None) -> None:
+def check_global_default(priority_class: meta.Obj, global_default_class: meta.Obj | None) -> None:
     """Raise Forbidden if a PriorityClass sets globalDefault although another class is the default."""
-    if not priority_class.get("globalDefault") or global_default is None:
+    if not priority_class.get("globalDefault") or global_default_class is None:
         return
-    name = global_default["metadata"]["name"]
+    name = global_default_class["metadata"]["name"]
     if name != priority_class["metadata"]["name"]:
         message = f"PriorityClass {name} is already marked as default. Only one default can exist"
         raise Forbidden(f"{forbidden(priority_class)}: {message}")
@@ -189,11 +189,11 @@ class Review(NamedTuple):
     annotations: Mapping[str, str] = {}
 
 
-_NO_REVIEW: Final = Review()
+_EMPTY_REVIEW: Final = Review()
 _PRIVILEGED_REVIEW: Final = Review((), {f"{pod_security.LABEL_PREFIX}enforce-policy": str(pod_security.LevelVersion())})
 
 
-def check_pod(pod: meta.Obj, find_object: Find) -> None:
+def check_pod(pod: meta.Obj, find_object: FindObject) -> None:
     """Raise Forbidden if a new pod violates the Pod Security level that its namespace enforces."""
     policy = pod_security.namespace_policy(_labels_of(pod, find_object))
     violations = pod_security.evaluate_pod(policy.enforce, pod["metadata"], pod["spec"])
@@ -201,42 +201,42 @@ def check_pod(pod: meta.Obj, find_object: Find) -> None:
         raise TemporarilyForbidden(f"{forbidden(pod)}: violates {violations}")
 
 
-def check_pod_change(new: meta.Obj, old: meta.Obj, find_object: Find) -> None:
+def check_pod_change(new: meta.Obj, old: meta.Obj, find_object: FindObject) -> None:
     """Raise Forbidden if a pod whose containers changed violates the Pod Security level that its namespace enforces."""
-    if _is_significant(new, old):
+    if _is_significant_change(new, old):
         check_pod(new, find_object)
 
 
-def check_labels(namespace: meta.Obj, old: meta.Obj | None = None) -> None:
+def check_pod_security_labels(namespace: meta.Obj, old: meta.Obj | None = None) -> None:
     """Raise InvalidObject if the Pod Security labels of a new Namespace, or its changed labels, are invalid."""
     errors = pod_security.label_errors(namespace["metadata"].get("labels") or {})
     if errors and (old is None or errors != pod_security.label_errors(old["metadata"].get("labels") or {})):
         raise InvalidObject(errors)
 
 
-def review(kind: str, new: meta.Obj, old: meta.Obj | None, objects: ObjectReader) -> Review:
+def review_security(kind: str, new: meta.Obj, old: meta.Obj | None, objects: ObjectReader) -> Review:
     """Return the Pod Security warnings and audit annotations for a new or changed object."""
     if kind == scheme.NAMESPACE:
-        return _NO_REVIEW if old is None else Review(_namespace_warnings(new, old, objects))
+        return _EMPTY_REVIEW if old is None else Review(_namespace_warnings(new, old, objects))
     if kind == scheme.POD:
-        return _pod_review(new, old, objects.get)
+        return _review_pod(new, old, objects.get)
     if kind not in _TEMPLATE_PATHS:
-        return _NO_REVIEW
+        return _EMPTY_REVIEW
     labels = _labels_of(new, objects.get)
     policy, errors = pod_security.namespace_policy(labels), pod_security.label_errors(labels)
-    template = _template(new, _TEMPLATE_PATHS[kind])
+    template = _pod_template(new, _TEMPLATE_PATHS[kind])
     if template is None or (policy.audit.strictness == policy.warn.strictness == 0 and not errors):
-        return _NO_REVIEW
+        return _EMPTY_REVIEW
     return _evaluate_modes(template, policy, labels, is_enforced=False)
 
 
-def _pod_review(pod: meta.Obj, old: meta.Obj | None, find_object: Find) -> Review:
+def _review_pod(pod: meta.Obj, old: meta.Obj | None, find_object: FindObject) -> Review:
     labels = _labels_of(pod, find_object)
     policy = pod_security.namespace_policy(labels)
     if policy.is_privileged and not pod_security.label_errors(labels):
         return _PRIVILEGED_REVIEW
-    if old is not None and not _is_significant(pod, old):
-        return _NO_REVIEW
+    if old is not None and not _is_significant_change(pod, old):
+        return _EMPTY_REVIEW
     return _evaluate_modes(pod, policy, labels, is_enforced=True)
 
 
@@ -254,8 +254,8 @@ def _evaluate_modes(
         annotations["enforce-policy"] = str(policy.enforce)
     if audit_result.found:
         annotations["audit-violations"] = f"would violate {audit_result}"
-    is_denied = is_enforced and enforce_result.found
-    warnings = (f"would violate {warn_result}",) if warn_result.found and not is_denied else ()
+    is_pod_denied = is_enforced and enforce_result.found
+    warnings = (f"would violate {warn_result}",) if warn_result.found and not is_pod_denied else ()
     return Review(warnings, {pod_security.LABEL_PREFIX + name: text for name, text in annotations.items()})
 
 
@@ -263,37 +263,37 @@ def _namespace_warnings(new: meta.Obj, old: meta.Obj, objects: ObjectReader) -> 
     """Return warnings about existing pods that violate the stricter Pod Security level now set on their Namespace."""
     labels = (obj["metadata"].get("labels") or {} for obj in (new, old))
     new_level, old_level = (pod_security.namespace_policy(each).enforce for each in labels)
-    is_relaxed = new_level.minor == old_level.minor and new_level.strictness <= old_level.strictness
-    if is_relaxed or not new_level.strictness:
+    is_policy_relaxed = new_level.minor == old_level.minor and new_level.strictness <= old_level.strictness
+    if is_policy_relaxed or not new_level.strictness:
         return ()
     name = new["metadata"]["name"]
     pods = _order_pods(objects.list(scheme.POD, name))
-    by_reasons: dict[str, list[str]] = {}
+    pods_by_reasons: dict[str, list[str]] = {}
     for pod in pods[:PODS_MAX]:
         violations = pod_security.evaluate_pod(new_level, pod["metadata"], pod["spec"])
         if violations.found:
-            by_reasons.setdefault(violations.reasons, []).append(pod["metadata"]["name"])
+            pods_by_reasons.setdefault(violations.reasons, []).append(pod["metadata"]["name"])
     warnings = []
     if len(pods) > PODS_MAX:
         checked_text = f"first {PODS_MAX} of {len(pods)} existing pods"
         warnings.append(f"new PodSecurity enforce level only checked against the {checked_text}")
-    if by_reasons:
+    if pods_by_reasons:
         warnings.append(f'existing pods in namespace "{name}" violate the new PodSecurity enforce level "{new_level}"')
-    return (*warnings, *sorted(_pods_text(names, reasons) for reasons, names in by_reasons.items()))
+    return (*warnings, *sorted(_pods_text(names, reasons) for reasons, names in pods_by_reasons.items()))
 
 
 def _order_pods(pods: Sequence[meta.Obj]) -> list[meta.Obj]:
     """Order pods so that the first pod of each controller and pods without controller come first."""
-    first_pods: list[meta.Obj] = []
+    first_of_each_owner: list[meta.Obj] = []
     other_pods: list[meta.Obj] = []
     seen_owners: set[str] = set()
     for pod in pods:
-        owner = meta.controller_of(pod)
-        uid = "" if owner is None else owner["uid"]
-        (other_pods if uid in seen_owners else first_pods).append(pod)
+        controller_owner = meta.controller_of(pod)
+        uid = "" if controller_owner is None else controller_owner["uid"]
+        (other_pods if uid in seen_owners else first_of_each_owner).append(pod)
         if uid:
             seen_owners.add(uid)
-    return first_pods + other_pods
+    return first_of_each_owner + other_pods
 
 
 def _pods_text(names: Sequence[str], reasons: str) -> str:
@@ -302,24 +302,24 @@ def _pods_text(names: Sequence[str], reasons: str) -> str:
     return f"{min(names)}{others_text}: {reasons}"
 
 
-def _is_significant(new: meta.Obj, old: meta.Obj) -> bool:
+def _is_significant_change(new: meta.Obj, old: meta.Obj) -> bool:
     """Report whether a pod update changed containers or images."""
-    fields = ("containers", "initContainers", "ephemeralContainers")
-    return any(_images(new, field) != _images(old, field) for field in fields)
+    container_fields = ("containers", "initContainers", "ephemeralContainers")
+    return any(_container_images(new, field) != _container_images(old, field) for field in container_fields)
 
 
-def _images(pod: meta.Obj, field: str) -> list[tuple[str, str]]:
+def _container_images(pod: meta.Obj, field: str) -> list[tuple[str, str]]:
     return [(container["name"], container.get("image", "")) for container in pod["spec"].get(field) or ()]
 
 
-def _template(obj: meta.Obj, path: Sequence[str]) -> Any:
+def _pod_template(obj: meta.Obj, path: Sequence[str]) -> Any:
     value: Any = obj
     for step in path:
         value = (value or {}).get(step)
     return value
 
 
-def _labels_of(obj: meta.Obj, find_object: Find) -> Mapping[str, str]:
+def _labels_of(obj: meta.Obj, find_object: FindObject) -> Mapping[str, str]:
     """Return the labels of an object's Namespace."""
     namespace = find_object(meta.Key(scheme.NAMESPACE, "", obj["metadata"].get("namespace", "")))
     return {} if namespace is None else namespace["metadata"].get("labels") or {}
@@ -335,7 +335,7 @@ _DEFAULT: Final = "default"
 _MUTATING_WEBHOOKS: Final = {"Job": "mjob.kb.io", "JobSet": "mjobset.kb.io"}
 
 
-def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, find_object: Find) -> bool:
+def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, find_object: FindObject) -> bool:
     """Report whether Kueue's `managedJobsNamespaceSelector` selects a Namespace; False if it is missing."""
     if namespace_selector is None:
         return True
@@ -343,28 +343,28 @@ def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, fi
     return namespace is not None and namespace_selector.matches(namespace_labels(namespace))
 
 
-def queue_job(job: meta.Obj, find_object: Find, namespace_selector: meta.Selector | None = None) -> meta.Obj:
+def queue_job(job: meta.Obj, find_object: FindObject, namespace_selector: meta.Selector | None = None) -> meta.Obj:
     """Return a new Job or JobSet with the default queue and priority class, suspended if it has a queue.
 
     A child job is suspended only if no ancestor is managed by Kueue. In a Namespace that Kueue does not manage, a job
     without a queue does not get the default queue.
     """
     if meta.controlling_job_key(job) is not None:
-        return job if _has_managed_ancestor(job, find_object) else _suspend_queued(job)
+        return job if _has_managed_ancestor(job, find_object) else _suspend_queued_job(job)
     namespace = job["metadata"].get("namespace", "")
     queued_job = _set_default_label(
         job, well_known.QUEUE_NAME, meta.Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT), find_object
     )
     if queued_job is not job and not is_managed_namespace(namespace, namespace_selector, find_object):
         queued_job = job
-    return _suspend_queued(
+    return _suspend_queued_job(
         _set_default_label(
             queued_job, well_known.PRIORITY_CLASS, meta.Key(scheme.WORKLOAD_PRIORITY_CLASS, "", _DEFAULT), find_object
         )
     )
 
 
-def _has_managed_ancestor(job: meta.Obj, find_object: Find) -> bool:
+def _has_managed_ancestor(job: meta.Obj, find_object: FindObject) -> bool:
     """Report whether Kueue manages an ancestor of a job; raise Forbidden if an ancestor is missing."""
     ancestor_search = meta.find_managed_ancestor(job, find_object)
     if ancestor_search.missing is not None:
@@ -373,14 +373,14 @@ def _has_managed_ancestor(job: meta.Obj, find_object: Find) -> bool:
     return ancestor_search.managed is not None
 
 
-def _suspend_queued(job: meta.Obj) -> meta.Obj:
+def _suspend_queued_job(job: meta.Obj) -> meta.Obj:
     """Return the job, suspended if it has a queue label."""
     if not meta.label(job, well_known.QUEUE_NAME) or job["spec"].get("suspend"):
         return job
     return meta.with_path(job, ("spec", "suspend"), True)
 
 
-def _set_default_label(job: meta.Obj, name: str, default_key: meta.Key, find_object: Find) -> meta.Obj:
+def _set_default_label(job: meta.Obj, name: str, default_key: meta.Key, find_object: FindObject) -> meta.Obj:
     """Return the job with a label that names the default object, if that object exists and the job lacks the label."""
     if meta.label(job, name) or find_object(default_key) is None:
         return job
@@ -395,15 +395,15 @@ def _set_default_label(job: meta.Obj, name: str, default_key: meta.Key, find_obj
 _DEFAULT_QUEUES_WEBHOOKS: Final = {"Job": "vjob.kb.io", "JobSet": "vjobset.kb.io"}
 
 
-def check_queue_kept(new: meta.Obj, old: meta.Obj, find_object: Find) -> None:
+def check_queue_kept(new: meta.Obj, old: meta.Obj, find_object: FindObject) -> None:
     """Raise Forbidden if an update removes a job's queue label in a Namespace with a default LocalQueue."""
     name = well_known.QUEUE_NAME
     if meta.label(new, name) or not meta.label(old, name):
         return
     if find_object(meta.Key(scheme.LOCAL_QUEUE, new["metadata"].get("namespace", ""), _DEFAULT)) is not None:
         path, why = f"metadata.labels[{name}]", "queue-name must not be empty in namespace with default queue"
-        webhook = _DEFAULT_QUEUES_WEBHOOKS[new["kind"]]
-        raise Forbidden(f'admission webhook "{webhook}" denied the request: {path}: Invalid value: "": {why}')
+        webhook_name = _DEFAULT_QUEUES_WEBHOOKS[new["kind"]]
+        raise Forbidden(f'admission webhook "{webhook_name}" denied the request: {path}: Invalid value: "": {why}')
 
 
 # The NamespaceLifecycle admission plugin, and the system Namespaces.
@@ -443,7 +443,7 @@ def with_name_label(namespace: meta.Obj) -> meta.Obj:
     return meta.with_metadata(namespace, labels={**labels, NAME_LABEL: name})
 
 
-def check_namespace(obj: meta.Obj, find_object: Find) -> None:
+def check_namespace(obj: meta.Obj, find_object: FindObject) -> None:
     """Raise NotFound if an object's Namespace is missing, NamespaceTerminating if it is being deleted."""
     name = obj["metadata"].get("namespace", "")
     namespace = find_object(meta.Key(scheme.NAMESPACE, "", name))

@@ -46,7 +46,7 @@ class _RequestedResources(NamedTuple):
         return meta.format_quantity(nano_amount, meta.quantity_format(self.quantity_texts.get(name, "")))
 
 
-_Rule: TypeAlias = Callable[[_LimitConstraint, _RequestedResources], str | None]
+_ConstraintRule: TypeAlias = Callable[[_LimitConstraint, _RequestedResources], str | None]
 
 
 def limits_of(limit_range: meta.Obj) -> Sequence[Mapping[str, Any]]:
@@ -102,17 +102,17 @@ def _describe_defaults(
 
 
 def _fill_defaults(
-    container: Mapping[str, Any], requests: Mapping[str, Any], limits: Mapping[str, Any]
+    container: Mapping[str, Any], default_requests: Mapping[str, Any], default_limits: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     resources = container.get("resources") or {}
-    amounts = {"limits": {**limits, **(resources.get("limits") or {})}}
-    amounts["requests"] = {**requests, **(resources.get("requests") or {})}
+    amounts = {"limits": {**default_limits, **(resources.get("limits") or {})}}
+    amounts["requests"] = {**default_requests, **(resources.get("requests") or {})}
     return {**container, "resources": {**resources, **{field: value for field, value in amounts.items() if value}}}
 
 
-def _limit_errors(spec: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _limit_errors(spec: Mapping[str, Any], limit_items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a message for each constraint of a LimitRange that a Pod's spec violates."""
-    for limit in limits:
+    for limit in limit_items:
         if limit["type"] == _CONTAINER_TYPE:
             for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
                 pod_resources = _RequestedResources(
@@ -121,8 +121,8 @@ def _limit_errors(spec: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) 
                 yield from _constraint_errors(limit, pod_resources)
         elif limit["type"] == _POD_TYPE:
             containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
-            requests, bounds = pod_total_amounts(spec, container_requests), pod_total_amounts(spec, container_limits)
-            yield from _constraint_errors(limit, _RequestedResources(requests, bounds, _quantity_texts(containers)))
+            requests, limits = pod_total_amounts(spec, container_requests), pod_total_amounts(spec, container_limits)
+            yield from _constraint_errors(limit, _RequestedResources(requests, limits, _quantity_texts(containers)))
 
 
 def _quantity_texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -135,12 +135,12 @@ def _quantity_texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return quantity_texts
 
 
-def _constraint_errors(limit: Mapping[str, Any], pod_resources: _RequestedResources) -> Iterator[str]:
+def _constraint_errors(limit_item: Mapping[str, Any], pod_resources: _RequestedResources) -> Iterator[str]:
     """Yield a message for each constraint of one LimitRange item that the given requests and limits violate."""
     for field, rule in _CONSTRAINT_RULES:
-        for name, value in sorted((limit.get(field) or {}).items()):
+        for name, value in sorted((limit_item.get(field) or {}).items()):
             message = rule(
-                _LimitConstraint(limit["type"], name, meta.parse_quantity(value), meta.canonical_quantity(value)),
+                _LimitConstraint(limit_item["type"], name, meta.parse_quantity(value), meta.canonical_quantity(value)),
                 pod_resources,
             )
             if message is not None:
@@ -148,41 +148,41 @@ def _constraint_errors(limit: Mapping[str, Any], pod_resources: _RequestedResour
 
 
 def _check_minimum(limit: _LimitConstraint, resources: _RequestedResources) -> str | None:
-    name, start = limit.resource, f"minimum {limit.resource} usage per {limit.limit_type} is {limit.text}"
+    name, message_start = limit.resource, f"minimum {limit.resource} usage per {limit.limit_type} is {limit.text}"
     if name not in resources.requests:
-        return f"{start}.  No request is specified"
+        return f"{message_start}.  No request is specified"
     if resources.requests[name] < limit.nano_amount:
-        return f"{start}, but request is {resources.request(name)}"
+        return f"{message_start}, but request is {resources.request(name)}"
     if name in resources.limits and resources.limits[name] < limit.nano_amount:
-        return f"{start}, but limit is {resources.limit(name)}"
+        return f"{message_start}, but limit is {resources.limit(name)}"
     return None
 
 
 def _check_maximum(limit: _LimitConstraint, resources: _RequestedResources) -> str | None:
-    name, start = limit.resource, f"maximum {limit.resource} usage per {limit.limit_type} is {limit.text}"
+    name, message_start = limit.resource, f"maximum {limit.resource} usage per {limit.limit_type} is {limit.text}"
     if name not in resources.limits:
-        return f"{start}.  No limit is specified"
+        return f"{message_start}.  No limit is specified"
     if resources.limits[name] > limit.nano_amount:
-        return f"{start}, but limit is {resources.limit(name)}"
+        return f"{message_start}, but limit is {resources.limit(name)}"
     if resources.requests.get(name, 0) > limit.nano_amount:
-        return f"{start}, but request is {resources.request(name)}"
+        return f"{message_start}, but request is {resources.request(name)}"
     return None
 
 
 def _check_ratio(constraint: _LimitConstraint, resources: _RequestedResources) -> str | None:
     """Return a message if a resource's limit exceeds its request by more than the maximum ratio; otherwise None."""
-    start = f"{constraint.resource} max limit to request ratio per {constraint.limit_type} is {constraint.text}"
+    message_start = f"{constraint.resource} max limit to request ratio per {constraint.limit_type} is {constraint.text}"
     request, limit = resources.requests.get(constraint.resource, 0), resources.limits.get(constraint.resource, 0)
     if not request:
-        return f"{start}, but no request is specified or request is 0"
+        return f"{message_start}, but no request is specified or request is 0"
     if not limit:
-        return f"{start}, but no limit is specified or limit is 0"
+        return f"{message_start}, but no limit is specified or limit is 0"
     if limit * meta.NANO > constraint.nano_amount * request:
-        return f"{start}, but provided ratio is {limit / request:f}"
+        return f"{message_start}, but provided ratio is {limit / request:f}"
     return None
 
 
-_CONSTRAINT_RULES: Final[tuple[tuple[str, _Rule], ...]] = (
+_CONSTRAINT_RULES: Final[tuple[tuple[str, _ConstraintRule], ...]] = (
     ("min", _check_minimum),
     ("max", _check_maximum),
     ("maxLimitRequestRatio", _check_ratio),

@@ -6,7 +6,7 @@ Source: Kubernetes's plugin/pkg/admission/serviceaccount, with bound tokens in v
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from batchyard.admission_plugins.built_in import Find, forbidden
+from batchyard.admission_plugins.built_in import FindObject, forbidden
 from batchyard.api import scheme
 from batchyard.api.errors import Forbidden, TemporarilyForbidden
 from batchyard.api.meta import Key, Obj, annotation
@@ -41,7 +41,7 @@ def default_service_account(namespace: str) -> Obj:
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": DEFAULT, "namespace": namespace}}
 
 
-def with_service_account(pod: Obj, find_object: Find, volume_name: str) -> Obj:
+def with_service_account(pod: Obj, find_object: FindObject, volume_name: str) -> Obj:
     """Return the Pod with its ServiceAccount, and a token volume named `volume_name` unless automount is disabled.
 
     Raises TemporarilyForbidden if the ServiceAccount does not exist.
@@ -50,98 +50,98 @@ def with_service_account(pod: Obj, find_object: Find, volume_name: str) -> Obj:
         return _check_mirror_pod(pod)
     spec, namespace = pod["spec"], pod["metadata"].get("namespace", "")
     name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT
-    account = find_object(Key(scheme.SERVICE_ACCOUNT, namespace, name))
-    if account is None:
+    service_account = find_object(Key(scheme.SERVICE_ACCOUNT, namespace, name))
+    if service_account is None:
         message = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
         raise TemporarilyForbidden(f"{forbidden(pod, is_named=False)}: {message}")
     new_spec = {**spec, "serviceAccountName": name, "serviceAccount": name}
-    if _automounts_token(pod, account):
+    if _automounts_token(pod, service_account):
         new_spec |= _mount_token(spec, volume_name)
-    if not spec.get("imagePullSecrets") and account.get("imagePullSecrets"):
-        new_spec["imagePullSecrets"] = account["imagePullSecrets"]
-    if annotation(account, _ENFORCE_SECRETS_ANNOTATION) in _TRUE_TEXTS:
-        _check_secrets({**pod, "spec": new_spec}, account)
+    if not spec.get("imagePullSecrets") and service_account.get("imagePullSecrets"):
+        new_spec["imagePullSecrets"] = service_account["imagePullSecrets"]
+    if annotation(service_account, _ENFORCE_SECRETS_ANNOTATION) in _TRUE_TEXTS:
+        _check_mountable_secrets({**pod, "spec": new_spec}, service_account)
     return {**pod, "spec": new_spec}
 
 
-def _automounts_token(pod: Obj, account: Obj) -> bool:
+def _automounts_token(pod: Obj, service_account: Obj) -> bool:
     """Report whether the token is mounted: by the Pod's setting, or if it has none by the ServiceAccount's."""
-    pod_setting = pod["spec"].get("automountServiceAccountToken")
-    return bool(account.get("automountServiceAccountToken", True) if pod_setting is None else pod_setting)
+    pod_automount = pod["spec"].get("automountServiceAccountToken")
+    return bool(service_account.get("automountServiceAccountToken", True) if pod_automount is None else pod_automount)
 
 
 def _mount_token(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the changed containers and volumes of a pod spec, with the token mounted where its path is free."""
     volumes: Sequence[Mapping[str, Any]] = spec.get("volumes") or ()
-    existing_name = next((volume["name"] for volume in volumes if volume["name"].startswith(VOLUME_PREFIX)), None)
-    mount = {"name": existing_name or name, "readOnly": True, "mountPath": _MOUNT_PATH}
+    existing_volume = next((volume["name"] for volume in volumes if volume["name"].startswith(VOLUME_PREFIX)), None)
+    volume_mount = {"name": existing_volume or name, "readOnly": True, "mountPath": _MOUNT_PATH}
     changed_fields: dict[str, Any] = {}
     for field, _ in _CONTAINER_FIELDS:
         containers = spec.get(field) or ()
-        if any(map(_has_free_path, containers)):
-            changed_fields[field] = [_with_mount(container, mount) for container in containers]
-    if changed_fields and existing_name is None:
+        if any(map(_has_free_mount_path, containers)):
+            changed_fields[field] = [_with_mount(container, volume_mount) for container in containers]
+    if changed_fields and existing_volume is None:
         changed_fields["volumes"] = [*volumes, {"name": name, "projected": _PROJECTED_VOLUME}]
     return changed_fields
 
 
-def _has_free_path(container: Mapping[str, Any]) -> bool:
+def _has_free_mount_path(container: Mapping[str, Any]) -> bool:
     """Report whether a container has no mount at the path of the token."""
     return all(mount.get("mountPath") != _MOUNT_PATH for mount in container.get("volumeMounts") or ())
 
 
-def _with_mount(container: Mapping[str, Any], mount: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not _has_free_path(container):
+def _with_mount(container: Mapping[str, Any], volume_mount: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not _has_free_mount_path(container):
         return container
-    return {**container, "volumeMounts": [*(container.get("volumeMounts") or ()), mount]}
+    return {**container, "volumeMounts": [*(container.get("volumeMounts") or ()), volume_mount]}
 
 
 def _check_mirror_pod(pod: Obj) -> Obj:
     """Return a mirror pod unchanged; raise Forbidden if it references ServiceAccounts or Secrets."""
     spec = pod["spec"]
     volumes = spec.get("volumes") or ()
-    sources = [source for volume in volumes for source in (volume.get("projected") or {}).get("sources") or ()]
+    volume_sources = [source for volume in volumes for source in (volume.get("projected") or {}).get("sources") or ()]
     message = ""
     if spec.get("serviceAccountName"):
         message = "a mirror pod may not reference service accounts"
-    elif spec.get("imagePullSecrets") or any("secret" in volume for volume in volumes) or any(_secrets_of(spec)):
+    elif spec.get("imagePullSecrets") or any("secret" in volume for volume in volumes) or any(_secret_references(spec)):
         message = "a mirror pod may not reference secrets"
-    elif any("serviceAccountToken" in source for source in sources):
+    elif any("serviceAccountToken" in source for source in volume_sources):
         message = "a mirror pod may not use ServiceAccountToken volume projections"
     if message:
         raise Forbidden(f"{forbidden(pod, is_named=False)}: {message}")
     return pod
 
 
-def _secrets_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str, str]]:
+def _secret_references(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str, str]]:
     """Yield each Secret in container environments: container type, container, variable, Secret name."""
     for field, container_type in _CONTAINER_FIELDS:
         for container in spec.get(field) or ():
             for variable in container.get("env") or ():
-                reference = (variable.get("valueFrom") or {}).get("secretKeyRef")
-                if reference is not None:
-                    yield container_type, container, variable["name"], reference.get("name", "")
+                key_reference = (variable.get("valueFrom") or {}).get("secretKeyRef")
+                if key_reference is not None:
+                    yield container_type, container, variable["name"], key_reference.get("name", "")
 
 
-def _check_secrets(pod: Obj, account: Obj) -> None:
+def _check_mountable_secrets(pod: Obj, service_account: Obj) -> None:
     """Raise Forbidden if the ServiceAccount restricts Secrets, and the Pod uses one that the account does not list."""
-    problem = next(_find_unreferenced_secrets(pod["spec"], account), None)
-    if problem is not None:
-        raise Forbidden(f"{forbidden(pod, is_named=False)}: {problem}")
+    first_problem = next(_find_unreferenced_secrets(pod["spec"], service_account), None)
+    if first_problem is not None:
+        raise Forbidden(f"{forbidden(pod, is_named=False)}: {first_problem}")
 
 
-def _find_unreferenced_secrets(spec: Mapping[str, Any], account: Obj) -> Iterator[str]:
-    allowed_names = [secret.get("name") for secret in account.get("secrets") or ()]
-    reason = f"because service account {account['metadata']['name']} does not reference that"
+def _find_unreferenced_secrets(spec: Mapping[str, Any], service_account: Obj) -> Iterator[str]:
+    allowed_names = [secret.get("name") for secret in service_account.get("secrets") or ()]
+    reason = f"because service account {service_account['metadata']['name']} does not reference that"
     for volume in spec.get("volumes") or ():
         secret = (volume.get("secret") or {}).get("secretName")
         if secret is not None and secret not in allowed_names:
             yield f'volume with secret.secretName="{secret}" is not allowed {reason} secret'
-    for kind, container, variable, secret in _secrets_of(spec):
+    for kind, container, variable, secret in _secret_references(spec):
         if secret not in allowed_names:
-            subject = f'{kind} {container["name"]} with envVar {variable} referencing secret.secretName="{secret}"'
-            yield f"{subject} is not allowed {reason} secret"
-    pull_secret_names = [secret.get("name") for secret in account.get("imagePullSecrets") or ()]
+            description = f'{kind} {container["name"]} with envVar {variable} referencing secret.secretName="{secret}"'
+            yield f"{description} is not allowed {reason} secret"
+    pull_secret_names = [secret.get("name") for secret in service_account.get("imagePullSecrets") or ()]
     for i, secret in enumerate(spec.get("imagePullSecrets") or ()):
         if secret.get("name") not in pull_secret_names:
             yield f'imagePullSecrets[{i}].name="{secret.get("name")}" is not allowed {reason} imagePullSecret'

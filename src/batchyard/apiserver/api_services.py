@@ -15,7 +15,7 @@ from batchyard.api.meta import Obj, find_condition, with_condition, with_status
 from batchyard.api.printing import cells
 from batchyard.api.printing.cells import Column
 from batchyard.api.scheme import ServedKind
-from batchyard.apiserver.crd.definitions import CONDITIONS
+from batchyard.apiserver.crd.definitions import CONDITIONS_SCHEMA
 from batchyard.apiserver.crd.strategy import CustomStrategy
 from batchyard.apiserver.crd.values import PRESERVE_UNKNOWN_FIELDS
 from batchyard.apiserver.discovery import versions_by_group
@@ -23,7 +23,7 @@ from batchyard.apiserver.resources import Resource
 from batchyard.base.instant import Instant
 
 API_SERVICE: Final = "APIService.apiregistration.k8s.io"
-_INFO: Final = ServedKind(
+_API_SERVICE_INFO: Final = ServedKind(
     API_SERVICE,
     "APIService",
     "apiregistration.k8s.io",
@@ -36,7 +36,7 @@ _INFO: Final = ServedKind(
 )
 _STRING_SCHEMA: Final = {"type": "string"}
 _INT32_SCHEMA: Final = {"type": "integer", "format": "int32"}
-_SPEC: Final = {
+_SPEC_SCHEMA: Final = {
     "type": "object",
     "required": ["groupPriorityMinimum", "versionPriority"],
     "properties": {
@@ -56,9 +56,9 @@ _SPEC: Final = {
         "versionPriority": _INT32_SCHEMA,
     },
 }
-_STATUS: Final = {"type": "object", "properties": {"conditions": CONDITIONS}, PRESERVE_UNKNOWN_FIELDS: True}
-_SCHEMA: Final = {"type": "object", "required": ["spec"], "properties": {"spec": _SPEC, "status": _STATUS}}
-_VERSION: Final = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": _SCHEMA}}
+_STATUS: Final = {"type": "object", "properties": {"conditions": CONDITIONS_SCHEMA}, PRESERVE_UNKNOWN_FIELDS: True}
+_SCHEMA: Final = {"type": "object", "required": ["spec"], "properties": {"spec": _SPEC_SCHEMA, "status": _STATUS}}
+_V1_DEFINITION: Final = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": _SCHEMA}}
 _PROVIDED_SERVICE_LABELS: Final = {"kube-aggregator.kubernetes.io/automanaged": "onstart"}
 _AVAILABLE: Final = "Available"
 #: Priority of the core group, as in Kubernetes; further groups count down from it.
@@ -70,7 +70,7 @@ class ApiServiceStrategy(CustomStrategy):
     """The kind-specific API logic of APIServices: schema, time fields and table columns."""
 
     def __init__(self) -> None:
-        super().__init__(_INFO, [_VERSION])
+        super().__init__(_API_SERVICE_INFO, [_V1_DEFINITION])
 
     def _time_locations(self) -> TimeLocations:
         return {**metadata_time_locations(), "status": {"conditions": {"lastTransitionTime": {}}}}
@@ -90,40 +90,40 @@ class ApiServiceStrategy(CustomStrategy):
 def api_service_resource() -> Resource:
     """Return the resource `apiservices` as the API server serves it."""
     strategy = ApiServiceStrategy()
-    resource = Resource(_INFO, strategy, ("status",), merge_schema=strategy.merge_schema, is_native=True)
-    return resource._replace(drops_unknown=True, is_adoptable=True)
+    resource = Resource(_API_SERVICE_INFO, strategy, ("status",), merge_schema=strategy.merge_schema, is_native=True)
+    return resource._replace(prunes_unknown=True, is_adoptable=True)
 
 
-def provided_services(resources: Sequence[Resource], now: Instant) -> list[dict[str, Any]]:
+def provided_api_services(resources: Sequence[Resource], now: Instant) -> list[dict[str, Any]]:
     """Return an APIService for each served version of each group."""
-    groups = versions_by_group(resources)
+    versions_of_groups = versions_by_group(resources)
     return [
         _provided_service(group, version, _CORE_GROUP_PRIORITY - group_index, _VERSION_PRIORITY - version_index, now)
-        for group_index, (group, versions) in enumerate(groups.items())
+        for group_index, (group, versions) in enumerate(versions_of_groups.items())
         for version_index, version in enumerate(versions)
     ]
 
 
-def with_available_condition(service: Obj, names: Mapping[str, Any], now: Instant) -> Obj:
+def with_available_condition(api_service: Obj, names: Mapping[str, Any], now: Instant) -> Obj:
     """Return an APIService with the Available condition: true if the platform serves its group and version."""
-    is_served = service["metadata"]["name"] in names
+    is_served = api_service["metadata"]["name"] in names
     reason, message = (
         ("Local", "Local APIServices are always available")
         if is_served
         else ("NotProxied", "batchyard passes no requests on to other servers")
     )
-    status = service.get("status") or {}
+    status = api_service.get("status") or {}
     old = status.get("conditions") or []
     conditions = with_condition(old, type=_AVAILABLE, status=is_served, reason=reason, message=message, now=now)
-    return service if conditions is old else with_status(service, {**status, "conditions": conditions})
+    return api_service if conditions is old else with_status(api_service, {**status, "conditions": conditions})
 
 
 def _provided_service(group: str, version: str, priority: int, version_priority: int, now: Instant) -> dict[str, Any]:
     name = f"{version}.{group}"
     spec = {"groupPriorityMinimum": priority, "version": version, "versionPriority": version_priority}
     service: Obj = {
-        "apiVersion": _INFO.api_version,
-        "kind": _INFO.kind,
+        "apiVersion": _API_SERVICE_INFO.api_version,
+        "kind": _API_SERVICE_INFO.kind,
         "metadata": {"name": name, "labels": _PROVIDED_SERVICE_LABELS, "annotations": {well_known.PROVIDED: "true"}},
         "spec": {**spec, **({"group": group} if group else {})},
     }
@@ -142,15 +142,15 @@ _ENDPOINT_SLICE_LABELS: Final = {"kubernetes.io/service-name": _SERVICE_NAME}
 _SERVICE_PORT: Final = 443
 
 
-def kubernetes_service_objects(address: str, port: int, *, is_secure: bool, among_pods: str = "") -> Sequence[Obj]:
+def kubernetes_service_objects(address: str, port: int, *, is_https: bool, pod_network_ip: str = "") -> Sequence[Obj]:
     """Return the Service `kubernetes`, its Endpoints and EndpointSlice, for a server at an address.
 
-    `among_pods` is the server's address in the pod network; '' if it does not listen there.
+    `pod_network_ip` is the server's address in the pod network; '' if it does not listen there.
     """
-    name = "https" if is_secure else "http"
+    name = "https" if is_https else "http"
     endpoint_ports = [{"name": name, "port": port, "protocol": "TCP"}]
     service_port = {"name": name, "port": _SERVICE_PORT, "protocol": "TCP", "targetPort": port}
-    spec = {"type": "ClusterIP", "clusterIP": among_pods or "None"}
+    spec = {"type": "ClusterIP", "clusterIP": pod_network_ip or "None"}
     address_family = f"IPv{ipaddress.ip_address(address).version}"
     endpoint = {"addresses": [address], "conditions": {"ready": True}}
     return [

@@ -15,10 +15,10 @@ from batchyard.apiserver.field_sets import (
     SELF_MARK,
     FieldSet,
     difference,
+    from_fields_v1,
     intersection,
     items_of,
     merge_applied,
-    of_fields_v1,
     paths,
     to_fields_v1,
     union,
@@ -52,8 +52,8 @@ def fields_of(value: Any, schema: MergeSchema) -> FieldSet:
         field_set = {}
         for name, child in value.items():
             fields = fields_of(child, schema.field_schema(name))
-            is_named = name in schema.members.fields
-            if child is None or child == {} or not is_named:
+            is_struct_field = name in schema.members.fields
+            if child is None or child == {} or not is_struct_field:
                 fields = {SELF_MARK: {}, **fields}
             if fields:
                 field_set[f"f:{name}"] = fields
@@ -71,11 +71,11 @@ def all_fields_of(value: Any, schema: MergeSchema) -> FieldSet:
     if isinstance(value, dict) and value and not schema.is_atomic:
         fields: dict[str, Any] = {SELF_MARK: {}}
         members = schema.members
-        find_declared, default_schema = members.fields.get, members.undeclared_schema or UNSTRUCTURED
+        find_schema, default_schema = members.fields.get, members.undeclared_schema or UNSTRUCTURED
         for name, child in value.items():
             # Most fields are scalars; the inline case avoids one call for each.
-            is_plain = not isinstance(child, dict | list)
-            fields[f"f:{name}"] = LEAF if is_plain else all_fields_of(child, find_declared(name) or default_schema)
+            is_scalar = not isinstance(child, dict | list)
+            fields[f"f:{name}"] = LEAF if is_scalar else all_fields_of(child, find_schema(name) or default_schema)
         return fields
     if isinstance(value, list) and schema.keys is not None:
         item_fields = {step: all_fields_of(item, schema.item_schema) for step, item in items_of(value, schema).items()}
@@ -130,15 +130,15 @@ APPLY: Final = "Apply"
 UPDATE: Final = "Update"
 #: The maximum number of separate Update entries; the oldest beyond it are merged into one.
 UPDATE_ENTRIES_MAX: Final = 10
-_MANAGED_FIELDS_REMEMBERED_MAX: Final = 512
+_CACHED_FIELD_SETS_MAX: Final = 512
 #: The maximum size of a cached part in bytes, which bounds each cache to 16 MiB.
-_REMEMBERED_LENGTH_MAX: Final = 32 * 1024
-_MARSHAL_WITHOUT_REFERENCES: Final = 2
+_CACHED_VALUE_BYTES_MAX: Final = 32 * 1024
+_MARSHAL_VERSION_WITHOUT_REFERENCES: Final = 2
 _MERGED_ENTRY_MANAGER: Final = "ancient-changes"
 #: The manager of all fields that existed before the first apply, if the object has no managedFields.
 _BEFORE_FIRST_APPLY: Final = "before-first-apply"
 #: Fields without an owner: those that the server sets and those that identify the object.
-_UNOWNED_FIELDS: Final = of_fields_v1(
+_UNOWNED_FIELDS: Final = from_fields_v1(
     {
         "f:apiVersion": {},
         "f:kind": {},
@@ -226,44 +226,44 @@ class VersionAccessors(NamedTuple):
 def created_managed_fields(new: Obj, author: FieldManager, schema: MergeSchema) -> list[dict[str, Any]]:
     """Return the `managedFields` of a new object, all owned by its author; empty if the object has no fields to own."""
     metadata = all_fields_of(_drop_managed_fields(new)["metadata"], schema.field_schema("metadata"))
-    fields = {**_metadata_to_fields_v1(marshal.dumps({**metadata}, _MARSHAL_WITHOUT_REFERENCES))}
+    fields = {**_metadata_to_fields_v1(marshal.dumps({**metadata}, _MARSHAL_VERSION_WITHOUT_REFERENCES))}
     for name, value in new.items():
         if name not in ("apiVersion", "kind", "metadata"):
-            is_marked = name not in ("spec", "status")
-            fields[f"f:{name}"] = _top_level_to_fields_v1(value, schema.field_schema(name), is_marked=is_marked)
+            has_self_mark = name not in ("spec", "status")
+            fields[f"f:{name}"] = _top_level_to_fields_v1(value, schema.field_schema(name), has_self_mark=has_self_mark)
     if not fields:
         return []
     entry = FieldManagerEntry(author.manager, UPDATE, author.api_version, author.subresource, author.time, EMPTY)
     return [{**entry.to_json(), "fieldsV1": dict(sorted(fields.items()))}]
 
 
-@memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
+@memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
 def _metadata_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
     """Return the owned fields of a new object's metadata, as `fieldsV1`."""
     owned_fields = difference({"f:metadata": marshal.loads(encoded_value)}, _UNOWNED_FIELDS)  # noqa: S302 - encoded by this module
     return to_fields_v1(owned_fields)
 
 
-def _top_level_to_fields_v1(value: Any, schema: MergeSchema, *, is_marked: bool) -> dict[str, Any]:
+def _top_level_to_fields_v1(value: Any, schema: MergeSchema, *, has_self_mark: bool) -> dict[str, Any]:
     """Return the `fieldsV1` of a new object's top-level field, such as `spec`; each of its subfields is cached."""
     if not isinstance(value, dict) or not value or schema.is_atomic:
-        return _value_to_fields_v1(marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES), schema)
-    fields: dict[str, Any] = {SELF_MARK: {}} if is_marked else {}
+        return _value_to_fields_v1(marshal.dumps(value, _MARSHAL_VERSION_WITHOUT_REFERENCES), schema)
+    fields: dict[str, Any] = {SELF_MARK: {}} if has_self_mark else {}
     for name in sorted(value):
         child = value[name]
-        is_plain = not isinstance(child, dict | list)
-        encoded_child = b"" if is_plain else marshal.dumps(child, _MARSHAL_WITHOUT_REFERENCES)
-        fields[f"f:{name}"] = {} if is_plain else _nested_to_fields_v1(encoded_child, schema.field_schema(name))
+        is_scalar = not isinstance(child, dict | list)
+        encoded_child = b"" if is_scalar else marshal.dumps(child, _MARSHAL_VERSION_WITHOUT_REFERENCES)
+        fields[f"f:{name}"] = {} if is_scalar else _nested_to_fields_v1(encoded_child, schema.field_schema(name))
     return fields
 
 
-@memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
+@memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
 def _value_to_fields_v1(encoded_value: bytes, schema: MergeSchema) -> dict[str, Any]:
     """Return the `fieldsV1` of a top-level field, whose value is encoded by `marshal`."""
     return to_fields_v1(all_fields_of(marshal.loads(encoded_value), schema))  # noqa: S302 - encoded by this module
 
 
-@memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
+@memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
 def _nested_to_fields_v1(encoded_value: bytes, schema: MergeSchema) -> dict[str, Any]:
     """Return the `fieldsV1` of one nested field, whose value is encoded by `marshal`."""
     fields = all_fields_of(marshal.loads(encoded_value), schema)  # noqa: S302 - encoded by this module
@@ -272,42 +272,42 @@ def _nested_to_fields_v1(encoded_value: bytes, schema: MergeSchema) -> dict[str,
 
 def _encode_field_set(fields: FieldSet) -> dict[str, Any]:
     """Encode a field set as `fieldsV1`; equal sets share one cached encoding."""
-    return _marshalled_to_fields_v1(marshal.dumps({**fields}, _MARSHAL_WITHOUT_REFERENCES))
+    return _marshalled_to_fields_v1(marshal.dumps({**fields}, _MARSHAL_VERSION_WITHOUT_REFERENCES))
 
 
-@memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
+@memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
 def _marshalled_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
     return to_fields_v1(marshal.loads(encoded_value))  # noqa: S302 - encoded by this module
 
 
 def updated_managed_fields(
-    old: Obj, new: Obj, entries: Sequence[ManagedFieldsJson], author: FieldManager, versions: VersionAccessors
+    old: Obj, new: Obj, entries: Sequence[ManagedFieldsJson], author: FieldManager, accessors: VersionAccessors
 ) -> list[dict[str, Any]]:
     """Return the `managedFields` after an update; `old` and `new` are in the API version that the author sent."""
-    return _encode_entries(_entries_after_update(old, new, _decode_entries(entries, versions), author, versions))
+    return _encode_entries(_entries_after_update(old, new, _decode_entries(entries, accessors), author, accessors))
 
 
 def apply_configuration(
-    live_object: Obj | None, config: Obj, author: FieldManager, versions: VersionAccessors, *, force: bool
+    live_object: Obj | None, config: Obj, author: FieldManager, accessors: VersionAccessors, *, force: bool
 ) -> ApplyResult:
     """Merge an applied configuration into the live object, if one exists. Raises StatusError on a conflict."""
-    schema = versions.merge_schema(author.api_version)
+    schema = accessors.merge_schema(author.api_version)
     old: Obj = (
         {"apiVersion": config["apiVersion"], "kind": config["kind"]}
         if live_object is None
         else _drop_managed_fields(live_object)
     )
-    entries = _decode_entries((live_object or {}).get("metadata", {}).get("managedFields") or (), versions)
-    if live_object is not None and not entries:
-        earlier_manager = author._replace(manager=_BEFORE_FIRST_APPLY, subresource="")
-        entries = _entries_after_update(_empty_object(old), old, [], earlier_manager, versions)
+    manager_entries = _decode_entries((live_object or {}).get("metadata", {}).get("managedFields") or (), accessors)
+    if live_object is not None and not manager_entries:
+        pre_apply_manager = author._replace(manager=_BEFORE_FIRST_APPLY, subresource="")
+        manager_entries = _entries_after_update(_empty_object(old), old, [], pre_apply_manager, accessors)
     own_entry = FieldManagerEntry(
         author.manager, APPLY, author.api_version, author.subresource, author.time, _applied_fields(config, schema)
     )
-    last_entry = next((entry for entry in entries if entry.identity == own_entry.identity), None)
-    other_entries = [entry for entry in entries if entry is not last_entry]
+    last_entry = next((entry for entry in manager_entries if entry.identity == own_entry.identity), None)
+    other_entries = [entry for entry in manager_entries if entry is not last_entry]
     new = _remove_abandoned_fields(merge_applied(old, config, schema), last_entry, [own_entry, *other_entries], schema)
-    changes = _VersionedDifferences(old, new, author.api_version, versions)
+    changes = _VersionedDifferences(old, new, author.api_version, accessors)
     conflicts = [(other, conflicting) for other in other_entries if (conflicting := changes.conflicting_fields(other))]
     if conflicts and not force:
         own_fields = _unchanged_kubectl_fields(old, schema) if author.manager == "kubectl" else EMPTY
@@ -320,13 +320,13 @@ def apply_configuration(
 
 
 def _entries_after_update(
-    old: Obj, new: Obj, entries: Sequence[FieldManagerEntry], author: FieldManager, versions: VersionAccessors
+    old: Obj, new: Obj, entries: Sequence[FieldManagerEntry], author: FieldManager, accessors: VersionAccessors
 ) -> list[FieldManagerEntry]:
     if old["metadata"] is not new["metadata"]:
         old, new = _drop_managed_fields(old), _drop_managed_fields(new)
-    changes = _VersionedDifferences(old, new, author.api_version, versions)
-    remaining_entries = [entry for entry in map(changes.without_lost_fields, entries) if entry.fields]
-    fields = changes.fields_owned_by_author()
+    version_differences = _VersionedDifferences(old, new, author.api_version, accessors)
+    remaining_entries = [entry for entry in map(version_differences.without_lost_fields, entries) if entry.fields]
+    fields = version_differences.fields_owned_by_author()
     if not fields:
         return _merge_oldest_updates(remaining_entries)
     own_entry = FieldManagerEntry(author.manager, UPDATE, author.api_version, author.subresource, author.time, fields)
@@ -338,11 +338,11 @@ def _entries_after_update(
 class _VersionedDifferences:
     """The differences between an old and a new object, in every version that a `managedFields` entry uses."""
 
-    def __init__(self, old: Obj, new: Obj, api_version: str, versions: VersionAccessors) -> None:
+    def __init__(self, old: Obj, new: Obj, api_version: str, accessors: VersionAccessors) -> None:
         self._old = old
         self._new = new
-        self._versions = versions
-        self._author_differences = differences(old, new, versions.merge_schema(api_version))
+        self._versions = accessors
+        self._author_differences = differences(old, new, accessors.merge_schema(api_version))
         self._differences = {api_version: self._author_differences}
         #: By version: the changed and removed fields, which their previous owners lose.
         self._lost_fields: dict[str, FieldSet] = {}
@@ -398,8 +398,8 @@ def _remove_abandoned_fields(
     )
     remaining_object = without_fields(obj, removable_fields, schema) or {}
     removed_fields = difference(present_fields, with_named_fields(fields_of(remaining_object, schema), schema))
-    result: dict[str, Any] = without_fields(obj, intersection(removed_fields, last_fields), schema) or {}
-    return result
+    kept_object: dict[str, Any] = without_fields(obj, intersection(removed_fields, last_fields), schema) or {}
+    return kept_object
 
 
 def _applied_fields(config: Obj, schema: MergeSchema) -> FieldSet:
@@ -413,13 +413,13 @@ def _unchanged_kubectl_fields(live_object: Obj, schema: MergeSchema) -> FieldSet
     """
     text = (live_object["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/last-applied-configuration")
     try:
-        last_applied = msgspec.json.decode(text) if text else None
+        last_applied_config = msgspec.json.decode(text) if text else None
     except msgspec.DecodeError:
         return EMPTY
-    if not isinstance(last_applied, dict) or last_applied.get("apiVersion") != live_object["apiVersion"]:
+    if not isinstance(last_applied_config, dict) or last_applied_config.get("apiVersion") != live_object["apiVersion"]:
         return EMPTY
-    changes = differences(last_applied, live_object, schema)
-    kept_fields = difference(fields_of(last_applied, schema), changes.modified_fields)
+    changes = differences(last_applied_config, live_object, schema)
+    kept_fields = difference(fields_of(last_applied_config, schema), changes.modified_fields)
     return difference(difference(kept_fields, changes.added_fields), changes.removed_fields)
 
 
@@ -440,12 +440,12 @@ def _conflict_error(conflicts: Sequence[tuple[FieldManagerEntry, FieldSet]]) -> 
     return StatusError(409, "Conflict", message, {"causes": causes})
 
 
-def _decode_entries(entries: Sequence[ManagedFieldsJson], versions: VersionAccessors) -> list[FieldManagerEntry]:
+def _decode_entries(entries: Sequence[ManagedFieldsJson], accessors: VersionAccessors) -> list[FieldManagerEntry]:
     """Decode `managedFields` entries, except those in versions that are no longer served."""
-    return [entry for entry in _iterate_entries(entries) if versions.is_served(entry.api_version)]
+    return [entry for entry in _parse_entries(entries) if accessors.is_served(entry.api_version)]
 
 
-def _iterate_entries(entries: Sequence[ManagedFieldsJson]) -> Iterator[FieldManagerEntry]:
+def _parse_entries(entries: Sequence[ManagedFieldsJson]) -> Iterator[FieldManagerEntry]:
     for entry in entries:
         fields = entry.get("fieldsV1")
         if isinstance(fields, dict):
@@ -455,14 +455,14 @@ def _iterate_entries(entries: Sequence[ManagedFieldsJson]) -> Iterator[FieldMana
                 str(entry.get("apiVersion", "")),
                 str(entry.get("subresource", "")),
                 str(entry.get("time", "")),
-                *_read_fields(marshal.dumps(fields, _MARSHAL_WITHOUT_REFERENCES)),
+                *_decode_fields_v1(marshal.dumps(fields, _MARSHAL_VERSION_WITHOUT_REFERENCES)),
             )
 
 
-@memoized_if_short(_MANAGED_FIELDS_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
-def _read_fields(encoded_fields: bytes) -> tuple[FieldSet, dict[str, Any]]:
+@memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
+def _decode_fields_v1(encoded_fields: bytes) -> tuple[FieldSet, dict[str, Any]]:
     """Return the fields of a `managedFields` entry as a set and as `fieldsV1`; cached, as many are equal."""
-    fields = of_fields_v1(marshal.loads(encoded_fields))  # noqa: S302 - encoded by this module
+    fields = from_fields_v1(marshal.loads(encoded_fields))  # noqa: S302 - encoded by this module
     return fields, to_fields_v1(fields)
 
 
@@ -480,10 +480,10 @@ def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManager
     if surplus_count <= 0:
         return entries
     oldest_entries = update_entries[: surplus_count + 1]
-    newest_merged = oldest_entries[-1]
-    fields = union_of([entry.fields for entry in oldest_entries if entry.api_version == newest_merged.api_version])
+    newest_entry = oldest_entries[-1]
+    fields = union_of([entry.fields for entry in oldest_entries if entry.api_version == newest_entry.api_version])
     apply_entries = [entry for entry in entries if entry.operation != UPDATE]
-    merged_entry = newest_merged.with_fields(fields)._replace(name=_MERGED_ENTRY_MANAGER, subresource="")
+    merged_entry = newest_entry.with_fields(fields)._replace(name=_MERGED_ENTRY_MANAGER, subresource="")
     return [*apply_entries, *update_entries[surplus_count + 1 :], merged_entry]
 
 
@@ -498,7 +498,7 @@ def _empty_object(obj: Obj) -> dict[str, Any]:
     return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": {}, "spec": {}, "status": {}}
 
 
-def check_config(config: Mapping[str, Any], schema: MergeSchema) -> None:
+def check_applied_config(config: Mapping[str, Any], schema: MergeSchema) -> None:
     """Raise StatusError if an applied configuration has undeclared fields or `managedFields`."""
     metadata = config.get("metadata") or {}
     if not isinstance(metadata, Mapping):
@@ -533,16 +533,16 @@ def _undeclared_paths(value: Any, schema: MergeSchema, path: str) -> Iterator[st
 
 def versions_of(resource: Resource, namespace: str) -> VersionAccessors:
     """Return the accessors for all versions of a resource's kind."""
-    info, strategy = resource.info, resource.strategy
+    served_kind, strategy = resource.info, resource.strategy
 
     def merge_schema(api_version: str) -> MergeSchema:
-        return resource.merge_schema(info.version_of(api_version) or info.storage_version)
+        return resource.merge_schema(served_kind.version_of(api_version) or served_kind.storage_version)
 
     def convert(obj: Obj, api_version: str) -> Obj:
-        decoded_object = strategy.decode(obj, namespace).obj if info.version_of(api_version) else None
+        decoded_object = strategy.decode(obj, namespace).obj if served_kind.version_of(api_version) else None
         return obj if decoded_object is None else strategy.render(decoded_object, api_version)
 
-    return VersionAccessors(merge_schema, convert, lambda api_version: bool(info.version_of(api_version)))
+    return VersionAccessors(merge_schema, convert, lambda api_version: bool(served_kind.version_of(api_version)))
 
 
 # Field ownership for the writes of controllers in this process, with one field manager for all of them.
@@ -571,5 +571,5 @@ class InProcessFieldManager:
             return write
         new = {**write.obj, "status": stored_object["status"]} if "status" in stored_object else write.obj
         author = FieldManager(_MANAGER_NAME, resource.info.api_version, "", format_time(self._now() // SECOND * SECOND))
-        versions = versions_of(resource, stored_object["metadata"].get("namespace", ""))
-        return replace(write, managed_fields=updated_managed_fields(stored_object, new, entries, author, versions))
+        accessors = versions_of(resource, stored_object["metadata"].get("namespace", ""))
+        return replace(write, managed_fields=updated_managed_fields(stored_object, new, entries, author, accessors))

@@ -28,20 +28,20 @@ from batchyard.interfaces.client import Propagation
 
 _TWO_DIGITS: Final = r"\d\d"
 #: The layout elements in order: Go's name and the pattern of each.
-_DAY: Final = (("2006", r"\d{4}"), ("-", "-"), ("01", _TWO_DIGITS), ("-", "-"), ("02", _TWO_DIGITS), ("T", "T"))
-_HOUR_AND_MINUTE: Final = (("15", r"\d\d?"), (":", ":"), ("04", _TWO_DIGITS), (":", ":"))
-_ZONE_ELEMENT: Final = ("Z07:00", r"Z|[+-]\d\d:\d\d")
-_SECONDS_AND_ZONE: Final = (("05", _TWO_DIGITS + r"(?:[.,]\d+)?"), _ZONE_ELEMENT)
-_SECONDS_WITH_MICROS: Final = (("05", _TWO_DIGITS), (".000000", r"[.,]\d{6}"), _ZONE_ELEMENT)
-_SECOND_LAYOUT: Final = (*_DAY, *_HOUR_AND_MINUTE, *_SECONDS_AND_ZONE)
-_MICRO_LAYOUT: Final = (*_DAY, *_HOUR_AND_MINUTE, *_SECONDS_WITH_MICROS)
+_DATE_LAYOUT: Final = (("2006", r"\d{4}"), ("-", "-"), ("01", _TWO_DIGITS), ("-", "-"), ("02", _TWO_DIGITS), ("T", "T"))
+_HOUR_AND_MINUTE_LAYOUT: Final = (("15", r"\d\d?"), (":", ":"), ("04", _TWO_DIGITS), (":", ":"))
+_ZONE_LAYOUT_ELEMENT: Final = ("Z07:00", r"Z|[+-]\d\d:\d\d")
+_SECONDS_AND_ZONE_LAYOUT: Final = (("05", _TWO_DIGITS + r"(?:[.,]\d+)?"), _ZONE_LAYOUT_ELEMENT)
+_SECONDS_WITH_MICROS_LAYOUT: Final = (("05", _TWO_DIGITS), (".000000", r"[.,]\d{6}"), _ZONE_LAYOUT_ELEMENT)
+_SECOND_LAYOUT: Final = (*_DATE_LAYOUT, *_HOUR_AND_MINUTE_LAYOUT, *_SECONDS_AND_ZONE_LAYOUT)
+_MICRO_LAYOUT: Final = (*_DATE_LAYOUT, *_HOUR_AND_MINUTE_LAYOUT, *_SECONDS_WITH_MICROS_LAYOUT)
 #: Name, minimum and maximum of bounded elements; the day is checked last.
-_RANGES: Final = {"01": ("month", 1, 12), "15": ("hour", 0, 23), "04": ("minute", 0, 59), "05": ("second", 0, 59)}
+_TIME_RANGES: Final = {"01": ("month", 1, 12), "15": ("hour", 0, 23), "04": ("minute", 0, 59), "05": ("second", 0, 59)}
 
 
-def go_time_error(text: str, *, is_micro: bool) -> str | None:
-    """Return the error of Go's time.Parse for a text; None if it is a valid time (with `is_micro` a MicroTime)."""
-    layout = _MICRO_LAYOUT if is_micro else _SECOND_LAYOUT
+def go_time_error(text: str, *, is_micro_time: bool) -> str | None:
+    """Return the error of Go's time.Parse for a text; None if it is a valid time (with `is_micro_time` a MicroTime)."""
+    layout = _MICRO_LAYOUT if is_micro_time else _SECOND_LAYOUT
     remaining_text, matched_texts = text, dict[str, str]()
     for name, pattern in layout:
         match = re.compile(pattern, re.ASCII).match(remaining_text)
@@ -49,8 +49,8 @@ def go_time_error(text: str, *, is_micro: bool) -> str | None:
             message = f'"{"".join(each for each, _ in layout)}": cannot parse {_quote(remaining_text)} as "{name}"'
             return f"parsing time {_quote(text)} as {message}"
         matched_texts[name] = match[0]
-        if name in _RANGES:
-            range_name, minimum, maximum = _RANGES[name]
+        if name in _TIME_RANGES:
+            range_name, minimum, maximum = _TIME_RANGES[name]
             if not minimum <= int(match[0][:2]) <= maximum:
                 return f"parsing time {_quote(text)}: {range_name} out of range"
         remaining_text = remaining_text[match.end() :]
@@ -132,19 +132,19 @@ def _has_go_type(value: Any, field: Field) -> bool:
         return isinstance(value, str)
     if expression == "bool":
         return isinstance(value, bool)
-    bits = _INTEGER_BITS.get(expression)
-    return bits is not None and type(value) is int and -(1 << bits) <= value < 1 << bits
+    magnitude_bits = _INTEGER_BITS.get(expression)
+    return magnitude_bits is not None and type(value) is int and -(1 << magnitude_bits) <= value < 1 << magnitude_bits
 
 
 def _custom_decoding_errors(value: Any, expression: str) -> Iterator[str]:
     """Yield the decoding errors of a value whose Go type has its own UnmarshalJSON."""
     if expression == "int-or-string" and not isinstance(value, str | int):
         yield f"json: cannot unmarshal {_json_type(value)} into Go value of type int32"
-    elif expression == "quantity" and (isinstance(value, bool) or not _is_quantity(_as_text(value))):
+    elif expression == "quantity" and (isinstance(value, bool) or not _is_quantity(_string_or_json(value))):
         yield _NOT_A_QUANTITY
     elif expression in _TIME_TYPES and not isinstance(value, str):
         yield f"json: cannot unmarshal {_json_type(value)} into Go value of type string"
-    elif expression in _TIME_TYPES and (fault := go_time_error(value, is_micro=expression == "micro-time")):
+    elif expression in _TIME_TYPES and (fault := go_time_error(value, is_micro_time=expression == "micro-time")):
         yield fault
 
 
@@ -152,7 +152,7 @@ def _is_quantity(text: str) -> bool:
     return len(text) <= QUANTITY_LENGTH_MAX and _QUANTITY_PATTERN.fullmatch(text) is not None
 
 
-def _as_text(value: Any) -> str:
+def _string_or_json(value: Any) -> str:
     return value if isinstance(value, str) else _to_json(value)
 
 
@@ -270,10 +270,10 @@ _KINDS_RETURNING_DELETED: Final = frozenset(
 
 def built_in_resources() -> list[Resource]:
     """Return the resources of the built-in kinds, except kinds that occur only in files."""
-    return [_resource(info) for info in KINDS if info.constant not in FILES]
+    return [_built_in_resource(info) for info in KINDS if info.constant not in FILES]
 
 
-def _resource(info: ServedKind) -> Resource:
+def _built_in_resource(info: ServedKind) -> Resource:
     orphans_by_default, type_scope = info.constant == scheme.JOB, load_scope_for_kind(info, info.storage_version)
     is_native = type_scope.name == NATIVE
     return Resource(
@@ -287,7 +287,7 @@ def _resource(info: ServedKind) -> Resource:
         else no_decoding_error,
         # kubelets create Nodes with a status
         keeps_sent_status=info.constant == scheme.NODE,
-        returns_deleted=info.constant in _KINDS_RETURNING_DELETED,
+        returns_deleted_object=info.constant in _KINDS_RETURNING_DELETED,
         is_adoptable=info.constant == scheme.CLUSTER_ROLE,
         propagation=Propagation.ORPHAN if orphans_by_default else Propagation.BACKGROUND,
         propagation_warning=_ORPHAN_WARNING if orphans_by_default else "",

@@ -14,7 +14,7 @@ from batchyard.api import scheme
 from batchyard.apiserver.auth.authorization import Authorizer, RequestAttributes
 from batchyard.apiserver.request import (
     JSON,
-    NO_SUCH_PATH,
+    NO_SUCH_PATH_RESPONSE,
     PLAIN_TEXT,
     ApiRequest,
     Response,
@@ -31,7 +31,7 @@ from batchyard.interfaces.controller import Kernel
 DASHBOARD_FILES_PATH: Final = "/ui"
 DASHBOARD_MODELS_PATH: Final = "/apis/ui.batchyard.dev/v1alpha1/"
 #: The same message for missing and for hidden objects.
-_NO_MODEL: Final = "not found, or not visible to you"
+_NO_MODEL_MESSAGE: Final = "not found, or not visible to you"
 #: Maximum number of open streams: in total, for one flow, and reserved for `system:masters`.
 DASHBOARD_STREAMS_MAX: Final = 50
 DASHBOARD_STREAMS_PER_FLOW_MAX: Final = 10
@@ -40,8 +40,8 @@ DASHBOARD_STREAMS_FOR_OWNER: Final = 10
 _UPDATE_INTERVAL_MIN: Final = 200 * MILLISECOND
 _UPDATE_INTERVAL_PER_STREAM: Final = 50 * MILLISECOND
 #: Kinds that change constantly and appear on no page.
-_IDLE_KINDS: Final = (scheme.LEASE, scheme.ENDPOINTS, scheme.ENDPOINT_SLICE)
-_encode = msgspec.json.Encoder().encode
+_KINDS_WITHOUT_UPDATE: Final = (scheme.LEASE, scheme.ENDPOINTS, scheme.ENDPOINT_SLICE)
+_encode_json = msgspec.json.Encoder().encode
 _LOG: Final = logging.getLogger("batchyard")
 
 
@@ -67,7 +67,7 @@ class StaticFile(Protocol):
 class ModelProvider(Protocol):
     """Computes the models of the dashboard: the JSON document of each page."""
 
-    def model(self, view: str, query: Mapping[str, str], permissions: ListPermissions) -> dict[str, Any] | None:
+    def model(self, view_name: str, query: Mapping[str, str], permissions: ListPermissions) -> dict[str, Any] | None:
         """Return the JSON document of a dashboard page; None if the page is unknown or hidden from the user."""
 
     def time(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class ModelProvider(Protocol):
 class ModelFeed(Protocol):
     """Passes changes of stored objects to the dashboard's streams, once the changes are on disk."""
 
-    def subscribe(self, watch: "ModelStream") -> None:
+    def subscribe(self, stream: "ModelStream") -> None:
         """Pass all later changes of stored objects to a stream."""
 
 
@@ -90,8 +90,8 @@ class UserListPermissions:
 
     def may_list(self, kind: str, namespace: str = "") -> bool:
         """Report whether the user may list a kind in a namespace, or in all namespaces for ''."""
-        info = scheme.kind_info(kind)
-        attributes = RequestAttributes(self._user, "list", info.group, info.plural, namespace=namespace)
+        served_kind = scheme.kind_info(kind)
+        attributes = RequestAttributes(self._user, "list", served_kind.group, served_kind.plural, namespace=namespace)
         return self._authorizer.decide(attributes).allowed
 
 
@@ -106,10 +106,10 @@ class StaticFileHandler:
         """Return the static file at the path of a request."""
         if request.path == DASHBOARD_FILES_PATH:
             return Response(307, "", content_type=PLAIN_TEXT, headers=(("location", f"{DASHBOARD_FILES_PATH}/"),))
-        file = self._find_file(request.path.removeprefix(f"{DASHBOARD_FILES_PATH}/"))
-        if file is None:
-            return NO_SUCH_PATH
-        return Response(200, file.content, content_type=file.content_type, headers=self._headers)
+        static_file = self._find_file(request.path.removeprefix(f"{DASHBOARD_FILES_PATH}/"))
+        if static_file is None:
+            return NO_SUCH_PATH_RESPONSE
+        return Response(200, static_file.content, content_type=static_file.content_type, headers=self._headers)
 
 
 class ModelHandler:
@@ -126,15 +126,15 @@ class ModelHandler:
 
     def respond(self, request: ApiRequest) -> "Response | ModelStream":
         """Return the JSON document of a dashboard page, or with `watch` a stream of its changes."""
-        view, query = request.path.removeprefix(DASHBOARD_MODELS_PATH), dict(request.query)
+        view_name, query = request.path.removeprefix(DASHBOARD_MODELS_PATH), dict(request.query)
         permissions = UserListPermissions(request.user, self._authorizer)
 
         def compute_model() -> dict[str, Any] | None:
-            return self._models.model(view, query, permissions)
+            return self._models.model(view_name, query, permissions)
 
         model = compute_model()
         if model is None:
-            raise StatusError(404, "NotFound", _NO_MODEL)
+            raise StatusError(404, "NotFound", _NO_MODEL_MESSAGE)
         if not request.flag("watch"):
             return Response(200, {**self._models.time(), "model": model}, headers=_MODEL_RESPONSE_HEADERS)
         self._check_stream_limits(request.user)
@@ -195,7 +195,7 @@ class ModelStream:
 
     def start(self, model: dict[str, Any]) -> None:
         """Send the complete JSON document as the first line of the stream."""
-        self._send(model)
+        self._send_model(model)
 
     def take(self) -> list[bytes]:
         """Return and remove the buffered lines of the stream."""
@@ -204,9 +204,9 @@ class ModelStream:
             self._schedule_update()
         return lines
 
-    def feed(self, changes: Iterable[WatchEvent]) -> None:
+    def feed(self, watch_events: Iterable[WatchEvent]) -> None:
         """Mark the page's document as stale if any of the changed objects can affect it."""
-        if not self._is_stale and any(change.key.kind not in _IDLE_KINDS for change in changes):
+        if not self._is_stale and any(change.key.kind not in _KINDS_WITHOUT_UPDATE for change in watch_events):
             self.mark_stale()
 
     def mark_stale(self) -> None:
@@ -219,7 +219,7 @@ class ModelStream:
 
     def send_keep_alive(self) -> None:
         """Send the platform's time as a keep-alive."""
-        self._buffered.append(_encode(self._time()) + b"\n")
+        self._buffered.append(_encode_json(self._time()) + b"\n")
         self.on_new_data()
 
     def end(self) -> None:
@@ -232,10 +232,10 @@ class ModelStream:
         self.on_new_data()
 
     def _schedule_update(self) -> None:
-        wait: Duration = max(_UPDATE_INTERVAL_MIN, _UPDATE_INTERVAL_PER_STREAM * len(self._open_streams))
-        self._update_ticket = self._timers.call_at(self._timers.now() + wait, self._update)
+        update_interval: Duration = max(_UPDATE_INTERVAL_MIN, _UPDATE_INTERVAL_PER_STREAM * len(self._open_streams))
+        self._update_ticket = self._timers.call_at(self._timers.now() + update_interval, self._update_model)
 
-    def _update(self) -> None:
+    def _update_model(self) -> None:
         self._update_ticket, self._is_stale = None, False
         try:
             model = self._compute_model()
@@ -244,19 +244,19 @@ class ModelStream:
             model = None
         if model is None:
             self.end()
-        elif self._send(model):
+        elif self._send_model(model):
             self.on_new_data()
 
-    def _send(self, model: dict[str, Any]) -> bool:
+    def _send_model(self, model: dict[str, Any]) -> bool:
         """Send the parts of a page's document that differ from those sent last; return whether there were any."""
-        encoded_parts = {name: _encode(part) for name, part in model.items()}
+        encoded_parts = {name: _encode_json(part) for name, part in model.items()}
         changed_parts = {
             name: msgspec.Raw(part) for name, part in encoded_parts.items() if self._sent_parts.get(name) != part
         }
         removed_names = [name for name in self._sent_parts if name not in encoded_parts]
         self._sent_parts = encoded_parts
         if changed_parts or removed_names:
-            self._buffered.append(_encode({**self._time(), "set": changed_parts, "gone": removed_names}) + b"\n")
+            self._buffered.append(_encode_json({**self._time(), "set": changed_parts, "gone": removed_names}) + b"\n")
         return bool(changed_parts or removed_names)
 
 

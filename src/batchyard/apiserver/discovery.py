@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from batchyard.api.custom_kinds import version_priority
 from batchyard.api.scheme import ServedKind
-from batchyard.apiserver.auth.security import HEALTH
+from batchyard.apiserver.auth.security import HEALTH_ENDPOINTS
 from batchyard.apiserver.resources import EndpointHandlers, Resource, Resources
 
 VERBS: Final = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
@@ -73,7 +73,7 @@ def _build_documents(resources: Sequence[Resource]) -> dict[str, Mapping[str, An
         for version in versions:
             path = f"apis/{name}/{version}" if name else f"api/{version}"
             documents[path] = _resource_list(name, version, _resources_in(resources, name, version))
-    paths = {path.partition("?")[0] for path in documents} | {*HEALTH, "openapi/v2", "openapi/v3"}
+    paths = {path.partition("?")[0] for path in documents} | {*HEALTH_ENDPOINTS, "openapi/v2", "openapi/v3"}
     return {**documents, "": {"paths": [f"/{path}" for path in sorted(paths)]}}
 
 
@@ -105,7 +105,7 @@ def _resource_list(group: str, version: str, resources: Sequence[Resource]) -> d
         info = resource.info
         common_fields = {"namespaced": info.namespaced, "kind": info.kind}
         names, name_fields = {"name": info.plural, "singularName": info.singular}, _short_names_and_categories(info)
-        resource_entries.append({**names, **common_fields, "verbs": _verbs(resource), **name_fields})
+        resource_entries.append({**names, **common_fields, "verbs": _supported_verbs(resource), **name_fields})
         resource_entries += [
             {"name": f"{info.plural}/{part}", "singularName": "", **common_fields, "verbs": _SUBRESOURCE_VERBS}
             for part in resource.subresources
@@ -115,7 +115,7 @@ def _resource_list(group: str, version: str, resources: Sequence[Resource]) -> d
                 "name": f"{info.plural}/{part}",
                 "singularName": "",
                 "namespaced": info.namespaced,
-                **_differing_version(handlers, group, version),
+                **_differing_group_version(handlers, group, version),
                 "kind": handlers.kind,
                 "verbs": handlers.verbs,
             }
@@ -126,7 +126,7 @@ def _resource_list(group: str, version: str, resources: Sequence[Resource]) -> d
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resource_entries}
 
 
-def _differing_version(handlers: EndpointHandlers, group: str, version: str) -> dict[str, str]:
+def _differing_group_version(handlers: EndpointHandlers, group: str, version: str) -> dict[str, str]:
     """Return group and version of a subresource's kind; empty if they are those of the resource itself."""
     is_same = (handlers.group, handlers.version) == (group, version)
     return {} if is_same else {"group": handlers.group, "version": handlers.version}
@@ -160,7 +160,7 @@ def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
         "responseKind": kind,
         "scope": "Namespaced" if info.namespaced else "Cluster",
         "singularResource": info.singular,
-        "verbs": _verbs(resource),
+        "verbs": _supported_verbs(resource),
         **_short_names_and_categories(info),
     }
     subresource_entries = [
@@ -178,7 +178,7 @@ def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
     return {**entry, "subresources": subresource_entries} if subresource_entries else entry
 
 
-def _verbs(resource: Resource) -> list[str]:
+def _supported_verbs(resource: Resource) -> list[str]:
     """Return the verbs that a resource supports."""
     handlers = resource.handlers.get("")
     if handlers is None:

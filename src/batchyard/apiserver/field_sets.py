@@ -18,12 +18,12 @@ LEAF: Final[FieldSet] = {SELF_MARK: {}}
 EMPTY: Final[FieldSet] = {}
 
 
-def of_fields_v1(fields: Mapping[str, Any]) -> FieldSet:
+def from_fields_v1(fields: Mapping[str, Any]) -> FieldSet:
     """Decode `fieldsV1` into a field set, which marks each leaf with `.`; `fieldsV1` omits that mark."""
     field_set: dict[str, Any] = {}
     for step, nested in fields.items():
         if isinstance(nested, Mapping):
-            field_set[step] = {} if step == SELF_MARK else of_fields_v1(nested) or LEAF
+            field_set[step] = {} if step == SELF_MARK else from_fields_v1(nested) or LEAF
     return field_set
 
 
@@ -40,26 +40,26 @@ def union(first_set: FieldSet, second_set: FieldSet) -> FieldSet:
     """Return the field set with the paths in either of two sets."""
     if not first_set or not second_set:
         return first_set or second_set
-    result = dict(first_set)
+    united_set = dict(first_set)
     for step, nested in second_set.items():
-        result[step] = union(result[step], nested) if step in result else nested
-    return result
+        united_set[step] = union(united_set[step], nested) if step in united_set else nested
+    return united_set
 
 
 def union_of(sets: Sequence[FieldSet]) -> FieldSet:
     """Return the field set with the paths in any of several sets."""
     if len(sets) < 2:
         return sets[0] if sets else EMPTY
-    by_step: dict[str, list[FieldSet]] = {}
+    sets_by_step: dict[str, list[FieldSet]] = {}
     for each in sets:
         for step, nested in each.items():
-            by_step.setdefault(step, []).append(nested)
-    return {step: union_of(nested_sets) for step, nested_sets in by_step.items()}
+            sets_by_step.setdefault(step, []).append(nested)
+    return {step: union_of(nested_sets) for step, nested_sets in sets_by_step.items()}
 
 
 def difference(minuend: FieldSet, subtrahend: FieldSet) -> FieldSet:
     """Return the paths in the first field set only; the same object if nothing was removed."""
-    result: dict[str, Any] | None = None
+    remaining_set: dict[str, Any] | None = None
     for step, nested_subtrahend in subtrahend.items():
         nested_fields = minuend.get(step)
         if nested_fields is None:
@@ -67,24 +67,24 @@ def difference(minuend: FieldSet, subtrahend: FieldSet) -> FieldSet:
         remaining_fields = difference(nested_fields, nested_subtrahend) if step != SELF_MARK else EMPTY
         if remaining_fields is nested_fields and remaining_fields:
             continue
-        if result is None:
-            result = dict(minuend)
+        if remaining_set is None:
+            remaining_set = dict(minuend)
         if remaining_fields:
-            result[step] = remaining_fields
+            remaining_set[step] = remaining_fields
         else:
-            del result[step]
-    return minuend if result is None else result
+            del remaining_set[step]
+    return minuend if remaining_set is None else remaining_set
 
 
 def intersection(first_set: FieldSet, second_set: FieldSet) -> FieldSet:
     """Return the field set with the paths in both of two sets."""
-    result: dict[str, Any] = {}
+    common_set: dict[str, Any] = {}
     for step, nested in first_set.items():
         if step == SELF_MARK and step in second_set:
-            result[step] = nested
+            common_set[step] = nested
         elif step in second_set and (shared := intersection(nested, second_set[step])):
-            result[step] = shared
-    return result
+            common_set[step] = shared
+    return common_set
 
 
 def paths(fields: FieldSet, path: str = "") -> Iterator[str]:
@@ -139,21 +139,21 @@ def _merge_lists(live_value: Mapping[str, Any], applied_value: Mapping[str, Any]
 
     Where the live order differs, a shared item comes after the shared items that precede it in the applied list.
     """
-    result = []
+    merged_items = []
     remaining_steps, shared_steps = deque(applied_value), deque(step for step in applied_value if step in live_value)
     for step, item in live_value.items():
         if step not in applied_value:
-            result.append(item)
+            merged_items.append(item)
         elif shared_steps and step == shared_steps[0]:
             while (step_before := remaining_steps.popleft()) != step:
-                result.append(applied_value[step_before])
-            result.append(merge_applied(item, applied_value[step], schema))
+                merged_items.append(applied_value[step_before])
+            merged_items.append(merge_applied(item, applied_value[step], schema))
             shared_steps.popleft()
     remaining_items = (
         merge_applied(live_value[step], applied_value[step], schema) if step in live_value else applied_value[step]
         for step in remaining_steps
     )
-    return [*result, *remaining_items]
+    return [*merged_items, *remaining_items]
 
 
 def without_fields(value: Any, fields: FieldSet, schema: MergeSchema) -> Any:
@@ -179,32 +179,32 @@ def without_fields(value: Any, fields: FieldSet, schema: MergeSchema) -> Any:
 
 
 def _remove_item_fields(value: Sequence[Any], fields: FieldSet, schema: MergeSchema) -> list[Any]:
-    kept_members = []
+    kept_items = []
     for item in value:
         nested_fields = fields.get(step_of(item, schema), EMPTY)
         if SELF_MARK not in nested_fields:
-            kept_members.append(without_fields(item, nested_fields, schema.item_schema) if nested_fields else item)
-    return kept_members
+            kept_items.append(without_fields(item, nested_fields, schema.item_schema) if nested_fields else item)
+    return kept_items
 
 
 def with_named_fields(fields: FieldSet, schema: MergeSchema) -> FieldSet:
     """Return a field set plus each field on the way to its members that the schema declares by name."""
-    result: dict[str, Any] = {}
+    named_fields: dict[str, Any] = {}
     for step, nested in fields.items():
         if step == SELF_MARK:
-            result[step] = nested
+            named_fields[step] = nested
             continue
         name = step.removeprefix("f:")
         inner_schema = schema.field_schema(name) if name != step else schema.item_schema
-        is_named = name != step and name in schema.members.fields
-        result[step] = {**with_named_fields(nested, inner_schema), **(LEAF if is_named else EMPTY)}
-    return result
+        is_struct_field = name != step and name in schema.members.fields
+        named_fields[step] = {**with_named_fields(nested, inner_schema), **(LEAF if is_struct_field else EMPTY)}
+    return named_fields
 
 
-def items_of(items: Sequence[Any], schema: MergeSchema, *, rejects_duplicates: bool = False) -> dict[str, Any]:
+def items_of(list_items: Sequence[Any], schema: MergeSchema, *, rejects_duplicates: bool = False) -> dict[str, Any]:
     """Return list items by field-set path element; with `rejects_duplicates`, raise StatusError for duplicates."""
     items_by_step: dict[str, Any] = {}
-    for item in items:
+    for item in list_items:
         step = step_of(item, schema)
         if rejects_duplicates and step in items_by_step:
             raise bad_request(f"duplicate entries for key {step.partition(':')[2]}")

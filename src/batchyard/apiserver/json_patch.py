@@ -21,14 +21,14 @@ _COPIED_BYTES_MAX: Final = 3 * 1024 * 1024
 #: Maximum total number of shifted list items.
 _SHIFTED_ITEMS_MAX: Final = 100_000_000
 #: Maximum characters of a library message in a response.
-_MESSAGE_MAX: Final = 1_000
+_MESSAGE_LENGTH_MAX: Final = 1_000
 _REJECTED_MESSAGE: Final = "the server rejected our request due to an error in our request"
 _INT64_MAX: Final = 2**63 - 1
 _STRING_FIELDS: Final = ("op", "path", "from")
 _INTEGER_PATTERN: Final = re.compile(r"[+-]?[0-9]+")
 _ESCAPE_PATTERN: Final = re.compile(r"~[01]")
 _encode_json: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder().decode
+_decode_json: Final = msgspec.json.Decoder().decode
 
 
 class OperationError(Exception):
@@ -47,7 +47,7 @@ def apply_json_patch(obj: Obj, patch: Any) -> Any:
             patched_document.apply_operation(operation)
         patched_document.check_depth()
     except OperationError as error:
-        cause = {"reason": "UnexpectedServerResponse", "message": str(error)[:_MESSAGE_MAX]}
+        cause = {"reason": "UnexpectedServerResponse", "message": str(error)[:_MESSAGE_LENGTH_MAX]}
         raise StatusError(422, "Invalid", _REJECTED_MESSAGE, {"causes": [cause]}) from error
     return patched_document.document
 
@@ -122,7 +122,7 @@ class _PatchedDocument:
 
     def check_depth(self) -> None:
         """Raise OperationError if the document is nested deeper than a request body may be."""
-        if is_too_deep(_encode_checked(self.document).decode()):
+        if is_too_deep(_encode_bounded_depth(self.document).decode()):
             raise OperationError("exceeded max depth")
 
     def _add(self, path: str, value: Any) -> None:
@@ -219,7 +219,7 @@ class _PatchedDocument:
             index = len(parent) if step == "-" else _insertion_index(parent, step)
         except OperationError as error:
             raise OperationError(f"{error_prefix}: {error}") from error
-        self._count_shift(len(parent) - index)
+        self._count_shifted_items(len(parent) - index)
         parent.insert(index, value)
 
     def _delete(self, steps: Sequence[str], error_prefix: str) -> None:
@@ -233,21 +233,21 @@ class _PatchedDocument:
             index = _item_index(parent, step)
         except OperationError as error:
             raise OperationError(f"{error_prefix}: {error}") from error
-        self._count_shift(len(parent) - index)
+        self._count_shifted_items(len(parent) - index)
         del parent[index]
 
-    def _count_shift(self, item_count: int) -> None:
+    def _count_shifted_items(self, item_count: int) -> None:
         self._shifted_items += item_count
         if self._shifted_items > _SHIFTED_ITEMS_MAX:
             raise OperationError(f"the patch shifts more than {_SHIFTED_ITEMS_MAX} list items")
 
     def _copy_value(self, value: Any) -> Any:
-        encoded_value = _encode_checked(value)
+        encoded_value = _encode_bounded_depth(value)
         self._copied_bytes += len(encoded_value)
         if self._copied_bytes > _COPIED_BYTES_MAX:
             problem = f"the accumulated size increase of copy is {self._copied_bytes}"
             raise OperationError(f"Unable to complete the copy, {problem}, exceeding the limit {_COPIED_BYTES_MAX}")
-        return _decode(encoded_value)
+        return _decode_json(encoded_value)
 
     def _writable_at(self, steps: Sequence[str]) -> Any:
         """Copy the mapping or list at a path and its ancestors, and return the copy, which may be modified."""
@@ -265,7 +265,7 @@ class _PatchedDocument:
         return copied_value
 
 
-def _encode_checked(value: Any) -> bytes:
+def _encode_bounded_depth(value: Any) -> bytes:
     try:
         return _encode_json(value)
     except RecursionError as error:
@@ -298,18 +298,18 @@ def _is_equal(value: Any, expected_value: Any) -> bool:
     return type(value) is type(expected_value) and bool(value == expected_value)
 
 
-def _insertion_index(items: Sequence[Any], step: str) -> int:
+def _insertion_index(list_items: Sequence[Any], step: str) -> int:
     """Return the insertion index of a list item; a negative index counts from the end of the list, as upstream."""
     try:
         index = _parse_integer(step)
     except OperationError as error:
         raise OperationError(f"value was not a proper array index: '{step}': {error}") from error
-    return _check_index(index, len(items) + 1)
+    return _check_index(index, len(list_items) + 1)
 
 
-def _item_index(items: Sequence[Any], step: str) -> int:
+def _item_index(list_items: Sequence[Any], step: str) -> int:
     """Return the index of a list item from its text; a negative index counts from the end of the list."""
-    return _check_index(_parse_integer(step), len(items))
+    return _check_index(_parse_integer(step), len(list_items))
 
 
 def _parse_integer(text: str) -> int:

@@ -119,7 +119,7 @@ _LIST_OPTIONS: Final = (
     "resourceVersion",
     "resourceVersionMatch",
 )
-_ACTIONS: Final = {"GET": "get", "POST": "post", "PUT": "put", "PATCH": "patch", "DELETE": "delete"}
+_ACTIONS_BY_METHOD: Final = {"GET": "get", "POST": "post", "PUT": "put", "PATCH": "patch", "DELETE": "delete"}
 _WRITE_PARAMETERS: Final = ("dryRun", "fieldManager", "fieldValidation")
 _STATUS_PHRASES: Final = {"200": "OK", "201": "Created", "202": "Accepted"}
 _JSON_MEDIA_TYPE: Final = "application/json"
@@ -188,32 +188,32 @@ class OpenApi:
         return self._v2_protobuf[1]
 
     def _build_document(self, path: str) -> Any:
-        by_version_path = _by_version_path(self._resources.all())
+        path_resources = _resources_by_path(self._resources.all())
         if path == "v2":
-            return _v2_document(by_version_path)
+            return _v2_document(path_resources)
         if path == "v3":
             edition = self._resources.edition
             return {
                 "paths": {
                     version_path: {"serverRelativeURL": f"/openapi/v3/{version_path}?hash={edition}"}
-                    for version_path in by_version_path
+                    for version_path in path_resources
                 }
             }
         version_path = path.removeprefix("v3/")
-        if version_path == path or version_path not in by_version_path:
+        if version_path == path or version_path not in path_resources:
             return None
-        return _v3_document(version_path, by_version_path[version_path])
+        return _v3_document(version_path, path_resources[version_path])
 
 
-def _by_version_path(resources: Sequence[Resource]) -> dict[str, list[Resource]]:
+def _resources_by_path(resources: Sequence[Resource]) -> dict[str, list[Resource]]:
     """Group resources by the URL path of their group and version, such as `apis/batch/v1`."""
-    groups: dict[str, list[Resource]] = {}
+    path_resources: dict[str, list[Resource]] = {}
     for resource in resources:
         info = resource.info
         for version in info.versions:
             version_path = f"apis/{info.group}/{version}" if info.group else f"api/{version}"
-            groups.setdefault(version_path, []).append(resource)
-    return groups
+            path_resources.setdefault(version_path, []).append(resource)
+    return path_resources
 
 
 def _v3_document(version_path: str, resources: Sequence[Resource]) -> dict[str, Any]:
@@ -251,20 +251,20 @@ def _paths(version_path: str, resource: Resource) -> dict[str, Any]:
     info, version = resource.info, version_path.rpartition("/")[2]
     kind = {"group": info.group, "version": version, "kind": info.kind}
     name = schema_name(info, version)
-    schema, objects_schema, status_ref = (_reference(each) for each in (name, f"{name}List", _STATUS_TYPE))
-    body = {_JSON_MEDIA_TYPE: {"schema": schema}}
+    schema, objects_schema, status_ref = (_schema_reference(each) for each in (name, f"{name}List", _STATUS_TYPE))
+    request_content = {_JSON_MEDIA_TYPE: {"schema": schema}}
     namespace_path = "namespaces/{namespace}/" if info.namespaced else ""
     collection_path = f"/{version_path}/{namespace_path}{info.plural}"
     handler_paths = _handler_paths(collection_path, resource)
     if "" in resource.handlers:
         return handler_paths
     created_responses, changed_responses = {"200": schema, "201": schema, "202": schema}, {"200": schema, "201": schema}
-    result = schema if resource.returns_deleted and info.constant != scheme.NAMESPACE else status_ref
+    result = schema if resource.returns_deleted_object and info.constant != scheme.NAMESPACE else status_ref
     list_operation = _operation("list", kind, _LIST_OPTIONS, {"200": objects_schema})
-    all_namespaces = {f"/{version_path}/{info.plural}": {"get": list_operation}} if info.namespaced else {}
+    all_namespaces_path = {f"/{version_path}/{info.plural}": {"get": list_operation}} if info.namespaced else {}
     namespace_parameters = [_path_parameter("namespace")] if info.namespaced else []
-    post = _operation("post", kind, _WRITE_PARAMETERS, created_responses, body)
-    collection_operations = {"parameters": namespace_parameters, "get": list_operation, "post": post}
+    create_operation = _operation("post", kind, _WRITE_PARAMETERS, created_responses, request_content)
+    collection_operations = {"parameters": namespace_parameters, "get": list_operation, "post": create_operation}
     if resource.supports_deletecollection:
         collection_operations["delete"] = _operation("deletecollection", kind, _LIST_OPTIONS, {"200": status_ref})
     patch_bodies = {
@@ -273,17 +273,17 @@ def _paths(version_path: str, resource: Resource) -> dict[str, Any]:
     change_operations = {
         "parameters": [_path_parameter("name"), *namespace_parameters],
         "get": _operation("get", kind, (), {"200": schema}),
-        "put": _operation("put", kind, _WRITE_PARAMETERS, changed_responses, body),
+        "put": _operation("put", kind, _WRITE_PARAMETERS, changed_responses, request_content),
         "patch": _operation("patch", kind, _WRITE_PARAMETERS, changed_responses, patch_bodies),
     }
     options = ("gracePeriodSeconds", "propagationPolicy")
     operations = {**change_operations, "delete": _operation("delete", kind, options, {"200": result, "202": result})}
     subresource_paths = {f"{collection_path}/{{name}}/{each}": change_operations for each in resource.subresources}
-    own_paths = {collection_path: collection_operations, f"{collection_path}/{{name}}": operations}
-    return {**all_namespaces, **own_paths, **subresource_paths, **handler_paths}
+    resource_paths = {collection_path: collection_operations, f"{collection_path}/{{name}}": operations}
+    return {**all_namespaces_path, **resource_paths, **subresource_paths, **handler_paths}
 
 
-def _reference(name: str) -> dict[str, Any]:
+def _schema_reference(name: str) -> dict[str, Any]:
     return {"$ref": REFERENCE + name}
 
 
@@ -296,7 +296,7 @@ def _handler_paths(collection_path: str, resource: Resource) -> dict[str, Any]:
         kind = {"group": handlers.group, "version": handlers.version, "kind": handlers.kind}
         responses = {"200": _STRING_SCHEMA if subresource == "log" else _OBJECT_SCHEMA}
         operations = {
-            method.lower(): _operation(_ACTIONS[method], kind, (), responses) for method in handlers.by_method
+            method.lower(): _operation(_ACTIONS_BY_METHOD[method], kind, (), responses) for method in handlers.by_method
         }
         if subresource:
             paths[f"{object_path}/{subresource}"] = {"parameters": parameters, **operations}
@@ -312,7 +312,7 @@ def _handler_paths(collection_path: str, resource: Resource) -> dict[str, Any]:
 def _operation(
     action: str,
     kind: Mapping[str, str],
-    query: Sequence[str],
+    query_parameters: Sequence[str],
     response_schemas: Mapping[str, Any],
     content: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -323,7 +323,7 @@ def _operation(
     operation: dict[str, Any] = {
         "x-kubernetes-action": action,
         "x-kubernetes-group-version-kind": kind,
-        "parameters": [{"name": name, "in": "query", "schema": _STRING_SCHEMA} for name in query],
+        "parameters": [{"name": name, "in": "query", "schema": _STRING_SCHEMA} for name in query_parameters],
         "responses": {**responses, "401": {"description": "Unauthorized"}},
     }
     return operation if content is None else {**operation, "requestBody": {"required": True, "content": content}}
@@ -333,11 +333,11 @@ def _path_parameter(name: str) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
 
 
-def _v2_document(by_version_path: Mapping[str, Sequence[Resource]]) -> dict[str, Any]:
+def _v2_document(path_resources: Mapping[str, Sequence[Resource]]) -> dict[str, Any]:
     """Return the OpenAPI v2 document of all resources."""
     definitions: dict[str, Any] = dict(_COMMON_SCHEMAS)
     paths: dict[str, Any] = {}
-    for version_path, resources in by_version_path.items():
+    for version_path, resources in path_resources.items():
         for resource in resources:
             definitions |= _resource_schemas(version_path, resource)
             paths |= {path: _convert_operations_to_v2(each) for path, each in _paths(version_path, resource).items()}

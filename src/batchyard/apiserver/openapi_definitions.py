@@ -109,7 +109,7 @@ def _with_description(schema: dict[str, Any], text: str) -> dict[str, Any]:
 
 def _field_schema(field: Field, type_scope: TypeScope) -> dict[str, Any]:
     keywords = {_SCHEMA_KEYWORDS[key]: value for key, value in field.constraints.items() if key in _SCHEMA_KEYWORDS}
-    keywords |= _merge_extensions(field)
+    keywords |= _list_merge_keywords(field)
     if field.is_list:
         return {"type": "array", "items": _field_schema(field.element, type_scope), **keywords}
     if field.is_map:
@@ -118,11 +118,11 @@ def _field_schema(field: Field, type_scope: TypeScope) -> dict[str, Any]:
         return {"allOf": [{"$ref": REFERENCE + _QUANTITY}], **keywords} if keywords else {"$ref": REFERENCE + _QUANTITY}
     if not field.is_object:
         return {**_SCALAR_SCHEMAS[field.expression], **keywords}
-    reference = {"$ref": REFERENCE + _type_name(field.expression, type_scope)}
-    return {"allOf": [reference], **keywords} if keywords else reference
+    reference_schema = {"$ref": REFERENCE + _type_name(field.expression, type_scope)}
+    return {"allOf": [reference_schema], **keywords} if keywords else reference_schema
 
 
-def _merge_extensions(field: Field) -> dict[str, Any]:
+def _list_merge_keywords(field: Field) -> dict[str, Any]:
     """Return the Kubernetes extensions of OpenAPI for the merge strategy of a field."""
     constraints = field.constraints
     ownership = constraints.get("owned", constraints.get("keys", "set" if constraints.get("set") else None))
@@ -157,7 +157,7 @@ _OMITTED_KEYS: Final = (
     "x-kubernetes-group-version-kind",
 )
 #: Column paths that differ in an older version.
-_OLDER_PATHS: Final = {(scheme.CLUSTER_QUEUE, "v1beta1"): {".spec.cohortName": ".spec.cohort"}}
+_OLDER_COLUMN_PATHS: Final = {(scheme.CLUSTER_QUEUE, "v1beta1"): {".spec.cohortName": ".spec.cohort"}}
 _INTEGER_OR_STRING: Final = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
 _INT_OR_STRING: Final = "x-kubernetes-int-or-string"
 _LIST_TYPE: Final = "x-kubernetes-list-type"
@@ -172,34 +172,34 @@ class ConversionService(NamedTuple):
     path: str
 
 
-def platform_definition(info: ServedKind) -> dict[str, Any]:
+def platform_definition(served_kind: ServedKind) -> dict[str, Any]:
     """Return a kind's CustomResourceDefinition for this platform's own API server: with all served versions."""
-    definition = definition_of(info)
+    definition = definition_of(served_kind)
     metadata = {**definition["metadata"], "annotations": {well_known.PROVIDED: "true"}}
-    versions = [_version_definition(info, version) for version in info.versions]
+    versions = [_version_definition(served_kind, version) for version in served_kind.versions]
     spec = {**definition["spec"], "versions": versions, "conversion": {"strategy": "None"}}
     return {**definition, "metadata": metadata, "spec": spec}
 
 
-def definition_of(info: ServedKind, conversion: ConversionService | None = None) -> dict[str, Any]:
+def definition_of(served_kind: ServedKind, conversion: ConversionService | None = None) -> dict[str, Any]:
     """Return a kind's CustomResourceDefinition for another API server: all versions if it has a conversion webhook."""
-    versions = info.versions if conversion is not None else (info.storage_version,)
+    versions = served_kind.versions if conversion is not None else (served_kind.storage_version,)
     names = {
-        "kind": info.kind,
-        "listKind": f"{info.kind}List",
-        "plural": info.plural,
-        "singular": info.singular,
-        "shortNames": list(info.short_names),
+        "kind": served_kind.kind,
+        "listKind": f"{served_kind.kind}List",
+        "plural": served_kind.plural,
+        "singular": served_kind.singular,
+        "shortNames": list(served_kind.short_names),
     }
-    scope = "Namespaced" if info.namespaced else "Cluster"
-    version_definitions = [_version_definition(info, version) for version in versions]
-    spec: dict[str, Any] = {"group": info.group, "names": names, "scope": scope, "versions": version_definitions}
+    scope = "Namespaced" if served_kind.namespaced else "Cluster"
+    version_definitions = [_version_definition(served_kind, version) for version in versions]
+    spec: dict[str, Any] = {"group": served_kind.group, "names": names, "scope": scope, "versions": version_definitions}
     if conversion is not None:
         service = {"name": conversion.service, "namespace": conversion.namespace, "path": conversion.path}
         webhook = {"clientConfig": {"service": service}, "conversionReviewVersions": ["v1"]}
         spec["conversion"] = {"strategy": "Webhook", "webhook": webhook}
     type_meta = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
-    return {**type_meta, "metadata": {"name": f"{info.plural}.{info.group}"}, "spec": spec}
+    return {**type_meta, "metadata": {"name": f"{served_kind.plural}.{served_kind.group}"}, "spec": spec}
 
 
 def _version_definition(info: ServedKind, version: str) -> dict[str, Any]:
@@ -210,14 +210,14 @@ def _version_definition(info: ServedKind, version: str) -> dict[str, Any]:
     if version in info.deprecated_versions:
         definition |= {"deprecated": True, "deprecationWarning": info.deprecation}
     definition["schema"] = {"openAPIV3Schema": schema}
-    columns = _columns(info, version)
+    columns = _column_definitions(info, version)
     definition |= {"additionalPrinterColumns": columns} if columns else {}
     return definition | ({"subresources": {"status": {}}} if info.has_status else {})
 
 
-def _columns(info: ServedKind, version: str) -> list[dict[str, Any]]:
+def _column_definitions(info: ServedKind, version: str) -> list[dict[str, Any]]:
     """Return the `additionalPrinterColumns` of a kind: the table columns whose value a JSON path can express."""
-    older_paths = _OLDER_PATHS.get((info.constant, version), {})
+    older_paths = _OLDER_COLUMN_PATHS.get((info.constant, version), {})
     columns = ((column, json_path(cell)) for column, cell in TABLES.get(info.constant, ()))
     return [
         {
@@ -245,14 +245,14 @@ def _inline_references(schema: Mapping[str, Any], schemas: Schemas) -> dict[str,
             result[nested] = _inline_references(result[nested], schemas)
     if _INT_OR_STRING in result:
         result |= _INTEGER_OR_STRING
-    if not _has_valid_keys(result):
+    if not _has_valid_map_keys(result):
         result.pop(_LIST_TYPE, None)
         result.pop(_LIST_KEYS, None)
     return result
 
 
-def _has_valid_keys(schema: Mapping[str, Any]) -> bool:
+def _has_valid_map_keys(schema: Mapping[str, Any]) -> bool:
     """Report whether the key fields of list items are required or have defaults."""
-    items = schema.get("items", {})
-    keys_with_default = [name for name, each in items.get("properties", {}).items() if "default" in each]
-    return set(schema.get(_LIST_KEYS, ())).issubset((*items.get("required", ()), *keys_with_default))
+    item_schema = schema.get("items", {})
+    keys_with_default = [name for name, each in item_schema.get("properties", {}).items() if "default" in each]
+    return set(schema.get(_LIST_KEYS, ())).issubset((*item_schema.get("required", ()), *keys_with_default))

@@ -23,7 +23,7 @@ from batchyard.apiserver.json_patch import apply_json_patch
 
 
 _ATOMIC_OWNERSHIP: Final = "atomic"
-_SET: Final = "set"
+_SET_OWNERSHIP: Final = "set"
 
 
 class MergeSchemaMembers(NamedTuple):
@@ -40,18 +40,18 @@ class MergeSchema:
 
     __slots__ = ("_compute_members", "_members", "default", "is_atomic", "keys", "merge", "retains")
 
-    def __init__(self, facts: Mapping[str, Any], compute_members: Callable[[], MergeSchemaMembers]) -> None:
-        ownership = facts.get("owned", _SET if facts.get("set") else facts.get("keys"))
+    def __init__(self, merge_facts: Mapping[str, Any], compute_members: Callable[[], MergeSchemaMembers]) -> None:
+        ownership = merge_facts.get("owned", _SET_OWNERSHIP if merge_facts.get("set") else merge_facts.get("keys"))
         #: Whether a mapping has one owner as a whole.
         self.is_atomic = ownership == _ATOMIC_OWNERSHIP
         #: The key fields of list items, () for sets; None if the list is atomic.
         self.keys: tuple[str, ...] | None = (
-            None if ownership in (None, _ATOMIC_OWNERSHIP) else () if ownership == _SET else tuple(ownership)
+            None if ownership in (None, _ATOMIC_OWNERSHIP) else () if ownership == _SET_OWNERSHIP else tuple(ownership)
         )
         #: The strategic merge key of a list, '' for plain values; None if a patch replaces the list.
-        self.merge: str | None = facts.get("merge")
-        self.retains = bool(facts.get("retain"))
-        self.default = facts.get("default")
+        self.merge: str | None = merge_facts.get("merge")
+        self.retains = bool(merge_facts.get("retain"))
+        self.default = merge_facts.get("default")
         self._compute_members = compute_members
         self._members: MergeSchemaMembers | None = None
 
@@ -77,17 +77,17 @@ class MergeSchema:
         return name in self.members.fields or self.members.undeclared_schema is not None
 
 
-def _free_members() -> MergeSchemaMembers:
+def _unstructured_members() -> MergeSchemaMembers:
     return MergeSchemaMembers({}, UNSTRUCTURED, UNSTRUCTURED)
 
 
 #: Unknown structure: mappings are merged, lists are atomic, all fields are allowed.
-UNSTRUCTURED: Final = MergeSchema({}, _free_members)
+UNSTRUCTURED: Final = MergeSchema({}, _unstructured_members)
 
 
-def merge_schema_of_kind(info: ServedKind, version: str) -> MergeSchema:
+def merge_schema_of_kind(served_kind: ServedKind, version: str) -> MergeSchema:
     """Return the merge schema of a built-in kind in one of its versions."""
-    return _schema_of_type(load_scope_for_kind(info, version), info.kind)
+    return _schema_of_type(load_scope_for_kind(served_kind, version), served_kind.kind)
 
 
 @cache
@@ -110,7 +110,7 @@ def _members_of_field(scope: TypeScope, field: Field) -> MergeSchemaMembers:
         return MergeSchemaMembers({}, item_schema=_schema_of_field(scope, field.element))
     if field.is_map:
         return MergeSchemaMembers({}, undeclared_schema=_schema_of_field(scope, field.element))
-    return _schema_of_type(scope, field.expression).members if field.is_object else _free_members()
+    return _schema_of_type(scope, field.expression).members if field.is_object else _unstructured_members()
 
 
 def metadata_merge_schema() -> MergeSchema:
@@ -121,7 +121,7 @@ def metadata_merge_schema() -> MergeSchema:
 def merge_schema_of_custom_kind(schema: Mapping[str, Any], metadata: MergeSchema = UNSTRUCTURED) -> MergeSchema:
     """Return the merge schema of a custom kind, from its structural schema and the merge schema of its metadata."""
     return MergeSchema(
-        {}, lambda: MergeSchemaMembers({**_fields_of(schema), "metadata": metadata}, _additional_schema(schema))
+        {}, lambda: MergeSchemaMembers({**_field_schemas(schema), "metadata": metadata}, _additional_schema(schema))
     )
 
 
@@ -131,19 +131,19 @@ def _merge_schema_of(schema: Mapping[str, Any]) -> MergeSchema:
         case ["map", _]:
             ownership = schema.get("x-kubernetes-list-map-keys", [])
         case ["set", _]:
-            ownership = _SET
+            ownership = _SET_OWNERSHIP
         case [_, "atomic"]:
             ownership = _ATOMIC_OWNERSHIP
-    facts = {"owned": ownership, "default": schema.get("default")}
+    merge_facts = {"owned": ownership, "default": schema.get("default")}
     return MergeSchema(
-        facts,
+        merge_facts,
         lambda: MergeSchemaMembers(
-            _fields_of(schema), _additional_schema(schema), _merge_schema_of(schema.get("items") or {})
+            _field_schemas(schema), _additional_schema(schema), _merge_schema_of(schema.get("items") or {})
         ),
     )
 
 
-def _fields_of(schema: Mapping[str, Any]) -> dict[str, MergeSchema]:
+def _field_schemas(schema: Mapping[str, Any]) -> dict[str, MergeSchema]:
     is_object = schema.get("x-kubernetes-embedded-resource")
     root = {"apiVersion": UNSTRUCTURED, "kind": UNSTRUCTURED, "metadata": metadata_merge_schema()} if is_object else {}
     return root | {name: _merge_schema_of(child) for name, child in (schema.get("properties") or {}).items()}
@@ -170,7 +170,7 @@ def _additional_schema(schema: Mapping[str, Any]) -> MergeSchema | None:
 # Source: k8s.io/apimachinery, pkg/util/strategicpatch/patch.go.
 
 
-_DIRECTIVE: Final = "$patch"
+_DIRECTIVE_KEY: Final = "$patch"
 _DELETE_FROM_PREFIX: Final = "$deleteFromPrimitiveList/"
 _ORDER_PREFIX: Final = "$setElementOrder/"
 _RETAIN_KEYS: Final = "$retainKeys"
@@ -179,37 +179,37 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 def apply_strategic_merge_patch(value: Obj, patch: Obj, merge_schema: MergeSchema) -> dict[str, Any]:
     """Apply a strategic merge patch to a mapping. Raises StatusError if the patch is malformed."""
-    if _DIRECTIVE in patch:
+    if _DIRECTIVE_KEY in patch:
         return _apply_directive(patch)
-    result = dict(value)
+    merged_object = dict(value)
     if _RETAIN_KEYS in patch:
-        result = _retain_keys(result, patch)
+        merged_object = _retain_keys(merged_object, patch)
     for name, new_value in patch.items():
         if name.startswith(_DELETE_FROM_PREFIX):
-            _delete_from(result, name.removeprefix(_DELETE_FROM_PREFIX), new_value)
+            _delete_primitive_values(merged_object, name.removeprefix(_DELETE_FROM_PREFIX), new_value)
         elif name.startswith(_ORDER_PREFIX) or name == _RETAIN_KEYS:
             continue
         elif new_value is None:
-            result.pop(name, None)
+            merged_object.pop(name, None)
         else:
-            result[name] = _merge_field(
-                result.get(name), new_value, merge_schema.field_schema(name), patch.get(f"{_ORDER_PREFIX}{name}")
+            merged_object[name] = _merge_field(
+                merged_object.get(name), new_value, merge_schema.field_schema(name), patch.get(f"{_ORDER_PREFIX}{name}")
             )
     for name, order in patch.items():
         field = name.removeprefix(_ORDER_PREFIX)
-        if field != name and field not in patch and isinstance(result.get(field), list):
-            result[field] = _merge_field(result[field], [], merge_schema.field_schema(field), order)
-    return result
+        if field != name and field not in patch and isinstance(merged_object.get(field), list):
+            merged_object[field] = _merge_field(merged_object[field], [], merge_schema.field_schema(field), order)
+    return merged_object
 
 
 def _apply_directive(patch: Mapping[str, Any]) -> dict[str, Any]:
     """Return the mapping that results from a `$patch` directive (replace or delete) in a strategic merge patch."""
-    match patch[_DIRECTIVE]:
+    match patch[_DIRECTIVE_KEY]:
         case "replace":
-            return {name: new_value for name, new_value in patch.items() if name != _DIRECTIVE}
+            return {name: new_value for name, new_value in patch.items() if name != _DIRECTIVE_KEY}
         case "delete":
             return {}
-    raise request.bad_request(f"unknown patch type: {patch[_DIRECTIVE]} in map: {dict(patch)}")
+    raise request.bad_request(f"unknown patch type: {patch[_DIRECTIVE_KEY]} in map: {dict(patch)}")
 
 
 def _retain_keys(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,12 +224,12 @@ def _retain_keys(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str
     return {name: child for name, child in value.items() if name in names}
 
 
-def _delete_from(result: dict[str, Any], name: str, removed_values: Any) -> None:
+def _delete_primitive_values(merged_object: dict[str, Any], name: str, removed_values: Any) -> None:
     if not isinstance(removed_values, list):
         raise request.bad_request("invalid patch format of primitive list")
-    if isinstance(result.get(name), list):
+    if isinstance(merged_object.get(name), list):
         encoded_values = frozenset(map(_encode, removed_values))
-        result[name] = [item for item in result[name] if _encode(item) not in encoded_values]
+        merged_object[name] = [item for item in merged_object[name] if _encode(item) not in encoded_values]
 
 
 def _merge_field(value: Any, new_value: Any, merge_schema: MergeSchema, element_order: Any) -> Any:
@@ -241,29 +241,29 @@ def _merge_field(value: Any, new_value: Any, merge_schema: MergeSchema, element_
     return new_value
 
 
-def _merge_list(items: list[Any], patch: list[Any], merge_schema: MergeSchema, element_order: Any) -> list[Any]:
+def _merge_list(list_items: list[Any], patch: list[Any], merge_schema: MergeSchema, element_order: Any) -> list[Any]:
     """Apply a strategic merge patch to a list, ordered by the patch or by its `$setElementOrder`."""
     key = merge_schema.merge
     assert key is not None, "a list without a merge key must be replaced, not merged"
-    if any(isinstance(item, list) for item in (*items, *patch)):
+    if any(isinstance(item, list) for item in (*list_items, *patch)):
         raise request.StatusError(422, "Invalid", "lists of lists are not supported")
     if element_order is not None:
-        _check_order(element_order, patch, key)
+        _check_element_order(element_order, patch, key)
     if key:
-        patch_items, merged_items = _merge_items(items, patch, key, merge_schema.item_schema)
+        patch_items, merged_items = _merge_items(list_items, patch, key, merge_schema.item_schema)
     elif any(isinstance(item, Mapping) for item in patch):
         raise request.bad_request("cannot merge lists without merge key")
     else:
-        patch_items, merged_items = patch, list(dict.fromkeys([*items, *patch]))
-    return _order_items(merged_items, patch_items if element_order is None else element_order, items, key)
+        patch_items, merged_items = patch, list(dict.fromkeys([*list_items, *patch]))
+    return _order_items(merged_items, patch_items if element_order is None else element_order, list_items, key)
 
 
 def _merge_items(
-    items: list[Any], patch: list[Any], key: str, merge_schema: MergeSchema
+    list_items: list[Any], patch: list[Any], key: str, merge_schema: MergeSchema
 ) -> tuple[Sequence[Mapping[str, Any]], list[Any]]:
     """Return the patch items without directives, and all items of the list after the merge."""
     patch_items = [item for item in patch if _directive_of(item) is None]
-    merged_items = [] if any(_directive_of(item) == "replace" for item in patch) else list(items)
+    merged_items = [] if any(_directive_of(item) == "replace" for item in patch) else list(list_items)
     deleted_keys = frozenset(_encode_item_key(item, key) for item in patch if _directive_of(item) == "delete")
     merged_items = [item for item in merged_items if _encode(item.get(key)) not in deleted_keys]
     positions = _first_positions(_encode(item.get(key)) for item in merged_items)
@@ -277,7 +277,7 @@ def _merge_items(
 def _directive_of(item: Any) -> str | None:
     if not isinstance(item, Mapping):
         raise request.bad_request(f"an item of a list with a merge key is not an object: {item}")
-    directive = item.get(_DIRECTIVE)
+    directive = item.get(_DIRECTIVE_KEY)
     if directive == "merge":
         raise request.bad_request("merging lists cannot yet be specified in the patch")
     if directive not in (None, "replace", "delete"):
@@ -285,7 +285,7 @@ def _directive_of(item: Any) -> str | None:
     return directive
 
 
-def _key_of(item: Any, key: str) -> Any:
+def _item_key(item: Any, key: str) -> Any:
     """Return the identity of a list item: the value of its merge key, or the item itself without a merge key."""
     if not key:
         return item
@@ -294,13 +294,13 @@ def _key_of(item: Any, key: str) -> Any:
     return item[key]
 
 
-def _check_order(element_order: Any, patch: Sequence[Any], key: str) -> None:
+def _check_element_order(element_order: Any, patch: Sequence[Any], key: str) -> None:
     """Raise StatusError unless `$setElementOrder` contains the items of the patch in their order."""
     if not isinstance(element_order, list):
         raise request.bad_request("invalid patch format of setElementOrder list")
-    ordered_keys: Iterator[Any] = iter([_key_of(item, key) for item in element_order])
+    ordered_keys: Iterator[Any] = iter([_item_key(item, key) for item in element_order])
     patch_items = [item for item in patch if not key or _directive_of(item) is None]
-    if patch and element_order and not all(_key_of(item, key) in ordered_keys for item in patch_items):
+    if patch and element_order and not all(_item_key(item, key) in ordered_keys for item in patch_items):
         message = f"doesn't match {_ORDER_PREFIX.rstrip('/')} list:\n{element_order}\n"
         raise request.bad_request(f"The order in patch list:\n{list(patch)}\n {message}")
 
@@ -314,17 +314,17 @@ def _order_items(items: list[Any], element_order: Sequence[Any], previous_items:
         sorted((keyed for keyed in keyed_items if keyed[0] in positions), key=lambda keyed: positions[keyed[0]])
     )
     others = deque(keyed for keyed in keyed_items if keyed[0] not in positions)
-    result = []
+    ordered_result = []
     while ordered and others:
         ordered_position, other_position = (previous_positions.get(ordered[0][0]), previous_positions.get(others[0][0]))
         takes_other = ordered_position is not None and other_position is not None and other_position < ordered_position
-        result.append((others if takes_other else ordered).popleft())
-    return [item for _, item in (*result, *ordered, *others)]
+        ordered_result.append((others if takes_other else ordered).popleft())
+    return [item for _, item in (*ordered_result, *ordered, *others)]
 
 
 def _encode_item_key(item: Any, key: str) -> bytes:
     """Return the encoded identity of a list item."""
-    return _encode(_key_of(item, key))
+    return _encode(_item_key(item, key))
 
 
 def _first_positions(names: Iterable[bytes]) -> dict[bytes, int]:
@@ -341,13 +341,13 @@ def apply_merge_patch(value: Any, patch: Any) -> Any:
     """Apply a JSON merge patch: objects are merged, null removes a field, and other values replace the old one."""
     if not isinstance(patch, Mapping):
         return patch
-    result = dict(value) if isinstance(value, Mapping) else {}
+    merged_object = dict(value) if isinstance(value, Mapping) else {}
     for field, new_value in patch.items():
         if new_value is None:
-            result.pop(field, None)
+            merged_object.pop(field, None)
         else:
-            result[field] = apply_merge_patch(result.get(field), new_value)
-    return result
+            merged_object[field] = apply_merge_patch(merged_object.get(field), new_value)
+    return merged_object
 
 
 def apply_patch(obj: Obj, content_type: str, patch: Any, merge_schema: MergeSchema) -> Any:
@@ -363,8 +363,8 @@ def apply_patch(obj: Obj, content_type: str, patch: Any, merge_schema: MergeSche
 
 def patch_media_types(*, allows_strategic: bool) -> list[str]:
     """Return the media types of supported patches; strategic merge patches need the merge keys of native kinds."""
-    strategic_patch = [request.STRATEGIC_MERGE_PATCH] if allows_strategic else []
-    return [request.JSON_PATCH, request.MERGE_PATCH, *strategic_patch, request.APPLY_PATCH]
+    strategic_types = [request.STRATEGIC_MERGE_PATCH] if allows_strategic else []
+    return [request.JSON_PATCH, request.MERGE_PATCH, *strategic_types, request.APPLY_PATCH]
 
 
 def check_patch_media_type(content_type: str, *, allows_strategic: bool) -> None:

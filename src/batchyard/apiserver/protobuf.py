@@ -14,7 +14,7 @@ from batchyard.api.yaml_documents import NESTING_MAX, VALUES_MAX, is_too_deep
 from batchyard.base.instant import SECOND, Instant
 
 FieldValue: TypeAlias = int | bytes
-_VARINT_MAX = 10  # bytes
+_VARINT_LENGTH_MAX = 10  # bytes
 
 
 class FieldBudget:
@@ -54,19 +54,19 @@ def _read_value(message: bytes, position: int, wire_type: int) -> tuple[FieldVal
     if wire_type == 0:
         return _read_varint(message, position)
     if wire_type == 2:
-        length, position = _read_varint(message, position)
+        value_length, position = _read_varint(message, position)
     elif wire_type in {1, 5}:
-        length = 8 if wire_type == 1 else 4
+        value_length = 8 if wire_type == 1 else 4
     else:
         raise BadMessage(f"unsupported wire type {wire_type} at byte {position}")
-    if length > len(message) - position:
-        raise BadMessage(f"a field of {length} bytes at byte {position} exceeds the message")
-    return message[position : position + length], position + length
+    if value_length > len(message) - position:
+        raise BadMessage(f"a field of {value_length} bytes at byte {position} exceeds the message")
+    return message[position : position + value_length], position + value_length
 
 
 def _read_varint(message: bytes, position: int) -> tuple[int, int]:
     value = 0
-    for index, byte in enumerate(message[position : position + _VARINT_MAX]):
+    for index, byte in enumerate(message[position : position + _VARINT_LENGTH_MAX]):
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return value & 0xFFFF_FFFF_FFFF_FFFF, position + index + 1
@@ -81,7 +81,7 @@ _PACKAGES_BY_GROUP: Final = {"": "core", "meta.k8s.io": "meta"}
 _decode_json: Final = msgspec.json.Decoder(strict=True).decode
 
 
-class _Field(NamedTuple):
+class _ProtobufField(NamedTuple):
     name: str
     type: str
     is_list: bool
@@ -98,12 +98,12 @@ def decode_protobuf_object(body: bytes) -> dict[str, Any]:
     api_version, kind = type_meta.get(1, ""), type_meta.get(2, "")
     if kind == "DeleteOptions":
         api_version = "meta.k8s.io/v1"
-    message = _message_name(api_version, kind)
-    if message not in _message_tables():
+    message_name = _message_name(api_version, kind)
+    if message_name not in _message_tables():
         raise BadMessage(f'no protobuf message is known for {kind} in "{api_version}"; send JSON')
     limits = DecodingLimits(_DEPTH_MAX, FieldBudget(VALUES_MAX))
-    content = _decode_object(_expect_bytes(envelope.get(2, b"")), message, limits)
-    return {"apiVersion": api_version, "kind": kind, **content}
+    decoded_object = _decode_object(_expect_bytes(envelope.get(2, b"")), message_name, limits)
+    return {"apiVersion": api_version, "kind": kind, **decoded_object}
 
 
 def _message_name(api_version: str, kind: str) -> str:
@@ -112,18 +112,18 @@ def _message_name(api_version: str, kind: str) -> str:
 
 
 @cache
-def _message_tables() -> Mapping[str, Mapping[int, _Field]]:
-    content = pkgutil.get_data(__package__, "protobuf_messages.json")
-    assert content is not None, "the package data file protobuf_messages.json is missing"
-    table = msgspec.json.decode(content, type=dict[str, dict[int, str]])
+def _message_tables() -> Mapping[str, Mapping[int, _ProtobufField]]:
+    encoded_tables = pkgutil.get_data(__package__, "protobuf_messages.json")
+    assert encoded_tables is not None, "the package data file protobuf_messages.json is missing"
+    table = msgspec.json.decode(encoded_tables, type=dict[str, dict[int, str]])
     return {name: {number: _parse_field(spec) for number, spec in fields.items()} for name, fields in table.items()}
 
 
-def _parse_field(spec: str) -> _Field:
+def _parse_field(spec: str) -> _ProtobufField:
     name, _, expression = spec.partition(" ")
     type_spec = expression.removesuffix("*")
     is_list, is_map = type_spec.startswith("["), type_spec.startswith("{")
-    return _Field(name, type_spec.strip("[]{}"), is_list, is_map, expression.endswith("*"))
+    return _ProtobufField(name, type_spec.strip("[]{}"), is_list, is_map, expression.endswith("*"))
 
 
 class DecodingLimits(NamedTuple):
@@ -136,22 +136,22 @@ class DecodingLimits(NamedTuple):
 def _decode_object(message: bytes, name: str, limits: DecodingLimits) -> dict[str, Any]:
     if not limits.depth:
         raise BadMessage(f"objects are nested more than {_DEPTH_MAX} levels deep")
-    fields = _message_tables()[name]
-    result: dict[str, Any] = {}
+    field_table = _message_tables()[name]
+    decoded_object: dict[str, Any] = {}
     nested_limits = DecodingLimits(limits.depth - 1, limits.budget)
     for number, value in fields_of(message, limits.budget):
-        field = fields.get(number)
+        field = field_table.get(number)
         if field is not None:
-            _store_field(result, field, value, nested_limits)
-    return result
+            _store_field(decoded_object, field, value, nested_limits)
+    return decoded_object
 
 
-def _store_field(result: dict[str, Any], field: _Field, value: FieldValue, limits: DecodingLimits) -> None:
+def _store_field(result: dict[str, Any], field: _ProtobufField, value: FieldValue, limits: DecodingLimits) -> None:
     """Convert the value of a protobuf field, and store it in the resulting JSON object."""
     if field.is_map:
-        entry = dict(fields_of(_expect_bytes(value)))
-        entry_value = _convert_value(field.type, entry.get(2, b""), limits)
-        result.setdefault(field.name, {})[_decode_text(entry.get(1, b""))] = entry_value
+        map_entry = dict(fields_of(_expect_bytes(value)))
+        entry_value = _convert_value(field.type, map_entry.get(2, b""), limits)
+        result.setdefault(field.name, {})[_decode_text(map_entry.get(1, b""))] = entry_value
         return
     converted_value = _convert_value(field.type, value, limits)
     if field.is_list:
@@ -166,9 +166,9 @@ def _convert_value(type_name: str, value: FieldValue, limits: DecodingLimits) ->
     """Convert a protobuf value of the given type to JSON."""
     if "." in type_name:
         return _decode_object(_expect_bytes(value), type_name, limits)
-    decode = _VALUE_DECODERS.get(type_name)
-    assert decode is not None, f"protobuf_messages.json names the unknown type {type_name}"
-    return decode(value)
+    decode_value = _VALUE_DECODERS.get(type_name)
+    assert decode_value is not None, f"protobuf_messages.json names the unknown type {type_name}"
+    return decode_value(value)
 
 
 def _decode_text(value: FieldValue) -> str:
@@ -184,7 +184,7 @@ def _expect_bytes(value: FieldValue) -> bytes:
     return value
 
 
-def _decode_number(value: FieldValue) -> int:
+def _decode_integer(value: FieldValue) -> int:
     if not isinstance(value, int):
         raise BadMessage("expected a number in a field, found a string or an object")
     return to_signed(value)
@@ -200,11 +200,11 @@ def _decode_double(value: FieldValue) -> float:
 
 def _decode_instant(value: FieldValue) -> Instant | None:
     """Return the instant of a protobuf Timestamp; None if it is zero."""
-    fields = {number: _decode_number(field_value) for number, field_value in fields_of(_expect_bytes(value))}
-    seconds = fields.get(1, 0)
-    if not 0 <= seconds < 253_402_300_800:
-        raise BadMessage(f"the time of {seconds} seconds since 1970 is out of range")
-    return seconds * SECOND + fields.get(2, 0) // 1000 % SECOND or None
+    fields = {number: _decode_integer(field_value) for number, field_value in fields_of(_expect_bytes(value))}
+    epoch_seconds = fields.get(1, 0)
+    if not 0 <= epoch_seconds < 253_402_300_800:
+        raise BadMessage(f"the time of {epoch_seconds} seconds since 1970 is out of range")
+    return epoch_seconds * SECOND + fields.get(2, 0) // 1000 % SECOND or None
 
 
 def _decode_time(value: FieldValue) -> str | None:
@@ -223,7 +223,7 @@ def _decode_quantity(value: FieldValue) -> str:
 
 def _decode_int_or_string(value: FieldValue) -> int | str:
     fields = dict(fields_of(_expect_bytes(value)))
-    return _decode_text(fields.get(3, b"")) if fields.get(1, 0) else _decode_number(fields.get(2, 0))
+    return _decode_text(fields.get(3, b"")) if fields.get(1, 0) else _decode_integer(fields.get(2, 0))
 
 
 def _decode_raw_json(value: FieldValue) -> Any:
@@ -237,14 +237,14 @@ def _decode_raw_json(value: FieldValue) -> Any:
         raise BadMessage(f"embedded JSON is invalid: {error}") from error
 
 
-def _decode_items(value: FieldValue) -> list[str]:
+def _decode_string_list(value: FieldValue) -> list[str]:
     return [_decode_text(item) for _, item in fields_of(_expect_bytes(value))]
 
 
 _VALUE_DECODERS: Final[Mapping[str, Any]] = {
     "string": _decode_text,
-    "int": _decode_number,
-    "bool": lambda value: bool(_decode_number(value)),
+    "int": _decode_integer,
+    "bool": lambda value: bool(_decode_integer(value)),
     "double": _decode_double,
     "bytes": lambda value: base64.b64encode(_expect_bytes(value)).decode(),
     "time": _decode_time,
@@ -252,5 +252,5 @@ _VALUE_DECODERS: Final[Mapping[str, Any]] = {
     "quantity": _decode_quantity,
     "int-or-string": _decode_int_or_string,
     "raw": _decode_raw_json,
-    "items": _decode_items,
+    "items": _decode_string_list,
 }

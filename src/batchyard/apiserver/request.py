@@ -51,7 +51,7 @@ def account_name(namespace: str, name: str) -> str:
     return f"{_SERVICE_ACCOUNT_PREFIX}{namespace}:{name}"
 
 
-def account_of(user: str) -> tuple[str, str] | None:
+def service_account_of(user: str) -> tuple[str, str] | None:
     """Return namespace and name of the ServiceAccount of a user name; None if the user is not a ServiceAccount."""
     namespace, separator, name = user.removeprefix(_SERVICE_ACCOUNT_PREFIX).partition(":")
     is_account = user.startswith(_SERVICE_ACCOUNT_PREFIX) and separator and namespace and name and ":" not in name
@@ -73,8 +73,8 @@ def account_groups(namespace: str) -> tuple[str, ...]:
 
 def flow_of(user: UserInfo) -> str:
     """Return the flow whose requests are limited together: the user, or all ServiceAccounts of a namespace."""
-    account = account_of(user.name)
-    return user.name if account is None else f"system:serviceaccounts:{account[0]}"
+    service_account = service_account_of(user.name)
+    return user.name if service_account is None else f"system:serviceaccounts:{service_account[0]}"
 
 
 def is_exempt_from_limits(user: UserInfo) -> bool:
@@ -141,7 +141,7 @@ class Response(NamedTuple):
 
 
 #: As in Kubernetes; clients convert it to a Status that names the requested object.
-NO_SUCH_PATH: Final = Response(404, "404 page not found\n", content_type=PLAIN_TEXT)
+NO_SUCH_PATH_RESPONSE: Final = Response(404, "404 page not found\n", content_type=PLAIN_TEXT)
 
 
 class StatusError(Exception):
@@ -337,8 +337,8 @@ def write_options(request: ApiRequest, content_type: str = "") -> WriteOptions:
         raise _invalid_options_error(_OPTION_KINDS[request.method], errors)
     user_agent = request.headers.get("user-agent", "").partition("/")[0]
     manager = query.get("fieldManager") or "".join(filter(str.isprintable, user_agent))[:_MANAGER_LENGTH_MAX]
-    validation = query.get("fieldValidation") or WARN
-    return WriteOptions("dryRun" in query, validation, manager or "unknown", request.flag("force"), request.user)
+    field_validation = query.get("fieldValidation") or WARN
+    return WriteOptions("dryRun" in query, field_validation, manager or "unknown", request.flag("force"), request.user)
 
 
 def _write_option_errors(request: ApiRequest, content_type: str) -> Iterator[FieldError]:
@@ -432,7 +432,7 @@ def check_list_options(request: ApiRequest) -> None:
     """Raise StatusError if the options of a list request are invalid."""
     query = request.query
     timeout_seconds(request)
-    _raise_errors(_list_option_errors(query))
+    _raise_list_option_errors(_list_option_errors(query))
     if query.get("continue") and query.get("resourceVersion", "0") not in ("", "0"):
         raise bad_request("specifying resource version is not allowed when using continue")
 
@@ -440,7 +440,7 @@ def check_list_options(request: ApiRequest) -> None:
 def check_watch_options(request: ApiRequest) -> None:
     """Raise StatusError if the options of a watch request are invalid."""
     timeout_seconds(request)
-    _raise_errors(_watch_option_errors(request.query))
+    _raise_list_option_errors(_watch_option_errors(request.query))
 
 
 def timeout_seconds(request: ApiRequest) -> int:
@@ -463,30 +463,30 @@ def limit_of(request: ApiRequest) -> int:
 
 def _list_option_errors(query: Mapping[str, str]) -> Iterator[FieldError]:
     if match := query.get(_VERSION_MATCH, ""):
-        version = query.get("resourceVersion", "")
-        if not version:
+        resource_version = query.get("resourceVersion", "")
+        if not resource_version:
             yield _forbidden(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden unless resourceVersion is provided")
         if query.get("continue"):
             yield _forbidden(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden when continue is provided")
         if match not in (_EXACT_MATCH, _NOT_OLDER):
             yield _unsupported_match_fault(match, f'"{_EXACT_MATCH}", "{_NOT_OLDER}"')
-        if match == _EXACT_MATCH and version == "0":
+        if match == _EXACT_MATCH and resource_version == "0":
             yield _forbidden(_VERSION_MATCH, f'{_VERSION_MATCH} "{_EXACT_MATCH}" is forbidden for resourceVersion "0"')
     if _SEND_INITIAL_EVENTS in query:
         yield _forbidden(_SEND_INITIAL_EVENTS, f"{_SEND_INITIAL_EVENTS} is forbidden for list")
 
 
 def _watch_option_errors(query: Mapping[str, str]) -> Iterator[FieldError]:
-    match, requests_initial_events = query.get(_VERSION_MATCH, ""), _SEND_INITIAL_EVENTS in query
-    if requests_initial_events and match != _NOT_OLDER:
+    version_match, requests_initial_events = query.get(_VERSION_MATCH, ""), _SEND_INITIAL_EVENTS in query
+    if requests_initial_events and version_match != _NOT_OLDER:
         yield _forbidden(_VERSION_MATCH, f"{_SEND_INITIAL_EVENTS} requires setting {_VERSION_MATCH} to {_NOT_OLDER}")
-    if match:
+    if version_match:
         if not requests_initial_events:
             yield _forbidden(
                 _VERSION_MATCH, f"{_VERSION_MATCH} is forbidden for watch unless {_SEND_INITIAL_EVENTS} is provided"
             )
-        if match != _NOT_OLDER:
-            yield _unsupported_match_fault(match, f'"{_NOT_OLDER}"')
+        if version_match != _NOT_OLDER:
+            yield _unsupported_match_fault(version_match, f'"{_NOT_OLDER}"')
         if query.get("continue"):
             yield _forbidden(_VERSION_MATCH, f"{_VERSION_MATCH} is forbidden when continue is provided")
 
@@ -495,11 +495,11 @@ def _forbidden(field: str, problem: str) -> FieldError:
     return FieldError(field, f"Forbidden: {problem}")
 
 
-def _unsupported_match_fault(match: str, supported_text: str) -> FieldError:
-    return FieldError(_VERSION_MATCH, f'Unsupported value: "{match}": supported values: {supported_text}')
+def _unsupported_match_fault(version_match: str, supported_text: str) -> FieldError:
+    return FieldError(_VERSION_MATCH, f'Unsupported value: "{version_match}": supported values: {supported_text}')
 
 
-def _raise_errors(errors: Iterator[FieldError]) -> None:
+def _raise_list_option_errors(errors: Iterator[FieldError]) -> None:
     if faults := tuple(errors):
         faults_text = ", ".join(map(str, faults))
         message = f"ListOptions.meta.k8s.io is invalid: {faults_text if len(faults) == 1 else f'[{faults_text}]'}"

@@ -71,7 +71,7 @@ class EndpointHandlers(NamedTuple):
     #: Handlers by HTTP method, called with the request, and the namespace and name of its path.
     by_method: Mapping[str, Callable[[ApiRequest, str, str], AnyResponse]]
     #: Whether the path may continue after the subresource.
-    takes_path: bool = False
+    takes_subpath: bool = False
     #: A verb that is required in addition to that of the method.
     required_verb: str = ""
 
@@ -108,11 +108,11 @@ class Resource(NamedTuple):
     #: Returns Go's decoding error of a value with a wrong type; None if all values fit.
     find_decoding_error: Callable[[Mapping[str, Any]], str | None] = no_decoding_error
     #: Whether the strategy drops unknown fields silently, so that they must be detected before.
-    drops_unknown: bool = False
+    prunes_unknown: bool = False
     #: Whether a new object keeps the sent status.
     keeps_sent_status: bool = False
     #: Whether a delete returns the object instead of a Status.
-    returns_deleted: bool = False
+    returns_deleted_object: bool = False
     #: Whether a client can take over a provided object by creating or applying one of the same name.
     is_adoptable: bool = False
     #: Whether deletecollection is supported.
@@ -140,17 +140,17 @@ class Resource(NamedTuple):
 class Resources:
     """All served resources, by group, version and plural name."""
 
-    def __init__(self, built_in: Iterable[Resource]) -> None:
-        self._built_in = list(built_in)
+    def __init__(self, built_in_resources: Iterable[Resource]) -> None:
+        self._built_in = list(built_in_resources)
         self._all = list(self._built_in)
-        self._by_path = _by_path(self._all)
+        self._resources_by_path = _resources_by_path(self._all)
         self._namespaced_by_kind = _namespaced_by_kind(self._all)
         #: Incremented when the served resources change.
         self.edition = 0
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
         """Return the resource with a group, version and plural name; None if it is not served."""
-        return self._by_path.get((group, version, plural))
+        return self._resources_by_path.get((group, version, plural))
 
     def is_namespaced(self, api_version: str, kind: str) -> bool | None:
         """Report whether objects of a kind have namespaces; None if the kind is not served."""
@@ -168,19 +168,19 @@ class Resources:
     def serve_additional(self, additional_resources: Iterable[Resource]) -> None:
         """Replace the resources that are served in addition to the built-in ones."""
         self._all = [*self._built_in, *additional_resources]
-        self._by_path = _by_path(self._all)
+        self._resources_by_path = _resources_by_path(self._all)
         self._namespaced_by_kind = _namespaced_by_kind(self._all)
         self.edition += 1
 
 
-def _by_path(resources: Iterable[Resource]) -> Mapping[tuple[str, str, str], Resource]:
+def _resources_by_path(resources: Iterable[Resource]) -> Mapping[tuple[str, str, str], Resource]:
     """Index resources by group, version and plural name; if two have the same ones, the first is used."""
-    index: dict[tuple[str, str, str], Resource] = {}
+    path_index: dict[tuple[str, str, str], Resource] = {}
     for resource in resources:
         info = resource.info
         for version in info.versions:
-            index.setdefault((info.group, version, info.plural), resource)
-    return index
+            path_index.setdefault((info.group, version, info.plural), resource)
+    return path_index
 
 
 def _namespaced_by_kind(resources: Iterable[Resource]) -> Mapping[tuple[str, str], bool]:
@@ -228,13 +228,13 @@ class ResourcePath(NamedTuple):
 
 def parse_resource_path(resources: Resources, path: str) -> ResourcePath | None:
     """Parse an API path; None if it names no served resource."""
-    parts = path.strip("/").split("/")
-    if not all(parts):
+    segments = path.strip("/").split("/")
+    if not all(segments):
         return None
-    if parts[0] == "api" and len(parts) > 2:
-        return _resource_path(resources, ("", parts[1]), parts[2:])
-    if parts[0] == "apis" and len(parts) > 3:
-        return _resource_path(resources, (parts[1], parts[2]), parts[3:])
+    if segments[0] == "api" and len(segments) > 2:
+        return _resource_path(resources, ("", segments[1]), segments[2:])
+    if segments[0] == "apis" and len(segments) > 3:
+        return _resource_path(resources, (segments[1], segments[2]), segments[3:])
     return None
 
 
@@ -264,7 +264,7 @@ def _resource_path(resources: Resources, group_version: tuple[str, str], parts: 
         return None
     name, subresource = [*parts[1:], "", ""][:2]
     handlers = resource.handlers.get(subresource)
-    if len(parts) > 3 and (handlers is None or not handlers.takes_path):
+    if len(parts) > 3 and (handlers is None or not handlers.takes_subpath):
         return None
     api_version = f"{group}/{version}" if group else version
     return ResourcePath(resource, version, namespace, name, subresource, api_version)

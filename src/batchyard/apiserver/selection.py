@@ -61,7 +61,7 @@ def _parse_requirement(lexeme: str, lexemes: Iterator[str]) -> tuple[Requirement
         values = ("" if value in _TERM_ENDS else value,)
     else:
         raise _parse_error(f"found '{operator}', expected: {_SUPPORTED_OPERATORS_TEXT}")
-    _check_values(key, operator, values)
+    _check_operator_values(key, operator, values)
     return Requirement(key, _LIST_OPERATORS.get(operator) or _SINGLE_VALUE_OPERATORS[operator], values), end
 
 
@@ -84,7 +84,7 @@ def _parse_values(lexemes: Iterator[str]) -> Iterator[str]:
         yield ""
 
 
-def _check_values(key: str, operator: str, values: tuple[str, ...]) -> None:
+def _check_operator_values(key: str, operator: str, values: tuple[str, ...]) -> None:
     for index, value in enumerate(values):
         if value in _OPERATOR_TOKENS and value:
             raise _parse_error(f"found '{value}', expected: identifier")
@@ -136,7 +136,7 @@ _EVENT_FIELDS: Final[Mapping[str, str]] = {
 }
 
 #: The values of absent fields.
-_ABSENT_VALUES: Final = {
+_ABSENT_FIELD_VALUES: Final = {
     "spec.hostNetwork": "false",
     "spec.type": "ClusterIP",
     "spec.unschedulable": "false",
@@ -190,7 +190,7 @@ class Selection(NamedTuple):
     fields: tuple[tuple[str, bool, str], ...]
 
     @property
-    def is_all(self) -> bool:
+    def selects_all(self) -> bool:
         """Whether every object is selected."""
         return self.labels.is_empty and not self.fields
 
@@ -201,10 +201,10 @@ class Selection(NamedTuple):
         return all((_field_value(obj, path) == value) is is_equality for path, is_equality, value in self.fields)
 
 
-def parse_selection(request: ApiRequest, info: ServedKind) -> Selection:
+def parse_selection(request: ApiRequest, served_kind: ServedKind) -> Selection:
     """Parse the label and field selectors of a request. Raises StatusError if they are malformed."""
     labels = LabelTerms(parse_label_selector(request.query.get("labelSelector", "")))
-    return Selection(labels, tuple(_field_terms(request.query.get("fieldSelector", ""), info)))
+    return Selection(labels, tuple(_field_terms(request.query.get("fieldSelector", ""), served_kind)))
 
 
 def selected_name(request: ApiRequest) -> str:
@@ -218,7 +218,7 @@ def selected_name(request: ApiRequest) -> str:
 
 
 def _field_terms(text: str, info: ServedKind) -> Iterator[tuple[str, bool, str]]:
-    known_fields = _known_fields(info)
+    known_fields = _selectable_field_paths(info)
     for term in _TERMS_PATTERN.findall(text):
         match = _TERM_PATTERN.fullmatch(term)
         if match is None:
@@ -230,7 +230,7 @@ def _field_terms(text: str, info: ServedKind) -> Iterator[tuple[str, bool, str]]
         yield known_fields[match[1]], match[2] != "!=", _ESCAPED_PATTERN.sub(r"\1", match[3])
 
 
-def _known_fields(info: ServedKind) -> Mapping[str, str]:
+def _selectable_field_paths(info: ServedKind) -> Mapping[str, str]:
     """Return the selectable fields of a kind: their names in selectors, and their paths in stored objects."""
     if info.group == "events.k8s.io":
         kind_fields = _EVENT_FIELDS
@@ -252,5 +252,5 @@ def _field_value(obj: Obj, path: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
-        return _ABSENT_VALUES.get(path, "")
+        return _ABSENT_FIELD_VALUES.get(path, "")
     return str(value)

@@ -95,8 +95,8 @@ def read_yaml(body: bytes) -> RequestBody:
     except UnicodeDecodeError as error:
         raise bad_request(f"error decoding YAML: {error}") from error
     if len(values) != 1:
-        document_count = "none" if not values else "several"
-        raise bad_request(f"error decoding YAML: expected one document, found {document_count}")
+        count_text = "none" if not values else "several"
+        raise bad_request(f"error decoding YAML: expected one document, found {count_text}")
     document = values[0]
     if document.value is None:
         raise bad_request(f"error decoding YAML: {'; '.join(map(str, document.faults))}")
@@ -123,15 +123,15 @@ def check_size(body: bytes) -> None:
     if bracket_count <= yaml_documents.NESTING_MAX and bracket_count + body.count(b",") <= yaml_documents.VALUES_MAX:
         return
     if body.count(b'"') - body.count(b'\\"') > 4 * yaml_documents.VALUES_MAX:
-        raise _too_many_values()
+        raise _too_many_values_error()
     unquoted_text = yaml_documents.remove_json_strings(body)
     if unquoted_text.count(b"[") + unquoted_text.count(b"{") + unquoted_text.count(b",") > yaml_documents.VALUES_MAX:
-        raise _too_many_values()
+        raise _too_many_values_error()
     if yaml_documents.nesting_depth(unquoted_text) > yaml_documents.NESTING_MAX:
         raise bad_request(f"the request body is nested more than {yaml_documents.NESTING_MAX} levels deep")
 
 
-def _too_many_values() -> StatusError:
+def _too_many_values_error() -> StatusError:
     message = f"Request entity too large: limit is {yaml_documents.VALUES_MAX} values"
     return StatusError(413, "RequestEntityTooLarge", message)
 
@@ -203,7 +203,7 @@ def _prune_mapping(value: Obj, merge_schema: MergeSchema, path: str, errors: lis
 
 
 #: Metadata fields that are dropped if empty, as in Kubernetes.
-_OMITTED_EMPTY: Final = ("annotations", "finalizers", "labels", "ownerReferences")
+_OMITTED_IF_EMPTY: Final = ("annotations", "finalizers", "labels", "ownerReferences")
 
 
 class SentObject(NamedTuple):
@@ -219,8 +219,8 @@ def decode_body_object(
     """Decode the object of a request body or of a patch. Raises StatusError if it does not fit the path."""
     sent_object, is_patched = with_kind(body.value, path), patched_from is not None
     # In another version, fields that conversion requires may be absent, so the whole object is checked again.
-    is_as_stored = path.version == path.info.storage_version
-    result, unknown_faults = _decode_known_fields(sent_object, path, patched_from if is_as_stored else None)
+    is_storage_version = path.version == path.info.storage_version
+    result, unknown_faults = _decode_known_fields(sent_object, path, patched_from if is_storage_version else None)
     type_error = None if result.obj is not None else path.resource.find_decoding_error(sent_object)
     if type_error is not None:
         raise _decoding_error(sent_object, type_error, is_patched=is_patched)
@@ -237,13 +237,13 @@ def with_kind(sent_object: Any, path: ResourcePath) -> dict[str, Any]:
     """Return a sent object with the kind and version of the path. Raises StatusError if it states different ones."""
     if not isinstance(sent_object, Mapping):
         raise bad_request("the request body is not an object")
-    kind, version = sent_object.get("kind") or path.info.kind, sent_object.get("apiVersion") or path.api_version
+    kind, api_version = sent_object.get("kind") or path.info.kind, sent_object.get("apiVersion") or path.api_version
     if kind != path.info.kind:
-        raise bad_request(f'{kind} in version "{version}" cannot be handled as a {path.info.kind}')
-    if version != path.api_version:
+        raise bad_request(f'{kind} in version "{api_version}" cannot be handled as a {path.info.kind}')
+    if api_version != path.api_version:
         expected_version = f"the expected API version ({path.api_version})"
-        raise bad_request(f"the API version in the data ({version}) does not match {expected_version}")
-    return {**sent_object, "kind": kind, "apiVersion": version}
+        raise bad_request(f"the API version in the data ({api_version}) does not match {expected_version}")
+    return {**sent_object, "kind": kind, "apiVersion": api_version}
 
 
 def name_of(sent_object: Mapping[str, Any]) -> str:
@@ -257,7 +257,7 @@ def _decode_known_fields(
 ) -> tuple[DecodedObject, Sequence[str]]:
     """Decode an object without its unknown fields; return also the strict decoding errors about those fields."""
     resource, namespace = path.resource, path.namespace or "default"
-    if resource.drops_unknown:
+    if resource.prunes_unknown:
         pruned_value = prune_to_merge_schema(sent_object, resource.merge_schema(path.version))
         return resource.strategy.decode(pruned_value.value, namespace), pruned_value.faults
     result = resource.strategy.decode(sent_object, namespace, valid_obj)
@@ -269,7 +269,7 @@ def _decode_known_fields(
 
 def _without_empty_metadata(obj: dict[str, Any]) -> dict[str, Any]:
     metadata = obj["metadata"]
-    empty_fields = [name for name in _OMITTED_EMPTY if name in metadata and not metadata[name]]
+    empty_fields = [name for name in _OMITTED_IF_EMPTY if name in metadata and not metadata[name]]
     return with_metadata(obj, **dict.fromkeys(empty_fields)) if empty_fields else obj
 
 
@@ -349,7 +349,7 @@ class Representation:
         match self._form:
             case ResponseForm.TABLE:
                 revision = stored_object["metadata"].get("resourceVersion")  # absent on virtual objects
-                return self._table([stored_object], {} if revision is None else {"resourceVersion": revision})
+                return self._render_table([stored_object], {} if revision is None else {"resourceVersion": revision})
             case ResponseForm.WHOLE:
                 return self._path.resource.strategy.render(stored_object, self._path.api_version)
         self.check_accepts_single_object()
@@ -358,13 +358,13 @@ class Representation:
     def check_accepts_single_object(self) -> None:
         """Raise StatusError if the client accepts only PartialObjectMetadataList, which is not for single objects."""
         if self._form is ResponseForm.METADATA_LIST:
-            raise _not_acceptable(f"you requested {self._form.value}, but the requested object is not a list")
+            raise _not_acceptable_error(f"you requested {self._form.value}, but the requested object is not a list")
 
     def render_bookmark(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         """Render a bookmark: an object with metadata only, or a table without rows."""
         match self._form:
             case ResponseForm.TABLE:
-                return self._table([], metadata)
+                return self._render_table([], metadata)
             case ResponseForm.WHOLE:
                 return {"kind": self._path.info.kind, "apiVersion": self._path.api_version, "metadata": metadata}
         return _metadata_only({"metadata": metadata})
@@ -373,22 +373,22 @@ class Representation:
         """Render a list of objects."""
         match self._form:
             case ResponseForm.TABLE:
-                return self._table(stored_objects, metadata)
+                return self._render_table(stored_objects, metadata)
             case ResponseForm.WHOLE:
                 return full_object_list(stored_objects, self._path, metadata)
         if self._form is ResponseForm.METADATA:
-            raise _not_acceptable(f"you requested {self._form.value}, but the requested object is a list")
+            raise _not_acceptable_error(f"you requested {self._form.value}, but the requested object is a list")
         kind, items = ResponseForm.METADATA_LIST.value, ConvertedItems(stored_objects, _metadata_only)
         return {"kind": kind, "apiVersion": _META, "metadata": metadata, "items": items}
 
-    def _table(self, stored_objects: Sequence[Obj], metadata: Mapping[str, Any]) -> dict[str, Any]:
-        strategy, version = self._path.resource.strategy, self._path.api_version
-        columns = strategy.columns(version)
+    def _render_table(self, stored_objects: Sequence[Obj], metadata: Mapping[str, Any]) -> dict[str, Any]:
+        strategy, api_version = self._path.resource.strategy, self._path.api_version
+        columns = strategy.columns(api_version)
         column_parsers = [_parse_integer_cell if each.counts else _CELL_PARSERS.get(each.type) for each in columns]
         parsers = [(i, read) for i, read in enumerate(column_parsers) if read is not None]
 
         def row(obj: Obj) -> dict[str, Any]:
-            cells = _convert_cells(strategy.cells(obj, self._now, version), parsers)
+            cells = _convert_cells(strategy.cells(obj, self._now, api_version), parsers)
             return {"cells": cells, **self._embedded_object(obj)}
 
         rows = [row(stored_objects[0])] if len(stored_objects) == 1 else ConvertedItems(stored_objects, row)
@@ -409,15 +409,15 @@ class Representation:
 
 def full_object_list(stored_objects: Sequence[Obj], path: ResourcePath, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return a list of whole objects; items of built-in kinds lack `apiVersion` and `kind`, as Go's typed lists do."""
-    version, render_object = path.api_version, path.resource.strategy.render
-    has_type = path.resource.has_typed_items
+    api_version, render_object = path.api_version, path.resource.strategy.render
+    has_types = path.resource.has_typed_items
 
     def render_item(obj: Obj) -> dict[str, Any]:
-        fields = render_object(obj, version)
-        return fields if has_type else {field: value for field, value in fields.items() if field not in _TYPE_FIELDS}
+        fields = render_object(obj, api_version)
+        return fields if has_types else {field: value for field, value in fields.items() if field not in _TYPE_FIELDS}
 
     items = ConvertedItems(stored_objects, render_item)
-    return {"kind": f"{path.info.kind}List", "apiVersion": version, "metadata": metadata, "items": items}
+    return {"kind": f"{path.info.kind}List", "apiVersion": api_version, "metadata": metadata, "items": items}
 
 
 def convert_to_form(response: Response, form: ResponseForm) -> Response:
@@ -448,10 +448,10 @@ def _parse_accept_header(accept_header: str) -> ResponseForm:
             return ResponseForm.WHOLE
         if parameters.get("g") == "meta.k8s.io" and parameters.get("v") == "v1" and parameters["as"] in _FORM_NAMES:
             return ResponseForm(parameters["as"])
-    raise _not_acceptable(f"only the following media types are accepted: {JSON}")
+    raise _not_acceptable_error(f"only the following media types are accepted: {JSON}")
 
 
-def _not_acceptable(message: str) -> StatusError:
+def _not_acceptable_error(message: str) -> StatusError:
     return StatusError(406, "NotAcceptable", message)
 
 

@@ -8,13 +8,13 @@ from urllib.parse import urlencode
 from batchyard.api import scheme
 from batchyard.api.times import format_micro_time
 from batchyard.apiserver.auth.authorization import attributes_of
-from batchyard.apiserver.auth.security import HEALTH, AuthFilters
+from batchyard.apiserver.auth.security import HEALTH_ENDPOINTS, AuthFilters
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
 from batchyard.apiserver.handlers import write
 from batchyard.apiserver.handlers.read import ChangeFeed, ReadHandler
 from batchyard.apiserver.openapi import OpenApi
 from batchyard.apiserver.request import (
-    NO_SUCH_PATH,
+    NO_SUCH_PATH_RESPONSE,
     PLAIN_TEXT,
     AnyResponse,
     ApiRequest,
@@ -71,7 +71,7 @@ def audit_event(audited_request: AuditedRequest, now: Instant, sequence_number: 
     if audited_request.effective_request.user != request.user:
         event["impersonatedUser"] = audited_request.effective_request.user.to_json()
     if path is not None:
-        event["objectRef"] = _reference(path)
+        event["objectRef"] = _object_reference(path)
     if isinstance(response, Response) and response.annotations:
         event["annotations"] = dict(response.annotations)
     return event
@@ -87,7 +87,7 @@ def _audit_stage(audited_request: AuditedRequest) -> str:
     return "ResponseComplete" if isinstance(audited_request.response, Response) else "ResponseStarted"
 
 
-def _reference(path: ResourcePath) -> Mapping[str, str]:
+def _object_reference(path: ResourcePath) -> Mapping[str, str]:
     reference = {"resource": path.info.plural, "namespace": path.namespace, "name": path.name}
     reference |= {"apiGroup": path.info.group, "apiVersion": path.version, "subresource": path.subresource}
     return {field: value for field, value in reference.items() if value}
@@ -105,7 +105,7 @@ def _response_status(response: AnyResponse) -> Mapping[str, Any]:
 #: The OpenAPI v2 protobuf media types that client-go requests, and kubectl for kinds without patches such as List.
 _OPENAPI_V2_ACCEPT: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 _OPENAPI_V2_CONTENT_TYPE: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-DryRunForecast: TypeAlias = Callable[[ApiRequest, ResourcePath, Response], AnyResponse]
+DryRunForecaster: TypeAlias = Callable[[ApiRequest, ResourcePath, Response], AnyResponse]
 """Returns the response to a successful dry run, with its predicted effects."""
 #: The kinds whose dry runs report predicted effects.
 _FORECAST_KINDS: Final = (
@@ -134,7 +134,7 @@ class ApiServer:
         self._openapi = OpenApi(resources)
         self._documents: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._put_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
-        self._forecast_dry_run: DryRunForecast | None = None
+        self._forecast_dry_run: DryRunForecaster | None = None
         self._write_executor: write.WriteExecutor | None = None
         self._prefix_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
 
@@ -150,7 +150,7 @@ class ApiServer:
         """Answer PUT requests at a path with a handler, for users with the verb `put` on the path."""
         self._put_handlers[path] = handler
 
-    def set_dry_run_forecast(self, forecast_dry_run: DryRunForecast) -> None:
+    def set_dry_run_forecast(self, forecast_dry_run: DryRunForecaster) -> None:
         """Set the function that adds predicted effects to the responses to dry-run writes of queue objects."""
         self._forecast_dry_run = forecast_dry_run
 
@@ -173,23 +173,23 @@ class ApiServer:
 
     def handle(self, request: ApiRequest) -> AnyResponse:
         """Answer a request. Unexpected exceptions are audited and propagate to the caller."""
-        known_request = effective_request = request
+        sender_request = effective_request = request
         path, response = None, None
         try:
             path = parse_resource_path(self._resources, request.path)
-            known_request = effective_request = self._auth_filters.authenticate(request)
-            effective_request = self._auth_filters.impersonate(known_request)
-            response = _with_deprecation(self._handle_request(effective_request, path), path)
+            sender_request = effective_request = self._auth_filters.authenticate(request)
+            effective_request = self._auth_filters.impersonate(sender_request)
+            response = _with_deprecation_warning(self._handle_request(effective_request, path), path)
         except StatusError as error:
             response = error.response()
         finally:
-            audited_answer = response or DEFECT_ERROR.response()
+            audited_response = response or DEFECT_ERROR.response()
             self._audit(
-                AuditedRequest(known_request, effective_request, path, audited_answer, is_defect=response is None)
+                AuditedRequest(sender_request, effective_request, path, audited_response, is_defect=response is None)
             )
         if not isinstance(response, DeferredResponse):
             return response
-        return self._audit_deferred(response, AuditedRequest(known_request, effective_request, path, response))
+        return self._audit_deferred(response, AuditedRequest(sender_request, effective_request, path, response))
 
     def _audit_deferred(self, deferred_response: DeferredResponse, audited_request: AuditedRequest) -> DeferredResponse:
         """Record a response in the audit log once it is available."""
@@ -213,20 +213,20 @@ class ApiServer:
                 self._auth_filters.authorize(request, path, path.handlers.required_verb)
             return path.handlers.by_method[request.method](request, path.namespace, path.name)
         if path.subresource and path.subresource not in path.resource.subresources:
-            return NO_SUCH_PATH
+            return NO_SUCH_PATH_RESPONSE
         if request.method != "GET":
             form = accepted_form(request)
             if self._write_handler.creates_by_apply(request, path):
                 self._auth_filters.authorize(request, path, "create")
             if self._write_executor is not None and self._is_large_write(request, path):
                 return self._prepare_with_executor(request, path, form, self._write_executor)
-            response = _with_deprecation(self._write_handler.handle(request, path), path)
+            response = _with_deprecation_warning(self._write_handler.handle(request, path), path)
             if form is not ResponseForm.WHOLE:
                 return convert_to_form(response, form) if isinstance(response, Response) else response
-            forecast = self._forecast_dry_run
-            if forecast is None or not _is_forecast_dry_run(request, path) or not isinstance(response, Response):
+            forecaster = self._forecast_dry_run
+            if forecaster is None or not _is_forecast_dry_run(request, path) or not isinstance(response, Response):
                 return response
-            return forecast(request, path, response)
+            return forecaster(request, path, response)
         handler = self._read_handler
         if path.name:
             return handler.get(request, path)
@@ -247,7 +247,7 @@ class ApiServer:
 
         def finish(respond: Callable[[Response], None], attempt: int, encoded_write: bytes | StatusError) -> None:
             try:
-                response = self._store_prepared(encoded_write, path, is_last=attempt == write.PREPARE_ATTEMPTS_MAX)
+                response = self._store_prepared(encoded_write, path, is_last_try=attempt == write.PREPARE_ATTEMPTS_MAX)
                 if response is None:
                     executor.ask(user, prepare_and_encode, partial(finish, respond, attempt + 1))
                 else:
@@ -263,15 +263,15 @@ class ApiServer:
         return DeferredResponse(response_callbacks.append)
 
     def _store_prepared(
-        self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last: bool
+        self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last_try: bool
     ) -> Response | None:
         """Store a prepared write; return None if its object has changed and the write can be prepared again."""
         prepared_write = write.decode_prepared_write(encoded_write)
         if self._write_handler.is_current(prepared_write, path):
-            response = _with_deprecation(self._write_handler.store_prepared(prepared_write, path), path)
+            response = _with_deprecation_warning(self._write_handler.store_prepared(prepared_write, path), path)
             assert isinstance(response, Response), "the response to a write must be a Response"
             return response
-        if is_last:
+        if is_last_try:
             raise conflict_error(path, path.name)
         return None
 
@@ -280,9 +280,9 @@ class ApiServer:
         if request.method == "PUT" and request.path in self._put_handlers:
             return self._put_handlers[request.path](request)
         if request.method not in {"GET", "HEAD"}:
-            return NO_SUCH_PATH
+            return NO_SUCH_PATH_RESPONSE
         root, _, subpath = request.path.strip("/").partition("/")
-        if root in HEALTH:
+        if root in HEALTH_ENDPOINTS:
             return Response(200, _health_text(root) if "verbose" in request.query else "ok", content_type=PLAIN_TEXT)
         if request.path in self._documents:
             return self._documents[request.path](request)
@@ -297,14 +297,14 @@ class ApiServer:
         else:
             document = self._discovery.document(request.path, is_aggregated=is_aggregated)
         if document is None:
-            return NO_SUCH_PATH
+            return NO_SUCH_PATH_RESPONSE
         return Response(200, document, content_type=AGGREGATED) if is_aggregated else Response(200, document)
 
 
 def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:
     """Raise StatusError for a large body on a path that does not store an object."""
-    is_object = path is not None and path.handlers is None and request.method != "DELETE"
-    if len(request.body) > write.INLINE_BODY_MAX and not is_object:
+    is_object_write = path is not None and path.handlers is None and request.method != "DELETE"
+    if len(request.body) > write.INLINE_BODY_MAX and not is_object_write:
         raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {write.INLINE_BODY_MAX}")
 
 
@@ -314,7 +314,7 @@ def _is_forecast_dry_run(request: ApiRequest, path: ResourcePath) -> bool:
     return is_dry_run and not path.subresource and path.info.constant in _FORECAST_KINDS
 
 
-def _with_deprecation(response: AnyResponse, path: ResourcePath | None) -> AnyResponse:
+def _with_deprecation_warning(response: AnyResponse, path: ResourcePath | None) -> AnyResponse:
     """Add the deprecation warning of the requested version to a response."""
     if path is None or path.version not in path.info.deprecated_versions or not isinstance(response, Response):
         return response

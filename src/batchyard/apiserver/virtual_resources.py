@@ -28,9 +28,9 @@ from batchyard.base.instant import Instant
 class VirtualStrategy(BuiltInStrategy):
     """The kind-specific API logic of a kind without stored objects: only an OpenAPI schema."""
 
-    def __init__(self, info: ServedKind) -> None:
-        super().__init__(info.constant)
-        self._info = info
+    def __init__(self, served_kind: ServedKind) -> None:
+        super().__init__(served_kind.constant)
+        self._info = served_kind
 
     def schemas(self, version: str) -> Mapping[str, Any]:
         """Return an OpenAPI schema without fields: the kind's request handlers validate the fields."""
@@ -64,8 +64,8 @@ class VirtualObjectSource(Protocol):
 class ComputedStrategy(VirtualStrategy):
     """The kind-specific API logic of a kind whose objects are computed: an OpenAPI schema and a table."""
 
-    def __init__(self, info: ServedKind, table: Sequence[tuple[Column, Cell]]) -> None:
-        super().__init__(info)
+    def __init__(self, served_kind: ServedKind, table: Sequence[tuple[Column, Cell]]) -> None:
+        super().__init__(served_kind)
         self._table = table
 
     def render(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
@@ -82,26 +82,26 @@ class ComputedStrategy(VirtualStrategy):
 
 
 def computed_resource(
-    strategy: ComputedStrategy, info: ServedKind, source: VirtualObjectSource, now: Callable[[], Instant]
+    strategy: ComputedStrategy, served_kind: ServedKind, source: VirtualObjectSource, now: Callable[[], Instant]
 ) -> Resource:
     """Return a virtual resource that supports get and list of computed objects."""
 
     def get(request: ApiRequest, namespace: str, name: str) -> Response:
         if request.flag("watch") and not name:
             raise method_not_allowed()
-        path = ResourcePath(resource, info.storage_version, namespace, name, "", info.api_version)
+        path = ResourcePath(resource, served_kind.storage_version, namespace, name, "", served_kind.api_version)
         representation = Representation(request, path, now())
         if name:
             obj = source.get_object(namespace, name)
             if obj is None:
                 raise not_found_error(path)
             return Response(200, representation.render_object(obj))
-        selection = parse_selection(request, info)
+        selection = parse_selection(request, served_kind)
         objs = [obj for obj in source.list_objects(namespace) if selection.accepts(obj)]
         return Response(200, representation.render_list(objs, {}))
 
-    handlers = EndpointHandlers(info.group, info.storage_version, info.kind, {"GET": get})
-    resource = virtual_resource(info, {"": handlers})._replace(strategy=strategy)
+    handlers = EndpointHandlers(served_kind.group, served_kind.storage_version, served_kind.kind, {"GET": get})
+    resource = virtual_resource(served_kind, {"": handlers})._replace(strategy=strategy)
     return resource
 
 
@@ -110,10 +110,10 @@ def computed_resource(
 # controller-runtime writes its Events there. Source: Kubernetes's pkg/apis/events/v1/conversion.go.
 
 
-_CORE_EVENT: Final = scheme.kind_info(scheme.EVENT)
-_EVENTS_V1_INFO: Final = replace(_CORE_EVENT, group="events.k8s.io")
+_CORE_EVENT_INFO: Final = scheme.kind_info(scheme.EVENT)
+_EVENTS_V1_INFO: Final = replace(_CORE_EVENT_INFO, group="events.k8s.io")
 #: Field names of the core group to those of this group.
-_EVENTS_V1_NAMES: Final = {
+_EVENTS_V1_FIELD_NAMES: Final = {
     "involvedObject": "regarding",
     "message": "note",
     "reportingComponent": "reportingController",
@@ -122,28 +122,28 @@ _EVENTS_V1_NAMES: Final = {
     "lastTimestamp": "deprecatedLastTimestamp",
     "count": "deprecatedCount",
 }
-_CORE_NAMES: Final = {new: old for old, new in _EVENTS_V1_NAMES.items()}
+_CORE_FIELD_NAMES: Final = {new: old for old, new in _EVENTS_V1_FIELD_NAMES.items()}
 
 
 def events_resource() -> Resource:
     """Return the resource of Events in the group `events.k8s.io`."""
-    events = _RenamedEvents(scheme.EVENT)
-    return Resource(_EVENTS_V1_INFO, events, merge_schema=_merge_schema, is_native=True, drops_unknown=True)
+    events = _EventsV1Strategy(scheme.EVENT)
+    return Resource(_EVENTS_V1_INFO, events, merge_schema=_events_v1_merge_schema, is_native=True, prunes_unknown=True)
 
 
-class _RenamedEvents(BuiltInStrategy):
+class _EventsV1Strategy(BuiltInStrategy):
     """The kind-specific API logic of Events in `events.k8s.io`, stored in the core group's form."""
 
     def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode an Event of `events.k8s.io` into the form of the core group, which is stored."""
         return super().decode(
-            {**_rename_fields(sent_object, _CORE_NAMES), "apiVersion": _CORE_EVENT.api_version}, namespace
+            {**_rename_fields(sent_object, _CORE_FIELD_NAMES), "apiVersion": _CORE_EVENT_INFO.api_version}, namespace
         )
 
     def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return the updated Event, with the stored precision of times that a client sends back in whole seconds."""
         prepared_event: dict[str, Any] = restore_stored_times(
-            new, cut_times_to_seconds(dict(old), super().time_paths(_CORE_EVENT.api_version)), old
+            new, cut_times_to_seconds(dict(old), super().time_paths(_CORE_EVENT_INFO.api_version)), old
         )
         return prepared_event
 
@@ -157,27 +157,27 @@ class _RenamedEvents(BuiltInStrategy):
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Return a stored Event with the field names of `events.k8s.io`."""
-        return {**_rename_fields(stored_object, _EVENTS_V1_NAMES), "apiVersion": api_version}
+        return {**_rename_fields(stored_object, _EVENTS_V1_FIELD_NAMES), "apiVersion": api_version}
 
     def time_paths(self, api_version: str) -> TimeLocations:
         """Return the paths of an Event's time fields, with their names in `events.k8s.io`."""
-        return _rename_fields(super().time_paths(api_version), _EVENTS_V1_NAMES)
+        return _rename_fields(super().time_paths(api_version), _EVENTS_V1_FIELD_NAMES)
 
     def schemas(self, version: str) -> Mapping[str, Any]:
         """Return the OpenAPI schemas of Events in `events.k8s.io`, including referenced ones, by name."""
         schemas_by_name = dict(super().schemas(version))
-        core_schema = schemas_by_name.pop(schema_name(_CORE_EVENT, version))
+        core_schema = schemas_by_name.pop(schema_name(_CORE_EVENT_INFO, version))
         kind = {"group": _EVENTS_V1_INFO.group, "version": version, "kind": _EVENTS_V1_INFO.kind}
-        renamed_properties = _rename_fields(core_schema["properties"], _EVENTS_V1_NAMES)
+        renamed_properties = _rename_fields(core_schema["properties"], _EVENTS_V1_FIELD_NAMES)
         event_schema = {"type": "object", "properties": renamed_properties, "x-kubernetes-group-version-kind": [kind]}
         return {schema_name(_EVENTS_V1_INFO, version): event_schema, **schemas_by_name}
 
 
-def _merge_schema(version: str) -> MergeSchema:
+def _events_v1_merge_schema(version: str) -> MergeSchema:
     return MergeSchema(
         {},
         lambda: MergeSchemaMembers(
-            _rename_fields(merge_schema_of_kind(_CORE_EVENT, version).members.fields, _EVENTS_V1_NAMES)
+            _rename_fields(merge_schema_of_kind(_CORE_EVENT_INFO, version).members.fields, _EVENTS_V1_FIELD_NAMES)
         ),
     )
 
@@ -193,13 +193,13 @@ def _rename_fields(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[
 
 _COMPONENT_STATUS: Final = "ComponentStatus"
 _COMPONENT_NAMES: Final = ("controller-manager", "journal", "scheduler")
-_DEPRECATION_WARNING: Final = "v1 ComponentStatus is deprecated in v1.19+"
+_COMPONENT_STATUS_WARNING: Final = "v1 ComponentStatus is deprecated in v1.19+"
 
 
 def component_statuses(now: Callable[[], Instant]) -> Resource:
     """Return the virtual resource of ComponentStatuses."""
     info = virtual_kind("", "v1", _COMPONENT_STATUS, "componentstatuses", "componentstatus", namespaced=False)
-    info = replace(info, short_names=("cs",), deprecated_versions=("v1",), deprecation=_DEPRECATION_WARNING)
+    info = replace(info, short_names=("cs",), deprecated_versions=("v1",), deprecation=_COMPONENT_STATUS_WARNING)
     table = (
         (Column("Name"), cells.name),
         (Column("Status"), lambda _obj, _now: "Healthy"),

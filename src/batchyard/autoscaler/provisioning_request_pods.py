@@ -9,7 +9,7 @@ from enum import Enum, auto
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from batchyard.admission_plugins.built_in import extended_resource_toleration
+from batchyard.admission_plugins.built_in import with_extended_tolerations
 from batchyard.api import well_known
 from batchyard.api.defaults import pod_defaults
 from batchyard.api.meta import Obj, annotation, find_condition, is_true, with_condition, with_path, with_status
@@ -313,7 +313,7 @@ def _request_pod(request: Obj, template: Obj, name_suffix: str) -> Obj:
         "spec": {**spec, "nodeSelector": selector},
     }
     is_queued = request["spec"]["provisioningClassName"] == QUEUED_CLASS
-    return extended_resource_toleration(pod_defaults(_tolerate_queued(pod) if is_queued else pod))
+    return with_extended_tolerations(pod_defaults(_tolerate_queued(pod) if is_queued else pod))
 
 
 def _tolerate_queued(pod: Obj) -> Obj:

@@ -72,8 +72,8 @@ class SessionEnd(NamedTuple):
 class SessionClient(Protocol):
     """Callbacks of an exec, attach or port-forward session to its client; never called from within a client's call."""
 
-    def process_output(self, output: str, data: bytes) -> None:
-        """Handle data from the process or port; `output` is `stdout` (also for a port) or `stderr`."""
+    def process_output(self, stream_name: str, data: bytes) -> None:
+        """Handle data from the process or port; `stream_name` is `stdout` (also for a port) or `stderr`."""
 
     def wants_more(self, *, wants: bool) -> None:
         """Resume or pause the client's input, depending on whether the process or port accepts more."""
@@ -120,14 +120,14 @@ class Containers(Protocol):
     def node_usage(self, node: str) -> MeasuredUsage | None:
         """Return the measured usage of a node, under the key ''; None if its usage is the sum of its pods."""
 
-    def why_no_process(self, pod: Obj) -> str:
+    def no_process_reason(self, pod: Obj) -> str:
         """Return why exec, attach and port-forward cannot reach the pod; '' if they can.
 
         `execute`, `attach` and `connect` may be called only if the result is ''.
         """
 
     def execute(
-        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, session_client: SessionClient
+        self, pod: Obj, container: str, command_line: Sequence[str], streams: Streams, session_client: SessionClient
     ) -> ProcessSession:
         """Start another process in a container, and send its output to a client."""
 

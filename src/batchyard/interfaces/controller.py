@@ -40,9 +40,9 @@ class ReconcileResult:
     #: Returns the Event to record if a write is rejected; called for the first rejected one only.
     event_if_rejected: Callable[[Write, ApiError], EventRecord | None] | None = None
 
-    def add(self, write: Write, records: Sequence[EventRecord]) -> None:
+    def add(self, write: Write, events: Sequence[EventRecord]) -> None:
         """Add an independent write, with the Events to record if the write succeeds."""
-        self.events_by_write[len(self.writes)] = records
+        self.events_by_write[len(self.writes)] = events
         self.writes.append(write)
 
 
@@ -91,13 +91,13 @@ class Clock(Protocol):
 class Kernel(Clock, Protocol):
     """A clock and a queue of callbacks by time: an event loop in the live platform, a heap in the simulator."""
 
-    def call_at(self, instant: Instant, work: Work) -> Ticket:
+    def call_at(self, instant: Instant, callback: Work) -> Ticket:
         """Schedule a callback at an instant, or now if that has passed; those of one instant run in call order."""
 
     def cancel(self, ticket: Ticket) -> None:
         """Cancel a scheduled callback that is not due yet. Simulated time does not advance for a canceled one."""
 
-    def call_soon(self, work: Work) -> None:
+    def call_soon(self, callback: Work) -> None:
         """Run a callback at the current instant, after all callbacks that are already due."""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from batchyard.admission_plugins.built_in import extended_resource_toleration
+from batchyard.admission_plugins.built_in import with_extended_tolerations
 from batchyard.api import well_known
 from batchyard.api.defaults import pod_defaults
 from batchyard.api.manifests import Manifest
@@ -73,7 +73,7 @@ class LintedJob:
             },
             "spec": template.get("spec") or {},
         }
-        spec = extended_resource_toleration(pod_defaults(obj))["spec"]
+        spec = with_extended_tolerations(pod_defaults(obj))["spec"]
         labels: dict[str, str] = {}
         tolerations = list(spec.get("tolerations") or ())
         if with_queued_toleration:

@@ -28,8 +28,8 @@ CONVERT_PATH: Final = "/convert"
 SYSTEM_NAMESPACE: Final = "kube-system"
 #: The label that distinguishes pods of JobSets.
 JOB_SET_POD_LABEL: Final = well_known.JOB_SET_NAME
-_ON_CREATE: Final = ("CREATE",)
-_ON_CREATE_OR_UPDATE: Final = ("CREATE", "UPDATE")
+_CREATE_OPERATIONS: Final = ("CREATE",)
+_CREATE_AND_UPDATE_OPERATIONS: Final = ("CREATE", "UPDATE")
 
 
 class OperatorWebhook(NamedTuple):
@@ -71,19 +71,19 @@ _VALIDATED_KINDS: Final = {
 _STATUS_VALIDATED_KINDS: Final = (scheme.WORKLOAD,)
 
 
-def operator_webhooks(groups: Sequence[str]) -> Sequence[OperatorWebhook]:
+def operator_webhooks(enabled_groups: Sequence[str]) -> Sequence[OperatorWebhook]:
     """Return the webhooks of the given controller groups, mutating ones first."""
-    return [*_iterate_webhooks(groups, mutates=True), *_iterate_webhooks(groups, mutates=False)]
+    return [*_iterate_webhooks(enabled_groups, mutates=True), *_iterate_webhooks(enabled_groups, mutates=False)]
 
 
-def _iterate_webhooks(groups: Sequence[str], *, mutates: bool) -> Iterator[OperatorWebhook]:
+def _iterate_webhooks(enabled_groups: Sequence[str], *, mutates: bool) -> Iterator[OperatorWebhook]:
     kinds_by_group = _MUTATED_KINDS if mutates else _VALIDATED_KINDS
-    for kind in dict.fromkeys(kind for group in groups for kind in kinds_by_group.get(group, ())):
-        info = kind_info(kind)
-        operations = _ON_CREATE if mutates or kind == scheme.POD else _ON_CREATE_OR_UPDATE
+    for kind in dict.fromkeys(kind for group in enabled_groups for kind in kinds_by_group.get(group, ())):
+        served_kind = kind_info(kind)
+        operations = _CREATE_OPERATIONS if mutates or kind == scheme.POD else _CREATE_AND_UPDATE_OPERATIONS
         subresources = ("status",) if kind in _STATUS_VALIDATED_KINDS and not mutates else ()
-        name = f"{'m' if mutates else 'v'}{info.singular}.kb.io"
-        yield OperatorWebhook(name, info, operations, mutates, subresources)
+        name = f"{'m' if mutates else 'v'}{served_kind.singular}.kb.io"
+        yield OperatorWebhook(name, served_kind, operations, mutates, subresources)
 
 
 # Lookups of objects for an answer. The answer is computed from the fetched objects, and computed again after each
@@ -100,9 +100,9 @@ class ObjectQuery(NamedTuple):
 class ObjectNotFetched(Exception):  # noqa: N818 - named after the condition
     """The response to an AdmissionReview requires an object that has not been fetched from the API server yet."""
 
-    def __init__(self, query: ObjectQuery) -> None:
-        super().__init__(str(query))
-        self.question = query
+    def __init__(self, object_query: ObjectQuery) -> None:
+        super().__init__(str(object_query))
+        self.question = object_query
 
 
 class FetchedObjects:
@@ -130,7 +130,7 @@ class FetchedObjects:
 # The difference between two objects as a JSON patch (RFC 6902).
 
 
-def patch_between(old_object: Mapping[str, Any], new_object: Mapping[str, Any]) -> list[dict[str, Any]]:
+def json_patch_between(old_object: Mapping[str, Any], new_object: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the operations of a JSON patch between two objects; lists are replaced as a whole."""
     return list(_patch_operations(old_object, new_object, ""))
 
@@ -149,14 +149,14 @@ def _patch_operations(
         if field not in new_object:
             yield {"op": "remove", "path": f"{path}/{_escape_pointer(field)}"}
     for field, value in new_object.items():
-        pointer = f"{path}/{_escape_pointer(field)}"
+        json_pointer = f"{path}/{_escape_pointer(field)}"
         old = old_object.get(field)
         if field not in old_object:
-            yield {"op": "add", "path": pointer, "value": value}
+            yield {"op": "add", "path": json_pointer, "value": value}
         elif isinstance(old, Mapping) and isinstance(value, Mapping):
-            yield from _patch_operations(old, value, pointer)
+            yield from _patch_operations(old, value, json_pointer)
         elif old != value:
-            yield {"op": "replace", "path": pointer, "value": value}
+            yield {"op": "replace", "path": json_pointer, "value": value}
 
 
 def _escape_pointer(field: str) -> str:
@@ -168,7 +168,7 @@ _CONVERSION_API_VERSION: Final = "apiextensions.k8s.io/v1"
 _JOB_KINDS: Final = (scheme.JOB, scheme.JOB_SET)
 #: The prefix of the embedded API server's webhook errors; here the external API server adds it.
 _DENIAL_SEPARATOR: Final = " denied the request: "
-_encode: Final = msgspec.json.Encoder().encode
+_encode_json: Final = msgspec.json.Encoder().encode
 
 
 class InvalidReview(ValueError):  # noqa: N818 - named after the condition
@@ -182,7 +182,7 @@ def namespace_of(review: Mapping[str, Any]) -> str:
 
 
 def review_mutation(
-    review: Mapping[str, Any], groups: Sequence[str], objects: FetchedObjects, namespaces: Selector | None = None
+    review: Mapping[str, Any], groups: Sequence[str], fetched: FetchedObjects, namespaces: Selector | None = None
 ) -> Obj:
     """Return the AdmissionReview response of the mutating webhook: a JSON patch that sets defaults.
 
@@ -191,26 +191,26 @@ def review_mutation(
     request = _read_request(review)
     obj = _read_object(request, "object")
     try:
-        complete_object = _complete_object(_with_namespace(obj, request), groups, objects, namespaces)
+        complete_object = _complete_object(_with_namespace(obj, request), groups, fetched, namespaces)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
-    patch = patch_between(obj, _without_added_namespace(complete_object, obj))
+    patch = json_patch_between(obj, _without_added_namespace(complete_object, obj))
     if not patch:
         return _admission_response(request)
-    return _admission_response(request, patchType="JSONPatch", patch=base64.b64encode(_encode(patch)).decode())
+    return _admission_response(request, patchType="JSONPatch", patch=base64.b64encode(_encode_json(patch)).decode())
 
 
-def review_validation(review: Mapping[str, Any], groups: Sequence[str], objects: FetchedObjects) -> Obj:
+def review_validation(review: Mapping[str, Any], enabled_groups: Sequence[str], fetched_objects: FetchedObjects) -> Obj:
     """Return the AdmissionReview response of the validating webhook: the object is allowed, or the errors."""
     request = _read_request(review)
     new_object = _with_namespace(_read_object(request, "object"), request)
     old = _read_object(request, "oldObject") if request.get("operation") == "UPDATE" else None
-    errors = list(_find_errors(new_object, old, request.get("subResource") or ""))
+    errors = list(_validation_errors(new_object, old, request.get("subResource") or ""))
     if errors:
         message = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
         return _denial_response(request, message)
     try:
-        _check_related_objects(new_object, old, groups, objects)
+        _check_related_objects(new_object, old, enabled_groups, fetched_objects)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
     return _admission_response(request)
@@ -244,7 +244,7 @@ def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, n
     return defaults.with_defaults(obj)
 
 
-def _find_errors(new: Obj, old: Obj | None, subresource: str) -> Iterator[FieldError]:
+def _validation_errors(new: Obj, old: Obj | None, subresource: str) -> Iterator[FieldError]:
     kind = group_kind(new)
     if kind == scheme.POD:
         return
@@ -257,13 +257,13 @@ def _find_errors(new: Obj, old: Obj | None, subresource: str) -> Iterator[FieldE
     yield from (fault for fault in webhook_faults if fault.webhook or kind != scheme.JOB)
 
 
-def _check_related_objects(new: Obj, old: Obj | None, groups: Sequence[str], objects: FetchedObjects) -> None:
+def _check_related_objects(new: Obj, old: Obj | None, groups: Sequence[str], fetched_objects: FetchedObjects) -> None:
     """Raise Forbidden if the reviewed object violates a rule that depends on other objects."""
     kind = group_kind(new)
     if kind == scheme.POD:
-        validate_pod(new, objects)
+        validate_pod(new, fetched_objects)
     elif kind in _JOB_KINDS and old is not None and ADMISSION in groups:
-        check_queue_kept(new, old, objects.get)
+        check_queue_kept(new, old, fetched_objects.get)
 
 
 def _read_request(review: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -275,8 +275,8 @@ def _read_request(review: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _read_object(request: Mapping[str, Any], field: str) -> dict[str, Any]:
     obj = request.get(field)
-    is_object = isinstance(obj, dict) and isinstance(obj.get("metadata"), dict)
-    if not isinstance(obj, dict) or not is_object or "kind" not in obj or "apiVersion" not in obj:
+    is_api_object = isinstance(obj, dict) and isinstance(obj.get("metadata"), dict)
+    if not isinstance(obj, dict) or not is_api_object or "kind" not in obj or "apiVersion" not in obj:
         raise InvalidReview(f"invalid review: request.{field} must be an object with apiVersion, kind and metadata")
     return obj
 
@@ -303,6 +303,6 @@ def _denial_response(request: Mapping[str, Any], reason: str) -> Obj:
     return _admission_response(request, allowed=False, status=status)
 
 
-def _admission_response(request: Mapping[str, Any], *, allowed: bool = True, **fields: Any) -> Obj:
-    response = {"uid": request.get("uid", ""), "allowed": allowed, **fields}
+def _admission_response(request: Mapping[str, Any], *, allowed: bool = True, **response_fields: Any) -> Obj:
+    response = {"uid": request.get("uid", ""), "allowed": allowed, **response_fields}
     return {"apiVersion": _ADMISSION_API_VERSION, "kind": "AdmissionReview", "response": response}

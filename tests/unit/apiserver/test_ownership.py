@@ -11,7 +11,7 @@ from batchyard.apiserver.apply import (
     FieldManager,
     VersionAccessors,
     apply_configuration,
-    check_config,
+    check_applied_config,
     updated_managed_fields,
 )
 from batchyard.apiserver.patch import MergeSchema, merge_schema_of_kind
@@ -182,7 +182,7 @@ def test_apply_keeps_order_of_applied_items() -> None:
 )
 def test_invalid_apply_configuration_is_rejected(change: dict[str, Any], reported: str) -> None:
     with pytest.raises(StatusError, match=reported):
-        check_config({**service(), **change}, SERVICES.merge_schema("v1"))
+        check_applied_config({**service(), **change}, SERVICES.merge_schema("v1"))
 
 
 @pytest.mark.parametrize("ports", [[{"port": 80}, {"port": 80}], ["http"]])

@@ -71,7 +71,7 @@ SECONDS, MICROS = "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05.000000Z07:00
 )
 def test_invalid_time_is_reported_with_go_message(text: str, layout: str, reported: str | None) -> None:
     wanted = None if reported is None else f'parsing time "{text}"{reported.format(layout)}'
-    assert go_time_error(text, is_micro=layout == MICROS) == wanted
+    assert go_time_error(text, is_micro_time=layout == MICROS) == wanted
 
 
 def test_times_are_stored_in_utc_and_micro_times_with_six_digits() -> None:

@@ -145,7 +145,7 @@ def test_deprecated_api_version_returns_warning() -> None:
 
 def test_own_service_has_endpoints_of_listening_address() -> None:
     service, endpoints, found = (
-        decode(obj).obj for obj in kubernetes_service_objects("127.0.0.1", 6443, is_secure=True)
+        decode(obj).obj for obj in kubernetes_service_objects("127.0.0.1", 6443, is_https=True)
     )
     assert service is not None
     assert endpoints is not None
@@ -156,7 +156,7 @@ def test_own_service_has_endpoints_of_listening_address() -> None:
 
 
 def test_own_service_supports_ipv6_address() -> None:
-    assert kubernetes_service_objects("::1", 1, is_secure=False)[2]["addressType"] == "IPv6"
+    assert kubernetes_service_objects("::1", 1, is_https=False)[2]["addressType"] == "IPv6"
 
 
 def test_table_cell_of_count_is_number() -> None:

@@ -17,8 +17,8 @@ from batchyard.webhooks.hooks import (
     InvalidReview,
     ObjectNotFetched,
     ObjectQuery,
+    json_patch_between,
     operator_webhooks,
-    patch_between,
     review_conversion,
     review_mutation,
     review_validation,
@@ -172,7 +172,7 @@ def test_invalid_review_is_rejected(sent: Any) -> None:
     ],
 )
 def test_patch_between_objects_produces_target_object(before: Any, after: Any) -> None:
-    assert apply_json_patch(before, patch_between(before, after)) == after
+    assert apply_json_patch(before, json_patch_between(before, after)) == after
 
 
 def test_webhook_names_are_unique() -> None:

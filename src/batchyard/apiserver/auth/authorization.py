@@ -144,25 +144,25 @@ class RbacRule(NamedTuple):
         """Format the rule as Kubernetes does in the message of a denied request."""
         values_by_name = {"APIGroups": self.groups, "Resources": self.resources, "NonResourceURLs": self.urls}
         values_by_name |= {"ResourceNames": self.names, "Verbs": self.verbs}
-        parts = (f"{name}:[{' '.join(map(json.dumps, values))}]" for name, values in values_by_name.items() if values)
-        return f"{{{', '.join(parts)}}}"
+        fields = (f"{name}:[{' '.join(map(json.dumps, values))}]" for name, values in values_by_name.items() if values)
+        return f"{{{', '.join(fields)}}}"
 
 
 def rules_of(role: Obj) -> tuple[RbacRule, ...]:
     """Return the rules of a Role or ClusterRole."""
-    fields = ("verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs")
-    return tuple(RbacRule(*(tuple(rule.get(field) or ()) for field in fields)) for rule in role.get("rules") or ())
+    field_names = ("verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs")
+    return tuple(RbacRule(*(tuple(rule.get(field) or ()) for field in field_names)) for rule in role.get("rules") or ())
 
 
 def missing_rules(required_rules: Iterable[RbacRule], granted_rules: Sequence[RbacRule]) -> list[RbacRule]:
     """Return the required permissions that the granted rules do not include, merged into few rules."""
     single_rules = (single_rule for rule in required_rules for single_rule in _split_rule(rule))
     lacking_rules = [rule for rule in single_rules if not any(_covers(each, rule) for each in granted_rules)]
-    by_target: dict[tuple[tuple[str, ...], ...], RbacRule] = {}
+    target_rules: dict[tuple[tuple[str, ...], ...], RbacRule] = {}
     for rule in lacking_rules:
-        same_target = by_target.get(rule[1:])
-        by_target[rule[1:]] = rule if same_target is None else rule._replace(verbs=(*same_target.verbs, *rule.verbs))
-    return list(by_target.values())
+        target_rule = target_rules.get(rule[1:])
+        target_rules[rule[1:]] = rule if target_rule is None else rule._replace(verbs=(*target_rule.verbs, *rule.verbs))
+    return list(target_rules.values())
 
 
 def _split_rule(rule: RbacRule) -> Iterator[RbacRule]:
@@ -228,14 +228,14 @@ class RbacAuthorizer:
             for obj in objects.list(kind):
                 self._add_to_index(key_of(obj), obj)
 
-    def observe(self, change: WatchEvent) -> None:
+    def observe(self, watch_event: WatchEvent) -> None:
         """Update the index with a change of a role or binding."""
-        if change.key.kind not in _ROLE_KINDS and change.key.kind not in _BINDING_KINDS:
+        if watch_event.key.kind not in _ROLE_KINDS and watch_event.key.kind not in _BINDING_KINDS:
             return
-        if change.old is not None:
-            self._remove_from_index(change.key, change.old)
-        if change.type is not EventType.DELETED:
-            self._add_to_index(change.key, change.obj)
+        if watch_event.old is not None:
+            self._remove_from_index(watch_event.key, watch_event.old)
+        if watch_event.type is not EventType.DELETED:
+            self._add_to_index(watch_event.key, watch_event.obj)
 
     def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
         """Decide whether RBAC allows a request; the reason names the binding that allows it."""

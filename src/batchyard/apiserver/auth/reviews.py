@@ -33,13 +33,13 @@ from batchyard.interfaces.client import ObjectReader
 AUTHORIZATION: Final = "authorization.k8s.io"
 AUTHENTICATION: Final = "authentication.k8s.io"
 _VERSION: Final = "v1"
-_REMEDY: Final = "set the attributes of the request"
+_ATTRIBUTES_REMEDY: Final = "set the attributes of the request"
 
-Review: TypeAlias = Callable[[ApiRequest, Mapping[str, Any], str], Mapping[str, Any]]
+ReviewHandler: TypeAlias = Callable[[ApiRequest, Mapping[str, Any], str], Mapping[str, Any]]
 """Returns the status of a review, from the request, the spec and the namespace of the path."""
 
 
-class Reviews:
+class AccessReviews:
     """Serves review resources, such as SubjectAccessReview and TokenReview, from RBAC and the token verifier."""
 
     def __init__(self, rbac: RbacAuthorizer, tokens: TokenIssuer) -> None:
@@ -61,15 +61,15 @@ class Reviews:
         return self._decide_access("SelfSubjectAccessReview", request.user, spec)
 
     def _subject_access_review(self, _request: ApiRequest, spec: Obj, _namespace: str) -> Obj:
-        return self._decide_access("SubjectAccessReview", _user_in("SubjectAccessReview", spec), spec)
+        return self._decide_access("SubjectAccessReview", _reviewed_user("SubjectAccessReview", spec), spec)
 
     def _local_subject_access_review(self, _request: ApiRequest, spec: Obj, namespace: str) -> Obj:
         """Answer a LocalSubjectAccessReview, which is limited to the namespace of the path."""
         kind = "LocalSubjectAccessReview"
-        user = _user_in(kind, spec)
+        user = _reviewed_user(kind, spec)
         if spec.get("nonResourceAttributes"):
             message = "disallowed on this kind of request"
-            raise _invalid_review(kind, rules.invalid("spec.nonResourceAttributes", {}, message, _REMEDY))
+            raise _invalid_review(kind, rules.invalid("spec.nonResourceAttributes", {}, message, _ATTRIBUTES_REMEDY))
         requested_namespace = _string_field(_object_field(spec, "resourceAttributes"), "namespace")
         if requested_namespace != namespace:
             message = f"must match metadata.namespace: {namespace}"
@@ -114,19 +114,19 @@ class Reviews:
                 else "exactly one of nonResourceAttributes or resourceAttributes must be specified"
             )
             field = "spec.nonResourceAttributes" if is_path_review else "spec.resourceAttributes"
-            raise _invalid_review(kind, rules.invalid(field, path_attributes, message, _REMEDY))
+            raise _invalid_review(kind, rules.invalid(field, path_attributes, message, _ATTRIBUTES_REMEDY))
         if is_path_review:
             verb, url_path = (_string_field(path_attributes, field) for field in ("verb", "path"))
             attributes = RequestAttributes(user, verb, path=url_path)
         else:
-            fields = ("verb", "group", "resource", "subresource", "namespace", "name")
-            attributes = RequestAttributes(user, *(_string_field(resource_attributes, field) for field in fields))
+            field_names = ("verb", "group", "resource", "subresource", "namespace", "name")
+            attributes = RequestAttributes(user, *(_string_field(resource_attributes, field) for field in field_names))
         is_allowed, reason = self._rbac.decide(attributes)
         return {"allowed": is_allowed, "reason": reason} if reason else {"allowed": is_allowed}
 
 
-def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False) -> Resource:
-    """Return a create-only resource without stored objects; the function `review` computes each status."""
+def _resource(group: str, kind: str, review_handler: ReviewHandler, *, namespaced: bool = False) -> Resource:
+    """Return a create-only resource without stored objects; the function `review_handler` computes each status."""
 
     def create(request: ApiRequest, namespace: str, name: str) -> Response:
         if name:
@@ -138,13 +138,13 @@ def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False
         metadata = _object_field(body, "metadata")
         if group == AUTHORIZATION and kind.endswith("AccessReview"):
             _check_metadata(kind, metadata, is_namespaced=namespaced)
-        status = review(request, _object_field(body, "spec"), namespace)
+        status = review_handler(request, _object_field(body, "spec"), namespace)
         result = {"kind": kind, "apiVersion": f"{group}/{_VERSION}", "metadata": metadata, "spec": body.get("spec", {})}
         return Response(201, {**result, "status": status})
 
     singular = kind.lower()
-    info = virtual_kind(group, _VERSION, kind, f"{singular}s", singular, namespaced=namespaced)
-    return virtual_resource(info, {"": EndpointHandlers(group, _VERSION, kind, {"POST": create})})
+    review_info = virtual_kind(group, _VERSION, kind, f"{singular}s", singular, namespaced=namespaced)
+    return virtual_resource(review_info, {"": EndpointHandlers(group, _VERSION, kind, {"POST": create})})
 
 
 def _check_metadata(kind: str, metadata: Mapping[str, Any], *, is_namespaced: bool) -> None:
@@ -152,8 +152,8 @@ def _check_metadata(kind: str, metadata: Mapping[str, Any], *, is_namespaced: bo
     ignored_fields = ("managedFields", "namespace") if is_namespaced else ("managedFields",)
     forbidden_fields = {field: value for field, value in metadata.items() if value and field not in ignored_fields}
     if forbidden_fields:
-        message = "must be empty except for namespace" if is_namespaced else "must be empty"
-        raise _invalid_review(kind, rules.invalid("metadata", forbidden_fields, message, "leave the field out"))
+        problem_text = "must be empty except for namespace" if is_namespaced else "must be empty"
+        raise _invalid_review(kind, rules.invalid("metadata", forbidden_fields, problem_text, "leave the field out"))
 
 
 def check_kind(body: Mapping[str, Any], api_version: str, kind: str) -> None:
@@ -163,7 +163,7 @@ def check_kind(body: Mapping[str, Any], api_version: str, kind: str) -> None:
         raise bad_request(f'{version_and_kind[1]} in version "{version_and_kind[0]}" cannot be handled as a {kind}')
 
 
-def _user_in(kind: str, spec: Mapping[str, Any]) -> UserInfo:
+def _reviewed_user(kind: str, spec: Mapping[str, Any]) -> UserInfo:
     """Return the user that the spec of an access review names."""
     user, groups, extra = _string_field(spec, "user"), _string_list_field(spec, "groups"), _object_field(spec, "extra")
     if not user and not groups:
@@ -203,15 +203,15 @@ def _string_list_field(parent: Mapping[str, Any], field: str) -> tuple[str, ...]
 
 #: Maximum token lifetime in seconds; longer requests are shortened to it, like --service-account-max-token-expiration.
 TOKEN_LIFETIME_MAX: Final = 30 * 24 * 3600
-_DEFAULT_LIFETIME: Final = 3600
-_LIFETIME_MIN: Final = 600
+_DEFAULT_LIFETIME_SECONDS: Final = 3600
+_LIFETIME_SECONDS_MIN: Final = 600
 _REQUESTED_SECONDS_MAX: Final = 1 << 32
 _KIND: Final = "TokenRequest"
 _GROUP: Final = "authentication.k8s.io"
 _BINDABLE_KINDS: Final = {"Pod": (scheme.POD, "pods"), "Secret": (scheme.SECRET, "secrets")}
 
 
-class TokenRequests:
+class TokenRequestHandler:
     """The handler of requests for ServiceAccount tokens: `serviceaccounts/NAME/token`."""
 
     def __init__(self, objects: ObjectReader, tokens: TokenIssuer) -> None:
@@ -261,8 +261,8 @@ class TokenRequests:
             raise bad_request(message)
         required_uid, uid = reference.get("uid"), bound_object["metadata"]["uid"]
         if required_uid and required_uid != uid:
-            mismatch = f"the UID in the bound object reference ({required_uid}) does not match the UID in record"
-            message = f'Operation cannot be fulfilled on {kind} "{bound_object["metadata"]["name"]}": {mismatch}'
+            uid_mismatch = f"the UID in the bound object reference ({required_uid}) does not match the UID in record"
+            message = f'Operation cannot be fulfilled on {kind} "{bound_object["metadata"]["name"]}": {uid_mismatch}'
             raise StatusError(409, "Conflict", message)
         return bound_object
 
@@ -288,13 +288,13 @@ def _check_account_names(metadata: Any, namespace: str, name: str) -> None:
 
 def _requested_lifetime(spec: Mapping[str, Any]) -> int:
     """Return the requested lifetime of a token in seconds."""
-    lifetime = spec.get("expirationSeconds", _DEFAULT_LIFETIME)
+    lifetime = spec.get("expirationSeconds", _DEFAULT_LIFETIME_SECONDS)
     path, remedy = "spec.expirationSeconds", "request 10 minutes or more"
     if not isinstance(lifetime, int) or isinstance(lifetime, bool):
         raise bad_request(f"{path} must be an integer")
-    if not _LIFETIME_MIN <= lifetime <= _REQUESTED_SECONDS_MAX:
-        limit = "less than 10 minutes" if lifetime < _LIFETIME_MIN else "larger than 2^32 seconds"
-        raise _invalid_token_request(rules.invalid(path, lifetime, f"may not specify a duration {limit}", remedy))
+    if not _LIFETIME_SECONDS_MIN <= lifetime <= _REQUESTED_SECONDS_MAX:
+        limit_text = "less than 10 minutes" if lifetime < _LIFETIME_SECONDS_MIN else "larger than 2^32 seconds"
+        raise _invalid_token_request(rules.invalid(path, lifetime, f"may not specify a duration {limit_text}", remedy))
     return lifetime
 
 

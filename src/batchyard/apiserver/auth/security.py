@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.apiserver.auth import authorization
-from batchyard.apiserver.auth.reviews import Reviews, TokenRequests
+from batchyard.apiserver.auth.reviews import AccessReviews, TokenRequestHandler
 from batchyard.apiserver.auth.tokens import TokenIssuer
 from batchyard.apiserver.dashboard import DASHBOARD_MODELS_PATH
 from batchyard.apiserver.request import (
@@ -21,8 +21,8 @@ from batchyard.apiserver.request import (
     StatusError,
     UserInfo,
     account_groups,
-    account_of,
     bad_request,
+    service_account_of,
 )
 from batchyard.apiserver.resources import (
     Resource,
@@ -52,17 +52,17 @@ def impersonated_user(request: ApiRequest) -> UserInfo | None:
     if _IMPERSONATE_PREFIX not in "\n".join(request.headers):  # true for nearly all requests
         return None
     name = request.headers.get(_IMPERSONATE_USER, "")
-    other_headers = [
+    detail_headers = [
         header
         for header in request.headers
         if header in {_IMPERSONATE_GROUP, _IMPERSONATE_UID} or header.startswith(_IMPERSONATE_EXTRA_PREFIX)
     ]
     if not name:
-        if other_headers:
-            raise bad_request(f"requested {', '.join(other_headers)} without impersonating a user")
+        if detail_headers:
+            raise bad_request(f"requested {', '.join(detail_headers)} without impersonating a user")
         return None
     groups = tuple(group for group in request.headers.get(_IMPERSONATE_GROUP, "").split(HEADER_SEPARATOR) if group)
-    account = account_of(name)
+    account = service_account_of(name)
     if not groups and account is not None:
         groups = account_groups(account[0])
     implied_group = UNAUTHENTICATED_GROUP if name == ANONYMOUS.name else AUTHENTICATED_GROUP
@@ -75,7 +75,7 @@ def impersonated_user(request: ApiRequest) -> UserInfo | None:
 def required_permissions(user: UserInfo, request: ApiRequest) -> Iterator[authorization.RequestAttributes]:
     """Yield the permissions that impersonation requires: `impersonate` on each user, group, uid and extra value."""
     name = request.headers[_IMPERSONATE_USER]
-    account = account_of(name)
+    account = service_account_of(name)
     if account is None:
         yield authorization.RequestAttributes(user, "impersonate", "", "users", name=name)
     else:
@@ -98,12 +98,12 @@ def _extra_headers(request: ApiRequest) -> Iterator[tuple[str, list[str]]]:
             yield unquote(header.removeprefix(_IMPERSONATE_EXTRA_PREFIX)), value.split(HEADER_SEPARATOR)
 
 
-HEALTH: Final = ("healthz", "livez", "readyz")
+HEALTH_ENDPOINTS: Final = ("healthz", "livez", "readyz")
 #: Path roots that need no authentication.
-_PUBLIC_ROOTS: Final = (*HEALTH, "version", "ui")
+_PUBLIC_PATH_ROOTS: Final = (*HEALTH_ENDPOINTS, "version", "ui")
 _BEARER_SCHEME: Final = "bearer"
 #: Subresources that the dashboard reads beside the documents of its pages.
-_PAGE_SUBRESOURCES: Final = ("why", "eta")
+_UI_SUBRESOURCES: Final = ("why", "eta")
 
 
 class AuthFilters:
@@ -121,11 +121,11 @@ class AuthFilters:
         if scheme.lower() == _BEARER_SCHEME and token.strip():
             user = self._tokens.user_of(token.strip())
             if user is None and permits_dashboard_token(request):
-                user = self._tokens.page_user_of(token.strip())
+                user = self._tokens.dashboard_user_of(token.strip())
             if user is None:
                 raise unauthorized_error()
             return request.made_by(user)
-        if not _is_public(request):
+        if not _is_public_path(request):
             raise unauthorized_error()
         return request
 
@@ -142,7 +142,7 @@ class AuthFilters:
 
     def authorize(self, request: ApiRequest, path: ResourcePath | None, verb: str = "") -> None:
         """Raise StatusError unless the user may perform the request; `verb` replaces the request's own verb."""
-        if path is None and _is_public(request):
+        if path is None and _is_public_path(request):
             return
         attributes = authorization.attributes_of(request, path)
         if verb:
@@ -161,11 +161,11 @@ def permits_dashboard_token(request: ApiRequest) -> bool:
     """Report whether a dashboard token may be used for a request: only to read dashboard pages, `why` and `eta`."""
     if request.method != "GET" or "upgrade" in request.headers:
         return False
-    return request.path.startswith(DASHBOARD_MODELS_PATH) or subresource_in_path(request.path) in _PAGE_SUBRESOURCES
+    return request.path.startswith(DASHBOARD_MODELS_PATH) or subresource_in_path(request.path) in _UI_SUBRESOURCES
 
 
-def _is_public(request: ApiRequest) -> bool:
-    return request.path.strip("/").split("/")[0] in _PUBLIC_ROOTS
+def _is_public_path(request: ApiRequest) -> bool:
+    return request.path.strip("/").split("/")[0] in _PUBLIC_PATH_ROOTS
 
 
 # Privilege escalation prevention: users can grant only permissions that they hold.
@@ -189,8 +189,8 @@ class EscalationGuard:
 
     def guards(self) -> Mapping[str, WriteGuard]:
         """Return by kind the function that rejects escalating writes of roles, ClusterRoles and their bindings."""
-        roles, bindings = (scheme.ROLE, scheme.CLUSTER_ROLE), (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
-        return dict.fromkeys(roles, self._check_role) | dict.fromkeys(bindings, self._check_binding)
+        role_kinds, bindings = (scheme.ROLE, scheme.CLUSTER_ROLE), (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
+        return dict.fromkeys(role_kinds, self._check_role) | dict.fromkeys(bindings, self._check_binding)
 
     def _check_role(self, user: UserInfo, new: Obj, old: Obj | None) -> None:
         """Reject a role with rules that its writer does not hold, unless the user may `escalate`.
@@ -198,7 +198,7 @@ class EscalationGuard:
         Unchanged rules are checked too, because a new label can aggregate them into other roles. A role with an
         aggregation rule requires all permissions, since it can gather any rule.
         """
-        if _changes_only_lifecycle(new, old):
+        if _changes_only_lifecycle_fields(new, old):
             return
         resource, metadata = _RBAC_RESOURCES[f"{new['kind']}.{authorization.GROUP}"], new["metadata"]
         namespace, name = metadata.get("namespace", ""), metadata.get("name", "")
@@ -206,13 +206,13 @@ class EscalationGuard:
             return
         required_rules = authorization.rules_of(new)
         if new.get("aggregationRule") or (old or {}).get("aggregationRule"):
-            all_urls = authorization.RbacRule(("*",), urls=("*",))
-            required_rules = (*required_rules, authorization.RbacRule(("*",), ("*",), ("*",)), all_urls)
+            all_urls_rule = authorization.RbacRule(("*",), urls=("*",))
+            required_rules = (*required_rules, authorization.RbacRule(("*",), ("*",), ("*",)), all_urls_rule)
         self._check_permissions_held(user, new, required_rules)
 
     def _check_binding(self, user: UserInfo, new: Obj, old: Obj | None) -> None:
         """Reject a binding to a role with rules that its writer does not hold, unless the user may `bind` the role."""
-        if _changes_only_lifecycle(new, old):
+        if _changes_only_lifecycle_fields(new, old):
             return
         role, namespace = authorization.role_key(new), new["metadata"].get("namespace", "")
         resource = _RBAC_RESOURCES[role.kind]
@@ -243,7 +243,7 @@ class EscalationGuard:
         raise authorization.forbidden_resource_error(authorization.GROUP, resource, metadata.get("name", ""), reason)
 
 
-def _changes_only_lifecycle(new: Obj, old: Obj | None) -> bool:
+def _changes_only_lifecycle_fields(new: Obj, old: Obj | None) -> bool:
     """Report whether a change affects only owner references and finalizers, which grant no permission."""
     return old is not None and _drop_lifecycle_fields(new) == _drop_lifecycle_fields(old)
 
@@ -273,12 +273,12 @@ class OwnerPodsAuthorizer:
     def __init__(self, authorizer: authorization.Authorizer, find_denial_reason: Callable[[], str]) -> None:
         """Create the authorizer. `find_denial_reason` returns why the machine cannot isolate pods; '' if it can."""
         self._authorizer = authorizer
-        self._denial = find_denial_reason
+        self._find_denial_reason = find_denial_reason
 
     def decide(self, attributes: authorization.RequestAttributes) -> authorization.AuthorizationDecision:
         """Decide whether a request is allowed, with the reason of a denial."""
         if MASTERS_GROUP not in attributes.user.groups and _starts_processes(attributes):
-            reason = self._denial()
+            reason = self._find_denial_reason()
             if reason:
                 return authorization.AuthorizationDecision(False, reason)
         return self._authorizer.decide(attributes)
@@ -302,7 +302,7 @@ class ServerSecurity(NamedTuple):
     resources: Sequence[Resource]
 
 
-def _no_denial() -> str:
+def _no_denial_reason() -> str:
     return ""
 
 
@@ -310,19 +310,19 @@ def build_security(
     objects: ObjectReader,
     resources: Sequence[Resource],
     tokens: TokenIssuer,
-    pods_denial: Callable[[], str] = _no_denial,
+    find_pods_denial_reason: Callable[[], str] = _no_denial_reason,
 ) -> ServerSecurity:
     """Return the request filters of an API server, and its resources with guards, token requests and reviews.
 
-    `pods_denial` returns why only the group `system:masters` may start pods; '' if other users may too.
+    `find_pods_denial_reason` returns why only the group `system:masters` may start pods; '' if other users may too.
     """
-    rbac = authorization.RbacAuthorizer(objects)
-    guards = EscalationGuard(rbac).guards()
-    results = [resource._replace(guard=guards.get(resource.info.constant)) for resource in resources]
-    handlers = {"token": TokenRequests(objects, tokens).handlers()}
-    results = with_subresource_handlers(results, scheme.SERVICE_ACCOUNT, handlers)
+    rbac_authorizer = authorization.RbacAuthorizer(objects)
+    guards = EscalationGuard(rbac_authorizer).guards()
+    guarded_resources = [resource._replace(guard=guards.get(resource.info.constant)) for resource in resources]
+    handlers = {"token": TokenRequestHandler(objects, tokens).handlers()}
+    guarded_resources = with_subresource_handlers(guarded_resources, scheme.SERVICE_ACCOUNT, handlers)
     return ServerSecurity(
-        AuthFilters(OwnerPodsAuthorizer(rbac, pods_denial), tokens),
-        rbac,
-        [*results, *Reviews(rbac, tokens).resources()],
+        AuthFilters(OwnerPodsAuthorizer(rbac_authorizer, find_pods_denial_reason), tokens),
+        rbac_authorizer,
+        [*guarded_resources, *AccessReviews(rbac_authorizer, tokens).resources()],
     )

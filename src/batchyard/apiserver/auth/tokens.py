@@ -25,8 +25,8 @@ DASHBOARD_ISSUER: Final = "https://batchyard.dev/page"
 ALGORITHM: Final = "ES256"
 _BINDABLE_KINDS: Final[Mapping[str, str]] = {"pod": scheme.POD, "secret": scheme.SECRET}
 _TOKEN_LENGTH_MAX: Final = 16 * 1024
-_decode = msgspec.json.Decoder(strict=True).decode
-_encode = msgspec.json.Encoder().encode
+_decode_json = msgspec.json.Decoder(strict=True).decode
+_encode_json = msgspec.json.Encoder().encode
 
 
 class Signer(Protocol):
@@ -63,7 +63,7 @@ class TokenIssuer:
         verified_token = self.verify_token(token)
         return verified_token.user if verified_token is not None and ISSUER in verified_token.audiences else None
 
-    def page_user_of(self, token: str) -> UserInfo | None:
+    def dashboard_user_of(self, token: str) -> UserInfo | None:
         """Return the user of a dashboard token; None for any other token or an expired one."""
         claims, now = self._decode_claims(token), self.clock() // SECOND
         if claims is None or claims["iss"] != DASHBOARD_ISSUER or not claims["nbf"] <= now < claims["exp"]:
@@ -73,15 +73,15 @@ class TokenIssuer:
     def issue(self, account: Obj, bound_object: Obj | None, audiences: Sequence[str], expires_at: Instant) -> str:
         """Issue a token for a ServiceAccount, valid while the object it is bound to exists."""
         metadata, now = account["metadata"], self.clock() // SECOND
-        references = {"namespace": metadata["namespace"], "serviceaccount": _reference(account)}
+        object_references = {"namespace": metadata["namespace"], "serviceaccount": _object_reference(account)}
         if bound_object is not None:
-            references[bound_object["kind"].lower()] = _reference(bound_object)
+            object_references[bound_object["kind"].lower()] = _object_reference(bound_object)
         claims = {
             "aud": list(audiences),
             "exp": expires_at // SECOND,
             "iat": now,
             "iss": ISSUER,
-            "kubernetes.io": references,
+            "kubernetes.io": object_references,
             "nbf": now,
             "sub": account_name(metadata["namespace"], metadata["name"]),
         }
@@ -93,15 +93,15 @@ class TokenIssuer:
         now = self.clock() // SECOND
         if claims is None or claims["iss"] != ISSUER or not claims["nbf"] <= now < claims["exp"]:
             return None
-        references = claims["kubernetes.io"]
-        namespace, account = references["namespace"], references["serviceaccount"]
+        object_references = claims["kubernetes.io"]
+        namespace, account = object_references["namespace"], object_references["serviceaccount"]
         if not self._is_reference_valid(scheme.SERVICE_ACCOUNT, namespace, account):
             return None
         extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
         for reference_kind, kind in _BINDABLE_KINDS.items():
-            if reference_kind not in references:
+            if reference_kind not in object_references:
                 continue
-            reference = references[reference_kind]
+            reference = object_references[reference_kind]
             if not self._is_reference_valid(kind, namespace, reference):
                 return None
             if reference_kind == "pod":
@@ -117,13 +117,13 @@ class TokenIssuer:
         if len(segments) != 3 or len(token) > _TOKEN_LENGTH_MAX or not token.isascii():
             return None
         try:
-            header, signature = _decode(_decode_base64url(segments[0])), _decode_base64url(segments[2])
+            header, signature = _decode_json(_decode_base64url(segments[0])), _decode_base64url(segments[2])
             is_supported_algorithm = isinstance(header, dict) and header.get("alg") == ALGORITHM
             if not is_supported_algorithm or not self._signer.is_signed(
                 f"{segments[0]}.{segments[1]}".encode(), signature
             ):
                 return None
-            claims: Mapping[str, Any] = _decode(_decode_base64url(segments[1]))
+            claims: Mapping[str, Any] = _decode_json(_decode_base64url(segments[1]))
         except (ValueError, msgspec.DecodeError, RecursionError):
             return None
         return claims
@@ -144,11 +144,11 @@ def dashboard_token(signer: Signer, user: str, groups: Sequence[str], now: Insta
 
 def _sign_claims(signer: Signer, claims: Mapping[str, Any]) -> str:
     header = {"alg": ALGORITHM, "kid": signer.key_id}
-    message = f"{_encode_base64url(_encode(header))}.{_encode_base64url(_encode(claims))}"
-    return f"{message}.{_encode_base64url(signer.sign(message.encode()))}"
+    signing_input = f"{_encode_base64url(_encode_json(header))}.{_encode_base64url(_encode_json(claims))}"
+    return f"{signing_input}.{_encode_base64url(signer.sign(signing_input.encode()))}"
 
 
-def _reference(obj: Obj) -> dict[str, str]:
+def _object_reference(obj: Obj) -> dict[str, str]:
     return {"name": obj["metadata"]["name"], "uid": obj["metadata"]["uid"]}
 
 

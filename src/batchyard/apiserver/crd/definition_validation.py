@@ -16,7 +16,7 @@ from batchyard.apiserver.crd import values
 from batchyard.apiserver.crd.json_path import InvalidJsonPath, parse_json_path
 from batchyard.apiserver.crd.rules import check_rule
 
-_STRING: Final[values.Schema] = {"type": "string"}
+_STRING_SCHEMA: Final[values.Schema] = {"type": "string"}
 _BOOLEAN: Final[values.Schema] = {"type": "boolean"}
 _SCHEMA_TYPES: Final = ("array", "boolean", "integer", "number", "object", "string")
 _COMBINING_KEYWORDS: Final = ("allOf", "anyOf", "oneOf")
@@ -35,7 +35,7 @@ _FORBIDDEN_IN_NESTED: Final = {
     values.MAP_TYPE: "must be undefined to be structural",
     values.VALIDATION_RULES: "must be empty to be structural",
 }
-_INTEGER_OR_STRING: Final = [{"type": "integer"}, {"type": "string"}]
+_INTEGER_OR_STRING_SCHEMAS: Final = [{"type": "integer"}, {"type": "string"}]
 _METADATA_FIELDS: Final = frozenset({"name", "generateName"})
 
 
@@ -72,7 +72,7 @@ def _schema_errors(schema: values.Schema, path: str, missing_type_message: str) 
         yield from _default_errors(schema, path)
 
 
-def _type_errors(schema: values.Schema, path: str, must_have: str) -> Iterator[FieldError]:
+def _type_errors(schema: values.Schema, path: str, missing_type_message: str) -> Iterator[FieldError]:
     type_name = schema.get("type", "")
     if type_name and type_name not in _SCHEMA_TYPES:
         yield unsupported(f"{path}.type", type_name, _SCHEMA_TYPES)
@@ -80,7 +80,7 @@ def _type_errors(schema: values.Schema, path: str, must_have: str) -> Iterator[F
         message = f"must be object if {values.EMBEDDED_RESOURCE} is true"
         yield invalid(f"{path}.type", type_name, message, "") if type_name else required(f"{path}.type", message, "")
     elif not type_name and not schema.get(values.INT_OR_STRING) and not schema.get(values.PRESERVE_UNKNOWN_FIELDS):
-        yield required(f"{path}.type", must_have, "")
+        yield required(f"{path}.type", missing_type_message, "")
     if type_name == "array" and not isinstance(schema.get("items"), Mapping):
         yield required(f"{path}.items", "must be specified", "")
 
@@ -103,7 +103,7 @@ def _extension_errors(schema: values.Schema, path: str) -> Iterator[FieldError]:
 
 
 def _list_and_map_errors(schema: values.Schema, path: str) -> Iterator[FieldError]:
-    list_type, keys = schema.get(values.LIST_TYPE), schema.get(values.MAP_KEYS) or ()
+    list_type, map_keys = schema.get(values.LIST_TYPE), schema.get(values.MAP_KEYS) or ()
     schema_type = schema.get("type", "")
     if list_type is not None:
         if schema_type != "array":
@@ -111,8 +111,8 @@ def _list_and_map_errors(schema: values.Schema, path: str) -> Iterator[FieldErro
         if list_type not in ("atomic", "set", "map"):
             yield unsupported(f"{path}.{values.LIST_TYPE}", list_type, ("atomic", "set", "map"))
     if list_type == "map":
-        yield from _map_key_errors(schema, keys, path)
-    elif keys:
+        yield from _map_key_errors(schema, map_keys, path)
+    elif map_keys:
         message = f"must be map if {values.MAP_KEYS} is non-empty"
         yield invalid(f"{path}.{values.LIST_TYPE}", list_type or "", message, "")
     if (map_type := schema.get(values.MAP_TYPE)) is not None and map_type not in ("atomic", "granular"):
@@ -175,8 +175,8 @@ def _combining_keyword_errors(schema: values.Schema, path: str, *, is_int_or_str
     for keyword in _COMBINING_KEYWORDS:
         for i, nested_schema in enumerate(schema.get(keyword) or ()):
             is_int_or_string_form = is_int_or_string and (
-                (keyword == "anyOf" and schema["anyOf"] == _INTEGER_OR_STRING)
-                or (keyword == "allOf" and i == 0 and nested_schema.get("anyOf") == _INTEGER_OR_STRING)
+                (keyword == "anyOf" and schema["anyOf"] == _INTEGER_OR_STRING_SCHEMAS)
+                or (keyword == "allOf" and i == 0 and nested_schema.get("anyOf") == _INTEGER_OR_STRING_SCHEMAS)
             )
             if not is_int_or_string_form:
                 yield from _nested_errors(nested_schema, f"{path}.{keyword}[{i}]")
@@ -215,14 +215,14 @@ def _default_errors(schema: values.Schema, path: str) -> Iterator[FieldError]:
 # Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1/types_jsonschema.go.
 
 
-_NUMBER: Final[values.Schema] = {"type": "number"}
+_NUMBER_SCHEMA: Final[values.Schema] = {"type": "number"}
 _INTEGER: Final[values.Schema] = {"type": "integer"}
-_STRING_LIST: Final[values.Schema] = {"type": "array", "items": _STRING}
-_VALIDATION_RULE: Final[values.Schema] = {
+_STRING_LIST_SCHEMA: Final[values.Schema] = {"type": "array", "items": _STRING_SCHEMA}
+_VALIDATION_RULE_SCHEMA: Final[values.Schema] = {
     "type": "object",
     "required": ["rule"],
     "properties": {
-        **dict.fromkeys(("rule", "message", "messageExpression", "fieldPath"), _STRING),
+        **dict.fromkeys(("rule", "message", "messageExpression", "fieldPath"), _STRING_SCHEMA),
         "reason": {
             "type": "string",
             "enum": ["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate"],
@@ -237,19 +237,19 @@ def _schema_of_schemas() -> values.Schema:
     schema_list: values.Schema = {"type": "array", "items": schema}
     schema["properties"] = {
         **dict.fromkeys(
-            ("type", "format", "title", "description", "pattern", values.LIST_TYPE, values.MAP_TYPE), _STRING
+            ("type", "format", "title", "description", "pattern", values.LIST_TYPE, values.MAP_TYPE), _STRING_SCHEMA
         ),
         **dict.fromkeys(("nullable", "uniqueItems", "exclusiveMaximum", "exclusiveMinimum"), _BOOLEAN),
         **dict.fromkeys((values.PRESERVE_UNKNOWN_FIELDS, values.EMBEDDED_RESOURCE, values.INT_OR_STRING), _BOOLEAN),
-        **dict.fromkeys(("maximum", "minimum", "multipleOf"), _NUMBER),
+        **dict.fromkeys(("maximum", "minimum", "multipleOf"), _NUMBER_SCHEMA),
         **dict.fromkeys(("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"), _INTEGER),
-        **dict.fromkeys(("required", values.MAP_KEYS), _STRING_LIST),
+        **dict.fromkeys(("required", values.MAP_KEYS), _STRING_LIST_SCHEMA),
         **dict.fromkeys(("items", "not"), schema),
         **dict.fromkeys(("allOf", "anyOf", "oneOf"), schema_list),
         "enum": {"type": "array", "items": {}},
         "properties": {"type": "object", "additionalProperties": schema},
         "additionalProperties": {"anyOf": [schema, _BOOLEAN]},
-        values.VALIDATION_RULES: {"type": "array", "items": _VALIDATION_RULE},
+        values.VALIDATION_RULES: {"type": "array", "items": _VALIDATION_RULE_SCHEMA},
     }
     return schema
 
@@ -263,7 +263,7 @@ SCHEMA_OF_SCHEMAS: Final = _schema_of_schemas()
 _APPROVAL_ANNOTATION: Final = "api-approved.kubernetes.io"
 _PROTECTED_GROUPS: Final = ("k8s.io", "kubernetes.io")
 _COLUMN_TYPES: Final = ("boolean", "date", "integer", "number", "string")
-_SELECTABLE_MAX: Final = 8
+_SELECTABLE_FIELDS_MAX: Final = 8
 
 
 def definition_errors(definition: Obj) -> Iterator[FieldError]:
@@ -397,16 +397,16 @@ def _scale_errors(scale: Mapping[str, Any] | None, path: str) -> Iterator[FieldE
             yield required(f"{path}.{field}", "", "")
         elif not scale[field].startswith(prefixes):
             yield invalid(f"{path}.{field}", scale[field], f"should be a json path under {prefixes[0][:-1]}", "")
-    selector = scale.get("labelSelectorPath")
-    if selector and not selector.startswith((".spec.", ".status.")):
+    selector_path = scale.get("labelSelectorPath")
+    if selector_path and not selector_path.startswith((".spec.", ".status.")):
         message = "should be a json path under either .status or .spec"
-        yield invalid(f"{path}.labelSelectorPath", selector, message, "")
+        yield invalid(f"{path}.labelSelectorPath", selector_path, message, "")
 
 
 def _selectable_errors(version: Mapping[str, Any], schema: values.Schema, path: str) -> Iterator[FieldError]:
     fields = version.get("selectableFields") or ()
-    if len(fields) > _SELECTABLE_MAX:
-        yield FieldError(path, f"Too many: {len(fields)}: must have at most {_SELECTABLE_MAX} items")
+    if len(fields) > _SELECTABLE_FIELDS_MAX:
+        yield FieldError(path, f"Too many: {len(fields)}: must have at most {_SELECTABLE_FIELDS_MAX} items")
     known_paths: list[str] = []
     for i, field in enumerate(fields):
         json_path = field["jsonPath"]

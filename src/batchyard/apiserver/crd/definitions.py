@@ -30,7 +30,7 @@ from batchyard.interfaces.client import WatchEvent
 
 _STRING: Final[values.Schema] = {"type": "string"}
 _BOOLEAN_SCHEMA: Final[values.Schema] = {"type": "boolean"}
-_STRING_LIST: Final[values.Schema] = {"type": "array", "items": _STRING, values.LIST_TYPE: "atomic"}
+_STRING_LIST_SCHEMA: Final[values.Schema] = {"type": "array", "items": _STRING, values.LIST_TYPE: "atomic"}
 _ANY_OBJECT: Final[values.Schema] = {"type": "object", values.PRESERVE_UNKNOWN_FIELDS: True}
 
 
@@ -53,10 +53,10 @@ _NAMES_SCHEMA: Final = _object_schema(
     summary="the names of the resource and the kind",
     plural=_STRING,
     singular=_STRING,
-    shortNames=_STRING_LIST,
+    shortNames=_STRING_LIST_SCHEMA,
     kind=_STRING,
     listKind=_STRING,
-    categories=_STRING_LIST,
+    categories=_STRING_LIST_SCHEMA,
 )
 _COLUMN_SCHEMA: Final = _object_schema(
     "name",
@@ -113,18 +113,18 @@ _CONDITION_SCHEMA: Final = _object_schema(
     message=_STRING,
     observedGeneration={"type": "integer", "format": "int64"},
 )
-CONDITIONS: Final = _list_schema(_CONDITION_SCHEMA, "type")
+CONDITIONS_SCHEMA: Final = _list_schema(_CONDITION_SCHEMA, "type")
 _STATUS_SCHEMA: Final = _object_schema(
     summary="the current state of the definition",
-    conditions=CONDITIONS,
+    conditions=CONDITIONS_SCHEMA,
     acceptedNames=_object_schema(**_NAMES_SCHEMA["properties"]),
-    storedVersions=_STRING_LIST,
+    storedVersions=_STRING_LIST_SCHEMA,
     observedGeneration={"type": "integer", "format": "int64"},
 )
 DEFINITION_SCHEMA: Final = _object_schema("spec", spec=_SPEC_SCHEMA, status=_STATUS_SCHEMA)
 
 
-_INFO: Final = ServedKind(
+_DEFINITION_INFO: Final = ServedKind(
     DEFINITION,
     "CustomResourceDefinition",
     "apiextensions.k8s.io",
@@ -144,7 +144,7 @@ class DefinitionStrategy(CustomStrategy):
     """The kind-specific API logic of CustomResourceDefinitions: decoding, validation and table output."""
 
     def __init__(self) -> None:
-        super().__init__(_INFO, [_OWN_VERSION])
+        super().__init__(_DEFINITION_INFO, [_OWN_VERSION])
 
     def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode a CustomResourceDefinition with defaults, or return its errors."""
@@ -179,8 +179,8 @@ class DefinitionStrategy(CustomStrategy):
 def definition_resource() -> Resource:
     """Return the resource `customresourcedefinitions` as the API server serves it."""
     strategy = DefinitionStrategy()
-    resource = Resource(_INFO, strategy, ("status",), merge_schema=strategy.merge_schema, is_native=True)
-    return resource._replace(drops_unknown=True, is_adoptable=True)
+    resource = Resource(_DEFINITION_INFO, strategy, ("status",), merge_schema=strategy.merge_schema, is_native=True)
+    return resource._replace(prunes_unknown=True, is_adoptable=True)
 
 
 def _with_all_names(definition: dict[str, Any]) -> dict[str, Any]:
@@ -213,17 +213,17 @@ class CustomResources:
         self._now = now
         self._resources = resources
         self._served: Mapping[tuple[Any, ...], Resource] = {}
-        self._refresh()
+        self._refresh_served_resources()
 
     def observe(self, event: WatchEvent) -> None:
         """Refresh the served kinds after a change of a CustomResourceDefinition."""
         if event.key.kind == DEFINITION:
-            self._refresh()
+            self._refresh_served_resources()
 
-    def _refresh(self) -> None:
+    def _refresh_served_resources(self) -> None:
         definitions = [each for each in self._objects.list(DEFINITION) if is_served(each) and _serves_a_version(each)]
         served_resources = {
-            key: self._served.get(key) or _resource(each, self._objects, self._now)
+            key: self._served.get(key) or _custom_resource(each, self._objects, self._now)
             for each in definitions
             for key in [_resource_key(each)]
         }
@@ -243,12 +243,12 @@ def _resource_key(definition: Obj) -> tuple[Any, ...]:
     return metadata["uid"], metadata.get("generation"), is_definition_deleted(definition)
 
 
-def _resource(definition: Obj, objects: ApiObjectStore, now: Callable[[], Instant]) -> Resource:
+def _custom_resource(definition: Obj, objects: ApiObjectStore, now: Callable[[], Instant]) -> Resource:
     """Return the resource that serves the objects of a CustomResourceDefinition."""
     info, versions = kind_from_definition(definition), definition["spec"]["versions"]
     strategy = CustomStrategy(info, versions, is_terminating=is_definition_deleted(definition))
     stored_subresources = ("status",) if info.has_status else ()
-    scales = [(each.get("subresources") or {}).get("scale") for each in versions]
-    scale = next(filter(None, scales), None)
-    resource = Resource(info, strategy, stored_subresources, merge_schema=strategy.merge_schema, drops_unknown=True)
-    return resource if scale is None else with_scale(resource, objects, scale, now)
+    scale_subresources = [(each.get("subresources") or {}).get("scale") for each in versions]
+    scale_subresource = next(filter(None, scale_subresources), None)
+    resource = Resource(info, strategy, stored_subresources, merge_schema=strategy.merge_schema, prunes_unknown=True)
+    return resource if scale_subresource is None else with_scale(resource, objects, scale_subresource, now)

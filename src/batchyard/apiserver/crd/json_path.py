@@ -12,7 +12,7 @@ Step: TypeAlias = Callable[[Any], Iterable[Any]]
 _FIELD_PATTERN: Final = re.compile(r"\.?((?:[^\\.\[\]]|\\.)+)")
 _QUOTED_FIELD_PATTERN: Final = re.compile(r"\.?\[(?:'([^']*)'|\"([^\"]*)\")\]")
 _INDEX_PATTERN: Final = re.compile(r"\.?\[(-?[0-9]+)\]")
-_ALL: Final = re.compile(r"\.?\[\*\]|\.\*")
+_ALL_ITEMS_PATTERN: Final = re.compile(r"\.?\[\*\]|\.\*")
 _FILTER: Final = re.compile(r"\.?\[\?\(\s*@\.?([\w.\-/]+)\s*(==|!=)\s*(?:'([^']*)'|\"([^\"]*)\"|([\w.\-]+))\s*\)\]")
 
 
@@ -85,7 +85,7 @@ def _nested_text(value: Any, names: Sequence[str]) -> str | None:
 _STEP_MAKERS: Final[Sequence[tuple[re.Pattern[str], Callable[[re.Match[str]], Step]]]] = (
     (_QUOTED_FIELD_PATTERN, lambda match: _field_step(match[1] if match[1] is not None else match[2])),
     (_INDEX_PATTERN, lambda match: _index_step(int(match[1]))),
-    (_ALL, lambda _match: _all_items),
+    (_ALL_ITEMS_PATTERN, lambda _match: _all_items),
     (_FILTER, _filter_step),
     (_FIELD_PATTERN, lambda match: _field_step(match[1].replace("\\", ""))),
 )

@@ -46,29 +46,29 @@ from batchyard.apiserver.crd.values import (
 
 
 _T: Final = cel.Type
-_ANY: Final = _T.DYN
+_ANY_TYPE: Final = _T.DYN
 _LIST: Final = _T.List(_T.DYN)
 
 
 def kubernetes_functions() -> Any:
     """Return the CEL functions that Kubernetes adds to the language, as an extension for the CEL library."""
-    by_name: dict[str, list[Any]] = {}
+    overloads_by_name: dict[str, list[Any]] = {}
     for name, is_member, parameters, result, implementation in _function_declarations():
-        overloads = by_name.setdefault(name, [])
+        overloads = overloads_by_name.setdefault(name, [])
         key = f"{name}_{len(overloads)}"
         overloads.append(cel.Overload(key, result, parameters, is_member, implementation))
-    return cel.CelExtension("kubernetes", [cel.FunctionDecl(name, each) for name, each in by_name.items()])
+    return cel.CelExtension("kubernetes", [cel.FunctionDecl(name, each) for name, each in overloads_by_name.items()])
 
 
 def _function_declarations() -> Iterator[tuple[str, bool, list[Any], Any, Callable[..., Any]]]:
     """Yield each CEL function: name, whether it is a member function, parameter types, result type, implementation."""
     text, integer, boolean, double = _T.STRING, _T.INT, _T.BOOL, _T.DOUBLE
     yield "isSorted", True, [_LIST], boolean, lambda each: list(each) == sorted(each)
-    yield "sum", True, [_LIST], _ANY, sum
-    yield "min", True, [_LIST], _ANY, min
-    yield "max", True, [_LIST], _ANY, max
-    yield "indexOf", True, [_LIST, _ANY], integer, _index_of
-    yield "lastIndexOf", True, [_LIST, _ANY], integer, _last_index_of
+    yield "sum", True, [_LIST], _ANY_TYPE, sum
+    yield "min", True, [_LIST], _ANY_TYPE, min
+    yield "max", True, [_LIST], _ANY_TYPE, max
+    yield "indexOf", True, [_LIST, _ANY_TYPE], integer, _index_of
+    yield "lastIndexOf", True, [_LIST, _ANY_TYPE], integer, _last_index_of
     yield "sets.contains", False, [_LIST, _LIST], boolean, lambda a, b: _comparable_set(a) >= _comparable_set(b)
     yield "sets.intersects", False, [_LIST, _LIST], boolean, lambda a, b: bool(_comparable_set(a) & _comparable_set(b))
     yield "sets.equivalent", False, [_LIST, _LIST], boolean, lambda a, b: _comparable_set(a) == _comparable_set(b)
@@ -135,14 +135,14 @@ def _compare_quantities(first_text: str, second_text: str) -> int:
     return (first_amount > second_amount) - (first_amount < second_amount)
 
 
-def _index_of(items: Sequence[Any], wanted_item: Any) -> int:
-    wanted_member = _comparable_value(wanted_item)
-    return next((i for i, each in enumerate(items) if _comparable_value(each) == wanted_member), -1)
+def _index_of(list_items: Sequence[Any], wanted_item: Any) -> int:
+    wanted_value = _comparable_value(wanted_item)
+    return next((i for i, each in enumerate(list_items) if _comparable_value(each) == wanted_value), -1)
 
 
-def _last_index_of(items: Sequence[Any], wanted_item: Any) -> int:
-    wanted_member = _comparable_value(wanted_item)
-    return next((i for i in range(len(items) - 1, -1, -1) if _comparable_value(items[i]) == wanted_member), -1)
+def _last_index_of(list_items: Sequence[Any], wanted_item: Any) -> int:
+    wanted_value = _comparable_value(wanted_item)
+    return next((i for i in range(len(list_items) - 1, -1, -1) if _comparable_value(list_items[i]) == wanted_value), -1)
 
 
 def _comparable_set(items: Iterable[Any]) -> set[Any]:
@@ -175,8 +175,8 @@ def _parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
 
 def _contains_network(outer_text: str, inner_text: str) -> bool:
     outer_network, inner_network = _parse_network(outer_text), _parse_network(inner_text)
-    is_smaller = outer_network.version == inner_network.version and inner_network.prefixlen >= outer_network.prefixlen
-    return is_smaller and inner_network.network_address in outer_network
+    is_subnet = outer_network.version == inner_network.version and inner_network.prefixlen >= outer_network.prefixlen
+    return is_subnet and inner_network.network_address in outer_network
 
 
 # Compilation and evaluation of CEL expressions in rules of CustomResourceDefinitions.
@@ -219,11 +219,11 @@ def compile_cel_rule(text: str, *, is_old_self_optional: bool) -> CompiledExpres
 def compile_expression(text: str) -> CompiledExpression:
     """Compile a CEL expression over `self` and `oldSelf`. Raises NotCompiled if it is invalid."""
     try:
-        return CompiledExpression(_environment(with_old_self=False).compile(text), uses_old_self=False)
+        return CompiledExpression(_cel_environment(with_old_self=False).compile(text), uses_old_self=False)
     except RuntimeError:
         pass
     try:
-        return CompiledExpression(_environment(with_old_self=True).compile(text), uses_old_self=True)
+        return CompiledExpression(_cel_environment(with_old_self=True).compile(text), uses_old_self=True)
     except RuntimeError as error:
         unknown_functions = dict.fromkeys(_UNKNOWN_FUNCTION.findall(str(error)))
         unimplemented_names = ", ".join(name for name in unknown_functions if name in UNIMPLEMENTED_FUNCTIONS)
@@ -246,7 +246,7 @@ def _bind_optional_old_self(text: str) -> str:
 
 
 @cache
-def _environment(*, with_old_self: bool) -> Any:
+def _cel_environment(*, with_old_self: bool) -> Any:
     variables = {"self": cel.Type.DYN, "before": cel.Type.DYN, "wasThere": cel.Type.BOOL}
     if with_old_self:
         variables["oldSelf"] = cel.Type.DYN
@@ -413,11 +413,11 @@ class ValidationRules:
     def faults(self, value: Any, old: Any) -> Iterator[FieldError]:
         """Yield the errors that the CEL rules report for an object; `old` is its previous value, or NO_OLD_VALUE."""
         try:
-            yield from self._errors(value, old, "", RuleBudget())
+            yield from self._value_errors(value, old, "", RuleBudget())
         except _BudgetExceeded as spent:
             yield spent.args[0]
 
-    def _errors(self, value: Any, old: Any, path: str, budget: RuleBudget) -> Iterator[FieldError]:
+    def _value_errors(self, value: Any, old: Any, path: str, budget: RuleBudget) -> Iterator[FieldError]:
         if value is None:
             return
         if self._value_rules:
@@ -433,7 +433,7 @@ class ValidationRules:
                     if old_items
                     else NO_OLD_VALUE
                 )
-                yield from self._item_rules._errors(each, old_item, f"{path}[{i}]", budget)
+                yield from self._item_rules._value_errors(each, old_item, f"{path}[{i}]", budget)
 
     def _field_errors(self, value: Mapping[str, Any], old: Any, path: str, budget: RuleBudget) -> Iterator[FieldError]:
         is_correlated = isinstance(old, Mapping) and self._schema.get(MAP_TYPE) != "atomic"
@@ -441,7 +441,7 @@ class ValidationRules:
             rules = self._field_rules.get(name, self._additional_rules)
             if rules is not None:
                 old_field = old.get(name, NO_OLD_VALUE) if is_correlated else NO_OLD_VALUE
-                yield from rules._errors(each, old_field, f"{path}.{name}" if path else name, budget)
+                yield from rules._value_errors(each, old_field, f"{path}.{name}" if path else name, budget)
 
     def _old_items_by_key(self, old: Any) -> dict[Any, Any]:
         """Return the old items of a list with map keys (`x-kubernetes-list-map-keys`), by the values of those keys."""
@@ -477,12 +477,12 @@ class ValidationRules:
         if error:
             yield FieldError(field_path, f"Invalid value: {quoted_type}: {error} evaluating rule: {message}")
             return
-        prefix = {
+        message_prefix = {
             "FieldValueRequired": "Required value: ",
             "FieldValueForbidden": "Forbidden: ",
             "FieldValueDuplicate": "Duplicate value: ",
         }.get(reason, f"Invalid value: {quoted_type}: ")
-        yield FieldError(field_path, prefix + message)
+        yield FieldError(field_path, message_prefix + message)
 
     def _quoted_type(self) -> str:
         return format_json(self._schema.get("type", "object"))
@@ -502,13 +502,13 @@ def check_rule(definition: Mapping[str, Any]) -> tuple[str, str]:
 def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
     """Compile a CEL validation rule; None if it uses functions that this platform does not implement."""
     try:
-        rule = compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
+        cel_rule = compile_cel_rule(definition["rule"], is_old_self_optional=bool(definition.get("optionalOldSelf")))
         message_expression = definition.get("messageExpression")
-        message = compile_expression(message_expression).program if message_expression else None
+        message_program = compile_expression(message_expression).program if message_expression else None
     except NotCompiled:
         return None
     depth = iteration_depth(definition["rule"])
-    return ValidationRule(definition, rule.program, rule.uses_old_self, message, depth)
+    return ValidationRule(definition, cel_rule.program, cel_rule.uses_old_self, message_program, depth)
 
 
 def _rule_message(rule: ValidationRule, variables: Mapping[str, Any]) -> str:
@@ -517,5 +517,5 @@ def _rule_message(rule: ValidationRule, variables: Mapping[str, Any]) -> str:
         evaluated_message, _ = evaluate_program(rule.message, variables)
         if isinstance(evaluated_message, str) and evaluated_message.strip() and "\n" not in evaluated_message:
             return evaluated_message.strip()
-    definition: str = rule.definition.get("message") or f"failed rule: {rule.definition['rule'].strip()}"
-    return definition
+    default_message: str = rule.definition.get("message") or f"failed rule: {rule.definition['rule'].strip()}"
+    return default_message

@@ -44,7 +44,7 @@ from batchyard.base.instant import Instant, format_age
 
 _NAME_COLUMN: Final = Column("Name", format="name")
 _AGE_COLUMN: Final[Mapping[str, Any]] = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
-_encode = msgspec.json.encode
+_encode_json = msgspec.json.encode
 
 
 class CustomColumns:
@@ -80,7 +80,7 @@ def _format_cell(obj: Obj, column_type: str, path: Sequence[Step], now: Instant)
     value = values[0]
     match column_type:
         case "string":
-            return _encode(value).decode() if isinstance(value, Mapping | list) else format_value(value)
+            return _encode_json(value).decode() if isinstance(value, Mapping | list) else format_value(value)
         case "date":
             return _format_age(value, now)
         case "boolean":
@@ -101,11 +101,11 @@ def _format_age(value: Any, now: Instant) -> str:
         return "<invalid>"
 
 
-_METADATA: Final = "ObjectMeta"
+_METADATA_TYPE: Final = "ObjectMeta"
 _CONFORMING_OBJECTS_MAX: Final = 100_000
 #: Errors after which validation rules are skipped.
 _BLOCKING_PROBLEMS: Final = ("Required value", "Too long", "Too many")
-_RULES_NOT_CHECKED: Final = FieldError(
+_RULES_NOT_CHECKED_ERROR: Final = FieldError(
     "<nil>",
     'Invalid value: "null": some validation rules were not checked because the object was invalid; correct the '
     "existing errors to complete validation",
@@ -127,20 +127,20 @@ _KIND_DESCRIPTION: Final = "Kind is a string value representing the REST resourc
 class CustomStrategy:
     """The kind-specific API logic of one custom kind, with schemas, table columns and validation rules by version."""
 
-    def __init__(self, info: ServedKind, versions: Sequence[Obj], *, is_terminating: bool = False) -> None:
-        self._info = info
+    def __init__(self, served_kind: ServedKind, versions: Sequence[Obj], *, is_terminating: bool = False) -> None:
+        self._info = served_kind
         self._is_terminating = is_terminating
-        self._schemas = {info.api_version_for(each["name"]): root_schema(each) for each in versions}
+        self._schemas = {served_kind.api_version_for(each["name"]): root_schema(each) for each in versions}
         self._deprecation_warnings = {
-            info.api_version_for(each["name"]): each.get("deprecationWarning")
-            or f"{info.api_version_for(each['name'])} {info.kind} is deprecated"
+            served_kind.api_version_for(each["name"]): each.get("deprecationWarning")
+            or f"{served_kind.api_version_for(each['name'])} {served_kind.kind} is deprecated"
             for each in versions
             if each.get("deprecated")
         }
         #: The metadata of objects known to conform to the schema, by uid. Each revision has its own metadata object.
         self._conforming_metadata: dict[str, Mapping[str, Any]] = {}
         self._columns = {
-            info.api_version_for(each["name"]): CustomColumns(each.get("additionalPrinterColumns") or [])
+            served_kind.api_version_for(each["name"]): CustomColumns(each.get("additionalPrinterColumns") or [])
             for each in versions
         }
 
@@ -155,12 +155,12 @@ class CustomStrategy:
         complete_object = with_defaults(prune_unknown_fields(obj, schema), schema)
         errors = list(value_errors(complete_object, schema, ""))
         if any(fault.problem.startswith(_BLOCKING_PROBLEMS) or "must be of type" in fault.problem for fault in errors):
-            errors += [_RULES_NOT_CHECKED] if uses_keyword(schema, VALIDATION_RULES) else []
+            errors += [_RULES_NOT_CHECKED_ERROR] if uses_keyword(schema, VALIDATION_RULES) else []
         faults += errors
         warning = self._deprecation_warnings.get(sent_object["apiVersion"])
         warnings = [] if warning is None else [warning]
         return DecodedObject(
-            None if faults else self._convert(complete_object, self._info.api_version), faults, warnings
+            None if faults else self._convert_to_version(complete_object, self._info.api_version), faults, warnings
         )
 
     def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class CustomStrategy:
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
         """Convert a stored object to a served version with exact times, to compare it with another object."""
-        return self._convert(self._upgrade_stored(stored_object), api_version)
+        return self._convert_to_version(self._upgrade_stored_object(stored_object), api_version)
 
     def _time_locations(self) -> TimeLocations:
         """Return the paths of the time fields in a custom object: only those of its metadata are known."""
@@ -184,11 +184,11 @@ class CustomStrategy:
         if self._is_terminating:
             message = "create not allowed while custom resource definition is terminating"
             raise StatusError(405, "MethodNotAllowed", message)
-        return list(self._rules.faults(new, NO_OLD_VALUE))
+        return list(self._validation_rules.faults(new, NO_OLD_VALUE))
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of an update."""
-        return list(self._rules.faults(new, self.render(old, self._info.api_version)))
+        return list(self._validation_rules.faults(new, self.render(old, self._info.api_version)))
 
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of a status update."""
@@ -223,12 +223,12 @@ class CustomStrategy:
         return {schema_name(self._info, version): object_schema, **metadata}
 
     @cached_property
-    def _rules(self) -> ValidationRules:
+    def _validation_rules(self) -> ValidationRules:
         """The CEL validation rules of the storage version, compiled on first use."""
         schema = self._schemas[self._info.api_version]
         return ValidationRules({**schema, "properties": {**(schema.get("properties") or {}), **_ROOT_PROPERTIES}})
 
-    def _upgrade_stored(self, stored_object: Obj) -> Obj:
+    def _upgrade_stored_object(self, stored_object: Obj) -> Obj:
         """Return a stored object, pruned and defaulted by the current schema if that is newer than the object."""
         metadata = stored_object["metadata"]
         uid = metadata.get("uid", "")
@@ -242,7 +242,7 @@ class CustomStrategy:
             self._conforming_metadata[uid] = metadata
         return current_object
 
-    def _convert(self, obj: Mapping[str, Any], api_version: str) -> dict[str, Any]:
+    def _convert_to_version(self, obj: Mapping[str, Any], api_version: str) -> dict[str, Any]:
         if obj["apiVersion"] == api_version:
             return dict(obj)
         schema = self._schemas[api_version]
@@ -253,7 +253,7 @@ def _complete_metadata(metadata: Any, namespace: str) -> Any:
     """Return metadata without unknown fields, and with the namespace of the request or without one."""
     if not isinstance(metadata, Mapping):
         return metadata
-    known_fields = load_scope(NATIVE).fields(_METADATA)
+    known_fields = load_scope(NATIVE).fields(_METADATA_TYPE)
     known_metadata = {name: each for name, each in metadata.items() if name in known_fields and each is not None}
     if not namespace:
         known_metadata.pop("namespace", None)
@@ -267,7 +267,7 @@ def _metadata_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
         yield FieldError("metadata", "Required value")
     elif not isinstance(metadata, Mapping):
         yield FieldError("metadata", "Invalid value: must be an object")
-    elif errors := validate(_METADATA, metadata):
+    elif errors := validate(_METADATA_TYPE, metadata):
         yield from (fault._replace(path=f"metadata.{fault.path}") for fault in errors)
     else:
         yield from metadata_errors(obj)

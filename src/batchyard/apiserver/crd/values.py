@@ -93,29 +93,29 @@ def list_item_identity(item: Any, keys: Sequence[str], item_schema: Schema) -> A
 # pkg/apiserver/schema/{pruning,defaulting}/algorithm.go.
 
 
-_ItemChange = Callable[[Any, Schema], Any]
+_ItemTransform = Callable[[Any, Schema], Any]
 
 
 def prune_unknown_fields(obj: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """Return an object without the fields that its schema does not declare."""
-    known_fields = _prune_fields(obj, schema, is_object=True)
+    known_fields = _prune_fields(obj, schema, is_api_object=True)
     return known_fields if isinstance(known_fields, dict) else dict(known_fields)
 
 
 def _prune_value(value: Any, schema: Schema) -> Any:
     if isinstance(value, Mapping):
-        return _prune_fields(value, schema, is_object=bool(schema.get(EMBEDDED_RESOURCE)))
+        return _prune_fields(value, schema, is_api_object=bool(schema.get(EMBEDDED_RESOURCE)))
     if isinstance(value, list) and schema.get("items"):
         return _change_items(value, items_schema(schema), _prune_value)
     return value
 
 
-def _prune_fields(value: Mapping[str, Any], schema: Schema, *, is_object: bool) -> Mapping[str, Any]:
+def _prune_fields(value: Mapping[str, Any], schema: Schema, *, is_api_object: bool) -> Mapping[str, Any]:
     field_schemas, additional_schema = properties(schema), additional_properties_schema(schema)
     keeps_unknown = bool(schema.get(PRESERVE_UNKNOWN_FIELDS))
     known_fields: dict[str, Any] = {}
     for name, each in value.items():
-        if is_object and name in ROOT_FIELDS:
+        if is_api_object and name in ROOT_FIELDS:
             known_fields[name] = each
         elif name in field_schemas:
             known_fields[name] = _prune_value(each, field_schemas[name])
@@ -123,7 +123,7 @@ def _prune_fields(value: Mapping[str, Any], schema: Schema, *, is_object: bool) 
             known_fields[name] = _prune_value(each, additional_schema) if additional_schema else each
         elif keeps_unknown:
             known_fields[name] = each
-    return _same_or_new(value, known_fields)
+    return _old_if_unchanged(value, known_fields)
 
 
 def with_defaults(value: Any, schema: Schema) -> Any:
@@ -146,15 +146,15 @@ def _complete_fields(value: Mapping[str, Any], schema: Schema) -> Mapping[str, A
     for name, subschema in field_schemas.items():
         if name not in new and "default" in subschema:
             new[name] = with_defaults(subschema["default"], subschema)
-    return _same_or_new(value, new)
+    return _old_if_unchanged(value, new)
 
 
-def _change_items(value: list[Any], schema: Schema, change_item: _ItemChange) -> list[Any]:
+def _change_items(value: list[Any], schema: Schema, change_item: _ItemTransform) -> list[Any]:
     new = [change_item(each, schema) for each in value]
     return value if all(a is b for a, b in zip(new, value, strict=True)) else new
 
 
-def _same_or_new(old: Mapping[str, Any], new: dict[str, Any]) -> Mapping[str, Any]:
+def _old_if_unchanged(old: Mapping[str, Any], new: dict[str, Any]) -> Mapping[str, Any]:
     is_same = len(old) == len(new) and all(name in new and new[name] is each for name, each in old.items())
     return old if is_same else new
 
@@ -164,12 +164,12 @@ def _same_or_new(old: Mapping[str, Any], new: dict[str, Any]) -> Mapping[str, An
 # Source: k8s.io/kube-openapi, pkg/validation/strfmt, and k8s.io/apiextensions-apiserver, pkg/apiserver/validation.
 
 
-_UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.IGNORECASE)
-_EMAIL: Final = re.compile(r"[^@\s<>]+@[^@\s<>]+")
+_UUID_PATTERN: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.IGNORECASE)
+_EMAIL_PATTERN: Final = re.compile(r"[^@\s<>]+@[^@\s<>]+")
 _HOSTNAME: Final = re.compile(r"(?=.{1,255}$)[a-z0-9]([-a-z0-9]{0,62})?(\.[a-z0-9][-a-z0-9]{0,62})*\.?", re.IGNORECASE)
-_MAC: Final = re.compile(r"([0-9a-f]{2}[:-]){5}[0-9a-f]{2}", re.IGNORECASE)
-_URI: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S+|/\S*", re.IGNORECASE)
-_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_MAC_PATTERN: Final = re.compile(r"([0-9a-f]{2}[:-]){5}[0-9a-f]{2}", re.IGNORECASE)
+_URI_PATTERN: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S+|/\S*", re.IGNORECASE)
+_DATE_PATTERN: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def is_of_format(text: str, name: str) -> bool:
@@ -194,7 +194,7 @@ def _is_parsed_by(parse: Callable[[str], object]) -> Callable[[str], bool]:
 
 
 def _parse_date(text: str) -> object:
-    if not _DATE.fullmatch(text):
+    if not _DATE_PATTERN.fullmatch(text):
         raise ValueError(text)
     return parse_time(f"{text}T00:00:00Z")
 
@@ -206,13 +206,13 @@ _FORMAT_CHECKS: Final[Mapping[str, Callable[[str], bool]]] = {
     "date-time": _is_parsed_by(parse_time),
     "datetime": _is_parsed_by(parse_time),
     "duration": _is_parsed_by(parse_duration),
-    "email": _matches_pattern(_EMAIL),
+    "email": _matches_pattern(_EMAIL_PATTERN),
     "hostname": _matches_pattern(_HOSTNAME),
     "ipv4": _is_parsed_by(ipaddress.IPv4Address),
     "ipv6": _is_parsed_by(ipaddress.IPv6Address),
-    "mac": _matches_pattern(_MAC),
-    "uri": _matches_pattern(_URI),
-    "uuid": _matches_pattern(_UUID),
+    "mac": _matches_pattern(_MAC_PATTERN),
+    "uri": _matches_pattern(_URI_PATTERN),
+    "uuid": _matches_pattern(_UUID_PATTERN),
 }
 
 
@@ -221,23 +221,23 @@ _NUMBER_TYPES: Final = ("integer", "number")
 
 def value_errors(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
     """Yield the errors of a value that does not conform to its schema."""
-    if value is None and (schema.get("nullable") or _may_be_anything(schema)):
+    if value is None and (schema.get("nullable") or _allows_any_value(schema)):
         return
-    value_type, schema_type = _type_of(value), schema.get("type", "")
+    value_type, schema_type = _json_type_of(value), schema.get("type", "")
     if not _is_of_type(value, schema):
-        yield _invalid(path, value_type, f'must be of type {schema_type or "integer,string"}: "{value_type}"')
+        yield _invalid_error(path, value_type, f'must be of type {schema_type or "integer,string"}: "{value_type}"')
         return
     yield from _enum_errors(value, schema, path)
     yield from _CHECKS_BY_TYPE[value_type](value, schema, path)
     yield from _combined_errors(value, schema, path)
 
 
-def _may_be_anything(schema: Schema) -> bool:
+def _allows_any_value(schema: Schema) -> bool:
     return "type" not in schema and not schema.get(INT_OR_STRING)
 
 
 def _is_of_type(value: Any, schema: Schema) -> bool:
-    value_type, schema_type = _type_of(value), schema.get("type")
+    value_type, schema_type = _json_type_of(value), schema.get("type")
     if schema.get(INT_OR_STRING):
         return value_type in ("integer", "string")
     if value_type == "number" and isinstance(value, int):
@@ -247,7 +247,7 @@ def _is_of_type(value: Any, schema: Schema) -> bool:
     return schema_type is None or value_type == schema_type
 
 
-def _type_of(value: Any) -> str:
+def _json_type_of(value: Any) -> str:
     match value:
         case None:
             return "null"
@@ -276,28 +276,28 @@ def _string_errors(value: str, schema: Schema, path: str) -> Iterator[FieldError
     if length_max is not None and len(value) > length_max:
         yield FieldError(path, f"Too long: may not be more than {length_max} {'byte' if length_max == 1 else 'bytes'}")
     if len(value) < length_min:
-        yield _invalid(path, value, f"should be at least {length_min} chars long")
+        yield _invalid_error(path, value, f"should be at least {length_min} chars long")
     if pattern and not matches_anywhere(pattern, value):
-        yield _invalid(path, value, f"should match '{pattern}'")
+        yield _invalid_error(path, value, f"should match '{pattern}'")
     format_name = schema.get("format", "")
     if format_name and not is_of_format(value, format_name):
-        yield _invalid(path, value, f"must be of type {format_name}: {format_json(value)}")
+        yield _invalid_error(path, value, f"must be of type {format_name}: {format_json(value)}")
 
 
 def _number_errors(value: float, schema: Schema, path: str) -> Iterator[FieldError]:
     maximum, minimum, divisor = schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf")
     if maximum is not None:
         if schema.get("exclusiveMaximum") and value >= maximum:
-            yield _invalid(path, value, f"should be less than {maximum}")
+            yield _invalid_error(path, value, f"should be less than {maximum}")
         elif value > maximum:
-            yield _invalid(path, value, f"should be less than or equal to {maximum}")
+            yield _invalid_error(path, value, f"should be less than or equal to {maximum}")
     if minimum is not None:
         if schema.get("exclusiveMinimum") and value <= minimum:
-            yield _invalid(path, value, f"should be greater than {minimum}")
+            yield _invalid_error(path, value, f"should be greater than {minimum}")
         elif value < minimum:
-            yield _invalid(path, value, f"should be greater than or equal to {minimum}")
+            yield _invalid_error(path, value, f"should be greater than or equal to {minimum}")
     if divisor and not float(value / divisor).is_integer():
-        yield _invalid(path, value, f"should be a multiple of {divisor}")
+        yield _invalid_error(path, value, f"should be a multiple of {divisor}")
 
 
 def _list_errors(value: Sequence[Any], schema: Schema, path: str) -> Iterator[FieldError]:
@@ -305,7 +305,7 @@ def _list_errors(value: Sequence[Any], schema: Schema, path: str) -> Iterator[Fi
     if maximum is not None and len(value) > maximum:
         yield FieldError(path, f"Too many: {len(value)}: must have at most {_format_count(maximum)}")
     if len(value) < minimum:
-        yield _invalid(path, len(value), f"should have at least {minimum} items")
+        yield _invalid_error(path, len(value), f"should have at least {minimum} items")
     for i, each in enumerate(value if item_schema else ()):
         yield from value_errors(each, item_schema, f"{path}[{i}]")
     yield from _duplicate_errors(value, schema, path)
@@ -335,7 +335,7 @@ def _object_errors(value: Mapping[str, Any], schema: Schema, path: str) -> Itera
     if maximum is not None and len(value) > maximum:
         yield FieldError(path, f"Too many: {len(value)}: must have at most {_format_count(maximum)}")
     if len(value) < minimum:
-        yield _invalid(path, len(value), f"should have at least {minimum} properties")
+        yield _invalid_error(path, len(value), f"should have at least {minimum} properties")
     for name in schema.get("required") or ():
         if name not in value:
             yield FieldError(_child_path(path, name), "Required value")
@@ -369,10 +369,10 @@ def _combined_errors(value: Any, schema: Schema, path: str) -> Iterator[FieldErr
         yield FieldError(path, f'Invalid value: "": "{path}" must validate at least one schema (anyOf)')
         yield from value_errors(value, any_of[0], path)
     if one_of := schema.get("oneOf"):
-        count = sum(_is_valid(value, each) for each in one_of)
-        if count != 1:
-            result = f"Found {count} valid alternatives" if count else "Found none valid"
-            message = f'"{path}" must validate one and only one schema (oneOf). {result}'
+        valid_count = sum(_is_valid(value, each) for each in one_of)
+        if valid_count != 1:
+            count_text = f"Found {valid_count} valid alternatives" if valid_count else "Found none valid"
+            message = f'"{path}" must validate one and only one schema (oneOf). {count_text}'
             yield FieldError(path, f'Invalid value: "": {message}')
     negated_schema = schema.get("not")
     if negated_schema is not None and _is_valid(value, negated_schema):
@@ -387,5 +387,5 @@ def _child_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _invalid(path: str, value: Any, message: str) -> FieldError:
+def _invalid_error(path: str, value: Any, message: str) -> FieldError:
     return FieldError(path or "<nil>", f"Invalid value: {format_json(value)}: {path} in body {message}")

@@ -50,7 +50,7 @@ _EXPIRED_EVENT: Final = (
         "code": 410,
     },
 )
-_Event: TypeAlias = tuple[str, Mapping[str, Any]]
+_TypedObject: TypeAlias = tuple[str, Mapping[str, Any]]
 """The type, and the stored object; for bookmarks and errors, the object as sent."""
 _UNCONVERTED_EVENTS: Final = ("BOOKMARK", "ERROR")
 
@@ -77,7 +77,7 @@ class WatchStream:
         #: Renders an object with metadata only, for bookmarks.
         self._bookmark = render_bookmark
         self._with_bookmarks = with_bookmarks
-        self._buffered: list[_Event] = []
+        self._buffered: list[_TypedObject] = []
         self._initial_count = 0
         #: The last revision that the client has seen or skipped.
         self._revision = 0
@@ -90,12 +90,12 @@ class WatchStream:
         events, self._buffered, self._initial_count = self._buffered, [], 0
         return ConvertedItems(events, partial(_render_event, self._show))
 
-    def feed(self, changes: Iterable[WatchEvent]) -> None:
+    def feed(self, watch_events: Iterable[WatchEvent]) -> None:
         """Buffer the changes that match the watch's selectors."""
         if self.is_over:
             return
         kind, namespace, last_revision = self._kind, self._namespace, self._revision
-        for change in changes:
+        for change in watch_events:
             if change.revision > last_revision:
                 last_revision = change.revision
                 if change.key.kind == kind and namespace in ("", change.key.namespace):
@@ -137,12 +137,12 @@ class WatchStream:
             self._buffered.append(("MODIFIED" if matched_before else "ADDED", change.obj))
         elif matched_before:
             # An object that no longer matches is reported in its last matching state.
-            last_matching = change.obj if change.old is None or change.type is EventType.DELETED else change.old
-            metadata = {**last_matching["metadata"], "resourceVersion": str(change.revision)}
-            self._buffered.append(("DELETED", {**last_matching, "metadata": metadata}))
+            last_matching_object = change.obj if change.old is None or change.type is EventType.DELETED else change.old
+            metadata = {**last_matching_object["metadata"], "resourceVersion": str(change.revision)}
+            self._buffered.append(("DELETED", {**last_matching_object, "metadata": metadata}))
 
 
-def _render_event(render_object: Callable[[Obj], Mapping[str, Any]], event: _Event) -> dict[str, Any]:
+def _render_event(render_object: Callable[[Obj], Mapping[str, Any]], event: _TypedObject) -> dict[str, Any]:
     event_type, obj = event
     return {"type": event_type, "object": obj if event_type in _UNCONVERTED_EVENTS else render_object(obj)}
 
@@ -166,7 +166,7 @@ HELD_LISTS_MAX: Final = 64
 #: ones too, like the history.
 HELD_LIST_AGE_MAX: Final = 20_000
 _CONTINUE_FORMAT: Final = "meta.k8s.io/v1"
-_TOO_OLD: Final = (
+_TOO_OLD_MESSAGE: Final = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
     "the continue parameter."
 )
@@ -187,7 +187,7 @@ class ListPage(NamedTuple):
     metadata: dict[str, Any]
 
 
-class _Token(msgspec.Struct):
+class _ContinueToken(msgspec.Struct):
     """A continue token: the revision of the list, and the key of the last returned object."""
 
     v: str
@@ -196,7 +196,7 @@ class _Token(msgspec.Struct):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_token = msgspec.json.Decoder(_Token).decode
+_decode_token = msgspec.json.Decoder(_ContinueToken).decode
 
 
 class PagedLists:
@@ -205,7 +205,7 @@ class PagedLists:
     def __init__(self, objects: ApiObjectStore, history: ChangeHistory) -> None:
         self._objects = objects
         self._history = history
-        self._held: OrderedDict[tuple[str, str, int], Sequence[Obj]] = OrderedDict()
+        self._held_lists: OrderedDict[tuple[str, str, int], Sequence[Obj]] = OrderedDict()
 
     def page(self, request: ApiRequest, path: ResourcePath) -> ListPage:
         """Return the requested page of a list. Raises StatusError if it is not available."""
@@ -222,7 +222,7 @@ class PagedLists:
         if remaining_count:
             self._hold_list(path, revision, objs)
             metadata["continue"] = _encode_token(revision, items[-1])
-            if selection.is_all:
+            if selection.selects_all:
                 metadata["remainingItemCount"] = remaining_count
         return ListPage(items, metadata)
 
@@ -256,23 +256,23 @@ class PagedLists:
     def _continue_list(self, text: str, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
         """Return (revision, objects, start key) of the list in memory to which a continue token belongs."""
         token = _parse_token(text)
-        held_list = self._held.get((path.info.constant, path.namespace, token.rv))
+        held_list = self._held_lists.get((path.info.constant, path.namespace, token.rv))
         if held_list is None:
-            raise StatusError(410, "Expired", _TOO_OLD)
+            raise StatusError(410, "Expired", _TOO_OLD_MESSAGE)
         return token.rv, held_list, token.start
 
     def _hold_list(self, path: ResourcePath, revision: int, objs: Sequence[Obj]) -> None:
         key = (path.info.constant, path.namespace, revision)
-        self._held[key] = objs
-        self._held.move_to_end(key)
-        while len(self._held) > HELD_LISTS_MAX:
-            self._held.popitem(last=False)
+        self._held_lists[key] = objs
+        self._held_lists.move_to_end(key)
+        while len(self._held_lists) > HELD_LISTS_MAX:
+            self._held_lists.popitem(last=False)
 
     def drop_expired(self) -> None:
         """Drop the lists in memory that are older than the change history."""
         oldest_revision = self._objects.revision - HELD_LIST_AGE_MAX
-        while self._held and next(iter(self._held))[2] < oldest_revision:
-            self._held.popitem(last=False)
+        while self._held_lists and next(iter(self._held_lists))[2] < oldest_revision:
+            self._held_lists.popitem(last=False)
 
 
 def parse_resource_version(text: str) -> int:
@@ -293,7 +293,7 @@ def check_revision_not_in_future(requested_revision: int, revision: int) -> None
 
 
 def _filter_objects(objs: Sequence[Obj], selection: Selection, name: str) -> Sequence[Obj]:
-    if selection.is_all and not name:
+    if selection.selects_all and not name:
         return objs
     return [obj for obj in objs if name in ("", obj["metadata"]["name"]) and selection.accepts(obj)]
 
@@ -311,7 +311,7 @@ def sort_by_etcd_key(objs: Sequence[Obj]) -> Sequence[Obj]:
     In that order `team-a/x` precedes `team/x`. Most lists are in that order already.
     """
     groups = _split_by_namespace(objs)
-    key_prefixes = [f"{_namespace(group[0])}/" for group in groups]
+    key_prefixes = [f"{_namespace_of(group[0])}/" for group in groups]
     if all(map(lt, key_prefixes, key_prefixes[1:])):
         return objs
     return [obj for _, group in sorted(zip(key_prefixes, groups, strict=True), key=itemgetter(0)) for obj in group]
@@ -319,29 +319,29 @@ def sort_by_etcd_key(objs: Sequence[Obj]) -> Sequence[Obj]:
 
 def _split_by_namespace(objs: Sequence[Obj]) -> list[Sequence[Obj]]:
     """Split objects that are sorted by namespace into one sequence for each namespace."""
-    groups, start = [], 0
-    while start < len(objs):
-        end = bisect_right(objs, _namespace(objs[start]), lo=start, key=_namespace)
-        groups.append(objs[start:end])
-        start = end
-    return groups
+    namespace_groups, group_start = [], 0
+    while group_start < len(objs):
+        end = bisect_right(objs, _namespace_of(objs[group_start]), lo=group_start, key=_namespace_of)
+        namespace_groups.append(objs[group_start:end])
+        group_start = end
+    return namespace_groups
 
 
-def _namespace(obj: Obj) -> str:
+def _namespace_of(obj: Obj) -> str:
     namespace: str = obj["metadata"].get("namespace", "")
     return namespace
 
 
 def _object_key(obj: Obj) -> str:
-    return f"{_namespace(obj)}/{obj['metadata']['name']}"
+    return f"{_namespace_of(obj)}/{obj['metadata']['name']}"
 
 
 def _encode_token(revision: int, last_obj: Obj) -> str:
-    token = _Token(_CONTINUE_FORMAT, revision, _object_key(last_obj))
+    token = _ContinueToken(_CONTINUE_FORMAT, revision, _object_key(last_obj))
     return base64.urlsafe_b64encode(_encode(token)).decode().rstrip("=")
 
 
-def _parse_token(text: str) -> _Token:
+def _parse_token(text: str) -> _ContinueToken:
     try:
         token = _decode_token(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (binascii.Error, ValueError) as error:
@@ -351,7 +351,7 @@ def _parse_token(text: str) -> _Token:
     return token
 
 
-_NO_REVISION: Final = ("", "0")
+_UNSPECIFIC_VERSIONS: Final = ("", "0")
 
 
 class ChangeFeed(ChangeHistory, Protocol):
@@ -395,31 +395,31 @@ class ReadHandler:
 
     def watch(self, request: ApiRequest, path: ResourcePath) -> WatchStream:
         """Start a watch at a revision; without a revision, the existing objects are sent first."""
-        renderer = Representation(request, path, self._now())
-        renderer.check_accepts_single_object()
+        representation = Representation(request, path, self._now())
+        representation.check_accepts_single_object()
         with_bookmarks = request.flag("allowWatchBookmarks")
         selection = parse_selection(request, path.info)
         watch = WatchStream(
-            path, selection, renderer.render_object, renderer.render_bookmark, with_bookmarks=with_bookmarks
+            path, selection, representation.render_object, representation.render_bookmark, with_bookmarks=with_bookmarks
         )
-        version = request.query.get("resourceVersion", "")
+        resource_version = request.query.get("resourceVersion", "")
         check_watch_options(request)
         sends_initial_events = request.flag("sendInitialEvents") if "sendInitialEvents" in request.query else None
-        check_revision_not_in_future(parse_resource_version(version), self._objects.revision)
-        if sends_initial_events or (version in _NO_REVISION and sends_initial_events is None):
+        check_revision_not_in_future(parse_resource_version(resource_version), self._objects.revision)
+        if sends_initial_events or (resource_version in _UNSPECIFIC_VERSIONS and sends_initial_events is None):
             objs = self._objects.list(path.info.constant, path.namespace or None)
             watch.start(objs, self._objects.revision)
             if sends_initial_events and with_bookmarks:
                 watch.send_bookmark(self._objects.revision, is_initial=True)
-        elif version in _NO_REVISION:
+        elif resource_version in _UNSPECIFIC_VERSIONS:
             watch.start((), self._objects.revision)
         else:
-            watch.start((), int(version))
-            watch.feed(self._durable_since(int(version)))
+            watch.start((), int(resource_version))
+            watch.feed(self._durable_events_since(int(resource_version)))
         self._feed.subscribe(watch)
         return watch
 
-    def _durable_since(self, revision: int) -> Sequence[WatchEvent]:
+    def _durable_events_since(self, revision: int) -> Sequence[WatchEvent]:
         try:
             return self._feed.events_since(revision)
         except ExpiredRevision as expired:

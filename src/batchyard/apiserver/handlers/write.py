@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from batchyard.admission_plugins.built_in import Review, review
+from batchyard.admission_plugins.built_in import Review, review_security
 from batchyard.api import scheme, well_known
 from batchyard.api.conversion import restore_stored_times
 from batchyard.api.errors import FieldError, InvalidObject
@@ -82,12 +82,12 @@ def encode_prepared_write(prepare: Callable[[], PreparedWrite]) -> bytes:
         error_fields = {"code": error.code, "reason": error.reason, "message": str(error), "details": error.details}
         return msgspec.json.encode(error_fields)
     write = prepared_write.write
-    fields: dict[str, Any] = {**prepared_write._asdict(), "write": type(write).__name__, "obj": write.obj}
+    write_fields: dict[str, Any] = {**prepared_write._asdict(), "write": type(write).__name__, "obj": write.obj}
     if not isinstance(write, Create):
-        fields["managed_fields"] = write.managed_fields
+        write_fields["managed_fields"] = write.managed_fields
     if isinstance(write, Update):
-        fields["is_whole"] = write.is_whole
-    return msgspec.json.encode(fields)
+        write_fields["is_whole"] = write.is_whole
+    return msgspec.json.encode(write_fields)
 
 
 def decode_prepared_write(encoded_write: bytes | StatusError) -> PreparedWrite:
@@ -219,7 +219,7 @@ class WriteHandler:
     ) -> PreparedWrite:
         """Prepare a server-side apply: merge the configuration into the stored object, or create the object."""
         config = serialization.with_kind(body.value, path)
-        apply.check_config(config, path.resource.merge_schema(path.version))
+        apply.check_applied_config(config, path.resource.merge_schema(path.version))
         stored_object = self._objects.get(_key(path))
         if stored_object is None and path.subresource:
             raise resources.not_found_error(path)
@@ -247,7 +247,7 @@ class WriteHandler:
         result = self._execute_write(_delete_write(_key(path), options, path), path, path.name, dry_run=options.dry_run)
         if "deletionTimestamp" in result["metadata"] and (options.dry_run or self._objects.get(_key(path)) is not None):
             return Response(200, _render(result, path), _propagation_warnings(options, path))
-        if path.resource.returns_deleted:
+        if path.resource.returns_deleted_object:
             revision = None if options.dry_run else str(self._objects.revision)
             last_state = with_metadata(result, resourceVersion=revision) if revision else result
             return Response(200, _render(last_state, path), _propagation_warnings(options, path))
@@ -287,12 +287,12 @@ class WriteHandler:
                 new = {field: value for field, value in new.items() if field != _STATUS}
             schema = path.resource.merge_schema(path.version)
             managed_fields = apply.created_managed_fields(new, self._field_manager(path, options), schema)
-        _check_guard(sent_object.obj, None, path, options)
+        _check_write_guard(sent_object.obj, None, path, options)
         obj = with_metadata(sent_object.obj, managedFields=managed_fields or None)
         _check_valid(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
-        security = review(path.info.constant, obj, None, self._objects)
-        warnings, name = (*sent_object.warnings, *security.warnings), obj["metadata"].get("name", "")
-        return PreparedWrite(Create(obj), name, options.dry_run, 201, warnings, "", security.annotations)
+        pod_review = review_security(path.info.constant, obj, None, self._objects)
+        warnings, name = (*sent_object.warnings, *pod_review.warnings), obj["metadata"].get("name", "")
+        return PreparedWrite(Create(obj), name, options.dry_run, 201, warnings, "", pod_review.annotations)
 
     def _prepare_replacement(
         self,
@@ -313,16 +313,16 @@ class WriteHandler:
         if path.subresource == _STATUS:
             new: dict[str, Any] = {**stored_object, "status": sent_object.obj.get("status")}
             errors = strategy.check_status(new, stored_object)
-            known_entries = stored_object["metadata"].get("managedFields") or []
+            stored_entries = stored_object["metadata"].get("managedFields") or []
         else:
             new = {**sent_object.obj, "status": stored_object.get("status")} if has_status else sent_object.obj
             errors = strategy.check_update(
                 {**new, "status": new.get("status") or {}} if has_status else new, stored_object
             )
-            known_entries = _managed_fields_before(sent_object.obj, stored_object)
+            stored_entries = _managed_fields_before(sent_object.obj, stored_object)
         _check_valid(errors, path, path.name)
         if path.subresource != _STATUS:
-            _check_guard(sent_object.obj, stored_object, path, options)
+            _check_write_guard(sent_object.obj, stored_object, path, options)
         new = {field: value for field, value in new.items() if value is not None}
         if managed_fields is None:
             versions, author = apply.versions_of(path.resource, path.namespace), self._field_manager(path, options)
@@ -330,23 +330,23 @@ class WriteHandler:
                 strategy.in_version(stored_object, path.api_version),
                 strategy.in_version(new, path.api_version),
             )
-            managed_fields = apply.updated_managed_fields(*old_and_new, known_entries, author, versions)
+            managed_fields = apply.updated_managed_fields(*old_and_new, stored_entries, author, versions)
         is_status = path.subresource == _STATUS
         write = (
             UpdateStatus(sent_object.obj, managed_fields)
             if is_status
             else Update(sent_object.obj, managed_fields, is_whole=not has_status)
         )
-        security = Review() if is_status else review(path.info.constant, new, stored_object, self._objects)
-        warnings, based_on = (*sent_object.warnings, *security.warnings), stored_object["metadata"]["resourceVersion"]
-        return PreparedWrite(write, path.name, options.dry_run, 200, warnings, based_on, security.annotations)
+        pod_review = Review() if is_status else review_security(path.info.constant, new, stored_object, self._objects)
+        warnings, based_on = (*sent_object.warnings, *pod_review.warnings), stored_object["metadata"]["resourceVersion"]
+        return PreparedWrite(write, path.name, options.dry_run, 200, warnings, based_on, pod_review.annotations)
 
     def _execute_write(self, write: Write, path: resources.ResourcePath, name: str, *, dry_run: bool) -> Obj:
-        result = self._objects.attempt(write, dry_run=dry_run)
-        if result.error is not None:
-            raise resources.rejected_write_error(result.error, write, path, name) from result.error
-        assert result.obj is not None, "a successful write must return an object"
-        return result.obj
+        write_result = self._objects.attempt(write, dry_run=dry_run)
+        if write_result.error is not None:
+            raise resources.rejected_write_error(write_result.error, write, path, name) from write_result.error
+        assert write_result.obj is not None, "a successful write must return an object"
+        return write_result.obj
 
     def _get_stored(self, path: resources.ResourcePath) -> Obj:
         stored_object = self._objects.get(_key(path))
@@ -375,7 +375,7 @@ def _annotate_rejection(annotations: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
-def _check_guard(obj: Obj, old: Obj | None, path: resources.ResourcePath, options: WriteOptions) -> None:
+def _check_write_guard(obj: Obj, old: Obj | None, path: resources.ResourcePath, options: WriteOptions) -> None:
     """Raise StatusError if the write would escalate its user's privileges, as roles and bindings can."""
     if path.resource.guard is not None:
         path.resource.guard(options.user, obj, old)
@@ -463,9 +463,9 @@ def _added_finalizer_errors(new: Sequence[str], old: Sequence[str]) -> Iterator[
     """Yield an error for finalizers added to an object that is being deleted."""
     added_names = sorted({*new} - {*old})
     if added_names:
-        message = ", ".join(f'"{name}"' for name in added_names)
+        quoted_names = ", ".join(f'"{name}"' for name in added_names)
         problem = "no new finalizers can be added if the object is being deleted, found new finalizers"
-        yield FieldError("metadata.finalizers", f"Forbidden: {problem} []string{{{message}}}")
+        yield FieldError("metadata.finalizers", f"Forbidden: {problem} []string{{{quoted_names}}}")
 
 
 def _whole_seconds_of(timestamp: str) -> int:

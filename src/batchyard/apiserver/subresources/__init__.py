@@ -23,14 +23,14 @@ def with_subresources(
     now: Callable[[], Instant],
 ) -> list[Resource]:
     """Return the resources with all subresources, and the virtual resources."""
-    pods, bindings = PodContainers(objects, containers), BindingHandlers(objects, now)
-    handlers = {
-        "binding": bindings.pod_binding_handlers(),
+    pod_containers, binding_handlers = PodContainers(objects, containers), BindingHandlers(objects, now)
+    pod_handlers = {
+        "binding": binding_handlers.pod_binding_handlers(),
         "eviction": EvictionHandler(objects, now).handlers(),
-        "log": PodLogs(pods, now).handlers(),
-        **PodStreams(pods).handlers(),
+        "log": PodLogs(pod_containers, now).handlers(),
+        **PodStreams(pod_containers).handlers(),
     }
-    served_resources = with_finalize(with_subresource_handlers(resources, scheme.POD, handlers), objects)
+    served_resources = with_finalize(with_subresource_handlers(resources, scheme.POD, pod_handlers), objects)
     metrics, visibility = metrics_resources(objects, containers, now), VisibilityResources(pending_queues, objects)
-    virtual_resources = (bindings.resource(), component_statuses(now), *visibility.resources(), *metrics)
+    virtual_resources = (binding_handlers.resource(), component_statuses(now), *visibility.resources(), *metrics)
     return [*with_scales(served_resources, objects, now), *virtual_resources]

@@ -56,21 +56,21 @@ class _MetricsInputs:
         """Return the running pods of a namespace; of all namespaces for ''."""
         return [pod for pod in self.objects.list(scheme.POD, namespace or None) if phase(pod) == RUNNING]
 
-    def build_metrics_object(self, kind: str, subject: Obj, window: int, fields: Mapping[str, Any]) -> Obj:
-        """Return a PodMetrics or NodeMetrics object; `window`, the measurement interval, is in microseconds."""
+    def build_metrics_object(self, kind: str, subject: Obj, window_microseconds: int, fields: Mapping[str, Any]) -> Obj:
+        """Return a PodMetrics or NodeMetrics object; `window_microseconds` is the measurement interval."""
         timestamp = format_time(self._now() // SECOND * SECOND)
         copied_fields = ("name", "namespace", "labels")
         metadata = {field: subject["metadata"][field] for field in copied_fields if field in subject["metadata"]}
         metadata["creationTimestamp"] = timestamp
         type_and_metadata = {"kind": kind, "apiVersion": _API_VERSION, "metadata": metadata}
-        return {**type_and_metadata, "timestamp": timestamp, "window": _go_duration(window), **fields}
+        return {**type_and_metadata, "timestamp": timestamp, "window": _go_duration(window_microseconds), **fields}
 
 
 class _PodMetricsSource:
     """Computes the PodMetrics of running pods."""
 
-    def __init__(self, metrics: _MetricsInputs) -> None:
-        self._metrics = metrics
+    def __init__(self, metrics_inputs: _MetricsInputs) -> None:
+        self._metrics = metrics_inputs
 
     def list_objects(self, namespace: str) -> Sequence[Obj]:
         """Return the metrics of all running pods of a namespace whose usage is known."""
@@ -83,7 +83,7 @@ class _PodMetricsSource:
             raise pod_not_found(name)
         pod_metrics = self._pod_metrics(pod) if phase(pod) == RUNNING else None
         if pod_metrics is None:
-            raise _no_metrics("podmetrics", f"{namespace}/{name}")
+            raise _no_metrics_error("podmetrics", f"{namespace}/{name}")
         return pod_metrics
 
     def _pod_metrics(self, pod: Obj) -> Obj | None:
@@ -99,8 +99,8 @@ class _PodMetricsSource:
 class _NodeMetricsSource:
     """Computes the NodeMetrics of all nodes."""
 
-    def __init__(self, metrics: _MetricsInputs) -> None:
-        self._metrics = metrics
+    def __init__(self, metrics_inputs: _MetricsInputs) -> None:
+        self._metrics = metrics_inputs
 
     def list_objects(self, _namespace: str) -> Sequence[Obj]:
         """Return the metrics of all nodes."""
@@ -114,7 +114,7 @@ class _NodeMetricsSource:
         """Return the metrics of one node. Raises StatusError if it does not exist."""
         node = self._metrics.objects.get(Key(scheme.NODE, "", name))
         if node is None:
-            raise _no_metrics("nodemetrics", name)
+            raise _no_metrics_error("nodemetrics", name)
         return self._node_metrics(node, (pod for pod in self._metrics.pods("") if bound_node(pod) == name))
 
     def _node_metrics(self, node: Obj, pods: Iterable[Obj]) -> Obj:
@@ -126,13 +126,13 @@ class _NodeMetricsSource:
 
     def _total_usage(self, pods: Iterable[Obj]) -> ResourceUsage:
         """Return the total CPU and memory usage of pods."""
-        total = dict.fromkeys(_MEASURED_RESOURCES, 0)
+        total_usage = dict.fromkeys(_MEASURED_RESOURCES, 0)
         for pod in pods:
             measurement = self._metrics.containers.usage(pod)
             for usage in () if measurement is None else measurement.usage.values():
                 for resource in _MEASURED_RESOURCES:
-                    total[resource] += usage.get(resource, 0)
-        return total
+                    total_usage[resource] += usage.get(resource, 0)
+        return total_usage
 
 
 def _format_usage(usage: ResourceUsage) -> dict[str, str]:
@@ -141,10 +141,10 @@ def _format_usage(usage: ResourceUsage) -> dict[str, str]:
 
 def _go_duration(microseconds: int) -> str:
     """Format a duration as Go does, rounded to milliseconds."""
-    minutes, remaining_time = divmod(microseconds, 60 * SECOND)
+    minutes, remaining_microseconds = divmod(microseconds, 60 * SECOND)
     hours, minutes = divmod(minutes, 60)
-    seconds = f"{remaining_time / SECOND:.3f}".rstrip("0").rstrip(".")
-    return f"{f'{hours}h' if hours else ''}{f'{minutes}m' if hours or minutes else ''}{seconds}s"
+    seconds_text = f"{remaining_microseconds / SECOND:.3f}".rstrip("0").rstrip(".")
+    return f"{f'{hours}h' if hours else ''}{f'{minutes}m' if hours or minutes else ''}{seconds_text}s"
 
 
 def _pod_usage_cell(resource: str) -> cells.Cell:
@@ -157,6 +157,6 @@ def _pod_usage_cell(resource: str) -> cells.Cell:
     return cell
 
 
-def _no_metrics(resource: str, name: str) -> StatusError:
+def _no_metrics_error(resource: str, name: str) -> StatusError:
     details = {"name": name, "group": GROUP, "kind": resource}
     return StatusError(404, "NotFound", f'{resource}.{GROUP} "{name}" not found', details)

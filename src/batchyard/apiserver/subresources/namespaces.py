@@ -33,10 +33,8 @@ class NamespaceStrategy(BuiltInStrategy):
         if FINALIZER not in _finalizers_in_spec(obj):
             return decoded_object
         finalizers = [name for name in _finalizers_in_spec(obj) if name != FINALIZER]
-        with_kubernetes_finalizer = with_finalizer(obj, FINALIZER)
-        return decoded_object._replace(
-            obj={**with_kubernetes_finalizer, "spec": {**obj["spec"], "finalizers": finalizers}}
-        )
+        object_with_finalizer = with_finalizer(obj, FINALIZER)
+        return decoded_object._replace(obj={**object_with_finalizer, "spec": {**obj["spec"], "finalizers": finalizers}})
 
     def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """Return the updated Namespace, with the `kubernetes` finalizer if it had it: only `finalize` removes that."""

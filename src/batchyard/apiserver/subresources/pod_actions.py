@@ -69,8 +69,8 @@ def select_container(pod: Obj, name: str) -> str:
     if len(spec["containers"]) == 1:
         only_container: Mapping[str, Any] = spec["containers"][0]
         return str(only_container["name"])
-    choices = f"[{' '.join(names)}]"
-    raise bad_request(f"a container name must be specified for pod {pod_name}, choose one of: {choices}")
+    choices_text = f"[{' '.join(names)}]"
+    raise bad_request(f"a container name must be specified for pod {pod_name}, choose one of: {choices_text}")
 
 
 def has_host(pod: Obj) -> bool:
@@ -95,8 +95,8 @@ class BindingHandlers:
 
     def resource(self) -> Resource:
         """Return the resource `bindings`: a Binding created there has the name of the pod that it binds."""
-        info = virtual_kind("", "v1", _KIND, "bindings", "binding", namespaced=True)
-        return virtual_resource(info, {"": EndpointHandlers("", "v1", _KIND, {"POST": self._bind})})
+        binding_info = virtual_kind("", "v1", _KIND, "bindings", "binding", namespaced=True)
+        return virtual_resource(binding_info, {"": EndpointHandlers("", "v1", _KIND, {"POST": self._bind})})
 
     def _bind(self, request: ApiRequest, namespace: str, name: str) -> Response:
         """Bind the pod that has the name of the Binding."""
@@ -111,11 +111,11 @@ class BindingHandlers:
         return self._bind_pod(request, namespace, {**binding, "metadata": {**binding["metadata"], "name": name}})
 
     def _bind_pod(self, request: ApiRequest, namespace: str, binding: Mapping[str, Any]) -> Response:
-        options, metadata, target = write_options(request), binding["metadata"], binding.get("target")
+        options, metadata, target_reference = write_options(request), binding["metadata"], binding.get("target")
         name = str(metadata.get("name", ""))
         if metadata.get("namespace", namespace) != namespace:
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
-        node = _target_node(target, name)
+        node = _target_node_name(target_reference, name)
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
             raise pod_not_found(name)
@@ -125,9 +125,9 @@ class BindingHandlers:
         if annotations:
             bound_pod = with_metadata(bound_pod, annotations=annotations)
         bound_pod = with_condition(bound_pod, SCHEDULED, True, ("", ""), self._now())
-        result = self._objects.attempt(Update(bound_pod, is_whole=True), dry_run=options.dry_run)
-        if result.error is not None:
-            raise _conflict_error(name, str(result.error))
+        write_result = self._objects.attempt(Update(bound_pod, is_whole=True), dry_run=options.dry_run)
+        if write_result.error is not None:
+            raise _conflict_error(name, str(write_result.error))
         return Response(201, _SUCCESS_STATUS)
 
 
@@ -144,11 +144,11 @@ def _read_binding(request: ApiRequest) -> Mapping[str, Any]:
     return {**binding, "metadata": metadata}
 
 
-def _target_node(target: Any, name: str) -> str:
+def _target_node_name(target_reference: Any, name: str) -> str:
     """Return the target node of a Binding. Raises StatusError if it is invalid."""
-    if not isinstance(target, Mapping | None):
+    if not isinstance(target_reference, Mapping | None):
         raise bad_request("the target of the Binding is not an object")
-    kind, node = (target or {}).get("kind") or "", (target or {}).get("name") or ""
+    kind, node = (target_reference or {}).get("kind") or "", (target_reference or {}).get("name") or ""
     errors = []
     if kind not in ("", "Node"):
         problem = f'Unsupported value: "{kind}": supported values: "Node", "<empty>"'
@@ -188,7 +188,7 @@ def _conflict_error(name: str, reason: str, resource: str = "pods/binding") -> S
 # pkg/registry/core/pod/storage/eviction.go.
 
 
-_GROUP: Final = "policy"
+_EVICTION_GROUP: Final = "policy"
 _EVICTION_KIND: Final = "Eviction"
 #: The older version is accepted too, as in Kubernetes.
 _EVICTION_VERSIONS: Final = ("policy/v1", "policy/v1beta1")
@@ -203,7 +203,7 @@ class EvictionHandler:
 
     def handlers(self) -> EndpointHandlers:
         """Return the handlers of the subresource `eviction`."""
-        return EndpointHandlers(_GROUP, "v1", _EVICTION_KIND, {"POST": self._create})
+        return EndpointHandlers(_EVICTION_GROUP, "v1", _EVICTION_KIND, {"POST": self._create})
 
     def _create(self, request: ApiRequest, namespace: str, name: str) -> Response:
         eviction = _read_eviction(request, namespace, name)
@@ -227,8 +227,8 @@ class EvictionHandler:
         if decision.new_budget is not None:
             self._write(UpdateStatus(decision.new_budget), name, dry_run=options.dry_run)
         if not pods.is_terminal(pod) and not pods.is_terminating(pod):
-            marked_pod = pods.with_disruption(pod, pods.DISRUPTION_BY_EVICTION, self._now())
-            self._write(UpdateStatus(marked_pod), name, dry_run=options.dry_run)
+            pod_with_disruption_target = pods.with_disruption(pod, pods.DISRUPTION_BY_EVICTION, self._now())
+            self._write(UpdateStatus(pod_with_disruption_target), name, dry_run=options.dry_run)
         deletion = Delete(Key(scheme.POD, namespace, name), options.grace, Propagation.BACKGROUND, options.uid)
         self._write(deletion, name, dry_run=options.dry_run)
 
@@ -244,10 +244,10 @@ def _read_eviction(request: ApiRequest, namespace: str, name: str) -> Mapping[st
     if not isinstance(eviction, Mapping) or (eviction.get("kind") or _EVICTION_KIND) != _EVICTION_KIND:
         raise bad_request("the request body is not an Eviction")
     expected_version = _EVICTION_VERSIONS[0]
-    version = eviction.get("apiVersion") or expected_version
-    if version not in _EVICTION_VERSIONS:
+    api_version = eviction.get("apiVersion") or expected_version
+    if api_version not in _EVICTION_VERSIONS:
         message = (
-            f"the API version in the data ({version}) does not match the expected API version ({expected_version})"
+            f"the API version in the data ({api_version}) does not match the expected API version ({expected_version})"
         )
         raise bad_request(message)
     metadata = eviction.get("metadata")

@@ -118,9 +118,9 @@ class PodStreams:
         return {
             "attach": upgrade_handlers("PodAttachOptions", self._attach),
             "exec": upgrade_handlers("PodExecOptions", self._execute),
-            "portforward": upgrade_handlers("PodPortForwardOptions", self._forward),
+            "portforward": upgrade_handlers("PodPortForwardOptions", self._forward_ports),
             "proxy": EndpointHandlers(
-                "", "v1", "PodProxyOptions", dict.fromkeys(_PROXY_METHODS, self._reject_proxy), takes_path=True
+                "", "v1", "PodProxyOptions", dict.fromkeys(_PROXY_METHODS, self._reject_proxy), takes_subpath=True
             ),
             "ephemeralcontainers": EndpointHandlers(
                 "",
@@ -142,8 +142,8 @@ class PodStreams:
         streams, command = _requested_streams(request), request.query_values("command")
         if not command:
             raise bad_request("you must specify at least 1 command for the container")
-        execute = partial(self._pods.runtime.execute, pod, container, command, streams)
-        return ExecResponse(upgrade, streams, execute, partial(session_status, command))
+        open_session = partial(self._pods.runtime.execute, pod, container, command, streams)
+        return ExecResponse(upgrade, streams, open_session, partial(session_status, command))
 
     def _attach(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
         pod = self._pods.pod(namespace, name)
@@ -151,10 +151,10 @@ class PodStreams:
         self._check_has_process(pod)
         upgrade = negotiate_upgrade(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,))
         streams = _requested_streams(request)
-        attach = partial(self._pods.runtime.attach, pod, container, streams)
-        return ExecResponse(upgrade, streams, attach, partial(session_status, ()))
+        open_session = partial(self._pods.runtime.attach, pod, container, streams)
+        return ExecResponse(upgrade, streams, open_session, partial(session_status, ()))
 
-    def _forward(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
+    def _forward_ports(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
         pod = self._pods.pod(namespace, name)
         self._check_has_process(pod)
         upgrade = negotiate_upgrade(request, (PORT_TUNNEL, COMMAND_V4, UNNAMED_PROTOCOL), (PORT_FORWARD,))
@@ -184,7 +184,7 @@ class PodStreams:
         """Raise StatusError if the pod has no process to connect to."""
         if not has_host(pod):
             raise bad_request(f"pod {pod['metadata']['name']} does not have a host assigned")
-        reason = self._pods.runtime.why_no_process(pod)
+        reason = self._pods.runtime.no_process_reason(pod)
         if reason:
             raise bad_request(reason)
 
@@ -219,23 +219,23 @@ def _requested_streams(request: ApiRequest) -> Streams:
 
 def requested_ports(request: ApiRequest) -> Sequence[int]:
     """Return the ports in a port-forward request; each query parameter is a port or a list of ports."""
-    parameters = request.query_values("ports")
-    if not parameters:
+    port_parameters = request.query_values("ports")
+    if not port_parameters:
         raise bad_request('query parameter "ports" is required')
-    ports = tuple(_parse_port(text, each) for text in parameters for each in text.split(","))
+    ports = tuple(_parse_port(text, each) for text in port_parameters for each in text.split(","))
     if len(ports) > _PORTS_MAX:
         raise bad_request(f"{len(ports)} ports are too many for one connection: forward at most {_PORTS_MAX}")
     return ports
 
 
-def _parse_port(text: str, port: str) -> int:
+def _parse_port(text: str, port_text: str) -> int:
     if not text:
         raise bad_request('query parameter "ports" cannot be empty')
-    if not port.isdecimal() or not port.isascii() or len(port) > 5 or int(port) > _PORT_MAX:
+    if not port_text.isdecimal() or not port_text.isascii() or len(port_text) > 5 or int(port_text) > _PORT_MAX:
         raise bad_request(f'unable to parse "{text}" as a port')
-    if not int(port):
-        raise bad_request(f'port "{port}" must be > 0')
-    return int(port)
+    if not int(port_text):
+        raise bad_request(f'port "{port_text}" must be > 0')
+    return int(port_text)
 
 
 # `pods/NAME/log`: container logs, as `kubectl logs` requests them.
@@ -287,7 +287,7 @@ class PodLogs:
             return stream
         data = stream.take()
         if not stream.is_over:
-            return stream.return_data(data)
+            return stream.put_back_data(data)
         text = b"".join(data).decode(errors="replace")
         log.close()
         return Response(200, text, content_type=_PLAIN_TEXT)
@@ -324,15 +324,15 @@ class LogStream:
             self._last_lines.extend(lines)
             lines = list(self._last_lines) if is_complete else []
             self._last_lines = None if is_complete else self._last_lines
-        text = self._truncate(b"".join(self._format_lines(lines)))
+        text = self._truncate_to_limit(b"".join(self._format_lines(lines)))
         self.is_over = self._log.is_over or self._remaining_bytes == 0 or (is_complete and not self._options.follow)
         if self.is_over and not self._log.is_over:
             self._log.on_new_data = _do_nothing
             self._log.close()
-        pending_data, self._pending_data = self._pending_data, []
-        return [*pending_data, text] if text else pending_data
+        data_to_send, self._pending_data = self._pending_data, []
+        return [*data_to_send, text] if text else data_to_send
 
-    def return_data(self, data: Sequence[bytes]) -> "LogStream":
+    def put_back_data(self, data: Sequence[bytes]) -> "LogStream":
         """Put unsent data back into the stream, and return the stream, so that another reader can take the data."""
         self._pending_data = list(data)
         return self
@@ -350,7 +350,7 @@ class LogStream:
             end = "\n" if line.is_whole else ""
             yield f"{at}{line.text}{end}".encode()
 
-    def _truncate(self, text: bytes) -> bytes:
+    def _truncate_to_limit(self, text: bytes) -> bytes:
         if self._remaining_bytes is None:
             return text
         text = text[: self._remaining_bytes]
@@ -364,23 +364,23 @@ class LogStream:
 def log_options(request: ApiRequest, name: str, now: Instant) -> LogOptions:
     """Parse the options of a log request. Raises StatusError if they are invalid."""
     query = request.query
-    tail_lines, limit = _integer_parameter(query, "tailLines"), _integer_parameter(query, "limitBytes")
+    tail_lines, limit_bytes = _integer_parameter(query, "tailLines"), _integer_parameter(query, "limitBytes")
     seconds, since_time = _integer_parameter(query, "sinceSeconds"), query.get("sinceTime", "")
-    if errors := [*_log_option_errors(tail_lines, limit, seconds, since_time)]:
+    if errors := [*_log_option_errors(tail_lines, limit_bytes, seconds, since_time)]:
         details = {"name": name, "kind": "PodLogOptions", "causes": causes_of(tuple(errors))}
         raise StatusError(422, "Invalid", f'PodLogOptions "{name}" is invalid: {InvalidObject(tuple(errors))}', details)
     start_time = now - seconds * SECOND if seconds is not None else _parse_since_time(since_time) if since_time else 0
     follow, is_previous, timestamps = (request.flag(flag) for flag in ("follow", "previous", "timestamps"))
-    return LogOptions(query.get("container", ""), follow, is_previous, timestamps, start_time, tail_lines, limit)
+    return LogOptions(query.get("container", ""), follow, is_previous, timestamps, start_time, tail_lines, limit_bytes)
 
 
 def _log_option_errors(
-    tail_lines: int | None, limit: int | None, since_seconds: int | None, since_time: str
+    tail_lines: int | None, limit_bytes: int | None, since_seconds: int | None, since_time: str
 ) -> Iterator[FieldError]:
     if tail_lines is not None and tail_lines < 0:
         yield FieldError("tailLines", f"Invalid value: {tail_lines}: must be greater than or equal to 0")
-    if limit is not None and limit < 1:
-        yield FieldError("limitBytes", f"Invalid value: {limit}: must be greater than 0")
+    if limit_bytes is not None and limit_bytes < 1:
+        yield FieldError("limitBytes", f"Invalid value: {limit_bytes}: must be greater than 0")
     if since_seconds is not None and since_time:
         yield FieldError("", "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified")
     elif since_seconds is not None and since_seconds < 1:
@@ -406,33 +406,33 @@ def _parse_since_time(text: str) -> Instant:
 def _check_has_log(pod: Obj, container: str, *, previous: bool) -> None:
     """Raise StatusError, with the kubelet's message, if a container has no log."""
     name, status = pod["metadata"]["name"], _container_status(pod, container)
-    message = f'container "{container}" in pod "{name}"'
+    container_text = f'container "{container}" in pod "{name}"'
     if not status:
-        raise bad_request(f"{message} is not available")
-    state, last_terminated = status.get("state") or {}, _terminated_state(status.get("lastState"))
+        raise bad_request(f"{container_text} is not available")
+    container_state, last_terminated_state = status.get("state") or {}, _terminated_state(status.get("lastState"))
     if previous:
-        if not _has_started(last_terminated):
-            raise bad_request(f"previous terminated {message} not found")
-    elif "running" in state:
+        if not _has_started(last_terminated_state):
+            raise bad_request(f"previous terminated {container_text} not found")
+    elif "running" in container_state:
         return
-    elif (terminated := _terminated_state(state) or last_terminated) is not None:
-        if not _has_started(terminated) and not _has_started(last_terminated):
-            raise bad_request(f"{message} is terminated")
-    elif "waiting" in state:
-        reason = state["waiting"].get("reason", "")
-        raise bad_request(f"{message} is waiting to start: {_IMAGE_ERRORS.get(reason, reason)}")
+    elif (terminated := _terminated_state(container_state) or last_terminated_state) is not None:
+        if not _has_started(terminated) and not _has_started(last_terminated_state):
+            raise bad_request(f"{container_text} is terminated")
+    elif "waiting" in container_state:
+        reason = container_state["waiting"].get("reason", "")
+        raise bad_request(f"{container_text} is waiting to start: {_IMAGE_ERRORS.get(reason, reason)}")
     else:
-        raise bad_request(f"{message} is waiting to start - no logs yet")
+        raise bad_request(f"{container_text} is waiting to start - no logs yet")
 
 
 def _container_status(pod: Obj, container: str) -> Mapping[str, Any]:
     status = pod.get("status") or {}
-    statuses = (each for field in _STATUS_FIELDS for each in status.get(field) or ())
-    return next((each for each in statuses if each["name"] == container), {})
+    container_statuses = (each for field in _STATUS_FIELDS for each in status.get(field) or ())
+    return next((each for each in container_statuses if each["name"] == container), {})
 
 
-def _terminated_state(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    return (state or {}).get("terminated")
+def _terminated_state(container_state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return (container_state or {}).get("terminated")
 
 
 def _has_started(terminated_state: Mapping[str, Any] | None) -> bool:

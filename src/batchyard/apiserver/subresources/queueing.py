@@ -48,9 +48,9 @@ from batchyard.interfaces.controller import DecisionLedger, DecisionRecord, Ledg
 DECISIONS_GROUP: Final = "batchyard.dev"
 DECISIONS_VERSION: Final = "v1alpha1"
 _API_VERSION: Final = f"{DECISIONS_GROUP}/{DECISIONS_VERSION}"
-_KIND: Final = "Decision"
-_DEFAULT_LIMIT: Final = 500
-_LIMIT_MAX: Final = 10_000
+_DECISION_KIND: Final = "Decision"
+_DECISIONS_DEFAULT_LIMIT: Final = 500
+_DECISIONS_LIMIT_MAX: Final = 10_000
 #: The wildcard for the hash suffix of a Workload name that Kueue derives from a job.
 _HASH_WILDCARD: Final = "-?????"
 _SELECTABLE_FIELDS: Final = ("regarding.kind", "regarding.name", "reason", "type", "component")
@@ -63,7 +63,7 @@ _KINDS_BY_CONSTANT: Final = {info.constant: info for info in scheme.KINDS}
 
 def decisions_resource(ledger: DecisionLedger, authorizer: Authorizer, now: Callable[[], Instant]) -> Resource:
     """Return the resource `decisions`, which serves the recorded scheduling decisions (the decision ledger)."""
-    info = virtual_kind(DECISIONS_GROUP, DECISIONS_VERSION, _KIND, "decisions", "decision", namespaced=True)
+    info = virtual_kind(DECISIONS_GROUP, DECISIONS_VERSION, _DECISION_KIND, "decisions", "decision", namespaced=True)
     info = replace(info, selectable_fields=_SELECTABLE_FIELDS)
 
     def get(request: ApiRequest, namespace: str, name: str) -> Response:
@@ -84,20 +84,20 @@ def decisions_resource(ledger: DecisionLedger, authorizer: Authorizer, now: Call
         return Response(200, representation.render_list([obj for obj in objs if selection.accepts(obj)], {}))
 
     def decision_object(request: ApiRequest, record: DecisionRecord) -> Obj:
-        def is_hidden(namespace: str) -> bool:
+        def is_namespace_hidden(namespace: str) -> bool:
             attributes = RequestAttributes(request.user, "get", _WORKLOADS.group, _WORKLOADS.plural, "", namespace)
             return namespace != record.regarding.namespace and not authorizer.decide(attributes).allowed
 
-        return _decision_object(record, _hide_workload_names(record.details, is_hidden))
+        return _decision_object(record, _hide_workload_names(record.details, is_namespace_hidden))
 
-    handlers = EndpointHandlers(DECISIONS_GROUP, DECISIONS_VERSION, _KIND, {"GET": get})
+    handlers = EndpointHandlers(DECISIONS_GROUP, DECISIONS_VERSION, _DECISION_KIND, {"GET": get})
     resource = virtual_resource(info, {"": handlers})._replace(strategy=ComputedStrategy(info, _DECISION_TABLE))
     return resource
 
 
 def _regarding_cell(obj: Obj, _now: Instant) -> str:
-    reference = obj["regarding"]
-    return f"{reference['kind'].lower()}/{reference['name']}"
+    object_reference = obj["regarding"]
+    return f"{object_reference['kind'].lower()}/{object_reference['name']}"
 
 
 def _age_cell(obj: Obj, now: Instant) -> str:
@@ -115,15 +115,15 @@ _DECISION_TABLE: Final = (
 )
 
 
-def _hide_workload_names(value: Any, is_hidden: Callable[[str], bool]) -> Any:
+def _hide_workload_names(value: Any, is_namespace_hidden: Callable[[str], bool]) -> Any:
     """Return the details of a scheduling decision without the names of Workloads in namespaces hidden from the user."""
     if isinstance(value, Mapping):
-        details = {name: _hide_workload_names(each, is_hidden) for name, each in value.items()}
-        if _WORKLOAD_FIELD in details and is_hidden(str(details[_WORKLOAD_FIELD]).partition("/")[0]):
+        details = {name: _hide_workload_names(each, is_namespace_hidden) for name, each in value.items()}
+        if _WORKLOAD_FIELD in details and is_namespace_hidden(str(details[_WORKLOAD_FIELD]).partition("/")[0]):
             details = {name: each for name, each in details.items() if name not in (_WORKLOAD_FIELD, "uid")}
         return details
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_hide_workload_names(each, is_hidden) for each in value]
+        return [_hide_workload_names(each, is_namespace_hidden) for each in value]
     return value
 
 
@@ -132,15 +132,15 @@ def _decision_object(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
     key = record.regarding
     info = _KINDS_BY_CONSTANT.get(key.kind)
     api_version = "" if info is None else info.api_version
-    reference = {"apiVersion": api_version, "kind": key.kind.partition(".")[0], "namespace": key.namespace}
+    object_reference = {"apiVersion": api_version, "kind": key.kind.partition(".")[0], "namespace": key.namespace}
     metadata = {"name": str(record.number), "namespace": key.namespace or _DEFAULT_NAMESPACE}
     event_time = format_time(record.at)
     return {
         "apiVersion": _API_VERSION,
-        "kind": _KIND,
+        "kind": _DECISION_KIND,
         "metadata": {**metadata, "creationTimestamp": format_time(record.at // SECOND * SECOND)},
         "time": event_time,
-        "regarding": {**{name: text for name, text in reference.items() if text}, "name": key.name},
+        "regarding": {**{name: text for name, text in object_reference.items() if text}, "name": key.name},
         "component": record.component,
         "type": record.type,
         "reason": record.reason,
@@ -167,7 +167,7 @@ def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> 
     namespace = namespace or exact_fields.get("metadata.namespace", "")
     subject = request.query.get("about", "")
     return LedgerQuery(
-        regarding=tuple(_parse_about(subject, namespace)) if subject else (),
+        regarding=tuple(_keys_about_subject(subject, namespace)) if subject else (),
         namespace=namespace,
         name=exact_fields.get("regarding.name", ""),
         reason=exact_fields.get("reason", ""),
@@ -177,7 +177,7 @@ def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> 
     )
 
 
-def _parse_about(subject: str, namespace: str) -> Iterator[Key]:
+def _keys_about_subject(subject: str, namespace: str) -> Iterator[Key]:
     """Yield the object keys that an `about` parameter such as `job/train` can mean, including the Workloads of jobs."""
     plural, separator, name = subject.partition("/")
     info = next((info for info in scheme.KINDS if plural.lower() in _resource_names(info)), None)
@@ -207,10 +207,10 @@ def _time_parameter(request: ApiRequest, name: str) -> Instant | None:
 
 
 def _limit_parameter(request: ApiRequest) -> int:
-    text = request.query.get("limit") or str(_DEFAULT_LIMIT)
+    text = request.query.get("limit") or str(_DECISIONS_DEFAULT_LIMIT)
     if not text.isdecimal() or len(text) > 9:
         raise bad_request(f"limit={text}: must be a number such as 100")
-    return min(int(text) or _DEFAULT_LIMIT, _LIMIT_MAX)
+    return min(int(text) or _DECISIONS_DEFAULT_LIMIT, _DECISIONS_LIMIT_MAX)
 
 
 # The `eta` subresource of Workloads, Jobs and JobSets: start forecasts, computed asynchronously in seconds.
@@ -231,7 +231,7 @@ class ForecastRequest(NamedTuple):
 class ForecastService(Protocol):
     """Computes start forecasts asynchronously."""
 
-    def ask(self, question: ForecastRequest) -> DeferredResponse:
+    def ask(self, forecast_request: ForecastRequest) -> DeferredResponse:
         """Request a start forecast. Raises StatusError if too many are pending."""
 
 
@@ -256,14 +256,14 @@ def _forecast_handler(
     kind: str, objects: ApiObjectStore, forecaster: ForecastService
 ) -> Callable[[ApiRequest, str, str], DeferredResponse]:
     def ask(request: ApiRequest, namespace: str, name: str) -> DeferredResponse:
-        subject, info = Key(kind, namespace, name), kind_info(kind)
-        if objects.get(subject) is None:
+        subject_key, info = Key(kind, namespace, name), kind_info(kind)
+        if objects.get(subject_key) is None:
             title = f"{info.plural}.{info.group}"
             raise StatusError(404, "NotFound", f'{title} "{name}" not found', {"name": name, "kind": info.plural})
         text = request.query.get("seed", "0")
         if not text.isdecimal() or not text.isascii() or len(text) > _SEED_DIGITS_MAX:
             raise bad_request(f"seed: {text!r} is not a number with at most {_SEED_DIGITS_MAX} digits")
-        return forecaster.ask(ForecastRequest(subject, int(text), request.user))
+        return forecaster.ask(ForecastRequest(subject_key, int(text), request.user))
 
     return ask
 
@@ -278,7 +278,7 @@ _EXPLAINED_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.P
 _GROUP: Final = "batchyard.dev"
 _VERSION: Final = "v1alpha1"
 _EXPLANATION_KIND: Final = "Explanation"
-_WHY_WORKLOADS: Final = ("kueue.x-k8s.io", "workloads")
+_WORKLOADS_RESOURCE: Final = ("kueue.x-k8s.io", "workloads")
 
 
 class Explanations(Protocol):
@@ -323,7 +323,7 @@ class WhyHandler:
     def _may_read(self, user: UserInfo, namespace: str) -> bool:
         if self.authorizer is None:
             return False
-        group, plural = _WHY_WORKLOADS
+        group, plural = _WORKLOADS_RESOURCE
         return self.authorizer.decide(RequestAttributes(user, "get", group, plural, "", namespace)).allowed
 
 
@@ -364,13 +364,13 @@ class VisibilityResources:
         return [resource for version in VISIBILITY_VERSIONS for resource in self._resources_of_version(version)]
 
     def _resources_of_version(self, version: str) -> list[Resource]:
-        summary = {"kind": _VISIBILITY_KIND, "apiVersion": f"{VISIBILITY_GROUP}/{version}", "metadata": {}}
+        summary_fields = {"kind": _VISIBILITY_KIND, "apiVersion": f"{VISIBILITY_GROUP}/{version}", "metadata": {}}
 
         def read_handlers(
             get: Callable[[ApiRequest, str, str], Sequence[dict[str, Any]]],
         ) -> Mapping[str, EndpointHandlers]:
             def respond(request: ApiRequest, namespace: str, name: str) -> Response:
-                return Response(200, {**summary, "items": get(request, namespace, name)})
+                return Response(200, {**summary_fields, "items": get(request, namespace, name)})
 
             return {
                 "": EndpointHandlers(VISIBILITY_GROUP, version, _VISIBILITY_KIND, {}),
@@ -382,28 +382,28 @@ class VisibilityResources:
         )
         queues = virtual_kind(VISIBILITY_GROUP, version, _VISIBILITY_KIND, "localqueues", "localqueue", namespaced=True)
         return [
-            virtual_resource(cluster_queues, read_handlers(self._in_cluster_queue)),
-            virtual_resource(queues, read_handlers(self._in_local_queue)),
+            virtual_resource(cluster_queues, read_handlers(self._pending_in_cluster_queue)),
+            virtual_resource(queues, read_handlers(self._pending_in_local_queue)),
         ]
 
-    def _in_cluster_queue(self, request: ApiRequest, _namespace: str, name: str) -> Sequence[dict[str, Any]]:
+    def _pending_in_cluster_queue(self, request: ApiRequest, _namespace: str, name: str) -> Sequence[dict[str, Any]]:
         limit, offset = _limit_and_offset(request)
         pending_workloads = self._pending.pending_in(name)
         if pending_workloads is None:
-            raise _not_found("clusterqueue", name)
-        local_positions: dict[str, int] = {}
+            raise _queue_not_found_error("clusterqueue", name)
+        local_queue_positions: dict[str, int] = {}
         pending_entries = []
         for position, view in enumerate(islice(pending_workloads, offset + limit)):
-            local_position = local_positions[view.queue] = local_positions.get(view.queue, -1) + 1
+            local_position = local_queue_positions[view.queue] = local_queue_positions.get(view.queue, -1) + 1
             if position >= offset:
                 pending_entries.append(self._pending_workload(view, position, local_position))
         return pending_entries
 
-    def _in_local_queue(self, request: ApiRequest, namespace: str, name: str) -> Sequence[dict[str, Any]]:
+    def _pending_in_local_queue(self, request: ApiRequest, namespace: str, name: str) -> Sequence[dict[str, Any]]:
         limit, offset = _limit_and_offset(request)
         cluster_queue = self._pending.cluster_queue_of(namespace, name)
         if cluster_queue is None:
-            raise _not_found("localqueue", name)
+            raise _queue_not_found_error("localqueue", name)
         queue, pending_workloads = f"{namespace}/{name}", self._pending.pending_in(cluster_queue) or ()
         queue_workloads = ((position, view) for position, view in enumerate(pending_workloads) if view.queue == queue)
         page = islice(enumerate(queue_workloads), offset, offset + limit)
@@ -437,6 +437,6 @@ def _integer_parameter(request: ApiRequest, name: str) -> int:
     return int(text)
 
 
-def _not_found(resource: str, name: str) -> StatusError:
+def _queue_not_found_error(resource: str, name: str) -> StatusError:
     details = {"name": name, "group": VISIBILITY_GROUP, "kind": resource}
     return StatusError(404, "NotFound", f'{resource}.{VISIBILITY_GROUP} "{name}" not found', details)

@@ -85,24 +85,24 @@ class ScaleHandler:
     ) -> Response:
         """Store the desired replicas from a Scale, and return the new Scale."""
         name, replicas = stored_object["metadata"]["name"], _desired_replicas(scale, stored_object)
-        version = (
+        resource_version = (
             _object_field(scale, "metadata").get("resourceVersion") or stored_object["metadata"]["resourceVersion"]
         )
         new = with_path(stored_object, self._spec_replicas_fields, replicas)
         decoded_object = self._strategy.decode(new, stored_object["metadata"].get("namespace", ""))
         errors = decoded_object.faults or self._strategy.check_update(decoded_object.obj or {}, stored_object)
         if errors:
-            raise _invalid_scale(name, *errors)
+            raise _invalid_scale_error(name, *errors)
         managed_fields = (
             self._managed_fields_after_apply(stored_object, replicas, options)
             if is_applied
             else self._managed_fields_after_update(stored_object, new, options)
         )
-        write = Update({**new, "metadata": {**new["metadata"], "resourceVersion": version}}, managed_fields)
-        result = self._objects.attempt(write, dry_run=options.dry_run)
-        if result.obj is None:
-            raise self._conflict_error(name, result.error)
-        return Response(200, self._scale_of(result.obj))
+        write = Update({**new, "metadata": {**new["metadata"], "resourceVersion": resource_version}}, managed_fields)
+        write_result = self._objects.attempt(write, dry_run=options.dry_run)
+        if write_result.obj is None:
+            raise self._conflict_error(name, write_result.error)
+        return Response(200, self._scale_of(write_result.obj))
 
     def _managed_fields_after_update(self, stored_object: Obj, new: Obj, options: WriteOptions) -> list[dict[str, Any]]:
         """Return the `managedFields` of an object after an update of its replicas."""
@@ -146,12 +146,12 @@ class ScaleHandler:
         stored_metadata = stored_object["metadata"]
         metadata = {field: stored_metadata[field] for field in copied_fields if field in stored_metadata}
         metadata = cut_metadata_times_to_seconds(metadata)
-        desired_counts = values_at(stored_object, self._spec_replicas_path)
-        current_counts = values_at(stored_object, self._status_replicas_path)
-        status: dict[str, Any] = {"replicas": current_counts[0] if current_counts else 0}
-        selector = values_at(stored_object, self._selector_path) if self._selector_path is not None else []
-        status |= {"selector": _selector_text(selector[0])} if selector else {}
-        spec = {"replicas": desired_counts[0]} if desired_counts else {}
+        desired_replica_counts = values_at(stored_object, self._spec_replicas_path)
+        current_replica_counts = values_at(stored_object, self._status_replicas_path)
+        status: dict[str, Any] = {"replicas": current_replica_counts[0] if current_replica_counts else 0}
+        selectors = values_at(stored_object, self._selector_path) if self._selector_path is not None else []
+        status |= {"selector": _selector_text(selectors[0])} if selectors else {}
+        spec = {"replicas": desired_replica_counts[0]} if desired_replica_counts else {}
         return {"kind": "Scale", "apiVersion": f"{_GROUP}/v1", "metadata": metadata, "spec": spec, "status": status}
 
 
@@ -178,7 +178,7 @@ def _desired_replicas(scale: Any, stored_object: Obj) -> int:
     replicas = _object_field(scale, "spec").get("replicas", 0)
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
         problem = f"Invalid value: {replicas}: should be a non-negative integer"
-        raise _invalid_scale(stored_object["metadata"]["name"], FieldError(_REPLICAS_PATH, problem))
+        raise _invalid_scale_error(stored_object["metadata"]["name"], FieldError(_REPLICAS_PATH, problem))
     return replicas
 
 
@@ -195,7 +195,7 @@ def _object_field(scale: Mapping[str, Any], field: str) -> Mapping[str, Any]:
     return value
 
 
-def _invalid_scale(name: str, *errors: FieldError) -> StatusError:
+def _invalid_scale_error(name: str, *errors: FieldError) -> StatusError:
     error = InvalidObject(errors)
     details = {"name": name, "group": _GROUP, "kind": "Scale", "causes": causes_of(error.faults)}
     return StatusError(422, "Invalid", f'Scale.{_GROUP} "{name}" is invalid: {error}', details)

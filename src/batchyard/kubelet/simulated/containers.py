@@ -159,7 +159,7 @@ class SimulatedContainers:
     def node_usage(self, node: str) -> None:
         """Return None, meaning that a simulated node uses the sum of its pods' usage."""
 
-    def why_no_process(self, pod: Obj) -> str:
+    def no_process_reason(self, pod: Obj) -> str:
         """Return the error message for exec, attach and port-forward requests to a simulated pod."""
         return f"pod {pod['metadata']['name']} {_NO_PROCESS}"
 
@@ -172,17 +172,17 @@ class SimulatedContainers:
         session_client: containers.SessionClient,
     ) -> containers.ProcessSession:
         """Raise AssertionError, since a simulated pod has no process in which a command could run."""
-        raise AssertionError(self.why_no_process(pod))
+        raise AssertionError(self.no_process_reason(pod))
 
     def attach(
         self, pod: Obj, container: str, streams: containers.Streams, session_client: containers.SessionClient
     ) -> containers.ProcessSession:
         """Raise AssertionError, since a simulated pod has no process to attach to."""
-        raise AssertionError(self.why_no_process(pod))
+        raise AssertionError(self.no_process_reason(pod))
 
     def connect(self, pod: Obj, port: int, session_client: containers.SessionClient) -> containers.ByteStream:
         """Raise AssertionError, since a simulated pod has no process that listens on a port."""
-        raise AssertionError(self.why_no_process(pod))
+        raise AssertionError(self.no_process_reason(pod))
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
         """Pass changes of pods, already durable, to the open log streams of these pods."""

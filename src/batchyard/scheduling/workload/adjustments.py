@@ -7,7 +7,7 @@ and RuntimeClasses change only the view of a Workload, not the stored object.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from batchyard.admission_plugins.built_in import default_class
+from batchyard.admission_plugins.built_in import find_global_default
 from batchyard.admission_plugins.limit_ranges import limits_of
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj, key_of, label, with_path
@@ -306,7 +306,7 @@ def follows_label(workload: Obj, has_quota: bool) -> bool:
 
 
 def _default_priority(reader: Reader) -> Priority:
-    default = default_class(reader.list(scheme.PRIORITY_CLASS))
+    default = find_global_default(reader.list(scheme.PRIORITY_CLASS))
     return Priority(0, None) if default is None else _priority_from_class(key_of(default), default)
 
 

@@ -234,7 +234,7 @@ class LocalContainers:
         """Return the measured CPU and memory usage of this machine; None before it is known."""
         return self._usage.machine_usage()
 
-    def why_no_process(self, pod: Obj) -> str:
+    def no_process_reason(self, pod: Obj) -> str:
         """Return '' as the reason why a pod has no process: containers on this machine always have one."""
         return ""
 
@@ -549,9 +549,9 @@ class CombinedContainers:
         """Return the measured usage of a node; None if it is not known, or is the sum of the node's pods."""
         return (self._local if node == self._node else self._simulated).node_usage(node)
 
-    def why_no_process(self, pod: Obj) -> str:
+    def no_process_reason(self, pod: Obj) -> str:
         """Return why a pod has no process for exec, attach and port-forward; '' if it has one."""
-        return self._containers_of(pod).why_no_process(pod)
+        return self._containers_of(pod).no_process_reason(pod)
 
     def execute(
         self,

@@ -21,7 +21,7 @@ from batchyard.apiserver.api_services import (
     API_SERVICE,
     api_service_resource,
     kubernetes_service_objects,
-    provided_services,
+    provided_api_services,
     with_available_condition,
 )
 from batchyard.apiserver.apply import InProcessFieldManager
@@ -167,7 +167,7 @@ class ProvidedObjects:
         self._is_synchronization_scheduled = False
         now = self._kernel.now()
         services = {
-            service["metadata"]["name"]: service for service in provided_services(self._served_resources(), now)
+            service["metadata"]["name"]: service for service in provided_api_services(self._served_resources(), now)
         }
         stored_services = {key_of(service).name: service for service in self._client.list(API_SERVICE)}
         for write in _service_writes(services, stored_services, now):
@@ -500,7 +500,7 @@ class EmbeddedPlatform:
 
     def publish_address(self, address: str, port: int, *, is_secure: bool, among_pods: str = "") -> None:
         """Publish the API's address in the Service `kubernetes`; `among_pods` is its address in the pod network."""
-        service_objects = kubernetes_service_objects(address, port, is_secure=is_secure, among_pods=among_pods)
+        service_objects = kubernetes_service_objects(address, port, is_https=is_secure, pod_network_ip=among_pods)
         self._kernel.post(lambda: self._create_or_replace(service_objects))
 
     def _create_or_replace(self, objects: Iterable[Obj]) -> None:
