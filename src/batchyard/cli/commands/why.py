@@ -184,7 +184,7 @@ def _change_lines(document: Document) -> Iterator[str]:
 
 
 def _table_lines(rows: Sequence[Sequence[str]], *, is_last_column_uncut: bool = False) -> Iterator[str]:
-    """Yield the lines of an aligned table without empty columns; long cells are cut (not with `is_last_column_uncut`)."""
+    """Yield the lines of an aligned table without empty columns; long cells are cut (see `is_last_column_uncut`)."""
     nonempty_columns = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
     cells = [
         [

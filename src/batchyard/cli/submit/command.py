@@ -364,7 +364,7 @@ async def submit_job(
         )
         submit_output.report(_created_message(job_request, job))
         if packed_folder is not None:
-            submit_output.report(_shipped_message(packed_folder))
+            submit_output.report(_packed_folder_message(packed_folder))
         inspect_message = _inspection_commands(_kubectl_command(request, access), job_request)
         if request.detach:
             submit_output.report(inspect_message)
@@ -385,7 +385,7 @@ async def _follow_to_end(
     """Follow the Job to its end and return its exit code; on Ctrl-C, leave it running and print how to inspect it."""
     loop = asyncio.get_running_loop()
     unexpected_error: asyncio.Future[int] = loop.create_future()
-    loop.set_exception_handler(lambda _, context: _fail_on_error(unexpected_error, context))
+    loop.set_exception_handler(lambda _, context: _set_unexpected_error(unexpected_error, context))
     follow_task = asyncio.ensure_future(follower.follow())
     try:
         await asyncio.wait([follow_task, unexpected_error], return_when=asyncio.FIRST_COMPLETED)
@@ -396,7 +396,7 @@ async def _follow_to_end(
     return unexpected_error.result() if unexpected_error.done() else follow_task.result()
 
 
-def _fail_on_error(unexpected_error: "asyncio.Future[int]", context: dict[str, Any]) -> None:
+def _set_unexpected_error(unexpected_error: "asyncio.Future[int]", context: dict[str, Any]) -> None:
     """Fail the future with an unexpected error that the event loop reported; that ends the command."""
     error = context.get("exception")
     if error is not None and not isinstance(error, OSError) and not unexpected_error.done():
@@ -410,7 +410,7 @@ def _created_message(request: JobRequest, job: Any) -> progress.ProgressMessage:
     return progress.ProgressMessage("Created", line, fields)
 
 
-def _shipped_message(packed_folder: manifests.PackedFolder) -> progress.ProgressMessage:
+def _packed_folder_message(packed_folder: manifests.PackedFolder) -> progress.ProgressMessage:
     line = f"{packed_folder.file_count} files shipped, {format_megabytes(len(packed_folder.content))}"
     if packed_folder.excluded_paths:
         line += f"; left out: {', '.join(packed_folder.excluded_paths)}"
@@ -443,27 +443,27 @@ def _kubectl_command(request: SubmitRequest, access: ApiServerAccess) -> str:
     """Return the start of a kubectl command line, with the options that select the same cluster as the request."""
     if access.url.startswith("http:") and not request.kubeconfig:
         return f"kubectl --server {access.url}"
-    context = f" --context {shlex.quote(request.context)}" if request.context else ""
+    context_option = f" --context {shlex.quote(request.context)}" if request.context else ""
     if request.context and not request.kubeconfig:
-        return f"kubectl{context}"
+        return f"kubectl{context_option}"
     kubeconfig_path = request.kubeconfig or str((request.data_dir / KUBECONFIG_FILE).resolve())
-    return f"KUBECONFIG={shlex.quote(kubeconfig_path)} kubectl{context}"
+    return f"KUBECONFIG={shlex.quote(kubeconfig_path)} kubectl{context_option}"
 
 
 #: The length of the suffix of generated names, as in Kubernetes.
-_SUFFIX_LENGTH: Final = 5
+_NAME_SUFFIX_LENGTH: Final = 5
 
 
 def run(request: SubmitRequest) -> int:
     """Run `batchyard submit`; return the exit code of the Job's command once the Job has ended."""
-    job_request = _with_name(request.job_request)
+    job_request = _with_generated_name(request.job_request)
     packed_folder = _pack_folder(request)
-    archive = None if packed_folder is None else packed_folder.content
-    job = job_manifest(job_request, archive)
-    config_maps = [] if archive is None else archive_config_maps(job_request, archive)
-    faults = read_manifests([("submit", json.dumps(job))]).faults
-    if faults:
-        output.fail("\n".join(f"batchyard: {fault.error}" for fault in faults))
+    archive_bytes = None if packed_folder is None else packed_folder.content
+    job = job_manifest(job_request, archive_bytes)
+    config_maps = [] if archive_bytes is None else archive_config_maps(job_request, archive_bytes)
+    manifest_faults = read_manifests([("submit", json.dumps(job))]).faults
+    if manifest_faults:
+        output.fail("\n".join(f"batchyard: {fault.error}" for fault in manifest_faults))
     if request.dry_run:
         output.write(_format_manifests([*config_maps, job], request.output_format or DocumentFormat.YAML))
         return 0
@@ -475,11 +475,11 @@ def run(request: SubmitRequest) -> int:
         output.fail(f"batchyard: {error}")
 
 
-def _with_name(job_request: JobRequest) -> JobRequest:
+def _with_generated_name(job_request: JobRequest) -> JobRequest:
     """Return the Job request, with a generated Job name if it has none."""
     if job_request.name:
         return job_request
-    suffix = uid_for(wall_clock(), str(os.getpid()), *job_request.argv)[:_SUFFIX_LENGTH]
+    suffix = uid_for(wall_clock(), str(os.getpid()), *job_request.argv)[:_NAME_SUFFIX_LENGTH]
     return replace(job_request, name=f"{job_name_prefix(job_request.argv)}-{suffix}")
 
 
@@ -537,8 +537,8 @@ def submit(
     if output is DocumentFormat.YAML and not dry_run:
         raise typer.BadParameter("--output yaml requires --dry-run: use --output json for events as JSON lines")
 
-    accelerators = {gpu_resource: gpus} if gpus else {}
-    job = JobRequest(argv, name, queue, image, namespace, priority, cpu, memory, accelerators)
+    accelerator_counts = {gpu_resource: gpus} if gpus else {}
+    job = JobRequest(argv, name, queue, image, namespace, priority, cpu, memory, accelerator_counts)
     pods_in_parallel = parallelism or completions or 1
     job = replace(
         job,
