@@ -80,10 +80,10 @@ def parse_pairs(option: str, option_values: Sequence[str] | None) -> dict[str, s
 
 def parse_toleration(text: str) -> dict[str, str]:
     """Parse a toleration of the form KEY or KEY=VALUE, optionally followed by :EFFECT, to its fields in a pod spec."""
-    key_and_value, _, effect = text.partition(":")
+    key_and_value, _, taint_effect = text.partition(":")
     key, separator, value = key_and_value.partition("=")
-    match = {"operator": "Equal", "value": value} if separator else {"operator": "Exists"}
-    return {**({"key": key} if key else {}), **match, **({"effect": effect} if effect else {})}
+    operator_fields = {"operator": "Equal", "value": value} if separator else {"operator": "Exists"}
+    return {**({"key": key} if key else {}), **operator_fields, **({"effect": taint_effect} if taint_effect else {})}
 
 
 def _repeatable_option(*names: str, metavar: str = "NAME=VALUE", description: str) -> Any:
@@ -158,11 +158,11 @@ class SubmitRequest:
 
 
 #: The interval between queries of the queue position, which cannot be watched.
-_POLL_INTERVAL: Final = 5 * SECOND
+_PROGRESS_POLL_INTERVAL: Final = 5 * SECOND
 _LOG_RETRY_DELAY: Final = SECOND
 #: The maximum wait for the remaining log lines after the Job ends.
 _LOG_DRAIN_TIMEOUT: Final = 30  # seconds
-_NOT_FOUND: Final = 404
+_NOT_FOUND_CODE: Final = 404
 
 
 class FollowCallbacks(NamedTuple):
@@ -184,7 +184,7 @@ class JobFollower:
         #: The latest version of the Job.
         self._job: Obj = job
         self._pod_selector = f"labelSelector={quote(f'{well_known.CONTROLLER_UID}={uid}')}"
-        selectors = {
+        selector_by_kind = {
             scheme.JOB: f"fieldSelector={quote(f'metadata.name={job_request.name}')}",
             scheme.WORKLOAD: f"labelSelector={quote(f'{well_known.JOB_UID}={uid}')}",
             scheme.POD: self._pod_selector,
@@ -192,7 +192,7 @@ class JobFollower:
         self._cache = ObjectCache()
         self._informers = [
             Informer(kind_info(kind), self._cache, 0, InformerScope(job_request.namespace, selector))
-            for kind, selector in selectors.items()
+            for kind, selector in selector_by_kind.items()
         ]
         self._reported_problems: dict[str, None] = {}
         self._logs: dict[str, asyncio.Task[None]] = {}
@@ -201,8 +201,8 @@ class JobFollower:
     async def follow(self) -> int:
         """Report the Job's progress until the Job ends; return the exit code of the Job's command."""
         tasks = [asyncio.ensure_future(task) for task in (*map(self._watch, self._informers), self._poll_progress())]
-        job_ended = asyncio.ensure_future(self._job_ended.wait())
-        done_tasks, _ = await asyncio.wait([job_ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        job_ended_task = asyncio.ensure_future(self._job_ended.wait())
+        done_tasks, _ = await asyncio.wait([job_ended_task, *tasks], return_when=asyncio.FIRST_COMPLETED)
         for task in done_tasks:
             task.result()  # these tasks run until cancelled: a finished one raises its error
         for pod in await self._list_pods():
@@ -262,14 +262,14 @@ class JobFollower:
         """Poll the queue position while the Job is pending, and warning Events of pods that do not run yet."""
         while True:
             for pod in list(self._cache.of_kind(scheme.POD).values()):
-                is_starting = not progress.has_container_started(pod) and progress.terminated_state_of(pod) is None
-                if is_starting and (warning := await self._cluster.latest_warning(pod)) is not None:
+                is_pod_starting = not progress.has_container_started(pod) and progress.terminated_state_of(pod) is None
+                if is_pod_starting and (warning := await self._cluster.latest_warning(pod)) is not None:
                     self._report_all(self._progress.process_warning(pod["metadata"]["name"], *warning))
             if self._progress.is_pending:
                 position = await self._cluster.queue_position(self._job_request, self._uid)
                 if position is not None:
                     self._report_all(self._progress.process_position(*position, self._job_request.queue))
-            await sleep_for(_POLL_INTERVAL)
+            await sleep_for(_PROGRESS_POLL_INTERVAL)
 
     def _follow_log(self, pod: Obj) -> None:
         name = pod["metadata"]["name"]
@@ -282,15 +282,15 @@ class JobFollower:
         while True:
             namespace = self._job_request.namespace
             response = await self._cluster.follow_log(namespace, pod, CONTAINER, log.since, log.process_lines)
-            is_complete = response.code == 200 and not response.trouble
+            is_log_complete = response.code == 200 and not response.trouble
             pods_by_key = self._cache.of_kind(scheme.POD)
             current_pod = next((candidate for key, candidate in pods_by_key.items() if key.name == pod), None)
-            if response.code == _NOT_FOUND or (
-                is_complete and (current_pod is None or progress.terminated_state_of(current_pod) is not None)
+            if response.code == _NOT_FOUND_CODE or (
+                is_log_complete and (current_pod is None or progress.terminated_state_of(current_pod) is not None)
             ):
                 return
             if response.code >= 400:
-                self._report_once(f"the log of pod {pod}: {failure_reason(response)}")
+                self._report_problem_once(f"the log of pod {pod}: {failure_reason(response)}")
             log.restart_reading()
             await sleep_for(_LOG_RETRY_DELAY)
 
@@ -300,9 +300,9 @@ class JobFollower:
 
     def _report_informer_problem(self, informer: Informer) -> None:
         if informer.trouble:
-            self._report_once(f"{informer.info.plural}: {informer.trouble}")
+            self._report_problem_once(f"{informer.info.plural}: {informer.trouble}")
 
-    def _report_once(self, problem: str) -> None:
+    def _report_problem_once(self, problem: str) -> None:
         if problem not in self._reported_problems:
             self._reported_problems[problem] = None
             self._notify(progress.ProgressMessage("Trouble", problem, {"message": problem}))

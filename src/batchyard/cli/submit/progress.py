@@ -70,7 +70,7 @@ class JobProgress:
                 yield _admitted_message(workload)
                 yield from self._report_early_messages()
         elif quota_condition is not None:
-            yield from self._pending_message(_why_pending(workload, quota_condition))
+            yield from self._pending_message(_pending_reason_of(workload, quota_condition))
 
     def process_position(self, before_count: int, pending_count: int, queue: str) -> Iterator[ProgressMessage]:
         """Yield a progress message if the Job's queue position changed: `before_count` Workloads are before it."""
@@ -119,8 +119,8 @@ class JobProgress:
                 yield from self.process_pod(pod)
             self.exit_code = self._exit_code(failure["reason"])
             line = f"failed ({failure['reason']}): {failure['message']}; exit code {self.exit_code}"
-            fields = {"reason": failure["reason"], "message": failure["message"], "exitCode": self.exit_code}
-            yield ProgressMessage("Failed", line, fields)
+            failure_fields = {"reason": failure["reason"], "message": failure["message"], "exitCode": self.exit_code}
+            yield ProgressMessage("Failed", line, failure_fields)
 
     def process_deletion(self) -> Iterator[ProgressMessage]:
         """Yield a progress message that the Job was deleted, unless the Job had already ended."""
@@ -167,7 +167,7 @@ def _admitted_message(workload: Obj) -> ProgressMessage:
     return ProgressMessage("Admitted", f"admitted by {queue}{flavor_note}", {"clusterQueue": queue, "flavors": flavors})
 
 
-def _why_pending(workload: Obj, reservation: Mapping[str, Any]) -> str:
+def _pending_reason_of(workload: Obj, reservation: Mapping[str, Any]) -> str:
     """Return why a Workload is pending: it lacks quota, or admission checks are not ready; '' for neither."""
     if reservation["status"] != "True":
         return str(reservation["message"])
