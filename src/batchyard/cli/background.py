@@ -14,7 +14,7 @@ from batchyard.server.logging.logs import LogSettings
 from batchyard.server.platform.data_dir import LOG_FILE, LOOPBACK, PlatformOptions, PlatformProcess, running_process_in
 
 END_TIMEOUT_SECONDS: Final = 30  # seconds
-_POLL_INTERVAL: Final = 0.05  # seconds
+_POLL_SECONDS: Final = 0.05  # seconds
 
 
 class UpOptions(NamedTuple):
@@ -60,7 +60,7 @@ def _wait_until_listening(folder: Path, process: subprocess.Popen[bytes], log_of
     """Return the started platform process once it listens; the command exits if the process exits first."""
     while (platform_process := running_process_in(folder)) is None or platform_process.pid != process.pid:
         try:
-            process.wait(_POLL_INTERVAL)
+            process.wait(_POLL_SECONDS)
         except subprocess.TimeoutExpired:
             continue
         _fail_with_log(folder / LOG_FILE, log_offset, process.returncode)

@@ -237,7 +237,7 @@ async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> Snap
     transport = HttpTransport(await read_access(), read_access)
     try:
         snapshot_result = await read_cluster(transport, SNAPSHOT_KINDS, handle_page)
-        await _find_configuration(snapshot_result, transport)
+        await _find_kueue_configuration(snapshot_result, transport)
     except SnapshotError as error:
         raise ClusterError(str(error)) from None
     finally:
@@ -255,7 +255,7 @@ async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> Snap
     return snapshot_result
 
 
-async def _find_configuration(snapshot_result: SnapshotResult, transport: HttpTransport) -> None:
+async def _find_kueue_configuration(snapshot_result: SnapshotResult, transport: HttpTransport) -> None:
     """Store Kueue's Configuration in the snapshot, from the cluster, with only the fields that affect scheduling."""
     if snapshot_result.configuration is None:
         search_result = await read_kueue_configuration(transport)

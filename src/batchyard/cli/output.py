@@ -25,12 +25,12 @@ CLOSED_PIPE_EXIT_CODE = 141
 
 def write(text: str) -> None:
     """Write result text to standard output."""
-    _write(sys.stdout, text)
+    _write_to_stream(sys.stdout, text)
 
 
 def report_line(line: str) -> None:
     """Write a line of progress, a remark or an error to standard error."""
-    _write(sys.stderr, line + "\n")
+    _write_to_stream(sys.stderr, line + "\n")
 
 
 def fail(message: str) -> NoReturn:
@@ -46,13 +46,13 @@ def open_binary_output() -> BinaryIO:
 
 def end_with_closed_pipe() -> NoReturn:
     """Exit the command without a message, because the program that read its output closed the pipe."""
-    null_device = os.open(os.devnull, os.O_WRONLY)
+    null_device_fd = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
-        os.dup2(null_device, stream.fileno())  # discards the buffered output
+        os.dup2(null_device_fd, stream.fileno())  # discards the buffered output
     raise SystemExit(CLOSED_PIPE_EXIT_CODE)
 
 
-def _write(stream: TextIO, text: str) -> None:
+def _write_to_stream(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
         stream.flush()
@@ -104,7 +104,7 @@ def render_json(value: object) -> str:
 
 def render_yaml(value: object) -> str:
     """Format a value as YAML like kubectl: sorted fields, multi-line text as blocks."""
-    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=True, allow_unicode=True, width=1 << 20)
+    text: str = yaml.dump(value, Dumper=_OutputYamlDumper, sort_keys=True, allow_unicode=True, width=1 << 20)
     return text
 
 
@@ -113,18 +113,18 @@ def _kubernetes_list(listing: Listing) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": objects}
 
 
-class _Dumper(yaml.SafeDumper):
+class _OutputYamlDumper(yaml.SafeDumper):
     """A YAML dumper that writes a repeated value in full each time, instead of an anchor and aliases."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True
 
 
-def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+def _represent_text(dumper: _OutputYamlDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
-_Dumper.add_representer(str, _represent_text)
+_OutputYamlDumper.add_representer(str, _represent_text)
 
 
 # Progress bars on standard error for long runs on a terminal.
@@ -151,18 +151,18 @@ def run_with_progress(simulation: Simulation) -> None:
         if not simulation.advance(STEPS_PER_UPDATE):
             return
     with _progress_bar() as bar:
-        task = bar.add_task("simulating", total=1.0)
+        task_id = bar.add_task("simulating", total=1.0)
         while simulation.advance(STEPS_PER_UPDATE):
-            bar.update(task, completed=fraction_done(simulation), description=_progress_text(simulation))
+            bar.update(task_id, completed=fraction_done(simulation), description=_progress_text(simulation))
 
 
 def fraction_done(simulation: Simulation) -> float:
     """Return the estimated progress of a simulation as a fraction between 0 and 1."""
-    wait_counts, total = simulation.world.waits, _workload_count(simulation)
-    by_workloads = (wait_counts.admissions - wait_counts.evictions) / total if total else 0.0
+    wait_counts, workload_count = simulation.world.waits, _workload_count(simulation)
+    admitted_fraction = (wait_counts.admissions - wait_counts.evictions) / workload_count if workload_count else 0.0
     end = simulation.horizon or max((step.at for step in simulation.scenario.steps), default=0)
-    by_time = simulation.world.now() / end if end else 0.0
-    return max(0.0, min(0.99, max(by_workloads, by_time)))
+    time_fraction = simulation.world.now() / end if end else 0.0
+    return max(0.0, min(0.99, max(admitted_fraction, time_fraction)))
 
 
 def _progress_text(simulation: Simulation) -> str:
@@ -180,8 +180,8 @@ def _progress_bar() -> "Progress":
     from rich.console import Console  # noqa: PLC0415 - only for long runs
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - only for long runs
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    progress_columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    return Progress(*progress_columns, console=Console(stderr=True), transient=True)
 
 
 class ObjectCounter:
@@ -210,6 +210,6 @@ class ObjectCounter:
         self._count += count
         self._seen_kinds[kind] = None
         if self._progress_bar is not None:
-            (task,) = self._progress_bar.task_ids
+            (task_id,) = self._progress_bar.task_ids
             message = f"{self._action} {kind}: {self._count:,} objects"
-            self._progress_bar.update(task, completed=len(self._seen_kinds), description=message)
+            self._progress_bar.update(task_id, completed=len(self._seen_kinds), description=message)

@@ -36,18 +36,18 @@ class ControllerMetrics:
     def texts(self, runner: Runner) -> Iterator[str]:
         """Yield the exposition text of all metrics of the runner's controllers and work queues."""
         loads = runner.loads()
-        yield _queue_text("workqueue_depth", ((load.name, load.queued_count) for load in loads))
-        yield _queue_text("workqueue_adds_total", ((load.name, load.adds) for load in loads))
-        yield _queue_text("workqueue_retries_total", ((load.name, load.retries) for load in loads))
+        yield _workqueue_text("workqueue_depth", ((load.name, load.queued_count) for load in loads))
+        yield _workqueue_text("workqueue_adds_total", ((load.name, load.adds) for load in loads))
+        yield _workqueue_text("workqueue_retries_total", ((load.name, load.retries) for load in loads))
         reconcile_counts: list[tuple[Labels, int]] = []
         for load in loads:
-            counts = {"success": load.succeeded, "requeue_after": load.delayed, "error": load.errors}
-            reconcile_counts += [((load.name, result), count) for result, count in counts.items()]
+            counts_by_result = {"success": load.succeeded, "requeue_after": load.delayed, "error": load.errors}
+            reconcile_counts += [((load.name, result), count) for result, count in counts_by_result.items()]
         yield gauge_text(metric("controller_runtime_reconcile_total"), reconcile_counts)
         errors = metric("controller_runtime_reconcile_errors_total")
         yield gauge_text(errors, (((load.name,), load.errors) for load in loads))
         for name in ("workqueue_unfinished_work_seconds", "workqueue_longest_running_processor_seconds"):
-            yield _queue_text(name, ((load.name, 0) for load in loads))
+            yield _workqueue_text(name, ((load.name, 0) for load in loads))
         for name, value in _CONSTANT_GAUGES:
             yield gauge_text(metric(name), (((load.name,), value) for load in loads))
         yield from self._group.texts()
@@ -58,7 +58,7 @@ class ControllerMetrics:
         yield gauge_text(metric("batchyard_failing_keys"), samples)
 
 
-def _queue_text(name: str, values: Iterable[tuple[str, int]]) -> str:
+def _workqueue_text(name: str, values: Iterable[tuple[str, int]]) -> str:
     """Return the text of a work queue metric; its labels `name` and `controller` are both the controller's name."""
     return gauge_text(metric(name), [((controller, controller), value) for controller, value in values])
 

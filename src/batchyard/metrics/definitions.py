@@ -19,12 +19,12 @@ def _geometric_buckets(start: float, factor: float, count: int) -> tuple[float, 
 
 
 #: Kueue's buckets: 1, then 2.5, doubling each time.
-_LONG_BUCKETS: Final = (1.0, *_geometric_buckets(2.5, 2, 15))
-_SHORT_BUCKETS: Final = _LONG_BUCKETS[:14]
+_LONG_DURATION_BUCKETS: Final = (1.0, *_geometric_buckets(2.5, 2, 15))
+_SHORT_DURATION_BUCKETS: Final = _LONG_DURATION_BUCKETS[:14]
 #: The default buckets of client_golang.
 _DEFAULT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 #: Buckets multiplied step by step, as in client_golang, which gives rounded values such as 9.99e-06.
-_WORK_BUCKETS: Final = tuple(accumulate(repeat(10.0, 11), mul, initial=10e-9))
+_WORK_DURATION_BUCKETS: Final = tuple(accumulate(repeat(10.0, 11), mul, initial=10e-9))
 _RECONCILE_BUCKETS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
     *(1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0),
@@ -40,7 +40,7 @@ _FORK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 
 _ROLE_LABEL: Final = "replica_role"
 _CQ_LABELS: Final = ("cluster_queue", _ROLE_LABEL)
-_CQ_CLASS_LABELS: Final = ("cluster_queue", "priority_class", _ROLE_LABEL)
+_CQ_PRIORITY_LABELS: Final = ("cluster_queue", "priority_class", _ROLE_LABEL)
 _CQ_STATUS_LABELS: Final = ("cluster_queue", "status", _ROLE_LABEL)
 _CQ_QUOTA_LABELS: Final = ("cohort", "cluster_queue", "flavor", "resource", _ROLE_LABEL)
 _LQ_LABELS: Final = ("name", "namespace", _ROLE_LABEL)
@@ -102,37 +102,37 @@ _KUEUE_METRICS: Final = (
         ("name", "namespace", "cluster_queue", *_REASON_LABELS, _ROLE_LABEL),
     ),
     # life cycle of Workloads
-    Metric("quota_reserved_workloads_total", COUNTER, "Workloads with newly reserved quota", _CQ_CLASS_LABELS),
-    Metric("admitted_workloads_total", COUNTER, "Workloads admitted", _CQ_CLASS_LABELS),
-    Metric("finished_workloads_total", COUNTER, "Workloads finished", _CQ_CLASS_LABELS),
+    Metric("quota_reserved_workloads_total", COUNTER, "Workloads with newly reserved quota", _CQ_PRIORITY_LABELS),
+    Metric("admitted_workloads_total", COUNTER, "Workloads admitted", _CQ_PRIORITY_LABELS),
+    Metric("finished_workloads_total", COUNTER, "Workloads finished", _CQ_PRIORITY_LABELS),
     Metric("finished_workloads", GAUGE, "Finished Workloads that are not deleted yet", _CQ_LABELS),
     Metric(
         "quota_reserved_wait_time_seconds",
         HISTOGRAM,
         "Time from creation or requeueing to quota reservation",
-        _CQ_CLASS_LABELS,
-        _SHORT_BUCKETS,
+        _CQ_PRIORITY_LABELS,
+        _SHORT_DURATION_BUCKETS,
     ),
     Metric(
         "admission_wait_time_seconds",
         HISTOGRAM,
         "Time from creation or requeueing to admission",
-        _CQ_CLASS_LABELS,
-        _LONG_BUCKETS,
+        _CQ_PRIORITY_LABELS,
+        _LONG_DURATION_BUCKETS,
     ),
     Metric(
         "admission_checks_wait_time_seconds",
         HISTOGRAM,
         "Time from quota reservation to admission",
-        _CQ_CLASS_LABELS,
-        _SHORT_BUCKETS,
+        _CQ_PRIORITY_LABELS,
+        _SHORT_DURATION_BUCKETS,
     ),
     Metric(
         "execution_time_seconds",
         HISTOGRAM,
         "Total time for which finished Workloads were admitted",
-        _CQ_CLASS_LABELS,
-        _LONG_BUCKETS,
+        _CQ_PRIORITY_LABELS,
+        _LONG_DURATION_BUCKETS,
     ),
     Metric(
         "local_queue_quota_reserved_workloads_total", COUNTER, "Workloads with newly reserved quota", _LQ_CLASS_LABELS
@@ -145,28 +145,28 @@ _KUEUE_METRICS: Final = (
         HISTOGRAM,
         "Time from creation or requeueing to quota reservation",
         _LQ_CLASS_LABELS,
-        _SHORT_BUCKETS,
+        _SHORT_DURATION_BUCKETS,
     ),
     Metric(
         "local_queue_admission_wait_time_seconds",
         HISTOGRAM,
         "Time from creation or requeueing to admission",
         _LQ_CLASS_LABELS,
-        _SHORT_BUCKETS,
+        _SHORT_DURATION_BUCKETS,
     ),
     Metric(
         "local_queue_admission_checks_wait_time_seconds",
         HISTOGRAM,
         "Time from quota reservation to admission",
         _LQ_CLASS_LABELS,
-        _SHORT_BUCKETS,
+        _SHORT_DURATION_BUCKETS,
     ),
     Metric(
         "local_queue_execution_time_seconds",
         HISTOGRAM,
         "Total time for which finished Workloads were admitted",
         _LQ_CLASS_LABELS,
-        _LONG_BUCKETS,
+        _LONG_DURATION_BUCKETS,
     ),
     Metric(
         "workload_creation_latency_seconds",
@@ -199,43 +199,43 @@ _KUEUE_METRICS: Final = (
         HISTOGRAM,
         "Time from ready pods to the eviction",
         ("cluster_queue", *_REASON_LABELS, _ROLE_LABEL),
-        _SHORT_BUCKETS,
+        _SHORT_DURATION_BUCKETS,
     ),
     Metric(
         "workload_eviction_latency_seconds",
         HISTOGRAM,
         "Time from an eviction until the quota is released",
         ("cluster_queue", "reason", _ROLE_LABEL),
-        _SHORT_BUCKETS,
+        _SHORT_DURATION_BUCKETS,
     ),
     # ready pods
     Metric(
         "ready_wait_time_seconds",
         HISTOGRAM,
         "Time from creation or requeueing to ready pods",
-        _CQ_CLASS_LABELS,
-        _SHORT_BUCKETS,
+        _CQ_PRIORITY_LABELS,
+        _SHORT_DURATION_BUCKETS,
     ),
     Metric(
         "admitted_until_ready_wait_time_seconds",
         HISTOGRAM,
         "Time from admission to ready pods",
-        _CQ_CLASS_LABELS,
-        _SHORT_BUCKETS,
+        _CQ_PRIORITY_LABELS,
+        _SHORT_DURATION_BUCKETS,
     ),
     Metric(
         "local_queue_ready_wait_time_seconds",
         HISTOGRAM,
         "Time from creation or requeueing to ready pods",
         _LQ_CLASS_LABELS,
-        _SHORT_BUCKETS,
+        _SHORT_DURATION_BUCKETS,
     ),
     Metric(
         "local_queue_admitted_until_ready_wait_time_seconds",
         HISTOGRAM,
         "Time from admission to ready pods",
         _LQ_CLASS_LABELS,
-        _SHORT_BUCKETS,
+        _SHORT_DURATION_BUCKETS,
     ),
     # state of queues
     Metric("reserving_active_workloads", GAUGE, "Workloads with reserved quota", _CQ_LABELS),
@@ -324,7 +324,7 @@ _PROGRAM_METRICS: Final = (
         HISTOGRAM,
         "Duration of the reconciliation of a key",
         _QUEUE_LABELS,
-        _WORK_BUCKETS,
+        _WORK_DURATION_BUCKETS,
     ),
     Metric(
         "workqueue_unfinished_work_seconds",
@@ -365,7 +365,7 @@ _PROGRAM_METRICS: Final = (
         HISTOGRAM,
         "Duration of requests to webhooks",
         _WEBHOOK_LABELS,
-        _WORK_BUCKETS,
+        _WORK_DURATION_BUCKETS,
     ),
     Metric("controller_runtime_webhook_requests_in_flight", GAUGE, "Requests to webhooks in flight", _WEBHOOK_LABELS),
     Metric("leader_election_master_status", GAUGE, "1 on the leader, 0 elsewhere", ("name",)),

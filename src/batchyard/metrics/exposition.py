@@ -37,17 +37,17 @@ class Exposition:
 
 def _join_chunks(text_sources: Sequence[TextSource]) -> Iterator[str]:
     buffered_chunks: list[str] = []
-    size = 0
+    buffered_size = 0
     for source in text_sources:
         for text in source():
             if not text:
                 yield ""
                 continue
             buffered_chunks.append(text)
-            size += len(text)
-            if size >= _CHUNK_CHARACTERS:
+            buffered_size += len(text)
+            if buffered_size >= _CHUNK_CHARACTERS:
                 yield "".join(buffered_chunks)
-                buffered_chunks, size = [], 0
+                buffered_chunks, buffered_size = [], 0
     yield "".join(buffered_chunks)
 
 

@@ -75,11 +75,11 @@ class ShadowMetrics:
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of all metrics of shadow mode."""
         comparison_counts = self._counts()
-        agreed_samples = [((kind,), comparison_counts.agreements.get(kind, 0)) for kind in DECISION_KINDS]
+        agreement_samples = [((kind,), comparison_counts.agreements.get(kind, 0)) for kind in DECISION_KINDS]
         kinds = [kind for kind in DivergenceType if kind is not DivergenceType.LATE]
-        parted_samples = [((kind.value,), comparison_counts.divergences.get(kind.value, 0)) for kind in kinds]
-        yield gauge_text(metric("batchyard_shadow_decisions_total"), agreed_samples)
-        yield gauge_text(metric("batchyard_shadow_divergences_total"), parted_samples)
+        divergence_samples = [((kind.value,), comparison_counts.divergences.get(kind.value, 0)) for kind in kinds]
+        yield gauge_text(metric("batchyard_shadow_decisions_total"), agreement_samples)
+        yield gauge_text(metric("batchyard_shadow_divergences_total"), divergence_samples)
         yield gauge_text(metric("batchyard_shadow_late_total"), [((), comparison_counts.late_count)])
         yield gauge_text(metric("batchyard_shadow_alike_total"), [((), comparison_counts.alike_count)])
         yield gauge_text(metric("batchyard_shadow_reordered_total"), [((), self._reordered())])
@@ -94,8 +94,8 @@ _WEBHOOKS_TOTAL: Final = "controller_runtime_webhook_requests_total"
 _WEBHOOKS_TIME: Final = "controller_runtime_webhook_latency_seconds"
 _WEBHOOKS_IN_FLIGHT: Final = "controller_runtime_webhook_requests_in_flight"
 #: Status codes whose counters start at zero, as in controller-runtime, so that the first increase shows in a rate.
-_LIKELY_CODES: Final = ("200", "500")
-_FAILED_CODE: Final = "500"
+_LIKELY_STATUS_CODES: Final = ("200", "500")
+_FAILED_STATUS_CODE: Final = "500"
 _Answer = TypeVar("_Answer")
 
 
@@ -110,12 +110,12 @@ class WebhookMetrics:
         """Initialize the series of these webhook URL paths to 0, so that the first request shows in a rate."""
         for path in paths:
             self._group.set(_WEBHOOKS_IN_FLIGHT, (path,), 0)
-            for code in _LIKELY_CODES:
+            for code in _LIKELY_STATUS_CODES:
                 self._group.add(_WEBHOOKS_TOTAL, (path, code), 0)
 
     async def count_response(self, path: str, future: Awaitable[_Answer], code_of: Callable[[_Answer], int]) -> _Answer:
         """Await the response of a webhook, count it, and return it; an exception is counted with status 500."""
-        started_at, status_code = self._clock(), _FAILED_CODE
+        started_at, status_code = self._clock(), _FAILED_STATUS_CODE
         self._group.add(_WEBHOOKS_IN_FLIGHT, (path,))
         try:
             response = await future

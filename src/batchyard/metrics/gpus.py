@@ -30,7 +30,7 @@ LOADING_TIME: Final[Duration] = 30 * SECOND
 _SEED: Final = 0
 #: Ranges of the utilization in percent, bounds included: while loading, the pod's fixed level, and in a pause.
 _LOADING_PERCENT: Final = (5, 29)
-_LEVEL_PERCENT: Final = (70, 94)
+_BUSY_LEVEL_PERCENT: Final = (70, 94)
 _PAUSE_PERCENT: Final = (10, 39)
 #: The deviation of a value from the pod's level, in percent.
 _DEVIATION_PERCENT: Final = (-6, 5)
@@ -54,14 +54,14 @@ def simulated_load(uid: str, gpu: int, elapsed_time: Duration) -> SimulatedLoad:
     """Return the simulated load of a GPU whose pod has run for `elapsed_time`; `uid` is the pod's uid."""
     elapsed_time = max(0, elapsed_time)
     memory_percent = _draw_between(_MEMORY_PERCENT, uid, "memory")
-    step_names = (uid, str(gpu), str(elapsed_time // LOAD_STEP))
+    step_seed_names = (uid, str(gpu), str(elapsed_time // LOAD_STEP))
     if elapsed_time < LOADING_TIME:
-        percent = _draw_between(_LOADING_PERCENT, "loading", *step_names)
-        return SimulatedLoad(percent, memory_percent * elapsed_time // LOADING_TIME)
-    if draw_integer(_SEED, "pause", *step_names) % 100 < _PAUSES_PER_100_STEPS:
-        return SimulatedLoad(_draw_between(_PAUSE_PERCENT, "paused", *step_names), memory_percent)
-    deviation = _draw_between(_DEVIATION_PERCENT, "spread", *step_names)
-    return SimulatedLoad(_draw_between(_LEVEL_PERCENT, uid, "level") + deviation, memory_percent)
+        busy_percent = _draw_between(_LOADING_PERCENT, "loading", *step_seed_names)
+        return SimulatedLoad(busy_percent, memory_percent * elapsed_time // LOADING_TIME)
+    if draw_integer(_SEED, "pause", *step_seed_names) % 100 < _PAUSES_PER_100_STEPS:
+        return SimulatedLoad(_draw_between(_PAUSE_PERCENT, "paused", *step_seed_names), memory_percent)
+    deviation = _draw_between(_DEVIATION_PERCENT, "spread", *step_seed_names)
+    return SimulatedLoad(_draw_between(_BUSY_LEVEL_PERCENT, uid, "level") + deviation, memory_percent)
 
 
 def _draw_between(bounds: tuple[int, int], *names: str) -> int:
@@ -144,7 +144,7 @@ class SimulatedGpus:
         """Return the state of all simulated GPUs at `now`, and update their allocation to pods."""
         pods_by_node: dict[str, dict[str, Obj]] = {}
         for pod in pods:
-            if bound_node(pod) and not is_terminal(pod) and _requested_gpus(pod):
+            if bound_node(pod) and not is_terminal(pod) and _requested_gpu_count(pod):
                 pods_by_node.setdefault(bound_node(pod), {})[pod["metadata"]["uid"]] = pod
         nodes_with_gpu_counts = {node["metadata"]["name"]: (node, _gpu_count(node)) for node in nodes}
         self._holders = {
@@ -160,13 +160,13 @@ class SimulatedGpus:
 
     def _assign_gpus(self, node: str, count: int, pods: dict[str, Obj]) -> list[str]:
         """Return the pod uid of each GPU of a node, '' if free; pods keep their GPUs, new pods get the lowest ones."""
-        uids = [uid if uid in pods else "" for uid in [*self._holders.get(node, []), *[""] * count][:count]]
+        holder_uids = [uid if uid in pods else "" for uid in [*self._holders.get(node, []), *[""] * count][:count]]
         for uid, pod in sorted(pods.items()):
-            needed_count = _requested_gpus(pod) - uids.count(uid)
-            free_gpus = [number for number, holder_uid in enumerate(uids) if not holder_uid]
-            for number in free_gpus[: max(0, needed_count)]:
-                uids[number] = uid
-        return uids
+            needed_gpu_count = _requested_gpu_count(pod) - holder_uids.count(uid)
+            free_gpu_numbers = [number for number, holder_uid in enumerate(holder_uids) if not holder_uid]
+            for number in free_gpu_numbers[: max(0, needed_gpu_count)]:
+                holder_uids[number] = uid
+        return holder_uids
 
 
 def _gpu_count(node: Obj) -> int:
@@ -175,11 +175,11 @@ def _gpu_count(node: Obj) -> int:
     return int(meta.amount(well_known.GPU, allocatable.get(well_known.GPU, "0")))
 
 
-def _requested_gpus(pod: Obj) -> int:
-    return sum(_container_gpus(container) for container in pod["spec"].get("containers") or ())
+def _requested_gpu_count(pod: Obj) -> int:
+    return sum(_container_gpu_limit(container) for container in pod["spec"].get("containers") or ())
 
 
-def _container_gpus(container: Obj) -> int:
+def _container_gpu_limit(container: Obj) -> int:
     limits = (container.get("resources") or {}).get("limits") or {}
     return int(meta.amount(well_known.GPU, limits.get(well_known.GPU, "0")))
 
@@ -188,10 +188,10 @@ def _gpu_state(node: Obj, gpu_number: int, pod: Obj | None, now: Instant) -> Gpu
     name, model = node["metadata"]["name"], label(node, well_known.ACCELERATOR) or ""
     holder, load, total_mib = GpuHolder(), IDLE_LOAD, _MEMORY_BY_MODEL.get(model)
     if pod is not None:
-        container = next((c["name"] for c in pod["spec"]["containers"] if _container_gpus(c)), "")
+        container = next((c["name"] for c in pod["spec"]["containers"] if _container_gpu_limit(c)), "")
         holder = GpuHolder(container, pod["metadata"]["namespace"], pod["metadata"]["name"])
         if phase(pod) == RUNNING:
-            load = simulated_load(pod["metadata"]["uid"], gpu_number, _run_time(pod, now))
+            load = simulated_load(pod["metadata"]["uid"], gpu_number, _pod_run_time(pod, now))
     used_memory = None if total_mib is None else total_mib * load.memory // 100
     return GpuState(
         gpu_number,
@@ -206,7 +206,7 @@ def _gpu_state(node: Obj, gpu_number: int, pod: Obj | None, now: Instant) -> Gpu
     )
 
 
-def _run_time(pod: Obj, now: Instant) -> Duration:
+def _pod_run_time(pod: Obj, now: Instant) -> Duration:
     """Return the time since the pod's first running container started; 0 if the pod's status has no start time."""
     status = pod["status"]
     states = [container_status.get("state") or {} for container_status in status.get("containerStatuses") or ()]

@@ -99,10 +99,10 @@ def _node_labels(obj: Obj) -> Labels:
 def _node_info(obj: Obj) -> ObjectSamples:
     status, spec = obj.get("status") or _NO_FIELDS, obj.get("spec") or _NO_FIELDS
     info = status.get("nodeInfo") or _NO_FIELDS
-    fields = ("kernelVersion", "osImage", "containerRuntimeVersion", "kubeletVersion", "kubeProxyVersion")
+    version_fields = ("kernelVersion", "osImage", "containerRuntimeVersion", "kubeletVersion", "kubeProxyVersion")
     ips = [a["address"] for a in status.get("addresses") or () if a["type"] == "InternalIP"]
     other_labels = (spec.get("providerID", ""), spec.get("podCIDR", ""), info.get("systemUUID", ""), "".join(ips[:1]))
-    yield (*_node_labels(obj), *(info.get(field, "") for field in fields), *other_labels), 1
+    yield (*_node_labels(obj), *(info.get(field, "") for field in version_fields), *other_labels), 1
 
 
 def _node_taints(obj: Obj) -> ObjectSamples:
@@ -256,11 +256,11 @@ class MachineMetrics:
 
     def recall(self, event: WatchEvent) -> None:
         """Count an object that existed before this process started in the gauges, but not in the failure counter."""
-        self._count(event)
+        self._count_object(event)
 
     def observe(self, event: WatchEvent) -> None:
         """Update the gauges and the failure counter for a watch event of a Node, Instance, Pod or Namespace."""
-        self._count(event)
+        self._count_object(event)
         obj, old = event.obj, event.old
         if event.key.kind == scheme.NAMESPACE and event.type is EventType.DELETED:
             self._counts.get(_UNSCHEDULABLE_PODS, {}).pop((event.key.name,), None)
@@ -275,7 +275,7 @@ class MachineMetrics:
             yield gauge_text(metric(name), iter(self._counts.get(name, {}).items()))
         yield from self._failures.texts()
 
-    def _count(self, event: WatchEvent) -> None:
+    def _count_object(self, event: WatchEvent) -> None:
         if event.key.kind not in _COUNTED_KINDS:
             return
         new = None if event.type is EventType.DELETED else _gauge_labels(event.key, event.obj)
@@ -304,8 +304,8 @@ def _gauge_labels(key: Key, obj: Obj) -> tuple[str, Labels] | None:
     if obj["spec"].get("nodeName"):
         return None
     scheduled_condition = find_condition(obj, SCHEDULED)
-    is_stuck = scheduled_condition is not None and scheduled_condition.get("reason") == _UNSCHEDULABLE_REASON
-    return (_UNSCHEDULABLE_PODS, (key.namespace,)) if is_stuck else None
+    is_unschedulable = scheduled_condition is not None and scheduled_condition.get("reason") == _UNSCHEDULABLE_REASON
+    return (_UNSCHEDULABLE_PODS, (key.namespace,)) if is_unschedulable else None
 
 
 # Dollars and accelerator time by team and queue, unused machine time, and budgets.
@@ -336,7 +336,7 @@ class CostMetrics:
     def texts(self, cost_source: CostSource | None, reader: Reader, now: Instant) -> Iterator[str]:
         """Yield the exposition text of the cost counters and Budget gauges; without a `cost_source`, only of gauges."""
         if cost_source is not None:
-            self._count(cost_source.totals(now))
+            self._count_costs(cost_source.totals(now))
             for counters in self._counters.values():
                 yield from counters.texts()
         budgets = [(obj, obj.get("status") or {}) for obj in reader.list(scheme.BUDGET)]
@@ -351,7 +351,7 @@ class CostMetrics:
         for name, budget_samples in samples.items():
             yield gauge_text(metric(f"batchyard_budget_{name}"), budget_samples)
 
-    def _count(self, cost_totals: CostTotals) -> None:
+    def _count_costs(self, cost_totals: CostTotals) -> None:
         cost_sums: dict[tuple[str, Labels], float] = {}
 
         def add(name: str, labels: Labels, amount: float) -> None:
@@ -361,9 +361,9 @@ class CostMetrics:
             if charge_key.use in {IDLE, BOOT}:
                 add("unused_dollars", (charge_key.pool, charge_key.use), account.cost / _COST_UNITS_PER_DOLLAR)
                 continue
-            queue = charge_key.team, charge_key.cluster_queue, charge_key.local_queue
-            add("dollars", queue, account.cost / _COST_UNITS_PER_DOLLAR)
-            add("accelerator_seconds", queue, account.accelerators / _TIME_UNITS_PER_SECOND)
+            queue_labels = charge_key.team, charge_key.cluster_queue, charge_key.local_queue
+            add("dollars", queue_labels, account.cost / _COST_UNITS_PER_DOLLAR)
+            add("accelerator_seconds", queue_labels, account.accelerators / _TIME_UNITS_PER_SECOND)
         for accounts_by_key in cost_totals:
             for charge_key, account in accounts_by_key.items():
                 if charge_key.use in {DONE, LOST}:

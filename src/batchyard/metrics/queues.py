@@ -69,11 +69,11 @@ class _RequestCache:
         """Return the resource requests of all pods of a Workload together, as pairs of resource and amount."""
         requests_by_resource = self._current.get(view.shape) or self._previous.get(view.shape)
         if requests_by_resource is None:
-            total: dict[str, int] = {}
+            requested_amounts: dict[str, int] = {}
             for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
                 for resource, amount in pod_set.template.requests:
-                    total[resource] = total.get(resource, 0) + amount * count
-            requests_by_resource = tuple(total.items())
+                    requested_amounts[resource] = requested_amounts.get(resource, 0) + amount * count
+            requests_by_resource = tuple(requested_amounts.items())
         self._current[view.shape] = requests_by_resource
         return requests_by_resource
 
@@ -86,9 +86,9 @@ class QueueMetrics:
     """Gauges of ClusterQueues, LocalQueues and Cohorts, computed from the scheduler's cache."""
 
     def __init__(
-        self, index: SchedulerCache, workloads: WorkloadMetrics, objects: Reader, role: str, *, fair_sharing: bool
+        self, cache: SchedulerCache, workloads: WorkloadMetrics, objects: Reader, role: str, *, fair_sharing: bool
     ) -> None:
-        self._index = index
+        self._index = cache
         self._workloads = workloads
         self._objects = objects
         self._role = role
@@ -136,10 +136,10 @@ class QueueMetrics:
             (name, queue_pending.in_line, queue_pending.all - queue_pending.in_line)
             for name, queue_pending in pending_workloads.items()
         )
-        yield from self._gauge("pending_workloads", _active_and_inadmissible(workload_counts))
+        yield from self._gauge("pending_workloads", _active_and_inadmissible_samples(workload_counts))
         yield from self._gauge(
             "pending_scheduling_hashes",
-            _active_and_inadmissible((name, *w.shapes) for name, w in pending_workloads.items()),
+            _active_and_inadmissible_samples((name, *w.shapes) for name, w in pending_workloads.items()),
         )
         yield from self._gauge("cluster_queue_resource_pending", self._pending_requests(pending_workloads))
         yield from self._gauge("unadmitted_workloads", self._unadmitted_samples())
@@ -155,19 +155,19 @@ class QueueMetrics:
                 yield (name, resource), to_metric_unit(resource, amount)
 
     def _unadmitted_samples(self) -> QueueSamples:
-        total: dict[Labels, int] = {}
+        workload_counts: dict[Labels, int] = {}
         for (local_queue_key, reason, cause), count in self._workloads.unadmitted.items():
             labels = self._cluster_queue_of(local_queue_key), reason, cause
-            total[labels] = total.get(labels, 0) + count
-        yield from total.items()
+            workload_counts[labels] = workload_counts.get(labels, 0) + count
+        yield from workload_counts.items()
 
     def _finished_samples(self) -> QueueSamples:
-        total = dict.fromkeys(self._index.snapshot.queues, 0)
+        finished_counts = dict.fromkeys(self._index.snapshot.queues, 0)
         for local_queue_key, count in self._workloads.finished.items():
             name = self._cluster_queue_of(local_queue_key)
-            if name in total:
-                total[name] += count
-        return (((name,), count) for name, count in total.items())
+            if name in finished_counts:
+                finished_counts[name] += count
+        return (((name,), count) for name, count in finished_counts.items())
 
     def _cluster_queue_of(self, local_queue_key: str) -> str:
         view = self._index.workload_cache.local_queues.get(local_queue_key)
@@ -192,8 +192,8 @@ class QueueMetrics:
 
     def _usage_texts(self) -> Iterator[str]:
         """Yield the exposition text of the ClusterQueue gauges of quota, limits and usage, by flavor and resource."""
-        queues, tally = list(self._index.snapshot.queues.values()), self._index.workload_cache.cluster_queue_counters
-        usage_by_queue = {q.name: tally.get(q.name) for q in queues}
+        queues, counters = list(self._index.snapshot.queues.values()), self._index.workload_cache.cluster_queue_counters
+        usage_by_queue = {q.name: counters.get(q.name) for q in queues}
         gauge_tables = (
             ("cluster_queue_nominal_quota", [(q, q.node.nominal, 0.0) for q in queues]),
             ("cluster_queue_borrowing_limit", [(q, q.node.borrowing_limit, math.inf) for q in queues]),
@@ -212,15 +212,15 @@ class QueueMetrics:
 
     def _local_queue_texts(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
         workload_cache = self._index.workload_cache
-        local_queues, tally = list(workload_cache.local_queues.values()), workload_cache.local_queue_counters
+        local_queues, counters = list(workload_cache.local_queues.values()), workload_cache.local_queue_counters
         queues = [(_local_queue_labels(view.key), view) for view in local_queues]
-        yield from self._gauge("local_queue_pending_workloads", _local_queue_pending(queues, pending_workloads))
+        yield from self._gauge("local_queue_pending_workloads", _local_queue_pending_samples(queues, pending_workloads))
         yield from self._gauge("local_queue_unadmitted_workloads", self._unadmitted_by_local_queue())
         finished_counts = self._workloads.finished
         yield from self._gauge(
             "local_queue_finished_workloads", ((key, finished_counts.get(v.key, 0)) for key, v in queues)
         )
-        counts = [(key, view, tally.get(view.key)) for key, view in queues]
+        counts = [(key, view, counters.get(view.key)) for key, view in queues]
         yield from self._gauge("local_queue_reserving_active_workloads", ((k, c.reserving) for k, _, c in counts))
         yield from self._gauge("local_queue_admitted_active_workloads", ((k, c.admitted) for k, _, c in counts))
         yield from self._gauge("local_queue_status", self._local_statuses())
@@ -273,8 +273,8 @@ class QueueMetrics:
 class _CohortSums:
     """The number of admitted Workloads and the reserved quota in each Cohort's subtree, cached for one scrape."""
 
-    def __init__(self, index: SchedulerCache) -> None:
-        self._index = index
+    def __init__(self, scheduler_cache: SchedulerCache) -> None:
+        self._index = scheduler_cache
         self._cached: dict[QuotaNode, tuple[int, Mapping[int, int]]] = {}
 
     def sums_of(self, node: QuotaNode) -> tuple[int, Mapping[int, int]]:
@@ -288,8 +288,8 @@ class _CohortSums:
         else:
             admitted_count, reserved_amounts = 0, dict[int, int]()
             for child in list(node.children.values()):
-                child_admitted, child_amounts = self.sums_of(child)
-                admitted_count += child_admitted
+                child_admitted_count, child_amounts = self.sums_of(child)
+                admitted_count += child_admitted_count
                 for fr, amount in child_amounts.items():
                     reserved_amounts[fr] = reserved_amounts.get(fr, 0) + amount
             subtree_sums = admitted_count, reserved_amounts
@@ -302,14 +302,14 @@ def to_metric_unit(resource: str, amount: float) -> float:
     return amount / 1000 if resource == "cpu" else amount
 
 
-def _active_and_inadmissible(samples: Iterator[tuple[str, int, int]]) -> QueueSamples:
+def _active_and_inadmissible_samples(samples: Iterator[tuple[str, int, int]]) -> QueueSamples:
     """Yield two samples per ClusterQueue: with status `active` and with status `inadmissible`."""
     for name, active, inadmissible in samples:
         yield (name, _ACTIVE_STATUS), active
         yield (name, _INADMISSIBLE_STATUS), inadmissible
 
 
-def _local_queue_pending(
+def _local_queue_pending_samples(
     labelled_queues: Sequence[tuple[Labels, LocalQueueView]], pending_workloads: Mapping[str, _PendingWorkloads]
 ) -> QueueSamples:
     """Yield two samples per LocalQueue: its active and its inadmissible pending Workloads."""
@@ -321,11 +321,11 @@ def _local_queue_pending(
 
 
 def _cohort_amounts(
-    nodes: Sequence[QuotaNode], names: Sequence[Labels], table: Mapping[QuotaNode, object]
+    nodes: Sequence[QuotaNode], names: Sequence[Labels], amounts_by_node: Mapping[QuotaNode, object]
 ) -> QueueSamples:
     """Yield a sample for each Cohort, flavor and resource with the amount in `table`; zero amounts are omitted."""
     for node in nodes:
-        for fr, amount in table[node]:  # type: ignore[attr-defined]
+        for fr, amount in amounts_by_node[node]:  # type: ignore[attr-defined]
             if amount > 0:
                 yield (node.name, *names[fr]), to_metric_unit(names[fr][1], amount)
 

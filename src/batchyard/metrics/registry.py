@@ -123,8 +123,8 @@ class _HistogramSeries:
 
     __slots__ = ("counts", "sum", "text")
 
-    def __init__(self, buckets: int) -> None:
-        self.counts = [0] * (buckets + 1)
+    def __init__(self, bucket_count: int) -> None:
+        self.counts = [0] * (bucket_count + 1)
         self.sum = 0.0
         self.text = ""
 
@@ -164,11 +164,11 @@ class Histograms:
         name = self.metric.name
         label_text = format_labels(self.metric.labels, (*labels, *self._constant_values))
         bucket_prefix = f"{label_text[:-1]}," if label_text else "{"
-        lines, total = [], 0
+        lines, cumulative = [], 0
         for bound, count in zip(self._bounds, histogram.counts, strict=True):
-            total += count
-            lines.append(f'{name}_bucket{bucket_prefix}le="{bound}"}} {total}\n')
-        lines.append(f"{name}_sum{label_text} {format_value(histogram.sum)}\n{name}_count{label_text} {total}\n")
+            cumulative += count
+            lines.append(f'{name}_bucket{bucket_prefix}le="{bound}"}} {cumulative}\n')
+        lines.append(f"{name}_sum{label_text} {format_value(histogram.sum)}\n{name}_count{label_text} {cumulative}\n")
         return "".join(lines)
 
 

@@ -26,19 +26,19 @@ from batchyard.scheduling.workload import lifecycle
 _DELETED: Final = EventType.DELETED
 _CountedKey = TypeVar("_CountedKey")
 #: The kinds whose changes can move Cohorts in the tree.
-_TREE_KINDS: Final = frozenset({scheme.CLUSTER_QUEUE, scheme.COHORT})
-_CQ_NAMES: Final = (
+_QUEUE_TREE_KINDS: Final = frozenset({scheme.CLUSTER_QUEUE, scheme.COHORT})
+_CQ_METRIC_NAMES: Final = (
     *("quota_reserved_workloads_total", "admitted_workloads_total", "finished_workloads_total"),
     *("quota_reserved_wait_time_seconds", "admission_wait_time_seconds", "admission_checks_wait_time_seconds"),
     *("execution_time_seconds", "ready_wait_time_seconds", "admitted_until_ready_wait_time_seconds"),
 )
-_OTHER_NAMES: Final = (
+_OTHER_METRIC_NAMES: Final = (
     *("evicted_workloads_total", "evicted_workloads_once_total", "local_queue_evicted_workloads_total"),
     *("pods_ready_to_evicted_time_seconds", "workload_eviction_latency_seconds"),
     *("workload_creation_latency_seconds", "cohort_subtree_admitted_workloads_total"),
 )
-_LOCAL_NAMES: Final = tuple(f"local_queue_{name}" for name in _CQ_NAMES)
-_METRIC_NAMES: Final = tuple(f"kueue_{name}" for name in (*_CQ_NAMES, *_LOCAL_NAMES, *_OTHER_NAMES))
+_LQ_METRIC_NAMES: Final = tuple(f"local_queue_{name}" for name in _CQ_METRIC_NAMES)
+_METRIC_NAMES: Final = tuple(f"kueue_{name}" for name in (*_CQ_METRIC_NAMES, *_LQ_METRIC_NAMES, *_OTHER_METRIC_NAMES))
 
 
 class _LifecycleStage:
@@ -47,32 +47,32 @@ class _LifecycleStage:
     __slots__ = ("_counts", "_times")
 
     def __init__(self, group: MetricGroup, count_metric: str, duration_metric: str) -> None:
-        prefixes = ("kueue", "kueue_local_queue")
-        self._counts = [group.counters(f"{prefix}_{count_metric}") for prefix in prefixes if count_metric]
-        self._times = [group.histograms(f"{prefix}_{duration_metric}") for prefix in prefixes]
+        metric_prefixes = ("kueue", "kueue_local_queue")
+        self._counts = [group.counters(f"{prefix}_{count_metric}") for prefix in metric_prefixes if count_metric]
+        self._times = [group.histograms(f"{prefix}_{duration_metric}") for prefix in metric_prefixes]
 
-    def reach(self, obj: Obj, view: WorkloadView, microseconds: int) -> None:
+    def reach(self, obj: Obj, view: WorkloadView, elapsed_microseconds: int) -> None:
         """Count a Workload that reached the stage, and record the duration until then in microseconds."""
         self.count(obj, view)
-        self.measure(obj, view, microseconds)
+        self.measure(obj, view, elapsed_microseconds)
 
     def count(self, obj: Obj, view: WorkloadView) -> None:
         """Count a Workload that reached the stage."""
         for family, labels in zip(self._counts, _queue_labels(obj, view), strict=False):
             family.add(labels)
 
-    def measure(self, obj: Obj, view: WorkloadView, microseconds: int) -> None:
+    def measure(self, obj: Obj, view: WorkloadView, elapsed_microseconds: int) -> None:
         """Record how long a Workload took to complete the stage, given in microseconds."""
-        seconds = max(0, microseconds) / SECOND
+        elapsed_seconds = max(0, elapsed_microseconds) / SECOND
         for family, labels in zip(self._times, _queue_labels(obj, view), strict=True):
-            family.observe(labels, seconds)
+            family.observe(labels, elapsed_seconds)
 
 
 class WorkloadMetrics:
     """Counters and durations of the Workload life cycle, and gauges of unadmitted and finished Workloads."""
 
-    def __init__(self, index: SchedulerCache, objects: Reader, now: Callable[[], Instant], role: str) -> None:
-        self._index = index
+    def __init__(self, scheduler_cache: SchedulerCache, objects: Reader, now: Callable[[], Instant], role: str) -> None:
+        self._index = scheduler_cache
         self._objects = objects
         self._now = now
         self._group = group = MetricGroup(_METRIC_NAMES, role)
@@ -99,7 +99,7 @@ class WorkloadMetrics:
     def observe(self, event: WatchEvent) -> None:
         """Update the metrics for a watch event of a Workload, ClusterQueue, LocalQueue or Cohort."""
         kind = event.key.kind
-        if kind in _TREE_KINDS:
+        if kind in _QUEUE_TREE_KINDS:
             self._forget_cohorts()
         if kind == scheme.WORKLOAD:
             self._on_workload(event)
@@ -135,7 +135,7 @@ class WorkloadMetrics:
         if view.quota_reserved and not old_view.quota_reserved:
             self._quota.reach(obj, view, self._now() - view.waiting_since)
         if view.admitted and not old_view.admitted:
-            self._observe_admission(obj, view, is_at_once=not old_view.quota_reserved)
+            self._observe_admission(obj, view, is_admitted_at_once=not old_view.quota_reserved)
         if view.evicted:
             self._observe_eviction(obj, old, view, old_view)
         if view.finished and not old_view.finished:
@@ -175,9 +175,9 @@ class WorkloadMetrics:
             creation_latency = view.created - parse_time(job["metadata"]["creationTimestamp"])
             self._group.observe("kueue_workload_creation_latency_seconds", (owner["kind"],), creation_latency / SECOND)
 
-    def _observe_admission(self, obj: Obj, view: WorkloadView, *, is_at_once: bool) -> None:
+    def _observe_admission(self, obj: Obj, view: WorkloadView, *, is_admitted_at_once: bool) -> None:
         self._admission.reach(obj, view, self._now() - view.waiting_since)
-        if not is_at_once:
+        if not is_admitted_at_once:
             self._checks.measure(obj, view, self._now() - (view.reserved_at or self._now()))
         elif obj["status"].get("admissionChecks"):
             self._checks.measure(obj, view, 0)
@@ -190,9 +190,9 @@ class WorkloadMetrics:
         self._end.count(obj, view)
         admission, end = (find_condition(obj, lifecycle.ADMITTED), find_condition(obj, lifecycle.FINISHED))
         if view.admitted and admission is not None and end is not None:
-            past_time = obj["status"].get("accumulatedPastExecutionTimeSeconds", 0) * SECOND
-            last_time = parse_time(end["lastTransitionTime"]) - parse_time(admission["lastTransitionTime"])
-            self._end.measure(obj, view, past_time + last_time)
+            past_execution_time = obj["status"].get("accumulatedPastExecutionTimeSeconds", 0) * SECOND
+            last_execution_time = parse_time(end["lastTransitionTime"]) - parse_time(admission["lastTransitionTime"])
+            self._end.measure(obj, view, past_execution_time + last_execution_time)
 
     def _observe_readiness(self, obj: Obj, view: WorkloadView) -> None:
         readiness, admission = (find_condition(obj, lifecycle.PODS_READY), find_condition(obj, lifecycle.ADMITTED))
@@ -206,10 +206,10 @@ class WorkloadMetrics:
         condition, old_condition = find_condition(obj, lifecycle.EVICTED), find_condition(old, lifecycle.EVICTED)
         if condition is None:
             return
-        is_new = (
+        is_new_eviction = (
             old_condition is None or old_condition["status"] != "True" or old_condition["reason"] != condition["reason"]
         )
-        if is_new and old_view.cluster_queue:
+        if is_new_eviction and old_view.cluster_queue:
             self._count_eviction(obj, old, old_view, _find_eviction(obj, old, condition["reason"]))
         if old_view.quota_reserved and not view.quota_reserved and old_view.cluster_queue:
             release_time = max(0, self._now() - parse_time(condition["lastTransitionTime"]))
@@ -225,11 +225,11 @@ class WorkloadMetrics:
         )
         if eviction.times == 1:
             self._group.add("kueue_evicted_workloads_once_total", (queue, *reasons, _priority_class(obj)))
-        readiness = find_condition(old, lifecycle.PODS_READY)
-        if old_view.pods_ready and readiness is not None:
-            eviction_condition = find_condition(obj, lifecycle.EVICTED) or readiness
+        ready_condition = find_condition(old, lifecycle.PODS_READY)
+        if old_view.pods_ready and ready_condition is not None:
+            eviction_condition = find_condition(obj, lifecycle.EVICTED) or ready_condition
             ready_time = parse_time(eviction_condition["lastTransitionTime"]) - parse_time(
-                readiness["lastTransitionTime"]
+                ready_condition["lastTransitionTime"]
             )
             self._group.observe("kueue_pods_ready_to_evicted_time_seconds", (queue, *reasons), ready_time / SECOND)
 

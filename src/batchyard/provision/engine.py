@@ -65,28 +65,28 @@ _RELEASE_CONFIGURATION: Final[Mapping[str, Any]] = {
 _FAIR_SHARING_STRATEGIES: Final = tuple(each.value for each in BOTH_STRATEGIES)
 
 
-_TYPE_FIELDS: Final[Mapping[str, Any]] = {field: _RELEASE_CONFIGURATION[field] for field in ("apiVersion", "kind")}
+_TYPE_META_FIELDS: Final[Mapping[str, Any]] = {field: _RELEASE_CONFIGURATION[field] for field in ("apiVersion", "kind")}
 _KUEUE_PATH: Final = "spec.kueue"
 _KUEUE_REMEDY: Final = "choose engine: kueue"
 
 
 def configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
     """Return the complete Configuration of a Kueue release; None if the platform keeps the release's Configuration."""
-    fields = _kueue_fields(platform)
-    return {**_RELEASE_CONFIGURATION, **fields} if fields else None
+    kueue_fields = _kueue_fields(platform)
+    return {**_RELEASE_CONFIGURATION, **kueue_fields} if kueue_fields else None
 
 
 def operator_configuration(platform: PlatformModel) -> Mapping[str, Any] | None:
     """Return Kueue's Configuration as batchyard's operator and simulator read it; None if no field is set."""
-    fields = decision_fields({**_TYPE_FIELDS, **_kueue_fields(platform)})
-    return fields if len(fields) > len(_TYPE_FIELDS) else None
+    operator_fields = decision_fields({**_TYPE_META_FIELDS, **_kueue_fields(platform)})
+    return operator_fields if len(operator_fields) > len(_TYPE_META_FIELDS) else None
 
 
 def configuration_errors(platform: PlatformModel) -> Iterator[FieldError]:
     """Yield an error for each `spec.kueue` field that Kueue rejects or batchyard's operator does not support."""
     if not platform.kueue:
         return
-    decoding = decode({**_TYPE_FIELDS, **platform.kueue})
+    decoding = decode({**_TYPE_META_FIELDS, **platform.kueue})
     for fault in decoding.faults:
         yield fault._replace(path=f"{_KUEUE_PATH}.{fault.path}")
     if decoding.obj is None or platform.engine is PlatformEngine.KUEUE:
@@ -107,19 +107,19 @@ def _kueue_fields(platform: PlatformModel) -> Mapping[str, Any]:
 
 def patches(platform: PlatformModel) -> Sequence[Mapping[str, str]]:
     """Return the kustomize patches that insert the platform's Configuration into Kueue's release manifests."""
-    config = configuration(platform)
-    if config is None:
+    kueue_configuration = configuration(platform)
+    if kueue_configuration is None:
         return []
-    text = dump_yaml(config)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    text = dump_yaml(kueue_configuration)
+    configuration_digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     config_map_patch = _kueue_object("v1", "ConfigMap", "kueue-manager-config") | {"data": {_CONFIGURATION_FILE: text}}
-    pod_template = {"template": {"metadata": {"annotations": {_DIGEST_ANNOTATION: digest}}}}
+    pod_template = {"template": {"metadata": {"annotations": {_DIGEST_ANNOTATION: configuration_digest}}}}
     manager_patch = _kueue_object("apps/v1", "Deployment", "kueue-controller-manager") | {"spec": pod_template}
     return [{"patch": dump_yaml(each)} for each in (config_map_patch, manager_patch)]
 
 
-def _kueue_object(version: str, kind: str, name: str) -> dict[str, Any]:
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": _KUEUE_NAMESPACE}}
+def _kueue_object(api_version: str, kind: str, name: str) -> dict[str, Any]:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name, "namespace": _KUEUE_NAMESPACE}}
 
 
 #: The default releases, which the tests use: this Kueue serves and stores v1beta2.
@@ -131,7 +131,7 @@ _SCRAPING_BY_COLLECTOR: Final[Mapping[MetricsCollector, Scraping]] = {
     MetricsCollector.SERVICE_MONITOR: Scraping.SERVICE_MONITOR,
     MetricsCollector.NONE: Scraping.NONE,
 }
-_ACCESS_FILE: Final = "monitoring-access.yaml"
+_MONITORING_ACCESS_FILE: Final = "monitoring-access.yaml"
 #: Webhook port of the released Kueue and JobSet.
 KUEUE_WEBHOOK_PORT: Final = 9443
 ENGINE_NAMESPACES: Final = {PlatformEngine.BATCHYARD: "batchyard-system", PlatformEngine.KUEUE: "kueue-system"}
@@ -146,7 +146,7 @@ class EngineDeployment(NamedTuple):
 
 def files(platform: PlatformModel, access_objects: Sequence[Obj] = ()) -> Mapping[str, str]:
     """Return the files of the engine's kustomization by name; `access_objects` are RBAC objects for Prometheus."""
-    manifest_files = {_ACCESS_FILE: yaml_text(access_objects)} if access_objects else {}
+    manifest_files = {_MONITORING_ACCESS_FILE: yaml_text(access_objects)} if access_objects else {}
     if platform.engine is PlatformEngine.KUEUE:
         kueue_patches = patches(platform)
         index = kustomization(

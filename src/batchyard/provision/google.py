@@ -21,18 +21,18 @@ def google_resource_names(platform: PlatformModel) -> Mapping[str, Sequence[str]
     if google is None or cluster is None:
         return {}
     account_names = [team.identity.google_name for team in platform.teams]
-    reserved_names = reservations(cluster)
+    reservation_names = reservations(cluster)
     future_names = future_reservations(cluster)
-    declared_names = [row["name"] for row in cluster["spec"].get("reservations") or ()]
+    declared_reservation_names = [row["name"] for row in cluster["spec"].get("reservations") or ()]
     names_by_type = {
         "network": [f"{name} with a subnet, a router and Cloud NAT"],
         "cluster": [f"{name} in {platform.region}, private, channel {google.release_channel}"],
         "node pool": [row["name"] for row in platform.node_pools],
-        "reservation": list(reserved_names),
+        "reservation": list(reservation_names),
         "future reservation, draft": [each for each in future_names if each not in google.submitted_reservations],
         "future reservation, submitted": [each for each in future_names if each in google.submitted_reservations],
         "booked with Google, not made here": [
-            each for each in declared_names if each not in reserved_names and each not in future_names
+            each for each in declared_reservation_names if each not in reservation_names and each not in future_names
         ],
         "service account": ["the nodes' own", *account_names],
         "repository": [google.repository, *more_repositories(platform, google)],
@@ -58,7 +58,7 @@ _REPOSITORY_REMEDY: Final = "use up to 63 lowercase letters, digits and -, a let
 _LOCATION_PATTERN: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
 #: The path of an image in a repository, with a tag; and an image reference in a registry.
 _IMAGE_PATTERN: Final = re.compile(r"[a-z0-9]+(?:[._/-][a-z0-9]+)*:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-_REFERENCE_PATTERN: Final = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]*")
+_IMAGE_REFERENCE_PATTERN: Final = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]*")
 _GIT_PATTERN: Final = re.compile(r"https://[A-Za-z0-9._~:/@%+-]+\.git(?:#[A-Za-z0-9._/@+-]*(?::[A-Za-z0-9._/@+-]*)?)?")
 _ROLE_PATTERN: Final = re.compile(r"((projects|organizations)/[^/\s]+/)?roles/[A-Za-z0-9_.]+")
 _FORBIDDEN_ROLES: Final = frozenset({"roles/owner", "roles/editor"})
@@ -100,9 +100,9 @@ def _name_errors(platform: PlatformModel, google: Google) -> Iterator[FieldError
     if google.project and not _PROJECT_PATTERN.fullmatch(google.project):
         remedy = "use the project ID: 6 to 30 lowercase letters, digits and -, a letter first"
         yield FieldError("spec.google.project", f"{format_value(google.project)} is not a valid project ID", remedy)
-    bucket = google.state_bucket or (f"{google.project}-{platform.name}-state" if google.project else "")
-    if bucket and not _BUCKET_PATTERN.fullmatch(bucket):
-        problem = f"{format_value(bucket)} is not a valid bucket name"
+    bucket_name = google.state_bucket or (f"{google.project}-{platform.name}-state" if google.project else "")
+    if bucket_name and not _BUCKET_PATTERN.fullmatch(bucket_name):
+        problem = f"{format_value(bucket_name)} is not a valid bucket name"
         yield FieldError("spec.google.state.bucket", problem, _BUCKET_REMEDY)
     if not _REPOSITORY_PATTERN.fullmatch(google.repository):
         problem = f"{format_value(google.repository)} is not a valid repository name"
@@ -112,18 +112,18 @@ def _name_errors(platform: PlatformModel, google: Google) -> Iterator[FieldError
 def _label_errors(google: Google) -> Iterator[FieldError]:
     for key, value in google.labels.items():
         path = f"spec.google.labels[{key}]"
-        if not (_is_label(key) and key[0].isalpha()):
+        if not (_is_label_value(key) and key[0].isalpha()):
             yield FieldError(
                 path,
                 f"{format_value(key)} is not a valid label key",
                 "use lowercase letters, digits, - and _, a letter first",
             )
-        elif not _is_label(value) and value:
+        elif not _is_label_value(value) and value:
             problem = f"{format_value(value)} is not a valid label value"
             yield FieldError(path, problem, "use lowercase letters, digits, - and _")
 
 
-def _is_label(text: str) -> bool:
+def _is_label_value(text: str) -> bool:
     """Report whether a text is a valid Google Cloud label: lowercase letters of any script, digits, `-` and `_`."""
     has_valid_characters = all(each in "-_" or (each.isalnum() and each == each.lower()) for each in text)
     return 0 < len(text) <= _LABEL_LENGTH_MAX and has_valid_characters
@@ -149,7 +149,7 @@ def _image_errors(google: Google) -> Iterator[FieldError]:
         if bool(image.copy_from) == bool(image.build_from):
             problem = f"image {image.name} must have exactly one source"
             yield FieldError(path, problem, "set either copyFrom (an image) or buildFrom (a git repository)")
-        elif image.copy_from and not _REFERENCE_PATTERN.fullmatch(image.copy_from):
+        elif image.copy_from and not _IMAGE_REFERENCE_PATTERN.fullmatch(image.copy_from):
             yield FieldError(
                 f"{path}.copyFrom",
                 f"{format_value(image.copy_from)} is not an image reference",
@@ -247,10 +247,10 @@ def _pod_addresses(max_pods: int) -> int:
 
 def _team_errors(team: PlatformTeam, account_owner: str) -> Iterator[FieldError]:
     path, identity = f"{team.path}.serviceAccount", team.identity
-    name, (shortest, longest) = identity.google_name, _ACCOUNT_LENGTHS
-    if not (shortest <= len(name) <= longest and _ACCOUNT_PATTERN.fullmatch(name)):
+    name, (min_length, max_length) = identity.google_name, _ACCOUNT_LENGTHS
+    if not (min_length <= len(name) <= max_length and _ACCOUNT_PATTERN.fullmatch(name)):
         problem = f"{format_value(name)} is not a valid Google service account ID"
-        remedy = f"use {shortest} to {longest} lowercase letters, digits and -"
+        remedy = f"use {min_length} to {max_length} lowercase letters, digits and -"
         yield FieldError(f"{path}.googleName", problem, remedy)
     if account_owner != team.name:
         yield FieldError(f"{path}.googleName", f"{account_owner} already uses the account {name}", "use another name")

@@ -57,9 +57,9 @@ def platform_of(name: str, spec: model.Part, cluster: model.Part | None) -> mode
 
 def _has_weights(spec: model.Part) -> bool:
     """Report whether any queue, queue class or cohort sets a fair sharing weight, which enables fair sharing."""
-    weighted_rows = [row for field in ("queueClasses", "queues", "cohorts") for row in spec.get(field) or ()]
-    weighted_rows += [row for team in spec["teams"] for row in team.get("queues") or ()]
-    return any("fairSharing" in row for row in weighted_rows)
+    queue_rows = [row for field in ("queueClasses", "queues", "cohorts") for row in spec.get(field) or ()]
+    queue_rows += [row for team in spec["teams"] for row in team.get("queues") or ()]
+    return any("fairSharing" in row for row in queue_rows)
 
 
 def _google_settings(name: str, row: model.Part) -> model.Google:
@@ -320,9 +320,9 @@ def _sections(rendered_object: RenderedObject, spec: model.Part) -> Iterator[tup
 
 def _quota_path(obj: Mapping[str, Any], group_match: re.Match[str], row: model.Part) -> str:
     """Map a ClusterQueue's quota field to its path in a section of the platform file; '' if the section lacks it."""
-    group, flavor, resource = (int(number or 0) for number in group_match.groups()[:3])
-    flavor_quotas = obj["spec"]["resourceGroups"][group]["flavors"][flavor]
-    name = flavor_quotas["resources"][resource]["name"] if group_match[3] else ""
+    group_index, flavor_index, resource_index = (int(number or 0) for number in group_match.groups()[:3])
+    flavor_quotas = obj["spec"]["resourceGroups"][group_index]["flavors"][flavor_index]
+    name = flavor_quotas["resources"][resource_index]["name"] if group_match[3] else ""
     for index, each in enumerate(row.get("flavors") or ()):
         if each["name"] == flavor_quotas["name"] and (not name or name in each["resources"]):
             return f"flavors[{index}].resources" + (f"[{name}]{group_match[4]}" if name else "")
@@ -442,10 +442,10 @@ def _decode_cluster(name: str, spec: model.Part | None) -> tuple[Obj | None, Seq
     return decoding.obj, [_relocate_cluster_error(fault) for fault in errors]
 
 
-def _relocate_cluster_error(fault: FieldError) -> FieldError:
+def _relocate_cluster_error(field_error: FieldError) -> FieldError:
     """Return an error of the Cluster object with its path in the platform file, below `spec.cluster`."""
-    path, remedy = (text.replace("spec.", "spec.cluster.", 1) for text in (fault.path, fault.remedy))
-    return fault._replace(path=path, remedy=remedy)
+    path, remedy = (text.replace("spec.", "spec.cluster.", 1) for text in (field_error.path, field_error.remedy))
+    return field_error._replace(path=path, remedy=remedy)
 
 
 def _locate_line(file_name: str, document: Document | None, error: FieldError) -> PlatformFault:

@@ -36,7 +36,7 @@ _DASHBOARDS_FOLDER: Final = "deploy/monitoring/grafana/dashboards"
 #: Evaluation interval of rules; managed Prometheus requires one.
 _INTERVAL: Final = "30s"
 #: The ServiceAccount that reads Kueue's metrics, and the Secret of its token.
-_METRICS_READER: Final = "kueue-metrics-collector"
+_METRICS_READER_NAME: Final = "kueue-metrics-collector"
 _KUEUE_METRICS_PORT: Final = 8443
 _SIDECAR_LABELS: Final[Mapping[str, str]] = {"grafana_dashboard": "1"}
 
@@ -45,59 +45,59 @@ def files(platform: PlatformModel) -> Mapping[str, str]:
     """Return the files of the monitoring kustomization by name; empty if no collector is configured."""
     if platform.monitoring.collector is MetricsCollector.NONE:
         return {}
-    objects = []
+    monitoring_objects = []
     if platform.engine is PlatformEngine.KUEUE:
-        objects += _kueue_scraping(platform)
+        monitoring_objects += _kueue_scraping_objects(platform)
     if platform.monitoring.installs_rules:
-        objects.append(_rules(platform))
+        monitoring_objects.append(_prometheus_rule(platform))
     dashboards = read_folder(_DASHBOARDS_FOLDER, ".json") if platform.monitoring.installs_dashboards else {}
-    texts_by_name = {"monitoring.yaml": yaml_text(objects)} if objects else {}
+    texts_by_name = {"monitoring.yaml": yaml_text(monitoring_objects)} if monitoring_objects else {}
     texts_by_name |= {f"dashboards/{name}": text for name, text in dashboards.items()}
     if not texts_by_name:
         return {}
-    fields: dict[str, object] = {"namespace": ENGINE_NAMESPACES[platform.engine]}
+    kustomization_fields: dict[str, object] = {"namespace": ENGINE_NAMESPACES[platform.engine]}
     if dashboards:
         config_maps = [{"name": name.removesuffix(".json"), "files": [f"dashboards/{name}"]} for name in dashboards]
-        fields["configMapGenerator"] = config_maps
+        kustomization_fields["configMapGenerator"] = config_maps
         labels = {**labels_of(platform.name), **_SIDECAR_LABELS}
-        fields["generatorOptions"] = {"disableNameSuffixHash": True, "labels": labels}
-    resources = ["monitoring.yaml"] if objects else []
-    return {"kustomization.yaml": yaml_text([kustomization(resources, **fields)]), **texts_by_name}
+        kustomization_fields["generatorOptions"] = {"disableNameSuffixHash": True, "labels": labels}
+    resources = ["monitoring.yaml"] if monitoring_objects else []
+    return {"kustomization.yaml": yaml_text([kustomization(resources, **kustomization_fields)]), **texts_by_name}
 
 
-def _rules(platform: PlatformModel) -> Mapping[str, Any]:
+def _prometheus_rule(platform: PlatformModel) -> Mapping[str, Any]:
     rule_texts = read_folder(_RULES_FOLDER, _RULES_SUFFIX).values()
     groups = [group for text in rule_texts for group in yaml.load(text, Loader=yaml.CSafeLoader)["groups"]]
     if platform.monitoring.collector is MetricsCollector.SERVICE_MONITOR:
-        type_fields = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule"}
+        type_meta_fields = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule"}
         metadata = {
             "name": "batchyard",
             "namespace": ENGINE_NAMESPACES[platform.engine],
             "labels": labels_of(platform.name),
         }
-        return {**type_fields, "metadata": metadata, "spec": {"groups": groups}}
-    type_fields = {"apiVersion": "monitoring.googleapis.com/v1", "kind": "ClusterRules"}
+        return {**type_meta_fields, "metadata": metadata, "spec": {"groups": groups}}
+    type_meta_fields = {"apiVersion": "monitoring.googleapis.com/v1", "kind": "ClusterRules"}
     groups_with_interval = [{"name": group["name"], "interval": _INTERVAL, "rules": group["rules"]} for group in groups]
     metadata = {"name": "batchyard", "labels": labels_of(platform.name)}
-    return {**type_fields, "metadata": metadata, "spec": {"groups": groups_with_interval}}
+    return {**type_meta_fields, "metadata": metadata, "spec": {"groups": groups_with_interval}}
 
 
-def _kueue_scraping(platform: PlatformModel) -> list[Mapping[str, Any]]:
+def _kueue_scraping_objects(platform: PlatformModel) -> list[Mapping[str, Any]]:
     """Return the objects with which the collector scrapes Kueue's metrics, over TLS with a ServiceAccount token."""
     if platform.monitoring.collector is MetricsCollector.SERVICE_MONITOR:
         return [_kueue_service_monitor(platform)]
-    return [*_kueue_reader(platform), _kueue_pod_monitoring(platform)]
+    return [*_kueue_reader_objects(platform), _kueue_pod_monitoring(platform)]
 
 
-def _kueue_reader(platform: PlatformModel) -> list[Mapping[str, Any]]:
+def _kueue_reader_objects(platform: PlatformModel) -> list[Mapping[str, Any]]:
     """Return a ServiceAccount that may read Kueue's metrics, its token Secret, and the collector's RBAC for it.
 
     Source: prometheus-engine, pkg/operator/apis/monitoring/v1/http_types.go (SecretKeySelector).
     """
     namespace = ENGINE_NAMESPACES[PlatformEngine.KUEUE]
-    metadata = {"name": _METRICS_READER, "namespace": namespace, "labels": labels_of(platform.name)}
-    rbac_group, reader = "rbac.authorization.k8s.io", {"kind": "ServiceAccount", "name": _METRICS_READER}
-    token_annotation = {"kubernetes.io/service-account.name": _METRICS_READER}
+    metadata = {"name": _METRICS_READER_NAME, "namespace": namespace, "labels": labels_of(platform.name)}
+    rbac_group, reader = "rbac.authorization.k8s.io", {"kind": "ServiceAccount", "name": _METRICS_READER_NAME}
+    token_annotation = {"kubernetes.io/service-account.name": _METRICS_READER_NAME}
     secret_rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"]}
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
@@ -110,7 +110,7 @@ def _kueue_reader(platform: PlatformModel) -> list[Mapping[str, Any]]:
         {
             "apiVersion": f"{rbac_group}/v1",
             "kind": "ClusterRoleBinding",
-            "metadata": {"name": f"{platform.name}-{_METRICS_READER}", "labels": labels_of(platform.name)},
+            "metadata": {"name": f"{platform.name}-{_METRICS_READER_NAME}", "labels": labels_of(platform.name)},
             "roleRef": {"apiGroup": rbac_group, "kind": "ClusterRole", "name": "kueue-metrics-reader"},
             "subjects": [{**reader, "namespace": ENGINE_NAMESPACES[PlatformEngine.KUEUE]}],
         },
@@ -118,13 +118,13 @@ def _kueue_reader(platform: PlatformModel) -> list[Mapping[str, Any]]:
             "apiVersion": f"{rbac_group}/v1",
             "kind": "Role",
             "metadata": metadata,
-            "rules": [{**secret_rule, "resourceNames": [_METRICS_READER]}],
+            "rules": [{**secret_rule, "resourceNames": [_METRICS_READER_NAME]}],
         },
         {
             "apiVersion": f"{rbac_group}/v1",
             "kind": "RoleBinding",
             "metadata": metadata,
-            "roleRef": {"apiGroup": rbac_group, "kind": "Role", "name": _METRICS_READER},
+            "roleRef": {"apiGroup": rbac_group, "kind": "Role", "name": _METRICS_READER_NAME},
             "subjects": [{"kind": "ServiceAccount", "name": "collector", "namespace": "gmp-system"}],
         },
     ]
@@ -137,7 +137,7 @@ def _kueue_pod_monitoring(platform: PlatformModel) -> Mapping[str, Any]:
         "scheme": "https",
         "interval": _INTERVAL,
         "tls": {"insecureSkipVerify": True},
-        "authorization": {"type": "Bearer", "credentials": {"secret": {"name": _METRICS_READER, "key": "token"}}},
+        "authorization": {"type": "Bearer", "credentials": {"secret": {"name": _METRICS_READER_NAME, "key": "token"}}},
     }
     selector = {"app.kubernetes.io/name": "kueue", "control-plane": "controller-manager"}
     return {
@@ -198,8 +198,8 @@ def has_gpus(platform: PlatformModel) -> bool:
         accelerator = machine_of({"spec": row}, catalog).accelerator
         if accelerator is not None and accelerator.resource == well_known.GPU:
             return True
-    limits = ((cluster["spec"].get("autoscaling") or {}).get("autoProvisioning") or {}).get("limits") or ()
-    return any(row["resource"].startswith("nvidia") for row in limits)
+    resource_limits = ((cluster["spec"].get("autoscaling") or {}).get("autoProvisioning") or {}).get("limits") or ()
+    return any(row["resource"].startswith("nvidia") for row in resource_limits)
 
 
 MANIFESTS_FOLDER: Final = "manifests"
@@ -225,8 +225,8 @@ def render(platform: PlatformModel) -> Mapping[str, str]:
 
 
 def _manifests(platform: PlatformModel) -> Mapping[str, str]:
-    groups = platform_objects(platform).items()
-    texts_by_name = {f"{name}.yaml": yaml_text(each.obj for each in objects) for name, objects in groups}
+    objects_by_group = platform_objects(platform).items()
+    texts_by_name = {f"{name}.yaml": yaml_text(each.obj for each in objects) for name, objects in objects_by_group}
     resources = list(texts_by_name)
     monitoring_files = files(platform)
     if monitoring_files:

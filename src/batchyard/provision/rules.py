@@ -14,7 +14,7 @@ from batchyard.provision.engine import ENGINE_NAMESPACES, configuration_errors
 from batchyard.provision.google import google_errors
 from batchyard.provision.manifests.stack import NAMESPACE as MONITORING
 
-_RELEASE_PATTERN: Final = re.compile(r"v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
+_RELEASE_VERSION_PATTERN: Final = re.compile(r"v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
 #: Subjects that stand for all users or all pods.
 _ALL_SUBJECTS: Final = frozenset(
     {"system:authenticated", "system:unauthenticated", "system:anonymous", "system:serviceaccounts"}
@@ -24,13 +24,13 @@ _RESERVED_NAMESPACES: Final = frozenset({*ENGINE_NAMESPACES.values(), "jobset-sy
 _KUBERNETES_PREFIX: Final = "kube-"
 _SECTIONS_WITH_QUOTAS: Final = ("queueClasses", "queues", "cohorts")
 #: Resource names without a domain. Kueue accepts others of this form too, for example custom counts.
-_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage", "pods")
+_CORE_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
 def platform_errors(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
     """Yield an error for each rule that a platform violates; the structure of its spec is already valid."""
     yield from _flavor_errors(platform)
-    yield from _class_errors(platform, spec)
+    yield from _queue_class_errors(platform, spec)
     yield from _resource_errors(spec)
     for queue in platform.queues:
         yield from _queue_errors(queue, platform)
@@ -39,7 +39,7 @@ def platform_errors(platform: model.PlatformModel, spec: model.Part) -> Iterator
     yield from _priority_errors(platform, spec)
     yield from _team_errors(platform)
     yield from _engine_errors(platform)
-    yield from _check_errors(spec)
+    yield from _admission_check_errors(spec)
     yield from _budget_errors(platform)
     if platform.google is not None:
         yield from google_errors(platform, platform.google)
@@ -58,17 +58,17 @@ def _report_unknown(path: str, name: str, kind_of_object: str, known_names: Iter
 
 
 def _flavor_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
-    pools = [row["name"] for row in platform.node_pools]
-    topologies = [each.name for each in platform.topologies]
+    pool_names = [row["name"] for row in platform.node_pools]
+    topology_names = [each.name for each in platform.topologies]
     for index, flavor in enumerate(platform.flavors):
         path = f"spec.flavors[{index}]"
         for number, pool in enumerate(flavor.pools):
-            yield from _report_unknown(f"{path}.pools[{number}]", pool, "node pool", pools)
+            yield from _report_unknown(f"{path}.pools[{number}]", pool, "node pool", pool_names)
         if flavor.topology:
-            yield from _report_unknown(f"{path}.topologyName", flavor.topology, "topology", topologies)
+            yield from _report_unknown(f"{path}.topologyName", flavor.topology, "topology", topology_names)
 
 
-def _class_errors(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
+def _queue_class_errors(platform: model.PlatformModel, spec: model.Part) -> Iterator[FieldError]:
     """Yield an error for each unknown queue class, flavor or team that a queue, queue class or cohort names."""
     class_names = [row["name"] for row in spec.get("queueClasses") or ()]
     for index, row in enumerate(spec.get("queueClasses") or ()):
@@ -109,7 +109,7 @@ def _resource_errors(spec: model.Part) -> Iterator[FieldError]:
     for path, row in sections:
         for number, flavor in enumerate(row.get("flavors") or ()):
             for name in flavor.get("resources") or ():
-                nearest = None if "/" in name or name in _RESOURCES else find_nearest_name(name, _RESOURCES)
+                nearest = None if "/" in name or name in _CORE_RESOURCES else find_nearest_name(name, _CORE_RESOURCES)
                 if nearest:
                     remedy = f"did you mean {nearest}? Device resources have a domain, such as nvidia.com/gpu"
                     field_path = f"{path}.flavors[{number}].resources[{name}]"
@@ -121,10 +121,10 @@ def _queue_errors(queue: model.Queue, platform: model.PlatformModel) -> Iterator
     for index, row in enumerate(queue.admission_checks):
         path = f"{queue.path}.admissionChecks[{index}].name"
         yield from _report_unknown(path, row["name"], "admission check", check_names)
-    yield from _group_errors(queue)
+    yield from _resource_group_errors(queue)
 
 
-def _group_errors(queue: model.Queue) -> Iterator[FieldError]:
+def _resource_group_errors(queue: model.Queue) -> Iterator[FieldError]:
     """Yield an error for flavors of a queue that share some of their resources but not all."""
     first_by_resource: dict[str, tuple[str, frozenset[str]]] = {}
     for index, flavor in enumerate(queue.flavors):
@@ -143,24 +143,24 @@ def _group_errors(queue: model.Queue) -> Iterator[FieldError]:
 
 def _duplicate_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
     """Yield an error for each duplicate ClusterQueue, LocalQueue in a namespace, or namespace of two teams."""
-    queues: set[str] = set()
+    queue_names: set[str] = set()
     local_queue_keys: set[tuple[str, str]] = set()
     for queue in platform.queues:
-        if queue.name in queues:
+        if queue.name in queue_names:
             problem = f"another ClusterQueue is also named {format_value(queue.name)}"
             yield FieldError(queue.path, problem, "use another name")
-        queues.add(queue.name)
+        queue_names.add(queue.name)
         for local_queue in queue.local_queues:
             key = local_queue.namespace, local_queue.name
             if key in local_queue_keys:
                 problem = f"another LocalQueue in namespace {key[0]} is also named {format_value(key[1])}"
                 yield FieldError(queue.path, problem, "set another localQueue for one of them")
             local_queue_keys.add(key)
-    owners: dict[str, str] = {}
+    team_by_namespace: dict[str, str] = {}
     for team in platform.teams:
-        owner = owners.setdefault(team.namespace, team.name)
-        if owner != team.name:
-            problem = f"team {owner} already has the namespace {team.namespace}"
+        owning_team = team_by_namespace.setdefault(team.namespace, team.name)
+        if owning_team != team.name:
+            problem = f"team {owning_team} already has the namespace {team.namespace}"
             yield FieldError(f"{team.path}.namespace", problem, "set a different namespace for each team")
 
 
@@ -172,9 +172,9 @@ def _cohort_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
         path = f"spec.cohorts[{index}].parentName"
         if cohort.parent:
             yield from _report_unknown(path, cohort.parent, "cohort", names)
-        ancestor, step_count = cohort.parent, 0
-        while ancestor and ancestor != cohort.name and step_count < len(names):
-            ancestor, step_count = parent_by_cohort.get(ancestor, ""), step_count + 1
+        ancestor, ancestor_count = cohort.parent, 0
+        while ancestor and ancestor != cohort.name and ancestor_count < len(names):
+            ancestor, ancestor_count = parent_by_cohort.get(ancestor, ""), ancestor_count + 1
         if ancestor == cohort.name:
             problem = f"cohort {cohort.name} is its own ancestor"
             yield FieldError(path, problem, "remove parentName from one cohort of this cycle")
@@ -219,7 +219,7 @@ def _team_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
 def _engine_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
     """Yield an error for each invalid version of Kueue or JobSet, Kueue setting, and image name."""
     for field, version in (("kueue", platform.kueue_version), ("jobSet", platform.job_set_version)):
-        if version and not _RELEASE_PATTERN.fullmatch(version):
+        if version and not _RELEASE_VERSION_PATTERN.fullmatch(version):
             problem = f"{format_value(version)} is not a release version"
             yield FieldError(f"spec.versions.{field}", problem, "use the form v0.19.2")
     yield from configuration_errors(platform)
@@ -239,7 +239,7 @@ def _configured_images(platform: model.PlatformModel) -> Iterator[tuple[str, str
         yield "spec.monitoring.stack.kubeStateMetricsImage", stack.kube_state_metrics_image
 
 
-def _check_errors(spec: model.Part) -> Iterator[FieldError]:
+def _admission_check_errors(spec: model.Part) -> Iterator[FieldError]:
     for index, row in enumerate(spec.get("admissionChecks") or ()):
         if "provisioning" not in row and "controllerName" not in row:
             problem = f"the admission check {row['name']} names no controller"

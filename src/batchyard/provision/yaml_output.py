@@ -18,11 +18,11 @@ def yaml_text(documents: Iterable[Mapping[str, Any]]) -> str:
 
 def dump_yaml(document: Mapping[str, Any]) -> str:
     """Return one document as YAML; its fields keep their order."""
-    text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 20)
+    text: str = yaml.dump(document, Dumper=_PlatformYamlDumper, sort_keys=False, allow_unicode=True, width=1 << 20)
     return text
 
 
-class _Dumper(yaml.SafeDumper):
+class _PlatformYamlDumper(yaml.SafeDumper):
     """A YAML dumper that writes no aliases for repeated values and indents list items."""
 
     def ignore_aliases(self, _data: object) -> bool:
@@ -33,11 +33,11 @@ class _Dumper(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
 
-def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+def _represent_text(dumper: _PlatformYamlDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
-_Dumper.add_representer(str, _represent_text)
+_PlatformYamlDumper.add_representer(str, _represent_text)
 
 
 PART_OF: Final = "app.kubernetes.io/part-of"
@@ -53,11 +53,11 @@ class RenderedObject(NamedTuple):
 
 def obj_of(kind: str, platform: str, name: str, namespace: str = "", **fields: Any) -> dict[str, Any]:
     """Return an object of a kind, in its storage version, with these fields and the labels of the platform."""
-    info = scheme.kind_info(kind)
+    served_kind = scheme.kind_info(kind)
     metadata: dict[str, Any] = {"name": name, "labels": labels_of(platform)}
     if namespace:
         metadata["namespace"] = namespace
-    return {"apiVersion": info.api_version, "kind": info.kind, "metadata": metadata, **fields}
+    return {"apiVersion": served_kind.api_version, "kind": served_kind.kind, "metadata": metadata, **fields}
 
 
 def labels_of(platform: str) -> Mapping[str, str]:

@@ -16,12 +16,12 @@ from batchyard.store.journal_file import JournalError
 def write_backup(file: Path, folder: Path) -> None:
     """Write a backup of a platform's data directory, while it runs or is stopped; exit with 1 on failure."""
     try:
-        contents = journal.back_up(folder / JOURNAL_FILE, file)
+        journal_contents = journal.back_up(folder / JOURNAL_FILE, file)
     except JournalError as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
         output.fail(f"batchyard: cannot write the backup: {error.filename or file}: {error.strerror}")
-    state = contents.store
+    state = journal_contents.store
     count = len(state.objects)
     output.report_line(f"batchyard: backup {file} written and verified: {count} objects at revision {state.revision}")
 
@@ -30,12 +30,12 @@ def restore_backup(file: Path, folder: Path) -> None:
     """Create a data directory from a backup; exit with 1 on failure."""
     try:
         prepare_data_dir(folder)
-        contents = journal.restore_backup(file, folder / JOURNAL_FILE)
+        journal_contents = journal.restore_backup(file, folder / JOURNAL_FILE)
     except (DirectoryError, JournalError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
         output.fail(f"batchyard: cannot restore the backup: {error.filename or folder}: {error.strerror}")
-    state = contents.store
+    state = journal_contents.store
     count = len(state.objects)
     output.report_line(f"batchyard: {folder}: {count} objects restored; revisions continue from {state.revision}")
     output.report_line(f"batchyard: start the platform with: batchyard up --data-dir {quote(str(folder))}")

@@ -33,7 +33,7 @@ from batchyard.sim.scenario import InvalidScenario, Source
 #: The maximum number of rejected writes of a run that are printed.
 REJECTIONS_SHOWN_MAX: Final = 10
 #: Sections of the comparison that are printed with `-o wide` only.
-_WIDE_SECTIONS: Final = frozenset({"quotaByQueue"})
+_WIDE_ONLY_SECTIONS: Final = frozenset({"quotaByQueue"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def format_comparison(comparison: ConfigurationComparison, output_format: Output
     for section in comparison.sections:
         if section.name == "overall":
             section_texts.append(format_table(_overall_table(comparison.names, section)))
-        elif output_format is Output.WIDE or section.name not in _WIDE_SECTIONS:
+        elif output_format is Output.WIDE or section.name not in _WIDE_ONLY_SECTIONS:
             section_texts.append(f"# {section.title}\n{format_table(_section_table(section))}")
     for title, changes in (("wait less", comparison.changes.shorter), ("wait longer", comparison.changes.longer)):
         if changes:
@@ -204,10 +204,10 @@ def _comparison_remarks(comparison: ConfigurationComparison) -> list[str]:
         loop_messages = dict.fromkeys(loop.message for loop in side.result.loops)
         lines += [f"{name}: loop: {message}" for message in loop_messages]
     overall_section = next(section for section in comparison.sections if section.name == "overall")
-    never_admitted = overall_section.rows[0].figures["neverAdmitted"]
-    if any(never_admitted):
-        duration = format_figure(Unit.SECONDS, comparison.run_seconds)
-        lines.append(f"batchyard: Workloads never admitted count as waiting until the later end, after {duration}")
+    never_admitted_figure = overall_section.rows[0].figures["neverAdmitted"]
+    if any(never_admitted_figure):
+        run_duration = format_figure(Unit.SECONDS, comparison.run_seconds)
+        lines.append(f"batchyard: Workloads never admitted count as waiting until the later end, after {run_duration}")
     if comparison.settings.seeds > 1 and not any(repeat.margin for repeat in comparison.repeats):
         lines.append("batchyard: all seeds gave the same result: this load has no random values")
     return lines

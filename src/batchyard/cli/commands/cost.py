@@ -53,11 +53,11 @@ class CostFormat(StrEnum):
 
 
 _COST_API: Final = "/apis/cost.batchyard.dev/v1alpha1"
-_FORBIDDEN, _NOT_FOUND = 403, 404
+_FORBIDDEN_CODE, _NOT_FOUND_CODE = 403, 404
 #: The columns of the cost table: first the uses for jobs, then the idle uses.
 _USE_COLUMNS: Final = (DONE, LOST, RUNS, IDLE, BOOT)
 _DAYS_PATTERN: Final = re.compile(r"(\d{1,5})d", re.ASCII)
-_NO_COSTS: Final = "No costs are recorded for the requested time.\n"
+_NO_COSTS_MESSAGE: Final = "No costs are recorded for the requested time.\n"
 
 
 class CostQuery(NamedTuple):
@@ -74,13 +74,13 @@ def print_costs(target: ClusterTarget, query: CostQuery, output_format: CostForm
     try:
         now = _platform_time(target)
         begin, end = _parse_instant(query.begin, now), _parse_instant(query.end, now) if query.end else now + HOUR
-        records, remark = _list_cost_records(target, query.namespace)
+        cost_records, remark = _list_cost_records(target, query.namespace)
     except UnreachableError as error:
-        why = f"{error}; the cluster has no CostRecords" if error.code == _NOT_FOUND else str(error)
+        why = f"{error}; the cluster has no CostRecords" if error.code == _NOT_FOUND_CODE else str(error)
         output.fail(f"batchyard: {why}")
     except REQUEST_ERRORS as error:
         output.fail(f"batchyard: {error}")
-    cost_report = make_cost_report(records, query.by.value, begin, end)
+    cost_report = make_cost_report(cost_records, query.by.value, begin, end)
     if output_format in (CostFormat.JSON, CostFormat.YAML):
         output.write(render_document(cost_report_document(cost_report), output_format))
     elif output_format is CostFormat.CSV:
@@ -95,18 +95,18 @@ def print_costs(target: ClusterTarget, query: CostQuery, output_format: CostForm
 def _list_cost_records(target: ClusterTarget, namespace: str) -> tuple[Sequence[Obj], str]:
     """Return all CostRecords that the user may list, and a remark if some are missing."""
     if namespace:
-        return _cost_records_in(target, namespace), ""
+        return _cost_records_in_namespace(target, namespace), ""
     try:
         cost_records: Sequence[Obj] = request_document(target, lambda _: f"{_COST_API}/costrecords")["items"]
     except UnreachableError as error:
-        if error.code != _FORBIDDEN:
+        if error.code != _FORBIDDEN_CODE:
             raise
         remark = "limited to your own namespace: no permission to list CostRecords in other namespaces"
-        return _cost_records_in(target, ""), remark
+        return _cost_records_in_namespace(target, ""), remark
     return cost_records, ""
 
 
-def _cost_records_in(target: ClusterTarget, namespace: str) -> Sequence[Obj]:
+def _cost_records_in_namespace(target: ClusterTarget, namespace: str) -> Sequence[Obj]:
     def path(default_namespace: str) -> str:
         return f"{_COST_API}/namespaces/{quote(namespace or default_namespace)}/costrecords"
 
@@ -125,9 +125,9 @@ def _platform_time(target: ClusterTarget) -> Instant:
 
 def _parse_instant(text: str, now: Instant) -> Instant:
     """Parse a time, or a duration before `now`; exit with 1 if the text is neither."""
-    days = _DAYS_PATTERN.fullmatch(text)
-    if days is not None:
-        return now - int(days[1]) * 24 * HOUR
+    days_match = _DAYS_PATTERN.fullmatch(text)
+    if days_match is not None:
+        return now - int(days_match[1]) * 24 * HOUR
     try:
         return parse_time(text)
     except ValueError:
@@ -152,11 +152,11 @@ def _report_remarks(cost_report: CostReport) -> Sequence[str]:
 
 def _cost_table(report: CostReport) -> str:
     if not report.rows:
-        return _NO_COSTS
+        return _NO_COSTS_MESSAGE
     use_columns = [use.upper() for use in _USE_COLUMNS]
     header = [report.by.upper(), "NODE-HOURS", "ACCELERATOR-HOURS", *use_columns, "DOLLARS", "SHARE"]
-    total = report.total.total
-    rows = [[*_row_cells(row), f"{percentage(row.total, total):.1f}%"] for row in (*report.rows, report.total)]
+    total_cost = report.total.total
+    rows = [[*_row_cells(row), f"{percentage(row.total, total_cost):.1f}%"] for row in (*report.rows, report.total)]
     return format_table([header, *rows])
 
 
@@ -169,10 +169,10 @@ def _row_cells(row: CostReportRow) -> list[str]:
 def _format_csv(cost_report: CostReport) -> str:
     text = io.StringIO()
     report_document: dict[str, Any] = cost_report_document(cost_report)
-    fields = ["name", "nodeHours", "acceleratorHours", *_USE_COLUMNS, "dollars", "sharePercent"]
-    writer = csv.DictWriter(text, fields, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows([*report_document["rows"], report_document["total"]])
+    column_names = ["name", "nodeHours", "acceleratorHours", *_USE_COLUMNS, "dollars", "sharePercent"]
+    csv_writer = csv.DictWriter(text, column_names, lineterminator="\n")
+    csv_writer.writeheader()
+    csv_writer.writerows([*report_document["rows"], report_document["total"]])
     return text.getvalue()
 
 

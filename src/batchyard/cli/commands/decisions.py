@@ -16,8 +16,8 @@ from batchyard.cli.output import NOTHING_FOUND, render_document, render_yaml
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
-_LEDGER_API = "/apis/batchyard.dev/v1alpha1"
-_NOT_FOUND = 404
+_DECISIONS_API = "/apis/batchyard.dev/v1alpha1"
+_NOT_FOUND_CODE = 404
 
 
 class DecisionQuery(NamedTuple):
@@ -39,7 +39,7 @@ def print_decisions(target: ClusterTarget, query: DecisionQuery, output_format: 
     except UnreachableError as error:
         message = (
             f"{error}; only platforms started by `batchyard up` have a decision ledger"
-            if error.code == _NOT_FOUND
+            if error.code == _NOT_FOUND_CODE
             else str(error)
         )
         output.fail(f"batchyard: {message}")
@@ -61,7 +61,7 @@ def _query_decisions(target: ClusterTarget, query: DecisionQuery) -> Mapping[str
     def path_in(namespace: str) -> str:
         selected_namespace = quote(query.namespace or namespace)
         scope_path = "" if query.is_everywhere else f"/namespaces/{selected_namespace}"
-        return f"{_LEDGER_API}{scope_path}/decisions?{encoded_query}"
+        return f"{_DECISIONS_API}{scope_path}/decisions?{encoded_query}"
 
     return request_document(target, path_in)
 
@@ -102,14 +102,14 @@ def _format_decisions(decision_items: Sequence[Mapping[str, Any]], *, is_wide: b
 
 
 def _format_decision_time(decision: Mapping[str, Any]) -> str:
-    seconds_part, _, fraction = decision["time"].rstrip("Z").partition(".")
-    return f"{seconds_part}.{(fraction or '0')[:3]:0<3}Z"
+    seconds_part, _, second_fraction = decision["time"].rstrip("Z").partition(".")
+    return f"{seconds_part}.{(second_fraction or '0')[:3]:0<3}Z"
 
 
 def _format_object(decision: Mapping[str, Any]) -> str:
-    reference = decision["regarding"]
-    namespace_prefix = f"{reference['namespace']}/" if reference.get("namespace") else ""
-    return f"{reference['kind'].lower()} {namespace_prefix}{reference['name']}"
+    object_reference = decision["regarding"]
+    namespace_prefix = f"{object_reference['namespace']}/" if object_reference.get("namespace") else ""
+    return f"{object_reference['kind'].lower()} {namespace_prefix}{object_reference['name']}"
 
 
 def decisions(

@@ -46,15 +46,15 @@ def _end_or_report_pods(folder: Path, *, end_pods: bool) -> None:
     from batchyard.server.local_node.orphans import GRACE_SECONDS, OrphanedPods  # noqa: PLC0415 - only for down
 
     orphaned_pods = OrphanedPods(folder)
-    count = len(orphaned_pods.pods())
-    if not count and not end_pods:
+    pod_count = len(orphaned_pods.pods())
+    if not pod_count and not end_pods:
         return
-    pods_text = "1 pod" if count == 1 else f"{count} pods"
+    pods_text = "1 pod" if pod_count == 1 else f"{pod_count} pods"
     if not end_pods:
         message = f"batchyard: {pods_text} of this machine keep running: `batchyard up` adopts them"
         output.report_line(f"{message}, batchyard down --end-pods --data-dir {quote(str(folder))} ends them")
         return
-    if count:
+    if pod_count:
         output.report_line(f"batchyard: ending {pods_text}, which can take up to {GRACE_SECONDS} s")
     if not orphaned_pods.end():
         output.fail(f"batchyard: some pods could not be ended; see the files in {folder / 'node'}")

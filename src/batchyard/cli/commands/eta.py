@@ -23,7 +23,7 @@ from batchyard.sim.state import State
 from batchyard.sim.whatif import SUBJECT_KINDS, subject_document, workload_of
 
 #: The status codes of a server that serves forecasts but is overloaded.
-_OVERLOADED_CODES: Final = (429, 503)
+_OVERLOAD_STATUS_CODES: Final = (429, 503)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +134,15 @@ def _forecast_on_server(request: EtaRequest, subject: Key) -> Mapping[str, Any] 
 async def _request_forecast(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:
     read_access = access_reader_of_source(request.source)
     transport = HttpTransport(await read_access(), read_access)
-    info = kind_info(subject.kind)
-    path = object_path(info, info.storage_version, subject.namespace, subject.name, "eta")
+    served_kind = kind_info(subject.kind)
+    path = object_path(served_kind, served_kind.storage_version, subject.namespace, subject.name, "eta")
     try:
         reply = await transport.ask(HttpRequest("GET", f"{path}?seed={request.forecast_options.seed}", within=MINUTE))
     finally:
         await transport.close()
     if reply.code == 200:
         return decode_object(reply.body)
-    if reply.code in _OVERLOADED_CODES:
+    if reply.code in _OVERLOAD_STATUS_CODES:
         output.report_line(f"batchyard: the server is overloaded ({failure_reason(reply)}): forecasting locally")
     return None
 

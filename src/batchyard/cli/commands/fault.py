@@ -74,15 +74,15 @@ def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
     with _connect_as_owner(folder) as owner:
         instance = _running_instance(owner, name)
         now = owner.now()
-        stops_at = format_time(now + instances.NOTICE)
+        stop_time_text = format_time(now + instances.NOTICE)
         if is_reclaimed:
             if instance["spec"].get("provisioning") != "spot":
                 output.fail(f"batchyard: the machine of node {name} is not a Spot machine; use --crash, not --reclaim")
-            changed_instance = instances.in_phase(instance, instances.STOPPING, now, stopAt=stops_at)
+            changed_instance = instances.in_phase(instance, instances.STOPPING, now, stopAt=stop_time_text)
         else:
             changed_instance = instances.in_phase(instance, instances.CRASHED, now)
         owner.patch(f"{_INSTANCES_PATH}/{quote(name)}/status", {"status": changed_instance["status"]})
-    message = f"is being reclaimed and stops at {stops_at}" if is_reclaimed else f"crashed at {format_time(now)}"
+    message = f"is being reclaimed and stops at {stop_time_text}" if is_reclaimed else f"crashed at {format_time(now)}"
     output.report_line(f"batchyard: the machine of node {name} {message}")
 
 
@@ -94,7 +94,7 @@ def drain_node(folder: Path, name: str) -> None:
         owner.patch(f"{_NODES_PATH}/{quote(name)}", {"spec": {"unschedulable": True}})
         pod_list = owner.get(f"/api/v1/pods?fieldSelector={quote('spec.nodeName=' + name)}")
         pods = [] if pod_list is None else drain(pod_list["items"], _DRAIN_OPTIONS).evicted_pods
-        rejection_by_pod = {_pod_key(pod): message for pod in pods if (message := _evict(owner, pod))}
+        rejection_by_pod = {_pod_key(pod): message for pod in pods if (message := _evict_pod(owner, pod))}
     for pod, message in rejection_by_pod.items():
         output.report_line(f"batchyard: pod {pod} was not evicted: {message}")
     message = f"node {name} is cordoned, {len(pods) - len(rejection_by_pod)} of {len(pods)} pods were evicted"
@@ -124,12 +124,12 @@ def _running_instance(owner: _OwnerClient, name: str) -> Obj:
         output.fail(f"batchyard: node {name} {message}; --drain works for every node")
     phase = instances.phase_of(instance)
     if phase not in {instances.RUNNING, instances.STOPPING} or instances.is_leaving(instance):
-        state = "is being removed" if instances.is_leaving(instance) else f"is in phase {phase or 'Pending'}"
-        output.fail(f"batchyard: the machine of node {name} {state}, so it cannot be crashed or reclaimed now")
+        state_text = "is being removed" if instances.is_leaving(instance) else f"is in phase {phase or 'Pending'}"
+        output.fail(f"batchyard: the machine of node {name} {state_text}, so it cannot be crashed or reclaimed now")
     return instance
 
 
-def _evict(owner: _OwnerClient, pod: Obj) -> str:
+def _evict_pod(owner: _OwnerClient, pod: Obj) -> str:
     """Evict a pod; return the reason why the API server rejected the eviction, or '' on success."""
     metadata = {"name": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
     path = f"/api/v1/namespaces/{quote(metadata['namespace'])}/pods/{quote(metadata['name'])}/eviction"

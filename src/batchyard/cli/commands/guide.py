@@ -55,8 +55,8 @@ def guide_rows(observations: Sequence[GuideObservation], guide: PlayedGuide) -> 
     """Return the output rows of all steps (key `STEP: NAME`) and of all Jobs (key `NAMESPACE/NAME`), as text by key."""
     rows: dict[str, str] = {}
     for observation in observations:
-        queues = queue_rows(observation.cluster_queues, observation.now)
-        step_rows = {**queues, **node_rows(observation.nodes, observation.nodes_now)}
+        rows_by_queue = queue_rows(observation.cluster_queues, observation.now)
+        step_rows = {**rows_by_queue, **node_rows(observation.nodes, observation.nodes_now)}
         rows |= {f"{observation.step.name}: {name}": cells for name, cells in step_rows.items()}
     for job in guide.objects(scheme.JOB):
         name, status, completions, *_ = printing.row(job, now=guide.now(), wide=False)
@@ -153,8 +153,8 @@ def _print_timings(live_guide: LiveGuide, row_count: int, different_rows: Sequen
         output.report_line(f"batchyard: {row}")
     for timing in live_guide.timings.missed_timings:
         output.report_line(f"batchyard: late: {timing}")
-    equal_count = row_count - len(different_rows)
-    output.report_line(f"batchyard: {equal_count} of {row_count} table rows equal those of the simulation")
+    equal_row_count = row_count - len(different_rows)
+    output.report_line(f"batchyard: {equal_row_count} of {row_count} table rows equal those of the simulation")
     if live_guide.timings.missed_timings:
         slower_speed = live_guide.timings.speed_for(speed)
         output.report_line(f"batchyard: the machine was too slow for --speed {speed:g}x; try --speed {slower_speed:g}x")
@@ -169,7 +169,7 @@ def _format_guide(
     """Format the results of all steps and the final Jobs; JSON and YAML also contain the report on the live run."""
     if output_format.is_table:
         return "".join([*(_step_table(observation, guide.began) for observation in observations), _jobs_table(guide)])
-    document = _document(observations, guide)
+    document = _guide_document(observations, guide)
     return render_document(document if live_doc is None else {**document, "live": live_doc}, output_format)
 
 
@@ -188,12 +188,12 @@ def _pools_table(observation: GuideObservation) -> printing.Table:
     """Return a table of each pool's ready nodes after a step, beside the number that the guide publishes."""
     counts = observation.step.nodes
     rows = [[pool, str(count), *_published_cells(count, counts, pool)] for pool, count in observation.pools.items()]
-    total = sum(observation.pools.values())
+    node_total = sum(observation.pools.values())
     published_total = None if counts is None else {"": sum(counts.values())}
     missing_pools = [pool for pool in counts or () if pool not in observation.pools]
     missing_rows = [[pool, "0", *_published_cells(0, counts, pool)] for pool in missing_pools]
     header = ["POOL", "READY NODES", "GUIDE NODES", "AGREES"]
-    return [header, *rows, *missing_rows, ["all", str(total), *_published_cells(total, published_total, "")]]
+    return [header, *rows, *missing_rows, ["all", str(node_total), *_published_cells(node_total, published_total, "")]]
 
 
 def _published_cells(count: int, guide_counts: Mapping[str, int] | None, pool: str) -> list[str]:
@@ -214,8 +214,8 @@ def _queues_table(observation: GuideObservation) -> printing.Table:
 def _published_queue_cells(observation: GuideObservation, queue: str) -> list[str]:
     guide_row, is_exact = observation.step.published_row(queue), observation.step.is_exact(queue)
     agrees = observation.rows[queue] == guide_row
-    message = ("yes" if agrees else "no") if not is_exact else ("yes, exact" if agrees else "NO (exact)")
-    return [str(guide_row.pending), str(guide_row.admitted), message]
+    agreement_cell = ("yes" if agrees else "no") if not is_exact else ("yes, exact" if agrees else "NO (exact)")
+    return [str(guide_row.pending), str(guide_row.admitted), agreement_cell]
 
 
 def _jobs(guide: PlayedGuide) -> Sequence[Obj]:
@@ -228,7 +228,7 @@ def _jobs_table(guide: PlayedGuide) -> str:
     return printing.format_table(printing.table(scheme.JOB, _jobs(guide), now=now, wide=False, namespaces=True))
 
 
-def _document(observations: Sequence[GuideObservation], guide: PlayedGuide) -> dict[str, Any]:
+def _guide_document(observations: Sequence[GuideObservation], guide: PlayedGuide) -> dict[str, Any]:
     """Return the results of the steps and Jobs as a JSON document, in the format of the guide's published figures."""
     now = guide.now()
     return {
@@ -269,14 +269,14 @@ def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGui
         " nodes after each "
         f"step: {', '.join(str(sum(observation.pools.values())) for observation in observations)}"
     )
-    other_differences = sum(
+    other_difference_count = sum(
         observation.rows[name] != observation.step.published_row(name)
         for observation in observations
         for name in observation.rows
     ) - len(wrong_rows)
-    if other_differences:
+    if other_difference_count:
         output.report_line(
-            f"batchyard: {other_differences} of the other rows differ from the guide; examples/refarch/README.md"
+            f"batchyard: {other_difference_count} of the other rows differ from the guide; examples/refarch/README.md"
             " explains why"
         )
     if wrong_rows or (is_complete and unfinished_jobs):

@@ -14,10 +14,10 @@ from batchyard.cli.kueue_configuration import read_supported_configuration
 from batchyard.cli.options import ScrapingChoice, parse_operator_controllers
 from batchyard.operator_manifests import InstallSettings, Scraping, manifests, manifests_by_file
 
-_KUSTOMIZATION_FILE: Final = "kustomization"
+_KUSTOMIZATION_NAME: Final = "kustomization"
 
 
-class _PlainDumper(yaml.SafeDumper):
+class _AliasFreeDumper(yaml.SafeDumper):
     """A YAML dumper without anchors, so that each manifest is readable on its own."""
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -60,11 +60,11 @@ def kustomization_files(settings: InstallSettings) -> dict[str, str]:
         "kind": "Kustomization",
         "resources": [f"{name}.yaml" for name in objects_by_file],
     }
-    return texts_by_name | {f"{_KUSTOMIZATION_FILE}.yaml": _dump_objects([kustomization])}
+    return texts_by_name | {f"{_KUSTOMIZATION_NAME}.yaml": _dump_objects([kustomization])}
 
 
 def _dump_objects(objects: Iterable[Obj]) -> str:
-    return "---\n".join(yaml.dump(obj, Dumper=_PlainDumper, sort_keys=False, width=120) for obj in objects)
+    return "---\n".join(yaml.dump(obj, Dumper=_AliasFreeDumper, sort_keys=False, width=120) for obj in objects)
 
 
 def install(

@@ -46,8 +46,8 @@ def run(request: LintRequest) -> None:
     else:
         output.write(render_document(_report_document(shown_findings, report), request.output))
     output.report_line(summary(report))
-    failing_findings = report.count(Severity.ERROR) + (report.count(Severity.WARNING) if request.strict else 0)
-    if failing_findings:
+    failing_finding_count = report.count(Severity.ERROR) + (report.count(Severity.WARNING) if request.strict else 0)
+    if failing_finding_count:
         raise SystemExit(1)
 
 

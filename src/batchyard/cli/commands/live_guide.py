@@ -210,13 +210,13 @@ class Timings:
         """Describe the most delayed Job or reading up to the step of this output row, or of all steps, to explain the
         row.
         """
-        step, is_of_step, _ = row.partition(": ")
-        steps = self._steps[: self._steps.index(step) + 1] if is_of_step else self._steps
-        timings = [timing for timing in self._recorded if timing.step in steps]
-        if not timings:
+        step, separator, _ = row.partition(": ")
+        steps_so_far = self._steps[: self._steps.index(step) + 1] if separator else self._steps
+        step_timings = [timing for timing in self._recorded if timing.step in steps_so_far]
+        if not step_timings:
             return UNEXPLAINED_REASON
-        latest_timing = max(timings, key=lambda timing: timing.lateness)
-        other_late_count = sum(timing.lateness > LATENESS_TOLERANCE for timing in timings) - 1
+        latest_timing = max(step_timings, key=lambda timing: timing.lateness)
+        other_late_count = sum(timing.lateness > LATENESS_TOLERANCE for timing in step_timings) - 1
         return f"{latest_timing}, and {other_late_count} more were late" if other_late_count > 0 else str(latest_timing)
 
 
@@ -326,11 +326,11 @@ class LiveGuide:
 
     def _objects_at(self, moment: GuideMoment, kind: str) -> Sequence[Obj]:
         """Return all objects of a kind as they were at the revision (resourceVersion) of `moment`."""
-        info = scheme.kind_info(kind)
-        group = f"apis/{info.group}" if info.group else "api"
+        served_kind = scheme.kind_info(kind)
+        api_path = f"apis/{served_kind.group}" if served_kind.group else "api"
         revision_query = f"resourceVersion={moment.revision}&resourceVersionMatch=Exact"
-        path = f"/{group}/{info.storage_version}/{info.plural}?{revision_query}"
-        type_fields = {"apiVersion": info.api_version, "kind": info.kind}  # list items omit these fields
+        path = f"/{api_path}/{served_kind.storage_version}/{served_kind.plural}?{revision_query}"
+        type_fields = {"apiVersion": served_kind.api_version, "kind": served_kind.kind}  # list items omit these fields
         return [{**type_fields, **item} for item in self._request(path)["items"]]
 
     def _record_reading(self, step: GuideStep, subject: str, lateness: Duration) -> None:
@@ -364,10 +364,10 @@ class LiveGuide:
         """Create a step's Jobs at their due times, or wait until all Jobs end; return the virtual time at the end."""
         if kubectl_stream is None:
             return self._wait_until_idle(step)
-        files = self._files[step.name]
+        manifest_files = self._files[step.name]
         due_jobs = [
             (self.began + instant, document)
-            for path, instant in files
+            for path, instant in manifest_files
             for document in _read_documents(path)
             if document["kind"] in _JOB_KINDS
         ]
@@ -420,15 +420,15 @@ class LiveGuide:
         for job in unfinished_jobs:
             name = job["metadata"]["name"]
             self.timings.note(Timing(step.name, "end of Job", name, instant - started_at, is_reached=False))
-        deadline, initial_count = instant + SHRINKING_MAX, sum(self.initial.values())
+        deadline, initial_node_count = instant + SHRINKING_MAX, sum(self.initial.values())
         started_at = instant
         while (
             count := len(self._objects_at(self._wait_for_moment(instant), scheme.NODE))
-        ) > initial_count and instant < deadline:
+        ) > initial_node_count and instant < deadline:
             instant += MINUTE
-        if count > initial_count:
-            remaining_nodes = "end of", f"{count - initial_count} of the nodes that were added"
-            self.timings.note(Timing(step.name, *remaining_nodes, instant - started_at, is_reached=False))
+        if count > initial_node_count:
+            event_and_subject = "end of", f"{count - initial_node_count} of the nodes that were added"
+            self.timings.note(Timing(step.name, *event_and_subject, instant - started_at, is_reached=False))
         return instant
 
     def _wait_for_moment(self, instant: Instant) -> GuideMoment:

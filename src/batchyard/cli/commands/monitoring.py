@@ -34,7 +34,7 @@ from batchyard.server.platform.data_dir import LOOPBACK, process_start_time, wri
 # All files except the data of both programs are rewritten at each start, from `deploy/monitoring`.
 
 
-_SHIPPED_FOLDER: Final = "deploy/monitoring"
+_SHIPPED_MONITORING_FOLDER: Final = "deploy/monitoring"
 #: The user of Prometheus on the platform; its group may only read /metrics and the health endpoints.
 PROMETHEUS_USER: Final = "system:batchyard:prometheus"
 PROMETHEUS_GROUP: Final = "system:monitoring"
@@ -115,11 +115,11 @@ def write_prometheus_files(folder: MonitoringFolder, data_dir: Path, url: str) -
         write_private(prometheus_folder / "ca.crt", (data_dir / CA_FILE).read_bytes())
         write_private(prometheus_folder / "client.crt", client_identity.certificate)
         write_private(prometheus_folder / "client.key", client_identity.key)
-    rules = read_folder(f"{_SHIPPED_FOLDER}/prometheus", ".rules.yml")
-    for name, text in rules.items():
+    rule_files = read_folder(f"{_SHIPPED_MONITORING_FOLDER}/prometheus", ".rules.yml")
+    for name, text in rule_files.items():
         write_private(prometheus_folder / name, text.encode())
-    text = read_folder(f"{_SHIPPED_FOLDER}/prometheus", "prometheus.yml")["prometheus.yml"]
-    write_private(folder.configuration, _dump_yaml(_prometheus_configuration(text, url, list(rules))))
+    text = read_folder(f"{_SHIPPED_MONITORING_FOLDER}/prometheus", "prometheus.yml")["prometheus.yml"]
+    write_private(folder.configuration, _dump_yaml(_prometheus_configuration(text, url, list(rule_files))))
 
 
 def _prometheus_configuration(text: str, url: str, rules: list[str]) -> Mapping[str, Any]:
@@ -141,22 +141,22 @@ def write_grafana_files(folder: MonitoringFolder, prometheus: str, port: int) ->
     folder.dashboards.mkdir(parents=True, exist_ok=True)
     for kind in ("datasources", "dashboards"):
         (folder.provisioning / kind).mkdir(parents=True, exist_ok=True)
-        for name, text in read_folder(f"{_SHIPPED_FOLDER}/grafana/provisioning/{kind}", ".yml").items():
+        for name, text in read_folder(f"{_SHIPPED_MONITORING_FOLDER}/grafana/provisioning/{kind}", ".yml").items():
             document: dict[str, Any] = yaml.load(text, Loader=yaml.CSafeLoader)
             for source in document.get("datasources", ()):
                 source["url"] = prometheus
             for provider in document.get("providers", ()):
                 provider["options"]["path"] = str(folder.dashboards)
             write_private(folder.provisioning / kind / name, _dump_yaml(document))
-    for name, text in read_folder(f"{_SHIPPED_FOLDER}/grafana/dashboards", ".json").items():
+    for name, text in read_folder(f"{_SHIPPED_MONITORING_FOLDER}/grafana/dashboards", ".json").items():
         write_private(folder.dashboards / name, text.encode())
     settings = _GRAFANA_SETTINGS.format(address=LOOPBACK, port=port, folder=folder.grafana)
     write_private(folder.settings, settings.encode())
 
 
 def _dump_yaml(document: Mapping[str, Any]) -> bytes:
-    head = "# Written by `batchyard monitoring` at each start.\n"
-    return (head + yaml.safe_dump(document, sort_keys=False)).encode()
+    file_header = "# Written by `batchyard monitoring` at each start.\n"
+    return (file_header + yaml.safe_dump(document, sort_keys=False)).encode()
 
 
 # Local programs that serve HTTP: start, readiness check, termination, and the state file of running processes.
@@ -165,8 +165,8 @@ def _dump_yaml(document: Mapping[str, Any]) -> bytes:
 #: The time limits for a program to become ready, and to end after SIGTERM.
 READY_TIMEOUT: Final = 60  # seconds
 END_TIMEOUT: Final = 30  # seconds
-_POLL_INTERVAL: Final = 0.1  # seconds
-_TAIL_LINES: Final = 4  # lines of a log
+_READY_POLL_INTERVAL: Final = 0.1  # seconds
+_LOG_TAIL_LINES: Final = 4  # lines of a log
 
 
 class ProgramError(Exception):
@@ -225,11 +225,11 @@ def start(program: HttpProgram) -> "subprocess.Popen[bytes]":
 
 def wait_until_ready(program: HttpProgram, process: "subprocess.Popen[bytes]") -> None:
     """Wait until the program reports readiness; raise ProgramError if its process ends or is not ready in time."""
-    for _ in range(round(READY_TIMEOUT / _POLL_INTERVAL)):
-        if _is_ready(program):
+    for _ in range(round(READY_TIMEOUT / _READY_POLL_INTERVAL)):
+        if _is_program_ready(program):
             return
         try:
-            process.wait(_POLL_INTERVAL)
+            process.wait(_READY_POLL_INTERVAL)
         except subprocess.TimeoutExpired:
             continue
         raise ended_error(program, process.returncode)
@@ -238,12 +238,12 @@ def wait_until_ready(program: HttpProgram, process: "subprocess.Popen[bytes]") -
 
 def ended_error(program: HttpProgram, exit_code: int) -> ProgramError:
     """Return the error for a program that ended unexpectedly, with its last log lines."""
-    lines = program.log.read_text("utf-8", "replace").splitlines()[-_TAIL_LINES:]
+    lines = program.log.read_text("utf-8", "replace").splitlines()[-_LOG_TAIL_LINES:]
     message = "".join(f"\n  {line}" for line in lines)
     return ProgramError(f"{program.name} ended with exit code {exit_code}; the end of its log {program.log}:{message}")
 
 
-def _is_ready(program: HttpProgram) -> bool:
+def _is_program_ready(program: HttpProgram) -> bool:
     connection = http.client.HTTPConnection(LOOPBACK, program.port, timeout=END_TIMEOUT)
     try:
         connection.request("GET", program.ready)
@@ -278,21 +278,21 @@ def read_served_processes(state: Path) -> Mapping[str, ServedProcess]:
     """Return the processes that the state file records and that still run, by program name."""
     try:
         rows: Mapping[str, Mapping[str, Any]] = json.loads(state.read_text("utf-8"))
-        fields = {name: (int(row["pid"]), str(row["url"]), str(row["began"])) for name, row in rows.items()}
-        processes = {name: ServedProcess(*values) for name, values in fields.items()}
+        process_fields = {name: (int(row["pid"]), str(row["url"]), str(row["began"])) for name, row in rows.items()}
+        processes = {name: ServedProcess(*values) for name, values in process_fields.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}
-    return {name: process for name, process in processes.items() if not _has_ended(process, 0)}
+    return {name: process for name, process in processes.items() if not _has_process_ended(process, 0)}
 
 
 def end_served_process(process: ServedProcess) -> bool:
     """Terminate a process that another command started; return whether it ended in time."""
     with suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGTERM)
-    return _has_ended(process, END_TIMEOUT)
+    return _has_process_ended(process, END_TIMEOUT)
 
 
-def _has_ended(process: ServedProcess, timeout_seconds: float) -> bool:
+def _has_process_ended(process: ServedProcess, timeout_seconds: float) -> bool:
     """Return whether a process ends within `timeout_seconds` or has already ended; a zombie counts as ended."""
     try:
         process_fd = os.pidfd_open(process.pid)
@@ -309,12 +309,12 @@ _PROMETHEUS: Final = "Prometheus"
 _GRAFANA: Final = "Grafana"
 _WATCH_INTERVAL: Final = 0.5  # seconds
 _END_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-_PROMETHEUS_MISSING: Final = (
+_PROMETHEUS_MISSING_MESSAGE: Final = (
     "batchyard: Prometheus is not installed; run apt-get install prometheus, "
     "or put the program `prometheus` of https://prometheus.io/download on the PATH"
 )
 #: Where Grafana's packages put its files.
-_GRAFANA_HOME: Final = "/usr/share/grafana"
+_PACKAGED_GRAFANA_HOME: Final = "/usr/share/grafana"
 
 
 class MonitoringRequest(NamedTuple):
@@ -337,7 +337,7 @@ def start_monitoring(request: MonitoringRequest) -> None:
     platform_process = running_platform(request.data_dir)
     prometheus_path = shutil.which("prometheus")
     if prometheus_path is None:
-        output.fail(_PROMETHEUS_MISSING)
+        output.fail(_PROMETHEUS_MISSING_MESSAGE)
     folder = monitoring_folder(request.data_dir)
     _fail_if_running(folder, request.data_dir)
     os.umask(0o077)
@@ -349,7 +349,7 @@ def start_monitoring(request: MonitoringRequest) -> None:
         write_prometheus_files(folder, request.data_dir, platform_process.url)
         write_grafana_files(folder, url_of(port), grafana_port)
         programs = [_prometheus_program(prometheus_path, folder, port)]
-        programs += [_grafana_program_definition(folder, grafana_port)] if _starts_grafana(request) else []
+        programs += [_grafana_http_program(folder, grafana_port)] if _starts_grafana(request) else []
         _run_programs(programs, folder, platform_process.url, request)
     except (ProgramError, CredentialsError) as error:
         output.fail(f"batchyard: {error}")
@@ -377,17 +377,17 @@ def _fail_if_running(folder: MonitoringFolder, data_dir: Path) -> None:
 
 
 def _prometheus_program(program_path: str, folder: MonitoringFolder, port: int) -> HttpProgram:
-    data, address = folder.prometheus / "data", f"{LOOPBACK}:{port}"
-    options = {"config.file": folder.configuration, "storage.tsdb.path": data, "web.listen-address": address}
+    data, listen_address = folder.prometheus / "data", f"{LOOPBACK}:{port}"
+    options = {"config.file": folder.configuration, "storage.tsdb.path": data, "web.listen-address": listen_address}
     arguments = [f"--{name}={value}" for name, value in options.items()]
     return HttpProgram(_PROMETHEUS, [program_path, *arguments], port, "/-/ready", folder.prometheus / "prometheus.log")
 
 
 def _starts_grafana(request: MonitoringRequest) -> bool:
-    return request.starts_grafana and bool(_grafana_program())
+    return request.starts_grafana and bool(_grafana_program_command())
 
 
-def _grafana_program() -> Sequence[str]:
+def _grafana_program_command() -> Sequence[str]:
     """Return the start of Grafana's command line, such as `grafana server`; empty if Grafana is not installed."""
     if (program_path := shutil.which("grafana")) is not None:
         return [program_path, "server"]
@@ -395,20 +395,20 @@ def _grafana_program() -> Sequence[str]:
     return [] if old_program_path is None else [old_program_path]
 
 
-def _grafana_program_definition(folder: MonitoringFolder, port: int) -> HttpProgram:
+def _grafana_http_program(folder: MonitoringFolder, port: int) -> HttpProgram:
     return HttpProgram(_GRAFANA, _grafana_command(folder), port, "/api/health", folder.grafana / "grafana.log")
 
 
 def _grafana_command(folder: MonitoringFolder) -> list[str]:
     """Return the command line that runs Grafana with the generated settings, even if Grafana is not installed."""
-    program = _grafana_program() or ("grafana", "server")
+    program = _grafana_program_command() or ("grafana", "server")
     return [*program, f"--homepath={_grafana_home(program[0])}", f"--config={folder.settings}"]
 
 
 def _grafana_home(program: str) -> Path:
     """Return the folder of Grafana's own files: near the program if they are there, else that of Linux packages."""
-    archive_folder = Path(program).resolve().parents[1] if "/" in program else Path(_GRAFANA_HOME)
-    return archive_folder if (archive_folder / "conf" / "defaults.ini").is_file() else Path(_GRAFANA_HOME)
+    archive_folder = Path(program).resolve().parents[1] if "/" in program else Path(_PACKAGED_GRAFANA_HOME)
+    return archive_folder if (archive_folder / "conf" / "defaults.ini").is_file() else Path(_PACKAGED_GRAFANA_HOME)
 
 
 def _run_programs(
@@ -445,13 +445,13 @@ def _raise_on_signal() -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN)
         raise _TerminationRequested
 
-    old_handlers = {number: signal.signal(number, handle_signal) for number in _END_SIGNALS}
+    previous_handlers = {number: signal.signal(number, handle_signal) for number in _END_SIGNALS}
     try:
         yield
     except _TerminationRequested:
         output.report_line("batchyard: monitoring has ended, its data is kept")
     finally:
-        for number, handler in old_handlers.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
@@ -483,9 +483,9 @@ def _wait_until_one_ends(processes: _ProgramProcesses) -> None:
 
 def _monitoring_document(processes: _ProgramProcesses, folder: MonitoringFolder, platform: str) -> Mapping[str, Any]:
     """Return the JSON document that the command prints: URLs, pids and files of Prometheus and Grafana."""
-    by_name = {program.name: (program, process.pid) for program, process in processes}
-    prometheus, pid = by_name[_PROMETHEUS]
-    grafana = by_name.get(_GRAFANA)
+    program_by_name = {program.name: (program, process.pid) for program, process in processes}
+    prometheus, pid = program_by_name[_PROMETHEUS]
+    grafana = program_by_name.get(_GRAFANA)
     return {
         "platform": platform,
         "prometheus": {
@@ -514,7 +514,7 @@ def _print_result(document: Mapping[str, Any], request: MonitoringRequest) -> No
         url, pid = grafana["url"], grafana["pid"]
         output.report_line(f"batchyard: Grafana listening on {url}, pid {pid}; log in as admin, admin")
     else:
-        grafana_state = "is not started" if _grafana_program() else "is not installed"
+        grafana_state = "is not started" if _grafana_program_command() else "is not installed"
         output.report_line(f"batchyard: Grafana {grafana_state}; start Grafana with our data source and dashboards:")
         output.report_line(f"  {join(grafana['command'])}")
     if request.detach:

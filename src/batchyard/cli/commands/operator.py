@@ -53,47 +53,47 @@ from batchyard.wiring import PlatformSettings
 # Everything else goes to standard error. The exit code is 1 after a divergence.
 
 
-_encode = msgspec.json.Encoder().encode
+_encode_json = msgspec.json.Encoder().encode
 
 
 def shadow(config: ShadowConfig, output_format: ProgressFormat) -> None:
     """Run shadow mode until a termination signal or for the configured duration; exit with 1 after a divergence."""
     try:
-        write = _write_text if output_format is ProgressFormat.TEXT else _write_json
-        counts = uvloop.run(_run_until_signal(config, write))
+        write_divergence = _write_text if output_format is ProgressFormat.TEXT else _write_json
+        comparison_counts = uvloop.run(_run_until_signal(config, write_divergence))
     except (KubeconfigError, OSError) as error:
         output.fail(f"batchyard: {error}")
     if output_format is ProgressFormat.TEXT:
-        output.write(summary(counts) + "\n")
+        output.write(summary(comparison_counts) + "\n")
     else:
-        output.write(_encode(counts.document()).decode() + "\n")
-        output.report_line(f"batchyard: {summary(counts)}")
-    if counts.divergence_count:
+        output.write(_encode_json(comparison_counts.document()).decode() + "\n")
+        output.report_line(f"batchyard: {summary(comparison_counts)}")
+    if comparison_counts.divergence_count:
         raise SystemExit(1)
 
 
 def summary(counts: ComparisonCounts) -> str:
     """Return the numbers of agreeing and of divergent decisions of Kueue as one line."""
-    agreements = sum(counts.agreements.values())
+    agreement_count = sum(counts.agreements.values())
     divergences_by_kind = ", ".join(f"{count} {name}" for name, count in sorted(counts.divergences.items()))
-    message = f"{agreements} decisions of Kueue as predicted, {counts.divergence_count} divergences"
+    message = f"{agreement_count} decisions of Kueue as predicted, {counts.divergence_count} divergences"
     return f"{message}: {divergences_by_kind}" if divergences_by_kind else message
 
 
-async def _run_until_signal(config: ShadowConfig, write: Callable[[Divergence], None]) -> ComparisonCounts:
+async def _run_until_signal(config: ShadowConfig, write_divergence: Callable[[Divergence], None]) -> ComparisonCounts:
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end.set)
-    return await compare_with_kueue(config, write, output.report_line, end)
+    return await compare_with_kueue(config, write_divergence, output.report_line, end)
 
 
-def _write_json(finding: Divergence) -> None:
-    output.write(_encode(finding.document()).decode() + "\n")
+def _write_json(divergence: Divergence) -> None:
+    output.write(_encode_json(divergence.document()).decode() + "\n")
 
 
-def _write_text(finding: Divergence) -> None:
-    output.write(finding.text() + "\n")
+def _write_text(divergence: Divergence) -> None:
+    output.write(divergence.text() + "\n")
 
 
 Shadow: TypeAlias = Annotated[
@@ -219,8 +219,8 @@ def _kueue_settings(options: OperatorOptions) -> KueueSettings:
 
 def _lease_settings(lease: LeaseOptions) -> LeaseSettings:
     """Return the settings of leader election, with a unique identity of this process."""
-    host = socket.gethostname()
-    identity = f"{host}_{uid_for(wall_clock(), host, str(os.getpid()))}"
+    host_name = socket.gethostname()
+    identity = f"{host_name}_{uid_for(wall_clock(), host_name, str(os.getpid()))}"
     durations = lease.duration, lease.renew_deadline, lease.retry_period
     return LeaseSettings(identity, lease.namespace, lease.name, *durations)
 

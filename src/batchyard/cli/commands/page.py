@@ -29,7 +29,7 @@ class PageViewer(NamedTuple):
 def print_link(folder: Path, viewer: PageViewer, *, open_it: bool) -> None:
     """Print the link to the dashboard, or open it in a browser."""
     platform_process = running_platform(folder)
-    link = f"{platform_process.url}{DASHBOARD_FILES_PATH}/"
+    page_url = f"{platform_process.url}{DASHBOARD_FILES_PATH}/"
     if platform_process.url.startswith("https:"):
         name, groups = (viewer.name, viewer.groups) if viewer.name else (ADMIN_USER, (MASTERS_GROUP,))
         now = wall_clock()
@@ -37,14 +37,14 @@ def print_link(folder: Path, viewer: PageViewer, *, open_it: bool) -> None:
             key = SigningKey(folder)
         except CredentialsError as error:
             output.fail(f"batchyard: {error}")
-        link += f"#token={dashboard_token(key, name, groups, now, now + viewer.hours * HOUR)}"
+        page_url += f"#token={dashboard_token(key, name, groups, now, now + viewer.hours * HOUR)}"
         message = f"valid for {viewer.hours} h as {name}, read-only; treat the link like a password"
         output.report_line(f"batchyard: {message}")
     elif viewer.name:
         output.fail("batchyard: --user has no effect with --insecure-loopback: all users of this machine are the owner")
-    if open_it and webbrowser.open(link):
+    if open_it and webbrowser.open(page_url):
         return
-    output.write(f"{link}\n")
+    output.write(f"{page_url}\n")
 
 
 def page(

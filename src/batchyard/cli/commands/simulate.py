@@ -48,10 +48,10 @@ def costs_tables(statement: Statement) -> str:
     """Return two tables of a run's costs: by pool and by team; the row (unused) has costs of unused machine hours."""
     pools = [["POOL", "PROVISIONING", *_COST_COLUMNS]]
     pools += [[line.pool, line.provisioning, *_cost_cells(lines)] for line, lines in _group_lines(statement.by_pool)]
-    teams = [["TEAM", *_COST_COLUMNS]]
-    teams += [[line.team or "(unused)", *_cost_cells(lines)] for line, lines in _group_lines(statement.by_team)]
-    teams.append(["all", *_cost_cells(statement.by_team)])
-    return f"{_table_without_empty_columns(pools)}\n{_table_without_empty_columns(teams)}"
+    team_rows = [["TEAM", *_COST_COLUMNS]]
+    team_rows += [[line.team or "(unused)", *_cost_cells(lines)] for line, lines in _group_lines(statement.by_team)]
+    team_rows.append(["all", *_cost_cells(statement.by_team)])
+    return f"{_table_without_empty_columns(pools)}\n{_table_without_empty_columns(team_rows)}"
 
 
 def losses_table(losses: Sequence[GangLoss], now: Instant) -> str:
@@ -63,12 +63,12 @@ def losses_table(losses: Sequence[GangLoss], now: Instant) -> str:
 def unplaced_table(pods: Iterable[Obj]) -> str:
     """Return a table of the pods that were not scheduled to a node, with the reasons; empty if there are none."""
     pod_views = [pod_view(pod) for pod in pods]
-    rows = [
+    pod_rows = [
         [pod.namespace, pod.name, pod.unschedulable_message]
         for pod in pod_views
         if pod.awaits_node and pod.unschedulable_message
     ]
-    return format_table([["NAMESPACE", "POD WITHOUT A NODE", "WHY"], *rows]) if rows else ""
+    return format_table([["NAMESPACE", "POD WITHOUT A NODE", "WHY"], *pod_rows]) if pod_rows else ""
 
 
 def accounting_document(result: Result) -> dict[str, Any]:
@@ -108,20 +108,20 @@ def _table_without_empty_columns(rows: Table) -> str:
 
 def _group_lines(lines: Sequence[StatementLine]) -> list[tuple[StatementLine, list[StatementLine]]]:
     """Group cost lines by pool, provisioning and team; return each group's first line and all of its lines."""
-    groups: dict[tuple[str, str, str], list[StatementLine]] = {}
+    lines_by_group: dict[tuple[str, str, str], list[StatementLine]] = {}
     for line in lines:
-        groups.setdefault((line.pool, line.provisioning, line.team), []).append(line)
-    return [(group[0], group) for group in groups.values()]
+        lines_by_group.setdefault((line.pool, line.provisioning, line.team), []).append(line)
+    return [(group[0], group) for group in lines_by_group.values()]
 
 
 def _cost_cells(lines: Sequence[StatementLine]) -> list[str]:
     """Return the cells of a cost table row: machine and accelerator hours, the cost of each use, and the total cost."""
     hours = sum(line.machine_hours for line in lines), sum(line.accelerator_hours for line in lines)
-    costs = [sum(line.cents for line in lines if line.use == use) for use in USES]
+    cents_per_use = [sum(line.cents for line in lines if line.use == use) for use in USES]
     return [
         *(f"{hour_count:,.2f}" for hour_count in hours),
-        *(_format_dollars(cents) if cents else "" for cents in costs),
-        _format_dollars(sum(costs)),
+        *(_format_dollars(cents) if cents else "" for cents in cents_per_use),
+        _format_dollars(sum(cents_per_use)),
     ]
 
 
@@ -130,14 +130,14 @@ def _format_dollars(cents: int) -> str:
 
 
 def _loss_row(loss: GangLoss, now: Instant) -> list[str]:
-    duration = format_age((now if loss.recovered_at is None else loss.recovered_at) - loss.lost_at)
-    victims = ", ".join(victim.gang for victim in loss.victims)
+    recovery_time = format_age((now if loss.recovered_at is None else loss.recovered_at) - loss.lost_at)
+    victim_names = ", ".join(victim.gang for victim in loss.victims)
     return [
         loss.gang,
         format_age(loss.lost_at - EPOCH),
-        duration if loss.recovered_at is not None else f"not after {duration}",
+        recovery_time if loss.recovered_at is not None else f"not after {recovery_time}",
         format_age(loss.lost_work),
-        victims or "none",
+        victim_names or "none",
     ]
 
 
@@ -211,11 +211,11 @@ def read_scenario_and_state(request: SimulateRequest) -> tuple[Scenario, State |
         if manifest_paths or request.cluster
         else None
     )
-    start = start_from_state(state)
+    run_start = start_from_state(state)
     if scenario is None:
-        return replace(start.scenario, runtime=request.runtime), state
-    kueue_settings = start.scenario.kueue if scenario.kueue == SIMULATION_SETTINGS else scenario.kueue
-    cluster = scenario.cluster or start.cluster
+        return replace(run_start.scenario, runtime=request.runtime), state
+    kueue_settings = run_start.scenario.kueue if scenario.kueue == SIMULATION_SETTINGS else scenario.kueue
+    cluster = scenario.cluster or run_start.cluster
     return replace(scenario, cluster=cluster, kueue=kueue_settings, runtime=request.runtime), state
 
 

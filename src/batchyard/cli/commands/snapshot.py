@@ -32,8 +32,8 @@ from batchyard.sim.whatif import consequences_of
 STANDARD_OUTPUT: Final = "-"
 #: The suffix of batchyard's own API groups, which other clusters are not expected to serve.
 _OWN_GROUP_SUFFIX: Final = ".batchyard.dev"
-_KEY_LENGTH: Final = 32
-_LIST_START: Final = b'{"apiVersion":"v1","kind":"List","items":[\n'
+_HASH_KEY_LENGTH: Final = 32
+_JSON_LIST_START: Final = b'{"apiVersion":"v1","kind":"List","items":[\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ def snapshot_remarks(snapshot: SnapshotResult, request: SnapshotRequest) -> Iter
     if snapshot.configuration_message:
         yield snapshot.configuration_message
     yield from snapshot.unsupported_settings
-    summary = ", ".join(f"{count} {kind_info(kind).plural}" for kind, count in snapshot.counts.items() if count)
+    counts_text = ", ".join(f"{count} {kind_info(kind).plural}" for kind, count in snapshot.counts.items() if count)
     redaction_note = "names are hashed, " if request.redacts else ""
     file_note = "" if request.file == STANDARD_OUTPUT else f" in {request.file}"
     yield (
         f"{sum(snapshot.counts.values())} objects as of {format_time(snapshot.at)}, revision"
         f" {snapshot.revision}{file_note}: "
-        f"{summary}; {redaction_note}environment variables and Secrets are omitted"
+        f"{counts_text}; {redaction_note}environment variables and Secrets are omitted"
     )
 
 
@@ -90,19 +90,19 @@ async def _write_snapshot(
     source: ClusterTarget, stream: BinaryIO, redaction: Redaction | None, progress: ObjectCounter
 ) -> SnapshotResult:
     encode = msgspec.json.Encoder(order="sorted").encode
-    separator = _LIST_START
+    item_prefix = _JSON_LIST_START
 
     def write_page(kind: str, page: Sequence[Obj]) -> None:
-        nonlocal separator
+        nonlocal item_prefix
         for obj in page:
-            public = without_secrets(obj)
-            stream.write(separator + encode(public if redaction is None else redaction.redact_object(public)))
-            separator = b",\n"
+            public_obj = without_secrets(obj)
+            stream.write(item_prefix + encode(public_obj if redaction is None else redaction.redact_object(public_obj)))
+            item_prefix = b",\n"
         progress.add(kind_info(kind).plural, len(page))
 
     snapshot_result = await read_snapshot(source, write_page)
     if snapshot_result.configuration is not None:
-        stream.write(separator + encode(snapshot_result.configuration))
+        stream.write(item_prefix + encode(snapshot_result.configuration))
     metadata: dict[str, Any] = list_metadata(snapshot_result.at, snapshot_result.revision, snapshot_result.forbidden)
     stream.write(b'\n],"metadata":' + encode(metadata) + b"}\n")
     return snapshot_result
@@ -115,22 +115,22 @@ def _open_output(name: str) -> Iterator[BinaryIO]:
         with output.open_binary_output() as stream:
             yield stream
         return
-    target = Path(name).resolve()
-    if target.exists() and not target.is_file():
-        with target.open("wb") as stream:  # a device or pipe must not be replaced
+    output_path = Path(name).resolve()
+    if output_path.exists() and not output_path.is_file():
+        with output_path.open("wb") as stream:  # a device or pipe must not be replaced
             yield stream
         return
-    temporary_fd, temporary_path = mkstemp(prefix=f"{target.name}.", dir=target.parent)
+    temporary_fd, temporary_path = mkstemp(prefix=f"{output_path.name}.", dir=output_path.parent)
     try:
         with os.fdopen(temporary_fd, "wb") as stream:
             yield stream
-        Path(temporary_path).replace(target)
+        Path(temporary_path).replace(output_path)
     finally:
         Path(temporary_path).unlink(missing_ok=True)
 
 
 def _hash_key(text: str) -> bytes:
-    return text.encode()[:_KEY_LENGTH] if text else ssl.RAND_bytes(_KEY_LENGTH)
+    return text.encode()[:_HASH_KEY_LENGTH] if text else ssl.RAND_bytes(_HASH_KEY_LENGTH)
 
 
 def snapshot(

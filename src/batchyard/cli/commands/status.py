@@ -76,7 +76,7 @@ def request_as_owner(connection: http.client.HTTPConnection, path: str, put: Obj
 def _format_status(status_report: Mapping[str, Any]) -> str:
     """Format the status report, one line per field."""
     nodes, workloads = status_report["nodes"], status_report["workloads"]
-    rows = {
+    text_by_label = {
         "url": f"{status_report['url']}  pid {status_report['pid']}",
         "kubeconfig": status_report["kubeconfig"],
         "health": status_report["health"],
@@ -89,21 +89,21 @@ def _format_status(status_report: Mapping[str, Any]) -> str:
         "workloads": f"{workloads['pending']} pending, {workloads['admitted']} admitted, {workloads['all']} in all",
         "objects": ", ".join(f"{count} {kind}" for kind, count in status_report["objects"].items()),
     }
-    rows |= _local_node_rows(status_report["local"]) if "local" in status_report else {}
-    width = max(map(len, rows)) + 2
-    return "".join(f"{name:{width}}{value}\n" for name, value in rows.items())
+    text_by_label |= _local_node_rows(status_report["local"]) if "local" in status_report else {}
+    label_width = max(map(len, text_by_label)) + 2
+    return "".join(f"{name:{label_width}}{value}\n" for name, value in text_by_label.items())
 
 
 def _local_node_rows(node_status: Mapping[str, Any]) -> dict[str, str]:
     """Return status rows on this machine as a node: isolation of pods, images, GPUs, and missing features."""
-    isolation = node_status["isolation"]
+    isolation_status = node_status["isolation"]
     mechanisms = {
-        f"bubblewrap {isolation['bubblewrap']}": isolation["bubblewrap"],
-        "a network for each pod": isolation["podNetwork"],
-        f"cgroups {isolation['cgroups']}": isolation["cgroups"],
-        "a user namespace": isolation["userNamespace"],
-        "a user for each pod": isolation.get("usersOfPods"),
-        "seccomp": isolation.get("seccomp"),
+        f"bubblewrap {isolation_status['bubblewrap']}": isolation_status["bubblewrap"],
+        "a network for each pod": isolation_status["podNetwork"],
+        f"cgroups {isolation_status['cgroups']}": isolation_status["cgroups"],
+        "a user namespace": isolation_status["userNamespace"],
+        "a user for each pod": isolation_status.get("usersOfPods"),
+        "seccomp": isolation_status.get("seccomp"),
     }
     mechanism_names = ", ".join(mechanism for mechanism, is_available in mechanisms.items() if is_available)
     rows = {
@@ -123,13 +123,13 @@ def _local_node_rows(node_status: Mapping[str, Any]) -> dict[str, str]:
 
 def _describe_images(status: Mapping[str, Any]) -> str:
     """Describe which container images can run on this machine, and with which container engine."""
-    descriptions = [_describe_engine(engine) for engine in status["engines"]]
-    if not descriptions:
+    engine_descriptions = [_describe_engine(engine) for engine in status["engines"]]
+    if not engine_descriptions:
         return "only images set by --image; for other images: apt-get install podman runc, or docker"
-    message = f"{descriptions[0]} images without --image"
+    message = f"{engine_descriptions[0]} images without --image"
     message += "".join(
         f"; {description} images of --image NAME={engine['name']}:"
-        for description, engine in zip(descriptions[1:], status["engines"][1:], strict=True)
+        for description, engine in zip(engine_descriptions[1:], status["engines"][1:], strict=True)
     )
     return message + (f"; podman cannot run them itself: {status['runsNone']}" if status["runsNone"] else "")
 

@@ -71,7 +71,7 @@ def start(options: UpOptions, *, detach: bool) -> None:
     cluster, platform_options = requested_cluster(options), with_kueue_configuration(options)
     _prepare_data_directory(options.platform_options.folder)
     logs.configure_logging(options.logs)
-    run(platform_options, cluster, options.speed, partial(_print_ready, options.platform_options))
+    run(platform_options, cluster, options.speed, partial(_print_ready_message, options.platform_options))
 
 
 def _prepare_data_directory(folder: Path) -> None:
@@ -89,12 +89,12 @@ def _prepare_data_directory(folder: Path) -> None:
 def _run_in_background(options: UpOptions) -> None:
     """Start the platform in the background, wait until it listens, and print its URL and pid."""
     _, platform_process = start_in_background(options)
-    _print_ready(options.platform_options, platform_process.url)
+    _print_ready_message(options.platform_options, platform_process.url)
     log = options.platform_options.folder / LOG_FILE
     output.report_line(f"batchyard: running in the background, pid {platform_process.pid}; log: {log}")
 
 
-def _print_ready(options: PlatformOptions, url: str) -> None:
+def _print_ready_message(options: PlatformOptions, url: str) -> None:
     output.report_line(f"batchyard: listening on {url}, its data is in {options.folder}")
     if not options.is_insecure:
         output.report_line(f"batchyard: export KUBECONFIG={quote(str((options.folder / KUBECONFIG_FILE).resolve()))}")
@@ -151,12 +151,12 @@ def requested_cluster(options: UpOptions) -> Obj | None:
 
 def _parse_image(text: str) -> dict[str, object]:
     """Parse the value of an `--image` option to an entry of the Cluster's `spec.local.images`; exit if malformed."""
-    name, equals, replacement = text.partition("=")
-    if not equals or not name or not replacement:
+    name, equals_sign, replacement = text.partition("=")
+    if not equals_sign or not name or not replacement:
         examples = "such as 'pytorch/*=.venv' or 'busybox=/', or as NAME=podman: or NAME=docker:"
         output.fail(f"batchyard: --image {text}: use NAME=DIRECTORY, {examples}")
-    engine, colon, image = replacement.partition(":")
-    if colon and engine in _CONTAINER_ENGINES:
+    engine, colon_sign, image = replacement.partition(":")
+    if colon_sign and engine in _CONTAINER_ENGINES:
         return {"match": name, "engine": engine, **({"image": image} if image else {})}
     path = Path(replacement).expanduser().resolve()
     if path == Path("/"):

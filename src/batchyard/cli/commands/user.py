@@ -21,7 +21,7 @@ from batchyard.server.platform.data_dir import running_process_in, write_private
 
 USERS_FOLDER: Final = "users"
 #: The prefix of user and group names that are reserved for the platform.
-_RESERVED_PREFIX: Final = "system:"
+_RESERVED_NAME_PREFIX: Final = "system:"
 
 
 class NewUser(NamedTuple):
@@ -40,8 +40,8 @@ def create_user(folder: Path, new: NewUser) -> None:
             output.fail("batchyard: the names of users and groups must not be empty")
         if not name.isprintable():
             output.fail(f"batchyard: {name!r} is not a valid name: it has unprintable characters")
-        if name.startswith(_RESERVED_PREFIX):
-            output.fail(f"batchyard: {name!r} is not a valid user name: the prefix {_RESERVED_PREFIX} is reserved")
+        if name.startswith(_RESERVED_NAME_PREFIX):
+            output.fail(f"batchyard: {name!r} is not a valid user name: the prefix {_RESERVED_NAME_PREFIX} is reserved")
     if len(new.name) > COMMON_NAME_MAX:
         output.fail(f"batchyard: {new.name!r} is not valid: certificates allow at most {COMMON_NAME_MAX} characters")
     if "/" in new.name or new.name.startswith("."):
@@ -71,10 +71,10 @@ def _write_kubeconfig(folder: Path, url: str, new: NewUser) -> Path:
     os.umask(0o077)
     (folder / USERS_FOLDER).mkdir(exist_ok=True)
     path = folder / USERS_FOLDER / f"{new.name}.kubeconfig"
-    authority = CertificateAuthority(folder, wall_clock())
-    client_identity = authority.issue_client_certificate(new.name, new.groups, new.days * 24 * HOUR)
-    authority_certificate = authority.certificate_file.read_bytes()
-    write_private(path, kubeconfig_text(url, authority_certificate, new.name, client_identity, new.namespace).encode())
+    certificate_authority = CertificateAuthority(folder, wall_clock())
+    client_identity = certificate_authority.issue_client_certificate(new.name, new.groups, new.days * 24 * HOUR)
+    ca_certificate = certificate_authority.certificate_file.read_bytes()
+    write_private(path, kubeconfig_text(url, ca_certificate, new.name, client_identity, new.namespace).encode())
     return path
 
 

@@ -52,18 +52,18 @@ class WhatifRequest:
 
 def run(request: WhatifRequest) -> None:
     """Simulate the cluster with and without the change and print the differences; exit with 1 on failure."""
-    start = _starting_state(request)
+    run_start = _requested_run_start(request)
     try:
         deleted_keys = [_parse_object_key(text) for text in request.deleted]
-        change, warnings = read_change(request.changes, deleted_keys, start)
+        change, warnings = read_change(request.changes, deleted_keys, run_start)
     except InvalidScenario as invalid:
         fault_count = len(invalid.faults)
         output.fail(f"{invalid}\nbatchyard: {fault_count} fault{'s' * (fault_count > 1)}; nothing was run")
     print_warnings(warnings)
-    started_at = EPOCH + request.at if start.state is None else start.state.at
-    run_length = DEFAULT_RUN_LENGTH if request.until is None and start.state is not None else request.until
+    started_at = EPOCH + request.at if run_start.state is None else run_start.state.at
+    run_length = DEFAULT_RUN_LENGTH if request.until is None and run_start.state is not None else request.until
     try:
-        difference = difference_of(compare(start, change, run_length, request.seed), started_at)
+        difference = difference_of(compare(run_start, change, run_length, request.seed), started_at)
     except EndlessInstant as error:
         output.fail(f"batchyard: {error}")
     for rejection in difference.comparison.refused:
@@ -88,7 +88,7 @@ def format_differences(difference: Difference, output_format: options.Output) ->
     return "\n".join(section_texts)
 
 
-def _starting_state(request: WhatifRequest) -> RunStart:
+def _requested_run_start(request: WhatifRequest) -> RunStart:
     if request.paths:
         return RunStart(read_scenario_or_exit(request.paths), at=request.at)
     state = with_explicit_runtimes(requested_state(request.state, request.source), "they keep running in both runs")
@@ -97,15 +97,15 @@ def _starting_state(request: WhatifRequest) -> RunStart:
 
 def _parse_object_key(text: str) -> Key:
     """Parse the KIND[/NAMESPACE]/NAME of an object to delete; raise InvalidScenario if the text is malformed."""
-    kind, *path_parts = text.split("/")
+    kind, *namespace_and_name = text.split("/")
     kind_name = kind.lower()
     for info in KINDS:
         names = {info.singular, info.plural, *info.short_names, info.kind.lower(), f"{info.plural}.{info.group}"}
         if kind_name in names:
-            if len(path_parts) == 1 and path_parts[0]:
-                return Key(info.constant, "default" if info.namespaced else "", path_parts[0])
-            if len(path_parts) == 2 and info.namespaced:
-                return Key(info.constant, *path_parts)
+            if len(namespace_and_name) == 1 and namespace_and_name[0]:
+                return Key(info.constant, "default" if info.namespaced else "", namespace_and_name[0])
+            if len(namespace_and_name) == 2 and info.namespaced:
+                return Key(info.constant, *namespace_and_name)
             break
     else:
         raise InvalidScenario(
@@ -162,13 +162,13 @@ def _queue_row(row: QueueDifference) -> list[str]:
 
 def _machines_table(comparison_document: dict[str, Any]) -> list[str]:
     """Return a table of node counts, machine hours and costs with and without the change; empty if they are equal."""
-    nodes, costs = comparison_document["nodes"], comparison_document["costs"]
-    if nodes["without"] == nodes["changed"] and costs["without"] == costs["changed"]:
+    nodes, cost_fields = comparison_document["nodes"], comparison_document["costs"]
+    if nodes["without"] == nodes["changed"] and cost_fields["without"] == cost_fields["changed"]:
         return []
     rows = [["", "WITHOUT", "WITH IT"]]
     rows.append(["nodes at the end", *(str(nodes[side]["atEnd"]) for side in ("without", "changed"))])
     rows.append(["machine hours", *(f"{nodes[side]['machineHours']:,.2f}" for side in ("without", "changed"))])
-    rows.append(["cost", *(f"${costs[side]}" for side in ("without", "changed"))])
+    rows.append(["cost", *(f"${cost_fields[side]}" for side in ("without", "changed"))])
     return [format_table(rows)]
 
 

@@ -26,7 +26,7 @@ Document: TypeAlias = Mapping[str, Any]
 
 LINE_WIDTH: Final = 120
 _CELL_WIDTH_MAX: Final = 44
-_ROWS_MAX: Final = 18
+_QUOTA_ROWS_MAX: Final = 18
 _LABEL_WIDTH: Final = 13
 
 _VERDICT_TEXTS: Final = {
@@ -77,9 +77,9 @@ def _fact_lines(document: Document) -> Iterator[str]:
     line = document.get("line") or {}
     if line.get("position"):
         ahead_note = f", after {', '.join(line['ahead'])}" if line.get("ahead") else ""
-        other_count = line["position"] - 1 - len(line.get("ahead") or ())
-        others_note = f" and {other_count} more" if other_count else ""
-        yield from _labelled_lines("in line", f"{line['position']} of {line['of']}{ahead_note}{others_note}")
+        more_ahead_count = line["position"] - 1 - len(line.get("ahead") or ())
+        more_ahead_note = f" and {more_ahead_count} more" if more_ahead_count else ""
+        yield from _labelled_lines("in line", f"{line['position']} of {line['of']}{ahead_note}{more_ahead_note}")
     for share in document.get("shares") or ():
         text = f"{share['clusterQueue']}: {share.get('share', 0)} at weight {share['weight']:g}"
         yield from _labelled_lines("share", text)
@@ -103,11 +103,11 @@ def _quota_lines(document: Document, *, is_wide: bool) -> Iterator[str]:
     rows = list(_quota_rows(document))
     if not rows:
         return
-    binding = document.get("binding") or {}
-    if len(rows) > _ROWS_MAX and not is_wide:
-        relevant_rows = [row for row in rows if row[1] == binding.get("flavor") or not row[6]]
-        omitted_count = len(rows) - len(relevant_rows[:_ROWS_MAX])
-        rows = relevant_rows[:_ROWS_MAX]
+    binding_limit = document.get("binding") or {}
+    if len(rows) > _QUOTA_ROWS_MAX and not is_wide:
+        relevant_rows = [row for row in rows if row[1] == binding_limit.get("flavor") or not row[6]]
+        omitted_count = len(rows) - len(relevant_rows[:_QUOTA_ROWS_MAX])
+        rows = relevant_rows[:_QUOTA_ROWS_MAX]
     else:
         omitted_count = 0
     header = ("POD SET", "FLAVOR", "RESOURCE", "ASKED", "MISSING", "VERDICT", "LEVEL")
@@ -123,9 +123,9 @@ def _queue_quota_lines(document: Document) -> Iterator[str]:
     rows = [tuple(quota[field] for field in fields) for quota in document.get("quotas") or ()]
     if rows:
         header = ("FLAVOR", "RESOURCE", "NOMINAL", "USED", "BORROWED", "LENT", "FREE")
-        yield from _table_lines([header, *rows[:_ROWS_MAX]])
-    if len(rows) > _ROWS_MAX:
-        yield f"... and {len(rows) - _ROWS_MAX} more rows: -o yaml"
+        yield from _table_lines([header, *rows[:_QUOTA_ROWS_MAX]])
+    if len(rows) > _QUOTA_ROWS_MAX:
+        yield f"... and {len(rows) - _QUOTA_ROWS_MAX} more rows: -o yaml"
 
 
 def _quota_rows(document: Document) -> Iterator[tuple[str, ...]]:
@@ -137,8 +137,8 @@ def _quota_rows(document: Document) -> Iterator[tuple[str, ...]]:
             verdict_text = _VERDICT_TEXTS.get(flavor["verdict"], flavor["verdict"])
             for number, resource in enumerate(flavor.get("resources") or ()):
                 subject_cells = (pod_set["name"], flavor["flavor"], resource["resource"], resource["asked"])
-                row_start = (*subject_cells, resource.get("missing", ""), verdict_text if number == 0 else "")
-                yield from _level_rows(row_start, resource.get("levels") or (), is_ruled_out="obstacle" in flavor)
+                leading_cells = (*subject_cells, resource.get("missing", ""), verdict_text if number == 0 else "")
+                yield from _level_rows(leading_cells, resource.get("levels") or (), is_ruled_out="obstacle" in flavor)
 
 
 def _level_rows(prefix: Sequence[str], levels: Sequence[Document], *, is_ruled_out: bool) -> Iterator[tuple[str, ...]]:
@@ -148,8 +148,8 @@ def _level_rows(prefix: Sequence[str], levels: Sequence[Document], *, is_ruled_o
     for number, level in enumerate(levels):
         cells = [level.get(field, "") for field in ("nominal", "used", "available", "borrowingLimit", "lendingLimit")]
         name = f"{level['name']}" if level["kind"] == "ClusterQueue" else f"Cohort {level['name']}"
-        level_start = prefix if number == 0 else ("", prefix[1], "", "", "", "")
-        yield *level_start, name, *cells
+        level_leading_cells = prefix if number == 0 else ("", prefix[1], "", "", "", "")
+        yield *level_leading_cells, name, *cells
 
 
 def _holder_lines(document: Document) -> Iterator[str]:
@@ -162,7 +162,7 @@ def _holder_lines(document: Document) -> Iterator[str]:
         reason = "it is being preempted" if holder.get("preempted") else holder.get("stays", "")
         note = " (borrows)" if holder["borrows"] else ""
         rows.append((holder["workload"], f"{holder['clusterQueue']}{note}", str(holder["priority"]), amounts, reason))
-    yield from _table_lines(rows, last_is_free=True)
+    yield from _table_lines(rows, is_last_column_uncut=True)
     if document.get("holdersMore"):
         yield f"... and {document['holdersMore']} more"
 
@@ -183,17 +183,17 @@ def _change_lines(document: Document) -> Iterator[str]:
         yield from wrap(f"{change['text']}{condition}", LINE_WIDTH - 2, initial_indent="- ", subsequent_indent="  ")
 
 
-def _table_lines(rows: Sequence[Sequence[str]], *, last_is_free: bool = False) -> Iterator[str]:
-    """Yield the lines of an aligned table; empty columns are omitted, and long cells cut (not with `last_is_free`)."""
-    columns = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
+def _table_lines(rows: Sequence[Sequence[str]], *, is_last_column_uncut: bool = False) -> Iterator[str]:
+    """Yield the lines of an aligned table without empty columns; long cells are cut (see `is_last_column_uncut`)."""
+    nonempty_columns = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
     cells = [
         [
-            _truncate_cell(row[column]) if not (last_is_free and column == len(row) - 1) else row[column]
-            for column in columns
+            _truncate_cell(row[column]) if not (is_last_column_uncut and column == len(row) - 1) else row[column]
+            for column in nonempty_columns
         ]
         for row in rows
     ]
-    column_widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
+    column_widths = [max(len(row[index]) for row in cells) for index in range(len(nonempty_columns))]
     for row in cells:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, column_widths, strict=True)).rstrip()
 
@@ -246,11 +246,11 @@ class SimulatedQuestion(NamedTuple):
 
 def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
     """Print the explanation of an object of a live cluster; exit with 1 on failure."""
-    info = subject.info
-    version = info.versions[-1] if info.group == "kueue.x-k8s.io" else info.storage_version
+    served_kind = subject.info
+    api_version = served_kind.versions[-1] if served_kind.group == "kueue.x-k8s.io" else served_kind.storage_version
 
     def path_in(namespace: str) -> str:
-        return object_path(info, version, subject.namespace or namespace, quote(subject.name), "why")
+        return object_path(served_kind, api_version, subject.namespace or namespace, quote(subject.name), "why")
 
     try:
         document = request_document(target, path_in)

@@ -84,16 +84,16 @@ def display_for(progress_format: ProgressFormat) -> Display:
 def format_progress_event(event: ProgressEvent) -> str:
     """Format a step's progress event as a line such as `[12/31] terraform-apply: done (8m40s)`."""
     step = event.step
-    prefix = f"[{event.number:>{len(str(event.total))}}/{event.total}] {step.name}: "
+    step_prefix = f"[{event.number:>{len(str(event.total))}}/{event.total}] {step.name}: "
     if event.kind is ProgressKind.BEGUN:
-        return prefix + step.purpose + (f" ({event.description})" if event.description else "")
+        return step_prefix + step.purpose + (f" ({event.description})" if event.description else "")
     result_text = "already done" if event.kind is ProgressKind.PASSED and step.commands else _KIND_TEXTS[event.kind]
     text = result_text + (f": {event.description}" if event.description else "")
-    is_long = (
+    is_duration_shown = (
         event.kind in (ProgressKind.DONE, ProgressKind.FAILED, ProgressKind.INTERRUPTED, ProgressKind.UNMET)
         and event.seconds >= 1
     )
-    return prefix + text + (f" ({format_seconds(event.seconds)})" if is_long else "")
+    return step_prefix + text + (f" ({format_seconds(event.seconds)})" if is_duration_shown else "")
 
 
 def format_failure_lines(progress_event: ProgressEvent) -> list[str]:
@@ -185,12 +185,12 @@ class JsonDisplay:
 
     def show(self, event: ProgressEvent) -> None:
         """Print an event of a step as one JSON line."""
-        fields: dict[str, object] = {"event": event.kind.value, "step": event.step.name}
-        fields |= {"number": event.number, "total": event.total, "what": event.description}
-        fields["seconds"] = round(event.seconds, 1)
+        event_fields: dict[str, object] = {"event": event.kind.value, "step": event.step.name}
+        event_fields |= {"number": event.number, "total": event.total, "what": event.description}
+        event_fields["seconds"] = round(event.seconds, 1)
         if event.kind is ProgressKind.FAILED:
-            fields |= {"tail": list(event.tail), "log": event.log, "remedy": event.step.remedy}
-        output.write(json.dumps(fields) + "\n")
+            event_fields |= {"tail": list(event.tail), "log": event.log, "remedy": event.step.remedy}
+        output.write(json.dumps(event_fields) + "\n")
 
     def show_progress(self, line: str, seconds: float) -> None:
         """Do nothing: programs that read the JSON lines receive only events of steps."""
@@ -319,11 +319,11 @@ def run_destroy(rendered_platform: RenderedPlatform, request: PlatformRequest, *
         remaining_leftovers = list(_found_leftovers(rendered_platform, connection, runner, display))
     display.report(f"{rendered_platform.platform.name} is destroyed. Remaining resources:")
     if request.progress_format is ProgressFormat.JSON:
-        rows = [
+        leftover_rows = [
             {"name": leftover.name, "what": leftover.purpose, "found": found_lines, "remove": leftover.removal}
             for leftover, found_lines in remaining_leftovers
         ]
-        output.write(json.dumps({"event": "stays", "leftovers": rows}) + "\n")
+        output.write(json.dumps({"event": "stays", "leftovers": leftover_rows}) + "\n")
         return
     for leftover, found_lines in remaining_leftovers:
         output.write(f"{leftover.name}: {leftover.purpose}\n")
@@ -341,7 +341,7 @@ def run_status(rendered_platform: RenderedPlatform, request: PlatformRequest) ->
         probe_results = probe_steps(runner, display, rendered_platform.create(connection))
     is_present = all(result is not None and (result.is_satisfied or step.is_optional) for step, result in probe_results)
     if request.progress_format is ProgressFormat.JSON:
-        rows = [
+        step_rows = [
             {
                 "step": step.name,
                 "isThere": None if result is None else result.is_satisfied,
@@ -349,7 +349,7 @@ def run_status(rendered_platform: RenderedPlatform, request: PlatformRequest) ->
             }
             for step, result in probe_results
         ]
-        document = {"platform": rendered_platform.platform.name, "isThere": is_present, "steps": rows}
+        document = {"platform": rendered_platform.platform.name, "isThere": is_present, "steps": step_rows}
         output.write(json.dumps(document, indent=4) + "\n")
     else:
         for step, result in probe_results:
@@ -405,12 +405,12 @@ def _find_connection(
 def _run_steps(
     rendered_platform: RenderedPlatform,
     request: PlatformRequest,
-    resources: tuple[FolderLock, StepJournal, Display],
+    lock_journal_display: tuple[FolderLock, StepJournal, Display],
     steps: Sequence[PlatformStep],
     verb: str,
 ) -> dict[ProgressKind, int]:
     """Run the steps and return how many ended in each way; the command exits if a step is not completed."""
-    lock, journal, display = resources
+    lock, journal, display = lock_journal_display
     unknown_steps = sorted(request.settings.skipped - {step.name for step in steps})
     if unknown_steps:
         output.fail(f"batchyard: unknown step {', '.join(unknown_steps)} in --skip; --dry-run lists all steps")
@@ -429,14 +429,14 @@ def _run_steps(
     try:
         outcome_counts = runner.run(steps)
     except RunStoppedError as stopped:
-        _exit_stopped(stopped, verb, display)
+        _exit_after_stop(stopped, verb, display)
     finally:
         display.clear_status()
     journal.note(event="finished", verb=verb)
     return outcome_counts
 
 
-def _exit_stopped(error: RunStoppedError, verb: str, display: Display) -> NoReturn:
+def _exit_after_stop(error: RunStoppedError, verb: str, display: Display) -> NoReturn:
     display.clear_status()
     display.report(f"batchyard: {verb} stopped at step {error.step}; run the same command again to resume")
     raise SystemExit(INTERRUPTED_EXIT_CODE if error.kind is ProgressKind.INTERRUPTED else 1)
@@ -483,8 +483,8 @@ def _print_dry_run(
 ) -> None:
     """Print every command that the steps would run, in order, without running any."""
     if request.progress_format is ProgressFormat.JSON:
-        rows = [_dry_run_row(step) for step in steps]
-        output.write(json.dumps({"folder": str(rendered_platform.folder), "steps": rows}, indent=4) + "\n")
+        step_rows = [_dry_run_row(step) for step in steps]
+        output.write(json.dumps({"folder": str(rendered_platform.folder), "steps": step_rows}, indent=4) + "\n")
         return
     output.write(
         f"# the rendered files are written to this folder first\ncd {shlex.quote(str(rendered_platform.folder))}\n"
@@ -496,8 +496,8 @@ def _print_dry_run(
         if step.only_if is not None:
             output.write(f"#   only if this command confirms it: {_format_shell_command(step.only_if.command)}\n")
         for probe in step.probes:
-            relation = "unless" if step.commands else "until" if step.patience_seconds else "if"
-            output.write(f"#   {relation} this command confirms it: {_format_shell_command(probe.command)}\n")
+            probe_conjunction = "unless" if step.commands else "until" if step.patience_seconds else "if"
+            output.write(f"#   {probe_conjunction} this command confirms it: {_format_shell_command(probe.command)}\n")
         for command in step.commands:
             input_note = " <<< FROM-PROBES" if step.stdin_from_probes else ""
             output.write(f"{_format_shell_command(command)}{input_note}\n")
@@ -515,6 +515,6 @@ def _dry_run_row(step: PlatformStep) -> dict[str, object]:
 
 def _format_shell_command(command: StepCommand) -> str:
     """Format a step's command as a line that a shell can run."""
-    assignments = "".join(f"{name}={shlex.quote(value)} " for name, value in command.environment)
+    environment_assignments = "".join(f"{name}={shlex.quote(value)} " for name, value in command.environment)
     input_text = f" <<< {shlex.quote(command.stdin_text)}" if command.stdin_text else ""
-    return f"{assignments}{shlex.join(command.argv)}{input_text}"
+    return f"{environment_assignments}{shlex.join(command.argv)}{input_text}"

@@ -28,14 +28,14 @@ class StepJournal:
     def note(self, **fields: object) -> None:
         """Append an event with these fields and the current time; sync the file to disk."""
         line = json.dumps({"at": format_time(wall_clock()), **fields}) + "\n"
-        is_new = not self._path.exists()
+        is_new_file = not self._path.exists()
         with self._path.open("ab") as file:
             if file.tell() and not self._ends_with_newline():
                 file.write(b"\n")  # an earlier write was cut off
             file.write(line.encode())
             file.flush()
             os.fsync(file.fileno())
-        if is_new:
+        if is_new_file:
             _sync_folder(self._path.parent)
 
     def entries(self) -> Iterator[Mapping[str, Any]]:
@@ -111,26 +111,26 @@ class FolderLock:
     def record_command(self, pid: int, argv: tuple[str, ...]) -> None:
         """Write the running command and its pid to the lock file, so that a waiting process can name the command."""
         assert self._command_lock is not None, "the folder must be locked first"
-        _write_holder(self._command_lock, {"pid": pid, "command": " ".join(argv[:6])})
+        _write_lock_holder(self._command_lock, {"pid": pid, "command": " ".join(argv[:6])})
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._driver_lock = (self._folder / "drive.lock").open("a+")
         if not _try_lock(self._driver_lock):
-            holder = _read_holder(self._driver_lock)
+            holder = _read_lock_holder(self._driver_lock)
             self._driver_lock.close()
             raise FolderBusyError(f"process {holder.get('pid', '?')} is using this folder: wait until it ends")
-        _write_holder(self._driver_lock, {"pid": os.getpid()})
+        _write_lock_holder(self._driver_lock, {"pid": os.getpid()})
         self._command_lock = (self._folder / "command.lock").open("a+")
-        is_reported = False
+        is_holder_reported = False
         while not _try_lock(self._command_lock):
-            if not is_reported:
-                holder = _read_holder(self._command_lock)
+            if not is_holder_reported:
+                holder = _read_lock_holder(self._command_lock)
                 self._report_waiting(
                     f"`{holder.get('command', '?')}` of an earlier run (process {holder.get('pid', '?')}) still runs: "
                     "waiting until it ends"
                 )
-                is_reported = True
+                is_holder_reported = True
             Event().wait(_POLL_SECONDS)
         return self
 
@@ -148,14 +148,14 @@ def _try_lock(lock_file: IO[str]) -> bool:
     return True
 
 
-def _write_holder(lock_file: IO[str], holder: Mapping[str, object]) -> None:
+def _write_lock_holder(lock_file: IO[str], holder: Mapping[str, object]) -> None:
     lock_file.seek(0)
     lock_file.truncate()
     lock_file.write(json.dumps(holder))
     lock_file.flush()
 
 
-def _read_holder(lock_file: IO[str]) -> Mapping[str, Any]:
+def _read_lock_holder(lock_file: IO[str]) -> Mapping[str, Any]:
     lock_file.seek(0)
     try:
         holder = json.loads(lock_file.read())

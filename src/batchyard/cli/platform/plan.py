@@ -32,7 +32,7 @@ _SEVERITY_ORDER: Final = tuple(Severity)
 _CLUSTER_QUEUE_KIND: Final = "ClusterQueue"
 _CLUSTER_KIND: Final = "Cluster"
 #: The rule that the pods of Kueue and of other system components must fit on the nodes.
-_ROOM_RULE: Final = "engine-room"
+_ENGINE_ROOM_RULE: Final = "engine-room"
 
 
 class MergedFinding(NamedTuple):
@@ -51,14 +51,14 @@ def findings(source: PlatformSource, platform: PlatformModel) -> Sequence[Merged
         objects.append(RenderedObject(platform.cluster, "spec.cluster"))
     report = lint(each.obj for each in objects)
     lines = document_lines(source)
-    equal_findings: dict[tuple[str, str, int], list[LintFinding]] = {}
+    findings_by_key: dict[tuple[str, str, int], list[LintFinding]] = {}
     for finding in report.findings:
         rendered_object = _object_of_finding(finding, objects)
         line = _line_of_finding(finding, rendered_object, platform, lines)
-        equal_findings.setdefault((finding.rule, finding.problem, line), []).append(finding)
+        findings_by_key.setdefault((finding.rule, finding.problem, line), []).append(finding)
     merged_findings = [
         MergedFinding(group_findings[0], [_object_name(each) for each in group_findings], key[2])
-        for key, group_findings in equal_findings.items()
+        for key, group_findings in findings_by_key.items()
     ]
     merged_findings += _room_findings(source, platform, lines)
     return sorted(merged_findings, key=lambda each: (_SEVERITY_ORDER.index(each.finding.severity), each.line))
@@ -68,7 +68,7 @@ def _room_findings(source: PlatformSource, platform: PlatformModel, lines: Docum
     """Yield a lint error if the pods of Kueue and other system components do not fit on the platform's nodes."""
     for fault in system_pod_errors(platform):
         finding = LintFinding(
-            rule=_ROOM_RULE,
+            rule=_ENGINE_ROOM_RULE,
             severity=Severity.ERROR,
             source=source.name,
             document=1,
@@ -102,14 +102,14 @@ def _line_of_finding(
     path = rendered_object.path
     queue_class = next((queue.of_class for queue in platform.queues if queue.path == path), "")
     if finding.kind == _CLUSTER_QUEUE_KIND and queue_class:
-        path = _class_path(queue_class, platform)
+        path = _queue_class_path(queue_class, platform)
     field = finding.path.removeprefix("spec.")
     if finding.kind == _CLUSTER_KIND:
         return lines.of(f"{path}.{field}")
     return lines.of(f"{path}.{field.partition('.')[0]}") if field else lines.of(path)
 
 
-def _class_path(name: str, platform: PlatformModel) -> str:
+def _queue_class_path(name: str, platform: PlatformModel) -> str:
     return f"spec.queueClasses[{platform.queue_classes.index(name)}]"
 
 
@@ -144,7 +144,7 @@ def run(file: str, project: str, output_format: Output, *, guide: bool = False) 
     platform = read_valid_platform(source, project)
     plan = _make_plan(source, platform)
     if output_format.is_table:
-        output.write("".join(_sections(plan, ", ".join if output_format is Output.WIDE else _fit_names)))
+        output.write("".join(_plan_sections(plan, ", ".join if output_format is Output.WIDE else _fit_names)))
     else:
         output.write(render_document(_plan_document(plan), output_format))
     severities = [merged_finding.finding.severity for merged_finding in plan.findings]
@@ -167,12 +167,12 @@ def _make_plan(source: PlatformSource, platform: PlatformModel) -> _Plan:
     return _Plan(platform, resource_names, objects, supplies, quotas(platform), merged_findings, source.name)
 
 
-def _sections(plan: _Plan, format_names: _NamesFormatter) -> Iterator[str]:
+def _plan_sections(plan: _Plan, format_names: _NamesFormatter) -> Iterator[str]:
     platform = plan.platform
-    attributes = [f"engine {platform.engine.value}"]
-    attributes += [f"region {platform.region}"] if platform.region else []
-    attributes += [f"project {platform.google.project or 'not set'}"] if platform.google else []
-    yield f"# Platform {platform.name}: {', '.join(attributes)}\n"
+    platform_attributes = [f"engine {platform.engine.value}"]
+    platform_attributes += [f"region {platform.region}"] if platform.region else []
+    platform_attributes += [f"project {platform.google.project or 'not set'}"] if platform.google else []
+    yield f"# Platform {platform.name}: {', '.join(platform_attributes)}\n"
     if plan.google:
         yield format_table(_names_table("ON GOOGLE CLOUD", plan.google, format_names))
         yield "\n"
@@ -256,7 +256,7 @@ def _dollars_per_month(amount: MicroDollars) -> str:
 
 def _plan_document(plan: _Plan) -> dict[str, Any]:
     """Return the plan as a JSON document, with costs in dollars per hour."""
-    idle, full = _total_prices(plan.supplies)
+    idle_price, full_price = _total_prices(plan.supplies)
     platform = plan.platform
     return {
         "apiVersion": "batchyard.dev/v1alpha1",
@@ -268,7 +268,7 @@ def _plan_document(plan: _Plan) -> dict[str, Any]:
         "google": {resource_type: list(names) for resource_type, names in plan.google.items()},
         "objects": {kind: list(names) for kind, names in plan.objects.items()},
         "machines": [_supply_row(row) for row in plan.supplies],
-        "dollarsAnHour": {"idle": _exact_dollars(idle), "full": _exact_dollars(full)},
+        "dollarsAnHour": {"idle": _exact_dollars(idle_price), "full": _exact_dollars(full_price)},
         "quotas": [
             {"region": row.region, "metric": row.metric, "needed": row.needed, "usedBy": list(row.used_by)}
             for row in plan.quotas

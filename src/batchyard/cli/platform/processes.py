@@ -19,10 +19,10 @@ from batchyard.server.clocks.wall import monotonic_seconds
 #: A progress callback: it receives the last output line and the run time in seconds of the running command.
 ProgressCallback: TypeAlias = Callable[[str, float], None]
 
-_TICK_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 #: The delay between SIGINT, at the time limit of a command, and SIGKILL.
-_GRACE_SECONDS: Final = 60
-_TAIL_BYTES: Final = 4096
+_INTERRUPT_GRACE_SECONDS: Final = 60
+_LOG_TAIL_BYTES: Final = 4096
 
 
 class InterruptedCommandError(KeyboardInterrupt):
@@ -66,19 +66,19 @@ class CommandRunner:
             return NO_SUCH_PROGRAM
         self._lock.record_command(process.pid, command.argv)
         interrupt_count = 0
-        is_late = False
+        has_timed_out = False
         while True:
             try:
-                exit_code = process.wait(_TICK_SECONDS)
+                exit_code = process.wait(_POLL_SECONDS)
             except subprocess.TimeoutExpired:
                 waited_seconds = monotonic_seconds() - started_at
                 show_progress(_last_line(stderr), waited_seconds)
-                is_late = self._enforce_time_limit(process, command, waited_seconds, is_late)
+                has_timed_out = self._enforce_time_limit(process, command, waited_seconds, has_timed_out)
             except KeyboardInterrupt:
                 interrupt_count += 1
                 self._interrupt(process, command, interrupt_count)
             else:
-                return _final_exit_code(exit_code, interrupt_count, is_late)
+                return _final_exit_code(exit_code, interrupt_count, has_timed_out)
 
     def _start(self, command: StepCommand, stdout_file: IO[bytes], stderr_file: IO[bytes]) -> "Popen[bytes]":
         with tempfile.TemporaryFile() as stdin_file:
@@ -96,7 +96,7 @@ class CommandRunner:
 
     def _enforce_time_limit(self, process: "Popen[bytes]", command: StepCommand, seconds: float, is_late: bool) -> bool:
         """Send SIGINT at the command's time limit, SIGKILL some seconds later; return whether the limit has passed."""
-        if seconds > command.limit_seconds + _GRACE_SECONDS:
+        if seconds > command.limit_seconds + _INTERRUPT_GRACE_SECONDS:
             _signal_process_group(process, signal.SIGKILL)
         elif seconds > command.limit_seconds and not is_late:
             _signal_process_group(process, signal.SIGINT)
@@ -113,11 +113,11 @@ class CommandRunner:
             _signal_process_group(process, signal.SIGTERM if interrupt_count == 2 else signal.SIGKILL)
 
 
-def _final_exit_code(exit_code: int, interrupt_count: int, is_late: bool) -> int:
+def _final_exit_code(exit_code: int, interrupt_count: int, has_timed_out: bool) -> int:
     """Return the exit code of an ended command; raise InterruptedCommandError if the user interrupted it."""
     if interrupt_count:
         raise InterruptedCommandError
-    return TOO_LONG if is_late else exit_code
+    return TOO_LONG if has_timed_out else exit_code
 
 
 def _failure_message(exit_code: int, command: StepCommand) -> str:
@@ -145,6 +145,6 @@ def _read_all(file: IO[bytes]) -> str:
 def _last_line(file: IO[bytes]) -> str:
     """Return the last line of a file to which a command is still writing."""
     end = os.fstat(file.fileno()).st_size
-    text = os.pread(file.fileno(), _TAIL_BYTES, max(0, end - _TAIL_BYTES)).decode("utf-8", "replace")
+    text = os.pread(file.fileno(), _LOG_TAIL_BYTES, max(0, end - _LOG_TAIL_BYTES)).decode("utf-8", "replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""

@@ -29,8 +29,8 @@ def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
     if platform.google is not None and not platform.google.project:
         output.fail(f"batchyard: {file} sets no Google Cloud project; set spec.google.project, or use --project ID")
     try:
-        contents = contents_by_path(platform)
-        conflicting_paths, removed_count = write_platform_files(contents, out, overwrite=overwrite)
+        file_contents = contents_by_path(platform)
+        conflicting_paths, removed_count = write_platform_files(file_contents, out, overwrite=overwrite)
     except OSError as error:
         output.fail(f"batchyard: cannot write {error.filename or out}: {error.strerror}; choose another folder")
     if conflicting_paths:
@@ -40,7 +40,7 @@ def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
         message = f"would overwrite files in {out} that were not rendered:{path_lines}{omitted_note}"
         output.fail(f"batchyard: {message}\nnothing was written; move these files, or use --overwrite")
     removed_note = f"; {removed_count} old files removed" if removed_count else ""
-    output.report_line(f"batchyard: {len(contents)} files written to {out}{removed_note}")
+    output.report_line(f"batchyard: {len(file_contents)} files written to {out}{removed_note}")
 
 
 def contents_by_path(platform: PlatformModel) -> Mapping[str, str | bytes]:
@@ -59,24 +59,24 @@ def write_platform_files(files: Mapping[str, str | bytes], out: Path, *, overwri
     first, so an interrupted run still recognizes its own files.
     """
     contents = {path: file if isinstance(file, bytes) else file.encode() for path, file in files.items()}
-    old_digests = _read_record(out)
+    old_digests = _read_digest_record(out)
     obsolete_paths = [path for path in old_digests if path not in contents]
-    conflicts = [path for path in contents if _is_foreign(out / path, contents[path], old_digests.get(path, []))]
+    conflicts = [path for path in contents if _is_foreign_file(out / path, contents[path], old_digests.get(path, []))]
     if conflicts and not overwrite:
         return conflicts, 0
     new_digests = {path: [_digest(content)] for path, content in contents.items()}
     paths = [*old_digests, *new_digests]
-    _write_record(out, {path: [*old_digests.get(path, []), *new_digests.get(path, [])] for path in paths})
+    _write_digest_record(out, {path: [*old_digests.get(path, []), *new_digests.get(path, [])] for path in paths})
     for path, content in contents.items():
         target = out / path
         target.parent.mkdir(parents=True, exist_ok=True)
         _write_atomically(target, content)
-    removed_count = sum(_remove_unchanged(out, path, old_digests[path]) for path in obsolete_paths)
-    _write_record(out, new_digests)
+    removed_count = sum(_remove_unchanged_file(out, path, old_digests[path]) for path in obsolete_paths)
+    _write_digest_record(out, new_digests)
     return [], removed_count
 
 
-def _read_record(out: Path) -> dict[str, list[str]]:
+def _read_digest_record(out: Path) -> dict[str, list[str]]:
     """Return the digests of the contents that earlier runs wrote, by file path; empty without a record file."""
     try:
         return msgspec.json.decode((out / RECORD_FILE).read_bytes(), type=dict[str, list[str]])
@@ -84,10 +84,10 @@ def _read_record(out: Path) -> dict[str, list[str]]:
         return {}
 
 
-def _write_record(out: Path, record: Mapping[str, list[str]]) -> None:
+def _write_digest_record(out: Path, digests_by_path: Mapping[str, list[str]]) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    rows = {path: list(dict.fromkeys(record[path])) for path in sorted(record)}
-    _write_atomically(out / RECORD_FILE, msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
+    sorted_digests = {path: list(dict.fromkeys(digests_by_path[path])) for path in sorted(digests_by_path)}
+    _write_atomically(out / RECORD_FILE, msgspec.json.format(msgspec.json.encode(sorted_digests), indent=2) + b"\n")
 
 
 def _write_atomically(target: Path, content: bytes) -> None:
@@ -101,14 +101,14 @@ def _write_atomically(target: Path, content: bytes) -> None:
         raise
 
 
-def _is_foreign(target: Path, content: bytes, digests: list[str]) -> bool:
+def _is_foreign_file(target: Path, content: bytes, digests: list[str]) -> bool:
     """Return whether a file exists with content that `batchyard platform render` did not write."""
     if not target.exists():
         return False
     return not target.is_file() or _digest(target.read_bytes()) not in {*digests, _digest(content)}
 
 
-def _remove_unchanged(out: Path, path: str, digests: list[str]) -> bool:
+def _remove_unchanged_file(out: Path, path: str, digests: list[str]) -> bool:
     """Delete a file that is no longer rendered, unless the user changed it; return whether it was deleted."""
     target = out / path
     if not target.is_file() or _digest(target.read_bytes()) not in digests:

@@ -86,7 +86,7 @@ def format_seconds(seconds: float) -> str:
     return f"{rounded_seconds // 3600}h{rounded_seconds % 3600 // 60:02}m"
 
 
-_TAIL_LINES: Final = 15
+_LOG_TAIL_LINES: Final = 15
 #: The initial and the maximum interval between two probes, in seconds.
 _PROBE_INTERVALS: Final = (0.25, 5.0)
 
@@ -168,29 +168,29 @@ class StepRunner:
     def _run_step(self, step: PlatformStep, report_event: Callable[..., None]) -> tuple[ProgressKind, str]:
         if step.name in self.settings.skipped:
             return ProgressKind.SKIPPED, "skipped by option"
-        if step.only_if is not None and not (result := self._probe_once(step.only_if)).is_satisfied:
-            return ProgressKind.SKIPPED, result.description
-        result = self._probe(step)
-        if step.probes and result.is_satisfied:
-            return ProgressKind.PASSED, result.description
-        step, input_text = self._with_input(step)
-        if step.consent is not None and not self._ask_consent(step, result.description, input_text):
+        if step.only_if is not None and not (probe_result := self._probe_once(step.only_if)).is_satisfied:
+            return ProgressKind.SKIPPED, probe_result.description
+        probe_result = self._probe(step)
+        if step.probes and probe_result.is_satisfied:
+            return ProgressKind.PASSED, probe_result.description
+        step, input_text = self._with_probed_input(step)
+        if step.consent is not None and not self._ask_consent(step, probe_result.description, input_text):
             if step.is_optional:
-                raise StepFailedError(f"declined: {result.description}")
+                raise StepFailedError(f"declined: {probe_result.description}")
             raise StepDeclinedError
         if step.commands:
-            report_event(ProgressKind.BEGUN, result.description)
+            report_event(ProgressKind.BEGUN, probe_result.description)
             self._run_commands(step, report_event)
             if not step.is_checked:
                 return ProgressKind.DONE, ""
-            result = self._probe(step)
-        if step.probes and not result.is_satisfied:
+            probe_result = self._probe(step)
+        if step.probes and not probe_result.is_satisfied:
             if step.patience_seconds:
-                report_event(ProgressKind.WAITING, result.description)
-            result = self._wait_until_done(step, result)
-        return ProgressKind.DONE, result.description
+                report_event(ProgressKind.WAITING, probe_result.description)
+            probe_result = self._wait_until_done(step, probe_result)
+        return ProgressKind.DONE, probe_result.description
 
-    def _with_input(self, step: PlatformStep) -> tuple[PlatformStep, str]:
+    def _with_probed_input(self, step: PlatformStep) -> tuple[PlatformStep, str]:
         """Return the step with the standard input that its probes' outputs give its commands, and that input text."""
         if step.stdin_from_probes is None:
             return step, ""
@@ -217,17 +217,17 @@ class StepRunner:
         log = self.folder / OWN_FOLDER / "logs" / f"{step.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         attempt_count = 0
-        while (command_output := self._first_failure(step, log)) is not None:
+        while (command_output := self._run_until_failure(step, log)) is not None:
             attempt_count += 1
             if not step.retry.should_retry(command_output.stderr, attempt_count):
                 lines = [line.rstrip() for line in command_output.stderr.splitlines() if line.strip()]
-                raise StepFailedError(command_output.main_error, tuple(lines[-_TAIL_LINES:]), str(log))
+                raise StepFailedError(command_output.main_error, tuple(lines[-_LOG_TAIL_LINES:]), str(log))
             report_event(ProgressKind.RETRIED, f"{command_output.main_error}; again in {step.retry.pause_seconds} s")
             Event().wait(step.retry.pause_seconds * self.settings.pace)
             if step.probes and self._probe(step).is_satisfied:
                 return
 
-    def _first_failure(self, step: PlatformStep, log: Path) -> CommandOutput | None:
+    def _run_until_failure(self, step: PlatformStep, log: Path) -> CommandOutput | None:
         """Run a step's commands until one fails; return the output of the failed command, or None if all succeed."""
         for command in step.commands:
             command_output = self.runner.run_logged(command, log, self.display.show_progress)
@@ -252,12 +252,12 @@ class StepRunner:
 
     def _probe(self, step: PlatformStep) -> ProbeResult:
         """Run a step's probes until one is not satisfied; return the result of the last one run."""
-        result = ProbeResult(not step.probes)
+        probe_result = ProbeResult(not step.probes)
         for probe in step.probes:
-            result = probe.parser(self.runner.run_probe(probe.command, self.display.show_progress))
-            if not result.is_satisfied:
-                return result
-        return result
+            probe_result = probe.parser(self.runner.run_probe(probe.command, self.display.show_progress))
+            if not probe_result.is_satisfied:
+                return probe_result
+        return probe_result
 
     def _probe_once(self, probe: Probe) -> ProbeResult:
         """Return the result of a probe; its command runs at most once for all steps."""
@@ -270,19 +270,19 @@ def probe_steps(
     runner: CommandRunner, display: Display, steps: Sequence[PlatformStep]
 ) -> list[tuple[PlatformStep, ProbeResult | None]]:
     """Run the probes of all steps; return each step's result, or None for steps after a missing prerequisite."""
-    results: list[tuple[PlatformStep, ProbeResult | None]] = []
-    is_blocked = False
+    steps_with_results: list[tuple[PlatformStep, ProbeResult | None]] = []
+    is_prerequisite_unmet = False
     for step in steps:
         if not step.probes:
             continue
-        if is_blocked:
-            results.append((step, None))
+        if is_prerequisite_unmet:
+            steps_with_results.append((step, None))
             continue
         result = ProbeResult(True)
         for probe in step.probes:
             result = probe.parser(runner.run_probe(probe.command, display.show_progress))
             if not result.is_satisfied:
                 break
-        results.append((step, result))
-        is_blocked = step.is_prerequisite and not result.is_satisfied
-    return results
+        steps_with_results.append((step, result))
+        is_prerequisite_unmet = step.is_prerequisite and not result.is_satisfied
+    return steps_with_results

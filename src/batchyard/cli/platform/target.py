@@ -51,7 +51,7 @@ def resolve_connection(platform: PlatformModel, options: ClusterOptions, journal
     recorded_target = journal.target()
     if recorded_target is not None and not options.context and not options.kubeconfig:
         connection = ClusterConnection(recorded_target.get("kubeconfig", ""), recorded_target.get("context", ""))
-    kubeconfig_view = _kubeconfig_view(connection)
+    kubeconfig_view = _read_kubeconfig_view(connection)
     context = str(kubeconfig_view.get("current-context") or "")
     server_urls = [row["cluster"].get("server", "") for row in kubeconfig_view.get("clusters") or ()]
     if not context or not server_urls:
@@ -71,7 +71,7 @@ def _record_target(journal: StepJournal, name: str, location: str, **details: st
         raise TargetError(f"this folder belongs to {owner}, not to {name} on {location}: choose another with --out DIR")
 
 
-def _kubeconfig_view(connection: ClusterConnection) -> dict[str, Any]:
+def _read_kubeconfig_view(connection: ClusterConnection) -> dict[str, Any]:
     """Return the kubeconfig that `kubectl config view --minify` prints for the connection."""
     command = connection.kubectl("config", "view", "--minify", "--output=json")
     try:

@@ -17,8 +17,8 @@ from batchyard.server.operator.aiohttp_transport import HttpTransport
 _VISIBILITY_PATH: Final = "/apis/visibility.kueue.x-k8s.io"
 _VISIBILITY_VERSIONS: Final = ("v1beta2", "v1beta1")
 _DELETION: Final = msgspec.json.encode({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"})
-_NOT_FOUND: Final = 404
-_FORBIDDEN: Final = 403
+_NOT_FOUND_CODE: Final = 404
+_FORBIDDEN_CODE: Final = 403
 
 
 class SubmitError(Exception):
@@ -40,9 +40,9 @@ class Cluster:
             all_queues = await self._list_items(scheme.LOCAL_QUEUE) or ()
             raise SubmitError(_missing_queue_message(job_request, queue_names, all_queues))
         if job_request.priority:
-            class_names = await self._list_names(scheme.WORKLOAD_PRIORITY_CLASS)
-            if class_names is not None and job_request.priority not in class_names:
-                available = ", ".join(class_names) or "none"
+            priority_class_names = await self._list_names(scheme.WORKLOAD_PRIORITY_CLASS)
+            if priority_class_names is not None and job_request.priority not in priority_class_names:
+                available = ", ".join(priority_class_names) or "none"
                 raise SubmitError(f"WorkloadPriorityClass {job_request.priority} not found; available: {available}")
 
     async def create(self, job: Obj, config_maps: Sequence[Obj]) -> Mapping[str, Any]:
@@ -64,13 +64,13 @@ class Cluster:
             return None
         queue_path = f"namespaces/{job_request.namespace}/localqueues/{job_request.queue}/pendingworkloads"
         response = await self.transport.ask(HttpRequest("GET", f"{_VISIBILITY_PATH}/{self._versions[0]}/{queue_path}"))
-        if response.code in {_NOT_FOUND, _FORBIDDEN}:  # not served in this version, or no permission
+        if response.code in {_NOT_FOUND_CODE, _FORBIDDEN_CODE}:  # not served in this version, or no permission
             self._versions = self._versions[1:]
             return None
-        pending_workloads = _items_in(response)
+        pending_workloads = _items_in_response(response)
         for item in pending_workloads:
-            owners = item["metadata"].get("ownerReferences") or ()
-            if any(owner["uid"] == uid for owner in owners):
+            owner_references = item["metadata"].get("ownerReferences") or ()
+            if any(owner["uid"] == uid for owner in owner_references):
                 return item.get("positionInLocalQueue", 0), len(pending_workloads)
         return None
 
@@ -78,15 +78,15 @@ class Cluster:
         """Request the pods that match a label selector from the API server."""
         path = object_path(kind_info(scheme.POD), "v1", namespace)
         response = await self.transport.ask(HttpRequest("GET", f"{path}?{selector}"))
-        return _items_in(response)
+        return _items_in_response(response)
 
     async def latest_warning(self, pod: Obj) -> tuple[str, str] | None:
         """Return the reason and message of a pod's latest warning Event; None if it has none or they are forbidden."""
         metadata = pod["metadata"]
         path = object_path(kind_info(scheme.EVENT), "v1", metadata["namespace"])
-        selector = quote(f"involvedObject.uid={metadata['uid']},type=Warning")
-        response = await self.transport.ask(HttpRequest("GET", f"{path}?fieldSelector={selector}"))
-        events = [(event_last_time(event), event) for event in _items_in(response)]
+        field_selector = quote(f"involvedObject.uid={metadata['uid']},type=Warning")
+        response = await self.transport.ask(HttpRequest("GET", f"{path}?fieldSelector={field_selector}"))
+        events = [(event_last_time(event), event) for event in _items_in_response(response)]
         if not events:
             return None
         _, latest_event = max(events, key=lambda event: event[0])
@@ -98,15 +98,15 @@ class Cluster:
         """Stream a container's log with timestamps to `handle_lines`; return the response when the stream ends."""
         path = object_path(kind_info(scheme.POD), "v1", namespace, pod, "log")
         since_query = f"&sinceTime={since_time.replace('+', '%2B')}" if since_time else ""
-        query = f"container={container}&follow=true&timestamps=true{since_query}"
+        log_query = f"container={container}&follow=true&timestamps=true{since_query}"
         return await self.transport.stream(
-            HttpRequest("GET", f"{path}?{query}", accept="*/*"), handle_lines, deliver_incomplete_line=True
+            HttpRequest("GET", f"{path}?{log_query}", accept="*/*"), handle_lines, deliver_incomplete_line=True
         )
 
     async def _delete_job(self, job: Mapping[str, Any]) -> None:
         """Delete a Job whose ConfigMaps could not be created; raise SubmitError if the deletion fails."""
         response = await self.transport.ask(HttpRequest("DELETE", _object_path(scheme.JOB, job), _DELETION))
-        if not 200 <= response.code < 300 and response.code != _NOT_FOUND:
+        if not 200 <= response.code < 300 and response.code != _NOT_FOUND_CODE:
             name = job["metadata"]["name"]
             raise SubmitError(
                 f"Job {name} was created without its files and cannot be deleted: {failure_reason(response)}"
@@ -125,20 +125,20 @@ class Cluster:
 
     async def _list_items(self, kind: str, namespace: str = "") -> Sequence[Obj] | None:
         """Return all objects of a kind, or None if forbidden; raise SubmitError if the kind is not served."""
-        info = kind_info(kind)
-        for version in reversed(info.versions):
-            path = object_path(info, version, namespace) if namespace else kind_path(info, version)
+        served_kind = kind_info(kind)
+        for version in reversed(served_kind.versions):
+            path = object_path(served_kind, version, namespace) if namespace else kind_path(served_kind, version)
             response = await self.transport.ask(HttpRequest("GET", path))
             if response.code == 200:
-                return _items_in(response)
-            if response.code == _FORBIDDEN:
+                return _items_in_response(response)
+            if response.code == _FORBIDDEN_CODE:
                 return None
-            if response.code != _NOT_FOUND:
+            if response.code != _NOT_FOUND_CODE:
                 raise SubmitError(f"{self.url}: {failure_reason(response)}")
-        raise SubmitError(f"{self.url} does not serve {info.plural}.{info.group}: install Kueue first")
+        raise SubmitError(f"{self.url} does not serve {served_kind.plural}.{served_kind.group}: install Kueue first")
 
 
-def _items_in(response: HttpResponse) -> Sequence[Obj]:
+def _items_in_response(response: HttpResponse) -> Sequence[Obj]:
     items: Sequence[Obj] = decode_object(response.body).get("items") or ()
     return items
 
@@ -157,6 +157,6 @@ def _missing_queue_message(request: JobRequest, names_in_namespace: Sequence[str
     if names_in_namespace:
         return f"{message}; available: {', '.join(names_in_namespace)}"
     if all_queues:
-        full_names = (f"{queue['metadata']['namespace']}/{queue['metadata']['name']}" for queue in all_queues)
-        return f"{message}; available in other namespaces: {', '.join(full_names)}"
+        namespaced_names = (f"{queue['metadata']['namespace']}/{queue['metadata']['name']}" for queue in all_queues)
+        return f"{message}; available in other namespaces: {', '.join(namespaced_names)}"
     return f"{message}, nor any other LocalQueue; create a ResourceFlavor, a ClusterQueue and a LocalQueue first"

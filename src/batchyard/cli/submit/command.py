@@ -80,10 +80,10 @@ def parse_pairs(option: str, option_values: Sequence[str] | None) -> dict[str, s
 
 def parse_toleration(text: str) -> dict[str, str]:
     """Parse a toleration of the form KEY or KEY=VALUE, optionally followed by :EFFECT, to its fields in a pod spec."""
-    key_and_value, _, effect = text.partition(":")
+    key_and_value, _, taint_effect = text.partition(":")
     key, separator, value = key_and_value.partition("=")
-    match = {"operator": "Equal", "value": value} if separator else {"operator": "Exists"}
-    return {**({"key": key} if key else {}), **match, **({"effect": effect} if effect else {})}
+    operator_fields = {"operator": "Equal", "value": value} if separator else {"operator": "Exists"}
+    return {**({"key": key} if key else {}), **operator_fields, **({"effect": taint_effect} if taint_effect else {})}
 
 
 def _repeatable_option(*names: str, metavar: str = "NAME=VALUE", description: str) -> Any:
@@ -158,11 +158,11 @@ class SubmitRequest:
 
 
 #: The interval between queries of the queue position, which cannot be watched.
-_POLL_INTERVAL: Final = 5 * SECOND
+_PROGRESS_POLL_INTERVAL: Final = 5 * SECOND
 _LOG_RETRY_DELAY: Final = SECOND
 #: The maximum wait for the remaining log lines after the Job ends.
 _LOG_DRAIN_TIMEOUT: Final = 30  # seconds
-_NOT_FOUND: Final = 404
+_NOT_FOUND_CODE: Final = 404
 
 
 class FollowCallbacks(NamedTuple):
@@ -184,7 +184,7 @@ class JobFollower:
         #: The latest version of the Job.
         self._job: Obj = job
         self._pod_selector = f"labelSelector={quote(f'{well_known.CONTROLLER_UID}={uid}')}"
-        selectors = {
+        selector_by_kind = {
             scheme.JOB: f"fieldSelector={quote(f'metadata.name={job_request.name}')}",
             scheme.WORKLOAD: f"labelSelector={quote(f'{well_known.JOB_UID}={uid}')}",
             scheme.POD: self._pod_selector,
@@ -192,7 +192,7 @@ class JobFollower:
         self._cache = ObjectCache()
         self._informers = [
             Informer(kind_info(kind), self._cache, 0, InformerScope(job_request.namespace, selector))
-            for kind, selector in selectors.items()
+            for kind, selector in selector_by_kind.items()
         ]
         self._reported_problems: dict[str, None] = {}
         self._logs: dict[str, asyncio.Task[None]] = {}
@@ -201,8 +201,8 @@ class JobFollower:
     async def follow(self) -> int:
         """Report the Job's progress until the Job ends; return the exit code of the Job's command."""
         tasks = [asyncio.ensure_future(task) for task in (*map(self._watch, self._informers), self._poll_progress())]
-        job_ended = asyncio.ensure_future(self._job_ended.wait())
-        done_tasks, _ = await asyncio.wait([job_ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        job_ended_task = asyncio.ensure_future(self._job_ended.wait())
+        done_tasks, _ = await asyncio.wait([job_ended_task, *tasks], return_when=asyncio.FIRST_COMPLETED)
         for task in done_tasks:
             task.result()  # these tasks run until cancelled: a finished one raises its error
         for pod in await self._list_pods():
@@ -262,14 +262,14 @@ class JobFollower:
         """Poll the queue position while the Job is pending, and warning Events of pods that do not run yet."""
         while True:
             for pod in list(self._cache.of_kind(scheme.POD).values()):
-                is_starting = not progress.has_container_started(pod) and progress.terminated_state_of(pod) is None
-                if is_starting and (warning := await self._cluster.latest_warning(pod)) is not None:
+                is_pod_starting = not progress.has_container_started(pod) and progress.terminated_state_of(pod) is None
+                if is_pod_starting and (warning := await self._cluster.latest_warning(pod)) is not None:
                     self._report_all(self._progress.process_warning(pod["metadata"]["name"], *warning))
             if self._progress.is_pending:
                 position = await self._cluster.queue_position(self._job_request, self._uid)
                 if position is not None:
                     self._report_all(self._progress.process_position(*position, self._job_request.queue))
-            await sleep_for(_POLL_INTERVAL)
+            await sleep_for(_PROGRESS_POLL_INTERVAL)
 
     def _follow_log(self, pod: Obj) -> None:
         name = pod["metadata"]["name"]
@@ -282,15 +282,15 @@ class JobFollower:
         while True:
             namespace = self._job_request.namespace
             response = await self._cluster.follow_log(namespace, pod, CONTAINER, log.since, log.process_lines)
-            is_complete = response.code == 200 and not response.trouble
+            is_log_complete = response.code == 200 and not response.trouble
             pods_by_key = self._cache.of_kind(scheme.POD)
             current_pod = next((candidate for key, candidate in pods_by_key.items() if key.name == pod), None)
-            if response.code == _NOT_FOUND or (
-                is_complete and (current_pod is None or progress.terminated_state_of(current_pod) is not None)
+            if response.code == _NOT_FOUND_CODE or (
+                is_log_complete and (current_pod is None or progress.terminated_state_of(current_pod) is not None)
             ):
                 return
             if response.code >= 400:
-                self._report_once(f"the log of pod {pod}: {failure_reason(response)}")
+                self._report_problem_once(f"the log of pod {pod}: {failure_reason(response)}")
             log.restart_reading()
             await sleep_for(_LOG_RETRY_DELAY)
 
@@ -300,9 +300,9 @@ class JobFollower:
 
     def _report_informer_problem(self, informer: Informer) -> None:
         if informer.trouble:
-            self._report_once(f"{informer.info.plural}: {informer.trouble}")
+            self._report_problem_once(f"{informer.info.plural}: {informer.trouble}")
 
-    def _report_once(self, problem: str) -> None:
+    def _report_problem_once(self, problem: str) -> None:
         if problem not in self._reported_problems:
             self._reported_problems[problem] = None
             self._notify(progress.ProgressMessage("Trouble", problem, {"message": problem}))
@@ -364,7 +364,7 @@ async def submit_job(
         )
         submit_output.report(_created_message(job_request, job))
         if packed_folder is not None:
-            submit_output.report(_shipped_message(packed_folder))
+            submit_output.report(_packed_folder_message(packed_folder))
         inspect_message = _inspection_commands(_kubectl_command(request, access), job_request)
         if request.detach:
             submit_output.report(inspect_message)
@@ -385,7 +385,7 @@ async def _follow_to_end(
     """Follow the Job to its end and return its exit code; on Ctrl-C, leave it running and print how to inspect it."""
     loop = asyncio.get_running_loop()
     unexpected_error: asyncio.Future[int] = loop.create_future()
-    loop.set_exception_handler(lambda _, context: _fail_on_error(unexpected_error, context))
+    loop.set_exception_handler(lambda _, context: _set_unexpected_error(unexpected_error, context))
     follow_task = asyncio.ensure_future(follower.follow())
     try:
         await asyncio.wait([follow_task, unexpected_error], return_when=asyncio.FIRST_COMPLETED)
@@ -396,7 +396,7 @@ async def _follow_to_end(
     return unexpected_error.result() if unexpected_error.done() else follow_task.result()
 
 
-def _fail_on_error(unexpected_error: "asyncio.Future[int]", context: dict[str, Any]) -> None:
+def _set_unexpected_error(unexpected_error: "asyncio.Future[int]", context: dict[str, Any]) -> None:
     """Fail the future with an unexpected error that the event loop reported; that ends the command."""
     error = context.get("exception")
     if error is not None and not isinstance(error, OSError) and not unexpected_error.done():
@@ -410,7 +410,7 @@ def _created_message(request: JobRequest, job: Any) -> progress.ProgressMessage:
     return progress.ProgressMessage("Created", line, fields)
 
 
-def _shipped_message(packed_folder: manifests.PackedFolder) -> progress.ProgressMessage:
+def _packed_folder_message(packed_folder: manifests.PackedFolder) -> progress.ProgressMessage:
     line = f"{packed_folder.file_count} files shipped, {format_megabytes(len(packed_folder.content))}"
     if packed_folder.excluded_paths:
         line += f"; left out: {', '.join(packed_folder.excluded_paths)}"
@@ -443,27 +443,27 @@ def _kubectl_command(request: SubmitRequest, access: ApiServerAccess) -> str:
     """Return the start of a kubectl command line, with the options that select the same cluster as the request."""
     if access.url.startswith("http:") and not request.kubeconfig:
         return f"kubectl --server {access.url}"
-    context = f" --context {shlex.quote(request.context)}" if request.context else ""
+    context_option = f" --context {shlex.quote(request.context)}" if request.context else ""
     if request.context and not request.kubeconfig:
-        return f"kubectl{context}"
+        return f"kubectl{context_option}"
     kubeconfig_path = request.kubeconfig or str((request.data_dir / KUBECONFIG_FILE).resolve())
-    return f"KUBECONFIG={shlex.quote(kubeconfig_path)} kubectl{context}"
+    return f"KUBECONFIG={shlex.quote(kubeconfig_path)} kubectl{context_option}"
 
 
 #: The length of the suffix of generated names, as in Kubernetes.
-_SUFFIX_LENGTH: Final = 5
+_NAME_SUFFIX_LENGTH: Final = 5
 
 
 def run(request: SubmitRequest) -> int:
     """Run `batchyard submit`; return the exit code of the Job's command once the Job has ended."""
-    job_request = _with_name(request.job_request)
+    job_request = _with_generated_name(request.job_request)
     packed_folder = _pack_folder(request)
-    archive = None if packed_folder is None else packed_folder.content
-    job = job_manifest(job_request, archive)
-    config_maps = [] if archive is None else archive_config_maps(job_request, archive)
-    faults = read_manifests([("submit", json.dumps(job))]).faults
-    if faults:
-        output.fail("\n".join(f"batchyard: {fault.error}" for fault in faults))
+    archive_bytes = None if packed_folder is None else packed_folder.content
+    job = job_manifest(job_request, archive_bytes)
+    config_maps = [] if archive_bytes is None else archive_config_maps(job_request, archive_bytes)
+    manifest_faults = read_manifests([("submit", json.dumps(job))]).faults
+    if manifest_faults:
+        output.fail("\n".join(f"batchyard: {fault.error}" for fault in manifest_faults))
     if request.dry_run:
         output.write(_format_manifests([*config_maps, job], request.output_format or DocumentFormat.YAML))
         return 0
@@ -475,11 +475,11 @@ def run(request: SubmitRequest) -> int:
         output.fail(f"batchyard: {error}")
 
 
-def _with_name(job_request: JobRequest) -> JobRequest:
+def _with_generated_name(job_request: JobRequest) -> JobRequest:
     """Return the Job request, with a generated Job name if it has none."""
     if job_request.name:
         return job_request
-    suffix = uid_for(wall_clock(), str(os.getpid()), *job_request.argv)[:_SUFFIX_LENGTH]
+    suffix = uid_for(wall_clock(), str(os.getpid()), *job_request.argv)[:_NAME_SUFFIX_LENGTH]
     return replace(job_request, name=f"{job_name_prefix(job_request.argv)}-{suffix}")
 
 
@@ -537,8 +537,8 @@ def submit(
     if output is DocumentFormat.YAML and not dry_run:
         raise typer.BadParameter("--output yaml requires --dry-run: use --output json for events as JSON lines")
 
-    accelerators = {gpu_resource: gpus} if gpus else {}
-    job = JobRequest(argv, name, queue, image, namespace, priority, cpu, memory, accelerators)
+    accelerator_counts = {gpu_resource: gpus} if gpus else {}
+    job = JobRequest(argv, name, queue, image, namespace, priority, cpu, memory, accelerator_counts)
     pods_in_parallel = parallelism or completions or 1
     job = replace(
         job,

@@ -28,7 +28,7 @@ _INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
 _MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 _PARTS_FOLDER: Final = "/batchyard/parts"
 _WORK_FOLDER: Final = "/batchyard/work"
-_NAME_MAX: Final = 40
+_NAME_LENGTH_MAX: Final = 40
 #: The script that unpacks the archive with tools of the image, then execs the command to keep signals and exit codes.
 _UNPACK_SCRIPT: Final = """\
 cd {work} || exit
@@ -127,8 +127,8 @@ def unpack_script(parts_folder: str = _PARTS_FOLDER, work_folder: str = _WORK_FO
 def job_name_prefix(argv: Sequence[str]) -> str:
     """Return a prefix for the Job's name: from the first script in the command, or else from its program."""
     script = next((argument for argument in argv if re.search(r"\.(py|sh)$", argument)), argv[0])
-    stem = re.sub(r"\.\w+$", "", script.rpartition("/")[2]).lower()
-    return re.sub(r"[^a-z0-9]+", "-", stem)[:_NAME_MAX].strip("-") or "job"
+    script_stem = re.sub(r"\.\w+$", "", script.rpartition("/")[2]).lower()
+    return re.sub(r"[^a-z0-9]+", "-", script_stem)[:_NAME_LENGTH_MAX].strip("-") or "job"
 
 
 def _metadata(job_request: JobRequest, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def _pod_spec(job_request: JobRequest, archive: bytes | None) -> dict[str, Any]:
         volumes.append({"name": "checkpoints", "hostPath": host_path})
     if environment:
         container["env"] = [{"name": name, "value": value} for name, value in environment.items()]
-    if resources := _resources(job_request):
+    if resources := _container_resources(job_request):
         container["resources"] = {"requests": resources, "limits": resources}
     if mounts:
         container["volumeMounts"] = mounts
@@ -172,10 +172,10 @@ def _pod_spec(job_request: JobRequest, archive: bytes | None) -> dict[str, Any]:
     return spec
 
 
-def _resources(job_request: JobRequest) -> dict[str, str]:
+def _container_resources(job_request: JobRequest) -> dict[str, str]:
     cpu_and_memory = {"cpu": job_request.cpu, "memory": job_request.memory}
-    devices = {resource: str(count) for resource, count in job_request.devices.items() if count}
-    return {**{resource: amount for resource, amount in cpu_and_memory.items() if amount}, **devices}
+    device_amounts = {resource: str(count) for resource, count in job_request.devices.items() if count}
+    return {**{resource: amount for resource, amount in cpu_and_memory.items() if amount}, **device_amounts}
 
 
 def _volume_sources(job_request: JobRequest, archive: bytes) -> list[dict[str, Any]]:
@@ -203,7 +203,7 @@ EXCLUDED_FOLDERS: Final = frozenset({".git", "__pycache__", ".venv", ".batchyard
 _EXCLUDING_FILES: Final = ("pyvenv.cfg", JOURNAL_FILE)
 _FILES_SHOWN_MAX: Final = 5
 #: The modification time of all files in the archive: the earliest that zip files, such as wheels, can store.
-_MODIFICATION_TIME: Final = 315_532_800  # 1980-01-01
+_FIXED_MODIFICATION_TIME: Final = 315_532_800  # 1980-01-01
 
 
 class PackingError(Exception):
@@ -233,16 +233,16 @@ def pack(folder: Path) -> PackedFolder:
         raise PackingError(f"{folder} is not a folder: give an existing folder")
     excluded_paths: list[str] = []
     try:
-        entries = list(_entries_below(root, root, excluded_paths))
-        size = sum(entry.size for entry in entries)
-        if size > FOLDER_SIZE_MAX:
-            raise PackingError(_too_large_message(folder, size, FOLDER_SIZE_MAX, "", entries))
-        content = gzip.compress(_make_archive(entries), mtime=0)
+        folder_entries = list(_entries_below(root, root, excluded_paths))
+        total_size = sum(entry.size for entry in folder_entries)
+        if total_size > FOLDER_SIZE_MAX:
+            raise PackingError(_too_large_message(folder, total_size, FOLDER_SIZE_MAX, "", folder_entries))
+        content = gzip.compress(_make_archive(folder_entries), mtime=0)
     except OSError as error:
         raise PackingError(f"{error.filename or folder}: {error.strerror}") from error
     if len(content) > PACKED_MAX:
-        raise PackingError(_too_large_message(folder, len(content), PACKED_MAX, " packed", entries))
-    file_count = sum(not stat.S_ISDIR(entry.path.lstat().st_mode) for entry in entries)
+        raise PackingError(_too_large_message(folder, len(content), PACKED_MAX, " packed", folder_entries))
+    file_count = sum(not stat.S_ISDIR(entry.path.lstat().st_mode) for entry in folder_entries)
     return PackedFolder(content, file_count, excluded_paths)
 
 
@@ -252,7 +252,7 @@ def _entries_below(folder: Path, root: Path, excluded_paths: list[str]) -> Itera
         name = path.relative_to(root).as_posix()
         file_mode = path.lstat().st_mode
         if stat.S_ISLNK(file_mode):
-            _check_link(path, root)
+            _check_symbolic_link(path, root)
             yield _FolderEntry(name, path, 0)
         elif stat.S_ISDIR(file_mode):
             if path.name in EXCLUDED_FOLDERS or any((path / mark).exists() for mark in _EXCLUDING_FILES):
@@ -266,7 +266,7 @@ def _entries_below(folder: Path, root: Path, excluded_paths: list[str]) -> Itera
             excluded_paths.append(name)
 
 
-def _check_link(path: Path, root: Path) -> None:
+def _check_symbolic_link(path: Path, root: Path) -> None:
     """Raise PackingError unless a symbolic link is relative and points into the packed folder."""
     target = path.readlink()
     if target.is_absolute() or not (path.parent / target).resolve().is_relative_to(root):
@@ -280,18 +280,18 @@ def _make_archive(entries: Sequence[_FolderEntry]) -> bytes:
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for entry in entries:
             file_mode = entry.path.lstat().st_mode
-            member = tarfile.TarInfo(entry.name)
-            member.mtime = _MODIFICATION_TIME
-            member.mode = 0o755 if stat.S_ISDIR(file_mode) or file_mode & stat.S_IXUSR else 0o644
+            tar_member = tarfile.TarInfo(entry.name)
+            tar_member.mtime = _FIXED_MODIFICATION_TIME
+            tar_member.mode = 0o755 if stat.S_ISDIR(file_mode) or file_mode & stat.S_IXUSR else 0o644
             content = b""
             if stat.S_ISLNK(file_mode):
-                member.type, member.linkname = tarfile.SYMTYPE, os.fspath(entry.path.readlink())
+                tar_member.type, tar_member.linkname = tarfile.SYMTYPE, os.fspath(entry.path.readlink())
             elif stat.S_ISDIR(file_mode):
-                member.type = tarfile.DIRTYPE
+                tar_member.type = tarfile.DIRTYPE
             else:
                 content = entry.path.read_bytes()
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
+            tar_member.size = len(content)
+            archive.addfile(tar_member, io.BytesIO(content))
     return buffer.getvalue()
 
 

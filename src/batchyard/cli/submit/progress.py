@@ -57,7 +57,7 @@ class JobProgress:
     def process_workload(self, workload: Obj) -> Iterator[ProgressMessage]:
         """Yield progress messages for a change of the Job's Workload: eviction, admission, or a new pending reason."""
         self._has_workload = True
-        reservation, eviction = (find_condition(workload, "QuotaReserved"), find_condition(workload, "Evicted"))
+        quota_condition, eviction = (find_condition(workload, "QuotaReserved"), find_condition(workload, "Evicted"))
         is_evicted = eviction is not None and eviction["status"] == "True"
         if eviction is not None and is_evicted and eviction["lastTransitionTime"] != self._evicted_at:
             self._evicted_at, self._pending_reason = (eviction["lastTransitionTime"], eviction["message"])
@@ -69,8 +69,8 @@ class JobProgress:
                 self._is_admitted, self._pending_reason, self._queue_position = True, "", ""
                 yield _admitted_message(workload)
                 yield from self._report_early_messages()
-        elif reservation is not None:
-            yield from self._pending_message(_why_pending(workload, reservation))
+        elif quota_condition is not None:
+            yield from self._pending_message(_pending_reason_of(workload, quota_condition))
 
     def process_position(self, before_count: int, pending_count: int, queue: str) -> Iterator[ProgressMessage]:
         """Yield a progress message if the Job's queue position changed: `before_count` Workloads are before it."""
@@ -119,8 +119,8 @@ class JobProgress:
                 yield from self.process_pod(pod)
             self.exit_code = self._exit_code(failure["reason"])
             line = f"failed ({failure['reason']}): {failure['message']}; exit code {self.exit_code}"
-            fields = {"reason": failure["reason"], "message": failure["message"], "exitCode": self.exit_code}
-            yield ProgressMessage("Failed", line, fields)
+            failure_fields = {"reason": failure["reason"], "message": failure["message"], "exitCode": self.exit_code}
+            yield ProgressMessage("Failed", line, failure_fields)
 
     def process_deletion(self) -> Iterator[ProgressMessage]:
         """Yield a progress message that the Job was deleted, unless the Job had already ended."""
@@ -167,7 +167,7 @@ def _admitted_message(workload: Obj) -> ProgressMessage:
     return ProgressMessage("Admitted", f"admitted by {queue}{flavor_note}", {"clusterQueue": queue, "flavors": flavors})
 
 
-def _why_pending(workload: Obj, reservation: Mapping[str, Any]) -> str:
+def _pending_reason_of(workload: Obj, reservation: Mapping[str, Any]) -> str:
     """Return why a Workload is pending: it lacks quota, or admission checks are not ready; '' for neither."""
     if reservation["status"] != "True":
         return str(reservation["message"])
@@ -205,8 +205,8 @@ def _pod_message(pod: Obj) -> ProgressMessage | None:
 
 
 def _format_run_time(status: Mapping[str, Any]) -> str:
-    start, end = status.get("startTime"), status.get("completionTime")
-    return f" in {(parse_time(end) - parse_time(start)) // SECOND} s" if start and end else ""
+    start_time, end = status.get("startTime"), status.get("completionTime")
+    return f" in {(parse_time(end) - parse_time(start_time)) // SECOND} s" if start_time and end else ""
 
 
 class SubmitOutput:

@@ -54,13 +54,13 @@ def node_taints(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> 
     nodes = _template_nodes(platform)
     pool_taints = [nodes[name]["spec"]["taints"] for name in flavor.pools]
     common_taints = [taint for taint in pool_taints[0] if all(taint in taints for taints in pool_taints)]
-    flavor_keys = [(taint["key"], taint["effect"]) for taint in flavor.node_taints]
+    flavor_taint_keys = [(taint["key"], taint["effect"]) for taint in flavor.node_taints]
     repelling_taints = [
         taint
         for taint in common_taints
         if taint["effect"] in _REPELLING_EFFECTS
         and taint["key"] != well_known.QUEUED
-        and (taint["key"], taint["effect"]) not in flavor_keys
+        and (taint["key"], taint["effect"]) not in flavor_taint_keys
     ]
     return sorted([*repelling_taints, *flavor.node_taints], key=lambda taint: (taint["key"], taint["effect"]))
 
@@ -81,8 +81,8 @@ def _template_nodes(platform: model.PlatformModel) -> Mapping[str, Obj]:
 
 def priority_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return the PriorityClasses and WorkloadPriorityClasses of the platform."""
-    classes = [_priority_class(each, platform) for each in platform.priorities]
-    pod_classes = [RenderedObject(obj, f"spec.priorities[{index}]") for index, obj in enumerate(classes)]
+    priority_classes = [_priority_class(each, platform) for each in platform.priorities]
+    pod_classes = [RenderedObject(obj, f"spec.priorities[{index}]") for index, obj in enumerate(priority_classes)]
     workload_classes = [
         RenderedObject(_workload_priority_class(each, platform), f"spec.workloadPriorities[{index}]")
         for index, each in enumerate(platform.workload_priorities)
@@ -157,8 +157,8 @@ def _flavor(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> Obj:
         "tolerations": list(flavor.tolerations),
         "topologyName": flavor.topology,
     }
-    set_fields = {field: value for field, value in spec.items() if value}
-    return obj_of(scheme.RESOURCE_FLAVOR, platform.name, flavor.name, spec=set_fields)
+    nonempty_fields = {field: value for field, value in spec.items() if value}
+    return obj_of(scheme.RESOURCE_FLAVOR, platform.name, flavor.name, spec=nonempty_fields)
 
 
 def _admission_check(check: model.AdmissionCheck, platform: model.PlatformModel) -> Iterator[Obj]:
@@ -197,10 +197,10 @@ def _queue(queue: model.Queue, platform: model.PlatformModel) -> Iterator[Obj]:
 
 def _resource_groups(flavors: Sequence[model.FlavorQuotas]) -> list[Mapping[str, Any]]:
     """Return the resourceGroups of a ClusterQueue or Cohort; flavors with the same resources form one group."""
-    groups: dict[frozenset[str], list[model.FlavorQuotas]] = {}
+    quotas_by_resources: dict[frozenset[str], list[model.FlavorQuotas]] = {}
     for flavor in flavors:
-        groups.setdefault(frozenset(flavor.resources), []).append(flavor)
-    return [_resource_group(members) for members in groups.values()]
+        quotas_by_resources.setdefault(frozenset(flavor.resources), []).append(flavor)
+    return [_resource_group(members) for members in quotas_by_resources.values()]
 
 
 def _resource_group(flavors: Sequence[model.FlavorQuotas]) -> Mapping[str, Any]:
@@ -222,7 +222,7 @@ def _resource_group(flavors: Sequence[model.FlavorQuotas]) -> Mapping[str, Any]:
 #: The namespace that exists in every cluster.
 _DEFAULT_NAMESPACE: Final = "default"
 #: GKE's annotation of the Google service account that a ServiceAccount impersonates.
-_GOOGLE_ACCOUNT: Final = "iam.gke.io/gcp-service-account"
+_GOOGLE_ACCOUNT_ANNOTATION: Final = "iam.gke.io/gcp-service-account"
 TEAM_LABEL: Final = "platform.batchyard.dev/team"
 _RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 _READ_VERBS: Final = ("get", "list", "watch")
@@ -244,7 +244,7 @@ _MEMBER_RULES: Final[Sequence[_RuleRow]] = (
     ("autoscaling.x-k8s.io", ("provisioningrequests",), _READ_VERBS),
 )
 #: Resources of the batchyard engine: costs, decisions, and the reason and forecast of pending jobs.
-_ENGINE_READ: Final[Sequence[_RuleRow]] = (
+_ENGINE_READ_RULES: Final[Sequence[_RuleRow]] = (
     ("cost.batchyard.dev", ("budgets", "costrecords"), _READ_VERBS),
     ("batchyard.dev", ("decisions",), _READ_VERBS),
     ("kueue.x-k8s.io", ("workloads/why", "workloads/eta"), ("get",)),
@@ -259,7 +259,7 @@ _ADMIN_RULES: Final[Sequence[_RuleRow]] = (
     ("kueue.x-k8s.io", ("workloads",), ("update", "patch")),
 )
 #: The platform's objects that all teams may read: queues, flavors and priorities.
-_SHARED_READ: Final[Sequence[_RuleRow]] = (
+_SHARED_READ_RULES: Final[Sequence[_RuleRow]] = (
     (
         "kueue.x-k8s.io",
         ("clusterqueues", "cohorts", "resourceflavors", "topologies", "workloadpriorityclasses"),
@@ -275,15 +275,15 @@ def shared_rbac_objects(platform: model.PlatformModel) -> Sequence[RenderedObjec
     if not subjects:
         return []
     name = f"{platform.name}-readers"
-    role = obj_of(scheme.CLUSTER_ROLE, platform.name, name, rules=_policy_rules(_SHARED_READ))
-    binding = obj_of(
+    role = obj_of(scheme.CLUSTER_ROLE, platform.name, name, rules=_policy_rules(_SHARED_READ_RULES))
+    role_binding = obj_of(
         scheme.CLUSTER_ROLE_BINDING,
         platform.name,
         name,
         roleRef={"apiGroup": _RBAC_GROUP, "kind": "ClusterRole", "name": name},
         subjects=_deduplicate_subjects(subjects),
     )
-    return [RenderedObject(role, "spec.teams"), RenderedObject(binding, "spec.teams")]
+    return [RenderedObject(role, "spec.teams"), RenderedObject(role_binding, "spec.teams")]
 
 
 def team_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Sequence[RenderedObject]:
@@ -306,7 +306,7 @@ def _service_account(team: model.PlatformTeam, platform: model.PlatformModel) ->
     account = obj_of(scheme.SERVICE_ACCOUNT, platform.name, team.identity.name, team.namespace)
     if platform.google is None:
         return account
-    annotations = {_GOOGLE_ACCOUNT: google_account(team, platform.google)}
+    annotations = {_GOOGLE_ACCOUNT_ANNOTATION: google_account(team, platform.google)}
     return {**account, "metadata": {**account["metadata"], "annotations": annotations}}
 
 
@@ -316,7 +316,7 @@ def google_account(team: model.PlatformTeam, google: model.Google) -> str:
 
 
 def _role_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Iterator[Obj]:
-    member_rules = [*_MEMBER_RULES, *(_ENGINE_READ if platform.engine is model.PlatformEngine.BATCHYARD else ())]
+    member_rules = [*_MEMBER_RULES, *(_ENGINE_READ_RULES if platform.engine is model.PlatformEngine.BATCHYARD else ())]
     admin_rules = [*member_rules, *_ADMIN_RULES]
     for name, people, rule_rows in (("members", team.members, member_rules), ("admins", team.admins, admin_rules)):
         subjects = _rbac_subjects(people)
@@ -328,8 +328,8 @@ def _role_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> It
 
 
 def _limit_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Iterator[Obj]:
-    kinds = (scheme.RESOURCE_QUOTA, scheme.LIMIT_RANGE, scheme.BUDGET)
-    for kind, spec in zip(kinds, (team.resource_quota, team.limit_range, team.budget), strict=True):
+    limit_kinds = (scheme.RESOURCE_QUOTA, scheme.LIMIT_RANGE, scheme.BUDGET)
+    for kind, spec in zip(limit_kinds, (team.resource_quota, team.limit_range, team.budget), strict=True):
         if spec is not None:
             yield obj_of(kind, platform.name, team.name, team.namespace, spec=dict(spec))
 

@@ -56,8 +56,8 @@ def namespace_objects(platform: PlatformModel) -> list[Obj]:
     """Return the monitoring namespace, and a NetworkPolicy that allows ingress only from its pods."""
     namespace = obj_of(scheme.NAMESPACE, platform.name, NAMESPACE)
     namespace["metadata"]["labels"] = {**labels_of(platform.name), **_RESTRICTED_LABELS}
-    own_pods: Part = {"from": [{"podSelector": {}}]}
-    spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [own_pods]}
+    own_namespace_peer: Part = {"from": [{"podSelector": {}}]}
+    spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [own_namespace_peer]}
     return [namespace, obj_of(scheme.NETWORK_POLICY, platform.name, "from-own-namespace", NAMESPACE, spec=spec)]
 
 
@@ -194,9 +194,9 @@ PROMETHEUS_REQUESTS: Final[Mapping[str, str]] = {"cpu": "200m", "memory": "512Mi
 _PROMETHEUS_MEMORY_LIMIT: Final = "2Gi"
 
 #: The size limit of the emptyDir, and the maximum size of Prometheus's data in it.
-_DISK_SIZE: Final = "10Gi"
-_DATA_SIZE: Final = "8GB"
-_CONFIGURATION_MAP: Final = "prometheus-configuration"
+_PROMETHEUS_DISK_SIZE: Final = "10Gi"
+_RETENTION_SIZE: Final = "8GB"
+_CONFIG_MAP_NAME: Final = "prometheus-configuration"
 _CONFIGURATION_FILE: Final = "prometheus.yml"
 _CONFIGURATION_FOLDER: Final = "/etc/prometheus"
 _RULES_FOLDER: Final = "deploy/monitoring/prometheus"
@@ -205,7 +205,7 @@ _TOKEN_FILE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # no
 _KUEUE_PORT: Final = 8443
 _KUEUE_PODS: Final[Mapping[str, str]] = {NAME_LABEL: "kueue", "control-plane": "controller-manager"}
 #: Role of Kueue's release that may read its metrics.
-_KUEUE_READER: Final = "kueue-metrics-reader"
+_KUEUE_READER_ROLE: Final = "kueue-metrics-reader"
 _SCRAPE_INTERVAL: Final = "15s"
 _SLOW_SCRAPE_INTERVAL: Final = "30s"
 _LABEL_CHARACTERS: Final = str.maketrans("./-", "___")
@@ -213,12 +213,12 @@ _LABEL_CHARACTERS: Final = str.maketrans("./-", "___")
 
 def prometheus_objects(platform: PlatformModel, stack: MonitoringStack) -> list[Obj]:
     """Return the ServiceAccount, RBAC, configuration, Deployment and Service of Prometheus."""
-    files = _files(platform)
+    files = _configuration_files(platform)
     server = _prometheus_server(stack, files)
     return [
         account(platform, PROMETHEUS_NAME),
         *(_pod_list_rbac(platform, NAMESPACE) if platform.engine is PlatformEngine.KUEUE else ()),
-        config_map(platform, _CONFIGURATION_MAP, files),
+        config_map(platform, _CONFIG_MAP_NAME, files),
         deployment(platform, server),
         service(platform, server),
     ]
@@ -229,7 +229,7 @@ def _prometheus_server(stack: MonitoringStack, files: Mapping[str, str]) -> Http
         "config.file": f"{_CONFIGURATION_FOLDER}/{_CONFIGURATION_FILE}",
         "storage.tsdb.path": "/prometheus",
         "storage.tsdb.retention.time": f"{stack.retention_days}d",
-        "storage.tsdb.retention.size": _DATA_SIZE,
+        "storage.tsdb.retention.size": _RETENTION_SIZE,
     }
     return HttpServer(
         name=PROMETHEUS_NAME,
@@ -241,15 +241,15 @@ def _prometheus_server(stack: MonitoringStack, files: Mapping[str, str]) -> Http
         memory_limit=_PROMETHEUS_MEMORY_LIMIT,
         args=[f"--{name}={value}" for name, value in options.items()],
         volumes=[
-            ({"name": "configuration", "configMap": {"name": _CONFIGURATION_MAP}}, _CONFIGURATION_FOLDER),
-            ({"name": "data", "emptyDir": {"sizeLimit": _DISK_SIZE}}, "/prometheus"),
+            ({"name": "configuration", "configMap": {"name": _CONFIG_MAP_NAME}}, _CONFIGURATION_FOLDER),
+            ({"name": "data", "emptyDir": {"sizeLimit": _PROMETHEUS_DISK_SIZE}}, "/prometheus"),
         ],
         configuration=list(files.values()),
         calls_api=True,
     )
 
 
-def _files(platform: PlatformModel) -> Mapping[str, str]:
+def _configuration_files(platform: PlatformModel) -> Mapping[str, str]:
     rules = read_folder(_RULES_FOLDER, _RULES_SUFFIX) if platform.monitoring.installs_rules else {}
     configuration = {
         "global": {"scrape_interval": _SCRAPE_INTERVAL, "evaluation_interval": _SCRAPE_INTERVAL},
@@ -269,10 +269,10 @@ def _scrape_jobs(platform: PlatformModel) -> list[Part]:
         # kube-state-metrics keeps the labels of the objects that it describes.
         return [{**kueue, **tls_fields}, {**exporter, "scrape_interval": _SLOW_SCRAPE_INTERVAL, "honor_labels": True}]
     pods = selector_labels(settings_of(platform))
-    operator = _scrape_job("batchyard-operator", ENGINE_NAMESPACES[PlatformEngine.BATCHYARD], pods, HEALTH_PORT)
-    objects_job = {**operator, "job_name": "batchyard-operator-objects", "scrape_interval": _SLOW_SCRAPE_INTERVAL}
+    operator_job = _scrape_job("batchyard-operator", ENGINE_NAMESPACES[PlatformEngine.BATCHYARD], pods, HEALTH_PORT)
+    objects_job = {**operator_job, "job_name": "batchyard-operator-objects", "scrape_interval": _SLOW_SCRAPE_INTERVAL}
     return [
-        {**operator, "params": {"collect[]": ["kueue", "program", "batchyard"]}},
+        {**operator_job, "params": {"collect[]": ["kueue", "program", "batchyard"]}},
         {**objects_job, "params": {"collect[]": ["objects"]}},
     ]
 
@@ -302,7 +302,7 @@ def access_objects(platform: PlatformModel) -> list[Obj]:
     """Return the RBAC objects that let the stack's Prometheus find the engine's pods and read Kueue's metrics."""
     objects = _pod_list_rbac(platform, ENGINE_NAMESPACES[platform.engine])
     if platform.engine is PlatformEngine.KUEUE:
-        name, role = f"{platform.name}-{PROMETHEUS_NAME}-kueue", role_ref("ClusterRole", _KUEUE_READER)
+        name, role = f"{platform.name}-{PROMETHEUS_NAME}-kueue", role_ref("ClusterRole", _KUEUE_READER_ROLE)
         subjects = subjects_of(PROMETHEUS_NAME)
         objects.append(obj_of(scheme.CLUSTER_ROLE_BINDING, platform.name, name, roleRef=role, subjects=subjects))
     return objects
@@ -327,13 +327,13 @@ GRAFANA_PORT: Final = 3000
 GRAFANA_REQUESTS: Final[Mapping[str, str]] = {"cpu": "100m", "memory": "256Mi"}
 
 #: The user ID in Grafana's image.
-_GRAFANA_USER: Final = 472
+_GRAFANA_USER_ID: Final = 472
 _GRAFANA_FILES: Final = "deploy/monitoring/grafana"
 _GRAFANA_FOLDER: Final = "/etc/grafana"
 _DASHBOARDS_FOLDER: Final = f"{_GRAFANA_FOLDER}/dashboards"
 _PROVISIONING_KINDS: Final = ("datasources", "dashboards")
 #: The Secret with the key `password` for the user admin; without it Grafana's default applies.
-_PASSWORD_SECRET: Final = "grafana-admin"  # noqa: S105 - the name of a Secret
+_PASSWORD_SECRET_NAME: Final = "grafana-admin"  # noqa: S105 - the name of a Secret
 _GRAFANA_SETTINGS: Final[Mapping[str, str]] = {
     "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
     "GF_ANALYTICS_REPORTING_ENABLED": "false",
@@ -391,13 +391,13 @@ def _grafana_server(stack: MonitoringStack, provisioning: Mapping[str, str], das
     if dashboards:
         dashboard_sources = [{"configMap": {"name": _dashboard_map_name(name)}} for name in dashboards]
         volumes.append(({"name": "dashboards", "projected": {"sources": dashboard_sources}}, _DASHBOARDS_FOLDER))
-    password_source = {"secretKeyRef": {"name": _PASSWORD_SECRET, "key": "password", "optional": True}}
+    password_source = {"secretKeyRef": {"name": _PASSWORD_SECRET_NAME, "key": "password", "optional": True}}
     return HttpServer(
         name=GRAFANA_NAME,
         image=stack.grafana_image,
         port=GRAFANA_PORT,
         readiness_path="/api/health",
-        user=_GRAFANA_USER,
+        user=_GRAFANA_USER_ID,
         requests=GRAFANA_REQUESTS,
         memory_limit=_MEMORY_LIMIT,
         env=[

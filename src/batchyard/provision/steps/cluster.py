@@ -72,17 +72,17 @@ def parts(platform: PlatformModel, files: Mapping[str, str]) -> list[ManifestPar
     manifest_parts = []
     for group_path, grouped_paths in groupby(paths, key=lambda path: "/".join(path.split("/")[:2])):
         group_paths = list(grouped_paths)
-        objects = [obj for path in group_paths if _is_manifest(path) for obj in _objects(files[path])]
+        objects = [obj for path in group_paths if _is_manifest_path(path) for obj in _parse_objects(files[path])]
         manifest_parts.append(ManifestPart(group_path, objects, f"{group_path}/{KUSTOMIZATION}" in group_paths))
     return [*manifest_parts, *(ManifestPart(url, ()) for url in driver_resources(platform))]
 
 
-def _is_manifest(path: str) -> bool:
+def _is_manifest_path(path: str) -> bool:
     return path.endswith(".yaml") and not path.endswith(KUSTOMIZATION)
 
 
 @lru_cache(maxsize=64)
-def _objects(text: str) -> Sequence[Mapping[str, Any]]:
+def _parse_objects(text: str) -> Sequence[Mapping[str, Any]]:
     documents = [document.value for document in read_documents(text)]
     return [obj for obj in documents if isinstance(obj, dict) and "kind" in obj]
 
@@ -118,7 +118,7 @@ _TRANSIENT_ERRORS: Final = (
     "etcdserver:",
     "Too many requests",
 )
-_RETRY: Final = Retry(5, 10, _TRANSIENT_ERRORS)
+_TRANSIENT_ERROR_RETRY: Final = Retry(5, 10, _TRANSIENT_ERRORS)
 
 
 class ClusterConnection(NamedTuple):
@@ -153,11 +153,11 @@ def api_server_step(connection: ClusterConnection) -> PlatformStep:
 
 def require_admin_step(connection: ClusterConnection, name: str) -> PlatformStep:
     """Return a step that requires cluster-admin rights to install the platform `name`."""
-    can_i = ("auth", "can-i", "create", "customresourcedefinitions.apiextensions.k8s.io")
+    can_i_arguments = ("auth", "can-i", "create", "customresourcedefinitions.apiextensions.k8s.io")
     return requirement_step(
         "rights",
         f"you have the rights to install {name} in the cluster",
-        Probe(connection.kubectl(*can_i), probe_parsers.succeeds()),
+        Probe(connection.kubectl(*can_i_arguments), probe_parsers.succeeds()),
         "cluster-admin is required",
     )
 
@@ -166,15 +166,15 @@ def apply_step(connection: ClusterConnection, part: ManifestPart) -> PlatformSte
     """Return a step that applies one top-level file or folder of the manifests."""
     return PlatformStep(
         f"apply-{part.name}",
-        f"apply {part.path}{_count_by_kind(part)}",
+        f"apply {part.path}{_describe_kind_counts(part)}",
         commands=(connection.kubectl("apply", *_SERVER_SIDE, *part.arguments),),
         probes=(Probe(connection.kubectl("diff", *_SERVER_SIDE, *part.arguments), probe_parsers.diff_is_empty),),
-        retry=_RETRY,
+        retry=_TRANSIENT_ERROR_RETRY,
         is_checked=False,
     )
 
 
-def _count_by_kind(part: ManifestPart) -> str:
+def _describe_kind_counts(part: ManifestPart) -> str:
     """Return the number of objects of each kind in a part of the manifests as text: `: 2 ClusterQueue, 1 Cohort`."""
     kinds = [obj["kind"] for obj in part.objects]
     counts_text = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
@@ -217,16 +217,16 @@ def runs_batchyard(connection: ClusterConnection) -> Probe:
 
 def _webhook_remedy(platform: PlatformModel) -> str:
     """Return the remedy for engine webhooks that do not respond, with the port that the API server must reach."""
-    port = WEBHOOK_PORT if platform.engine is PlatformEngine.BATCHYARD else KUEUE_WEBHOOK_PORT
-    return f"check that the engine's pods run and that the API server can reach their port {port}"
+    webhook_port = WEBHOOK_PORT if platform.engine is PlatformEngine.BATCHYARD else KUEUE_WEBHOOK_PORT
+    return f"check that the engine's pods run and that the API server can reach their port {webhook_port}"
 
 
 def webhooks_step(connection: ClusterConnection, flavor: Mapping[str, Any], remedy: str) -> PlatformStep:
     """Return a step that waits until a dry-run apply of this ResourceFlavor passes all webhooks of the engine."""
-    dry_run = connection.kubectl(
+    dry_run_command = connection.kubectl(
         "apply", *_SERVER_SIDE, "--dry-run=server", "--filename=-", stdin_text=json.dumps(flavor)
     )
-    probe = Probe(dry_run, probe_parsers.succeeds())
+    probe = Probe(dry_run_command, probe_parsers.succeeds())
     return wait_step("webhooks", "wait until the engine's webhooks answer", [probe], ENGINE_PATIENCE, remedy)
 
 
@@ -252,7 +252,7 @@ def resume_queues_step(
             if names
         ),
         probes=(Probe(_get_queues(connection, cluster_queues), probe_parsers.none_is(_is_stopped_by_us, "stopped")),),
-        retry=_RETRY,
+        retry=_TRANSIENT_ERROR_RETRY,
     )
 
 
@@ -336,7 +336,7 @@ def drain_step(connection: ClusterConnection, cluster_queues: Sequence[str]) -> 
         f"stop the ClusterQueues ({len(cluster_queues)}): admission stops, and running Workloads are evicted",
         commands=(replace(connection.kubectl(*arguments), tolerated_errors=probe_parsers.NOT_THERE),),
         probes=(Probe(_get_queues(connection, cluster_queues), probe_parsers.none_is(_is_not_drained, "not stopped")),),
-        retry=_RETRY,
+        retry=_TRANSIENT_ERROR_RETRY,
     )
 
 
@@ -355,7 +355,7 @@ def empty_namespace_steps(
             f"delete jobs and pods in {namespace}",
             commands=tuple(replace(delete, tolerated_errors=probe_parsers.NOT_THERE) for delete in delete_commands),
             probes=tuple(Probe(get_command, probe_parsers.prints_nothing("left")) for get_command in get_commands),
-            retry=_RETRY,
+            retry=_TRANSIENT_ERROR_RETRY,
             patience_seconds=DELETE_PATIENCE,
             remedy=_FINALIZERS_REMEDY,
         )
@@ -366,7 +366,7 @@ def delete_step(connection: ClusterConnection, part: ManifestPart) -> PlatformSt
     delete = connection.kubectl("delete", "--ignore-not-found", "--wait", *part.arguments, limit_seconds=DELETE_LIMIT)
     return PlatformStep(
         f"delete-{part.name}",
-        f"delete {part.path}{_count_by_kind(part)}",
+        f"delete {part.path}{_describe_kind_counts(part)}",
         commands=(replace(delete, tolerated_errors=probe_parsers.NOT_THERE),),
         probes=(
             Probe(
@@ -374,7 +374,7 @@ def delete_step(connection: ClusterConnection, part: ManifestPart) -> PlatformSt
                 probe_parsers.none_is(probe_parsers.is_not_provided, "left"),
             ),
         ),
-        retry=_RETRY,
+        retry=_TRANSIENT_ERROR_RETRY,
         patience_seconds=DELETE_PATIENCE,
         remedy=_FINALIZERS_REMEDY,
     )
@@ -400,8 +400,8 @@ def running_workloads(connection: ClusterConnection) -> PlatformStep:
 
 def scale_down_step(connection: ClusterConnection, pools_that_stay: Sequence[str]) -> PlatformStep:
     """Return a step that waits until the autoscaler has removed the nodes of all pools but `pools_that_stay`."""
-    label = "cloud.google.com/gke-nodepool"
-    selector = f"{label} notin ({','.join(pools_that_stay)})" if pools_that_stay else label
+    node_pool_label = "cloud.google.com/gke-nodepool"
+    selector = f"{node_pool_label} notin ({','.join(pools_that_stay)})" if pools_that_stay else node_pool_label
     return PlatformStep(
         "scaled-down",
         "wait until the nodes that were created for Jobs are removed",

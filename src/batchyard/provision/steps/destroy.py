@@ -46,12 +46,12 @@ _PRUNED_KINDS: Final = (
 #: Budgets, a kind that is served only if batchyard's operator manages costs.
 _BUDGETS_RESOURCE: Final = "budgets.cost.batchyard.dev"
 _NAMESPACE_KIND: Final = "Namespace"
-_SHOWN_MAX: Final = 8
-_DELETE_LIMIT: Final = 900
-_PURPOSE: Final = "find objects that an earlier version of the file defined"
+_SHOWN_NAMES_MAX: Final = 8
+_DELETE_LIMIT_SECONDS: Final = 900
+_PRUNE_PURPOSE: Final = "find objects that an earlier version of the file defined"
 
 
-class _Key(NamedTuple):
+class _ObjectKey(NamedTuple):
     """The kind of an object, and its name or NAMESPACE/NAME."""
 
     kind: str
@@ -63,7 +63,7 @@ def report_step(
 ) -> model.PlatformStep:
     """Return a step that only reports obsolete objects, which the platform file no longer defines."""
     probes = _obsolete_probes(connection, platform, manifest_parts, remedy_note)
-    return model.PlatformStep(STEP_NAME, _PURPOSE, probes=probes, is_optional=True)
+    return model.PlatformStep(STEP_NAME, _PRUNE_PURPOSE, probes=probes, is_optional=True)
 
 
 def prune_step(
@@ -78,7 +78,7 @@ def prune_step(
         consent=model.Consent(
             "The file no longer defines:",
             destroys=True,
-            details=model.ConsentDetails(_list_workloads(connection), _describe_deletion),
+            details=model.ConsentDetails(_list_workloads_command(connection), _describe_deletion),
         ),
         stdin_from_probes=_delete_input(manifest_parts),
         is_checked=False,
@@ -107,7 +107,7 @@ def delete_obsolete_step(
 
 def _delete_command(connection: ClusterConnection, wait_option: str) -> model.StepCommand:
     command = connection.kubectl(
-        "delete", "--ignore-not-found", wait_option, "--filename=-", limit_seconds=_DELETE_LIMIT
+        "delete", "--ignore-not-found", wait_option, "--filename=-", limit_seconds=_DELETE_LIMIT_SECONDS
     )
     return command.with_tolerated_errors(probe_parsers.NOT_THERE)
 
@@ -118,11 +118,11 @@ def _obsolete_probes(
     kinds = [",".join(_PRUNED_KINDS)] + ([_BUDGETS_RESOURCE] if platform.engine is PlatformEngine.BATCHYARD else [])
     selector = f"--selector={MANAGED_BY}=batchyard,{PART_OF}={platform.name}"
     parser = _obsolete_objects_parser(manifest_parts, remedy_note)
-    options = ("--all-namespaces", selector, "--output=json")
-    return tuple(model.Probe(connection.kubectl("get", names, *options), parser) for names in kinds)
+    get_options = ("--all-namespaces", selector, "--output=json")
+    return tuple(model.Probe(connection.kubectl("get", names, *get_options), parser) for names in kinds)
 
 
-def _list_workloads(connection: ClusterConnection) -> model.StepCommand:
+def _list_workloads_command(connection: ClusterConnection) -> model.StepCommand:
     return connection.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
 
 
@@ -169,23 +169,23 @@ def _obsolete_objects(output: model.CommandOutput, manifest_parts: Sequence[Mani
             yield obj
 
 
-def _key(obj: Mapping[str, Any]) -> _Key:
-    return _Key(obj["kind"], probe_parsers.name_of(obj))
+def _key(obj: Mapping[str, Any]) -> _ObjectKey:
+    return _ObjectKey(obj["kind"], probe_parsers.name_of(obj))
 
 
 def _describe_objects(objects: Sequence[Obj]) -> str:
     """Describe objects by kind, such as `Namespace team-a with all its objects, ClusterQueue cq-team-a-lp`."""
-    by_kind: dict[str, list[str]] = {}
+    names_by_kind: dict[str, list[str]] = {}
     for obj in objects:
-        by_kind.setdefault(obj["kind"], []).append(probe_parsers.name_of(obj))
-    return ", ".join(_describe_kind(kind, names) for kind, names in by_kind.items())
+        names_by_kind.setdefault(obj["kind"], []).append(probe_parsers.name_of(obj))
+    return ", ".join(_describe_kind(kind, names) for kind, names in names_by_kind.items())
 
 
 def _describe_kind(kind: str, names: Sequence[str]) -> str:
     if kind == _NAMESPACE_KIND:
         return f"{kind} {', '.join(names)} with all its objects"
-    more_text = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
-    return f"{kind} {', '.join(names[:_SHOWN_MAX])}{more_text}"
+    more_text = f" and {len(names) - _SHOWN_NAMES_MAX} more" if len(names) > _SHOWN_NAMES_MAX else ""
+    return f"{kind} {', '.join(names[:_SHOWN_NAMES_MAX])}{more_text}"
 
 
 def _describe_deletion(output: model.CommandOutput, stdin_text: str) -> str:
@@ -204,7 +204,7 @@ def _describe_deletion(output: model.CommandOutput, stdin_text: str) -> str:
     ending_workloads = [
         probe_parsers.name_of(obj) for obj in admitted_workloads if obj["metadata"]["namespace"] in namespaces
     ]
-    queue_workloads = [probe_parsers.name_of(obj) for obj in admitted_workloads if _queue_name(obj) in queues]
+    queue_workloads = [probe_parsers.name_of(obj) for obj in admitted_workloads if _cluster_queue_name(obj) in queues]
     queue_workloads = [name for name in queue_workloads if name not in ending_workloads]
     description += (
         f" These Workloads end: {_shorten_list(ending_workloads)}." if ending_workloads else " No Workload runs there."
@@ -218,13 +218,13 @@ def _names_of_kind(kind: str, objects: Sequence[Obj]) -> set[str]:
     return {obj["metadata"]["name"] for obj in objects if obj["kind"] == kind}
 
 
-def _queue_name(workload: Obj) -> str:
+def _cluster_queue_name(workload: Obj) -> str:
     return str((workload.get("status", {}).get("admission") or {}).get("clusterQueue", ""))
 
 
 def _shorten_list(names: Sequence[str]) -> str:
-    more_text = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
-    return f"{len(names)} ({', '.join(names[:_SHOWN_MAX])}{more_text})"
+    more_text = f" and {len(names) - _SHOWN_NAMES_MAX} more" if len(names) > _SHOWN_NAMES_MAX else ""
+    return f"{len(names)} ({', '.join(names[:_SHOWN_NAMES_MAX])}{more_text})"
 
 
 # Steps that create a platform, in order: on GKE, or on an existing Kubernetes cluster.
@@ -272,7 +272,7 @@ def _cluster_steps(
     for part in manifest_parts:
         if part.path == ENGINE_FOLDER:
             engine_steps = cluster.install_steps(connection, part, platform, flavor)
-            yield from engine_steps if platform.google else _unless_embedded(platform, engine_steps, connection)
+            yield from engine_steps if platform.google else _steps_unless_embedded(platform, engine_steps, connection)
         else:
             yield cluster.apply_step(connection, part)
     yield from cluster.queues_active_steps(connection, platform.queues)
@@ -285,7 +285,7 @@ def _final_check(platform: PlatformModel, connection: ClusterConnection) -> Iter
         yield cluster.check_job_step(connection, local_queues[0].namespace, local_queues[0].name)
 
 
-def _unless_embedded(
+def _steps_unless_embedded(
     platform: PlatformModel, steps: Iterator[model.PlatformStep], connection: ClusterConnection
 ) -> Iterator[model.PlatformStep]:
     """Return the steps that install the engine, set to be skipped on a `batchyard up`, which runs its own engine."""
@@ -296,8 +296,8 @@ def _unless_embedded(
 
 def _confirm_first(steps: Sequence[model.PlatformStep], consent: model.Consent) -> list[model.PlatformStep]:
     """Return the steps; the first one with commands first asks the user for consent."""
-    first_index = next(index for index, step in enumerate(steps) if step.commands)
-    return [replace(step, consent=consent) if index == first_index else step for index, step in enumerate(steps)]
+    first_change_index = next(index for index, step in enumerate(steps) if step.commands)
+    return [replace(step, consent=consent) if index == first_change_index else step for index, step in enumerate(steps)]
 
 
 def describe_cluster(connection: ClusterConnection) -> str:
@@ -343,12 +343,12 @@ def _google_destroy_steps(
     platform: PlatformModel,
     connection: ClusterConnection,
     manifest_parts: Sequence[ManifestPart],
-    protection: model.PlatformStep,
+    protection_step: model.PlatformStep,
 ) -> list[model.PlatformStep]:
     """Return the steps of `destroy` on GKE: Workloads end first, as Terraform does not know their nodes and disks."""
     google_settings = platform.google
     assert google_settings is not None, "the caller checks that the platform is on GKE"
-    cluster_exists = model.Probe(
+    cluster_exists_probe = model.Probe(
         model.command(
             *(
                 "gcloud",
@@ -374,17 +374,17 @@ def _google_destroy_steps(
         delete_obsolete_step(connection, platform, manifest_parts),
         cluster.scale_down_step(connection, _permanent_pools(platform)),
     ]
-    deleted_text = f"all its Terraform resources, including the cluster: {_describe_loss(platform, manifest_parts)}"
+    deletion_text = f"all its Terraform resources, including the cluster: {_describe_loss(platform, manifest_parts)}"
     return [
         *google.tools(),
         *google.account_steps(google_settings.project),
         google.state_bucket_exists(platform, google_settings),
         google.init_step(),
-        *([] if protection.commands else [protection]),
-        *(replace(step, only_if=cluster_exists) for step in lookup_steps),
-        _confirmation_step(f"This deletes {platform.name} in {google_settings.project}, and {deleted_text}."),
-        *(replace(step, only_if=cluster_exists) for step in cleanup_steps),
-        *([protection] if protection.commands else []),
+        *([] if protection_step.commands else [protection_step]),
+        *(replace(step, only_if=cluster_exists_probe) for step in lookup_steps),
+        _confirmation_step(f"This deletes {platform.name} in {google_settings.project}, and {deletion_text}."),
+        *(replace(step, only_if=cluster_exists_probe) for step in cleanup_steps),
+        *([protection_step] if protection_step.commands else []),
         google.destroy_step(google_settings),
     ]
 
@@ -396,10 +396,10 @@ def _confirmation_step(question: str) -> model.PlatformStep:
 
 def _permanent_pools(platform: PlatformModel) -> list[str]:
     """Return the names of the node pools that never scale to zero."""
-    return [pool["name"] for pool in platform.node_pools if _minimum_nodes(pool)]
+    return [pool["name"] for pool in platform.node_pools if _minimum_node_count(pool)]
 
 
-def _minimum_nodes(pool: Mapping[str, Any]) -> int:
+def _minimum_node_count(pool: Mapping[str, Any]) -> int:
     autoscaling = pool.get("autoscaling")
     node_count = (
         pool.get("nodeCount", 0) if autoscaling is None else autoscaling.get("totalMin", autoscaling.get("min", 0))

@@ -124,8 +124,8 @@ def plan_is_empty(output: CommandOutput) -> ProbeResult:
     if output.code == 0:
         return ProbeResult(True, "no changes")
     if output.code == 2:
-        match = re.search(r"^Plan: (.+?)\.?$", output.stdout, re.MULTILINE)
-        return ProbeResult(False, match[1] if match else "only outputs change")
+        plan_match = re.search(r"^Plan: (.+?)\.?$", output.stdout, re.MULTILINE)
+        return ProbeResult(False, plan_match[1] if plan_match else "only outputs change")
     return ProbeResult(False, output.main_error)
 
 
@@ -133,9 +133,9 @@ def diff_is_empty(output: CommandOutput) -> ProbeResult:
     """Check the result of `kubectl diff`: exit code 0 means no differences, 1 differences, others an error."""
     if output.code == 0:
         return ProbeResult(True, "as rendered")
-    objects = len(re.findall(r"^diff ", output.stdout, re.MULTILINE))
-    if output.code == 1 and objects:
-        return ProbeResult(False, f"{objects} {'object' if objects == 1 else 'objects'} to write")
+    object_count = len(re.findall(r"^diff ", output.stdout, re.MULTILINE))
+    if output.code == 1 and object_count:
+        return ProbeResult(False, f"{object_count} {'object' if object_count == 1 else 'objects'} to write")
     return ProbeResult(False, output.main_error)
 
 

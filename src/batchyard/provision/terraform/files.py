@@ -20,7 +20,7 @@ from batchyard.provision.terraform.pools import future_reservations, node_pools,
 #: The container images of the build steps.
 _TERRAFORM_IMAGE: Final = "hashicorp/terraform:1.11.4"
 _DOCKER_IMAGE: Final = "gcr.io/cloud-builders/docker"
-_CLOUD_SDK: Final = "gcr.io/google.com/cloudsdktool/google-cloud-cli:528.0.0"
+_CLOUD_SDK_IMAGE: Final = "gcr.io/google.com/cloudsdktool/google-cloud-cli:528.0.0"
 #: The Terraform modules that the root configuration uses.
 MODULES: Final = (
     "cluster",
@@ -134,10 +134,10 @@ def build_files(platform: PlatformModel, google: Google, bucket: str) -> dict[st
         "account": build_account(platform),
         "bucket": bucket,
         "terraform": _TERRAFORM_IMAGE,
-        "sdk": _CLOUD_SDK,
+        "sdk": _CLOUD_SDK_IMAGE,
         "cluster": platform.name,
         "region": platform.region,
-        "images": "".join(_image_step(recipe) for recipe in image_recipes(platform)),
+        "images": "".join(_image_build_step(recipe) for recipe in image_recipes(platform)),
         "registry": "The repositories stay too." if google.keep_repository else "Images in the repositories go.",
         "targets": "".join(f" {each}" for each in destroy_targets(google)),
         "waits": "\n".join(
@@ -147,11 +147,11 @@ def build_files(platform: PlatformModel, google: Google, bucket: str) -> dict[st
     names = " ".join(queue.name for queue in platform.queues if not queue.is_stopped)
     substitutions["active"] = _WAIT_ACTIVE.format(names=names) if names else ""
     consent = f" \\\n#       --substitutions=_NAME={platform.name}"
-    create = _FILE_HEADER.format(
+    create_file = _FILE_HEADER.format(
         what=f"Creates {platform.name}", name="create", more="", **substitutions
     ) + _CREATE_TEMPLATE.format(**substitutions)
     destroy = _FILE_HEADER.format(what=f"Destroys {platform.name}", name="destroy", more=consent, **substitutions)
-    return {"build/create.yaml": create, "build/destroy.yaml": destroy + _DESTROY_TEMPLATE.format(**substitutions)}
+    return {"build/create.yaml": create_file, "build/destroy.yaml": destroy + _DESTROY_TEMPLATE.format(**substitutions)}
 
 
 def destroy_targets(google: Google) -> list[str]:
@@ -163,7 +163,7 @@ def destroy_targets(google: Google) -> list[str]:
     return [f"-target=module.{name}" for name in MODULES if name not in kept_modules] if google.keep_repository else []
 
 
-def _image_step(recipe: ImageRecipe) -> str:
+def _image_build_step(recipe: ImageRecipe) -> str:
     """Return the Cloud Build step that builds an image; `$` is doubled, as Cloud Build substitutes a single `$`."""
     lines = "\n".join(f"        {line}".replace("$", "$$") for line in recipe.lines)
     return _IMAGE_TEMPLATE.format(name=recipe.short_name, docker=_DOCKER_IMAGE, reference=recipe.reference, lines=lines)
@@ -172,7 +172,7 @@ def _image_step(recipe: ImageRecipe) -> str:
 _ROOT_FILES: Final = ("main.tf", "outputs.tf", "variables.tf", "versions.tf")
 _DASHBOARD_FILE: Final = "modules/monitoring/gpu-dashboard.json"
 _AUTOSCALING_PROFILES: Final = {"balanced": "BALANCED", "optimize-utilization": "OPTIMIZE_UTILIZATION"}
-_DRIVER_VERSIONS: Final = {"default": "DEFAULT", "latest": "LATEST", "disabled": "INSTALLATION_DISABLED"}
+_GPU_DRIVER_VERSIONS: Final = {"default": "DEFAULT", "latest": "LATEST", "disabled": "INSTALLATION_DISABLED"}
 #: The label for the platform's costs in Cloud Billing, and for finding leftovers.
 _PLATFORM_LABEL: Final = "platform"
 
@@ -253,26 +253,26 @@ def _variables_file(platform: PlatformModel, google: Google, cluster: Part) -> s
             {"disk": {"size_gb": google.disk_size_gb, "type": google.disk_type}, **_driver_variable(google)}
         ),
         pools.assignments({"node_pools": node_pools(cluster)}),
-        *_paragraph("reservations", reservations(cluster)),
-        *_paragraph("future_reservations", future_reservations(cluster, google.submitted_reservations)),
+        *_variables_paragraph("reservations", reservations(cluster)),
+        *_variables_paragraph("future_reservations", future_reservations(cluster, google.submitted_reservations)),
         pools.assignments({"repository": google.repository, "dashboards": google.dashboards}),
-        *_paragraph("more_repositories", more_repositories(platform, google)),
-        *_paragraph("teams", _teams_variable(platform)),
+        *_variables_paragraph("more_repositories", more_repositories(platform, google)),
+        *_variables_paragraph("teams", _teams_variable(platform)),
     ]
     return "\n".join(paragraphs)
 
 
-def _paragraph(name: str, variables: Mapping[str, pools.Value]) -> Iterable[str]:
+def _variables_paragraph(name: str, variables: Mapping[str, pools.Value]) -> Iterable[str]:
     return [pools.assignments({name: variables})] if variables else []
 
 
 def _location_variables(platform: PlatformModel, google: Google, cluster: Part) -> dict[str, pools.Value]:
     """Return the Terraform variables project (if set), name, region, zones and labels."""
-    project: dict[str, pools.Value] = {"project": google.project} if google.project else {}
+    project_variable: dict[str, pools.Value] = {"project": google.project} if google.project else {}
     labels = {_PLATFORM_LABEL: platform.name, **google.labels}
     zones = cluster["spec"]["zones"]
-    location: dict[str, pools.Value] = {"name": platform.name, "region": platform.region, "zones": zones}
-    return {**project, **location, "labels": labels}
+    location_variables: dict[str, pools.Value] = {"name": platform.name, "region": platform.region, "zones": zones}
+    return {**project_variable, **location_variables, "labels": labels}
 
 
 def _network_variables(google: Google) -> dict[str, pools.Value]:
@@ -292,11 +292,11 @@ def _webhook_ports(platform: PlatformModel) -> dict[str, pools.Value]:
 
 
 def _cluster_variables(platform: PlatformModel, google: Google) -> dict[str, pools.Value]:
-    group = security_group(platform)
+    security_group_email = security_group(platform)
     return {
         "release_channel": google.release_channel,
         "deletion_protection": google.deletion_protection,
-        **({"security_group": group} if group else {}),
+        **({"security_group": security_group_email} if security_group_email else {}),
         "image_streaming": google.image_streaming,
         "managed_prometheus": google.managed_prometheus,
         "cost_allocation": google.cost_allocation,
@@ -306,9 +306,9 @@ def _cluster_variables(platform: PlatformModel, google: Google) -> dict[str, poo
 
 def security_group(platform: PlatformModel) -> str:
     """Return the Google group that GKE requires for RBAC with groups; '' unless all groups have one domain."""
-    groups = [group for team in platform.teams for group in (*team.members.groups, *team.admins.groups)]
-    domains = {group.partition("@")[2] for group in groups if "@" in group}
-    return f"gke-security-groups@{domains.pop()}" if len(domains) == 1 else ""
+    group_emails = [group for team in platform.teams for group in (*team.members.groups, *team.admins.groups)]
+    group_domains = {group.partition("@")[2] for group in group_emails if "@" in group}
+    return f"gke-security-groups@{group_domains.pop()}" if len(group_domains) == 1 else ""
 
 
 def _autoscaling_variables(cluster: Part) -> Iterable[str]:
@@ -323,7 +323,7 @@ def _autoscaling_variables(cluster: Part) -> Iterable[str]:
 
 
 def _driver_variable(google: Google) -> dict[str, pools.Value]:
-    return {"gpu_driver": _DRIVER_VERSIONS[google.gpu_driver]}
+    return {"gpu_driver": _GPU_DRIVER_VERSIONS[google.gpu_driver]}
 
 
 def more_repositories(platform: PlatformModel, google: Google) -> dict[str, pools.Value]:
@@ -350,6 +350,6 @@ def _build_variables(platform: PlatformModel, google: Google, bucket: str) -> st
         team.name: {"roles": list(team.identity.roles), "buckets": list(team.identity.buckets)}
         for team in platform.teams
     }
-    project: dict[str, pools.Value] = {"project": google.project} if google.project else {}
-    assignments = pools.assignments({**project, "name": platform.name, "state_bucket": bucket})
+    project_variable: dict[str, pools.Value] = {"project": google.project} if google.project else {}
+    assignments = pools.assignments({**project_variable, "name": platform.name, "state_bucket": bucket})
     return "\n".join([_VARIABLES_HEADER.format(name=platform.name), assignments, pools.assignments({"teams": teams})])

@@ -25,7 +25,7 @@ _INDENT = "  "
 #: Maximum line width; longer values are split over several lines.
 _LINE_WIDTH_MAX = 110
 #: Escapes in quoted strings; `${` and `%{` begin expressions.
-_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_HCL_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def assignments(value_by_name: Mapping[str, Value], depth: int = 0) -> str:
@@ -54,8 +54,8 @@ def _format_value(value: Value, depth: int) -> str:
     if not isinstance(value, (Mapping, Sequence)) or isinstance(value, str) or not value:
         return one_line
     if isinstance(value, Mapping):
-        has_nested = any(isinstance(each, Mapping) and each for each in value.values())
-        if not has_nested and len(value) < 4 and len(one_line) + len(_INDENT) * depth < _LINE_WIDTH_MAX:
+        has_nested_map = any(isinstance(each, Mapping) and each for each in value.values())
+        if not has_nested_map and len(value) < 4 and len(one_line) + len(_INDENT) * depth < _LINE_WIDTH_MAX:
             return one_line
         return f"{{\n{assignments(value, depth + 1)}{_INDENT * depth}}}"
     if all(not isinstance(each, Mapping) for each in value) and len(one_line) + len(_INDENT) * depth < _LINE_WIDTH_MAX:
@@ -80,7 +80,7 @@ def _format_on_one_line(value: Value) -> str:
 
 def hcl_string(text: str) -> str:
     """Return an HCL string literal in which `${` and `%{` are escaped."""
-    escaped_text = "".join(_ESCAPES.get(letter, letter) for letter in text)
+    escaped_text = "".join(_HCL_ESCAPES.get(letter, letter) for letter in text)
     return f'"{escaped_text.replace("${", "$${").replace("%{", "%%{")}"'
 
 
@@ -96,7 +96,7 @@ HYPERDISK: Final = "hyperdisk-balanced"
 _SCHEDULED_PROVISIONING: Final = ("queued", "flex-start")
 _GKE_EFFECTS: Final = {"NoSchedule": "NO_SCHEDULE", "PreferNoSchedule": "PREFER_NO_SCHEDULE", "NoExecute": "NO_EXECUTE"}
 #: The fields of a reservation that define a time window.
-_WINDOW_FIELDS: Final = frozenset({"start", "end", "duration"})
+_RESERVATION_WINDOW_FIELDS: Final = frozenset({"start", "end", "duration"})
 #: The fields of autoscaling bounds, and their names in Terraform.
 _BOUND_FIELDS: Final = (("totalMin", "total_min"), ("totalMax", "total_max"), ("min", "min"), ("max", "max"))
 
@@ -114,7 +114,7 @@ def reservations(cluster: Part) -> dict[str, Value]:
     return {
         reservation["name"]: _reservation_row(reservation, machine)
         for reservation, machine in _reservations_without_chips(cluster)
-        if _WINDOW_FIELDS.isdisjoint(reservation)
+        if _RESERVATION_WINDOW_FIELDS.isdisjoint(reservation)
     }
 
 
@@ -141,56 +141,56 @@ def _reservations_without_chips(cluster: Part) -> Iterator[tuple[Part, MachineTy
     """Yield each reservation of the Cluster that is not for TPUs, with its machine type."""
     for reservation in cluster["spec"].get("reservations") or ():
         machine = catalog_of(cluster).machine(reservation["machineType"])
-        if not _has_chips(machine):
+        if not _has_tpu_chips(machine):
             yield reservation, machine
 
 
 def _reservation_row(reservation: Part, machine: MachineType) -> Mapping[str, Value]:
     row: dict[str, Value] = {field: reservation[field] for field in ("zone", "count")}
-    return {"machine_type": machine.name, **row, **_accelerator(machine.accelerator)}
+    return {"machine_type": machine.name, **row, **_accelerator_fields(machine.accelerator)}
 
 
 def _pool_row(pool: Part, cluster: Part) -> Mapping[str, Value]:
     catalog = catalog_of(cluster)
     machine = machine_of({"spec": pool}, catalog)
     row: dict[str, Value] = {"machine_type": pool["machineType"]}
-    zones = _zones(pool, cluster, catalog)
+    zones = _pool_zones(pool, cluster, catalog)
     row |= {"zones": list(zones)} if zones else {}
-    row |= _accelerator(machine.accelerator)
+    row |= _accelerator_fields(machine.accelerator)
     row |= {"node_count": pool["nodeCount"]} if pool.get("nodeCount") else {}
-    row |= _autoscaling(pool)
+    row |= _autoscaling_fields(pool)
     provisioning = pool.get("provisioning", "standard")
     row |= {"provisioning": provisioning} if provisioning != "standard" else {}
     row |= {"reservation": pool["reservation"]} if pool.get("reservation") else {}
-    row |= _limits(pool)
-    row |= _placement(pool, machine, catalog)
+    row |= _limit_fields(pool)
+    row |= _placement_fields(pool, machine, catalog)
     row |= {"disk_type": HYPERDISK} if needs_hyperdisk(machine) else {}
     row |= {"local_ssds": machine.local_ssds} if machine.local_ssds else {}
     row |= {"labels": dict(pool["labels"])} if pool.get("labels") else {}
-    return row | _taints(pool.get("taints") or ())
+    return row | _taint_fields(pool.get("taints") or ())
 
 
-def _zones(pool: Part, cluster: Part, catalog: Catalog) -> Sequence[str]:
+def _pool_zones(pool: Part, cluster: Part, catalog: Catalog) -> Sequence[str]:
     """Return a node pool's zones for Terraform: empty if those of the cluster, only the first for compact placement."""
     pool_zones: Sequence[str] = pool.get("zones") or ()
     zones: Sequence[str] = pool_zones or cluster["spec"]["zones"]
-    if _is_compact(pool, catalog) and len(zones) > 1:
+    if _has_compact_placement(pool, catalog) and len(zones) > 1:
         return zones[:1]
     return () if list(pool_zones) == list(cluster["spec"]["zones"]) else pool_zones
 
 
-def _is_compact(pool: Part, catalog: Catalog) -> bool:
+def _has_compact_placement(pool: Part, catalog: Catalog) -> bool:
     return "placementGroup" in pool or hosts_of_slice({"spec": pool}, catalog) > 1
 
 
-def _accelerator(accelerator: Accelerator | None) -> dict[str, Value]:
+def _accelerator_fields(accelerator: Accelerator | None) -> dict[str, Value]:
     """Return the Terraform field `accelerator` of a machine with GPUs, attached or built in; empty for TPUs."""
     if accelerator is None or accelerator.resource == well_known.TPU:
         return {}
     return {"accelerator": {"type": accelerator.type, "count": accelerator.count}}
 
 
-def _autoscaling(pool: Part) -> dict[str, Value]:
+def _autoscaling_fields(pool: Part) -> dict[str, Value]:
     """Return the Terraform field `autoscaling` of a node pool; empty if its size is fixed.
 
     Without a locationPolicy, Spot, flex-start and queued machines use any zone, as in GKE.
@@ -204,7 +204,7 @@ def _autoscaling(pool: Part) -> dict[str, Value]:
     return {"autoscaling": {**row, "location_policy": policy} if policy != "BALANCED" else row}
 
 
-def _limits(pool: Part) -> dict[str, Value]:
+def _limit_fields(pool: Part) -> dict[str, Value]:
     row: dict[str, Value] = {}
     if "maxRunDuration" in pool:
         row["max_run_duration"] = f"{parse_duration(pool['maxRunDuration']) // SECOND}s"
@@ -213,7 +213,7 @@ def _limits(pool: Part) -> dict[str, Value]:
     return row
 
 
-def _placement(pool: Part, machine: MachineType, catalog: Catalog) -> dict[str, Value]:
+def _placement_fields(pool: Part, machine: MachineType, catalog: Catalog) -> dict[str, Value]:
     """Return a pool's placement field: a TPU slice topology (multi-host or not the default), or compact placement."""
     topology = pool.get("tpuTopology")
     if topology and (hosts_of_slice({"spec": pool}, catalog) > 1 or machine.topology != topology):
@@ -221,7 +221,7 @@ def _placement(pool: Part, machine: MachineType, catalog: Catalog) -> dict[str, 
     return {"compact": True} if "placementGroup" in pool else {}
 
 
-def _has_chips(machine: MachineType) -> bool:
+def _has_tpu_chips(machine: MachineType) -> bool:
     return machine.accelerator is not None and machine.accelerator.resource == well_known.TPU
 
 
@@ -230,7 +230,7 @@ def needs_hyperdisk(machine: MachineType) -> bool:
     return machine.family in _HYPERDISK_FAMILIES or machine.name.startswith("a3-ultra")
 
 
-def _taints(taints: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
+def _taint_fields(taints: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
     """Return the Terraform field `taints` of a node pool; GKE itself adds taints of GPUs, TPUs and queued machines."""
     taint_rows = [
         {"key": taint["key"], "value": taint.get("value", ""), "effect": _GKE_EFFECTS[taint["effect"]]}
