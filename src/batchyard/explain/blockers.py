@@ -105,7 +105,7 @@ def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
 def failed_check_binding(workload: Obj) -> BindingLimit | None:
     """Return the Workload's admission check in state Rejected or Retry as its limit; None if no check has failed."""
     for state in (lifecycle.REJECTED, lifecycle.RETRY):
-        checks = lifecycle.in_state(workload, state)
+        checks = lifecycle.checks_in_state(workload, state)
         if checks:
             return BindingLimit(CHECK, lifecycle.describe_checks(checks, state), "AdmissionCheck", checks[0]["name"])
     return None

@@ -23,7 +23,7 @@ from batchyard.scheduling.snapshot import Snapshot
 EquivalenceClassKey: TypeAlias = tuple[Shape, str]
 
 _STAY_IN_LINE_REASONS: Final = (RequeueReason.FAILED_AFTER_NOMINATION, RequeueReason.PENDING_PREEMPTION)
-_UNFIT_REASONS: Final = (RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CANDIDATES)
+_NO_FIT_REASONS: Final = (RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CANDIDATES)
 
 
 class PendingQueueReader:
@@ -66,16 +66,16 @@ class PendingQueueReader:
         """Return all pending Workloads in queue order; a Workload that waits for its victims to stop comes first."""
         return [w.view for w in sorted(self._entries.values(), key=lambda w: (w.view.key != self._preemptor, w.order))]
 
-    def front(self, maximum: int) -> list[WorkloadView]:
+    def front(self, max_count: int) -> list[WorkloadView]:
         """Return the first `maximum` pending Workloads in queue order, without those held back by a backoff."""
         heaps = [heap.in_order() for each in self._classes.values() for heap in (each.in_line, each.parked)]
         entry = self._entries.get(self._preemptor)
         preemptor_entries = [entry] if entry is not None and entry.line is not None else []
         views_by_key = {
             w.view.key: w.view
-            for w in islice(chain(preemptor_entries, heapq.merge(*heaps, key=pending_heap.QUEUE_ORDER)), maximum + 1)
+            for w in islice(chain(preemptor_entries, heapq.merge(*heaps, key=pending_heap.QUEUE_ORDER)), max_count + 1)
         }
-        return list(views_by_key.values())[:maximum]
+        return list(views_by_key.values())[:max_count]
 
     @property
     def preemptor(self) -> str:
@@ -92,9 +92,9 @@ class PendingQueueReader:
         """Return the number of Workloads ahead of a pending Workload in this queue."""
         if key == self._preemptor:
             return 0
-        order, preemptor_entry = self._entries[key].order, self._entries.get(self._preemptor)
-        return sum([w.order < order for w in self._entries.values()]) + (
-            preemptor_entry is not None and preemptor_entry.order > order
+        queue_order, preemptor_entry = self._entries[key].order, self._entries.get(self._preemptor)
+        return sum([w.order < queue_order for w in self._entries.values()]) + (
+            preemptor_entry is not None and preemptor_entry.order > queue_order
         )
 
     def first_workloads(self, count: int) -> list[WorkloadView]:
@@ -126,16 +126,16 @@ class PendingQueueReader:
         """Record that another scheduler tried a Workload at `now`, so parked Workloads behind it count as tried then
         too.
         """
-        order = self._entries[key].order
+        queue_order = self._entries[key].order
         for equivalence_class in self._classes.values():
-            if any(entry.order > order for entry in equivalence_class.parked.members()):
+            if any(entry.order > queue_order for entry in equivalence_class.parked.members()):
                 equivalence_class.parked_at = max(equivalence_class.parked_at, now)
 
     def has_parked_predecessor(self, key: str, start_time: Instant) -> bool:
         """Report whether a Workload ahead of this pending Workload was found not to fit at or after `start_time`."""
-        order = self._entries[key].order
+        queue_order = self._entries[key].order
         recently_parked = [each.parked.first_entry() for each in self._classes.values() if each.parked_at >= start_time]
-        return any(first_entry is not None and first_entry.order < order for first_entry in recently_parked)
+        return any(first_entry is not None and first_entry.order < queue_order for first_entry in recently_parked)
 
     def head_of(self, key: str) -> Head:
         """Return the pending Workload with this key as the input (head) of a scheduling cycle."""
@@ -224,20 +224,20 @@ class PendingQueue(PendingQueueReader):
             self._add_entry(entry)
         entry.last_assignment = last_assignment
         if is_held_back(view, now):
-            self._remove_from_heap(entry)
+            self._remove_entry_from_heap(entry)
             self._held_back[view.key] = entry
             return True
         if self._stays_in_line(reason) or last_assignment is not None:
             if entry.line is None:
                 self._push_in_line(entry)
             return False
-        if reason in _UNFIT_REASONS and not self.strict_fifo:
+        if reason in _NO_FIT_REASONS and not self.strict_fifo:
             self._park_shape(view.shape, now, why)
         equivalence_class = self._class_of(view)
         if entry.line is not equivalence_class.parked:
             equivalence_class.parked.push(entry)
             equivalence_class.parked_at = now
-            self._push_class_front(_class_key(view), equivalence_class)
+            self._update_class_front(_class_key(view), equivalence_class)
         return True
 
     def reactivate(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
@@ -247,7 +247,7 @@ class PendingQueue(PendingQueueReader):
         for key, equivalence_class in self._classes.items():
             if equivalence_class.parked.size and admits_namespace(key[1]):
                 equivalence_class.unpark()
-                self._push_class_front(key, equivalence_class)
+                self._update_class_front(key, equivalence_class)
                 was_reactivated = True
         for entry in list(self._held_back.values()):
             if not is_held_back(entry.view, now) and admits_namespace(entry.view.namespace):
@@ -286,7 +286,7 @@ class PendingQueue(PendingQueueReader):
         equivalence_class = self._class_of(entry.view)
         equivalence_class.in_line.push(entry)
         if equivalence_class.in_line.first_entry() is entry:
-            self._push_class_front(_class_key(entry.view), equivalence_class)
+            self._update_class_front(_class_key(entry.view), equivalence_class)
 
     def _add_entry(self, entry: pending_heap.PendingEntry) -> None:
         view = entry.view
@@ -299,9 +299,9 @@ class PendingQueue(PendingQueueReader):
         self._first_pending.first_entries = None
         del self._entries[view.key]
         self.by_local_queue[view.queue] -= 1
-        self._remove_from_heap(entry)
+        self._remove_entry_from_heap(entry)
 
-    def _remove_from_heap(self, entry: pending_heap.PendingEntry) -> None:
+    def _remove_entry_from_heap(self, entry: pending_heap.PendingEntry) -> None:
         """Remove a Workload from its heap, and also its equivalence class if that becomes empty."""
         line = entry.line
         if line is None:
@@ -314,9 +314,9 @@ class PendingQueue(PendingQueueReader):
         if not equivalence_class.in_line.size and not equivalence_class.parked.size:
             del self._classes[key]
         elif was_first and line is equivalence_class.in_line:
-            self._push_class_front(key, equivalence_class)
+            self._update_class_front(key, equivalence_class)
 
-    def _push_class_front(self, key: EquivalenceClassKey, equivalence_class: pending_heap.EquivalenceClass) -> None:
+    def _update_class_front(self, key: EquivalenceClassKey, equivalence_class: pending_heap.EquivalenceClass) -> None:
         first_entry = equivalence_class.in_line.first_entry()
         if first_entry is not None:
             heapq.heappush(self._class_fronts, (first_entry.order, first_entry, key))
@@ -327,18 +327,18 @@ class PendingQueue(PendingQueueReader):
             preemptor_entry = self._entries.get(self._preemptor)
             if preemptor_entry is not None and self._is_in_line(preemptor_entry):
                 return preemptor_entry
-        fronts = self._class_fronts
-        while fronts:
-            order, front_entry, key = fronts[0]
+        class_fronts = self._class_fronts
+        while class_fronts:
+            queue_order, front_entry, key = class_fronts[0]
             equivalence_class = self._classes.get(key)
             first_entry = equivalence_class.in_line.first_entry() if equivalence_class is not None else None
-            if first_entry is not None and first_entry is front_entry and first_entry.order == order:
+            if first_entry is not None and first_entry is front_entry and first_entry.order == queue_order:
                 return first_entry
-            heapq.heappop(fronts)
+            heapq.heappop(class_fronts)
         return None
 
-    def _park_shape(self, shape: Shape, now: Instant, why: str) -> None:
-        self._unfit_shapes[shape] = why
+    def _park_shape(self, shape: Shape, now: Instant, reject_reason: str) -> None:
+        self._unfit_shapes[shape] = reject_reason
         for key, equivalence_class in self._classes.items():
             if key[0] == shape and equivalence_class.in_line.size:
                 equivalence_class.park(now)
@@ -427,13 +427,13 @@ class QueueManager:
         if pending_queue.has_held_back:
             self._queues_with_held_back[head.queue] = None
         if head.queue not in self._in_line:
-            self._record_in_line(head.queue, self._snapshot.queues.get(head.queue))
+            self._record_queue_in_line(head.queue, self._snapshot.queues.get(head.queue))
         return is_parked
 
     def record_new_workload(self, name: str) -> None:
         """Record that a ClusterQueue may have a new first Workload, which also ends a pause of its cohort tree."""
         queue = self._snapshot.queues.get(name)
-        self._record_in_line(name, queue)
+        self._record_queue_in_line(name, queue)
         if queue is not None:
             self.record_tree_change(queue)
 
@@ -510,7 +510,7 @@ class QueueManager:
         for table in (self.pending, self._in_line, self._marked_queues, self._queues_with_held_back):
             table.pop(name, None)
 
-    def _record_in_line(self, name: str, queue: ClusterQueue | None) -> None:
+    def _record_queue_in_line(self, name: str, queue: ClusterQueue | None) -> None:
         """Record that a ClusterQueue may have Workloads to try; a frozen cohort tree stays paused anyway."""
         if queue is not None and self._frozen_trees and self._frozen_trees.get(queue.node.tree) == self.now:
             self._paused_trees.setdefault(queue.node.tree, []).append(name)
@@ -529,14 +529,14 @@ class QueueManager:
         reactivated_trees = []
         for root, names in marked_by_tree.items():
             if not root:
-                self._unmark_queues(names)
+                self._unmark_for_reactivation(names)
             elif min([self._marked_queues[name] for name in names]) <= marked_by and may_reactivate(root):
-                self._unmark_queues(names)
+                self._unmark_for_reactivation(names)
                 self._reactivate_tree(root, self._snapshot.queues[names[-1]])
                 reactivated_trees.append(root)
         return reactivated_trees
 
-    def _unmark_queues(self, names: Iterable[str]) -> None:
+    def _unmark_for_reactivation(self, names: Iterable[str]) -> None:
         for name in names:
             del self._marked_queues[name]
 
@@ -546,7 +546,7 @@ class QueueManager:
         for queue in self._snapshot.queues_below(any_queue.node.path[0]):
             pending_queue = self.pending[queue.name]
             if pending_queue.may_reactivate and pending_queue.reactivate(self._namespace_filter(queue), self.now):
-                self._record_in_line(queue.name, queue)
+                self._record_queue_in_line(queue.name, queue)
 
     def _namespace_filter(self, queue: ClusterQueue) -> Callable[[str], bool]:
         selector = queue.view.namespaces
