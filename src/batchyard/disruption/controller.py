@@ -52,7 +52,7 @@ class DisruptedPods(NamedTuple):
 
     pods: Mapping[str, str]
     #: The evicted pods that were not deleted in time.
-    not_deleted: tuple[Obj, ...]
+    undeleted_pods: tuple[Obj, ...]
     expires_at: Instant | None
 
 
@@ -303,7 +303,7 @@ class DisruptionBudgets:
             message = f"Pods selected by this PodDisruptionBudget (selector: {selector_text}) {_UNMANAGED_MESSAGE}"
             outcome.events.append(EventRecord(key, "Warning", "UnmanagedPods", message))
         disrupted_pods = find_disrupted(obj, pods, now)
-        for pod in disrupted_pods.not_deleted:
+        for pod in disrupted_pods.undeleted_pods:
             message = f"Pod was expected by PDB {key.namespace}/{key.namespace} to be deleted but it wasn't"
             name = Key(scheme.POD, key.namespace, pod["metadata"]["name"])
             outcome.events.append(EventRecord(name, "Warning", "NotDeleted", message))

@@ -31,7 +31,7 @@ class FlavorResourceRequest(NamedTuple):
     fr: int
     #: The request of the pod set, and the requests of earlier pod sets for the same flavor and resource.
     amount: int
-    earlier_amount: int
+    earlier_pod_sets_amount: int
     #: The available quota of the ClusterQueue, and the maximum that it could use in an empty cohort tree.
     free_quota: int
     potential_quota: int
@@ -40,7 +40,7 @@ class FlavorResourceRequest(NamedTuple):
     @property
     def total(self) -> int:
         """The requested amount: of this pod set and of the Workload's earlier pod sets in the same flavor."""
-        return self.earlier_amount + self.amount
+        return self.earlier_pod_sets_amount + self.amount
 
     @property
     def shortfall(self) -> int:

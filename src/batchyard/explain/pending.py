@@ -115,7 +115,7 @@ def propose_quota_raises(case: ProposalCase) -> Iterator[Proposal]:
         if not shortfall_by_key:
             continue
         case.simulation.restore_quota_objects()
-        quota_fields = list(_raisable_fields(case.simulation, list(shortfall_by_key), case.limit))
+        quota_fields = list(_raisable_fields(case.simulation, list(shortfall_by_key), case.limit_kind))
         own_quota_fields = [each for each in quota_fields if each.node is case.simulation.queue.node]
         for quota_field in quota_fields if number == 0 else own_quota_fields[:1]:
             proposal = _minimal_raise(case, quota_field, shortfall_by_key)

@@ -50,9 +50,9 @@ class ProposalCase(NamedTuple):
     outcomes: Sequence[PodSetFlavorOutcomes]
     simulation: CohortSimulation
     #: The job that the Workload was created for; None if there is none.
-    owner: Obj | None
+    owner_job: Obj | None
     #: The binding limit.
-    limit: str = ""
+    limit_kind: str = ""
 
 
 def json_patch(kind: str, name: str, operations: Sequence[Mapping[str, Any]], namespace: str = "") -> Patch:
@@ -245,7 +245,7 @@ def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Iterator[Propos
         obj = with_path(case.workload, ("spec", "podSets"), [*pod_sets[:index], smaller_set, *pod_sets[index + 1 :]])
         return case.simulation.admits(HypotheticalChange(workload=build_view(obj, case.view)))
 
-    pods_per_step = _pod_count_step(case.owner, pod_set["name"])
+    pods_per_step = _pod_count_step(case.owner_job, pod_set["name"])
     step_count = _largest_number(lambda jobs: is_satisfied(jobs * pods_per_step), pod_count // pods_per_step)
     if step_count:
         pod_set_suffix = f" of pod set {pod_set['name']}" if len(pod_sets) > 1 else ""
@@ -282,10 +282,10 @@ def _pod_count_step(owner: Obj | None, pod_set: str) -> int:
 
 def _count_patches(case: ProposalCase, pod_set_index: int, pod_count: int) -> Sequence[Patch]:
     """Return the patches that set the pod count of the Job, or of the Workload without a job; () for a JobSet."""
-    if case.owner is not None and case.owner["kind"] == "JobSet":
+    if case.owner_job is not None and case.owner_job["kind"] == "JobSet":
         return ()
-    if case.owner is not None and case.owner["kind"] == "Job":
-        name, namespace = case.owner["metadata"]["name"], case.owner["metadata"].get("namespace", "")
+    if case.owner_job is not None and case.owner_job["kind"] == "Job":
+        name, namespace = case.owner_job["metadata"]["name"], case.owner_job["metadata"].get("namespace", "")
         return (merge_patch("Job", name, {"spec": {"parallelism": pod_count}}, namespace),)
     operation = {"op": "replace", "path": f"/spec/podSets/{pod_set_index}/count", "value": pod_count}
     return (json_patch("Workload", case.view.name, [operation], case.view.namespace),)
@@ -361,7 +361,7 @@ def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> S
     """Return the patches of the job's pod template; () if its tolerations stay as they are, so patches do not help."""
     old_specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
     new_specs = {pod_set["name"]: pod_set["template"]["spec"] for pod_set in pod_sets}
-    owner_job = case.owner
+    owner_job = case.owner_job
     if owner_job is None:
         operations = _add_operations(new_specs, list(new_specs), "/spec/podSets/{}/template/spec")
         return (json_patch("Workload", case.view.name, operations, case.view.namespace),)

@@ -315,7 +315,7 @@ class LintReport(NamedTuple):
     """The findings of a lint run, ordered by file and position, and the number of documents that were checked."""
 
     findings: Sequence[LintFinding]
-    documents: int
+    document_count: int
 
     def count(self, severity: Severity) -> int:
         """Return the number of findings with a severity."""

@@ -274,7 +274,7 @@ class FlavorAttempt(NamedTuple):
     """The result of trying one flavor for a pod set: how its quota could be obtained, and the reasons against it."""
 
     flavor: str
-    group: int
+    group_number: int
     possibility: PreemptionPossibility
     borrowing_height: int
     rejections: tuple[messages.RejectionReason, ...]
@@ -284,18 +284,18 @@ class FlavorAttempt(NamedTuple):
 class FlavorScan(NamedTuple):
     """The result of trying a resource group's flavors in order for a pod set, with the quota figures used."""
 
-    plan: ResourceGroupRequest
+    group_request: ResourceGroupRequest
     #: For each flavor, why it is excluded regardless of quota; '' if it is not excluded.
     obstacles: Sequence[str]
     #: The index of the first scanned flavor.
-    start: int
+    start_index: int
     #: For each scanned flavor, its quality for each resource.
     qualities_by_flavor: Sequence[Sequence[GranularMode]]
     selected_assignment: FlavorAssignment
     #: By flavor-resource id: the usage of earlier pod sets, the available quota, and the potential capacity.
     assumed_usage: Mapping[int, int]
-    available: Mapping[int, int]
-    potential: Sequence[int]
+    available_amounts: Mapping[int, int]
+    potential_quota: Sequence[int]
     fungibility: FlavorFungibility
 
     @property
@@ -305,7 +305,7 @@ class FlavorScan(NamedTuple):
             return []
         return [
             reason
-            for index, qualities in enumerate(self.qualities_by_flavor, self.start)
+            for index, qualities in enumerate(self.qualities_by_flavor, self.start_index)
             for reason in self._rejection_reasons(index, qualities)
         ]
 
@@ -314,21 +314,21 @@ class FlavorScan(NamedTuple):
         """The results of the tried flavors, without flavors that fit without borrowing."""
         return [
             self._flavor_attempt(index, qualities)
-            for index, qualities in enumerate(self.qualities_by_flavor, self.start)
+            for index, qualities in enumerate(self.qualities_by_flavor, self.start_index)
             if min(qualities) != FIT
         ]
 
     def _flavor_attempt(self, index: int, qualities: Sequence[GranularMode]) -> FlavorAttempt:
-        group, reasons = self.plan.group, self._rejection_reasons(index, qualities)
+        group, reasons = self.group_request.group, self._rejection_reasons(index, qualities)
         possibility, borrow = possibility_of(worst_quality(qualities, self.fungibility)), max(map(height_of, qualities))
-        no_fit_reason = messages.NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(qualities, reasons)
-        return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(reasons), no_fit_reason)
+        main_reason = messages.NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(qualities, reasons)
+        return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(reasons), main_reason)
 
     def _rejection_reasons(self, index: int, qualities: Sequence[GranularMode]) -> list[messages.RejectionReason]:
         """Return the reasons why the flavor at `index` was rejected."""
         if self.obstacles[index]:
             return [self.obstacles[index]]
-        group_request = self.plan
+        group_request = self.group_request
         resource_requests = zip(group_request.resources, group_request.usages[index], qualities, strict=True)
         flavor = group_request.group.flavors[index]
         return [
@@ -342,9 +342,9 @@ class FlavorScan(NamedTuple):
     ) -> messages.InsufficientQuota | messages.ExceedsMaxCapacity:
         fr, amount = request
         assumed_usage = self.assumed_usage.get(fr, 0)
-        if assumed_usage + amount > self.potential[fr]:
-            return messages.ExceedsMaxCapacity(resource, flavor, assumed_usage, amount, self.potential[fr])
-        return messages.InsufficientQuota(resource, flavor, assumed_usage + amount - max(0, self.available[fr]))
+        if assumed_usage + amount > self.potential_quota[fr]:
+            return messages.ExceedsMaxCapacity(resource, flavor, assumed_usage, amount, self.potential_quota[fr])
+        return messages.InsufficientQuota(resource, flavor, assumed_usage + amount - max(0, self.available_amounts[fr]))
 
 
 def _no_fit_reason(qualities: Sequence[GranularMode], reasons: Sequence[messages.RejectionReason]) -> str:

@@ -76,8 +76,8 @@ class PodSetAssignment:
         reasons_by_group: dict[int, str] = {}
         for attempt in self.attempts:
             if attempt.possibility is PreemptionPossibility.NO_FIT:
-                mildest_reason = reasons_by_group.get(attempt.group, attempt.no_fit_reason)
-                reasons_by_group[attempt.group] = least_severe(mildest_reason, attempt.no_fit_reason)
+                mildest_reason = reasons_by_group.get(attempt.group_number, attempt.no_fit_reason)
+                reasons_by_group[attempt.group_number] = least_severe(mildest_reason, attempt.no_fit_reason)
         most_severe_reason = ""
         for reason in reasons_by_group.values():
             most_severe_reason = most_severe(most_severe_reason, reason)

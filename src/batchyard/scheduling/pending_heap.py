@@ -113,7 +113,7 @@ class FirstPendingCache:
     def __init__(self) -> None:
         self.first_entries: list[PendingEntry] | None = None
 
-    def of(self, pending_entries: dict[str, PendingEntry], count: int) -> list[PendingEntry]:
+    def first(self, pending_entries: dict[str, PendingEntry], count: int) -> list[PendingEntry]:
         """Return the first `count` pending Workloads in queue order; a current preemptor has no precedence here."""
         if self.first_entries is None or len(self.first_entries) < min(count, len(pending_entries)):
             entries = pending_entries.values()

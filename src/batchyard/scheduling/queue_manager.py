@@ -99,7 +99,7 @@ class PendingQueueReader:
 
     def first_workloads(self, count: int) -> list[WorkloadView]:
         """Return the first `count` pending Workloads in queue order; a current preemptor comes first."""
-        entries, preemptor_entry = self._first_pending.of(self._entries, count), self._entries.get(self._preemptor)
+        entries, preemptor_entry = self._first_pending.first(self._entries, count), self._entries.get(self._preemptor)
         if preemptor_entry is not None:
             entries = [preemptor_entry, *(each for each in entries if each is not preemptor_entry)][:count]
         return [each.view for each in entries]
