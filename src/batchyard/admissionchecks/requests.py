@@ -226,7 +226,7 @@ def provisioning_request(
     return {
         "apiVersion": "autoscaling.x-k8s.io/v1",
         "kind": "ProvisioningRequest",
-        "metadata": _metadata(workload, name),
+        "metadata": _make_metadata(workload, name),
         "spec": spec,
     }
 
@@ -237,7 +237,7 @@ def pod_template(workload: meta.Obj, name: str, group: TemplateGroup, injection:
     for kind in ("initContainers", "containers"):
         if containers := (template.get("spec") or {}).get(kind):
             template = meta.with_path(template, ("spec", kind), [_with_default_requests(c) for c in containers])
-    return {"apiVersion": "v1", "kind": "PodTemplate", "metadata": _metadata(workload, name), "template": template}
+    return {"apiVersion": "v1", "kind": "PodTemplate", "metadata": _make_metadata(workload, name), "template": template}
 
 
 def matches_config(request: meta.Obj, config: ProvisioningConfig, workload: meta.Obj) -> bool:
@@ -265,7 +265,7 @@ def with_request_owner(template: meta.Obj, workload: meta.Obj, request: meta.Obj
     return meta.with_metadata(template, ownerReferences=[*other_owners, meta.controller_reference(request)])
 
 
-def _metadata(workload: meta.Obj, name: str) -> dict[str, Any]:
+def _make_metadata(workload: meta.Obj, name: str) -> dict[str, Any]:
     namespace = workload["metadata"].get("namespace", "")
     owner_references = [meta.controller_reference(workload)]
     return {"name": name, "namespace": namespace, "labels": _MANAGED_LABELS, "ownerReferences": owner_references}

@@ -94,7 +94,7 @@ def is_based_on_controllers(spec: Mapping[str, Any]) -> bool:
     return spec.get("maxUnavailable") is not None or isinstance(spec.get("minAvailable"), str)
 
 
-def desired_healthy(spec: Mapping[str, Any], expected_count: int) -> int:
+def desired_healthy_count(spec: Mapping[str, Any], expected_count: int) -> int:
     """Return how many of the expected pods a PodDisruptionBudget requires to be healthy."""
     if spec.get("maxUnavailable") is not None:
         return max(0, expected_count - _resolve_percentage(spec["maxUnavailable"], expected_count))
@@ -129,7 +129,7 @@ def status_of(
     budget: Obj, pods: Sequence[Obj], expected_pods: ExpectedPods, disrupted_pods: Mapping[str, str], now: Instant
 ) -> dict[str, Any]:
     """Return the new status of a PodDisruptionBudget from its pods, their expected number and the evicted pods."""
-    desired_count = desired_healthy(spec_of(budget), expected_pods.total)
+    desired_count = desired_healthy_count(spec_of(budget), expected_pods.total)
     healthy = sum(is_ready(p) and not is_terminating(p) and p["metadata"]["name"] not in disrupted_pods for p in pods)
     allowed_count = max(0, healthy - desired_count) if expected_pods.total > 0 else 0
     status = {

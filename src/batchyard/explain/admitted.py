@@ -31,7 +31,7 @@ STOCK_OUT: Final = "stockOut"
 CLOUD_QUOTA: Final = "cloudQuota"
 AUTOSCALER_LIMITS: Final = "autoscalerLimits"
 BOOTING: Final = "booting"
-CAPACITY: Final = "nodeCapacity"
+NODE_CAPACITY: Final = "nodeCapacity"
 TOPOLOGY: Final = "topology"
 TAINT: Final = "taint"
 AFFINITY: Final = "affinity"
@@ -57,10 +57,10 @@ def limit_among_nodes(scheduler_text: str, autoscaler_text: str, *, is_selected:
     if any(phrase in scheduler_text for phrase in _FREE_NODE_MESSAGES):
         return TOPOLOGY
     if any(phrase in text for phrase in _FULL_NODE_MESSAGES for text in (scheduler_text, autoscaler_text)):
-        return CAPACITY
+        return NODE_CAPACITY
     if "untolerated taint" in scheduler_text and is_selected:
         return TAINT
-    return AFFINITY if "node affinity/selector" in scheduler_text else CAPACITY
+    return AFFINITY if "node affinity/selector" in scheduler_text else NODE_CAPACITY
 
 
 class NodeCapacityView:
@@ -93,7 +93,7 @@ class NodeCapacityView:
             backoff_codes = {each.code for _, each in backoffs}
             pool = backoffs[0][0].partition("/")[0] if backoffs else ""
             return (CLOUD_QUOTA if backoff_codes == {_QUOTA_EXCEEDED} else STOCK_OUT), pool
-        return (AUTOSCALER_LIMITS if _QUOTA_EXCEEDED_MESSAGE in message and FULL not in message else CAPACITY), ""
+        return (AUTOSCALER_LIMITS if _QUOTA_EXCEEDED_MESSAGE in message and FULL not in message else NODE_CAPACITY), ""
 
     def waits_for(self, now: Instant) -> list[str]:
         """Return texts on booting machines and node groups in backoff, for which the autoscaler waits."""
@@ -210,7 +210,7 @@ ADMITTED: Final = "Admitted"
 RUNNING: Final = "Running"
 EVICTED: Final = "Evicted"
 FINISHED: Final = "Finished"
-CHECK: Final = "admissionCheck"
+ADMISSION_CHECK: Final = "admissionCheck"
 STARTING: Final = "starting"
 
 
@@ -255,7 +255,7 @@ class AdmittedExplainer:
         first_check = waiting_checks[0]
         suffix = f": {first_check['message']}" if first_check.get("message") else ""
         text = f"it has quota, and waits for AdmissionCheck {first_check['name']} ({first_check['state']}){suffix}"
-        binding_limit = BindingLimit(CHECK, text, "AdmissionCheck", first_check["name"])
+        binding_limit = BindingLimit(ADMISSION_CHECK, text, "AdmissionCheck", first_check["name"])
         return {**document_part, "summary": text, "binding": binding_limit.document()}
 
     def _provisioning_requests(self, workload: Obj) -> list[Obj]:
@@ -300,7 +300,7 @@ class AdmittedExplainer:
         assert self._capacity is not None, "pods without nodes are explained only if the node capacity is known"
         waits_for, (limit_kind, pool) = self._capacity.waits_for(now), self._capacity.limit_of(autoscaler_message, now)
         scheduler_message = next(iter(scheduler_texts), "not processed by the scheduler yet")
-        if limit_kind == CAPACITY:
+        if limit_kind == NODE_CAPACITY:
             is_selected = bool(selected_nodes(pod_view(unplaced_pods[0]), self._reader))
             limit_kind = limit_among_nodes(scheduler_message, autoscaler_message, is_selected=is_selected)
         text = f"admitted, but {len(unplaced_pods)} of {len(job_pods)} pods have no node: {scheduler_message}"
@@ -315,7 +315,7 @@ class AdmittedExplainer:
         occupants = occupants_of(workload, unplaced_pods, self._scheduler_cache.snapshot, self._reader)
         holder_parts = [each._replace(flavor=flavor).document(user) for each in occupants[:_SHOWN_MAX]]
         document_part |= nonempty_fields(holders=holder_parts, holdersMore=max(0, len(occupants) - _SHOWN_MAX) or None)
-        if limit_kind in {CAPACITY, AUTOSCALER_LIMITS, TOPOLOGY}:
+        if limit_kind in {NODE_CAPACITY, AUTOSCALER_LIMITS, TOPOLOGY}:
             proposals = propose_node_changes([pod_view(p) for p in unplaced_pods], occupants, self._capacity, user)
             document_part |= nonempty_fields(changes=[each.document() for each in proposals])
         return document_part

@@ -49,7 +49,7 @@ def queues_of(workload: Obj, reader: Reader) -> pending_reason.WorkloadQueues:
     return workload_queues._replace(cluster_queue=reader.get(Key(scheme.CLUSTER_QUEUE, "", name)) if name else None)
 
 
-def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, index: SchedulerCache) -> BindingLimit | None:
+def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, cache: SchedulerCache) -> BindingLimit | None:
     """Return the obstacle in a Workload or its queues that keeps it out of scheduling; None if there is none."""
     name = workload["metadata"]["name"]
     if not lifecycle.is_active(workload):
@@ -61,7 +61,7 @@ def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, index: Sche
         return None
     limit_kind = {messages.MISCONFIGURED: MISCONFIGURED, messages.SUSPENDED: STOPPED}.get(pending_state.reason, GATED)
     kind, object_name = _object_to_fix(workload, queues, limit_kind)
-    return BindingLimit(limit_kind, pending_state.message + _inactivity_suffix(queues, kind, index), kind, object_name)
+    return BindingLimit(limit_kind, pending_state.message + _inactivity_suffix(queues, kind, cache), kind, object_name)
 
 
 def _describe_deactivation(workload: Obj) -> str:
@@ -122,9 +122,9 @@ def blocked_entry_binding(scheduler_cache: SchedulerCache, user: ExplanationUser
     return BindingLimit(PODS_READY, text, "Workload", name)
 
 
-def simulate_decision(view: WorkloadView, queue: str, index: SchedulerCache, policy: SchedulingPolicy) -> Decision:
+def simulate_decision(view: WorkloadView, queue: str, cache: SchedulerCache, policy: SchedulingPolicy) -> Decision:
     """Return the decision of a simulated scheduling cycle with the Workload as the only queue head."""
-    return Cycle(index.snapshot, policy, index.namespaces, 0).run([Head(view, queue)])[0]
+    return Cycle(cache.snapshot, policy, cache.namespaces, 0).run([Head(view, queue)])[0]
 
 
 def binding_of_refusal(decision: Decision, scheduler_cache: SchedulerCache) -> BindingLimit | None:

@@ -114,21 +114,21 @@ class CohortSimulation:
     """A copy of the explained Workload's cohort tree, with its pending Workloads, in which changes are tried."""
 
     def __init__(
-        self, index: SchedulerCache, policy: SchedulingPolicy, explained_view: WorkloadView, queue: ClusterQueue
+        self, cache: SchedulerCache, policy: SchedulingPolicy, explained_view: WorkloadView, queue: ClusterQueue
     ) -> None:
-        self.snapshot = copy_tree(index.snapshot, queue)
+        self.snapshot = copy_tree(cache.snapshot, queue)
         self.explained_view = explained_view
         self.queue = self.snapshot.queues[queue.name]
         self._is_active = self.queue.active
         self._policy = policy
-        self._namespaces = index.namespaces
-        self._now: Instant = index.queue_manager.now
-        self._pending_queues = index.queue_manager.pending
+        self._namespaces = cache.namespaces
+        self._now: Instant = cache.queue_manager.now
+        self._pending_queues = cache.queue_manager.pending
         #: Numbers of Workloads left out because of the limits: ahead of the Workload, and elsewhere in the tree.
         self.omitted_ahead = self.omitted_elsewhere = 0
         self._pending_views = self._select_pending()
         #: Views of quota holders, needed if they are preempted and become pending.
-        self._views = {key: view for key in self._holder_keys() if (view := index.workload_cache.view(key)) is not None}
+        self._views = {key: view for key in self._holder_keys() if (view := cache.workload_cache.view(key)) is not None}
         self._cycle_number = 0
         self._decision_count = 0
         self._decision_count_max = SEARCH_DECISIONS_MAX

@@ -78,24 +78,24 @@ def _former_preemptor_name(uid: str, reader: Reader, user: ExplanationUser) -> s
 
 
 def _spared_holders(
-    preemptor: WorkloadView, victim: WorkloadView, index: SchedulerCache, user: ExplanationUser, *, fair_sharing: bool
+    preemptor: WorkloadView, victim: WorkloadView, cache: SchedulerCache, user: ExplanationUser, *, fair_sharing: bool
 ) -> list[str]:
     """Return a text for each Workload that could have been preempted instead of the victim: why it was spared."""
-    preemptor_holder = index.snapshot.holder(preemptor.key)
+    preemptor_holder = cache.snapshot.holder(preemptor.key)
     name = (
         preemptor_holder.queue.name
         if preemptor_holder is not None
-        else index.cluster_queue_of(*preemptor.queue.split("/", 1))
+        else cache.cluster_queue_of(*preemptor.queue.split("/", 1))
     )
-    queue = index.snapshot.queues.get(name or "")
+    queue = cache.snapshot.queues.get(name or "")
     if queue is None:
         return []
-    index.snapshot.settle()
+    cache.snapshot.settle()
     preemptor_usage = preemptor_holder.usage if preemptor_holder is not None else ()
     frs = tuple([fr for fr, amount in preemptor_usage if amount]) or tuple(queue.node.declared)
-    request = PreemptionContext(preemptor, queue, index.snapshot, preemptor_usage, frs)
+    request = PreemptionContext(preemptor, queue, cache.snapshot, preemptor_usage, frs)
     spared_reasons = []
-    for holder in ranked_quota_holders(index.snapshot, queue.node.path[0], queue, frs)[:_HOLDERS_CHECKED_MAX]:
+    for holder in ranked_quota_holders(cache.snapshot, queue.node.path[0], queue, frs)[:_HOLDERS_CHECKED_MAX]:
         holder_workload = holder.workload
         if holder_workload.key in {preemptor.key, victim.key}:
             continue
@@ -147,23 +147,23 @@ class QueueExplainer:
     """Explains from the scheduler cache whether a ClusterQueue admits Workloads, and how its quota is used."""
 
     def __init__(self, scheduler_cache: SchedulerCache, pending_explainer: PendingExplainer) -> None:
-        self._index = scheduler_cache
+        self._cache = scheduler_cache
         self._pending = pending_explainer
 
     def explain(self, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         """Return the Explanation document's fields of a ClusterQueue: state, summary, quotas, why its head waits."""
         name = obj["metadata"]["name"]
-        queue, pending_queue = self._index.snapshot.queues.get(name), self._index.queue_manager.pending.get(name)
+        queue, pending_queue = self._cache.snapshot.queues.get(name), self._cache.queue_manager.pending.get(name)
         if queue is None or pending_queue is None:
             return {"state": "Unknown", "summary": "the scheduler has not processed this new ClusterQueue yet"}
-        self._index.snapshot.settle()
-        readiness = self._index.readiness(name)
+        self._cache.snapshot.settle()
+        readiness = self._cache.readiness(name)
         part = document.nonempty_fields(clusterQueue=name, cohort=queue.view.cohort, quotas=self._quota_parts(queue))
         count = len(queue.workloads)
         part["line"] = document.nonempty_fields(
             of=len(pending_queue), strategy="StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
         )
-        fair_share = weighted_share(queue.node, self._index.snapshot.names)
+        fair_share = weighted_share(queue.node, self._cache.snapshot.names)
         part["facts"] = document.nonempty_fields(
             pending_queue=f"{len(pending_queue)} Workloads",
             holding=f"{count} Workloads",
@@ -193,7 +193,7 @@ class QueueExplainer:
         """Return the nominal, used, borrowed, lent and available quota of a ClusterQueue by flavor and resource."""
         node, quota_parts = queue.node, []
         for fr in node.declared:
-            flavor, resource = self._index.snapshot.names[fr]
+            flavor, resource = self._cache.snapshot.names[fr]
             quota, used_amount, available_amount = node.subtree[fr], node.usage[fr], available(node, fr)
             lent_amount = max(0, quota - used_amount - max(0, available_amount)) if node.parent is not None else 0
             amount_by_name = {
@@ -227,15 +227,15 @@ class Explainer:
     """Explains the state of Workloads, Jobs, JobSets, pods and ClusterQueues for `batchyard why`."""
 
     def __init__(
-        self, index: SchedulerCache, policy: SchedulingPolicy, reader: Reader, capacity: NodeCapacityView | None = None
+        self, cache: SchedulerCache, policy: SchedulingPolicy, reader: Reader, capacity: NodeCapacityView | None = None
     ) -> None:
-        self._index = index
+        self._cache = cache
         self._policy = policy
         self._reader = reader
         self._capacity = capacity
-        self._pending = PendingExplainer(index, policy, reader)
-        self._admitted = AdmittedExplainer(index, reader, capacity)
-        self._queues = QueueExplainer(index, self._pending)
+        self._pending = PendingExplainer(cache, policy, reader)
+        self._admitted = AdmittedExplainer(cache, reader, capacity)
+        self._queues = QueueExplainer(cache, self._pending)
 
     def why(self, key: Key, now: Instant, may_read: Callable[[str], bool] = may_read_all) -> DocumentPart | None:
         """Return the Explanation document of the object with a key; None if the object does not exist.
@@ -294,7 +294,7 @@ class Explainer:
             return explain_finished(workload)
         if lifecycle.has_quota_reservation(workload):
             return self._admitted.explain(workload, now, user)
-        eviction = eviction_part(workload, self._index, self._reader, user, fair_sharing=self._policy.fair_sharing)
+        eviction = eviction_part(workload, self._cache, self._reader, user, fair_sharing=self._policy.fair_sharing)
         pending_parts = self._pending.explain(workload, now, user)
         state = EVICTED if eviction else PENDING
         if not lifecycle.is_active(workload):

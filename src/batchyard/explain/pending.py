@@ -279,17 +279,17 @@ class PendingExplainer:
     """Explains why Workloads without a quota reservation are pending."""
 
     def __init__(self, scheduler_cache: SchedulerCache, policy: SchedulingPolicy, reader: Reader) -> None:
-        self._index = scheduler_cache
+        self._cache = scheduler_cache
         self._policy = policy
         self._reader = reader
 
     def explain(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         """Return the fields of the Explanation document that say why a Workload is pending and what would admit it."""
         workload_queues = blockers.queues_of(workload, self._reader)
-        blocker = blockers.blocker_of(workload, workload_queues, self._index)
+        blocker = blockers.blocker_of(workload, workload_queues, self._cache)
         if blocker is not None:
             return {"binding": blocker.document(), **self._fixes_part(workload, workload_queues.cluster_queue_name)}
-        queue = self._index.snapshot.queues.get(workload_queues.cluster_queue_name)
+        queue = self._cache.snapshot.queues.get(workload_queues.cluster_queue_name)
         view = self._pending_view(workload, workload_queues.cluster_queue_name)
         if queue is None:
             message = f"ClusterQueue {workload_queues.cluster_queue_name} doesn't exist"
@@ -303,30 +303,30 @@ class PendingExplainer:
         if workload is None:
             return None
         analysis = self._analyze_pending(workload, self._pending_view(workload, queue.name), queue)
-        return blockers.binding_of_refusal(analysis.decision, self._index) or self._shortage_binding(analysis, user)
+        return blockers.binding_of_refusal(analysis.decision, self._cache) or self._shortage_binding(analysis, user)
 
     def _pending_view(self, workload: Obj, queue: str) -> WorkloadView:
         """Return a Workload's view from the ClusterQueue's pending queue, or a new one if it is not queued."""
         view = workload_view(workload)
-        pending_queue = self._index.queue_manager.pending.get(queue)
+        pending_queue = self._cache.queue_manager.pending.get(queue)
         pending_entry = None if pending_queue is None else pending_queue.get(view.key)
-        return self._index.hypothetical_view(workload, view) if pending_entry is None else pending_entry.view
+        return self._cache.hypothetical_view(workload, view) if pending_entry is None else pending_entry.view
 
     def _explain_in_queue(
         self, workload: Obj, view: WorkloadView, queue: ClusterQueue, now: Instant, user: ExplanationUser
     ) -> DocumentPart:
-        self._index.snapshot.settle()
+        self._cache.snapshot.settle()
         analysis = self._analyze_pending(workload, view, queue)
         part: DocumentPart = {"clusterQueue": queue.name, "cohort": queue.view.cohort, "priority": view.priority}
-        part["podSets"] = pod_sets_part(self._index.snapshot, queue.node, analysis.outcomes)
+        part["podSets"] = pod_sets_part(self._cache.snapshot, queue.node, analysis.outcomes)
         part["line"] = self._queue_position_part(view.key, queue, user)
         if self._policy.fair_sharing:
             part["shares"] = self._fair_shares_part(queue, analysis.holders)
-        limit = blockers.binding_of_refusal(analysis.decision, self._index) or blockers.failed_check_binding(workload)
+        limit = blockers.binding_of_refusal(analysis.decision, self._cache) or blockers.failed_check_binding(workload)
         limit = limit or blockers.requeue_binding(view, now) or self._pods_ready_binding(workload)
         if limit is not None:
             return {**part, "binding": limit.document(), **self._fixes_part(workload, queue.name)}
-        simulation = CohortSimulation(self._index, self._policy, view, queue)
+        simulation = CohortSimulation(self._cache, self._policy, view, queue)
         try:
             return {**part, **self._simulate(analysis, simulation, user)}
         finally:
@@ -344,7 +344,7 @@ class PendingExplainer:
         return document_part
 
     def _analyze_pending(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> PendingAnalysis:
-        scheduler_cache = self._index
+        scheduler_cache = self._cache
         decision = blockers.simulate_decision(view, queue.name, scheduler_cache, self._policy)
         outcomes = assess_flavors(scheduler_cache.snapshot, queue, view, self._policy)
         shortage = shortage_of(outcomes, queue)
@@ -369,7 +369,7 @@ class PendingExplainer:
 
     def _head_of_line_binding(self, analysis: PendingAnalysis, user: ExplanationUser) -> BindingLimit | None:
         """Return the queue head as the limit if it blocks the Workload, by StrictFIFO or because it preempts."""
-        queue, pending_queue = analysis.queue, self._index.queue_manager.pending[analysis.queue.name]
+        queue, pending_queue = analysis.queue, self._cache.queue_manager.pending[analysis.queue.name]
         if pending_queue.get(analysis.view.key) is None:
             return None
         if not queue.view.strict_fifo:
@@ -400,9 +400,9 @@ class PendingExplainer:
         """Return the limit of a Workload that fits: other Workloads are ahead of it, or its turn is next."""
         queue = analysis.queue.name
         if baseline_outcome.is_admitted:
-            blocked_binding = blockers.blocked_entry_binding(self._index, user)
+            blocked_binding = blockers.blocked_entry_binding(self._cache, user)
             return blocked_binding or BindingLimit(TURN, "it fits and is admitted next", "ClusterQueue", queue)
-        pending_queues = self._index.queue_manager.pending
+        pending_queues = self._cache.queue_manager.pending
         head_keys = [view.key for each in self._queues_of_tree(analysis) for view in pending_queues[each.name].front(1)]
         names = list(dict.fromkeys([user.name_of(key) for key in head_keys if key != analysis.view.key]))
         text = f"it would fit, but Workloads ahead take or reserve the quota: {', '.join(names[:AHEAD_SHOWN])}"
@@ -426,7 +426,7 @@ class PendingExplainer:
         return BindingLimit(PREEMPTION, text, "ClusterQueue", analysis.queue.name)
 
     def _queues_of_tree(self, analysis: PendingAnalysis) -> list[ClusterQueue]:
-        return self._index.snapshot.queues_below(analysis.queue.node.path[0])
+        return self._cache.snapshot.queues_below(analysis.queue.node.path[0])
 
     def _shortage_binding(self, analysis: PendingAnalysis, user: ExplanationUser) -> BindingLimit | None:
         """Return the missing quota or excluded flavor as the limit; None if the Workload's requests fit."""
@@ -443,7 +443,7 @@ class PendingExplainer:
             return BindingLimit(shortage.limit, message, "ResourceFlavor", outcome.flavor, outcome.flavor)
         limit_kind = self._limit_or_priority(analysis, limiting_node.limit)
         node, missing_text = limiting_node.node, format_amount(request.resource, limiting_node.shortfall)
-        kind = kind_of(self._index.snapshot, node)
+        kind = kind_of(self._cache.snapshot, node)
         text = _describe_shortage(analysis, limit_kind, f"{kind} {node.name}", missing_text)
         return BindingLimit(limit_kind, text, kind, node.name, outcome.flavor, request.resource, missing_text)
 
@@ -475,11 +475,11 @@ class PendingExplainer:
             else:
                 protection = self._protection_of(analysis, holder)
                 preemption_fields = nonempty_fields(stays="" if protection is None else protection.text)
-            holder_parts.append(holder_part(self._index.snapshot, holder, user, preemption_fields))
+            holder_parts.append(holder_part(self._cache.snapshot, holder, user, preemption_fields))
         return nonempty_fields(holders=holder_parts, holdersMore=max(0, len(analysis.holders) - HOLDERS_SHOWN) or None)
 
     def _queue_position_part(self, key: str, queue: ClusterQueue, user: ExplanationUser) -> DocumentPart:
-        pending_queue = self._index.queue_manager.pending[queue.name]
+        pending_queue = self._cache.queue_manager.pending[queue.name]
         if pending_queue.get(key) is None:
             return {"of": len(pending_queue)}
         position = pending_queue.place_of(key)
@@ -493,7 +493,7 @@ class PendingExplainer:
         queues = dict.fromkeys([queue, *[holder.workload.queue for holder in holders]])
         share_parts = []
         for each in list(queues)[: HOLDERS_SHOWN + 1]:
-            share = weighted_share(each.node, self._index.snapshot.names)
+            share = weighted_share(each.node, self._cache.snapshot.names)
             share_fields = {"weight": share.weight, "share": share.rounded_value, "resource": share.resource}
             share_parts.append(nonempty_fields(clusterQueue=each.name, **share_fields))
         return share_parts
@@ -505,7 +505,7 @@ class PendingExplainer:
         owner_job, shortage = self._owner_job(analysis.workload), analysis.shortage
         limit_kind = shortage.limit if shortage is not None else ""
         case = ProposalCase(analysis.workload, analysis.view, analysis.outcomes, simulation, owner_job, limit_kind)
-        build_view = self._index.hypothetical_view
+        build_view = self._cache.hypothetical_view
         priority_classes = self._reader.list(scheme.WORKLOAD_PRIORITY_CLASS)
         priority_values = {each["metadata"]["name"]: each.get("value", 0) for each in priority_classes}
         proposal_searches: list[Callable[[], Iterator[Proposal]]] = [
@@ -530,12 +530,12 @@ class PendingExplainer:
 
     def _fixes_part(self, workload: Obj, name: str) -> DocumentPart:
         """Return corrections of a stopped or misconfigured object that would let the Workload be admitted."""
-        queue = self._index.snapshot.queues.get(name)
+        queue = self._cache.snapshot.queues.get(name)
         if queue is None:
             return {}
-        self._index.snapshot.settle()
+        self._cache.snapshot.settle()
         view = self._pending_view(workload, name)
-        fixes = propose_fixes(workload, view, queue, self._index, self._policy)
+        fixes = propose_fixes(workload, view, queue, self._cache, self._policy)
         return nonempty_fields(changes=[each.document() for each in fixes])
 
     def _owner_job(self, workload: Obj) -> Obj | None:
@@ -571,8 +571,8 @@ def _baseline_outcome(simulation: CohortSimulation) -> TrialOutcome:
 
 def _join_obstacles(analysis: PendingAnalysis) -> str:
     """Return the distinct reasons why pod sets may not use flavors, joined into one text."""
-    texts = [outcome.obstacle for pod_set in analysis.outcomes for outcome in pod_set.outcomes if outcome.obstacle]
-    return "; ".join(dict.fromkeys(texts))
+    obstacles = [outcome.obstacle for pod_set in analysis.outcomes for outcome in pod_set.outcomes if outcome.obstacle]
+    return "; ".join(dict.fromkeys(obstacles))
 
 
 def _describe_shortage(analysis: PendingAnalysis, limit_kind: str, limiting_object: str, missing_text: str) -> str:

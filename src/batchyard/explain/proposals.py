@@ -156,15 +156,15 @@ def propose_fixes(
         simulation.close()
 
 
-def _possible_fixes(workload: Obj, view: WorkloadView, queue: ClusterQueue, index: SchedulerCache) -> Iterator[_Fix]:
+def _possible_fixes(workload: Obj, view: WorkloadView, queue: ClusterQueue, cache: SchedulerCache) -> Iterator[_Fix]:
     """Yield a fix for each cause that one field can correct, such as a stopPolicy; nothing if other errors exist."""
-    started_view, labels = replace(queue.view, stop_policy="None"), index.namespaces.get(view.namespace)
-    if not index.readiness_with(started_view).active or queue.is_in_cohort_cycle or labels is None:
+    started_view, labels = replace(queue.view, stop_policy="None"), cache.namespaces.get(view.namespace)
+    if not cache.readiness_of_view(started_view).active or queue.is_in_cohort_cycle or labels is None:
         return
     if not lifecycle.is_active(workload):
         patch = merge_patch("Workload", view.name, {"spec": {"active": True}}, view.namespace)
         yield _Fix("set spec.active of the Workload to true", patch, started_view)
-    local_queue = index.workload_cache.local_queues.get(view.queue)
+    local_queue = cache.workload_cache.local_queues.get(view.queue)
     if local_queue is not None and local_queue.stop_policy != "None":
         name = view.queue.partition("/")[2]
         patch = merge_patch("LocalQueue", name, _STOP_POLICY_NONE, view.namespace)

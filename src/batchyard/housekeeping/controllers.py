@@ -76,7 +76,7 @@ class Namespaces:
             return ReconcileResult([client.Create(new_namespace(key.name))] if key.name in SYSTEM_NAMESPACES else [])
         if not _is_deleted(namespace):
             return _activate_namespace(namespace)
-        content = {f"{info.plural}.{info.group}": reader.list(info.constant, key.name) for info in _kinds(reader)}
+        content = {f"{info.plural}.{info.group}": reader.list(info.constant, key.name) for info in _list_kinds(reader)}
         deleted_objects = {name: [obj for obj in objects if _is_deleted(obj)] for name, objects in content.items()}
         status = _terminating_status(namespace, deleted_objects, now)
         if status != namespace.get("status"):
@@ -89,7 +89,7 @@ class Namespaces:
         return ReconcileResult(writes)
 
 
-def _kinds(reader: client.Reader) -> Sequence[ServedKind]:
+def _list_kinds(reader: client.Reader) -> Sequence[ServedKind]:
     """Return all served kinds whose objects are in Namespaces, including those of CustomResourceDefinitions."""
     custom_infos = [
         custom_kinds.kind_from_definition(definition)
@@ -320,7 +320,7 @@ def _is_managed_elsewhere(key: meta.Key, obj: meta.Obj) -> bool:
 # Each Job leaves about nine Events of 2 to 3 KB each, so their maximum number bounds the memory of ended Jobs. The
 # controller has one key for all Events, and wakes up when the first of them expires.
 
-KEPT_FOR: Final = HOUR
+EVENT_LIFETIME: Final = HOUR
 #: The number of Events that the controller keeps; a steady load exceeds it by up to two batches.
 KEPT_MAX: Final = 5_000
 #: The only key of the controller.
@@ -378,7 +378,7 @@ def _event_expiry_time(event: meta.Obj, now: Instant) -> Instant:
     """Return when an Event expires: an hour after it last occurred, or after its creation if that is implausible."""
     created_at = parse_time(event["metadata"]["creationTimestamp"])
     occurred_at = parse_time(meta.event_last_time(event) or event["metadata"]["creationTimestamp"])
-    return (occurred_at if created_at <= occurred_at <= now + KEPT_FOR else created_at) + KEPT_FOR
+    return (occurred_at if created_at <= occurred_at <= now + EVENT_LIFETIME else created_at) + EVENT_LIFETIME
 
 
 # A definition without name conflicts is established: its kind is served from then on. Before a definition is deleted,
@@ -474,13 +474,13 @@ def status_of(definition: meta.Obj, reader: client.Reader, now: Instant) -> dict
     storage_version = custom_kinds.kind_from_definition(definition).storage_version
     return {
         **old,
-        "conditions": _conditions(definition, conflicts, now),
+        "conditions": _make_conditions(definition, conflicts, now),
         "acceptedNames": {field: value for field, value in new_names.items() if value},
         "storedVersions": versions if storage_version in versions else [*versions, storage_version],
     }
 
 
-def _conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: Instant) -> Sequence[Mapping[str, Any]]:
+def _make_conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: Instant) -> Sequence[Mapping[str, Any]]:
     field, message = [("", "no conflicts found"), *conflicts.items()][-1]
     reason = _CONFLICT_REASON_BY_FIELD.get(field, "NoConflicts")
     old_conditions: Any = (definition.get("status") or {}).get("conditions") or []

@@ -192,11 +192,11 @@ def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
         if excesses and not pod_set.assignment.unavailable and pod_set.assignment.mode is FlavorAssignmentMode.NO_FIT:
             reasons = "; ".join(_format_exceeded_quota(fact) for fact in excesses[:_REASONS_SHOWN_MAX])
             problem = f"{pod_set.subject} can never be admitted in ClusterQueue {pod_set.queue.name}: {reasons}"
-            closest = min(excesses, key=lambda fact: fact.assumed_usage + fact.request - fact.capacity)
-            missing_amount = format_amount(closest.resource, closest.assumed_usage + closest.request - closest.capacity)
+            nearest = min(excesses, key=lambda fact: fact.assumed_usage + fact.request - fact.capacity)
+            missing_amount = format_amount(nearest.resource, nearest.assumed_usage + nearest.request - nearest.capacity)
             fix = (
-                f"run fewer or smaller pods in parallel, or give flavor {closest.flavor} {missing_amount} more"
-                f" {closest.resource}"
+                f"run fewer or smaller pods in parallel, or give flavor {nearest.flavor} {missing_amount} more"
+                f" {nearest.resource}"
             )
             yield RuleResult(pod_set.job.manifest, pod_set.path, problem, fix)
 

@@ -105,7 +105,7 @@ class PendingQueueReader:
         return [each.view for each in entries]
 
     @property
-    def has_held_back(self) -> bool:
+    def has_held_back_workloads(self) -> bool:
         """Whether any Workload may not be tried yet because of a backoff or a Requeued=False condition."""
         return bool(self._held_back)
 
@@ -417,14 +417,14 @@ class QueueManager:
             return
         if pending_queue.put(view, self.now):
             self.record_new_workload(name)
-        if pending_queue.has_held_back:
+        if pending_queue.has_held_back_workloads:
             self._queues_with_held_back[name] = None
 
     def requeue(self, head: Head, last_assignment: LastAssignment | None, reason: RequeueReason, why: str = "") -> bool:
         """Keep a head pending in its ClusterQueue after a cycle; return whether it was set aside until a change."""
         pending_queue = self.pending[head.queue]
         is_parked = pending_queue.requeue(head, last_assignment, reason, self.now, why)
-        if pending_queue.has_held_back:
+        if pending_queue.has_held_back_workloads:
             self._queues_with_held_back[head.queue] = None
         if head.queue not in self._in_line:
             self._record_queue_in_line(head.queue, self._snapshot.queues.get(head.queue))
@@ -445,11 +445,11 @@ class QueueManager:
         """Have the inadmissible Workloads of the queue's cohort tree tried again at `due_time`, or earlier."""
         self._scheduled_reactivations.setdefault(queue.node.tree, (queue.name, due_time))
 
-    def mark_due(self) -> None:
+    def mark_due_queues(self) -> None:
         """Mark ClusterQueues with an ended backoff or a due reactivation, so that their Workloads are tried again."""
         for name in list(self._queues_with_held_back):
             pending_queue = self.pending.get(name)
-            if pending_queue is None or not pending_queue.has_held_back:
+            if pending_queue is None or not pending_queue.has_held_back_workloads:
                 del self._queues_with_held_back[name]
                 continue
             release_time = pending_queue.next_release()

@@ -44,7 +44,7 @@ class QueueStatusController:
     )
 
     def __init__(self, scheduler_cache: SchedulerCache, *, fair_sharing: bool) -> None:
-        self._index = scheduler_cache
+        self._cache = scheduler_cache
         self._fair_sharing = fair_sharing
         #: Queues whose Workloads changed since the last batch, by kind and namespaced name.
         self._stale_queues: dict[tuple[str, str], None] = {}
@@ -58,7 +58,7 @@ class QueueStatusController:
             case scheme.WORKLOAD:
                 return self._record_workload_change(event)
             case scheme.RESOURCE_FLAVOR | scheme.ADMISSION_CHECK:
-                return [Key(scheme.CLUSTER_QUEUE, "", name) for name in sorted(self._index.snapshot.queues)]
+                return [Key(scheme.CLUSTER_QUEUE, "", name) for name in sorted(self._cache.snapshot.queues)]
             case scheme.CLUSTER_QUEUE:
                 return [*self._changed_queue_key(event), *self._local_queue_keys_of(event), *self._cohorts_of(event)]
             case _:
@@ -90,7 +90,7 @@ class QueueStatusController:
         self._stale_queues[scheme.LOCAL_QUEUE, view.queue] = None
         if view.cluster_queue:
             self._stale_queues[scheme.CLUSTER_QUEUE, view.cluster_queue] = None
-        local_queue = self._index.workload_cache.local_queues.get(view.queue)
+        local_queue = self._cache.workload_cache.local_queues.get(view.queue)
         if local_queue is not None:
             self._stale_queues[scheme.CLUSTER_QUEUE, local_queue.cluster_queue] = None
 
@@ -109,14 +109,14 @@ class QueueStatusController:
         old, new = ((obj or {}).get("status", {}).get("conditions") for obj in (event.old, event.obj))
         if old == new and event.old is not None and event.type is not _DELETED:
             return
-        for local_queue in self._index.workload_cache.local_queues.values():
+        for local_queue in self._cache.workload_cache.local_queues.values():
             if local_queue.cluster_queue == event.key.name:
                 namespace, _, name = local_queue.key.partition("/")
                 yield Key(scheme.LOCAL_QUEUE, namespace, name)
 
     def _cohorts_of(self, event: WatchEvent) -> Iterable[Key]:
         """Return the keys of a changed ClusterQueue's ancestor Cohorts, whose fair shares may have changed."""
-        queue = self._index.snapshot.queues.get(event.key.name) if self._fair_sharing else None
+        queue = self._cache.snapshot.queues.get(event.key.name) if self._fair_sharing else None
         return () if queue is None else [Key(scheme.COHORT, "", node.name) for node in queue.node.path[:-1]]
 
     def _status_writes(self, key: Key, reader: Reader, now: Instant) -> list[Write]:
@@ -136,16 +136,16 @@ class QueueStatusController:
         return [UpdateStatus(with_status(obj, status))]
 
     def _cluster_queue_status(self, name: str, obj: Obj, now: Instant) -> Mapping[str, Any]:
-        queue = self._index.snapshot.queues.get(name)
+        queue = self._cache.snapshot.queues.get(name)
         if queue is None:
             return obj.get("status") or {}
-        self._index.snapshot.settle()
+        self._cache.snapshot.settle()
         status = dict(obj.get("status") or {})
-        queue_counter = self._index.workload_cache.cluster_queue_counters.get(name)
-        status["conditions"] = _with_active_condition(obj, self._index.readiness(name), now)
+        queue_counter = self._cache.workload_cache.cluster_queue_counters.get(name)
+        status["conditions"] = _with_active_condition(obj, self._cache.readiness(name), now)
         status["flavorsReservation"] = self._usage_by_flavor(queue, queue_counter.reserved_usage, is_local=False)
         status["flavorsUsage"] = self._usage_by_flavor(queue, queue_counter.admitted_usage, is_local=False)
-        status["pendingWorkloads"] = len(self._index.queue_manager.pending[name])
+        status["pendingWorkloads"] = len(self._cache.queue_manager.pending[name])
         _set_workload_counts(status, queue_counter)
         self._set_fair_share(status, queue.node)
         return status
@@ -154,11 +154,11 @@ class QueueStatusController:
         metadata, spec = obj["metadata"], obj["spec"]
         key = f"{metadata['namespace']}/{metadata['name']}"
         name = spec.get("clusterQueue", "")
-        queue, pending_queue = self._index.snapshot.queues.get(name), self._index.queue_manager.pending.get(name)
+        queue, pending_queue = self._cache.snapshot.queues.get(name), self._cache.queue_manager.pending.get(name)
         is_stopped = (spec.get("stopPolicy") or "None") != "None"
         cluster_queue = reader.get(Key(scheme.CLUSTER_QUEUE, "", name))
         status = dict(obj.get("status") or {})
-        queue_counter = self._index.workload_cache.local_queue_counters.get(key) if queue else QueueCounter()
+        queue_counter = self._cache.workload_cache.local_queue_counters.get(key) if queue else QueueCounter()
         readiness = _local_queue_readiness(cluster_queue, obj if is_stopped else None)
         status["conditions"] = _with_active_condition(obj, readiness, now)
         if queue is None:  # without a ClusterQueue there are no flavors to report
@@ -168,7 +168,7 @@ class QueueStatusController:
             status["flavorsUsage"] = self._usage_by_flavor(queue, queue_counter.admitted_usage, is_local=True)
         status["pendingWorkloads"] = 0
         if not is_stopped:  # Workloads of a missing ClusterQueue count as pending too
-            workload_cache = self._index.workload_cache
+            workload_cache = self._cache.workload_cache
             status["pendingWorkloads"] = (
                 workload_cache.count_admissible(key)
                 if pending_queue is None
@@ -179,8 +179,8 @@ class QueueStatusController:
 
     def _cohort_status(self, name: str, obj: Obj) -> Mapping[str, Any]:
         status = dict(obj.get("status") or {})
-        self._index.snapshot.settle()
-        node = self._index.snapshot.cohorts.get(name)
+        self._cache.snapshot.settle()
+        node = self._cache.snapshot.cohorts.get(name)
         if node is not None:
             self._set_fair_share(status, node)
         return status
@@ -188,7 +188,7 @@ class QueueStatusController:
     def _set_fair_share(self, status: dict[str, Any], node: QuotaNode) -> None:
         status.pop("fairSharing", None)
         if self._fair_sharing:
-            status["fairSharing"] = {"weightedShare": weighted_share(node, self._index.snapshot.names).rounded_value}
+            status["fairSharing"] = {"weightedShare": weighted_share(node, self._cache.snapshot.names).rounded_value}
 
     def _usage_by_flavor(self, queue: ClusterQueue, used: Mapping[int, int], *, is_local: bool) -> list[dict[str, Any]]:
         """Format `flavorsReservation` or `flavorsUsage` of a queue's status; `is_local` omits the borrowed amounts."""

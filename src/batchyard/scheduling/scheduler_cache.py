@@ -429,7 +429,7 @@ class SchedulerCache:
         if self.snapshot.rebuilds != self._rebuilds:  # another caller may have rebuilt the trees
             self._rebuilds = self.snapshot.rebuilds
             self.queue_manager.activate_all()
-        self.queue_manager.mark_due()
+        self.queue_manager.mark_due_queues()
         return self.queue_manager.heads()
 
     def is_terminating(self, name: str) -> bool:
@@ -438,9 +438,9 @@ class SchedulerCache:
 
     def readiness(self, name: str) -> QueueActiveStatus:
         """Return the Active condition that a ClusterQueue should have, given its spec and the objects it references."""
-        return self.readiness_with(self.snapshot.queues[name].view)
+        return self.readiness_of_view(self.snapshot.queues[name].view)
 
-    def readiness_with(self, view: ClusterQueueView) -> QueueActiveStatus:
+    def readiness_of_view(self, view: ClusterQueueView) -> QueueActiveStatus:
         """Return the Active condition that a ClusterQueue would have with a hypothetical spec (`view`)."""
         return compute_active_status(
             view, terminating=view.name in self._terminating, flavors=self.snapshot.flavors, checks=self._checks

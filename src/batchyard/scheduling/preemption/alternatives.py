@@ -59,11 +59,11 @@ def first_ranked_holders(
     return [_unpack_holder(holder) for holder in nsmallest(max_count, ranked_holders)], len(ranked_holders)
 
 
-def _rank_holders(snapshot: Snapshot, top: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_RankedHolder]:
+def _rank_holders(snapshot: Snapshot, root: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_RankedHolder]:
     """Return the Workloads below a cohort tree node that use the flavor-resources `frs`, with sort keys."""
     is_under = not [fr for fr in frs if queue.node.usage[fr] >= queue.node.subtree[fr]]
     ranked_holders: list[_RankedHolder] = []
-    for candidate_queue in snapshot.queues_below(top):
+    for candidate_queue in snapshot.queues_below(root):
         if not candidate_queue.workloads:
             continue
         is_borrowing, is_own = (

@@ -59,7 +59,7 @@ def release_after_eviction(workload: meta.Obj, now: Instant) -> meta.Obj:
     evicted_condition = draft.conditions[lifecycle.EVICTED]
     reason, message = evicted_condition["reason"], evicted_condition["message"]
     draft.set_condition(REQUEUED, reason in _IMMEDIATE_REQUEUE_REASONS, reason, message)
-    lifecycle.unset_quota(draft, PENDING_EVALUATION, message)
+    lifecycle.unset_quota_reservation(draft, PENDING_EVALUATION, message)
     return draft.result()
 
 

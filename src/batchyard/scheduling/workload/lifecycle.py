@@ -307,7 +307,7 @@ def reserve_quota(
 def set_pending(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.Obj:
     """Return the Workload without a quota reservation, and with the reason why it is pending."""
     draft = meta.StatusDraft(workload, now)
-    unset_quota(draft, reason, message)
+    unset_quota_reservation(draft, reason, message)
     return draft.result()
 
 
@@ -351,7 +351,7 @@ def finish(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.
     return draft.result()
 
 
-def unset_quota(draft: meta.StatusDraft, reason: str, message: str) -> None:
+def unset_quota_reservation(draft: meta.StatusDraft, reason: str, message: str) -> None:
     """Remove the quota reservation from a Workload status under construction, and set the pending reason."""
     draft.set_condition(QUOTA_RESERVED, False, reason, message)
     draft.drop_fields("admission")

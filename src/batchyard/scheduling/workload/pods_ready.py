@@ -101,10 +101,10 @@ def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None
         return None
     if readiness is None or readiness["reason"] == lifecycle.WAIT_FOR_START:
         return PodsReadyDeadline(lifecycle.WAIT_FOR_START, parse_time(admission["lastTransitionTime"]) + policy.timeout)
-    recovery = policy.timeout if policy.recovery_timeout is None else policy.recovery_timeout
-    if readiness["reason"] != lifecycle.WAIT_FOR_RECOVERY or recovery == 0:
+    recovery_limit = policy.timeout if policy.recovery_timeout is None else policy.recovery_timeout
+    if readiness["reason"] != lifecycle.WAIT_FOR_RECOVERY or recovery_limit == 0:
         return None
-    return PodsReadyDeadline(lifecycle.WAIT_FOR_RECOVERY, parse_time(readiness["lastTransitionTime"]) + recovery)
+    return PodsReadyDeadline(lifecycle.WAIT_FOR_RECOVERY, parse_time(readiness["lastTransitionTime"]) + recovery_limit)
 
 
 def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now: Instant) -> Obj:
