@@ -241,7 +241,7 @@ def _record_eviction(budget: Obj, pod: Obj, now: Instant) -> Obj:
 
 #: The built-in kinds with a scale subresource.
 _SCALABLE_KINDS: Final = frozenset({scheme.REPLICA_SET, scheme.DEPLOYMENT, scheme.STATEFUL_SET})
-STALE_AFTER: Final = 2 * MINUTE
+STALE_CONDITION_AGE: Final = 2 * MINUTE
 _DELETED: Final = EventType.DELETED
 _UNMANAGED_MESSAGE: Final = (
     "were found to be unmanaged. As a result, the status of the PDB cannot be calculated correctly, which may result "
@@ -379,12 +379,12 @@ def _format_selector(spec: Mapping[str, Any]) -> str:
     if label_selector is None:
         return "nil"
     labels = "".join(f"{key}: {value}," for key, value in sorted((label_selector.get("matchLabels") or {}).items()))
-    expressions = "".join(map(_format_expression, label_selector.get("matchExpressions") or ()))
+    expressions = "".join(map(_format_selector_expression, label_selector.get("matchExpressions") or ()))
     text = f"MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},"
     return f"&LabelSelector{{{text}}}"
 
 
-def _format_expression(expression: Mapping[str, Any]) -> str:
+def _format_selector_expression(expression: Mapping[str, Any]) -> str:
     values = " ".join(expression.get("values") or ())
     fields_text = f"Key:{expression['key']},Operator:{expression['operator']},Values:[{values}],"
     return f"LabelSelectorRequirement{{{fields_text}}},"
@@ -404,6 +404,6 @@ def _remove_stale_condition(pod: Obj, now: Instant) -> ReconcileResult:
     disrupted_at = _disrupted_since(pod)
     if disrupted_at is None:
         return ReconcileResult()
-    if disrupted_at + STALE_AFTER > now:
-        return ReconcileResult(requeue_at=disrupted_at + STALE_AFTER)
+    if disrupted_at + STALE_CONDITION_AGE > now:
+        return ReconcileResult(requeue_at=disrupted_at + STALE_CONDITION_AGE)
     return ReconcileResult([UpdateStatus(with_condition(pod, DISRUPTION_TARGET, False, ("", ""), now))])

@@ -18,7 +18,7 @@ from batchyard.scheduling.workload.adjustments import combine_limit_ranges, out_
 
 _NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 #: A memory quota below this number of bytes is implausible: its unit, such as Mi, is probably missing.
-_MIN_PLAUSIBLE_MEMORY: Final = 1 << 20
+_MIN_PLAUSIBLE_MEMORY_BYTES: Final = 1 << 20
 
 
 def null_namespace_selector(config: Configuration) -> Iterator[RuleResult]:
@@ -120,7 +120,7 @@ def tiny_memory_quota(config: Configuration) -> Iterator[RuleResult]:
     for manifest, groups in config.resource_groups:
         for group_index, group in enumerate(groups):
             for quota in group.quotas:
-                if quota.resource == "memory" and 0 < quota.nominal < _MIN_PLAUSIBLE_MEMORY:
+                if quota.resource == "memory" and 0 < quota.nominal < _MIN_PLAUSIBLE_MEMORY_BYTES:
                     flavor_index = group.flavors.index(quota.flavor)
                     byte_count = format_amount("memory", quota.nominal)
                     problem = f"the quota of memory in flavor {quota.flavor} is {byte_count} bytes: no pod fits"

@@ -295,7 +295,7 @@ _PREEMPTED: Final = "Preempted"
 _WAITING: Final = (lifecycle.WAITING_FOR_PODS_READY, "waiting for all admitted workloads to be in PodsReady condition")
 
 
-def ignore_loop(loop: PreemptionLoop) -> None:
+def ignore_preemption_loop(loop: PreemptionLoop) -> None:
     """Do nothing about a detected preemption loop; the default callback of Scheduler."""
 
 
@@ -310,7 +310,7 @@ class Scheduler:
         self,
         scheduler_cache: SchedulerCache,
         policy: SchedulingPolicy,
-        on_preemption_loop: Callable[[PreemptionLoop], None] = ignore_loop,
+        on_preemption_loop: Callable[[PreemptionLoop], None] = ignore_preemption_loop,
         gate: PodsReadyGate | None = None,
         watch: CycleObserver | None = None,
         *,
@@ -336,9 +336,9 @@ class Scheduler:
         """Return CYCLE_KEY if the watch event makes a scheduling cycle necessary."""
         self._blocked.observe(event)
         has_work = self._cache.observe(event, now) or self._blocked.may_resume
-        return (CYCLE_KEY,) if self._record_not_tried(event) or has_work else ()
+        return (CYCLE_KEY,) if self._record_bypassed_workload(event) or has_work else ()
 
-    def _record_not_tried(self, event: WatchEvent) -> bool:
+    def _record_bypassed_workload(self, event: WatchEvent) -> bool:
         """Record a requeued Workload that is not tried as an equivalent one did not fit; return whether it is one."""
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False

@@ -277,10 +277,10 @@ class Cycle:
         )
 
         full_result = _assign_counts(assigner, preemptor, workload.counts)
-        if _can_proceed(full_result) or not workload.can_be_partially_admitted:
+        if _fits_or_has_targets(full_result) or not workload.can_be_partially_admitted:
             return full_result
         partial_result = flavor_assigner.search_pod_counts(
-            workload.pod_sets, partial(_assign_counts, assigner, preemptor), _can_proceed
+            workload.pod_sets, partial(_assign_counts, assigner, preemptor), _fits_or_has_targets
         )
         return partial_result or full_result
 
@@ -377,7 +377,7 @@ def _assign_counts(
     return assignment, preemptor.targets_for(assignment)
 
 
-def _can_proceed(assignment_with_targets: tuple[flavor_assigner.Assignment, list[PreemptionTarget]]) -> bool:
+def _fits_or_has_targets(assignment_with_targets: tuple[flavor_assigner.Assignment, list[PreemptionTarget]]) -> bool:
     """Report whether a flavor assignment fits, either now or after the preemption of its targets."""
     assignment, targets = assignment_with_targets
     return assignment.mode is _MODE_FIT or bool(targets)

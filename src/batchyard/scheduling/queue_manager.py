@@ -180,7 +180,7 @@ class PendingQueue(PendingQueueReader):
             self._held_back[view.key] = entry
             return False
         if not was_in_line and not self.strict_fifo and view.shape in self._unfit_shapes:
-            self._class_of(view).parked.push(entry)
+            self._find_or_add_class(view).parked.push(entry)
             return False
         self._push_in_line(entry)
         return True
@@ -233,7 +233,7 @@ class PendingQueue(PendingQueueReader):
             return False
         if reason in _NO_FIT_REASONS and not self.strict_fifo:
             self._park_shape(view.shape, now, why)
-        equivalence_class = self._class_of(view)
+        equivalence_class = self._find_or_add_class(view)
         if entry.line is not equivalence_class.parked:
             equivalence_class.parked.push(entry)
             equivalence_class.parked_at = now
@@ -275,7 +275,7 @@ class PendingQueue(PendingQueueReader):
     def _stays_in_line(self, reason: RequeueReason) -> bool:
         return reason is not RequeueReason.NAMESPACE_MISMATCH if self.strict_fifo else reason in _STAY_IN_LINE_REASONS
 
-    def _class_of(self, view: WorkloadView) -> pending_heap.EquivalenceClass:
+    def _find_or_add_class(self, view: WorkloadView) -> pending_heap.EquivalenceClass:
         key = _class_key(view)
         equivalence_class = self._classes.get(key)
         if equivalence_class is None:
@@ -283,7 +283,7 @@ class PendingQueue(PendingQueueReader):
         return equivalence_class
 
     def _push_in_line(self, entry: pending_heap.PendingEntry) -> None:
-        equivalence_class = self._class_of(entry.view)
+        equivalence_class = self._find_or_add_class(entry.view)
         equivalence_class.in_line.push(entry)
         if equivalence_class.in_line.first_entry() is entry:
             self._update_class_front(_class_key(entry.view), equivalence_class)
@@ -383,7 +383,7 @@ class QueueManager:
         #: Marked ClusterQueues, each with the time of marking.
         self._marked_queues: dict[str, Instant] = {}
         #: ClusterQueues that may have Workloads in line, except those of paused trees.
-        self._in_line: dict[str, None] = {}
+        self._queues_in_line: dict[str, None] = {}
         #: Paused trees, each with its ClusterQueues that may have Workloads in line.
         self._paused_trees: dict[str, list[str]] = {}
         self._frozen_trees: dict[str, Instant] = {}
@@ -394,18 +394,18 @@ class QueueManager:
 
     def has_work(self) -> bool:
         """Report whether a scheduling cycle may have something to decide."""
-        return bool(self._marked_queues) or bool(self._in_line) or bool(self._scheduled_reactivations)
+        return bool(self._marked_queues) or bool(self._queues_in_line) or bool(self._scheduled_reactivations)
 
     def heads(self) -> list[Head]:
         """Return the first Workload in line of each active ClusterQueue, after reactivating marked cohort trees."""
         if self._marked_queues and not (self.requeue_batch_period and self.is_reactivated_externally):
             self.reactivate_marked(self.now - self.requeue_batch_period)
         heads = []
-        for name in sorted(self._in_line):
+        for name in sorted(self._queues_in_line):
             queue, pending_queue = self._snapshot.queues.get(name), self.pending.get(name)
             head = pending_queue.head() if queue is not None and pending_queue is not None and queue.active else None
             if head is None:
-                del self._in_line[name]
+                del self._queues_in_line[name]
             else:
                 heads.append(head)
         return heads
@@ -426,7 +426,7 @@ class QueueManager:
         is_parked = pending_queue.requeue(head, last_assignment, reason, self.now, why)
         if pending_queue.has_held_back_workloads:
             self._queues_with_held_back[head.queue] = None
-        if head.queue not in self._in_line:
+        if head.queue not in self._queues_in_line:
             self._record_queue_in_line(head.queue, self._snapshot.queues.get(head.queue))
         return is_parked
 
@@ -481,24 +481,24 @@ class QueueManager:
             return
         self._frozen_trees.pop(root, None)
         for name in self._paused_trees.pop(root, ()):
-            self._in_line[name] = None
+            self._queues_in_line[name] = None
 
     def activate_all(self) -> None:
         """End the pause of every cohort tree, for use after the trees were rebuilt."""
         self.tree_change_counts = {root: count + 1 for root, count in self.tree_change_counts.items()}
         for names in self._paused_trees.values():
-            self._in_line.update(dict.fromkeys(names))
+            self._queues_in_line.update(dict.fromkeys(names))
         self._paused_trees.clear()
         self._frozen_trees.clear()
 
     def pause_tree(self, root: str) -> None:
         """Pause a cohort tree (given its id): no cycle considers its Workloads until something in the tree changes."""
         paused_queues = self._paused_trees.setdefault(root, [])
-        for name in list(self._in_line):
+        for name in list(self._queues_in_line):
             queue = self._snapshot.queues.get(name)
             if queue is not None and queue.node.tree == root:
                 paused_queues.append(name)
-                del self._in_line[name]
+                del self._queues_in_line[name]
 
     def freeze_tree(self, root: str) -> None:
         """Pause a cohort tree (given its id) at least until the clock advances, even if the tree changes."""
@@ -507,7 +507,7 @@ class QueueManager:
 
     def forget_queue(self, name: str) -> None:
         """Remove a deleted ClusterQueue and its pending Workloads."""
-        for table in (self.pending, self._in_line, self._marked_queues, self._queues_with_held_back):
+        for table in (self.pending, self._queues_in_line, self._marked_queues, self._queues_with_held_back):
             table.pop(name, None)
 
     def _record_queue_in_line(self, name: str, queue: ClusterQueue | None) -> None:
@@ -515,7 +515,7 @@ class QueueManager:
         if queue is not None and self._frozen_trees and self._frozen_trees.get(queue.node.tree) == self.now:
             self._paused_trees.setdefault(queue.node.tree, []).append(name)
         else:
-            self._in_line[name] = None
+            self._queues_in_line[name] = None
 
     def reactivate_marked(self, marked_by: Instant, may_reactivate: Callable[[str], bool] = bool) -> list[str]:
         """Let cycles try the inadmissible Workloads of cohort trees marked at or before `marked_by`.

@@ -161,7 +161,7 @@ class AdjustedViews:
         #: The adjusted views by uid, each with its Workload.
         self._view_cache: dict[str, tuple[Obj, WorkloadView]] = {}
         #: Namespaces whose Workloads need a new view.
-        self._changed: dict[str, None] = {}
+        self._changed_namespaces: dict[str, None] = {}
         #: Pod overhead by RuntimeClass, and the classes that changed.
         self._overheads: dict[str, Mapping[str, str]] = {}
         self._changed_classes: dict[str, None] = {}
@@ -179,7 +179,7 @@ class AdjustedViews:
             del self._limit_ranges[namespace]
             self._limits.pop(namespace, None)
         self._view_cache.clear()
-        self._changed[namespace] = None
+        self._changed_namespaces[namespace] = None
 
     def observe_runtime_class(self, event: WatchEvent) -> None:
         """Update the pod overhead of a RuntimeClass from its watch event."""
@@ -197,11 +197,11 @@ class AdjustedViews:
     @property
     def has_changed(self) -> bool:
         """Whether a LimitRange or RuntimeClass has changed since the last call of `outdated_workloads()`."""
-        return bool(self._changed or self._changed_classes)
+        return bool(self._changed_namespaces or self._changed_classes)
 
     def outdated_workloads(self, kind: str, reader: Reader) -> list[Obj]:
         """Return the Workloads that LimitRange and RuntimeClass changes since the last call may affect."""
-        changed_namespaces, self._changed = self._changed, {}
+        changed_namespaces, self._changed_namespaces = self._changed_namespaces, {}
         changed_runtime_classes, self._changed_classes = self._changed_classes, {}
         workloads = [obj for namespace in changed_namespaces for obj in reader.list(kind, namespace)]
         all_workloads = reader.list(kind) if changed_runtime_classes else ()
