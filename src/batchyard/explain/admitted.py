@@ -148,7 +148,7 @@ def _is_enough(pods: Sequence[PodView], node_capacity: NodeCapacityView, group: 
 
 
 def _growth_patches(group: NodeGroup, node_count: int, node_capacity: NodeCapacityView) -> Sequence[Patch]:
-    """Return the patches that let a NodePool grow by `count` machines; () for a fixed pool in several zones."""
+    """Return the patches that let a NodePool grow by `node_count` machines; () for a fixed pool in several zones."""
     name, spec = group.name.pool, group.pool["spec"]
     if group.is_autoscaled:
         limit_field = "totalMax" if "totalMax" in (spec.get("autoscaling") or {}) else "max"
@@ -199,7 +199,7 @@ def _hypothetical_nodes(group: NodeGroup, node_count: int) -> list[NodeView]:
 
 
 def _minimum_number(is_satisfied: Callable[[int], bool], highest_number: int) -> int:
-    """Return the smallest number from 1 to `maximum` that satisfies a monotonic predicate; 0 if `maximum` does not."""
+    """Return the smallest number from 1 to `highest_number` that satisfies a monotonic predicate, or else 0."""
     if highest_number < 1 or not is_satisfied(highest_number):
         return 0
     return minimum_between(is_satisfied, 1, highest_number)

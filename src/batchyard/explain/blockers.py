@@ -71,7 +71,7 @@ def _describe_deactivation(workload: Obj) -> str:
 
 
 def _object_to_fix(workload: Obj, queues: pending_reason.WorkloadQueues, limit_kind: str) -> tuple[str, str]:
-    """Return the kind and name of the object to fix: the Workload if `limit` is GATED, else one of its queues."""
+    """Return the kind and name of the object to fix: the Workload if `limit_kind` is GATED, else one of its queues."""
     if limit_kind == GATED:
         return "Workload", workload["metadata"]["name"]
     local_queue = queues.local_queue

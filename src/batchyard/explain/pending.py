@@ -448,7 +448,7 @@ class PendingExplainer:
         return BindingLimit(limit_kind, text, kind, node.name, outcome.flavor, request.resource, missing_text)
 
     def _limit_or_priority(self, analysis: PendingAnalysis, limit_kind: str) -> str:
-        """Return PRIORITY if only its priority saves a holder of missing quota from preemption, else `limit`."""
+        """Return PRIORITY if only its priority saves a holder of missing quota from preemption, else `limit_kind`."""
         if limit_kind != NOMINAL or not analysis.queue.view.preemption.is_allowed:
             return limit_kind
         reasons = [self._protection_of(analysis, holder) for holder in analysis.holders[:_HOLDERS_CHECKED_MAX]]

@@ -258,7 +258,7 @@ def _remove_faulty_field(obj: Mapping[str, Any], fault: FieldError) -> Mapping[s
 
 
 def _change_element(value: Any, steps: Sequence[str], transform: Any) -> Any:
-    """Return a copy of a document in which `change` replaced the element at the path `steps`; as it is without one."""
+    """Return a document copy in which `transform` replaced the element at the path `steps`; as it is without one."""
     if not steps:
         return transform(value)
     step, later_steps = steps[0], steps[1:]

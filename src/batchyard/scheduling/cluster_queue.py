@@ -176,7 +176,7 @@ class ResourceGroupRequest:
         self._assignment_cache: dict[tuple[int, ...], FlavorAssignment] = {}
 
     def assignment_for(self, flavor_index: int, last_tried: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
-        """Return the cached assignment of the flavor at `index`; `last_index` is the last considered flavor."""
+        """Return the cached assignment of the flavor at `flavor_index`; `last_tried` is the last considered flavor."""
         cache_key = (flavor_index, last_tried, *qualities)
         assignment = self._assignment_cache.get(cache_key)
         if assignment is None:
@@ -218,7 +218,7 @@ class ResourceGroupIndex:
         self._request_cache.clear()
 
     def plan(self, template: PodTemplate, pod_count: int, obstacles: FlavorMismatches) -> PodSetRequest:
-        """Split the resource requests of `count` pods of a template by resource group; results are cached."""
+        """Split the resource requests of `pod_count` pods of a template by resource group; results are cached."""
         cache_key = (id(template), pod_count)
         cache_entry = self._request_cache.get(cache_key)
         if cache_entry is None or cache_entry[0] is not template:
@@ -251,7 +251,7 @@ class ResourceGroupIndex:
         return PodSetRequest(requests, tuple(groups), "")
 
     def _total_requests(self, template: PodTemplate, pod_count: int) -> Requests:
-        """Return the total resource requests of `count` pods, with resource `pods` if the queue has quota for it."""
+        """Return the total resource requests of `pod_count` pods, with `pods` if the queue has quota for it."""
         requests = tuple([(r, n * pod_count) for r, n in template.requests])
         return order_requests({**dict(requests), PODS: pod_count}) if PODS in self.group_of else requests
 

@@ -192,7 +192,7 @@ class FlavorAssigner:
         return list(self._iterate_qualities(total_usages, plan.obstacles, 0, available_cache(self.queue.node)))
 
     def _assign_pod_set(self, pod_set_index: int, pod_counts: Sequence[int], usage: Usage) -> PodSetAssignment:
-        """Return the flavor assignment of the pod set at `index`, on top of the `usage` of earlier pod sets."""
+        """Return the flavor assignment of the pod set at `pod_set_index`, on top of the `usage` of earlier pod sets."""
         pod_set, pod_count = self.workload.pod_sets[pod_set_index], pod_counts[pod_set_index]
         plan = self.queue.coverage.plan(pod_set.template, pod_count, self.snapshot.obstacles)
         flavor_scans = self._scan_groups(plan, (pod_set_index,), usage)
@@ -383,9 +383,9 @@ T = TypeVar("T")
 def search_pod_counts(
     pod_sets: Sequence[PodSet], assign: Callable[[Sequence[int]], T], is_acceptable: Callable[[T], bool]
 ) -> T | None:
-    """Find the largest pod counts that fit, for partial admission; return their `attempt` result, or None.
+    """Find the largest pod counts that fit, for partial admission; return their `assign` result, or None.
 
-    `attempt` computes a result for pod counts, and `is_good` reports whether it fits.
+    `assign` computes a result for pod counts, and `is_acceptable` reports whether it fits.
     """
     max_reductions = [p.count - (p.count if p.min_count is None else p.min_count) for p in pod_sets]
     total = sum(max_reductions)

@@ -114,7 +114,7 @@ def least_severe(a: str, b: str) -> str:
 
 
 def preemption_message(workload_uid: str, job_uid: str, reason: str, preemptor_path: str, preemptee_path: str) -> str:
-    """Format Kueue's condition message for a preempted Workload; `uid` and `job_uid` are the preemptor's."""
+    """Format Kueue's condition message for a preempted Workload; `workload_uid` and `job_uid` are the preemptor's."""
     return (
         f"Preempted to accommodate a workload (UID: {workload_uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to"
         f" {PreemptionReason.WORDINGS[reason]}; preemptor path: {preemptor_path}; preemptee path: {preemptee_path}"

@@ -318,7 +318,7 @@ def compare_shares(a: Share, b: Share) -> int:
 
 
 def weighted_share(node: QuotaNode, flavor_resources: Sequence[tuple[str, str]]) -> Share:
-    """Return the dominant resource share of a queue or Cohort; `names` has the (flavor, resource) of each id."""
+    """Return a queue or Cohort's dominant resource share; `flavor_resources` has the (flavor, resource) of each id."""
     if node.parent is None:
         return Share(node.weight, 0.0, "", ())
     borrowed_frs = tuple(fr for fr in node.declared if node.usage[fr] > node.subtree[fr])

@@ -274,7 +274,7 @@ class Snapshot:
         self._shared_groups = {key: coverage for key, coverage in self._shared_groups.items() if coverage in used}
 
     def _record_cohort_change(self, name: str) -> None:
-        """Record that a Cohort and its current cohort tree have changed, for `_renew_generations()`."""
+        """Record that a Cohort and its current cohort tree have changed, for `_renew_tree_generations()`."""
         node = self.cohorts.get(name)
         if node is not None:
             self._changed_trees[node.tree] = None

@@ -133,7 +133,7 @@ class PreemptionCandidates:
             previous_node = cohort
 
     def _collect_candidates_below(self, top_node: QuotaNode, skipped_branch: QuotaNode, *, has_advantage: bool) -> None:
-        """Collect the candidates below the Cohort `top`, without `skipped_branch` and subtrees within nominal quota."""
+        """Collect candidates below Cohort `top_node`, without `skipped_branch` and subtrees within nominal quota."""
         request = self._request
         reclaim_policy = request.queue.view.preemption.reclaim_within_cohort
         queue_of, contested_frs = request.snapshot.queue_of, request.contested_frs
@@ -226,7 +226,7 @@ class Preemptor:
         """Return whether preemption, in the own queue or others, could free an amount, with the height borrowed from
         then.
 
-        `fr` is the id of the flavor-resource, and `height` the borrowing height without preemption.
+        `fr` is the id of the flavor-resource, and `borrowing_height` the borrowing height without preemption.
         """
         node = self._queue.node
         targets = self._find_targets_cached(((fr, amount),), (fr,))
