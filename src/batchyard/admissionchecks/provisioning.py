@@ -75,9 +75,9 @@ class WorkloadsByCheck:
             self._workloads.setdefault(name, {})[event.key] = None
         return True
 
-    def keys_for_check(self, check: str) -> Iterable[meta.Key]:
+    def keys_for_check(self, check_name: str) -> Iterable[meta.Key]:
         """Return the keys of the Workloads that have an admission check."""
-        return list(self._workloads.get(check, ()))
+        return list(self._workloads.get(check_name, ()))
 
 
 def owners_of(obj: meta.Obj) -> list[meta.Key]:
@@ -206,23 +206,23 @@ def _check_from_request(
 ) -> AdmissionCheck:
     check = case.check
     if meta.is_true(request, provisioning_request_pods.FAILED):
-        message = _message(request, provisioning_request_pods.FAILED)
+        message = _condition_message(request, provisioning_request_pods.FAILED)
         return _retry_or_reject(case, config, "Retrying after failure", message)
     if meta.is_true(request, provisioning_request_pods.CAPACITY_REVOKED):
         if not lifecycle.is_active(workload):
             return check
-        message = _message(request, provisioning_request_pods.CAPACITY_REVOKED)
+        message = _condition_message(request, provisioning_request_pods.CAPACITY_REVOKED)
         return {**check, "state": REJECTED, "message": message}
     if meta.is_true(request, provisioning_request_pods.BOOKING_EXPIRED):
         if lifecycle.is_admitted(workload):
             return check
-        message = _message(request, provisioning_request_pods.BOOKING_EXPIRED)
+        message = _condition_message(request, provisioning_request_pods.BOOKING_EXPIRED)
         return _retry_or_reject(case, config, "Retrying after booking expired", message)
     if meta.is_true(request, provisioning_request_pods.PROVISIONED):
         if check["state"] == READY:
             return check
         pod_set_updates = _pod_set_updates(case, request, config)
-        message = _message(request, provisioning_request_pods.PROVISIONED)
+        message = _condition_message(request, provisioning_request_pods.PROVISIONED)
         return {**check, "state": READY, "message": message, "podSetUpdates": pod_set_updates}
     if meta.is_true(request, provisioning_request_pods.ACCEPTED):
         condition = meta.find_condition(request, provisioning_request_pods.PROVISIONED)
@@ -230,11 +230,11 @@ def _check_from_request(
     return {**check, "state": PENDING, "message": ""}
 
 
-def _retry_or_reject(case: CheckCase, config: ProvisioningConfig, why: str, message: str) -> AdmissionCheck:
+def _retry_or_reject(case: CheckCase, config: ProvisioningConfig, reason: str, message: str) -> AdmissionCheck:
     """Return the check in state Retry, or Rejected if no retry is left; for an old attempt only change the message."""
     if case.attempt > config.retries_max:
         return {**case.check, "state": REJECTED, "message": message}
-    new_check = {**case.check, "message": f"{why}: {message}"}
+    new_check = {**case.check, "message": f"{reason}: {message}"}
     retry_count = case.check.get("retryCount", 0)
     if case.attempt <= retry_count:
         return new_check
@@ -247,7 +247,7 @@ def _pod_set_updates(case: CheckCase, request: meta.Obj, config: ProvisioningCon
     name = request["metadata"]["name"]
     template_names = {pod_set["podTemplateRef"]["name"] for pod_set in request["spec"]["podSets"]}
     class_details = (request.get("status") or {}).get("provisioningClassDetails") or {}
-    selector = {
+    node_selector = {
         update.key: class_details[update.class_detail]
         for update in config.node_selector
         if update.class_detail in class_details
@@ -258,8 +258,8 @@ def _pod_set_updates(case: CheckCase, request: meta.Obj, config: ProvisioningCon
             well_known.PROVISIONING_CLASS: request["spec"]["provisioningClassName"],
         }
     }
-    if selector:
-        pod_set_update["nodeSelector"] = selector
+    if node_selector:
+        pod_set_update["nodeSelector"] = node_selector
     groups = [group for group in case.groups if template_name(name, group.name) in template_names]
     return [{"name": member, **pod_set_update} for group in groups for member in group.member_names]
 
@@ -268,7 +268,7 @@ def _without_pod_set_updates(check: AdmissionCheck) -> AdmissionCheck:
     return {field: value for field, value in check.items() if field != "podSetUpdates"}
 
 
-def _message(request: meta.Obj, kind: str) -> str:
+def _condition_message(request: meta.Obj, kind: str) -> str:
     condition = meta.find_condition(request, kind)
     return "" if condition is None else str(condition.get("message", ""))
 
@@ -306,22 +306,22 @@ class ProvisioningController:
             return ReconcileResult()
         owned_objects = reader.owned_by(workload["metadata"]["uid"], key.namespace)
         if lifecycle.is_finished(workload) or lifecycle.is_evicted(workload):
-            return ReconcileResult(_delete_writes([obj for obj in owned_objects if _is_created_here(obj)]))
+            return ReconcileResult(_delete_writes([obj for obj in owned_objects if _is_created_by_controller(obj)]))
         if not lifecycle.has_quota_reservation(workload):
             return ReconcileResult()
         requests = [obj for obj in owned_objects if meta.group_kind(obj) == scheme.PROVISIONING_REQUEST]
-        cases = _check_cases(workload, requests, reader)
-        outcome = _update_checks(workload, cases, now)
-        used_names = [case.request["metadata"]["name"] for case in cases if case.request is not None]
+        check_cases = _check_cases(workload, requests, reader)
+        outcome = _update_changed_checks(workload, check_cases, now)
+        used_names = [case.request["metadata"]["name"] for case in check_cases if case.request is not None]
         unused_requests = [request for request in requests if request["metadata"]["name"] not in used_names]
         if unused_requests:
             outcome.writes += _delete_writes(unused_requests)
         elif not outcome.writes:
-            _RequestCreator(workload, reader, now, outcome).create_requests(cases)
+            _RequestCreator(workload, reader, now, outcome).create_requests(check_cases)
         return outcome
 
 
-def _is_created_here(obj: meta.Obj) -> bool:
+def _is_created_by_controller(obj: meta.Obj) -> bool:
     """Report whether an object is a ProvisioningRequest, or a pod template that this controller created."""
     kind, labels = meta.group_kind(obj), obj["metadata"].get("labels") or {}
     return kind == scheme.PROVISIONING_REQUEST or (kind == scheme.POD_TEMPLATE and well_known.MANAGED in labels)
@@ -334,7 +334,7 @@ def _delete_writes(objects: Sequence[meta.Obj]) -> list[Write]:
 
 def _check_cases(workload: meta.Obj, requests: Sequence[meta.Obj], reader: Reader) -> list[CheckCase]:
     """Return a CheckCase for each admission check of a Workload whose controller is the provisioning controller."""
-    cases = []
+    check_cases = []
     for check in lifecycle.checks_of(workload):
         obj = reader.get(meta.Key(scheme.ADMISSION_CHECK, "", check["name"]))
         if obj is None or obj["spec"].get("controllerName") != PROVISIONING_CONTROLLER_NAME:
@@ -343,27 +343,27 @@ def _check_cases(workload: meta.Obj, requests: Sequence[meta.Obj], reader: Reade
         config = None if isinstance(config_or_error, InvalidConfig) else config_or_error
         groups = [] if config is None else groups_needing_capacity(workload, config)
         request, attempt = _latest_request(requests, workload, check["name"], config) if groups else (None, 0)
-        cases.append(CheckCase(check, config, groups, request, attempt))
-    return cases
+        check_cases.append(CheckCase(check, config, groups, request, attempt))
+    return check_cases
 
 
 def _latest_request(
-    requests: Sequence[meta.Obj], workload: meta.Obj, check: str, config: ProvisioningConfig | None
+    requests: Sequence[meta.Obj], workload: meta.Obj, check_name: str, config: ProvisioningConfig | None
 ) -> tuple[meta.Obj | None, int]:
     """Return the ProvisioningRequest with the highest attempt that matches the config, and that number; 0 if none."""
     latest_request: meta.Obj | None = None
     attempt_max = 0
     for request in requests:
-        attempt = attempt_of(request["metadata"]["name"], workload["metadata"]["name"], check) or 0
+        attempt = attempt_of(request["metadata"]["name"], workload["metadata"]["name"], check_name) or 0
         if attempt > attempt_max and config is not None and matches_config(request, config, workload):
             latest_request, attempt_max = request, attempt
     return latest_request, attempt_max
 
 
-def _update_checks(workload: meta.Obj, cases: Sequence[CheckCase], now: Instant) -> ReconcileResult:
+def _update_changed_checks(workload: meta.Obj, check_cases: Sequence[CheckCase], now: Instant) -> ReconcileResult:
     """Return the status update and the Events for the changed admission checks of a Workload; empty if none changed."""
     outcome, new_workload = ReconcileResult(), workload
-    for case in cases:
+    for case in check_cases:
         new, old = updated_check(case, workload), case.check
         new_workload = lifecycle.with_check(new_workload, new, now)
         if new["state"] != old["state"]:
@@ -393,7 +393,7 @@ class _RequestCreator:
             if attempt is not None:
                 self._create_request(case, case.config, attempt)
             elif case.request is not None:
-                self._transfer_templates(case.request)
+                self._transfer_template_ownership(case.request)
 
     def _next_attempt(self, case: CheckCase) -> int | None:
         """Return the attempt number of the ProvisioningRequest to create for a check; None if none is needed."""
@@ -412,7 +412,7 @@ class _RequestCreator:
             try:
                 template_writes = self._template_writes(key, group)
             except InvalidPodSetInfo as error:
-                self._report_failure(case, f'Error creating PodTemplate "{key.name}": {error}')
+                self._report_creation_failure(case, f'Error creating PodTemplate "{key.name}": {error}')
                 return
             if template_writes is None:
                 return
@@ -420,11 +420,11 @@ class _RequestCreator:
         request = provisioning_request(self._workload, name, config, case.groups)
         self._outcome.writes += [*writes, Create(request)]
         message = f'Created ProvisioningRequest: "{name}"'
-        self._outcome.events.append(self._event("Normal", "ProvisioningRequestCreated", message))
+        self._outcome.events.append(self._make_event("Normal", "ProvisioningRequestCreated", message))
 
     def _template_writes(self, key: meta.Key, group: TemplateGroup) -> list[Write] | None:
         """Return the writes that create or replace a PodTemplate; None if an assigned ResourceFlavor is missing."""
-        injection = flavor_injection(group.assignment, group.pod_set, self._flavor)
+        injection = flavor_injection(group.assignment, group.pod_set, self._find_flavor)
         if injection is None:
             return None
         template = pod_template(self._workload, key.name, group, injection)
@@ -436,19 +436,19 @@ class _RequestCreator:
             return []
         return [Delete(key), Create(template)]
 
-    def _flavor(self, name: str) -> meta.Obj | None:
+    def _find_flavor(self, name: str) -> meta.Obj | None:
         return self._reader.get(meta.Key(scheme.RESOURCE_FLAVOR, "", name))
 
-    def _report_failure(self, case: CheckCase, message: str) -> None:
+    def _report_creation_failure(self, case: CheckCase, message: str) -> None:
         """Set the check's message to why no request can be created; report it by an Event if it has changed."""
         new_workload = lifecycle.with_check(
             self._workload, {**case.check, "message": meta.truncate_message(message)}, self._now
         )
         if new_workload is not self._workload:
             self._outcome.writes.append(UpdateStatus(new_workload))
-            self._outcome.events.append(self._event("Warning", "FailedCreate", message))
+            self._outcome.events.append(self._make_event("Warning", "FailedCreate", message))
 
-    def _transfer_templates(self, request: meta.Obj) -> None:
+    def _transfer_template_ownership(self, request: meta.Obj) -> None:
         """Make a ProvisioningRequest the owner of its PodTemplates, in place of the Workload."""
         namespace = request["metadata"].get("namespace", "")
         for pod_set in request["spec"]["podSets"]:
@@ -456,5 +456,5 @@ class _RequestCreator:
             if template and (new_template := with_request_owner(template, self._workload, request)) is not template:
                 self._outcome.writes.append(Update(new_template))
 
-    def _event(self, kind: str, reason: str, message: str) -> EventRecord:
+    def _make_event(self, kind: str, reason: str, message: str) -> EventRecord:
         return EventRecord(meta.key_of(self._workload), kind, reason, message)

@@ -12,9 +12,9 @@ from batchyard.interfaces.client import Reader
 from batchyard.jobframework.workloads import PodSetInfo, inject
 from batchyard.scheduling.workload.lifecycle import admission_of
 
-_GROUP: Final = "kueue.x-k8s.io"
-_KIND: Final = "ProvisioningRequestConfig"
-_NOTHING: Final[Mapping[str, Any]] = {}
+_CONFIG_API_GROUP: Final = "kueue.x-k8s.io"
+_CONFIG_KIND: Final = "ProvisioningRequestConfig"
+_NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
 class NodeSelectorUpdate(NamedTuple):
@@ -59,25 +59,25 @@ def find_config(check: meta.Obj, reader: Reader) -> ProvisioningConfig | Invalid
 
 def config_name(check: meta.Obj) -> str | InvalidConfig:
     """Return the ProvisioningRequestConfig name that an AdmissionCheck references, or why the reference is invalid."""
-    reference = check["spec"].get("parameters")
-    if reference is None:
+    config_reference = check["spec"].get("parameters")
+    if config_reference is None:
         return InvalidConfig("missing parameters reference")
-    name, group, kind = (reference.get(field) or "" for field in ("name", "apiGroup", "kind"))
+    name, api_group, kind = (config_reference.get(field) or "" for field in ("name", "apiGroup", "kind"))
     if not name:
         return InvalidConfig("empty name: bad parameters reference")
-    if group != _GROUP:
-        return InvalidConfig(f'wrong group "{group}", expecting "{_GROUP}": bad parameters reference')
-    if kind != _KIND:
-        return InvalidConfig(f'wrong kind "{kind}", expecting "{_KIND}": bad parameters reference')
+    if api_group != _CONFIG_API_GROUP:
+        return InvalidConfig(f'wrong group "{api_group}", expecting "{_CONFIG_API_GROUP}": bad parameters reference')
+    if kind != _CONFIG_KIND:
+        return InvalidConfig(f'wrong kind "{kind}", expecting "{_CONFIG_KIND}": bad parameters reference')
     return str(name)
 
 
 def _parse_config(spec: Mapping[str, Any]) -> ProvisioningConfig:
-    retry_strategy = spec.get("retryStrategy") or _NOTHING
-    updates = (spec.get("podSetUpdates") or _NOTHING).get("nodeSelector") or ()
+    retry_strategy = spec.get("retryStrategy") or _NO_FIELDS
+    updates = (spec.get("podSetUpdates") or _NO_FIELDS).get("nodeSelector") or ()
     return ProvisioningConfig(
         class_name=spec.get("provisioningClassName", ""),
-        parameters=spec.get("parameters") or _NOTHING,
+        parameters=spec.get("parameters") or _NO_FIELDS,
         managed_resources=tuple(spec.get("managedResources") or ()),
         retries_max=retry_strategy.get("backoffLimitCount", 3),
         backoff_base=retry_strategy.get("backoffBaseSeconds", 60) * SECOND,
@@ -88,7 +88,7 @@ def _parse_config(spec: Mapping[str, Any]) -> ProvisioningConfig:
 
 
 _SCHEDULING_FIELDS: Final = ("resources", "nodeSelector", "tolerations", "affinity", "resourceClaims")
-_CONTAINERS: Final = ("initContainers", "containers")
+_CONTAINER_FIELDS: Final = ("initContainers", "containers")
 
 
 PodSet = Mapping[str, Any]
@@ -115,14 +115,14 @@ def groups_needing_capacity(workload: meta.Obj, config: ProvisioningConfig) -> l
     """Return the pod sets of a Workload that need machines, grouped by the PodTemplate that they may share."""
     groups: list[TemplateGroup] = []
     for pod_set, assignment in _admitted_pod_sets(workload):
-        count = assignment.get("count", pod_set["count"])
-        if pod_set["count"] <= 0 or count <= 0 or not _is_managed(pod_set, config.managed_resources):
+        pod_count = assignment.get("count", pod_set["count"])
+        if pod_set["count"] <= 0 or pod_count <= 0 or not _requests_managed_resource(pod_set, config.managed_resources):
             continue
         matching_group = next((g for g in groups if _may_share_template(g.pod_set, pod_set, config.merge_policy)), None)
         if matching_group is None:
-            groups.append(TemplateGroup(pod_set, assignment, count, [pod_set["name"]]))
+            groups.append(TemplateGroup(pod_set, assignment, pod_count, [pod_set["name"]]))
         else:
-            matching_group.count += count
+            matching_group.count += pod_count
             matching_group.member_names.append(pod_set["name"])
     return groups
 
@@ -135,54 +135,54 @@ def _admitted_pod_sets(workload: meta.Obj) -> Iterator[tuple[PodSet, Mapping[str
             yield pod_set, assignment_by_name[pod_set["name"]]
 
 
-def _is_managed(pod_set: PodSet, resources: Sequence[str]) -> bool:
-    if not resources:
+def _requests_managed_resource(pod_set: PodSet, managed_resources: Sequence[str]) -> bool:
+    if not managed_resources:
         return True
     resource_requirements = [
-        container.get("resources") or _NOTHING
-        for kind in _CONTAINERS
+        container.get("resources") or _NO_FIELDS
+        for kind in _CONTAINER_FIELDS
         for container in _pod_spec(pod_set).get(kind) or ()
     ]
     return any(
         name in (each.get(part) or ())
         for each in resource_requirements
         for part in ("requests", "limits")
-        for name in resources
+        for name in managed_resources
     )
 
 
-def _may_share_template(a: PodSet, b: PodSet, policy: str) -> bool:
-    if policy == "IdenticalPodTemplates":
+def _may_share_template(a: PodSet, b: PodSet, merge_policy: str) -> bool:
+    if merge_policy == "IdenticalPodTemplates":
         return semantic_equality(scheme.WORKLOAD).is_same_field("Workload.spec.podSets", "template", a, b)
-    ignores_others = policy == "IdenticalWorkloadSchedulingRequirements"
-    return ignores_others and _scheduling_requirements(a) == _scheduling_requirements(b)
+    ignores_other_fields = merge_policy == "IdenticalWorkloadSchedulingRequirements"
+    return ignores_other_fields and _scheduling_requirements(a) == _scheduling_requirements(b)
 
 
 def _scheduling_requirements(pod_set: PodSet) -> list[Any]:
     """Return the requests and scheduling fields of a pod set; pod sets with equal values may share a PodTemplate."""
     spec = _pod_spec(pod_set)
-    requests = [[_canonical_requests(container) for container in spec.get(kind) or ()] for kind in _CONTAINERS]
+    requests = [[_canonical_requests(container) for container in spec.get(kind) or ()] for kind in _CONTAINER_FIELDS]
     return [requests, [spec.get(field) or None for field in _SCHEDULING_FIELDS]]
 
 
 def _canonical_requests(container: Mapping[str, Any]) -> dict[str, str]:
-    requests = (container.get("resources") or _NOTHING).get("requests") or _NOTHING
+    requests = (container.get("resources") or _NO_FIELDS).get("requests") or _NO_FIELDS
     return {name: meta.canonical_quantity(amount) for name, amount in requests.items()}
 
 
 def _pod_spec(pod_set: PodSet) -> Mapping[str, Any]:
-    return (pod_set.get("template") or _NOTHING).get("spec") or _NOTHING
+    return (pod_set.get("template") or _NO_FIELDS).get("spec") or _NO_FIELDS
 
 
 _HASH_LENGTH: Final = 5
-_PREFIX_MAX: Final = 252 - _HASH_LENGTH
+_NAME_PREFIX_MAX: Final = 252 - _HASH_LENGTH
 _ATTEMPTS_MAX: Final = 1000
-_DIGITS_MAX: Final = len(str(_ATTEMPTS_MAX))
+_ATTEMPT_DIGITS_MAX: Final = len(str(_ATTEMPTS_MAX))
 
 
-def request_name(workload: str, check: str, attempt: int) -> str:
+def request_name(workload: str, check_name: str, attempt: int) -> str:
     """Return the name of the ProvisioningRequest of a Workload for an admission check and an attempt number."""
-    return _limit_name_length(f"{workload}-{check}-{attempt}")
+    return _limit_name_length(f"{workload}-{check_name}-{attempt}")
 
 
 def template_name(request: str, pod_set: str) -> str:
@@ -190,35 +190,35 @@ def template_name(request: str, pod_set: str) -> str:
     return _limit_name_length(f"ppt-{request}-{pod_set}")
 
 
-def attempt_of(request: str, workload: str, check: str) -> int | None:
+def attempt_of(request: str, workload: str, check_name: str) -> int | None:
     """Return the attempt number in a ProvisioningRequest's name; None if it is of another Workload or check.
 
     In a truncated name the attempt is part of the hash, so all attempt numbers are tried.
     """
-    prefix = f"{workload}-{check}-"
+    prefix = f"{workload}-{check_name}-"
     attempt_text = request.removeprefix(prefix)
     if attempt_text != request and attempt_text.isdecimal():
         return int(attempt_text)
-    if len(prefix) < _PREFIX_MAX - _DIGITS_MAX:
+    if len(prefix) < _NAME_PREFIX_MAX - _ATTEMPT_DIGITS_MAX:
         return None
-    return next((n for n in range(1, _ATTEMPTS_MAX) if request_name(workload, check, n) == request), None)
+    return next((n for n in range(1, _ATTEMPTS_MAX) if request_name(workload, check_name, n) == request), None)
 
 
 def _limit_name_length(name: str) -> str:
     """Return an object name, which is truncated and ends in a hash if it is too long."""
-    if len(name) <= _PREFIX_MAX:
+    if len(name) <= _NAME_PREFIX_MAX:
         return name
-    return f"{name[:_PREFIX_MAX]}-{sha1(name.encode(), usedforsecurity=False).hexdigest()[:_HASH_LENGTH]}"
+    return f"{name[:_NAME_PREFIX_MAX]}-{sha1(name.encode(), usedforsecurity=False).hexdigest()[:_HASH_LENGTH]}"
 
 
-_LABELS: Final = {well_known.MANAGED: "true"}
+_MANAGED_LABELS: Final = {well_known.MANAGED: "true"}
 
 
 def provisioning_request(
-    workload: meta.Obj, name: str, config: ProvisioningConfig, groups: Iterable[TemplateGroup]
+    workload: meta.Obj, name: str, config: ProvisioningConfig, template_groups: Iterable[TemplateGroup]
 ) -> dict[str, Any]:
     """Return a new ProvisioningRequest object for the given groups of a Workload's pod sets."""
-    pod_sets = [{"podTemplateRef": {"name": template_name(name, g.name)}, "count": g.count} for g in groups]
+    pod_sets = [{"podTemplateRef": {"name": template_name(name, g.name)}, "count": g.count} for g in template_groups]
     spec: dict[str, Any] = {"provisioningClassName": config.class_name, "podSets": pod_sets}
     parameters = {**config.parameters, **_annotated_parameters(workload)}
     if parameters:
@@ -226,7 +226,7 @@ def provisioning_request(
     return {
         "apiVersion": "autoscaling.x-k8s.io/v1",
         "kind": "ProvisioningRequest",
-        "metadata": _metadata(workload, name),
+        "metadata": _make_metadata(workload, name),
         "spec": spec,
     }
 
@@ -237,7 +237,7 @@ def pod_template(workload: meta.Obj, name: str, group: TemplateGroup, injection:
     for kind in ("initContainers", "containers"):
         if containers := (template.get("spec") or {}).get(kind):
             template = meta.with_path(template, ("spec", kind), [_with_default_requests(c) for c in containers])
-    return {"apiVersion": "v1", "kind": "PodTemplate", "metadata": _metadata(workload, name), "template": template}
+    return {"apiVersion": "v1", "kind": "PodTemplate", "metadata": _make_metadata(workload, name), "template": template}
 
 
 def matches_config(request: meta.Obj, config: ProvisioningConfig, workload: meta.Obj) -> bool:
@@ -252,8 +252,8 @@ def matches_config(request: meta.Obj, config: ProvisioningConfig, workload: meta
 
 def is_controlled_by(obj: meta.Obj, owner: meta.Obj) -> bool:
     """Report whether an object's controller ownerReference points to `owner`."""
-    reference = meta.controller_of(obj)
-    return reference is not None and bool(reference["uid"] == owner["metadata"]["uid"])
+    controller_reference = meta.controller_of(obj)
+    return controller_reference is not None and bool(controller_reference["uid"] == owner["metadata"]["uid"])
 
 
 def with_request_owner(template: meta.Obj, workload: meta.Obj, request: meta.Obj) -> meta.Obj:
@@ -265,10 +265,10 @@ def with_request_owner(template: meta.Obj, workload: meta.Obj, request: meta.Obj
     return meta.with_metadata(template, ownerReferences=[*other_owners, meta.controller_reference(request)])
 
 
-def _metadata(workload: meta.Obj, name: str) -> dict[str, Any]:
+def _make_metadata(workload: meta.Obj, name: str) -> dict[str, Any]:
     namespace = workload["metadata"].get("namespace", "")
-    owners = [meta.controller_reference(workload)]
-    return {"name": name, "namespace": namespace, "labels": _LABELS, "ownerReferences": owners}
+    owner_references = [meta.controller_reference(workload)]
+    return {"name": name, "namespace": namespace, "labels": _MANAGED_LABELS, "ownerReferences": owner_references}
 
 
 def _annotated_parameters(workload: meta.Obj) -> dict[str, str]:

@@ -30,14 +30,14 @@ from batchyard.interfaces.controller import EventRecord, ReconcileResult
 
 
 DISRUPTION_ALLOWED: Final = "DisruptionAllowed"
-SUFFICIENT: Final = "SufficientPods"
-INSUFFICIENT: Final = "InsufficientPods"
+SUFFICIENT_PODS: Final = "SufficientPods"
+INSUFFICIENT_PODS: Final = "InsufficientPods"
 SYNC_FAILED: Final = "SyncFailed"
 #: How long an evicted pod counts as disrupted if it is not deleted.
 DELETION_TIMEOUT: Final = 2 * MINUTE
 #: The maximum number of evicted pods that the controller has not confirmed.
-_DISRUPTED_MAX: Final = 2000
-_ALWAYS: Final = "AlwaysAllow"
+_DISRUPTED_PODS_MAX: Final = 2000
+_ALWAYS_ALLOW: Final = "AlwaysAllow"
 
 
 class ExpectedPods(NamedTuple):
@@ -52,7 +52,7 @@ class DisruptedPods(NamedTuple):
 
     pods: Mapping[str, str]
     #: The evicted pods that were not deleted in time.
-    not_deleted: tuple[Obj, ...]
+    undeleted_pods: tuple[Obj, ...]
     expires_at: Instant | None
 
 
@@ -94,7 +94,7 @@ def is_based_on_controllers(spec: Mapping[str, Any]) -> bool:
     return spec.get("maxUnavailable") is not None or isinstance(spec.get("minAvailable"), str)
 
 
-def desired_healthy(spec: Mapping[str, Any], expected_count: int) -> int:
+def desired_healthy_count(spec: Mapping[str, Any], expected_count: int) -> int:
     """Return how many of the expected pods a PodDisruptionBudget requires to be healthy."""
     if spec.get("maxUnavailable") is not None:
         return max(0, expected_count - _resolve_percentage(spec["maxUnavailable"], expected_count))
@@ -110,26 +110,26 @@ def find_disrupted(budget: Obj, pods: Iterable[Obj], now: Instant) -> DisruptedP
     """Return the evicted pods of a budget that still exist, separating those not deleted within the timeout."""
     eviction_times = (budget.get("status") or {}).get("disruptedPods") or {}
     pending_evictions: dict[str, str] = {}
-    not_deleted: list[Obj] = []
-    first_expiry: Instant | None = None
+    undeleted_pods: list[Obj] = []
+    first_expiry_time: Instant | None = None
     for pod in pods:
         name = pod["metadata"]["name"]
         if is_terminating(pod) or name not in eviction_times:
             continue
         expires_at = parse_time(eviction_times[name]) + DELETION_TIMEOUT
         if expires_at < now:
-            not_deleted.append(pod)
+            undeleted_pods.append(pod)
         else:
             pending_evictions[name] = eviction_times[name]
-            first_expiry = expires_at if first_expiry is None else min(expires_at, first_expiry)
-    return DisruptedPods(pending_evictions, tuple(not_deleted), first_expiry)
+            first_expiry_time = expires_at if first_expiry_time is None else min(expires_at, first_expiry_time)
+    return DisruptedPods(pending_evictions, tuple(undeleted_pods), first_expiry_time)
 
 
 def status_of(
     budget: Obj, pods: Sequence[Obj], expected_pods: ExpectedPods, disrupted_pods: Mapping[str, str], now: Instant
 ) -> dict[str, Any]:
     """Return the new status of a PodDisruptionBudget from its pods, their expected number and the evicted pods."""
-    desired_count = desired_healthy(spec_of(budget), expected_pods.total)
+    desired_count = desired_healthy_count(spec_of(budget), expected_pods.total)
     healthy = sum(is_ready(p) and not is_terminating(p) and p["metadata"]["name"] not in disrupted_pods for p in pods)
     allowed_count = max(0, healthy - desired_count) if expected_pods.total > 0 else 0
     status = {
@@ -150,13 +150,13 @@ def failed_status(budget: Obj, error: str, now: Instant) -> dict[str, Any]:
 
 
 def _with_allowed_condition(status: dict[str, Any], now: Instant) -> dict[str, Any]:
-    return _with_condition(status, SUFFICIENT if status["disruptionsAllowed"] > 0 else INSUFFICIENT, "", now)
+    return _with_condition(status, SUFFICIENT_PODS if status["disruptionsAllowed"] > 0 else INSUFFICIENT_PODS, "", now)
 
 
 def _with_condition(status: Mapping[str, Any], reason: str, message: str, now: Instant) -> dict[str, Any]:
     """Return a PodDisruptionBudget's status with its condition DisruptionAllowed set for a reason."""
     old = find_condition({"status": status}, DISRUPTION_ALLOWED)
-    value = "True" if reason == SUFFICIENT else "False"
+    value = "True" if reason == SUFFICIENT_PODS else "False"
     changed_at = old["lastTransitionTime"] if old is not None and old["status"] == value else format_time(now)
     new = {
         "type": DISRUPTION_ALLOWED,
@@ -179,15 +179,15 @@ def eviction_decision(pod: Obj, budgets: Sequence[Obj], now: Instant) -> Evictio
         message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         return EvictionDecision(EvictionRefusal(500, "", message))
     budget = matching_budgets[0]
-    if not is_ready(pod) and _allows_unready(budget):
+    if not is_ready(pod) and _allows_evicting_unready_pods(budget):
         return EvictionDecision()
-    refusal = _refusal(budget)
+    refusal = _eviction_refusal(budget)
     return EvictionDecision(refusal) if refusal else EvictionDecision(new_budget=_record_eviction(budget, pod, now))
 
 
-def _allows_unready(budget: Obj) -> bool:
+def _allows_evicting_unready_pods(budget: Obj) -> bool:
     """Report whether a budget lets unready pods be evicted even if it allows no disruption."""
-    if spec_of(budget).get("unhealthyPodEvictionPolicy") == _ALWAYS:
+    if spec_of(budget).get("unhealthyPodEvictionPolicy") == _ALWAYS_ALLOW:
         return True
     status = budget.get("status") or {}
     return bool(0 < status.get("desiredHealthy", 0) <= status.get("currentHealthy", 0))
@@ -196,24 +196,24 @@ def _allows_unready(budget: Obj) -> bool:
 _VIOLATION: Final = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
-def _refusal(budget: Obj) -> EvictionRefusal | None:
+def _eviction_refusal(budget: Obj) -> EvictionRefusal | None:
     """Return the API error with which a PodDisruptionBudget rejects an eviction; None if it allows the eviction."""
     status, name = budget.get("status") or {}, budget["metadata"]["name"]
     subject = f"The disruption budget {name}"
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
-        detail = f"{subject} is still being processed by the server."
-        return EvictionRefusal(429, "TooManyRequests", _VIOLATION, detail, 10)
+        refusal_detail = f"{subject} is still being processed by the server."
+        return EvictionRefusal(429, "TooManyRequests", _VIOLATION, refusal_detail, 10)
     count = status.get("disruptionsAllowed", 0)
-    start = f'poddisruptionbudget.policy "{name}" is forbidden'
+    message_start = f'poddisruptionbudget.policy "{name}" is forbidden'
     if count < 0:
         why = "pdb disruptions allowed is negative"
-        detail = f"{subject} does not allow evicting pods currently: {why}"
-        return EvictionRefusal(403, "Forbidden", f"{start}: {why}", detail)
-    if len(status.get("disruptedPods") or ()) > _DISRUPTED_MAX:
+        refusal_detail = f"{subject} does not allow evicting pods currently: {why}"
+        return EvictionRefusal(403, "Forbidden", f"{message_start}: {why}", refusal_detail)
+    if len(status.get("disruptedPods") or ()) > _DISRUPTED_PODS_MAX:
         why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
         cause = "too many pending evictions not confirmed by PDB controller"
-        detail = f"{subject} does not allow evicting pods currently: {cause}"
-        return EvictionRefusal(403, "Forbidden", f"{start}: {why}", detail)
+        refusal_detail = f"{subject} does not allow evicting pods currently: {cause}"
+        return EvictionRefusal(403, "Forbidden", f"{message_start}: {why}", refusal_detail)
     return None if count else EvictionRefusal(429, "TooManyRequests", _VIOLATION, _describe_refusal(budget, subject))
 
 
@@ -241,9 +241,9 @@ def _record_eviction(budget: Obj, pod: Obj, now: Instant) -> Obj:
 
 #: The built-in kinds with a scale subresource.
 _SCALABLE_KINDS: Final = frozenset({scheme.REPLICA_SET, scheme.DEPLOYMENT, scheme.STATEFUL_SET})
-STALE_AFTER: Final = 2 * MINUTE
+STALE_CONDITION_AGE: Final = 2 * MINUTE
 _DELETED: Final = EventType.DELETED
-_UNMANAGED: Final = (
+_UNMANAGED_MESSAGE: Final = (
     "were found to be unmanaged. As a result, the status of the PDB cannot be calculated correctly, which may result "
     'in undefined behavior. To account for these pods please set ".spec.minAvailable" field of the PDB to an integer '
     "value."
@@ -293,31 +293,31 @@ class DisruptionBudgets:
         if not pods:
             outcome.events.append(EventRecord(key, "Normal", "NoPods", "No matching pods found"))
         try:
-            expected_pods = _expected_pods(obj, pods, reader)
+            expected_pods = _count_expected_pods(obj, pods, reader)
         except _UnknownScaleError as error:
             why = f"Failed to calculate the number of expected pods: {error}"
             outcome.events.append(EventRecord(key, "Warning", "CalculateExpectedPodCountFailed", why))
-            return _with_status(outcome, obj, failed_status(obj, str(error), now))
+            return _with_status_update(outcome, obj, failed_status(obj, str(error), now))
         if expected_pods.unmanaged_names:
-            selector = _format_selector(spec_of(obj))
-            message = f"Pods selected by this PodDisruptionBudget (selector: {selector}) {_UNMANAGED}"
+            selector_text = _format_selector(spec_of(obj))
+            message = f"Pods selected by this PodDisruptionBudget (selector: {selector_text}) {_UNMANAGED_MESSAGE}"
             outcome.events.append(EventRecord(key, "Warning", "UnmanagedPods", message))
         disrupted_pods = find_disrupted(obj, pods, now)
-        for pod in disrupted_pods.not_deleted:
+        for pod in disrupted_pods.undeleted_pods:
             message = f"Pod was expected by PDB {key.namespace}/{key.namespace} to be deleted but it wasn't"
             name = Key(scheme.POD, key.namespace, pod["metadata"]["name"])
             outcome.events.append(EventRecord(name, "Warning", "NotDeleted", message))
         outcome.requeue_at = None if disrupted_pods.expires_at is None else disrupted_pods.expires_at + 1
-        return _with_status(outcome, obj, status_of(obj, pods, expected_pods, disrupted_pods.pods, now))
+        return _with_status_update(outcome, obj, status_of(obj, pods, expected_pods, disrupted_pods.pods, now))
 
 
-def _with_status(outcome: ReconcileResult, budget: Obj, status: Mapping[str, Any]) -> ReconcileResult:
+def _with_status_update(outcome: ReconcileResult, budget: Obj, status: Mapping[str, Any]) -> ReconcileResult:
     if status != budget.get("status"):
         outcome.writes.append(UpdateStatus(with_status(budget, status)))
     return outcome
 
 
-def _expected_pods(budget: Obj, pods: Iterable[Obj], reader: Reader) -> ExpectedPods:
+def _count_expected_pods(budget: Obj, pods: Iterable[Obj], reader: Reader) -> ExpectedPods:
     """Return how many pods a PodDisruptionBudget should have, and which of its pods have no controller."""
     spec = spec_of(budget)
     if not is_based_on_controllers(spec):
@@ -329,15 +329,15 @@ def _expected_pods(budget: Obj, pods: Iterable[Obj], reader: Reader) -> Expected
         if owner is None:
             unmanaged_names.append(pod["metadata"]["name"])
         elif owner["uid"] not in scale_by_uid:
-            uid, scale = _scale_of(owner, pod, reader)
-            scale_by_uid[uid] = scale
+            uid, replica_count = _controller_uid_and_scale(owner, pod, reader)
+            scale_by_uid[uid] = replica_count
     return ExpectedPods(sum(scale_by_uid.values()), tuple(unmanaged_names))
 
 
-def _scale_of(owner: Mapping[str, Any], pod: Obj, reader: Reader) -> tuple[str, int]:
+def _controller_uid_and_scale(owner: Mapping[str, Any], pod: Obj, reader: Reader) -> tuple[str, int]:
     """Return the uid and replica count of a pod's controller, or of the Deployment that owns its ReplicaSet."""
     namespace = pod["metadata"].get("namespace", "")
-    controller_kind, replicas_path = _scale_path(owner, reader)
+    controller_kind, replicas_path = _controller_kind_and_scale_path(owner, reader)
     controller = reader.get(Key(controller_kind, namespace, owner["name"]))
     parent = None if controller is None or controller_kind != scheme.REPLICA_SET else controller_of(controller)
     if parent is not None and parent["kind"] == "Deployment":
@@ -350,7 +350,7 @@ def _scale_of(owner: Mapping[str, Any], pod: Obj, reader: Reader) -> tuple[str, 
     return owner["uid"], value if isinstance(value, int) else 1 if controller_kind in _SCALABLE_KINDS else 0
 
 
-def _scale_path(owner: Mapping[str, Any], reader: Reader) -> tuple[str, tuple[str, ...]]:
+def _controller_kind_and_scale_path(owner: Mapping[str, Any], reader: Reader) -> tuple[str, tuple[str, ...]]:
     """Return a controller's kind and the field path of its replica count; raise _UnknownScaleError without a scale."""
     group, _, version = owner["apiVersion"].rpartition("/")
     info = find_kind(owner["apiVersion"], owner["kind"])
@@ -362,10 +362,10 @@ def _scale_path(owner: Mapping[str, Any], reader: Reader) -> tuple[str, tuple[st
         info = kind_from_definition(definition)
         if is_served(definition) and (info.group, info.kind) == (group, owner["kind"]) and version in info.versions:
             version_spec = next(each for each in definition["spec"]["versions"] if each["name"] == version)
-            scale = (version_spec.get("subresources") or {}).get("scale")
-            if scale is None:
+            scale_subresource = (version_spec.get("subresources") or {}).get("scale")
+            if scale_subresource is None:
                 raise _UnknownScaleError(f"{_resource(info.plural, group)} does not implement the scale subresource")
-            return info.constant, tuple(scale["specReplicasPath"].strip(".").split("."))
+            return info.constant, tuple(scale_subresource["specReplicasPath"].strip(".").split("."))
     raise _UnknownScaleError(f'no matches for kind "{owner["kind"]}" in version "{owner["apiVersion"]}"')
 
 
@@ -379,12 +379,12 @@ def _format_selector(spec: Mapping[str, Any]) -> str:
     if label_selector is None:
         return "nil"
     labels = "".join(f"{key}: {value}," for key, value in sorted((label_selector.get("matchLabels") or {}).items()))
-    expressions = "".join(map(_format_expression, label_selector.get("matchExpressions") or ()))
+    expressions = "".join(map(_format_selector_expression, label_selector.get("matchExpressions") or ()))
     text = f"MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},"
     return f"&LabelSelector{{{text}}}"
 
 
-def _format_expression(expression: Mapping[str, Any]) -> str:
+def _format_selector_expression(expression: Mapping[str, Any]) -> str:
     values = " ".join(expression.get("values") or ())
     fields_text = f"Key:{expression['key']},Operator:{expression['operator']},Values:[{values}],"
     return f"LabelSelectorRequirement{{{fields_text}}},"
@@ -404,6 +404,6 @@ def _remove_stale_condition(pod: Obj, now: Instant) -> ReconcileResult:
     disrupted_at = _disrupted_since(pod)
     if disrupted_at is None:
         return ReconcileResult()
-    if disrupted_at + STALE_AFTER > now:
-        return ReconcileResult(requeue_at=disrupted_at + STALE_AFTER)
+    if disrupted_at + STALE_CONDITION_AGE > now:
+        return ReconcileResult(requeue_at=disrupted_at + STALE_CONDITION_AGE)
     return ReconcileResult([UpdateStatus(with_condition(pod, DISRUPTION_TARGET, False, ("", ""), now))])

@@ -29,20 +29,20 @@ from batchyard.scheduling.workload.lifecycle import READY, checks_of
 
 STOCK_OUT: Final = "stockOut"
 CLOUD_QUOTA: Final = "cloudQuota"
-LIMITS: Final = "autoscalerLimits"
+AUTOSCALER_LIMITS: Final = "autoscalerLimits"
 BOOTING: Final = "booting"
-CAPACITY: Final = "nodeCapacity"
+NODE_CAPACITY: Final = "nodeCapacity"
 TOPOLOGY: Final = "topology"
 TAINT: Final = "taint"
 AFFINITY: Final = "affinity"
 #: Parts of kube-scheduler's messages from the last filters: the node has enough free resources for the pod.
-_ROOM_EXISTS_MESSAGES: Final = (
+_FREE_NODE_MESSAGES: Final = (
     "without room for the whole Job",
     "anti-affinity rules",
     "pod affinity rules",
     "topology spread constraints",
 )
-_NO_ROOM_MESSAGES: Final = ("Insufficient", "Too many pods", FULL)
+_FULL_NODE_MESSAGES: Final = ("Insufficient", "Too many pods", FULL)
 _SCALE_UP_TRIGGERED: Final = "pod triggered scale-up"
 _QUOTA_EXCEEDED_MESSAGE: Final = "exceeded quota"
 _QUOTA_EXCEEDED: Final = "QUOTA_EXCEEDED"
@@ -54,30 +54,30 @@ def limit_among_nodes(scheduler_text: str, autoscaler_text: str, *, is_selected:
 
     `is_selected` says whether at least one node matches the pod's node selector.
     """
-    if any(phrase in scheduler_text for phrase in _ROOM_EXISTS_MESSAGES):
+    if any(phrase in scheduler_text for phrase in _FREE_NODE_MESSAGES):
         return TOPOLOGY
-    if any(phrase in text for phrase in _NO_ROOM_MESSAGES for text in (scheduler_text, autoscaler_text)):
-        return CAPACITY
+    if any(phrase in text for phrase in _FULL_NODE_MESSAGES for text in (scheduler_text, autoscaler_text)):
+        return NODE_CAPACITY
     if "untolerated taint" in scheduler_text and is_selected:
         return TAINT
-    return AFFINITY if "node affinity/selector" in scheduler_text else CAPACITY
+    return AFFINITY if "node affinity/selector" in scheduler_text else NODE_CAPACITY
 
 
 class NodeCapacityView:
     """The cluster autoscaler's state and a simulation of pod placement, to explain why pods have no node."""
 
-    def __init__(self, index: ScalingIndex, autoscaler: Autoscaler, placement: PlacementController) -> None:
-        self._index = index
+    def __init__(self, scaling_index: ScalingIndex, autoscaler: Autoscaler, placement: PlacementController) -> None:
+        self._scaling_index = scaling_index
         self._autoscaler = autoscaler
         self.has_room_for = placement.has_room_for
 
     def groups(self) -> Sequence[NodeGroup]:
         """Return one node group for each NodePool, because the groups of a pool differ only by zone."""
-        return [groups[0] for groups in self._index.groups.values() if groups]
+        return [groups[0] for groups in self._scaling_index.groups.values() if groups]
 
     def zones_of(self, pool: str) -> int:
         """Return the number of zones in which a NodePool has node groups."""
-        return len(self._index.groups.get(pool, ()))
+        return len(self._scaling_index.groups.get(pool, ()))
 
     def last_message_for(self, pod: str) -> str:
         """Return the cluster autoscaler's last message about the pod with the given uid; '' if there is none."""
@@ -86,19 +86,19 @@ class NodeCapacityView:
     def limit_of(self, message: str, now: Instant) -> tuple[str, str]:
         """Return the cause in an autoscaler message (such as STOCK_OUT) and the NodePool's name; '' if unknown."""
         if message.startswith(_SCALE_UP_TRIGGERED):
-            booting_machines = self._index.machines.upcoming_machines.values()
+            booting_machines = self._scaling_index.machines.upcoming_machines.values()
             return BOOTING, next((machine.group.pool for machine in booting_machines), "")
         if IN_BACKOFF in message:
             backoffs = self._unretried_backoffs(now)
             backoff_codes = {each.code for _, each in backoffs}
             pool = backoffs[0][0].partition("/")[0] if backoffs else ""
             return (CLOUD_QUOTA if backoff_codes == {_QUOTA_EXCEEDED} else STOCK_OUT), pool
-        return (LIMITS if _QUOTA_EXCEEDED_MESSAGE in message and FULL not in message else CAPACITY), ""
+        return (AUTOSCALER_LIMITS if _QUOTA_EXCEEDED_MESSAGE in message and FULL not in message else NODE_CAPACITY), ""
 
     def waits_for(self, now: Instant) -> list[str]:
         """Return texts on booting machines and node groups in backoff, for which the autoscaler waits."""
         created_by_zone: dict[str, list[Instant]] = {}
-        for machine in self._index.machines.upcoming_machines.values():
+        for machine in self._scaling_index.machines.upcoming_machines.values():
             created_by_zone.setdefault(f"pool {machine.group.pool} in {machine.group.zone}", []).append(
                 machine.created_at
             )
@@ -112,63 +112,63 @@ class NodeCapacityView:
 
     def _unretried_backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
         """Return the running backoffs of node groups; if none runs, the ended ones that were not retried yet."""
-        all_backoffs = sorted(self._index.backoffs.items())
+        all_backoffs = sorted(self._scaling_index.backoffs.items())
         return [(location, each) for location, each in all_backoffs if each.end > now] or all_backoffs
 
 
 # Changes that give nodes to pods without one: more machines, fewer pods, or ending other Workloads. All are simulated.
 
 
-_ENDED_MAX: Final = 4
+_ENDED_WORKLOADS_MAX: Final = 4
 _OCCUPANTS_CHECKED_MAX: Final = 16
 
 
 def propose_node_changes(
-    pods: Sequence[PodView], occupants: Sequence[NodeOccupant], capacity: NodeCapacityView, user: ExplanationUser
+    pods: Sequence[PodView], occupants: Sequence[NodeOccupant], node_capacity: NodeCapacityView, user: ExplanationUser
 ) -> Iterator[Proposal]:
     """Yield changes that would give nodes to all of `pods`: more machines, fewer pods, or ending other Workloads."""
-    yield from _machine_proposals(pods, capacity)
-    yield from _size_proposals(pods, capacity)
-    yield from _end_proposals(pods, occupants, capacity, user)
+    yield from _machine_proposals(pods, node_capacity)
+    yield from _pod_count_proposals(pods, node_capacity)
+    yield from _workload_end_proposals(pods, occupants, node_capacity, user)
 
 
-def _machine_proposals(pods: Sequence[PodView], capacity: NodeCapacityView) -> Iterator[Proposal]:
+def _machine_proposals(pods: Sequence[PodView], node_capacity: NodeCapacityView) -> Iterator[Proposal]:
     """Yield for each NodePool the smallest number of additional machines that gives all pods a node."""
-    for group in capacity.groups():
-        if group.hosts > 1 or not capacity.has_room_for(pods[:1], with_nodes=_hypothetical_nodes(group, 1)):
+    for group in node_capacity.groups():
+        if group.hosts > 1 or not node_capacity.has_room_for(pods[:1], with_nodes=_hypothetical_nodes(group, 1)):
             continue
-        count = _minimum_number(partial(_is_enough, pods, capacity, group), len(pods))
+        count = _minimum_number(partial(_is_enough, pods, node_capacity, group), len(pods))
         if count:
             text = f"{count} more machine{'s' * (count > 1)} of pool {group.name.pool} ({group.machine.name})"
-            yield Proposal(NODES, text, _growth_patches(group, count, capacity))
+            yield Proposal(NODES, text, _growth_patches(group, count, node_capacity))
 
 
-def _is_enough(pods: Sequence[PodView], capacity: NodeCapacityView, group: NodeGroup, count: int) -> bool:
-    return capacity.has_room_for(pods, with_nodes=_hypothetical_nodes(group, count))
+def _is_enough(pods: Sequence[PodView], node_capacity: NodeCapacityView, group: NodeGroup, node_count: int) -> bool:
+    return node_capacity.has_room_for(pods, with_nodes=_hypothetical_nodes(group, node_count))
 
 
-def _growth_patches(group: NodeGroup, count: int, capacity: NodeCapacityView) -> Sequence[Patch]:
-    """Return the patches that let a NodePool grow by `count` machines; () for a fixed pool in several zones."""
+def _growth_patches(group: NodeGroup, node_count: int, node_capacity: NodeCapacityView) -> Sequence[Patch]:
+    """Return the patches that let a NodePool grow by `node_count` machines; () for a fixed pool in several zones."""
     name, spec = group.name.pool, group.pool["spec"]
     if group.is_autoscaled:
-        field = "totalMax" if "totalMax" in (spec.get("autoscaling") or {}) else "max"
-        current_maximum = group.total.maximum if field == "totalMax" else group.size.maximum
-        fields: dict[str, Any] = {"autoscaling": {field: current_maximum + count}}
-    elif capacity.zones_of(name) == 1:
-        fields = {"nodeCount": int(spec.get("nodeCount", 0)) + count}
+        limit_field = "totalMax" if "totalMax" in (spec.get("autoscaling") or {}) else "max"
+        current_maximum = group.total.maximum if limit_field == "totalMax" else group.size.maximum
+        spec_fields: dict[str, Any] = {"autoscaling": {limit_field: current_maximum + node_count}}
+    elif node_capacity.zones_of(name) == 1:
+        spec_fields = {"nodeCount": int(spec.get("nodeCount", 0)) + node_count}
     else:
         return ()
-    return (merge_patch("NodePool", name, {"spec": fields}),)
+    return (merge_patch("NodePool", name, {"spec": spec_fields}),)
 
 
-def _size_proposals(pods: Sequence[PodView], capacity: NodeCapacityView) -> Iterator[Proposal]:
+def _pod_count_proposals(pods: Sequence[PodView], node_capacity: NodeCapacityView) -> Iterator[Proposal]:
     """Yield how many pods must be left out so that all the other pods get nodes."""
-    count = _minimum_number(lambda omitted_count: capacity.has_room_for(pods[omitted_count:]), len(pods) - 1)
+    count = _minimum_number(lambda omitted_count: node_capacity.has_room_for(pods[omitted_count:]), len(pods) - 1)
     if count:
         yield Proposal(SIZE, f"with {count} pods fewer, the other {len(pods) - count} pods would have nodes", ())
 
 
-def _end_proposals(
+def _workload_end_proposals(
     pods: Sequence[PodView], occupants: Sequence[NodeOccupant], capacity: NodeCapacityView, user: ExplanationUser
 ) -> Iterator[Proposal]:
     """Yield a minimal set of Workloads whose end makes room for all pods, chosen from the first (largest) occupants."""
@@ -177,7 +177,7 @@ def _end_proposals(
         return capacity.has_room_for(pods, without_uids=[uid for each in selected_occupants for uid in each.pod_uids])
 
     selected_occupants: list[NodeOccupant] = []
-    for occupant in [each for each in occupants[:_OCCUPANTS_CHECKED_MAX] if each.key][:_ENDED_MAX]:
+    for occupant in [each for each in occupants[:_OCCUPANTS_CHECKED_MAX] if each.key][:_ENDED_WORKLOADS_MAX]:
         selected_occupants.append(occupant)
         if is_satisfied(selected_occupants):
             break
@@ -194,15 +194,15 @@ def _end_proposals(
     yield Proposal(END, f"end or suspend {', '.join(dict.fromkeys(names))}", patches if is_visible else ())
 
 
-def _hypothetical_nodes(group: NodeGroup, count: int) -> list[NodeView]:
-    return [group.node(f"{group.id}-imagined-{number}") for number in range(count)]
+def _hypothetical_nodes(group: NodeGroup, node_count: int) -> list[NodeView]:
+    return [group.node(f"{group.id}-imagined-{number}") for number in range(node_count)]
 
 
-def _minimum_number(is_satisfied: Callable[[int], bool], maximum: int) -> int:
-    """Return the smallest number from 1 to `maximum` that satisfies a monotonic predicate; 0 if `maximum` does not."""
-    if maximum < 1 or not is_satisfied(maximum):
+def _minimum_number(is_satisfied: Callable[[int], bool], highest_number: int) -> int:
+    """Return the smallest number from 1 to `highest_number` that satisfies a monotonic predicate, or else 0."""
+    if highest_number < 1 or not is_satisfied(highest_number):
         return 0
-    return minimum_between(is_satisfied, 1, maximum)
+    return minimum_between(is_satisfied, 1, highest_number)
 
 
 QUOTA_RESERVED: Final = "QuotaReserved"
@@ -210,17 +210,17 @@ ADMITTED: Final = "Admitted"
 RUNNING: Final = "Running"
 EVICTED: Final = "Evicted"
 FINISHED: Final = "Finished"
-CHECK: Final = "admissionCheck"
+ADMISSION_CHECK: Final = "admissionCheck"
 STARTING: Final = "starting"
 
 
 class AdmittedExplainer:
     """Explains Workloads that hold quota: which admission check, pod or node they wait for, or where they run."""
 
-    def __init__(self, index: SchedulerCache, reader: Reader, capacity: NodeCapacityView | None) -> None:
-        self._index = index
+    def __init__(self, scheduler_cache: SchedulerCache, reader: Reader, node_capacity: NodeCapacityView | None) -> None:
+        self._scheduler_cache = scheduler_cache
         self._reader = reader
-        self._capacity = capacity
+        self._capacity = node_capacity
 
     def explain(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         """Return the Explanation document's fields of a Workload that holds quota: state, summary, limit, facts."""
@@ -235,7 +235,7 @@ class AdmittedExplainer:
             return {**part, "state": EVICTED, "summary": summary, "facts": {"since": eviction["lastTransitionTime"]}}
         if admitted_condition is None or admitted_condition["status"] != "True":
             return {**part, "state": QUOTA_RESERVED, **self._explain_checks(workload)}
-        preemptors = self._possible_preemptors(view)
+        preemptors = self._describe_possible_preemptors(view)
         part["facts"] = nonempty_fields(since=admitted_condition["lastTransitionTime"], preemptible=preemptors)
         return {**part, **self._explain_pods(workload, admitted_condition, now, user)}
 
@@ -244,21 +244,21 @@ class AdmittedExplainer:
     def _explain_checks(self, workload: Obj) -> DocumentPart:
         check_states = checks_of(workload)
         checks = [nonempty_fields(name=c["name"], state=c["state"], message=c.get("message", "")) for c in check_states]
-        requests = [
+        request_parts = [
             nonempty_fields(kind=each["kind"], name=_name_of(each), told=_conditions_text(each))
-            for each in self._requests(workload)
+            for each in self._provisioning_requests(workload)
         ]
-        document_part = nonempty_fields(checks=checks, requests=requests)
+        document_part = nonempty_fields(checks=checks, requests=request_parts)
         waiting_checks = [check for check in checks_of(workload) if check["state"] != READY]
         if not waiting_checks:
             return {**document_part, "summary": "it has quota, and is admitted next"}
         first_check = waiting_checks[0]
         suffix = f": {first_check['message']}" if first_check.get("message") else ""
         text = f"it has quota, and waits for AdmissionCheck {first_check['name']} ({first_check['state']}){suffix}"
-        binding = BindingLimit(CHECK, text, "AdmissionCheck", first_check["name"])
-        return {**document_part, "summary": text, "binding": binding.document()}
+        binding_limit = BindingLimit(ADMISSION_CHECK, text, "AdmissionCheck", first_check["name"])
+        return {**document_part, "summary": text, "binding": binding_limit.document()}
 
-    def _requests(self, workload: Obj) -> list[Obj]:
+    def _provisioning_requests(self, workload: Obj) -> list[Obj]:
         metadata = workload["metadata"]
         owned_objects = self._reader.owned_by(metadata.get("uid", ""), metadata.get("namespace", ""))
         return [each for each in owned_objects if each["kind"] == "ProvisioningRequest"]
@@ -281,10 +281,10 @@ class AdmittedExplainer:
         nodes = sorted({node: None for pod in job_pods if (node := pods.bound_node(pod))})
         location_suffix = f" on {_shorten_names(nodes)}" if nodes else ""
         if starting_pods:
-            reason = _container_text(starting_pods[0]) or "its containers start"
-            text = f"{len(starting_pods)} of {len(job_pods)} pods are not ready{location_suffix}: {reason}"
-            binding = BindingLimit(STARTING, text, "Pod", _name_of(starting_pods[0]))
-            return {"state": ADMITTED, "summary": text, "binding": binding.document()}
+            start_reason = _waiting_containers_text(starting_pods[0]) or "its containers start"
+            text = f"{len(starting_pods)} of {len(job_pods)} pods are not ready{location_suffix}: {start_reason}"
+            binding_limit = BindingLimit(STARTING, text, "Pod", _name_of(starting_pods[0]))
+            return {"state": ADMITTED, "summary": text, "binding": binding_limit.document()}
         expected_count = sum(holding.pods for holding in workload_view(workload).holdings)
         expected_suffix = f" of {expected_count}" if expected_count > len(job_pods) else ""
         summary = f"it runs since {admitted_at}: {len(job_pods)}{expected_suffix} pods{location_suffix}"
@@ -298,11 +298,11 @@ class AdmittedExplainer:
         autoscaler_texts = _count_texts(map(self._autoscaler_text, unplaced_pods))
         autoscaler_message = next(iter(autoscaler_texts), "")
         assert self._capacity is not None, "pods without nodes are explained only if the node capacity is known"
-        waits_for, (limit, pool) = self._capacity.waits_for(now), self._capacity.limit_of(autoscaler_message, now)
+        waits_for, (limit_kind, pool) = self._capacity.waits_for(now), self._capacity.limit_of(autoscaler_message, now)
         scheduler_message = next(iter(scheduler_texts), "not processed by the scheduler yet")
-        if limit == CAPACITY:
+        if limit_kind == NODE_CAPACITY:
             is_selected = bool(selected_nodes(pod_view(unplaced_pods[0]), self._reader))
-            limit = limit_among_nodes(scheduler_message, autoscaler_message, is_selected=is_selected)
+            limit_kind = limit_among_nodes(scheduler_message, autoscaler_message, is_selected=is_selected)
         text = f"admitted, but {len(unplaced_pods)} of {len(job_pods)} pods have no node: {scheduler_message}"
         details = [f"scheduler, {count} pods: {each}" for each, count in scheduler_texts.items()]
         details += [f"autoscaler, {count} pods: {each}" for each, count in autoscaler_texts.items()]
@@ -310,38 +310,38 @@ class AdmittedExplainer:
         nodes = nonempty_fields(unplaced_pods=len(unplaced_pods), pods=len(job_pods), text=details, waitsFor=waits_for)
         flavor = _flavor_of(workload)
         kind, object_name = ("NodePool", pool) if pool else ("ResourceFlavor", flavor)
-        binding = BindingLimit(limit, autoscaler_message or scheduler_message, kind, object_name, flavor)
-        result = {"state": ADMITTED, "summary": text, "binding": binding.document(), "nodes": nodes}
-        occupants = occupants_of(workload, unplaced_pods, self._index.snapshot, self._reader)
+        binding_limit = BindingLimit(limit_kind, autoscaler_message or scheduler_message, kind, object_name, flavor)
+        document_part = {"state": ADMITTED, "summary": text, "binding": binding_limit.document(), "nodes": nodes}
+        occupants = occupants_of(workload, unplaced_pods, self._scheduler_cache.snapshot, self._reader)
         holder_parts = [each._replace(flavor=flavor).document(user) for each in occupants[:_SHOWN_MAX]]
-        result |= nonempty_fields(holders=holder_parts, holdersMore=max(0, len(occupants) - _SHOWN_MAX) or None)
-        if limit in {CAPACITY, LIMITS, TOPOLOGY}:
+        document_part |= nonempty_fields(holders=holder_parts, holdersMore=max(0, len(occupants) - _SHOWN_MAX) or None)
+        if limit_kind in {NODE_CAPACITY, AUTOSCALER_LIMITS, TOPOLOGY}:
             proposals = propose_node_changes([pod_view(p) for p in unplaced_pods], occupants, self._capacity, user)
-            result |= nonempty_fields(changes=[each.document() for each in proposals])
-        return result
+            document_part |= nonempty_fields(changes=[each.document() for each in proposals])
+        return document_part
 
     def _autoscaler_text(self, pod: Obj) -> str:
         return "" if self._capacity is None else self._capacity.last_message_for(pod["metadata"].get("uid", ""))
 
     # --- possible preemptors ---
 
-    def _possible_preemptors(self, view: WorkloadView) -> str:
+    def _describe_possible_preemptors(self, view: WorkloadView) -> str:
         """Return a text that says which Workloads could preempt the given Workload, by ClusterQueue and priority."""
-        holder = self._index.snapshot.holder(view.key)
-        if holder is None:
+        quota_holder = self._scheduler_cache.snapshot.holder(view.key)
+        if quota_holder is None:
             return ""
-        queue = holder.queue
+        queue = quota_holder.queue
         policy = queue.view.preemption.within_cluster_queue
         preemptor_texts = []
         if policy != "Never":
             priority = f"priority above {view.priority}" + (" or an older one of the same" if "Equal" in policy else "")
             preemptor_texts.append(f"in {queue.name} by {priority}")
         if queue.node.parent is not None:
-            frs = [fr for fr, _ in holder.usage]
+            frs = [fr for fr, _ in quota_holder.usage]
             is_borrowing = not is_within_nominal(queue.node, frs)
             other_queues = [
                 each.name
-                for each in self._index.snapshot.queues_below(queue.node.path[0])
+                for each in self._scheduler_cache.snapshot.queues_below(queue.node.path[0])
                 if each is not queue and each.view.preemption.reclaim_within_cohort != "Never"
             ]
             if is_borrowing and other_queues:
@@ -375,7 +375,7 @@ def _conditions_text(request: Obj) -> str:
     return "; ".join(condition_texts) or "not accepted yet"
 
 
-def _container_text(pod: Obj) -> str:
+def _waiting_containers_text(pod: Obj) -> str:
     """Return why the first waiting or terminated container of a pod does not run; '' if none has a reason."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         state = status.get("state") or {}
@@ -386,16 +386,16 @@ def _container_text(pod: Obj) -> str:
     return ""
 
 
-def pod_part(pod: Obj, capacity: NodeCapacityView | None) -> DocumentPart:
+def pod_part(pod: Obj, node_capacity: NodeCapacityView | None) -> DocumentPart:
     """Return the document field `pod`: phase, node, scheduling gates, and messages about why the pod does not run."""
-    message = "" if capacity is None else capacity.last_message_for(pod["metadata"].get("uid", ""))
+    message = "" if node_capacity is None else node_capacity.last_message_for(pod["metadata"].get("uid", ""))
     return nonempty_fields(
         phase=(pod.get("status") or {}).get("phase", "Pending"),
         node=pods.bound_node(pod),
         gates=", ".join(each["name"] for each in (pod.get("spec") or {}).get("schedulingGates") or ()),
         scheduler=_scheduler_text(pod),
         autoscaler=message,
-        containers=_container_text(pod),
+        containers=_waiting_containers_text(pod),
     )
 
 
@@ -415,8 +415,8 @@ def _count_texts(texts: Iterable[str]) -> dict[str, int]:
 
 def _shorten_names(names: Sequence[str]) -> str:
     """Return the first five names joined by commas, and how many more there are."""
-    suffix = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
-    return f"{', '.join(names[:_SHOWN_MAX])}{suffix}"
+    omitted_suffix = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
+    return f"{', '.join(names[:_SHOWN_MAX])}{omitted_suffix}"
 
 
 def _flavor_of(workload: Obj) -> str:

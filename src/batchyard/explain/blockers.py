@@ -49,7 +49,7 @@ def queues_of(workload: Obj, reader: Reader) -> pending_reason.WorkloadQueues:
     return workload_queues._replace(cluster_queue=reader.get(Key(scheme.CLUSTER_QUEUE, "", name)) if name else None)
 
 
-def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, index: SchedulerCache) -> BindingLimit | None:
+def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, cache: SchedulerCache) -> BindingLimit | None:
     """Return the obstacle in a Workload or its queues that keeps it out of scheduling; None if there is none."""
     name = workload["metadata"]["name"]
     if not lifecycle.is_active(workload):
@@ -59,9 +59,9 @@ def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, index: Sche
     pending_state = pending_reason.reason_for_pending(workload, queues)
     if pending_state is None or pending_state.reason == messages.PENDING_EVALUATION:
         return None
-    limit = {messages.MISCONFIGURED: MISCONFIGURED, messages.SUSPENDED: STOPPED}.get(pending_state.reason, GATED)
-    kind, object_name = _object_to_fix(workload, queues, limit)
-    return BindingLimit(limit, pending_state.message + _inactivity_suffix(queues, kind, index), kind, object_name)
+    limit_kind = {messages.MISCONFIGURED: MISCONFIGURED, messages.SUSPENDED: STOPPED}.get(pending_state.reason, GATED)
+    kind, object_name = _object_to_fix(workload, queues, limit_kind)
+    return BindingLimit(limit_kind, pending_state.message + _inactivity_suffix(queues, kind, cache), kind, object_name)
 
 
 def _describe_deactivation(workload: Obj) -> str:
@@ -70,9 +70,9 @@ def _describe_deactivation(workload: Obj) -> str:
     return f"it is deactivated (spec.active is false){cause_suffix}"
 
 
-def _object_to_fix(workload: Obj, queues: pending_reason.WorkloadQueues, limit: str) -> tuple[str, str]:
-    """Return the kind and name of the object to fix: the Workload if `limit` is GATED, else one of its queues."""
-    if limit == GATED:
+def _object_to_fix(workload: Obj, queues: pending_reason.WorkloadQueues, limit_kind: str) -> tuple[str, str]:
+    """Return the kind and name of the object to fix: the Workload if `limit_kind` is GATED, else one of its queues."""
+    if limit_kind == GATED:
         return "Workload", workload["metadata"]["name"]
     local_queue = queues.local_queue
     if local_queue is None or pending_reason.stop_policy(local_queue) != "None":
@@ -80,13 +80,13 @@ def _object_to_fix(workload: Obj, queues: pending_reason.WorkloadQueues, limit: 
     return "ClusterQueue", queues.cluster_queue_name
 
 
-def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, index: SchedulerCache) -> str:
+def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, scheduler_cache: SchedulerCache) -> str:
     """Return the reason why the ClusterQueue is inactive, as a suffix of a message; '' if active or not to blame."""
     name = queues.cluster_queue_name
     if kind == "LocalQueue" and queues.local_queue is None:
         return ""
-    if kind == "ClusterQueue" and name in index.snapshot.queues:
-        readiness = index.readiness(name)
+    if kind == "ClusterQueue" and name in scheduler_cache.snapshot.queues:
+        readiness = scheduler_cache.readiness(name)
         return "" if readiness.active else f": {readiness.message}"
     return ""
 
@@ -105,15 +105,15 @@ def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
 def failed_check_binding(workload: Obj) -> BindingLimit | None:
     """Return the Workload's admission check in state Rejected or Retry as its limit; None if no check has failed."""
     for state in (lifecycle.REJECTED, lifecycle.RETRY):
-        checks = lifecycle.in_state(workload, state)
+        checks = lifecycle.checks_in_state(workload, state)
         if checks:
             return BindingLimit(CHECK, lifecycle.describe_checks(checks, state), "AdmissionCheck", checks[0]["name"])
     return None
 
 
-def blocked_entry_binding(index: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
+def blocked_entry_binding(scheduler_cache: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
     """Return the Workload that is admitted before all pending ones once admitted pods are ready; None without one."""
-    views = index.workload_cache.views()
+    views = scheduler_cache.workload_cache.views()
     waiting_views = [view for view in views if view.waits_for == WAITING_FOR_PODS_READY and view.admissible]
     if not waiting_views:
         return None
@@ -122,12 +122,12 @@ def blocked_entry_binding(index: SchedulerCache, user: ExplanationUser) -> Bindi
     return BindingLimit(PODS_READY, text, "Workload", name)
 
 
-def simulate_decision(view: WorkloadView, queue: str, index: SchedulerCache, policy: SchedulingPolicy) -> Decision:
+def simulate_decision(view: WorkloadView, queue: str, cache: SchedulerCache, policy: SchedulingPolicy) -> Decision:
     """Return the decision of a simulated scheduling cycle with the Workload as the only queue head."""
-    return Cycle(index.snapshot, policy, index.namespaces, 0).run([Head(view, queue)])[0]
+    return Cycle(cache.snapshot, policy, cache.namespaces, 0).run([Head(view, queue)])[0]
 
 
-def binding_of_refusal(decision: Decision, index: SchedulerCache) -> BindingLimit | None:
+def binding_of_refusal(decision: Decision, scheduler_cache: SchedulerCache) -> BindingLimit | None:
     """Return why the scheduler rejected the Workload before trying any flavor; None if that did not happen."""
     if not isinstance(decision, StayPending) or decision.why.assignment is not None:
         return None
@@ -138,7 +138,7 @@ def binding_of_refusal(decision: Decision, index: SchedulerCache) -> BindingLimi
         return BindingLimit(MISCONFIGURED, stay_reason.message, kind, name)
     if (
         stay_reason.reason == messages.SUSPENDED
-        and (cluster_queue := index.snapshot.queues.get(queue)) is not None
+        and (cluster_queue := scheduler_cache.snapshot.queues.get(queue)) is not None
         and cluster_queue.is_in_cohort_cycle
     ):
         text = f"{stay_reason.message}: the parents of Cohort {cluster_queue.view.cohort} lead into a cycle"
@@ -171,8 +171,8 @@ class NodeOccupant(NamedTuple):
             {"flavor": self.flavor, "resource": r, "amount": format_amount(r, n)} for r, n in self.amounts.items()
         ]
         name = user.name_of(self.key) if self.key else "pods without a Workload"
-        fields = nonempty_fields(workload=name, clusterQueue=self.queue, nodes=list(self.nodes))
-        return {**fields, "priority": self.priority, "holds": held_amounts, "borrows": False}
+        occupant_fields = nonempty_fields(workload=name, clusterQueue=self.queue, nodes=list(self.nodes))
+        return {**occupant_fields, "priority": self.priority, "holds": held_amounts, "borrows": False}
 
 
 def selected_nodes(pod: PodView, reader: Reader) -> list[str]:
@@ -184,9 +184,9 @@ def selected_nodes(pod: PodView, reader: Reader) -> list[str]:
 
 def occupants_of(workload: Obj, unplaced_pods: Sequence[Obj], snapshot: Snapshot, reader: Reader) -> list[NodeOccupant]:
     """Return other Workloads on nodes that the unplaced pods select, largest users of the scarcest resource first."""
-    pod_requests = pod_view(unplaced_pods[0])
-    nodes = dict.fromkeys(selected_nodes(pod_requests, reader))
-    requested_resources = [resource for resource, _ in pod_requests.requests if resource != PODS]
+    unplaced_pod = pod_view(unplaced_pods[0])
+    nodes = dict.fromkeys(selected_nodes(unplaced_pod, reader))
+    requested_resources = [resource for resource, _ in unplaced_pod.requests if resource != PODS]
     scarcest_resource = next(
         (each for each in requested_resources if "/" in each), requested_resources[0] if requested_resources else PODS
     )
@@ -194,7 +194,7 @@ def occupants_of(workload: Obj, unplaced_pods: Sequence[Obj], snapshot: Snapshot
     for pod in reader.list(scheme.POD):
         view = pod_view(pod)
         if view.node_name in nodes and not is_terminal(pod) and dict(view.requests).get(scarcest_resource):
-            _add_pod(occupants_by_key, pod, view, (requested_resources, reader))
+            _add_pod_to_occupants(occupants_by_key, pod, view, (requested_resources, reader))
     own_key = f"{workload['metadata'].get('namespace', '')}/{workload['metadata']['name']}"
     other_occupants = [each for key, each in occupants_by_key.items() if key != own_key]
     quota_holders = [(snapshot.holder(each.key), each) for each in other_occupants]
@@ -205,7 +205,7 @@ def occupants_of(workload: Obj, unplaced_pods: Sequence[Obj], snapshot: Snapshot
     return sorted(occupants, key=lambda each: (-each.amounts.get(scarcest_resource, 0), each.key))
 
 
-def _add_pod(
+def _add_pod_to_occupants(
     occupants_by_key: dict[str, NodeOccupant], pod: Obj, view: PodView, context: tuple[Sequence[str], Reader]
 ) -> None:
     requested_resources, reader = context
@@ -240,7 +240,7 @@ class LimitingNode(NamedTuple):
     shortfall: int
 
 
-class UnlentQuota(NamedTuple):
+class RetainedQuota(NamedTuple):
     """A cohort tree node and the amount of its unused quota that its lendingLimit keeps from the others."""
 
     node: QuotaNode
@@ -261,19 +261,19 @@ def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
         limit = step.borrowing_ceiling[fr]
         if limit is not None and limit - max(0, step.usage[fr] - step.local[fr]) < _available_quota(step.parent, fr):
             return LimitingNode(BORROWING, step, shortfall)
-    unlent_quotas = unlent_quota(node, fr)
-    if unlent_quotas and sum(each.amount for each in unlent_quotas) >= shortfall:
-        return LimitingNode(LENDING, unlent_quotas[0].node, shortfall)
+    retained_quotas = retained_quota(node, fr)
+    if retained_quotas and sum(each.amount for each in retained_quotas) >= shortfall:
+        return LimitingNode(LENDING, retained_quotas[0].node, shortfall)
     uses_all_own_quota = node.parent is None or node.usage[fr] >= node.subtree[fr]
     return LimitingNode(NOMINAL, node if uses_all_own_quota else node.path[0], shortfall)
 
 
-def unlent_quota(node: QuotaNode, fr: int) -> list[UnlentQuota]:
+def retained_quota(node: QuotaNode, fr: int) -> list[RetainedQuota]:
     """Return the unused quota that the node's relatives in the cohort tree do not lend, largest amount first."""
     limited_nodes = [each for each in _nodes_off_path(node) if each.lending_limit.get(fr) is not None]
-    unlent_quotas = [UnlentQuota(each, each.local[fr] - each.usage[fr]) for each in limited_nodes]
-    unlent_quotas = [each for each in unlent_quotas if each.amount > 0]
-    return sorted(unlent_quotas, key=lambda each: (-each.amount, each.node.name))
+    retained_quotas = [RetainedQuota(each, each.local[fr] - each.usage[fr]) for each in limited_nodes]
+    retained_quotas = [each for each in retained_quotas if each.amount > 0]
+    return sorted(retained_quotas, key=lambda each: (-each.amount, each.node.name))
 
 
 def _nodes_off_path(node: QuotaNode) -> Iterator[QuotaNode]:
@@ -293,9 +293,9 @@ def _available_quota(node: QuotaNode | None, fr: int) -> int:
 def _capping_node(node: QuotaNode, fr: int) -> QuotaNode:
     """Return the lowest cohort tree node whose borrowingLimit caps the usable quota of `node`, or the root."""
     for step in reversed(node.path[1:]):
-        limit = step.borrowing_limit.get(fr)
+        borrowing_limit = step.borrowing_limit.get(fr)
         parent_potential = step.parent.potential[fr] if step.parent is not None else 0
-        if limit is not None and step.subtree[fr] + limit < step.local[fr] + parent_potential:
+        if borrowing_limit is not None and step.subtree[fr] + borrowing_limit < step.local[fr] + parent_potential:
             return step
     return node.path[0] if node.parent is not None else node
 
@@ -329,13 +329,13 @@ def shortage_of(outcomes: Sequence[PodSetFlavorOutcomes], queue: ClusterQueue) -
         if pod_set.uncovered_resource:
             return QuotaShortage(pod_set.name, UNCOVERED_RESOURCE, None, None, None, pod_set.uncovered_resource)
         for group in pod_set.grouped_outcomes():
-            nearest = min(group, key=_fit_distance)
+            nearest = min(group, key=_distance_to_fit)
             if not nearest.fits:
-                ranked_shortages.append((_fit_distance(nearest), _shortage_in_flavor(pod_set.name, nearest, queue)))
+                ranked_shortages.append((_distance_to_fit(nearest), _shortage_in_flavor(pod_set.name, nearest, queue)))
     return max(ranked_shortages, key=lambda each: each[0])[1] if ranked_shortages else None
 
 
-def _fit_distance(outcome: FlavorOutcome) -> tuple[int, float]:
+def _distance_to_fit(outcome: FlavorOutcome) -> tuple[int, float]:
     """Return a sort key for how far a flavor is from fitting: kind of obstacle, then missing fraction of a request."""
     fraction = max((request.shortfall / request.total for request in outcome.requests if request.total), default=0.0)
     if outcome.fits:

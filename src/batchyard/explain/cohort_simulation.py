@@ -72,8 +72,8 @@ def _copy_holder(quota_holder: AdmittedWorkload, queue: ClusterQueue) -> Admitte
 
 
 #: Limits on the simulated pending Workloads: ahead of the explained one in its queue, and in all other queues together.
-AHEAD_MAX: Final = 64
-OTHERS_MAX: Final = 32
+AHEAD_WORKLOADS_MAX: Final = 64
+OTHER_WORKLOADS_MAX: Final = 32
 #: Limits on simulated decisions: of a CohortSimulation, and of one search for changes. Beyond, a trial has no result.
 DECISIONS_MAX: Final = 1000
 SEARCH_DECISIONS_MAX: Final = 400
@@ -114,21 +114,21 @@ class CohortSimulation:
     """A copy of the explained Workload's cohort tree, with its pending Workloads, in which changes are tried."""
 
     def __init__(
-        self, index: SchedulerCache, policy: SchedulingPolicy, explained_view: WorkloadView, queue: ClusterQueue
+        self, cache: SchedulerCache, policy: SchedulingPolicy, explained_view: WorkloadView, queue: ClusterQueue
     ) -> None:
-        self.snapshot = copy_tree(index.snapshot, queue)
+        self.snapshot = copy_tree(cache.snapshot, queue)
         self.explained_view = explained_view
         self.queue = self.snapshot.queues[queue.name]
         self._is_active = self.queue.active
         self._policy = policy
-        self._namespaces = index.namespaces
-        self._now: Instant = index.queue_manager.now
-        self._pending_queues = index.queue_manager.pending
+        self._namespaces = cache.namespaces
+        self._now: Instant = cache.queue_manager.now
+        self._pending_queues = cache.queue_manager.pending
         #: Numbers of Workloads left out because of the limits: ahead of the Workload, and elsewhere in the tree.
         self.omitted_ahead = self.omitted_elsewhere = 0
         self._pending_views = self._select_pending()
         #: Views of quota holders, needed if they are preempted and become pending.
-        self._views = {key: view for key in self._holder_keys() if (view := index.workload_cache.view(key)) is not None}
+        self._views = {key: view for key in self._holder_keys() if (view := cache.workload_cache.view(key)) is not None}
         self._cycle_number = 0
         self._decision_count = 0
         self._decision_count_max = SEARCH_DECISIONS_MAX
@@ -138,9 +138,9 @@ class CohortSimulation:
         """Restart the limit on simulated scheduling decisions for a search of another kind of change."""
         self._decision_count_max = min(DECISIONS_MAX, self._decision_count + SEARCH_DECISIONS_MAX)
 
-    def count_decisions(self, heads: int) -> None:
+    def count_decisions(self, decision_count: int) -> None:
         """Count one scheduling decision for each queue head; raise DecisionLimitReached if the limit is exceeded."""
-        self._decision_count += heads
+        self._decision_count += decision_count
         if self._decision_count > self._decision_count_max:
             raise DecisionLimitReached
 
@@ -171,17 +171,17 @@ class CohortSimulation:
     def _select_pending(self) -> dict[str, list[WorkloadView]]:
         """Return a limited number of pending Workloads to simulate, as lists by ClusterQueue name in queue order."""
         names = [name for name in self.snapshot.queues if name != self.queue.name and len(self._pending_queues[name])]
-        limit_per_queue = max(1, OTHERS_MAX // max(1, len(names)))
-        views = {name: self._pending_queues[name].front(limit_per_queue) for name in names[:OTHERS_MAX]}
+        limit_per_queue = max(1, OTHER_WORKLOADS_MAX // max(1, len(names)))
+        views = {name: self._pending_queues[name].front(limit_per_queue) for name in names[:OTHER_WORKLOADS_MAX]}
         self.omitted_elsewhere = sum(len(self._pending_queues[name]) for name in names) - sum(map(len, views.values()))
         own_queue = self._pending_queues[self.queue.name]
         ahead = own_queue.place_of(self.explained_view.key) if own_queue.get(self.explained_view.key) is not None else 0
-        if ahead > AHEAD_MAX:
+        if ahead > AHEAD_WORKLOADS_MAX:
             self.omitted_ahead = ahead
             views[self.queue.name] = [self.explained_view]
         else:
-            front = [view for view in own_queue.front(ahead + OTHERS_MAX) if view.key != self.explained_view.key]
-            views[self.queue.name] = [*front[:ahead], self.explained_view, *front[ahead:]]
+            front_views = [v for v in own_queue.front(ahead + OTHER_WORKLOADS_MAX) if v.key != self.explained_view.key]
+            views[self.queue.name] = [*front_views[:ahead], self.explained_view, *front_views[ahead:]]
         return views
 
     def _apply_change(self, change: HypotheticalChange) -> None:
@@ -201,9 +201,9 @@ class CohortSimulation:
             if cohort_view is not current_cohort:
                 snapshot.put_cohort(cohort_view)
         self.queue.active = change.activates_queue or self._is_active
-        old_cohorts, rebuilds = list(snapshot.cohorts.values()), snapshot.rebuilds
+        old_cohorts, rebuild_count = list(snapshot.cohorts.values()), snapshot.rebuilds
         snapshot.settle()
-        if snapshot.rebuilds > rebuilds:
+        if snapshot.rebuilds > rebuild_count:
             for node in old_cohorts:
                 detach_node(node)
 
@@ -235,11 +235,11 @@ class _Trial:
         """Run scheduling cycles until the explained Workload is admitted or decisions repeat, then undo effects."""
         seen_signatures: dict[object, None] = {}
         try:
-            while not self._outcome.is_admitted and not self._is_looping:
+            while not self._outcome.is_admitted and not self._is_preemption_looping:
                 heads = self._queue_manager.heads()
                 self._simulation.count_decisions(len(heads))
                 decisions = self._new_cycle().run(heads)
-                parked_flags = [self._apply(decision) for decision in decisions]
+                parked_flags = [self._apply_decision(decision) for decision in decisions]
                 if any(parked_flags) or any(not _stays_pending(decision) for decision in decisions):
                     seen_signatures.clear()
                     continue
@@ -248,11 +248,11 @@ class _Trial:
                     break
                 seen_signatures[signature] = None
         finally:
-            self._undo_effects()
+            self._undo_quota_changes()
         return self._outcome
 
     @property
-    def _is_looping(self) -> bool:
+    def _is_preemption_looping(self) -> bool:
         return max(self._preemption_counts.values(), default=0) > _TIMES_PREEMPTED_MAX
 
     def _new_cycle(self) -> Cycle:
@@ -260,11 +260,11 @@ class _Trial:
         simulation._cycle_number += 1
         return Cycle(self._snapshot, simulation._policy, simulation._namespaces, simulation._cycle_number)
 
-    def _apply(self, decision: Decision) -> bool:
+    def _apply_decision(self, decision: Decision) -> bool:
         """Apply a scheduling decision to the copy; return whether its Workload was parked as inadmissible."""
         match decision:
             case Admit():
-                self._admit(decision)
+                self._admit_workload(decision)
                 return False
             case Preempt():
                 for target in decision.targets:
@@ -273,7 +273,7 @@ class _Trial:
                 pass
         return self._queue_manager.requeue(decision.head, decision.last_assignment, decision.requeue_reason)
 
-    def _admit(self, decision: Admit) -> None:
+    def _admit_workload(self, decision: Admit) -> None:
         view = decision.head.workload
         self._queue_manager.pending[decision.queue.name].remove(view.key)
         self._snapshot.hold(holder_from_admission(decision, self._simulation._now, admitted=True))
@@ -301,7 +301,7 @@ class _Trial:
         elif quota_holder is not None:
             self._released_holders[key] = quota_holder
 
-    def _undo_effects(self) -> None:
+    def _undo_quota_changes(self) -> None:
         for key in self._admitted_views:
             self._snapshot.release(key)
         for quota_holder in self._released_holders.values():

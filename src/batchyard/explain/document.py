@@ -31,7 +31,7 @@ class FlavorResourceRequest(NamedTuple):
     fr: int
     #: The request of the pod set, and the requests of earlier pod sets for the same flavor and resource.
     amount: int
-    earlier_amount: int
+    earlier_pod_sets_amount: int
     #: The available quota of the ClusterQueue, and the maximum that it could use in an empty cohort tree.
     free_quota: int
     potential_quota: int
@@ -40,7 +40,7 @@ class FlavorResourceRequest(NamedTuple):
     @property
     def total(self) -> int:
         """The requested amount: of this pod set and of the Workload's earlier pod sets in the same flavor."""
-        return self.earlier_amount + self.amount
+        return self.earlier_pod_sets_amount + self.amount
 
     @property
     def shortfall(self) -> int:
@@ -144,10 +144,10 @@ def _flavor_outcome(
 
 
 def _add_usage(usage: quota.Usage, added_usage: quota.Usage) -> quota.Usage:
-    total = dict(usage)
+    total_usage = dict(usage)
     for fr, amount in added_usage:
-        total[fr] = total.get(fr, 0) + amount
-    return tuple(total.items())
+        total_usage[fr] = total_usage.get(fr, 0) + amount
+    return tuple(total_usage.items())
 
 
 API_VERSION: Final = "batchyard.dev/v1alpha1"
@@ -222,8 +222,8 @@ def _flavor_part(snapshot: Snapshot, node: quota.QuotaNode, outcome: FlavorOutco
     verdict = mismatch_rule(outcome.obstacle) if outcome.obstacle else _VERDICT_BY_POSSIBILITY[outcome.possibility]
     if not outcome.obstacle and outcome.exceeds_potential:
         verdict = "exceedsMaximum"
-    resources = [_resource_part(snapshot, node, request) for request in outcome.requests]
-    return nonempty_fields(flavor=outcome.flavor, verdict=verdict, obstacle=outcome.obstacle, resources=resources)
+    resource_parts = [_resource_part(snapshot, node, request) for request in outcome.requests]
+    return nonempty_fields(flavor=outcome.flavor, verdict=verdict, obstacle=outcome.obstacle, resources=resource_parts)
 
 
 def _resource_part(snapshot: Snapshot, node: quota.QuotaNode, request: FlavorResourceRequest) -> DocumentPart:
@@ -278,8 +278,8 @@ def holder_part(
 
 def explanation_header(kind: str, namespace: str, name: str, now: Instant) -> DocumentPart:
     """Return the first fields of an Explanation document: apiVersion, kind, the explained object and the time."""
-    subject = nonempty_fields(kind=kind, namespace=namespace, name=name)
-    return {"apiVersion": API_VERSION, "kind": KIND, "subject": subject, "time": format_time(now)}
+    explained_object = nonempty_fields(kind=kind, namespace=namespace, name=name)
+    return {"apiVersion": API_VERSION, "kind": KIND, "subject": explained_object, "time": format_time(now)}
 
 
 # Lookup of the Workload of a job or pod, or of the reason why the object has no Workload.
@@ -314,7 +314,7 @@ def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
         owned_workloads = [] if prebuilt_workload is None else [prebuilt_workload]
     if owned_workloads:
         return WorkloadLookup(owned_workloads[0], job)
-    return WorkloadLookup(None, job, _why_unmanaged(job, prebuilt_workload_key, reader))
+    return WorkloadLookup(None, job, _unmanaged_reason(job, prebuilt_workload_key, reader))
 
 
 def queued_job_of(obj: Obj, reader: Reader) -> Obj | None:
@@ -325,7 +325,7 @@ def queued_job_of(obj: Obj, reader: Reader) -> Obj | None:
     return job
 
 
-def _why_unmanaged(job: Obj, prebuilt_workload_key: Key | None, reader: Reader) -> str:
+def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reader) -> str:
     kind, name, namespace = job["kind"], job["metadata"]["name"], job["metadata"].get("namespace", "")
     queue = label(job, well_known.QUEUE_NAME)
     if queue and prebuilt_workload_key is not None:

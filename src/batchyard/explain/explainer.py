@@ -32,27 +32,27 @@ _HOLDERS_CHECKED_MAX: Final = 50
 
 
 def eviction_part(
-    workload: Obj, index: SchedulerCache, reader: Reader, user: ExplanationUser, *, fair_sharing: bool
+    workload: Obj, scheduler_cache: SchedulerCache, reader: Reader, user: ExplanationUser, *, fair_sharing: bool
 ) -> DocumentPart:
     """Return the document field `preemption` about a Workload's last eviction; {} if it is not evicted any more."""
-    eviction, preemption = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
-    if eviction is None or eviction["status"] != "True":
+    eviction_condition, preemption = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
+    if eviction_condition is None or eviction_condition["status"] != "True":
         return {}
-    at = eviction["lastTransitionTime"]
-    if eviction["reason"] != "Preempted" or preemption is None:
-        text = f"evicted at {at} ({eviction['reason']}): {eviction['message']}"
-        return {"preemption": document.nonempty_fields(rule=eviction["reason"], at=at, text=text)}
+    at = eviction_condition["lastTransitionTime"]
+    if eviction_condition["reason"] != "Preempted" or preemption is None:
+        text = f"evicted at {at} ({eviction_condition['reason']}): {eviction_condition['message']}"
+        return {"preemption": document.nonempty_fields(rule=eviction_condition["reason"], at=at, text=text)}
     rule = str(preemption["reason"])
-    uid = parse_preemptor_uid(str(eviction["message"]))
-    preemptor = _view_of(uid, index)
+    uid = parse_preemptor_uid(str(eviction_condition["message"]))
+    preemptor = _view_of_uid(uid, scheduler_cache)
     name = _former_preemptor_name(uid, reader, user) if preemptor is None else user.name_of(preemptor.key)
-    rule_text = PreemptionReason.WORDINGS.get(rule, rule)
+    preemption_wording = PreemptionReason.WORDINGS.get(rule, rule)
     spared_holders = (
         []
         if preemptor is None
-        else _spared_holders(preemptor, workload_view(workload), index, user, fair_sharing=fair_sharing)
+        else _spared_holders(preemptor, workload_view(workload), scheduler_cache, user, fair_sharing=fair_sharing)
     )
-    text = f"by {name} at {at}, for {rule_text} ({rule})"
+    text = f"by {name} at {at}, for {preemption_wording} ({rule})"
     return {"preemption": document.nonempty_fields(by=name, rule=rule, at=at, text=text, alternatives=spared_holders)}
 
 
@@ -64,9 +64,9 @@ def eviction_summary(document_part: Mapping[str, Any]) -> str:
     return f"preempted {preemption['text']}; " if "by" in preemption else f"{preemption['text']}; "
 
 
-def _view_of(uid: str, index: SchedulerCache) -> WorkloadView | None:
+def _view_of_uid(uid: str, scheduler_cache: SchedulerCache) -> WorkloadView | None:
     """Return the cached WorkloadView of the unfinished Workload with the given uid; None if the cache has none."""
-    return next((view for view in index.workload_cache.views() if view.uid == uid), None)
+    return next((view for view in scheduler_cache.workload_cache.views() if view.uid == uid), None)
 
 
 def _former_preemptor_name(uid: str, reader: Reader, user: ExplanationUser) -> str:
@@ -78,31 +78,31 @@ def _former_preemptor_name(uid: str, reader: Reader, user: ExplanationUser) -> s
 
 
 def _spared_holders(
-    preemptor: WorkloadView, victim: WorkloadView, index: SchedulerCache, user: ExplanationUser, *, fair_sharing: bool
+    preemptor: WorkloadView, victim: WorkloadView, cache: SchedulerCache, user: ExplanationUser, *, fair_sharing: bool
 ) -> list[str]:
     """Return a text for each Workload that could have been preempted instead of the victim: why it was spared."""
-    preemptor_holder = index.snapshot.holder(preemptor.key)
+    preemptor_holder = cache.snapshot.holder(preemptor.key)
     name = (
         preemptor_holder.queue.name
         if preemptor_holder is not None
-        else index.cluster_queue_of(*preemptor.queue.split("/", 1))
+        else cache.cluster_queue_of(*preemptor.queue.split("/", 1))
     )
-    queue = index.snapshot.queues.get(name or "")
+    queue = cache.snapshot.queues.get(name or "")
     if queue is None:
         return []
-    index.snapshot.settle()
-    usage = preemptor_holder.usage if preemptor_holder is not None else ()
-    frs = tuple([fr for fr, amount in usage if amount]) or tuple(queue.node.declared)
-    request = PreemptionContext(preemptor, queue, index.snapshot, usage, frs)
-    reasons = []
-    for holder in ranked_quota_holders(index.snapshot, queue.node.path[0], queue, frs)[:_HOLDERS_CHECKED_MAX]:
+    cache.snapshot.settle()
+    preemptor_usage = preemptor_holder.usage if preemptor_holder is not None else ()
+    frs = tuple([fr for fr, amount in preemptor_usage if amount]) or tuple(queue.node.declared)
+    request = PreemptionContext(preemptor, queue, cache.snapshot, preemptor_usage, frs)
+    spared_reasons = []
+    for holder in ranked_quota_holders(cache.snapshot, queue.node.path[0], queue, frs)[:_HOLDERS_CHECKED_MAX]:
         holder_workload = holder.workload
         if holder_workload.key in {preemptor.key, victim.key}:
             continue
         reason = protection_reason(request, holder_workload, fair_sharing=fair_sharing)
         text = _preemption_order_reason(holder_workload, victim) if reason is None else reason.text
-        reasons.append(f"{user.name_of(holder_workload.key)} was not preempted: {text}")
-    return reasons[:_SHOWN_MAX]
+        spared_reasons.append(f"{user.name_of(holder_workload.key)} was not preempted: {text}")
+    return spared_reasons[:_SHOWN_MAX]
 
 
 def _preemption_order_reason(candidate: AdmittedWorkload, victim: WorkloadView) -> str:
@@ -128,10 +128,10 @@ def last_rejected_write(obj: Obj, reader: Reader, now: Instant) -> str:
         for event in reader.list(scheme.EVENT, metadata.get("namespace") or "default")
         if event.get("reason") == WRITE_REFUSED and event["involvedObject"].get("uid") == metadata.get("uid")
     }
-    last_time = max(message_by_time, default=0)
-    if not last_time or now - last_time >= _REFUSAL_LIFETIME:
+    last_rejection_time = max(message_by_time, default=0)
+    if not last_rejection_time or now - last_rejection_time >= _REFUSAL_LIFETIME:
         return ""
-    return f"{message_by_time[last_time]} ({format_age(max(0, now - last_time))} ago)"
+    return f"{message_by_time[last_rejection_time]} ({format_age(max(0, now - last_rejection_time))} ago)"
 
 
 def _last_observed_at(event: Mapping[str, Any]) -> Instant:
@@ -146,32 +146,32 @@ def _last_observed_at(event: Mapping[str, Any]) -> Instant:
 class QueueExplainer:
     """Explains from the scheduler cache whether a ClusterQueue admits Workloads, and how its quota is used."""
 
-    def __init__(self, index: SchedulerCache, pending_explainer: PendingExplainer) -> None:
-        self._index = index
+    def __init__(self, scheduler_cache: SchedulerCache, pending_explainer: PendingExplainer) -> None:
+        self._cache = scheduler_cache
         self._pending = pending_explainer
 
     def explain(self, obj: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         """Return the Explanation document's fields of a ClusterQueue: state, summary, quotas, why its head waits."""
         name = obj["metadata"]["name"]
-        queue, pending_queue = self._index.snapshot.queues.get(name), self._index.queue_manager.pending.get(name)
+        queue, pending_queue = self._cache.snapshot.queues.get(name), self._cache.queue_manager.pending.get(name)
         if queue is None or pending_queue is None:
             return {"state": "Unknown", "summary": "the scheduler has not processed this new ClusterQueue yet"}
-        self._index.snapshot.settle()
-        readiness = self._index.readiness(name)
+        self._cache.snapshot.settle()
+        readiness = self._cache.readiness(name)
         part = document.nonempty_fields(clusterQueue=name, cohort=queue.view.cohort, quotas=self._quota_parts(queue))
         count = len(queue.workloads)
         part["line"] = document.nonempty_fields(
             of=len(pending_queue), strategy="StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
         )
-        share = weighted_share(queue.node, self._index.snapshot.names)
+        fair_share = weighted_share(queue.node, self._cache.snapshot.names)
         part["facts"] = document.nonempty_fields(
             pending_queue=f"{len(pending_queue)} Workloads",
             holding=f"{count} Workloads",
-            share=_format_share(share.rounded_value, share.weight),
+            share=_format_share(fair_share.rounded_value, fair_share.weight),
         )
         if not readiness.active:
-            binding = document.BindingLimit(STOPPED, readiness.message, "ClusterQueue", name)
-            return {**part, "state": "Inactive", "summary": readiness.message, "binding": binding.document()}
+            binding_limit = document.BindingLimit(STOPPED, readiness.message, "ClusterQueue", name)
+            return {**part, "state": "Inactive", "summary": readiness.message, "binding": binding_limit.document()}
         head_views = pending_queue.front(1)
         if not head_views:
             summary = f"the ClusterQueue is active; {count} Workloads hold quota and none is ready to be scheduled"
@@ -181,19 +181,19 @@ class QueueExplainer:
                 else ""
             )
             return {**part, "state": "Active", "summary": summary + suffix}
-        head = user.name_of(head_views[0].key)
+        head_name = user.name_of(head_views[0].key)
         head_binding = self._pending.binding_of_pending(head_views[0].key, queue, user)
         head_reason = head_binding.message if head_binding is not None else "it is scheduled next"
-        part["facts"] |= {"head": f"{head}: {head_reason}"}
+        part["facts"] |= {"head": f"{head_name}: {head_reason}"}
         part |= {"binding": head_binding.document()} if head_binding is not None else {}
-        summary = f"{len(pending_queue)} pending Workloads; the first is {head}: {head_reason}"
+        summary = f"{len(pending_queue)} pending Workloads; the first is {head_name}: {head_reason}"
         return {**part, "state": "Active", "summary": summary}
 
     def _quota_parts(self, queue: ClusterQueue) -> list[DocumentPart]:
         """Return the nominal, used, borrowed, lent and available quota of a ClusterQueue by flavor and resource."""
         node, quota_parts = queue.node, []
         for fr in node.declared:
-            flavor, resource = self._index.snapshot.names[fr]
+            flavor, resource = self._cache.snapshot.names[fr]
             quota, used_amount, available_amount = node.subtree[fr], node.usage[fr], available(node, fr)
             lent_amount = max(0, quota - used_amount - max(0, available_amount)) if node.parent is not None else 0
             amount_by_name = {
@@ -227,15 +227,15 @@ class Explainer:
     """Explains the state of Workloads, Jobs, JobSets, pods and ClusterQueues for `batchyard why`."""
 
     def __init__(
-        self, index: SchedulerCache, policy: SchedulingPolicy, reader: Reader, capacity: NodeCapacityView | None = None
+        self, cache: SchedulerCache, policy: SchedulingPolicy, reader: Reader, capacity: NodeCapacityView | None = None
     ) -> None:
-        self._index = index
+        self._cache = cache
         self._policy = policy
         self._reader = reader
         self._capacity = capacity
-        self._pending = PendingExplainer(index, policy, reader)
-        self._admitted = AdmittedExplainer(index, reader, capacity)
-        self._queues = QueueExplainer(index, self._pending)
+        self._pending = PendingExplainer(cache, policy, reader)
+        self._admitted = AdmittedExplainer(cache, reader, capacity)
+        self._queues = QueueExplainer(cache, self._pending)
 
     def why(self, key: Key, now: Instant, may_read: Callable[[str], bool] = may_read_all) -> DocumentPart | None:
         """Return the Explanation document of the object with a key; None if the object does not exist.
@@ -268,8 +268,8 @@ class Explainer:
             return {"state": UNMANAGED, "summary": summary, **pod_parts, "facts": {"queue": workload_lookup.reason}}
         part = self._explain_workload(workload_lookup.workload, now, user)
         summary = pod_parts.pop("summary", "")
-        facts = {"workload": key_of(workload_lookup.workload).name, **part.pop("facts", {})}
-        return {**part, **({"summary": summary} if summary else {}), **pod_parts, "facts": facts}
+        document_facts = {"workload": key_of(workload_lookup.workload).name, **part.pop("facts", {})}
+        return {**part, **({"summary": summary} if summary else {}), **pod_parts, "facts": document_facts}
 
     def _explain_pod(self, obj: Obj) -> DocumentPart:
         """Return the document field `pod` and a summary of the pod's state; {} for an object of another kind."""
@@ -294,7 +294,7 @@ class Explainer:
             return explain_finished(workload)
         if lifecycle.has_quota_reservation(workload):
             return self._admitted.explain(workload, now, user)
-        eviction = eviction_part(workload, self._index, self._reader, user, fair_sharing=self._policy.fair_sharing)
+        eviction = eviction_part(workload, self._cache, self._reader, user, fair_sharing=self._policy.fair_sharing)
         pending_parts = self._pending.explain(workload, now, user)
         state = EVICTED if eviction else PENDING
         if not lifecycle.is_active(workload):

@@ -17,7 +17,7 @@ from batchyard.api.views.workload import (
 )
 from batchyard.base.instant import Instant
 from batchyard.explain import blockers
-from batchyard.explain.blockers import BORROWING, LENDING, MAXIMUM, NOMINAL, QuotaShortage, shortage_of, unlent_quota
+from batchyard.explain.blockers import BORROWING, LENDING, MAXIMUM, NOMINAL, QuotaShortage, retained_quota, shortage_of
 from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached, HypotheticalChange, TrialOutcome
 from batchyard.explain.document import (
     BindingLimit,
@@ -37,12 +37,12 @@ from batchyard.explain.proposals import (
     ProposalCase,
     json_patch,
     minimize_amounts,
-    propose_ends,
     propose_fixes,
     propose_flavors,
     propose_priority,
+    propose_queueing_strategy,
     propose_size,
-    propose_strategy,
+    propose_workload_ends,
 )
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cluster_queue import PODS, ClusterQueue
@@ -115,9 +115,9 @@ def propose_quota_raises(case: ProposalCase) -> Iterator[Proposal]:
         if not shortfall_by_key:
             continue
         case.simulation.restore_quota_objects()
-        quota_fields = list(_raisable_fields(case.simulation, list(shortfall_by_key), case.limit))
-        own_fields = [each for each in quota_fields if each.node is case.simulation.queue.node]
-        for quota_field in quota_fields if number == 0 else own_fields[:1]:
+        quota_fields = list(_raisable_fields(case.simulation, list(shortfall_by_key), case.limit_kind))
+        own_quota_fields = [each for each in quota_fields if each.node is case.simulation.queue.node]
+        for quota_field in quota_fields if number == 0 else own_quota_fields[:1]:
             proposal = _minimal_raise(case, quota_field, shortfall_by_key)
             if (
                 proposal is None
@@ -125,21 +125,21 @@ def propose_quota_raises(case: ProposalCase) -> Iterator[Proposal]:
                 and len(amounts) > len(shortfall_by_key)
             ):
                 # The currently missing amount may not suffice after Workloads ahead of it have taken quota.
-                full_amounts = {quota_key: shortfall for quota_key, (amount, shortfall) in amounts.items() if amount}
-                if all(quota_field.value(quota_key) is not None for quota_key in full_amounts):
-                    proposal = _minimal_raise(case, quota_field, full_amounts)
+                shortfalls = {quota_key: shortfall for quota_key, (amount, shortfall) in amounts.items() if amount}
+                if all(quota_field.value(quota_key) is not None for quota_key in shortfalls):
+                    proposal = _minimal_raise(case, quota_field, shortfalls)
             if proposal is not None:
                 yield proposal
 
 
 def _flavor_combinations(case: ProposalCase) -> Iterator[RequestedAmounts]:
     """Yield the requested amounts for each choice of one usable flavor per resource group, smallest shortage first."""
-    groups: dict[int, dict[str, list[FlavorOutcome]]] = {}
+    outcomes_by_group: dict[int, dict[str, list[FlavorOutcome]]] = {}
     for pod_set in case.outcomes:
         for outcome in pod_set.outcomes:
-            groups.setdefault(outcome.group_index, {}).setdefault(outcome.flavor, []).append(outcome)
+            outcomes_by_group.setdefault(outcome.group_index, {}).setdefault(outcome.flavor, []).append(outcome)
     usable_by_group = []
-    for flavors in groups.values():
+    for flavors in outcomes_by_group.values():
         usable_flavors = [each for each in flavors.values() if not any(outcome.obstacle for outcome in each)]
         usable_by_group.append(sorted(map(_amounts_in_flavor, usable_flavors), key=_shortage_rank))
     for combination in product(*usable_by_group):
@@ -171,7 +171,7 @@ def _shortage_rank(amounts: RequestedAmounts) -> tuple[bool, float]:
 
 
 def _raisable_fields(
-    simulation: CohortSimulation, quota_keys: Sequence[tuple[str, str]], limit: str
+    simulation: CohortSimulation, quota_keys: Sequence[tuple[str, str]], limit_kind: str
 ) -> Iterator[_QuotaField]:
     snapshot, queue = simulation.snapshot, simulation.queue
     node, views = queue.node, snapshot.forest.views
@@ -180,26 +180,26 @@ def _raisable_fields(
         if ancestor.name in views:
             quota_fields.append(_QuotaField(views[ancestor.name], ancestor, _BORROWING))  # noqa: PERF401 - consistent with the other cases
     flavor_resource = snapshot.id_of(*quota_keys[0])
-    for unlent in unlent_quota(node, flavor_resource)[:_LENDERS_MAX]:
-        lender = snapshot.queue_of.get(unlent.node)
-        view = lender.view if lender is not None else views[unlent.node.name]
-        quota_fields.append(_QuotaField(view, unlent.node, _LENDING))
+    for retained in retained_quota(node, flavor_resource)[:_LENDERS_MAX]:
+        lender = snapshot.queue_of.get(retained.node)
+        view = lender.view if lender is not None else views[retained.node.name]
+        quota_fields.append(_QuotaField(view, retained.node, _LENDING))
     if node.parent is not None and node.parent.name in views:
         quota_fields.append(_QuotaField(views[node.parent.name], node.parent, _NOMINAL))
-    binding_field = {BORROWING: _BORROWING, LENDING: _LENDING}.get(limit, _NOMINAL)
+    binding_field = {BORROWING: _BORROWING, LENDING: _LENDING}.get(limit_kind, _NOMINAL)
     raisable = [each for each in quota_fields if all(each.value(quota_key) is not None for quota_key in quota_keys)]
     yield from sorted(raisable, key=lambda each: each.field != binding_field)
 
 
 def _minimal_raise(
-    case: ProposalCase, field: _QuotaField, shortfall_by_key: Mapping[tuple[str, str], int]
+    case: ProposalCase, quota_field: _QuotaField, shortfall_by_key: Mapping[tuple[str, str], int]
 ) -> Proposal | None:
     """Return the smallest raise of one quota field that admits the Workload; None if no raise admits it."""
     quota_keys = list(shortfall_by_key)
     raise_steps = _raise_steps(case, quota_keys, [shortfall_by_key[quota_key] for quota_key in quota_keys])
 
-    def is_admitted(amounts: Sequence[int]) -> bool:
-        return case.simulation.admits(field.raise_by(dict(zip(quota_keys, amounts, strict=True))))
+    def is_admitted(increases_per_key: Sequence[int]) -> bool:
+        return case.simulation.admits(quota_field.raise_by(dict(zip(quota_keys, increases_per_key, strict=True))))
 
     increases = minimize_amounts(is_admitted, raise_steps)
     if increases is None or not any(increases):
@@ -207,7 +207,7 @@ def _minimal_raise(
     increase_by_key = {
         quota_key: increase for quota_key, increase in zip(quota_keys, increases, strict=True) if increase
     }
-    text, patch = _describe_raise(field, increase_by_key), _raise_patch(field, increase_by_key)
+    text, patch = _describe_raise(quota_field, increase_by_key), _raise_patch(quota_field, increase_by_key)
     return Proposal(QUOTA, text, (patch,))
 
 
@@ -278,21 +278,21 @@ class PendingAnalysis:
 class PendingExplainer:
     """Explains why Workloads without a quota reservation are pending."""
 
-    def __init__(self, index: SchedulerCache, policy: SchedulingPolicy, reader: Reader) -> None:
-        self._index = index
+    def __init__(self, scheduler_cache: SchedulerCache, policy: SchedulingPolicy, reader: Reader) -> None:
+        self._cache = scheduler_cache
         self._policy = policy
         self._reader = reader
 
     def explain(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         """Return the fields of the Explanation document that say why a Workload is pending and what would admit it."""
-        queues = blockers.queues_of(workload, self._reader)
-        blocker = blockers.blocker_of(workload, queues, self._index)
+        workload_queues = blockers.queues_of(workload, self._reader)
+        blocker = blockers.blocker_of(workload, workload_queues, self._cache)
         if blocker is not None:
-            return {"binding": blocker.document(), **self._fixes_part(workload, queues.cluster_queue_name)}
-        queue = self._index.snapshot.queues.get(queues.cluster_queue_name)
-        view = self._pending_view(workload, queues.cluster_queue_name)
+            return {"binding": blocker.document(), **self._fixes_part(workload, workload_queues.cluster_queue_name)}
+        queue = self._cache.snapshot.queues.get(workload_queues.cluster_queue_name)
+        view = self._pending_view(workload, workload_queues.cluster_queue_name)
         if queue is None:
-            message = f"ClusterQueue {queues.cluster_queue_name} doesn't exist"
+            message = f"ClusterQueue {workload_queues.cluster_queue_name} doesn't exist"
             return {"binding": BindingLimit(blockers.MISCONFIGURED, message, "LocalQueue", view.queue).document()}
         return self._explain_in_queue(workload, view, queue, now, user)
 
@@ -302,31 +302,31 @@ class PendingExplainer:
         workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name))
         if workload is None:
             return None
-        analysis = self._analysis(workload, self._pending_view(workload, queue.name), queue)
-        return blockers.binding_of_refusal(analysis.decision, self._index) or self._shortage_binding(analysis, user)
+        analysis = self._analyze_pending(workload, self._pending_view(workload, queue.name), queue)
+        return blockers.binding_of_refusal(analysis.decision, self._cache) or self._shortage_binding(analysis, user)
 
     def _pending_view(self, workload: Obj, queue: str) -> WorkloadView:
         """Return a Workload's view from the ClusterQueue's pending queue, or a new one if it is not queued."""
         view = workload_view(workload)
-        pending_queue = self._index.queue_manager.pending.get(queue)
-        pending_info = None if pending_queue is None else pending_queue.get(view.key)
-        return self._index.hypothetical_view(workload, view) if pending_info is None else pending_info.view
+        pending_queue = self._cache.queue_manager.pending.get(queue)
+        pending_entry = None if pending_queue is None else pending_queue.get(view.key)
+        return self._cache.hypothetical_view(workload, view) if pending_entry is None else pending_entry.view
 
     def _explain_in_queue(
         self, workload: Obj, view: WorkloadView, queue: ClusterQueue, now: Instant, user: ExplanationUser
     ) -> DocumentPart:
-        self._index.snapshot.settle()
-        analysis = self._analysis(workload, view, queue)
+        self._cache.snapshot.settle()
+        analysis = self._analyze_pending(workload, view, queue)
         part: DocumentPart = {"clusterQueue": queue.name, "cohort": queue.view.cohort, "priority": view.priority}
-        part["podSets"] = pod_sets_part(self._index.snapshot, queue.node, analysis.outcomes)
+        part["podSets"] = pod_sets_part(self._cache.snapshot, queue.node, analysis.outcomes)
         part["line"] = self._queue_position_part(view.key, queue, user)
         if self._policy.fair_sharing:
             part["shares"] = self._fair_shares_part(queue, analysis.holders)
-        limit = blockers.binding_of_refusal(analysis.decision, self._index) or blockers.failed_check_binding(workload)
+        limit = blockers.binding_of_refusal(analysis.decision, self._cache) or blockers.failed_check_binding(workload)
         limit = limit or blockers.requeue_binding(view, now) or self._pods_ready_binding(workload)
         if limit is not None:
             return {**part, "binding": limit.document(), **self._fixes_part(workload, queue.name)}
-        simulation = CohortSimulation(self._index, self._policy, view, queue)
+        simulation = CohortSimulation(self._cache, self._policy, view, queue)
         try:
             return {**part, **self._simulate(analysis, simulation, user)}
         finally:
@@ -338,46 +338,46 @@ class PendingExplainer:
         binding = self._head_of_line_binding(analysis, user) or self._preemption_binding(analysis, baseline, user)
         binding = binding or self._shortage_binding(analysis, user)
         binding = binding or self._queue_order_binding(analysis, baseline, user)
-        part: DocumentPart = {"binding": binding.document(), **self._holders_part(analysis, binding, user)}
+        document_part: DocumentPart = {"binding": binding.document(), **self._holders_part(analysis, binding, user)}
         if binding.limit != PREEMPTION and not baseline.is_admitted:
-            part |= self._changes_part(analysis, simulation, user)
-        return part
+            document_part |= self._changes_part(analysis, simulation, user)
+        return document_part
 
-    def _analysis(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> PendingAnalysis:
-        index = self._index
-        decision = blockers.simulate_decision(view, queue.name, index, self._policy)
-        outcomes = assess_flavors(index.snapshot, queue, view, self._policy)
+    def _analyze_pending(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> PendingAnalysis:
+        scheduler_cache = self._cache
+        decision = blockers.simulate_decision(view, queue.name, scheduler_cache, self._policy)
+        outcomes = assess_flavors(scheduler_cache.snapshot, queue, view, self._policy)
         shortage = shortage_of(outcomes, queue)
-        preemption_context = PreemptionContext(view, queue, index.snapshot, (), ())
+        preemption_context = PreemptionContext(view, queue, scheduler_cache.snapshot, (), ())
         holders: Sequence[MissingQuotaHolder] = ()
         if shortage is not None and shortage.outcome is not None and shortage.limiting_node is not None:
             missing_requests = [request for request in shortage.outcome.requests if request.shortfall]
             contested_frs = tuple([request.fr for request in missing_requests])
             requested_usage = tuple([(request.fr, request.total) for request in missing_requests])
             preemption_context = preemption_context._replace(usage=requested_usage, contested_frs=contested_frs)
-            scope = shortage.limiting_node.node if shortage.limit == BORROWING else queue.node.path[0]
-            holders = ranked_quota_holders(index.snapshot, scope, queue, contested_frs)
+            scope_node = shortage.limiting_node.node if shortage.limit == BORROWING else queue.node.path[0]
+            holders = ranked_quota_holders(scheduler_cache.snapshot, scope_node, queue, contested_frs)
         return PendingAnalysis(workload, view, queue, decision, outcomes, shortage, holders, preemption_context)
 
     # --- binding limits ---
 
     def _pods_ready_binding(self, workload: Obj) -> BindingLimit | None:
-        quota_reserved = find_condition(workload, lifecycle.QUOTA_RESERVED)
-        if quota_reserved is None or quota_reserved["reason"] != lifecycle.WAITING_FOR_PODS_READY:
+        quota_condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
+        if quota_condition is None or quota_condition["reason"] != lifecycle.WAITING_FOR_PODS_READY:
             return None
-        return BindingLimit(blockers.PODS_READY, str(quota_reserved.get("message", "")))
+        return BindingLimit(blockers.PODS_READY, str(quota_condition.get("message", "")))
 
     def _head_of_line_binding(self, analysis: PendingAnalysis, user: ExplanationUser) -> BindingLimit | None:
         """Return the queue head as the limit if it blocks the Workload, by StrictFIFO or because it preempts."""
-        queue, pending_queue = analysis.queue, self._index.queue_manager.pending[analysis.queue.name]
+        queue, pending_queue = analysis.queue, self._cache.queue_manager.pending[analysis.queue.name]
         if pending_queue.get(analysis.view.key) is None:
             return None
         if not queue.view.strict_fifo:
             return self._preemptor_binding(analysis, pending_queue.preemptor, user)
-        front = pending_queue.front(1)
-        if not front or front[0].key == analysis.view.key:
+        front_views = pending_queue.front(1)
+        if not front_views or front_views[0].key == analysis.view.key:
             return None
-        head_key = front[0].key
+        head_key = front_views[0].key
         name = user.name_of(head_key)
         head_binding = self.binding_of_pending(head_key, queue, user)
         suffix = f"; that Workload waits: {head_binding.message}" if head_binding is not None else ""
@@ -395,38 +395,38 @@ class PendingExplainer:
         return BindingLimit(HEAD_OF_LINE, text, "Workload", name)
 
     def _queue_order_binding(
-        self, analysis: PendingAnalysis, baseline: TrialOutcome, user: ExplanationUser
+        self, analysis: PendingAnalysis, baseline_outcome: TrialOutcome, user: ExplanationUser
     ) -> BindingLimit:
         """Return the limit of a Workload that fits: other Workloads are ahead of it, or its turn is next."""
         queue = analysis.queue.name
-        if baseline.is_admitted:
-            blocked_binding = blockers.blocked_entry_binding(self._index, user)
+        if baseline_outcome.is_admitted:
+            blocked_binding = blockers.blocked_entry_binding(self._cache, user)
             return blocked_binding or BindingLimit(TURN, "it fits and is admitted next", "ClusterQueue", queue)
-        pending_queues = self._index.queue_manager.pending
+        pending_queues = self._cache.queue_manager.pending
         head_keys = [view.key for each in self._queues_of_tree(analysis) for view in pending_queues[each.name].front(1)]
         names = list(dict.fromkeys([user.name_of(key) for key in head_keys if key != analysis.view.key]))
         text = f"it would fit, but Workloads ahead take or reserve the quota: {', '.join(names[:AHEAD_SHOWN])}"
         return BindingLimit(TURN, text, "ClusterQueue", queue)
 
     def _preemption_binding(
-        self, analysis: PendingAnalysis, baseline: TrialOutcome, user: ExplanationUser
+        self, analysis: PendingAnalysis, baseline_outcome: TrialOutcome, user: ExplanationUser
     ) -> BindingLimit | None:
         """Return the limit PREEMPTION if the Workload only waits for preempted Workloads to release quota."""
         decision = analysis.decision
-        holders = [holder for queue in self._queues_of_tree(analysis) for holder in queue.workloads.values()]
-        preempted_keys = [holder.key for holder in holders if holder.evicted]
+        quota_holders = [holder for queue in self._queues_of_tree(analysis) for holder in queue.workloads.values()]
+        preempted_keys = [holder.key for holder in quota_holders if holder.evicted]
         if isinstance(decision, Preempt):
             preempted_keys += [target.workload.key for target in decision.targets if not target.workload.evicted]
-        if not baseline.is_admitted or not (preempted_keys or baseline.preempted_keys):
+        if not baseline_outcome.is_admitted or not (preempted_keys or baseline_outcome.preempted_keys):
             return None
-        names = list(dict.fromkeys(map(user.name_of, preempted_keys or baseline.preempted_keys)))
+        names = list(dict.fromkeys(map(user.name_of, preempted_keys or baseline_outcome.preempted_keys)))
         shown_names = ", ".join(names[:HOLDERS_SHOWN])
         suffix = f" and {len(names) - HOLDERS_SHOWN} more" if len(names) > HOLDERS_SHOWN else ""
         text = f"it waits for {shown_names}{suffix} to release quota"
         return BindingLimit(PREEMPTION, text, "ClusterQueue", analysis.queue.name)
 
     def _queues_of_tree(self, analysis: PendingAnalysis) -> list[ClusterQueue]:
-        return self._index.snapshot.queues_below(analysis.queue.node.path[0])
+        return self._cache.snapshot.queues_below(analysis.queue.node.path[0])
 
     def _shortage_binding(self, analysis: PendingAnalysis, user: ExplanationUser) -> BindingLimit | None:
         """Return the missing quota or excluded flavor as the limit; None if the Workload's requests fit."""
@@ -441,19 +441,19 @@ class PendingExplainer:
         if request is None or limiting_node is None:
             message = _join_obstacles(analysis)
             return BindingLimit(shortage.limit, message, "ResourceFlavor", outcome.flavor, outcome.flavor)
-        limit = self._limit_or_priority(analysis, limiting_node.limit)
+        limit_kind = self._limit_or_priority(analysis, limiting_node.limit)
         node, missing_text = limiting_node.node, format_amount(request.resource, limiting_node.shortfall)
-        kind = kind_of(self._index.snapshot, node)
-        text = _describe_shortage(analysis, limit, f"{kind} {node.name}", missing_text)
-        return BindingLimit(limit, text, kind, node.name, outcome.flavor, request.resource, missing_text)
+        kind = kind_of(self._cache.snapshot, node)
+        text = _describe_shortage(analysis, limit_kind, f"{kind} {node.name}", missing_text)
+        return BindingLimit(limit_kind, text, kind, node.name, outcome.flavor, request.resource, missing_text)
 
-    def _limit_or_priority(self, analysis: PendingAnalysis, limit: str) -> str:
-        """Return PRIORITY if only its priority saves a holder of missing quota from preemption, else `limit`."""
-        if limit != NOMINAL or not analysis.queue.view.preemption.is_allowed:
-            return limit
+    def _limit_or_priority(self, analysis: PendingAnalysis, limit_kind: str) -> str:
+        """Return PRIORITY if only its priority saves a holder of missing quota from preemption, else `limit_kind`."""
+        if limit_kind != NOMINAL or not analysis.queue.view.preemption.is_allowed:
+            return limit_kind
         reasons = [self._protection_of(analysis, holder) for holder in analysis.holders[:_HOLDERS_CHECKED_MAX]]
         is_by_priority = any(reason is not None and reason.rule == alternatives.PRIORITY_RULE for reason in reasons)
-        return PRIORITY if is_by_priority else limit
+        return PRIORITY if is_by_priority else limit_kind
 
     def _protection_of(
         self, analysis: PendingAnalysis, holder: MissingQuotaHolder
@@ -473,13 +473,13 @@ class PendingExplainer:
             if holder.workload.evicted or holder.workload.key in target_keys:
                 preemption_fields: Mapping[str, Any] = {"preempted": True}
             else:
-                reason = self._protection_of(analysis, holder)
-                preemption_fields = nonempty_fields(stays="" if reason is None else reason.text)
-            holder_parts.append(holder_part(self._index.snapshot, holder, user, preemption_fields))
+                protection = self._protection_of(analysis, holder)
+                preemption_fields = nonempty_fields(stays="" if protection is None else protection.text)
+            holder_parts.append(holder_part(self._cache.snapshot, holder, user, preemption_fields))
         return nonempty_fields(holders=holder_parts, holdersMore=max(0, len(analysis.holders) - HOLDERS_SHOWN) or None)
 
     def _queue_position_part(self, key: str, queue: ClusterQueue, user: ExplanationUser) -> DocumentPart:
-        pending_queue = self._index.queue_manager.pending[queue.name]
+        pending_queue = self._cache.queue_manager.pending[queue.name]
         if pending_queue.get(key) is None:
             return {"of": len(pending_queue)}
         position = pending_queue.place_of(key)
@@ -493,7 +493,7 @@ class PendingExplainer:
         queues = dict.fromkeys([queue, *[holder.workload.queue for holder in holders]])
         share_parts = []
         for each in list(queues)[: HOLDERS_SHOWN + 1]:
-            share = weighted_share(each.node, self._index.snapshot.names)
+            share = weighted_share(each.node, self._cache.snapshot.names)
             share_fields = {"weight": share.weight, "share": share.rounded_value, "resource": share.resource}
             share_parts.append(nonempty_fields(clusterQueue=each.name, **share_fields))
         return share_parts
@@ -502,23 +502,23 @@ class PendingExplainer:
         self, analysis: PendingAnalysis, simulation: CohortSimulation, user: ExplanationUser
     ) -> DocumentPart:
         """Return the changes that would admit the Workload, each verified by simulation."""
-        owner, shortage = self._owner_job(analysis.workload), analysis.shortage
-        limit = shortage.limit if shortage is not None else ""
-        case = ProposalCase(analysis.workload, analysis.view, analysis.outcomes, simulation, owner, limit)
-        build_view = self._index.hypothetical_view
-        classes = self._reader.list(scheme.WORKLOAD_PRIORITY_CLASS)
-        priority_values = {each["metadata"]["name"]: each.get("value", 0) for each in classes}
-        searches: list[Callable[[], Iterator[Proposal]]] = [
-            lambda: propose_strategy(case),
+        owner_job, shortage = self._owner_job(analysis.workload), analysis.shortage
+        limit_kind = shortage.limit if shortage is not None else ""
+        case = ProposalCase(analysis.workload, analysis.view, analysis.outcomes, simulation, owner_job, limit_kind)
+        build_view = self._cache.hypothetical_view
+        priority_classes = self._reader.list(scheme.WORKLOAD_PRIORITY_CLASS)
+        priority_values = {each["metadata"]["name"]: each.get("value", 0) for each in priority_classes}
+        proposal_searches: list[Callable[[], Iterator[Proposal]]] = [
+            lambda: propose_queueing_strategy(case),
             lambda: propose_flavors(case, build_view),
             lambda: propose_quota_raises(case),
             lambda: propose_priority(case, build_view, priority_values),
             lambda: propose_size(case, build_view),
-            lambda: propose_ends(case, analysis.holders, user.name_of),
+            lambda: propose_workload_ends(case, analysis.holders, user.name_of),
         ]
         change_parts: list[DocumentPart] = []
         is_limit_reached = False
-        for search in searches:
+        for search in proposal_searches:
             simulation.begin_search()
             try:
                 change_parts.extend(_proposal_part(proposal, simulation) for proposal in search())
@@ -530,12 +530,12 @@ class PendingExplainer:
 
     def _fixes_part(self, workload: Obj, name: str) -> DocumentPart:
         """Return corrections of a stopped or misconfigured object that would let the Workload be admitted."""
-        queue = self._index.snapshot.queues.get(name)
+        queue = self._cache.snapshot.queues.get(name)
         if queue is None:
             return {}
-        self._index.snapshot.settle()
+        self._cache.snapshot.settle()
         view = self._pending_view(workload, name)
-        fixes = propose_fixes(workload, view, queue, self._index, self._policy)
+        fixes = propose_fixes(workload, view, queue, self._cache, self._policy)
         return nonempty_fields(changes=[each.document() for each in fixes])
 
     def _owner_job(self, workload: Obj) -> Obj | None:
@@ -571,11 +571,11 @@ def _baseline_outcome(simulation: CohortSimulation) -> TrialOutcome:
 
 def _join_obstacles(analysis: PendingAnalysis) -> str:
     """Return the distinct reasons why pod sets may not use flavors, joined into one text."""
-    texts = [outcome.obstacle for pod_set in analysis.outcomes for outcome in pod_set.outcomes if outcome.obstacle]
-    return "; ".join(dict.fromkeys(texts))
+    obstacles = [outcome.obstacle for pod_set in analysis.outcomes for outcome in pod_set.outcomes if outcome.obstacle]
+    return "; ".join(dict.fromkeys(obstacles))
 
 
-def _describe_shortage(analysis: PendingAnalysis, limit: str, limiting_object: str, missing_text: str) -> str:
+def _describe_shortage(analysis: PendingAnalysis, limit_kind: str, limiting_object: str, missing_text: str) -> str:
     """Return the message about missing quota: the requested, free and missing amounts, and what limits the quota."""
     shortage = analysis.shortage
     assert shortage is not None
@@ -583,14 +583,14 @@ def _describe_shortage(analysis: PendingAnalysis, limit: str, limiting_object: s
     assert shortage.outcome is not None
     request, flavor = shortage.request, shortage.outcome.flavor
     request_text = f"{format_amount(request.resource, request.total)} {request.resource} of flavor {flavor} requested"
-    if limit == MAXIMUM:
-        maximum = format_amount(request.resource, request.potential_quota)
-        return f"{request_text}, but ClusterQueue {analysis.queue.name} can never use more than {maximum}"
-    free_text = format_amount(request.resource, max(0, request.free_quota))
+    if limit_kind == MAXIMUM:
+        potential_text = format_amount(request.resource, request.potential_quota)
+        return f"{request_text}, but ClusterQueue {analysis.queue.name} can never use more than {potential_text}"
+    free_quota_text = format_amount(request.resource, max(0, request.free_quota))
     cause_by_limit = {
         BORROWING: f"the borrowingLimit of {limiting_object} is reached",
         LENDING: f"the lendingLimit of {limiting_object} does not lend the unused quota",
         PRIORITY: "the Workloads that hold it do not have a lower priority",
     }
-    cause = cause_by_limit.get(limit, f"the quota of {limiting_object} is in use")
-    return f"{request_text}, {free_text} free, {missing_text} more needed: {cause}"
+    shortage_cause = cause_by_limit.get(limit_kind, f"the quota of {limiting_object} is in use")
+    return f"{request_text}, {free_quota_text} free, {missing_text} more needed: {shortage_cause}"

@@ -50,9 +50,9 @@ class ProposalCase(NamedTuple):
     outcomes: Sequence[PodSetFlavorOutcomes]
     simulation: CohortSimulation
     #: The job that the Workload was created for; None if there is none.
-    owner: Obj | None
+    owner_job: Obj | None
     #: The binding limit.
-    limit: str = ""
+    limit_kind: str = ""
 
 
 def json_patch(kind: str, name: str, operations: Sequence[Mapping[str, Any]], namespace: str = "") -> Patch:
@@ -78,20 +78,20 @@ def minimize_amounts(is_satisfied: Callable[[Sequence[int]], bool], steps: Seque
 
     `steps` are lists of amounts to start from, in ascending order. The first step is tried before the last one.
     """
-    step_index = _first_index(lambda index: is_satisfied(steps[index]), len(steps))
+    step_index = _first_satisfying_index(lambda index: is_satisfied(steps[index]), len(steps))
     if step_index is None:
         return None
     amounts = list(steps[step_index])
     has_changed = True
     while has_changed:
         has_changed = False
-        for dim, amount in enumerate(amounts):
-            amounts_before, amounts_after = amounts[:dim], amounts[dim + 1 :]
-            minimum = minimum_amount(
+        for dimension, amount in enumerate(amounts):
+            amounts_before, amounts_after = amounts[:dimension], amounts[dimension + 1 :]
+            minimal_amount = minimum_amount(
                 partial(_satisfies_with_amount, is_satisfied, amounts_before, amounts_after), amount
             )
-            has_changed |= minimum < amount and len(amounts) > 1
-            amounts[dim] = minimum
+            has_changed |= minimal_amount < amount and len(amounts) > 1
+            amounts[dimension] = minimal_amount
     return amounts
 
 
@@ -108,7 +108,7 @@ def minimum_amount(is_satisfied: Callable[[int], bool], amount: int) -> int:
     return minimum_between(is_satisfied, 0, amount - 1)
 
 
-def _first_index(is_satisfied: Callable[[int], bool], count: int) -> int | None:
+def _first_satisfying_index(is_satisfied: Callable[[int], bool], count: int) -> int | None:
     """Return the first index below `count` that satisfies a monotonic predicate; None if the last index does not."""
     if is_satisfied(0):
         return 0
@@ -140,13 +140,13 @@ class _Fix(NamedTuple):
 
 
 def propose_fixes(
-    workload: Obj, view: WorkloadView, queue: ClusterQueue, index: SchedulerCache, policy: SchedulingPolicy
+    workload: Obj, view: WorkloadView, queue: ClusterQueue, scheduler_cache: SchedulerCache, policy: SchedulingPolicy
 ) -> Iterator[Proposal]:
     """Yield the correction of a Workload's only configuration error, if the scheduler would then admit the Workload."""
-    fixes = list(_possible_fixes(workload, view, queue, index))
+    fixes = list(_possible_fixes(workload, view, queue, scheduler_cache))
     if len(fixes) != 1:
         return
-    fix, simulation = fixes[0], CohortSimulation(index, policy, view, queue)
+    fix, simulation = fixes[0], CohortSimulation(scheduler_cache, policy, view, queue)
     try:
         if simulation.admits(HypotheticalChange(queues={queue.name: fix.view}, activates_queue=True)):
             yield Proposal(FIX, fix.text, (fix.patch,))
@@ -156,15 +156,15 @@ def propose_fixes(
         simulation.close()
 
 
-def _possible_fixes(workload: Obj, view: WorkloadView, queue: ClusterQueue, index: SchedulerCache) -> Iterator[_Fix]:
+def _possible_fixes(workload: Obj, view: WorkloadView, queue: ClusterQueue, cache: SchedulerCache) -> Iterator[_Fix]:
     """Yield a fix for each cause that one field can correct, such as a stopPolicy; nothing if other errors exist."""
-    started_view, labels = replace(queue.view, stop_policy="None"), index.namespaces.get(view.namespace)
-    if not index.readiness_with(started_view).active or queue.is_in_cohort_cycle or labels is None:
+    started_view, labels = replace(queue.view, stop_policy="None"), cache.namespaces.get(view.namespace)
+    if not cache.readiness_of_view(started_view).active or queue.is_in_cohort_cycle or labels is None:
         return
     if not lifecycle.is_active(workload):
         patch = merge_patch("Workload", view.name, {"spec": {"active": True}}, view.namespace)
         yield _Fix("set spec.active of the Workload to true", patch, started_view)
-    local_queue = index.workload_cache.local_queues.get(view.queue)
+    local_queue = cache.workload_cache.local_queues.get(view.queue)
     if local_queue is not None and local_queue.stop_policy != "None":
         name = view.queue.partition("/")[2]
         patch = merge_patch("LocalQueue", name, _STOP_POLICY_NONE, view.namespace)
@@ -173,10 +173,10 @@ def _possible_fixes(workload: Obj, view: WorkloadView, queue: ClusterQueue, inde
         patch = merge_patch("ClusterQueue", queue.name, _STOP_POLICY_NONE)
         yield _Fix(f"ClusterQueue {queue.name}: set stopPolicy to None", patch, started_view)
     if queue.view.namespaces is None or not queue.view.namespaces.matches(labels):
-        operation: dict[str, Any] = {"op": "add", "path": "/spec/namespaceSelector", "value": {}}
+        selector_operation: dict[str, Any] = {"op": "add", "path": "/spec/namespaceSelector", "value": {}}
         text = f"ClusterQueue {queue.name}: let namespaceSelector select namespace {view.namespace}, such as by {{}}"
         selecting_view = replace(started_view, namespaces=selector({}))
-        yield _Fix(text, json_patch("ClusterQueue", queue.name, [operation]), selecting_view)
+        yield _Fix(text, json_patch("ClusterQueue", queue.name, [selector_operation]), selecting_view)
 
 
 # Changes of priority, size, flavors and queueing strategy that would admit a Workload, and the end of other Workloads.
@@ -187,8 +187,8 @@ ViewBuilder = Callable[[Obj, WorkloadView], WorkloadView]
 _PRIORITIES_MAX: Final = 64
 _PRIORITY_MAX: Final = (1 << 31) - 1
 #: At most this many holders are proposed to end, and at most this many are considered.
-_ENDED_MAX: Final = 4
-_CHECKED_MAX: Final = 64
+_ENDED_WORKLOADS_MAX: Final = 4
+_CHECKED_WORKLOADS_MAX: Final = 64
 
 
 def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mapping[str, int]) -> Iterator[Proposal]:
@@ -208,7 +208,7 @@ def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mappi
         obj = with_path(case.workload, ("spec", "priority"), value)
         return simulation.admits(HypotheticalChange(workload=build_view(obj, case.view)))
 
-    new_priority = _first_value(priorities, is_satisfied)
+    new_priority = _first_satisfying_value(priorities, is_satisfied)
     if new_priority is None or is_satisfied(new_priority - 1):
         return
     priority_class = min(((value, name) for name, value in classes.items() if value >= new_priority), default=None)
@@ -218,7 +218,7 @@ def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mappi
     yield Proposal(PRIORITY, text, (patch,))
 
 
-def _first_value(values: Sequence[int], is_satisfied: Callable[[int], bool]) -> int | None:
+def _first_satisfying_value(values: Sequence[int], is_satisfied: Callable[[int], bool]) -> int | None:
     """Return the first of ascending values that satisfies a monotonic predicate; None if the last value does not."""
     if not values or not is_satisfied(values[-1]):
         return None
@@ -237,7 +237,7 @@ def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Iterator[Propos
     pod_sets = case.workload["spec"]["podSets"]
     index = max(range(len(pod_sets)), key=lambda each: int(pod_sets[each].get("count", 1)))
     pod_set = pod_sets[index]
-    count: int = pod_set.get("count", 1)
+    pod_count: int = pod_set.get("count", 1)
 
     def is_satisfied(pods: int) -> bool:
         smaller_set = {**pod_set, "count": pods}
@@ -245,11 +245,11 @@ def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Iterator[Propos
         obj = with_path(case.workload, ("spec", "podSets"), [*pod_sets[:index], smaller_set, *pod_sets[index + 1 :]])
         return case.simulation.admits(HypotheticalChange(workload=build_view(obj, case.view)))
 
-    pods_per_step = _pod_count_step(case.owner, pod_set["name"])
-    step_count = _largest_number(lambda jobs: is_satisfied(jobs * pods_per_step), count // pods_per_step)
+    pods_per_step = _pod_count_step(case.owner_job, pod_set["name"])
+    step_count = _largest_number(lambda jobs: is_satisfied(jobs * pods_per_step), pod_count // pods_per_step)
     if step_count:
         pod_set_suffix = f" of pod set {pod_set['name']}" if len(pod_sets) > 1 else ""
-        text = f"request {step_count * pods_per_step} pods{pod_set_suffix} instead of {count}"
+        text = f"request {step_count * pods_per_step} pods{pod_set_suffix} instead of {pod_count}"
         yield Proposal(SIZE, text, _count_patches(case, index, step_count * pods_per_step))
 
 
@@ -280,14 +280,14 @@ def _pod_count_step(owner: Obj | None, pod_set: str) -> int:
     return max(1, min(parallelism, int(spec.get("completions") or parallelism)))
 
 
-def _count_patches(case: ProposalCase, index: int, count: int) -> Sequence[Patch]:
+def _count_patches(case: ProposalCase, pod_set_index: int, pod_count: int) -> Sequence[Patch]:
     """Return the patches that set the pod count of the Job, or of the Workload without a job; () for a JobSet."""
-    if case.owner is not None and case.owner["kind"] == "JobSet":
+    if case.owner_job is not None and case.owner_job["kind"] == "JobSet":
         return ()
-    if case.owner is not None and case.owner["kind"] == "Job":
-        name, namespace = case.owner["metadata"]["name"], case.owner["metadata"].get("namespace", "")
-        return (merge_patch("Job", name, {"spec": {"parallelism": count}}, namespace),)
-    operation = {"op": "replace", "path": f"/spec/podSets/{index}/count", "value": count}
+    if case.owner_job is not None and case.owner_job["kind"] == "Job":
+        name, namespace = case.owner_job["metadata"]["name"], case.owner_job["metadata"].get("namespace", "")
+        return (merge_patch("Job", name, {"spec": {"parallelism": pod_count}}, namespace),)
+    operation = {"op": "replace", "path": f"/spec/podSets/{pod_set_index}/count", "value": pod_count}
     return (json_patch("Workload", case.view.name, [operation], case.view.namespace),)
 
 
@@ -327,14 +327,14 @@ def _fit_spec_to_flavor(spec: Mapping[str, Any], flavor: FlavorView) -> dict[str
         **spec,
         "tolerations": [*old_tolerations, *[each for each in flavor_tolerations if each not in old_tolerations]],
     }
-    selector = spec.get("nodeSelector") or {}
-    if selector:
-        new_spec["nodeSelector"] = {key: flavor.labels.get(key, value) for key, value in selector.items()}
+    node_selector = spec.get("nodeSelector") or {}
+    if node_selector:
+        new_spec["nodeSelector"] = {key: flavor.labels.get(key, value) for key, value in node_selector.items()}
     affinity = spec.get("affinity") or {}
     node_affinity = affinity.get("nodeAffinity") or {}
     if "requiredDuringSchedulingIgnoredDuringExecution" in node_affinity and flavor.labels:
-        labels = sorted(flavor.labels.items())
-        expressions = [{"key": key, "operator": "In", "values": [value]} for key, value in labels]
+        flavor_labels = sorted(flavor.labels.items())
+        expressions = [{"key": key, "operator": "In", "values": [value]} for key, value in flavor_labels]
         required_terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
         new_node_affinity = {**node_affinity, "requiredDuringSchedulingIgnoredDuringExecution": required_terms}
         new_spec["affinity"] = {**affinity, "nodeAffinity": new_node_affinity}
@@ -361,8 +361,8 @@ def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> S
     """Return the patches of the job's pod template; () if its tolerations stay as they are, so patches do not help."""
     old_specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
     new_specs = {pod_set["name"]: pod_set["template"]["spec"] for pod_set in pod_sets}
-    owner = case.owner
-    if owner is None:
+    owner_job = case.owner_job
+    if owner_job is None:
         operations = _add_operations(new_specs, list(new_specs), "/spec/podSets/{}/template/spec")
         return (json_patch("Workload", case.view.name, operations, case.view.namespace),)
     if not any(
@@ -370,13 +370,13 @@ def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> S
         for new, old in zip(new_specs.values(), old_specs, strict=True)
     ):
         return ()
-    name, namespace = owner["metadata"]["name"], owner["metadata"].get("namespace", "")
-    if owner["kind"] == "Job":
+    name, namespace = owner_job["metadata"]["name"], owner_job["metadata"].get("namespace", "")
+    if owner_job["kind"] == "Job":
         operations = _add_operations(new_specs, list(new_specs), "/spec/template/spec")
     else:
-        pod_set_names = [each["name"] for each in owner["spec"].get("replicatedJobs") or ()]
+        pod_set_names = [each["name"] for each in owner_job["spec"].get("replicatedJobs") or ()]
         operations = _add_operations(new_specs, pod_set_names, "/spec/replicatedJobs/{}/template/spec/template/spec")
-    return (json_patch(owner["kind"], name, operations, namespace),)
+    return (json_patch(owner_job["kind"], name, operations, namespace),)
 
 
 def _add_operations(
@@ -392,15 +392,15 @@ def _add_operations(
     ]
 
 
-def propose_ends(
+def propose_workload_ends(
     case: ProposalCase, holders: Sequence[MissingQuotaHolder], name_of: Callable[[str], str]
 ) -> Iterator[Proposal]:
     """Yield a minimal set of quota-holding Workloads whose end admits the pending one, chosen from `holders` in order.
 
     `name_of` returns the name of a Workload by its key, or a placeholder if it is hidden.
     """
-    keys = [holder.workload.key for holder in holders[:_CHECKED_MAX]]
-    chosen_keys = _minimal_set(case.simulation, keys)
+    keys = [holder.workload.key for holder in holders[:_CHECKED_WORKLOADS_MAX]]
+    chosen_keys = _minimal_ended_keys(case.simulation, keys)
     if not chosen_keys:
         return
     patches = [
@@ -412,10 +412,10 @@ def propose_ends(
     yield Proposal(END, f"end or suspend {', '.join(dict.fromkeys(names))}", tuple(patches) if is_visible else ())
 
 
-def _minimal_set(simulation: CohortSimulation, keys: Sequence[str]) -> list[str]:
+def _minimal_ended_keys(simulation: CohortSimulation, keys: Sequence[str]) -> list[str]:
     """Return the keys of a minimal set of Workloads whose end admits the pending Workload; [] if none does."""
     chosen_keys: list[str] = []
-    for key in keys[:_ENDED_MAX]:
+    for key in keys[:_ENDED_WORKLOADS_MAX]:
         chosen_keys.append(key)
         if simulation.admits(HypotheticalChange(ended_workloads=chosen_keys)):
             break
@@ -431,7 +431,7 @@ def _minimal_set(simulation: CohortSimulation, keys: Sequence[str]) -> list[str]
     return chosen_keys
 
 
-def propose_strategy(case: ProposalCase) -> Iterator[Proposal]:
+def propose_queueing_strategy(case: ProposalCase) -> Iterator[Proposal]:
     """Yield the change to BestEffortFIFO if the order of a StrictFIFO ClusterQueue alone keeps the Workload pending."""
     case.simulation.restore_quota_objects()
     view = case.simulation.queue.view

@@ -32,7 +32,7 @@ from batchyard.interfaces.controller import ReconcileResult
 _MODIFIED: Final = client.EventType.MODIFIED  # enum member access is slow
 _NAMESPACED_KINDS: Final = tuple(info for info in scheme.KINDS if info.namespaced)
 #: The conditions in order, with reason and message while there is no problem.
-_NO_PROBLEM: Final[Mapping[str, tuple[str, str]]] = {
+_NO_PROBLEM_REASON_BY_CONDITION: Final[Mapping[str, tuple[str, str]]] = {
     "NamespaceDeletionDiscoveryFailure": ("ResourcesDiscovered", "All resources successfully discovered"),
     "NamespaceDeletionGroupVersionParsingFailure": ("ParsedGroupVersions", "All legacy kube types successfully parsed"),
     "NamespaceDeletionContentFailure": (
@@ -60,8 +60,8 @@ class Namespaces:
         """Return a changed Namespace, or the terminating Namespace in which an object was created or deleted."""
         key = event.key
         if key.kind != scheme.NAMESPACE:
-            is_relevant = event.type is not _MODIFIED and key.namespace in self._terminating
-            return (meta.Key(scheme.NAMESPACE, "", key.namespace),) if is_relevant else ()
+            is_content_change = event.type is not _MODIFIED and key.namespace in self._terminating
+            return (meta.Key(scheme.NAMESPACE, "", key.namespace),) if is_content_change else ()
         if event.type is not client.EventType.DELETED and _is_deleted(event.obj):
             self._terminating[key.name] = None
         else:
@@ -76,7 +76,7 @@ class Namespaces:
             return ReconcileResult([client.Create(new_namespace(key.name))] if key.name in SYSTEM_NAMESPACES else [])
         if not _is_deleted(namespace):
             return _activate_namespace(namespace)
-        content = {f"{info.plural}.{info.group}": reader.list(info.constant, key.name) for info in _kinds(reader)}
+        content = {f"{info.plural}.{info.group}": reader.list(info.constant, key.name) for info in _list_kinds(reader)}
         deleted_objects = {name: [obj for obj in objects if _is_deleted(obj)] for name, objects in content.items()}
         status = _terminating_status(namespace, deleted_objects, now)
         if status != namespace.get("status"):
@@ -89,7 +89,7 @@ class Namespaces:
         return ReconcileResult(writes)
 
 
-def _kinds(reader: client.Reader) -> Sequence[ServedKind]:
+def _list_kinds(reader: client.Reader) -> Sequence[ServedKind]:
     """Return all served kinds whose objects are in Namespaces, including those of CustomResourceDefinitions."""
     custom_infos = [
         custom_kinds.kind_from_definition(definition)
@@ -105,9 +105,9 @@ def _is_deleted(obj: meta.Obj) -> bool:
 
 def _activate_namespace(namespace: meta.Obj) -> ReconcileResult:
     """Return the next write for a new Namespace: its label and finalizer, then the phase Active; none if done."""
-    new_namespace_object = with_namespace_finalizer(namespace)
-    if new_namespace_object is not namespace:
-        return ReconcileResult([client.Update(new_namespace_object)])
+    active_namespace = with_namespace_finalizer(namespace)
+    if active_namespace is not namespace:
+        return ReconcileResult([client.Update(active_namespace)])
     status = namespace.get("status") or {}
     if status.get("phase") == "Active":
         return ReconcileResult()
@@ -118,7 +118,7 @@ def _terminating_status(namespace: meta.Obj, objects: Mapping[str, Sequence[meta
     """Return the status of a terminating Namespace; `objects` are its deleted but remaining objects by resource."""
     old = namespace.get("status") or {}
     old_conditions = {condition["type"]: condition for condition in old.get("conditions") or ()}
-    problems = {**dict.fromkeys(_NO_PROBLEM), **_remaining_problems(objects)}
+    problems = {**dict.fromkeys(_NO_PROBLEM_REASON_BY_CONDITION), **_remaining_problems(objects)}
     conditions = [_condition(kind, problem, old_conditions.pop(kind, None), now) for kind, problem in problems.items()]
     return {**old, "phase": "Terminating", "conditions": [*old_conditions.values(), *conditions]}
 
@@ -142,7 +142,7 @@ def _condition(
     kind: str, problem: tuple[str, str] | None, old: Mapping[str, Any] | None, now: Instant
 ) -> Mapping[str, Any]:
     status = "False" if problem is None else "True"
-    reason, message = problem or _NO_PROBLEM[kind]
+    reason, message = problem or _NO_PROBLEM_REASON_BY_CONDITION[kind]
     transition_time = old["lastTransitionTime"] if old is not None and old["status"] == status else format_time(now)
     return {"type": kind, "status": status, "lastTransitionTime": transition_time, "reason": reason, "message": message}
 
@@ -161,8 +161,8 @@ class ServiceAccounts:
         """Return a new or changed Namespace, or the Namespace whose ServiceAccount `default` was deleted."""
         if event.key.kind == scheme.NAMESPACE:
             return () if event.type is client.EventType.DELETED else (event.key,)
-        is_lost = event.type is client.EventType.DELETED and event.key.name == service_accounts.DEFAULT
-        return (meta.Key(scheme.NAMESPACE, "", event.key.namespace),) if is_lost else ()
+        is_default_deleted = event.type is client.EventType.DELETED and event.key.name == service_accounts.DEFAULT
+        return (meta.Key(scheme.NAMESPACE, "", event.key.namespace),) if is_default_deleted else ()
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
         """Create the ServiceAccount `default` of a Namespace if it is missing."""
@@ -203,18 +203,18 @@ class ClusterRoleAggregation:
         role = reader.get(key)
         if role is None or not role.get("aggregationRule"):
             return ReconcileResult()
-        rules: list[Any] = []
+        aggregated_rules: list[Any] = []
         for other_object in reader.list(scheme.CLUSTER_ROLE):
-            if meta.key_of(other_object) != key and _is_selected(other_object, role):
-                rules += [rule for rule in other_object.get("rules") or () if rule not in rules]
-        if rules == (role.get("rules") or []):
+            if meta.key_of(other_object) != key and _is_role_aggregated(other_object, role):
+                aggregated_rules += [rule for rule in other_object.get("rules") or () if rule not in aggregated_rules]
+        if aggregated_rules == (role.get("rules") or []):
             return ReconcileResult()
-        return ReconcileResult([client.Update({**role, "rules": rules})])
+        return ReconcileResult([client.Update({**role, "rules": aggregated_rules})])
 
 
-def _is_selected(other_object: meta.Obj, role: meta.Obj) -> bool:
-    labels = other_object["metadata"].get("labels") or {}
-    selectors = map(meta.selector, role["aggregationRule"]["clusterRoleSelectors"])
+def _is_role_aggregated(candidate_role: meta.Obj, aggregated_role: meta.Obj) -> bool:
+    labels = candidate_role["metadata"].get("labels") or {}
+    selectors = map(meta.selector, aggregated_role["aggregationRule"]["clusterRoleSelectors"])
     return any(each is not None and each.matches(labels) for each in selectors)
 
 
@@ -273,7 +273,7 @@ class RootCertificates:
 
 
 _JOB_SET_MANAGERS: Final = (None, "jobset.sigs.k8s.io/jobset-controller")
-_FINAL_CONDITIONS: Final = {scheme.JOB: ("Complete", "Failed"), scheme.JOB_SET: ("Completed", "Failed")}
+_FINISHED_CONDITION_TYPES: Final = {scheme.JOB: ("Complete", "Failed"), scheme.JOB_SET: ("Completed", "Failed")}
 
 
 class TtlAfterFinished:
@@ -287,12 +287,12 @@ class TtlAfterFinished:
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the changed Job or JobSet if it has finished and has a `ttlSecondsAfterFinished`."""
-        return (event.key,) if _expires_at(event.key, event.obj) is not None else ()
+        return (event.key,) if _ttl_expiry_time(event.key, event.obj) is not None else ()
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
         """Delete a finished Job or JobSet if its TTL has expired; otherwise requeue it for the time of expiry."""
         obj = reader.get(key)
-        expires_at = None if obj is None else _expires_at(key, obj)
+        expires_at = None if obj is None else _ttl_expiry_time(key, obj)
         if obj is None or expires_at is None:
             return ReconcileResult()
         if expires_at > now:
@@ -301,12 +301,12 @@ class TtlAfterFinished:
         return ReconcileResult([client.Delete(key, propagation=client.Propagation.FOREGROUND, uid=uid)])
 
 
-def _expires_at(key: meta.Key, obj: meta.Obj) -> Instant | None:
+def _ttl_expiry_time(key: meta.Key, obj: meta.Obj) -> Instant | None:
     """Return when a finished Job or JobSet has to be deleted; None if unfinished, without a TTL or being deleted."""
     ttl_seconds: int | None = obj["spec"].get("ttlSecondsAfterFinished")
     if ttl_seconds is None or "deletionTimestamp" in obj["metadata"] or _is_managed_elsewhere(key, obj):
         return None
-    end_conditions = [meta.find_condition(obj, kind) for kind in _FINAL_CONDITIONS[key.kind]]
+    end_conditions = [meta.find_condition(obj, kind) for kind in _FINISHED_CONDITION_TYPES[key.kind]]
     end_times = [parse_time(c["lastTransitionTime"]) for c in end_conditions if c is not None and c["status"] == "True"]
     return end_times[0] + ttl_seconds * SECOND if end_times else None
 
@@ -320,7 +320,7 @@ def _is_managed_elsewhere(key: meta.Key, obj: meta.Obj) -> bool:
 # Each Job leaves about nine Events of 2 to 3 KB each, so their maximum number bounds the memory of ended Jobs. The
 # controller has one key for all Events, and wakes up when the first of them expires.
 
-KEPT_FOR: Final = HOUR
+EVENT_LIFETIME: Final = HOUR
 #: The number of Events that the controller keeps; a steady load exceeds it by up to two batches.
 KEPT_MAX: Final = 5_000
 #: The only key of the controller.
@@ -348,44 +348,44 @@ class EventExpiry:
         """Return EVENTS_KEY if the new Event expires before all others, or if surplus Events fill a batch."""
         if event.type is not client.EventType.ADDED:
             return ()
-        heappush(self._expiries, (_expiry_of(event.obj, now), event.key))
-        is_batch = len(self._expiries) == KEPT_MAX + BATCH_MAX
-        return (EVENTS_KEY,) if is_batch or self._expiries[0][1] is event.key else ()
+        heappush(self._expiries, (_event_expiry_time(event.obj, now), event.key))
+        is_batch_full = len(self._expiries) == KEPT_MAX + BATCH_MAX
+        return (EVENTS_KEY,) if is_batch_full or self._expiries[0][1] is event.key else ()
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
         """Delete a batch of expired Events, and of the surplus Events those that expire first."""
-        expiries, deletions, rechecks = self._expiries, list[client.Write](), list[tuple[Instant, meta.Key]]()
-        surplus_count = len(expiries) - KEPT_MAX
-        while expiries and len(deletions) < BATCH_MAX and (expiries[0][0] <= now or surplus_count > 0):
-            known_expiry, event_key = heappop(expiries)
+        event_expiries, deletions, rechecks = self._expiries, list[client.Write](), list[tuple[Instant, meta.Key]]()
+        surplus_count = len(event_expiries) - KEPT_MAX
+        while event_expiries and len(deletions) < BATCH_MAX and (event_expiries[0][0] <= now or surplus_count > 0):
+            known_expiry, event_key = heappop(event_expiries)
             event = reader.get(event_key)
             if event is None:
                 surplus_count -= 1
                 continue
-            expiry = _expiry_of(event, now)
-            if expiry > now and (surplus_count <= 0 or expiry > known_expiry):
-                heappush(expiries, (expiry, event_key))
+            expiry_time = _event_expiry_time(event, now)
+            if expiry_time > now and (surplus_count <= 0 or expiry_time > known_expiry):
+                heappush(event_expiries, (expiry_time, event_key))
                 continue
             deletions.append(client.Delete(event_key))
             surplus_count -= 1
-            rechecks.append((now + (_DELETION_CHECK_DELAY if expiry <= now else _SURPLUS_INTERVAL), event_key))
+            rechecks.append((now + (_DELETION_CHECK_DELAY if expiry_time <= now else _SURPLUS_INTERVAL), event_key))
         for each in rechecks:
-            heappush(expiries, each)
-        return ReconcileResult(deletions, requeue_at=expiries[0][0] if expiries else None, independent=True)
+            heappush(event_expiries, each)
+        return ReconcileResult(deletions, requeue_at=event_expiries[0][0] if event_expiries else None, independent=True)
 
 
-def _expiry_of(event: meta.Obj, now: Instant) -> Instant:
+def _event_expiry_time(event: meta.Obj, now: Instant) -> Instant:
     """Return when an Event expires: an hour after it last occurred, or after its creation if that is implausible."""
     created_at = parse_time(event["metadata"]["creationTimestamp"])
     occurred_at = parse_time(meta.event_last_time(event) or event["metadata"]["creationTimestamp"])
-    return (occurred_at if created_at <= occurred_at <= now + KEPT_FOR else created_at) + KEPT_FOR
+    return (occurred_at if created_at <= occurred_at <= now + EVENT_LIFETIME else created_at) + EVENT_LIFETIME
 
 
 # A definition without name conflicts is established: its kind is served from then on. Before a definition is deleted,
 # its objects are deleted. Sources: k8s.io/apiextensions-apiserver, pkg/controller/{status,establish,finalizer}.
 
 _NAME_FIELDS: Final = ("plural", "singular", "shortNames", "kind", "listKind")
-_CONFLICTS: Final = {
+_CONFLICT_REASON_BY_FIELD: Final = {
     "plural": "PluralConflict",
     "singular": "SingularConflict",
     "shortNames": "ShortNamesConflict",
@@ -429,17 +429,17 @@ class CustomResourceDefinitions:
         if definition is None:
             return ReconcileResult()
         if custom_kinds.is_definition_deleted(definition):
-            return _delete_objects(definition, reader, now)
-        with_crd_finalizer = meta.with_finalizer(definition, CRD_FINALIZER)
-        if with_crd_finalizer is not definition:
-            return ReconcileResult([client.Update(with_crd_finalizer)])
+            return _delete_custom_objects(definition, reader, now)
+        finalized_definition = meta.with_finalizer(definition, CRD_FINALIZER)
+        if finalized_definition is not definition:
+            return ReconcileResult([client.Update(finalized_definition)])
         status = status_of(definition, reader, now)
         if status == definition.get("status"):
             return ReconcileResult()
         return ReconcileResult([client.UpdateStatus(meta.with_status(definition, status))])
 
 
-def _delete_objects(definition: meta.Obj, reader: client.Reader, now: Instant) -> ReconcileResult:
+def _delete_custom_objects(definition: meta.Obj, reader: client.Reader, now: Instant) -> ReconcileResult:
     """Return the deletions of a deleted definition's objects; without objects, the removal of its finalizer."""
     if CRD_FINALIZER not in meta.finalizers_of(definition):
         return ReconcileResult()
@@ -474,15 +474,15 @@ def status_of(definition: meta.Obj, reader: client.Reader, now: Instant) -> dict
     storage_version = custom_kinds.kind_from_definition(definition).storage_version
     return {
         **old,
-        "conditions": _conditions(definition, conflicts, now),
+        "conditions": _make_conditions(definition, conflicts, now),
         "acceptedNames": {field: value for field, value in new_names.items() if value},
         "storedVersions": versions if storage_version in versions else [*versions, storage_version],
     }
 
 
-def _conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: Instant) -> Sequence[Mapping[str, Any]]:
+def _make_conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: Instant) -> Sequence[Mapping[str, Any]]:
     field, message = [("", "no conflicts found"), *conflicts.items()][-1]
-    reason = _CONFLICTS.get(field, "NoConflicts")
+    reason = _CONFLICT_REASON_BY_FIELD.get(field, "NoConflicts")
     old_conditions: Any = (definition.get("status") or {}).get("conditions") or []
     conditions = meta.with_condition(
         old_conditions, type=custom_kinds.NAMES_ACCEPTED, status=not conflicts, reason=reason, message=message, now=now
@@ -506,14 +506,14 @@ def _conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: Instant
 
 def _conflicts(spec_names: Mapping[str, Any], old_names: Mapping[str, Any], in_use: "_NamesInUse") -> dict[str, str]:
     """Return a message for each name field of a CustomResourceDefinition whose name another kind already uses."""
-    conflicts: dict[str, str] = {}
+    name_conflicts: dict[str, str] = {}
     for field in _NAME_FIELDS:
         names, field_name = (in_use.kinds, field) if field in ("kind", "listKind") else (in_use.resources, field)
         current_value = old_names.get(field_name) or ()
         for name in spec_names.get(field) or () if field == "shortNames" else [spec_names.get(field)]:
             if name in names and (name not in current_value if field == "shortNames" else name != current_value):
-                conflicts[field] = f'"{name}" is already in use'
-    return conflicts
+                name_conflicts[field] = f'"{name}" is already in use'
+    return name_conflicts
 
 
 class _NamesInUse:
@@ -527,11 +527,11 @@ class _NamesInUse:
 
 
 def _find_names_in_use(definition: meta.Obj, reader: client.Reader) -> _NamesInUse:
-    spec, built_in = definition["spec"], custom_kinds.built_in_kind(definition)
+    spec, built_in_kind = definition["spec"], custom_kinds.built_in_kind(definition)
     resources: list[str] = []
     kinds: list[str] = []
     for info in KINDS:
-        if info.group == spec["group"] and info is not built_in:
+        if info.group == spec["group"] and info is not built_in_kind:
             resources += [info.plural, info.singular, *info.short_names]
             kinds += [info.kind, f"{info.kind}List"]
     for other_object in reader.list(custom_kinds.DEFINITION):

@@ -423,7 +423,7 @@ def _admission_check_events(job_pass: _JobPass, workload: meta.Obj) -> list[Even
     """Return an Event on the job with the messages of its Workload's Pending admission checks; [] if none."""
     if not lifecycle.has_quota_reservation(workload):
         return []
-    pending_checks = lifecycle.in_state(workload, lifecycle.PENDING)
+    pending_checks = lifecycle.checks_in_state(workload, lifecycle.PENDING)
     check_messages = [f"{c['name']}: {c['message']}" for c in pending_checks if c.get("message")]
     return [job_pass.event("UpdatedAdmissionCheck", "; ".join(check_messages))] if check_messages else []
 

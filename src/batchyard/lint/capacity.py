@@ -18,7 +18,7 @@ class QuotaDemand(NamedTuple):
     `from_parent` is None if the use of the parent's quota is unlimited.
     """
 
-    from_unlent: int
+    from_retained: int
     from_parent: int | None
 
 
@@ -27,7 +27,7 @@ def max_concurrent_usage(root: QuotaNode, fr: int, active_leaves: Container[Quot
     if not root.children:
         return root.subtree[fr] if root in active_leaves else 0
     demands = [_quota_demand(child, fr, active_leaves) for child in root.children.values()]
-    return sum(demand.from_unlent for demand in demands) + _limit_demand(root.subtree[fr], _total_from_parent(demands))
+    return sum(each.from_retained for each in demands) + _limit_demand(root.subtree[fr], _total_from_parent(demands))
 
 
 def _quota_demand(node: QuotaNode, fr: int, active_leaves: Container[QuotaNode]) -> QuotaDemand:
@@ -36,19 +36,19 @@ def _quota_demand(node: QuotaNode, fr: int, active_leaves: Container[QuotaNode])
     demands = [_quota_demand(child, fr, active_leaves) for child in node.children.values()]
     total_demand = _total_from_parent(demands)
     local_use = _limit_demand(node.local[fr], total_demand)
-    excess = None if total_demand is None else total_demand - local_use
-    ceiling = node.borrowing_ceiling[fr]
-    from_parent = excess if ceiling is None else _limit_demand(ceiling, excess)
-    return QuotaDemand(sum(demand.from_unlent for demand in demands) + local_use, from_parent)
+    excess_demand = None if total_demand is None else total_demand - local_use
+    borrowing_ceiling = node.borrowing_ceiling[fr]
+    from_parent = excess_demand if borrowing_ceiling is None else _limit_demand(borrowing_ceiling, excess_demand)
+    return QuotaDemand(sum(demand.from_retained for demand in demands) + local_use, from_parent)
 
 
 def _total_from_parent(demands: list[QuotaDemand]) -> int | None:
-    total = 0
+    total_demand = 0
     for demand in demands:
         if demand.from_parent is None:
             return None
-        total += demand.from_parent
-    return total
+        total_demand += demand.from_parent
+    return total_demand
 
 
 def _limit_demand(limit: int, demand: int | None) -> int:
@@ -71,26 +71,26 @@ def quota_above_capacity(config: Configuration) -> Iterator[RuleResult]:
         if flavor not in config.flavors or resource == "pods":
             continue
         labels = config.flavors[flavor][1].labels
-        machines = config.inventory.machines_for(config.flavors[flavor][1])
+        machine_groups = config.inventory.machines_for(config.flavors[flavor][1])
         can_create_pools = config.can_create_pools_for(flavor)
-        available_amount = sum(group.total_allocatable(resource) for group in machines)
+        available_amount = sum(group.total_allocatable(resource) for group in machine_groups)
         available_amount += config.inventory.max_creatable_amount(resource, labels) if can_create_pools else 0
         admissible = max_admissible_amount(config, fr, flavor)
-        if (machines or can_create_pools) and admissible > available_amount:
-            yield from _report_over_capacity(config, (flavor, resource), (admissible, available_amount), machines)
+        if (machine_groups or can_create_pools) and admissible > available_amount:
+            yield from _report_over_capacity(config, (flavor, resource), (admissible, available_amount), machine_groups)
 
 
 def max_admissible_amount(config: Configuration, fr: int, flavor: str) -> int:
     """Return how much of a flavor-resource can be in use by ClusterQueues that do not request machines for it."""
     snapshot = config.snapshot
 
-    def may_use(node: QuotaNode) -> bool:
+    def may_use_flavor(node: QuotaNode) -> bool:
         view = snapshot.queue_of[node].view
         return flavor in view.flavors and not config.requests_capacity(view, flavor)
 
-    active_leaves = {node: None for node in snapshot.queue_of if may_use(node)}
-    roots = {node.path[0]: None for node in active_leaves}
-    return sum(max_concurrent_usage(root, fr, active_leaves) for root in roots)
+    active_leaves = {node: None for node in snapshot.queue_of if may_use_flavor(node)}
+    root_nodes = {node.path[0]: None for node in active_leaves}
+    return sum(max_concurrent_usage(root, fr, active_leaves) for root in root_nodes)
 
 
 def quota_declarations_of(config: Configuration, flavor: str, resource: str) -> list[QuotaDeclaration]:
@@ -112,16 +112,16 @@ def _report_over_capacity(
     """Report that a flavor's quotas of a resource exceed its machines, as one result located at the first quota."""
     flavor, resource = flavor_resource
     declarations = quota_declarations_of(config, flavor, resource)
-    admissible, available = (format_amount(resource, amount) for amount in amounts)
+    admissible_text, capacity = (format_amount(resource, amount) for amount in amounts)
     names = ", ".join(sorted({quota.manifest.obj["metadata"]["name"] for quota in declarations}))
     count_texts = [f"{group.name}: {_format_machine_count(group)}" for group in machines]
     machine_counts = ", ".join(count_texts) or "pools that could be created"
     problem = (
-        f"the queues may use {admissible} {resource} of flavor {flavor} at once, but its machines have {available}"
+        f"the queues may use {admissible_text} {resource} of flavor {flavor} at once, but its machines have {capacity}"
         f" ({machine_counts})."
         " Workloads that are admitted beyond that amount hold quota while their pods stay Pending"
     )
-    fix = f"lower the quota of {resource} in {names} to {available} in total, or enlarge the pools"
+    fix = f"lower the quota of {resource} in {names} to {capacity} in total, or enlarge the pools"
     patches = [(quota.manifest, _lower_quota_patch(quota, flavor_resource, amounts)) for quota in declarations]
     yield from (RuleResult(quota.manifest, quota.path, problem, fix, patches) for quota in declarations[:1])
 
@@ -132,20 +132,20 @@ def _format_machine_count(machines: MachineGroup) -> str:
 
 def _lower_quota_patch(quota: QuotaDeclaration, flavor_resource: tuple[str, str], amounts: tuple[int, int]) -> Obj:
     """Return the merge patch that scales one nominal quota down so that all quotas together match the machines."""
-    admissible, available = amounts
-    lower_quota = format_amount(flavor_resource[1], quota.nominal * available // admissible)
-    groups = [
+    admissible_amount, available_amount = amounts
+    lower_quota = format_amount(flavor_resource[1], quota.nominal * available_amount // admissible_amount)
+    resource_groups = [
         {**group, "flavors": [_set_nominal_quota(flavor, flavor_resource, lower_quota) for flavor in group["flavors"]]}
         for group in quota.manifest.obj["spec"]["resourceGroups"]
     ]
-    return {"spec": {"resourceGroups": groups}}
+    return {"spec": {"resourceGroups": resource_groups}}
 
 
 def _set_nominal_quota(flavor: Mapping[str, Any], flavor_resource: tuple[str, str], nominal: str) -> Mapping[str, Any]:
     if flavor["name"] != flavor_resource[0]:
         return flavor
-    resources = [
+    resource_quotas = [
         {**quota, "nominalQuota": nominal} if quota["name"] == flavor_resource[1] else quota
         for quota in flavor["resources"]
     ]
-    return {**flavor, "resources": resources}
+    return {**flavor, "resources": resource_quotas}

@@ -70,8 +70,8 @@ class MachineInventory:
 
     def __init__(self, clusters: Sequence[Manifest], pools: Sequence[Manifest], nodes: Sequence[Manifest]) -> None:
         self.cluster: Obj | None = clusters[0].obj if clusters else None
-        pool_machines = _pool_machines(self.cluster, clusters, pools)
-        self.machines: tuple[MachineGroup, ...] = (*pool_machines, *map(_node_as_machine, nodes))
+        pool_machine_groups = _pool_machines(self.cluster, clusters, pools)
+        self.machines: tuple[MachineGroup, ...] = (*pool_machine_groups, *map(_node_as_machine, nodes))
         self.can_create_pools = False
         self._limits: Mapping[str, int] = {}
         if self.cluster is not None:
@@ -104,8 +104,8 @@ class MachineInventory:
         if not self.can_create_pools:
             return 0
         if resource in {"cpu", "memory"}:
-            limit = self._limits.get(resource, 0)
-            return limit * 1000 if resource == "cpu" else limit
+            resource_limit = self._limits.get(resource, 0)
+            return resource_limit * 1000 if resource == "cpu" else resource_limit
         accelerators = [name for name in self._limits if name not in {"cpu", "memory"}]
         selector = labels.get(well_known.ACCELERATOR) or labels.get(well_known.TPU_ACCELERATOR)
         usable = [name for name in accelerators if selector in (None, name) and _requests_accelerator(resource, name)]
@@ -135,33 +135,33 @@ def _pool_machines(
 
 
 def _machines_of_pool(pool: Obj, cluster: Obj, manifest: Manifest, path: str) -> MachineGroup:
-    groups = groups_of(pool, cluster)
+    node_groups = groups_of(pool, cluster)
     return MachineGroup(
         name=pool["metadata"]["name"],
         manifest=manifest,
         path=path,
-        templates=tuple(group.template for group in groups),
-        max_count=_max_machine_count(pool, cluster, groups),
-        is_autoscaled=groups[0].is_autoscaled,
-        provisioning=groups[0].provisioning,
-        hosts=groups[0].hosts,
+        templates=tuple(group.template for group in node_groups),
+        max_count=_max_machine_count(pool, cluster, node_groups),
+        is_autoscaled=node_groups[0].is_autoscaled,
+        provisioning=node_groups[0].provisioning,
+        hosts=node_groups[0].hosts,
     )
 
 
-def _max_machine_count(pool: Obj, cluster: Obj, groups: Sequence[NodeGroup]) -> int:
+def _max_machine_count(pool: Obj, cluster: Obj, node_groups: Sequence[NodeGroup]) -> int:
     """Return the largest number of machines a node pool can have, as limited by its size and its reservation."""
-    if groups[0].is_autoscaled:
-        maximum = min(sum(group.size.maximum for group in groups), groups[0].total.maximum)
+    if node_groups[0].is_autoscaled:
+        max_count = min(sum(group.size.maximum for group in node_groups), node_groups[0].total.maximum)
     else:
-        zone_count = 1 if groups[0].hosts > 1 else len(zones_of(pool, cluster))
-        maximum = pool["spec"].get("nodeCount", groups[0].hosts if groups[0].hosts > 1 else 0) * zone_count
-    reservation = find_reservation(cluster, groups[0].reservation) if groups[0].reservation else None
-    return maximum if reservation is None else min(maximum, reservation["count"])
+        zone_count = 1 if node_groups[0].hosts > 1 else len(zones_of(pool, cluster))
+        max_count = pool["spec"].get("nodeCount", node_groups[0].hosts if node_groups[0].hosts > 1 else 0) * zone_count
+    reservation = find_reservation(cluster, node_groups[0].reservation) if node_groups[0].reservation else None
+    return max_count if reservation is None else min(max_count, reservation["count"])
 
 
-def format_machine_names(machines: Sequence[MachineGroup]) -> str:
+def format_machine_names(machine_groups: Sequence[MachineGroup]) -> str:
     """Return the names of the first three machine groups as a text, with the number of further groups."""
-    names = [group.name for group in machines]
+    names = [group.name for group in machine_groups]
     return ", ".join(names[:_NAMES_SHOWN_MAX]) + (
         f" and {len(names) - _NAMES_SHOWN_MAX} more" if len(names) > _NAMES_SHOWN_MAX else ""
     )
@@ -232,18 +232,18 @@ def _mismatches_by_flavors(pod_set: LintedPodSet, context: LintContext) -> NodeM
 
 def _usable_flavors(pod_set: LintedPodSet, group_index: int, context: LintContext) -> list[str]:
     """Return the flavors of a resource group that suit a pod set; [] if it requests no resource of the group."""
-    group, snapshot = pod_set.queue.view.groups[group_index], context.snapshot
+    resource_group, snapshot = pod_set.queue.view.groups[group_index], context.snapshot
     template = pod_set.job.view.pod_sets[pod_set.index].template
     count = pod_set.assignment.count
-    totals = {r: amount * count for r, amount in template.requests if r in group.resources and amount}
-    if not totals:
+    total_requests = {r: amount * count for r, amount in template.requests if r in resource_group.resources and amount}
+    if not total_requests:
         return []
-    obstacles = snapshot.obstacles.of(template, group.flavors)
-    potential = pod_set.queue.node.potential
+    obstacles = snapshot.obstacles.of(template, resource_group.flavors)
+    max_quota = pod_set.queue.node.potential
     return [
         flavor
-        for flavor, obstacle in zip(group.flavors, obstacles, strict=True)
-        if not obstacle and all(amount <= potential[snapshot.id_of(flavor, r)] for r, amount in totals.items())
+        for flavor, obstacle in zip(resource_group.flavors, obstacles, strict=True)
+        if not obstacle and all(amount <= max_quota[snapshot.id_of(flavor, r)] for r, amount in total_requests.items())
     ]
 
 
@@ -252,15 +252,15 @@ def _find_mismatch(pod_set: LintedPodSet, flavor_names: Sequence[str], context: 
     pod = pod_set.job.pod(
         pod_set.index, flavors, with_queued_toleration=True
     )  # the rule queued-pool-without-check covers machines on request
-    machines, rules = context.inventory.machines, pod.shape.rules
-    groups = [group for group in machines if any(selects(rules, template) for template in group.templates)]
+    machine_groups, rules = context.inventory.machines, pod.shape.rules
+    groups = [group for group in machine_groups if any(selects(rules, template) for template in group.templates)]
     tolerated_groups = [group for group in groups if _pods_per_machine(pod, group, only_taints=True)]
     if context.inventory.can_create_pool_for(pod):
         return None
     if not groups:
-        labels = ", ".join(f"{key}={value}" for key, value in pod.node_selector) or "of its node affinity"
+        labels_text = ", ".join(f"{key}={value}" for key, value in pod.node_selector) or "of its node affinity"
         fix = "select labels that nodes have, or add a node pool with these labels"
-        return NodeMismatch("no-such-node", f"no node pool or node has the labels {labels}", fix)
+        return NodeMismatch("no-such-node", f"no node pool or node has the labels {labels_text}", fix)
     if not tolerated_groups:
         taint = _first_untolerated_taint(pod, groups[0].templates)
         taint_text = f"{taint.key}={taint.value}:{taint.effect}"
@@ -275,14 +275,14 @@ def _find_mismatch(pod_set: LintedPodSet, flavor_names: Sequence[str], context: 
     return _pod_count_mismatch(pod, pod_set.assignment.count, tolerated_groups)
 
 
-def _pods_per_machine(pod: PodView, machines: MachineGroup, *, only_taints: bool = False) -> int:
+def _pods_per_machine(pod: PodView, machine_group: MachineGroup, *, only_taints: bool = False) -> int:
     """Return how many such pods one machine holds; with `only_taints`, 1 if its labels and taints admit the pod."""
-    return max((_pods_on_template(pod, template, only_taints) for template in machines.templates), default=0)
+    return max((_pods_on_template(pod, template, only_taints) for template in machine_group.templates), default=0)
 
 
 def _pods_on_template(pod: PodView, node: NodeView, only_taints: bool) -> int:
-    rules = pod.shape.rules
-    if not selects(rules, node) or _first_untolerated_taint(pod, [node]).key:
+    selector_rules = pod.shape.rules
+    if not selects(selector_rules, node) or _first_untolerated_taint(pod, [node]).key:
         return 0
     if only_taints:
         return 1
@@ -298,8 +298,8 @@ def _first_untolerated_taint(pod: PodView, nodes: Sequence[NodeView]) -> Taint:
     return Taint("", "", "")
 
 
-def _oversized_pod_mismatch(pod: PodView, machines: Sequence[MachineGroup]) -> NodeMismatch:
-    closest_group = max(machines, key=lambda group: sum(_fits_by_resource(pod, group.templates[0]).values()))
+def _oversized_pod_mismatch(pod: PodView, machine_groups: Sequence[MachineGroup]) -> NodeMismatch:
+    closest_group = max(machine_groups, key=lambda group: sum(_fits_by_resource(pod, group.templates[0]).values()))
     node = closest_group.templates[0]
     insufficient_resources = [r for r, fits in _fits_by_resource(pod, node).items() if not fits]
     amounts_text = ", ".join(
@@ -316,14 +316,14 @@ def _fits_by_resource(pod: PodView, node: NodeView) -> dict[str, bool]:
     return {resource: amount <= node.allocatable.get(resource, 0) for resource, amount in pod.requests}
 
 
-def _pod_count_mismatch(pod: PodView, count: int, machines: Sequence[MachineGroup]) -> NodeMismatch | None:
-    pod_capacity = sum(group.max_count * _pods_per_machine(pod, group) for group in machines)
+def _pod_count_mismatch(pod: PodView, count: int, machine_groups: Sequence[MachineGroup]) -> NodeMismatch | None:
+    pod_capacity = sum(group.max_count * _pods_per_machine(pod, group) for group in machine_groups)
     if pod_capacity >= count:
         return None
     fix = f"run at most {pod_capacity} pods in parallel, or raise the pools' maximum size so that {count} pods fit"
     return NodeMismatch(
         "too-few-nodes",
-        f"the job runs {count} pods in parallel, but the nodes of {format_machine_names(machines)} hold at most"
+        f"the job runs {count} pods in parallel, but the nodes of {format_machine_names(machine_groups)} hold at most"
         f" {pod_capacity}",
         fix,
     )
@@ -337,13 +337,13 @@ class Configuration:
         self.jobs = jobs
         self.fair_sharing = fair_sharing
         self._by_kind: dict[str, list[Manifest]] = {}
-        self._latest: dict[Key, Manifest] = {}
+        self._latest_manifests: dict[Key, Manifest] = {}
         self._can_create_pools_for: dict[str, bool] = {}
         self._eligible_pod_sets: dict[str, list[tuple[LintedJob, int]]] = {}
         for manifest in manifests:
             self._by_kind.setdefault(group_kind(manifest.obj), []).append(manifest)
             if manifest.obj["metadata"].get("name"):
-                self._latest[key_of(manifest.obj)] = manifest
+                self._latest_manifests[key_of(manifest.obj)] = manifest
 
     def all_versions(self, kind: str) -> Sequence[Manifest]:
         """Return every definition of every object of a kind, in the order of the manifests."""
@@ -351,7 +351,7 @@ class Configuration:
 
     def find(self, kind: str, name: str, namespace: str = "") -> Manifest | None:
         """Return the manifest that defines an object last; None if no manifest defines it."""
-        return self._latest.get(Key(kind, namespace, name))
+        return self._latest_manifests.get(Key(kind, namespace, name))
 
     def has_kind(self, kind: str) -> bool:
         """Return whether the manifests contain a kind; if so, rules assume that no other objects of it exist."""
@@ -363,11 +363,11 @@ class Configuration:
 
     def is_changed_later(self, manifest: Manifest) -> bool:
         """Return whether the object of a manifest is defined again for another submission time."""
-        last_version = self._latest.get(key_of(manifest.obj), manifest)
-        return annotation(last_version.obj, well_known.SUBMIT_AT) != annotation(manifest.obj, well_known.SUBMIT_AT)
+        latest_version = self._latest_manifests.get(key_of(manifest.obj), manifest)
+        return annotation(latest_version.obj, well_known.SUBMIT_AT) != annotation(manifest.obj, well_known.SUBMIT_AT)
 
     def _is_latest(self, manifest: Manifest) -> bool:
-        return self._latest.get(key_of(manifest.obj)) is manifest
+        return self._latest_manifests.get(key_of(manifest.obj)) is manifest
 
     def node_selectors(self) -> Iterator[tuple[Manifest, str, Mapping[str, str]]]:
         """Yield the node labels that pod templates and flavors select, each with its manifest and field path."""
@@ -398,8 +398,8 @@ class Configuration:
     @cached_property
     def resource_groups(self) -> list[tuple[Manifest, tuple[workload.ResourceGroup, ...]]]:
         """The resource groups of each ClusterQueue, then of each Cohort, each with the manifest of that object."""
-        queues = [(manifest, view.groups) for manifest, view in self.queues.values()]
-        return queues + [(manifest, view.groups) for manifest, view in self.cohorts.values()]
+        queue_groups = [(manifest, view.groups) for manifest, view in self.queues.values()]
+        return queue_groups + [(manifest, view.groups) for manifest, view in self.cohorts.values()]
 
     @cached_property
     def local_queues(self) -> dict[str, tuple[Manifest, workload.LocalQueueView]]:
@@ -475,35 +475,35 @@ class Configuration:
         If pools with the flavor's labels exist, the autoscaler creates no further pool for pods that tolerate only the
         flavor's own taints. The exception is a flavor whose taints repel all other pods.
         """
-        is_possible = self._can_create_pools_for.get(name)
-        if is_possible is None:
+        can_create_pools = self._can_create_pools_for.get(name)
+        if can_create_pools is None:
             flavor = self.flavors[name][1]
             pods = (
                 [job.pod(index, [flavor]) for job, index in self.eligible_pod_sets(name)]
                 if self.inventory.can_create_pools
                 else []
             )
-            default = self.inventory.can_create_pools and (
+            can_create_labeled_pools = self.inventory.can_create_pools and (
                 not self.inventory.machines_for(flavor) or _has_taint_per_label(flavor)
             )
-            is_possible = self._can_create_pools_for[name] = (
-                any(map(self.inventory.can_create_pool_for, pods)) if pods else default
+            can_create_pools = self._can_create_pools_for[name] = (
+                any(map(self.inventory.can_create_pool_for, pods)) if pods else can_create_labeled_pools
             )
-        return is_possible
+        return can_create_pools
 
     def eligible_pod_sets(self, flavor: str) -> list[tuple[LintedJob, int]]:
         """Return the pod sets whose taints and labels allow a flavor, as pairs of job and pod set index."""
-        eligible = self._eligible_pod_sets.get(flavor)
-        if eligible is None:
-            view = self.flavors[flavor][1]
-            eligible = self._eligible_pod_sets[flavor] = [
+        job_and_index_pairs = self._eligible_pod_sets.get(flavor)
+        if job_and_index_pairs is None:
+            flavor_view = self.flavors[flavor][1]
+            job_and_index_pairs = self._eligible_pod_sets[flavor] = [
                 (job, index)
                 for queue in self.queues_using(flavor)
                 for job in self.jobs_by_queue[queue.name]
                 for index, pod_set in enumerate(job.view.pod_sets)
-                if not flavor_mismatch(pod_set.template, flavor, view)
+                if not flavor_mismatch(pod_set.template, flavor, flavor_view)
             ]
-        return eligible
+        return job_and_index_pairs
 
     # --- admission checks ---
 

@@ -50,14 +50,14 @@ def flavor_without_quota(config: Configuration) -> Iterator[RuleResult]:
     """Report each flavor of a ClusterQueue for which neither the ClusterQueue nor its cohort has any quota."""
     snapshot = config.snapshot
     for name, (manifest, view) in config.queues.items():
-        potential = snapshot.queues[name].node.potential
+        potential_quota = snapshot.queues[name].node.potential
         for group_index, group in enumerate(view.groups):
             for index, flavor in enumerate(group.flavors):
-                without_quota = [r for r in group.resources if potential[snapshot.id_of(flavor, r)] <= 0]
-                if without_quota:
+                no_quota_resources = [r for r in group.resources if potential_quota[snapshot.id_of(flavor, r)] <= 0]
+                if no_quota_resources:
                     location = f"in cohort {view.cohort}" if view.cohort else "in this queue, which has no cohort"
                     problem = (
-                        f"no quota of {', '.join(without_quota)} in flavor {flavor} {location}: the flavor is"
+                        f"no quota of {', '.join(no_quota_resources)} in flavor {flavor} {location}: the flavor is"
                         " never assigned"
                     )
                     fix = "set its nominalQuota above 0, or remove the flavor from the queue"
@@ -102,15 +102,15 @@ def untolerated_flavor(config: Configuration) -> Iterator[RuleResult]:
 def undeclared_taint(config: Configuration) -> Iterator[RuleResult]:
     """Report each taint that all nodes of a flavor have, but that is missing in the flavor's spec.nodeTaints."""
     for name, (manifest, flavor) in config.flavors.items():
-        machines = config.inventory.machines_for(flavor) if flavor.labels else []
-        if not machines or config.can_create_pools_for(name):
+        machine_groups = config.inventory.machines_for(flavor) if flavor.labels else []
+        if not machine_groups or config.can_create_pools_for(name):
             continue
-        first_taints, *other_taints = map(_hard_taints, machines)
+        first_taints, *other_taints = map(_hard_taints, machine_groups)
         common_taints = [taint for taint in first_taints if all(taint in taints for taints in other_taints)]
         for taint in common_taints:
-            if not _is_declared(config, name, flavor, taint):
+            if not _is_taint_declared(config, name, flavor, taint):
                 problem = (
-                    f"the nodes of flavor {name} ({format_machine_names(machines)}) have the taint"
+                    f"the nodes of flavor {name} ({format_machine_names(machine_groups)}) have the taint"
                     f" {_format_taint(taint)}, which the flavor does not declare: jobs that do not tolerate it are"
                     " admitted,"
                     " and their pods stay Pending"
@@ -122,37 +122,37 @@ def undeclared_taint(config: Configuration) -> Iterator[RuleResult]:
                 yield RuleResult(manifest, "spec.nodeTaints", problem, fix, patches)
 
 
-def _is_declared(config: Configuration, name: str, flavor: FlavorView, taint: Taint) -> bool:
+def _is_taint_declared(config: Configuration, name: str, flavor: FlavorView, taint: Taint) -> bool:
     if taint.key == well_known.QUEUED or taint.key in _AUTO_TOLERATED_KEYS or tolerates(flavor.tolerations, taint):
         return True
     if any((own_taint.key, own_taint.effect) == (taint.key, taint.effect) for own_taint in flavor.taints):
         return True
-    eligible = config.eligible_pod_sets(name)
-    templates = [job.view.pod_sets[index].template for job, index in eligible]
+    eligible_pod_sets = config.eligible_pod_sets(name)
+    templates = [job.view.pod_sets[index].template for job, index in eligible_pod_sets]
     return bool(templates) and all(tolerates(template.tolerations, taint) for template in templates)
 
 
 def _has_quota_for_all_jobs(config: Configuration, view: ClusterQueueView, flavor: str) -> bool:
     """Return whether a ClusterQueue's nominal quota of a flavor suffices for all its jobs at the same time."""
     jobs = dict.fromkeys(config.jobs_by_queue[view.name])
-    eligible = (
+    eligible_pod_sets = (
         [(job, index) for job, index in config.eligible_pod_sets(flavor) if job in jobs]
         if flavor in config.flavors
         else []
     )
-    if not jobs or len(eligible) < sum(len(job.view.pod_sets) for job in jobs):
+    if not jobs or len(eligible_pod_sets) < sum(len(job.view.pod_sets) for job in jobs):
         return False
-    total: dict[str, int] = {}
-    for job, index in eligible:
+    total_requests: dict[str, int] = {}
+    for job, index in eligible_pod_sets:
         for resource, amount in job.view.pod_sets[index].template.requests:
-            total[resource] = total.get(resource, 0) + amount * job.view.counts[index]
-    quotas = {q.resource: q.nominal for group in view.groups for q in group.quotas if q.flavor == flavor}
-    return all(total.get(resource, 0) <= nominal for resource, nominal in quotas.items())
+            total_requests[resource] = total_requests.get(resource, 0) + amount * job.view.counts[index]
+    nominal_quotas = {q.resource: q.nominal for group in view.groups for q in group.quotas if q.flavor == flavor}
+    return all(total_requests.get(resource, 0) <= nominal for resource, nominal in nominal_quotas.items())
 
 
-def _hard_taints(machines: MachineGroup) -> list[Taint]:
+def _hard_taints(machine_group: MachineGroup) -> list[Taint]:
     """Return the NoSchedule and NoExecute taints that the machine group has in all its zones."""
-    template_a, *others = machines.templates
+    template_a, *others = machine_group.templates
     return [
         t for t in template_a.taints if t.effect in _HARD_EFFECTS and all(t in template.taints for template in others)
     ]
@@ -163,9 +163,9 @@ def _describe_nearest_labels(config: Configuration, flavor: FlavorView) -> str:
     templates = [(machines.name, machines.templates[0].labels) for machines in config.inventory.machines]
     if not templates:
         return "add a pool with these labels"
-    matches = [(len(flavor.labels.items() & labels.items()), name, labels) for name, labels in templates]
-    count, name, labels = max(matches, key=lambda match: match[0])
-    if not count:
+    label_matches = [(len(flavor.labels.items() & labels.items()), name, labels) for name, labels in templates]
+    match_count, name, labels = max(label_matches, key=lambda match: match[0])
+    if not match_count:
         return "add a pool with these labels, or use labels that nodes have"
     actual = [f"{key}={labels.get(key, '(none)')}" for key, value in flavor.labels.items() if labels.get(key) != value]
     return f"add a pool with these labels; the most similar pool or node is {name}, with {', '.join(actual)}"
@@ -253,8 +253,8 @@ def misplaced_label(config: Configuration) -> Iterator[RuleResult]:
             if key in (job.obj["metadata"].get("labels") or {}):
                 continue
             for path, value in _misplaced_values(job, key):
-                is_class = key == well_known.PRIORITY_CLASS
-                consequence = "Kueue ignores this priority class" if is_class else "the job has no time limit"
+                is_priority_class = key == well_known.PRIORITY_CLASS
+                consequence = "Kueue ignores this priority class" if is_priority_class else "the job has no time limit"
                 problem = f"{key}: {value} has no effect in this field: {consequence}"
                 fix = f"set {key} in metadata.labels of the {job.obj['kind']}"
                 yield RuleResult(job.manifest, path, problem, fix, [(job.manifest, _add_label_patch(key, value))])
@@ -285,8 +285,8 @@ def job_without_queue(config: Configuration) -> Iterator[RuleResult]:
         if not queue_names or "default" in queue_names:
             continue
         fix = f"set the label {well_known.QUEUE_NAME} in metadata.labels to one of {', '.join(queue_names)}"
-        is_stuck = job.obj["spec"].get("suspend") is True
-        severity = Severity.ERROR if is_stuck else Severity.WARNING
+        is_suspended_forever = job.obj["spec"].get("suspend") is True
+        severity = Severity.ERROR if is_suspended_forever else Severity.WARNING
         problem = f"the job names no LocalQueue: {_describe_unmanaged_job(job)}"
         yield RuleResult(job.manifest, "metadata.labels", problem, fix, severity=severity)
 
@@ -341,9 +341,9 @@ def _labels_and_annotations(job: LintedJob) -> Iterator[tuple[str, Mapping[str, 
 
 def _metadata_mappings(path: str, metadata: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, str]]]:
     for field in ("labels", "annotations"):
-        mapping = metadata.get(field)
-        if isinstance(mapping, Mapping):
-            yield f"{path}.{field}", mapping
+        key_value_mapping = metadata.get(field)
+        if isinstance(key_value_mapping, Mapping):
+            yield f"{path}.{field}", key_value_mapping
 
 
 # Rules on TPU topologies, chips and accelerator types that do not match the machines.
@@ -351,7 +351,7 @@ def _metadata_mappings(path: str, metadata: Mapping[str, object]) -> Iterator[tu
 # Sources: GKE's autoscaler, IsMultiHostTpuPodslice and the tables of its machine types; JobSet's one Job a slice.
 
 
-_TOPOLOGY_SEPARATOR: Final = "x"
+_TPU_TOPOLOGY_SEPARATOR: Final = "x"
 
 
 def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
@@ -382,8 +382,8 @@ def tpu_chips_left(config: Configuration) -> Iterator[RuleResult]:
             per_pod = dict(pod.requests).get(well_known.TPU)
             if not per_pod:
                 continue
-            selector = dict(pod.node_selector)
-            matching_groups = [m for m in config.inventory.machines if m.has_labels(selector)]
+            node_selector = dict(pod.node_selector)
+            matching_groups = [m for m in config.inventory.machines if m.has_labels(node_selector)]
             chips = {t.allocatable.get(well_known.TPU, 0) for machines in matching_groups for t in machines.templates}
             if chips and all(per_pod < count for count in chips):
                 min_chips = min(chips)
@@ -404,13 +404,13 @@ def accelerator_mismatch(config: Configuration) -> Iterator[RuleResult]:
             and machine_type in catalog.machines
             and not _supports_accelerator(catalog, machine_type, accelerator)
         ):
-            built_in = catalog.machines[machine_type].accelerator
-            capability = f"has {built_in.count} {built_in.type}" if built_in else f"cannot have {accelerator} attached"
+            attached = catalog.machines[machine_type].accelerator
+            capability = f"has {attached.count} {attached.type}" if attached else f"cannot have {accelerator} attached"
             problem = (
                 f"machine type {machine_type} {capability}, but {accelerator} is also selected: no node matches"
                 " both labels"
             )
-            fix = f"select {built_in.type}, or remove the machine type" if built_in else "remove the machine type"
+            fix = f"select {attached.type}, or remove the machine type" if attached else "remove the machine type"
             yield RuleResult(manifest, f"{path}[{well_known.INSTANCE_TYPE}]", problem, fix)
         if labels.get(well_known.SPOT) == "true" and labels.get(well_known.PROVISIONING, "spot") != "spot":
             key = well_known.PROVISIONING
@@ -419,9 +419,9 @@ def accelerator_mismatch(config: Configuration) -> Iterator[RuleResult]:
 
 
 def _supports_accelerator(catalog: Catalog, name: str, accelerator: str) -> bool:
-    machine = catalog.machine(name)
-    built_in = machine.accelerator
-    return (built_in is not None and built_in.type == accelerator) or catalog.can_attach(machine, accelerator)
+    machine_type = catalog.machine(name)
+    built_in = machine_type.accelerator
+    return (built_in is not None and built_in.type == accelerator) or catalog.can_attach(machine_type, accelerator)
 
 
 def _job_specs(job: LintedJob) -> Iterator[tuple[Obj, str, int]]:
@@ -436,7 +436,7 @@ def _tpu_topology_and_chips(job: LintedJob, index: int) -> tuple[str, int]:
     """Return the TPU topology that a pod set selects and the TPU chips of one pod; ('', 0) without a valid topology."""
     spec = job.templates[index].get("spec") or {}
     topology = (spec.get("nodeSelector") or {}).get(well_known.TPU_TOPOLOGY, "")
-    dimensions = topology.split(_TOPOLOGY_SEPARATOR)
+    dimensions = topology.split(_TPU_TOPOLOGY_SEPARATOR)
     if not all(dimension.isdecimal() and dimension.isascii() for dimension in dimensions):
         return "", 0
     return topology, dict(job.view.pod_sets[index].template.requests).get(well_known.TPU, 0)

@@ -16,9 +16,9 @@ from batchyard.scheduling.messages import ExceedsMaxCapacity
 from batchyard.scheduling.quota import FlavorAssignmentMode
 from batchyard.scheduling.workload.adjustments import combine_limit_ranges, out_of_bounds
 
-_NAME_LABEL: Final = "kubernetes.io/metadata.name"
+_NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 #: A memory quota below this number of bytes is implausible: its unit, such as Mi, is probably missing.
-_MIN_PLAUSIBLE_MEMORY: Final = 1 << 20
+_MIN_PLAUSIBLE_MEMORY_BYTES: Final = 1 << 20
 
 
 def null_namespace_selector(config: Configuration) -> Iterator[RuleResult]:
@@ -40,11 +40,11 @@ def namespace_not_selected(config: Configuration) -> Iterator[RuleResult]:
             continue
         namespace = view.key.partition("/")[0]
         namespace_manifest = config.find(scheme.NAMESPACE, namespace)
-        selected_keys = {requirement.key for requirement in queue[1].namespaces.requirements}
-        if namespace_manifest is None and selected_keys - {_NAME_LABEL}:
+        selector_label_keys = {requirement.key for requirement in queue[1].namespaces.requirements}
+        if namespace_manifest is None and selector_label_keys - {_NAMESPACE_NAME_LABEL}:
             continue  # the namespace's labels are unknown
-        own_labels = namespace_manifest.obj["metadata"].get("labels") if namespace_manifest else None
-        labels = {_NAME_LABEL: namespace, **(own_labels or {})}
+        declared_labels = namespace_manifest.obj["metadata"].get("labels") if namespace_manifest else None
+        labels = {_NAMESPACE_NAME_LABEL: namespace, **(declared_labels or {})}
         if not queue[1].namespaces.matches(labels):
             problem = (
                 f"ClusterQueue {view.cluster_queue} does not select namespace {namespace}:"
@@ -95,9 +95,9 @@ def strict_fifo_blocking(config: Configuration) -> Iterator[RuleResult]:
         if not view.strict_fifo:
             continue
         jobs = config.jobs_by_queue[name]
-        jobs_by_key = {_equality_key(config, view, job): job for job in jobs}
-        if len(jobs_by_key) > 1:
-            largest_job_key, smallest_job_key = _largest_and_smallest(list(jobs_by_key.values()))
+        distinct_jobs_by_key = {_job_equality_key(config, view, job): job for job in jobs}
+        if len(distinct_jobs_by_key) > 1:
+            largest_job_key, smallest_job_key = _largest_and_smallest_job_keys(list(distinct_jobs_by_key.values()))
             problem = (
                 f"the queue is StrictFIFO and its jobs differ in size: while {largest_job_key} is the head and finds no"
                 f" quota, {smallest_job_key} and all other jobs wait, even if another flavor has quota for them"
@@ -120,16 +120,16 @@ def tiny_memory_quota(config: Configuration) -> Iterator[RuleResult]:
     for manifest, groups in config.resource_groups:
         for group_index, group in enumerate(groups):
             for quota in group.quotas:
-                if quota.resource == "memory" and 0 < quota.nominal < _MIN_PLAUSIBLE_MEMORY:
+                if quota.resource == "memory" and 0 < quota.nominal < _MIN_PLAUSIBLE_MEMORY_BYTES:
                     flavor_index = group.flavors.index(quota.flavor)
-                    amount = format_amount("memory", quota.nominal)
-                    problem = f"the quota of memory in flavor {quota.flavor} is {amount} bytes: no pod fits"
-                    fix = f"add the unit: {amount}Gi or {amount}Mi"
+                    byte_count = format_amount("memory", quota.nominal)
+                    problem = f"the quota of memory in flavor {quota.flavor} is {byte_count} bytes: no pod fits"
+                    fix = f"add the unit: {byte_count}Gi or {byte_count}Mi"
                     path = f"spec.resourceGroups[{group_index}].flavors[{flavor_index}]"
                     yield RuleResult(manifest, path, problem, fix)
 
 
-def _equality_key(config: Configuration, view: ClusterQueueView, job: LintedJob) -> object:
+def _job_equality_key(config: Configuration, view: ClusterQueueView, job: LintedJob) -> object:
     """Return the requests and usable flavors of a job's pod sets; jobs with equal keys wait for the same quota."""
     return tuple(
         [
@@ -142,15 +142,15 @@ def _equality_key(config: Configuration, view: ClusterQueueView, job: LintedJob)
     )
 
 
-def _largest_and_smallest(jobs: list[LintedJob]) -> tuple[str, str]:
+def _largest_and_smallest_job_keys(jobs: list[LintedJob]) -> tuple[str, str]:
     """Return the keys (namespace/name) of the jobs with the largest and the smallest total requests."""
     sorted_jobs = sorted(jobs, key=lambda job: (_total_requests(job), job.view.key))
     return sorted_jobs[-1].view.key, sorted_jobs[0].view.key
 
 
 def _total_requests(job: LintedJob) -> int:
-    sets = zip(job.view.pod_sets, job.view.counts, strict=True)
-    return sum(count * sum(amount for _, amount in pod_set.template.requests) for pod_set, count in sets)
+    pod_sets_and_counts = zip(job.view.pod_sets, job.view.counts, strict=True)
+    return sum(count * sum(amount for _, amount in pod_set.template.requests) for pod_set, count in pod_sets_and_counts)
 
 
 def _format_job_count(jobs: list[LintedJob]) -> str:
@@ -192,11 +192,11 @@ def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
         if excesses and not pod_set.assignment.unavailable and pod_set.assignment.mode is FlavorAssignmentMode.NO_FIT:
             reasons = "; ".join(_format_exceeded_quota(fact) for fact in excesses[:_REASONS_SHOWN_MAX])
             problem = f"{pod_set.subject} can never be admitted in ClusterQueue {pod_set.queue.name}: {reasons}"
-            closest = min(excesses, key=lambda fact: fact.assumed_usage + fact.request - fact.capacity)
-            missing_amount = format_amount(closest.resource, closest.assumed_usage + closest.request - closest.capacity)
+            nearest = min(excesses, key=lambda fact: fact.assumed_usage + fact.request - fact.capacity)
+            missing_amount = format_amount(nearest.resource, nearest.assumed_usage + nearest.request - nearest.capacity)
             fix = (
-                f"run fewer or smaller pods in parallel, or give flavor {closest.flavor} {missing_amount} more"
-                f" {closest.resource}"
+                f"run fewer or smaller pods in parallel, or give flavor {nearest.flavor} {missing_amount} more"
+                f" {nearest.resource}"
             )
             yield RuleResult(pod_set.job.manifest, pod_set.path, problem, fix)
 
@@ -289,8 +289,8 @@ def _report_node_mismatches(config: Configuration, rule: str) -> Iterator[RuleRe
 
 def _format_exceeded_quota(fact: ExceedsMaxCapacity) -> str:
     requested_amount = format_amount(fact.resource, fact.assumed_usage + fact.request)
-    maximum = format_amount(fact.resource, fact.capacity)
-    return f"{requested_amount} {fact.resource} requested, at most {maximum} in flavor {fact.flavor}"
+    capacity_text = format_amount(fact.resource, fact.capacity)
+    return f"{requested_amount} {fact.resource} requested, at most {capacity_text} in flavor {fact.flavor}"
 
 
 # Rules on preemption and fair sharing: policies without effect, contradictions, and endless loops.
@@ -321,11 +321,11 @@ def preemption_loop(config: Configuration) -> Iterator[RuleResult]:
 def _borrowed_only_at_full_count(pod_set: LintedPodSet) -> frozenset[int]:
     """Return the flavor-resources that a pod set borrows with its full pod count, but not with its minimum count."""
     view, node = pod_set.job.view.pod_sets[pod_set.index], pod_set.queue.node
-    minimum = view.min_count
+    min_count = view.min_count
     usage = dict(pod_set.assignment.assigned_flavors.usage)
-    if not minimum or minimum >= view.count or any(amount > node.subtree[fr] for fr, amount in usage.items()):
+    if not min_count or min_count >= view.count or any(amount > node.subtree[fr] for fr, amount in usage.items()):
         return frozenset()
-    return frozenset([fr for fr, amount in usage.items() if amount * view.count > node.subtree[fr] * minimum])
+    return frozenset([fr for fr, amount in usage.items() if amount * view.count > node.subtree[fr] * min_count])
 
 
 def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended_frs: Container[int]) -> LintedJob | None:
@@ -333,19 +333,19 @@ def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended_frs:
     for candidate in config.pod_sets:
         if candidate.queue is pod_set.queue or candidate.queue.node.path[0] is not pod_set.queue.node.path[0]:
             continue
-        uses_contended = any(
+        uses_contended_quota = any(
             amount and fr in contended_frs for fr, amount in candidate.assignment.assigned_flavors.usage
         )
-        if uses_contended and (config.fair_sharing or candidate.job.view.priority >= pod_set.job.view.priority):
+        if uses_contended_quota and (config.fair_sharing or candidate.job.view.priority >= pod_set.job.view.priority):
             return candidate.job
     return None
 
 
 def contradicting_priorities(config: Configuration) -> Iterator[RuleResult]:
     """Report two jobs whose WorkloadPriorityClass and PriorityClass order them in opposite ways."""
-    classes = {m.obj["metadata"]["name"]: m.obj for m in config.latest_versions(scheme.PRIORITY_CLASS)}
+    priority_classes = {m.obj["metadata"]["name"]: m.obj for m in config.latest_versions(scheme.PRIORITY_CLASS)}
     for name, jobs in config.jobs_by_queue.items():
-        jobs_by_priorities = {_queue_and_pod_priority(job, classes): job for job in jobs}
+        jobs_by_priorities = {_queue_and_pod_priority(job, priority_classes): job for job in jobs}
         for (queue_a, pod_a), (queue_b, pod_b) in combinations(jobs_by_priorities, 2):
             if (queue_a - queue_b) * (pod_a - pod_b) < 0:
                 first_job, second_job = jobs_by_priorities[queue_a, pod_a], jobs_by_priorities[queue_b, pod_b]
@@ -414,9 +414,9 @@ def nothing_lent(config: Configuration) -> Iterator[RuleResult]:
     """Report each Cohort whose members all have a lendingLimit of 0."""
     snapshot = config.snapshot
     for name, cohort in snapshot.cohorts.items():
-        children = list(cohort.children.values())
-        lendable_frs = [fr for fr in cohort.declared if sum(child.subtree[fr] for child in children)]
-        if len(children) > 1 and lendable_frs and not any(cohort.subtree[fr] for fr in lendable_frs):
+        child_nodes = list(cohort.children.values())
+        lendable_frs = [fr for fr in cohort.declared if sum(child.subtree[fr] for child in child_nodes)]
+        if len(child_nodes) > 1 and lendable_frs and not any(cohort.subtree[fr] for fr in lendable_frs):
             manifest = _first_cohort_member(config, name)
             if manifest is not None:
                 problem = f"every member of cohort {name} has a lendingLimit of 0: no queue can borrow quota"
@@ -450,25 +450,25 @@ def _fits_only_one_job(config: Configuration, view: ClusterQueueView, job_a: Lin
     pod_sets = [each for each in config.pod_sets if each.queue.name == view.name and each.job in (job_a, job_b)]
     if not all(pod_set.assignment.mode is FlavorAssignmentMode.FIT for pod_set in pod_sets):
         return False
-    potential = config.snapshot.queues[view.name].node.potential
-    total: dict[int, int] = {}
+    potential_quota = config.snapshot.queues[view.name].node.potential
+    total_usage: dict[int, int] = {}
     for pod_set in pod_sets:
         for fr, amount in pod_set.assignment.assigned_flavors.usage:
-            total[fr] = total.get(fr, 0) + amount
-    return any(amount > potential[fr] for fr, amount in total.items())
+            total_usage[fr] = total_usage.get(fr, 0) + amount
+    return any(amount > potential_quota[fr] for fr, amount in total_usage.items())
 
 
-def _may_preempt(job: LintedJob, classes: Mapping[str, Obj]) -> bool:
+def _may_preempt(job: LintedJob, priority_classes: Mapping[str, Obj]) -> bool:
     """Return whether all PriorityClasses of a job's pods allow preemption; False if it names none."""
     names = [(template.get("spec") or {}).get("priorityClassName") or "" for template in job.templates]
-    job_classes = [classes[name] for name in names if name in classes]
+    job_classes = [priority_classes[name] for name in names if name in priority_classes]
     return bool(job_classes) and all(each.get("preemptionPolicy") != "Never" for each in job_classes)
 
 
-def _queue_and_pod_priority(job: LintedJob, classes: Mapping[str, Obj]) -> tuple[int, int]:
+def _queue_and_pod_priority(job: LintedJob, priority_classes: Mapping[str, Obj]) -> tuple[int, int]:
     """Return a job's priority in its ClusterQueue, and the priority that kube-scheduler gives to its pods."""
     name = ((job.templates[0].get("spec") or {}).get("priorityClassName") if job.templates else None) or ""
-    value: int = classes[name]["value"] if name in classes else 0
+    value: int = priority_classes[name]["value"] if name in priority_classes else 0
     return job.view.priority, value
 
 

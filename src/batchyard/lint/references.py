@@ -125,15 +125,15 @@ def unknown_priority_class(config: Configuration) -> Iterator[RuleResult]:
 
 def unknown_node_pool(config: Configuration) -> Iterator[RuleResult]:
     """Report each pod template or ResourceFlavor that selects a node pool which does not exist."""
-    pools = {machines.name: None for machines in config.inventory.pools}
-    if not pools:
+    pool_names = {machines.name: None for machines in config.inventory.pools}
+    if not pool_names:
         return
     for manifest, path, labels in config.node_selectors():
         name = labels.get(well_known.NODE_POOL)
-        if name and name not in pools:
+        if name and name not in pool_names:
             problem = f"node pool {name} does not exist: no node has this label, so the pods stay Pending"
-            similar_name = find_nearest_name(name, pools)
-            fix = f"did you mean {similar_name}?" if similar_name else f"use one of {', '.join(pools)}"
+            similar_name = find_nearest_name(name, pool_names)
+            fix = f"did you mean {similar_name}?" if similar_name else f"use one of {', '.join(pool_names)}"
             yield RuleResult(manifest, f"{path}[{well_known.NODE_POOL}]", problem, fix)
 
 
@@ -182,11 +182,11 @@ def _report_missing(config: Configuration, reference: ObjectReference) -> Iterat
         )
         return
     problem = f"{kind} {reference.name}{suffix} does not exist: {reference.consequence}"
-    fix = _suggest_name(kind, reference, _existing_names(config, reference))
+    fix = _suggest_name(kind, reference, _names_of_kind(config, reference))
     yield RuleResult(reference.manifest, reference.path, problem, fix)
 
 
-def _existing_names(config: Configuration, reference: ObjectReference) -> Sequence[str]:
+def _names_of_kind(config: Configuration, reference: ObjectReference) -> Sequence[str]:
     all_metadata = (manifest.obj["metadata"] for manifest in config.latest_versions(reference.kind))
     return sorted(metadata["name"] for metadata in all_metadata if metadata.get("namespace", "") == reference.namespace)
 
@@ -218,10 +218,10 @@ def grace_beyond_spot(config: Configuration) -> Iterator[RuleResult]:
     """Report each non-default grace period of pods on Spot machines that is longer than Spot machines allow."""
     for pod_set in _pod_sets_on_spot(config):
         spec = pod_set.job.templates[pod_set.index].get("spec") or {}
-        grace_period = spec.get("terminationGracePeriodSeconds")
-        if grace_period not in {None, GRACE_DEFAULT} and grace_period > SPOT_GRACE_SECONDS:
+        grace_seconds = spec.get("terminationGracePeriodSeconds")
+        if grace_seconds not in {None, GRACE_DEFAULT} and grace_seconds > SPOT_GRACE_SECONDS:
             problem = (
-                f"the pods can run on Spot machines and have a grace period of {grace_period} s, but a Spot"
+                f"the pods can run on Spot machines and have a grace period of {grace_seconds} s, but a Spot"
                 " machine gives them"
                 f" {SPOT_GRACE_SECONDS} s: unsaved work is lost after that"
             )
@@ -232,7 +232,7 @@ def grace_beyond_spot(config: Configuration) -> Iterator[RuleResult]:
 def no_retries_on_spot(config: Configuration) -> Iterator[RuleResult]:
     """Report each job that fails for good when its first Spot machine is reclaimed, because its backoffLimit is 0."""
     for pod_set in _pod_sets_on_spot(config):
-        job, spec = pod_set.job, _job_spec(pod_set)
+        job, spec = pod_set.job, _job_spec_of_pod_set(pod_set)
         if spec is None or spec.get("backoffLimit") != 0 or _ignores_disruptions(spec):
             continue
         if job.obj["kind"] == "JobSet" and (job.obj["spec"].get("failurePolicy") or {}).get("maxRestarts"):
@@ -270,7 +270,7 @@ def run_time_beyond_limit(config: Configuration) -> Iterator[RuleResult]:
         if not _requests_gke_capacity(config, job):
             continue
         requested_seconds = parse_integer(annotation(job.obj, _MAX_RUN_ANNOTATION) or "")
-        limit = MAX_RUN_SECONDS if requested_seconds is None else requested_seconds
+        limit_seconds = MAX_RUN_SECONDS if requested_seconds is None else requested_seconds
         annotation_path = f"metadata.annotations[{_MAX_RUN_ANNOTATION}]"
         if requested_seconds is not None and requested_seconds > MAX_RUN_SECONDS:
             problem = (
@@ -281,10 +281,10 @@ def run_time_beyond_limit(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(job.manifest, annotation_path, f"{problem}: the request fails", fix, patches)
             continue
         for path, seconds in _declared_run_times(job):
-            if seconds > limit:
+            if seconds > limit_seconds:
                 limit_source = "as requested" if requested_seconds is not None else "the maximum"
                 problem = (
-                    f"the job can run for {seconds} s, but its machines and pods are deleted after {limit} s"
+                    f"the job can run for {seconds} s, but its machines and pods are deleted after {limit_seconds} s"
                     f" ({limit_source})"
                 )
                 fix = (
@@ -299,10 +299,10 @@ def check_without_resource(config: Configuration) -> Iterator[RuleResult]:
     """Report each provisioning AdmissionCheck whose managedResources contain no resource that the pods request."""
     for pod_set in config.pod_sets:
         for rule in pod_set.queue.view.check_rules:
-            resources = _managed_resources(config, rule.name)
+            managed_resources = _managed_resources(config, rule.name)
             requested_resources = [resource for resource, amount in pod_set.assignment.requests if amount]
-            if resources and not any(resource in resources for resource in requested_resources):
-                names = ", ".join(resources)
+            if managed_resources and not any(resource in managed_resources for resource in requested_resources):
+                names = ", ".join(managed_resources)
                 problem = (
                     f"the AdmissionCheck {rule.name} requests machines only for pods that request {names},"
                     f" but {pod_set.subject} requests {', '.join(requested_resources) or 'nothing'}:"
@@ -331,15 +331,15 @@ def is_spot(config: Configuration, flavor: FlavorView) -> bool:
     """Return whether all machines of a ResourceFlavor are Spot machines."""
     if _selects_spot(flavor.labels):
         return True
-    machines = config.inventory.machines_for(flavor) if flavor.labels else []
-    return bool(machines) and all(group.provisioning == "spot" for group in machines)
+    machine_groups = config.inventory.machines_for(flavor) if flavor.labels else []
+    return bool(machine_groups) and all(group.provisioning == "spot" for group in machine_groups)
 
 
 def _selects_spot(labels: Mapping[str, str]) -> bool:
     return labels.get(well_known.SPOT) == "true" or labels.get(well_known.PROVISIONING) == "spot"
 
 
-def _job_spec(pod_set: LintedPodSet) -> Any:
+def _job_spec_of_pod_set(pod_set: LintedPodSet) -> Any:
     spec = pod_set.job.obj["spec"]
     if pod_set.job.obj["kind"] == "Job":
         return spec
@@ -348,11 +348,11 @@ def _job_spec(pod_set: LintedPodSet) -> Any:
 
 
 def _ignores_disruptions(spec: Any) -> bool:
-    rules = (spec.get("podFailurePolicy") or {}).get("rules") or ()
+    failure_policy_rules = (spec.get("podFailurePolicy") or {}).get("rules") or ()
     return any(
         rule["action"] == "Ignore"
         and any(pattern["type"] == "DisruptionTarget" for pattern in rule.get("onPodConditions") or ())
-        for rule in rules
+        for rule in failure_policy_rules
     )
 
 
@@ -363,33 +363,33 @@ def _requests_gke_capacity(config: Configuration, job: LintedJob) -> bool:
     return any(_provisioning_class(config, name) == QUEUED_CLASS for name in names)
 
 
-def _provisioning_config(config: Configuration, check: str) -> Any:
-    check_manifest = config.find(scheme.ADMISSION_CHECK, check)
+def _provisioning_config(config: Configuration, check_name: str) -> Any:
+    check_manifest = config.find(scheme.ADMISSION_CHECK, check_name)
     name = ((check_manifest.obj["spec"].get("parameters") or {}).get("name") or "") if check_manifest else ""
     config_manifest = config.find(scheme.PROVISIONING_REQUEST_CONFIG, name)
     return {} if config_manifest is None else config_manifest.obj["spec"]
 
 
-def _provisioning_class(config: Configuration, check: str) -> str:
-    name: str = _provisioning_config(config, check).get("provisioningClassName") or ""
+def _provisioning_class(config: Configuration, check_name: str) -> str:
+    name: str = _provisioning_config(config, check_name).get("provisioningClassName") or ""
     return name
 
 
-def _managed_resources(config: Configuration, check: str) -> list[str]:
-    return _provisioning_config(config, check).get("managedResources") or []
+def _managed_resources(config: Configuration, check_name: str) -> list[str]:
+    return _provisioning_config(config, check_name).get("managedResources") or []
 
 
 def _declared_run_times(job: LintedJob) -> Iterator[tuple[str, int]]:
     """Yield the field path and seconds of each run time limit or run time that a job declares."""
-    limit = parse_integer(label(job.obj, well_known.MAX_EXEC_TIME) or "")
-    if limit:
-        yield f"metadata.labels[{well_known.MAX_EXEC_TIME}]", limit
+    max_execution_seconds = parse_integer(label(job.obj, well_known.MAX_EXEC_TIME) or "")
+    if max_execution_seconds:
+        yield f"metadata.labels[{well_known.MAX_EXEC_TIME}]", max_execution_seconds
     if job.obj["kind"] == "Job" and job.obj["spec"].get("activeDeadlineSeconds"):
         yield "spec.activeDeadlineSeconds", job.obj["spec"]["activeDeadlineSeconds"]
     for path, template in zip(job.paths, job.templates, strict=True):
-        deadline = (template.get("spec") or {}).get("activeDeadlineSeconds")
-        if deadline:
-            yield f"{path}.spec.activeDeadlineSeconds", deadline
-    runtime = annotation(job.obj, well_known.RUNTIME)
-    if runtime and runtime[0].isdigit():
-        yield f"metadata.annotations[{well_known.RUNTIME}]", parse_duration(runtime) // SECOND
+        active_deadline_seconds = (template.get("spec") or {}).get("activeDeadlineSeconds")
+        if active_deadline_seconds:
+            yield f"{path}.spec.activeDeadlineSeconds", active_deadline_seconds
+    runtime_text = annotation(job.obj, well_known.RUNTIME)
+    if runtime_text and runtime_text[0].isdigit():
+        yield f"metadata.annotations[{well_known.RUNTIME}]", parse_duration(runtime_text) // SECOND

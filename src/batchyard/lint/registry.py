@@ -221,7 +221,7 @@ def run_rules(config: Configuration, names: Collection[str] = ()) -> Iterator[Li
 
 
 #: One step of a field path: a key in brackets, or a field name.
-_PATH_STEP: Final = re.compile(r"\[([^\]]*+)(?:\]|\Z)|([^.\[\]]+)")
+_PATH_STEP_PATTERN: Final = re.compile(r"\[([^\]]*+)(?:\]|\Z)|([^.\[\]]+)")
 #: The maximum number of repairs of a document: one repair can reveal the next fault.
 _REPAIRS_MAX: Final = 6
 
@@ -236,15 +236,15 @@ def repair_manifest(value: Any) -> tuple[Mapping[str, Any], dict[str, Any]] | No
             return value, decoding.obj
         repaired_value = value
         for fault in decoding.faults:
-            repaired_value = _remove_fault(repaired_value, fault)
+            repaired_value = _remove_faulty_field(repaired_value, fault)
         if repaired_value == value:
             return None
         value = repaired_value
     return None
 
 
-def _remove_fault(obj: Mapping[str, Any], fault: FieldError) -> Mapping[str, Any]:
-    steps = [key or name for key, name in _PATH_STEP.findall(fault.path)]
+def _remove_faulty_field(obj: Mapping[str, Any], fault: FieldError) -> Mapping[str, Any]:
+    steps = [key or name for key, name in _PATH_STEP_PATTERN.findall(fault.path)]
     if not steps or steps == ["kind"]:
         return obj
     if steps == ["apiVersion"]:
@@ -257,25 +257,25 @@ def _remove_fault(obj: Mapping[str, Any], fault: FieldError) -> Mapping[str, Any
     return new_obj
 
 
-def _change_element(value: Any, steps: Sequence[str], change: Any) -> Any:
-    """Return a copy of a document in which `change` replaced the element at the path `steps`; as it is without one."""
+def _change_element(value: Any, steps: Sequence[str], transform: Any) -> Any:
+    """Return a document copy in which `transform` replaced the element at the path `steps`; as it is without one."""
     if not steps:
-        return change(value)
+        return transform(value)
     step, later_steps = steps[0], steps[1:]
     if isinstance(value, Mapping) and step in value:
-        return {**value, step: _change_element(value[step], later_steps, change)}
+        return {**value, step: _change_element(value[step], later_steps, transform)}
     if isinstance(value, list) and step.isdecimal() and int(step) < len(value):
         index = int(step)
-        return [*value[:index], _change_element(value[index], later_steps, change), *value[index + 1 :]]
+        return [*value[:index], _change_element(value[index], later_steps, transform), *value[index + 1 :]]
     return value
 
 
-def _remove_element(holder: Any, step: str) -> Any:
-    if isinstance(holder, Mapping):
-        return {key: value for key, value in holder.items() if str(key) != step}
-    if isinstance(holder, list) and step.isdecimal():
-        return [item for index, item in enumerate(holder) if index != int(step)]
-    return holder
+def _remove_element(parent_value: Any, step: str) -> Any:
+    if isinstance(parent_value, Mapping):
+        return {key: value for key, value in parent_value.items() if str(key) != step}
+    if isinstance(parent_value, list) and step.isdecimal():
+        return [item for index, item in enumerate(parent_value) if index != int(step)]
+    return parent_value
 
 
 def _cover_all_resources(group: Any) -> Any:
@@ -283,14 +283,14 @@ def _cover_all_resources(group: Any) -> Any:
     if not isinstance(group, Mapping) or not isinstance(group.get("flavors"), list):
         return group
     resource_lists = [flavor.get("resources") for flavor in group["flavors"] if isinstance(flavor, Mapping)]
-    all_names = [
+    resource_names = [
         resource.get("name")
         for resources in resource_lists
         if isinstance(resources, list)
         for resource in resources
         if isinstance(resource, Mapping)
     ]
-    names = list(dict.fromkeys(name for name in all_names if isinstance(name, str)))
+    names = list(dict.fromkeys(name for name in resource_names if isinstance(name, str)))
     return {**group, "coveredResources": names} if names else group
 
 
@@ -299,7 +299,7 @@ def _cover_all_resources(group: Any) -> Any:
 
 _INTEGRATIONS: Final[Mapping[str, GenericJob]] = {scheme.JOB: JobIntegration(), scheme.JOB_SET: JobSetIntegration()}
 #: The consequence of an invalid document, by rule.
-_CONSEQUENCES: Final = {
+_CONSEQUENCE_BY_RULE: Final = {
     "invalid-yaml": "no part of the document is applied",
     "unknown-kind": "the object is not applied",
     "unknown-field": "kubectl rejects the object; without kubectl's check, the API server drops the field",
@@ -315,7 +315,7 @@ class LintReport(NamedTuple):
     """The findings of a lint run, ordered by file and position, and the number of documents that were checked."""
 
     findings: Sequence[LintFinding]
-    documents: int
+    document_count: int
 
     def count(self, severity: Severity) -> int:
         """Return the number of findings with a severity."""
@@ -336,7 +336,7 @@ def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> LintReport:
     findings = [finding for finding in findings if not rules or finding.rule in rules]
     findings += run_rules(build_configuration(objects), rules)
     position_by_source = {source: position for position, (source, _) in enumerate(source_texts)}
-    located_findings = _add_lines(findings, manifests)
+    located_findings = _add_line_numbers(findings, manifests)
     located_findings.sort(
         key=lambda f: (position_by_source.get(f.source, -1), f.document, f.line, _SEVERITIES.index(f.severity))
     )
@@ -391,14 +391,14 @@ def _linted_jobs_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[Linte
         paths = [f"spec.podSets[{index}].template" for index in range(len(obj["spec"]["podSets"]))]
         ref = obj["spec"].get("priorityClassRef") or {}
         yield _make_linted_work(manifest, obj["spec"], paths, reader, (ref.get("kind", ""), ref.get("name", "")))
-    integration = _INTEGRATIONS.get(kind)
-    if integration is None:
+    job_integration = _INTEGRATIONS.get(kind)
+    if job_integration is None:
         return
-    templates = integration.templates(obj)
+    templates = job_integration.templates(obj)
     key = adjustments.class_key(obj, templates)
     priority = adjustments.resolve_priority(obj, templates, reader)
     value = adjustments.Priority(0, None) if isinstance(priority, adjustments.MissingClass) else priority
-    spec = workload_spec(obj, integration.pod_sets(obj), value)
+    spec = workload_spec(obj, job_integration.pod_sets(obj), value)
     jobs = obj["spec"].get("replicatedJobs") or ()
     paths = [f"spec.replicatedJobs[{index}].template.spec.template" for index in range(len(jobs))]
     priority_class = (key.kind.partition(".")[0], key.name) if key else ("", "")
@@ -500,7 +500,7 @@ def _is_not_manifest(value: object) -> bool:
 
 
 def _make_finding(rule: str, source: str, document: int, subject: tuple[str, str], error: FieldError) -> LintFinding:
-    problem_text = f"{error.problem}: {_CONSEQUENCES[rule]}" if rule in _CONSEQUENCES else error.problem
+    problem_text = f"{error.problem}: {_CONSEQUENCE_BY_RULE[rule]}" if rule in _CONSEQUENCE_BY_RULE else error.problem
     return LintFinding(
         rule,
         RULES_BY_NAME[rule].severity,
@@ -515,11 +515,11 @@ def _make_finding(rule: str, source: str, document: int, subject: tuple[str, str
     )
 
 
-def _add_lines(findings: Sequence[LintFinding], manifests: Manifests) -> list[LintFinding]:
+def _add_line_numbers(findings: Sequence[LintFinding], manifests: Manifests) -> list[LintFinding]:
     """Return the findings with the line numbers of their fields; only documents with findings are parsed again."""
     documents = {(finding.source, finding.document): None for finding in findings}
-    texts = manifests.texts
-    lines = {location: DocumentLines(*texts[location]) for location in documents if location in texts}
+    source_texts = manifests.texts
+    lines = {location: DocumentLines(*source_texts[location]) for location in documents if location in source_texts}
     return [replace(f, line=_line_of_finding(f, lines.get((f.source, f.document)))) for f in findings]
 
 

@@ -81,8 +81,8 @@ class LintedJob:
         for flavor in flavors:
             labels.update(flavor.labels)
             tolerations += [_toleration_as_dict(toleration) for toleration in flavor.tolerations]
-        selector = {**labels, **(spec.get("nodeSelector") or {})}
-        return PodView({**obj, "spec": {**spec, "nodeSelector": selector, "tolerations": tolerations}})
+        node_selector = {**labels, **(spec.get("nodeSelector") or {})}
+        return PodView({**obj, "spec": {**spec, "nodeSelector": node_selector, "tolerations": tolerations}})
 
 
 def _toleration_as_dict(toleration: Toleration) -> dict[str, str]:
@@ -120,7 +120,7 @@ def assign_flavors(
             continue
         for index, pod_set in enumerate(job.workload["spec"]["podSets"]):
             single_pod_set = WorkloadView({"metadata": job.workload["metadata"], "spec": {"podSets": [pod_set]}})
-            minimum = single_pod_set.pod_sets[0].min_count
-            count = single_pod_set.pod_sets[0].count if minimum is None else minimum
+            min_count = single_pod_set.pod_sets[0].min_count
+            pod_count = single_pod_set.pod_sets[0].count if min_count is None else min_count
             assigner = FlavorAssigner(single_pod_set, queue, snapshot, None, None)
-            yield LintedPodSet(job, index, queue, assigner.assign([count]).pod_sets[0])
+            yield LintedPodSet(job, index, queue, assigner.assign([pod_count]).pod_sets[0])

@@ -146,10 +146,10 @@ def make_flavor_assignment(
 ) -> FlavorAssignment:
     """Return the FlavorAssignment that combines flavor choices per resource; `mode` applies if there are no choices."""
     worst_mode = min([choice.mode for choice in choices.values()], default=mode)
-    borrow = max([choice.borrowing_height for choice in choices.values()], default=0)
+    max_height = max([choice.borrowing_height for choice in choices.values()], default=0)
     preempting_frs = tuple([choice.fr for choice in choices.values() if choice.mode is FlavorAssignmentMode.PREEMPT])
     has_flavors_left = any(index != SCAN_DONE for index in tried_indexes.values())
-    return FlavorAssignment(choices, usage, worst_mode, borrow, tried_indexes, has_flavors_left, preempting_frs)
+    return FlavorAssignment(choices, usage, worst_mode, max_height, tried_indexes, has_flavors_left, preempting_frs)
 
 
 #: The assignment if no flavor is suitable.
@@ -175,19 +175,19 @@ class ResourceGroupRequest:
         self.obstacles = obstacles
         self._assignment_cache: dict[tuple[int, ...], FlavorAssignment] = {}
 
-    def assignment_for(self, index: int, last_index: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
-        """Return the cached assignment of the flavor at `index`; `last_index` is the last considered flavor."""
-        cache_key = (index, last_index, *qualities)
+    def assignment_for(self, flavor_index: int, last_tried: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
+        """Return the cached assignment of the flavor at `flavor_index`; `last_tried` is the last considered flavor."""
+        cache_key = (flavor_index, last_tried, *qualities)
         assignment = self._assignment_cache.get(cache_key)
         if assignment is None:
             if len(self._assignment_cache) >= _ASSIGNMENT_CACHE_MAX:
                 self._assignment_cache.clear()
-            assignment = self._assignment_cache[cache_key] = self._make_assignment(index, last_index, qualities)
+            assignment = self._assignment_cache[cache_key] = self._make_assignment(flavor_index, last_tried, qualities)
         return assignment
 
-    def _make_assignment(self, index: int, last_index: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
+    def _make_assignment(self, index: int, last_tried: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
         flavors, usage = self.group.flavors, self.usages[index]
-        scan_position = SCAN_DONE if last_index == len(flavors) - 1 else last_index
+        scan_position = SCAN_DONE if last_tried == len(flavors) - 1 else last_tried
         choices = {
             resource: FlavorChoice(flavors[index], fr, mode_of(quality), height_of(quality))
             for resource, (fr, _), quality in zip(self.resources, usage, qualities, strict=True)
@@ -217,14 +217,14 @@ class ResourceGroupIndex:
         """Clear the cached pod set requests, for use after a ResourceFlavor changed."""
         self._request_cache.clear()
 
-    def plan(self, template: PodTemplate, count: int, obstacles: FlavorMismatches) -> PodSetRequest:
-        """Split the resource requests of `count` pods of a template by resource group; results are cached."""
-        cache_key = (id(template), count)
+    def plan(self, template: PodTemplate, pod_count: int, obstacles: FlavorMismatches) -> PodSetRequest:
+        """Split the resource requests of `pod_count` pods of a template by resource group; results are cached."""
+        cache_key = (id(template), pod_count)
         cache_entry = self._request_cache.get(cache_key)
         if cache_entry is None or cache_entry[0] is not template:
             if len(self._request_cache) >= _REQUEST_CACHE_MAX:
                 self._request_cache.clear()
-            requests = self._requests(template, count)
+            requests = self._total_requests(template, pod_count)
             cache_entry = self._request_cache[cache_key] = (
                 template,
                 self.plan_requests(requests, (template,), obstacles),
@@ -250,10 +250,10 @@ class ResourceGroupIndex:
             groups.append(group_request)
         return PodSetRequest(requests, tuple(groups), "")
 
-    def _requests(self, template: PodTemplate, count: int) -> Requests:
-        """Return the total resource requests of `count` pods, with resource `pods` if the queue has quota for it."""
-        requests = tuple([(r, n * count) for r, n in template.requests])
-        return order_requests({**dict(requests), PODS: count}) if PODS in self.group_of else requests
+    def _total_requests(self, template: PodTemplate, pod_count: int) -> Requests:
+        """Return the total resource requests of `pod_count` pods, with `pods` if the queue has quota for it."""
+        requests = tuple([(r, n * pod_count) for r, n in template.requests])
+        return order_requests({**dict(requests), PODS: pod_count}) if PODS in self.group_of else requests
 
 
 def _merge_obstacles(obstacles: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -274,7 +274,7 @@ class FlavorAttempt(NamedTuple):
     """The result of trying one flavor for a pod set: how its quota could be obtained, and the reasons against it."""
 
     flavor: str
-    group: int
+    group_number: int
     possibility: PreemptionPossibility
     borrowing_height: int
     rejections: tuple[messages.RejectionReason, ...]
@@ -284,18 +284,18 @@ class FlavorAttempt(NamedTuple):
 class FlavorScan(NamedTuple):
     """The result of trying a resource group's flavors in order for a pod set, with the quota figures used."""
 
-    plan: ResourceGroupRequest
+    group_request: ResourceGroupRequest
     #: For each flavor, why it is excluded regardless of quota; '' if it is not excluded.
     obstacles: Sequence[str]
     #: The index of the first scanned flavor.
-    start: int
+    start_index: int
     #: For each scanned flavor, its quality for each resource.
     qualities_by_flavor: Sequence[Sequence[GranularMode]]
     selected_assignment: FlavorAssignment
     #: By flavor-resource id: the usage of earlier pod sets, the available quota, and the potential capacity.
     assumed_usage: Mapping[int, int]
-    available: Mapping[int, int]
-    potential: Sequence[int]
+    available_amounts: Mapping[int, int]
+    potential_quota: Sequence[int]
     fungibility: FlavorFungibility
 
     @property
@@ -305,7 +305,7 @@ class FlavorScan(NamedTuple):
             return []
         return [
             reason
-            for index, qualities in enumerate(self.qualities_by_flavor, self.start)
+            for index, qualities in enumerate(self.qualities_by_flavor, self.start_index)
             for reason in self._rejection_reasons(index, qualities)
         ]
 
@@ -313,24 +313,24 @@ class FlavorScan(NamedTuple):
     def attempts(self) -> list[FlavorAttempt]:
         """The results of the tried flavors, without flavors that fit without borrowing."""
         return [
-            self._attempt(index, qualities)
-            for index, qualities in enumerate(self.qualities_by_flavor, self.start)
+            self._flavor_attempt(index, qualities)
+            for index, qualities in enumerate(self.qualities_by_flavor, self.start_index)
             if min(qualities) != FIT
         ]
 
-    def _attempt(self, index: int, qualities: Sequence[GranularMode]) -> FlavorAttempt:
-        group, reasons = self.plan.group, self._rejection_reasons(index, qualities)
+    def _flavor_attempt(self, index: int, qualities: Sequence[GranularMode]) -> FlavorAttempt:
+        group, reasons = self.group_request.group, self._rejection_reasons(index, qualities)
         possibility, borrow = possibility_of(worst_quality(qualities, self.fungibility)), max(map(height_of, qualities))
-        no_fit_reason = messages.NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(qualities, reasons)
-        return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(reasons), no_fit_reason)
+        main_reason = messages.NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(qualities, reasons)
+        return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(reasons), main_reason)
 
     def _rejection_reasons(self, index: int, qualities: Sequence[GranularMode]) -> list[messages.RejectionReason]:
         """Return the reasons why the flavor at `index` was rejected."""
         if self.obstacles[index]:
             return [self.obstacles[index]]
-        plan = self.plan
-        resource_requests = zip(plan.resources, plan.usages[index], qualities, strict=True)
-        flavor = plan.group.flavors[index]
+        group_request = self.group_request
+        resource_requests = zip(group_request.resources, group_request.usages[index], qualities, strict=True)
+        flavor = group_request.group.flavors[index]
         return [
             self._rejection_reason(resource, flavor, request)
             for resource, request, quality in resource_requests
@@ -342,9 +342,9 @@ class FlavorScan(NamedTuple):
     ) -> messages.InsufficientQuota | messages.ExceedsMaxCapacity:
         fr, amount = request
         assumed_usage = self.assumed_usage.get(fr, 0)
-        if assumed_usage + amount > self.potential[fr]:
-            return messages.ExceedsMaxCapacity(resource, flavor, assumed_usage, amount, self.potential[fr])
-        return messages.InsufficientQuota(resource, flavor, assumed_usage + amount - max(0, self.available[fr]))
+        if assumed_usage + amount > self.potential_quota[fr]:
+            return messages.ExceedsMaxCapacity(resource, flavor, assumed_usage, amount, self.potential_quota[fr])
+        return messages.InsufficientQuota(resource, flavor, assumed_usage + amount - max(0, self.available_amounts[fr]))
 
 
 def _no_fit_reason(qualities: Sequence[GranularMode], reasons: Sequence[messages.RejectionReason]) -> str:
@@ -506,15 +506,15 @@ def compute_active_status(
 
 def _check_faults(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInfo]) -> list[QueueFault]:
     """Return condition reason and text for each missing, inactive or incompatible AdmissionCheck of a ClusterQueue."""
-    rules = sorted(view.check_rules)
-    existing_checks = [(rule, checks[rule.name]) for rule in rules if rule.name in checks]
+    check_rules = sorted(view.check_rules)
+    existing_checks = [(rule, checks[rule.name]) for rule in check_rules if rule.name in checks]
     multikueue_rules = [rule for rule, check in existing_checks if check.controller == MULTIKUEUE_CONTROLLER_NAME]
-    restricted_names = [rule.name for rule in multikueue_rules if frozenset(rule.flavors) != frozenset(view.flavors)]
+    restricted_checks = [rule.name for rule in multikueue_rules if frozenset(rule.flavors) != frozenset(view.flavors)]
     provisioning_checks = [
         rule.name for rule, check in existing_checks if check.controller == PROVISIONING_CONTROLLER_NAME
     ]
     faults = []
-    if missing_names := [rule.name for rule in rules if rule.name not in checks]:
+    if missing_names := [rule.name for rule in check_rules if rule.name not in checks]:
         faults.append(("AdmissionCheckNotFound", f"references missing AdmissionCheck(s): {','.join(missing_names)}"))
     if inactive_names := [rule.name for rule, check in existing_checks if not check.active]:
         faults.append(("AdmissionCheckInactive", f"references inactive AdmissionCheck(s): {','.join(inactive_names)}"))
@@ -522,11 +522,11 @@ def _check_faults(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInf
     if len(multikueue_rules) > 1:
         message = f"Cannot use multiple MultiKueue AdmissionChecks on the same ClusterQueue, found: {names}"
         faults.append(("MultipleMultiKueueAdmissionChecks", message))
-    if restricted_names:
-        message = f"Cannot specify MultiKueue AdmissionCheck per flavor, found: {','.join(restricted_names)}"
+    if restricted_checks:
+        message = f"Cannot specify MultiKueue AdmissionCheck per flavor, found: {','.join(restricted_checks)}"
         faults.append(("MultiKueueAdmissionCheckAppliedPerFlavor", message))
     if multikueue_rules and provisioning_checks:
-        names_text = f"found: {names}, {','.join(provisioning_checks)}"
-        message = f"Cannot use both MultiKueue and ProvisioningRequest AdmissionChecks together, {names_text}"
+        found_checks_text = f"found: {names}, {','.join(provisioning_checks)}"
+        message = f"Cannot use both MultiKueue and ProvisioningRequest AdmissionChecks together, {found_checks_text}"
         faults.append(("MultiKueueWithProvisioningRequest", message))
     return faults

@@ -121,9 +121,9 @@ BlockedEntry: TypeAlias = Admit | Preempt
 class BlockedCycle:
     """The rest of a cycle that was interrupted until pods are ready: its waiting admission and the later decisions."""
 
-    def __init__(self, index: SchedulerCache, gate: PodsReadyGate | None) -> None:
+    def __init__(self, scheduler_cache: SchedulerCache, gate: PodsReadyGate | None) -> None:
         """Start without an interrupted cycle; `gate` is None if admissions do not wait for other Workloads' pods."""
-        self._cache = index
+        self._cache = scheduler_cache
         self._gate = gate
         self._entries: list[BlockedEntry] = []
         self._is_first_cycle = gate is not None
@@ -242,8 +242,8 @@ class _StalledTree:
 class QuiescenceDetector:
     """Stops cycles for a cohort tree while they change nothing, as with a blocked StrictFIFO head."""
 
-    def __init__(self, index: SchedulerCache) -> None:
-        self._cache = index
+    def __init__(self, scheduler_cache: SchedulerCache) -> None:
+        self._cache = scheduler_cache
         self._stalled_trees: dict[str, _StalledTree] = {}
 
     def record_cycle(self, decisions_with_parked: Iterable[tuple[Decision, bool]]) -> None:
@@ -251,20 +251,20 @@ class QuiescenceDetector:
 
         Each decision comes with whether its Workload was set aside as inadmissible until its cohort tree changes.
         """
-        trees: dict[str, list[tuple[str, str]] | None] = {}
+        unchanged_heads_by_tree: dict[str, list[tuple[str, str]] | None] = {}
         for decision, parked in decisions_with_parked:
             queue = self._cache.snapshot.queues.get(decision.head.queue)
             if queue is None:
                 continue
             root = queue.node.tree
-            if parked or isinstance(decision, Admit) or is_new(decision):
-                trees[root] = None
+            if parked or isinstance(decision, Admit) or is_new_decision(decision):
+                unchanged_heads_by_tree[root] = None
                 continue
-            unchanged_heads = trees.setdefault(root, [])
+            unchanged_heads = unchanged_heads_by_tree.setdefault(root, [])
             if unchanged_heads is not None:
                 search_position = repr(decision.last_assignment.tried) if decision.last_assignment else ""
                 unchanged_heads.append((decision.head.workload.key, search_position))
-        for root, heads in trees.items():
+        for root, heads in unchanged_heads_by_tree.items():
             self._update_tree(root, heads)
 
     def _update_tree(self, root: str, unchanged_heads: list[tuple[str, str]] | None) -> None:
@@ -282,7 +282,7 @@ class QuiescenceDetector:
         tree.seen_signatures[signature] = None
 
 
-def is_new(decision: Decision) -> bool:
+def is_new_decision(decision: Decision) -> bool:
     """Report whether a decision is a preemption with at least one victim that is not being evicted yet."""
     return isinstance(decision, Preempt) and not all(target.workload.evicted for target in decision.targets)
 
@@ -295,7 +295,7 @@ _PREEMPTED: Final = "Preempted"
 _WAITING: Final = (lifecycle.WAITING_FOR_PODS_READY, "waiting for all admitted workloads to be in PodsReady condition")
 
 
-def ignore_loop(loop: PreemptionLoop) -> None:
+def ignore_preemption_loop(loop: PreemptionLoop) -> None:
     """Do nothing about a detected preemption loop; the default callback of Scheduler."""
 
 
@@ -308,24 +308,24 @@ class Scheduler:
 
     def __init__(
         self,
-        index: SchedulerCache,
+        scheduler_cache: SchedulerCache,
         policy: SchedulingPolicy,
-        on_preemption_loop: Callable[[PreemptionLoop], None] = ignore_loop,
+        on_preemption_loop: Callable[[PreemptionLoop], None] = ignore_preemption_loop,
         gate: PodsReadyGate | None = None,
         watch: CycleObserver | None = None,
         *,
         records_alternatives: bool = False,
     ) -> None:
-        self._cache = index
+        self._cache = scheduler_cache
         self._policy = policy
         #: Whether preemption details list the Workloads that were not preempted, with the reasons.
         self._records_alternatives = records_alternatives
         self._on_loop = on_preemption_loop
         self._observer = watch or NoCycleObserver()
-        self._blocked = BlockedCycle(index, gate)
+        self._blocked = BlockedCycle(scheduler_cache, gate)
         self._number = 0
         self._loops = PreemptionLoopDetector()
-        self._quiescence = QuiescenceDetector(index)
+        self._quiescence = QuiescenceDetector(scheduler_cache)
         #: Pending reasons that are not written yet, each with its cycle.
         self._reports: dict[str, tuple[InadmissibleReason, int]] = {}
         self._reports_due: Instant = 0
@@ -336,9 +336,9 @@ class Scheduler:
         """Return CYCLE_KEY if the watch event makes a scheduling cycle necessary."""
         self._blocked.observe(event)
         has_work = self._cache.observe(event, now) or self._blocked.may_resume
-        return (CYCLE_KEY,) if self._record_not_tried(event) or has_work else ()
+        return (CYCLE_KEY,) if self._record_bypassed_workload(event) or has_work else ()
 
-    def _record_not_tried(self, event: WatchEvent) -> bool:
+    def _record_bypassed_workload(self, event: WatchEvent) -> bool:
         """Record a requeued Workload that is not tried as an equivalent one did not fit; return whether it is one."""
         if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
             return False
@@ -352,7 +352,7 @@ class Scheduler:
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Run a scheduling cycle or the rest of an interrupted one; without heads, write the due pending reasons."""
-        self._cache.workload_cache.drop_unconfirmed()
+        self._cache.workload_cache.drop_unconfirmed_workloads()
         self._cache.resync(reader, now)
         heads = self._cache.heads(now)
         outcome = ReconcileResult(requeue_at=now, independent=True)
@@ -377,17 +377,17 @@ class Scheduler:
         decisions, blocked_workload = self._blocked.split(all_decisions, reader)
         if blocked_workload is not None:
             self._reports.pop(workload_view(blocked_workload).key, None)
-            new_workload = set_pending(blocked_workload, *_WAITING, now)
-            outcome.writes += [UpdateStatus(new_workload)] if new_workload is not blocked_workload else []
-        preemptions = [d for d in decisions if isinstance(d, Preempt) and is_new(d)]
-        loops = self._loops.find_loops(preemptions, self._cache.snapshot, now)
-        parked_flags = [self._apply(decision, reader, now, outcome) for decision in decisions]
+            waiting_workload = set_pending(blocked_workload, *_WAITING, now)
+            outcome.writes += [UpdateStatus(waiting_workload)] if waiting_workload is not blocked_workload else []
+        preemptions = [d for d in decisions if isinstance(d, Preempt) and is_new_decision(d)]
+        preemption_loops = self._loops.find_loops(preemptions, self._cache.snapshot, now)
+        parked_flags = [self._apply_decision(decision, reader, now, outcome) for decision in decisions]
         self._quiescence.record_cycle(zip(decisions, parked_flags, strict=True))
-        for loop in loops:
+        for loop in preemption_loops:
             self._cache.queue_manager.freeze_tree(loop.tree)
             self._on_loop(loop)
 
-    def _apply(self, decision: Decision, reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
+    def _apply_decision(self, decision: Decision, reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
         """Apply one scheduling decision; return whether its Workload was set aside as inadmissible until a change."""
         match decision:
             case StayPending():
@@ -415,13 +415,13 @@ class Scheduler:
         is_admitted = not checks
         self._cache.workload_cache.assume(decision, now, admitted=is_admitted)
         reserved_event, *other_events = _admission_events(key, view, decision, now, admitted=is_admitted)
-        ledger_details = partial(decision_details.admission_details, decision, self._number)
-        events = [reserved_event._replace(details=ledger_details), *other_events]
+        get_admission_details = partial(decision_details.admission_details, decision, self._number)
+        events = [reserved_event._replace(details=get_admission_details), *other_events]
         outcome.add(UpdateStatus(reserve_quota(obj, admission, now, is_admitted, checks)), events)
 
     def _preempt_targets(self, decision: Preempt, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         alternatives = NO_ALTERNATIVES
-        if self._records_alternatives and is_new(decision):
+        if self._records_alternatives and is_new_decision(decision):
             alternatives = preemption_alternatives(
                 decision, self._cache.snapshot, fair_sharing=self._policy.fair_sharing
             )
@@ -432,8 +432,8 @@ class Scheduler:
             obj = reader.get(key)
             if obj is None or target.workload.evicted:
                 continue
-            evicted_workload, events = self._evict_target(decision, target, obj, now)
-            detailed_events = [e._replace(details=details) if e.reason == _PREEMPTED else e for e in events]
+            evicted_workload, eviction_events = self._evict_target(decision, target, obj, now)
+            detailed_events = [e._replace(details=details) if e.reason == _PREEMPTED else e for e in eviction_events]
             outcome.add(UpdateStatus(evicted_workload), detailed_events)
 
     def _evict_target(
@@ -474,12 +474,12 @@ class Scheduler:
         if self._reports and now >= self._reports_due:
             for name, (why, cycle) in self._reports.items():
                 key = _workload_key(name)
-                new_workload = _with_pending_reason(reader.get(key), why, now)
-                if new_workload is not None:
+                reported_workload = _with_pending_reason(reader.get(key), why, now)
+                if reported_workload is not None:
                     event = EventRecord(
                         key, "Warning", why.reason, why.message, partial(decision_details.pending_details, why, cycle)
                     )
-                    outcome.add(UpdateStatus(new_workload), [event])
+                    outcome.add(UpdateStatus(reported_workload), [event])
             self._reports.clear()
         due_times = [
             t
@@ -517,11 +517,11 @@ def _with_pending_reason(obj: Obj | None, why: InadmissibleReason, now: Instant)
     view = workload_view(obj)
     if not view.admissible:
         return None
-    requests: list[Mapping[str, Any]] = []
+    reported_requests: list[Mapping[str, Any]] = []
     for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
         amounts = {r: format_amount(r, n * count) for r, n in sorted(pod_set.template.requests)}
-        requests.append({"name": pod_set.name, "resources": amounts} if amounts else {"name": pod_set.name})
-    reported_workload = with_resource_requests(set_pending(obj, why.reason, why.message, now), requests)
+        reported_requests.append({"name": pod_set.name, "resources": amounts} if amounts else {"name": pod_set.name})
+    reported_workload = with_resource_requests(set_pending(obj, why.reason, why.message, now), reported_requests)
     return None if reported_workload is obj else reported_workload
 
 
@@ -547,9 +547,9 @@ def _admission_events(
     queue = decision.queue.name
     wait_seconds = round((now - view.waiting_since) / SECOND)
     message = f"Quota reserved in ClusterQueue {queue}, wait time since queued was {wait_seconds}s"
-    considered_text = _format_considered(decision.assignment)
-    if considered_text:
-        message += f"; Flavors considered: {considered_text}"
+    considered_flavors_text = _format_considered_flavors(decision.assignment)
+    if considered_flavors_text:
+        message += f"; Flavors considered: {considered_flavors_text}"
     events = [EventRecord(key, "Normal", "QuotaReserved", message)]
     if admitted:
         admitted_message = f"Admitted by ClusterQueue {queue}, wait time since reservation was 0s"
@@ -557,9 +557,9 @@ def _admission_events(
     return events
 
 
-def _format_considered(assignment: Assignment) -> str:
+def _format_considered_flavors(assignment: Assignment) -> str:
     """Format the flavors considered for each pod set as Kueue does, without flavors that fit without borrowing."""
-    pod_sets = []
+    pod_set_texts = []
     for pod_set in assignment.pod_sets:
         attempts = [
             _format_attempt(a)
@@ -567,8 +567,8 @@ def _format_considered(assignment: Assignment) -> str:
             if a.possibility is not PreemptionPossibility.FIT or a.borrowing_height
         ]
         if attempts:
-            pod_sets.append(f"{pod_set.name}: {', '.join(attempts)}")
-    return " | ".join(pod_sets)
+            pod_set_texts.append(f"{pod_set.name}: {', '.join(attempts)}")
+    return " | ".join(pod_set_texts)
 
 
 def _format_attempt(attempt: FlavorAttempt) -> str:

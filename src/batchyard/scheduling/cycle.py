@@ -51,10 +51,10 @@ EntryT = TypeVar("EntryT", bound=OrderableEntry)
 
 def classical_order(entries: Sequence[EntryT]) -> Iterator[EntryT]:
     """Yield a cycle's Workloads in Kueue's order without fair sharing: less borrowing, higher priority, older first."""
-    return iter(sorted(entries, key=_classical_key))
+    return iter(sorted(entries, key=_classical_sort_key))
 
 
-def _classical_key(entry: OrderableEntry) -> tuple[int, int, int, str]:
+def _classical_sort_key(entry: OrderableEntry) -> tuple[int, int, int, str]:
     workload = entry.workload
     return entry.borrowing_height, -workload.priority, workload.queued, workload.uid
 
@@ -64,11 +64,11 @@ def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT
 
     Cohort trees are independent of each other and are processed in the order of their roots' names.
     """
-    trees: dict[str, list[EntryT]] = {}
+    entries_by_tree: dict[str, list[EntryT]] = {}
     for entry in sorted(entries, key=lambda e: e.queue.name):
-        trees.setdefault(entry.queue.node.path[0].name, []).append(entry)
-    for name in sorted(trees):
-        yield from _Tournament(trees[name], snapshot).winners()
+        entries_by_tree.setdefault(entry.queue.node.path[0].name, []).append(entry)
+    for name in sorted(entries_by_tree):
+        yield from _Tournament(entries_by_tree[name], snapshot).winners()
 
 
 class _Tournament(Generic[EntryT]):
@@ -84,38 +84,38 @@ class _Tournament(Generic[EntryT]):
         while self._entries:
             for node, entry in self._entries.items():
                 if node not in self._shares:
-                    self._shares[node] = self._shares_with(entry)
+                    self._shares[node] = self._shares_with_entry(entry)
             winner = self._play_round()
             node = winner.queue.node
             del self._entries[node]
             yield winner
-            self._forget_around(node)
+            self._forget_shares_in_branch(node)
 
-    def _shares_with(self, entry: EntryT) -> tuple[quota.Share, ...]:
+    def _shares_with_entry(self, entry: EntryT) -> tuple[quota.Share, ...]:
         """Return the shares of the nodes from the root Cohort to a Workload's queue, as if it were admitted."""
         snapshot = self._snapshot
         with snapshot.what_if():
             snapshot.add_usage(entry.queue, entry.usage)
             return tuple(quota.weighted_share(node, snapshot.names) for node in entry.queue.node.path)
 
-    def _forget_around(self, node: quota.QuotaNode) -> None:
+    def _forget_shares_in_branch(self, node: quota.QuotaNode) -> None:
         """Discard the cached shares that the winner's admission changes, in its branch below the root Cohort."""
         branch = node.path[min(1, len(node.path) - 1)]
         self._shares = {entry_node: s for entry_node, s in self._shares.items() if branch not in entry_node.path}
 
     def _play_round(self) -> EntryT:
         """Return the best remaining Workload: each Cohort, deepest first, passes its best one to its parent Cohort."""
-        by_depth: dict[int, dict[quota.QuotaNode, list[EntryT]]] = {}
+        contenders_by_depth: dict[int, dict[quota.QuotaNode, list[EntryT]]] = {}
         for node, entry in self._entries.items():
             if node.parent is None:
                 return entry
-            by_depth.setdefault(len(node.path) - 1, {}).setdefault(node.parent, []).append(entry)
-        for depth in range(max(by_depth), 1, -1):
-            for cohort, contenders in by_depth.get(depth, {}).items():
+            contenders_by_depth.setdefault(len(node.path) - 1, {}).setdefault(node.parent, []).append(entry)
+        for depth in range(max(contenders_by_depth), 1, -1):
+            for cohort, contenders in contenders_by_depth.get(depth, {}).items():
                 assert cohort.parent is not None
                 best_contender = self._best_contender(contenders, depth)
-                by_depth.setdefault(depth - 1, {}).setdefault(cohort.parent, []).append(best_contender)
-        (contenders,) = by_depth[1].values()
+                contenders_by_depth.setdefault(depth - 1, {}).setdefault(cohort.parent, []).append(best_contender)
+        (contenders,) = contenders_by_depth[1].values()
         return self._best_contender(contenders, 1)
 
     def _best_contender(self, contenders: Sequence[EntryT], level: int) -> EntryT:
@@ -217,8 +217,8 @@ class Cycle:
             else:
                 decisions.append(pending_decision)
         with self.snapshot.what_if():
-            victims = _ClaimedVictims(self.snapshot)
-            decisions += [self._decide_entry(entry, victims) for entry in self._order_entries(entries)]
+            claimed_victims = _ClaimedVictims(self.snapshot)
+            decisions += [self._decide_entry(entry, claimed_victims) for entry in self._order_entries(entries)]
         return decisions
 
     def _order_entries(self, entries: Sequence[NominatedEntry]) -> Iterator[NominatedEntry]:
@@ -268,28 +268,28 @@ class Cycle:
         """Return a Workload's flavors and preemption targets; if it does not fit, try fewer pods where allowed."""
         if last_assignment is not None and flavor_assigner.is_outdated(last_assignment, queue, self.number, workload):
             last_assignment = None
-        fair = self.policy.fair_sharing
+        is_fair_sharing = self.policy.fair_sharing
         may_preempt = queue.view.preemption.is_allowed
-        victims = Preemptor(workload, queue, self.snapshot, self.policy.fair_strategies) if may_preempt else None
-        oracle = victims.oracle if victims is not None else None
-        flavor_search = flavor_assigner.FlavorAssigner(
-            workload, queue, self.snapshot, oracle, last_assignment, fair, nominated_flavors
+        preemptor = Preemptor(workload, queue, self.snapshot, self.policy.fair_strategies) if may_preempt else None
+        preemption_oracle = preemptor.oracle if preemptor is not None else None
+        assigner = flavor_assigner.FlavorAssigner(
+            workload, queue, self.snapshot, preemption_oracle, last_assignment, is_fair_sharing, nominated_flavors
         )
 
-        result = _assign_counts(flavor_search, victims, workload.counts)
-        if _can_proceed(result) or not workload.can_be_partially_admitted:
-            return result
-        partial_result = flavor_assigner.search_counts(
-            workload.pod_sets, partial(_assign_counts, flavor_search, victims), _can_proceed
+        full_result = _assign_counts(assigner, preemptor, workload.counts)
+        if _fits_or_has_targets(full_result) or not workload.can_be_partially_admitted:
+            return full_result
+        partial_result = flavor_assigner.search_pod_counts(
+            workload.pod_sets, partial(_assign_counts, assigner, preemptor), _fits_or_has_targets
         )
-        return partial_result or result
+        return partial_result or full_result
 
     # Decision.
 
-    def _decide_entry(self, entry: NominatedEntry, victims: "_ClaimedVictims") -> Decision:
+    def _decide_entry(self, entry: NominatedEntry, claimed_victims: "_ClaimedVictims") -> Decision:
         """Admit a Workload if it fits; preempt if that frees enough quota; otherwise return why it stays pending."""
-        if entry.targets and victims.has_claimed_target(entry):
-            self._nominate_again(entry, victims)
+        if entry.targets and claimed_victims.has_claimed_target(entry):
+            self._nominate_again(entry, claimed_victims)
         assignment, head = entry.assignment, entry.head
         if assignment.mode is _MODE_NO_FIT:
             why = InadmissibleReason("", assignment)
@@ -302,11 +302,11 @@ class Cycle:
             self.snapshot.add_usage(entry.queue, entry.usage)
             why = InadmissibleReason(messages.WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT_MESSAGE)
             return StayPending(head, why, messages.RequeueReason.PENDING_PREEMPTION)
-        if entry.targets and victims.has_claimed_target(entry):
+        if entry.targets and claimed_victims.has_claimed_target(entry):
             return self._skip_entry(entry, _OVERLAP_MESSAGE)
-        if not victims.leaves_room_for(entry):
+        if not claimed_victims.leaves_room_for(entry):
             return self._skip_entry(entry, _NO_LONGER_FITS)
-        victims.claim_targets(entry)
+        claimed_victims.claim_targets(entry)
         self.snapshot.add_usage(entry.queue, entry.usage)
         if assignment.mode is _MODE_PREEMPT:
             message_suffix = f". Pending the preemption of {len(entry.targets)} workload(s)"
@@ -314,12 +314,12 @@ class Cycle:
             return Preempt(head, entry.queue, tuple(entry.targets), why)
         return Admit(head, entry.queue, assignment)
 
-    def _skip_entry(self, entry: NominatedEntry, text: str) -> Decision:
+    def _skip_entry(self, entry: NominatedEntry, message: str) -> Decision:
         if entry.assignment.mode is _MODE_PREEMPT:
             self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
-        why = InadmissibleReason(messages.WAITING_FOR_QUOTA, text=text)
-        position = self._search_position(entry)
-        return StayPending(entry.head, why, messages.RequeueReason.FAILED_AFTER_NOMINATION, position)
+        why = InadmissibleReason(messages.WAITING_FOR_QUOTA, text=message)
+        last_assignment = self._search_position(entry)
+        return StayPending(entry.head, why, messages.RequeueReason.FAILED_AFTER_NOMINATION, last_assignment)
 
     def _search_position(self, entry: NominatedEntry) -> flavor_assigner.LastAssignment | None:
         """Return the position at which the next flavor search continues; None if this search tried all flavors."""
@@ -332,7 +332,7 @@ class Cycle:
                 )
         return None
 
-    def _nominate_again(self, entry: NominatedEntry, victims: "_ClaimedVictims") -> None:
+    def _nominate_again(self, entry: NominatedEntry, claimed_victims: "_ClaimedVictims") -> None:
         """Repeat a Workload's flavor assignment as if the victims of earlier decisions of this cycle were already gone.
 
         The flavors may not change. If the Workload then fits, it must wait until these victims have stopped.
@@ -340,7 +340,7 @@ class Cycle:
         self.renominated_workloads[entry.workload.key] = None
         nominated_flavors = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
         with self.snapshot.what_if():
-            for victim in victims.claimed_in_tree(entry).values():
+            for victim in claimed_victims.claimed_in_tree(entry).values():
                 self.snapshot.remove_workload(victim)
             entry.assignment, entry.targets = self._assign_flavors(entry.workload, entry.queue, None, nominated_flavors)
         if entry.assignment.mode is _MODE_FIT:
@@ -357,29 +357,29 @@ class Cycle:
         node = queue.node
         reserved_usage = []
         for fr, amount in entry.usage:
-            limit = node.borrowing_limit.get(fr)
+            borrowing_limit = node.borrowing_limit.get(fr)
             if entry.assignment.borrowing_height == 0:
                 reserved_usage.append((fr, max(0, min(amount, node.subtree[fr] - node.usage[fr]))))
-            elif limit is None:
+            elif borrowing_limit is None:
                 reserved_usage.append((fr, amount))
             else:
-                reserved_usage.append((fr, max(0, min(amount, node.subtree[fr] + limit - node.usage[fr]))))
+                reserved_usage.append((fr, max(0, min(amount, node.subtree[fr] + borrowing_limit - node.usage[fr]))))
         self.snapshot.add_usage(queue, tuple(reserved_usage))
 
 
 def _assign_counts(
-    flavor_search: flavor_assigner.FlavorAssigner, victims: Preemptor | None, pod_counts: Sequence[int]
+    assigner: flavor_assigner.FlavorAssigner, preemptor: Preemptor | None, pod_counts: Sequence[int]
 ) -> tuple[flavor_assigner.Assignment, list[PreemptionTarget]]:
     """Return the flavor assignment and preemption targets of a Workload with the given pod count per pod set."""
-    assignment = flavor_search.assign(pod_counts)
-    if victims is None or assignment.mode is not _MODE_PREEMPT:
+    assignment = assigner.assign(pod_counts)
+    if preemptor is None or assignment.mode is not _MODE_PREEMPT:
         return assignment, []
-    return assignment, victims.targets_for(assignment)
+    return assignment, preemptor.targets_for(assignment)
 
 
-def _can_proceed(result: tuple[flavor_assigner.Assignment, list[PreemptionTarget]]) -> bool:
+def _fits_or_has_targets(assignment_with_targets: tuple[flavor_assigner.Assignment, list[PreemptionTarget]]) -> bool:
     """Report whether a flavor assignment fits, either now or after the preemption of its targets."""
-    assignment, targets = result
+    assignment, targets = assignment_with_targets
     return assignment.mode is _MODE_FIT or bool(targets)
 
 
@@ -484,15 +484,15 @@ class PreemptionLoopDetector:
         if now != self._instant:
             self._instant = now
             self._cycles, self._seen, self._steps = {}, {}, {}
-        by_root: dict[str, tuple[quota.QuotaNode, list[PreemptionStep]]] = {}
+        steps_by_tree: dict[str, tuple[quota.QuotaNode, list[PreemptionStep]]] = {}
         for preemption in preemptions:
             root = preemption.queue.node.path[0]
-            steps = by_root.setdefault(preemption.queue.node.tree, (root, []))[1]
+            steps = steps_by_tree.setdefault(preemption.queue.node.tree, (root, []))[1]
             preemptor = preemption.head.workload.key
             steps += [PreemptionStep(preemptor, target.workload.key, target.reason) for target in preemption.targets]
         return [
             loop
-            for tree, (root, steps) in by_root.items()
+            for tree, (root, steps) in steps_by_tree.items()
             if (loop := self._check_tree(tree, root, steps, snapshot)) is not None
         ]
 
@@ -505,9 +505,9 @@ class PreemptionLoopDetector:
         past_steps = self._steps.setdefault(tree, [])
         seen_holdings = self._seen.setdefault(tree, {})
         holdings = _tree_holdings(root, snapshot)
-        first_step = seen_holdings.get(holdings)
-        if first_step is not None:
-            return PreemptionLoop(self._instant, tree, root.name, tuple(past_steps[first_step:]))
+        first_step_index = seen_holdings.get(holdings)
+        if first_step_index is not None:
+            return PreemptionLoop(self._instant, tree, root.name, tuple(past_steps[first_step_index:]))
         seen_holdings[holdings] = len(past_steps)
         past_steps += new_steps
         return None

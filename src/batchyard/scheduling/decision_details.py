@@ -13,7 +13,7 @@ from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.quota import PreemptionPossibility
 
 #: The maximum number of recorded victims or flavors; their total number is recorded too.
-_RECORDED_MAX: Final = 32
+_RECORDED_ITEMS_MAX: Final = 32
 #: Kueue's wording of the result for a considered flavor.
 POSSIBILITY_WORDS: Final[Mapping[PreemptionPossibility, str]] = {
     PreemptionPossibility.NO_FIT: "NoFit",
@@ -40,7 +40,7 @@ def preemption_details(decision: Preempt, cycle: int, alternatives: Alternatives
     return {
         "cycle": cycle,
         "preemptor": {**_workload_fields(preemptor), "clusterQueue": decision.queue.name},
-        "targets": [_target_details(target) for target in decision.targets[:_RECORDED_MAX]],
+        "targets": [_target_details(target) for target in decision.targets[:_RECORDED_ITEMS_MAX]],
         "targetsInAll": len(decision.targets),
         "spared": [_spared_details(each) for each in alternatives.spared_workloads],
         "sparedInAll": alternatives.total_count,
@@ -58,15 +58,15 @@ def _target_details(target: PreemptionTarget) -> dict[str, Any]:
     return {**victim_fields, "clusterQueue": victim.queue.name, "rule": target.reason}
 
 
-def _spared_details(passed_over: SparedWorkload) -> dict[str, Any]:
-    holder_workload = passed_over.holder.workload
+def _spared_details(spared_workload: SparedWorkload) -> dict[str, Any]:
+    holder_workload = spared_workload.holder.workload
     spared_fields = {
         "workload": holder_workload.key,
         "uid": holder_workload.uid,
         "priority": holder_workload.priority,
         "clusterQueue": holder_workload.queue.name,
     }
-    return {**spared_fields, "rule": passed_over.reason.rule, "why": passed_over.reason.text}
+    return {**spared_fields, "rule": spared_workload.reason.rule, "why": spared_workload.reason.text}
 
 
 def _pod_sets_details(assignment: Assignment) -> Sequence[dict[str, Any]]:
@@ -75,7 +75,7 @@ def _pod_sets_details(assignment: Assignment) -> Sequence[dict[str, Any]]:
 
 def _pod_set_details(assignment: PodSetAssignment) -> dict[str, Any]:
     requests = {resource: format_amount(resource, amount) for resource, amount in assignment.requests}
-    attempts = sorted(assignment.attempts)[:_RECORDED_MAX]
+    attempts = sorted(assignment.attempts)[:_RECORDED_ITEMS_MAX]
     return {
         "name": assignment.name,
         "count": assignment.count,
@@ -89,5 +89,5 @@ def _pod_set_details(assignment: PodSetAssignment) -> dict[str, Any]:
 def _attempt_details(attempt: FlavorAttempt) -> dict[str, Any]:
     reasons = sorted(map(str, attempt.rejections))
     verdict = POSSIBILITY_WORDS[attempt.possibility]
-    result = {"flavor": attempt.flavor, "verdict": verdict, "borrowsFromHeight": attempt.borrowing_height}
-    return {**result, **({"against": reasons} if reasons else {})}
+    attempt_fields = {"flavor": attempt.flavor, "verdict": verdict, "borrowsFromHeight": attempt.borrowing_height}
+    return {**attempt_fields, **({"against": reasons} if reasons else {})}

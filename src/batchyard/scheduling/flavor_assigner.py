@@ -73,13 +73,13 @@ class PodSetAssignment:
     @property
     def no_fit_reason(self) -> str:
         """Why the pod set does not fit: the most severe reason of its resource groups, each from its best flavor."""
-        by_group: dict[int, str] = {}
+        reasons_by_group: dict[int, str] = {}
         for attempt in self.attempts:
             if attempt.possibility is PreemptionPossibility.NO_FIT:
-                mildest_reason = by_group.get(attempt.group, attempt.no_fit_reason)
-                by_group[attempt.group] = least_severe(mildest_reason, attempt.no_fit_reason)
+                mildest_reason = reasons_by_group.get(attempt.group_number, attempt.no_fit_reason)
+                reasons_by_group[attempt.group_number] = least_severe(mildest_reason, attempt.no_fit_reason)
         most_severe_reason = ""
-        for reason in by_group.values():
+        for reason in reasons_by_group.values():
             most_severe_reason = most_severe(most_severe_reason, reason)
         return most_severe_reason or NO_MATCHING_FLAVOR
 
@@ -165,7 +165,7 @@ class FlavorAssigner:
             )
         pod_sets: list[PodSetAssignment] = []
         usage: Usage = ()
-        borrow, mode = 0, _MODE_FIT
+        borrowing_height, mode = 0, _MODE_FIT
         for indexes in self.workload.pod_set_groups:
             if len(indexes) == 1:
                 assigned_pod_sets = [self._assign_pod_set(indexes[0], pod_counts, usage)]
@@ -175,29 +175,29 @@ class FlavorAssigner:
                 pod_sets.append(pod_set)
                 flavors = pod_set.assigned_flavors
                 usage = _add_usage(usage, flavors.usage) if usage else flavors.usage
-                if flavors.borrowing_height > borrow:
-                    borrow = flavors.borrowing_height
+                if flavors.borrowing_height > borrowing_height:
+                    borrowing_height = flavors.borrowing_height
                 if flavors.mode < mode:
                     mode = flavors.mode
             if mode is _MODE_NO_FIT and any(p.mode is _MODE_NO_FIT and p.requests for p in assigned_pod_sets):
                 break
-        return Assignment(pod_sets, mode if pod_sets else _MODE_NO_FIT, borrow, usage)
+        return Assignment(pod_sets, mode if pod_sets else _MODE_NO_FIT, borrowing_height, usage)
 
     def all_qualities(self, plan: cluster_queue.ResourceGroupRequest, usage: Usage) -> list[Sequence[GranularMode]]:
         """Return each flavor's quality for each resource, including flavors that the search would not reach.
 
         `usage` is the usage of the other pod sets of the Workload.
         """
-        totals = [_add_assumed(dict(usage), requested) for requested in plan.usages] if usage else plan.usages
-        return list(self._iterate_qualities(totals, plan.obstacles, 0, available_cache(self.queue.node)))
+        total_usages = [_add_assumed(dict(usage), requested) for requested in plan.usages] if usage else plan.usages
+        return list(self._iterate_qualities(total_usages, plan.obstacles, 0, available_cache(self.queue.node)))
 
-    def _assign_pod_set(self, index: int, pod_counts: Sequence[int], usage: Usage) -> PodSetAssignment:
-        """Return the flavor assignment of the pod set at `index`, on top of the `usage` of earlier pod sets."""
-        pod_set, count = self.workload.pod_sets[index], pod_counts[index]
-        plan = self.queue.coverage.plan(pod_set.template, count, self.snapshot.obstacles)
-        scans = self._scan_groups(plan, (index,), usage)
-        assignment = _merge_assignments(plan, scans)
-        return PodSetAssignment(pod_set.name, count, plan.requests, assignment, scans, plan.unavailable)
+    def _assign_pod_set(self, pod_set_index: int, pod_counts: Sequence[int], usage: Usage) -> PodSetAssignment:
+        """Return the flavor assignment of the pod set at `pod_set_index`, on top of the `usage` of earlier pod sets."""
+        pod_set, pod_count = self.workload.pod_sets[pod_set_index], pod_counts[pod_set_index]
+        plan = self.queue.coverage.plan(pod_set.template, pod_count, self.snapshot.obstacles)
+        flavor_scans = self._scan_groups(plan, (pod_set_index,), usage)
+        assignment = _merge_assignments(plan, flavor_scans)
+        return PodSetAssignment(pod_set.name, pod_count, plan.requests, assignment, flavor_scans, plan.unavailable)
 
     def _assign_pod_set_group(
         self, indexes: Sequence[int], pod_counts: Sequence[int], usage: Usage
@@ -205,60 +205,60 @@ class FlavorAssigner:
         """Return the flavor assignments of pod sets (given by `indexes`) that must get the same flavors."""
         coverage, obstacles = self.queue.coverage, self.snapshot.obstacles
         pod_sets = [self.workload.pod_sets[i] for i in indexes]
-        plans = [coverage.plan(p.template, pod_counts[i], obstacles) for i, p in zip(indexes, pod_sets, strict=True)]
-        total, templates = _sum_requests([plan.requests for plan in plans]), [p.template for p in pod_sets]
-        group_plan = coverage.plan_requests(total, templates, obstacles)
-        scans = self._scan_groups(group_plan, indexes, usage)
-        assignment = _merge_assignments(group_plan, scans)
+        requests = [coverage.plan(p.template, pod_counts[i], obstacles) for i, p in zip(indexes, pod_sets, strict=True)]
+        total_requests, templates = _sum_requests([plan.requests for plan in requests]), [p.template for p in pod_sets]
+        pod_set_group_request = coverage.plan_requests(total_requests, templates, obstacles)
+        flavor_scans = self._scan_groups(pod_set_group_request, indexes, usage)
+        assignment = _merge_assignments(pod_set_group_request, flavor_scans)
         return [
             PodSetAssignment(
                 p.name,
                 pod_counts[i],
                 plan.requests,
                 _restrict_assignment(assignment, plan.requests),
-                scans,
-                group_plan.unavailable,
+                flavor_scans,
+                pod_set_group_request.unavailable,
             )
-            for i, p, plan in zip(indexes, pod_sets, plans, strict=True)
+            for i, p, plan in zip(indexes, pod_sets, requests, strict=True)
         ]
 
     def _scan_groups(
-        self, plan: cluster_queue.PodSetRequest, indexes: Sequence[int], usage: Usage
+        self, pod_set_request: cluster_queue.PodSetRequest, pod_set_indexes: Sequence[int], usage: Usage
     ) -> tuple[cluster_queue.FlavorScan, ...]:
         """Try the flavors of each requested resource group, up to the first group without a suitable flavor."""
-        scans = []
-        for group in plan.groups:
-            scan = self._scan_group(group, indexes, usage)
-            scans.append(scan)
-            if scan.selected_assignment is cluster_queue.NO_FLAVOR_ASSIGNMENT:
+        flavor_scans = []
+        for group in pod_set_request.groups:
+            flavor_scan = self._scan_group(group, pod_set_indexes, usage)
+            flavor_scans.append(flavor_scan)
+            if flavor_scan.selected_assignment is cluster_queue.NO_FLAVOR_ASSIGNMENT:
                 break
-        return tuple(scans)
+        return tuple(flavor_scans)
 
     def _scan_group(
-        self, plan: cluster_queue.ResourceGroupRequest, indexes: Sequence[int], usage: Usage
+        self, plan: cluster_queue.ResourceGroupRequest, pod_set_indexes: Sequence[int], usage: Usage
     ) -> cluster_queue.FlavorScan:
         """Try the flavors of one resource group in order, and select the best one."""
         fungibility, node = self.queue.view.fungibility, self.queue.node
         base_usage = dict(usage) if usage else _NO_USAGE
-        totals = [_add_assumed(base_usage, requested) for requested in plan.usages] if base_usage else plan.usages
+        total_usages = [_add_assumed(base_usage, requested) for requested in plan.usages] if base_usage else plan.usages
         available = available_cache(node)
-        obstacles = self._obstacles(plan, indexes) if self.nominated else plan.obstacles
-        start = 0 if self.last_assignment is None else _first_index(self.last_assignment, plan, indexes)
+        obstacles = self._flavor_obstacles(plan, pod_set_indexes) if self.nominated else plan.obstacles
+        start = 0 if self.last_assignment is None else _first_flavor_index(self.last_assignment, plan, pod_set_indexes)
         qualities_by_flavor: list[Sequence[GranularMode]] = []
         best: Sequence[GranularMode] = ()
         previous_qualities: Sequence[GranularMode] = ()
         best_quality, best_index = NO_FIT, -1
-        for index, qualities in enumerate(self._iterate_qualities(totals, obstacles, start, available), start):
+        for index, qualities in enumerate(self._iterate_qualities(total_usages, obstacles, start, available), start):
             if qualities == previous_qualities:  # no better than the previous flavor; stored once
                 qualities_by_flavor.append(previous_qualities)
                 continue
             qualities_by_flavor.append(qualities)
             previous_qualities = qualities
             quality = worst_quality(qualities, fungibility)
-            should_continue = should_try_next_flavor(quality, fungibility)
-            if not should_continue or is_better(quality, best_quality, fungibility):
+            should_try_next = should_try_next_flavor(quality, fungibility)
+            if not should_try_next or is_better(quality, best_quality, fungibility):
                 best, best_quality, best_index = qualities, quality, index
-            if not should_continue:
+            if not should_try_next:
                 break
         selection = plan.assignment_for(best_index, index, best) if best else cluster_queue.NO_FLAVOR_ASSIGNMENT
         return cluster_queue.FlavorScan(
@@ -266,21 +266,21 @@ class FlavorAssigner:
         )
 
     def _iterate_qualities(
-        self, totals: Sequence[Usage], obstacles: Sequence[str], start: int, available_amounts: dict[int, int]
+        self, total_usages: Sequence[Usage], obstacles: Sequence[str], start: int, available_amounts: dict[int, int]
     ) -> Iterator[Sequence[GranularMode]]:
         """Yield each flavor's quality for each resource; a flavor that the pods cannot use yields a single NO_FIT.
 
         This is a generator so that attributes are looked up only once for all flavors.
         """
-        node, oracle, while_borrowing = self.queue.node, self.oracle, self._may_preempt_while_borrowing()
-        used, quota, potential, borrowing_height = node.usage, node.subtree, node.potential, node.borrowing_height
+        node, oracle, may_preempt_borrowing = self.queue.node, self.oracle, self._may_preempt_while_borrowing()
+        used, quota, potential_quota, borrowing_height = node.usage, node.subtree, node.potential, node.borrowing_height
         may_reclaim = False  # the amount exceeds the own quota, and fits below the root
         for index in range(start, len(obstacles)):
             if obstacles[index]:
                 yield _EXCLUDED_QUALITIES
                 continue
             qualities = []
-            for fr, total in totals[index]:
+            for fr, total in total_usages[index]:
                 height = 0 if used[fr] + total <= quota[fr] else borrowing_height
                 if height is None:
                     height, may_reclaim = lowest_fitting_height(node, fr, total)
@@ -290,19 +290,19 @@ class FlavorAssigner:
                     available_amount = available_amounts[fr] = available(node, fr)
                 if total <= available_amount or not total:
                     qualities.append(FIT - height)
-                elif total <= quota[fr] or (total <= potential[fr] and (may_reclaim or while_borrowing)):
+                elif total <= quota[fr] or (total <= potential_quota[fr] and (may_reclaim or may_preempt_borrowing)):
                     qualities.append(HOPELESS - height if oracle is None else oracle(fr, total, height))
                 else:
-                    qualities.append(NO_FIT - height if total <= potential[fr] else NO_FIT)
+                    qualities.append(NO_FIT - height if total <= potential_quota[fr] else NO_FIT)
             yield qualities
 
-    def _obstacles(self, plan: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]) -> list[str]:
+    def _flavor_obstacles(self, group_request: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]) -> list[str]:
         """Return why each flavor may not be used when an earlier assignment in the cycle must be kept; '' if it may."""
-        nominated_flavors = [self.nominated[i].get(plan.resource) for i in indexes if i < len(self.nominated)]
-        message = "skipping flavor {} as it is not found in the nomination mapping for resource {}"
+        nominated_flavors = [self.nominated[i].get(group_request.resource) for i in indexes if i < len(self.nominated)]
+        message_format = "skipping flavor {} as it is not found in the nomination mapping for resource {}"
         return [
-            obstacle if flavor in nominated_flavors else message.format(flavor, plan.resource)
-            for flavor, obstacle in zip(plan.group.flavors, plan.obstacles, strict=True)
+            obstacle if flavor in nominated_flavors else message_format.format(flavor, group_request.resource)
+            for flavor, obstacle in zip(group_request.group.flavors, group_request.obstacles, strict=True)
         ]
 
     def _may_preempt_while_borrowing(self) -> bool:
@@ -310,17 +310,17 @@ class FlavorAssigner:
         return preemption.borrow_within_cohort or (self.fair_sharing and preemption.reclaim_within_cohort != "Never")
 
 
-def _first_index(state: LastAssignment, plan: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]) -> int:
+def _first_flavor_index(state: LastAssignment, plan: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]) -> int:
     """Return the index of the flavor at which the search continues; 0 if the queue has fewer flavors by now."""
-    start = state.next_flavor(indexes[0], plan.resource)
-    return start if start < len(plan.group.flavors) else 0
+    start_index = state.next_flavor(indexes[0], plan.resource)
+    return start_index if start_index < len(plan.group.flavors) else 0
 
 
 def _merge_assignments(
-    plan: cluster_queue.PodSetRequest, scans: Sequence[cluster_queue.FlavorScan]
+    pod_set_request: cluster_queue.PodSetRequest, scans: Sequence[cluster_queue.FlavorScan]
 ) -> cluster_queue.FlavorAssignment:
     """Merge the flavor assignments of a pod set's resource groups; NO_FLAVOR_ASSIGNMENT if one group has none."""
-    if plan.unavailable:
+    if pod_set_request.unavailable:
         return cluster_queue.NO_FLAVOR_ASSIGNMENT
     if len(scans) == 1 or (scans and scans[-1].selected_assignment is cluster_queue.NO_FLAVOR_ASSIGNMENT):
         return scans[-1].selected_assignment
@@ -348,27 +348,27 @@ def _add_assumed(assumed_usage: Mapping[int, int], usage: Usage) -> Usage:
 
 def _add_usage(usage: Usage, added_usage: Usage) -> Usage:
     """Return the sum of two lists of (flavor-resource id, amount)."""
-    total = dict(usage)
+    total_usage = dict(usage)
     for fr, amount in added_usage:
-        total[fr] = total.get(fr, 0) + amount
-    return tuple(total.items())
+        total_usage[fr] = total_usage.get(fr, 0) + amount
+    return tuple(total_usage.items())
 
 
 def _sum_requests(requests: Sequence[Requests]) -> Requests:
-    total: dict[str, int] = {}
+    total_requests: dict[str, int] = {}
     for pod_set_requests in requests:
         for resource, amount in pod_set_requests:
-            total[resource] = total.get(resource, 0) + amount
-    return order_requests(total)
+            total_requests[resource] = total_requests.get(resource, 0) + amount
+    return order_requests(total_requests)
 
 
 def is_outdated(
-    state: LastAssignment, queue: cluster_queue.ClusterQueue, cycle_number: int, workload: WorkloadView
+    last_assignment: LastAssignment, queue: cluster_queue.ClusterQueue, cycle_number: int, workload: WorkloadView
 ) -> bool:
     """Report whether the stored position of an earlier flavor search no longer applies, so the search starts over."""
-    if state.shape != workload.shape:
+    if last_assignment.shape != workload.shape:
         return True
-    return cycle_number - state.cycle_number > 1 and queue.generation > state.queue_generation
+    return cycle_number - last_assignment.cycle_number > 1 and queue.generation > last_assignment.queue_generation
 
 
 # Finds the largest pod counts, between the minimum and the requested count, that fit.
@@ -380,24 +380,24 @@ def is_outdated(
 T = TypeVar("T")
 
 
-def search_counts(
-    pod_sets: Sequence[PodSet], attempt: Callable[[Sequence[int]], T], is_good: Callable[[T], bool]
+def search_pod_counts(
+    pod_sets: Sequence[PodSet], assign: Callable[[Sequence[int]], T], is_acceptable: Callable[[T], bool]
 ) -> T | None:
-    """Find the largest pod counts that fit, for partial admission; return their `attempt` result, or None.
+    """Find the largest pod counts that fit, for partial admission; return their `assign` result, or None.
 
-    `attempt` computes a result for pod counts, and `is_good` reports whether it fits.
+    `assign` computes a result for pod counts, and `is_acceptable` reports whether it fits.
     """
     max_reductions = [p.count - (p.count if p.min_count is None else p.min_count) for p in pod_sets]
     total = sum(max_reductions)
     if total == 0:
         return None
     lower, upper = 0, total + 1
-    best_found: tuple[int, T] | None = None
+    best_result: tuple[int, T] | None = None
     while lower < upper:
         middle = (lower + upper) // 2
-        result = attempt([p.count - delta * middle // total for p, delta in zip(pod_sets, max_reductions, strict=True)])
-        if is_good(result):
-            best_found, upper = (middle, result), middle
+        result = assign([p.count - delta * middle // total for p, delta in zip(pod_sets, max_reductions, strict=True)])
+        if is_acceptable(result):
+            best_result, upper = (middle, result), middle
         else:
             lower = middle + 1
-    return best_found[1] if best_found is not None and best_found[0] == lower else None
+    return best_result[1] if best_result is not None and best_result[0] == lower else None

@@ -76,8 +76,8 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     if fair_sharing_settings is not None:
         strategies = tuple(map(FairSharingStrategy, fair_sharing_settings["preemptionStrategies"]))
         policy = SchedulingPolicy(fair_sharing=True, strategies=strategies)
-    is_off = (configuration.get("featureGates") or {}).get(DISABLE_WAIT_FOR_PODS_READY, False)
-    pods_ready = None if is_off else pods_ready_policy(configuration["waitForPodsReady"])
+    is_pods_ready_disabled = (configuration.get("featureGates") or {}).get(DISABLE_WAIT_FOR_PODS_READY, False)
+    pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"])
     copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
     kueue_namespace = configuration.get("namespace") or "kueue-system"
     namespace_selector = managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace)
@@ -89,7 +89,7 @@ def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy
     requeuing_strategy = wait_for_pods_ready["requeuingStrategy"]
     return PodsReadyPolicy(
         timeout=parse_duration(wait_for_pods_ready["timeout"]) or PodsReadyPolicy().timeout,
-        recovery_timeout=_duration(wait_for_pods_ready.get("recoveryTimeout")),
+        recovery_timeout=_parse_optional_duration(wait_for_pods_ready.get("recoveryTimeout")),
         block_admission=wait_for_pods_ready["blockAdmission"],
         requeuing_timestamp=RequeuingTimestamp(requeuing_strategy["timestamp"]),
         backoff_limit_count=requeuing_strategy.get("backoffLimitCount"),
@@ -100,9 +100,9 @@ def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy
 
 def decision_fields(configuration: Mapping[str, Any]) -> dict[str, Any]:
     """Return only those fields of a Kueue Configuration that scheduling decisions depend on."""
-    decision_relevant = {name: configuration[name] for name in _DECISION_FIELDS if name in configuration}
+    decision_relevant_fields = {name: configuration[name] for name in _DECISION_FIELDS if name in configuration}
     labels = (configuration.get("integrations") or {}).get("labelKeysToCopy")
-    return {**decision_relevant, **({"integrations": {"labelKeysToCopy": labels}} if labels else {})}
+    return {**decision_relevant_fields, **({"integrations": {"labelKeysToCopy": labels}} if labels else {})}
 
 
 def deployment_fields(configuration: Mapping[str, Any]) -> Sequence[str]:
@@ -133,10 +133,10 @@ def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[Field
 def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
     """Describe each setting of a Kueue Configuration that batchyard ignores, such as MultiKueue or feature gates."""
     integrations = configuration.get("integrations") or {}
-    unsupported_names = [name for name in integrations.get("frameworks") or () if name not in _SUPPORTED_FRAMEWORKS]
-    unsupported_names += integrations.get("externalFrameworks") or ()
-    if unsupported_names:
-        yield f"the job integrations {', '.join(unsupported_names)}"
+    unsupported = [name for name in integrations.get("frameworks") or () if name not in _SUPPORTED_FRAMEWORKS]
+    unsupported += integrations.get("externalFrameworks") or ()
+    if unsupported:
+        yield f"the job integrations {', '.join(unsupported)}"
     kinds = [key for key in _SUPPORTED_FRAMEWORKS if key not in integrations.get("frameworks", _SUPPORTED_FRAMEWORKS)]
     if kinds:
         yield f"omitting {' and '.join(kinds)} from integrations.frameworks: their jobs are queued regardless"
@@ -147,5 +147,5 @@ def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
         yield f"featureGates {', '.join(names)}"
 
 
-def _duration(text: str | None) -> Duration | None:
+def _parse_optional_duration(text: str | None) -> Duration | None:
     return None if text is None else parse_duration(text)

@@ -22,7 +22,7 @@ WRITE_REFUSED: Final = "WriteRefused"
 
 NAMESPACE_MISMATCH: Final = "workload namespace doesn't match ClusterQueue selector"
 
-_SEVERITY: Final = {"": 0, WAITING_FOR_QUOTA: 1, EXCEEDS_MAX_QUOTA: 2, NO_MATCHING_FLAVOR: 3}
+_SEVERITY_BY_REASON: Final = {"": 0, WAITING_FOR_QUOTA: 1, EXCEEDS_MAX_QUOTA: 2, NO_MATCHING_FLAVOR: 3}
 
 
 class PreemptionReason:
@@ -105,18 +105,18 @@ def format_pod_set_reasons(pod_sets: tuple[PodSetReasons, ...]) -> str:
 
 def most_severe(a: str, b: str) -> str:
     """Return the more severe of two reasons of a QuotaReserved=False condition."""
-    return a if _SEVERITY[a] >= _SEVERITY[b] else b
+    return a if _SEVERITY_BY_REASON[a] >= _SEVERITY_BY_REASON[b] else b
 
 
 def least_severe(a: str, b: str) -> str:
     """Return the less severe of two reasons of a QuotaReserved=False condition."""
-    return a if _SEVERITY[a] <= _SEVERITY[b] else b
+    return a if _SEVERITY_BY_REASON[a] <= _SEVERITY_BY_REASON[b] else b
 
 
-def preemption_message(uid: str, job_uid: str, reason: str, preemptor_path: str, preemptee_path: str) -> str:
-    """Format Kueue's condition message for a preempted Workload; `uid` and `job_uid` are the preemptor's."""
+def preemption_message(workload_uid: str, job_uid: str, reason: str, preemptor_path: str, preemptee_path: str) -> str:
+    """Format Kueue's condition message for a preempted Workload; `workload_uid` and `job_uid` are the preemptor's."""
     return (
-        f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to"
+        f"Preempted to accommodate a workload (UID: {workload_uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to"
         f" {PreemptionReason.WORDINGS[reason]}; preemptor path: {preemptor_path}; preemptee path: {preemptee_path}"
     )
 

@@ -59,13 +59,13 @@ class WorkloadHeap:
     def in_order(self) -> Iterator[PendingEntry]:
         """Yield the heap's Workloads in queue order, lazily: the cost depends on the number read, not on the size."""
         heap = self._heap
-        frontier = [(heap[0][0], 0)] if heap else []
-        while frontier:
-            _, index = heapq.heappop(frontier)
-            if heap[index][1].line is self:
-                yield heap[index][1]
-            for child in range(2 * index + 1, min(2 * index + 3, len(heap))):
-                heapq.heappush(frontier, (heap[child][0], child))
+        next_candidates = [(heap[0][0], 0)] if heap else []
+        while next_candidates:
+            _, heap_index = heapq.heappop(next_candidates)
+            if heap[heap_index][1].line is self:
+                yield heap[heap_index][1]
+            for child in range(2 * heap_index + 1, min(2 * heap_index + 3, len(heap))):
+                heapq.heappush(next_candidates, (heap[child][0], child))
 
     def members(self) -> Iterator[PendingEntry]:
         """Yield all Workloads of the heap in no particular order."""
@@ -113,7 +113,7 @@ class FirstPendingCache:
     def __init__(self) -> None:
         self.first_entries: list[PendingEntry] | None = None
 
-    def of(self, pending_entries: dict[str, PendingEntry], count: int) -> list[PendingEntry]:
+    def first(self, pending_entries: dict[str, PendingEntry], count: int) -> list[PendingEntry]:
         """Return the first `count` pending Workloads in queue order; a current preemptor has no precedence here."""
         if self.first_entries is None or len(self.first_entries) < min(count, len(pending_entries)):
             entries = pending_entries.values()

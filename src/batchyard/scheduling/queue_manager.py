@@ -23,7 +23,7 @@ from batchyard.scheduling.snapshot import Snapshot
 EquivalenceClassKey: TypeAlias = tuple[Shape, str]
 
 _STAY_IN_LINE_REASONS: Final = (RequeueReason.FAILED_AFTER_NOMINATION, RequeueReason.PENDING_PREEMPTION)
-_UNFIT_REASONS: Final = (RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CANDIDATES)
+_NO_FIT_REASONS: Final = (RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CANDIDATES)
 
 
 class PendingQueueReader:
@@ -66,16 +66,16 @@ class PendingQueueReader:
         """Return all pending Workloads in queue order; a Workload that waits for its victims to stop comes first."""
         return [w.view for w in sorted(self._entries.values(), key=lambda w: (w.view.key != self._preemptor, w.order))]
 
-    def front(self, maximum: int) -> list[WorkloadView]:
-        """Return the first `maximum` pending Workloads in queue order, without those held back by a backoff."""
+    def front(self, max_count: int) -> list[WorkloadView]:
+        """Return the first `max_count` pending Workloads in queue order, without those held back by a backoff."""
         heaps = [heap.in_order() for each in self._classes.values() for heap in (each.in_line, each.parked)]
         entry = self._entries.get(self._preemptor)
         preemptor_entries = [entry] if entry is not None and entry.line is not None else []
         views_by_key = {
             w.view.key: w.view
-            for w in islice(chain(preemptor_entries, heapq.merge(*heaps, key=pending_heap.QUEUE_ORDER)), maximum + 1)
+            for w in islice(chain(preemptor_entries, heapq.merge(*heaps, key=pending_heap.QUEUE_ORDER)), max_count + 1)
         }
-        return list(views_by_key.values())[:maximum]
+        return list(views_by_key.values())[:max_count]
 
     @property
     def preemptor(self) -> str:
@@ -92,20 +92,20 @@ class PendingQueueReader:
         """Return the number of Workloads ahead of a pending Workload in this queue."""
         if key == self._preemptor:
             return 0
-        order, preemptor_entry = self._entries[key].order, self._entries.get(self._preemptor)
-        return sum([w.order < order for w in self._entries.values()]) + (
-            preemptor_entry is not None and preemptor_entry.order > order
+        queue_order, preemptor_entry = self._entries[key].order, self._entries.get(self._preemptor)
+        return sum([w.order < queue_order for w in self._entries.values()]) + (
+            preemptor_entry is not None and preemptor_entry.order > queue_order
         )
 
     def first_workloads(self, count: int) -> list[WorkloadView]:
         """Return the first `count` pending Workloads in queue order; a current preemptor comes first."""
-        entries, preemptor_entry = self._first_pending.of(self._entries, count), self._entries.get(self._preemptor)
+        entries, preemptor_entry = self._first_pending.first(self._entries, count), self._entries.get(self._preemptor)
         if preemptor_entry is not None:
             entries = [preemptor_entry, *(each for each in entries if each is not preemptor_entry)][:count]
         return [each.view for each in entries]
 
     @property
-    def has_held_back(self) -> bool:
+    def has_held_back_workloads(self) -> bool:
         """Whether any Workload may not be tried yet because of a backoff or a Requeued=False condition."""
         return bool(self._held_back)
 
@@ -126,16 +126,16 @@ class PendingQueueReader:
         """Record that another scheduler tried a Workload at `now`, so parked Workloads behind it count as tried then
         too.
         """
-        order = self._entries[key].order
+        queue_order = self._entries[key].order
         for equivalence_class in self._classes.values():
-            if any(entry.order > order for entry in equivalence_class.parked.members()):
+            if any(entry.order > queue_order for entry in equivalence_class.parked.members()):
                 equivalence_class.parked_at = max(equivalence_class.parked_at, now)
 
     def has_parked_predecessor(self, key: str, start_time: Instant) -> bool:
         """Report whether a Workload ahead of this pending Workload was found not to fit at or after `start_time`."""
-        order = self._entries[key].order
+        queue_order = self._entries[key].order
         recently_parked = [each.parked.first_entry() for each in self._classes.values() if each.parked_at >= start_time]
-        return any(first_entry is not None and first_entry.order < order for first_entry in recently_parked)
+        return any(first_entry is not None and first_entry.order < queue_order for first_entry in recently_parked)
 
     def head_of(self, key: str) -> Head:
         """Return the pending Workload with this key as the input (head) of a scheduling cycle."""
@@ -180,7 +180,7 @@ class PendingQueue(PendingQueueReader):
             self._held_back[view.key] = entry
             return False
         if not was_in_line and not self.strict_fifo and view.shape in self._unfit_shapes:
-            self._class_of(view).parked.push(entry)
+            self._find_or_add_class(view).parked.push(entry)
             return False
         self._push_in_line(entry)
         return True
@@ -224,20 +224,20 @@ class PendingQueue(PendingQueueReader):
             self._add_entry(entry)
         entry.last_assignment = last_assignment
         if is_held_back(view, now):
-            self._remove_from_heap(entry)
+            self._remove_entry_from_heap(entry)
             self._held_back[view.key] = entry
             return True
         if self._stays_in_line(reason) or last_assignment is not None:
             if entry.line is None:
                 self._push_in_line(entry)
             return False
-        if reason in _UNFIT_REASONS and not self.strict_fifo:
+        if reason in _NO_FIT_REASONS and not self.strict_fifo:
             self._park_shape(view.shape, now, why)
-        equivalence_class = self._class_of(view)
+        equivalence_class = self._find_or_add_class(view)
         if entry.line is not equivalence_class.parked:
             equivalence_class.parked.push(entry)
             equivalence_class.parked_at = now
-            self._push_class_front(_class_key(view), equivalence_class)
+            self._update_class_front(_class_key(view), equivalence_class)
         return True
 
     def reactivate(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
@@ -247,7 +247,7 @@ class PendingQueue(PendingQueueReader):
         for key, equivalence_class in self._classes.items():
             if equivalence_class.parked.size and admits_namespace(key[1]):
                 equivalence_class.unpark()
-                self._push_class_front(key, equivalence_class)
+                self._update_class_front(key, equivalence_class)
                 was_reactivated = True
         for entry in list(self._held_back.values()):
             if not is_held_back(entry.view, now) and admits_namespace(entry.view.namespace):
@@ -275,7 +275,7 @@ class PendingQueue(PendingQueueReader):
     def _stays_in_line(self, reason: RequeueReason) -> bool:
         return reason is not RequeueReason.NAMESPACE_MISMATCH if self.strict_fifo else reason in _STAY_IN_LINE_REASONS
 
-    def _class_of(self, view: WorkloadView) -> pending_heap.EquivalenceClass:
+    def _find_or_add_class(self, view: WorkloadView) -> pending_heap.EquivalenceClass:
         key = _class_key(view)
         equivalence_class = self._classes.get(key)
         if equivalence_class is None:
@@ -283,10 +283,10 @@ class PendingQueue(PendingQueueReader):
         return equivalence_class
 
     def _push_in_line(self, entry: pending_heap.PendingEntry) -> None:
-        equivalence_class = self._class_of(entry.view)
+        equivalence_class = self._find_or_add_class(entry.view)
         equivalence_class.in_line.push(entry)
         if equivalence_class.in_line.first_entry() is entry:
-            self._push_class_front(_class_key(entry.view), equivalence_class)
+            self._update_class_front(_class_key(entry.view), equivalence_class)
 
     def _add_entry(self, entry: pending_heap.PendingEntry) -> None:
         view = entry.view
@@ -299,9 +299,9 @@ class PendingQueue(PendingQueueReader):
         self._first_pending.first_entries = None
         del self._entries[view.key]
         self.by_local_queue[view.queue] -= 1
-        self._remove_from_heap(entry)
+        self._remove_entry_from_heap(entry)
 
-    def _remove_from_heap(self, entry: pending_heap.PendingEntry) -> None:
+    def _remove_entry_from_heap(self, entry: pending_heap.PendingEntry) -> None:
         """Remove a Workload from its heap, and also its equivalence class if that becomes empty."""
         line = entry.line
         if line is None:
@@ -314,9 +314,9 @@ class PendingQueue(PendingQueueReader):
         if not equivalence_class.in_line.size and not equivalence_class.parked.size:
             del self._classes[key]
         elif was_first and line is equivalence_class.in_line:
-            self._push_class_front(key, equivalence_class)
+            self._update_class_front(key, equivalence_class)
 
-    def _push_class_front(self, key: EquivalenceClassKey, equivalence_class: pending_heap.EquivalenceClass) -> None:
+    def _update_class_front(self, key: EquivalenceClassKey, equivalence_class: pending_heap.EquivalenceClass) -> None:
         first_entry = equivalence_class.in_line.first_entry()
         if first_entry is not None:
             heapq.heappush(self._class_fronts, (first_entry.order, first_entry, key))
@@ -327,18 +327,18 @@ class PendingQueue(PendingQueueReader):
             preemptor_entry = self._entries.get(self._preemptor)
             if preemptor_entry is not None and self._is_in_line(preemptor_entry):
                 return preemptor_entry
-        fronts = self._class_fronts
-        while fronts:
-            order, front_entry, key = fronts[0]
+        class_fronts = self._class_fronts
+        while class_fronts:
+            queue_order, front_entry, key = class_fronts[0]
             equivalence_class = self._classes.get(key)
             first_entry = equivalence_class.in_line.first_entry() if equivalence_class is not None else None
-            if first_entry is not None and first_entry is front_entry and first_entry.order == order:
+            if first_entry is not None and first_entry is front_entry and first_entry.order == queue_order:
                 return first_entry
-            heapq.heappop(fronts)
+            heapq.heappop(class_fronts)
         return None
 
-    def _park_shape(self, shape: Shape, now: Instant, why: str) -> None:
-        self._unfit_shapes[shape] = why
+    def _park_shape(self, shape: Shape, now: Instant, reject_reason: str) -> None:
+        self._unfit_shapes[shape] = reject_reason
         for key, equivalence_class in self._classes.items():
             if key[0] == shape and equivalence_class.in_line.size:
                 equivalence_class.park(now)
@@ -383,7 +383,7 @@ class QueueManager:
         #: Marked ClusterQueues, each with the time of marking.
         self._marked_queues: dict[str, Instant] = {}
         #: ClusterQueues that may have Workloads in line, except those of paused trees.
-        self._in_line: dict[str, None] = {}
+        self._queues_in_line: dict[str, None] = {}
         #: Paused trees, each with its ClusterQueues that may have Workloads in line.
         self._paused_trees: dict[str, list[str]] = {}
         self._frozen_trees: dict[str, Instant] = {}
@@ -394,18 +394,18 @@ class QueueManager:
 
     def has_work(self) -> bool:
         """Report whether a scheduling cycle may have something to decide."""
-        return bool(self._marked_queues) or bool(self._in_line) or bool(self._scheduled_reactivations)
+        return bool(self._marked_queues) or bool(self._queues_in_line) or bool(self._scheduled_reactivations)
 
     def heads(self) -> list[Head]:
         """Return the first Workload in line of each active ClusterQueue, after reactivating marked cohort trees."""
         if self._marked_queues and not (self.requeue_batch_period and self.is_reactivated_externally):
             self.reactivate_marked(self.now - self.requeue_batch_period)
         heads = []
-        for name in sorted(self._in_line):
+        for name in sorted(self._queues_in_line):
             queue, pending_queue = self._snapshot.queues.get(name), self.pending.get(name)
             head = pending_queue.head() if queue is not None and pending_queue is not None and queue.active else None
             if head is None:
-                del self._in_line[name]
+                del self._queues_in_line[name]
             else:
                 heads.append(head)
         return heads
@@ -417,23 +417,23 @@ class QueueManager:
             return
         if pending_queue.put(view, self.now):
             self.record_new_workload(name)
-        if pending_queue.has_held_back:
+        if pending_queue.has_held_back_workloads:
             self._queues_with_held_back[name] = None
 
     def requeue(self, head: Head, last_assignment: LastAssignment | None, reason: RequeueReason, why: str = "") -> bool:
         """Keep a head pending in its ClusterQueue after a cycle; return whether it was set aside until a change."""
         pending_queue = self.pending[head.queue]
         is_parked = pending_queue.requeue(head, last_assignment, reason, self.now, why)
-        if pending_queue.has_held_back:
+        if pending_queue.has_held_back_workloads:
             self._queues_with_held_back[head.queue] = None
-        if head.queue not in self._in_line:
-            self._record_in_line(head.queue, self._snapshot.queues.get(head.queue))
+        if head.queue not in self._queues_in_line:
+            self._record_queue_in_line(head.queue, self._snapshot.queues.get(head.queue))
         return is_parked
 
     def record_new_workload(self, name: str) -> None:
         """Record that a ClusterQueue may have a new first Workload, which also ends a pause of its cohort tree."""
         queue = self._snapshot.queues.get(name)
-        self._record_in_line(name, queue)
+        self._record_queue_in_line(name, queue)
         if queue is not None:
             self.record_tree_change(queue)
 
@@ -445,11 +445,11 @@ class QueueManager:
         """Have the inadmissible Workloads of the queue's cohort tree tried again at `due_time`, or earlier."""
         self._scheduled_reactivations.setdefault(queue.node.tree, (queue.name, due_time))
 
-    def mark_due(self) -> None:
+    def mark_due_queues(self) -> None:
         """Mark ClusterQueues with an ended backoff or a due reactivation, so that their Workloads are tried again."""
         for name in list(self._queues_with_held_back):
             pending_queue = self.pending.get(name)
-            if pending_queue is None or not pending_queue.has_held_back:
+            if pending_queue is None or not pending_queue.has_held_back_workloads:
                 del self._queues_with_held_back[name]
                 continue
             release_time = pending_queue.next_release()
@@ -481,24 +481,24 @@ class QueueManager:
             return
         self._frozen_trees.pop(root, None)
         for name in self._paused_trees.pop(root, ()):
-            self._in_line[name] = None
+            self._queues_in_line[name] = None
 
     def activate_all(self) -> None:
         """End the pause of every cohort tree, for use after the trees were rebuilt."""
         self.tree_change_counts = {root: count + 1 for root, count in self.tree_change_counts.items()}
         for names in self._paused_trees.values():
-            self._in_line.update(dict.fromkeys(names))
+            self._queues_in_line.update(dict.fromkeys(names))
         self._paused_trees.clear()
         self._frozen_trees.clear()
 
     def pause_tree(self, root: str) -> None:
         """Pause a cohort tree (given its id): no cycle considers its Workloads until something in the tree changes."""
         paused_queues = self._paused_trees.setdefault(root, [])
-        for name in list(self._in_line):
+        for name in list(self._queues_in_line):
             queue = self._snapshot.queues.get(name)
             if queue is not None and queue.node.tree == root:
                 paused_queues.append(name)
-                del self._in_line[name]
+                del self._queues_in_line[name]
 
     def freeze_tree(self, root: str) -> None:
         """Pause a cohort tree (given its id) at least until the clock advances, even if the tree changes."""
@@ -507,15 +507,15 @@ class QueueManager:
 
     def forget_queue(self, name: str) -> None:
         """Remove a deleted ClusterQueue and its pending Workloads."""
-        for table in (self.pending, self._in_line, self._marked_queues, self._queues_with_held_back):
+        for table in (self.pending, self._queues_in_line, self._marked_queues, self._queues_with_held_back):
             table.pop(name, None)
 
-    def _record_in_line(self, name: str, queue: ClusterQueue | None) -> None:
+    def _record_queue_in_line(self, name: str, queue: ClusterQueue | None) -> None:
         """Record that a ClusterQueue may have Workloads to try; a frozen cohort tree stays paused anyway."""
         if queue is not None and self._frozen_trees and self._frozen_trees.get(queue.node.tree) == self.now:
             self._paused_trees.setdefault(queue.node.tree, []).append(name)
         else:
-            self._in_line[name] = None
+            self._queues_in_line[name] = None
 
     def reactivate_marked(self, marked_by: Instant, may_reactivate: Callable[[str], bool] = bool) -> list[str]:
         """Let cycles try the inadmissible Workloads of cohort trees marked at or before `marked_by`.
@@ -529,14 +529,14 @@ class QueueManager:
         reactivated_trees = []
         for root, names in marked_by_tree.items():
             if not root:
-                self._unmark_queues(names)
+                self._unmark_for_reactivation(names)
             elif min([self._marked_queues[name] for name in names]) <= marked_by and may_reactivate(root):
-                self._unmark_queues(names)
+                self._unmark_for_reactivation(names)
                 self._reactivate_tree(root, self._snapshot.queues[names[-1]])
                 reactivated_trees.append(root)
         return reactivated_trees
 
-    def _unmark_queues(self, names: Iterable[str]) -> None:
+    def _unmark_for_reactivation(self, names: Iterable[str]) -> None:
         for name in names:
             del self._marked_queues[name]
 
@@ -546,7 +546,7 @@ class QueueManager:
         for queue in self._snapshot.queues_below(any_queue.node.path[0]):
             pending_queue = self.pending[queue.name]
             if pending_queue.may_reactivate and pending_queue.reactivate(self._namespace_filter(queue), self.now):
-                self._record_in_line(queue.name, queue)
+                self._record_queue_in_line(queue.name, queue)
 
     def _namespace_filter(self, queue: ClusterQueue) -> Callable[[str], bool]:
         selector = queue.view.namespaces

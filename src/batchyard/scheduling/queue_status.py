@@ -26,7 +26,7 @@ _DELETED: Final = EventType.DELETED  # enum member access is slow
 #: The metadata fields whose changes affect the status, in addition to the spec.
 _RELEVANT_METADATA: Final = ("annotations", "deletionTimestamp")
 _FLAVOR_FIELDS: Final = frozenset({"flavorsReservation", "flavorsUsage"})
-_LOCAL_READY: Final = QueueActiveStatus(True, "Ready", "Can submit new workloads to localQueue")
+_LOCAL_QUEUE_READY: Final = QueueActiveStatus(True, "Ready", "Can submit new workloads to localQueue")
 
 
 class QueueStatusController:
@@ -43,8 +43,8 @@ class QueueStatusController:
         scheme.ADMISSION_CHECK,
     )
 
-    def __init__(self, index: SchedulerCache, *, fair_sharing: bool) -> None:
-        self._index = index
+    def __init__(self, scheduler_cache: SchedulerCache, *, fair_sharing: bool) -> None:
+        self._cache = scheduler_cache
         self._fair_sharing = fair_sharing
         #: Queues whose Workloads changed since the last batch, by kind and namespaced name.
         self._stale_queues: dict[tuple[str, str], None] = {}
@@ -56,13 +56,13 @@ class QueueStatusController:
         """Return the keys of queues whose status must be written at once; for Workloads, the key of the next batch."""
         match event.key.kind:
             case scheme.WORKLOAD:
-                return self._note_workload(event)
+                return self._record_workload_change(event)
             case scheme.RESOURCE_FLAVOR | scheme.ADMISSION_CHECK:
-                return [Key(scheme.CLUSTER_QUEUE, "", name) for name in sorted(self._index.snapshot.queues)]
+                return [Key(scheme.CLUSTER_QUEUE, "", name) for name in sorted(self._cache.snapshot.queues)]
             case scheme.CLUSTER_QUEUE:
-                return [*self._own_key(event), *self._local_queues_of(event), *self._cohorts_of(event)]
+                return [*self._changed_queue_key(event), *self._local_queue_keys_of(event), *self._cohorts_of(event)]
             case _:
-                return self._own_key(event)
+                return self._changed_queue_key(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Write a queue's or Cohort's changed status; for BATCH_KEY, that of all queues with Workload changes."""
@@ -77,24 +77,24 @@ class QueueStatusController:
         writes = [write for key in keys for write in self._status_writes(key, reader, now)]
         return ReconcileResult(writes, independent=True)
 
-    def _note_workload(self, event: WatchEvent) -> Iterable[Key]:
+    def _record_workload_change(self, event: WatchEvent) -> Iterable[Key]:
         view = workload_view(event.obj)
-        self._note_queues(view)
+        self._record_stale_queues(view)
         if event.old is not None:
             old_view = workload_view(event.old)
             if (old_view.queue, old_view.cluster_queue) != (view.queue, view.cluster_queue):
-                self._note_queues(old_view)
+                self._record_stale_queues(old_view)
         return () if self._batch_due is not None else (BATCH_KEY,)
 
-    def _note_queues(self, view: WorkloadView) -> None:
+    def _record_stale_queues(self, view: WorkloadView) -> None:
         self._stale_queues[scheme.LOCAL_QUEUE, view.queue] = None
         if view.cluster_queue:
             self._stale_queues[scheme.CLUSTER_QUEUE, view.cluster_queue] = None
-        local_queue = self._index.workload_cache.local_queues.get(view.queue)
+        local_queue = self._cache.workload_cache.local_queues.get(view.queue)
         if local_queue is not None:
             self._stale_queues[scheme.CLUSTER_QUEUE, local_queue.cluster_queue] = None
 
-    def _own_key(self, event: WatchEvent) -> Iterable[Key]:
+    def _changed_queue_key(self, event: WatchEvent) -> Iterable[Key]:
         """Return the key of the changed object; nothing if only this controller's own status write changed it."""
         key, old, new = event.key, event.old, event.obj
         if event.type is _DELETED:
@@ -104,19 +104,19 @@ class QueueStatusController:
             return () if new_status == self._written_statuses.get(key) and new_status != old.get("status") else (key,)
         return (key,)
 
-    def _local_queues_of(self, event: WatchEvent) -> Iterable[Key]:
+    def _local_queue_keys_of(self, event: WatchEvent) -> Iterable[Key]:
         """Yield the keys of a ClusterQueue's LocalQueues if the ClusterQueue's conditions changed."""
         old, new = ((obj or {}).get("status", {}).get("conditions") for obj in (event.old, event.obj))
         if old == new and event.old is not None and event.type is not _DELETED:
             return
-        for local_queue in self._index.workload_cache.local_queues.values():
+        for local_queue in self._cache.workload_cache.local_queues.values():
             if local_queue.cluster_queue == event.key.name:
                 namespace, _, name = local_queue.key.partition("/")
                 yield Key(scheme.LOCAL_QUEUE, namespace, name)
 
     def _cohorts_of(self, event: WatchEvent) -> Iterable[Key]:
         """Return the keys of a changed ClusterQueue's ancestor Cohorts, whose fair shares may have changed."""
-        queue = self._index.snapshot.queues.get(event.key.name) if self._fair_sharing else None
+        queue = self._cache.snapshot.queues.get(event.key.name) if self._fair_sharing else None
         return () if queue is None else [Key(scheme.COHORT, "", node.name) for node in queue.node.path[:-1]]
 
     def _status_writes(self, key: Key, reader: Reader, now: Instant) -> list[Write]:
@@ -136,59 +136,59 @@ class QueueStatusController:
         return [UpdateStatus(with_status(obj, status))]
 
     def _cluster_queue_status(self, name: str, obj: Obj, now: Instant) -> Mapping[str, Any]:
-        queue = self._index.snapshot.queues.get(name)
+        queue = self._cache.snapshot.queues.get(name)
         if queue is None:
             return obj.get("status") or {}
-        self._index.snapshot.settle()
+        self._cache.snapshot.settle()
         status = dict(obj.get("status") or {})
-        count = self._index.workload_cache.cluster_queue_counters.get(name)
-        status["conditions"] = _with_active_condition(obj, self._index.readiness(name), now)
-        status["flavorsReservation"] = self._usage_by_flavor(queue, count.reserved_usage, is_local=False)
-        status["flavorsUsage"] = self._usage_by_flavor(queue, count.admitted_usage, is_local=False)
-        status["pendingWorkloads"] = len(self._index.queue_manager.pending[name])
-        _set_counts(status, count)
-        self._set_share(status, queue.node)
+        queue_counter = self._cache.workload_cache.cluster_queue_counters.get(name)
+        status["conditions"] = _with_active_condition(obj, self._cache.readiness(name), now)
+        status["flavorsReservation"] = self._usage_by_flavor(queue, queue_counter.reserved_usage, is_local=False)
+        status["flavorsUsage"] = self._usage_by_flavor(queue, queue_counter.admitted_usage, is_local=False)
+        status["pendingWorkloads"] = len(self._cache.queue_manager.pending[name])
+        _set_workload_counts(status, queue_counter)
+        self._set_fair_share(status, queue.node)
         return status
 
     def _local_queue_status(self, obj: Obj, reader: Reader, now: Instant) -> Mapping[str, Any]:
         metadata, spec = obj["metadata"], obj["spec"]
         key = f"{metadata['namespace']}/{metadata['name']}"
         name = spec.get("clusterQueue", "")
-        queue, pending_queue = self._index.snapshot.queues.get(name), self._index.queue_manager.pending.get(name)
+        queue, pending_queue = self._cache.snapshot.queues.get(name), self._cache.queue_manager.pending.get(name)
         is_stopped = (spec.get("stopPolicy") or "None") != "None"
         cluster_queue = reader.get(Key(scheme.CLUSTER_QUEUE, "", name))
         status = dict(obj.get("status") or {})
-        count = self._index.workload_cache.local_queue_counters.get(key) if queue else QueueCounter()
+        queue_counter = self._cache.workload_cache.local_queue_counters.get(key) if queue else QueueCounter()
         readiness = _local_queue_readiness(cluster_queue, obj if is_stopped else None)
         status["conditions"] = _with_active_condition(obj, readiness, now)
         if queue is None:  # without a ClusterQueue there are no flavors to report
             status = {field: value for field, value in status.items() if field not in _FLAVOR_FIELDS}
         else:
-            status["flavorsReservation"] = self._usage_by_flavor(queue, count.reserved_usage, is_local=True)
-            status["flavorsUsage"] = self._usage_by_flavor(queue, count.admitted_usage, is_local=True)
+            status["flavorsReservation"] = self._usage_by_flavor(queue, queue_counter.reserved_usage, is_local=True)
+            status["flavorsUsage"] = self._usage_by_flavor(queue, queue_counter.admitted_usage, is_local=True)
         status["pendingWorkloads"] = 0
         if not is_stopped:  # Workloads of a missing ClusterQueue count as pending too
-            workload_cache = self._index.workload_cache
+            workload_cache = self._cache.workload_cache
             status["pendingWorkloads"] = (
                 workload_cache.count_admissible(key)
                 if pending_queue is None
                 else pending_queue.by_local_queue.get(key, 0)
             )
-        _set_counts(status, count)
+        _set_workload_counts(status, queue_counter)
         return status
 
     def _cohort_status(self, name: str, obj: Obj) -> Mapping[str, Any]:
         status = dict(obj.get("status") or {})
-        self._index.snapshot.settle()
-        node = self._index.snapshot.cohorts.get(name)
+        self._cache.snapshot.settle()
+        node = self._cache.snapshot.cohorts.get(name)
         if node is not None:
-            self._set_share(status, node)
+            self._set_fair_share(status, node)
         return status
 
-    def _set_share(self, status: dict[str, Any], node: QuotaNode) -> None:
+    def _set_fair_share(self, status: dict[str, Any], node: QuotaNode) -> None:
         status.pop("fairSharing", None)
         if self._fair_sharing:
-            status["fairSharing"] = {"weightedShare": weighted_share(node, self._index.snapshot.names).rounded_value}
+            status["fairSharing"] = {"weightedShare": weighted_share(node, self._cache.snapshot.names).rounded_value}
 
     def _usage_by_flavor(self, queue: ClusterQueue, used: Mapping[int, int], *, is_local: bool) -> list[dict[str, Any]]:
         """Format `flavorsReservation` or `flavorsUsage` of a queue's status; `is_local` omits the borrowed amounts."""
@@ -214,19 +214,19 @@ def _has_relevant_change(old: Obj, new: Obj) -> bool:
 
 
 def _resource_usage(
-    queue: ClusterQueue, resource: str, fr: int, used: Mapping[int, int], *, is_local: bool
+    queue: ClusterQueue, resource: str, fr: int, used_amounts: Mapping[int, int], *, is_local: bool
 ) -> dict[str, Any]:
-    amount = used.get(fr, 0)
-    usage = {"name": resource, "total": format_amount(resource, amount)}
+    amount = used_amounts.get(fr, 0)
+    resource_usage = {"name": resource, "total": format_amount(resource, amount)}
     if not is_local:
         borrowed_amount = max(0, amount - queue.node.nominal.get(fr, 0)) if queue.view.cohort else 0
-        usage["borrowed"] = format_amount(resource, borrowed_amount)
-    return usage
+        resource_usage["borrowed"] = format_amount(resource, borrowed_amount)
+    return resource_usage
 
 
-def _set_counts(status: dict[str, Any], count: QueueCounter) -> None:
-    status["reservingWorkloads"] = count.reserving
-    status["admittedWorkloads"] = count.admitted
+def _set_workload_counts(status: dict[str, Any], queue_counter: QueueCounter) -> None:
+    status["reservingWorkloads"] = queue_counter.reserving
+    status["admittedWorkloads"] = queue_counter.admitted
 
 
 def _with_active_condition(obj: Obj, readiness: QueueActiveStatus, now: Instant) -> list[Any]:
@@ -248,4 +248,4 @@ def _local_queue_readiness(cluster_queue: Obj | None, stopped_queue: Obj | None)
         return QueueActiveStatus(False, "ClusterQueueDoesNotExist", _INACTIVE_MESSAGE)
     if not is_true(cluster_queue.get("status") or {}, "Active"):
         return QueueActiveStatus(False, "ClusterQueueIsInactive", _INACTIVE_MESSAGE)
-    return _LOCAL_READY
+    return _LOCAL_QUEUE_READY

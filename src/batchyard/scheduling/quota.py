@@ -45,7 +45,7 @@ class QuotaNode:
         "weight",
     )  # fmt: skip
 
-    def __init__(self, name: str, width: int) -> None:
+    def __init__(self, name: str, fr_count: int) -> None:
         self.name = name
         self.parent: QuotaNode | None = None
         self.children: dict[str, QuotaNode] = {}
@@ -61,14 +61,14 @@ class QuotaNode:
         self.lending_limit: dict[int, int] = {}
         #: The flavor-resource ids with quota in this subtree.
         self.declared: tuple[int, ...] = ()
-        self.subtree = [0] * width
+        self.subtree = [0] * fr_count
         #: Quota that is never lent to the parent.
-        self.local = [0] * width
+        self.local = [0] * fr_count
         #: The maximum usage that may count at the parent (quota lent to it plus borrowing limit); None: no limit.
-        self.borrowing_ceiling: list[int | None] = [None] * width
+        self.borrowing_ceiling: list[int | None] = [None] * fr_count
         #: The amount that this node could use if all other nodes were idle.
-        self.potential = [0] * width
-        self.usage = [0] * width
+        self.potential = [0] * fr_count
+        self.usage = [0] * fr_count
         #: The `usage` lists of the nodes on the path.
         self.usages: tuple[list[int], ...] = (self.usage,)
         #: Whether no node on the path has a lending limit, so that all usage of this node counts up to the root.
@@ -98,14 +98,14 @@ def available(node: QuotaNode, fr: int) -> int:
     path = node.path
     free_amount = path[0].subtree[fr] - path[0].usage[fr]
     for step in path[1:]:
-        used, local_quota = step.usage[fr], step.local[fr]
-        ceiling = step.borrowing_ceiling[fr]
-        if ceiling is not None:
-            borrowable_amount = ceiling - (used - local_quota if used > local_quota else 0)
+        used_amount, local_quota = step.usage[fr], step.local[fr]
+        borrowing_ceiling = step.borrowing_ceiling[fr]
+        if borrowing_ceiling is not None:
+            borrowable_amount = borrowing_ceiling - (used_amount - local_quota if used_amount > local_quota else 0)
             if borrowable_amount < free_amount:
                 free_amount = borrowable_amount
-        if local_quota > used:
-            free_amount += local_quota - used
+        if local_quota > used_amount:
+            free_amount += local_quota - used_amount
     return free_amount
 
 
@@ -139,15 +139,15 @@ def is_borrowing_with(node: QuotaNode, fr: int, amount: int) -> bool:
 
 def is_within_nominal(node: QuotaNode, frs: Iterable[int]) -> bool:
     """Report whether a queue or Cohort uses at most its subtree's quota of each of the flavor-resources `frs`."""
-    usage, subtree = node.usage, node.subtree
-    return not [fr for fr in frs if usage[fr] > subtree[fr]]
+    usage, subtree_quota = node.usage, node.subtree
+    return not [fr for fr in frs if usage[fr] > subtree_quota[fr]]
 
 
 def fits_in_quota(node: QuotaNode, requests: Usage) -> bool:
     """Report whether the requested amounts fit in the unused quota of a node's subtree, without borrowing."""
-    usage, subtree = node.usage, node.subtree
+    usage, subtree_quota = node.usage, node.subtree
     for fr, amount in requests:  # noqa: SIM110 - as above
-        if usage[fr] + amount > subtree[fr]:
+        if usage[fr] + amount > subtree_quota[fr]:
             return False
     return True
 
@@ -164,14 +164,14 @@ def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, 
     """
     step, remaining_amount = queue, amount
     while True:
-        used, parent = step.usage[fr], step.parent
-        if used + remaining_amount <= step.subtree[fr]:
+        used_amount, parent = step.usage[fr], step.parent
+        if used_amount + remaining_amount <= step.subtree[fr]:
             return step.height, parent is not None
         if parent is None:
             return step.height, False
         local_quota = step.local[fr]
-        if local_quota > used:
-            remaining_amount -= local_quota - used
+        if local_quota > used_amount:
+            remaining_amount -= local_quota - used_amount
         step = parent
 
 
@@ -184,12 +184,12 @@ def change_usage(node: QuotaNode, usage: Usage, sign: int) -> None:
                 step_usage[fr] += sign * amount
         return
     for fr, amount in usage:
-        change = sign * amount
+        amount_change = sign * amount
         step: QuotaNode | None = node
-        while step is not None and change:
+        while step is not None and amount_change:
             local_quota, old_usage = step.local[fr], step.usage[fr]
-            new_usage = step.usage[fr] = old_usage + change
-            change = (new_usage - local_quota if new_usage > local_quota else 0) - (
+            new_usage = step.usage[fr] = old_usage + amount_change
+            amount_change = (new_usage - local_quota if new_usage > local_quota else 0) - (
                 old_usage - local_quota if old_usage > local_quota else 0
             )
             step = step.parent
@@ -201,14 +201,14 @@ def refresh_tree(root: QuotaNode) -> None:
     The usage of ClusterQueues is kept; the usage of Cohorts is summed up again.
     """
     root.available_by_gate = {}
-    nodes = _list_top_down(root)
+    nodes = _nodes_top_down(root)
     for node in reversed(nodes):
-        _sum_up_children(node)
+        _sum_quota_and_usage(node)
     for node in nodes:
-        _derive_from_parent(node)
+        _derive_quota_from_parent(node)
 
 
-def _list_top_down(root: QuotaNode) -> list[QuotaNode]:
+def _nodes_top_down(root: QuotaNode) -> list[QuotaNode]:
     """Set each node's path from the root of a cohort tree, and return all nodes, parents before children."""
     root.path = (root,)
     nodes = [root]
@@ -219,39 +219,39 @@ def _list_top_down(root: QuotaNode) -> list[QuotaNode]:
     return nodes
 
 
-def _sum_up_children(node: QuotaNode) -> None:
+def _sum_quota_and_usage(node: QuotaNode) -> None:
     """Set a node's subtree quota, local quota, height and usage from its own quota and its children's values."""
-    width = len(node.usage)
-    subtree = [0] * width
+    fr_count = len(node.usage)
+    subtree_quota = [0] * fr_count
     declared_frs = dict.fromkeys(node.nominal)
     for fr, amount in node.nominal.items():
-        subtree[fr] = amount
+        subtree_quota[fr] = amount
     if node.children:
-        usage = [0] * width
+        usage = [0] * fr_count
         for child in node.children.values():
             for fr in child.declared:
                 declared_frs[fr] = None
-                subtree[fr] += child.subtree[fr] - child.local[fr]
+                subtree_quota[fr] += child.subtree[fr] - child.local[fr]
             for fr, used in enumerate(child.usage):
                 if used > child.local[fr]:
                     usage[fr] += used - child.local[fr]
         node.usage = usage
         node.height = max(1, *(child.height + 1 for child in node.children.values()))
     node.declared = tuple(sorted(declared_frs))
-    node.subtree = subtree
-    node.local = [0] * width
+    node.subtree = subtree_quota
+    node.local = [0] * fr_count
     for fr, limit in node.lending_limit.items():
-        node.local[fr] = max(0, subtree[fr] - limit)
+        node.local[fr] = max(0, subtree_quota[fr] - limit)
 
 
-def _derive_from_parent(node: QuotaNode) -> None:
+def _derive_quota_from_parent(node: QuotaNode) -> None:
     """Set a node's borrowing ceilings and potential capacity from its parent, whose values must already be set."""
-    width = len(node.usage)
+    fr_count = len(node.usage)
     node.usages = tuple([step.usage for step in node.path])
     node.lends_without_limit = not any(step.lending_limit for step in node.path[1:])
     node.gate = node if node.parent is None or node.borrowing_limit or node.lending_limit else node.parent.gate
     node.borrowing_height = node.path[0].height if len(node.path) <= 2 else None
-    node.borrowing_ceiling = [None] * width
+    node.borrowing_ceiling = [None] * fr_count
     for fr, limit in node.borrowing_limit.items():
         node.borrowing_ceiling[fr] = node.subtree[fr] - node.local[fr] + limit
     if node.parent is None:
@@ -317,8 +317,8 @@ def compare_shares(a: Share, b: Share) -> int:
     return (a_value > b_value) - (a_value < b_value)
 
 
-def weighted_share(node: QuotaNode, names: Sequence[tuple[str, str]]) -> Share:
-    """Return the dominant resource share of a queue or Cohort; `names` has the (flavor, resource) of each id."""
+def weighted_share(node: QuotaNode, flavor_resources: Sequence[tuple[str, str]]) -> Share:
+    """Return a queue or Cohort's dominant resource share; `flavor_resources` has the (flavor, resource) of each id."""
     if node.parent is None:
         return Share(node.weight, 0.0, "", ())
     borrowed_frs = tuple(fr for fr in node.declared if node.usage[fr] > node.subtree[fr])
@@ -326,9 +326,9 @@ def weighted_share(node: QuotaNode, names: Sequence[tuple[str, str]]) -> Share:
         return Share(node.weight, 0.0, "", ())
     borrowed_amounts: dict[str, int] = {}
     for fr in borrowed_frs:
-        resource = names[fr][1]
+        resource = flavor_resources[fr][1]
         borrowed_amounts[resource] = borrowed_amounts.get(resource, 0) + node.usage[fr] - node.subtree[fr]
-    lendable_amounts = _lendable_capacity(node.parent, names)
+    lendable_amounts = _lendable_amounts(node.parent, flavor_resources)
     ratio, dominant_resource = 0.0, ""
     for resource in sorted(borrowed_amounts):
         capacity = lendable_amounts.get(resource, 0)
@@ -339,13 +339,13 @@ def weighted_share(node: QuotaNode, names: Sequence[tuple[str, str]]) -> Share:
     return Share(node.weight, ratio, dominant_resource, borrowed_frs)
 
 
-def _lendable_capacity(node: QuotaNode, names: Sequence[tuple[str, str]]) -> dict[str, int]:
+def _lendable_amounts(node: QuotaNode, flavor_resources: Sequence[tuple[str, str]]) -> dict[str, int]:
     """Return the potential capacity of a Cohort by resource, summed up over all flavors."""
-    total: dict[str, int] = {}
+    lendable_amounts: dict[str, int] = {}
     for fr in node.path[0].declared:
-        resource = names[fr][1]
-        total[resource] = total.get(resource, 0) + node.potential[fr]
-    return total
+        resource = flavor_resources[fr][1]
+        lendable_amounts[resource] = lendable_amounts.get(resource, 0) + node.potential[fr]
+    return lendable_amounts
 
 
 #: The quality of a flavor for a resource: a PreemptionPossibility in the high bits, minus the borrowing height.

@@ -68,28 +68,28 @@ class QueueCounters:
 
     def add(self, queue: str, quota_holder: AdmittedWorkload) -> None:
         """Add a Workload with quota to the counter of its queue."""
-        count = self._counts.get(queue)
-        if count is None:
-            count = self._counts[queue] = QueueCounter()
-        self._change_counter(count, quota_holder, 1)
+        counter = self._counts.get(queue)
+        if counter is None:
+            counter = self._counts[queue] = QueueCounter()
+        self._change_counter(counter, quota_holder, 1)
 
     def remove(self, queue: str, quota_holder: AdmittedWorkload) -> None:
         """Subtract a Workload from the counter of its queue."""
-        count = self._counts.get(queue)
-        if count is not None:
-            self._change_counter(count, quota_holder, -1)
+        counter = self._counts.get(queue)
+        if counter is not None:
+            self._change_counter(counter, quota_holder, -1)
 
     def forget(self, queue: str) -> None:
         """Delete the counter of a queue."""
         self._counts.pop(queue, None)
 
     @staticmethod
-    def _change_counter(count: QueueCounter, quota_holder: AdmittedWorkload, sign: int) -> None:
-        count.reserving += sign
-        usage_tables = [count.reserved_usage]
+    def _change_counter(counter: QueueCounter, quota_holder: AdmittedWorkload, sign: int) -> None:
+        counter.reserving += sign
+        usage_tables = [counter.reserved_usage]
         if quota_holder.is_admitted:
-            count.admitted += sign
-            usage_tables.append(count.admitted_usage)
+            counter.admitted += sign
+            usage_tables.append(counter.admitted_usage)
         for fr, amount in quota_holder.usage:
             for table in usage_tables:
                 table[fr] = table.get(fr, 0) + sign * amount
@@ -162,11 +162,11 @@ class WorkloadCache:
         return (view for views in self._workloads.values() for view in views.values())
 
     @property
-    def has_assumed(self) -> bool:
+    def has_assumed_workloads(self) -> bool:
         """Whether some assumed admission has not been confirmed by a watch event yet."""
         return bool(self._assumed)
 
-    def drop_unconfirmed(self) -> None:
+    def drop_unconfirmed_workloads(self) -> None:
         """Undo assumed admissions that no watch event confirmed, because their write was rejected; requeue their
         Workloads.
 
@@ -174,7 +174,7 @@ class WorkloadCache:
         """
         unconfirmed_workloads, self._assumed = self._assumed, {}
         for key in unconfirmed_workloads:
-            self._mark_tree_of(key)
+            self._mark_tree_of_workload(key)
             self._remove_holder(key)
             view = self.view(key)
             if view is not None and view.admissible:
@@ -197,13 +197,13 @@ class WorkloadCache:
             return
         self._store_view(view)
         if view.finished or not view.active:
-            self._release_inactive(view)
+            self._release_inactive_workload(view)
             return
         if view.quota_reserved:
             self._record_reservation(view, event.old)
             return
         if self.snapshot.holder(view.key) is not None:
-            self._mark_tree_of(view.key)
+            self._mark_tree_of_workload(view.key)
             self._remove_holder(view.key)
         if view.admissible:
             self._enqueue_workload(view)
@@ -219,10 +219,10 @@ class WorkloadCache:
         self._queue_of[view.key] = view.queue
         self._workloads.setdefault(view.queue, {})[view.key] = view
 
-    def _release_inactive(self, view: WorkloadView) -> None:
+    def _release_inactive_workload(self, view: WorkloadView) -> None:
         """Remove a finished or inactive Workload from the pending Workloads, and release its quota."""
         self.dequeue(view.key)
-        self._mark_tree_of(view.key)
+        self._mark_tree_of_workload(view.key)
         self._remove_holder(view.key)
         if view.finished:
             self._workloads[view.queue].pop(view.key, None)
@@ -256,11 +256,11 @@ class WorkloadCache:
         if old is not None:
             old_view = self._view_of(old)
             if old_view.quota_reserved and (old_view.counts != view.counts or old_view.priority != view.priority):
-                self._mark_tree_of(view.key)
+                self._mark_tree_of_workload(view.key)
 
     def _forget_workload(self, key: str) -> None:
         self.dequeue(key)
-        self._mark_tree_of(key)
+        self._mark_tree_of_workload(key)
         self._remove_holder(key)
         local_queue = self._queue_of.pop(key, None)
         if local_queue is not None:
@@ -271,7 +271,7 @@ class WorkloadCache:
         if previous_holder is not None and previous_holder.is_equivalent(quota_holder):
             self.snapshot.confirm(previous_holder)  # an admission counted before it was written
         else:
-            self._stop_counting(previous_holder)
+            self._stop_counting_holder(previous_holder)
             self.snapshot.hold(quota_holder)
             self.cluster_queue_counters.add(quota_holder.queue.name, quota_holder)
             self.local_queue_counters.add(quota_holder.local_queue, quota_holder)
@@ -280,10 +280,10 @@ class WorkloadCache:
     def _remove_holder(self, key: str) -> None:
         quota_holder = self.snapshot.release(key)
         if quota_holder is not None:
-            self._stop_counting(quota_holder)
+            self._stop_counting_holder(quota_holder)
             self.queue_manager.record_tree_change(quota_holder.queue)
 
-    def _stop_counting(self, quota_holder: AdmittedWorkload | None) -> None:
+    def _stop_counting_holder(self, quota_holder: AdmittedWorkload | None) -> None:
         if quota_holder is not None:
             self.cluster_queue_counters.remove(quota_holder.queue.name, quota_holder)
             self.local_queue_counters.remove(quota_holder.local_queue, quota_holder)
@@ -300,9 +300,9 @@ class WorkloadCache:
         if pending_queue is not None and pending_queue.remove(key):
             self.queue_manager.record_new_workload(pending_queue.name)  # the head may have changed
 
-    def _mark_tree_of(self, key: str) -> None:
+    def _mark_tree_of_workload(self, key: str) -> None:
         """Have inadmissible Workloads tried again in the cohort tree in which this Workload releases quota."""
-        if self._is_open(self._queue_of.get(key, "")):
+        if self._is_local_queue_open(self._queue_of.get(key, "")):
             self.queue_manager.mark_queue(self.local_queues[self._queue_of[key]].cluster_queue)
             return
         holder = self.snapshot.holder(key)
@@ -310,12 +310,12 @@ class WorkloadCache:
             return
         root = holder.queue.node.path[0]
         others = (w for queue in self.snapshot.queues_below(root) for w in queue.workloads.values() if w is not holder)
-        if any(self._is_open(other.local_queue) for other in others):
+        if any(self._is_local_queue_open(other.local_queue) for other in others):
             self.queue_manager.reactivate_later(holder.queue, self.queue_manager.now + REACTIVATION_GRACE_PERIOD)
         else:
             self.queue_manager.mark_queue(holder.queue.name)
 
-    def _is_open(self, local_queue: str) -> bool:
+    def _is_local_queue_open(self, local_queue: str) -> bool:
         """Report whether a LocalQueue exists and is not stopped."""
         view = self.local_queues.get(local_queue)
         return view is not None and view.stop_policy == "None"
@@ -397,7 +397,7 @@ class SchedulerCache:
             scheme.NAMESPACE: self._on_namespace,
             scheme.ADMISSION_CHECK: self._on_check,
             scheme.LIMIT_RANGE: self._views.observe,
-            scheme.RUNTIME_CLASS: self._views.observe_class,
+            scheme.RUNTIME_CLASS: self._views.observe_runtime_class,
         }
 
     def no_fit_reason(self, view: WorkloadView) -> str:
@@ -429,7 +429,7 @@ class SchedulerCache:
         if self.snapshot.rebuilds != self._rebuilds:  # another caller may have rebuilt the trees
             self._rebuilds = self.snapshot.rebuilds
             self.queue_manager.activate_all()
-        self.queue_manager.mark_due()
+        self.queue_manager.mark_due_queues()
         return self.queue_manager.heads()
 
     def is_terminating(self, name: str) -> bool:
@@ -438,9 +438,9 @@ class SchedulerCache:
 
     def readiness(self, name: str) -> QueueActiveStatus:
         """Return the Active condition that a ClusterQueue should have, given its spec and the objects it references."""
-        return self.readiness_with(self.snapshot.queues[name].view)
+        return self.readiness_of_view(self.snapshot.queues[name].view)
 
-    def readiness_with(self, view: ClusterQueueView) -> QueueActiveStatus:
+    def readiness_of_view(self, view: ClusterQueueView) -> QueueActiveStatus:
         """Return the Active condition that a ClusterQueue would have with a hypothetical spec (`view`)."""
         return compute_active_status(
             view, terminating=view.name in self._terminating, flavors=self.snapshot.flavors, checks=self._checks

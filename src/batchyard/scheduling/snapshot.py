@@ -34,11 +34,11 @@ class CohortForest:
 
     def id_of(self, flavor: str, resource: str) -> int:
         """Return the id of a flavor-resource pair; a new pair gets a new id."""
-        pair = (flavor, resource)
-        flavor_resource_id = self._ids.get(pair)
+        flavor_resource = (flavor, resource)
+        flavor_resource_id = self._ids.get(flavor_resource)
         if flavor_resource_id is None:
-            flavor_resource_id = self._ids[pair] = len(self.names)
-            self.names.append(pair)
+            flavor_resource_id = self._ids[flavor_resource] = len(self.names)
+            self.names.append(flavor_resource)
         return flavor_resource_id
 
     @property
@@ -59,11 +59,11 @@ class CohortForest:
 
     def has_cycle(self, cohort: str) -> bool:
         """Report whether the parents of a Cohort form a cycle, so that it never reaches a root."""
-        visited: dict[str, None] = {}
+        visited_cohorts: dict[str, None] = {}
         while cohort != NO_COHORT:
-            if cohort in visited:
+            if cohort in visited_cohorts:
                 return True
-            visited[cohort] = None
+            visited_cohorts[cohort] = None
             view = self._views.get(cohort)
             cohort = view.parent if view else NO_COHORT
         return False
@@ -82,42 +82,42 @@ class CohortForest:
 
     def rebuild(self, queues: Iterable[cluster_queue.ClusterQueue]) -> None:
         """Rebuild all cohort trees from the Cohort specs and `queues`, which must be sorted by name."""
-        width = len(self.names)
+        fr_count = len(self.names)
         self.cohorts = {}
         for name in sorted(self._views):
             self._cohort_node(name)
-        roots = []
+        root_nodes = []
         for queue in queues:
             node, cohort = queue.node, queue.view.cohort
-            node.usage.extend([0] * (width - len(node.usage)))
+            node.usage.extend([0] * (fr_count - len(node.usage)))
             queue.is_in_cohort_cycle = self.has_cycle(cohort)
             node.parent = None if cohort == NO_COHORT or queue.is_in_cohort_cycle else self._cohort_node(cohort)
             if node.parent is not None:
                 node.parent.children[f"queue/{queue.name}"] = node
             else:
                 node.tree = f"queue/{queue.name}"
-                roots.append(node)
-        roots += [node for node in self.cohorts.values() if node.parent is None]
-        for root in roots:
+                root_nodes.append(node)
+        root_nodes += [node for node in self.cohorts.values() if node.parent is None]
+        for root in root_nodes:
             refresh_tree(root)
 
     def _cohort_node(self, name: str) -> QuotaNode:
         """Return the cohort tree node of a Cohort; create it and its ancestors if they do not exist."""
         new_nodes: list[QuotaNode] = []
         existing_node = self.cohorts.get(name)
-        ancestor = name
-        while ancestor not in self.cohorts:
-            node = self.cohorts[ancestor] = QuotaNode(ancestor, len(self.names))
-            node.tree = f"cohort/{ancestor}"
+        ancestor_name = name
+        while ancestor_name not in self.cohorts:
+            node = self.cohorts[ancestor_name] = QuotaNode(ancestor_name, len(self.names))
+            node.tree = f"cohort/{ancestor_name}"
             new_nodes.append(node)
-            view = self._views.get(ancestor)
+            view = self._views.get(ancestor_name)
             if view is None:
                 break
             self.set_quotas(node, view.groups)
             node.weight = view.weight
-            if view.parent == NO_COHORT or self.has_cycle(ancestor):
+            if view.parent == NO_COHORT or self.has_cycle(ancestor_name):
                 break
-            ancestor = view.parent
+            ancestor_name = view.parent
         for node in new_nodes:
             view = self._views.get(node.name)
             if view and view.parent != NO_COHORT and not self.has_cycle(node.name):
@@ -209,13 +209,13 @@ class Snapshot:
 
     def put_cohort(self, view: CohortView) -> None:
         """Add a Cohort or replace its spec."""
-        self._note_cohort(view.name)
+        self._record_cohort_change(view.name)
         self.forest.put_cohort(view)
         self._is_outdated = True
 
     def remove_cohort(self, name: str) -> None:
         """Remove a Cohort's spec; if other objects still reference the Cohort, it remains without quota."""
-        self._note_cohort(name)
+        self._record_cohort_change(name)
         self._is_outdated |= self.forest.remove_cohort(name)
 
     def put_flavor(self, flavor: FlavorView) -> None:
@@ -233,7 +233,7 @@ class Snapshot:
         self.release(workload.key)
         workload.queue.put(workload)
         self._holders[workload.key] = workload
-        self._count_usage(workload.queue.node, workload.usage, 1)
+        self._change_usage(workload.queue.node, workload.usage, 1)
 
     @staticmethod
     def confirm(workload: cluster_queue.AdmittedWorkload) -> None:
@@ -248,7 +248,7 @@ class Snapshot:
             queue = workload.queue
             queue.remove(key)
             queue.generation += 1
-            self._count_usage(queue.node, workload.usage, -1)
+            self._change_usage(queue.node, workload.usage, -1)
         return workload
 
     def holder(self, key: str) -> cluster_queue.AdmittedWorkload | None:
@@ -269,24 +269,24 @@ class Snapshot:
         self._is_outdated = False
         self.rebuilds += 1
         self.forest.rebuild(self.queues[name] for name in sorted(self.queues))
-        self._renew_generations()
+        self._renew_tree_generations()
         used = {queue.coverage: None for queue in self.queues.values()}
         self._shared_groups = {key: coverage for key, coverage in self._shared_groups.items() if coverage in used}
 
-    def _note_cohort(self, name: str) -> None:
-        """Record that a Cohort and its current cohort tree have changed, for `_renew_generations()`."""
+    def _record_cohort_change(self, name: str) -> None:
+        """Record that a Cohort and its current cohort tree have changed, for `_renew_tree_generations()`."""
         node = self.cohorts.get(name)
         if node is not None:
             self._changed_trees[node.tree] = None
         self._changed_cohorts[name] = None
 
-    def _renew_generations(self) -> None:
+    def _renew_tree_generations(self) -> None:
         """Let stopped flavor searches start over in cohort trees whose quotas or members changed."""
-        trees = self._changed_trees
-        trees |= {self.queues[name].node.tree: None for name in self._changed_queues if name in self.queues}
-        trees |= {self.cohorts[name].tree: None for name in self._changed_cohorts if name in self.cohorts}
+        changed_trees = self._changed_trees
+        changed_trees |= {self.queues[name].node.tree: None for name in self._changed_queues if name in self.queues}
+        changed_trees |= {self.cohorts[name].tree: None for name in self._changed_cohorts if name in self.cohorts}
         for queue in self.queues.values():
-            if queue.node.tree in trees:
+            if queue.node.tree in changed_trees:
                 queue.generation += 1
         self._changed_trees, self._changed_queues, self._changed_cohorts = {}, {}, {}
 
@@ -320,9 +320,9 @@ class Snapshot:
 
     def undo_to(self, change_count: int) -> None:
         """Undo the tentative changes made since `begin()` returned `change_count`."""
-        changes = self._tentative_changes
-        while len(changes) > change_count:
-            queue, workload, usage, sign = changes.pop()
+        tentative_changes = self._tentative_changes
+        while len(tentative_changes) > change_count:
+            queue, workload, usage, sign = tentative_changes.pop()
             change_usage(queue.node, usage, -sign)
             if workload is not None:
                 queue.put(workload)
@@ -354,7 +354,7 @@ class Snapshot:
 
     # Internal helpers.
 
-    def _count_usage(self, node: QuotaNode, usage: Usage, sign: int) -> None:
+    def _change_usage(self, node: QuotaNode, usage: Usage, sign: int) -> None:
         if not self._is_outdated:
             change_usage(node, usage, sign)
             return

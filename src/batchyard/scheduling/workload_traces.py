@@ -24,11 +24,11 @@ from batchyard.interfaces.controller import SpanEvent, TraceSpan
 from batchyard.scheduling.messages import parse_preemptor_uid
 from batchyard.scheduling.workload.evictions import EVICTED_BY_PREEMPTION
 
-_TRACE_DIGITS: Final = 32
-_SPAN_DIGITS: Final = 16
+_TRACE_ID_DIGITS: Final = 32
+_SPAN_ID_DIGITS: Final = 16
 _ROOT_SPAN_NAME: Final = "workload"
 #: The maximum number of Workloads traced at a time; further ones are not traced.
-_TRACED_MAX: Final = 200_000
+_TRACED_WORKLOADS_MAX: Final = 200_000
 
 
 @dataclass(slots=True)
@@ -60,18 +60,18 @@ class WorkloadTracer:
         now, view = self._now(), workload_view(event.obj)
         current_phase = self._phases.get(view.uid)
         if current_phase is None:
-            if view.finished or event.type is EventType.DELETED or len(self._phases) >= _TRACED_MAX:
+            if view.finished or event.type is EventType.DELETED or len(self._phases) >= _TRACED_WORKLOADS_MAX:
                 return
             current_phase = self._phases[view.uid] = _Phase(_phase_of(event.obj), _phase_start(view, event, now), view)
         if view.evicted and not current_phase.view.evicted:
             _add_eviction_event(current_phase, event.obj, now)
         current_phase.view = view
-        is_over = view.finished or event.type is EventType.DELETED
+        is_workload_over = view.finished or event.type is EventType.DELETED
         phase = _phase_of(event.obj)
-        if not is_over and phase == current_phase.name:
+        if not is_workload_over and phase == current_phase.name:
             return
         self._emit(_phase_span(current_phase, now))
-        if is_over:
+        if is_workload_over:
             del self._phases[view.uid]
             self._emit(_root_span(view, event, now))
         else:
@@ -81,16 +81,16 @@ class WorkloadTracer:
 def workload_trace_id(uid: str) -> str:
     """Return the trace id of a Workload, derived from its uid (32 hexadecimal digits)."""
     uid_digits = uid.replace("-", "").lower()
-    is_hex = len(uid_digits) == _TRACE_DIGITS and not uid_digits.strip("0123456789abcdef") and uid_digits.strip("0")
-    return uid_digits if is_hex else _digest(uid)[:_TRACE_DIGITS]
+    is_hex = len(uid_digits) == _TRACE_ID_DIGITS and not uid_digits.strip("0123456789abcdef") and uid_digits.strip("0")
+    return uid_digits if is_hex else _hex_digest(uid)[:_TRACE_ID_DIGITS]
 
 
 def root_span_id(uid: str) -> str:
     """Return the id of a Workload's root span, derived from its uid (16 hexadecimal digits)."""
-    return _digest(f"{uid} {_ROOT_SPAN_NAME}")[:_SPAN_DIGITS]
+    return _hex_digest(f"{uid} {_ROOT_SPAN_NAME}")[:_SPAN_ID_DIGITS]
 
 
-def _digest(text: str) -> str:
+def _hex_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -121,23 +121,23 @@ def _add_eviction_event(phase: _Phase, obj: Obj, now: Instant) -> None:
         phase.span_links.append((workload_trace_id(preemptor_uid), root_span_id(preemptor_uid)))
 
 
-def _phase_span(phase: _Phase, end: Instant) -> TraceSpan:
+def _phase_span(phase: _Phase, end_time: Instant) -> TraceSpan:
     view = phase.view
-    span_id = _digest(f"{view.uid} {phase.name} {phase.started_at}")[:_SPAN_DIGITS]
+    span_id = _hex_digest(f"{view.uid} {phase.name} {phase.started_at}")[:_SPAN_ID_DIGITS]
     return TraceSpan(
         workload_trace_id(view.uid),
         span_id,
         root_span_id(view.uid),
         phase.name,
         phase.started_at,
-        end,
+        end_time,
         _workload_attributes(view),
         tuple(phase.events),
         tuple(phase.span_links),
     )
 
 
-def _root_span(view: WorkloadView, event: WatchEvent, end: Instant) -> TraceSpan:
+def _root_span(view: WorkloadView, event: WatchEvent, end_time: Instant) -> TraceSpan:
     finished_condition = find_condition(event.obj, "Finished") or {}
     failure_message = str(finished_condition.get("message", "")) if finished_condition.get("reason") == "Failed" else ""
     return TraceSpan(
@@ -145,8 +145,8 @@ def _root_span(view: WorkloadView, event: WatchEvent, end: Instant) -> TraceSpan
         root_span_id(view.uid),
         "",
         _ROOT_SPAN_NAME,
-        min(view.created, end),
-        end,
+        min(view.created, end_time),
+        end_time,
         _workload_attributes(view),
         error=failure_message,
     )

@@ -64,7 +64,7 @@ def test_disrupted_pod_counts_as_unhealthy_for_two_minutes() -> None:
     assert (dict(early.pods), early.expires_at) == ({"a": make.stamp()}, make.at(120))
     assert status_of(pdb, [web("a"), web("b")], ExpectedPods(2), early.pods, make.NOW)["currentHealthy"] == 1
     late = find_disrupted(pdb, [web("a"), web("b")], make.at(121))
-    assert (dict(late.pods), len(late.not_deleted)) == ({}, 1)
+    assert (dict(late.pods), len(late.undeleted_pods)) == ({}, 1)
 
 
 def test_allowed_eviction_decrements_disruptions_allowed() -> None:

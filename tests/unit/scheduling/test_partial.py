@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import workload_view
-from batchyard.scheduling.flavor_assigner import search_counts
+from batchyard.scheduling.flavor_assigner import search_pod_counts
 from yard import Yard, preemption, queue, workload
 
 
@@ -24,7 +24,7 @@ def tried(fits: int, *pod_sets: Obj) -> tuple[Sequence[int] | None, list[Sequenc
         seen.append(counts)
         return counts
 
-    found = search_counts(
+    found = search_pod_counts(
         workload_view(workload(pod_sets=pod_sets)).pod_sets, attempt, lambda counts: sum(counts) <= fits
     )
     return found, seen

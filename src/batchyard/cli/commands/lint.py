@@ -53,7 +53,7 @@ def run(request: LintRequest) -> None:
 
 def summary(report: LintReport) -> str:
     """Return the numbers of linted documents and of findings as one line."""
-    document_count = _format_count(report.documents, "document")
+    document_count = _format_count(report.document_count, "document")
     if not report.findings:
         return f"batchyard: no findings in {document_count}"
     count_texts = ", ".join(_format_count(report.count(severity), severity.value) for severity in Severity)
@@ -81,7 +81,7 @@ def _report_document(findings: Sequence[LintFinding], report: LintReport) -> dic
     return {
         "apiVersion": "batchyard.dev/v1alpha1",
         "kind": "LintReport",
-        "documents": report.documents,
+        "documents": report.document_count,
         "counts": {severity.value: report.count(severity) for severity in Severity},
         "findings": [_finding_fields(finding) for finding in findings],
     }

@@ -41,73 +41,73 @@ _RankedHolder: TypeAlias = tuple[int, int, str, AdmittedWorkload, bool, Sequence
 
 
 def ranked_quota_holders(
-    snapshot: Snapshot, top: QuotaNode, queue: ClusterQueue, frs: Sequence[int]
+    snapshot: Snapshot, top_node: QuotaNode, queue: ClusterQueue, frs: Sequence[int]
 ) -> list[MissingQuotaHolder]:
     """Return the admitted Workloads below a cohort tree node that use the flavor-resources `frs`, best victims first.
 
     If `queue` is under its nominal quota, Workloads of borrowing queues precede its own; otherwise its own come first.
     Within each group, the order is by largest amount, then by key.
     """
-    return [_unpack_holder(ranked) for ranked in sorted(_rank_holders(snapshot, top, queue, frs))]
+    return [_unpack_holder(ranked) for ranked in sorted(_rank_holders(snapshot, top_node, queue, frs))]
 
 
 def first_ranked_holders(
-    snapshot: Snapshot, top: QuotaNode, queue: ClusterQueue, frs: Sequence[int], max_count: int
+    snapshot: Snapshot, top_node: QuotaNode, queue: ClusterQueue, frs: Sequence[int], max_count: int
 ) -> tuple[list[MissingQuotaHolder], int]:
     """Return the first `max_count` Workloads in the order of `ranked_quota_holders()`, and the number of all."""
-    ranked_holders = _rank_holders(snapshot, top, queue, frs)
+    ranked_holders = _rank_holders(snapshot, top_node, queue, frs)
     return [_unpack_holder(holder) for holder in nsmallest(max_count, ranked_holders)], len(ranked_holders)
 
 
-def _rank_holders(snapshot: Snapshot, top: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_RankedHolder]:
+def _rank_holders(snapshot: Snapshot, root: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_RankedHolder]:
     """Return the Workloads below a cohort tree node that use the flavor-resources `frs`, with sort keys."""
     is_under = not [fr for fr in frs if queue.node.usage[fr] >= queue.node.subtree[fr]]
     ranked_holders: list[_RankedHolder] = []
-    for candidate_queue in snapshot.queues_below(top):
+    for candidate_queue in snapshot.queues_below(root):
         if not candidate_queue.workloads:
             continue
-        borrows, is_own = (
+        is_borrowing, is_own = (
             candidate_queue.node.parent is not None and not is_within_nominal(candidate_queue.node, frs),
             candidate_queue is queue,
         )
-        queue_rank = (0 if borrows and not is_own else 1 if is_own else 2) if is_under else (0 if is_own else 1)
+        queue_rank = (0 if is_borrowing and not is_own else 1 if is_own else 2) if is_under else (0 if is_own else 1)
         for workload in candidate_queue.workloads.values():
             largest_amount = max([amount for fr, amount in workload.usage if fr in frs], default=0)
             if largest_amount > 0:
-                ranked_holders.append((queue_rank, -largest_amount, workload.key, workload, borrows, frs))
+                ranked_holders.append((queue_rank, -largest_amount, workload.key, workload, is_borrowing, frs))
     return ranked_holders
 
 
 def _unpack_holder(ranked_holder: _RankedHolder) -> MissingQuotaHolder:
-    *_, workload, borrows, frs = ranked_holder
-    held_usage = tuple([(fr, amount) for fr, amount in workload.usage if amount > 0 and fr in frs])
-    return MissingQuotaHolder(workload, held_usage, borrows)
+    *_, workload, is_borrowing, held_frs = ranked_holder
+    held_usage = tuple([(fr, amount) for fr, amount in workload.usage if amount > 0 and fr in held_frs])
+    return MissingQuotaHolder(workload, held_usage, is_borrowing)
 
 
 def protection_reason(
-    request: PreemptionContext, holder: AdmittedWorkload, *, fair_sharing: bool
+    context: PreemptionContext, holder: AdmittedWorkload, *, fair_sharing: bool
 ) -> ProtectionReason | None:
     """Return the rule that protects an admitted Workload (`holder`) from this preemption; None if no rule does."""
-    queue, rules = request.queue, request.queue.view.preemption
+    queue, preemption_policy = context.queue, context.queue.view.preemption
     if holder.queue is queue:
-        policy = rules.within_cluster_queue
+        policy = preemption_policy.within_cluster_queue
         if policy == "Never":
             return ProtectionReason(POLICY_RULE, f"withinClusterQueue of {queue.name} is Never")
-        return None if holder in request.eligible(queue, policy) else _priority_reason(request.workload, holder, policy)
-    policy = rules.reclaim_within_cohort
+        return None if holder in context.eligible(queue, policy) else _priority_reason(context.workload, holder, policy)
+    policy = preemption_policy.reclaim_within_cohort
     if policy == "Never":
         return ProtectionReason(POLICY_RULE, f"reclaimWithinCohort of {queue.name} is Never")
     if not holder.queue.active:
         return ProtectionReason(
             INACTIVE_RULE, f"{holder.queue.name} is inactive; Kueue does not preempt in inactive queues"
         )
-    if is_within_nominal(holder.queue.node, request.contested_frs):
+    if is_within_nominal(holder.queue.node, context.contested_frs):
         return ProtectionReason(NOMINAL_RULE, f"{holder.queue.name} uses no more than its own quota")
-    if holder not in request.eligible(holder.queue, policy):
-        return _priority_reason(request.workload, holder, policy)
+    if holder not in context.eligible(holder.queue, policy):
+        return _priority_reason(context.workload, holder, policy)
     if fair_sharing:
         return ProtectionReason(FAIRNESS_RULE, "the preemption would not make the shares fairer")
-    return _borrowing_reason(request, holder)
+    return _borrowing_reason(context, holder)
 
 
 def _priority_reason(workload: WorkloadView, holder: AdmittedWorkload, policy: str) -> ProtectionReason:
@@ -116,19 +116,19 @@ def _priority_reason(workload: WorkloadView, holder: AdmittedWorkload, policy: s
     return ProtectionReason(PRIORITY_RULE, f"its priority {holder.priority} is not lower than {workload.priority}")
 
 
-def _borrowing_reason(request: PreemptionContext, holder: AdmittedWorkload) -> ProtectionReason | None:
+def _borrowing_reason(context: PreemptionContext, holder: AdmittedWorkload) -> ProtectionReason | None:
     """Return why the preemptor may not preempt `holder` while borrowing; None if it may, or does not need to borrow."""
-    node, rules = request.queue.node, request.queue.view.preemption
-    if all(node.usage[fr] + amount <= node.subtree[fr] for fr, amount in request.usage):
+    node, preemption_policy = context.queue.node, context.queue.view.preemption
+    if all(node.usage[fr] + amount <= node.subtree[fr] for fr, amount in context.usage):
         return None
-    if not rules.borrow_within_cohort:
-        return ProtectionReason(BORROWING_RULE, f"{request.queue.name} would borrow, and borrowWithinCohort is Never")
-    if holder.priority >= request.workload.priority:
-        return _priority_reason(request.workload, holder, "LowerPriority")
-    threshold = rules.priority_threshold_max
-    if threshold is not None and holder.priority > threshold:
+    if not preemption_policy.borrow_within_cohort:
+        return ProtectionReason(BORROWING_RULE, f"{context.queue.name} would borrow, and borrowWithinCohort is Never")
+    if holder.priority >= context.workload.priority:
+        return _priority_reason(context.workload, holder, "LowerPriority")
+    priority_threshold = preemption_policy.priority_threshold_max
+    if priority_threshold is not None and holder.priority > priority_threshold:
         return ProtectionReason(
-            BORROWING_RULE, f"its priority {holder.priority} is above maxPriorityThreshold {threshold}"
+            BORROWING_RULE, f"its priority {holder.priority} is above maxPriorityThreshold {priority_threshold}"
         )
     return None
 
@@ -137,7 +137,7 @@ def _borrowing_reason(request: PreemptionContext, holder: AdmittedWorkload) -> P
 
 
 NEEDLESS_REASON: Final = ProtectionReason("needless", "the other victims free enough quota")
-_RECORDED_MAX: Final = 32
+_RECORDED_WORKLOADS_MAX: Final = 32
 
 
 class SparedWorkload(NamedTuple):
@@ -164,18 +164,18 @@ def preemption_alternatives(decision: Preempt, snapshot: Snapshot, *, fair_shari
         return NO_ALTERNATIVES
     queue, contested_frs = decision.queue, assignment.preempting_frs
     request = PreemptionContext(decision.head.workload, queue, snapshot, assignment.usage, contested_frs)
-    victims = {target.workload.key for target in decision.targets}
-    max_count = _RECORDED_MAX + len(victims)
-    holders, count = first_ranked_holders(snapshot, queue.node.path[0], queue, contested_frs, max_count)
-    spared_holders = [holder for holder in holders if holder.workload.key not in victims]
+    victim_keys = {target.workload.key for target in decision.targets}
+    max_count = _RECORDED_WORKLOADS_MAX + len(victim_keys)
+    ranked_holders, count = first_ranked_holders(snapshot, queue.node.path[0], queue, contested_frs, max_count)
+    spared_holders = [holder for holder in ranked_holders if holder.workload.key not in victim_keys]
     recorded_workloads = [
         SparedWorkload(
             holder, protection_reason(request, holder.workload, fair_sharing=fair_sharing) or NEEDLESS_REASON
         )
-        for holder in spared_holders[:_RECORDED_MAX]
+        for holder in spared_holders[:_RECORDED_WORKLOADS_MAX]
     ]
     return Alternatives(
-        tuple(recorded_workloads), count - sum(_holds_any(snapshot.holder(key), contested_frs) for key in victims)
+        tuple(recorded_workloads), count - sum(_holds_any(snapshot.holder(key), contested_frs) for key in victim_keys)
     )
 
 

@@ -11,7 +11,7 @@ from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.quota import Usage, available, has_room, is_borrowing_with
 from batchyard.scheduling.snapshot import Snapshot
 
-_PRIORITY: Final = attrgetter("priority")
+_PRIORITY_OF_WORKLOAD: Final = attrgetter("priority")
 
 
 class PreemptionTarget(NamedTuple):
@@ -60,13 +60,13 @@ class PreemptionContext(NamedTuple):
         if policy != "Any":
             # `workloads` is sorted by priority first, so eligible Workloads are at the front.
             priority, lowest_priority = self.workload.priority, workloads[0].priority
-            includes_equal = policy == "LowerOrNewerEqualPriority"
-            if lowest_priority > priority or (lowest_priority == priority and not includes_equal):
+            includes_equal_priority = policy == "LowerOrNewerEqualPriority"
+            if lowest_priority > priority or (lowest_priority == priority and not includes_equal_priority):
                 return []
-            end = bisect_left(workloads, priority, key=_PRIORITY)
-            candidates_below = workloads[:end]
-            if includes_equal:
-                equal = workloads[end : bisect_right(workloads, priority, key=_PRIORITY)]
+            equal_start = bisect_left(workloads, priority, key=_PRIORITY_OF_WORKLOAD)
+            candidates_below = workloads[:equal_start]
+            if includes_equal_priority:
+                equal = workloads[equal_start : bisect_right(workloads, priority, key=_PRIORITY_OF_WORKLOAD)]
                 candidates_below += [candidate for candidate in equal if self.workload.queued < candidate.queued]
             workloads = candidates_below
         contested_frs = self.contested_frs
@@ -81,7 +81,7 @@ class PreemptionContext(NamedTuple):
 
 
 def fill_back_workloads(
-    request: PreemptionContext, targets: list[PreemptionTarget], *, may_borrow: bool
+    context: PreemptionContext, targets: list[PreemptionTarget], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
     """Return the preemption targets without those that turn out unneeded, tried from the last but one to the first.
 
@@ -90,10 +90,10 @@ def fill_back_workloads(
     """
     for index in range(len(targets) - 2, -1, -1):
         candidate = targets[index].workload
-        request.snapshot.add_usage(candidate.queue, candidate.usage)
-        if request.fits(may_borrow=may_borrow):
+        context.snapshot.add_usage(candidate.queue, candidate.usage)
+        if context.fits(may_borrow=may_borrow):
             targets[index] = targets[-1]
             targets.pop()
         else:
-            request.snapshot.remove_usage(candidate.queue, candidate.usage)
+            context.snapshot.remove_usage(candidate.queue, candidate.usage)
     return targets

@@ -31,68 +31,68 @@ BOTH_STRATEGIES: Final = (FairSharingStrategy.FINAL_SHARE, FairSharingStrategy.I
 
 
 def find_targets(
-    request: PreemptionContext, strategies: Sequence[FairSharingStrategy] = BOTH_STRATEGIES
+    context: PreemptionContext, strategies: Sequence[FairSharingStrategy] = BOTH_STRATEGIES
 ) -> list[PreemptionTarget]:
     """Return the Workloads to preempt with fair sharing; empty if preemption cannot free enough quota."""
-    candidates = sorted(_candidates(request), key=request.order_key)
-    if not candidates or not request.could_ever_fit(candidates):
+    candidates = sorted(_preemption_candidates(context), key=context.order_key)
+    if not candidates or not context.could_ever_fit(candidates):
         return []
-    snapshot = request.snapshot
+    snapshot = context.snapshot
     with snapshot.what_if():
-        snapshot.add_usage(request.queue, request.usage)  # shares include the new Workload
-        does_fit, targets, skipped_candidates = _apply_first_rule(request, candidates, strategies[0])
+        snapshot.add_usage(context.queue, context.usage)  # shares include the new Workload
+        does_fit, targets, skipped_candidates = _apply_first_rule(context, candidates, strategies[0])
         if not does_fit and len(strategies) > 1:
-            does_fit, targets = _apply_second_rule(request, skipped_candidates, targets)
-        snapshot.remove_usage(request.queue, request.usage)
-        return fill_back_workloads(request, targets, may_borrow=True) if does_fit else []
+            does_fit, targets = _apply_second_rule(context, skipped_candidates, targets)
+        snapshot.remove_usage(context.queue, context.usage)
+        return fill_back_workloads(context, targets, may_borrow=True) if does_fit else []
 
 
-def _candidates(request: PreemptionContext) -> Iterator[AdmittedWorkload]:
-    preemption = request.queue.view.preemption
+def _preemption_candidates(context: PreemptionContext) -> Iterator[AdmittedWorkload]:
+    preemption = context.queue.view.preemption
     own_policy, cohort_policy = preemption.within_cluster_queue, preemption.reclaim_within_cohort
-    yield from request.eligible(request.queue, own_policy)
-    if request.queue.node.parent is None or cohort_policy == "Never":
+    yield from context.eligible(context.queue, own_policy)
+    if context.queue.node.parent is None or cohort_policy == "Never":
         return
-    for queue in request.snapshot.queues_below(request.queue.node.path[0]):
-        if queue is not request.queue and any(is_borrowing_with(queue.node, fr, 0) for fr in request.contested_frs):
-            yield from request.eligible(queue, cohort_policy)
+    for queue in context.snapshot.queues_below(context.queue.node.path[0]):
+        if queue is not context.queue and any(is_borrowing_with(queue.node, fr, 0) for fr in context.contested_frs):
+            yield from context.eligible(queue, cohort_policy)
 
 
-def _preemptor_fits(request: PreemptionContext) -> bool:
+def _preemptor_fits(context: PreemptionContext) -> bool:
     """Report whether the preemptor fits; its own usage, which the snapshot includes, is removed during the check."""
-    snapshot = request.snapshot
-    snapshot.remove_usage(request.queue, request.usage)
-    fits = request.fits(may_borrow=True)
-    snapshot.add_usage(request.queue, request.usage)
-    return fits
+    snapshot = context.snapshot
+    snapshot.remove_usage(context.queue, context.usage)
+    does_fit = context.fits(may_borrow=True)
+    snapshot.add_usage(context.queue, context.usage)
+    return does_fit
 
 
 def _apply_first_rule(
-    request: PreemptionContext, candidates: Sequence[AdmittedWorkload], strategy: FairSharingStrategy
+    context: PreemptionContext, candidates: Sequence[AdmittedWorkload], strategy: FairSharingStrategy
 ) -> tuple[bool, list[PreemptionTarget], list[AdmittedWorkload]]:
     """Select victims by the first strategy; return whether the preemptor fits, the victims, and refused candidates."""
-    target_order = _TargetOrder(request, candidates, strategy)
-    is_within_nominal_quota = not any(is_borrowing_with(request.queue.node, fr, 0) for fr in request.contested_frs)
+    target_order = _TargetOrder(context, candidates, strategy)
+    is_within_nominal_quota = not any(is_borrowing_with(context.queue.node, fr, 0) for fr in context.contested_frs)
     targets: list[PreemptionTarget] = []
     skipped_candidates: list[AdmittedWorkload] = []
     while (queue := target_order.next_queue()) is not None:
-        if queue is request.queue or is_within_nominal_quota:
-            is_own_queue = queue is request.queue
+        if queue is context.queue or is_within_nominal_quota:
+            is_own_queue = queue is context.queue
             reason = PreemptionReason.IN_CLUSTER_QUEUE if is_own_queue else PreemptionReason.IN_COHORT_RECLAMATION
             candidate: AdmittedWorkload | None = target_order.pop_candidate(queue)
         else:
             reason = PreemptionReason.IN_COHORT_FAIR_SHARING
-            candidate = _next_fair_candidate(request, target_order, queue, skipped_candidates)
+            candidate = _next_fair_candidate(context, target_order, queue, skipped_candidates)
         if candidate is not None:
-            request.snapshot.remove_usage(candidate.queue, candidate.usage)
+            context.snapshot.remove_usage(candidate.queue, candidate.usage)
             targets.append(PreemptionTarget(candidate, reason))
-            if _preemptor_fits(request):
+            if _preemptor_fits(context):
                 return True, targets, []
     return False, targets, skipped_candidates
 
 
 def _next_fair_candidate(
-    request: PreemptionContext, order: "_TargetOrder", queue: ClusterQueue, skipped_candidates: list[AdmittedWorkload]
+    context: PreemptionContext, order: "_TargetOrder", queue: ClusterQueue, skipped_candidates: list[AdmittedWorkload]
 ) -> AdmittedWorkload | None:
     """Return a queue's first candidate that the strategy allows; add those before it to `skipped_candidates`."""
     preemptor_branch, victim_branch = order.diverging_branches(queue)
@@ -107,36 +107,36 @@ def _next_fair_candidate(
         candidate = order.pop_candidate(queue)
         if (
             not can_never_be_fair
-            and compare_shares(preemptor_share, _share_without(request, order, victim_branch, candidate)) <= 0
+            and compare_shares(preemptor_share, _share_without_candidate(context, order, victim_branch, candidate)) <= 0
         ):
             return candidate
         skipped_candidates.append(candidate)
     return None
 
 
-def _share_without(
-    request: PreemptionContext, order: "_TargetOrder", branch: QuotaNode, candidate: AdmittedWorkload
+def _share_without_candidate(
+    context: PreemptionContext, target_order: "_TargetOrder", branch: QuotaNode, candidate: AdmittedWorkload
 ) -> Share:
     """Return the dominant resource share that a branch of the cohort tree would have without a candidate in it."""
-    snapshot = request.snapshot
+    snapshot = context.snapshot
     snapshot.remove_usage(candidate.queue, candidate.usage)
-    share = order.share(branch)
+    share = target_order.share(branch)
     snapshot.add_usage(candidate.queue, candidate.usage)
     return share
 
 
 def _apply_second_rule(
-    request: PreemptionContext, skipped_candidates: Sequence[AdmittedWorkload], targets: list[PreemptionTarget]
+    context: PreemptionContext, skipped_candidates: Sequence[AdmittedWorkload], targets: list[PreemptionTarget]
 ) -> tuple[bool, list[PreemptionTarget]]:
     """Add victims by rule S2-b, at most one per queue; return whether the preemptor then fits, and all victims."""
-    target_order = _TargetOrder(request, skipped_candidates)
+    target_order = _TargetOrder(context, skipped_candidates)
     while (queue := target_order.next_queue()) is not None:
         preemptor_branch, victim_branch = target_order.diverging_branches(queue)
         candidate = target_order.pop_candidate(queue)
         if compare_shares(target_order.share(preemptor_branch), target_order.share(victim_branch)) < 0:
-            request.snapshot.remove_usage(candidate.queue, candidate.usage)
+            context.snapshot.remove_usage(candidate.queue, candidate.usage)
             targets.append(PreemptionTarget(candidate, PreemptionReason.IN_COHORT_FAIR_SHARING))
-            if _preemptor_fits(request):
+            if _preemptor_fits(context):
                 return True, targets
         target_order.exclude_queue(queue)
     return False, targets
@@ -147,18 +147,18 @@ class _TargetOrder:
 
     def __init__(
         self,
-        request: PreemptionContext,
+        context: PreemptionContext,
         candidates: Sequence[AdmittedWorkload],
         strategy: FairSharingStrategy = FairSharingStrategy.INITIAL_SHARE,
     ) -> None:
         self.strategy = strategy
-        self._request = request
+        self._request = context
         self._remaining: dict[QuotaNode, list[AdmittedWorkload]] = {}
         for candidate in reversed(candidates):
             self._remaining.setdefault(candidate.queue.node, []).append(candidate)
         #: Nodes that are excluded because they have no further candidates.
         self._pruned: dict[QuotaNode, None] = {}
-        self._preemptor_path = dict.fromkeys(request.queue.node.path)
+        self._preemptor_path = dict.fromkeys(context.queue.node.path)
 
     def share(self, node: QuotaNode) -> Share:
         """Return the current dominant resource share of a ClusterQueue or Cohort."""
@@ -216,7 +216,7 @@ class _TargetOrder:
         best_share = LOWEST_SHARE
         own_node = self._request.queue.node
         order = self._request.order_key
-        for node in self._children(cohort, queues=True):
+        for node in self._child_nodes(cohort, are_queues=True):
             share = self.share(node)
             if not self._remaining.get(node) or (not share.is_borrowing and node is not own_node):
                 self._pruned[node] = None
@@ -229,16 +229,16 @@ class _TargetOrder:
         return best, best_share
 
     def _best_cohort(self, cohort: QuotaNode) -> tuple[QuotaNode | None, Share]:
-        best: QuotaNode | None = None
+        best_node: QuotaNode | None = None
         best_share = LOWEST_SHARE
-        for node in self._children(cohort, queues=False):
+        for node in self._child_nodes(cohort, are_queues=False):
             share = self.share(node)
             if not share.is_borrowing and node not in self._preemptor_path:
                 self._pruned[node] = None
             elif compare_shares(share, best_share) >= 0:
-                best, best_share = node, share
-        return best, best_share
+                best_node, best_share = node, share
+        return best_node, best_share
 
-    def _children(self, cohort: QuotaNode, *, queues: bool) -> list[QuotaNode]:
+    def _child_nodes(self, cohort: QuotaNode, *, are_queues: bool) -> list[QuotaNode]:
         queue_of = self._request.snapshot.queue_of
-        return [n for n in cohort.children.values() if n not in self._pruned and (n in queue_of) is queues]
+        return [n for n in cohort.children.values() if n not in self._pruned and (n in queue_of) is are_queues]

@@ -29,16 +29,16 @@ from batchyard.scheduling.quota import (
 from batchyard.scheduling.snapshot import Snapshot
 
 
-def find_targets(request: PreemptionContext) -> list[PreemptionTarget]:
+def find_targets(context: PreemptionContext) -> list[PreemptionTarget]:
     """Return the Workloads to preempt without fair sharing; empty if preemption cannot free enough quota."""
-    candidates = PreemptionCandidates(request)
+    candidates = PreemptionCandidates(context)
     lists = [candidates.own_queue_candidates, candidates.priority_candidates, candidates.hierarchical_candidates]
-    if not any(lists) or not request.could_ever_fit(*lists):
+    if not any(lists) or not context.could_ever_fit(*lists):
         return []
     ordered_candidates = candidates.in_order()
-    for may_borrow in _borrowing_attempts(request, candidates):
-        with request.snapshot.what_if():
-            targets = _select_targets(request, candidates, ordered_candidates, may_borrow=may_borrow)
+    for may_borrow in _borrowing_attempts(context, candidates):
+        with context.snapshot.what_if():
+            targets = _select_targets(context, candidates, ordered_candidates, may_borrow=may_borrow)
         if targets:
             return targets
     return []
@@ -56,26 +56,26 @@ class PreemptionCandidates:
         "priority_candidates",
     )
 
-    def __init__(self, request: PreemptionContext) -> None:
-        self._request = request
+    def __init__(self, context: PreemptionContext) -> None:
+        self._request = context
         #: The lowest Cohort in common with the preemptor, by ClusterQueue.
         self._lowest_common_cohort: dict[ClusterQueue, QuotaNode] = {}
         self._with_advantage: dict[ClusterQueue, None] = {}
         self.hierarchical_candidates: list[AdmittedWorkload] = []
         self.priority_candidates: list[AdmittedWorkload] = []
-        preemption = request.queue.view.preemption
-        self.own_queue_candidates = request.eligible(request.queue, preemption.within_cluster_queue)
-        if request.queue.node.parent is not None and preemption.reclaim_within_cohort != "Never":
-            self._walk_up(only_with_advantage=not preemption.borrow_within_cohort and not _is_under_nominal(request))
+        preemption = context.queue.view.preemption
+        self.own_queue_candidates = context.eligible(context.queue, preemption.within_cluster_queue)
+        if context.queue.node.parent is not None and preemption.reclaim_within_cohort != "Never":
+            self._walk_up(only_with_advantage=not preemption.borrow_within_cohort and not _is_under_nominal(context))
 
     def in_order(self) -> list[AdmittedWorkload]:
         """Return the candidates in preemption order: evicted ones, hierarchical advantage, other queues, own queue."""
-        lists = [
+        candidate_lists = [
             sorted(self.hierarchical_candidates, key=PREEMPTION_RANK),
             sorted(self.priority_candidates, key=PREEMPTION_RANK),
             self.own_queue_candidates,
         ]
-        candidates = [candidate for group in lists for candidate in group]
+        candidates = [candidate for group in candidate_lists for candidate in group]
         if any(candidate.evicted for candidate in candidates):
             candidates.sort(key=lambda candidate: not candidate.evicted)
         return candidates
@@ -113,8 +113,8 @@ class PreemptionCandidates:
         preemption = self._request.queue.view.preemption
         if not preemption.borrow_within_cohort or candidate.priority >= self._request.workload.priority:
             return False
-        threshold = preemption.priority_threshold_max
-        return threshold is None or candidate.priority <= threshold
+        priority_threshold = preemption.priority_threshold_max
+        return priority_threshold is None or candidate.priority <= priority_threshold
 
     def _walk_up(self, *, only_with_advantage: bool) -> None:
         """Collect the candidates in other queues, from the preemptor's parent Cohort up to the root Cohort.
@@ -123,22 +123,22 @@ class PreemptionCandidates:
         preemptor that already borrows and may not preempt while borrowing has candidates only with this advantage.
         """
         previous_node, remaining_request = self._request.queue.node, self._request.usage
-        advantage = fits_in_quota(previous_node, remaining_request)
+        has_advantage = fits_in_quota(previous_node, remaining_request)
         for cohort in previous_node.path[-2::-1]:
-            if advantage or not only_with_advantage:
-                self._collect_below(cohort, previous_node, has_advantage=advantage)
-            if not advantage and cohort.parent is not None:
+            if has_advantage or not only_with_advantage:
+                self._collect_candidates_below(cohort, previous_node, has_advantage=has_advantage)
+            if not has_advantage and cohort.parent is not None:
                 remaining_request = request_to_parent(previous_node, remaining_request)
-                advantage = fits_in_quota(cohort, remaining_request)
+                has_advantage = fits_in_quota(cohort, remaining_request)
             previous_node = cohort
 
-    def _collect_below(self, top: QuotaNode, skipped_branch: QuotaNode, *, has_advantage: bool) -> None:
-        """Collect the candidates below the Cohort `top`, without `skipped_branch` and subtrees within nominal quota."""
+    def _collect_candidates_below(self, top_node: QuotaNode, skipped_branch: QuotaNode, *, has_advantage: bool) -> None:
+        """Collect candidates below Cohort `top_node`, without `skipped_branch` and subtrees within nominal quota."""
         request = self._request
-        policy = request.queue.view.preemption.reclaim_within_cohort
+        reclaim_policy = request.queue.view.preemption.reclaim_within_cohort
         queue_of, contested_frs = request.snapshot.queue_of, request.contested_frs
         collected_candidates = self.hierarchical_candidates if has_advantage else self.priority_candidates
-        nodes = [top]
+        nodes = [top_node]
         for node in nodes:
             for child in node.children.values():
                 if child is skipped_branch or is_within_nominal(child, contested_frs):
@@ -147,47 +147,47 @@ class PreemptionCandidates:
                 if queue is None:
                     nodes.append(child)
                     continue
-                collected_candidates += request.eligible(queue, policy)
-                self._lowest_common_cohort[queue] = top
+                collected_candidates += request.eligible(queue, reclaim_policy)
+                self._lowest_common_cohort[queue] = top_node
                 if has_advantage:
                     self._with_advantage[queue] = None
 
 
-def _borrowing_attempts(request: PreemptionContext, candidates: PreemptionCandidates) -> tuple[bool, ...]:
+def _borrowing_attempts(context: PreemptionContext, candidates: PreemptionCandidates) -> tuple[bool, ...]:
     """Return whether the preemptor may borrow, for each attempt of the search, in order.
 
     Candidates above the priority threshold are eligible only if the preemptor does not borrow. With borrowing there are
     fewer candidates; without borrowing there is less quota.
     """
-    may_not_borrow = not request.queue.view.preemption.borrow_within_cohort
+    may_not_borrow = not context.queue.view.preemption.borrow_within_cohort
     has_other_candidates = bool(candidates.hierarchical_candidates or candidates.priority_candidates)
-    if not has_other_candidates or (may_not_borrow and not _is_under_nominal(request)):
+    if not has_other_candidates or (may_not_borrow and not _is_under_nominal(context)):
         return (True,)
     if may_not_borrow and not candidates.hierarchical_candidates:
         return (False, True)
     return (True, False)
 
 
-def _is_under_nominal(request: PreemptionContext) -> bool:
-    usage, quota = request.queue.node.usage, request.queue.node.subtree
-    for fr in request.contested_frs:  # noqa: SIM110 - faster, and called for every pending head
+def _is_under_nominal(context: PreemptionContext) -> bool:
+    usage, quota = context.queue.node.usage, context.queue.node.subtree
+    for fr in context.contested_frs:  # noqa: SIM110 - faster, and called for every pending head
         if usage[fr] >= quota[fr]:
             return False
     return True
 
 
 def _select_targets(
-    request: PreemptionContext, candidates: PreemptionCandidates, workloads: list[AdmittedWorkload], *, may_borrow: bool
+    context: PreemptionContext, candidates: PreemptionCandidates, workloads: list[AdmittedWorkload], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
     """Select candidates in order until the preemptor fits, without unneeded ones; empty if it does not fit."""
     targets: list[PreemptionTarget] = []
     for candidate in workloads:
         if not candidates.may_preempt(candidate, may_borrow=may_borrow):
             continue
-        request.snapshot.remove_usage(candidate.queue, candidate.usage)
+        context.snapshot.remove_usage(candidate.queue, candidate.usage)
         targets.append(PreemptionTarget(candidate, candidates.reason(candidate)))
-        if request.fits(may_borrow=may_borrow):
-            return fill_back_workloads(request, targets, may_borrow=may_borrow)
+        if context.fits(may_borrow=may_borrow):
+            return fill_back_workloads(context, targets, may_borrow=may_borrow)
     return []
 
 
@@ -222,22 +222,22 @@ class Preemptor:
         usage = [(fr, amount) for fr, amount in assignment.usage if amount != 0 and names[fr][1] != PODS]
         return self._find_targets_cached(tuple(usage), assignment.preempting_frs)
 
-    def oracle(self, fr: int, amount: int, height: int) -> GranularMode:
+    def oracle(self, fr: int, amount: int, borrowing_height: int) -> GranularMode:
         """Return whether preemption, in the own queue or others, could free an amount, with the height borrowed from
         then.
 
-        `fr` is the id of the flavor-resource, and `height` the borrowing height without preemption.
+        `fr` is the id of the flavor-resource, and `borrowing_height` the borrowing height without preemption.
         """
         node = self._queue.node
         targets = self._find_targets_cached(((fr, amount),), (fr,))
         if not targets:
-            return HOPELESS - height
+            return HOPELESS - borrowing_height
         with self._snapshot.what_if():
             for target in targets:
                 self._snapshot.remove_usage(target.workload.queue, target.workload.usage)
-            height, _ = lowest_fitting_height(node, fr, amount)
-        in_own_queue = any(target.workload.queue is self._queue for target in targets)
-        return (PREEMPT if in_own_queue else RECLAIM) - height
+            borrowing_height, _ = lowest_fitting_height(node, fr, amount)
+        is_in_own_queue = any(target.workload.queue is self._queue for target in targets)
+        return (PREEMPT if is_in_own_queue else RECLAIM) - borrowing_height
 
     def _find_targets_cached(self, usage: Usage, contested_frs: tuple[int, ...]) -> list[PreemptionTarget]:
         cache_key = (usage, contested_frs)

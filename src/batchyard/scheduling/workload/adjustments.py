@@ -57,7 +57,7 @@ def with_default_resources(workload: Obj, limits: NamespaceLimits) -> Obj:
     """Return the Workload with the LimitRange defaults that admission will set on its pods' containers."""
     if not limits.requests and not limits.limits:
         return workload
-    pod_sets = [_fill_pod_set(each, limits) for each in _pod_sets(workload)]
+    pod_sets = [_with_default_pod_set_resources(each, limits) for each in _pod_sets(workload)]
     return {**workload, "spec": {**workload["spec"], "podSets": pod_sets}}
 
 
@@ -81,16 +81,16 @@ def _pod_sets(workload: Obj) -> Sequence[Obj]:
     return workload["spec"].get("podSets") or ()
 
 
-def _fill_pod_set(pod_set: Obj, limits: NamespaceLimits) -> Obj:
+def _with_default_pod_set_resources(pod_set: Obj, limits: NamespaceLimits) -> Obj:
     template = pod_set["template"]
     spec = dict(template["spec"])
     for field in ("initContainers", "containers"):
         if spec.get(field):
-            spec[field] = [_fill_container(container, limits) for container in spec[field]]
+            spec[field] = [_with_default_container_resources(container, limits) for container in spec[field]]
     return {**pod_set, "template": {**template, "spec": spec}}
 
 
-def _fill_container(container: Obj, limits: NamespaceLimits) -> Obj:
+def _with_default_container_resources(container: Obj, limits: NamespaceLimits) -> Obj:
     resources = container.get("resources") or {}
     merged_limits = {**limits.limits, **(resources.get("limits") or {})}
     merged_requests = {**limits.requests, **(resources.get("requests") or {})}
@@ -118,26 +118,26 @@ def _limit_violations(
     """Yield each violation of a LimitRange: field path, resources out of bounds, and the violated bound."""
     for field in ("initContainers", "containers"):
         for i, container in enumerate(spec.get(field) or ()):
-            requests, bounds = container_requests(container), container_limits(container)
-            min_amounts = {name: min(amount, bounds.get(name, amount)) for name, amount in requests.items()}
-            max_amounts = {name: max(amount, bounds.get(name, amount)) for name, amount in requests.items()}
+            requests, limit_amounts = container_requests(container), container_limits(container)
+            min_amounts = {name: min(amount, limit_amounts.get(name, amount)) for name, amount in requests.items()}
+            max_amounts = {name: max(amount, limit_amounts.get(name, amount)) for name, amount in requests.items()}
             yield from _bound_violations(limits, "Container", max_amounts, min_amounts, f"{path}.{field}[{i}]")
-    total = pod_total_amounts(spec, container_requests)
-    yield from _bound_violations(limits, "Pod", total, total, path)
+    pod_totals = pod_total_amounts(spec, container_requests)
+    yield from _bound_violations(limits, "Pod", pod_totals, pod_totals, path)
 
 
 def _bound_violations(
     limits: NamespaceLimits, kind: str, max_amounts: ResourceAmounts, min_amounts: ResourceAmounts, path: str
 ) -> Iterator[tuple[str, list[str], str]]:
-    above = _greater_amounts(max_amounts, limits.max_amounts.get(kind, {}))
-    if above:
-        yield path, above, "above the limitRange max"
-    below = _greater_amounts(limits.min_amounts.get(kind, {}), min_amounts)
-    if below:
-        yield path, below, "below the limitRange min"
+    exceeding = _amounts_above_bounds(max_amounts, limits.max_amounts.get(kind, {}))
+    if exceeding:
+        yield path, exceeding, "above the limitRange max"
+    falling_short = _amounts_above_bounds(limits.min_amounts.get(kind, {}), min_amounts)
+    if falling_short:
+        yield path, falling_short, "below the limitRange min"
 
 
-def _greater_amounts(amounts: ResourceAmounts, bounds: ResourceAmounts) -> list[str]:
+def _amounts_above_bounds(amounts: ResourceAmounts, bounds: ResourceAmounts) -> list[str]:
     """Return the quoted names of the resources whose amount is greater than the amount in `bounds`."""
     return sorted(f'"{name}"' for name, amount in amounts.items() if name in bounds and amount > bounds[name])
 
@@ -156,12 +156,12 @@ class AdjustedViews:
 
     def __init__(self, view_of: Callable[[Obj], WorkloadView]) -> None:
         self._view_of = view_of
-        self._ranges: dict[str, dict[Key, Obj]] = {}
+        self._limit_ranges: dict[str, dict[Key, Obj]] = {}
         self._limits: dict[str, NamespaceLimits] = {}
         #: The adjusted views by uid, each with its Workload.
         self._view_cache: dict[str, tuple[Obj, WorkloadView]] = {}
         #: Namespaces whose Workloads need a new view.
-        self._changed: dict[str, None] = {}
+        self._changed_namespaces: dict[str, None] = {}
         #: Pod overhead by RuntimeClass, and the classes that changed.
         self._overheads: dict[str, Mapping[str, str]] = {}
         self._changed_classes: dict[str, None] = {}
@@ -169,19 +169,19 @@ class AdjustedViews:
     def observe(self, event: WatchEvent) -> None:
         """Update a Namespace's resource defaults and bounds from a watch event of a LimitRange."""
         namespace = event.key.namespace
-        limit_ranges = self._ranges.setdefault(namespace, {})
+        limit_ranges = self._limit_ranges.setdefault(namespace, {})
         limit_ranges.pop(event.key, None)
         if event.type is not _DELETED:
             limit_ranges[event.key] = event.obj
         if limit_ranges:
             self._limits[namespace] = combine_limit_ranges([limit_ranges[key] for key in sorted(limit_ranges)])
         else:
-            del self._ranges[namespace]
+            del self._limit_ranges[namespace]
             self._limits.pop(namespace, None)
         self._view_cache.clear()
-        self._changed[namespace] = None
+        self._changed_namespaces[namespace] = None
 
-    def observe_class(self, event: WatchEvent) -> None:
+    def observe_runtime_class(self, event: WatchEvent) -> None:
         """Update the pod overhead of a RuntimeClass from its watch event."""
         name, overhead = event.key.name, (event.obj.get("overhead") or {}).get("podFixed") or {}
         if event.type is _DELETED:
@@ -197,17 +197,17 @@ class AdjustedViews:
     @property
     def has_changed(self) -> bool:
         """Whether a LimitRange or RuntimeClass has changed since the last call of `outdated_workloads()`."""
-        return bool(self._changed or self._changed_classes)
+        return bool(self._changed_namespaces or self._changed_classes)
 
     def outdated_workloads(self, kind: str, reader: Reader) -> list[Obj]:
         """Return the Workloads that LimitRange and RuntimeClass changes since the last call may affect."""
-        changed_namespaces, self._changed = self._changed, {}
-        changed_classes, self._changed_classes = self._changed_classes, {}
+        changed_namespaces, self._changed_namespaces = self._changed_namespaces, {}
+        changed_runtime_classes, self._changed_classes = self._changed_classes, {}
         workloads = [obj for namespace in changed_namespaces for obj in reader.list(kind, namespace)]
-        all_workloads = reader.list(kind) if changed_classes else ()
+        all_workloads = reader.list(kind) if changed_runtime_classes else ()
         return [
             *workloads,
-            *(obj for obj in all_workloads if any(name in changed_classes for name in _runtime_classes(obj))),
+            *(obj for obj in all_workloads if any(name in changed_runtime_classes for name in _runtime_classes(obj))),
         ]
 
     def view(self, obj: Obj) -> WorkloadView:
@@ -311,8 +311,8 @@ def _default_priority(reader: Reader) -> Priority:
 
 
 def _priority_from_class(key: Key, priority_class: Obj) -> Priority:
-    kind, _, group = key.kind.partition(".")
-    return Priority(priority_class["value"], {"group": group, "kind": kind, "name": key.name})
+    kind, _, api_group = key.kind.partition(".")
+    return Priority(priority_class["value"], {"group": api_group, "kind": kind, "name": key.name})
 
 
 # Source: pkg/controller/core/workloadpriorityclass_controller.go of Kueue. Finished Workloads are not changed.
@@ -331,7 +331,7 @@ class PriorityClassValues:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the key of a WorkloadPriorityClass that was created or whose value changed."""
         if event.key.kind == scheme.WORKLOAD:
-            self._note_workload(event)
+            self._record_workload_class(event)
             return ()
         is_unchanged = event.old is not None and event.old["value"] == event.obj["value"]
         return () if is_unchanged or event.type is EventType.DELETED else (event.key,)
@@ -351,11 +351,11 @@ class PriorityClassValues:
             [Update(with_path(w, ("spec", "priority"), priority_class["value"])) for w in changed_workloads]
         )
 
-    def _note_workload(self, event: WatchEvent) -> None:
-        old_class = _workload_priority_class(event.old) if event.old is not None else None
+    def _record_workload_class(self, event: WatchEvent) -> None:
+        old_priority_class = _workload_priority_class(event.old) if event.old is not None else None
         new_class = _workload_priority_class(event.obj)
         is_gone = event.type is EventType.DELETED or (new_class is not None and workload_view(event.obj).finished)
-        for name in (old_class, new_class):
+        for name in (old_priority_class, new_class):
             if name is not None and (is_gone or name != new_class):
                 self._workloads.get(name, {}).pop(event.key, None)
         if new_class is not None and not is_gone:

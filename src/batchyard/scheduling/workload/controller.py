@@ -45,7 +45,7 @@ def run_first_due_step(context: WorkloadReconcile) -> ReconcileResult:
     return next((outcome for step in _RECONCILE_STEPS if (outcome := step(context)) is not None), ReconcileResult())
 
 
-def _check_activity(context: WorkloadReconcile) -> ReconcileResult | None:
+def _check_whether_active(context: WorkloadReconcile) -> ReconcileResult | None:
     """Evict a Workload with `spec.active` false; set `spec.active` to false if DeactivationTarget is True."""
     workload = context.workload
     if not lifecycle.is_active(workload):
@@ -89,9 +89,9 @@ def _handle_failed_checks(context: WorkloadReconcile) -> ReconcileResult | None:
         workload if retry_at is None or retry_at <= now else evictions.hold_back(workload, retry_at, is_counted=False)
     )
     if lifecycle.has_quota_reservation(workload) and not lifecycle.is_evicted(workload):
-        if rejected := lifecycle.in_state(workload, lifecycle.REJECTED):
+        if rejected := lifecycle.checks_in_state(workload, lifecycle.REJECTED):
             return _target_deactivation(context, lifecycle.describe_checks(rejected, lifecycle.REJECTED))
-        if retrying := lifecycle.in_state(workload, lifecycle.RETRY):
+        if retrying := lifecycle.checks_in_state(workload, lifecycle.RETRY):
             message = f"Evicted due to {lifecycle.describe_checks(retrying, lifecycle.RETRY)}"
             return _evict(context, held_workload, lifecycle.Eviction(lifecycle.EVICTED_BY_ADMISSION_CHECK, message))
     return None if held_workload is workload else _write_outcome(UpdateStatus(held_workload))
@@ -258,15 +258,15 @@ def _check_pods_ready_timeout(context: WorkloadReconcile) -> ReconcileResult | N
 def _check_execution_time(context: WorkloadReconcile) -> ReconcileResult | None:
     """Request deactivation of a Workload whose total time in admitted state reached its maximum execution time."""
     workload = context.workload
-    limit = workload["spec"].get("maximumExecutionTimeSeconds")
+    limit_seconds = workload["spec"].get("maximumExecutionTimeSeconds")
     admission = find_condition(workload, lifecycle.ADMITTED)
-    if limit is None or admission is None or admission["status"] != "True" or lifecycle.is_evicted(workload):
+    if limit_seconds is None or admission is None or admission["status"] != "True" or lifecycle.is_evicted(workload):
         return None
     past_seconds = workload["status"].get("accumulatedPastExecutionTimeSeconds", 0)
-    due = parse_time(admission["lastTransitionTime"]) + (limit - past_seconds) * SECOND
+    due = parse_time(admission["lastTransitionTime"]) + (limit_seconds - past_seconds) * SECOND
     if due > context.now:
         return ReconcileResult(requeue_at=due)
-    message = f"The maximum execution time ({limit}s) exceeded"
+    message = f"The maximum execution time ({limit_seconds}s) exceeded"
     return _write_outcome(
         UpdateStatus(evictions.exceed_execution_time(workload, context.now)),
         EventRecord(context.key, "Warning", evictions.MAXIMUM_EXECUTION_TIME_EXCEEDED, message),
@@ -296,7 +296,7 @@ def _admitted_event(key: Key, workload: Obj, now: Instant) -> EventRecord:
 
 
 _RECONCILE_STEPS: Final[tuple[Callable[[WorkloadReconcile], ReconcileResult | None], ...]] = (
-    _check_activity,
+    _check_whether_active,
     _sync_checks,
     _handle_failed_checks,
     _wait_for_backoff,
@@ -338,7 +338,7 @@ class QueueIndex:
         accepts_all = None if cluster_queue is None else self._open_cluster_queues.get(cluster_queue)
         return accepts_all is True or (accepts_all is False and not to_all)
 
-    def note_workload(self, event: WatchEvent) -> None:
+    def record_workload(self, event: WatchEvent) -> None:
         """Update the index from a Workload's watch event; finished and deleted Workloads are removed."""
         key, view = event.key, workload_view(event.obj)
         old_queue = None if event.old is None else workload_view(event.old).queue
@@ -351,7 +351,7 @@ class QueueIndex:
         else:
             self._workloads.setdefault(view.queue, {})[key] = None
 
-    def note_local_queue(self, event: WatchEvent) -> Iterable[Key]:
+    def record_local_queue(self, event: WatchEvent) -> Iterable[Key]:
         """Update the index from a LocalQueue's watch event; return the keys of Workloads that the change affects."""
         queue_key, cluster_queue = f"{event.key.namespace}/{event.key.name}", event.obj["spec"].get("clusterQueue", "")
         is_deleted = event.type is EventType.DELETED
@@ -365,7 +365,7 @@ class QueueIndex:
             self._open_local_queues[queue_key] = cluster_queue
         return list(self._workloads.get(queue_key, ())) if _affects_workloads(event) else ()
 
-    def note_cluster_queue(self, event: WatchEvent) -> Iterable[Key]:
+    def record_cluster_queue(self, event: WatchEvent) -> Iterable[Key]:
         """Update the index from a ClusterQueue's watch event; return the keys of Workloads that the change affects."""
         name = event.key.name
         if event.type is EventType.DELETED or _queue_state(event.obj) != _OPEN_QUEUE_STATE:
@@ -427,12 +427,12 @@ class WorkloadLifecycle:
         """Return the keys of the Workloads to reconcile after an event of a Workload, LocalQueue or ClusterQueue."""
         kind = event.key.kind
         if kind == scheme.WORKLOAD:
-            self._index.note_workload(event)
+            self._index.record_workload(event)
             return (event.key,) if event.type is not EventType.DELETED and self._needs_reconcile(event.obj) else ()
         if kind == scheme.LOCAL_QUEUE:
-            return self._index.note_local_queue(event)
+            return self._index.record_local_queue(event)
         if kind == scheme.CLUSTER_QUEUE:
-            return self._index.note_cluster_queue(event)
+            return self._index.record_cluster_queue(event)
         return ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -440,17 +440,17 @@ class WorkloadLifecycle:
         workload = reader.get(key)
         if workload is None:
             return ReconcileResult()
-        if lifecycle.is_finished(workload) or _is_orphan(workload):
-            return _finish_orphan(workload, now)
+        if lifecycle.is_finished(workload) or _is_workload_orphaned(workload):
+            return _finish_orphaned_workload(workload, now)
         if has_former_owner(workload):
             return ReconcileResult([Update(workload, transfer_field_ownership(workload))])
         return run_first_due_step(WorkloadReconcile(key, workload, _queues_of(workload, reader), now, self._policy))
 
     def _needs_reconcile(self, workload: Obj) -> bool:
         """Report whether a changed Workload may need a reconcile; most changes by the scheduler need none."""
-        view, status, index = workload_view(workload), workload.get("status") or _NO_STATUS, self._index
+        view, status, queue_index = workload_view(workload), workload.get("status") or _NO_STATUS, self._index
         if view.finished:
-            return "finalizers" in workload["metadata"] and _is_orphan(workload)
+            return "finalizers" in workload["metadata"] and _is_workload_orphaned(workload)
         if (
             not view.active
             or "requeueState" in status
@@ -458,22 +458,22 @@ class WorkloadLifecycle:
             or view.deactivation_target
             or view.requeue_blocked
             or lifecycle.has_admission_gate(workload)
-            or _is_orphan(workload)
-            or index.has_checks(view)
+            or _is_workload_orphaned(workload)
+            or queue_index.has_checks(view)
             or has_former_owner(workload)
         ):
             return True
         if view.quota_reserved:
             has_time_limit = "maximumExecutionTimeSeconds" in workload["spec"]
-            awaits_pods = self._policy is not None and not view.pods_ready
-            return not view.admitted or has_time_limit or awaits_pods or not index.is_open(view)
+            awaits_ready_pods = self._policy is not None and not view.pods_ready
+            return not view.admitted or has_time_limit or awaits_ready_pods or not queue_index.is_open(view)
         if "admission" in status:
             return True
         has_scheduler_reason = view.waits_for is None or view.waits_for in pending_reason.SCHEDULER_REASONS
-        return not has_scheduler_reason or not index.is_open(view, to_all=True)
+        return not has_scheduler_reason or not queue_index.is_open(view, to_all=True)
 
 
-def _is_orphan(workload: Obj) -> bool:
+def _is_workload_orphaned(workload: Obj) -> bool:
     """Report whether a Workload has no owner although it was created for a job or is being deleted."""
     metadata = workload["metadata"]
     if metadata.get("ownerReferences"):
@@ -490,10 +490,10 @@ def _queues_of(workload: Obj, reader: Reader) -> WorkloadQueues:
     return WorkloadQueues(local_queue, cluster_queue, reader.get(Key(scheme.NAMESPACE, "", namespace)))
 
 
-def _finish_orphan(workload: Obj, now: Instant) -> ReconcileResult:
+def _finish_orphaned_workload(workload: Obj, now: Instant) -> ReconcileResult:
     """Finish an orphaned Workload so that its quota is released, then remove its finalizer."""
     metadata = workload["metadata"]
-    if not _is_orphan(workload):
+    if not _is_workload_orphaned(workload):
         return ReconcileResult()
     if "deletionTimestamp" not in metadata and not lifecycle.is_finished(workload):
         message = "The workload's owner no longer exists"

@@ -59,7 +59,7 @@ def release_after_eviction(workload: meta.Obj, now: Instant) -> meta.Obj:
     evicted_condition = draft.conditions[lifecycle.EVICTED]
     reason, message = evicted_condition["reason"], evicted_condition["message"]
     draft.set_condition(REQUEUED, reason in _IMMEDIATE_REQUEUE_REASONS, reason, message)
-    lifecycle.unset_quota(draft, PENDING_EVALUATION, message)
+    lifecycle.unset_quota_reservation(draft, PENDING_EVALUATION, message)
     return draft.result()
 
 
@@ -72,18 +72,18 @@ def set_requeued(workload: meta.Obj, reason: str, message: str, now: Instant) ->
 
 def finish_backoff(workload: meta.Obj, now: Instant) -> meta.Obj:
     """Return the Workload with Requeued set to True, after the backoff of a PodsReady timeout or check retry."""
-    without_requeue_at = clear_requeue_at(workload)
-    return set_requeued(without_requeue_at, BACKOFF_FINISHED, "The workload backoff was finished", now)
+    released_workload = clear_requeue_at(workload)
+    return set_requeued(released_workload, BACKOFF_FINISHED, "The workload backoff was finished", now)
 
 
 def clear_requeue_at(workload: meta.Obj) -> meta.Obj:
     """Return the Workload without `status.requeueState.requeueAt`; its requeue count is kept."""
     old = workload.get("status") or _NO_STATUS
-    state = old.get("requeueState")
-    if not state or "requeueAt" not in state:
+    requeue_state = old.get("requeueState")
+    if not requeue_state or "requeueAt" not in requeue_state:
         return workload
-    new_state = {name: value for name, value in state.items() if name != "requeueAt"}
-    return meta.with_path(workload, ("status", "requeueState"), new_state or None)
+    new_requeue_state = {name: value for name, value in requeue_state.items() if name != "requeueAt"}
+    return meta.with_path(workload, ("status", "requeueState"), new_requeue_state or None)
 
 
 def target_deactivation(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.Obj:
@@ -142,8 +142,8 @@ def _reset_checks(draft: meta.StatusDraft) -> None:
         checks = [lifecycle.reset_check(check, draft.time) for check in status["admissionChecks"]]
         draft.set_field("admissionChecks", checks)
     if status.get("preemptionGates"):
-        closed_fields = {"position": "Closed", "lastTransitionTime": draft.time}
-        draft.set_field("preemptionGates", [{**gate, **closed_fields} for gate in status["preemptionGates"]])
+        closed_gate_fields = {"position": "Closed", "lastTransitionTime": draft.time}
+        draft.set_field("preemptionGates", [{**gate, **closed_gate_fields} for gate in status["preemptionGates"]])
 
 
 def _count_eviction(draft: meta.StatusDraft, eviction: lifecycle.Eviction) -> None:

@@ -46,15 +46,15 @@ READY: Final = "Ready"
 RETRY: Final = "Retry"
 REJECTED: Final = "Rejected"
 
-_EMPTY: Final[Mapping[str, Any]] = {}
+_NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
 def checks_of(workload: meta.Obj) -> Sequence[AdmissionCheck]:
     """Return the admission checks in a Workload's status."""
-    return (workload.get("status") or _EMPTY).get("admissionChecks") or ()
+    return (workload.get("status") or _NO_FIELDS).get("admissionChecks") or ()
 
 
-def are_ready(checks: Sequence[AdmissionCheck]) -> bool:
+def are_checks_ready(checks: Sequence[AdmissionCheck]) -> bool:
     """Report whether all given admission checks are in state Ready."""
     return all(check["state"] == READY for check in checks)
 
@@ -70,7 +70,7 @@ def required_checks(queue: ClusterQueueView, admission: Mapping[str, Any] | None
         all_flavors = frozenset(queue.flavors)
         return sorted(rule.name for rule in queue.check_rules if all_flavors.issubset(rule.flavors))
     assignments = admission.get("podSetAssignments") or ()
-    used_flavors = {flavor: None for a in assignments for flavor in (a.get("flavors") or _EMPTY).values()}
+    used_flavors = {flavor: None for a in assignments for flavor in (a.get("flavors") or _NO_FIELDS).values()}
     return sorted(rule.name for rule in queue.check_rules if any(flavor in used_flavors for flavor in rule.flavors))
 
 
@@ -79,8 +79,8 @@ def retried_checks(workload: meta.Obj, queue: ClusterQueueView) -> list[str]:
 
     These checks stay while the Workload is pending. Otherwise their retry count would never reach its limit.
     """
-    rules = [rule.name for rule in queue.check_rules]
-    return [check["name"] for check in checks_of(workload) if check.get("retryCount") and check["name"] in rules]
+    check_names = [rule.name for rule in queue.check_rules]
+    return [check["name"] for check in checks_of(workload) if check.get("retryCount") and check["name"] in check_names]
 
 
 def with_checks(workload: meta.Obj, required_names: Sequence[str], now: Instant) -> meta.Obj:
@@ -121,7 +121,7 @@ def with_check(workload: meta.Obj, check: AdmissionCheck, now: Instant) -> meta.
     return meta.with_path(workload, ("status", "admissionChecks"), [check if each is old else each for each in checks])
 
 
-def in_state(workload: meta.Obj, state: str) -> list[AdmissionCheck]:
+def checks_in_state(workload: meta.Obj, state: str) -> list[AdmissionCheck]:
     """Return the Workload's admission checks that are in `state`, sorted by name."""
     matching_checks = [check for check in checks_of(workload) if check["state"] == state]
     return sorted(matching_checks, key=lambda check: check["name"])
@@ -138,7 +138,7 @@ def retry_at(workload: meta.Obj) -> Instant | None:
     """Return the latest retry time of a Workload's admission checks in state Retry; None if there are none."""
     retry_times = [
         parse_time(check["lastTransitionTime"]) + check["requeueAfterSeconds"] * SECOND
-        for check in in_state(workload, RETRY)
+        for check in checks_in_state(workload, RETRY)
         if "requeueAfterSeconds" in check
     ]
     return max(retry_times, default=None)
@@ -307,7 +307,7 @@ def reserve_quota(
 def set_pending(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.Obj:
     """Return the Workload without a quota reservation, and with the reason why it is pending."""
     draft = meta.StatusDraft(workload, now)
-    unset_quota(draft, reason, message)
+    unset_quota_reservation(draft, reason, message)
     return draft.result()
 
 
@@ -351,7 +351,7 @@ def finish(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.
     return draft.result()
 
 
-def unset_quota(draft: meta.StatusDraft, reason: str, message: str) -> None:
+def unset_quota_reservation(draft: meta.StatusDraft, reason: str, message: str) -> None:
     """Remove the quota reservation from a Workload status under construction, and set the pending reason."""
     draft.set_condition(QUOTA_RESERVED, False, reason, message)
     draft.drop_fields("admission")
@@ -374,7 +374,7 @@ def _admission_state(draft: meta.StatusDraft) -> tuple[bool, str, str]:
     if not draft.is_true(QUOTA_RESERVED):
         return False, "NoReservation", "The workload has no reservation"
     checks = draft.status.get("admissionChecks")
-    if checks and not are_ready(checks):
+    if checks and not are_checks_ready(checks):
         return False, "UnsatisfiedAdmissionChecks", "The workload has not all checks ready"
     if _awaits_topology(draft.status):
         return False, "PendingDelayedTopologyRequests", "There are pending delayed topology requests"
@@ -439,7 +439,7 @@ def _union_fields(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str
 # resourceflavor_controller, admissioncheck_controller), pkg/controller/tas/topology_controller.
 
 
-_USER_KIND: Final = scheme.WORKLOAD
+_USING_KIND: Final = scheme.WORKLOAD
 
 
 class ResourceInUseFinalizer:
@@ -447,10 +447,10 @@ class ResourceInUseFinalizer:
 
     name = "in-use"
     rank = 1
-    kinds = (_USER_KIND, scheme.CLUSTER_QUEUE, scheme.RESOURCE_FLAVOR, scheme.ADMISSION_CHECK, scheme.TOPOLOGY)
+    kinds = (_USING_KIND, scheme.CLUSTER_QUEUE, scheme.RESOURCE_FLAVOR, scheme.ADMISSION_CHECK, scheme.TOPOLOGY)
 
-    def __init__(self, index: SchedulerCache) -> None:
-        self._index = index
+    def __init__(self, scheduler_cache: SchedulerCache) -> None:
+        self._scheduler_cache = scheduler_cache
         #: Objects that are being deleted.
         self._deleting: dict[meta.Key, None] = {}
 
@@ -458,7 +458,7 @@ class ResourceInUseFinalizer:
         """Return the keys of objects being deleted, because they may be unused now, and of objects without the
         finalizer.
         """
-        if event.key.kind == _USER_KIND:
+        if event.key.kind == _USING_KIND:
             return list(self._deleting)
         if event.type is EventType.DELETED:
             self._deleting.pop(event.key, None)
@@ -482,7 +482,7 @@ class ResourceInUseFinalizer:
         return ReconcileResult() if new_workload is obj else ReconcileResult([Update(new_workload)])
 
     def _is_used(self, key: meta.Key, reader: Reader) -> bool:
-        queues = self._index.snapshot.queues
+        queues = self._scheduler_cache.snapshot.queues
         if key.kind == scheme.CLUSTER_QUEUE:
             return key.name in queues and bool(queues[key.name].workloads)
         if key.kind == scheme.ADMISSION_CHECK:

@@ -28,7 +28,7 @@ SCHEDULER_REASONS: Final = frozenset(
     }
 )
 _EVALUATION_AWAITED: Final = "Workload is pending evaluation in the scheduling queue"
-_OWN_MESSAGES: Final = re.compile(
+_OWN_MESSAGES_PATTERN: Final = re.compile(
     r"(Local|Cluster)Queue \S* (doesn't exist|is inactive|is stopped|is terminating or missing)$|"
     + messages.NAMESPACE_MISMATCH
 )
@@ -104,8 +104,8 @@ def queue_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None
 
 def gate_reason(workload: Obj) -> PendingReason:
     """Return the pending reason of a Workload with an admission gate."""
-    gates = annotation(workload, well_known.ADMISSION_GATED_BY)
-    return PendingReason(lifecycle.ADMISSION_GATED, f"Admission is gated by: {gates}")
+    gate_names = annotation(workload, well_known.ADMISSION_GATED_BY)
+    return PendingReason(lifecycle.ADMISSION_GATED, f"Admission is gated by: {gate_names}")
 
 
 def reservation_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None:
@@ -142,7 +142,7 @@ def _evaluation_awaited_reason(workload: Obj) -> PendingReason | None:
     if condition is None or condition["reason"] in SCHEDULER_REASONS:
         return None
     is_blocked = condition["reason"] in {messages.MISCONFIGURED, messages.SUSPENDED}
-    if is_blocked and not _OWN_MESSAGES.match(condition["message"]):
+    if is_blocked and not _OWN_MESSAGES_PATTERN.match(condition["message"]):
         return None
     return PendingReason(messages.PENDING_EVALUATION, _EVALUATION_AWAITED)
 

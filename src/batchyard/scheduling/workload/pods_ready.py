@@ -18,9 +18,9 @@ from batchyard.scheduling.workload import evictions, lifecycle
 
 _READY_REASONS: Final = (lifecycle.STARTED, lifecycle.RECOVERED)
 _JOB_KINDS: Final = ("Job", "JobSet")
-_NOT_READY: Final = "Not all pods are ready or succeeded"
-_RECOVERING: Final = "At least one pod has failed, waiting for recovery"
-_ALL_READY: Final = "All pods reached readiness and the workload is running"
+_NOT_READY_MESSAGE: Final = "Not all pods are ready or succeeded"
+_RECOVERING_MESSAGE: Final = "At least one pod has failed, waiting for recovery"
+_ALL_READY_MESSAGE: Final = "All pods reached readiness and the workload is running"
 
 
 class RequeuingTimestamp(StrEnum):
@@ -80,7 +80,7 @@ def set_pods_ready(workload: Obj, are_pods_ready: bool, now: Instant) -> Obj:
 
 def _pods_ready_reason(workload: Obj, are_pods_ready: bool) -> tuple[str, str]:
     if not lifecycle.is_admitted(workload):
-        return lifecycle.WAIT_FOR_START, _NOT_READY
+        return lifecycle.WAIT_FOR_START, _NOT_READY_MESSAGE
     old = find_condition(workload, lifecycle.PODS_READY)
     old_reason = "" if old is None else old["reason"]
     if are_pods_ready:
@@ -88,10 +88,10 @@ def _pods_ready_reason(workload: Obj, are_pods_ready: bool) -> tuple[str, str]:
             lifecycle.RECOVERED
             if old_reason in {lifecycle.WAIT_FOR_RECOVERY, lifecycle.RECOVERED}
             else lifecycle.STARTED
-        ), _ALL_READY
+        ), _ALL_READY_MESSAGE
     if old_reason in _READY_REASONS or old_reason == lifecycle.WAIT_FOR_RECOVERY:
-        return lifecycle.WAIT_FOR_RECOVERY, _RECOVERING
-    return lifecycle.WAIT_FOR_START, _NOT_READY
+        return lifecycle.WAIT_FOR_RECOVERY, _RECOVERING_MESSAGE
+    return lifecycle.WAIT_FOR_START, _NOT_READY_MESSAGE
 
 
 def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None:
@@ -101,22 +101,22 @@ def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None
         return None
     if readiness is None or readiness["reason"] == lifecycle.WAIT_FOR_START:
         return PodsReadyDeadline(lifecycle.WAIT_FOR_START, parse_time(admission["lastTransitionTime"]) + policy.timeout)
-    recovery = policy.timeout if policy.recovery_timeout is None else policy.recovery_timeout
-    if readiness["reason"] != lifecycle.WAIT_FOR_RECOVERY or recovery == 0:
+    recovery_limit = policy.timeout if policy.recovery_timeout is None else policy.recovery_timeout
+    if readiness["reason"] != lifecycle.WAIT_FOR_RECOVERY or recovery_limit == 0:
         return None
-    return PodsReadyDeadline(lifecycle.WAIT_FOR_RECOVERY, parse_time(readiness["lastTransitionTime"]) + recovery)
+    return PodsReadyDeadline(lifecycle.WAIT_FOR_RECOVERY, parse_time(readiness["lastTransitionTime"]) + recovery_limit)
 
 
 def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now: Instant) -> Obj:
     """Evict a Workload after its PodsReady timeout with a requeue backoff; after the last try, request deactivation."""
-    tries = ((workload.get("status") or {}).get("requeueState") or {}).get("count", 0) + 1
-    if policy.backoff_limit_count is not None and tries > policy.backoff_limit_count:
+    attempt_count = ((workload.get("status") or {}).get("requeueState") or {}).get("count", 0) + 1
+    if policy.backoff_limit_count is not None and attempt_count > policy.backoff_limit_count:
         message = "exceeding the maximum number of re-queuing retries"
         return evictions.target_deactivation(workload, lifecycle.REQUEUING_LIMIT_EXCEEDED, message, now)
-    requeue_time = now + exponential_backoff(policy.backoff_base, policy.backoff_max, tries)
-    held_back = evictions.hold_back(workload, requeue_time, is_counted=True)
+    requeue_time = now + exponential_backoff(policy.backoff_base, policy.backoff_max, attempt_count)
+    held_back_workload = evictions.hold_back(workload, requeue_time, is_counted=True)
     reason, message = lifecycle.EVICTED_BY_PODS_READY_TIMEOUT, timeout_message(workload)
-    return evictions.evict(held_back, reason=reason, message=message, now=now, cause=cause)
+    return evictions.evict(held_back_workload, reason=reason, message=message, now=now, cause=cause)
 
 
 def timeout_message(workload: Obj) -> str:

@@ -108,7 +108,7 @@ class UsageIsSumOfAdmitted(Invariant):
     def after_batch(self, batch: Sequence[WatchEvent]) -> None:
         """Check the usage of all ClusterQueues and Cohorts after a scheduling cycle that admitted a Workload."""
         platform = self.world_view.world.platform
-        if platform.runner.is_stopped or platform.index.workload_cache.has_assumed:
+        if platform.runner.is_stopped or platform.index.workload_cache.has_assumed_workloads:
             return
         if any(event.key.kind == scheme.WORKLOAD and object_states.is_reserved_by(event) for event in batch):
             self._compare_trees()

@@ -77,11 +77,11 @@ def test_failed_checks_are_described_by_name_and_message() -> None:
     found = [{"name": name, "state": state, "message": message} for name, state, message in states]
     wl = make.workload(status={"admissionChecks": found})
     assert (
-        lifecycle.describe_checks(lifecycle.in_state(wl, "Retry"), "Retry")
+        lifecycle.describe_checks(lifecycle.checks_in_state(wl, "Retry"), "Retry")
         == 'AdmissionChecks in Retry state: "a"; "b" (no room)'
     )
     assert (
-        lifecycle.describe_checks(lifecycle.in_state(wl, "Rejected"), "Rejected")
+        lifecycle.describe_checks(lifecycle.checks_in_state(wl, "Rejected"), "Rejected")
         == 'AdmissionCheck in Rejected state: "c" (never)'
     )
 
