@@ -42,9 +42,9 @@ class GarbageCollector:
         "scopes",
     )
 
-    def __init__(self, get: Callable[[Key], Obj | None], write: Callable[[client.Write], object]) -> None:
+    def __init__(self, get: Callable[[Key], Obj | None], apply_write: Callable[[client.Write], object]) -> None:
         self._get = get
-        self._write = write
+        self._write = apply_write
         #: Returns the scope of a kind. If it is set, an owner that does not exist counts as deleted.
         self.scopes: NamespacedLookup | None = None
         self._owners = OwnerIndex()
@@ -161,8 +161,8 @@ class GarbageCollector:
 
     def _continue_foreground_deletions(self) -> None:
         """Delete blocking dependents of objects in foreground deletion; remove the finalizer after the last one."""
-        uids, self._uids_to_recheck = self._uids_to_recheck, {}
-        for uid in uids:
+        owner_uids, self._uids_to_recheck = self._uids_to_recheck, {}
+        for uid in owner_uids:
             key = self._foreground_deleted.get(uid)
             obj = None if key is None else self._get(key)
             if obj is None:

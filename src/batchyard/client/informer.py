@@ -69,15 +69,15 @@ class OwnerIndex:
     def _replace(self, key: Key, old_references: Sequence[Obj], new_references: Sequence[Obj]) -> None:
         """Replace the old owner references of the object with this key by the new ones in the index."""
         for owner in old_references:
-            self._remove(owner["uid"], key)
+            self._remove_dependent(owner["uid"], key)
         for owner in new_references:
-            self._add(owner["uid"], key)
+            self._add_dependent(owner["uid"], key)
 
-    def _add(self, uid: str, key: Key) -> None:
+    def _add_dependent(self, uid: str, key: Key) -> None:
         self._dependents.setdefault(uid, {})[key] = None
         self._sorted_dependents.pop(uid, None)
 
-    def _remove(self, uid: str, key: Key) -> None:
+    def _remove_dependent(self, uid: str, key: Key) -> None:
         keys = self._dependents.get(uid)
         if keys is None or key not in keys:
             return  # an object may name one owner twice
@@ -162,13 +162,13 @@ class InformerScope(NamedTuple):
     selector: str = ""
 
 
-_ALL: Final = InformerScope()
+_ALL_OBJECTS: Final = InformerScope()
 
 
 class Informer:
     """An informer of one kind: lists and watches its objects, updates the cache, and schedules retries."""
 
-    def __init__(self, info: ServedKind, cache: ObjectCache, seed: int, scope: InformerScope = _ALL) -> None:
+    def __init__(self, info: ServedKind, cache: ObjectCache, seed: int, scope: InformerScope = _ALL_OBJECTS) -> None:
         self.info = info
         self._scope = scope
         self._cache = cache
@@ -229,9 +229,9 @@ class Informer:
         request = transport.HttpRequest("GET", f"{path}?{query}{self._selector_query()}", within=timeout)
         return NextRequest(request, True, delay)
 
-    def names_page_request(self, token: str) -> transport.HttpRequest:
+    def names_page_request(self, continue_token: str) -> transport.HttpRequest:
         """Return a request for a page of the objects' metadata, for a staleness check, given the continue token."""
-        next_page = f"&continue={quote(token, safe='')}" if token else ""
+        next_page = f"&continue={quote(continue_token, safe='')}" if continue_token else ""
         query = f"?limit={LIST_PAGE_SIZE}{next_page}{self._selector_query()}"
         return transport.HttpRequest("GET", f"{self._path()}{query}", within=_PAGE_TIMEOUT, accept=_METADATA_ONLY)
 
@@ -357,11 +357,11 @@ class Informer:
 
     def _process_list_error(self, response: transport.HttpResponse) -> Sequence[WatchEvent]:
         if response.code == 404:
-            return self._try_next_version()
+            return self._try_next_api_version()
         self._schedule_retry(response)
         return ()
 
-    def _try_next_version(self) -> Sequence[WatchEvent]:
+    def _try_next_api_version(self) -> Sequence[WatchEvent]:
         """Try the next version of the kind; if the server serves none, report all cached objects as deleted."""
         self._rejected_versions += 1
         if self._rejected_versions % len(self._versions):
@@ -415,9 +415,9 @@ class ResultDeliveringClient(ObjectClient, Protocol):
 class CompositeClient:
     """A client that sends writes of container runs to this machine's runtime, and other writes to an API client."""
 
-    def __init__(self, objects: ResultDeliveringClient, machine: ContainerRuntime) -> None:
-        self._objects = objects
-        self._machine = machine
+    def __init__(self, object_client: ResultDeliveringClient, container_runtime: ContainerRuntime) -> None:
+        self._objects = object_client
+        self._machine = container_runtime
 
     def get(self, key: Key) -> Obj | None:
         """Return the container run or object with this key, or None."""
@@ -464,7 +464,7 @@ def _is_run_write(write: Write) -> bool:
 
 #: The number of deleted objects whose views stay in the cache.
 KEPT_VIEWS_MAX: Final = 256
-_FORGET_VIEW: Final[Mapping[str, Callable[[str], None]]] = {
+_VIEW_FORGETTERS: Final[Mapping[str, Callable[[str], None]]] = {
     scheme.NODE: forget_node_view,
     scheme.POD: forget_pod_view,
     scheme.WORKLOAD: forget_workload_view,
@@ -480,8 +480,8 @@ class ViewExpiry:
     def observe(self, events: Sequence[WatchEvent]) -> None:
         """Record the objects that these events delete, and drop the parsed forms of the earliest deleted ones."""
         for event in events:
-            if event.type is EventType.DELETED and event.key.kind in _FORGET_VIEW:
+            if event.type is EventType.DELETED and event.key.kind in _VIEW_FORGETTERS:
                 self._deleted.append((event.key.kind, event.obj["metadata"].get("uid", "")))
         while len(self._deleted) > KEPT_VIEWS_MAX:
             kind, uid = self._deleted.popleft()
-            _FORGET_VIEW[kind](uid)
+            _VIEW_FORGETTERS[kind](uid)

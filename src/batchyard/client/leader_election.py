@@ -47,14 +47,14 @@ class _RequestKind(Enum):
 
     READ = auto()
     RENEW = auto()
-    TAKE = auto()
+    ACQUIRE = auto()
 
 
 class LeaderElector:
     """The state machine of a candidate in leader election: the Lease as last read, and whether the candidate leads."""
 
-    def __init__(self, terms: LeaseSettings) -> None:
-        self.terms = terms
+    def __init__(self, lease_settings: LeaseSettings) -> None:
+        self.terms = lease_settings
         #: Whether this candidate holds the Lease, as far as is known.
         self.leads = False
         #: The Lease as last read, and when this candidate noticed its last change.
@@ -64,7 +64,7 @@ class LeaderElector:
         self._renewal_started_at: Instant = 0
         self._attempt_started_at: Instant = 0
         self._last_request = _RequestKind.READ
-        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{terms.namespace}/leases"
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{lease_settings.namespace}/leases"
 
     @property
     def holder(self) -> str:
@@ -94,7 +94,7 @@ class LeaderElector:
             return self._process_write(response, now)
         if response.code == 404:
             self._last_lease = {}
-            return self._request_write(now, _RequestKind.TAKE)
+            return self._request_write(now, _RequestKind.ACQUIRE)
         lease = lease_in(response)
         if lease is None:
             return None
@@ -102,7 +102,7 @@ class LeaderElector:
         if self.holder not in {"", self.terms.identity} and now < self._expires_at():
             self.leads = False
             return None
-        return self._request_write(now, _RequestKind.TAKE)
+        return self._request_write(now, _RequestKind.ACQUIRE)
 
     def release(self, now: Instant) -> HttpRequest:
         """Give up leadership; return a request that clears the Lease's holder, so that others can take it at once."""
@@ -167,8 +167,8 @@ class LeaderElector:
         return self._changed_at + duration_seconds * SECOND
 
     def _request(self, method: str, name_suffix: str, body: Mapping[str, Any] | None = None) -> HttpRequest:
-        content = b"" if body is None else _encode(body)
-        return HttpRequest(method, self._path + name_suffix, content, self.terms.renew_deadline // 2)
+        encoded_body = b"" if body is None else _encode(body)
+        return HttpRequest(method, self._path + name_suffix, encoded_body, self.terms.renew_deadline // 2)
 
 
 # Runs a candidate: tries to take the Lease, renews it, and reports when leadership starts and ends.
@@ -177,7 +177,7 @@ class LeaderElector:
 #: Jitter in percent of the retry period, so that candidates do not retry at the same time.
 _JITTER = 120
 #: Response codes that are no errors: the Lease does not exist, or another candidate was faster.
-_EXPECTED_CODES = (404, 409)
+_EXPECTED_ERROR_CODES = (404, 409)
 _CONFLICT = 409
 
 
@@ -261,7 +261,7 @@ class Leadership:
         self._timers.call_at(self._timers.now() + self._retry_delay(), self._start_attempt)
 
     def _report_error(self, response: HttpResponse) -> None:
-        is_expected = response.code in _EXPECTED_CODES or lease_in(response) is not None
+        is_expected = response.code in _EXPECTED_ERROR_CODES or lease_in(response) is not None
         error_text = "" if is_expected else failure_reason(response)
         if error_text and error_text != self._last_error:
             self.on_trouble(f"the Lease: {error_text}")

@@ -50,7 +50,7 @@ class _Confirmation(NamedTuple):
     revision: int
     deleted_uid: str
     #: The number of lists of the kind that were started before the response.
-    lists_before: int
+    list_count_at_write: int
 
 
 class _PendingResult:
@@ -81,12 +81,12 @@ class RestClient:
         #: The last writes of kinds that are not watched.
         self._unwatched_objects: OrderedDict[Key, Obj] = OrderedDict()
         #: Called with an informer after its list or watch received data or failed.
-        self.on_new_data: Callable[[Informer], None] = _ignore_news
+        self.on_new_data: Callable[[Informer], None] = _ignore_informer_change
 
     def start(self) -> None:
         """Start to list and watch all kinds."""
         for informer in self.informers.values():
-            self._send_next(informer)
+            self._send_next_request(informer)
 
     @property
     def is_synced(self) -> bool:
@@ -95,8 +95,8 @@ class RestClient:
 
     def added_events(self) -> Sequence[WatchEvent]:
         """Return all cached objects as ADDED events."""
-        objects = [obj for kind in self.informers for obj in self._cache.list(kind)]
-        return [WatchEvent(EventType.ADDED, key_of(obj), obj, None, revision_of(obj)) for obj in objects]
+        cached_objects = [obj for kind in self.informers for obj in self._cache.list(kind)]
+        return [WatchEvent(EventType.ADDED, key_of(obj), obj, None, revision_of(obj)) for obj in cached_objects]
 
     def get(self, key: Key) -> Obj | None:
         """Return the object as last received from the server, or None."""
@@ -122,25 +122,25 @@ class RestClient:
         """Send writes in order until one is rejected; `on_result` later gets the result of the last attempted write."""
         last_write = writes[-1]
         known_object = self.get(last_write.key) if isinstance(last_write, Delete) else None
-        base_objects = [self._find_base(write) for write in writes]
+        base_objects = [self._find_base_object(write) for write in writes]
         submission = Submission(writes, partial(self._process_responses, on_result, known_object), base_objects)
         self.outbox.submit(submission)
 
-    def _find_base(self, write: Write) -> Obj | None:
+    def _find_base_object(self, write: Write) -> Obj | None:
         """Return the cached object on which an update is based; None if the update names another resourceVersion."""
         if isinstance(write, Create | Delete):
             return None
-        base = self.get(key_of(write.obj))
+        base_object = self.get(key_of(write.obj))
         named_revision = write.obj["metadata"].get("resourceVersion")
-        is_base = base is not None and named_revision in {None, base["metadata"].get("resourceVersion")}
-        return base if is_base else None
+        is_base = base_object is not None and named_revision in {None, base_object["metadata"].get("resourceVersion")}
+        return base_object if is_base else None
 
     def _api_version(self, kind: str) -> str:
         """Return the API version in which objects of a kind are written."""
         informer = self.informers.get(kind)
         return kind_info(kind).storage_version if informer is None else informer.version
 
-    def _send_next(self, informer: Informer) -> None:
+    def _send_next_request(self, informer: Informer) -> None:
         """Send the next request of an informer after the delay that it specifies."""
         planned_request = informer.plan_request()
         transport = self._dependencies.transport
@@ -156,18 +156,18 @@ class RestClient:
             start_request()
 
     def _process_list(self, informer: Informer, response: HttpResponse) -> None:
-        self._deliver(informer, informer.process_list_page(response))
-        self._send_next(informer)
+        self._deliver_events(informer, informer.process_list_page(response))
+        self._send_next_request(informer)
 
     def _process_watch_lines(self, informer: Informer, lines: Sequence[bytes]) -> None:
-        self._deliver(informer, informer.process_watch_lines(lines))
+        self._deliver_events(informer, informer.process_watch_lines(lines))
 
     def _process_watch_end(self, informer: Informer, response: HttpResponse) -> None:
         informer.process_watch_end(response)
         self.on_new_data(informer)
-        self._send_next(informer)
+        self._send_next_request(informer)
 
-    def _deliver(self, informer: Informer, events: Sequence[WatchEvent]) -> None:
+    def _deliver_events(self, informer: Informer, events: Sequence[WatchEvent]) -> None:
         """Deliver an informer's changes to the listeners, then results to the writers that waited for these changes."""
         if events:
             for listener in self._listeners:
@@ -200,22 +200,22 @@ class RestClient:
         write, body = response.write, response.body
         key = write.key if isinstance(write, Delete) else key_of(body) if response.error is None else None
         if response.error is not None or key is None or key.kind not in self.informers:
-            self._store_unwatched(response)
+            self._store_unwatched_object(response)
             return None
         metadata = body.get("metadata") or {}
-        is_marked = "deletionTimestamp" in metadata
-        is_held = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
-        lists_before = self.informers[key.kind].lists
-        if is_held or not (is_marked or isinstance(write, Delete)):
-            return _Confirmation(key, revision_of(body), "", lists_before)
+        is_marked_deleted = "deletionTimestamp" in metadata
+        is_deletion_delayed = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
+        list_count_at_write = self.informers[key.kind].lists
+        if is_deletion_delayed or not (is_marked_deleted or isinstance(write, Delete)):
+            return _Confirmation(key, revision_of(body), "", list_count_at_write)
         cached_object = self._cache.get(key)
         uid = metadata.get("uid") or (body.get("details") or {}).get("uid")
         deleted_uid = uid or ("" if cached_object is None else cached_object["metadata"]["uid"])
-        return None if cached_object is None else _Confirmation(key, 0, deleted_uid, lists_before)
+        return None if cached_object is None else _Confirmation(key, 0, deleted_uid, list_count_at_write)
 
     def _is_confirmed(self, confirmation: _Confirmation) -> bool:
         informer = self.informers[confirmation.key.kind]
-        if informer.last_listed > confirmation.lists_before:
+        if informer.last_listed > confirmation.list_count_at_write:
             return True
         if not confirmation.deleted_uid:
             return (informer.revision or 0) >= confirmation.revision
@@ -229,7 +229,7 @@ class RestClient:
             pending_result.on_result(pending_result.result)
             self.outbox.finish(pending_result.submission)
 
-    def _store_unwatched(self, response: WriteResponse) -> None:
+    def _store_unwatched_object(self, response: WriteResponse) -> None:
         """Keep the object that a write returned, if its kind is not watched: later updates need its last state."""
         write = response.write
         if isinstance(response.error, NotFound) and not isinstance(write, Create):
@@ -252,7 +252,7 @@ def _result_from_response(response: WriteResponse, known_object: Obj | None) -> 
     return WriteResult(known_object or {"apiVersion": info.api_version, "kind": info.kind, "metadata": object_name})
 
 
-def _ignore_news(_informer: Informer) -> None:
+def _ignore_informer_change(_informer: Informer) -> None:
     pass
 
 

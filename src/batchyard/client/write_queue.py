@@ -84,14 +84,14 @@ class _AppliedStatus(NamedTuple):
     status: Mapping[str, Any]
 
 
-def write_requests(write: Write, base: Obj | None, info: ServedKind, version: str) -> RequestSteps:
+def write_requests(write: Write, base_object: Obj | None, served_kind: ServedKind, version: str) -> RequestSteps:
     """Yield the HTTP requests of one write; `base` is the cached object on which the write is based, or None."""
-    if isinstance(write, Create | Delete) or (base is None and not write.obj["metadata"].get("resourceVersion")):
-        yield request_of(write, info, version)
+    if isinstance(write, Create | Delete) or (base_object is None and not write.obj["metadata"].get("resourceVersion")):
+        yield request_of(write, served_kind, version)
     elif isinstance(write, UpdateStatus) and kind_of(write) == scheme.WORKLOAD:
-        yield from _apply_status(write, base, info, version)
+        yield from _apply_status(write, base_object, served_kind, version)
     else:
-        yield _merge_request(write, base, info, version)
+        yield _merge_request(write, base_object, served_kind, version)
 
 
 def merge_patch(old_object: Mapping[str, Any], new_object: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,23 +137,23 @@ def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, versi
     metadata, status = new_object["metadata"], new_object.get("status") or {}
     revision = metadata.get("resourceVersion")
     for applied in _split_by_manager(old_status, status):
-        identity = {field: metadata[field] for field in ("name", "namespace", "uid") if field in metadata}
+        identity_fields = {field: metadata[field] for field in ("name", "namespace", "uid") if field in metadata}
         if revision:
-            identity["resourceVersion"] = revision
-        document = {"apiVersion": new_object["apiVersion"], "kind": new_object["kind"], "metadata": identity}
+            identity_fields["resourceVersion"] = revision
+        document = {"apiVersion": new_object["apiVersion"], "kind": new_object["kind"], "metadata": identity_fields}
         request = _patch_request(write, info, version, {**document, "status": applied.status}, "status", APPLY_PATCH)
         stored_object = yield request._replace(path=f"{request.path}?fieldManager={applied.manager}&force=true")
         revision = _revision_in(stored_object)
     if patch_of_removed := _removal_patch(old_status, status, stored_object.get("status") or {}):
-        patch = {"metadata": {"resourceVersion": revision}, "status": patch_of_removed}
-        yield _patch_request(write, info, version, patch, "status")
+        status_patch = {"metadata": {"resourceVersion": revision}, "status": patch_of_removed}
+        yield _patch_request(write, info, version, status_patch, "status")
 
 
 def _split_by_manager(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> Sequence[_AppliedStatus]:
     """Split the changed status of a Workload into the parts that Kueue applies with different field managers."""
     changed_fields = [field for field in {**old_status, **status} if old_status.get(field) != status.get(field)]
     status_parts: list[_AppliedStatus] = []
-    if changed_fields == ["conditions"] and _changed_conditions(old_status, status) == ["PodsReady"]:
+    if changed_fields == ["conditions"] and _changed_condition_types(old_status, status) == ["PodsReady"]:
         ready_conditions = [condition for condition in status["conditions"] if condition["type"] == "PodsReady"]
         return (
             [_AppliedStatus(PODS_READY_MANAGER, {"conditions": ready_conditions})]
@@ -176,7 +176,7 @@ def _admission_part(status: Mapping[str, Any]) -> _AppliedStatus:
     return _AppliedStatus(ADMISSION_MANAGER, applied)
 
 
-def _changed_conditions(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
+def _changed_condition_types(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
     old, new = ({each["type"]: each for each in status.get("conditions") or ()} for status in (old_status, status))
     return [kind for kind in {**old, **new} if old.get(kind) != new.get(kind)]
 
@@ -195,20 +195,20 @@ def _removal_patch(
     return removals
 
 
-def _convert_to_version(obj: Obj, info: ServedKind, version: str) -> Mapping[str, Any]:
+def _convert_to_version(obj: Obj, served_kind: ServedKind, version: str) -> Mapping[str, Any]:
     """Convert an object to the API version in which it is sent to the server."""
-    return conversion.from_storage(to_wire_format(obj, info), info.api_version_for(version))
+    return conversion.from_storage(to_wire_format(obj, served_kind), served_kind.api_version_for(version))
 
 
 def _patch_request(
     write: Write,
-    info: ServedKind,
+    served_kind: ServedKind,
     version: str,
     patch: Mapping[str, Any],
     subresource: str,
     content_type: str = MERGE_PATCH,
 ) -> HttpRequest:
-    path = object_path(info, version, namespace_of(write), name_of(write), subresource)
+    path = object_path(served_kind, version, namespace_of(write), name_of(write), subresource)
     return HttpRequest("PATCH", path, _encode(patch), content_type=content_type)
 
 
@@ -218,7 +218,7 @@ def _revision_in(stored_object: Mapping[str, Any]) -> str:
 
 
 ATTEMPTS_MAX: Final = 8
-_REJECTED_MAX: Final = 4096
+_REJECTION_COUNTS_MAX: Final = 4096
 
 
 class WriteResponse(NamedTuple):
@@ -239,11 +239,11 @@ class Submission:
     )
 
     def __init__(
-        self, writes: Sequence[Write], on_end: Callable[["Submission"], None], bases: Sequence[Obj | None] = ()
+        self, writes: Sequence[Write], on_end: Callable[["Submission"], None], base_objects: Sequence[Obj | None] = ()
     ) -> None:
         self.writes = writes
         #: The object that each write is based on, if known.
-        self.bases = bases or [None] * len(writes)
+        self.bases = base_objects or [None] * len(writes)
         #: The generator of the current write's HTTP requests, and the request that has no response yet.
         self.requests: RequestSteps | None = None
         self.request: HttpRequest | None = None
@@ -266,14 +266,14 @@ class WriteQueue:
         self,
         timers: Kernel,
         transport: Transport,
-        limit: RateLimit,
-        version_of: Callable[[str], str],
+        rate_limit: RateLimit,
+        api_version_of: Callable[[str], str],
         may_send: Callable[[], bool],
     ) -> None:
         self._timers = timers
         self._transport = transport
-        self._limit = limit
-        self._version_of = version_of
+        self._limit = rate_limit
+        self._version_of = api_version_of
         self._may_send = may_send
         self._last_submissions: dict[Key, Submission] = {}
         #: The number of responses by method and code.
@@ -285,9 +285,9 @@ class WriteQueue:
     def submit(self, submission: Submission) -> None:
         """Queue a caller's writes; they are sent when earlier submissions for the same objects are finished."""
         for key in dict.fromkeys(submission.keys):
-            earlier_submission = self._last_submissions.get(key)
-            if earlier_submission is not None:
-                earlier_submission.followers.append(submission)
+            previous_submission = self._last_submissions.get(key)
+            if previous_submission is not None:
+                previous_submission.followers.append(submission)
                 submission.waits_for += 1
             self._last_submissions[key] = submission
         if not submission.waits_for:
@@ -305,9 +305,9 @@ class WriteQueue:
 
     def _send_when_allowed(self, submission: Submission) -> None:
         now = self._timers.now()
-        self._run_at(now + self._limit.take_token(now), lambda: self._send(submission))
+        self._schedule_at(now + self._limit.take_token(now), lambda: self._send(submission))
 
-    def _run_at(self, instant: Instant, callback: Callable[[], None]) -> None:
+    def _schedule_at(self, instant: Instant, callback: Callable[[], None]) -> None:
         if instant <= self._timers.now():
             callback()
         else:
@@ -318,14 +318,14 @@ class WriteQueue:
         write = submission.writes[write_index]
         if submission.requests is None or submission.request is None:
             kind = kind_of(write)
-            base = submission.bases[write_index]
-            submission.requests = write_requests(write, base, kind_info(kind), self._version_of(kind))
+            base_object = submission.bases[write_index]
+            submission.requests = write_requests(write, base_object, kind_info(kind), self._version_of(kind))
             submission.request = next(submission.requests)
-        self._send_counted(
+        self._send_and_count(
             submission.request, lambda http_response: self._process_response(submission, write, http_response)
         )
 
-    def _send_counted(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
+    def _send_and_count(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
         def count_response(http_response: HttpResponse) -> None:
             self.response_counts[request.method, http_response.code] += 1
             on_response(http_response)
@@ -342,7 +342,7 @@ class WriteQueue:
             delay = max(
                 http_response.retry_after or 0, jittered_backoff(submission.tries, 0, name), self._limit.take_token(now)
             )
-            self._run_at(now + delay, lambda: self._send(submission))
+            self._schedule_at(now + delay, lambda: self._send(submission))
             return
         body = decode_object(http_response.body)
         error = error_of(http_response, write, body)
@@ -370,14 +370,14 @@ class WriteQueue:
         is_forbidden = isinstance(error, TemporarilyForbidden)
         count_key = kind_key if is_forbidden else object_key
         rejection_count = self._rejection_counts[count_key] = self._rejection_counts.get(count_key, 0) + 1
-        if len(self._rejection_counts) > _REJECTED_MAX:
+        if len(self._rejection_counts) > _REJECTION_COUNTS_MAX:
             self._rejection_counts.pop(next(iter(self._rejection_counts)))
         if rejection_count == 1 or (not is_forbidden and not rejection_count & (rejection_count - 1)):
             subject = (
                 "" if is_forbidden else f" of {kind_info(kind_of(write)).kind} {namespace_of(write)}/{name_of(write)}"
             )
-            repetitions = f" ({rejection_count} times)" if rejection_count > 1 else ""
-            self.on_refused(f"{type(write).__name__}{subject}: {error}{repetitions}")
+            repetition_suffix = f" ({rejection_count} times)" if rejection_count > 1 else ""
+            self.on_refused(f"{type(write).__name__}{subject}: {error}{repetition_suffix}")
 
     def _handle_repeat_error(self, submission: Submission, write: Write, error: ApiError) -> bool:
         """Complete a repeated write whose error may mean that an earlier attempt succeeded. Return False otherwise."""
@@ -388,7 +388,7 @@ class WriteQueue:
             return False
         kind = kind_of(write)
         request = list_one_request(write, kind_info(kind), self._version_of(kind))
-        self._send_counted(request, lambda response: self._compare_existing(submission, write, response, error))
+        self._send_and_count(request, lambda response: self._compare_existing(submission, write, response, error))
         return True
 
     def _compare_existing(

@@ -82,7 +82,7 @@ class RequestParser:
     def feed(self, data: bytes) -> None:
         """Parse received bytes, and reject a request head above the size limit."""
         if self.is_over:
-            self._keep_remaining(data)
+            self._keep_remaining_data(data)
             return
         if not self.is_in_body:
             self._head_bytes += len(data)
@@ -93,7 +93,7 @@ class RequestParser:
                 self._parse_again(data[upgrade.args[0] :])
                 return
             self.is_over = self._is_upgrade = True
-            self._keep_remaining(data[upgrade.args[0] :])
+            self._keep_remaining_data(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self._refuse(*_INVALID_REQUEST)
         if not self.is_in_body and self._head_bytes > HEAD_MAX:
@@ -104,7 +104,7 @@ class RequestParser:
         self.is_over = True
         self._parser = self._sink = None
 
-    def _keep_remaining(self, data: bytes) -> None:
+    def _keep_remaining_data(self, data: bytes) -> None:
         """Keep up to HEAD_MAX bytes that the client sends after an upgrade request, until its response is sent."""
         if self._is_upgrade:
             self.unparsed_data += data
@@ -158,7 +158,7 @@ class RequestParser:
         if len(self._url) + sum([len(name) + len(value) for name, value in self._headers.items()]) > HEAD_MAX:
             self._refuse(*_HEAD_TOO_LARGE)
             return
-        if problem := self._host_problem():
+        if problem := self._host_error():
             self._refuse(400, _INVALID_HOST.format(problem))
             return
         request = self._build_request()
@@ -211,12 +211,12 @@ class RequestParser:
             self.is_over = True
             self._sink.refuse(code, message)
 
-    def _host_problem(self) -> str:
+    def _host_error(self) -> str:
         """Return what is wrong with the Host header, which HTTP/1.1 requires; '' if the header is valid."""
         host = self._headers.get("host")
         if host is None:
-            is_required = self._parser.get_http_version() == "1.1"
-            return "missing required Host header" if is_required else ""
+            is_host_required = self._parser.get_http_version() == "1.1"
+            return "missing required Host header" if is_host_required else ""
         if HEADER_SEPARATOR in host:
             return "too many Host headers"
         return "" if _HOST_PATTERN.fullmatch(host) else "malformed Host header"

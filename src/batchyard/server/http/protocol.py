@@ -40,7 +40,7 @@ from batchyard.server.streaming.upgraded_connection import UpgradedConnection
 # Streaming responses: parts are written as they become available, until the client disconnects or a timeout expires.
 
 
-BOOKMARKS_EVERY: Final = 60.0  # seconds
+BOOKMARK_INTERVAL: Final = 60.0  # seconds
 #: How many seconds before the end of a watch its client gets a bookmark. Source: k8s.io/apiserver,
 #: pkg/storage/cacher/cache_watcher.go.
 BOOKMARK_BEFORE_END: Final = 2.0  # seconds
@@ -85,7 +85,7 @@ class ResponseStream:
         self._loop = loop
         self._take_turn = take_turn
         self._timers = [loop.call_later(delay, action) for delay, action in _timed_actions(response, request)]
-        self._bookmark_timer = loop.call_later(BOOKMARKS_EVERY, self._bookmark)
+        self._bookmark_timer = loop.call_later(BOOKMARK_INTERVAL, self._send_bookmark)
         #: The parts that were taken from the response but not written yet; None if there are none.
         self._queued: Iterator[Any] | None = None
         self._is_turn_scheduled = False
@@ -136,8 +136,8 @@ class ResponseStream:
         for timer in (*self._timers, self._bookmark_timer):
             timer.cancel()
 
-    def _bookmark(self) -> None:
-        self._bookmark_timer = self._loop.call_later(BOOKMARKS_EVERY, self._bookmark)
+    def _send_bookmark(self) -> None:
+        self._bookmark_timer = self._loop.call_later(BOOKMARK_INTERVAL, self._send_bookmark)
         self.ongoing.send_keep_alive()
 
 
@@ -194,13 +194,13 @@ BODY_TIMEOUT: Final = 30
 READ_TIMEOUT: Final = 60
 IDLE_TIMEOUT: Final = 60
 #: Maximum characters of a warning and of all warnings, truncated as upstream does: clients limit header sizes.
-WARNING_MAX: Final = 256
-WARNINGS_MAX: Final = 4096
+WARNING_LENGTH_MAX: Final = 256
+WARNINGS_LENGTH_MAX: Final = 4096
 _LOOPBACK_HOST: Final = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
-_TEXT_TYPE: Final = "text/plain; charset=utf-8"
+_TEXT_CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _LATE_BODY: Final = StatusError(408, "Timeout", f"the request body was not received within {BODY_TIMEOUT} seconds")
-_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CONTINUE_RESPONSE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HttpProtocol(asyncio.Protocol):
@@ -277,7 +277,7 @@ class HttpProtocol(asyncio.Protocol):
         self.takes = True
         if self._stream is not None:
             self._stream.write_next()
-        self._answer_next()
+        self._answer_next_request()
         self._set_timeout()
 
     # --- callbacks of the parser ---
@@ -286,7 +286,7 @@ class HttpProtocol(asyncio.Protocol):
         """Authenticate a request from its head; return the request with its user. Raises StatusError."""
         if not self._is_secure:
             _check_local(request)
-        user = _user_of_peer(self.peer) if self._is_secure else OWNER_USER
+        user = _user_of_certificate(self.peer) if self._is_secure else OWNER_USER
         authenticated_request = self._dispatcher.authenticate(request.made_by(user))
         self._holder = _holder_of(authenticated_request.user)
         return authenticated_request
@@ -294,7 +294,7 @@ class HttpProtocol(asyncio.Protocol):
     def take(self, parsed_request: ParsedRequest) -> None:
         """Queue a complete request; the requests of a connection are answered in order."""
         self._queued.append(parsed_request)
-        self._answer_next()
+        self._answer_next_request()
 
     def refuse(self, code: int, message: str) -> None:
         """Respond to invalid input with an error, and close the connection."""
@@ -302,7 +302,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._current_request is None:
             header, response = (
                 b"\r\ncontent-length: %d" % len(message),
-                Response(code, message, content_type=_TEXT_TYPE),
+                Response(code, message, content_type=_TEXT_CONTENT_TYPE),
             )
             head = _encode_head(response, self._connections.date(), header, is_last=True)
             self._transport.write(head + message.encode())
@@ -316,7 +316,7 @@ class HttpProtocol(asyncio.Protocol):
     def send_continue(self) -> None:
         """Send 100 Continue, unless another request is in progress: after a while the client sends the body anyway."""
         if not self._is_busy:
-            self._transport.write(_CONTINUE)
+            self._transport.write(_CONTINUE_RESPONSE)
 
     # --- responses ---
 
@@ -333,7 +333,7 @@ class HttpProtocol(asyncio.Protocol):
             self._stream = None
         if self._current_request.is_chunked:
             self._transport.write(b"0\r\n\r\n")
-        self._end_answer()
+        self._end_response()
 
     def end(self) -> None:
         """Close the connection after its requests in progress are answered."""
@@ -350,7 +350,7 @@ class HttpProtocol(asyncio.Protocol):
     def _is_busy(self) -> bool:
         return self._current_request is not None or bool(self._queued)
 
-    def _answer_next(self) -> None:
+    def _answer_next_request(self) -> None:
         """Start to answer the next queued request, unless another is in progress or the client does not read."""
         if self._current_request is not None or not self._queued or not self.takes or self._is_lost:
             return
@@ -383,7 +383,7 @@ class HttpProtocol(asyncio.Protocol):
         body = b"" if parsed_request.request.method == "HEAD" else response.body
         self._transport.write(head + body[:PIECE_SIZE])
         if len(body) <= PIECE_SIZE:
-            self._end_answer()
+            self._end_response()
         else:
             self._current_request = parsed_request._replace(is_chunked=False)
             self._stream_parts(
@@ -399,7 +399,7 @@ class HttpProtocol(asyncio.Protocol):
         self._transport.write(_encode_head(response, self._connections.date(), header, is_last=is_last))
         if parsed_request.request.method == "HEAD":
             self._dispatcher.leave(stream)
-            self._end_answer()
+            self._end_response()
         else:
             self._stream_parts(stream, parsed_request)
 
@@ -428,7 +428,7 @@ class HttpProtocol(asyncio.Protocol):
     def _is_last(self, parsed_request: ParsedRequest) -> bool:
         return parsed_request.is_last or (self._requests.is_over and not self._queued)
 
-    def _end_answer(self) -> None:
+    def _end_response(self) -> None:
         parsed_request, self._current_request = self._current_request, None
         assert parsed_request is not None, "a response ends only while a request is in progress"
         self._release_bodies()
@@ -439,7 +439,7 @@ class HttpProtocol(asyncio.Protocol):
             self._set_timeout()
             return
         if self._queued:
-            self._loop.call_soon(self._answer_next)
+            self._loop.call_soon(self._answer_next_request)
         self._set_timeout()
 
     def _set_reading(self, *, paused: bool) -> None:
@@ -508,7 +508,7 @@ def _encode_head(response: Response, date: bytes, header: bytes, *, is_last: boo
     return b"".join(lines)
 
 
-def _user_of_peer(peer: CertificateUser | None) -> UserInfo:
+def _user_of_certificate(peer: CertificateUser | None) -> UserInfo:
     return ANONYMOUS if peer is None else peer.now()
 
 
@@ -519,9 +519,9 @@ def _holder_of(user: UserInfo) -> str:
 
 def _quote_warnings(warnings: Sequence[str]) -> Iterator[str]:
     """Yield the warnings as texts for HTTP Warning headers, with escaped quotes and limited length."""
-    remaining_length = WARNINGS_MAX
+    remaining_length = WARNINGS_LENGTH_MAX
     for warning in warnings:
-        text = "".join(filter(str.isprintable, warning))[:WARNING_MAX]
+        text = "".join(filter(str.isprintable, warning))[:WARNING_LENGTH_MAX]
         remaining_length -= len(text)
         if remaining_length < 0:
             return

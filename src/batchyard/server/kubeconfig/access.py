@@ -55,7 +55,7 @@ def owner_tls_context(folder: Path) -> ssl.SSLContext:
     try:
         config = yaml.safe_load(path.read_text("utf-8"))
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        context = ssl.create_default_context(cadata=_decode_base64(cluster["certificate-authority-data"]).decode())
+        tls_context = ssl.create_default_context(cadata=_decode_base64(cluster["certificate-authority-data"]).decode())
         certificate_and_key = _decode_base64(user["client-certificate-data"]) + _decode_base64(user["client-key-data"])
     except FileNotFoundError as error:
         raise KubeconfigError(f"{path} is missing; {_RESTART_HINT}") from error
@@ -65,10 +65,10 @@ def owner_tls_context(folder: Path) -> ssl.SSLContext:
         certificate_file.write(certificate_and_key)
         certificate_file.flush()
         try:
-            context.load_cert_chain(certificate_file.name)
+            tls_context.load_cert_chain(certificate_file.name)
         except ssl.SSLError as error:
             raise KubeconfigError(f"{path} is damaged; {_RESTART_HINT}") from error
-    return context
+    return tls_context
 
 
 def _decode_base64(text: str) -> bytes:

@@ -73,27 +73,27 @@ def make_volume(folder: Path, name: str, volume_plan: volumes.VolumePlan, now: I
 
 def write_files(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> bool:
     """Atomically replace the files of a volume by the files in the plan. Return whether the files have changed."""
-    is_new = not folder.exists()
+    is_new_volume = not folder.exists()
     _make_folders(folder, folder, _VOLUME_MODE)
     for mount_point in plan.mount_points:
         _make_folders(folder, folder / mount_point, _FOLDER_MODE)
-    current_folder = None if is_new else _current_folder(folder)
-    has_changed = current_folder is None or _read_contents(current_folder) != {
+    current_data_folder = None if is_new_volume else _current_data_folder(folder)
+    have_files_changed = current_data_folder is None or _read_file_contents(current_data_folder) != {
         path: file.content for path, file in plan.files.items()
     }
-    new_folder = _write_new_folder(folder, plan, now) if has_changed else None
+    new_data_folder = _write_new_data_folder(folder, plan, now) if have_files_changed else None
     _link_names(folder, plan.files)
-    if new_folder is not None:
+    if new_data_folder is not None:
         next_link = folder / _NEXT_LINK
         next_link.unlink(missing_ok=True)
-        next_link.symlink_to(new_folder.name)
+        next_link.symlink_to(new_data_folder.name)
         next_link.replace(folder / DATA_LINK)
-    if not is_new:
+    if not is_new_volume:
         _remove_leftovers(folder, plan.files)
-    return has_changed
+    return have_files_changed
 
 
-def _current_folder(folder: Path) -> Path | None:
+def _current_data_folder(folder: Path) -> Path | None:
     """Return the folder with a volume's current files, to which its link `..data` points; None without one."""
     try:
         current_folder = folder / (folder / DATA_LINK).readlink()
@@ -102,25 +102,25 @@ def _current_folder(folder: Path) -> Path | None:
     return current_folder if current_folder.is_dir() else None
 
 
-def _read_contents(folder: Path) -> dict[str, bytes]:
+def _read_file_contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def _write_new_folder(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> Path:
+def _write_new_data_folder(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> Path:
     """Write a volume's files to a new folder, to which `..data` does not point yet; return the folder's path."""
     timestamp = format_time(now).translate(str.maketrans("-T:", "___")).removesuffix("Z")
-    new_folder = Path(tempfile.mkdtemp(prefix=f"{_RESERVED_PREFIX}{timestamp}.", dir=folder))
-    new_folder.chmod(_FOLDER_MODE)
+    new_data_folder = Path(tempfile.mkdtemp(prefix=f"{_RESERVED_PREFIX}{timestamp}.", dir=folder))
+    new_data_folder.chmod(_FOLDER_MODE)
     for path, file in plan.files.items():
         if "/" in path:
-            _make_folders(new_folder, (new_folder / path).parent, _FOLDER_MODE)
-        (new_folder / path).touch(mode=0o600)
-        (new_folder / path).write_bytes(file.content)
+            _make_folders(new_data_folder, (new_data_folder / path).parent, _FOLDER_MODE)
+        (new_data_folder / path).touch(mode=0o600)
+        (new_data_folder / path).write_bytes(file.content)
         if plan.group is not None:
             with suppress(PermissionError):  # an unprivileged user runs all containers under its own uid
-                os.chown(new_folder / path, -1, plan.group)
-        (new_folder / path).chmod(file.mode)
-    return new_folder
+                os.chown(new_data_folder / path, -1, plan.group)
+        (new_data_folder / path).chmod(file.mode)
+    return new_data_folder
 
 
 def _link_names(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> None:
@@ -168,9 +168,9 @@ def _check_host_path(name: str, plan: volumes.HostPathPlan) -> None:
         os.close(nesting.make_directories(path.anchor, real_path, _FOLDER_MODE))
     elif not path.exists() and plan.type == "FileOrCreate":
         os.close(nesting.create_file(path.anchor, real_path, _FILE_MODE))
-    required_type = _type_fault(path, plan.type)
-    if required_type:
-        raise VolumeError(name, f"hostPath type check failed: {path} is not a {required_type}")
+    type_fault = _host_path_type_fault(path, plan.type)
+    if type_fault:
+        raise VolumeError(name, f"hostPath type check failed: {path} is not a {type_fault}")
 
 
 def _is_allowed(real_path: str, plan: volumes.HostPathPlan) -> bool:
@@ -178,7 +178,7 @@ def _is_allowed(real_path: str, plan: volumes.HostPathPlan) -> bool:
     return volumes.is_within_any(real_path, (os.path.realpath(folder) for folder in plan.allowed))
 
 
-def _type_fault(path: Path, kind: str) -> str:
+def _host_path_type_fault(path: Path, kind: str) -> str:
     """Return the file type that a hostPath's `type` requires, if the path is not of that type; else ''."""
     file_mode = path.stat().st_mode if path.exists() else 0
     match kind:
@@ -232,7 +232,7 @@ def _sub_path_error(action: str, mount: volumes.Mount) -> ContainerError:
     return ContainerError(CONFIG_ERROR, f"failed to {action} {description}")
 
 
-_HOSTS: Final = Path("/etc/hosts")
+_HOSTS_FILE: Final = Path("/etc/hosts")
 _DATAGRAM_MAX: Final = 4096
 _DATAGRAMS_AT_ONCE: Final = 256
 _LOST_MESSAGE: Final = "The container could not be located when the pod was terminated"
@@ -246,9 +246,9 @@ class LocalMachine:
     `node` is the node's folder.
     """
 
-    def __init__(self, node: Path, kernel: LiveKernel, loop: asyncio.AbstractEventLoop, times: NodeTimes) -> None:
+    def __init__(self, node: Path, kernel: LiveKernel, loop: asyncio.AbstractEventLoop, node_times: NodeTimes) -> None:
         self._kernel = kernel
-        self._times = times
+        self._times = node_times
         self._loop = loop
         self.folders = RunFolders(node)
         self._node = node
@@ -308,7 +308,7 @@ class LocalMachine:
         previous_run = self.run(key)
         if previous_run is not None:
             self._close_pidfd(key)
-            self._delete_later(self.folders.move_sandbox_to_trash(key))
+            self._delete_folder_later(self.folders.move_sandbox_to_trash(key))
         run = {field: value for field, value in new_run.items() if field not in {"mounts", "volumes"}}
         try:
             run["spec"] = self._sandbox_spec(new_run) if key.name == SANDBOX else _run_spec(self.folders, new_run)
@@ -331,10 +331,10 @@ class LocalMachine:
         if self.features.get("podNetwork") and spec["network"] == "pod":
             address, gateway = self._addresses.allocate(uid), self._addresses.gateway
         pod_ip = "" if address is None else address.partition("/")[0]
-        machine_hosts = _HOSTS.read_text("utf-8") if spec["network"] == "node" and _HOSTS.exists() else None
-        hosts = hosts_file(spec["names"], pod_ip, spec["hostAliases"], machine_hosts)
-        resolvers = [gateway] if gateway else []
-        return {**spec, "address": address, "gateway": gateway, "resolvers": resolvers, "hosts": hosts}
+        machine_hosts = _HOSTS_FILE.read_text("utf-8") if spec["network"] == "node" and _HOSTS_FILE.exists() else None
+        hosts_text = hosts_file(spec["names"], pod_ip, spec["hostAliases"], machine_hosts)
+        nameservers = [gateway] if gateway else []
+        return {**spec, "address": address, "gateway": gateway, "resolvers": nameservers, "hosts": hosts_text}
 
     def _refresh_volumes(self, requested_run: Obj) -> Obj:
         """Update the files in a pod's volumes; a volume that cannot be written keeps its files."""
@@ -373,7 +373,7 @@ class LocalMachine:
         if not pod_runs:
             self._runs.pop(key.namespace, None)
         self._close_pidfd(key)
-        self._delete_later(self.folders.move_to_trash(key))
+        self._delete_folder_later(self.folders.move_to_trash(key))
         if key.name == SANDBOX:
             self._addresses.release(key.namespace)
         if run is None:
@@ -386,7 +386,7 @@ class LocalMachine:
     def _adopt_runs(self) -> None:
         """Load the container runs that were started before a restart of the platform, and observe them."""
         for trashed in self.folders.trash():
-            self._delete_later(trashed)
+            self._delete_folder_later(trashed)
         for run in map(self._times.run, self.folders.all_runs()):
             key = key_of(run)
             if key.name == SANDBOX:
@@ -419,11 +419,11 @@ class LocalMachine:
             except BlockingIOError:
                 break
         for path in changed_paths:
-            self._process_change(self.folders.key(Path(os.fsdecode(path))))
+            self._process_state_change(self.folders.key(Path(os.fsdecode(path))))
 
-    def _process_change(self, key: Key) -> None:
+    def _process_state_change(self, key: Key) -> None:
         """Read a container run's state from its folder, and start or stop watching the run's shim process."""
-        run = self._read_state(key)
+        run = self._read_run_state(key)
         if run is None or not run["status"]:
             return
         if not _is_alive(run):
@@ -431,7 +431,7 @@ class LocalMachine:
         elif key not in self._shim_pidfds:
             self._watch_shim(key, run)
 
-    def _read_state(self, key: Key) -> Obj | None:
+    def _read_run_state(self, key: Key) -> Obj | None:
         """Read a container run's state from its folder; return the updated run object, None if the run is unknown."""
         run = self.run(key)
         state = {} if run is None else self._times.state(self.folders.state(key))
@@ -456,7 +456,7 @@ class LocalMachine:
     def _process_shim_exit(self, key: Key) -> None:
         """Process the exit of a shim process; if the container run has not ended, set its final state to lost."""
         self._close_pidfd(key)
-        run = self._read_state(key)
+        run = self._read_run_state(key)
         if run is None or not _is_alive(run):
             return
         status = {**run["status"], **_LOST_STATUS, "finishedAt": self._times.clock()}
@@ -474,16 +474,16 @@ class LocalMachine:
         self._queue_event(WatchEvent(kind, key, run, old, 0))
         return run
 
-    def _delete_later(self, folder: Path) -> None:
+    def _delete_folder_later(self, folder: Path) -> None:
         self._loop.run_in_executor(None, delete_folder, folder)
 
     def _queue_event(self, event: WatchEvent) -> None:
         """Queue a watch event of a container run, and schedule the delivery of all queued events to the listeners."""
         self._events.append(event)
         if len(self._events) == 1:
-            self._kernel.post(self._deliver)
+            self._kernel.post(self._deliver_events)
 
-    def _deliver(self) -> None:
+    def _deliver_events(self) -> None:
         events, self._events = self._events, []
         for listener in self._listeners:
             listener(events)
