@@ -35,13 +35,13 @@ _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 def process_texts() -> Iterator[str]:
     """Yield the metrics of this process (CPU, memory, open files, garbage collection) in Prometheus's text format."""
-    fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+    stat_fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
     boot_time_lines = [line for line in Path("/proc/stat").read_text("ascii").splitlines() if line.startswith("btime ")]
     values_by_metric = {
-        "process_cpu_seconds_total": (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND,
-        "process_resident_memory_bytes": int(fields[21]) * _PAGE_SIZE,
-        "process_virtual_memory_bytes": int(fields[20]),
-        "process_start_time_seconds": int(boot_time_lines[0].split()[1]) + int(fields[19]) / _TICKS_PER_SECOND,
+        "process_cpu_seconds_total": (int(stat_fields[11]) + int(stat_fields[12])) / _TICKS_PER_SECOND,
+        "process_resident_memory_bytes": int(stat_fields[21]) * _PAGE_SIZE,
+        "process_virtual_memory_bytes": int(stat_fields[20]),
+        "process_start_time_seconds": int(boot_time_lines[0].split()[1]) + int(stat_fields[19]) / _TICKS_PER_SECOND,
         "process_open_fds": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - only the names are counted
         "process_max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     }
@@ -55,8 +55,8 @@ def process_texts() -> Iterator[str]:
 
 def build_texts() -> Iterator[str]:
     """Yield batchyard's build information as the metric kueue_build_info, with empty labels for Git and Go."""
-    machine = f"{platform.system().lower()}/{platform.machine()}"
-    labels = (f"v{version('batchyard')}", "", "", "", platform.python_implementation(), machine)
+    machine_platform = f"{platform.system().lower()}/{platform.machine()}"
+    labels = (f"v{version('batchyard')}", "", "", "", platform.python_implementation(), machine_platform)
     yield gauge_text(metric("kueue_build_info"), [(labels, 1)])
 
 
@@ -136,12 +136,12 @@ class ServerMetrics:
             yield from self._controllers.texts(self._runner)
 
     def _observe(self, events: Sequence[WatchEvent]) -> None:
-        workloads, queues = self._workloads, self._queues
-        assert workloads is not None, "begin must be called before changes are observed"
-        assert queues is not None, "begin must be called before changes are observed"
+        workload_metrics, queue_metrics = self._workloads, self._queues
+        assert workload_metrics is not None, "begin must be called before changes are observed"
+        assert queue_metrics is not None, "begin must be called before changes are observed"
         for event in events:
-            workloads.observe(event)
-            queues.observe(event)
+            workload_metrics.observe(event)
+            queue_metrics.observe(event)
             self.objects.observe(event)
             self._machines.observe(event)
             if event.type is EventType.DELETED and event.key.kind == scheme.CLUSTER_QUEUE:

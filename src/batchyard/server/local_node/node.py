@@ -51,7 +51,7 @@ def node_inventory(settings: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu
     capacity = {
         "cpu": str(len(os.sched_getaffinity(0))),
         "ephemeral-storage": f"{shutil.disk_usage(folder).total // _KIB}Ki",
-        "memory": f"{_memory_bytes() // _KIB}Ki",
+        "memory": f"{_host_memory_bytes() // _KIB}Ki",
         "pods": str(settings.get("pods", 110)),
         **({GPU: str(len(gpus))} if gpus else {}),
     }
@@ -104,7 +104,7 @@ def _node_info(architecture: str) -> Mapping[str, Any]:
     return {
         "architecture": architecture,
         "bootID": _read_line("/proc/sys/kernel/random/boot_id"),
-        "containerRuntimeVersion": f"batchyard://{_VERSION}",
+        "containerRuntimeVersion": f"batchyard://{_KUBELET_VERSION}",
         "kernelVersion": platform.release(),
         "kubeProxyVersion": "",
         "kubeletVersion": _KUBELET_VERSION,

@@ -36,7 +36,7 @@ from batchyard.scheduling.decisions import Decision
 from batchyard.server.clocks.wall import wall_clock
 
 LOG_LEVELS: Final = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
-_MICROSECONDS: Final = 1_000_000
+_MICROSECONDS_PER_SECOND: Final = 1_000_000
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
@@ -85,7 +85,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _format_record_time(record: logging.LogRecord) -> str:
-    instant: Instant = int(record.created * _MICROSECONDS)
+    instant: Instant = int(record.created * _MICROSECONDS_PER_SECOND)
     return format_micro_time(instant)
 
 
@@ -131,10 +131,10 @@ class CycleLog:
             times = {"decided_us": self._decided_at - self._began_at, "applied_us": ended_at - self._decided_at}
             _LOG.debug("cycle %d: %s", cycle.number, _format_counters(counters), extra={"fields": counters | times})
         if self._emit is not None:
-            for span in self._spans(counters, ended_at):
+            for span in self._cycle_spans(counters, ended_at):
                 self._emit(span)
 
-    def _spans(self, counters: Mapping[str, int], ended_at: Instant) -> Sequence[TraceSpan]:
+    def _cycle_spans(self, counters: Mapping[str, int], ended_at: Instant) -> Sequence[TraceSpan]:
         ids = [uid_for(self._began_at, str(counters["cycle"]), key).replace("-", "") for key in ("", "root", "1", "2")]
         trace_id, (root_id, decide_id, apply_id) = ids[0], (full_id[:_SPAN_ID_LENGTH] for full_id in ids[1:])
         return (
@@ -240,9 +240,9 @@ class AuditLog:
         """Rename the full audit log, and open a new file. If that fails, the next written line tries again."""
         with suppress(FileNotFoundError):  # already renamed, but opening the new file failed
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-        file = _open_audit_file(self._path)
+        audit_file = _open_audit_file(self._path)
         self._file.close()
-        self._file = file
+        self._file = audit_file
 
 
 def _open_audit_file(path: Path) -> FileIO:

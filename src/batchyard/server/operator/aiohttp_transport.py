@@ -34,8 +34,8 @@ _DIGITS_MAX: Final = 18
 class HttpTransport:
     """HTTP connections to one API server; `renew` is called after a 401 response to load the credentials again."""
 
-    def __init__(self, access: ApiServerAccess, renew: Callable[[], Awaitable[ApiServerAccess]]) -> None:
-        self._renew = renew
+    def __init__(self, access: ApiServerAccess, renew_access: Callable[[], Awaitable[ApiServerAccess]]) -> None:
+        self._renew = renew_access
         self._renewal_task: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._access = access
@@ -47,10 +47,10 @@ class HttpTransport:
 
     async def close(self) -> None:
         """Cancel all requests in progress, and close the connections."""
-        tasks = list(self._tasks)
-        for task in tasks:
+        open_tasks = list(self._tasks)
+        for task in open_tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*open_tasks, return_exceptions=True)
         await self._http_session.close()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -61,9 +61,9 @@ class HttpTransport:
 
     async def ask(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response. After a 401, retry once with renewed credentials."""
-        response = await self._send_once(request)
+        response = await self._send_request_once(request)
         if response.code == _UNAUTHORIZED and await self._renew_credentials():
-            response = await self._send_once(request)
+            response = await self._send_request_once(request)
         return response
 
     async def ask_with_retries(self, request: HttpRequest) -> HttpResponse:
@@ -83,9 +83,9 @@ class HttpTransport:
 
         With `deliver_incomplete_line`, an incomplete last line is delivered too.
         """
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=SILENCE_MAX)
+        stream_timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=SILENCE_MAX)
         try:
-            async with self._open_request(request, timeout) as response:
+            async with self._open_request(request, stream_timeout) as response:
                 if response.status != 200:
                     if response.status == _UNAUTHORIZED:
                         await self._renew_credentials()
@@ -98,10 +98,10 @@ class HttpTransport:
             return _failed_response(error)
         return HttpResponse(200)
 
-    async def _send_once(self, request: HttpRequest) -> HttpResponse:
-        timeout = aiohttp.ClientTimeout(total=request.within / SECOND, sock_connect=_CONNECT_TIMEOUT)
+    async def _send_request_once(self, request: HttpRequest) -> HttpResponse:
+        request_timeout = aiohttp.ClientTimeout(total=request.within / SECOND, sock_connect=_CONNECT_TIMEOUT)
         try:
-            async with self._open_request(request, timeout) as response:
+            async with self._open_request(request, request_timeout) as response:
                 return await _read_response(response)
         except _CONNECTION_ERRORS as error:
             return _failed_response(error)
@@ -132,9 +132,9 @@ class HttpTransport:
 
     async def _load_credentials(self) -> None:
         try:
-            access = await self._renew()
-            if access.authorization != self._access.authorization or not access.authorization:
-                self._access = access
+            new_access = await self._renew()
+            if new_access.authorization != self._access.authorization or not new_access.authorization:
+                self._access = new_access
         except KubeconfigError:
             pass  # the caller gets the 401, and the next 401 triggers another attempt
         finally:
@@ -189,17 +189,17 @@ async def _read_response(response: aiohttp.ClientResponse) -> HttpResponse:
     return HttpResponse(response.status, await response.read(), _parse_retry_after(wait), server_time=_parse_date(date))
 
 
-async def _read_lines(response: aiohttp.ClientResponse, deliver: Callable[[Sequence[bytes]], None]) -> bytes:
+async def _read_lines(response: aiohttp.ClientResponse, deliver_lines: Callable[[Sequence[bytes]], None]) -> bytes:
     """Pass the complete lines of a response to `deliver` as they arrive. Return the incomplete last line."""
-    incomplete_parts: list[bytes] = []
+    incomplete_line_parts: list[bytes] = []
     async for chunk in response.content.iter_any():
         first_part, *later_parts = chunk.split(b"\n")
-        incomplete_parts.append(first_part)
+        incomplete_line_parts.append(first_part)
         if later_parts:
-            lines = [b"".join(incomplete_parts), *later_parts[:-1]]
-            incomplete_parts = [later_parts[-1]]
-            deliver([line for line in lines if line])
-    return b"".join(incomplete_parts)
+            lines = [b"".join(incomplete_line_parts), *later_parts[:-1]]
+            incomplete_line_parts = [later_parts[-1]]
+            deliver_lines([line for line in lines if line])
+    return b"".join(incomplete_line_parts)
 
 
 def _parse_retry_after(text: str) -> Duration | None:

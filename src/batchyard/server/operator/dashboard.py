@@ -83,7 +83,7 @@ class OperatorPage:
         models_and_hub = self._models()
         if models_and_hub is None:
             raise StatusError(503, "ServiceUnavailable", "this replica is not the leader; use the leader's dashboard")
-        models, hub = models_and_hub
+        models, stream_hub = models_and_hub
         header = request.headers.get("authorization", "")
         token = header[len(_BEARER_PREFIX) :].strip() if header.lower().startswith(_BEARER_PREFIX) else ""
         user = await self._token_reviewer.user_of(token) if token else None
@@ -93,21 +93,21 @@ class OperatorPage:
         result = await self._compute_model(models, api_request._replace(query={**api_request.query, "watch": "false"}))
         if not api_request.flag("watch"):
             return _web_response(result)
-        stream = models.respond(api_request)
-        assert isinstance(stream, dashboard.ModelStream), "a watch returns a stream"
-        hub.subscribe(stream)
+        model_stream = models.respond(api_request)
+        assert isinstance(model_stream, dashboard.ModelStream), "a watch returns a stream"
+        stream_hub.subscribe(model_stream)
         try:
-            return await self._stream(request, stream, token)
+            return await self._stream(request, model_stream, token)
         finally:
-            hub.leave(stream)
-            stream.end()
+            stream_hub.leave(model_stream)
+            model_stream.end()
 
-    async def _compute_model(self, models: dashboard.ModelHandler, api_request: ApiRequest) -> Response:
+    async def _compute_model(self, model_handler: dashboard.ModelHandler, api_request: ApiRequest) -> Response:
         """Compute the data of a dashboard page, again until all permissions that the data depends on are known."""
         for _ in range(_ROUNDS_MAX):
             error_response: StatusError | None = None
             try:
-                response = models.respond(api_request)
+                response = model_handler.respond(api_request)
             except StatusError as error:
                 error_response = error
             if not await self._token_reviewer.send_reviews():

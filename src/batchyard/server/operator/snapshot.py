@@ -127,23 +127,23 @@ async def _take_pages(
     result: SnapshotResult,
 ) -> None:
     """Pass all pages of a list to `on_page`, from its first page on; replace a continue token that has expired."""
-    info, version = kind_and_version
-    path = transport.kind_path(info, version)
+    served_kind, version = kind_and_version
+    path = transport.kind_path(served_kind, version)
     while True:
-        page = transport.list_in_response(response)
-        if page is None:
+        list_page = transport.list_in_response(response)
+        if list_page is None:
             raise SnapshotError(transport.failure_reason(response))
-        result.revision = result.revision or transport.revision_of(page)
-        items: Sequence[Mapping[str, Any]] = page.get("items") or ()
-        result.counts[info.constant] = result.counts.get(info.constant, 0) + len(items)
-        on_page(info.constant, [transport.to_storage_version(info, version, item) for item in items])
-        token = _continue_token(page)
-        if not token:
+        result.revision = result.revision or transport.revision_of(list_page)
+        items: Sequence[Mapping[str, Any]] = list_page.get("items") or ()
+        result.counts[served_kind.constant] = result.counts.get(served_kind.constant, 0) + len(items)
+        on_page(served_kind.constant, [transport.to_storage_version(served_kind, version, item) for item in items])
+        continue_token = _continue_token(list_page)
+        if not continue_token:
             return
-        response = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
-        if response.code == _GONE and (token := _continue_token(transport.decode_object(response.body))):
-            result.kinds_at_other_revision.append(info.constant)
-            response = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
+        response = await _fetch_page(sender, path, f"&continue={quote(continue_token, safe='')}")
+        if response.code == _GONE and (continue_token := _continue_token(transport.decode_object(response.body))):
+            result.kinds_at_other_revision.append(served_kind.constant)
+            response = await _fetch_page(sender, path, f"&continue={quote(continue_token, safe='')}")
 
 
 def _continue_token(page: Mapping[str, Any]) -> str:

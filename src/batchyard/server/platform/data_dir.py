@@ -29,7 +29,7 @@ _OTHER_USERS_MASK: Final = 0o077
 #: Key in the state file: the start time of the process.
 _START_TIME_KEY: Final = "began"
 #: The index of `starttime` among the fields that follow the command name in /proc/PID/stat.
-_START_TIME_INDEX: Final = 19
+_START_TIME_FIELD_INDEX: Final = 19
 
 
 class DirectoryError(Exception):
@@ -51,14 +51,14 @@ def prepare_data_dir(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_mode & _OTHER_USERS_MASK:
-            _make_private(folder)
+            _make_folder_private(folder)
     except (FileExistsError, NotADirectoryError) as error:
         raise DirectoryError(f"{error.filename}: this is a file, not a folder; set a folder with --data-dir") from error
     except OSError as error:
         raise DirectoryError(f"{error.filename}: {error.strerror}; set a writable folder with --data-dir") from error
 
 
-def _make_private(folder: Path) -> None:
+def _make_folder_private(folder: Path) -> None:
     """Restrict a data directory to its owner. Raises DirectoryError if it contains files of other programs."""
     if any(folder.iterdir()) and not commit_mark_path(folder / JOURNAL_FILE).exists():
         reason = "other users can read this folder, and it contains files of other programs"
@@ -69,8 +69,8 @@ def _make_private(folder: Path) -> None:
 def write_state(folder: Path, url: str, guard: int = 0) -> None:
     """Write this process's pid, start time and URL, and the pid of its watchdog (`guard`), to the state file."""
     own_pid = os.getpid()
-    state = {**PlatformProcess(own_pid, url, guard)._asdict(), _START_TIME_KEY: process_start_time(own_pid)}
-    write_private(folder / STATE_FILE, json.dumps(state).encode())
+    process_state = {**PlatformProcess(own_pid, url, guard)._asdict(), _START_TIME_KEY: process_start_time(own_pid)}
+    write_private(folder / STATE_FILE, json.dumps(process_state).encode())
 
 
 def remove_state(folder: Path) -> None:
@@ -107,7 +107,7 @@ def process_start_time(pid: int) -> str:
         stat_text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
         return ""
-    return stat_text.rpartition(")")[2].split()[_START_TIME_INDEX]
+    return stat_text.rpartition(")")[2].split()[_START_TIME_FIELD_INDEX]
 
 
 LOOPBACK: Final = "127.0.0.1"

@@ -100,12 +100,12 @@ class DecisionThrottle:
         elapsed_time = now - self._measured_at
         if 0 <= elapsed_time < _MEASUREMENT_INTERVAL:
             return
-        total_demand = cpu_demand()
-        self._is_busy = (total_demand - self._measured_cpu) * SECOND > _BUSY_FRACTION * elapsed_time
-        self._measured_at, self._measured_cpu = now, total_demand
+        total_cpu_demand = cpu_demand()
+        self._is_busy = (total_cpu_demand - self._measured_cpu) * SECOND > _BUSY_FRACTION * elapsed_time
+        self._measured_at, self._measured_cpu = now, total_cpu_demand
 
     def texts(self) -> Iterator[str]:
         """Yield the metrics of scheduling cycles and pauses, as Prometheus text."""
         yield gauge_text(metric("batchyard_turns_total"), [((), self._decision_count)])
-        rows = [(("work",), self._decision_time / SECOND), (("rest",), self._pause_time / SECOND)]
-        yield gauge_text(metric("batchyard_turn_seconds_total"), rows)
+        time_rows = [(("work",), self._decision_time / SECOND), (("rest",), self._pause_time / SECOND)]
+        yield gauge_text(metric("batchyard_turn_seconds_total"), time_rows)

@@ -160,9 +160,9 @@ class ProvidedObjects:
     def _synchronize_soon(self) -> None:
         if not self._is_synchronization_scheduled:
             self._is_synchronization_scheduled = True
-            self._schedule(self._synchronize)
+            self._schedule(self._synchronize_api_services)
 
-    def _synchronize(self) -> None:
+    def _synchronize_api_services(self) -> None:
         """Create, delete and update the provided APIServices to match the API groups that are served."""
         self._is_synchronization_scheduled = False
         now = self._kernel.now()
@@ -303,17 +303,17 @@ class EmbeddedPlatform:
         settings = PlatformSettings(kueue, with_nodes=has_nodes, with_api=True, root_certificate=root_pem)
         settings = replace(settings, controllers=options.controllers, with_costs=has_nodes, is_endless=True)
         self._is_fair_sharing = kueue.policy.fair_sharing
-        built_in = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
-        claim_fields = InProcessFieldManager(built_in, self._kernel.now).claim_fields
+        base_resources = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
+        claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields
         admission = AdmissionChain(with_nodes=has_nodes, with_api=True, managed_namespaces=kueue.managed_namespaces)
         self._client = LocalClient(self._store, self._kernel, admission=admission.rules(), assign_manager=claim_fields)
         self._store.listen(admission.observe)
-        tokens = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
-        token = partial(pod_token, tokens, self._client)
+        token_issuer = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
+        token = partial(pod_token, token_issuer, self._client)
         self._ledger = LiveLedger(options.folder / LEDGER_FILE, loop)
         self._metrics.server_metrics.additional_sources.append(self._ledger.texts)
-        recorder = EventRecorder(self._client, socket.gethostname())
-        self._decisions = DecisionLog(recorder, self._ledger.add_entry, self._ledger.last)
+        event_recorder = EventRecorder(self._client, socket.gethostname())
+        self._decisions = DecisionLog(event_recorder, self._ledger.add_entry, self._ledger.last)
         self._spans = self._export_spans(options.traces_to, loop) if options.traces_to else None
         self._local = None
         if local_settings is not None:
@@ -323,10 +323,10 @@ class EmbeddedPlatform:
         self._forked_work = ForkedWork(loop, self._kernel.post)
         self._forecast_engine = self._create_forecast_engine(forecast_functions, options.folder, loop)
         audit = _combine_auditors(self._metrics.requests.note, audit)
-        self._server, security = self._create_server(built_in, tokens, audit)
+        self._server, server_security = self._create_server(base_resources, token_issuer, audit)
         self._server.add_document(REPORT, lambda: self._status_document(status_report))
         timers = LoopTimers(loop)
-        self._serve_page(security, timers, speed)
+        self._serve_dashboard(server_security, timers, speed)
         self._start_clock(timers, speed)
         self._replay_stored_objects(cluster)
 
@@ -348,11 +348,11 @@ class EmbeddedPlatform:
         return engine
 
     def _create_server(
-        self, built_in: Sequence[Resource], tokens: TokenIssuer, audit: Auditor
+        self, base_resources: Sequence[Resource], tokens: TokenIssuer, audit: Auditor
     ) -> tuple[ApiServer, ServerSecurity]:
         """Create the API server with all built-in, custom and virtual resources; return it and its authorization."""
-        client, now, index = self._client, self._kernel.now, self.platform.index
-        all_resources = with_subresources(built_in, client, self._containers(), index, now)
+        client, now, scheduler_cache = self._client, self._kernel.now, self.platform.index
+        all_resources = with_subresources(base_resources, client, self._create_containers(), scheduler_cache, now)
         if self._forecast_engine is not None:
             all_resources = with_forecasts(all_resources, client, self._forecast_engine)
         why_handler = WhyHandler(self.platform.explainer, now)
@@ -376,12 +376,12 @@ class EmbeddedPlatform:
         """Return why only the owner may start pods; '' if others may, because pods are isolated or simulated."""
         return "" if self._local is None else self._local.pods_denial
 
-    def _serve_page(self, security: ServerSecurity, timers: LoopTimers, speed: float) -> None:
+    def _serve_dashboard(self, security: ServerSecurity, timers: LoopTimers, speed: float) -> None:
         """Serve the dashboard, and start to record the history that it shows."""
-        index, clock = self.platform.index, self._kernel.clock
-        self._history = PlatformHistory(clock, index.cluster_queue_of)
+        scheduler_cache, clock = self.platform.index, self._kernel.clock
+        self._history = PlatformHistory(clock, scheduler_cache.cluster_queue_of)
         self._client.subscribe(self._history.observe)
-        views = DashboardViews(self._client, index, self._history, PlatformTime(clock, speed))
+        views = DashboardViews(self._client, scheduler_cache, self._history, PlatformTime(clock, speed))
         self._server.add_prefix(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).respond)
         self._server.add_prefix(DASHBOARD_MODELS_PATH, ModelHandler(views, security.rbac, self._commit, timers).respond)
 
@@ -441,7 +441,7 @@ class EmbeddedPlatform:
         runtime_controllers = (BareWorkloads(), kubelets, *((NodeAgents(name),) if has_nodes else ()))
         throttle = DecisionThrottle(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
         self._metrics.server_metrics.additional_sources.append(throttle.texts)
-        ports = PlatformPorts(
+        platform_ports = PlatformPorts(
             self._kernel,
             self._client if local_node is None else CompositeClient(self._client, local_node.machine),
             runtime_controllers if local_node is None else (*runtime_controllers, *local_node.controllers),
@@ -453,9 +453,9 @@ class EmbeddedPlatform:
             CycleLog(self._metrics.server_metrics.cycles, None if self._spans is None else self._spans.emit),
             changes_reader(self._store),
         )
-        return build_platform(ports, settings)
+        return build_platform(platform_ports, settings)
 
-    def _containers(self) -> Containers:
+    def _create_containers(self) -> Containers:
         """Return the access to the containers of all pods for logs, exec and port-forward, simulated or not."""
         simulated_containers = SimulatedContainers(self._client, self._kernel, self._runtime)
         self._commit.subscribe(simulated_containers)

@@ -114,9 +114,9 @@ class UpgradedConnection(asyncio.Protocol):
         """Notify the protocol handler that the connection is lost."""
         self._timer.cancel()
         self._connections.leave(self)
-        handler, self._handler = self._handler, None
-        if handler is not None:
-            handler.connection_closed()
+        upgrade_handler, self._handler = self._handler, None
+        if upgrade_handler is not None:
+            upgrade_handler.connection_closed()
 
     def pause_writing(self) -> None:
         """Notify the protocol handler that the write buffer is full."""
