@@ -65,7 +65,7 @@ class GarbageCollector:
         if self.scopes is not None:
             return  # all owners are checked anyway
         existing_uids = {event.obj["metadata"].get("uid") for event in events}
-        self._deleted_owner_uids += [uid for uid in self._owners.owners() if uid not in existing_uids]
+        self._deleted_owner_uids += [uid for uid in self._owners.owner_uids() if uid not in existing_uids]
 
     def observe(self, event: client.WatchEvent) -> None:
         """Record a change of an object; `collect` later deletes the dependents of deleted objects."""

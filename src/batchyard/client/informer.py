@@ -53,7 +53,7 @@ class OwnerIndex:
         if old_references is not new_references:
             self._replace(event.key, old_references or (), new_references or ())
 
-    def owners(self) -> Sequence[str]:
+    def owner_uids(self) -> Sequence[str]:
         """Return the uids of all owners that an object refers to, including owners that do not exist."""
         return list(self._dependents)
 
@@ -139,10 +139,10 @@ WATCH_LASTS: Final = 300  # seconds
 #: The timeout of a request for one page of a list.
 _PAGE_TIMEOUT: Final = 60 * SECOND
 #: The delay before the informer lists a kind again that the server does not serve.
-UNSERVED_FOR: Final = 30 * SECOND
+UNSERVED_RETRY_DELAY: Final = 30 * SECOND
 _EXPIRED_CODE: Final = 410
 #: The Accept header that requests only the metadata of objects; servers without support for it send full objects.
-_METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+_METADATA_ACCEPT: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 _ADDED, _MODIFIED, _INFORMER_DELETED = EventType.ADDED, EventType.MODIFIED, EventType.DELETED
 
 
@@ -219,21 +219,21 @@ class Informer:
         delay, self._wait = self._wait, 0
         if not self._is_listed:
             self.lists += not self._token
-            request = transport.HttpRequest("GET", f"{path}{self._page_query()}", within=_PAGE_TIMEOUT)
+            request = transport.HttpRequest("GET", f"{path}{self._page_query()}", timeout=_PAGE_TIMEOUT)
             return NextRequest(request, False, delay)
         self.watches += 1
         self._has_received = False
         timeout_seconds = WATCH_LASTS + draw_integer(self._seed, self.info.constant, str(self.watches)) % WATCH_LASTS
         query = f"watch=1&allowWatchBookmarks=true&resourceVersion={self.revision}&timeoutSeconds={timeout_seconds}"
         timeout = timeout_seconds * SECOND
-        request = transport.HttpRequest("GET", f"{path}?{query}{self._selector_query()}", within=timeout)
+        request = transport.HttpRequest("GET", f"{path}?{query}{self._selector_query()}", timeout=timeout)
         return NextRequest(request, True, delay)
 
     def names_page_request(self, continue_token: str) -> transport.HttpRequest:
         """Return a request for a page of the objects' metadata, for a staleness check, given the continue token."""
         next_page = f"&continue={quote(continue_token, safe='')}" if continue_token else ""
         query = f"?limit={LIST_PAGE_SIZE}{next_page}{self._selector_query()}"
-        return transport.HttpRequest("GET", f"{self._path()}{query}", within=_PAGE_TIMEOUT, accept=_METADATA_ONLY)
+        return transport.HttpRequest("GET", f"{self._path()}{query}", timeout=_PAGE_TIMEOUT, accept=_METADATA_ACCEPT)
 
     def process_list_page(self, response: transport.HttpResponse) -> Sequence[WatchEvent]:
         """Process the response to a list request; after the last page, return the differences from the cache."""
@@ -366,7 +366,7 @@ class Informer:
         self._rejected_versions += 1
         if self._rejected_versions % len(self._versions):
             return ()
-        self._wait = UNSERVED_FOR
+        self._wait = UNSERVED_RETRY_DELAY
         self.trouble = f"{self.info.plural}.{self.info.group}".rstrip(".") + " are not served by the API server"
         self.revision = self.revision or 0
         return self._compare_with_cache({}, self.revision)
@@ -392,9 +392,9 @@ class Informer:
 
 def _error_response(status: Any) -> transport.HttpResponse:
     """Return the Status in an ERROR event of a watch as an HTTP response, with its code and message."""
-    fields = status if isinstance(status, dict) else {}
-    code = fields.get("code")
-    return transport.HttpResponse(code if isinstance(code, int) else 500, trouble=str(fields.get("message") or ""))
+    status_map = status if isinstance(status, dict) else {}
+    code = status_map.get("code")
+    return transport.HttpResponse(code if isinstance(code, int) else 500, trouble=str(status_map.get("message") or ""))
 
 
 def _resource_version(obj: Obj) -> str | None:

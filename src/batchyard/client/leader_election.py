@@ -115,7 +115,7 @@ class LeaderElector:
         """Return a request that reads the Lease."""
         return self._request_read()
 
-    def release_as_seen(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
+    def release_observed_lease(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
         """Return a request that releases the Lease in this response; None if another candidate holds the Lease."""
         lease = lease_in(response)
         if lease is None:
@@ -131,13 +131,13 @@ class LeaderElector:
         """Return a request that writes this candidate's identity and the current time into the Lease as last read."""
         self._last_request = request_kind
         old_spec = self._last_lease.get("spec") or {}
-        is_held = self.holder == self.terms.identity
+        is_own_lease = self.holder == self.terms.identity
         spec = {
             "holderIdentity": self.terms.identity,
             "leaseDurationSeconds": -(-self.terms.lease // SECOND),  # rounded up: it ends after the deadline
-            "acquireTime": old_spec.get("acquireTime") if is_held else format_micro_time(now),
+            "acquireTime": old_spec.get("acquireTime") if is_own_lease else format_micro_time(now),
             "renewTime": format_micro_time(now),
-            "leaseTransitions": (old_spec.get("leaseTransitions") or 0) + (bool(self._last_lease) and not is_held),
+            "leaseTransitions": (old_spec.get("leaseTransitions") or 0) + (bool(self._last_lease) and not is_own_lease),
         }
         new_metadata = {"name": self.terms.name, "namespace": self.terms.namespace}
         type_meta = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
@@ -175,7 +175,7 @@ class LeaderElector:
 
 
 #: Jitter in percent of the retry period, so that candidates do not retry at the same time.
-_JITTER = 120
+_JITTER_PERCENT = 120
 #: Response codes that are no errors: the Lease does not exist, or another candidate was faster.
 _EXPECTED_ERROR_CODES = (404, 409)
 _CONFLICT = 409
@@ -227,7 +227,7 @@ class Leadership:
             return
 
         def release_again(response: HttpResponse) -> None:
-            request = self._elector.release_as_seen(response, self._timers.now())
+            request = self._elector.release_observed_lease(response, self._timers.now())
             if request is None:
                 on_released()
             else:
@@ -271,7 +271,9 @@ class Leadership:
         terms = self._elector.terms
         if self._has_led:
             return terms.retry_period
-        return terms.retry_period * (100 + draw_integer(0, terms.identity, str(self._attempts)) % _JITTER) // 100
+        return (
+            terms.retry_period * (100 + draw_integer(0, terms.identity, str(self._attempts)) % _JITTER_PERCENT) // 100
+        )
 
     def _check_deadline(self) -> None:
         """Check at a renew deadline whether the Lease was renewed, and end leadership if not."""

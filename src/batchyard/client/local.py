@@ -180,7 +180,7 @@ def _next_generation(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {"generation": metadata["generation"] + 1} if "generation" in metadata else {}
 
 
-def is_released(obj: Obj) -> bool:
+def is_removable(obj: Obj) -> bool:
     """Report whether an object with a deletionTimestamp can be removed: no finalizers and no grace period are left."""
     metadata = obj["metadata"]
     if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
@@ -415,7 +415,7 @@ class LocalClient:
             new = apply_status_update(stored_object, write.obj, write.managed_fields)
         else:
             new = apply_update(stored_object, write.obj, write.managed_fields, is_whole=write.is_whole)
-            if is_released(new):
+            if is_removable(new):
                 return target_store.delete(key)
             update_check = self._admission.checks.get(key.kind)
             if update_check is not None and new is not stored_object:

@@ -22,7 +22,7 @@ from batchyard.client.write_queue import Submission, WriteQueue, WriteResponse
 from batchyard.interfaces.client import Create, Delete, EventType, Listener, Reader, WatchEvent, Write, WriteResult
 from batchyard.interfaces.controller import Kernel
 
-CONFIRMATIONS_MAX: Final = 4096
+PENDING_CONFIRMATIONS_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +148,14 @@ class RestClient:
             on_lines, on_end = partial(self._process_watch_lines, informer), partial(self._process_watch_end, informer)
             start_request = partial(transport.watch, planned_request.request, on_lines, on_end)
         else:
-            start_request = partial(transport.send, planned_request.request, partial(self._process_list, informer))
+            start_request = partial(transport.send, planned_request.request, partial(self._process_list_page, informer))
         if planned_request.delay:
             timers = self._dependencies.timers
             timers.call_at(timers.now() + planned_request.delay, start_request)
         else:
             start_request()
 
-    def _process_list(self, informer: Informer, response: HttpResponse) -> None:
+    def _process_list_page(self, informer: Informer, response: HttpResponse) -> None:
         self._deliver_events(informer, informer.process_list_page(response))
         self._send_next_request(informer)
 
@@ -236,7 +236,7 @@ class RestClient:
             self._unwatched_objects.pop(write.key if isinstance(write, Delete) else key_of(write.obj), None)
         elif response.error is None and not isinstance(write, Delete):
             self._unwatched_objects[key_of(response.body)] = response.body
-            if len(self._unwatched_objects) > CONFIRMATIONS_MAX:
+            if len(self._unwatched_objects) > PENDING_CONFIRMATIONS_MAX:
                 self._unwatched_objects.popitem(last=False)
 
 

@@ -25,7 +25,7 @@ class HttpRequest(NamedTuple):
     path: str
     body: bytes = b""
     #: The time limit for the response.
-    within: Duration = 30 * SECOND
+    timeout: Duration = 30 * SECOND
     #: The Accept header.
     accept: str = "application/json"
     #: The Content-Type header.

@@ -170,10 +170,10 @@ def _split_by_manager(old_status: Mapping[str, Any], status: Mapping[str, Any]) 
 
 def _admission_part(status: Mapping[str, Any]) -> _AppliedStatus:
     """Return the part of a Workload's status that Kueue applies with the field manager `kueue-admission`."""
-    applied = {field: value for field, value in status.items() if field != _RECLAIMABLE_FIELD}
-    if "conditions" in applied:
-        applied["conditions"] = [each for each in applied["conditions"] if each["type"] in _ADMISSION_CONDITIONS]
-    return _AppliedStatus(ADMISSION_MANAGER, applied)
+    admission = {field: value for field, value in status.items() if field != _RECLAIMABLE_FIELD}
+    if "conditions" in admission:
+        admission["conditions"] = [each for each in admission["conditions"] if each["type"] in _ADMISSION_CONDITIONS]
+    return _AppliedStatus(ADMISSION_MANAGER, admission)
 
 
 def _changed_condition_types(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
@@ -243,7 +243,7 @@ class Submission:
     ) -> None:
         self.writes = writes
         #: The object that each write is based on, if known.
-        self.bases = base_objects or [None] * len(writes)
+        self.base_objects = base_objects or [None] * len(writes)
         #: The generator of the current write's HTTP requests, and the request that has no response yet.
         self.requests: RequestSteps | None = None
         self.request: HttpRequest | None = None
@@ -318,7 +318,7 @@ class WriteQueue:
         write = submission.writes[write_index]
         if submission.requests is None or submission.request is None:
             kind = kind_of(write)
-            base_object = submission.bases[write_index]
+            base_object = submission.base_objects[write_index]
             submission.requests = write_requests(write, base_object, kind_info(kind), self._version_of(kind))
             submission.request = next(submission.requests)
         self._send_and_count(

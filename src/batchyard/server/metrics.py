@@ -33,7 +33,7 @@ _PAGE_SIZE: Final = resource.getpagesize()
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
-def process_texts() -> Iterator[str]:
+def process_metric_texts() -> Iterator[str]:
     """Yield the metrics of this process (CPU, memory, open files, garbage collection) in Prometheus's text format."""
     stat_fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
     boot_time_lines = [line for line in Path("/proc/stat").read_text("ascii").splitlines() if line.startswith("btime ")]
@@ -53,7 +53,7 @@ def process_texts() -> Iterator[str]:
     yield gauge_text(metric("python_gc_objects_collected_total"), (((str(n),), each["collected"]) for n, each in stats))
 
 
-def build_texts() -> Iterator[str]:
+def build_info_texts() -> Iterator[str]:
     """Yield batchyard's build information as the metric kueue_build_info, with empty labels for Git and Go."""
     machine_platform = f"{platform.system().lower()}/{platform.machine()}"
     labels = (f"v{version('batchyard')}", "", "", "", platform.python_implementation(), machine_platform)
@@ -117,11 +117,11 @@ class ServerMetrics:
     def sources(self) -> Sequence[tuple[str, TextSource]]:
         """Return the functions that yield metrics, by metric group. Controller metrics are empty before `begin`."""
         return (
-            ("kueue", build_texts),
+            ("kueue", build_info_texts),
             ("kueue", self.cycles.texts),
             ("kueue", self._workload_and_queue_texts),
             ("program", self._controller_texts),
-            ("program", process_texts),
+            ("program", process_metric_texts),
             ("batchyard", self._batchyard_texts),
             ("objects", self.objects.texts),
         )

@@ -32,8 +32,8 @@ _DATE_TOLERANCE: Final = 2 * SECOND
 
 async def is_other_server(sender: RequestSender) -> bool:
     """Report whether an API server's version shows that it is not batchyard, so that it does not report its time."""
-    version = await sender.ask(HttpRequest("GET", _VERSION_PATH))
-    return version.code == 200 and _BATCHYARD_NAME not in str(decode_object(version.body).get("gitVersion"))
+    answer = await sender.ask(HttpRequest("GET", _VERSION_PATH))
+    return answer.code == 200 and _BATCHYARD_NAME not in str(decode_object(answer.body).get("gitVersion"))
 
 
 class ServerClock:

@@ -77,10 +77,10 @@ class Connections:
 
     def enter_port(self, holder: str) -> bool:
         """Count a port-forward connection of a user ('' for the owner). Return False if a limit is reached."""
-        holder_ports = self._ports.get(holder, 0)
-        if sum(self._ports.values()) >= FORWARDED_PORTS_MAX or (holder and holder_ports >= USER_FORWARDED_PORTS_MAX):
+        port_count = self._ports.get(holder, 0)
+        if sum(self._ports.values()) >= FORWARDED_PORTS_MAX or (holder and port_count >= USER_FORWARDED_PORTS_MAX):
             return False
-        self._ports[holder] = holder_ports + 1
+        self._ports[holder] = port_count + 1
         return True
 
     def leave_port(self, holder_name: str) -> None:

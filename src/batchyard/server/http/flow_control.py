@@ -115,7 +115,7 @@ class FairQueue(Generic[_T]):
         return bool(self._urgent)
 
     @property
-    def has_others(self) -> bool:
+    def has_non_urgent(self) -> bool:
         """Whether an item that is not urgent is queued."""
         return bool(self._heap)
 
@@ -216,7 +216,7 @@ class ResponseTurns:
     def _take_turn(self) -> None:
         self._is_scheduled = False
         flow_name, work = self._queue.take()
-        if self._queue.has_urgent or self._queue.has_others:
+        if self._queue.has_urgent or self._queue.has_non_urgent:
             self._schedule_turn()
         began_at = monotonic_seconds()
         try:

@@ -161,7 +161,7 @@ class ForkedWork:
         if self._queue.has_urgent:
             has_free_slot = child_count < CHILDREN_MAX + OWNER_CHILDREN_MAX
         else:
-            has_free_slot = self._queue.has_others and len(self._children) - child_count < CHILDREN_MAX
+            has_free_slot = self._queue.has_non_urgent and len(self._children) - child_count < CHILDREN_MAX
         if self._is_ending or not has_free_slot:
             return
         flow_name, queued_work = self._queue.take()

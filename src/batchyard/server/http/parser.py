@@ -11,7 +11,7 @@ from batchyard.apiserver.request import HEADER_SEPARATOR, ApiRequest, StatusErro
 from batchyard.server.http.flow_control import too_many_requests
 
 #: Maximum bytes of a request head (request line and headers), and of a request body.
-HEAD_MAX: Final = 64 * 1024
+HEAD_SIZE_MAX: Final = 64 * 1024
 BODY_SIZE_MAX: Final = 3 * 1024 * 1024
 _INVALID_REQUEST: Final = (400, "Invalid HTTP request received.")
 _HEAD_TOO_LARGE: Final = (431, "Request Header Fields Too Large")
@@ -96,7 +96,7 @@ class RequestParser:
             self._keep_remaining_data(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self._refuse(*_INVALID_REQUEST)
-        if not self.is_in_body and self._head_bytes > HEAD_MAX:
+        if not self.is_in_body and self._head_bytes > HEAD_SIZE_MAX:
             self._refuse(*_HEAD_TOO_LARGE)
 
     def end(self) -> None:
@@ -105,10 +105,10 @@ class RequestParser:
         self._parser = self._sink = None
 
     def _keep_remaining_data(self, data: bytes) -> None:
-        """Keep up to HEAD_MAX bytes that the client sends after an upgrade request, until its response is sent."""
+        """Keep up to HEAD_SIZE_MAX bytes that the client sends after an upgrade request, until its response is sent."""
         if self._is_upgrade:
             self.unparsed_data += data
-            if len(self.unparsed_data) > HEAD_MAX:
+            if len(self.unparsed_data) > HEAD_SIZE_MAX:
                 self._is_upgrade = False
                 self._sink.refuse(*_INVALID_REQUEST)
 
@@ -155,11 +155,11 @@ class RequestParser:
         if "upgrade" in self._headers and self._parser.should_upgrade() and _has_body(self._headers):
             self._must_parse_again = True
             return
-        if len(self._url) + sum([len(name) + len(value) for name, value in self._headers.items()]) > HEAD_MAX:
+        if len(self._url) + sum([len(name) + len(value) for name, value in self._headers.items()]) > HEAD_SIZE_MAX:
             self._refuse(*_HEAD_TOO_LARGE)
             return
-        if problem := self._host_error():
-            self._refuse(400, _INVALID_HOST.format(problem))
+        if host_error := self._host_error():
+            self._refuse(400, _INVALID_HOST.format(host_error))
             return
         request = self._build_request()
         if request is None:

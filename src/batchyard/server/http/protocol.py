@@ -46,7 +46,7 @@ BOOKMARK_INTERVAL: Final = 60.0  # seconds
 BOOKMARK_BEFORE_END: Final = 2.0  # seconds
 _DEFAULT_TIMEOUT: Final = 1800.0  # seconds, the default timeout
 #: The number of fields of a watch event: its type and its object, in this order.
-_EVENT_SIZE: Final = 2
+_WATCH_EVENT_FIELD_COUNT: Final = 2
 _encode = msgspec.json.Encoder().encode
 TakeTurn: TypeAlias = Callable[[Callable[[], None]], None]
 """Schedules a function call after the pending parts of other users' responses."""
@@ -56,7 +56,7 @@ class StreamSink(Protocol):
     """The connection to which a streaming response is written."""
 
     @property
-    def takes(self) -> bool:
+    def accepts_data(self) -> bool:
         """Whether the connection accepts more data now. If not, the stream is notified when it does again."""
 
     def write_part(self, part: bytes) -> None:
@@ -94,7 +94,7 @@ class ResponseStream:
 
     def write_next(self) -> None:
         """Write the next part of the response, if the connection accepts data."""
-        if not self._sink.takes or self._is_turn_scheduled or self._is_stopped:
+        if not self._sink.accepts_data or self._is_turn_scheduled or self._is_stopped:
             return
         if self._queued is None and (parts := self.ongoing.take()):
             self._queued = iter(parts)
@@ -167,7 +167,7 @@ class ResponsePieces:
 def _encode_part(part: Any) -> bytes:
     if isinstance(part, bytes):
         return part
-    if type(part) is dict and len(part) == _EVENT_SIZE and "type" in part and "object" in part:
+    if type(part) is dict and len(part) == _WATCH_EVENT_FIELD_COUNT and "type" in part and "object" in part:
         return b'{"type":"%b","object":%b}\n' % (part["type"].encode(), encode_shared(part["object"]))
     return _encode(part) + b"\n"
 
@@ -227,7 +227,7 @@ class HttpProtocol(asyncio.Protocol):
         self._body_bytes: dict[str, int] = {}
         self._holder = ""
         #: Whether the client reads the responses; False while the write buffer is full.
-        self.takes = True
+        self.accepts_data = True
 
     # --- callbacks of asyncio ---
 
@@ -269,12 +269,12 @@ class HttpProtocol(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop writing responses: the write buffer is full because the client does not read."""
-        self.takes = False
+        self.accepts_data = False
         self._set_timeout()
 
     def resume_writing(self) -> None:
         """Continue to write responses: the write buffer has room again."""
-        self.takes = True
+        self.accepts_data = True
         if self._stream is not None:
             self._stream.write_next()
         self._answer_next_request()
@@ -352,7 +352,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _answer_next_request(self) -> None:
         """Start to answer the next queued request, unless another is in progress or the client does not read."""
-        if self._current_request is not None or not self._queued or not self.takes or self._is_lost:
+        if self._current_request is not None or not self._queued or not self.accepts_data or self._is_lost:
             return
         self._current_request = parsed_request = self._queued.popleft()
         self._set_reading(paused=bool(self._queued))
@@ -456,7 +456,7 @@ class HttpProtocol(asyncio.Protocol):
             deadline.stop()
         elif transport.is_closing():
             deadline.wait(("end", number), READ_TIMEOUT, transport.abort)
-        elif not self.takes:
+        elif not self.accepts_data:
             deadline.wait(("taken", number), READ_TIMEOUT, transport.abort)
         elif requests.is_in_body:
             deadline.wait(("body", number), BODY_TIMEOUT, lambda: requests.reject_late(_LATE_BODY) or transport.abort())

@@ -177,8 +177,8 @@ class NodeTimes:
             **raw_state,
             **{field: self._convert(raw_state[field]) for field in _TIME_FIELDS if raw_state.get(field)},
         }
-        exceeded = raw_state.get("exceeded")
-        return {**state, "exceeded": {**exceeded, "at": self._convert(exceeded["at"])}} if exceeded else state
+        limit = raw_state.get("exceeded")
+        return {**state, "exceeded": {**limit, "at": self._convert(limit["at"])}} if limit else state
 
     def run(self, raw_run: Obj) -> Obj:
         """Return a container run with the times in its state and stop request converted to platform time."""

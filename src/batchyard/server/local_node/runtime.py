@@ -512,8 +512,8 @@ def _run_spec(folders: RunFolders, requested_run: Obj) -> Mapping[str, Any]:
     spec: Mapping[str, Any] = requested_run["spec"]
     if "mounts" not in requested_run:
         return spec
-    pod, plans = folders.pod(requested_run["metadata"]["namespace"]), requested_run["volumes"]
-    volume_mounts = [mount.row(mount_source(pod, mount, plans[mount.volume])) for mount in requested_run["mounts"]]
+    folder, plans = folders.pod(requested_run["metadata"]["namespace"]), requested_run["volumes"]
+    volume_mounts = [mount.row(mount_source(folder, mount, plans[mount.volume])) for mount in requested_run["mounts"]]
     volume_targets = {mount_row["target"] for mount_row in volume_mounts}
     image_mounts = [mount_row for mount_row in spec["mounts"] if mount_row["target"] not in volume_targets]
     other_mounts = [{**mount_row, "source": os.path.realpath(mount_row["source"])} for mount_row in image_mounts]

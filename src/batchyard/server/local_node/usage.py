@@ -47,8 +47,8 @@ def read_machine_usage(now: Instant) -> UsageReading:
     cpu_ticks = [int(word) for word in _read_text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
     busy_ticks = sum(cpu_ticks) - sum(cpu_ticks[3:5])  # without idle and iowait
     memory_counters = _read_counters(Path("/proc/meminfo"))
-    memory = memory_counters["MemTotal:"] - memory_counters["MemFree:"] - memory_counters.get("Inactive(file):", 0)
-    return UsageReading(now, busy_ticks * SECOND // _TICKS_PER_SECOND, memory * _BYTES_PER_KIBIBYTE)
+    used_memory = memory_counters["MemTotal:"] - memory_counters["MemFree:"] - memory_counters.get("Inactive(file):", 0)
+    return UsageReading(now, busy_ticks * SECOND // _TICKS_PER_SECOND, used_memory * _BYTES_PER_KIBIBYTE)
 
 
 def _cpu_of_group(cgroup: Mapping[str, str]) -> int | None:

@@ -128,8 +128,8 @@ class CycleLog:
         counts_by_outcome = {outcome: outcome_counts[outcome] for outcome in _OUTCOMES.values()}
         counters = {"cycle": cycle.number, "heads": len(decisions), **counts_by_outcome}
         if is_logged:
-            times = {"decided_us": self._decided_at - self._began_at, "applied_us": ended_at - self._decided_at}
-            _LOG.debug("cycle %d: %s", cycle.number, _format_counters(counters), extra={"fields": counters | times})
+            durations = {"decided_us": self._decided_at - self._began_at, "applied_us": ended_at - self._decided_at}
+            _LOG.debug("cycle %d: %s", cycle.number, _format_counters(counters), extra={"fields": counters | durations})
         if self._emit is not None:
             for span in self._cycle_spans(counters, ended_at):
                 self._emit(span)

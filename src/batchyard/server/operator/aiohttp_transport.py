@@ -68,7 +68,7 @@ class HttpTransport:
 
     async def ask_with_retries(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response; until its timeout, retry if the server is overloaded or down."""
-        deadline = monotonic_seconds() + request.within / SECOND
+        deadline = monotonic_seconds() + request.timeout / SECOND
         while (response := await self.ask(request)).code in _RETRIED_CODES:
             delay = response.retry_after or _RETRY_DELAY
             if monotonic_seconds() + delay / SECOND > deadline:
@@ -99,7 +99,7 @@ class HttpTransport:
         return HttpResponse(200)
 
     async def _send_request_once(self, request: HttpRequest) -> HttpResponse:
-        request_timeout = aiohttp.ClientTimeout(total=request.within / SECOND, sock_connect=_CONNECT_TIMEOUT)
+        request_timeout = aiohttp.ClientTimeout(total=request.timeout / SECOND, sock_connect=_CONNECT_TIMEOUT)
         try:
             async with self._open_request(request, request_timeout) as response:
                 return await _read_response(response)

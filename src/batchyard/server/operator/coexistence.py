@@ -113,10 +113,10 @@ async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> st
     shared_groups = ",".join(group for group in groups if group in platform_groups)
     if not shared_groups:
         return ""
-    exclusions = ",".join(f"-{group}" for group in groups if group in platform_groups)
+    controllers = ",".join(f"-{group}" for group in groups if group in platform_groups)
     return (
         f"this platform runs {shared_groups} itself: two controllers would decide about the same objects. "
-        f"Start it with --controllers '*,{exclusions}', or leave them out here; --beside-upstream skips this check"
+        f"Start it with --controllers '*,{controllers}', or leave them out here; --beside-upstream skips this check"
     )
 
 

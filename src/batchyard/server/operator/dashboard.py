@@ -20,7 +20,7 @@ from batchyard.metrics.exposition import CONTENT_TYPE, GROUPS_PARAMETER, Exposit
 from batchyard.server.operator.token_review import TokenReviewer
 
 #: A dashboard model is computed again until all permissions that it depends on are known, at most this often.
-_ROUNDS_MAX: Final = 8
+_REVIEW_ROUNDS_MAX: Final = 8
 #: The interval in seconds at which the token and permissions of a watching user are checked again.
 _RECHECK_INTERVAL: Final = 20.0
 _BEARER_PREFIX: Final = "bearer "
@@ -104,7 +104,7 @@ class OperatorPage:
 
     async def _compute_model(self, model_handler: dashboard.ModelHandler, api_request: ApiRequest) -> Response:
         """Compute the data of a dashboard page, again until all permissions that the data depends on are known."""
-        for _ in range(_ROUNDS_MAX):
+        for _ in range(_REVIEW_ROUNDS_MAX):
             error_response: StatusError | None = None
             try:
                 response = model_handler.respond(api_request)

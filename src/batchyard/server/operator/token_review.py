@@ -95,7 +95,7 @@ class TokenReviewer:
         return status
 
 
-def _user_info(info: dict[str, Any]) -> UserInfo:
-    extra: Iterable[tuple[str, list[str]]] = (info.get("extra") or {}).items()
-    groups = tuple(info.get("groups") or ())
-    return UserInfo(info.get("username", ""), groups, info.get("uid", ""), tuple((k, tuple(v)) for k, v in extra))
+def _user_info(fields: dict[str, Any]) -> UserInfo:
+    extra: Iterable[tuple[str, list[str]]] = (fields.get("extra") or {}).items()
+    groups = tuple(fields.get("groups") or ())
+    return UserInfo(fields.get("username", ""), groups, fields.get("uid", ""), tuple((k, tuple(v)) for k, v in extra))

@@ -503,7 +503,7 @@ class Webhooks:
         if object_query.owner:
             field_selector_query = f"labelSelector={well_known.CONTROLLER_UID}={object_query.owner}"
         path = transport.object_path(served_kind, served_kind.storage_version, object_query.key.namespace)
-        request = transport.HttpRequest("GET", f"{path}?{field_selector_query}", within=_LOOKUP_TIMEOUT)
+        request = transport.HttpRequest("GET", f"{path}?{field_selector_query}", timeout=_LOOKUP_TIMEOUT)
         response = await self._transport.ask_with_retries(request)
         if response.code == 404:  # the kind is not served
             return []

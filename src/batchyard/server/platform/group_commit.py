@@ -1,7 +1,7 @@
 """Group commit: store changes that arrive during a journal write are written together in the next transaction.
 
-A batch of `LARGE_BATCH` changes is written without waiting for the transaction before it, because a larger batch is not
-cheaper, and the event loop would idle while all clients wait for their responses.
+A batch of `LARGE_BATCH_SIZE` changes is written without waiting for the transaction before it, because a larger batch is
+not cheaper, and the event loop would idle while all clients wait for their responses.
 
 Callers that wait for a revision are notified when it is durable. Watches of other processes receive changes only then,
 so that no client sees a change that a crash reverts. If the journal cannot be written (the disk is full), the state in
@@ -71,7 +71,7 @@ HISTORY_REVISIONS: Final = 10_000
 #: Compaction also keeps at most this many bytes of objects. It runs when the history holds twice as many.
 HISTORY_BYTES: Final = 64 * 1024 * 1024
 #: A batch of this many changes is written although an earlier transaction is still in progress.
-LARGE_BATCH: Final = 256
+LARGE_BATCH_SIZE: Final = 256
 #: If more changes than this are not durable, the event loop pauses, since callers would wait longer and longer.
 UNDURABLE_CHANGES_MAX: Final = 2048
 #: After a transaction, the notified callers run for this many loop iterations before the next batch is written.
@@ -174,7 +174,7 @@ class GroupCommit:
         if self.failure is not None:
             return
         self._collected_changes.append(change)
-        if len(self._collected_changes) >= LARGE_BATCH:
+        if len(self._collected_changes) >= LARGE_BATCH_SIZE:
             self._start_transaction()
         elif not self._transactions_in_progress and not self._is_batch_scheduled:
             self._is_batch_scheduled = True

@@ -99,7 +99,7 @@ from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, bui
 
 
 #: The delay after the start before stored definitions are compared with those of this release.
-_REFRESH_AFTER: Final = 5 * SECOND
+_REFRESH_DELAY: Final = 5 * SECOND
 _KUEUE_ROLE_PREFIX: Final = "kueue-"
 _NATIVE_GROUP_SUFFIX: Final = ".k8s.io"
 
@@ -129,7 +129,7 @@ class ProvidedObjects:
                 self._schedule(partial(self._create_crd, name))
             else:  # staggered, so that requests are served in between
                 self._kernel.call_at(
-                    self._kernel.now() + _REFRESH_AFTER + index * SECOND, partial(self._update_crd, name)
+                    self._kernel.now() + _REFRESH_DELAY + index * SECOND, partial(self._update_crd, name)
                 )
 
     def observe(self, event: WatchEvent) -> None:
@@ -216,12 +216,12 @@ def _ignore_result(_result: WriteResult) -> None:
 # ServiceAccount tokens for the projected volumes of pods.
 
 
-def pod_token(tokens: TokenIssuer, reader: Reader, namespace: str, account: str, audience: str, seconds: int) -> str:
+def pod_token(issuer: TokenIssuer, reader: Reader, namespace: str, account: str, audience: str, lifetime: int) -> str:
     """Issue a ServiceAccount token, valid for `seconds`. Raises InputError if the ServiceAccount does not exist."""
     stored_account = reader.get(Key(SERVICE_ACCOUNT, namespace, account))
     if stored_account is None:
         raise InputError(f'failed to fetch token: serviceaccounts "{account}" not found')
-    return tokens.issue(stored_account, None, (audience or ISSUER,), tokens.clock() + seconds * SECOND)
+    return issuer.issue(stored_account, None, (audience or ISSUER,), issuer.clock() + lifetime * SECOND)
 
 
 # Clock control: the owner of a platform with accelerated time can let it run up to an instant, where it stops.
@@ -309,7 +309,7 @@ class EmbeddedPlatform:
         self._client = LocalClient(self._store, self._kernel, admission=admission.rules(), assign_manager=claim_fields)
         self._store.listen(admission.observe)
         token_issuer = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
-        token = partial(pod_token, token_issuer, self._client)
+        issue_token = partial(pod_token, token_issuer, self._client)
         self._ledger = LiveLedger(options.folder / LEDGER_FILE, loop)
         self._metrics.server_metrics.additional_sources.append(self._ledger.texts)
         event_recorder = EventRecorder(self._client, socket.gethostname())
@@ -317,7 +317,7 @@ class EmbeddedPlatform:
         self._spans = self._export_spans(options.traces_to, loop) if options.traces_to else None
         self._local = None
         if local_settings is not None:
-            self._local = LocalNodeComponents(local_settings, options.folder, self._kernel, self._client, token)
+            self._local = LocalNodeComponents(local_settings, options.folder, self._kernel, self._client, issue_token)
         self._runtime = options.runtime
         self.platform = self._build_platform(settings, effective_cluster, speed)
         self._forked_work = ForkedWork(loop, self._kernel.post)
@@ -492,7 +492,7 @@ class EmbeddedPlatform:
         """Store `spec.local` of the given Cluster object, so that the next start uses it if no Cluster is given."""
         stored_cluster, local_settings = self._client.get(key_of(cluster)), cluster["spec"].get("local")
         if stored_cluster is not None and stored_cluster["spec"].get("local") != local_settings:
-            self._client.submit([Update(with_path(stored_cluster, ("spec", "local"), local_settings))], _must_succeed)
+            self._client.submit([Update(with_path(stored_cluster, ("spec", "local"), local_settings))], _check_success)
 
     def listener_among_pods(self) -> tuple[str, socket.socket] | None:
         """Return the address and bound socket on which the API is served in the pod network; None without one."""
@@ -510,12 +510,12 @@ class EmbeddedPlatform:
             write = (
                 Create(obj) if old_object is None else Update({**old_object, **obj, "metadata": old_object["metadata"]})
             )
-            self._client.submit([write], _must_succeed)
+            self._client.submit([write], _check_success)
 
     def _create_missing(self, objects: Iterable[Obj]) -> None:
         for obj in objects:
             if self._client.get(key_of(obj)) is None:
-                self._client.submit([Create(obj)], _must_succeed)
+                self._client.submit([Create(obj)], _check_success)
 
 
 def _span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
@@ -555,6 +555,6 @@ def _ignore_failure() -> None:
     pass
 
 
-def _must_succeed(result: WriteResult) -> None:
+def _check_success(result: WriteResult) -> None:
     if result.error is not None:
         raise result.error

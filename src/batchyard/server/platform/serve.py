@@ -153,13 +153,13 @@ def rare_garbage_collections(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
 
 #: How long requests in progress may take to complete at shutdown.
-REQUESTS_END_WITHIN: Final = 2  # seconds
+REQUESTS_END_TIMEOUT: Final = 2  # seconds
 #: The listen backlog: connections that wait to be accepted.
 _LISTEN_BACKLOG: Final = 2048
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104 - an address that users may choose
 _SERVER_CERTIFICATE: Final = "server.pem"
 #: The DNS names by which pods reach the platform, besides its address.
-_API_NAMES: Final = tuple(f"kubernetes{end}" for end in ("", ".default", ".default.svc", ".default.svc.cluster.local"))
+_API_HOSTS: Final = tuple(f"kubernetes{end}" for end in ("", ".default", ".default.svc", ".default.svc.cluster.local"))
 #: The interpreter's switch interval in seconds, for which the journal thread waits at most for the GIL. It needs the
 #: GIL shortly, a dozen times for each transaction.
 _SWITCH_INTERVAL: Final = 0.0005
@@ -244,7 +244,7 @@ async def _serve_requests(
     for acceptor in acceptors:
         acceptor.close()
     dispatcher.end()
-    await connections.end(REQUESTS_END_WITHIN)
+    await connections.end(REQUESTS_END_TIMEOUT)
     data_dir.remove_state(options.folder)
 
 
@@ -303,7 +303,7 @@ def _create_tls_context(
     """Create the server certificate and the owner's kubeconfig, and return the TLS context of the API server."""
     certificate_authority = CertificateAuthority(options.folder, wall_clock())
     names = dict.fromkeys((options.address, data_dir.LOOPBACK, "::1", "localhost", socket.gethostname()))
-    names |= dict.fromkeys((pod_listener[0], *_API_NAMES) if pod_listener else ())
+    names |= dict.fromkeys((pod_listener[0], *_API_HOSTS) if pod_listener else ())
     certificate = certificate_authority.issue_server_certificate([name for name in names if name not in _ALL_ADDRESSES])
     data_dir.write_private(options.folder / _SERVER_CERTIFICATE, certificate.certificate + certificate.key)
     ca_certificate = certificate_authority.certificate_file.read_bytes()
