@@ -184,8 +184,8 @@ class GarbageCollector:
             self._apply(client.Update(with_metadata(dependent, ownerReferences=staying_owners)))
             return
         has_dependents = metadata["uid"] in self._owners
-        propagation = client.Propagation.FOREGROUND if has_dependents else client.Propagation.BACKGROUND
-        self._apply(client.Delete(key, propagation=propagation))
+        propagation_policy = client.Propagation.FOREGROUND if has_dependents else client.Propagation.BACKGROUND
+        self._apply(client.Delete(key, propagation=propagation_policy))
 
     def _dependents(self, uid: str, namespace: str) -> list[tuple[Key, Obj]]:
         keys = self._owners.dependents(uid, namespace)

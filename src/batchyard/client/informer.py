@@ -225,8 +225,8 @@ class Informer:
         self._has_received = False
         timeout_seconds = WATCH_LASTS + draw_integer(self._seed, self.info.constant, str(self.watches)) % WATCH_LASTS
         query = f"watch=1&allowWatchBookmarks=true&resourceVersion={self.revision}&timeoutSeconds={timeout_seconds}"
-        timeout = timeout_seconds * SECOND
-        request = transport.HttpRequest("GET", f"{path}?{query}{self._selector_query()}", timeout=timeout)
+        watch_timeout = timeout_seconds * SECOND
+        request = transport.HttpRequest("GET", f"{path}?{query}{self._selector_query()}", timeout=watch_timeout)
         return NextRequest(request, True, delay)
 
     def names_page_request(self, continue_token: str) -> transport.HttpRequest:
@@ -237,11 +237,11 @@ class Informer:
 
     def process_list_page(self, response: transport.HttpResponse) -> Sequence[WatchEvent]:
         """Process the response to a list request; after the last page, return the differences from the cache."""
-        page = transport.list_in_response(response)
-        if page is None:
+        list_page = transport.list_in_response(response)
+        if list_page is None:
             return self._process_list_error(response)
-        metadata = page.get("metadata") or {}
-        for listed_item in page.get("items") or ():
+        metadata = list_page.get("metadata") or {}
+        for listed_item in list_page.get("items") or ():
             obj = transport.to_storage_version(self.info, self.version, listed_item)
             self._page[transport.received_key(self.info, obj)] = obj
         self._token = metadata.get("continue") or ""
@@ -250,8 +250,8 @@ class Informer:
         listed_objects, self._page = self._page, {}
         self.listings += 1
         self.last_listed = self.lists
-        self._reset_errors()
-        self._is_listed, self.revision = True, transport.revision_of(page)
+        self._reset_error_state()
+        self._is_listed, self.revision = True, transport.revision_of(list_page)
         return self._compare_with_cache(listed_objects, self.revision)
 
     def process_watch_lines(self, lines: Sequence[bytes]) -> Sequence[WatchEvent]:
@@ -266,17 +266,17 @@ class Informer:
             obj = watch_event.get("object")
             match watch_event.get("type"):
                 case "ADDED" | "MODIFIED" | "DELETED" as verb if transport.is_object(obj):
-                    self._reset_errors()
+                    self._reset_error_state()
                     self._consecutive_expiries = 0
                     self._apply_watch_event(verb == "DELETED", obj, events)
                 case "BOOKMARK" if isinstance(obj, dict) and isinstance(obj.get("metadata"), dict):
-                    self._reset_errors()
+                    self._reset_error_state()
                     self._consecutive_expiries = 0
                     self._advance_revision(transport.revision_of(obj))
                 case "ERROR":
-                    self._schedule_retry(_error_response(obj))
+                    self._schedule_list_retry(_error_response(obj))
                 case _:  # a truncated line, or one that is not from the Kubernetes API
-                    self._schedule_retry(
+                    self._schedule_list_retry(
                         transport.HttpResponse(
                             0, trouble="the API server sent an incomplete or invalid line in a watch"
                         )
@@ -286,7 +286,7 @@ class Informer:
     def process_watch_end(self, response: transport.HttpResponse) -> None:
         """Process the end of a watch: its timeout, a broken connection, or a rejection by the server."""
         if response.code != 200 or response.trouble:
-            self._schedule_retry(response)
+            self._schedule_list_retry(response)
         elif not self._has_received:  # whatever the reason: do not retry in a tight loop
             self._failures += 1
             self._wait = transport.jittered_backoff(self._failures, self._seed, self.info.constant)
@@ -358,7 +358,7 @@ class Informer:
     def _process_list_error(self, response: transport.HttpResponse) -> Sequence[WatchEvent]:
         if response.code == 404:
             return self._try_next_api_version()
-        self._schedule_retry(response)
+        self._schedule_list_retry(response)
         return ()
 
     def _try_next_api_version(self) -> Sequence[WatchEvent]:
@@ -371,7 +371,7 @@ class Informer:
         self.revision = self.revision or 0
         return self._compare_with_cache({}, self.revision)
 
-    def _schedule_retry(self, response: transport.HttpResponse) -> None:
+    def _schedule_list_retry(self, response: transport.HttpResponse) -> None:
         """Schedule a retry after a failed request; list again if the revision is no longer valid."""
         if response.code == _EXPIRED_CODE and self._token:
             self._is_paged = False  # a server that expires the continue token must send the list at once
@@ -382,11 +382,11 @@ class Informer:
             self._consecutive_expiries += 1
             return
         self._failures += 1
-        delay = transport.jittered_backoff(self._failures, self._seed, self.info.constant)
-        self._wait = max(delay, response.retry_after or 0)
+        retry_delay = transport.jittered_backoff(self._failures, self._seed, self.info.constant)
+        self._wait = max(retry_delay, response.retry_after or 0)
         self.trouble = transport.failure_reason(response)
 
-    def _reset_errors(self) -> None:
+    def _reset_error_state(self) -> None:
         self._failures, self._rejected_versions, self.trouble = 0, self._rejected_versions % len(self._versions), ""
 
 
@@ -398,8 +398,8 @@ def _error_response(status: Any) -> transport.HttpResponse:
 
 
 def _resource_version(obj: Obj) -> str | None:
-    version: str | None = obj["metadata"].get("resourceVersion")
-    return version
+    resource_version: str | None = obj["metadata"].get("resourceVersion")
+    return resource_version
 
 
 # A client that combines the objects of a store with the container runs of this machine.

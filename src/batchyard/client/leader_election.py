@@ -38,8 +38,8 @@ class LeaseSettings:
 
 def lease_in(response: HttpResponse) -> Mapping[str, Any] | None:
     """Return the Lease in an HTTP response, or None if its body is not a Lease, such as the login page of a proxy."""
-    lease = decode_object(response.body) if response.code in _OK else {}
-    return lease if lease.get("kind") == "Lease" and is_object(lease) else None
+    received_lease = decode_object(response.body) if response.code in _OK else {}
+    return received_lease if received_lease.get("kind") == "Lease" and is_object(received_lease) else None
 
 
 class _RequestKind(Enum):
@@ -141,9 +141,9 @@ class LeaderElector:
         }
         new_metadata = {"name": self.terms.name, "namespace": self.terms.namespace}
         type_meta = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-        lease = {**type_meta, "metadata": self._last_lease.get("metadata") or new_metadata, "spec": spec}
+        new_lease = {**type_meta, "metadata": self._last_lease.get("metadata") or new_metadata, "spec": spec}
         method, path = ("PUT", f"/{self.terms.name}") if self._last_lease else ("POST", "")
-        return self._request(method, path, lease)
+        return self._request(method, path, new_lease)
 
     def _process_write(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
         """Process the response to a write of the Lease; after a failed renewal, return a request to read the Lease."""
@@ -163,8 +163,8 @@ class LeaderElector:
         self._last_lease = lease
 
     def _expires_at(self) -> Instant:
-        duration_seconds = (self._last_lease.get("spec") or {}).get("leaseDurationSeconds") or 0
-        return self._changed_at + duration_seconds * SECOND
+        lease_seconds = (self._last_lease.get("spec") or {}).get("leaseDurationSeconds") or 0
+        return self._changed_at + lease_seconds * SECOND
 
     def _request(self, method: str, name_suffix: str, body: Mapping[str, Any] | None = None) -> HttpRequest:
         encoded_body = b"" if body is None else _encode(body)
@@ -175,7 +175,7 @@ class LeaderElector:
 
 
 #: Jitter in percent of the retry period, so that candidates do not retry at the same time.
-_JITTER_PERCENT = 120
+_JITTER = 120
 #: Response codes that are no errors: the Lease does not exist, or another candidate was faster.
 _EXPECTED_ERROR_CODES = (404, 409)
 _CONFLICT = 409
@@ -261,8 +261,8 @@ class Leadership:
         self._timers.call_at(self._timers.now() + self._retry_delay(), self._start_attempt)
 
     def _report_error(self, response: HttpResponse) -> None:
-        is_expected = response.code in _EXPECTED_ERROR_CODES or lease_in(response) is not None
-        error_text = "" if is_expected else failure_reason(response)
+        is_error_expected = response.code in _EXPECTED_ERROR_CODES or lease_in(response) is not None
+        error_text = "" if is_error_expected else failure_reason(response)
         if error_text and error_text != self._last_error:
             self.on_trouble(f"the Lease: {error_text}")
         self._last_error = error_text
@@ -271,9 +271,7 @@ class Leadership:
         terms = self._elector.terms
         if self._has_led:
             return terms.retry_period
-        return (
-            terms.retry_period * (100 + draw_integer(0, terms.identity, str(self._attempts)) % _JITTER_PERCENT) // 100
-        )
+        return terms.retry_period * (100 + draw_integer(0, terms.identity, str(self._attempts)) % _JITTER) // 100
 
     def _check_deadline(self) -> None:
         """Check at a renew deadline whether the Lease was renewed, and end leadership if not."""

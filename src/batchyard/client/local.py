@@ -72,14 +72,14 @@ def with_server_metadata(obj: Obj, uid: str, now: Instant) -> Obj:
     return {**obj, "metadata": metadata}
 
 
-def generated_name(prefix: str, uid: str) -> str:
+def generated_name(name_prefix: str, uid: str) -> str:
     """Return a name for an object with `generateName`: the prefix and five characters derived from its uid."""
     remaining_number = int(uid.replace("-", "")[:12], 16)
     suffix_letters = []
     for _ in range(_SUFFIX_LENGTH):
         remaining_number, letter = divmod(remaining_number, len(_SUFFIX_ALPHABET))
         suffix_letters.append(_SUFFIX_ALPHABET[letter])
-    return prefix[: _GENERATED_NAME_LENGTH_MAX - _SUFFIX_LENGTH] + "".join(suffix_letters)
+    return name_prefix[: _GENERATED_NAME_LENGTH_MAX - _SUFFIX_LENGTH] + "".join(suffix_letters)
 
 
 def check_name_given(obj: Obj) -> None:
@@ -427,17 +427,17 @@ class LocalClient:
         if obj["metadata"].get("name"):
             key = key_of(obj)
             uid = obj["metadata"].get("uid") or self._generate_uid(key)
-            return self._put_new(key, obj, uid, target_store)
+            return self._put_new_object(key, obj, uid, target_store)
         check_name_given(obj)
-        prefix = obj["metadata"]["generateName"]
+        name_prefix = obj["metadata"]["generateName"]
         for _ in range(_NAMES_TRIED_MAX):
-            uid = self._generate_uid(key_of(with_metadata(obj, name=prefix)))
-            named_object = with_metadata(obj, name=generated_name(prefix, uid))
+            uid = self._generate_uid(key_of(with_metadata(obj, name=name_prefix)))
+            named_object = with_metadata(obj, name=generated_name(name_prefix, uid))
             if self._store.get(key_of(named_object)) is None:
-                return self._put_new(key_of(named_object), named_object, uid, target_store)
-        raise Conflict(f'{group_kind(obj)} "{prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
+                return self._put_new_object(key_of(named_object), named_object, uid, target_store)
+        raise Conflict(f'{group_kind(obj)} "{name_prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
 
-    def _put_new(self, key: Key, obj: Obj, uid: str, target_store: WritableStore) -> Obj:
+    def _put_new_object(self, key: Key, obj: Obj, uid: str, target_store: WritableStore) -> Obj:
         """Run the `prepare` hook of the object's kind, then store the new object."""
         new = with_server_metadata(obj, uid, self._kernel.now())
         prepare_hook = self._admission.prepare.get(key.kind) or self._admission.prepare.get(DEFAULT_HOOK)
@@ -498,11 +498,11 @@ class LocalClient:
     def _deliver_results(self) -> None:
         """Deliver all queued events to the subscribers, collect garbage, then deliver the results to the writers."""
         events, self._events = self._events, []
-        results, self._results = self._results, []
+        write_results, self._results = self._results, []
         self._is_delivery_scheduled = False
         if events:
             for listener in self._listeners:
                 listener(events)
         self._collector.collect()
-        for done, result in results:
+        for done, result in write_results:
             done(result)

@@ -178,7 +178,7 @@ class RestClient:
             self._pending_confirmations[kind] = []
             for confirmation, pending_result in pending_confirmations:
                 if self._is_confirmed(confirmation):
-                    self._count_confirmation(pending_result)
+                    self._count_confirmed_write(pending_result)
                 else:
                     self._pending_confirmations[kind].append((confirmation, pending_result))
         self.on_new_data(informer)
@@ -193,23 +193,23 @@ class RestClient:
             if confirmation is not None and not self._is_confirmed(confirmation):
                 pending_result.pending_events += 1
                 self._pending_confirmations.setdefault(confirmation.key.kind, []).append((confirmation, pending_result))
-        self._count_confirmation(pending_result)
+        self._count_confirmed_write(pending_result)
 
     def _confirmation_for(self, response: WriteResponse) -> _Confirmation | None:
         """Return what a watch must show after this write; None if the write was rejected or its kind is not watched."""
-        write, body = response.write, response.body
-        key = write.key if isinstance(write, Delete) else key_of(body) if response.error is None else None
+        write, response_body = response.write, response.body
+        key = write.key if isinstance(write, Delete) else key_of(response_body) if response.error is None else None
         if response.error is not None or key is None or key.kind not in self.informers:
             self._store_unwatched_object(response)
             return None
-        metadata = body.get("metadata") or {}
+        metadata = response_body.get("metadata") or {}
         is_marked_deleted = "deletionTimestamp" in metadata
         is_deletion_delayed = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
         list_count_at_write = self.informers[key.kind].lists
         if is_deletion_delayed or not (is_marked_deleted or isinstance(write, Delete)):
-            return _Confirmation(key, revision_of(body), "", list_count_at_write)
+            return _Confirmation(key, revision_of(response_body), "", list_count_at_write)
         cached_object = self._cache.get(key)
-        uid = metadata.get("uid") or (body.get("details") or {}).get("uid")
+        uid = metadata.get("uid") or (response_body.get("details") or {}).get("uid")
         deleted_uid = uid or ("" if cached_object is None else cached_object["metadata"]["uid"])
         return None if cached_object is None else _Confirmation(key, 0, deleted_uid, list_count_at_write)
 
@@ -222,7 +222,7 @@ class RestClient:
         cached_object = self._cache.get(confirmation.key)
         return cached_object is None or cached_object["metadata"]["uid"] != confirmation.deleted_uid
 
-    def _count_confirmation(self, pending_result: _PendingResult) -> None:
+    def _count_confirmed_write(self, pending_result: _PendingResult) -> None:
         """Count one awaited watch event of submitted writes as received; deliver the result after the last one."""
         pending_result.pending_events -= 1
         if not pending_result.pending_events:
@@ -307,8 +307,8 @@ class StalenessCheck:
         for informer in self._client.informers.values():
             self._request_page(informer, "")
 
-    def _request_page(self, informer: Informer, token: str) -> None:
-        self._transport.send(informer.names_page_request(token), partial(self._process_page, informer))
+    def _request_page(self, informer: Informer, continue_token: str) -> None:
+        self._transport.send(informer.names_page_request(continue_token), partial(self._process_page, informer))
 
     def _process_page(self, informer: Informer, response: HttpResponse) -> None:
         """Process a page of a kind's list; if the request failed, restart the list, unless the kind is not served."""

@@ -124,7 +124,7 @@ def jittered_backoff(failure_count: int, seed: int, *names: str) -> Duration:
 # URL paths of kinds and objects on an API server, and decoding of received objects.
 
 
-_KINDS_WITH_SPEC: Final = frozenset(
+_KINDS_WITH_DEFAULT_SPEC: Final = frozenset(
     {
         *(scheme.TOPOLOGY, scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG),
         *(scheme.COHORT, scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD),
@@ -161,7 +161,7 @@ def to_storage_version(served_kind: ServedKind, version: str, received_object: M
     storage_object = conversion.to_storage(obj)
     if served_kind.constant == scheme.JOB_SET:
         return jobset_defaults(storage_object)
-    return with_default_spec(storage_object) if served_kind.constant in _KINDS_WITH_SPEC else storage_object
+    return with_default_spec(storage_object) if served_kind.constant in _KINDS_WITH_DEFAULT_SPEC else storage_object
 
 
 def received_key(served_kind: ServedKind, obj: Obj) -> Key:
@@ -172,8 +172,8 @@ def received_key(served_kind: ServedKind, obj: Obj) -> Key:
 
 def revision_of(obj: Mapping[str, Any]) -> int:
     """Return the resourceVersion of an object or a list as a number; 0 if it is not a number."""
-    revision_text = str((obj.get("metadata") or {}).get("resourceVersion") or "")
-    return int(revision_text) if revision_text.isdecimal() else 0
+    resource_version = str((obj.get("metadata") or {}).get("resourceVersion") or "")
+    return int(resource_version) if resource_version.isdecimal() else 0
 
 
 # Writes as requests to an API server, and errors from its responses.
@@ -184,7 +184,7 @@ def revision_of(obj: Mapping[str, Any]) -> int:
 
 _encode: Final = msgspec.json.Encoder().encode
 #: The server is overloaded or unavailable; it has not processed the request.
-_OVERLOADED_CODES: Final = frozenset({429, 503})
+_OVERLOADED_STATUS_CODES: Final = frozenset({429, 503})
 #: The connection failed, or a proxy timed out.
 _LOST_RESPONSE_CODES: Final = frozenset({0, 502, 504})
 _UNAUTHORIZED: Final = 401
@@ -225,14 +225,14 @@ def request_of(write: Write, info: ServedKind, version: str) -> HttpRequest:
     namespace, name = namespace_of(write), name_of(write)
     if isinstance(write, Delete):
         return HttpRequest("DELETE", object_path(info, version, namespace, name), _encode(_delete_options(write)))
-    body = _encode(conversion.from_storage(to_wire_format(write.obj, info), info.api_version_for(version)))
+    encoded_body = _encode(conversion.from_storage(to_wire_format(write.obj, info), info.api_version_for(version)))
     match write:
         case Create():
-            return HttpRequest("POST", object_path(info, version, namespace), body)
+            return HttpRequest("POST", object_path(info, version, namespace), encoded_body)
         case UpdateStatus():
-            return HttpRequest("PUT", object_path(info, version, namespace, name, "status"), body)
+            return HttpRequest("PUT", object_path(info, version, namespace, name, "status"), encoded_body)
         case Update():
-            return HttpRequest("PUT", object_path(info, version, namespace, name), body)
+            return HttpRequest("PUT", object_path(info, version, namespace, name), encoded_body)
 
 
 def list_one_request(write: Write, served_kind: ServedKind, version: str) -> HttpRequest:
@@ -252,7 +252,7 @@ def is_retriable(write: Write, response: HttpResponse) -> bool:
 
     A second Create is rejected, unless the server generates the name. An Update names the revision that it is based on.
     """
-    if response.code in _OVERLOADED_CODES:
+    if response.code in _OVERLOADED_STATUS_CODES:
         return True
     if response.code not in _LOST_RESPONSE_CODES:
         return response.code >= 500 and response.retry_after is not None

@@ -59,7 +59,7 @@ RECLAIMABLE_PODS_MANAGER: Final = "kueue-reclaimable-pods"
 PODS_READY_MANAGER: Final = "kueue-job-controller-PodsReady"
 #: The field managers above, which both Kueue and this client use.
 SHARED_MANAGERS: Final = frozenset({ADMISSION_MANAGER, RECLAIMABLE_PODS_MANAGER, PODS_READY_MANAGER})
-_RECLAIMABLE_FIELD: Final = "reclaimablePods"
+_RECLAIMABLE_PODS_FIELD: Final = "reclaimablePods"
 #: The conditions that Kueue applies as `kueue-admission`.
 _ADMISSION_CONDITIONS: Final = frozenset(
     {
@@ -69,7 +69,7 @@ _ADMISSION_CONDITIONS: Final = frozenset(
 )
 #: Lists that server-side apply merges by a key, with that key.
 _MERGE_KEYS: Final = {"conditions": "type", "admissionChecks": "name"}
-_ABSENT: Final = object()
+_ABSENT_VALUE: Final = object()
 #: Metadata fields that the server sets: a patch must not contain them, except the two preconditions.
 _SERVER_OWNED_FIELDS: Final = frozenset(
     {"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "deletionTimestamp"}
@@ -98,11 +98,11 @@ def merge_patch(old_object: Mapping[str, Any], new_object: Mapping[str, Any]) ->
     """Return the JSON merge patch (RFC 7386) that turns the old object into the new one; empty if they are equal."""
     patch: dict[str, Any] = dict.fromkeys(field for field in old_object if field not in new_object)
     for field, value in new_object.items():
-        old = old_object.get(field, _ABSENT)
+        old = old_object.get(field, _ABSENT_VALUE)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
             if inner := merge_patch(old, value):
                 patch[field] = inner
-        elif old is _ABSENT or old != value:
+        elif old is _ABSENT_VALUE or old != value:
             patch[field] = value
     return patch
 
@@ -158,19 +158,19 @@ def _split_by_manager(old_status: Mapping[str, Any], status: Mapping[str, Any]) 
         return (
             [_AppliedStatus(PODS_READY_MANAGER, {"conditions": ready_conditions})]
             if ready_conditions
-            else [_admission_part(status)]
+            else [_admission_status_part(status)]
         )
-    if changed_fields != [_RECLAIMABLE_FIELD]:
-        status_parts.append(_admission_part(status))
-    if _RECLAIMABLE_FIELD in changed_fields:
-        pods = status.get(_RECLAIMABLE_FIELD)
-        status_parts.append(_AppliedStatus(RECLAIMABLE_PODS_MANAGER, {_RECLAIMABLE_FIELD: pods} if pods else {}))
+    if changed_fields != [_RECLAIMABLE_PODS_FIELD]:
+        status_parts.append(_admission_status_part(status))
+    if _RECLAIMABLE_PODS_FIELD in changed_fields:
+        pods = status.get(_RECLAIMABLE_PODS_FIELD)
+        status_parts.append(_AppliedStatus(RECLAIMABLE_PODS_MANAGER, {_RECLAIMABLE_PODS_FIELD: pods} if pods else {}))
     return status_parts
 
 
-def _admission_part(status: Mapping[str, Any]) -> _AppliedStatus:
+def _admission_status_part(status: Mapping[str, Any]) -> _AppliedStatus:
     """Return the part of a Workload's status that Kueue applies with the field manager `kueue-admission`."""
-    admission = {field: value for field, value in status.items() if field != _RECLAIMABLE_FIELD}
+    admission = {field: value for field, value in status.items() if field != _RECLAIMABLE_PODS_FIELD}
     if "conditions" in admission:
         admission["conditions"] = [each for each in admission["conditions"] if each["type"] in _ADMISSION_CONDITIONS]
     return _AppliedStatus(ADMISSION_MANAGER, admission)
@@ -187,11 +187,11 @@ def _removal_patch(
     """Return a patch that removes values of a Workload's status which another field manager also set."""
     removals: dict[str, Any] = {field: None for field in old_status if field not in status and field in stored_status}
     for field, key in _MERGE_KEYS.items():
-        kept_keys = [item[key] for item in status.get(field) or ()]
-        removed_keys = {item[key] for item in old_status.get(field) or () if item[key] not in kept_keys}
+        kept_merge_keys = [item[key] for item in status.get(field) or ()]
+        removed_merge_keys = {item[key] for item in old_status.get(field) or () if item[key] not in kept_merge_keys}
         stored_items = stored_status.get(field) or ()
-        if field not in removals and any(item[key] in removed_keys for item in stored_items):
-            removals[field] = [item for item in stored_items if item[key] not in removed_keys]
+        if field not in removals and any(item[key] in removed_merge_keys for item in stored_items):
+            removals[field] = [item for item in stored_items if item[key] not in removed_merge_keys]
     return removals
 
 
@@ -339,23 +339,23 @@ class WriteQueue:
             submission.is_repeat = submission.is_repeat or may_have_succeeded(http_response)
             now = self._timers.now()
             name = f"{namespace_of(write)}/{name_of(write)}"
-            delay = max(
+            retry_delay = max(
                 http_response.retry_after or 0, jittered_backoff(submission.tries, 0, name), self._limit.take_token(now)
             )
-            self._schedule_at(now + delay, lambda: self._send(submission))
+            self._schedule_at(now + retry_delay, lambda: self._send(submission))
             return
-        body = decode_object(http_response.body)
-        error = error_of(http_response, write, body)
+        response_body = decode_object(http_response.body)
+        error = error_of(http_response, write, response_body)
         self._report_rejection(write, http_response.code, error)
-        if error is not None and submission.is_repeat and self._handle_repeat_error(submission, write, error):
+        if error is not None and submission.is_repeat and self._accept_repeat_error(submission, write, error):
             return
         if error is None and submission.requests is not None:
-            submission.request = _next_request(submission.requests, body)
+            submission.request = _next_request(submission.requests, response_body)
             if submission.request is not None:
                 submission.tries, submission.is_repeat = 0, False
                 self._send_when_allowed(submission)
                 return
-        self._complete_write(submission, self._response_from_body(write, body, error))
+        self._complete_write(submission, self._response_from_body(write, response_body, error))
 
     def _report_rejection(self, write: Write, status_code: int, error: ApiError | None) -> None:
         """Report a rejected write: code 403 once for each kind, others at the 1st, 2nd, 4th, 8th time for an object."""
@@ -373,13 +373,13 @@ class WriteQueue:
         if len(self._rejection_counts) > _REJECTION_COUNTS_MAX:
             self._rejection_counts.pop(next(iter(self._rejection_counts)))
         if rejection_count == 1 or (not is_forbidden and not rejection_count & (rejection_count - 1)):
-            subject = (
+            object_text = (
                 "" if is_forbidden else f" of {kind_info(kind_of(write)).kind} {namespace_of(write)}/{name_of(write)}"
             )
             repetition_suffix = f" ({rejection_count} times)" if rejection_count > 1 else ""
-            self.on_refused(f"{type(write).__name__}{subject}: {error}{repetition_suffix}")
+            self.on_refused(f"{type(write).__name__}{object_text}: {error}{repetition_suffix}")
 
-    def _handle_repeat_error(self, submission: Submission, write: Write, error: ApiError) -> bool:
+    def _accept_repeat_error(self, submission: Submission, write: Write, error: ApiError) -> bool:
         """Complete a repeated write whose error may mean that an earlier attempt succeeded. Return False otherwise."""
         if isinstance(write, Delete) and isinstance(error, NotFound):
             self._complete_write(submission, WriteResponse(write, {}, None))

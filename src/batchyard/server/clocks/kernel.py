@@ -15,7 +15,7 @@ from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.controller import Ticket, Work
 
 #: How long work runs before asyncio polls its sockets again.
-SLICE_MAX: Final = 0.02  # seconds
+SLICE_SECONDS_MAX: Final = 0.02  # seconds
 #: How often the paused event loop checks whether it may continue.
 PAUSE_CHECK_INTERVAL: Final = 0.002  # seconds
 
@@ -113,7 +113,7 @@ class LiveKernel:
             self._loop.call_soon(self._run_slice)
 
     def _run_slice(self) -> None:
-        """Run due callbacks for up to SLICE_MAX seconds, and schedule the next such slice."""
+        """Run due callbacks for up to SLICE_SECONDS_MAX, and schedule the next such slice."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -125,11 +125,11 @@ class LiveKernel:
             self._schedule_next_slice()  # also after an exception: asyncio logs it, and the platform continues
 
     def _run_due_work(self) -> None:
-        """Run due callbacks until none is left, SLICE_MAX seconds have passed, or the journal is behind."""
-        virtual_loop, slice_end = self._virtual_loop, self._loop.time() + SLICE_MAX
-        end_time = max(self.clock(), virtual_loop.now())
+        """Run due callbacks until none is left, SLICE_SECONDS_MAX seconds have passed, or the journal is behind."""
+        virtual_loop, slice_end = self._virtual_loop, self._loop.time() + SLICE_SECONDS_MAX
+        last_due_time = max(self.clock(), virtual_loop.now())
         with rare_garbage_collection():
-            while not self.must_pause() and virtual_loop.step(end_time) and self._loop.time() < slice_end:
+            while not self.must_pause() and virtual_loop.step(last_due_time) and self._loop.time() < slice_end:
                 pass
 
     def _schedule_next_slice(self) -> None:

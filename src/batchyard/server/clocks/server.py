@@ -21,13 +21,13 @@ from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 _VERSION_PATH: Final = "/version"
 _BATCHYARD_NAME: Final = "batchyard"
 #: The status codes of other servers for the path of the status document.
-_OTHER_SERVER_CODES: Final = (403, 404)
+_NOT_BATCHYARD_CODES: Final = (403, 404)
 #: The poll interval for a batchyard server or a server whose date differs, and for other servers.
 _FIRST_POLL_DELAY: Final = 5 * SECOND
 _POLL_INTERVAL: Final = MINUTE
 #: The tolerated difference from a batchyard server, and from other servers, whose dates are in whole seconds.
 _CLOCK_TOLERANCE: Final = SECOND // 20
-_DATE_TOLERANCE: Final = 2 * SECOND
+_DATE_HEADER_TOLERANCE: Final = 2 * SECOND
 
 
 async def is_other_server(sender: RequestSender) -> bool:
@@ -90,29 +90,29 @@ class ServerClock:
             self.speed = float(speed)
             if abs(server_instant - self._kernel.clock()) > _CLOCK_TOLERANCE * speed:
                 self._kernel.set_clock(server_instant, speed)
-        elif response.server_time and (self._path == _VERSION_PATH or response.code in _OTHER_SERVER_CODES):
+        elif response.server_time and (self._path == _VERSION_PATH or response.code in _NOT_BATCHYARD_CODES):
             self._path = _VERSION_PATH
             return self._follow_date(response.server_time + SECOND // 2 + one_way_time)
         return _FIRST_POLL_DELAY
 
     def _follow_date(self, server_instant: Instant) -> Duration:
         """Follow the server's date once two responses agree that it differs; return the delay until the next poll."""
-        server_ahead, last_difference = server_instant - self._kernel.clock(), self._unconfirmed_difference
-        if abs(server_ahead) <= _DATE_TOLERANCE:
+        server_lead, last_difference = server_instant - self._kernel.clock(), self._unconfirmed_difference
+        if abs(server_lead) <= _DATE_HEADER_TOLERANCE:
             self._unconfirmed_difference, self._is_reported = None, False
             return _POLL_INTERVAL
-        self._unconfirmed_difference = server_ahead
-        if last_difference is None or abs(server_ahead - last_difference) > _DATE_TOLERANCE:
+        self._unconfirmed_difference = server_lead
+        if last_difference is None or abs(server_lead - last_difference) > _DATE_HEADER_TOLERANCE:
             return _FIRST_POLL_DELAY
-        is_date_followed = server_ahead > 0 or self._kernel.is_unused
+        is_date_followed = server_lead > 0 or self._kernel.is_unused
         if not self._is_reported:
-            direction = "behind" if server_ahead > 0 else "ahead of"
+            direction_text = "behind" if server_lead > 0 else "ahead of"
             consequence_text = (
                 "it is set to the server's time"
                 if is_date_followed
                 else "it is not set back until the next start of this process"
             )
-            difference_text = f"{format_age(abs(server_ahead))} {direction} the API server's clock"
+            difference_text = f"{format_age(abs(server_lead))} {direction_text} the API server's clock"
             self._report(f"batchyard: this process's clock is {difference_text}: {consequence_text}")
         self._is_reported = not is_date_followed
         if is_date_followed:
@@ -147,11 +147,11 @@ class MachineClock:
         if self._kernel.is_stopped:
             return
         wall_time = self._clock()
-        wall_ahead = wall_time - self._kernel.clock()
-        if wall_ahead > _MACHINE_CLOCK_TOLERANCE:
+        wall_clock_lead = wall_time - self._kernel.clock()
+        if wall_clock_lead > _MACHINE_CLOCK_TOLERANCE:
             _LOG.warning(
                 "the machine's clock jumped ahead by %s (sleep or clock change); the platform's clock is set to it",
-                format_age(wall_ahead),
+                format_age(wall_clock_lead),
             )
             self._kernel.set_clock(wall_time, 1.0)
         self._timers.call_at(self._timers.now() + _MACHINE_CHECK_INTERVAL, self.follow)

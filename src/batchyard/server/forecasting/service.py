@@ -105,7 +105,7 @@ class ForkPool:
         self.metrics.begin()
         self._child = ChildProcess(
             self._loop,
-            partial(_encode_result, queued_question.work),
+            partial(_encode_answer, queued_question.work),
             FORECAST_SECONDS_MAX,
             partial(self._process_result, queued_question),
         )
@@ -137,7 +137,7 @@ def _decode_output(output: bytes) -> Response:
     return Response(int(output[:_CODE_LENGTH]), output[_CODE_LENGTH:])
 
 
-def _encode_result(work: AnswerFunction) -> bytes:
+def _encode_answer(work: AnswerFunction) -> bytes:
     try:
         return b"200" + msgspec.json.encode(work())
     except StatusError as refused:

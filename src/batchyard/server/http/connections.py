@@ -211,7 +211,7 @@ class Acceptor:
     async def _accept_connections(self) -> None:
         while True:
             try:
-                connection, _ = await self._loop.sock_accept(self._listener)
+                client_socket, _ = await self._loop.sock_accept(self._listener)
             except OSError as error:
                 if error.errno in _RESOURCE_ERRNOS:
                     self._drop_oldest_handshake()
@@ -219,7 +219,7 @@ class Acceptor:
                 continue
             if len(self._handshakes) >= HANDSHAKES_MAX:
                 self._drop_oldest_handshake()
-            handshake_task = self._loop.create_task(self._serve_connection(connection))
+            handshake_task = self._loop.create_task(self._serve_connection(client_socket))
             self._handshakes[handshake_task] = None
             handshake_task.add_done_callback(self._remove_handshake)
 
@@ -232,15 +232,15 @@ class Acceptor:
     def _remove_handshake(self, handshake_task: asyncio.Task[None]) -> None:
         self._handshakes.pop(handshake_task, None)
 
-    async def _serve_connection(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
+    async def _serve_connection(self, client_socket: socket.socket) -> None:
+        client_socket.setblocking(False)
         try:
             with suppress(OSError):
                 await self._loop.connect_accepted_socket(
-                    self._connect, connection, ssl=self._context, ssl_handshake_timeout=self._handshake_timeout
+                    self._connect, client_socket, ssl=self._context, ssl_handshake_timeout=self._handshake_timeout
                 )
         except asyncio.CancelledError:
-            connection.close()
+            client_socket.close()
             raise
 
 
@@ -249,7 +249,7 @@ class Acceptor:
 
 #: OpenSSL's X509_V_FLAG_NO_CHECK_TIME. Expiry is checked for each request and answered with 401: a failed handshake
 #: gives no reason, and a kept-alive connection would outlive its certificate.
-_NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)
+_NO_CHECK_TIME_FLAG: Final = ssl.VerifyFlags(0x200000)
 
 
 class CertificateUser(NamedTuple):
@@ -271,7 +271,7 @@ def server_tls_context(certificate_file: str, authority_file: str) -> ssl.SSLCon
     tls_context.load_cert_chain(certificate_file)
     tls_context.load_verify_locations(authority_file)
     tls_context.verify_mode = ssl.CERT_OPTIONAL
-    tls_context.verify_flags |= _NO_CHECK_TIME
+    tls_context.verify_flags |= _NO_CHECK_TIME_FLAG
     return tls_context
 
 

@@ -43,7 +43,7 @@ _SHARED_ENCODINGS_MAX: Final = 512
 _SHARED_LENGTH_MAX: Final = 64 * 1024
 #: The size in bytes of a piece of a long response, and the maximum number of list items in a piece.
 PIECE_SIZE: Final = 256 * 1024
-_ITEMS_MAX: Final = 1_000
+_PIECE_ITEMS_MAX: Final = 1_000
 _encode: Final = msgspec.json.Encoder().encode
 _shared_encodings: Final[dict[int, tuple[Any, bytes]]] = {}
 
@@ -72,16 +72,16 @@ def encode_in_pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
         yield encoded_head + b"\n"
         return
     separator = b"" if encoded_head == b"{}" else b","
-    buffers = [encoded_head[:-1] + separator + b'"%b":[' % name.encode()]
-    piece_length, is_first = len(buffers[0]), True
+    piece_buffers = [encoded_head[:-1] + separator + b'"%b":[' % name.encode()]
+    piece_length, is_first = len(piece_buffers[0]), True
     for item in items:
         text = _encode(item)
-        buffers.append(text if is_first else b"," + text)
+        piece_buffers.append(text if is_first else b"," + text)
         is_first, piece_length = False, piece_length + len(text)
-        if piece_length >= PIECE_SIZE or len(buffers) > _ITEMS_MAX:
-            yield b"".join(buffers)
-            buffers, piece_length = [], 0
-    yield b"".join([*buffers, b"]}\n"])
+        if piece_length >= PIECE_SIZE or len(piece_buffers) > _PIECE_ITEMS_MAX:
+            yield b"".join(piece_buffers)
+            piece_buffers, piece_length = [], 0
+    yield b"".join([*piece_buffers, b"]}\n"])
 
 
 ResponseReceiver: TypeAlias = Callable[[StartedResponse], None]
@@ -250,8 +250,8 @@ class RequestDispatcher:
             self._exceptions += 1
             exception_id = f"{self._kernel.clock():x}-{self._exceptions}"
             _LOG.exception("unexpected exception %s while answering %s %r", exception_id, request.method, request.path)
-            message = f"Internal error occurred: unexpected exception {exception_id}; see the server log"
-            return encode_body(StatusError(500, "InternalError", message).response())
+            error_message = f"Internal error occurred: unexpected exception {exception_id}; see the server log"
+            return encode_body(StatusError(500, "InternalError", error_message).response())
 
 
 def _encode_response(response: Response, request: ApiRequest) -> Response:

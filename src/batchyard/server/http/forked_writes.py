@@ -20,7 +20,7 @@ from batchyard.server.http.flow_control import FairQueue, too_many_requests
 
 
 #: The nice value of a child.
-_NICENESS: Final = 10
+_CHILD_NICENESS: Final = 10
 _READ_SIZE: Final = 1 << 16
 #: The unit of ru_maxrss in bytes.
 _MAXRSS_UNIT: Final = 1024
@@ -81,7 +81,7 @@ def _run_in_child(work: ChildWork, write_fd: int) -> NoReturn:
     exit_code = 1
     try:
         gc.disable()
-        os.nice(_NICENESS)
+        os.nice(_CHILD_NICENESS)
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signal_number, signal.SIG_DFL)
         _close_other_fds(write_fd)

@@ -16,7 +16,7 @@ BODY_SIZE_MAX: Final = 3 * 1024 * 1024
 _INVALID_REQUEST: Final = (400, "Invalid HTTP request received.")
 _HEAD_TOO_LARGE: Final = (431, "Request Header Fields Too Large")
 #: Source: Go's net/http, server.go (readRequest), and golang.org/x/net/http/httpguts (ValidHostHeader).
-_INVALID_HOST: Final = "400 Bad Request: {}"
+_INVALID_HOST_MESSAGE: Final = "400 Bad Request: {}"
 _HOST_PATTERN: Final = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
 
 
@@ -159,7 +159,7 @@ class RequestParser:
             self._refuse(*_HEAD_TOO_LARGE)
             return
         if host_error := self._host_error():
-            self._refuse(400, _INVALID_HOST.format(host_error))
+            self._refuse(400, _INVALID_HOST_MESSAGE.format(host_error))
             return
         request = self._build_request()
         if request is None:
@@ -227,7 +227,7 @@ class RequestParser:
             url: Any = httptools.parse_url(self._url)  # its type omits that path and query may be None
             path = unquote(url.path.decode("ascii"))
             if url.host is not None:  # it overrides the header (RFC 9112, 3.2.2)
-                self._headers["host"] = _authority(url.host.decode("latin-1"), url.port)
+                self._headers["host"] = _url_authority(url.host.decode("latin-1"), url.port)
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError):
             return None
         query_items = tuple(parse_qsl(url.query.decode("latin-1"), keep_blank_values=True)) if url.query else ()
@@ -242,7 +242,7 @@ def _has_body(headers: Mapping[str, str]) -> bool:
     return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
-def _authority(host: str, port: int | None) -> str:
+def _url_authority(host: str, port: int | None) -> str:
     """Format a host and a port as the value of a Host header."""
     host_part = f"[{host}]" if ":" in host else host
     return host_part if port is None else f"{host_part}:{port}"

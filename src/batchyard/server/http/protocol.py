@@ -44,7 +44,7 @@ BOOKMARK_INTERVAL: Final = 60.0  # seconds
 #: How many seconds before the end of a watch its client gets a bookmark. Source: k8s.io/apiserver,
 #: pkg/storage/cacher/cache_watcher.go.
 BOOKMARK_BEFORE_END: Final = 2.0  # seconds
-_DEFAULT_TIMEOUT: Final = 1800.0  # seconds, the default timeout
+_DEFAULT_STREAM_TIMEOUT: Final = 1800.0  # seconds, the default timeout
 #: The number of fields of a watch event: its type and its object, in this order.
 _WATCH_EVENT_FIELD_COUNT: Final = 2
 _encode = msgspec.json.Encoder().encode
@@ -176,10 +176,10 @@ def _timed_actions(response: StreamingResponse, request: ApiRequest) -> Iterator
     """Yield functions to call on a watch after a delay in seconds: to end it, and to send a bookmark shortly before."""
     if not response.times_out:
         return
-    duration = float(timeout_seconds(request)) or _DEFAULT_TIMEOUT
-    yield max(0.0, duration), response.end
-    if duration > BOOKMARK_BEFORE_END:
-        yield duration - BOOKMARK_BEFORE_END, response.send_keep_alive
+    stream_seconds = float(timeout_seconds(request)) or _DEFAULT_STREAM_TIMEOUT
+    yield max(0.0, stream_seconds), response.end
+    if stream_seconds > BOOKMARK_BEFORE_END:
+        yield stream_seconds - BOOKMARK_BEFORE_END, response.send_keep_alive
 
 
 def _ignore_news() -> None:
@@ -300,11 +300,11 @@ class HttpProtocol(asyncio.Protocol):
         """Respond to invalid input with an error, and close the connection."""
         self._queued.clear()
         if self._current_request is None:
-            header, response = (
+            length_header, response = (
                 b"\r\ncontent-length: %d" % len(message),
                 Response(code, message, content_type=_TEXT_CONTENT_TYPE),
             )
-            head = _encode_head(response, self._connections.date(), header, is_last=True)
+            head = _encode_head(response, self._connections.date(), length_header, is_last=True)
             self._transport.write(head + message.encode())
             self._transport.close()
 
@@ -370,7 +370,7 @@ class HttpProtocol(asyncio.Protocol):
         parsed_request = self._current_request
         assert parsed_request is not None, "a response arrives only while a request is in progress"
         if isinstance(response, UpgradeResponse):
-            self._upgrade(response, parsed_request)
+            self._upgrade_connection(response, parsed_request)
             return
         if not isinstance(response, Response):
             self._begin_stream(response, Response(200, None, content_type=response.content_type), parsed_request)
@@ -378,8 +378,8 @@ class HttpProtocol(asyncio.Protocol):
         if not isinstance(response.body, bytes):
             self._begin_stream(ResponsePieces(response.body), response, parsed_request)
             return
-        header, is_last = b"\r\ncontent-length: %d" % len(response.body), self._is_last(parsed_request)
-        head = _encode_head(response, self._connections.date(), header, is_last=is_last)
+        length_header, is_last = b"\r\ncontent-length: %d" % len(response.body), self._is_last(parsed_request)
+        head = _encode_head(response, self._connections.date(), length_header, is_last=is_last)
         body = b"" if parsed_request.request.method == "HEAD" else response.body
         self._transport.write(head + body[:PIECE_SIZE])
         if len(body) <= PIECE_SIZE:
@@ -393,10 +393,10 @@ class HttpProtocol(asyncio.Protocol):
 
     def _begin_stream(self, stream: StreamingResponse, response: Response, parsed_request: ParsedRequest) -> None:
         """Send the head of a streaming response. For HTTP/1.0, which has no chunks, closing the connection ends it."""
-        header = b"\r\ntransfer-encoding: chunked" if parsed_request.is_chunked else b""
+        encoding_header = b"\r\ntransfer-encoding: chunked" if parsed_request.is_chunked else b""
         is_last = self._is_last(parsed_request) or not parsed_request.is_chunked
         self._current_request = parsed_request._replace(is_last=is_last)
-        self._transport.write(_encode_head(response, self._connections.date(), header, is_last=is_last))
+        self._transport.write(_encode_head(response, self._connections.date(), encoding_header, is_last=is_last))
         if parsed_request.request.method == "HEAD":
             self._dispatcher.leave(stream)
             self._end_response()
@@ -409,7 +409,7 @@ class HttpProtocol(asyncio.Protocol):
         )
         self._stream.write_next()
 
-    def _upgrade(self, response: UpgradeResponse, parsed_request: ParsedRequest) -> None:
+    def _upgrade_connection(self, response: UpgradeResponse, parsed_request: ParsedRequest) -> None:
         """Send the 101 response, and hand the connection over to the handler of the upgraded protocol."""
         self._set_reading(paused=False)
         transport, connections = self._transport, self._connections

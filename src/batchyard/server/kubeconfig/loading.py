@@ -117,7 +117,7 @@ def _base64(text: Any) -> str:
 
 #: The field with the content of a kubeconfig entry, by the list (such as `clusters`) that the entry is in.
 _KUBECONFIG_ENTRY_FIELDS: Final = {"clusters": "cluster", "users": "user", "contexts": "context"}
-_PATH_FIELDS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+_FILE_PATH_FIELDS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
 class KubeconfigFaultError(ValueError):
@@ -137,10 +137,10 @@ def select_context(file_list: str, context: str) -> KubeconfigContext:
     entries_by_kind: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _KUBECONFIG_ENTRY_FIELDS}
     current_context = ""
     for path in _existing_files(file_list):
-        config = _read_kubeconfig(path)
-        current_context = current_context or config.get("current-context") or ""
+        kubeconfig = _read_kubeconfig(path)
+        current_context = current_context or kubeconfig.get("current-context") or ""
         for kind, entry_field in _KUBECONFIG_ENTRY_FIELDS.items():
-            for name, value in _named_entries(config, kind, entry_field):
+            for name, value in _named_entries(kubeconfig, kind, entry_field):
                 entries_by_kind[kind].setdefault(name, _resolve_paths(value, path))
     name = context or current_context
     if not name:
@@ -167,12 +167,12 @@ def _existing_files(file_list: str) -> list[Path]:
 
 
 def _read_kubeconfig(path: Path) -> Mapping[str, Any]:
-    config = yaml.safe_load(path.read_text("utf-8"))
-    if config is None:
+    kubeconfig = yaml.safe_load(path.read_text("utf-8"))
+    if kubeconfig is None:
         return {}
-    if not isinstance(config, dict) or not isinstance(config.get("current-context") or "", str):
+    if not isinstance(kubeconfig, dict) or not isinstance(kubeconfig.get("current-context") or "", str):
         raise KubeconfigFaultError(f"{path} is not a valid kubeconfig")
-    return config
+    return kubeconfig
 
 
 def _named_entries(config: Mapping[str, Any], kind: str, entry_field: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -189,10 +189,10 @@ def _named_entries(config: Mapping[str, Any], kind: str, entry_field: str) -> It
 def _resolve_paths(entry: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     """Return a kubeconfig entry with absolute paths; a plugin's command is resolved only if it contains a slash."""
     folder = path.absolute().parent
-    resolved_paths = {field: str(folder / entry[field]) for field in _PATH_FIELDS if entry.get(field)}
-    plugin = entry.get("exec")
-    if isinstance(plugin, dict) and os.sep in str(plugin.get("command") or ""):
-        return {**entry, **resolved_paths, "exec": {**plugin, "command": str(folder / plugin["command"])}}
+    resolved_paths = {field: str(folder / entry[field]) for field in _FILE_PATH_FIELDS if entry.get(field)}
+    exec_plugin = entry.get("exec")
+    if isinstance(exec_plugin, dict) and os.sep in str(exec_plugin.get("command") or ""):
+        return {**entry, **resolved_paths, "exec": {**exec_plugin, "command": str(folder / exec_plugin["command"])}}
     return {**entry, **resolved_paths}
 
 
