@@ -36,18 +36,18 @@ _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 def process_metric_texts() -> Iterator[str]:
     """Yield the metrics of this process (CPU, memory, open files, garbage collection) in Prometheus's text format."""
     stat_fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
-    boot_time_lines = [line for line in Path("/proc/stat").read_text("ascii").splitlines() if line.startswith("btime ")]
+    btime_lines = [line for line in Path("/proc/stat").read_text("ascii").splitlines() if line.startswith("btime ")]
     values_by_metric = {
         "process_cpu_seconds_total": (int(stat_fields[11]) + int(stat_fields[12])) / _TICKS_PER_SECOND,
         "process_resident_memory_bytes": int(stat_fields[21]) * _PAGE_SIZE,
         "process_virtual_memory_bytes": int(stat_fields[20]),
-        "process_start_time_seconds": int(boot_time_lines[0].split()[1]) + int(stat_fields[19]) / _TICKS_PER_SECOND,
+        "process_start_time_seconds": int(btime_lines[0].split()[1]) + int(stat_fields[19]) / _TICKS_PER_SECOND,
         "process_open_fds": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - only the names are counted
         "process_max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     }
     for name, value in values_by_metric.items():
         yield gauge_text(metric(name), [((), value)])
-    yield _python_info_text()
+    yield _python_info_metric_text()
     stats = list(enumerate(gc.get_stats()))
     yield gauge_text(metric("python_gc_collections_total"), (((str(n),), each["collections"]) for n, each in stats))
     yield gauge_text(metric("python_gc_objects_collected_total"), (((str(n),), each["collected"]) for n, each in stats))
@@ -60,7 +60,7 @@ def build_info_texts() -> Iterator[str]:
     yield gauge_text(metric("kueue_build_info"), [(labels, 1)])
 
 
-def _python_info_text() -> str:
+def _python_info_metric_text() -> str:
     version_parts = platform.python_version_tuple()
     labels = (platform.python_implementation(), *version_parts, platform.python_version())
     return gauge_text(metric("python_info"), [(labels, 1)])

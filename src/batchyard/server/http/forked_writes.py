@@ -157,11 +157,11 @@ class ForkedWork:
     def _fork_next(self) -> None:
         """Fork a child for the next queued function if a slot is free; at most one fork in each loop iteration."""
         self._is_scheduled = False
-        child_count = sum(self._children.values())
+        owner_child_count = sum(self._children.values())
         if self._queue.has_urgent:
-            has_free_slot = child_count < CHILDREN_MAX + OWNER_CHILDREN_MAX
+            has_free_slot = owner_child_count < CHILDREN_MAX + OWNER_CHILDREN_MAX
         else:
-            has_free_slot = self._queue.has_non_urgent and len(self._children) - child_count < CHILDREN_MAX
+            has_free_slot = self._queue.has_non_urgent and len(self._children) - owner_child_count < CHILDREN_MAX
         if self._is_ending or not has_free_slot:
             return
         flow_name, queued_work = self._queue.take()

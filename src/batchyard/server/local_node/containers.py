@@ -192,7 +192,7 @@ _PAUSE_FACTOR: Final = 2
 #: The limits of the search for the last lines from the end of a log: lines, and bytes.
 _TAIL_LINES_MAX, _TAIL_BYTES_MAX = 10_000, 8 * 1024 * 1024
 #: Maximum attempts to open the next part of a log while it is being rotated.
-_OPEN_ATTEMPTS_MAX: Final = 10
+_LOG_OPEN_ATTEMPTS_MAX: Final = 10
 _FULL_LINE_PATTERN: Final = re.compile(rb"\n\S+ \S+ F")
 
 
@@ -247,7 +247,7 @@ class LocalContainers:
         client: containers.SessionClient,
     ) -> containers.ProcessSession:
         """Start a command in a running container (exec), and return the session with the command."""
-        run = self._running_run(pod, container)
+        run = self._find_running_run(pod, container)
         if run is None:
             return sessions.FailedSession(self._loop, client, _container_not_found_message(container))
         return sessions.LocalCommand(self._folders.node, self._folders.path(key_of_run(run)), command, streams, client)
@@ -256,14 +256,14 @@ class LocalContainers:
         self, pod: Obj, container: str, streams: containers.Streams, client: containers.SessionClient
     ) -> containers.ProcessSession:
         """Attach to the main process of a running container; the container's spec decides whether it has a terminal."""
-        run = self._running_run(pod, container)
+        run = self._find_running_run(pod, container)
         if run is None:
             return sessions.FailedSession(self._loop, client, _container_not_found_message(container))
         spec = run.obj["spec"]
         streams = streams._replace(tty=spec["tty"], stderr=streams.stderr and not spec["tty"])
-        folder = self._folders.node / self._folders.path(key_of_run(run))
+        run_folder = self._folders.node / self._folders.path(key_of_run(run))
         has_input, is_stdin_once = spec["stdin"], bool(spec.get("stdinOnce"))
-        return sessions.LocalAttachment(folder, streams, client, has_input=has_input, is_stdin_once=is_stdin_once)
+        return sessions.LocalAttachment(run_folder, streams, client, has_input=has_input, is_stdin_once=is_stdin_once)
 
     def connect(self, pod: Obj, port: int, client: containers.SessionClient) -> containers.ByteStream:
         """Connect to a port of a pod for port-forward, and return the byte stream."""
@@ -283,7 +283,7 @@ class LocalContainers:
         for log in list(self._open_logs):
             log.close()
 
-    def _running_run(self, pod: Obj, container: str) -> ObservedRun | None:
+    def _find_running_run(self, pod: Obj, container: str) -> ObservedRun | None:
         """Return the current run object of a container if the container is running, else None."""
         pod_runs = [run_of(run) for run in self._machine.runs(pod["metadata"]["uid"])]
         return next((run for run in pod_runs if run.container == container and run.phase == RUNNING), None)
@@ -389,12 +389,12 @@ class _RotatedLogReader:
                 log_file = path.open("rb")
             except FileNotFoundError:
                 return
-            end = log_file.seek(0, os.SEEK_END)
-            while end and byte_count < _TAIL_BYTES_MAX:
-                block_start = max(0, end - _CHUNK_SIZE)
+            block_end = log_file.seek(0, os.SEEK_END)
+            while block_end and byte_count < _TAIL_BYTES_MAX:
+                block_start = max(0, block_end - _CHUNK_SIZE)
                 log_file.seek(block_start)
-                file_block = log_file.read(end - block_start)
-                line_count, byte_count, end = (
+                file_block = log_file.read(block_end - block_start)
+                line_count, byte_count, block_end = (
                     line_count + len(_FULL_LINE_PATTERN.findall(file_block)),
                     byte_count + len(file_block),
                     block_start,
@@ -444,10 +444,10 @@ class _RotatedLogReader:
         assert self._file is not None, "a file of the log is open"
         with self._file as previous_file:
             inode = os.fstat(previous_file.fileno()).st_ino
-            for _ in range(_OPEN_ATTEMPTS_MAX):
-                next_path = self._file_after(inode)
+            for _ in range(_LOG_OPEN_ATTEMPTS_MAX):
+                next_path = self._log_file_after(inode)
                 self._open(next_path)
-                if next_path == self._file_after(inode):
+                if next_path == self._log_file_after(inode):
                     return
                 self.close()
 
@@ -466,7 +466,7 @@ class _RotatedLogReader:
         except FileNotFoundError:
             return False
 
-    def _file_after(self, inode: int) -> Path:
+    def _log_file_after(self, inode: int) -> Path:
         """Return the log file that follows the one with this inode; the oldest file if that one was removed."""
         following_path = self._path
         for number in self._rotation_numbers():

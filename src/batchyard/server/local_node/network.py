@@ -17,7 +17,7 @@ from batchyard.kubelet.local.names import resolve_address, resolve_dns_name
 from batchyard.shim import state_dir
 from batchyard.shim.isolation import network
 
-_SWITCH_REPLY_MAX = 16
+_SWITCH_REPLY_SIZE_MAX = 16
 
 
 class PodNetworkConnection:
@@ -55,7 +55,7 @@ class PodNetworkConnection:
 
     def _request_socket(self, protocol: bytes) -> socket.socket:
         self._connection.send(protocol)
-        _, fds, _, _ = socket.recv_fds(self._connection, _SWITCH_REPLY_MAX, 1)
+        _, fds, _, _ = socket.recv_fds(self._connection, _SWITCH_REPLY_SIZE_MAX, 1)
         if not fds:
             raise ConnectionError("the switch process of the pod network returned no socket")
         return socket.socket(fileno=fds[0])
@@ -175,35 +175,35 @@ def answer_dns_query(message: bytes, lookup: DnsLookup, length_max: int) -> byte
         return _DNS_HEADER.pack(message_id, _response_flags(flags, DnsCode.MALFORMED), 0, 0, 0, 0)
     record_values = lookup(question)
     dns_code = DnsCode.NO_SUCH_NAME if record_values is None else DnsCode.OK
-    records = [_encode_record(question.type, value) for value in record_values or ()]
+    dns_records = [_encode_record(question.type, value) for value in record_values or ()]
     question_bytes = message[_DNS_HEADER.size : question_end]
-    header = _DNS_HEADER.pack(message_id, _response_flags(flags, dns_code), 1, len(records), 0, 0)
-    response = header + question_bytes + b"".join(records)
+    response_header = _DNS_HEADER.pack(message_id, _response_flags(flags, dns_code), 1, len(dns_records), 0, 0)
+    response = response_header + question_bytes + b"".join(dns_records)
     if len(response) <= length_max:
         return response
     return _DNS_HEADER.pack(message_id, _response_flags(flags, dns_code) | _TRUNCATED_FLAG, 1, 0, 0, 0) + question_bytes
 
 
-def _response_flags(flags: int, code: DnsCode) -> int:
-    return _RESPONSE_FLAG | _AUTHORITATIVE_FLAG | _RECURSION_AVAILABLE_FLAG | flags & _RECURSION_DESIRED_FLAG | code
+def _response_flags(flags: int, dns_code: DnsCode) -> int:
+    return _RESPONSE_FLAG | _AUTHORITATIVE_FLAG | _RECURSION_AVAILABLE_FLAG | flags & _RECURSION_DESIRED_FLAG | dns_code
 
 
 def _parse_question(message: bytes) -> tuple[DnsQuestion, int]:
     """Parse the question of a DNS message; return it and the offset of its end. Raises DnsMessageError."""
     labels: list[str] = []
-    offset = _DNS_HEADER.size
-    while offset < len(message) and (length := message[offset]):
-        label = message[offset + 1 : offset + 1 + length]
+    label_offset = _DNS_HEADER.size
+    while label_offset < len(message) and (length := message[label_offset]):
+        label = message[label_offset + 1 : label_offset + 1 + length]
         if length > _LABEL_MAX or len(label) < length:
             raise DnsMessageError
         labels.append(label.decode("ascii", "replace").lower())
-        offset += 1 + length
-    if offset + 1 + _DNS_QUESTION.size > len(message):
+        label_offset += 1 + length
+    if label_offset + 1 + _DNS_QUESTION.size > len(message):
         raise DnsMessageError
-    record_type, record_class = _DNS_QUESTION.unpack_from(message, offset + 1)
+    record_type, record_class = _DNS_QUESTION.unpack_from(message, label_offset + 1)
     if record_class != _INTERNET_CLASS:
         raise DnsMessageError
-    return DnsQuestion(".".join(labels), record_type), offset + 1 + _DNS_QUESTION.size
+    return DnsQuestion(".".join(labels), record_type), label_offset + 1 + _DNS_QUESTION.size
 
 
 def _encode_record(record_type: int, value: str) -> bytes:

@@ -103,12 +103,12 @@ def _node_info(architecture: str) -> Mapping[str, Any]:
     """Return `status.nodeInfo` of the Node object for this machine."""
     return {
         "architecture": architecture,
-        "bootID": _read_line("/proc/sys/kernel/random/boot_id"),
+        "bootID": _read_first_line("/proc/sys/kernel/random/boot_id"),
         "containerRuntimeVersion": f"batchyard://{_KUBELET_VERSION}",
         "kernelVersion": platform.release(),
         "kubeProxyVersion": "",
         "kubeletVersion": _KUBELET_VERSION,
-        "machineID": _read_line("/etc/machine-id"),
+        "machineID": _read_first_line("/etc/machine-id"),
         "operatingSystem": "linux",
         "osImage": _os_image(),
         "systemUUID": "",
@@ -122,7 +122,7 @@ def _os_image() -> str:
         return "Linux"
 
 
-def _read_line(path: str) -> str:
+def _read_first_line(path: str) -> str:
     try:
         return Path(path).read_text("ascii").strip()
     except OSError:
@@ -136,7 +136,7 @@ def _read_line(path: str) -> str:
 
 
 #: Device files shared by all GPUs of a machine.
-_SHARED_DEVICES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+_SHARED_DEVICE_PATHS: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 _MIG_ENABLED: Final = pynvml.NVML_DEVICE_MIG_ENABLE
 
 
@@ -191,7 +191,7 @@ class Gpus:
         self._handles[uuid] = nvml_handle
         memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(nvml_handle).total)
         minor_number = int(pynvml.nvmlDeviceGetMinorNumber(nvml_handle))
-        paths = [f"/dev/nvidia{minor_number}", *(path for path in _SHARED_DEVICES if Path(path).exists())]
+        paths = [f"/dev/nvidia{minor_number}", *(path for path in _SHARED_DEVICE_PATHS if Path(path).exists())]
         return Gpu(minor_number, uuid, str(pynvml.nvmlDeviceGetName(nvml_handle)), memory_bytes, paths)
 
 
@@ -327,13 +327,13 @@ class LocalNodeComponents:
             return None
         try:
             with PodNetworkConnection(self._folder) as network:
-                listener = network.create_tcp_socket()
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("0.0.0.0", API_PORT))  # noqa: S104 - in the pod network's namespace
+                pod_listener = network.create_tcp_socket()
+            pod_listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            pod_listener.bind(("0.0.0.0", API_PORT))  # noqa: S104 - in the pod network's namespace
         except OSError as error:
             _LOG.warning("pods cannot reach the API: its socket in the pod network could not be created: %s", error)
             return None
-        return self.machine.gateway, listener
+        return self.machine.gateway, pod_listener
 
     def close(self) -> None:
         """Stop the platform's components of this node. Running containers keep running."""

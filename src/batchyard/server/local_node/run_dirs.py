@@ -61,8 +61,8 @@ class RunFolders:
         """Read and yield all container runs; for each pod first its sandbox, then its other runs by number."""
         for pod in sorted((self._node / _PODS_FOLDER).iterdir()):
             run_paths = [path for name in (_RUNS_FOLDER, IMAGE_PULLS) for path in (pod / name).glob("*/*")]
-            ordered_paths = sorted(run_paths, key=lambda path: (path.parent, int(path.name)))
-            for path in (pod / SANDBOX, *ordered_paths):
+            ordered_run_paths = sorted(run_paths, key=lambda path: (path.parent, int(path.name)))
+            for path in (pod / SANDBOX, *ordered_run_paths):
                 if (path / SPEC_FILE).exists():
                     yield self.read(self.key(path.relative_to(self._node)))
 
@@ -150,7 +150,7 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 #: The tolerated difference of the clocks.
 _CLOCK_TOLERANCE: Final = 2 * SECOND
 #: Maximum cached conversions, so that a time keeps its converted value after a clock is set.
-_CONVERSIONS_MAX: Final = 65_536
+_CACHED_CONVERSIONS_MAX: Final = 65_536
 _TIME_FIELDS: Final = ("startedAt", "finishedAt")
 
 
@@ -161,7 +161,7 @@ class NodeTimes:
         self.clock = clock
         self._machine_clock = machine_clock
         self._clock_difference: Duration = 0
-        self._convert = lru_cache(maxsize=_CONVERSIONS_MAX)(self.to_platform_time)
+        self._convert = lru_cache(maxsize=_CACHED_CONVERSIONS_MAX)(self.to_platform_time)
 
     def to_platform_time(self, machine_time: Instant) -> Instant:
         """Convert an instant of this machine's clock to the platform's time."""

@@ -82,7 +82,7 @@ def write_files(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> bool:
         path: file.content for path, file in plan.files.items()
     }
     new_data_folder = _write_new_data_folder(folder, plan, now) if have_files_changed else None
-    _link_names(folder, plan.files)
+    _link_data_names(folder, plan.files)
     if new_data_folder is not None:
         next_link = folder / _NEXT_LINK
         next_link.unlink(missing_ok=True)
@@ -123,7 +123,7 @@ def _write_new_data_folder(folder: Path, plan: volumes.VolumeFiles, now: Instant
     return new_data_folder
 
 
-def _link_names(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> None:
+def _link_data_names(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> None:
     """Create the missing links for the top-level names of a volume's files."""
     for name in _top_level_names(files):
         with suppress(FileExistsError):
@@ -146,11 +146,11 @@ def _remove_leftovers(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> 
             shutil.rmtree(path)
 
 
-def _make_folders(volume: Path, deepest_folder: Path, mode: int) -> None:
+def _make_folders(volume_folder: Path, deepest_folder: Path, mode: int) -> None:
     """Create the missing folders on a path within a volume, with this mode whatever the umask is."""
     missing_folders: list[Path] = []
     folder = deepest_folder
-    while not folder.exists() and folder != volume.parent:
+    while not folder.exists() and folder != volume_folder.parent:
         missing_folders.append(folder)
         folder = folder.parent
     for missing_folder in reversed(missing_folders):
@@ -162,7 +162,7 @@ def _check_host_path(name: str, plan: volumes.HostPathPlan) -> None:
     """Check that a hostPath is allowed and has the required type; create it if the type says so. Raises VolumeError."""
     path = Path(plan.path)
     real_path = os.path.realpath(path)
-    if not _is_allowed(real_path, plan):
+    if not _is_host_path_allowed(real_path, plan):
         raise VolumeError(name, f"hostPath {path} leads to {real_path}, which is outside the allowed host paths")
     if not path.exists() and plan.type in {"", "DirectoryOrCreate"}:
         os.close(nesting.make_directories(path.anchor, real_path, _FOLDER_MODE))
@@ -173,7 +173,7 @@ def _check_host_path(name: str, plan: volumes.HostPathPlan) -> None:
         raise VolumeError(name, f"hostPath type check failed: {path} is not a {type_fault}")
 
 
-def _is_allowed(real_path: str, plan: volumes.HostPathPlan) -> bool:
+def _is_host_path_allowed(real_path: str, plan: volumes.HostPathPlan) -> bool:
     """Report whether this host path, in which symbolic links are resolved, is within the allowed host paths."""
     return volumes.is_within_any(real_path, (os.path.realpath(folder) for folder in plan.allowed))
 
@@ -205,7 +205,7 @@ def mount_source(pod_folder: Path, mount: volumes.Mount, plan: volumes.VolumePla
     if isinstance(plan, volumes.EmptyDirPlan) and plan.is_memory:
         return mount.source  # it is mounted only inside the pod's sandbox
     volume = Path(os.path.realpath(pod_folder / mount.folder))
-    if isinstance(plan, volumes.HostPathPlan) and not _is_allowed(str(volume), plan):
+    if isinstance(plan, volumes.HostPathPlan) and not _is_host_path_allowed(str(volume), plan):
         raise ContainerError(CONFIG_ERROR, f"hostPath {mount.folder} leads outside the allowed host paths")
     if not mount.sub_path:
         return str(volume) if isinstance(plan, volumes.HostPathPlan) else mount.source
@@ -234,7 +234,7 @@ def _sub_path_error(action: str, mount: volumes.Mount) -> ContainerError:
 
 _HOSTS_FILE: Final = Path("/etc/hosts")
 _DATAGRAM_MAX: Final = 4096
-_DATAGRAMS_AT_ONCE: Final = 256
+_DATAGRAMS_PER_READ_MAX: Final = 256
 _LOST_MESSAGE: Final = "The container could not be located when the pod was terminated"
 _LOST_STATUS: Final = {"exitCode": 137, "reason": "ContainerStatusUnknown", "phase": EXITED, "message": _LOST_MESSAGE}
 _START_ERROR_CODE: Final = 128
@@ -259,7 +259,7 @@ class LocalMachine:
         self._runs: dict[str, dict[str, Obj]] = {}
         #: The pidfd of each run's shim.
         self._shim_pidfds: dict[Key, int] = {}
-        self._socket = _bind_event_socket(node / "events")
+        self._socket = _create_event_socket(node / "events")
         self._spawner = SpawnerClient(node, loop, self._repeat_start_requests)
         #: The features of this machine, as detected by its spawner.
         self.features = self._spawner.features
@@ -299,7 +299,7 @@ class LocalMachine:
         self._socket.close()
         for key in list(self._shim_pidfds):
             self._close_pidfd(key)
-        self._spawner.close(is_needed=any(map(_is_alive, self.runs())))
+        self._spawner.close(is_needed=any(map(_is_run_alive, self.runs())))
 
     # --- writes ---
 
@@ -392,7 +392,7 @@ class LocalMachine:
             if key.name == SANDBOX:
                 self._addresses.restore(key.namespace, run["spec"].get("address"))
             self._replace_run(EventType.ADDED, run, None)
-            if run["status"] and _is_alive(run):
+            if run["status"] and _is_run_alive(run):
                 self._watch_shim(key, run)
         self._repeat_start_requests()
 
@@ -413,7 +413,7 @@ class LocalMachine:
     def _receive_changes(self) -> None:
         """Receive the paths of changed run folders from the shims, and update these container runs."""
         changed_paths: dict[bytes, None] = {}
-        for _ in range(_DATAGRAMS_AT_ONCE):
+        for _ in range(_DATAGRAMS_PER_READ_MAX):
             try:
                 changed_paths[self._socket.recv(_DATAGRAM_MAX)] = None
             except BlockingIOError:
@@ -426,7 +426,7 @@ class LocalMachine:
         run = self._read_run_state(key)
         if run is None or not run["status"]:
             return
-        if not _is_alive(run):
+        if not _is_run_alive(run):
             self._close_pidfd(key)
         elif key not in self._shim_pidfds:
             self._watch_shim(key, run)
@@ -457,7 +457,7 @@ class LocalMachine:
         """Process the exit of a shim process; if the container run has not ended, set its final state to lost."""
         self._close_pidfd(key)
         run = self._read_run_state(key)
-        if run is None or not _is_alive(run):
+        if run is None or not _is_run_alive(run):
             return
         status = {**run["status"], **_LOST_STATUS, "finishedAt": self._times.clock()}
         self._replace_run(EventType.MODIFIED, {**run, "status": status}, run)
@@ -489,7 +489,7 @@ class LocalMachine:
             listener(events)
 
 
-def _bind_event_socket(path: Path) -> socket.socket:
+def _create_event_socket(path: Path) -> socket.socket:
     """Bind and return the datagram socket to which shim processes send the paths of changed run folders."""
     event_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -522,9 +522,9 @@ def _run_spec(folders: RunFolders, requested_run: Obj) -> Mapping[str, Any]:
 
 def _error_status(reason: str, now: Instant) -> Mapping[str, Any]:
     """Return the final state of a container run that could not be started, with the reason as its message."""
-    result = {"exitCode": _START_ERROR_CODE, "reason": "StartError", "message": reason, "finishedAt": now}
-    return {"phase": EXITED, **result}
+    error_status = {"exitCode": _START_ERROR_CODE, "reason": "StartError", "message": reason, "finishedAt": now}
+    return {"phase": EXITED, **error_status}
 
 
-def _is_alive(run: Obj) -> bool:
+def _is_run_alive(run: Obj) -> bool:
     return (run.get("status") or {}).get("phase") != EXITED

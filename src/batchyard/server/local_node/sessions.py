@@ -161,8 +161,8 @@ _REQUEST_SIZE_MAX: Final = 1 << 20
 _MESSAGE_SIZE_MAX: Final = 1 << 16
 _FDS_MAX: Final = 2
 #: Seconds between two attempts to connect to a busy host, and the maximum number of attempts.
-_RETRY_DELAY: Final = 0.02
-_ATTEMPTS_MAX: Final = 500
+_CONNECT_RETRY_DELAY: Final = 0.02
+_CONNECT_ATTEMPTS_MAX: Final = 500
 
 
 class HostConnection:
@@ -198,7 +198,7 @@ class HostConnection:
             self._connect(fds)
         except BlockingIOError:
             self._queued_fds = [os.dup(fd) for fd in fds]
-            self._retry_timer = self._loop.call_later(_RETRY_DELAY, self._retry_connect, _ATTEMPTS_MAX)
+            self._retry_timer = self._loop.call_later(_CONNECT_RETRY_DELAY, self._retry_connect, _CONNECT_ATTEMPTS_MAX)
 
     def _retry_connect(self, attempt_count: int) -> None:
         self._retry_timer = None
@@ -206,7 +206,7 @@ class HostConnection:
             self._connect(self._queued_fds)
         except BlockingIOError:
             if attempt_count:
-                self._retry_timer = self._loop.call_later(_RETRY_DELAY, self._retry_connect, attempt_count - 1)
+                self._retry_timer = self._loop.call_later(_CONNECT_RETRY_DELAY, self._retry_connect, attempt_count - 1)
                 return
             self.close()
             self._on_disconnect()
@@ -353,13 +353,13 @@ class _LocalSession:
     def _process_host_message(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Process a message of the host process: the terminal's file descriptor, an error, or the exit code."""
         if fds:
-            self._take_terminal(fds[0])
+            self._use_terminal(fds[0])
         if "error" in message:
             self._end_with(SessionEnd(failure=f"{self._error_prefix}{message['error']}"))
         elif "exit_code" in message:
             self._end_with(SessionEnd(message["exit_code"]))
 
-    def _take_terminal(self, terminal_fd: int) -> None:
+    def _use_terminal(self, terminal_fd: int) -> None:
         self._terminal = terminal_fd
         if self._streams.stdin:
             self._open_input(os.dup(terminal_fd))
@@ -426,9 +426,9 @@ class LocalCommand(_LocalSession):
             ),
         ]
 
-    def _take_terminal(self, terminal: int) -> None:
-        super()._take_terminal(terminal)
-        self._read_output("stdout", os.dup(terminal))
+    def _use_terminal(self, terminal_fd: int) -> None:
+        super()._use_terminal(terminal_fd)
+        self._read_output("stdout", os.dup(terminal_fd))
 
 
 class LocalAttachment(_LocalSession):

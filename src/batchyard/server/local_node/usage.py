@@ -33,8 +33,8 @@ class UsageReading(NamedTuple):
 def read_container_usage(now: Instant, shim_pid: int, cgroup: Mapping[str, str]) -> UsageReading:
     """Read a container's usage from its cgroup paths (by controller; may be {}), or from its shim's descendants."""
     pids = _member_pids(cgroup.values()) if cgroup else stop.descendants_of(shim_pid)
-    cpu = _cpu_of_group(cgroup)
-    memory_bytes = _memory_of_group(cgroup["memory"]) if "memory" in cgroup else None
+    cpu = _cpu_of_cgroup(cgroup)
+    memory_bytes = _memory_of_cgroup(cgroup["memory"]) if "memory" in cgroup else None
     return UsageReading(
         now,
         sum(map(_cpu_of_process, pids)) if cpu is None else cpu,
@@ -51,7 +51,7 @@ def read_machine_usage(now: Instant) -> UsageReading:
     return UsageReading(now, busy_ticks * SECOND // _TICKS_PER_SECOND, used_memory * _BYTES_PER_KIBIBYTE)
 
 
-def _cpu_of_group(cgroup: Mapping[str, str]) -> int | None:
+def _cpu_of_cgroup(cgroup: Mapping[str, str]) -> int | None:
     """Return the CPU time of a container in microseconds from its cgroup paths; None if they do not contain it."""
     for path in map(Path, cgroup.values()):
         if "usage_usec" in (counters := _read_counters(path / "cpu.stat")):
@@ -61,12 +61,12 @@ def _cpu_of_group(cgroup: Mapping[str, str]) -> int | None:
     return None
 
 
-def _memory_of_group(path: str) -> int | None:
+def _memory_of_cgroup(path: str) -> int | None:
     """Return the working set (memory usage) of a cgroup in bytes; None if the cgroup does not exist."""
-    counters = _read_counters(Path(path, "memory.stat"))
+    memory_counters = _read_counters(Path(path, "memory.stat"))
     for file, counter in (("memory.current", "inactive_file"), ("memory.usage_in_bytes", "total_inactive_file")):
         if text := _read_text(Path(path, file)):
-            return max(0, int(text) - counters.get(counter, 0))
+            return max(0, int(text) - memory_counters.get(counter, 0))
     return None
 
 

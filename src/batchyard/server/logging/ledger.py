@@ -69,7 +69,7 @@ class LedgerFile:
             self.was_damaged = True
         with journal_errors(path):
             self._reader = _open_database(path)
-        first_number, last_number = self._number_range()
+        first_number, last_number = self._decision_number_range()
         self._entry_count = last_number - first_number + 1 if last_number else 0
         #: The number of the last decision in the file; 0 if there is none.
         self.last = last_number
@@ -93,18 +93,18 @@ class LedgerFile:
         """Insert decisions, 64 with each SQL statement, because each statement releases and reacquires the GIL."""
         for begin in range(0, len(records), _ROWS_AT_ONCE):
             record_batch = records[begin : begin + _ROWS_AT_ONCE]
-            self._db.execute(_INSERT_STATEMENTS[len(record_batch) - 1], _column_values(record_batch))
+            self._db.execute(_INSERT_STATEMENTS[len(record_batch) - 1], _insert_parameters(record_batch))
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
         """Return the decisions that match a query, oldest first. Raises QueryTooBroad or LedgerUnreadable."""
         order_clause = f"ORDER BY number DESC LIMIT {max(0, query.limit)}"
         remaining_steps = iter(range(_THOUSAND_STEPS_MAX))
         with self._read_errors():
-            where_clause, parameters = self._where_conditions(query)
+            where_clause, sql_parameters = self._where_conditions(query)
             self._reader.set_progress_handler(lambda: next(remaining_steps, None) is None, 1000)
             try:
                 statement = f"SELECT {_COLUMNS} FROM decisions {where_clause} {order_clause}"  # noqa: S608 - as above
-                records = [_record_of_row(row) for row in self._reader.execute(statement, parameters)]
+                records = [_record_of_row(row) for row in self._reader.execute(statement, sql_parameters)]
             finally:
                 self._reader.set_progress_handler(None, 0)
         return records[::-1]
@@ -120,7 +120,7 @@ class LedgerFile:
         self._reader.close()
         self._db.close()
 
-    def _number_range(self) -> tuple[int, int]:
+    def _decision_number_range(self) -> tuple[int, int]:
         return _number_range_of(self._reader)
 
     @contextmanager
@@ -150,7 +150,7 @@ class LedgerFile:
 
     def _first_number_at(self, instant: Instant) -> int:
         """Return the number of the first decision at or after an instant, by binary search."""
-        low, last_number = self._number_range()
+        low, last_number = self._decision_number_range()
         high = last_number + 1
         while low < high:
             middle_number = (low + high) // 2
@@ -197,7 +197,7 @@ def _field_conditions(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]
         yield "reason = ?", [query.reason]
 
 
-def _column_values(records: Sequence[DecisionRecord]) -> list[Any]:
+def _insert_parameters(records: Sequence[DecisionRecord]) -> list[Any]:
     """Return the column values of these decisions, flat; details that consecutive decisions share are encoded once."""
     values: list[Any] = []
     previous_details: Mapping[str, Any] = {}
@@ -222,7 +222,7 @@ def _record_of_row(row: Sequence[Any]) -> DecisionRecord:
 
 _LOG: Final = logging.getLogger("batchyard")
 #: How long decisions are collected before they are written together.
-_BATCH_SECONDS: Final = 0.05  # seconds
+_WRITE_DELAY: Final = 0.05  # seconds
 #: Maximum unwritten decisions; the oldest ones beyond this number are dropped.
 _UNWRITTEN_MAX: Final = 200_000
 
@@ -250,7 +250,7 @@ class LiveLedger:
         self._unwritten.append(entry)
         if not self._is_write_scheduled and not self._writing_entries:
             self._is_write_scheduled = True
-            self._loop.call_later(_BATCH_SECONDS, self._write)
+            self._loop.call_later(_WRITE_DELAY, self._write)
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
         """Return the decisions that match a query, oldest first, including those not written yet."""
@@ -275,7 +275,7 @@ class LiveLedger:
         self._writer.end()
         self._is_write_scheduled = True  # nothing more is written later
         if self._unwritten:
-            self._append_to_file(self._unwritten)
+            self._append_records(self._unwritten)
             self._unwritten = []
         self._file.close()
 
@@ -285,15 +285,15 @@ class LiveLedger:
             return
         self._lost += max(0, len(self._unwritten) - _UNWRITTEN_MAX)
         self._writing_entries, self._unwritten = self._unwritten[-_UNWRITTEN_MAX:], []
-        self._writer.do(partial(self._append_to_file, self._writing_entries), self._finish_write)
+        self._writer.do(partial(self._append_records, self._writing_entries), self._finish_write)
 
     def _finish_write(self, _error: Exception | None) -> None:
         self._writing_entries = []
         if self._unwritten and not self._is_write_scheduled:
             self._is_write_scheduled = True
-            self._loop.call_later(_BATCH_SECONDS, self._write)
+            self._loop.call_later(_WRITE_DELAY, self._write)
 
-    def _append_to_file(self, records: Sequence[DecisionRecord]) -> None:
+    def _append_records(self, records: Sequence[DecisionRecord]) -> None:
         """Write decisions to the ledger file. If that fails, the decisions are lost and the error is logged."""
         try:
             self._file.append(records)

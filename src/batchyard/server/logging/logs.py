@@ -49,10 +49,10 @@ class LogSettings(NamedTuple):
 
 def configure_logging(settings: LogSettings) -> None:
     """Configure the process's logging to standard error with these settings."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if settings.is_json else TextFormatter())
+    stderr_handler = logging.StreamHandler(sys.stderr)
+    stderr_handler.setFormatter(JsonFormatter() if settings.is_json else TextFormatter())
     root = logging.getLogger()
-    root.handlers = [handler]
+    root.handlers = [stderr_handler]
     logging.getLogger("batchyard").setLevel(LOG_LEVELS[settings.level])
 
 
@@ -121,13 +121,13 @@ class CycleLog:
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
         """Log the completed scheduling cycle with its decisions, and export it as a trace."""
         self._observer.end(cycle, decisions)
-        is_logged = _LOG.isEnabledFor(logging.DEBUG)
-        if not is_logged and self._emit is None:
+        is_debug_enabled = _LOG.isEnabledFor(logging.DEBUG)
+        if not is_debug_enabled and self._emit is None:
             return
         ended_at, outcome_counts = wall_clock(), Counter(_OUTCOMES[type(decision).__name__] for decision in decisions)
         counts_by_outcome = {outcome: outcome_counts[outcome] for outcome in _OUTCOMES.values()}
         counters = {"cycle": cycle.number, "heads": len(decisions), **counts_by_outcome}
-        if is_logged:
+        if is_debug_enabled:
             durations = {"decided_us": self._decided_at - self._began_at, "applied_us": ended_at - self._decided_at}
             _LOG.debug("cycle %d: %s", cycle.number, _format_counters(counters), extra={"fields": counters | durations})
         if self._emit is not None:

@@ -22,7 +22,7 @@ from batchyard.metrics.registry import gauge_text
 
 #: Maximum queued spans. If there are more, the oldest are dropped.
 QUEUED_SPANS_MAX: Final = 10_000
-_BATCH_SIZE: Final = 512
+_SPAN_BATCH_SIZE: Final = 512
 _BATCH_INTERVAL: Final = 1.0  # seconds
 _SEND_TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 #: Backoff before each retry, in seconds.
@@ -80,7 +80,7 @@ class SpanExport:
         try:
             async with aiohttp.ClientSession() as session:
                 while self._queued:
-                    if len(self._queued) < _BATCH_SIZE:
+                    if len(self._queued) < _SPAN_BATCH_SIZE:
                         await _sleep(_BATCH_INTERVAL, self._loop)
                     await self._send_spans(session, self._take_batch())
                     self._batch = ()
@@ -88,8 +88,8 @@ class SpanExport:
             self._send_task = None
 
     def _take_batch(self) -> Sequence[TraceSpan]:
-        """Remove the next spans from the queue, at most _BATCH_SIZE, and return them."""
-        self._batch = [self._queued.popleft() for _ in range(min(_BATCH_SIZE, len(self._queued)))]
+        """Remove the next spans from the queue, at most _SPAN_BATCH_SIZE, and return them."""
+        self._batch = [self._queued.popleft() for _ in range(min(_SPAN_BATCH_SIZE, len(self._queued)))]
         return self._batch
 
     async def _send_spans(self, http_session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> None:
@@ -110,9 +110,9 @@ class SpanExport:
         self._count_lost_spans(len(spans), last_error)
 
     async def _post_spans(self, http_session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> int:
-        body = msgspec.json.encode(trace_request_document(spans))
+        encoded_spans = msgspec.json.encode(trace_request_document(spans))
         headers = {"content-type": "application/json"}
-        async with http_session.post(self._url, data=body, headers=headers, timeout=_SEND_TIMEOUT) as response:
+        async with http_session.post(self._url, data=encoded_spans, headers=headers, timeout=_SEND_TIMEOUT) as response:
             return response.status
 
     def _count_lost_spans(self, count: int, reason: object) -> None:

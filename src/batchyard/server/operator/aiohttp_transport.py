@@ -28,7 +28,7 @@ _RETRIED_CODES: Final = frozenset({0, 429, 503})
 _RETRY_DELAY: Final = SECOND // 5
 #: The longest Retry-After that is respected.
 _RETRY_AFTER_MAX: Final = 3600  # seconds
-_DIGITS_MAX: Final = 18
+_RETRY_AFTER_DIGITS_MAX: Final = 18
 
 
 class HttpTransport:
@@ -55,9 +55,9 @@ class HttpTransport:
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in the background until it completes; `close` cancels it."""
-        task = asyncio.create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._process_task_end)
+        request_task = asyncio.create_task(work)
+        self._tasks[request_task] = None
+        request_task.add_done_callback(self._process_task_end)
 
     async def ask(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response. After a 401, retry once with renewed credentials."""
@@ -70,10 +70,10 @@ class HttpTransport:
         """Send a request and return the response; until its timeout, retry if the server is overloaded or down."""
         deadline = monotonic_seconds() + request.timeout / SECOND
         while (response := await self.ask(request)).code in _RETRIED_CODES:
-            delay = response.retry_after or _RETRY_DELAY
-            if monotonic_seconds() + delay / SECOND > deadline:
+            retry_delay = response.retry_after or _RETRY_DELAY
+            if monotonic_seconds() + retry_delay / SECOND > deadline:
                 break
-            await sleep_for(delay)
+            await sleep_for(retry_delay)
         return response
 
     async def stream(
@@ -126,11 +126,11 @@ class HttpTransport:
         """Load the credentials again, once for all concurrent callers. Return whether the credentials have changed."""
         previous_access = self._access
         if self._renewal_task is None:
-            self._renewal_task = asyncio.ensure_future(self._load_credentials())
+            self._renewal_task = asyncio.ensure_future(self._renew_access())
         await asyncio.shield(self._renewal_task)
         return self._access is not previous_access
 
-    async def _load_credentials(self) -> None:
+    async def _renew_access(self) -> None:
         try:
             new_access = await self._renew()
             if new_access.authorization != self._access.authorization or not new_access.authorization:
@@ -203,7 +203,7 @@ async def _read_lines(response: aiohttp.ClientResponse, deliver_lines: Callable[
 
 
 def _parse_retry_after(text: str) -> Duration | None:
-    is_number = text.isdecimal() and len(text) <= _DIGITS_MAX
+    is_number = text.isdecimal() and len(text) <= _RETRY_AFTER_DIGITS_MAX
     return min(int(text), _RETRY_AFTER_MAX) * SECOND if is_number else None
 
 
@@ -218,12 +218,12 @@ def _parse_date(date: str) -> Instant:
 def _failed_response(error: BaseException) -> HttpResponse:
     """Return the HttpResponse (code 0) of a failed request: the error, and whether the server may have received it."""
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-    message = str(error) or type(error).__name__
+    error_message = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError):
-        message = f"{error.host}:{error.port}: {_connection_error_text(error.os_error)}"
+        error_message = f"{error.host}:{error.port}: {_connection_error_text(error.os_error)}"
     elif isinstance(error, aiohttp.ClientPayloadError):  # aiohttp's message blames the server
-        message = "the connection was closed before the response was complete"
-    return HttpResponse(0, trouble=message, was_sent=was_sent)
+        error_message = "the connection was closed before the response was complete"
+    return HttpResponse(0, trouble=error_message, was_sent=was_sent)
 
 
 def _connection_error_text(error: OSError) -> str:

@@ -130,7 +130,7 @@ async def _webhook_conflict(sender: RequestSender, groups: Sequence[str], own_se
     ]
     for group in groups:
         for configuration in webhook_configurations:
-            name = _competing_program(configuration, group)
+            name = _competing_controller(configuration, group)
             if name:
                 return _conflict(group, name, [f"its webhook configuration is {configuration['metadata']['name']}"])
     return ""
@@ -143,7 +143,7 @@ def _conflict(group: str, name: str, signs: Sequence[str]) -> str:
     )
 
 
-def _competing_program(configuration: Obj, group: str) -> str:
+def _competing_controller(configuration: Obj, group: str) -> str:
     """Return the program that installed this webhook configuration, if it does the controller group's work; else ''."""
     webhook_names = [hook.get("name") for hook in configuration.get("webhooks") or ()]
     if _BATCHYARD_LABELS.items() <= (configuration["metadata"].get("labels") or {}).items():
@@ -166,14 +166,14 @@ def _refers_to_service(configuration: Obj, own_service: WebhookService) -> bool:
 
 async def _recent_writes(sender: RequestSender, upstream: _UpstreamController) -> AsyncIterator[str]:
     for kind in upstream.kinds:
-        info = kind_info(kind)
-        path = kind_path(info, info.storage_version)
+        served_kind = kind_info(kind)
+        path = kind_path(served_kind, served_kind.storage_version)
         response = await sender.ask(HttpRequest("GET", f"{path}?limit={_CHECKED_OBJECTS_MAX}"))
         listed_objects = list_in_response(response) or {}
         written_at = _last_written_at(listed_objects.get("items") or (), upstream.managers)
         now = response.server_time or wall_clock()  # managedFields have the server's time
         if written_at is not None and now - written_at < _RECENT_PERIOD:
-            yield f"it wrote a {info.kind} {format_age(max(0, now - written_at))} ago"
+            yield f"it wrote a {served_kind.kind} {format_age(max(0, now - written_at))} ago"
 
 
 def _last_written_at(objects: Sequence[Mapping[str, Any]], field_managers: Sequence[str]) -> Instant | None:

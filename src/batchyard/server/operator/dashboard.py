@@ -22,7 +22,7 @@ from batchyard.server.operator.token_review import TokenReviewer
 #: A dashboard model is computed again until all permissions that it depends on are known, at most this often.
 _REVIEW_ROUNDS_MAX: Final = 8
 #: The interval in seconds at which the token and permissions of a watching user are checked again.
-_RECHECK_INTERVAL: Final = 20.0
+_ACCESS_RECHECK_INTERVAL: Final = 20.0
 _BEARER_PREFIX: Final = "bearer "
 _encode = msgspec.json.Encoder().encode
 
@@ -128,7 +128,7 @@ class OperatorPage:
             for chunk in stream.take():
                 await response.write(chunk)
             try:
-                async with asyncio.timeout(_RECHECK_INTERVAL):
+                async with asyncio.timeout(_ACCESS_RECHECK_INTERVAL):
                     await data_available.wait()
             except TimeoutError:
                 stream.send_keep_alive()
@@ -141,9 +141,9 @@ class OperatorPage:
 
 
 def _web_response(response: Response) -> web.Response:
-    body = response.body if isinstance(response.body, bytes) else _encode_body(response.body)
+    encoded_body = response.body if isinstance(response.body, bytes) else _encode_body(response.body)
     headers = dict(response.headers) | {"content-type": response.content_type}
-    return web.Response(status=response.code, body=body, headers=headers)
+    return web.Response(status=response.code, body=encoded_body, headers=headers)
 
 
 def _encode_body(body: object) -> bytes:

@@ -31,8 +31,8 @@ class DefinitionsClient(Protocol):
 
 async def install_definitions(api_client: DefinitionsClient, kinds: Sequence[str]) -> Sequence[str]:
     """Install the CustomResourceDefinitions of kinds that the server does not serve yet; return a message for each."""
-    missing_kinds = [info for info in _installable_kinds(kinds) if not await _is_served(api_client, info)]
-    return [await _install_definition(api_client, info) for info in missing_kinds]
+    unserved_kinds = [info for info in _installable_kinds(kinds) if not await _is_served(api_client, info)]
+    return [await _install_definition(api_client, info) for info in unserved_kinds]
 
 
 def _installable_kinds(kinds: Sequence[str]) -> Iterator[ServedKind]:
@@ -56,8 +56,8 @@ async def _install_definition(api_client: DefinitionsClient, served_kind: Served
     name = definition["metadata"]["name"]
     response = await api_client.ask(HttpRequest("POST", _CRDS_PATH, msgspec.json.encode(definition)))
     if response.code not in {201, _ALREADY_EXISTS}:
-        reason = decode_object(response.body).get("message") or response.trouble or response.code
-        return f"batchyard: CustomResourceDefinition {name} could not be installed: {reason}"
+        error_reason = decode_object(response.body).get("message") or response.trouble or response.code
+        return f"batchyard: CustomResourceDefinition {name} could not be installed: {error_reason}"
     for _ in range(_POLLS_MAX):
         stored_definition = decode_object((await api_client.ask(HttpRequest("GET", f"{_CRDS_PATH}/{name}"))).body)
         if is_true(stored_definition, ESTABLISHED):

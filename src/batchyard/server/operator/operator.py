@@ -191,7 +191,7 @@ class OperatorProcess:
         if self.spans is not None:
             self.client.subscribe(WorkloadTracer(self.kernel.now, self.spans.emit).observe)
         if not self._config.beside_upstream:
-            self.client.subscribe(self._check_conflicts)
+            self.client.subscribe(self._check_write_conflicts)
         platform.runner.observe(existing_events)
         has_fair_sharing = self._config.settings.kueue.policy.fair_sharing
         observed_platform = ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=has_fair_sharing)
@@ -199,7 +199,7 @@ class OperatorProcess:
         self.models = self._create_models(platform, existing_events)
         return platform
 
-    def _check_conflicts(self, events: Sequence[WatchEvent]) -> None:
+    def _check_write_conflicts(self, events: Sequence[WatchEvent]) -> None:
         """Stop the operator if one of these changes shows that another controller writes the same objects."""
         for event in events:
             if reason := coexistence.conflicting_write(event, self._config.settings.controllers, self.kernel.clock()):
@@ -302,8 +302,8 @@ def _handle_loop_exception(operator: OperatorProcess, loop: asyncio.AbstractEven
 
 
 def _is_batchyard_exception(error: BaseException) -> bool:
-    traceback_frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_globals.get("__name__", "").startswith("batchyard.") for frame, _ in traceback_frames)
+    frames_and_lines = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__", "").startswith("batchyard.") for frame, _ in frames_and_lines)
 
 
 def _post_directly(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:

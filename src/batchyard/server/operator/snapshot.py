@@ -25,7 +25,7 @@ REQUEST_ATTEMPTS_MAX: Final = 6
 _RETRY_DELAY_MAX: Final = MINUTE
 _NOT_FOUND, _FORBIDDEN, _GONE = 404, 403, 410
 #: Status codes of a server that cannot list at a revision, because it is compacted or Exact is not supported.
-_INEXACT_CODES: Final = (400, 410, 504)
+_EXACT_LIST_REFUSED_CODES: Final = (400, 410, 504)
 _RETRIED_CODES: Final = frozenset({0, 429, 500, 502, 503})
 
 
@@ -74,13 +74,13 @@ async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: Pag
     """List the objects of these kinds, and pass each page to `on_page`. Raises SnapshotError if a list fails."""
     response = await _request_status_document(sender)
     status_document = transport.decode_object(response.body) if response.code == 200 else {}
-    result = SnapshotResult(
+    snapshot_result = SnapshotResult(
         at=int(status_document.get("instant") or response.server_time),
         configuration=status_document.get("configuration"),
     )
     for kind in kinds:
-        await _read_kind(sender, kind_info(kind), on_page, result)
-    return result
+        await _read_kind(sender, kind_info(kind), on_page, snapshot_result)
+    return snapshot_result
 
 
 async def _request_status_document(sender: RequestSender) -> transport.HttpResponse:
@@ -100,11 +100,11 @@ async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandl
         if result.revision:
             exact_query = f"&resourceVersion={result.revision}&resourceVersionMatch=Exact"
         response = await _fetch_page(sender, path, exact_query)
-        if exact_query and response.code in _INEXACT_CODES:
+        if exact_query and response.code in _EXACT_LIST_REFUSED_CODES:
             result.kinds_at_other_revision.append(info.constant)
             response = await _fetch_page(sender, path, "")
         if response.code == 200:
-            await _take_pages(sender, (info, version), response, on_page, result)
+            await _read_pages(sender, (info, version), response, on_page, result)
             return
         if response.code == _FORBIDDEN:
             result.forbidden.append(info.constant)
@@ -119,7 +119,7 @@ async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandl
     result.unserved.append(info.constant)
 
 
-async def _take_pages(
+async def _read_pages(
     sender: RequestSender,
     kind_and_version: tuple[ServedKind, str],
     response: transport.HttpResponse,

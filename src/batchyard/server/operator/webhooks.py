@@ -49,7 +49,7 @@ from batchyard.webhooks.hooks import (
 # trust the CA of the served certificate.
 
 
-_VALID_BEFORE: Final = HOUR  # tolerates clock skew
+_BACKDATED_VALIDITY: Final = HOUR  # tolerates clock skew
 #: A CA is published before its certificate is served, for an overlap: the lifetime / _OVERLAP_DIVISOR. The next
 #: generation is created _OVERLAPS_BEFORE_EXPIRY overlaps before the current one expires.
 _OVERLAP_DIVISOR: Final = 12
@@ -110,11 +110,11 @@ def parse_generations(data: Mapping[str, str]) -> CertificateGenerations:
 
 def next_generations(state: CertificateGenerations, now: Instant, terms: CertificateTerms) -> CertificateGenerations:
     """Return the state after the next step of certificate rotation; the same object if no step is due."""
-    if not _can_serve(state.served, now, terms):
+    if not _can_serve_pair(state.served, now, terms):
         new_pair, new_ca = _create_generation(now, terms)
         return CertificateGenerations(new_pair, CertificatePair(), new_ca + _without_expired(state.authorities, now))
     if state.next_pair.certificate:
-        if now < _created_at(state.next_pair) + terms.overlap:
+        if now < _pair_created_at(state.next_pair) + terms.overlap:
             return state
         return CertificateGenerations(state.next_pair, CertificatePair(), state.authorities)
     if now >= _expires_at(state.served) - _OVERLAPS_BEFORE_EXPIRY * terms.overlap:
@@ -128,7 +128,7 @@ def next_generations(state: CertificateGenerations, now: Instant, terms: Certifi
     )
 
 
-def _can_serve(pair: CertificatePair, now: Instant, certificate_terms: CertificateTerms) -> bool:
+def _can_serve_pair(pair: CertificatePair, now: Instant, certificate_terms: CertificateTerms) -> bool:
     """Report whether a webhook certificate is usable: it exists, has not expired, and has the required DNS names."""
     if not pair.certificate or not pair.key:
         return False
@@ -171,14 +171,14 @@ def _certificate_builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(to_datetime(now - _VALID_BEFORE))
+        .not_valid_before(to_datetime(now - _BACKDATED_VALIDITY))
         .not_valid_after(to_datetime(now + terms.lifetime))
     )
 
 
-def _created_at(pair: CertificatePair) -> Instant:
+def _pair_created_at(pair: CertificatePair) -> Instant:
     valid_from = x509.load_pem_x509_certificate(pair.certificate).not_valid_before_utc
-    return (int(valid_from.timestamp()) + 1) * SECOND + _VALID_BEFORE  # certificate times are in whole seconds
+    return (int(valid_from.timestamp()) + 1) * SECOND + _BACKDATED_VALIDITY  # certificate times are in whole seconds
 
 
 def _expires_at(pair: CertificatePair) -> Instant:
@@ -292,11 +292,11 @@ class CertificateKeeper:
         new_generations = next_generations(current_generations, response.server_time or wall_clock(), targets.terms)
         if new_generations is current_generations:
             return current_generations
-        body = _encode(_secret_object(secret, targets, new_generations))
+        encoded_secret = _encode(_secret_object(secret, targets, new_generations))
         request = (
-            transport.HttpRequest("PUT", f"{secrets_path}/{targets.secret}", body)
+            transport.HttpRequest("PUT", f"{secrets_path}/{targets.secret}", encoded_secret)
             if secret
-            else transport.HttpRequest("POST", secrets_path, body)
+            else transport.HttpRequest("POST", secrets_path, encoded_secret)
         )
         response = await self._transport.ask(request)
         if response.code in {200, 201}:

@@ -19,7 +19,7 @@ from batchyard.server.clocks.wall import thread_cpu_seconds, wall_clock
 
 #: Nanoseconds on a CPU, nanoseconds waiting for one, and a count. Source: Linux's scheduler/sched-stats.rst.
 _SCHEDSTAT_PATH: Final = "/proc/thread-self/schedstat"
-_READ_SIZE: Final = 128
+_SCHEDSTAT_READ_SIZE: Final = 128
 
 
 def cpu_demand() -> float:
@@ -29,7 +29,7 @@ def cpu_demand() -> float:
     except OSError:
         return thread_cpu_seconds()
     try:
-        run_time, wait_time, *_ = os.read(schedstat_fd, _READ_SIZE).split()
+        run_time, wait_time, *_ = os.read(schedstat_fd, _SCHEDSTAT_READ_SIZE).split()
     finally:
         os.close(schedstat_fd)
     return (int(run_time) + int(wait_time)) / 1e9

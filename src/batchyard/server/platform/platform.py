@@ -126,7 +126,7 @@ class ProvidedObjects:
         self._synchronize_soon()
         for index, name in enumerate(self._kinds):
             if self._client.get(Key(DEFINITION, "", name)) is None:
-                self._schedule(partial(self._create_crd, name))
+                self._schedule_now(partial(self._create_crd, name))
             else:  # staggered, so that requests are served in between
                 self._kernel.call_at(
                     self._kernel.now() + _REFRESH_DELAY + index * SECOND, partial(self._update_crd, name)
@@ -137,7 +137,7 @@ class ProvidedObjects:
         if event.key.kind == DEFINITION:
             self._synchronize_soon()
             if event.type is EventType.DELETED and event.key.name in self._kinds:
-                self._schedule(partial(self._create_crd, event.key.name))
+                self._schedule_now(partial(self._create_crd, event.key.name))
         elif event.key.kind == API_SERVICE and not _is_update(event):
             self._synchronize_soon()
 
@@ -160,7 +160,7 @@ class ProvidedObjects:
     def _synchronize_soon(self) -> None:
         if not self._is_synchronization_scheduled:
             self._is_synchronization_scheduled = True
-            self._schedule(self._synchronize_api_services)
+            self._schedule_now(self._synchronize_api_services)
 
     def _synchronize_api_services(self) -> None:
         """Create, delete and update the provided APIServices to match the API groups that are served."""
@@ -173,7 +173,7 @@ class ProvidedObjects:
         for write in _service_writes(services, stored_services, now):
             self._write(write)
 
-    def _schedule(self, work: Callable[[], None]) -> None:
+    def _schedule_now(self, work: Callable[[], None]) -> None:
         self._kernel.call_at(self._kernel.now(), work)
 
     def _write(self, write: Write) -> None:
@@ -288,7 +288,7 @@ class EmbeddedPlatform:
         self._store = Store(window=2 * HISTORY_REVISIONS, contents=self._journal.recover())
         self._kernel = LiveKernel(loop, max(wall_clock(), _last_instant(self._store)), speed)
         #: Called when the journal can no longer be written.
-        self.on_failure: Callable[[], None] = _ignore_failure
+        self.on_failure: Callable[[], None] = _ignore_journal_failure
         self._commit = GroupCommit(self._store, self._journal, loop, self._process_failure)
         self._kernel.must_pause = self._commit.is_behind
         status_report = StatusReport(self._store, options, wall_clock(), speed)
@@ -507,10 +507,10 @@ class EmbeddedPlatform:
         """Create these objects, or overwrite those that exist."""
         for obj in objects:
             old_object = self._client.get(key_of(obj))
-            write = (
+            object_write = (
                 Create(obj) if old_object is None else Update({**old_object, **obj, "metadata": old_object["metadata"]})
             )
-            self._client.submit([write], _check_success)
+            self._client.submit([object_write], _check_success)
 
     def _create_missing(self, objects: Iterable[Obj]) -> None:
         for obj in objects:
@@ -551,7 +551,7 @@ def _combine_auditors(first_auditor: Auditor, second_auditor: Auditor) -> Audito
     return note
 
 
-def _ignore_failure() -> None:
+def _ignore_journal_failure() -> None:
     pass
 
 

@@ -79,9 +79,9 @@ class LoopWatchdog:
 
     def begin(self, request: ApiRequest) -> None:
         """Describe the request that is now executed in the memory shared with the watchdog."""
-        description = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")
+        request_description = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")
         began_at = monotonic_seconds()
-        self._write_heartbeat(began_at, began_at, description[:_DESCRIPTION_SIZE_MAX])
+        self._write_heartbeat(began_at, began_at, request_description[:_DESCRIPTION_SIZE_MAX])
 
     def end(self) -> None:
         """Record that no request is executed now, in the memory shared with the watchdog."""
@@ -100,8 +100,8 @@ class LoopWatchdog:
         self._timer = self._loop.call_later(_HEARTBEAT_INTERVAL, self._send_heartbeat)
         self._write_heartbeat(monotonic_seconds(), 0.0, b"")
 
-    def _write_heartbeat(self, seen_at: float, began_at: float, description: bytes) -> None:
-        WATCHDOG_LAYOUT.pack_into(self._shared_memory, 0, seen_at, began_at, len(description))
+    def _write_heartbeat(self, seen_at: float, request_began_at: float, description: bytes) -> None:
+        WATCHDOG_LAYOUT.pack_into(self._shared_memory, 0, seen_at, request_began_at, len(description))
         self._shared_memory[WATCHDOG_LAYOUT.size : WATCHDOG_LAYOUT.size + len(description)] = description
 
 
@@ -123,7 +123,7 @@ _COLLECTION_INTERVAL: Final = 300.0
 _INTERVAL_FACTOR: Final = 1000
 
 
-class _CollectionTimer:
+class _GarbageCollectionTimer:
     """A timer that periodically runs a full Python garbage collection, until it is stopped."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -145,7 +145,7 @@ class _CollectionTimer:
 def rare_garbage_collections(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Replace Python's automatic garbage collections by rare ones within the `with` block."""
     with no_garbage_collection():
-        collection_timer = _CollectionTimer(loop)
+        collection_timer = _GarbageCollectionTimer(loop)
         try:
             yield
         finally:
@@ -162,7 +162,7 @@ _SERVER_CERTIFICATE: Final = "server.pem"
 _API_HOSTS: Final = tuple(f"kubernetes{end}" for end in ("", ".default", ".default.svc", ".default.svc.cluster.local"))
 #: The interpreter's switch interval in seconds, for which the journal thread waits at most for the GIL. It needs the
 #: GIL shortly, a dozen times for each transaction.
-_SWITCH_INTERVAL: Final = 0.0005
+_THREAD_SWITCH_INTERVAL: Final = 0.0005
 
 
 class PortError(Exception):
@@ -189,14 +189,14 @@ async def serve_platform(
         )
         try:
             with rare_garbage_collections(asyncio.get_running_loop()):
-                await _serve_on(listener, options, platform, on_ready)
+                await _serve_on_listener(listener, options, platform, on_ready)
         finally:
             await platform.close()
     if platform.failure is not None:
         raise platform.failure
 
 
-async def _serve_on(
+async def _serve_on_listener(
     api_listener: socket.socket,
     options: data_dir.PlatformOptions,
     platform: EmbeddedPlatform,
@@ -234,7 +234,7 @@ async def _serve_requests(
     response_turns = ResponseTurns(loop)
     connect = partial(HttpProtocol, dispatcher, connections, response_turns, is_secure=sockets.context is not None)
     _raise_file_limit()
-    sys.setswitchinterval(_SWITCH_INTERVAL)
+    sys.setswitchinterval(_THREAD_SWITCH_INTERVAL)
     for listener in sockets.listeners:
         listener.listen(_LISTEN_BACKLOG)
     acceptors = [Acceptor(listener, connect, sockets.context, HEAD_TIMEOUT) for listener in sockets.listeners]

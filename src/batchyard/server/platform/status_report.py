@@ -133,7 +133,7 @@ class EmbeddedMetrics:
         self.requests = RequestMetrics(monotonic_seconds)
         self._commits = Histograms(metric("batchyard_journal_commit_seconds"))
         #: Returns the number of watches and other streaming responses in progress.
-        self.watches: Callable[[], int] = _no_watches
+        self.watches: Callable[[], int] = _zero_watches
         self._simulated = SimulatedGpus()
         #: The name of the local node, or '', and a function that returns its GPUs. All other GPUs are simulated.
         self.local = ""
@@ -191,5 +191,5 @@ class EmbeddedMetrics:
             yield gauge_text(metric(name), [((), value)])
 
 
-def _no_watches() -> int:
+def _zero_watches() -> int:
     return 0

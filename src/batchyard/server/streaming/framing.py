@@ -115,9 +115,9 @@ class SpdyFrames:
                 raise SpdyError
             if len(self._buffer) < 8 + frame_length:
                 return
-            body = bytes(self._buffer[8 : 8 + frame_length])
+            frame_body = bytes(self._buffer[8 : 8 + frame_length])
             del self._buffer[: 8 + frame_length]
-            event = self._parse_control_frame(first_word & 0xFFFF, flags, body)
+            event = self._parse_control_frame(first_word & 0xFFFF, flags, frame_body)
             if event is not None:
                 yield event
 

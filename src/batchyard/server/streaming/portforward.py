@@ -176,18 +176,18 @@ class _StreamPair:
         if not self._owner.client_accepts_data:
             self._session.listen(listens=False)
 
-    def take(self, data: SpdyData) -> None:
+    def take(self, spdy_data: SpdyData) -> None:
         """Pass data that the client sent on the data stream to the port; ignore data on the error stream."""
-        if self._session is not None and data.stream == self.streams["data"]:
-            self._session.write(data.data)
-            if data.is_last:
+        if self._session is not None and spdy_data.stream == self.streams["data"]:
+            self._session.write(spdy_data.data)
+            if spdy_data.is_last:
                 self._session.end_input()
 
     def reset(self, stream_id: int) -> None:
         """Disconnect from the port if the client has reset the data stream; end the error stream without an error."""
         if stream_id == self.streams.get("data"):
             self.close()
-            self._end_stream(self.streams.get("error"))
+            self._end_spdy_stream(self.streams.get("error"))
             self._owner.forget(self)
 
     def listen(self, *, listens: bool) -> None:
@@ -217,11 +217,11 @@ class _StreamPair:
         if session_end.failure:
             error_text = self._owner.forwarding.failure_message(self._port, session_end).encode()
             self._owner.sink.send(framing.encode_data(self.streams["error"], error_text))
-        self._end_stream(self.streams["error"])
+        self._end_spdy_stream(self.streams["error"])
         if session_end.failure:
             self._owner.sink.send(framing.encode_reset(self.streams["data"], CANCEL))
         else:
-            self._end_stream(self.streams["data"])
+            self._end_spdy_stream(self.streams["data"])
         self._owner.forget(self)
 
     def _detach_session(self) -> ByteStream | None:
@@ -231,7 +231,7 @@ class _StreamPair:
             self._owner.port_limit.leave_port()
         return session
 
-    def _end_stream(self, stream_id: int | None) -> None:
+    def _end_spdy_stream(self, stream_id: int | None) -> None:
         if stream_id is not None:
             self._owner.sink.send(framing.encode_data(stream_id, b"", is_last=True))
 

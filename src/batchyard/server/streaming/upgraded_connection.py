@@ -174,10 +174,10 @@ class UpgradedConnection(asyncio.Protocol):
         if self._received and self._is_reading and self._handler is not None and not self._is_turn_scheduled:
             self._is_turn_scheduled = True
             self._take_turn(self._process_received)
-        is_paused = not self._is_reading or len(self._received) > UNPROCESSED_BYTES_MAX
-        if is_paused != self._is_paused and not self._transport.is_closing():
-            self._is_paused = is_paused
-            (self._transport.pause_reading if is_paused else self._transport.resume_reading)()
+        is_reading_paused = not self._is_reading or len(self._received) > UNPROCESSED_BYTES_MAX
+        if is_reading_paused != self._is_paused and not self._transport.is_closing():
+            self._is_paused = is_reading_paused
+            (self._transport.pause_reading if is_reading_paused else self._transport.resume_reading)()
 
     def _process_received(self) -> None:
         self._is_turn_scheduled = False
