@@ -110,8 +110,8 @@ class ObjectCache:
         """Return the cached objects of a kind in a namespace (None: in all), sorted by namespace and name."""
         objects, keys = self._objects.get(kind, {}), self._keys.get(kind, [])
         if namespace is not None:
-            start_index = bisect_left(keys, Key(kind, namespace, ""))
-            keys = keys[start_index : bisect_left(keys, Key(kind, namespace + "\0", ""), lo=start_index)]
+            namespace_start = bisect_left(keys, Key(kind, namespace, ""))
+            keys = keys[namespace_start : bisect_left(keys, Key(kind, namespace + "\0", ""), lo=namespace_start)]
         return [objects[key] for key in keys]
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
@@ -226,13 +226,13 @@ class Informer:
         timeout_seconds = WATCH_LASTS + draw_integer(self._seed, self.info.constant, str(self.watches)) % WATCH_LASTS
         query = f"watch=1&allowWatchBookmarks=true&resourceVersion={self.revision}&timeoutSeconds={timeout_seconds}"
         watch_timeout = timeout_seconds * SECOND
-        request = transport.HttpRequest("GET", f"{path}?{query}{self._selector_query()}", timeout=watch_timeout)
+        request = transport.HttpRequest("GET", f"{path}?{query}{self._label_selector_query()}", timeout=watch_timeout)
         return NextRequest(request, True, delay)
 
     def names_page_request(self, continue_token: str) -> transport.HttpRequest:
         """Return a request for a page of the objects' metadata, for a staleness check, given the continue token."""
         next_page = f"&continue={quote(continue_token, safe='')}" if continue_token else ""
-        query = f"?limit={LIST_PAGE_SIZE}{next_page}{self._selector_query()}"
+        query = f"?limit={LIST_PAGE_SIZE}{next_page}{self._label_selector_query()}"
         return transport.HttpRequest("GET", f"{self._path()}{query}", timeout=_PAGE_TIMEOUT, accept=_METADATA_ACCEPT)
 
     def process_list_page(self, response: transport.HttpResponse) -> Sequence[WatchEvent]:
@@ -302,14 +302,14 @@ class Informer:
             return transport.object_path(self.info, self.version, namespace)
         return transport.kind_path(self.info, self.version)
 
-    def _selector_query(self) -> str:
+    def _label_selector_query(self) -> str:
         return f"&{self._scope.selector}" if self._scope.selector else ""
 
     def _page_query(self) -> str:
         if not self._is_paged:
             return f"?{self._scope.selector}" if self._scope.selector else ""
         next_page = f"&continue={quote(self._token, safe='')}" if self._token else ""
-        return f"?limit={LIST_PAGE_SIZE}{next_page}{self._selector_query()}"
+        return f"?limit={LIST_PAGE_SIZE}{next_page}{self._label_selector_query()}"
 
     def _apply_watch_event(self, is_deleted: bool, received_object: Any, events: list[WatchEvent]) -> None:
         """Apply a received watch event to the cache unless it is outdated, and append the change to `events`."""
@@ -440,10 +440,10 @@ class CompositeClient:
         else:
             self._objects.deliver_result(on_result, run_results[-1])
 
-    def subscribe(self, listener: Listener) -> None:
+    def subscribe(self, event_listener: Listener) -> None:
         """Call the listener with every later change of objects and of container runs."""
-        self._objects.subscribe(listener)
-        self._machine.subscribe(listener)
+        self._objects.subscribe(event_listener)
+        self._machine.subscribe(event_listener)
 
     def is_settled(self) -> bool:
         """Whether all changes of objects and all results of writes have been delivered."""

@@ -86,12 +86,12 @@ class LeaderElector:
         self._attempt_started_at = now
         if self.leads and self._last_lease:
             return self._request_write(now, _RequestKind.RENEW)
-        return self._request_read()
+        return self._request_lease_read()
 
     def process_response(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
         """Process the response to the last request; return the next request, or None if this attempt is over."""
         if self._last_request is not _RequestKind.READ:
-            return self._process_write(response, now)
+            return self._process_write_response(response, now)
         if response.code == 404:
             self._last_lease = {}
             return self._request_write(now, _RequestKind.ACQUIRE)
@@ -113,7 +113,7 @@ class LeaderElector:
 
     def read_request(self) -> HttpRequest:
         """Return a request that reads the Lease."""
-        return self._request_read()
+        return self._request_lease_read()
 
     def release_observed_lease(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
         """Return a request that releases the Lease in this response; None if another candidate holds the Lease."""
@@ -123,7 +123,7 @@ class LeaderElector:
         self._record_lease(lease, now)
         return self.release(now) if self.holder == self.terms.identity else None
 
-    def _request_read(self) -> HttpRequest:
+    def _request_lease_read(self) -> HttpRequest:
         self._last_request = _RequestKind.READ
         return self._request("GET", f"/{self.terms.name}")
 
@@ -145,7 +145,7 @@ class LeaderElector:
         method, path = ("PUT", f"/{self.terms.name}") if self._last_lease else ("POST", "")
         return self._request(method, path, new_lease)
 
-    def _process_write(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
+    def _process_write_response(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
         """Process the response to a write of the Lease; after a failed renewal, return a request to read the Lease."""
         lease = lease_in(response)
         if lease is not None:
@@ -153,7 +153,7 @@ class LeaderElector:
             self.leads, self._renewal_started_at = True, self._attempt_started_at
             return None
         if self._last_request is _RequestKind.RENEW:
-            return self._request_read()
+            return self._request_lease_read()
         self._last_lease = {} if response.code == 404 else self._last_lease
         return None
 

@@ -48,7 +48,7 @@ class _Confirmation(NamedTuple):
 
     key: Key
     revision: int
-    deleted_uid: str
+    deleted_object_uid: str
     #: The number of lists of the kind that were started before the response.
     list_count_at_write: int
 
@@ -137,8 +137,8 @@ class RestClient:
 
     def _api_version(self, kind: str) -> str:
         """Return the API version in which objects of a kind are written."""
-        informer = self.informers.get(kind)
-        return kind_info(kind).storage_version if informer is None else informer.version
+        kind_informer = self.informers.get(kind)
+        return kind_info(kind).storage_version if kind_informer is None else kind_informer.version
 
     def _send_next_request(self, informer: Informer) -> None:
         """Send the next request of an informer after the delay that it specifies."""
@@ -210,17 +210,17 @@ class RestClient:
             return _Confirmation(key, revision_of(response_body), "", list_count_at_write)
         cached_object = self._cache.get(key)
         uid = metadata.get("uid") or (response_body.get("details") or {}).get("uid")
-        deleted_uid = uid or ("" if cached_object is None else cached_object["metadata"]["uid"])
-        return None if cached_object is None else _Confirmation(key, 0, deleted_uid, list_count_at_write)
+        deleted_object_uid = uid or ("" if cached_object is None else cached_object["metadata"]["uid"])
+        return None if cached_object is None else _Confirmation(key, 0, deleted_object_uid, list_count_at_write)
 
     def _is_confirmed(self, confirmation: _Confirmation) -> bool:
         informer = self.informers[confirmation.key.kind]
         if informer.last_listed > confirmation.list_count_at_write:
             return True
-        if not confirmation.deleted_uid:
+        if not confirmation.deleted_object_uid:
             return (informer.revision or 0) >= confirmation.revision
         cached_object = self._cache.get(confirmation.key)
-        return cached_object is None or cached_object["metadata"]["uid"] != confirmation.deleted_uid
+        return cached_object is None or cached_object["metadata"]["uid"] != confirmation.deleted_object_uid
 
     def _count_confirmed_write(self, pending_result: _PendingResult) -> None:
         """Count one awaited watch event of submitted writes as received; deliver the result after the last one."""

@@ -92,10 +92,10 @@ class ReadOnlyTransport:
 class RateLimit:
     """A token bucket for requests: holds up to `burst` tokens, and gains `qps` tokens a second."""
 
-    def __init__(self, qps: float, burst: int) -> None:
+    def __init__(self, qps: float, burst_size: int) -> None:
         self._qps = qps
-        self._burst = float(burst)
-        self._tokens = float(burst)
+        self._burst = float(burst_size)
+        self._tokens = float(burst_size)
         self._refilled_at: Instant | None = None
 
     def take_token(self, now: Instant) -> Duration:

@@ -135,17 +135,17 @@ def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, versi
     new_object = _convert_to_version(write.obj, info, version)
     old_status = (_convert_to_version(base, info, version) if base is not None else {}).get("status") or {}
     metadata, status = new_object["metadata"], new_object.get("status") or {}
-    revision = metadata.get("resourceVersion")
+    resource_version = metadata.get("resourceVersion")
     for applied in _split_by_manager(old_status, status):
         identity_fields = {field: metadata[field] for field in ("name", "namespace", "uid") if field in metadata}
-        if revision:
-            identity_fields["resourceVersion"] = revision
+        if resource_version:
+            identity_fields["resourceVersion"] = resource_version
         document = {"apiVersion": new_object["apiVersion"], "kind": new_object["kind"], "metadata": identity_fields}
         request = _patch_request(write, info, version, {**document, "status": applied.status}, "status", APPLY_PATCH)
         stored_object = yield request._replace(path=f"{request.path}?fieldManager={applied.manager}&force=true")
-        revision = _revision_in(stored_object)
+        resource_version = _resource_version_in(stored_object)
     if patch_of_removed := _removal_patch(old_status, status, stored_object.get("status") or {}):
-        status_patch = {"metadata": {"resourceVersion": revision}, "status": patch_of_removed}
+        status_patch = {"metadata": {"resourceVersion": resource_version}, "status": patch_of_removed}
         yield _patch_request(write, info, version, status_patch, "status")
 
 
@@ -212,9 +212,9 @@ def _patch_request(
     return HttpRequest("PATCH", path, _encode(patch), content_type=content_type)
 
 
-def _revision_in(stored_object: Mapping[str, Any]) -> str:
-    revision: str = (stored_object.get("metadata") or {}).get("resourceVersion") or ""
-    return revision
+def _resource_version_in(stored_object: Mapping[str, Any]) -> str:
+    resource_version: str = (stored_object.get("metadata") or {}).get("resourceVersion") or ""
+    return resource_version
 
 
 ATTEMPTS_MAX: Final = 8

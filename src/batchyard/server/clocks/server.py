@@ -63,12 +63,12 @@ class ServerClock:
         """Set the loop's clock to the API server's time, before the controllers start, and schedule periodic polls."""
         if await is_other_server(self._sender):
             self._path = _VERSION_PATH
-        delay = await self._poll_once()
+        delay = await self._poll_server_once()
         if self._unconfirmed_difference is not None:
-            delay = await self._poll_once()
+            delay = await self._poll_server_once()
         self._poll_after(delay)
 
-    async def _poll_once(self) -> Duration:
+    async def _poll_server_once(self) -> Duration:
         asked_at = self._timers.now()
         return self._follow_response(await self._sender.ask(HttpRequest("GET", self._path)), asked_at)
 

@@ -208,7 +208,7 @@ class CalibrationLoop:
         if self._samples_requested_at is None or now - self._samples_requested_at >= CALIBRATION_INTERVAL:
             self._samples_requested_at = now
             try:
-                self._ask().then(self._store_forecasts)
+                self._ask().then(self._store_forecast_response)
             except StatusError:
                 _LOG.debug("the forecast for the calibration is skipped, because too many requests are queued")
 
@@ -225,7 +225,7 @@ class CalibrationLoop:
         namespace, name = forecast_record.workload.split("/", 1)
         return calibration.outcome_of(self._objects.get(Key(scheme.WORKLOAD, namespace, name)), forecast_record.uid)
 
-    def _store_forecasts(self, response: Response) -> None:
+    def _store_forecast_response(self, response: Response) -> None:
         if response.code == 200:
             self._store(
                 calibration.add_forecasts(

@@ -160,9 +160,9 @@ class ConnectionDeadline:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = self._deadline
-        self._timer = self._loop.call_at(self._deadline, self._process_timer)
+        self._timer = self._loop.call_at(self._deadline, self._check_deadline)
 
-    def _process_timer(self) -> None:
+    def _check_deadline(self) -> None:
         self._timer = None
         if self._awaited is None:
             return

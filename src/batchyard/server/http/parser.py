@@ -125,7 +125,7 @@ class RequestParser:
         """Reject the request whose body was not received in time. Return False if no body was being received."""
         request, self._current_request, self.is_over = self._current_request, None, True
         if request is not None:
-            self._pass_request(request, error)
+            self._pass_to_sink(request, error)
         return request is not None
 
     # --- callbacks of httptools ---
@@ -168,7 +168,7 @@ class RequestParser:
         try:
             self._current_request = self._sink.authenticate(request)
         except StatusError:
-            self._pass_request(request)  # the dispatcher authenticates it again, rejects it and audits it
+            self._pass_to_sink(request)  # the dispatcher authenticates it again, rejects it and audits it
             return
         if self._headers.get("expect", "").lower() == "100-continue":
             self._sink.send_continue()
@@ -193,16 +193,16 @@ class RequestParser:
             request, self._current_request = self._current_request, None
             if self._body:
                 request, self._body = request.with_body(bytes(self._body)), bytearray()
-            self._pass_request(request)
+            self._pass_to_sink(request)
 
     # --- results for the connection ---
 
     def _refuse_body(self, error: StatusError) -> None:
         request, self._current_request, self._body = self._current_request, None, bytearray()
         assert request is not None, "a body is received only while a request is in progress"
-        self._pass_request(request, error)
+        self._pass_to_sink(request, error)
 
-    def _pass_request(self, request: ApiRequest, error: StatusError | None = None) -> None:
+    def _pass_to_sink(self, request: ApiRequest, error: StatusError | None = None) -> None:
         is_chunked = self._parser.get_http_version() == "1.1"
         self._sink.take(ParsedRequest(request, not self._parser.should_keep_alive(), is_chunked, error))
 

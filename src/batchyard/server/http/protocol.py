@@ -132,7 +132,7 @@ class ResponseStream:
     def stop(self) -> None:
         """Stop writing the response, and cancel its bookmark and timeout timers."""
         self._is_stopped = True
-        self.ongoing.on_new_data = _ignore_news
+        self.ongoing.on_new_data = _ignore_new_data
         for timer in (*self._timers, self._bookmark_timer):
             timer.cancel()
 
@@ -149,7 +149,7 @@ class ResponsePieces:
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self.content_type = ""  # unused: the head is already written
         self.is_over = False
-        self.on_new_data: Callable[[], None] = _ignore_news
+        self.on_new_data: Callable[[], None] = _ignore_new_data
         self._pieces = pieces
 
     def take(self) -> Iterator[bytes]:
@@ -182,7 +182,7 @@ def _timed_actions(response: StreamingResponse, request: ApiRequest) -> Iterator
         yield stream_seconds - BOOKMARK_BEFORE_END, response.send_keep_alive
 
 
-def _ignore_news() -> None:
+def _ignore_new_data() -> None:
     pass
 
 
@@ -285,10 +285,10 @@ class HttpProtocol(asyncio.Protocol):
     def authenticate(self, request: ApiRequest) -> ApiRequest:
         """Authenticate a request from its head; return the request with its user. Raises StatusError."""
         if not self._is_secure:
-            _check_local(request)
+            _reject_browser_request(request)
         user = _user_of_certificate(self.peer) if self._is_secure else OWNER_USER
         authenticated_request = self._dispatcher.authenticate(request.made_by(user))
-        self._holder = _holder_of(authenticated_request.user)
+        self._holder = _holder_name_of(authenticated_request.user)
         return authenticated_request
 
     def take(self, parsed_request: ParsedRequest) -> None:
@@ -416,7 +416,7 @@ class HttpProtocol(asyncio.Protocol):
         unparsed_data, user = self._requests.unparsed_data, parsed_request.request.user
         self.connection_lost(None)
         transport.write(switching_protocols_response(response, parsed_request.request, connections.date()))
-        connection = UpgradedConnection(transport, connections, self.peer, _holder_of(user), self._turns.of(user))
+        connection = UpgradedConnection(transport, connections, self.peer, _holder_name_of(user), self._turns.of(user))
         serve_upgraded(response, connection, unparsed_data, partial(self._dispatcher.leave, response))
 
     def _release_bodies(self) -> None:
@@ -512,7 +512,7 @@ def _user_of_certificate(peer: CertificateUser | None) -> UserInfo:
     return ANONYMOUS if peer is None else peer.now()
 
 
-def _holder_of(user: UserInfo) -> str:
+def _holder_name_of(user: UserInfo) -> str:
     """Return the key under which the body bytes and ports of a user are limited; '' for the owner, who is exempt."""
     return "" if is_exempt_from_limits(user) else flow_of(user)
 
@@ -528,7 +528,7 @@ def _quote_warnings(warnings: Sequence[str]) -> Iterator[str]:
         yield text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _check_local(request: ApiRequest) -> None:
+def _reject_browser_request(request: ApiRequest) -> None:
     """Reject a request without TLS that may come from a web page in the owner's browser. Raises StatusError (403).
 
     Without TLS, requests need no credentials. Browsers send `Origin` for pages of other sites. An unknown `Host` may be

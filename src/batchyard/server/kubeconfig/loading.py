@@ -136,7 +136,7 @@ def select_context(file_list: str, context: str) -> KubeconfigContext:
     """Return the content of a context ('' for the current context) in kubeconfig files. Raises KubeconfigFaultError."""
     entries_by_kind: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _KUBECONFIG_ENTRY_FIELDS}
     current_context = ""
-    for path in _existing_files(file_list):
+    for path in _existing_kubeconfig_files(file_list):
         kubeconfig = _read_kubeconfig(path)
         current_context = current_context or kubeconfig.get("current-context") or ""
         for kind, entry_field in _KUBECONFIG_ENTRY_FIELDS.items():
@@ -158,7 +158,7 @@ def select_context(file_list: str, context: str) -> KubeconfigContext:
     return KubeconfigContext(entries_by_kind["clusters"][cluster], entries_by_kind["users"].get(user) or {}, namespace)
 
 
-def _existing_files(file_list: str) -> list[Path]:
+def _existing_kubeconfig_files(file_list: str) -> list[Path]:
     paths = [Path(name).expanduser() for name in file_list.split(os.pathsep) if name]
     existing_files = [path for path in paths if path.is_file()]
     if not existing_files:

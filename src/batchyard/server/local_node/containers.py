@@ -348,7 +348,7 @@ class LocalLog:
     def _begin_timer(self, delay: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(delay, self._check_for_lines)
+        self._timer = self._loop.call_later(delay, self._check_for_log_lines)
 
     def _end(self) -> None:
         self.is_over, self.is_behind = True, False
@@ -357,7 +357,7 @@ class LocalLog:
         self._open_logs.pop(self, None)
         self._reader.close()
 
-    def _check_for_lines(self) -> None:
+    def _check_for_log_lines(self) -> None:
         """Notify the log's reader if there are new lines; else check again after _POLL_INTERVAL."""
         self._timer = None
         if self._has_ended() or self._reader.has_more():
@@ -384,7 +384,7 @@ class _RotatedLogReader:
     def skip_to_last(self, lines: int) -> None:
         """Skip to the last `lines` lines of the log, searching from its end."""
         line_count, byte_count = 0, 0
-        for path in [self._path, *map(self._rotated_file, self._rotation_numbers())]:
+        for path in [self._path, *map(self._rotated_log_path, self._rotation_numbers())]:
             try:
                 log_file = path.open("rb")
             except FileNotFoundError:
@@ -416,7 +416,7 @@ class _RotatedLogReader:
         """Report whether the log has unread bytes."""
         if self._file is None:
             return self._path.exists()
-        return self._path.exists() and (self._is_rotated() or self._file.tell() < self._path.stat().st_size)
+        return self._path.exists() and (self._is_log_rotated() or self._file.tell() < self._path.stat().st_size)
 
     def close(self) -> None:
         """Close the open file of the log."""
@@ -428,18 +428,18 @@ class _RotatedLogReader:
         """Read the next _CHUNK_SIZE bytes of the log, from the oldest file to the newest."""
         if self._file is None:
             rotation_numbers = self._rotation_numbers()
-            self._open(self._rotated_file(rotation_numbers[-1]) if rotation_numbers else self._path)
+            self._open(self._rotated_log_path(rotation_numbers[-1]) if rotation_numbers else self._path)
         if self._file is None:
             return b""
         text = self._file.read(_CHUNK_SIZE)
-        if not text and self._is_rotated():
+        if not text and self._is_log_rotated():
             text = self._file.read(_CHUNK_SIZE)  # it may have grown before the rotation
             if not text:
-                self._open_next_file()
+                self._open_next_log_file()
                 text = self._file.read(_CHUNK_SIZE) if self._file is not None else b""
         return text
 
-    def _open_next_file(self) -> None:
+    def _open_next_log_file(self) -> None:
         """Open the log file that follows the open one; try again if a rotation renames files at the same time."""
         assert self._file is not None, "a file of the log is open"
         with self._file as previous_file:
@@ -458,7 +458,7 @@ class _RotatedLogReader:
         except FileNotFoundError:
             return
 
-    def _is_rotated(self) -> bool:
+    def _is_log_rotated(self) -> bool:
         """Report whether a newer file of the log exists than the open one."""
         assert self._file is not None, "a file of the log is open"
         try:
@@ -470,7 +470,7 @@ class _RotatedLogReader:
         """Return the log file that follows the one with this inode; the oldest file if that one was removed."""
         following_path = self._path
         for number in self._rotation_numbers():
-            path = self._rotated_file(number)
+            path = self._rotated_log_path(number)
             try:
                 if path.stat().st_ino == inode:
                     return following_path
@@ -483,7 +483,7 @@ class _RotatedLogReader:
         """Return the numbers N of the rotated files LOG.N, in ascending order: the newest file first."""
         return sorted(int(path.name.rpartition(".")[2]) for path in self._path.parent.glob(f"{self._path.name}.*"))
 
-    def _rotated_file(self, number: int) -> Path:
+    def _rotated_log_path(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
 
     def _complete_line(self, raw_line: bytes) -> containers.LogLine | None:

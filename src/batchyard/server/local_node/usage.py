@@ -44,7 +44,7 @@ def read_container_usage(now: Instant, shim_pid: int, cgroup: Mapping[str, str])
 
 def read_machine_usage(now: Instant) -> UsageReading:
     """Read the cumulative CPU time and the memory usage of this machine."""
-    cpu_ticks = [int(word) for word in _read_text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
+    cpu_ticks = [int(word) for word in _read_file_text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
     busy_ticks = sum(cpu_ticks) - sum(cpu_ticks[3:5])  # without idle and iowait
     memory_counters = _read_counters(Path("/proc/meminfo"))
     used_memory = memory_counters["MemTotal:"] - memory_counters["MemFree:"] - memory_counters.get("Inactive(file):", 0)
@@ -56,7 +56,7 @@ def _cpu_of_cgroup(cgroup: Mapping[str, str]) -> int | None:
     for path in map(Path, cgroup.values()):
         if "usage_usec" in (counters := _read_counters(path / "cpu.stat")):
             return counters["usage_usec"]
-        if nanoseconds := _read_text(path / "cpuacct.usage"):
+        if nanoseconds := _read_file_text(path / "cpuacct.usage"):
             return int(nanoseconds) // 1000
     return None
 
@@ -65,33 +65,33 @@ def _memory_of_cgroup(path: str) -> int | None:
     """Return the working set (memory usage) of a cgroup in bytes; None if the cgroup does not exist."""
     memory_counters = _read_counters(Path(path, "memory.stat"))
     for file, counter in (("memory.current", "inactive_file"), ("memory.usage_in_bytes", "total_inactive_file")):
-        if text := _read_text(Path(path, file)):
+        if text := _read_file_text(Path(path, file)):
             return max(0, int(text) - memory_counters.get(counter, 0))
     return None
 
 
 def _member_pids(folders: Iterable[str]) -> list[int]:
-    return [int(pid) for folder in list(folders)[:1] for pid in _read_text(Path(folder, "cgroup.procs")).split()]
+    return [int(pid) for folder in list(folders)[:1] for pid in _read_file_text(Path(folder, "cgroup.procs")).split()]
 
 
 def _cpu_of_process(pid: int) -> int:
     """Return the CPU time of a process and its reaped children in microseconds."""
-    stat_fields = _read_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    stat_fields = _read_file_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
     return sum(map(int, stat_fields[11:15])) * SECOND // _TICKS_PER_SECOND
 
 
 def _memory_of_process(pid: int) -> int:
-    statm_fields = _read_text(Path(f"/proc/{pid}/statm")).split()
+    statm_fields = _read_file_text(Path(f"/proc/{pid}/statm")).split()
     return (int(statm_fields[1]) - int(statm_fields[2])) * _PAGE_SIZE if statm_fields else 0
 
 
 def _read_counters(path: Path) -> dict[str, int]:
     """Return the counters in a file whose lines are a name and a number, such as /proc/meminfo."""
-    line_fields = (line.split() for line in _read_text(path).splitlines())
+    line_fields = (line.split() for line in _read_file_text(path).splitlines())
     return {field[0]: int(field[1]) for field in line_fields if len(field) > 1 and field[1].isdecimal()}
 
 
-def _read_text(path: Path) -> str:
+def _read_file_text(path: Path) -> str:
     """Read a file as text; return '' if it cannot be read."""
     with suppress(OSError):
         return path.read_text("ascii", "replace")
@@ -124,7 +124,7 @@ class LocalUsage:
     def pod_usage(self, uid: str) -> containers.MeasuredUsage | None:
         """Return the CPU and memory usage of each running container of a pod, by name; None before it is known."""
         running_runs = [run for run in map(run_of, self._machine.runs(uid)) if run.phase == RUNNING and run.container]
-        rates_by_container = {run.container: _usage_rate(self._last_readings(run)) for run in running_runs}
+        rates_by_container = {run.container: _usage_rate(self._last_reading_pair(run)) for run in running_runs}
         if not rates_by_container or any(rate is None for rate in rates_by_container.values()):
             return None
         known_rates = {name: rate for name, rate in rates_by_container.items() if rate is not None}
@@ -146,15 +146,15 @@ class LocalUsage:
         if self._task is not None:
             self._task.cancel()
 
-    def _last_readings(self, run: ObservedRun) -> _ReadingPair:
+    def _last_reading_pair(self, run: ObservedRun) -> _ReadingPair:
         """Return the last two usage readings of a container; for a new one, zero at its start and a new reading."""
         key = key_of(run.obj)
-        readings = self._container_readings.get(key)
-        if readings is None or readings[1].at - readings[0].at < _READING_INTERVAL_MIN:
+        reading_pair = self._container_readings.get(key)
+        if reading_pair is None or reading_pair[1].at - reading_pair[0].at < _READING_INTERVAL_MIN:
             new_reading = read_container_usage(self._clock(), *self._reading_arguments(run))
-            readings = (UsageReading(run.started_at, 0, 0), new_reading)
-            self._container_readings[key] = readings
-        return readings
+            reading_pair = (UsageReading(run.started_at, 0, 0), new_reading)
+            self._container_readings[key] = reading_pair
+        return reading_pair
 
     def _reading_arguments(self, run: ObservedRun) -> tuple[int, Mapping[str, str]]:
         """Return the arguments of `read_container_usage` for a container: the pid of its shim, and its cgroup paths."""

@@ -30,7 +30,7 @@ _WEBHOOK_CONFIGURATIONS_PATH: Final = "/apis/admissionregistration.k8s.io/v1/val
 #: A manager that wrote within this time is assumed to be running.
 _RECENT_PERIOD: Final = 10 * MINUTE
 #: The number of objects of a kind that are checked. A running controller would have written all of them.
-_CHECKED_OBJECTS_MAX: Final = 50
+_CHECKED_OBJECTS_PER_KIND_MAX: Final = 50
 _BATCHYARD_LABELS: Final = {"app.kubernetes.io/name": "batchyard"}
 #: A webhook of programs that admit Workloads (Kueue, batchyard), and a webhook of programs that handle JobSets
 #: (JobSet's controller, Kueue, batchyard).
@@ -168,7 +168,7 @@ async def _recent_writes(sender: RequestSender, upstream: _UpstreamController) -
     for kind in upstream.kinds:
         served_kind = kind_info(kind)
         path = kind_path(served_kind, served_kind.storage_version)
-        response = await sender.ask(HttpRequest("GET", f"{path}?limit={_CHECKED_OBJECTS_MAX}"))
+        response = await sender.ask(HttpRequest("GET", f"{path}?limit={_CHECKED_OBJECTS_PER_KIND_MAX}"))
         listed_objects = list_in_response(response) or {}
         written_at = _last_written_at(listed_objects.get("items") or (), upstream.managers)
         now = response.server_time or wall_clock()  # managedFields have the server's time

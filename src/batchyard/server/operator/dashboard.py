@@ -200,14 +200,14 @@ def health_routes(exposition: Exposition, readiness_delay: Callable[[], str]) ->
         response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
         await response.prepare(request)
         for part in exposition_parts:
-            await (response.write(part.encode()) if part else _yield_to_loop())
+            await (response.write(part.encode()) if part else _yield_to_event_loop())
         await response.write_eof()
         return response
 
     return [web.get("/healthz", handle_healthz), web.get("/readyz", handle_readyz), web.get("/metrics", handle_metrics)]
 
 
-async def _yield_to_loop() -> None:
+async def _yield_to_event_loop() -> None:
     """Let the asyncio loop run one iteration."""
     next_iteration = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(next_iteration.set_result, None)

@@ -79,7 +79,7 @@ class ShadowPage:
         self._hub.touch()
 
 
-_END_TIMEOUT: Final = 1.0  # seconds
+_SHUTDOWN_TIMEOUT: Final = 1.0  # seconds
 #: The rate limit of the client: requests per second, and burst.
 _RATE_LIMIT: Final = 50.0, 100
 

@@ -25,7 +25,7 @@ KUBECONFIG_FILE: Final = "kubeconfig"
 STATE_FILE: Final = "up.json"
 #: The standard output and error of a platform that runs in the background.
 LOG_FILE: Final = "up.log"
-_OTHER_USERS_MASK: Final = 0o077
+_OTHER_USERS_MODE_MASK: Final = 0o077
 #: Key in the state file: the start time of the process.
 _START_TIME_KEY: Final = "began"
 #: The index of `starttime` among the fields that follow the command name in /proc/PID/stat.
@@ -47,10 +47,10 @@ class PlatformProcess(NamedTuple):
 
 def prepare_data_dir(folder: Path) -> None:
     """Create the data directory so that only its owner can access it, and set the umask for private files."""
-    os.umask(_OTHER_USERS_MASK)
+    os.umask(_OTHER_USERS_MODE_MASK)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.stat().st_mode & _OTHER_USERS_MASK:
+        if folder.stat().st_mode & _OTHER_USERS_MODE_MASK:
             _make_folder_private(folder)
     except (FileExistsError, NotADirectoryError) as error:
         raise DirectoryError(f"{error.filename}: this is a file, not a folder; set a folder with --data-dir") from error

@@ -215,7 +215,7 @@ class GroupCommit:
         if self.durable_revision - self._compaction_floor > 2 * HISTORY_REVISIONS:
             self._compact_journal(self.durable_revision - HISTORY_REVISIONS)
         if self._history_size > 2 * HISTORY_BYTES:
-            self._shorten_history()
+            self._shorten_watch_history()
 
     def _schedule_next_batch(self) -> None:
         """Schedule the next batch, late enough that it includes the changes of the callers that were just notified."""
@@ -241,7 +241,7 @@ class GroupCommit:
         while self._transaction_sizes[0][0] <= self.durable_revision - 2 * HISTORY_REVISIONS:
             self._history_size -= self._transaction_sizes.popleft()[1]
 
-    def _shorten_history(self) -> None:
+    def _shorten_watch_history(self) -> None:
         """Compact the journal and the store's history of changes, so that HISTORY_BYTES bytes of objects remain."""
         revision = 0
         while self._history_size > HISTORY_BYTES:
