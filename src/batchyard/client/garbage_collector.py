@@ -42,9 +42,9 @@ class GarbageCollector:
         "scopes",
     )
 
-    def __init__(self, get: Callable[[Key], Obj | None], write: Callable[[client.Write], object]) -> None:
+    def __init__(self, get: Callable[[Key], Obj | None], apply_write: Callable[[client.Write], object]) -> None:
         self._get = get
-        self._write = write
+        self._write = apply_write
         #: Returns the scope of a kind. If it is set, an owner that does not exist counts as deleted.
         self.scopes: NamespacedLookup | None = None
         self._owners = OwnerIndex()
@@ -65,7 +65,7 @@ class GarbageCollector:
         if self.scopes is not None:
             return  # all owners are checked anyway
         existing_uids = {event.obj["metadata"].get("uid") for event in events}
-        self._deleted_owner_uids += [uid for uid in self._owners.owners() if uid not in existing_uids]
+        self._deleted_owner_uids += [uid for uid in self._owners.owner_uids() if uid not in existing_uids]
 
     def observe(self, event: client.WatchEvent) -> None:
         """Record a change of an object; `collect` later deletes the dependents of deleted objects."""
@@ -161,8 +161,8 @@ class GarbageCollector:
 
     def _continue_foreground_deletions(self) -> None:
         """Delete blocking dependents of objects in foreground deletion; remove the finalizer after the last one."""
-        uids, self._uids_to_recheck = self._uids_to_recheck, {}
-        for uid in uids:
+        owner_uids, self._uids_to_recheck = self._uids_to_recheck, {}
+        for uid in owner_uids:
             key = self._foreground_deleted.get(uid)
             obj = None if key is None else self._get(key)
             if obj is None:
@@ -184,8 +184,8 @@ class GarbageCollector:
             self._apply(client.Update(with_metadata(dependent, ownerReferences=staying_owners)))
             return
         has_dependents = metadata["uid"] in self._owners
-        propagation = client.Propagation.FOREGROUND if has_dependents else client.Propagation.BACKGROUND
-        self._apply(client.Delete(key, propagation=propagation))
+        propagation_policy = client.Propagation.FOREGROUND if has_dependents else client.Propagation.BACKGROUND
+        self._apply(client.Delete(key, propagation=propagation_policy))
 
     def _dependents(self, uid: str, namespace: str) -> list[tuple[Key, Obj]]:
         keys = self._owners.dependents(uid, namespace)

@@ -53,7 +53,7 @@ class OwnerIndex:
         if old_references is not new_references:
             self._replace(event.key, old_references or (), new_references or ())
 
-    def owners(self) -> Sequence[str]:
+    def owner_uids(self) -> Sequence[str]:
         """Return the uids of all owners that an object refers to, including owners that do not exist."""
         return list(self._dependents)
 
@@ -69,15 +69,15 @@ class OwnerIndex:
     def _replace(self, key: Key, old_references: Sequence[Obj], new_references: Sequence[Obj]) -> None:
         """Replace the old owner references of the object with this key by the new ones in the index."""
         for owner in old_references:
-            self._remove(owner["uid"], key)
+            self._remove_dependent(owner["uid"], key)
         for owner in new_references:
-            self._add(owner["uid"], key)
+            self._add_dependent(owner["uid"], key)
 
-    def _add(self, uid: str, key: Key) -> None:
+    def _add_dependent(self, uid: str, key: Key) -> None:
         self._dependents.setdefault(uid, {})[key] = None
         self._sorted_dependents.pop(uid, None)
 
-    def _remove(self, uid: str, key: Key) -> None:
+    def _remove_dependent(self, uid: str, key: Key) -> None:
         keys = self._dependents.get(uid)
         if keys is None or key not in keys:
             return  # an object may name one owner twice
@@ -110,8 +110,8 @@ class ObjectCache:
         """Return the cached objects of a kind in a namespace (None: in all), sorted by namespace and name."""
         objects, keys = self._objects.get(kind, {}), self._keys.get(kind, [])
         if namespace is not None:
-            start_index = bisect_left(keys, Key(kind, namespace, ""))
-            keys = keys[start_index : bisect_left(keys, Key(kind, namespace + "\0", ""), lo=start_index)]
+            namespace_start = bisect_left(keys, Key(kind, namespace, ""))
+            keys = keys[namespace_start : bisect_left(keys, Key(kind, namespace + "\0", ""), lo=namespace_start)]
         return [objects[key] for key in keys]
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
@@ -139,10 +139,10 @@ WATCH_LASTS: Final = 300  # seconds
 #: The timeout of a request for one page of a list.
 _PAGE_TIMEOUT: Final = 60 * SECOND
 #: The delay before the informer lists a kind again that the server does not serve.
-UNSERVED_FOR: Final = 30 * SECOND
+UNSERVED_RETRY_DELAY: Final = 30 * SECOND
 _EXPIRED_CODE: Final = 410
 #: The Accept header that requests only the metadata of objects; servers without support for it send full objects.
-_METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+_METADATA_ACCEPT: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 _ADDED, _MODIFIED, _INFORMER_DELETED = EventType.ADDED, EventType.MODIFIED, EventType.DELETED
 
 
@@ -162,13 +162,13 @@ class InformerScope(NamedTuple):
     selector: str = ""
 
 
-_ALL: Final = InformerScope()
+_ALL_OBJECTS: Final = InformerScope()
 
 
 class Informer:
     """An informer of one kind: lists and watches its objects, updates the cache, and schedules retries."""
 
-    def __init__(self, info: ServedKind, cache: ObjectCache, seed: int, scope: InformerScope = _ALL) -> None:
+    def __init__(self, info: ServedKind, cache: ObjectCache, seed: int, scope: InformerScope = _ALL_OBJECTS) -> None:
         self.info = info
         self._scope = scope
         self._cache = cache
@@ -219,29 +219,29 @@ class Informer:
         delay, self._wait = self._wait, 0
         if not self._is_listed:
             self.lists += not self._token
-            request = transport.HttpRequest("GET", f"{path}{self._page_query()}", within=_PAGE_TIMEOUT)
+            request = transport.HttpRequest("GET", f"{path}{self._page_query()}", timeout=_PAGE_TIMEOUT)
             return NextRequest(request, False, delay)
         self.watches += 1
         self._has_received = False
         timeout_seconds = WATCH_LASTS + draw_integer(self._seed, self.info.constant, str(self.watches)) % WATCH_LASTS
         query = f"watch=1&allowWatchBookmarks=true&resourceVersion={self.revision}&timeoutSeconds={timeout_seconds}"
-        timeout = timeout_seconds * SECOND
-        request = transport.HttpRequest("GET", f"{path}?{query}{self._selector_query()}", within=timeout)
+        watch_timeout = timeout_seconds * SECOND
+        request = transport.HttpRequest("GET", f"{path}?{query}{self._label_selector_query()}", timeout=watch_timeout)
         return NextRequest(request, True, delay)
 
-    def names_page_request(self, token: str) -> transport.HttpRequest:
+    def names_page_request(self, continue_token: str) -> transport.HttpRequest:
         """Return a request for a page of the objects' metadata, for a staleness check, given the continue token."""
-        next_page = f"&continue={quote(token, safe='')}" if token else ""
-        query = f"?limit={LIST_PAGE_SIZE}{next_page}{self._selector_query()}"
-        return transport.HttpRequest("GET", f"{self._path()}{query}", within=_PAGE_TIMEOUT, accept=_METADATA_ONLY)
+        next_page = f"&continue={quote(continue_token, safe='')}" if continue_token else ""
+        query = f"?limit={LIST_PAGE_SIZE}{next_page}{self._label_selector_query()}"
+        return transport.HttpRequest("GET", f"{self._path()}{query}", timeout=_PAGE_TIMEOUT, accept=_METADATA_ACCEPT)
 
     def process_list_page(self, response: transport.HttpResponse) -> Sequence[WatchEvent]:
         """Process the response to a list request; after the last page, return the differences from the cache."""
-        page = transport.list_in_response(response)
-        if page is None:
+        list_page = transport.list_in_response(response)
+        if list_page is None:
             return self._process_list_error(response)
-        metadata = page.get("metadata") or {}
-        for listed_item in page.get("items") or ():
+        metadata = list_page.get("metadata") or {}
+        for listed_item in list_page.get("items") or ():
             obj = transport.to_storage_version(self.info, self.version, listed_item)
             self._page[transport.received_key(self.info, obj)] = obj
         self._token = metadata.get("continue") or ""
@@ -250,8 +250,8 @@ class Informer:
         listed_objects, self._page = self._page, {}
         self.listings += 1
         self.last_listed = self.lists
-        self._reset_errors()
-        self._is_listed, self.revision = True, transport.revision_of(page)
+        self._reset_error_state()
+        self._is_listed, self.revision = True, transport.revision_of(list_page)
         return self._compare_with_cache(listed_objects, self.revision)
 
     def process_watch_lines(self, lines: Sequence[bytes]) -> Sequence[WatchEvent]:
@@ -266,17 +266,17 @@ class Informer:
             obj = watch_event.get("object")
             match watch_event.get("type"):
                 case "ADDED" | "MODIFIED" | "DELETED" as verb if transport.is_object(obj):
-                    self._reset_errors()
+                    self._reset_error_state()
                     self._consecutive_expiries = 0
                     self._apply_watch_event(verb == "DELETED", obj, events)
                 case "BOOKMARK" if isinstance(obj, dict) and isinstance(obj.get("metadata"), dict):
-                    self._reset_errors()
+                    self._reset_error_state()
                     self._consecutive_expiries = 0
                     self._advance_revision(transport.revision_of(obj))
                 case "ERROR":
-                    self._schedule_retry(_error_response(obj))
+                    self._schedule_list_retry(_error_response(obj))
                 case _:  # a truncated line, or one that is not from the Kubernetes API
-                    self._schedule_retry(
+                    self._schedule_list_retry(
                         transport.HttpResponse(
                             0, trouble="the API server sent an incomplete or invalid line in a watch"
                         )
@@ -286,7 +286,7 @@ class Informer:
     def process_watch_end(self, response: transport.HttpResponse) -> None:
         """Process the end of a watch: its timeout, a broken connection, or a rejection by the server."""
         if response.code != 200 or response.trouble:
-            self._schedule_retry(response)
+            self._schedule_list_retry(response)
         elif not self._has_received:  # whatever the reason: do not retry in a tight loop
             self._failures += 1
             self._wait = transport.jittered_backoff(self._failures, self._seed, self.info.constant)
@@ -302,14 +302,14 @@ class Informer:
             return transport.object_path(self.info, self.version, namespace)
         return transport.kind_path(self.info, self.version)
 
-    def _selector_query(self) -> str:
+    def _label_selector_query(self) -> str:
         return f"&{self._scope.selector}" if self._scope.selector else ""
 
     def _page_query(self) -> str:
         if not self._is_paged:
             return f"?{self._scope.selector}" if self._scope.selector else ""
         next_page = f"&continue={quote(self._token, safe='')}" if self._token else ""
-        return f"?limit={LIST_PAGE_SIZE}{next_page}{self._selector_query()}"
+        return f"?limit={LIST_PAGE_SIZE}{next_page}{self._label_selector_query()}"
 
     def _apply_watch_event(self, is_deleted: bool, received_object: Any, events: list[WatchEvent]) -> None:
         """Apply a received watch event to the cache unless it is outdated, and append the change to `events`."""
@@ -357,21 +357,21 @@ class Informer:
 
     def _process_list_error(self, response: transport.HttpResponse) -> Sequence[WatchEvent]:
         if response.code == 404:
-            return self._try_next_version()
-        self._schedule_retry(response)
+            return self._try_next_api_version()
+        self._schedule_list_retry(response)
         return ()
 
-    def _try_next_version(self) -> Sequence[WatchEvent]:
+    def _try_next_api_version(self) -> Sequence[WatchEvent]:
         """Try the next version of the kind; if the server serves none, report all cached objects as deleted."""
         self._rejected_versions += 1
         if self._rejected_versions % len(self._versions):
             return ()
-        self._wait = UNSERVED_FOR
+        self._wait = UNSERVED_RETRY_DELAY
         self.trouble = f"{self.info.plural}.{self.info.group}".rstrip(".") + " are not served by the API server"
         self.revision = self.revision or 0
         return self._compare_with_cache({}, self.revision)
 
-    def _schedule_retry(self, response: transport.HttpResponse) -> None:
+    def _schedule_list_retry(self, response: transport.HttpResponse) -> None:
         """Schedule a retry after a failed request; list again if the revision is no longer valid."""
         if response.code == _EXPIRED_CODE and self._token:
             self._is_paged = False  # a server that expires the continue token must send the list at once
@@ -382,24 +382,24 @@ class Informer:
             self._consecutive_expiries += 1
             return
         self._failures += 1
-        delay = transport.jittered_backoff(self._failures, self._seed, self.info.constant)
-        self._wait = max(delay, response.retry_after or 0)
+        retry_delay = transport.jittered_backoff(self._failures, self._seed, self.info.constant)
+        self._wait = max(retry_delay, response.retry_after or 0)
         self.trouble = transport.failure_reason(response)
 
-    def _reset_errors(self) -> None:
+    def _reset_error_state(self) -> None:
         self._failures, self._rejected_versions, self.trouble = 0, self._rejected_versions % len(self._versions), ""
 
 
 def _error_response(status: Any) -> transport.HttpResponse:
     """Return the Status in an ERROR event of a watch as an HTTP response, with its code and message."""
-    fields = status if isinstance(status, dict) else {}
-    code = fields.get("code")
-    return transport.HttpResponse(code if isinstance(code, int) else 500, trouble=str(fields.get("message") or ""))
+    status_map = status if isinstance(status, dict) else {}
+    code = status_map.get("code")
+    return transport.HttpResponse(code if isinstance(code, int) else 500, trouble=str(status_map.get("message") or ""))
 
 
 def _resource_version(obj: Obj) -> str | None:
-    version: str | None = obj["metadata"].get("resourceVersion")
-    return version
+    resource_version: str | None = obj["metadata"].get("resourceVersion")
+    return resource_version
 
 
 # A client that combines the objects of a store with the container runs of this machine.
@@ -415,9 +415,9 @@ class ResultDeliveringClient(ObjectClient, Protocol):
 class CompositeClient:
     """A client that sends writes of container runs to this machine's runtime, and other writes to an API client."""
 
-    def __init__(self, objects: ResultDeliveringClient, machine: ContainerRuntime) -> None:
-        self._objects = objects
-        self._machine = machine
+    def __init__(self, object_client: ResultDeliveringClient, container_runtime: ContainerRuntime) -> None:
+        self._objects = object_client
+        self._machine = container_runtime
 
     def get(self, key: Key) -> Obj | None:
         """Return the container run or object with this key, or None."""
@@ -440,10 +440,10 @@ class CompositeClient:
         else:
             self._objects.deliver_result(on_result, run_results[-1])
 
-    def subscribe(self, listener: Listener) -> None:
+    def subscribe(self, event_listener: Listener) -> None:
         """Call the listener with every later change of objects and of container runs."""
-        self._objects.subscribe(listener)
-        self._machine.subscribe(listener)
+        self._objects.subscribe(event_listener)
+        self._machine.subscribe(event_listener)
 
     def is_settled(self) -> bool:
         """Whether all changes of objects and all results of writes have been delivered."""
@@ -464,7 +464,7 @@ def _is_run_write(write: Write) -> bool:
 
 #: The number of deleted objects whose views stay in the cache.
 KEPT_VIEWS_MAX: Final = 256
-_FORGET_VIEW: Final[Mapping[str, Callable[[str], None]]] = {
+_VIEW_FORGETTERS: Final[Mapping[str, Callable[[str], None]]] = {
     scheme.NODE: forget_node_view,
     scheme.POD: forget_pod_view,
     scheme.WORKLOAD: forget_workload_view,
@@ -480,8 +480,8 @@ class ViewExpiry:
     def observe(self, events: Sequence[WatchEvent]) -> None:
         """Record the objects that these events delete, and drop the parsed forms of the earliest deleted ones."""
         for event in events:
-            if event.type is EventType.DELETED and event.key.kind in _FORGET_VIEW:
+            if event.type is EventType.DELETED and event.key.kind in _VIEW_FORGETTERS:
                 self._deleted.append((event.key.kind, event.obj["metadata"].get("uid", "")))
         while len(self._deleted) > KEPT_VIEWS_MAX:
             kind, uid = self._deleted.popleft()
-            _FORGET_VIEW[kind](uid)
+            _VIEW_FORGETTERS[kind](uid)

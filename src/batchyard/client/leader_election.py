@@ -38,8 +38,8 @@ class LeaseSettings:
 
 def lease_in(response: HttpResponse) -> Mapping[str, Any] | None:
     """Return the Lease in an HTTP response, or None if its body is not a Lease, such as the login page of a proxy."""
-    lease = decode_object(response.body) if response.code in _OK else {}
-    return lease if lease.get("kind") == "Lease" and is_object(lease) else None
+    received_lease = decode_object(response.body) if response.code in _OK else {}
+    return received_lease if received_lease.get("kind") == "Lease" and is_object(received_lease) else None
 
 
 class _RequestKind(Enum):
@@ -47,14 +47,14 @@ class _RequestKind(Enum):
 
     READ = auto()
     RENEW = auto()
-    TAKE = auto()
+    ACQUIRE = auto()
 
 
 class LeaderElector:
     """The state machine of a candidate in leader election: the Lease as last read, and whether the candidate leads."""
 
-    def __init__(self, terms: LeaseSettings) -> None:
-        self.terms = terms
+    def __init__(self, lease_settings: LeaseSettings) -> None:
+        self.terms = lease_settings
         #: Whether this candidate holds the Lease, as far as is known.
         self.leads = False
         #: The Lease as last read, and when this candidate noticed its last change.
@@ -64,7 +64,7 @@ class LeaderElector:
         self._renewal_started_at: Instant = 0
         self._attempt_started_at: Instant = 0
         self._last_request = _RequestKind.READ
-        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{terms.namespace}/leases"
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{lease_settings.namespace}/leases"
 
     @property
     def holder(self) -> str:
@@ -86,15 +86,15 @@ class LeaderElector:
         self._attempt_started_at = now
         if self.leads and self._last_lease:
             return self._request_write(now, _RequestKind.RENEW)
-        return self._request_read()
+        return self._request_lease_read()
 
     def process_response(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
         """Process the response to the last request; return the next request, or None if this attempt is over."""
         if self._last_request is not _RequestKind.READ:
-            return self._process_write(response, now)
+            return self._process_write_response(response, now)
         if response.code == 404:
             self._last_lease = {}
-            return self._request_write(now, _RequestKind.TAKE)
+            return self._request_write(now, _RequestKind.ACQUIRE)
         lease = lease_in(response)
         if lease is None:
             return None
@@ -102,7 +102,7 @@ class LeaderElector:
         if self.holder not in {"", self.terms.identity} and now < self._expires_at():
             self.leads = False
             return None
-        return self._request_write(now, _RequestKind.TAKE)
+        return self._request_write(now, _RequestKind.ACQUIRE)
 
     def release(self, now: Instant) -> HttpRequest:
         """Give up leadership; return a request that clears the Lease's holder, so that others can take it at once."""
@@ -113,9 +113,9 @@ class LeaderElector:
 
     def read_request(self) -> HttpRequest:
         """Return a request that reads the Lease."""
-        return self._request_read()
+        return self._request_lease_read()
 
-    def release_as_seen(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
+    def release_observed_lease(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
         """Return a request that releases the Lease in this response; None if another candidate holds the Lease."""
         lease = lease_in(response)
         if lease is None:
@@ -123,7 +123,7 @@ class LeaderElector:
         self._record_lease(lease, now)
         return self.release(now) if self.holder == self.terms.identity else None
 
-    def _request_read(self) -> HttpRequest:
+    def _request_lease_read(self) -> HttpRequest:
         self._last_request = _RequestKind.READ
         return self._request("GET", f"/{self.terms.name}")
 
@@ -131,21 +131,21 @@ class LeaderElector:
         """Return a request that writes this candidate's identity and the current time into the Lease as last read."""
         self._last_request = request_kind
         old_spec = self._last_lease.get("spec") or {}
-        is_held = self.holder == self.terms.identity
+        is_own_lease = self.holder == self.terms.identity
         spec = {
             "holderIdentity": self.terms.identity,
             "leaseDurationSeconds": -(-self.terms.lease // SECOND),  # rounded up: it ends after the deadline
-            "acquireTime": old_spec.get("acquireTime") if is_held else format_micro_time(now),
+            "acquireTime": old_spec.get("acquireTime") if is_own_lease else format_micro_time(now),
             "renewTime": format_micro_time(now),
-            "leaseTransitions": (old_spec.get("leaseTransitions") or 0) + (bool(self._last_lease) and not is_held),
+            "leaseTransitions": (old_spec.get("leaseTransitions") or 0) + (bool(self._last_lease) and not is_own_lease),
         }
         new_metadata = {"name": self.terms.name, "namespace": self.terms.namespace}
         type_meta = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-        lease = {**type_meta, "metadata": self._last_lease.get("metadata") or new_metadata, "spec": spec}
+        new_lease = {**type_meta, "metadata": self._last_lease.get("metadata") or new_metadata, "spec": spec}
         method, path = ("PUT", f"/{self.terms.name}") if self._last_lease else ("POST", "")
-        return self._request(method, path, lease)
+        return self._request(method, path, new_lease)
 
-    def _process_write(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
+    def _process_write_response(self, response: HttpResponse, now: Instant) -> HttpRequest | None:
         """Process the response to a write of the Lease; after a failed renewal, return a request to read the Lease."""
         lease = lease_in(response)
         if lease is not None:
@@ -153,7 +153,7 @@ class LeaderElector:
             self.leads, self._renewal_started_at = True, self._attempt_started_at
             return None
         if self._last_request is _RequestKind.RENEW:
-            return self._request_read()
+            return self._request_lease_read()
         self._last_lease = {} if response.code == 404 else self._last_lease
         return None
 
@@ -163,12 +163,12 @@ class LeaderElector:
         self._last_lease = lease
 
     def _expires_at(self) -> Instant:
-        duration_seconds = (self._last_lease.get("spec") or {}).get("leaseDurationSeconds") or 0
-        return self._changed_at + duration_seconds * SECOND
+        lease_seconds = (self._last_lease.get("spec") or {}).get("leaseDurationSeconds") or 0
+        return self._changed_at + lease_seconds * SECOND
 
     def _request(self, method: str, name_suffix: str, body: Mapping[str, Any] | None = None) -> HttpRequest:
-        content = b"" if body is None else _encode(body)
-        return HttpRequest(method, self._path + name_suffix, content, self.terms.renew_deadline // 2)
+        encoded_body = b"" if body is None else _encode(body)
+        return HttpRequest(method, self._path + name_suffix, encoded_body, self.terms.renew_deadline // 2)
 
 
 # Runs a candidate: tries to take the Lease, renews it, and reports when leadership starts and ends.
@@ -177,7 +177,7 @@ class LeaderElector:
 #: Jitter in percent of the retry period, so that candidates do not retry at the same time.
 _JITTER = 120
 #: Response codes that are no errors: the Lease does not exist, or another candidate was faster.
-_EXPECTED_CODES = (404, 409)
+_EXPECTED_ERROR_CODES = (404, 409)
 _CONFLICT = 409
 
 
@@ -227,7 +227,7 @@ class Leadership:
             return
 
         def release_again(response: HttpResponse) -> None:
-            request = self._elector.release_as_seen(response, self._timers.now())
+            request = self._elector.release_observed_lease(response, self._timers.now())
             if request is None:
                 on_released()
             else:
@@ -261,8 +261,8 @@ class Leadership:
         self._timers.call_at(self._timers.now() + self._retry_delay(), self._start_attempt)
 
     def _report_error(self, response: HttpResponse) -> None:
-        is_expected = response.code in _EXPECTED_CODES or lease_in(response) is not None
-        error_text = "" if is_expected else failure_reason(response)
+        is_error_expected = response.code in _EXPECTED_ERROR_CODES or lease_in(response) is not None
+        error_text = "" if is_error_expected else failure_reason(response)
         if error_text and error_text != self._last_error:
             self.on_trouble(f"the Lease: {error_text}")
         self._last_error = error_text

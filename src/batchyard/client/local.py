@@ -43,7 +43,7 @@ _SERVER_OWNED_FIELDS: Final = (
     "managedFields",
 )
 #: Kinds without a generation.
-_WITHOUT_GENERATION: Final = frozenset(
+_KINDS_WITHOUT_GENERATION: Final = frozenset(
     {
         *(scheme.NAMESPACE, scheme.NODE, scheme.CONFIG_MAP, scheme.SECRET, scheme.SERVICE, scheme.SERVICE_ACCOUNT),
         *(scheme.EVENT, scheme.LEASE, scheme.ENDPOINTS, scheme.LIMIT_RANGE, scheme.RESOURCE_QUOTA),
@@ -53,7 +53,7 @@ _WITHOUT_GENERATION: Final = frozenset(
 )
 _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # from apimachinery's rand: no vowels, so no words
 _SUFFIX_LENGTH: Final = 5
-_GENERATED_LENGTH_MAX: Final = 63
+_GENERATED_NAME_LENGTH_MAX: Final = 63
 
 
 def with_server_metadata(obj: Obj, uid: str, now: Instant) -> Obj:
@@ -65,21 +65,21 @@ def with_server_metadata(obj: Obj, uid: str, now: Instant) -> Obj:
         "creationTimestamp": given_metadata.get("creationTimestamp") or format_time(now),
         "generation": 1,
     }
-    if group_kind(obj) in _WITHOUT_GENERATION:
+    if group_kind(obj) in _KINDS_WITHOUT_GENERATION:
         del metadata["generation"]
     metadata.pop("deletionTimestamp", None)
     metadata.pop("deletionGracePeriodSeconds", None)
     return {**obj, "metadata": metadata}
 
 
-def generated_name(prefix: str, uid: str) -> str:
+def generated_name(name_prefix: str, uid: str) -> str:
     """Return a name for an object with `generateName`: the prefix and five characters derived from its uid."""
     remaining_number = int(uid.replace("-", "")[:12], 16)
     suffix_letters = []
     for _ in range(_SUFFIX_LENGTH):
         remaining_number, letter = divmod(remaining_number, len(_SUFFIX_ALPHABET))
         suffix_letters.append(_SUFFIX_ALPHABET[letter])
-    return prefix[: _GENERATED_LENGTH_MAX - _SUFFIX_LENGTH] + "".join(suffix_letters)
+    return name_prefix[: _GENERATED_NAME_LENGTH_MAX - _SUFFIX_LENGTH] + "".join(suffix_letters)
 
 
 def check_name_given(obj: Obj) -> None:
@@ -94,10 +94,10 @@ def check_preconditions(key: Key, stored_object: Obj, sent_object: Obj) -> None:
     stored_metadata, sent_metadata = stored_object["metadata"], sent_object["metadata"]
     if stored_metadata is sent_metadata:
         return
-    version = sent_metadata.get("resourceVersion")
-    if version and version != stored_metadata["resourceVersion"]:
+    sent_version = sent_metadata.get("resourceVersion")
+    if sent_version and sent_version != stored_metadata["resourceVersion"]:
         raise Conflict(
-            f'{key.kind} "{key}": the object has been modified (read at {version}, '
+            f'{key.kind} "{key}": the object has been modified (read at {sent_version}, '
             f"now {stored_metadata['resourceVersion']}); apply your changes to the latest version and try again"
         )
     uid, stored_uid = sent_metadata.get("uid"), stored_metadata.get("uid")
@@ -153,22 +153,22 @@ def deletion_grace(stored_object: Obj, requested_grace: int | None) -> int:
     return grace_period(spec) if requested_grace is None else requested_grace
 
 
-def mark_deleted(stored_object: Obj, now: Instant, grace: int = 0, *, finalizers: Sequence[str] = ()) -> Obj:
+def mark_deleted(stored_object: Obj, now: Instant, grace_seconds: int = 0, *, finalizers: Sequence[str] = ()) -> Obj:
     """Return the object with a deletionTimestamp, this grace period and additional finalizers. It stays stored for now.
 
     An object that has a deletionTimestamp already changes only if its grace period gets shorter.
     """
     metadata = stored_object["metadata"]
     added_finalizers = [name for name in finalizers if name not in metadata.get("finalizers", ())]
-    is_marked = "deletionTimestamp" in metadata
-    if is_marked and grace >= metadata["deletionGracePeriodSeconds"] and not added_finalizers:
+    is_marked_deleted = "deletionTimestamp" in metadata
+    if is_marked_deleted and grace_seconds >= metadata["deletionGracePeriodSeconds"] and not added_finalizers:
         return stored_object
-    if is_marked:
-        grace = min(grace, metadata["deletionGracePeriodSeconds"])
+    if is_marked_deleted:
+        grace_seconds = min(grace_seconds, metadata["deletionGracePeriodSeconds"])
     changed_fields: dict[str, Any] = {
-        "deletionTimestamp": format_time(now + grace * SECOND),
-        "deletionGracePeriodSeconds": grace,
-        **({} if is_marked else _next_generation(metadata)),
+        "deletionTimestamp": format_time(now + grace_seconds * SECOND),
+        "deletionGracePeriodSeconds": grace_seconds,
+        **({} if is_marked_deleted else _next_generation(metadata)),
     }
     if added_finalizers:
         changed_fields["finalizers"] = [*metadata.get("finalizers", ()), *added_finalizers]
@@ -180,7 +180,7 @@ def _next_generation(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {"generation": metadata["generation"] + 1} if "generation" in metadata else {}
 
 
-def is_released(obj: Obj) -> bool:
+def is_removable(obj: Obj) -> bool:
     """Report whether an object with a deletionTimestamp can be removed: no finalizers and no grace period are left."""
     metadata = obj["metadata"]
     if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
@@ -226,8 +226,8 @@ class ReadableStore(Protocol):
 class DryRun:
     """A stand-in for the store in dry runs: accepts writes, returns the resulting objects, and stores nothing."""
 
-    def __init__(self, records: ReadableStore) -> None:
-        self._records = records
+    def __init__(self, base_store: ReadableStore) -> None:
+        self._records = base_store
 
     def get(self, key: Key) -> Obj | None:
         """Return the stored object with this key, or None."""
@@ -402,12 +402,12 @@ class LocalClient:
         if not self._is_delivery_scheduled:
             self._schedule_delivery()
 
-    def _apply(self, write: client.Write, records: WritableStore) -> Obj:
+    def _apply(self, write: client.Write, target_store: WritableStore) -> Obj:
         """Apply a write to this store; return the stored object or, after a removal, the last state of the object."""
         if isinstance(write, client.Create):
-            return self._create(write.obj, records)
+            return self._create(write.obj, target_store)
         if isinstance(write, client.Delete):
-            return self._delete(write, records)
+            return self._delete(write, target_store)
         key = key_of(write.obj)
         stored_object = self._stored_object(key)
         check_preconditions(key, stored_object, write.obj)
@@ -415,53 +415,53 @@ class LocalClient:
             new = apply_status_update(stored_object, write.obj, write.managed_fields)
         else:
             new = apply_update(stored_object, write.obj, write.managed_fields, is_whole=write.is_whole)
-            if is_released(new):
-                return records.delete(key)
-            check = self._admission.checks.get(key.kind)
-            if check is not None and new is not stored_object:
-                check(new, stored_object, self)
-        return stored_object if new is stored_object else records.put(key, new)
+            if is_removable(new):
+                return target_store.delete(key)
+            update_check = self._admission.checks.get(key.kind)
+            if update_check is not None and new is not stored_object:
+                update_check(new, stored_object, self)
+        return stored_object if new is stored_object else target_store.put(key, new)
 
-    def _create(self, obj: Obj, records: WritableStore) -> Obj:
+    def _create(self, obj: Obj, target_store: WritableStore) -> Obj:
         """Store a new object; generate its name if it has only a `generateName`."""
         if obj["metadata"].get("name"):
             key = key_of(obj)
-            uid = obj["metadata"].get("uid") or self._create_uid(key)
-            return self._put_new(key, obj, uid, records)
+            uid = obj["metadata"].get("uid") or self._generate_uid(key)
+            return self._put_new_object(key, obj, uid, target_store)
         check_name_given(obj)
-        prefix = obj["metadata"]["generateName"]
+        name_prefix = obj["metadata"]["generateName"]
         for _ in range(_NAMES_TRIED_MAX):
-            uid = self._create_uid(key_of(with_metadata(obj, name=prefix)))
-            named_object = with_metadata(obj, name=generated_name(prefix, uid))
+            uid = self._generate_uid(key_of(with_metadata(obj, name=name_prefix)))
+            named_object = with_metadata(obj, name=generated_name(name_prefix, uid))
             if self._store.get(key_of(named_object)) is None:
-                return self._put_new(key_of(named_object), named_object, uid, records)
-        raise Conflict(f'{group_kind(obj)} "{prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
+                return self._put_new_object(key_of(named_object), named_object, uid, target_store)
+        raise Conflict(f'{group_kind(obj)} "{name_prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
 
-    def _put_new(self, key: Key, obj: Obj, uid: str, records: WritableStore) -> Obj:
+    def _put_new_object(self, key: Key, obj: Obj, uid: str, target_store: WritableStore) -> Obj:
         """Run the `prepare` hook of the object's kind, then store the new object."""
         new = with_server_metadata(obj, uid, self._kernel.now())
-        prepare = self._admission.prepare.get(key.kind) or self._admission.prepare.get(DEFAULT_HOOK)
-        return records.put(key, new if prepare is None else prepare(new, self), 0)
+        prepare_hook = self._admission.prepare.get(key.kind) or self._admission.prepare.get(DEFAULT_HOOK)
+        return target_store.put(key, new if prepare_hook is None else prepare_hook(new, self), 0)
 
-    def _delete(self, write: client.Delete, records: WritableStore) -> Obj:
+    def _delete(self, write: client.Delete, target_store: WritableStore) -> Obj:
         """Remove an object; only set its deletionTimestamp if finalizers, a grace period or dependents delay that."""
         key = write.key
         stored_object = self._stored_object(key)
-        guard = self._admission.guards.get(key.kind)
-        if guard is not None:
-            guard(stored_object)
+        deletion_guard = self._admission.guards.get(key.kind)
+        if deletion_guard is not None:
+            deletion_guard(stored_object)
         if write.uid is not None:
             check_preconditions(key, stored_object, {"metadata": {"uid": write.uid}})
-        if write.propagation is _ORPHAN and records is self._store:
+        if write.propagation is _ORPHAN and target_store is self._store:
             self._collector.orphan(stored_object["metadata"]["uid"], key.namespace)
         uid = stored_object["metadata"]["uid"]
         in_foreground = write.propagation is _FOREGROUND and self._collector.owned_by(uid, key.namespace)
-        grace = deletion_grace(stored_object, write.grace)
-        if not in_foreground and not grace and not stored_object["metadata"].get("finalizers"):
-            return records.delete(key)
+        grace_seconds = deletion_grace(stored_object, write.grace)
+        if not in_foreground and not grace_seconds and not stored_object["metadata"].get("finalizers"):
+            return target_store.delete(key)
         finalizers = (FOREGROUND_FINALIZER,) if in_foreground else ()
-        marked_object = mark_deleted(stored_object, self._kernel.now(), grace, finalizers=finalizers)
-        return stored_object if marked_object is stored_object else records.put(key, marked_object)
+        marked_object = mark_deleted(stored_object, self._kernel.now(), grace_seconds, finalizers=finalizers)
+        return stored_object if marked_object is stored_object else target_store.put(key, marked_object)
 
     def _stored_object(self, key: Key) -> Obj:
         """Return the stored object. Raises NotFound if it does not exist."""
@@ -470,7 +470,7 @@ class LocalClient:
             raise NotFound(f'{key.kind} "{key}" not found')
         return stored_object
 
-    def _create_uid(self, key: Key) -> str:
+    def _generate_uid(self, key: Key) -> str:
         """Return a uid for a new object, derived from the seed, its key, the time, and a counter for repetitions.
 
         The uid does not depend on other objects, so a simulation with one more object differs in that object only.
@@ -479,9 +479,9 @@ class LocalClient:
         if now != self._uid_counts_at:
             self._uid_counts.clear()
             self._uid_counts_at = now
-        count = self._uid_counts.get(key, 0)
-        self._uid_counts[key] = count + 1
-        return uid_for(self._seed, *key, str(now), str(count))
+        uid_count = self._uid_counts.get(key, 0)
+        self._uid_counts[key] = uid_count + 1
+        return uid_for(self._seed, *key, str(now), str(uid_count))
 
     def _observe(self, event: client.WatchEvent) -> None:
         """Queue a change of the store for delivery, and record it for garbage collection."""
@@ -493,16 +493,16 @@ class LocalClient:
     def _schedule_delivery(self) -> None:
         """Schedule the delivery of queued watch events and write results on the event loop."""
         self._is_delivery_scheduled = True
-        self._kernel.call_soon(self._deliver)
+        self._kernel.call_soon(self._deliver_results)
 
-    def _deliver(self) -> None:
+    def _deliver_results(self) -> None:
         """Deliver all queued events to the subscribers, collect garbage, then deliver the results to the writers."""
         events, self._events = self._events, []
-        results, self._results = self._results, []
+        write_results, self._results = self._results, []
         self._is_delivery_scheduled = False
         if events:
             for listener in self._listeners:
                 listener(events)
         self._collector.collect()
-        for done, result in results:
+        for done, result in write_results:
             done(result)

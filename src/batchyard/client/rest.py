@@ -22,7 +22,7 @@ from batchyard.client.write_queue import Submission, WriteQueue, WriteResponse
 from batchyard.interfaces.client import Create, Delete, EventType, Listener, Reader, WatchEvent, Write, WriteResult
 from batchyard.interfaces.controller import Kernel
 
-CONFIRMATIONS_MAX: Final = 4096
+PENDING_CONFIRMATIONS_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class _Confirmation(NamedTuple):
 
     key: Key
     revision: int
-    deleted_uid: str
+    deleted_object_uid: str
     #: The number of lists of the kind that were started before the response.
-    lists_before: int
+    list_count_at_write: int
 
 
 class _PendingResult:
@@ -81,12 +81,12 @@ class RestClient:
         #: The last writes of kinds that are not watched.
         self._unwatched_objects: OrderedDict[Key, Obj] = OrderedDict()
         #: Called with an informer after its list or watch received data or failed.
-        self.on_new_data: Callable[[Informer], None] = _ignore_news
+        self.on_new_data: Callable[[Informer], None] = _ignore_informer_change
 
     def start(self) -> None:
         """Start to list and watch all kinds."""
         for informer in self.informers.values():
-            self._send_next(informer)
+            self._send_next_request(informer)
 
     @property
     def is_synced(self) -> bool:
@@ -95,8 +95,8 @@ class RestClient:
 
     def added_events(self) -> Sequence[WatchEvent]:
         """Return all cached objects as ADDED events."""
-        objects = [obj for kind in self.informers for obj in self._cache.list(kind)]
-        return [WatchEvent(EventType.ADDED, key_of(obj), obj, None, revision_of(obj)) for obj in objects]
+        cached_objects = [obj for kind in self.informers for obj in self._cache.list(kind)]
+        return [WatchEvent(EventType.ADDED, key_of(obj), obj, None, revision_of(obj)) for obj in cached_objects]
 
     def get(self, key: Key) -> Obj | None:
         """Return the object as last received from the server, or None."""
@@ -122,25 +122,25 @@ class RestClient:
         """Send writes in order until one is rejected; `on_result` later gets the result of the last attempted write."""
         last_write = writes[-1]
         known_object = self.get(last_write.key) if isinstance(last_write, Delete) else None
-        base_objects = [self._find_base(write) for write in writes]
+        base_objects = [self._find_base_object(write) for write in writes]
         submission = Submission(writes, partial(self._process_responses, on_result, known_object), base_objects)
         self.outbox.submit(submission)
 
-    def _find_base(self, write: Write) -> Obj | None:
+    def _find_base_object(self, write: Write) -> Obj | None:
         """Return the cached object on which an update is based; None if the update names another resourceVersion."""
         if isinstance(write, Create | Delete):
             return None
-        base = self.get(key_of(write.obj))
+        base_object = self.get(key_of(write.obj))
         named_revision = write.obj["metadata"].get("resourceVersion")
-        is_base = base is not None and named_revision in {None, base["metadata"].get("resourceVersion")}
-        return base if is_base else None
+        is_base = base_object is not None and named_revision in {None, base_object["metadata"].get("resourceVersion")}
+        return base_object if is_base else None
 
     def _api_version(self, kind: str) -> str:
         """Return the API version in which objects of a kind are written."""
-        informer = self.informers.get(kind)
-        return kind_info(kind).storage_version if informer is None else informer.version
+        kind_informer = self.informers.get(kind)
+        return kind_info(kind).storage_version if kind_informer is None else kind_informer.version
 
-    def _send_next(self, informer: Informer) -> None:
+    def _send_next_request(self, informer: Informer) -> None:
         """Send the next request of an informer after the delay that it specifies."""
         planned_request = informer.plan_request()
         transport = self._dependencies.transport
@@ -148,26 +148,26 @@ class RestClient:
             on_lines, on_end = partial(self._process_watch_lines, informer), partial(self._process_watch_end, informer)
             start_request = partial(transport.watch, planned_request.request, on_lines, on_end)
         else:
-            start_request = partial(transport.send, planned_request.request, partial(self._process_list, informer))
+            start_request = partial(transport.send, planned_request.request, partial(self._process_list_page, informer))
         if planned_request.delay:
             timers = self._dependencies.timers
             timers.call_at(timers.now() + planned_request.delay, start_request)
         else:
             start_request()
 
-    def _process_list(self, informer: Informer, response: HttpResponse) -> None:
-        self._deliver(informer, informer.process_list_page(response))
-        self._send_next(informer)
+    def _process_list_page(self, informer: Informer, response: HttpResponse) -> None:
+        self._deliver_events(informer, informer.process_list_page(response))
+        self._send_next_request(informer)
 
     def _process_watch_lines(self, informer: Informer, lines: Sequence[bytes]) -> None:
-        self._deliver(informer, informer.process_watch_lines(lines))
+        self._deliver_events(informer, informer.process_watch_lines(lines))
 
     def _process_watch_end(self, informer: Informer, response: HttpResponse) -> None:
         informer.process_watch_end(response)
         self.on_new_data(informer)
-        self._send_next(informer)
+        self._send_next_request(informer)
 
-    def _deliver(self, informer: Informer, events: Sequence[WatchEvent]) -> None:
+    def _deliver_events(self, informer: Informer, events: Sequence[WatchEvent]) -> None:
         """Deliver an informer's changes to the listeners, then results to the writers that waited for these changes."""
         if events:
             for listener in self._listeners:
@@ -178,7 +178,7 @@ class RestClient:
             self._pending_confirmations[kind] = []
             for confirmation, pending_result in pending_confirmations:
                 if self._is_confirmed(confirmation):
-                    self._count_confirmation(pending_result)
+                    self._count_confirmed_write(pending_result)
                 else:
                     self._pending_confirmations[kind].append((confirmation, pending_result))
         self.on_new_data(informer)
@@ -193,50 +193,50 @@ class RestClient:
             if confirmation is not None and not self._is_confirmed(confirmation):
                 pending_result.pending_events += 1
                 self._pending_confirmations.setdefault(confirmation.key.kind, []).append((confirmation, pending_result))
-        self._count_confirmation(pending_result)
+        self._count_confirmed_write(pending_result)
 
     def _confirmation_for(self, response: WriteResponse) -> _Confirmation | None:
         """Return what a watch must show after this write; None if the write was rejected or its kind is not watched."""
-        write, body = response.write, response.body
-        key = write.key if isinstance(write, Delete) else key_of(body) if response.error is None else None
+        write, response_body = response.write, response.body
+        key = write.key if isinstance(write, Delete) else key_of(response_body) if response.error is None else None
         if response.error is not None or key is None or key.kind not in self.informers:
-            self._store_unwatched(response)
+            self._store_unwatched_object(response)
             return None
-        metadata = body.get("metadata") or {}
-        is_marked = "deletionTimestamp" in metadata
-        is_held = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
-        lists_before = self.informers[key.kind].lists
-        if is_held or not (is_marked or isinstance(write, Delete)):
-            return _Confirmation(key, revision_of(body), "", lists_before)
+        metadata = response_body.get("metadata") or {}
+        is_marked_deleted = "deletionTimestamp" in metadata
+        is_deletion_delayed = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
+        list_count_at_write = self.informers[key.kind].lists
+        if is_deletion_delayed or not (is_marked_deleted or isinstance(write, Delete)):
+            return _Confirmation(key, revision_of(response_body), "", list_count_at_write)
         cached_object = self._cache.get(key)
-        uid = metadata.get("uid") or (body.get("details") or {}).get("uid")
-        deleted_uid = uid or ("" if cached_object is None else cached_object["metadata"]["uid"])
-        return None if cached_object is None else _Confirmation(key, 0, deleted_uid, lists_before)
+        uid = metadata.get("uid") or (response_body.get("details") or {}).get("uid")
+        deleted_object_uid = uid or ("" if cached_object is None else cached_object["metadata"]["uid"])
+        return None if cached_object is None else _Confirmation(key, 0, deleted_object_uid, list_count_at_write)
 
     def _is_confirmed(self, confirmation: _Confirmation) -> bool:
         informer = self.informers[confirmation.key.kind]
-        if informer.last_listed > confirmation.lists_before:
+        if informer.last_listed > confirmation.list_count_at_write:
             return True
-        if not confirmation.deleted_uid:
+        if not confirmation.deleted_object_uid:
             return (informer.revision or 0) >= confirmation.revision
         cached_object = self._cache.get(confirmation.key)
-        return cached_object is None or cached_object["metadata"]["uid"] != confirmation.deleted_uid
+        return cached_object is None or cached_object["metadata"]["uid"] != confirmation.deleted_object_uid
 
-    def _count_confirmation(self, pending_result: _PendingResult) -> None:
+    def _count_confirmed_write(self, pending_result: _PendingResult) -> None:
         """Count one awaited watch event of submitted writes as received; deliver the result after the last one."""
         pending_result.pending_events -= 1
         if not pending_result.pending_events:
             pending_result.on_result(pending_result.result)
             self.outbox.finish(pending_result.submission)
 
-    def _store_unwatched(self, response: WriteResponse) -> None:
+    def _store_unwatched_object(self, response: WriteResponse) -> None:
         """Keep the object that a write returned, if its kind is not watched: later updates need its last state."""
         write = response.write
         if isinstance(response.error, NotFound) and not isinstance(write, Create):
             self._unwatched_objects.pop(write.key if isinstance(write, Delete) else key_of(write.obj), None)
         elif response.error is None and not isinstance(write, Delete):
             self._unwatched_objects[key_of(response.body)] = response.body
-            if len(self._unwatched_objects) > CONFIRMATIONS_MAX:
+            if len(self._unwatched_objects) > PENDING_CONFIRMATIONS_MAX:
                 self._unwatched_objects.popitem(last=False)
 
 
@@ -252,7 +252,7 @@ def _result_from_response(response: WriteResponse, known_object: Obj | None) -> 
     return WriteResult(known_object or {"apiVersion": info.api_version, "kind": info.kind, "metadata": object_name})
 
 
-def _ignore_news(_informer: Informer) -> None:
+def _ignore_informer_change(_informer: Informer) -> None:
     pass
 
 
@@ -307,8 +307,8 @@ class StalenessCheck:
         for informer in self._client.informers.values():
             self._request_page(informer, "")
 
-    def _request_page(self, informer: Informer, token: str) -> None:
-        self._transport.send(informer.names_page_request(token), partial(self._process_page, informer))
+    def _request_page(self, informer: Informer, continue_token: str) -> None:
+        self._transport.send(informer.names_page_request(continue_token), partial(self._process_page, informer))
 
     def _process_page(self, informer: Informer, response: HttpResponse) -> None:
         """Process a page of a kind's list; if the request failed, restart the list, unless the kind is not served."""

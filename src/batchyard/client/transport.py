@@ -25,7 +25,7 @@ class HttpRequest(NamedTuple):
     path: str
     body: bytes = b""
     #: The time limit for the response.
-    within: Duration = 30 * SECOND
+    timeout: Duration = 30 * SECOND
     #: The Accept header.
     accept: str = "application/json"
     #: The Content-Type header.
@@ -92,10 +92,10 @@ class ReadOnlyTransport:
 class RateLimit:
     """A token bucket for requests: holds up to `burst` tokens, and gains `qps` tokens a second."""
 
-    def __init__(self, qps: float, burst: int) -> None:
+    def __init__(self, qps: float, burst_size: int) -> None:
         self._qps = qps
-        self._burst = float(burst)
-        self._tokens = float(burst)
+        self._burst = float(burst_size)
+        self._tokens = float(burst_size)
         self._refilled_at: Instant | None = None
 
     def take_token(self, now: Instant) -> Duration:
@@ -113,18 +113,18 @@ BACKOFF_FIRST: Final = 200 * MILLISECOND
 BACKOFF_LONGEST: Final = 30 * SECOND
 
 
-def jittered_backoff(failures: int, seed: int, *names: str) -> Duration:
+def jittered_backoff(failure_count: int, seed: int, *names: str) -> Duration:
     """Return the retry delay after this many consecutive failures: half of it is fixed, half is pseudo-random."""
-    if not failures:
+    if not failure_count:
         return 0
-    full_delay = exponential_backoff(BACKOFF_FIRST, BACKOFF_LONGEST, failures)
-    return full_delay // 2 + draw_integer(seed, *names, str(failures)) % (full_delay // 2 + 1)
+    full_delay = exponential_backoff(BACKOFF_FIRST, BACKOFF_LONGEST, failure_count)
+    return full_delay // 2 + draw_integer(seed, *names, str(failure_count)) % (full_delay // 2 + 1)
 
 
 # URL paths of kinds and objects on an API server, and decoding of received objects.
 
 
-_KINDS_WITH_SPEC: Final = frozenset(
+_KINDS_WITH_DEFAULT_SPEC: Final = frozenset(
     {
         *(scheme.TOPOLOGY, scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG),
         *(scheme.COHORT, scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD),
@@ -132,9 +132,9 @@ _KINDS_WITH_SPEC: Final = frozenset(
 )
 
 
-def kind_path(info: ServedKind, version: str) -> str:
+def kind_path(served_kind: ServedKind, version: str) -> str:
     """Return the URL path of all objects of a kind, in one API version."""
-    return f"{api_version_path(info.group, version)}/{info.plural}"
+    return f"{api_version_path(served_kind.group, version)}/{served_kind.plural}"
 
 
 def api_version_path(group: str, version: str) -> str:
@@ -142,14 +142,14 @@ def api_version_path(group: str, version: str) -> str:
     return f"/apis/{group}/{version}" if group else f"/api/{version}"
 
 
-def object_path(info: ServedKind, version: str, namespace: str, name: str = "", subresource: str = "") -> str:
+def object_path(served_kind: ServedKind, version: str, namespace: str, name: str = "", subresource: str = "") -> str:
     """Return the URL path of an object or its subresource; without a name, of all objects in the namespace."""
-    namespace_path = f"/namespaces/{quote(namespace)}" if info.namespaced else ""
-    path = f"{api_version_path(info.group, version)}{namespace_path}/{info.plural}"
+    namespace_path = f"/namespaces/{quote(namespace)}" if served_kind.namespaced else ""
+    path = f"{api_version_path(served_kind.group, version)}{namespace_path}/{served_kind.plural}"
     return "/".join([path, *[quote(segment) for segment in (name, subresource) if segment]])
 
 
-def to_storage_version(info: ServedKind, version: str, received_object: Mapping[str, Any]) -> Obj:
+def to_storage_version(served_kind: ServedKind, version: str, received_object: Mapping[str, Any]) -> Obj:
     """Convert an object received in this API version to the version in which batchyard stores its kind.
 
     Items of lists may lack apiVersion and kind. A JobSet gets its defaults, and Kueue's kinds get a `spec`: another
@@ -157,23 +157,23 @@ def to_storage_version(info: ServedKind, version: str, received_object: Mapping[
     """
     obj: Obj = received_object
     if "kind" not in received_object or "apiVersion" not in received_object:
-        obj = {"apiVersion": info.api_version_for(version), "kind": info.kind, **received_object}
+        obj = {"apiVersion": served_kind.api_version_for(version), "kind": served_kind.kind, **received_object}
     storage_object = conversion.to_storage(obj)
-    if info.constant == scheme.JOB_SET:
+    if served_kind.constant == scheme.JOB_SET:
         return jobset_defaults(storage_object)
-    return with_default_spec(storage_object) if info.constant in _KINDS_WITH_SPEC else storage_object
+    return with_default_spec(storage_object) if served_kind.constant in _KINDS_WITH_DEFAULT_SPEC else storage_object
 
 
-def received_key(info: ServedKind, obj: Obj) -> Key:
+def received_key(served_kind: ServedKind, obj: Obj) -> Key:
     """Return the key (kind, namespace, name) of an object of this kind that a server has sent."""
     metadata = obj["metadata"]
-    return Key(info.constant, metadata.get("namespace") or "", metadata["name"])
+    return Key(served_kind.constant, metadata.get("namespace") or "", metadata["name"])
 
 
 def revision_of(obj: Mapping[str, Any]) -> int:
     """Return the resourceVersion of an object or a list as a number; 0 if it is not a number."""
-    revision_text = str((obj.get("metadata") or {}).get("resourceVersion") or "")
-    return int(revision_text) if revision_text.isdecimal() else 0
+    resource_version = str((obj.get("metadata") or {}).get("resourceVersion") or "")
+    return int(resource_version) if resource_version.isdecimal() else 0
 
 
 # Writes as requests to an API server, and errors from its responses.
@@ -184,13 +184,13 @@ def revision_of(obj: Mapping[str, Any]) -> int:
 
 _encode: Final = msgspec.json.Encoder().encode
 #: The server is overloaded or unavailable; it has not processed the request.
-_OVERLOADED_CODES: Final = frozenset({429, 503})
+_OVERLOADED_STATUS_CODES: Final = frozenset({429, 503})
 #: The connection failed, or a proxy timed out.
-_LOST_CODES: Final = frozenset({0, 502, 504})
+_LOST_RESPONSE_CODES: Final = frozenset({0, 502, 504})
 _UNAUTHORIZED: Final = 401
 _TIMEOUT: Final = 504
 _REVISION_TOO_LARGE: Final = "Too large resource version"
-_BODY_SHOWN_MAX: Final = 200
+_BODY_EXCERPT_MAX: Final = 200
 _SERVER_OWNED_FIELDS: Final = frozenset({"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"})
 
 
@@ -215,9 +215,9 @@ def name_of(write: Write) -> str:
     return name
 
 
-def to_wire_format(obj: Obj, info: ServedKind) -> dict[str, Any]:
+def to_wire_format(obj: Obj, served_kind: ServedKind) -> dict[str, Any]:
     """Return an object as it is sent to the server: with times in whole seconds, as Kubernetes clients send them."""
-    return cut_times_to_seconds(dict(obj), time_locations(info, info.storage_version))
+    return cut_times_to_seconds(dict(obj), time_locations(served_kind, served_kind.storage_version))
 
 
 def request_of(write: Write, info: ServedKind, version: str) -> HttpRequest:
@@ -225,26 +225,26 @@ def request_of(write: Write, info: ServedKind, version: str) -> HttpRequest:
     namespace, name = namespace_of(write), name_of(write)
     if isinstance(write, Delete):
         return HttpRequest("DELETE", object_path(info, version, namespace, name), _encode(_delete_options(write)))
-    body = _encode(conversion.from_storage(to_wire_format(write.obj, info), info.api_version_for(version)))
+    encoded_body = _encode(conversion.from_storage(to_wire_format(write.obj, info), info.api_version_for(version)))
     match write:
         case Create():
-            return HttpRequest("POST", object_path(info, version, namespace), body)
+            return HttpRequest("POST", object_path(info, version, namespace), encoded_body)
         case UpdateStatus():
-            return HttpRequest("PUT", object_path(info, version, namespace, name, "status"), body)
+            return HttpRequest("PUT", object_path(info, version, namespace, name, "status"), encoded_body)
         case Update():
-            return HttpRequest("PUT", object_path(info, version, namespace, name), body)
+            return HttpRequest("PUT", object_path(info, version, namespace, name), encoded_body)
 
 
-def list_one_request(write: Write, info: ServedKind, version: str) -> HttpRequest:
+def list_one_request(write: Write, served_kind: ServedKind, version: str) -> HttpRequest:
     """Return a request that lists only the written object: unlike a GET, this needs only the `list` permission."""
-    selector = f"fieldSelector=metadata.name={quote(name_of(write))}"
-    return HttpRequest("GET", f"{object_path(info, version, namespace_of(write))}?{selector}")
+    field_selector_query = f"fieldSelector=metadata.name={quote(name_of(write))}"
+    return HttpRequest("GET", f"{object_path(served_kind, version, namespace_of(write))}?{field_selector_query}")
 
 
 def object_in_list(response: HttpResponse) -> Mapping[str, Any]:
     """Return the object in the response to a `list_one_request`; an empty mapping if the object does not exist."""
-    items = decode_object(response.body).get("items") or () if response.code == 200 else ()
-    return items[0] if items else {}
+    listed_items = decode_object(response.body).get("items") or () if response.code == 200 else ()
+    return listed_items[0] if listed_items else {}
 
 
 def is_retriable(write: Write, response: HttpResponse) -> bool:
@@ -252,16 +252,16 @@ def is_retriable(write: Write, response: HttpResponse) -> bool:
 
     A second Create is rejected, unless the server generates the name. An Update names the revision that it is based on.
     """
-    if response.code in _OVERLOADED_CODES:
+    if response.code in _OVERLOADED_STATUS_CODES:
         return True
-    if response.code not in _LOST_CODES:
+    if response.code not in _LOST_RESPONSE_CODES:
         return response.code >= 500 and response.retry_after is not None
     return not response.was_sent or not isinstance(write, Create) or bool(name_of(write))
 
 
 def may_have_succeeded(response: HttpResponse) -> bool:
     """Report whether the server may have processed a request, judged by this response or its absence."""
-    return response.code in _LOST_CODES and response.was_sent
+    return response.code in _LOST_RESPONSE_CODES and response.was_sent
 
 
 def error_of(response: HttpResponse, write: Write, status: Mapping[str, Any]) -> errors.ApiError | None:
@@ -284,7 +284,7 @@ def error_of(response: HttpResponse, write: Write, status: Mapping[str, Any]) ->
         )
     if response.code == 422:
         return errors.InvalidObject(
-            [errors.FieldError(cause.get("field", ""), cause.get("message", "")) for cause in _causes(status)]
+            [errors.FieldError(cause.get("field", ""), cause.get("message", "")) for cause in _status_causes(status)]
             or [errors.FieldError("", message)]
         )
     return errors.NoValidResponse(f"{type(write).__name__} of {namespace_of(write)}/{name_of(write)}: {message}")
@@ -327,8 +327,8 @@ def list_in_response(response: HttpResponse) -> Mapping[str, Any] | None:
     """
     page = decode_object(response.body)
     is_list = response.code == 200 and "items" in page and isinstance(page.get("metadata"), dict)
-    items = page.get("items") or ()
-    return page if is_list and isinstance(items, list | tuple) and all(map(is_object, items)) else None
+    listed_items = page.get("items") or ()
+    return page if is_list and isinstance(listed_items, list | tuple) and all(map(is_object, listed_items)) else None
 
 
 def is_object(value: Any) -> bool:
@@ -352,7 +352,7 @@ def contains_fields(stored_value: Any, sent_value: Any) -> bool:
 
 def _body_excerpt(body: bytes) -> str:
     """Return the beginning of a response body that is not a Status object, on one line, for an error message."""
-    return " ".join(body[:_BODY_SHOWN_MAX].decode("utf-8", "replace").split())
+    return " ".join(body[:_BODY_EXCERPT_MAX].decode("utf-8", "replace").split())
 
 
 def _delete_options(write: Delete) -> Obj:
@@ -364,9 +364,9 @@ def _delete_options(write: Delete) -> Obj:
     return fields
 
 
-def _causes(status: Mapping[str, Any]) -> list[Mapping[str, str]]:
+def _status_causes(status: Mapping[str, Any]) -> list[Mapping[str, str]]:
     return (status.get("details") or {}).get("causes") or []
 
 
 def _has_cause(status: Mapping[str, Any], reason: str) -> bool:
-    return any(cause.get("reason") == reason for cause in _causes(status))
+    return any(cause.get("reason") == reason for cause in _status_causes(status))

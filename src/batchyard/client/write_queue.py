@@ -59,7 +59,7 @@ RECLAIMABLE_PODS_MANAGER: Final = "kueue-reclaimable-pods"
 PODS_READY_MANAGER: Final = "kueue-job-controller-PodsReady"
 #: The field managers above, which both Kueue and this client use.
 SHARED_MANAGERS: Final = frozenset({ADMISSION_MANAGER, RECLAIMABLE_PODS_MANAGER, PODS_READY_MANAGER})
-_RECLAIMABLE_FIELD: Final = "reclaimablePods"
+_RECLAIMABLE_PODS_FIELD: Final = "reclaimablePods"
 #: The conditions that Kueue applies as `kueue-admission`.
 _ADMISSION_CONDITIONS: Final = frozenset(
     {
@@ -69,7 +69,7 @@ _ADMISSION_CONDITIONS: Final = frozenset(
 )
 #: Lists that server-side apply merges by a key, with that key.
 _MERGE_KEYS: Final = {"conditions": "type", "admissionChecks": "name"}
-_ABSENT: Final = object()
+_ABSENT_VALUE: Final = object()
 #: Metadata fields that the server sets: a patch must not contain them, except the two preconditions.
 _SERVER_OWNED_FIELDS: Final = frozenset(
     {"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "deletionTimestamp"}
@@ -84,25 +84,25 @@ class _AppliedStatus(NamedTuple):
     status: Mapping[str, Any]
 
 
-def write_requests(write: Write, base: Obj | None, info: ServedKind, version: str) -> RequestSteps:
+def write_requests(write: Write, base_object: Obj | None, served_kind: ServedKind, version: str) -> RequestSteps:
     """Yield the HTTP requests of one write; `base` is the cached object on which the write is based, or None."""
-    if isinstance(write, Create | Delete) or (base is None and not write.obj["metadata"].get("resourceVersion")):
-        yield request_of(write, info, version)
+    if isinstance(write, Create | Delete) or (base_object is None and not write.obj["metadata"].get("resourceVersion")):
+        yield request_of(write, served_kind, version)
     elif isinstance(write, UpdateStatus) and kind_of(write) == scheme.WORKLOAD:
-        yield from _apply_status(write, base, info, version)
+        yield from _apply_status(write, base_object, served_kind, version)
     else:
-        yield _merge_request(write, base, info, version)
+        yield _merge_request(write, base_object, served_kind, version)
 
 
 def merge_patch(old_object: Mapping[str, Any], new_object: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON merge patch (RFC 7386) that turns the old object into the new one; empty if they are equal."""
     patch: dict[str, Any] = dict.fromkeys(field for field in old_object if field not in new_object)
     for field, value in new_object.items():
-        old = old_object.get(field, _ABSENT)
+        old = old_object.get(field, _ABSENT_VALUE)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
             if inner := merge_patch(old, value):
                 patch[field] = inner
-        elif old is _ABSENT or old != value:
+        elif old is _ABSENT_VALUE or old != value:
             patch[field] = value
     return patch
 
@@ -135,48 +135,48 @@ def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, versi
     new_object = _convert_to_version(write.obj, info, version)
     old_status = (_convert_to_version(base, info, version) if base is not None else {}).get("status") or {}
     metadata, status = new_object["metadata"], new_object.get("status") or {}
-    revision = metadata.get("resourceVersion")
+    resource_version = metadata.get("resourceVersion")
     for applied in _split_by_manager(old_status, status):
-        identity = {field: metadata[field] for field in ("name", "namespace", "uid") if field in metadata}
-        if revision:
-            identity["resourceVersion"] = revision
-        document = {"apiVersion": new_object["apiVersion"], "kind": new_object["kind"], "metadata": identity}
+        identity_fields = {field: metadata[field] for field in ("name", "namespace", "uid") if field in metadata}
+        if resource_version:
+            identity_fields["resourceVersion"] = resource_version
+        document = {"apiVersion": new_object["apiVersion"], "kind": new_object["kind"], "metadata": identity_fields}
         request = _patch_request(write, info, version, {**document, "status": applied.status}, "status", APPLY_PATCH)
         stored_object = yield request._replace(path=f"{request.path}?fieldManager={applied.manager}&force=true")
-        revision = _revision_in(stored_object)
+        resource_version = _resource_version_in(stored_object)
     if patch_of_removed := _removal_patch(old_status, status, stored_object.get("status") or {}):
-        patch = {"metadata": {"resourceVersion": revision}, "status": patch_of_removed}
-        yield _patch_request(write, info, version, patch, "status")
+        status_patch = {"metadata": {"resourceVersion": resource_version}, "status": patch_of_removed}
+        yield _patch_request(write, info, version, status_patch, "status")
 
 
 def _split_by_manager(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> Sequence[_AppliedStatus]:
     """Split the changed status of a Workload into the parts that Kueue applies with different field managers."""
     changed_fields = [field for field in {**old_status, **status} if old_status.get(field) != status.get(field)]
     status_parts: list[_AppliedStatus] = []
-    if changed_fields == ["conditions"] and _changed_conditions(old_status, status) == ["PodsReady"]:
+    if changed_fields == ["conditions"] and _changed_condition_types(old_status, status) == ["PodsReady"]:
         ready_conditions = [condition for condition in status["conditions"] if condition["type"] == "PodsReady"]
         return (
             [_AppliedStatus(PODS_READY_MANAGER, {"conditions": ready_conditions})]
             if ready_conditions
-            else [_admission_part(status)]
+            else [_admission_status_part(status)]
         )
-    if changed_fields != [_RECLAIMABLE_FIELD]:
-        status_parts.append(_admission_part(status))
-    if _RECLAIMABLE_FIELD in changed_fields:
-        pods = status.get(_RECLAIMABLE_FIELD)
-        status_parts.append(_AppliedStatus(RECLAIMABLE_PODS_MANAGER, {_RECLAIMABLE_FIELD: pods} if pods else {}))
+    if changed_fields != [_RECLAIMABLE_PODS_FIELD]:
+        status_parts.append(_admission_status_part(status))
+    if _RECLAIMABLE_PODS_FIELD in changed_fields:
+        pods = status.get(_RECLAIMABLE_PODS_FIELD)
+        status_parts.append(_AppliedStatus(RECLAIMABLE_PODS_MANAGER, {_RECLAIMABLE_PODS_FIELD: pods} if pods else {}))
     return status_parts
 
 
-def _admission_part(status: Mapping[str, Any]) -> _AppliedStatus:
+def _admission_status_part(status: Mapping[str, Any]) -> _AppliedStatus:
     """Return the part of a Workload's status that Kueue applies with the field manager `kueue-admission`."""
-    applied = {field: value for field, value in status.items() if field != _RECLAIMABLE_FIELD}
-    if "conditions" in applied:
-        applied["conditions"] = [each for each in applied["conditions"] if each["type"] in _ADMISSION_CONDITIONS]
-    return _AppliedStatus(ADMISSION_MANAGER, applied)
+    admission = {field: value for field, value in status.items() if field != _RECLAIMABLE_PODS_FIELD}
+    if "conditions" in admission:
+        admission["conditions"] = [each for each in admission["conditions"] if each["type"] in _ADMISSION_CONDITIONS]
+    return _AppliedStatus(ADMISSION_MANAGER, admission)
 
 
-def _changed_conditions(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
+def _changed_condition_types(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
     old, new = ({each["type"]: each for each in status.get("conditions") or ()} for status in (old_status, status))
     return [kind for kind in {**old, **new} if old.get(kind) != new.get(kind)]
 
@@ -187,38 +187,38 @@ def _removal_patch(
     """Return a patch that removes values of a Workload's status which another field manager also set."""
     removals: dict[str, Any] = {field: None for field in old_status if field not in status and field in stored_status}
     for field, key in _MERGE_KEYS.items():
-        kept_keys = [item[key] for item in status.get(field) or ()]
-        removed_keys = {item[key] for item in old_status.get(field) or () if item[key] not in kept_keys}
+        kept_merge_keys = [item[key] for item in status.get(field) or ()]
+        removed_merge_keys = {item[key] for item in old_status.get(field) or () if item[key] not in kept_merge_keys}
         stored_items = stored_status.get(field) or ()
-        if field not in removals and any(item[key] in removed_keys for item in stored_items):
-            removals[field] = [item for item in stored_items if item[key] not in removed_keys]
+        if field not in removals and any(item[key] in removed_merge_keys for item in stored_items):
+            removals[field] = [item for item in stored_items if item[key] not in removed_merge_keys]
     return removals
 
 
-def _convert_to_version(obj: Obj, info: ServedKind, version: str) -> Mapping[str, Any]:
+def _convert_to_version(obj: Obj, served_kind: ServedKind, version: str) -> Mapping[str, Any]:
     """Convert an object to the API version in which it is sent to the server."""
-    return conversion.from_storage(to_wire_format(obj, info), info.api_version_for(version))
+    return conversion.from_storage(to_wire_format(obj, served_kind), served_kind.api_version_for(version))
 
 
 def _patch_request(
     write: Write,
-    info: ServedKind,
+    served_kind: ServedKind,
     version: str,
     patch: Mapping[str, Any],
     subresource: str,
     content_type: str = MERGE_PATCH,
 ) -> HttpRequest:
-    path = object_path(info, version, namespace_of(write), name_of(write), subresource)
+    path = object_path(served_kind, version, namespace_of(write), name_of(write), subresource)
     return HttpRequest("PATCH", path, _encode(patch), content_type=content_type)
 
 
-def _revision_in(stored_object: Mapping[str, Any]) -> str:
-    revision: str = (stored_object.get("metadata") or {}).get("resourceVersion") or ""
-    return revision
+def _resource_version_in(stored_object: Mapping[str, Any]) -> str:
+    resource_version: str = (stored_object.get("metadata") or {}).get("resourceVersion") or ""
+    return resource_version
 
 
 ATTEMPTS_MAX: Final = 8
-_REJECTED_MAX: Final = 4096
+_REJECTION_COUNTS_MAX: Final = 4096
 
 
 class WriteResponse(NamedTuple):
@@ -239,11 +239,11 @@ class Submission:
     )
 
     def __init__(
-        self, writes: Sequence[Write], on_end: Callable[["Submission"], None], bases: Sequence[Obj | None] = ()
+        self, writes: Sequence[Write], on_end: Callable[["Submission"], None], base_objects: Sequence[Obj | None] = ()
     ) -> None:
         self.writes = writes
         #: The object that each write is based on, if known.
-        self.bases = bases or [None] * len(writes)
+        self.base_objects = base_objects or [None] * len(writes)
         #: The generator of the current write's HTTP requests, and the request that has no response yet.
         self.requests: RequestSteps | None = None
         self.request: HttpRequest | None = None
@@ -266,14 +266,14 @@ class WriteQueue:
         self,
         timers: Kernel,
         transport: Transport,
-        limit: RateLimit,
-        version_of: Callable[[str], str],
+        rate_limit: RateLimit,
+        api_version_of: Callable[[str], str],
         may_send: Callable[[], bool],
     ) -> None:
         self._timers = timers
         self._transport = transport
-        self._limit = limit
-        self._version_of = version_of
+        self._limit = rate_limit
+        self._version_of = api_version_of
         self._may_send = may_send
         self._last_submissions: dict[Key, Submission] = {}
         #: The number of responses by method and code.
@@ -285,9 +285,9 @@ class WriteQueue:
     def submit(self, submission: Submission) -> None:
         """Queue a caller's writes; they are sent when earlier submissions for the same objects are finished."""
         for key in dict.fromkeys(submission.keys):
-            earlier_submission = self._last_submissions.get(key)
-            if earlier_submission is not None:
-                earlier_submission.followers.append(submission)
+            previous_submission = self._last_submissions.get(key)
+            if previous_submission is not None:
+                previous_submission.followers.append(submission)
                 submission.waits_for += 1
             self._last_submissions[key] = submission
         if not submission.waits_for:
@@ -305,9 +305,9 @@ class WriteQueue:
 
     def _send_when_allowed(self, submission: Submission) -> None:
         now = self._timers.now()
-        self._run_at(now + self._limit.take_token(now), lambda: self._send(submission))
+        self._schedule_at(now + self._limit.take_token(now), lambda: self._send(submission))
 
-    def _run_at(self, instant: Instant, callback: Callable[[], None]) -> None:
+    def _schedule_at(self, instant: Instant, callback: Callable[[], None]) -> None:
         if instant <= self._timers.now():
             callback()
         else:
@@ -318,14 +318,14 @@ class WriteQueue:
         write = submission.writes[write_index]
         if submission.requests is None or submission.request is None:
             kind = kind_of(write)
-            base = submission.bases[write_index]
-            submission.requests = write_requests(write, base, kind_info(kind), self._version_of(kind))
+            base_object = submission.base_objects[write_index]
+            submission.requests = write_requests(write, base_object, kind_info(kind), self._version_of(kind))
             submission.request = next(submission.requests)
-        self._send_counted(
+        self._send_and_count(
             submission.request, lambda http_response: self._process_response(submission, write, http_response)
         )
 
-    def _send_counted(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
+    def _send_and_count(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
         def count_response(http_response: HttpResponse) -> None:
             self.response_counts[request.method, http_response.code] += 1
             on_response(http_response)
@@ -339,23 +339,23 @@ class WriteQueue:
             submission.is_repeat = submission.is_repeat or may_have_succeeded(http_response)
             now = self._timers.now()
             name = f"{namespace_of(write)}/{name_of(write)}"
-            delay = max(
+            retry_delay = max(
                 http_response.retry_after or 0, jittered_backoff(submission.tries, 0, name), self._limit.take_token(now)
             )
-            self._run_at(now + delay, lambda: self._send(submission))
+            self._schedule_at(now + retry_delay, lambda: self._send(submission))
             return
-        body = decode_object(http_response.body)
-        error = error_of(http_response, write, body)
+        response_body = decode_object(http_response.body)
+        error = error_of(http_response, write, response_body)
         self._report_rejection(write, http_response.code, error)
-        if error is not None and submission.is_repeat and self._handle_repeat_error(submission, write, error):
+        if error is not None and submission.is_repeat and self._accept_repeat_error(submission, write, error):
             return
         if error is None and submission.requests is not None:
-            submission.request = _next_request(submission.requests, body)
+            submission.request = _next_request(submission.requests, response_body)
             if submission.request is not None:
                 submission.tries, submission.is_repeat = 0, False
                 self._send_when_allowed(submission)
                 return
-        self._complete_write(submission, self._response_from_body(write, body, error))
+        self._complete_write(submission, self._response_from_body(write, response_body, error))
 
     def _report_rejection(self, write: Write, status_code: int, error: ApiError | None) -> None:
         """Report a rejected write: code 403 once for each kind, others at the 1st, 2nd, 4th, 8th time for an object."""
@@ -370,16 +370,16 @@ class WriteQueue:
         is_forbidden = isinstance(error, TemporarilyForbidden)
         count_key = kind_key if is_forbidden else object_key
         rejection_count = self._rejection_counts[count_key] = self._rejection_counts.get(count_key, 0) + 1
-        if len(self._rejection_counts) > _REJECTED_MAX:
+        if len(self._rejection_counts) > _REJECTION_COUNTS_MAX:
             self._rejection_counts.pop(next(iter(self._rejection_counts)))
         if rejection_count == 1 or (not is_forbidden and not rejection_count & (rejection_count - 1)):
-            subject = (
+            object_text = (
                 "" if is_forbidden else f" of {kind_info(kind_of(write)).kind} {namespace_of(write)}/{name_of(write)}"
             )
-            repetitions = f" ({rejection_count} times)" if rejection_count > 1 else ""
-            self.on_refused(f"{type(write).__name__}{subject}: {error}{repetitions}")
+            repetition_suffix = f" ({rejection_count} times)" if rejection_count > 1 else ""
+            self.on_refused(f"{type(write).__name__}{object_text}: {error}{repetition_suffix}")
 
-    def _handle_repeat_error(self, submission: Submission, write: Write, error: ApiError) -> bool:
+    def _accept_repeat_error(self, submission: Submission, write: Write, error: ApiError) -> bool:
         """Complete a repeated write whose error may mean that an earlier attempt succeeded. Return False otherwise."""
         if isinstance(write, Delete) and isinstance(error, NotFound):
             self._complete_write(submission, WriteResponse(write, {}, None))
@@ -388,7 +388,7 @@ class WriteQueue:
             return False
         kind = kind_of(write)
         request = list_one_request(write, kind_info(kind), self._version_of(kind))
-        self._send_counted(request, lambda response: self._compare_existing(submission, write, response, error))
+        self._send_and_count(request, lambda response: self._compare_existing(submission, write, response, error))
         return True
 
     def _compare_existing(

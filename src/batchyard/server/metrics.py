@@ -33,34 +33,34 @@ _PAGE_SIZE: Final = resource.getpagesize()
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
-def process_texts() -> Iterator[str]:
+def process_metric_texts() -> Iterator[str]:
     """Yield the metrics of this process (CPU, memory, open files, garbage collection) in Prometheus's text format."""
-    fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
-    boot_time_lines = [line for line in Path("/proc/stat").read_text("ascii").splitlines() if line.startswith("btime ")]
+    stat_fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+    btime_lines = [line for line in Path("/proc/stat").read_text("ascii").splitlines() if line.startswith("btime ")]
     values_by_metric = {
-        "process_cpu_seconds_total": (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND,
-        "process_resident_memory_bytes": int(fields[21]) * _PAGE_SIZE,
-        "process_virtual_memory_bytes": int(fields[20]),
-        "process_start_time_seconds": int(boot_time_lines[0].split()[1]) + int(fields[19]) / _TICKS_PER_SECOND,
+        "process_cpu_seconds_total": (int(stat_fields[11]) + int(stat_fields[12])) / _TICKS_PER_SECOND,
+        "process_resident_memory_bytes": int(stat_fields[21]) * _PAGE_SIZE,
+        "process_virtual_memory_bytes": int(stat_fields[20]),
+        "process_start_time_seconds": int(btime_lines[0].split()[1]) + int(stat_fields[19]) / _TICKS_PER_SECOND,
         "process_open_fds": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - only the names are counted
         "process_max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     }
     for name, value in values_by_metric.items():
         yield gauge_text(metric(name), [((), value)])
-    yield _python_info_text()
+    yield _python_info_metric_text()
     stats = list(enumerate(gc.get_stats()))
     yield gauge_text(metric("python_gc_collections_total"), (((str(n),), each["collections"]) for n, each in stats))
     yield gauge_text(metric("python_gc_objects_collected_total"), (((str(n),), each["collected"]) for n, each in stats))
 
 
-def build_texts() -> Iterator[str]:
+def build_info_texts() -> Iterator[str]:
     """Yield batchyard's build information as the metric kueue_build_info, with empty labels for Git and Go."""
-    machine = f"{platform.system().lower()}/{platform.machine()}"
-    labels = (f"v{version('batchyard')}", "", "", "", platform.python_implementation(), machine)
+    machine_platform = f"{platform.system().lower()}/{platform.machine()}"
+    labels = (f"v{version('batchyard')}", "", "", "", platform.python_implementation(), machine_platform)
     yield gauge_text(metric("kueue_build_info"), [(labels, 1)])
 
 
-def _python_info_text() -> str:
+def _python_info_metric_text() -> str:
     version_parts = platform.python_version_tuple()
     labels = (platform.python_implementation(), *version_parts, platform.python_version())
     return gauge_text(metric("python_info"), [(labels, 1)])
@@ -117,11 +117,11 @@ class ServerMetrics:
     def sources(self) -> Sequence[tuple[str, TextSource]]:
         """Return the functions that yield metrics, by metric group. Controller metrics are empty before `begin`."""
         return (
-            ("kueue", build_texts),
+            ("kueue", build_info_texts),
             ("kueue", self.cycles.texts),
             ("kueue", self._workload_and_queue_texts),
             ("program", self._controller_texts),
-            ("program", process_texts),
+            ("program", process_metric_texts),
             ("batchyard", self._batchyard_texts),
             ("objects", self.objects.texts),
         )
@@ -136,12 +136,12 @@ class ServerMetrics:
             yield from self._controllers.texts(self._runner)
 
     def _observe(self, events: Sequence[WatchEvent]) -> None:
-        workloads, queues = self._workloads, self._queues
-        assert workloads is not None, "begin must be called before changes are observed"
-        assert queues is not None, "begin must be called before changes are observed"
+        workload_metrics, queue_metrics = self._workloads, self._queues
+        assert workload_metrics is not None, "begin must be called before changes are observed"
+        assert queue_metrics is not None, "begin must be called before changes are observed"
         for event in events:
-            workloads.observe(event)
-            queues.observe(event)
+            workload_metrics.observe(event)
+            queue_metrics.observe(event)
             self.objects.observe(event)
             self._machines.observe(event)
             if event.type is EventType.DELETED and event.key.kind == scheme.CLUSTER_QUEUE:

@@ -148,7 +148,7 @@ def test_deletion_is_marked_once() -> None:
 
 
 def test_only_marked_object_without_finalizers_is_released() -> None:
-    assert not local.is_released(stored())
-    assert not local.is_released(stored(deletionTimestamp="x", finalizers=["f"]))
-    assert local.is_released(stored(deletionTimestamp="x", finalizers=[]))
-    assert local.is_released(stored(deletionTimestamp="x"))
+    assert not local.is_removable(stored())
+    assert not local.is_removable(stored(deletionTimestamp="x", finalizers=["f"]))
+    assert local.is_removable(stored(deletionTimestamp="x", finalizers=[]))
+    assert local.is_removable(stored(deletionTimestamp="x"))

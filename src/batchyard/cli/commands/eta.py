@@ -137,7 +137,7 @@ async def _request_forecast(request: EtaRequest, subject: Key) -> Mapping[str, A
     served_kind = kind_info(subject.kind)
     path = object_path(served_kind, served_kind.storage_version, subject.namespace, subject.name, "eta")
     try:
-        reply = await transport.ask(HttpRequest("GET", f"{path}?seed={request.forecast_options.seed}", within=MINUTE))
+        reply = await transport.ask(HttpRequest("GET", f"{path}?seed={request.forecast_options.seed}", timeout=MINUTE))
     finally:
         await transport.close()
     if reply.code == 200:

@@ -15,7 +15,7 @@ from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.controller import Ticket, Work
 
 #: How long work runs before asyncio polls its sockets again.
-SLICE_MAX: Final = 0.02  # seconds
+SLICE_SECONDS_MAX: Final = 0.02  # seconds
 #: How often the paused event loop checks whether it may continue.
 PAUSE_CHECK_INTERVAL: Final = 0.002  # seconds
 
@@ -23,12 +23,12 @@ PAUSE_CHECK_INTERVAL: Final = 0.002  # seconds
 class LiveKernel:
     """An event loop whose time begins at `start` and runs `speed` times as fast as asyncio's clock."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, start: Instant, speed: float = 1.0) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, start_instant: Instant, speed: float = 1.0) -> None:
         self._loop = loop
         self._began_at = loop.time()
-        self._start_instant = start
+        self._start_instant = start_instant
         self._speed = speed
-        self._virtual_loop = VirtualEventLoop(start)
+        self._virtual_loop = VirtualEventLoop(start_instant)
         self._timer: asyncio.TimerHandle | None = None
         self._is_slice_scheduled = False
         self._posted_at: Instant = 0
@@ -58,8 +58,8 @@ class LiveKernel:
         """Report whether time has stopped as requested by `run_until`, and all callbacks due by then have run."""
         if self.stops_at is None or self.clock() < self.stops_at:
             return False
-        next_due = self._virtual_loop.next_instant()
-        return next_due is None or next_due > self.stops_at
+        next_due_time = self._virtual_loop.next_instant()
+        return next_due_time is None or next_due_time > self.stops_at
 
     def call_at(self, due_time: Instant, work: Work) -> Ticket:
         """Schedule a callback for an instant. Callbacks of the same instant run in order of registration."""
@@ -78,8 +78,8 @@ class LiveKernel:
 
     def post(self, work: Work) -> None:
         """Schedule a callback for an external event, such as a request, in the order in which the events arrive."""
-        now, next_due = self.clock(), self._virtual_loop.next_later()
-        self._posted_at = max(self._posted_at, now if next_due is None else min(next_due, now))
+        now, next_due_time = self.clock(), self._virtual_loop.next_later()
+        self._posted_at = max(self._posted_at, now if next_due_time is None else min(next_due_time, now))
         self._virtual_loop.call_at(self._posted_at, work)
         self._schedule_slice()
 
@@ -113,7 +113,7 @@ class LiveKernel:
             self._loop.call_soon(self._run_slice)
 
     def _run_slice(self) -> None:
-        """Run due callbacks for up to SLICE_MAX seconds, and schedule the next such slice."""
+        """Run due callbacks for up to SLICE_SECONDS_MAX, and schedule the next such slice."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -125,11 +125,11 @@ class LiveKernel:
             self._schedule_next_slice()  # also after an exception: asyncio logs it, and the platform continues
 
     def _run_due_work(self) -> None:
-        """Run due callbacks until none is left, SLICE_MAX seconds have passed, or the journal is behind."""
-        virtual_loop, slice_end = self._virtual_loop, self._loop.time() + SLICE_MAX
-        end_time = max(self.clock(), virtual_loop.now())
+        """Run due callbacks until none is left, SLICE_SECONDS_MAX seconds have passed, or the journal is behind."""
+        virtual_loop, slice_end = self._virtual_loop, self._loop.time() + SLICE_SECONDS_MAX
+        last_due_time = max(self.clock(), virtual_loop.now())
         with rare_garbage_collection():
-            while not self.must_pause() and virtual_loop.step(end_time) and self._loop.time() < slice_end:
+            while not self.must_pause() and virtual_loop.step(last_due_time) and self._loop.time() < slice_end:
                 pass
 
     def _schedule_next_slice(self) -> None:

@@ -19,21 +19,21 @@ from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
 #: Every API server reports its version here without authentication; that of batchyard contains `batchyard`.
 _VERSION_PATH: Final = "/version"
-_BATCHYARD: Final = "batchyard"
+_BATCHYARD_NAME: Final = "batchyard"
 #: The status codes of other servers for the path of the status document.
-_OTHER_SERVER_CODES: Final = (403, 404)
+_NOT_BATCHYARD_CODES: Final = (403, 404)
 #: The poll interval for a batchyard server or a server whose date differs, and for other servers.
-_POLL_SOON: Final = 5 * SECOND
+_FIRST_POLL_DELAY: Final = 5 * SECOND
 _POLL_INTERVAL: Final = MINUTE
 #: The tolerated difference from a batchyard server, and from other servers, whose dates are in whole seconds.
 _CLOCK_TOLERANCE: Final = SECOND // 20
-_DATE_TOLERANCE: Final = 2 * SECOND
+_DATE_HEADER_TOLERANCE: Final = 2 * SECOND
 
 
 async def is_other_server(sender: RequestSender) -> bool:
     """Report whether an API server's version shows that it is not batchyard, so that it does not report its time."""
-    version = await sender.ask(HttpRequest("GET", _VERSION_PATH))
-    return version.code == 200 and _BATCHYARD not in str(decode_object(version.body).get("gitVersion"))
+    answer = await sender.ask(HttpRequest("GET", _VERSION_PATH))
+    return answer.code == 200 and _BATCHYARD_NAME not in str(decode_object(answer.body).get("gitVersion"))
 
 
 class ServerClock:
@@ -63,12 +63,12 @@ class ServerClock:
         """Set the loop's clock to the API server's time, before the controllers start, and schedule periodic polls."""
         if await is_other_server(self._sender):
             self._path = _VERSION_PATH
-        delay = await self._poll_once()
+        delay = await self._poll_server_once()
         if self._unconfirmed_difference is not None:
-            delay = await self._poll_once()
+            delay = await self._poll_server_once()
         self._poll_after(delay)
 
-    async def _poll_once(self) -> Duration:
+    async def _poll_server_once(self) -> Duration:
         asked_at = self._timers.now()
         return self._follow_response(await self._sender.ask(HttpRequest("GET", self._path)), asked_at)
 
@@ -84,38 +84,38 @@ class ServerClock:
         """Set the clock to the time in a response, and return the delay until the next poll of the API server."""
         status_document = decode_object(response.body) if response.code == 200 else {}
         instant, speed = status_document.get("instant"), status_document.get("speed")
-        travel_time: Duration = (self._timers.now() - asked_at) // 2
+        one_way_time: Duration = (self._timers.now() - asked_at) // 2
         if isinstance(instant, int) and isinstance(speed, float | int):
-            server_instant = instant + int(travel_time * speed)
+            server_instant = instant + int(one_way_time * speed)
             self.speed = float(speed)
             if abs(server_instant - self._kernel.clock()) > _CLOCK_TOLERANCE * speed:
                 self._kernel.set_clock(server_instant, speed)
-        elif response.server_time and (self._path == _VERSION_PATH or response.code in _OTHER_SERVER_CODES):
+        elif response.server_time and (self._path == _VERSION_PATH or response.code in _NOT_BATCHYARD_CODES):
             self._path = _VERSION_PATH
-            return self._follow_date(response.server_time + SECOND // 2 + travel_time)
-        return _POLL_SOON
+            return self._follow_date(response.server_time + SECOND // 2 + one_way_time)
+        return _FIRST_POLL_DELAY
 
     def _follow_date(self, server_instant: Instant) -> Duration:
         """Follow the server's date once two responses agree that it differs; return the delay until the next poll."""
-        server_ahead, last_difference = server_instant - self._kernel.clock(), self._unconfirmed_difference
-        if abs(server_ahead) <= _DATE_TOLERANCE:
+        server_lead, last_difference = server_instant - self._kernel.clock(), self._unconfirmed_difference
+        if abs(server_lead) <= _DATE_HEADER_TOLERANCE:
             self._unconfirmed_difference, self._is_reported = None, False
             return _POLL_INTERVAL
-        self._unconfirmed_difference = server_ahead
-        if last_difference is None or abs(server_ahead - last_difference) > _DATE_TOLERANCE:
-            return _POLL_SOON
-        is_followed = server_ahead > 0 or self._kernel.is_unused
+        self._unconfirmed_difference = server_lead
+        if last_difference is None or abs(server_lead - last_difference) > _DATE_HEADER_TOLERANCE:
+            return _FIRST_POLL_DELAY
+        is_date_followed = server_lead > 0 or self._kernel.is_unused
         if not self._is_reported:
-            direction = "behind" if server_ahead > 0 else "ahead of"
-            consequence = (
+            direction_text = "behind" if server_lead > 0 else "ahead of"
+            consequence_text = (
                 "it is set to the server's time"
-                if is_followed
+                if is_date_followed
                 else "it is not set back until the next start of this process"
             )
-            difference = f"{format_age(abs(server_ahead))} {direction} the API server's clock"
-            self._report(f"batchyard: this process's clock is {difference}: {consequence}")
-        self._is_reported = not is_followed
-        if is_followed:
+            difference_text = f"{format_age(abs(server_lead))} {direction_text} the API server's clock"
+            self._report(f"batchyard: this process's clock is {difference_text}: {consequence_text}")
+        self._is_reported = not is_date_followed
+        if is_date_followed:
             self._unconfirmed_difference = None
             self._kernel.set_clock(server_instant, 1.0)
         return _POLL_INTERVAL
@@ -130,7 +130,7 @@ class ServerClock:
 
 #: How often the wall clock is checked, and the tolerated difference.
 _MACHINE_CHECK_INTERVAL: Final = 5 * SECOND
-_MACHINE_TOLERANCE: Final = 2 * SECOND
+_MACHINE_CLOCK_TOLERANCE: Final = 2 * SECOND
 _LOG: Final = logging.getLogger("batchyard")
 
 
@@ -147,11 +147,11 @@ class MachineClock:
         if self._kernel.is_stopped:
             return
         wall_time = self._clock()
-        wall_ahead = wall_time - self._kernel.clock()
-        if wall_ahead > _MACHINE_TOLERANCE:
+        wall_clock_lead = wall_time - self._kernel.clock()
+        if wall_clock_lead > _MACHINE_CLOCK_TOLERANCE:
             _LOG.warning(
                 "the machine's clock jumped ahead by %s (sleep or clock change); the platform's clock is set to it",
-                format_age(wall_ahead),
+                format_age(wall_clock_lead),
             )
             self._kernel.set_clock(wall_time, 1.0)
         self._timers.call_at(self._timers.now() + _MACHINE_CHECK_INTERVAL, self.follow)

@@ -48,9 +48,9 @@ class LoopTimers:
 
     def cancel(self, ticket: Ticket) -> None:
         """Cancel the callback that this ticket identifies."""
-        handle = self._timers.pop(ticket, None)
-        if handle is not None:
-            handle.cancel()
+        timer_handle = self._timers.pop(ticket, None)
+        if timer_handle is not None:
+            timer_handle.cancel()
 
     def call_soon(self, work: Work) -> None:
         """Schedule a callback for the next iteration of the asyncio loop."""
@@ -70,9 +70,9 @@ class LoopTimers:
 async def sleep_for(duration: Duration) -> None:
     """Wait for this duration of real time without blocking the asyncio loop."""
     loop = asyncio.get_running_loop()
-    is_over = asyncio.Event()
-    handle = loop.call_later(duration / SECOND, is_over.set)
+    sleep_end = asyncio.Event()
+    timer_handle = loop.call_later(duration / SECOND, sleep_end.set)
     try:
-        await is_over.wait()
+        await sleep_end.wait()
     finally:
-        handle.cancel()
+        timer_handle.cancel()

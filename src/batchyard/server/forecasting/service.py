@@ -61,9 +61,9 @@ class _QueuedQuestion:
 class ForkPool:
     """Computes answers to queued questions, one at a time in a forked child process, and caches the answers."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, revision: Callable[[], int]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, current_revision: Callable[[], int]) -> None:
         self._loop = loop
-        self._revision = revision
+        self._revision = current_revision
         self._queue: deque[_QueuedQuestion] = deque()
         self._child: ChildProcess | None = None
         #: The cached answers, and their revision.
@@ -77,14 +77,14 @@ class ForkPool:
         if cached_response is not None:
             response = cached_response
             return DeferredResponse(lambda callback: _call_soon(self._loop, callback, response))
-        queued_question = self._find_queued(question)
+        queued_question = self._find_queued_question(question)
         if queued_question is None:
             if len(self._queue) >= QUEUED_QUESTIONS_MAX:
                 self.metrics.turn_away()
                 raise too_many_requests()
             queued_question = _QueuedQuestion(question, work, self._revision())
             self._queue.append(queued_question)
-            self._loop.call_soon(self._start_next)
+            self._loop.call_soon(self._start_next_question)
         return DeferredResponse(queued_question.callbacks.append)
 
     def close(self) -> None:
@@ -93,11 +93,11 @@ class ForkPool:
         if self._child is not None:
             self._child.kill()
 
-    def _find_queued(self, question: Hashable) -> _QueuedQuestion | None:
+    def _find_queued_question(self, question: Hashable) -> _QueuedQuestion | None:
         """Return the queue entry of an equal question that waits already, or None."""
         return next((queued for queued in self._queue if queued.question == question), None)
 
-    def _start_next(self) -> None:
+    def _start_next_question(self) -> None:
         if self._child is not None or not self._queue:
             return
         queued_question = self._queue.popleft()
@@ -105,7 +105,7 @@ class ForkPool:
         self.metrics.begin()
         self._child = ChildProcess(
             self._loop,
-            partial(_encode_result, queued_question.work),
+            partial(_encode_answer, queued_question.work),
             FORECAST_SECONDS_MAX,
             partial(self._process_result, queued_question),
         )
@@ -119,7 +119,7 @@ class ForkPool:
         self._store(queued_question, response)
         for callback in queued_question.callbacks:
             callback(response)
-        self._loop.call_soon(self._start_next)
+        self._loop.call_soon(self._start_next_question)
 
     def _store(self, queued_question: _QueuedQuestion, response: Response) -> None:
         if response.code != 200:
@@ -137,7 +137,7 @@ def _decode_output(output: bytes) -> Response:
     return Response(int(output[:_CODE_LENGTH]), output[_CODE_LENGTH:])
 
 
-def _encode_result(work: AnswerFunction) -> bytes:
+def _encode_answer(work: AnswerFunction) -> bytes:
     try:
         return b"200" + msgspec.json.encode(work())
     except StatusError as refused:
@@ -208,7 +208,7 @@ class CalibrationLoop:
         if self._samples_requested_at is None or now - self._samples_requested_at >= CALIBRATION_INTERVAL:
             self._samples_requested_at = now
             try:
-                self._ask().then(self._store_forecasts)
+                self._ask().then(self._store_forecast_response)
             except StatusError:
                 _LOG.debug("the forecast for the calibration is skipped, because too many requests are queued")
 
@@ -221,11 +221,11 @@ class CalibrationLoop:
         self.check_forecasts()
         self.begin(loop)
 
-    def _actual_outcome(self, sample: calibration.ForecastRecord) -> calibration.StartOutcome:
-        namespace, name = sample.workload.split("/", 1)
-        return calibration.outcome_of(self._objects.get(Key(scheme.WORKLOAD, namespace, name)), sample.uid)
+    def _actual_outcome(self, forecast_record: calibration.ForecastRecord) -> calibration.StartOutcome:
+        namespace, name = forecast_record.workload.split("/", 1)
+        return calibration.outcome_of(self._objects.get(Key(scheme.WORKLOAD, namespace, name)), forecast_record.uid)
 
-    def _store_forecasts(self, response: Response) -> None:
+    def _store_forecast_response(self, response: Response) -> None:
         if response.code == 200:
             self._store(
                 calibration.add_forecasts(
@@ -235,10 +235,10 @@ class CalibrationLoop:
 
     def _store(self, new_calibration: calibration.Calibration) -> None:
         self.calibration = new_calibration
-        new_path = self._path.with_name(f"{self._path.name}.new")
+        temporary_path = self._path.with_name(f"{self._path.name}.new")
         try:
-            new_path.write_bytes(msgspec.json.encode(new_calibration))
-            new_path.replace(self._path)
+            temporary_path.write_bytes(msgspec.json.encode(new_calibration))
+            temporary_path.replace(self._path)
         except OSError as error:
             _LOG.warning("%s: cannot write the calibration of forecasts: %s", self._path, error)
 
@@ -309,16 +309,16 @@ class ForecastEngine:
 
     def ask(self, question: ForecastRequest) -> DeferredResponse:
         """Return the deferred forecast of a Workload's start. Raises StatusError if the queue is full."""
-        forecast = self._fork_pool.ask(question, partial(self._forecast, question))
+        deferred_forecast = self._fork_pool.ask(question, partial(self._forecast, question))
         self._calibration_loop.record_use()
-        return forecast
+        return deferred_forecast
 
     def with_effect_warnings(self, request: ApiRequest, path: ResourcePath, response: Response) -> AnyResponse:
         """Return the response to a dry-run change with warnings about its effects; unchanged if the queue is full."""
         changed_object = to_storage_version(path.info, path.version, response.body)
         question = (request.user, msgspec.json.encode(changed_object))
         try:
-            warnings = self._fork_pool.ask(question, partial(self._warn, changed_object, request))
+            warnings = self._fork_pool.ask(question, partial(self._compute_warnings, changed_object, request))
         except StatusError:
             return response
         return DeferredResponse(
@@ -336,20 +336,20 @@ class ForecastEngine:
         self._fork_pool.close()
 
     def _forecast(self, question: ForecastRequest) -> Mapping[str, Any]:
-        compute, may_see = self._functions.forecast, self._may_see(question)
+        compute, may_see = self._functions.forecast, self._visibility_check(question)
         known_calibration = self._calibration_loop.calibration
         return compute(self._objects.list, self._clock(), question.subject, question.seed, may_see, known_calibration)
 
     def _request_samples(self) -> DeferredResponse:
-        return self._fork_pool.ask(("samples", self._clock()), self._sample)
+        return self._fork_pool.ask(("samples", self._clock()), self._sample_forecasts)
 
-    def _sample(self) -> Sequence[calibration.ForecastRecord]:
+    def _sample_forecasts(self) -> Sequence[calibration.ForecastRecord]:
         return self._functions.sample(self._objects.list, self._clock(), self._calibration_loop.calibration)
 
-    def _warn(self, changed_object: Obj, request: ApiRequest) -> Sequence[str]:
-        return self._functions.warn(self._objects.list, self._clock(), changed_object, self._may_see(request))
+    def _compute_warnings(self, changed_object: Obj, request: ApiRequest) -> Sequence[str]:
+        return self._functions.warn(self._objects.list, self._clock(), changed_object, self._visibility_check(request))
 
-    def _may_see(self, request: ForecastRequest | ApiRequest) -> VisibilityCheck:
+    def _visibility_check(self, request: ForecastRequest | ApiRequest) -> VisibilityCheck:
         assert self.authorizer is not None, "ForecastEngine.authorizer must be set before requests are served"
         return partial(may_see_workloads, self.authorizer, request.user)
 

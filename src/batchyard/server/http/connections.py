@@ -77,10 +77,10 @@ class Connections:
 
     def enter_port(self, holder: str) -> bool:
         """Count a port-forward connection of a user ('' for the owner). Return False if a limit is reached."""
-        holder_ports = self._ports.get(holder, 0)
-        if sum(self._ports.values()) >= FORWARDED_PORTS_MAX or (holder and holder_ports >= USER_FORWARDED_PORTS_MAX):
+        port_count = self._ports.get(holder, 0)
+        if sum(self._ports.values()) >= FORWARDED_PORTS_MAX or (holder and port_count >= USER_FORWARDED_PORTS_MAX):
             return False
-        self._ports[holder] = holder_ports + 1
+        self._ports[holder] = port_count + 1
         return True
 
     def leave_port(self, holder_name: str) -> None:
@@ -95,23 +95,23 @@ class Connections:
         if not self._open:
             self._all_closed.set()
 
-    async def end(self, within: float) -> None:
+    async def end(self, timeout_seconds: float) -> None:
         """Close all connections gracefully; abort those that are open after `within` seconds."""
         for connection in list(self._open):
             connection.end()
         if self._open:
             self._all_closed.clear()
             try:
-                await asyncio.wait_for(self._all_closed.wait(), within)
+                await asyncio.wait_for(self._all_closed.wait(), timeout_seconds)
             except TimeoutError:
                 for connection in list(self._open):
                     connection.abort()
 
     def date(self) -> bytes:
         """Return the current time in the format of the HTTP Date header."""
-        second = wall_clock() // SECOND
-        if second != self._second:
-            self._second, self._date = second, formatdate(second, usegmt=True).encode()
+        epoch_second = wall_clock() // SECOND
+        if epoch_second != self._second:
+            self._second, self._date = epoch_second, formatdate(epoch_second, usegmt=True).encode()
         return self._date
 
 
@@ -133,7 +133,7 @@ class ConnectionDeadline:
         self._timer_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def wait(self, awaited_event: tuple[str, int], within: float, on_timeout: Callable[[], object]) -> None:
+    def wait(self, awaited_event: tuple[str, int], timeout_seconds: float, on_timeout: Callable[[], object]) -> None:
         """Start a timeout of `within` seconds for the event that a connection waits for; then `on_timeout` is called.
 
         `awaited_event` is its kind and request number. A second call for the same event changes nothing.
@@ -141,7 +141,7 @@ class ConnectionDeadline:
         if awaited_event == self._awaited:
             return
         self._awaited, self._on_timeout = awaited_event, on_timeout
-        self._deadline = self._loop.time() + within
+        self._deadline = self._loop.time() + timeout_seconds
         if self._timer is None or self._timer_at > self._deadline:
             self._start_timer()
 
@@ -160,9 +160,9 @@ class ConnectionDeadline:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = self._deadline
-        self._timer = self._loop.call_at(self._deadline, self._process_timer)
+        self._timer = self._loop.call_at(self._deadline, self._check_deadline)
 
-    def _process_timer(self) -> None:
+    def _check_deadline(self) -> None:
         self._timer = None
         if self._awaited is None:
             return
@@ -185,19 +185,19 @@ class Acceptor:
     def __init__(
         self,
         listener: socket.socket,
-        connect: Callable[[], asyncio.Protocol],
-        context: ssl.SSLContext | None,
-        handshake_within: float,
+        create_protocol: Callable[[], asyncio.Protocol],
+        tls_context: ssl.SSLContext | None,
+        handshake_timeout: float,
     ) -> None:
         """Start to accept connections. `connect` creates a connection's protocol; `handshake_within` is in seconds."""
         self._loop = asyncio.get_running_loop()
         self._listener = listener
-        self._connect = connect
-        self._context = context
-        self._handshake_timeout = None if context is None else handshake_within
+        self._connect = create_protocol
+        self._context = tls_context
+        self._handshake_timeout = None if tls_context is None else handshake_timeout
         self._handshakes: dict[asyncio.Task[None], None] = {}
         listener.setblocking(False)
-        self._task = self._loop.create_task(self._accept())
+        self._task = self._loop.create_task(self._accept_connections())
 
     def close(self) -> None:
         """Stop accepting connections, and cancel the handshakes in progress."""
@@ -208,22 +208,22 @@ class Acceptor:
             self._listener.shutdown(socket.SHUT_RDWR)  # the watchdog process also has the socket open
         self._listener.close()
 
-    async def _accept(self) -> None:
+    async def _accept_connections(self) -> None:
         while True:
             try:
-                connection, _ = await self._loop.sock_accept(self._listener)
+                client_socket, _ = await self._loop.sock_accept(self._listener)
             except OSError as error:
                 if error.errno in _RESOURCE_ERRNOS:
-                    self._drop_oldest()
+                    self._drop_oldest_handshake()
                 await sleep_for(100 * MILLISECOND)
                 continue
             if len(self._handshakes) >= HANDSHAKES_MAX:
-                self._drop_oldest()
-            handshake_task = self._loop.create_task(self._serve(connection))
+                self._drop_oldest_handshake()
+            handshake_task = self._loop.create_task(self._serve_connection(client_socket))
             self._handshakes[handshake_task] = None
             handshake_task.add_done_callback(self._remove_handshake)
 
-    def _drop_oldest(self) -> None:
+    def _drop_oldest_handshake(self) -> None:
         oldest_handshake = next(iter(self._handshakes), None)
         if oldest_handshake is not None:
             del self._handshakes[oldest_handshake]
@@ -232,15 +232,15 @@ class Acceptor:
     def _remove_handshake(self, handshake_task: asyncio.Task[None]) -> None:
         self._handshakes.pop(handshake_task, None)
 
-    async def _serve(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
+    async def _serve_connection(self, client_socket: socket.socket) -> None:
+        client_socket.setblocking(False)
         try:
             with suppress(OSError):
                 await self._loop.connect_accepted_socket(
-                    self._connect, connection, ssl=self._context, ssl_handshake_timeout=self._handshake_timeout
+                    self._connect, client_socket, ssl=self._context, ssl_handshake_timeout=self._handshake_timeout
                 )
         except asyncio.CancelledError:
-            connection.close()
+            client_socket.close()
             raise
 
 
@@ -249,7 +249,7 @@ class Acceptor:
 
 #: OpenSSL's X509_V_FLAG_NO_CHECK_TIME. Expiry is checked for each request and answered with 401: a failed handshake
 #: gives no reason, and a kept-alive connection would outlive its certificate.
-_NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)
+_NO_CHECK_TIME_FLAG: Final = ssl.VerifyFlags(0x200000)
 
 
 class CertificateUser(NamedTuple):
@@ -271,7 +271,7 @@ def server_tls_context(certificate_file: str, authority_file: str) -> ssl.SSLCon
     tls_context.load_cert_chain(certificate_file)
     tls_context.load_verify_locations(authority_file)
     tls_context.verify_mode = ssl.CERT_OPTIONAL
-    tls_context.verify_flags |= _NO_CHECK_TIME
+    tls_context.verify_flags |= _NO_CHECK_TIME_FLAG
     return tls_context
 
 

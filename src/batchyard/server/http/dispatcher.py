@@ -38,12 +38,12 @@ from batchyard.store.journal_file import JournalError
 
 
 #: Maximum cached encodings: the response and the watches usually send an object within one journal transaction.
-_ENCODINGS_MAX: Final = 512
+_SHARED_ENCODINGS_MAX: Final = 512
 #: Maximum length of a cached encoding in bytes.
-_LENGTH_MAX: Final = 64 * 1024
+_SHARED_LENGTH_MAX: Final = 64 * 1024
 #: The size in bytes of a piece of a long response, and the maximum number of list items in a piece.
 PIECE_SIZE: Final = 256 * 1024
-_ITEMS_MAX: Final = 1_000
+_PIECE_ITEMS_MAX: Final = 1_000
 _encode: Final = msgspec.json.Encoder().encode
 _shared_encodings: Final[dict[int, tuple[Any, bytes]]] = {}
 
@@ -54,8 +54,8 @@ def encode_shared(value: Any) -> bytes:
     if cached_encoding is not None and cached_encoding[0] is value:
         return cached_encoding[1]
     text = _encode(value)
-    if len(text) <= _LENGTH_MAX:
-        if len(_shared_encodings) >= _ENCODINGS_MAX:
+    if len(text) <= _SHARED_LENGTH_MAX:
+        if len(_shared_encodings) >= _SHARED_ENCODINGS_MAX:
             _shared_encodings.clear()
         _shared_encodings[id(value)] = value, text  # keeps the value alive, so that its id is not reused
     return text
@@ -67,27 +67,27 @@ def encode_in_pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
     A piece has about PIECE_SIZE bytes, or more if one list item is larger.
     """
     name, items = next(((name, value) for name, value in body.items() if isinstance(value, ConvertedItems)), ("", ()))
-    head = _encode({field: value for field, value in body.items() if field != name})
+    encoded_head = _encode({field: value for field, value in body.items() if field != name})
     if not name:
-        yield head + b"\n"
+        yield encoded_head + b"\n"
         return
-    separator = b"" if head == b"{}" else b","
-    buffers = [head[:-1] + separator + b'"%b":[' % name.encode()]
-    piece_length, is_first = len(buffers[0]), True
+    separator = b"" if encoded_head == b"{}" else b","
+    piece_buffers = [encoded_head[:-1] + separator + b'"%b":[' % name.encode()]
+    piece_length, is_first = len(piece_buffers[0]), True
     for item in items:
         text = _encode(item)
-        buffers.append(text if is_first else b"," + text)
+        piece_buffers.append(text if is_first else b"," + text)
         is_first, piece_length = False, piece_length + len(text)
-        if piece_length >= PIECE_SIZE or len(buffers) > _ITEMS_MAX:
-            yield b"".join(buffers)
-            buffers, piece_length = [], 0
-    yield b"".join([*buffers, b"]}\n"])
+        if piece_length >= PIECE_SIZE or len(piece_buffers) > _PIECE_ITEMS_MAX:
+            yield b"".join(piece_buffers)
+            piece_buffers, piece_length = [], 0
+    yield b"".join([*piece_buffers, b"]}\n"])
 
 
 ResponseReceiver: TypeAlias = Callable[[StartedResponse], None]
 """Called with a response. Its body is bytes, or an iterator of bytes for a long response."""
 _RequestMeasurement: TypeAlias = tuple[Labels, float]
-_FinishResponse: TypeAlias = Callable[[StartedResponse, _RequestMeasurement, JournalError | None], None]
+_ResponseFinisher: TypeAlias = Callable[[StartedResponse, _RequestMeasurement, JournalError | None], None]
 
 _NOT_STORED: Final = StatusError(
     500, "InternalError", "Internal error occurred: the change was not stored, because the journal cannot be written"
@@ -96,7 +96,7 @@ _encoder: Final = msgspec.json.Encoder()
 #: Paths of health checks, which have priority over all other requests.
 _HEALTH_PATHS: Final = ("/healthz", "/livez", "/readyz")
 #: The expected duration of a request in seconds, and the assumed seconds for reading one byte of its body.
-_EXPECTED_SECONDS: Final = 0.0005
+_EXPECTED_REQUEST_SECONDS: Final = 0.0005
 _SECONDS_PER_BYTE: Final = 1e-8
 _LOG: Final = logging.getLogger("batchyard")
 
@@ -136,19 +136,19 @@ class RequestDispatcher:
         self,
         server: ApiServer,
         kernel: LiveKernel,
-        commit: GroupCommit,
+        group_commit: GroupCommit,
         revision: Callable[[], int],
         metrics: RequestMetrics,
         watchdog: RequestWatchdog | None = None,
     ) -> None:
         self._server = server
         self._kernel = kernel
-        self._commit = commit
+        self._commit = group_commit
         self._revision = revision
         self._metrics = metrics
         self._watchdog = watchdog or _NoWatchdog()
         self._limiter = ConcurrencyLimiter()
-        self._queue: FairQueue[_QueuedRequest] = FairQueue(_EXPECTED_SECONDS)
+        self._queue: FairQueue[_QueuedRequest] = FairQueue(_EXPECTED_REQUEST_SECONDS)
         self._is_ending = False
         #: The user of each watch and upgraded connection.
         self._users_of_streams: dict[StreamingResponse | UpgradeResponse, UserInfo] = {}
@@ -171,12 +171,12 @@ class RequestDispatcher:
             began_at = self._metrics.begin()
             queued_request = _QueuedRequest(
                 request,
-                partial(self._execute, request, began_at, partial(self._finish, user, on_response)),
+                partial(self._execute_request, request, began_at, partial(self._finish_request, user, on_response)),
                 on_response,
             )
             is_urgent = is_exempt_from_limits(user) or request.path.startswith(_HEALTH_PATHS)
             self._queue.put(flow_of(user), queued_request, is_urgent=is_urgent)
-            self._kernel.post(self._execute_next)
+            self._kernel.post(self._execute_next_request)
 
     def end(self) -> None:
         """Reject queued and later requests with 429, because the server shuts down, so that clients retry later."""
@@ -185,7 +185,7 @@ class RequestDispatcher:
             self._limiter.leave(queued.request.user)
             queued.respond(encode_body(too_many_requests().response()))
 
-    def _execute_next(self) -> None:
+    def _execute_next_request(self) -> None:
         """Execute the next queued request by fair queueing, and charge its duration to its user's flow."""
         if not len(self._queue):
             return  # the request was rejected at shutdown
@@ -215,33 +215,33 @@ class RequestDispatcher:
         if user is not None:
             self._limiter.end_watch(user)
 
-    def _execute(self, request: ApiRequest, began_at: float, finish: _FinishResponse) -> None:
-        result, measurement = self._handle(request), (self._metrics.latest_labels, began_at)
+    def _execute_request(self, request: ApiRequest, began_at: float, finish: _ResponseFinisher) -> None:
+        result, measurement = self._handle_request(request), (self._metrics.latest_labels, began_at)
         if isinstance(result, DeferredResponse):  # registered now: the response may come before the journal is written
             result.then(lambda response: self._send_deferred(finish, response, measurement))
         else:
             self._commit.when_durable(self._revision(), partial(finish, result, measurement))
 
-    def _finish(
+    def _finish_request(
         self,
         user: UserInfo,
         on_response: ResponseReceiver,
-        answer: StartedResponse,
+        started_response: StartedResponse,
         measurement: _RequestMeasurement,
-        failure: JournalError | None,
+        journal_error: JournalError | None,
     ) -> None:
         self._limiter.leave(user)
         self._metrics.settle(*measurement)
-        if not isinstance(answer, Response):
-            self._users_of_streams[answer] = user
+        if not isinstance(started_response, Response):
+            self._users_of_streams[started_response] = user
             self._limiter.begin_watch(user)
-        on_response(answer if failure is None else encode_body(_NOT_STORED.response()))
+        on_response(started_response if journal_error is None else encode_body(_NOT_STORED.response()))
 
-    def _send_deferred(self, finish: _FinishResponse, response: Response, measurement: _RequestMeasurement) -> None:
+    def _send_deferred(self, finish: _ResponseFinisher, response: Response, measurement: _RequestMeasurement) -> None:
         """Send a deferred response once the current store revision is durable, since the response may reveal it."""
         self._commit.when_durable(self._revision(), partial(finish, encode_body(response), measurement))
 
-    def _handle(self, request: ApiRequest) -> AnyResponse:
+    def _handle_request(self, request: ApiRequest) -> AnyResponse:
         """Execute a request and return its response; an exception is logged and becomes a 500 response."""
         try:
             result = self._server.handle(request)
@@ -250,8 +250,8 @@ class RequestDispatcher:
             self._exceptions += 1
             exception_id = f"{self._kernel.clock():x}-{self._exceptions}"
             _LOG.exception("unexpected exception %s while answering %s %r", exception_id, request.method, request.path)
-            message = f"Internal error occurred: unexpected exception {exception_id}; see the server log"
-            return encode_body(StatusError(500, "InternalError", message).response())
+            error_message = f"Internal error occurred: unexpected exception {exception_id}; see the server log"
+            return encode_body(StatusError(500, "InternalError", error_message).response())
 
 
 def _encode_response(response: Response, request: ApiRequest) -> Response:

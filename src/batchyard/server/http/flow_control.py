@@ -43,19 +43,19 @@ class ConcurrencyLimiter:
         The owner's requests are counted, but never rejected.
         """
         flow_name = flow_of(user)
-        of_flow = self._by_flow.get(flow_name, 0)
+        flow_request_count = self._by_flow.get(flow_name, 0)
         if not is_exempt_from_limits(user):
-            if self._total >= REQUESTS_MAX or of_flow >= USER_REQUESTS_MAX:
+            if self._total >= REQUESTS_MAX or flow_request_count >= USER_REQUESTS_MAX:
                 raise too_many_requests()
             if is_watch and self._watches.get(flow_name, 0) >= USER_WATCHES_MAX:
                 raise too_many_requests()
         self._total += 1
-        self._by_flow[flow_name] = of_flow + 1
+        self._by_flow[flow_name] = flow_request_count + 1
 
     def leave(self, user: UserInfo) -> None:
         """Count a user's request as answered, and no longer as in progress."""
         self._total -= 1
-        _decrement(self._by_flow, flow_of(user))
+        _decrement_user_count(self._by_flow, flow_of(user))
 
     def begin_watch(self, user: UserInfo) -> None:
         """Count a watch of a user until `end_watch`."""
@@ -64,7 +64,7 @@ class ConcurrencyLimiter:
 
     def end_watch(self, user: UserInfo) -> None:
         """Count a watch of a user as ended."""
-        _decrement(self._watches, flow_of(user))
+        _decrement_user_count(self._watches, flow_of(user))
 
 
 def too_many_requests() -> StatusError:
@@ -73,7 +73,7 @@ def too_many_requests() -> StatusError:
     return StatusError(429, "TooManyRequests", message, {"retryAfterSeconds": RETRY_AFTER})
 
 
-def _decrement(counts_by_user: dict[str, int], user: str) -> None:
+def _decrement_user_count(counts_by_user: dict[str, int], user: str) -> None:
     counts_by_user[user] -= 1
     if not counts_by_user[user]:
         del counts_by_user[user]
@@ -115,7 +115,7 @@ class FairQueue(Generic[_T]):
         return bool(self._urgent)
 
     @property
-    def has_others(self) -> bool:
+    def has_non_urgent(self) -> bool:
         """Whether an item that is not urgent is queued."""
         return bool(self._heap)
 
@@ -187,7 +187,7 @@ class FairQueue(Generic[_T]):
 
 
 #: The expected duration of writing a part in seconds.
-_EXPECTED_SECONDS: Final = 0.001
+_EXPECTED_TURN_SECONDS: Final = 0.001
 
 
 class ResponseTurns:
@@ -195,7 +195,7 @@ class ResponseTurns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._queue: FairQueue[Work] = FairQueue(_EXPECTED_SECONDS)
+        self._queue: FairQueue[Work] = FairQueue(_EXPECTED_TURN_SECONDS)
         self._is_scheduled = False
 
     def of(self, user: UserInfo) -> Callable[[Work], None]:
@@ -216,7 +216,7 @@ class ResponseTurns:
     def _take_turn(self) -> None:
         self._is_scheduled = False
         flow_name, work = self._queue.take()
-        if self._queue.has_urgent or self._queue.has_others:
+        if self._queue.has_urgent or self._queue.has_non_urgent:
             self._schedule_turn()
         began_at = monotonic_seconds()
         try:

@@ -20,7 +20,7 @@ from batchyard.server.http.flow_control import FairQueue, too_many_requests
 
 
 #: The nice value of a child.
-_NICENESS: Final = 10
+_CHILD_NICENESS: Final = 10
 _READ_SIZE: Final = 1 << 16
 #: The unit of ru_maxrss in bytes.
 _MAXRSS_UNIT: Final = 1024
@@ -49,7 +49,7 @@ class ChildProcess:
         self._read_fd, write_fd = os.pipe()
         self._pid = os.fork()
         if not self._pid:
-            _run(work, write_fd)
+            _run_in_child(work, write_fd)
         os.close(write_fd)
         self._kill_timer = loop.call_later(within, self.kill)
         loop.add_reader(self._read_fd, self._read_output)
@@ -76,12 +76,12 @@ class ChildProcess:
         )
 
 
-def _run(work: ChildWork, write_fd: int) -> NoReturn:
+def _run_in_child(work: ChildWork, write_fd: int) -> NoReturn:
     """Run the work in the forked child process, write its output to the pipe, and exit."""
     exit_code = 1
     try:
         gc.disable()
-        os.nice(_NICENESS)
+        os.nice(_CHILD_NICENESS)
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signal_number, signal.SIG_DFL)
         _close_other_fds(write_fd)
@@ -108,7 +108,7 @@ QUEUED_WORK_MAX: Final = 128
 #: The time limit of a child process in seconds.
 CHILD_SECONDS_MAX: Final = 20.0
 #: The expected CPU seconds of a child process, and the CPU seconds that a fork costs this process.
-_EXPECTED_SECONDS: Final = 0.1
+_EXPECTED_WORK_SECONDS: Final = 0.1
 _FORK_SECONDS: Final = 0.01
 ForkedWorkCallback: TypeAlias = Callable[[bytes | StatusError], None]
 
@@ -127,7 +127,7 @@ class ForkedWork:
         """Create the executor. `post` schedules a callback on the event loop of the controllers."""
         self._loop = loop
         self._post = post
-        self._queue: FairQueue[_QueuedWork] = FairQueue(_EXPECTED_SECONDS)
+        self._queue: FairQueue[_QueuedWork] = FairQueue(_EXPECTED_WORK_SECONDS)
         self._children: dict[ChildProcess, bool] = {}
         self._is_scheduled = False
         self._is_ending = False
@@ -157,12 +157,12 @@ class ForkedWork:
     def _fork_next(self) -> None:
         """Fork a child for the next queued function if a slot is free; at most one fork in each loop iteration."""
         self._is_scheduled = False
-        owner_children = sum(self._children.values())
+        owner_child_count = sum(self._children.values())
         if self._queue.has_urgent:
-            is_free = owner_children < CHILDREN_MAX + OWNER_CHILDREN_MAX
+            has_free_slot = owner_child_count < CHILDREN_MAX + OWNER_CHILDREN_MAX
         else:
-            is_free = self._queue.has_others and len(self._children) - owner_children < CHILDREN_MAX
-        if self._is_ending or not is_free:
+            has_free_slot = self._queue.has_non_urgent and len(self._children) - owner_child_count < CHILDREN_MAX
+        if self._is_ending or not has_free_slot:
             return
         flow_name, queued_work = self._queue.take()
         forked_children: list[ChildProcess] = []

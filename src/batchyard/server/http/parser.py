@@ -11,12 +11,12 @@ from batchyard.apiserver.request import HEADER_SEPARATOR, ApiRequest, StatusErro
 from batchyard.server.http.flow_control import too_many_requests
 
 #: Maximum bytes of a request head (request line and headers), and of a request body.
-HEAD_MAX: Final = 64 * 1024
+HEAD_SIZE_MAX: Final = 64 * 1024
 BODY_SIZE_MAX: Final = 3 * 1024 * 1024
 _INVALID_REQUEST: Final = (400, "Invalid HTTP request received.")
 _HEAD_TOO_LARGE: Final = (431, "Request Header Fields Too Large")
 #: Source: Go's net/http, server.go (readRequest), and golang.org/x/net/http/httpguts (ValidHostHeader).
-_INVALID_HOST: Final = "400 Bad Request: {}"
+_INVALID_HOST_MESSAGE: Final = "400 Bad Request: {}"
 _HOST_PATTERN: Final = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
 
 
@@ -82,7 +82,7 @@ class RequestParser:
     def feed(self, data: bytes) -> None:
         """Parse received bytes, and reject a request head above the size limit."""
         if self.is_over:
-            self._keep_remaining(data)
+            self._keep_remaining_data(data)
             return
         if not self.is_in_body:
             self._head_bytes += len(data)
@@ -93,10 +93,10 @@ class RequestParser:
                 self._parse_again(data[upgrade.args[0] :])
                 return
             self.is_over = self._is_upgrade = True
-            self._keep_remaining(data[upgrade.args[0] :])
+            self._keep_remaining_data(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self._refuse(*_INVALID_REQUEST)
-        if not self.is_in_body and self._head_bytes > HEAD_MAX:
+        if not self.is_in_body and self._head_bytes > HEAD_SIZE_MAX:
             self._refuse(*_HEAD_TOO_LARGE)
 
     def end(self) -> None:
@@ -104,11 +104,11 @@ class RequestParser:
         self.is_over = True
         self._parser = self._sink = None
 
-    def _keep_remaining(self, data: bytes) -> None:
-        """Keep up to HEAD_MAX bytes that the client sends after an upgrade request, until its response is sent."""
+    def _keep_remaining_data(self, data: bytes) -> None:
+        """Keep up to HEAD_SIZE_MAX bytes that the client sends after an upgrade request, until its response is sent."""
         if self._is_upgrade:
             self.unparsed_data += data
-            if len(self.unparsed_data) > HEAD_MAX:
+            if len(self.unparsed_data) > HEAD_SIZE_MAX:
                 self._is_upgrade = False
                 self._sink.refuse(*_INVALID_REQUEST)
 
@@ -125,7 +125,7 @@ class RequestParser:
         """Reject the request whose body was not received in time. Return False if no body was being received."""
         request, self._current_request, self.is_over = self._current_request, None, True
         if request is not None:
-            self._pass_request(request, error)
+            self._pass_to_sink(request, error)
         return request is not None
 
     # --- callbacks of httptools ---
@@ -155,11 +155,11 @@ class RequestParser:
         if "upgrade" in self._headers and self._parser.should_upgrade() and _has_body(self._headers):
             self._must_parse_again = True
             return
-        if len(self._url) + sum([len(name) + len(value) for name, value in self._headers.items()]) > HEAD_MAX:
+        if len(self._url) + sum([len(name) + len(value) for name, value in self._headers.items()]) > HEAD_SIZE_MAX:
             self._refuse(*_HEAD_TOO_LARGE)
             return
-        if problem := self._host_problem():
-            self._refuse(400, _INVALID_HOST.format(problem))
+        if host_error := self._host_error():
+            self._refuse(400, _INVALID_HOST_MESSAGE.format(host_error))
             return
         request = self._build_request()
         if request is None:
@@ -168,7 +168,7 @@ class RequestParser:
         try:
             self._current_request = self._sink.authenticate(request)
         except StatusError:
-            self._pass_request(request)  # the dispatcher authenticates it again, rejects it and audits it
+            self._pass_to_sink(request)  # the dispatcher authenticates it again, rejects it and audits it
             return
         if self._headers.get("expect", "").lower() == "100-continue":
             self._sink.send_continue()
@@ -193,16 +193,16 @@ class RequestParser:
             request, self._current_request = self._current_request, None
             if self._body:
                 request, self._body = request.with_body(bytes(self._body)), bytearray()
-            self._pass_request(request)
+            self._pass_to_sink(request)
 
     # --- results for the connection ---
 
     def _refuse_body(self, error: StatusError) -> None:
         request, self._current_request, self._body = self._current_request, None, bytearray()
         assert request is not None, "a body is received only while a request is in progress"
-        self._pass_request(request, error)
+        self._pass_to_sink(request, error)
 
-    def _pass_request(self, request: ApiRequest, error: StatusError | None = None) -> None:
+    def _pass_to_sink(self, request: ApiRequest, error: StatusError | None = None) -> None:
         is_chunked = self._parser.get_http_version() == "1.1"
         self._sink.take(ParsedRequest(request, not self._parser.should_keep_alive(), is_chunked, error))
 
@@ -211,12 +211,12 @@ class RequestParser:
             self.is_over = True
             self._sink.refuse(code, message)
 
-    def _host_problem(self) -> str:
+    def _host_error(self) -> str:
         """Return what is wrong with the Host header, which HTTP/1.1 requires; '' if the header is valid."""
         host = self._headers.get("host")
         if host is None:
-            is_required = self._parser.get_http_version() == "1.1"
-            return "missing required Host header" if is_required else ""
+            is_host_required = self._parser.get_http_version() == "1.1"
+            return "missing required Host header" if is_host_required else ""
         if HEADER_SEPARATOR in host:
             return "too many Host headers"
         return "" if _HOST_PATTERN.fullmatch(host) else "malformed Host header"
@@ -227,7 +227,7 @@ class RequestParser:
             url: Any = httptools.parse_url(self._url)  # its type omits that path and query may be None
             path = unquote(url.path.decode("ascii"))
             if url.host is not None:  # it overrides the header (RFC 9112, 3.2.2)
-                self._headers["host"] = _authority(url.host.decode("latin-1"), url.port)
+                self._headers["host"] = _url_authority(url.host.decode("latin-1"), url.port)
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError):
             return None
         query_items = tuple(parse_qsl(url.query.decode("latin-1"), keep_blank_values=True)) if url.query else ()
@@ -242,7 +242,7 @@ def _has_body(headers: Mapping[str, str]) -> bool:
     return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
-def _authority(host: str, port: int | None) -> str:
+def _url_authority(host: str, port: int | None) -> str:
     """Format a host and a port as the value of a Host header."""
     host_part = f"[{host}]" if ":" in host else host
     return host_part if port is None else f"{host_part}:{port}"

@@ -40,13 +40,13 @@ from batchyard.server.streaming.upgraded_connection import UpgradedConnection
 # Streaming responses: parts are written as they become available, until the client disconnects or a timeout expires.
 
 
-BOOKMARKS_EVERY: Final = 60.0  # seconds
+BOOKMARK_INTERVAL: Final = 60.0  # seconds
 #: How many seconds before the end of a watch its client gets a bookmark. Source: k8s.io/apiserver,
 #: pkg/storage/cacher/cache_watcher.go.
 BOOKMARK_BEFORE_END: Final = 2.0  # seconds
-_DEFAULT_TIMEOUT: Final = 1800.0  # seconds, the default timeout
+_DEFAULT_STREAM_TIMEOUT: Final = 1800.0  # seconds, the default timeout
 #: The number of fields of a watch event: its type and its object, in this order.
-_EVENT_SIZE: Final = 2
+_WATCH_EVENT_FIELD_COUNT: Final = 2
 _encode = msgspec.json.Encoder().encode
 TakeTurn: TypeAlias = Callable[[Callable[[], None]], None]
 """Schedules a function call after the pending parts of other users' responses."""
@@ -56,7 +56,7 @@ class StreamSink(Protocol):
     """The connection to which a streaming response is written."""
 
     @property
-    def takes(self) -> bool:
+    def accepts_data(self) -> bool:
         """Whether the connection accepts more data now. If not, the stream is notified when it does again."""
 
     def write_part(self, part: bytes) -> None:
@@ -85,7 +85,7 @@ class ResponseStream:
         self._loop = loop
         self._take_turn = take_turn
         self._timers = [loop.call_later(delay, action) for delay, action in _timed_actions(response, request)]
-        self._bookmark_timer = loop.call_later(BOOKMARKS_EVERY, self._bookmark)
+        self._bookmark_timer = loop.call_later(BOOKMARK_INTERVAL, self._send_bookmark)
         #: The parts that were taken from the response but not written yet; None if there are none.
         self._queued: Iterator[Any] | None = None
         self._is_turn_scheduled = False
@@ -94,7 +94,7 @@ class ResponseStream:
 
     def write_next(self) -> None:
         """Write the next part of the response, if the connection accepts data."""
-        if not self._sink.takes or self._is_turn_scheduled or self._is_stopped:
+        if not self._sink.accepts_data or self._is_turn_scheduled or self._is_stopped:
             return
         if self._queued is None and (parts := self.ongoing.take()):
             self._queued = iter(parts)
@@ -132,12 +132,12 @@ class ResponseStream:
     def stop(self) -> None:
         """Stop writing the response, and cancel its bookmark and timeout timers."""
         self._is_stopped = True
-        self.ongoing.on_new_data = _ignore_news
+        self.ongoing.on_new_data = _ignore_new_data
         for timer in (*self._timers, self._bookmark_timer):
             timer.cancel()
 
-    def _bookmark(self) -> None:
-        self._bookmark_timer = self._loop.call_later(BOOKMARKS_EVERY, self._bookmark)
+    def _send_bookmark(self) -> None:
+        self._bookmark_timer = self._loop.call_later(BOOKMARK_INTERVAL, self._send_bookmark)
         self.ongoing.send_keep_alive()
 
 
@@ -149,7 +149,7 @@ class ResponsePieces:
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self.content_type = ""  # unused: the head is already written
         self.is_over = False
-        self.on_new_data: Callable[[], None] = _ignore_news
+        self.on_new_data: Callable[[], None] = _ignore_new_data
         self._pieces = pieces
 
     def take(self) -> Iterator[bytes]:
@@ -167,7 +167,7 @@ class ResponsePieces:
 def _encode_part(part: Any) -> bytes:
     if isinstance(part, bytes):
         return part
-    if type(part) is dict and len(part) == _EVENT_SIZE and "type" in part and "object" in part:
+    if type(part) is dict and len(part) == _WATCH_EVENT_FIELD_COUNT and "type" in part and "object" in part:
         return b'{"type":"%b","object":%b}\n' % (part["type"].encode(), encode_shared(part["object"]))
     return _encode(part) + b"\n"
 
@@ -176,13 +176,13 @@ def _timed_actions(response: StreamingResponse, request: ApiRequest) -> Iterator
     """Yield functions to call on a watch after a delay in seconds: to end it, and to send a bookmark shortly before."""
     if not response.times_out:
         return
-    duration = float(timeout_seconds(request)) or _DEFAULT_TIMEOUT
-    yield max(0.0, duration), response.end
-    if duration > BOOKMARK_BEFORE_END:
-        yield duration - BOOKMARK_BEFORE_END, response.send_keep_alive
+    stream_seconds = float(timeout_seconds(request)) or _DEFAULT_STREAM_TIMEOUT
+    yield max(0.0, stream_seconds), response.end
+    if stream_seconds > BOOKMARK_BEFORE_END:
+        yield stream_seconds - BOOKMARK_BEFORE_END, response.send_keep_alive
 
 
-def _ignore_news() -> None:
+def _ignore_new_data() -> None:
     pass
 
 
@@ -194,13 +194,13 @@ BODY_TIMEOUT: Final = 30
 READ_TIMEOUT: Final = 60
 IDLE_TIMEOUT: Final = 60
 #: Maximum characters of a warning and of all warnings, truncated as upstream does: clients limit header sizes.
-WARNING_MAX: Final = 256
-WARNINGS_MAX: Final = 4096
+WARNING_LENGTH_MAX: Final = 256
+WARNINGS_LENGTH_MAX: Final = 4096
 _LOOPBACK_HOST: Final = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
-_TEXT_TYPE: Final = "text/plain; charset=utf-8"
+_TEXT_CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _LATE_BODY: Final = StatusError(408, "Timeout", f"the request body was not received within {BODY_TIMEOUT} seconds")
-_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CONTINUE_RESPONSE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HttpProtocol(asyncio.Protocol):
@@ -227,7 +227,7 @@ class HttpProtocol(asyncio.Protocol):
         self._body_bytes: dict[str, int] = {}
         self._holder = ""
         #: Whether the client reads the responses; False while the write buffer is full.
-        self.takes = True
+        self.accepts_data = True
 
     # --- callbacks of asyncio ---
 
@@ -269,15 +269,15 @@ class HttpProtocol(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop writing responses: the write buffer is full because the client does not read."""
-        self.takes = False
+        self.accepts_data = False
         self._set_timeout()
 
     def resume_writing(self) -> None:
         """Continue to write responses: the write buffer has room again."""
-        self.takes = True
+        self.accepts_data = True
         if self._stream is not None:
             self._stream.write_next()
-        self._answer_next()
+        self._answer_next_request()
         self._set_timeout()
 
     # --- callbacks of the parser ---
@@ -285,26 +285,26 @@ class HttpProtocol(asyncio.Protocol):
     def authenticate(self, request: ApiRequest) -> ApiRequest:
         """Authenticate a request from its head; return the request with its user. Raises StatusError."""
         if not self._is_secure:
-            _check_local(request)
-        user = _user_of_peer(self.peer) if self._is_secure else OWNER_USER
+            _reject_browser_request(request)
+        user = _user_of_certificate(self.peer) if self._is_secure else OWNER_USER
         authenticated_request = self._dispatcher.authenticate(request.made_by(user))
-        self._holder = _holder_of(authenticated_request.user)
+        self._holder = _holder_name_of(authenticated_request.user)
         return authenticated_request
 
     def take(self, parsed_request: ParsedRequest) -> None:
         """Queue a complete request; the requests of a connection are answered in order."""
         self._queued.append(parsed_request)
-        self._answer_next()
+        self._answer_next_request()
 
     def refuse(self, code: int, message: str) -> None:
         """Respond to invalid input with an error, and close the connection."""
         self._queued.clear()
         if self._current_request is None:
-            header, response = (
+            length_header, response = (
                 b"\r\ncontent-length: %d" % len(message),
-                Response(code, message, content_type=_TEXT_TYPE),
+                Response(code, message, content_type=_TEXT_CONTENT_TYPE),
             )
-            head = _encode_head(response, self._connections.date(), header, is_last=True)
+            head = _encode_head(response, self._connections.date(), length_header, is_last=True)
             self._transport.write(head + message.encode())
             self._transport.close()
 
@@ -316,7 +316,7 @@ class HttpProtocol(asyncio.Protocol):
     def send_continue(self) -> None:
         """Send 100 Continue, unless another request is in progress: after a while the client sends the body anyway."""
         if not self._is_busy:
-            self._transport.write(_CONTINUE)
+            self._transport.write(_CONTINUE_RESPONSE)
 
     # --- responses ---
 
@@ -333,7 +333,7 @@ class HttpProtocol(asyncio.Protocol):
             self._stream = None
         if self._current_request.is_chunked:
             self._transport.write(b"0\r\n\r\n")
-        self._end_answer()
+        self._end_response()
 
     def end(self) -> None:
         """Close the connection after its requests in progress are answered."""
@@ -350,9 +350,9 @@ class HttpProtocol(asyncio.Protocol):
     def _is_busy(self) -> bool:
         return self._current_request is not None or bool(self._queued)
 
-    def _answer_next(self) -> None:
+    def _answer_next_request(self) -> None:
         """Start to answer the next queued request, unless another is in progress or the client does not read."""
-        if self._current_request is not None or not self._queued or not self.takes or self._is_lost:
+        if self._current_request is not None or not self._queued or not self.accepts_data or self._is_lost:
             return
         self._current_request = parsed_request = self._queued.popleft()
         self._set_reading(paused=bool(self._queued))
@@ -370,7 +370,7 @@ class HttpProtocol(asyncio.Protocol):
         parsed_request = self._current_request
         assert parsed_request is not None, "a response arrives only while a request is in progress"
         if isinstance(response, UpgradeResponse):
-            self._upgrade(response, parsed_request)
+            self._upgrade_connection(response, parsed_request)
             return
         if not isinstance(response, Response):
             self._begin_stream(response, Response(200, None, content_type=response.content_type), parsed_request)
@@ -378,12 +378,12 @@ class HttpProtocol(asyncio.Protocol):
         if not isinstance(response.body, bytes):
             self._begin_stream(ResponsePieces(response.body), response, parsed_request)
             return
-        header, is_last = b"\r\ncontent-length: %d" % len(response.body), self._is_last(parsed_request)
-        head = _encode_head(response, self._connections.date(), header, is_last=is_last)
+        length_header, is_last = b"\r\ncontent-length: %d" % len(response.body), self._is_last(parsed_request)
+        head = _encode_head(response, self._connections.date(), length_header, is_last=is_last)
         body = b"" if parsed_request.request.method == "HEAD" else response.body
         self._transport.write(head + body[:PIECE_SIZE])
         if len(body) <= PIECE_SIZE:
-            self._end_answer()
+            self._end_response()
         else:
             self._current_request = parsed_request._replace(is_chunked=False)
             self._stream_parts(
@@ -393,13 +393,13 @@ class HttpProtocol(asyncio.Protocol):
 
     def _begin_stream(self, stream: StreamingResponse, response: Response, parsed_request: ParsedRequest) -> None:
         """Send the head of a streaming response. For HTTP/1.0, which has no chunks, closing the connection ends it."""
-        header = b"\r\ntransfer-encoding: chunked" if parsed_request.is_chunked else b""
+        encoding_header = b"\r\ntransfer-encoding: chunked" if parsed_request.is_chunked else b""
         is_last = self._is_last(parsed_request) or not parsed_request.is_chunked
         self._current_request = parsed_request._replace(is_last=is_last)
-        self._transport.write(_encode_head(response, self._connections.date(), header, is_last=is_last))
+        self._transport.write(_encode_head(response, self._connections.date(), encoding_header, is_last=is_last))
         if parsed_request.request.method == "HEAD":
             self._dispatcher.leave(stream)
-            self._end_answer()
+            self._end_response()
         else:
             self._stream_parts(stream, parsed_request)
 
@@ -409,14 +409,14 @@ class HttpProtocol(asyncio.Protocol):
         )
         self._stream.write_next()
 
-    def _upgrade(self, response: UpgradeResponse, parsed_request: ParsedRequest) -> None:
+    def _upgrade_connection(self, response: UpgradeResponse, parsed_request: ParsedRequest) -> None:
         """Send the 101 response, and hand the connection over to the handler of the upgraded protocol."""
         self._set_reading(paused=False)
         transport, connections = self._transport, self._connections
         unparsed_data, user = self._requests.unparsed_data, parsed_request.request.user
         self.connection_lost(None)
         transport.write(switching_protocols_response(response, parsed_request.request, connections.date()))
-        connection = UpgradedConnection(transport, connections, self.peer, _holder_of(user), self._turns.of(user))
+        connection = UpgradedConnection(transport, connections, self.peer, _holder_name_of(user), self._turns.of(user))
         serve_upgraded(response, connection, unparsed_data, partial(self._dispatcher.leave, response))
 
     def _release_bodies(self) -> None:
@@ -428,7 +428,7 @@ class HttpProtocol(asyncio.Protocol):
     def _is_last(self, parsed_request: ParsedRequest) -> bool:
         return parsed_request.is_last or (self._requests.is_over and not self._queued)
 
-    def _end_answer(self) -> None:
+    def _end_response(self) -> None:
         parsed_request, self._current_request = self._current_request, None
         assert parsed_request is not None, "a response ends only while a request is in progress"
         self._release_bodies()
@@ -439,7 +439,7 @@ class HttpProtocol(asyncio.Protocol):
             self._set_timeout()
             return
         if self._queued:
-            self._loop.call_soon(self._answer_next)
+            self._loop.call_soon(self._answer_next_request)
         self._set_timeout()
 
     def _set_reading(self, *, paused: bool) -> None:
@@ -456,7 +456,7 @@ class HttpProtocol(asyncio.Protocol):
             deadline.stop()
         elif transport.is_closing():
             deadline.wait(("end", number), READ_TIMEOUT, transport.abort)
-        elif not self.takes:
+        elif not self.accepts_data:
             deadline.wait(("taken", number), READ_TIMEOUT, transport.abort)
         elif requests.is_in_body:
             deadline.wait(("body", number), BODY_TIMEOUT, lambda: requests.reject_late(_LATE_BODY) or transport.abort())
@@ -508,27 +508,27 @@ def _encode_head(response: Response, date: bytes, header: bytes, *, is_last: boo
     return b"".join(lines)
 
 
-def _user_of_peer(peer: CertificateUser | None) -> UserInfo:
+def _user_of_certificate(peer: CertificateUser | None) -> UserInfo:
     return ANONYMOUS if peer is None else peer.now()
 
 
-def _holder_of(user: UserInfo) -> str:
+def _holder_name_of(user: UserInfo) -> str:
     """Return the key under which the body bytes and ports of a user are limited; '' for the owner, who is exempt."""
     return "" if is_exempt_from_limits(user) else flow_of(user)
 
 
 def _quote_warnings(warnings: Sequence[str]) -> Iterator[str]:
     """Yield the warnings as texts for HTTP Warning headers, with escaped quotes and limited length."""
-    remaining_length = WARNINGS_MAX
+    remaining_length = WARNINGS_LENGTH_MAX
     for warning in warnings:
-        text = "".join(filter(str.isprintable, warning))[:WARNING_MAX]
+        text = "".join(filter(str.isprintable, warning))[:WARNING_LENGTH_MAX]
         remaining_length -= len(text)
         if remaining_length < 0:
             return
         yield text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _check_local(request: ApiRequest) -> None:
+def _reject_browser_request(request: ApiRequest) -> None:
     """Reject a request without TLS that may come from a web page in the owner's browser. Raises StatusError (403).
 
     Without TLS, requests need no credentials. Browsers send `Origin` for pages of other sites. An unknown `Host` may be

@@ -14,7 +14,7 @@ import yaml
 
 from batchyard.server.platform.data_dir import KUBECONFIG_FILE, PlatformProcess
 
-_RESTART_HINT: Final = "restart the platform to write a new one"
+_REWRITE_HINT: Final = "restart the platform to write a new one"
 
 
 class KubeconfigError(Exception):
@@ -53,22 +53,22 @@ def owner_tls_context(folder: Path) -> ssl.SSLContext:
     """Return a TLS context with the credentials from a data directory's kubeconfig. Raises KubeconfigError."""
     path = folder / KUBECONFIG_FILE
     try:
-        config = yaml.safe_load(path.read_text("utf-8"))
-        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        context = ssl.create_default_context(cadata=_decode_base64(cluster["certificate-authority-data"]).decode())
+        kubeconfig = yaml.safe_load(path.read_text("utf-8"))
+        cluster, user = kubeconfig["clusters"][0]["cluster"], kubeconfig["users"][0]["user"]
+        tls_context = ssl.create_default_context(cadata=_decode_base64(cluster["certificate-authority-data"]).decode())
         certificate_and_key = _decode_base64(user["client-certificate-data"]) + _decode_base64(user["client-key-data"])
     except FileNotFoundError as error:
-        raise KubeconfigError(f"{path} is missing; {_RESTART_HINT}") from error
+        raise KubeconfigError(f"{path} is missing; {_REWRITE_HINT}") from error
     except (yaml.YAMLError, ValueError, LookupError, TypeError, ssl.SSLError) as error:
-        raise KubeconfigError(f"{path} is damaged; {_RESTART_HINT}") from error
+        raise KubeconfigError(f"{path} is damaged; {_REWRITE_HINT}") from error
     with NamedTemporaryFile(dir=folder) as certificate_file:
         certificate_file.write(certificate_and_key)
         certificate_file.flush()
         try:
-            context.load_cert_chain(certificate_file.name)
+            tls_context.load_cert_chain(certificate_file.name)
         except ssl.SSLError as error:
-            raise KubeconfigError(f"{path} is damaged; {_RESTART_HINT}") from error
-    return context
+            raise KubeconfigError(f"{path} is damaged; {_REWRITE_HINT}") from error
+    return tls_context
 
 
 def _decode_base64(text: str) -> bytes:

@@ -50,14 +50,14 @@ async def run_credential_plugin(plugin: Any, cluster: Mapping[str, Any]) -> Mapp
         install_hint = f". {plugin['installHint']}" if plugin.get("installHint") else ""
         raise ValueError(f"exec: {command[0]} was not found on this machine{install_hint}") from error
     try:
-        output, _ = await process.communicate()
+        plugin_output, _ = await process.communicate()
     finally:
         if process.returncode is None:  # cancelled
             process.kill()
             await process.wait()
     if process.returncode:
         raise ValueError(f"exec: {command[0]} failed with exit code {process.returncode}")
-    return _parse_credentials(output, plugin["apiVersion"], command[0])
+    return _parse_credentials(plugin_output, plugin["apiVersion"], command[0])
 
 
 def _is_interactive(plugin: Mapping[str, Any]) -> bool:
@@ -82,9 +82,9 @@ def _exec_credential_input(plugin: Mapping[str, Any], cluster: Mapping[str, Any]
     return {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential", "spec": spec}
 
 
-def _parse_credentials(output: bytes, version: str, command: str) -> Mapping[str, str]:
+def _parse_credentials(plugin_output: bytes, version: str, command: str) -> Mapping[str, str]:
     try:
-        credential = json.loads(output)
+        credential = json.loads(plugin_output)
     except ValueError as error:
         raise ValueError(f"exec: {command} did not print an ExecCredential: {error}") from error
     if not isinstance(credential, dict) or credential.get("kind") != "ExecCredential":
@@ -116,8 +116,8 @@ def _base64(text: Any) -> str:
 
 
 #: The field with the content of a kubeconfig entry, by the list (such as `clusters`) that the entry is in.
-_ENTRY_FIELDS: Final = {"clusters": "cluster", "users": "user", "contexts": "context"}
-_PATH_FIELDS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+_KUBECONFIG_ENTRY_FIELDS: Final = {"clusters": "cluster", "users": "user", "contexts": "context"}
+_FILE_PATH_FIELDS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
 class KubeconfigFaultError(ValueError):
@@ -134,13 +134,13 @@ class KubeconfigContext(NamedTuple):
 
 def select_context(file_list: str, context: str) -> KubeconfigContext:
     """Return the content of a context ('' for the current context) in kubeconfig files. Raises KubeconfigFaultError."""
-    entries_by_kind: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _ENTRY_FIELDS}
+    entries_by_kind: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in _KUBECONFIG_ENTRY_FIELDS}
     current_context = ""
-    for path in _existing_files(file_list):
-        config = _read_kubeconfig(path)
-        current_context = current_context or config.get("current-context") or ""
-        for kind, entry_field in _ENTRY_FIELDS.items():
-            for name, value in _named_entries(config, kind, entry_field):
+    for path in _existing_kubeconfig_files(file_list):
+        kubeconfig = _read_kubeconfig(path)
+        current_context = current_context or kubeconfig.get("current-context") or ""
+        for kind, entry_field in _KUBECONFIG_ENTRY_FIELDS.items():
+            for name, value in _named_entries(kubeconfig, kind, entry_field):
                 entries_by_kind[kind].setdefault(name, _resolve_paths(value, path))
     name = context or current_context
     if not name:
@@ -158,7 +158,7 @@ def select_context(file_list: str, context: str) -> KubeconfigContext:
     return KubeconfigContext(entries_by_kind["clusters"][cluster], entries_by_kind["users"].get(user) or {}, namespace)
 
 
-def _existing_files(file_list: str) -> list[Path]:
+def _existing_kubeconfig_files(file_list: str) -> list[Path]:
     paths = [Path(name).expanduser() for name in file_list.split(os.pathsep) if name]
     existing_files = [path for path in paths if path.is_file()]
     if not existing_files:
@@ -167,19 +167,19 @@ def _existing_files(file_list: str) -> list[Path]:
 
 
 def _read_kubeconfig(path: Path) -> Mapping[str, Any]:
-    config = yaml.safe_load(path.read_text("utf-8"))
-    if config is None:
+    kubeconfig = yaml.safe_load(path.read_text("utf-8"))
+    if kubeconfig is None:
         return {}
-    if not isinstance(config, dict) or not isinstance(config.get("current-context") or "", str):
+    if not isinstance(kubeconfig, dict) or not isinstance(kubeconfig.get("current-context") or "", str):
         raise KubeconfigFaultError(f"{path} is not a valid kubeconfig")
-    return config
+    return kubeconfig
 
 
 def _named_entries(config: Mapping[str, Any], kind: str, entry_field: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    entries = config.get(kind) or []
-    if not isinstance(entries, list):
+    named_entries = config.get(kind) or []
+    if not isinstance(named_entries, list):
         raise KubeconfigFaultError(f"its field {kind} must be a list")
-    for entry in entries:
+    for entry in named_entries:
         value = (entry.get(entry_field) or {}) if isinstance(entry, dict) else None
         if not isinstance(value, dict) or "name" not in entry:
             raise KubeconfigFaultError(f"each entry of its field {kind} must have a name and a {entry_field}")
@@ -189,10 +189,10 @@ def _named_entries(config: Mapping[str, Any], kind: str, entry_field: str) -> It
 def _resolve_paths(entry: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     """Return a kubeconfig entry with absolute paths; a plugin's command is resolved only if it contains a slash."""
     folder = path.absolute().parent
-    resolved_paths = {field: str(folder / entry[field]) for field in _PATH_FIELDS if entry.get(field)}
-    plugin = entry.get("exec")
-    if isinstance(plugin, dict) and os.sep in str(plugin.get("command") or ""):
-        return {**entry, **resolved_paths, "exec": {**plugin, "command": str(folder / plugin["command"])}}
+    resolved_paths = {field: str(folder / entry[field]) for field in _FILE_PATH_FIELDS if entry.get(field)}
+    exec_plugin = entry.get("exec")
+    if isinstance(exec_plugin, dict) and os.sep in str(exec_plugin.get("command") or ""):
+        return {**entry, **resolved_paths, "exec": {**exec_plugin, "command": str(folder / exec_plugin["command"])}}
     return {**entry, **resolved_paths}
 
 

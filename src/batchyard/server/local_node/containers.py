@@ -37,7 +37,7 @@ class LocalPort(asyncio.Protocol):
     `run` is the folder of a container run in the pod, relative to the node's folder.
     """
 
-    def __init__(self, node: Path, run: Path, network: str, port: int, client: containers.SessionClient) -> None:
+    def __init__(self, node_folder: Path, run: Path, network: str, port: int, client: containers.SessionClient) -> None:
         self._loop = asyncio.get_running_loop()
         self._session_client = client
         self._port = port
@@ -51,7 +51,7 @@ class LocalPort(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._host = sessions.HostConnection(
-            node / sessions.SESSIONS_SOCKET, self._loop, self._process_host_message, self._process_host_loss
+            node_folder / sessions.SESSIONS_SOCKET, self._loop, self._process_host_message, self._process_host_loss
         )
         try:
             self._host.ask({"sockets": str(run)}, ())
@@ -168,8 +168,8 @@ class LocalPort(asyncio.Protocol):
         )
 
     def _fail(self, reason: str) -> None:
-        failure = f'failed to execute portforward in network namespace "{self._network}": {reason}'
-        self._end(containers.SessionEnd(failure=failure))
+        failure_message = f'failed to execute portforward in network namespace "{self._network}": {reason}'
+        self._end(containers.SessionEnd(failure=failure_message))
 
     def _end(self, session_end: containers.SessionEnd) -> None:
         if not self._is_closed:
@@ -190,9 +190,9 @@ _CHUNK_SIZE: Final = 64 * 1024
 #: After reading, a log pauses for this multiple of the time that reading took, so that the thread does other work.
 _PAUSE_FACTOR: Final = 2
 #: The limits of the search for the last lines from the end of a log: lines, and bytes.
-_LAST_LINES_MAX, _LAST_BYTES_MAX = 10_000, 8 * 1024 * 1024
+_TAIL_LINES_MAX, _TAIL_BYTES_MAX = 10_000, 8 * 1024 * 1024
 #: Maximum attempts to open the next part of a log while it is being rotated.
-_OPEN_ATTEMPTS_MAX: Final = 10
+_LOG_OPEN_ATTEMPTS_MAX: Final = 10
 _FULL_LINE_PATTERN: Final = re.compile(rb"\n\S+ \S+ F")
 
 
@@ -201,16 +201,16 @@ class LocalContainers:
 
     def __init__(
         self,
-        machine: containers.ContainerRuntime,
-        folders: RunFolders,
+        container_runtime: containers.ContainerRuntime,
+        run_folders: RunFolders,
         loop: asyncio.AbstractEventLoop,
-        times: NodeTimes,
+        node_times: NodeTimes,
     ) -> None:
-        self._machine = machine
-        self._folders = folders
+        self._machine = container_runtime
+        self._folders = run_folders
         self._loop = loop
-        self._times = times
-        self._usage = LocalUsage(machine, loop, times.clock)
+        self._times = node_times
+        self._usage = LocalUsage(container_runtime, loop, node_times.clock)
         self._open_logs: dict[LocalLog, None] = {}
         self._is_ending = False
 
@@ -247,7 +247,7 @@ class LocalContainers:
         client: containers.SessionClient,
     ) -> containers.ProcessSession:
         """Start a command in a running container (exec), and return the session with the command."""
-        run = self._running_run(pod, container)
+        run = self._find_running_run(pod, container)
         if run is None:
             return sessions.FailedSession(self._loop, client, _container_not_found_message(container))
         return sessions.LocalCommand(self._folders.node, self._folders.path(key_of_run(run)), command, streams, client)
@@ -256,22 +256,22 @@ class LocalContainers:
         self, pod: Obj, container: str, streams: containers.Streams, client: containers.SessionClient
     ) -> containers.ProcessSession:
         """Attach to the main process of a running container; the container's spec decides whether it has a terminal."""
-        run = self._running_run(pod, container)
+        run = self._find_running_run(pod, container)
         if run is None:
             return sessions.FailedSession(self._loop, client, _container_not_found_message(container))
         spec = run.obj["spec"]
         streams = streams._replace(tty=spec["tty"], stderr=streams.stderr and not spec["tty"])
-        folder = self._folders.node / self._folders.path(key_of_run(run))
+        run_folder = self._folders.node / self._folders.path(key_of_run(run))
         has_input, is_stdin_once = spec["stdin"], bool(spec.get("stdinOnce"))
-        return sessions.LocalAttachment(folder, streams, client, has_input=has_input, is_stdin_once=is_stdin_once)
+        return sessions.LocalAttachment(run_folder, streams, client, has_input=has_input, is_stdin_once=is_stdin_once)
 
     def connect(self, pod: Obj, port: int, client: containers.SessionClient) -> containers.ByteStream:
         """Connect to a port of a pod for port-forward, and return the byte stream."""
         uid: str = pod["metadata"]["uid"]
         running_runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container and run.phase == RUNNING]
         key = key_of_run(running_runs[0]) if running_runs else Key(containers.RUN, uid, containers.SANDBOX)
-        network = "host" if pod["spec"].get("hostNetwork") else uid
-        return LocalPort(self._folders.node, self._folders.path(key), network, port, client)
+        network_name = "host" if pod["spec"].get("hostNetwork") else uid
+        return LocalPort(self._folders.node, self._folders.path(key), network_name, port, client)
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
         """Ignore changes of objects: access to local containers does not depend on them."""
@@ -283,10 +283,10 @@ class LocalContainers:
         for log in list(self._open_logs):
             log.close()
 
-    def _running_run(self, pod: Obj, container: str) -> ObservedRun | None:
+    def _find_running_run(self, pod: Obj, container: str) -> ObservedRun | None:
         """Return the current run object of a container if the container is running, else None."""
-        runs = [run_of(run) for run in self._machine.runs(pod["metadata"]["uid"])]
-        return next((run for run in runs if run.container == container and run.phase == RUNNING), None)
+        pod_runs = [run_of(run) for run in self._machine.runs(pod["metadata"]["uid"])]
+        return next((run for run in pod_runs if run.container == container and run.phase == RUNNING), None)
 
     def _has_exited(self, key: Key) -> bool:
         run = self._machine.run(key)
@@ -317,7 +317,7 @@ class LocalLog:
 
     def skip_to_last(self, lines: int) -> None:
         """Skip to the last `lines` lines of the log. If these exceed the limits of lines or bytes, skip nothing."""
-        if lines <= _LAST_LINES_MAX:
+        if lines <= _TAIL_LINES_MAX:
             self._reader.skip_to_last(lines)
 
     def read(self) -> Sequence[containers.LogLine]:
@@ -329,8 +329,8 @@ class LocalLog:
         lines = self._reader.read()
         self.is_behind = self._reader.has_more()
         if self.is_behind:
-            behind_count = sum(log.is_behind for log in self._open_logs)
-            self._begin_timer((monotonic_seconds() - began_at) * _PAUSE_FACTOR * behind_count)
+            behind_log_count = sum(log.is_behind for log in self._open_logs)
+            self._begin_timer((monotonic_seconds() - began_at) * _PAUSE_FACTOR * behind_log_count)
         elif has_ended:
             lines = [*lines, *self._reader.read_incomplete_line()]
             self._end()
@@ -340,15 +340,15 @@ class LocalLog:
 
     def close(self) -> None:
         """Stop reading the log, and notify the log's reader that it has ended."""
-        was_over = self.is_over
+        was_log_over = self.is_over
         self._end()
-        if not was_over:
+        if not was_log_over:
             self.on_new_data()
 
     def _begin_timer(self, delay: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(delay, self._check_for_lines)
+        self._timer = self._loop.call_later(delay, self._check_for_log_lines)
 
     def _end(self) -> None:
         self.is_over, self.is_behind = True, False
@@ -357,7 +357,7 @@ class LocalLog:
         self._open_logs.pop(self, None)
         self._reader.close()
 
-    def _check_for_lines(self) -> None:
+    def _check_for_log_lines(self) -> None:
         """Notify the log's reader if there are new lines; else check again after _POLL_INTERVAL."""
         self._timer = None
         if self._has_ended() or self._reader.has_more():
@@ -384,27 +384,27 @@ class _RotatedLogReader:
     def skip_to_last(self, lines: int) -> None:
         """Skip to the last `lines` lines of the log, searching from its end."""
         line_count, byte_count = 0, 0
-        for path in [self._path, *map(self._rotated_file, self._rotation_numbers())]:
+        for path in [self._path, *map(self._rotated_log_path, self._rotation_numbers())]:
             try:
                 log_file = path.open("rb")
             except FileNotFoundError:
                 return
-            end = log_file.seek(0, os.SEEK_END)
-            while end and byte_count < _LAST_BYTES_MAX:
-                block_start = max(0, end - _CHUNK_SIZE)
+            block_end = log_file.seek(0, os.SEEK_END)
+            while block_end and byte_count < _TAIL_BYTES_MAX:
+                block_start = max(0, block_end - _CHUNK_SIZE)
                 log_file.seek(block_start)
-                block = log_file.read(end - block_start)
-                line_count, byte_count, end = (
-                    line_count + len(_FULL_LINE_PATTERN.findall(block)),
-                    byte_count + len(block),
+                file_block = log_file.read(block_end - block_start)
+                line_count, byte_count, block_end = (
+                    line_count + len(_FULL_LINE_PATTERN.findall(file_block)),
+                    byte_count + len(file_block),
                     block_start,
                 )
                 if line_count > lines:
-                    log_file.seek(block_start + block.index(b"\n") + 1)
+                    log_file.seek(block_start + file_block.index(b"\n") + 1)
                     self._file = log_file
                     return
             log_file.close()
-            if byte_count >= _LAST_BYTES_MAX:
+            if byte_count >= _TAIL_BYTES_MAX:
                 return
 
     def read_incomplete_line(self) -> Sequence[containers.LogLine]:
@@ -416,7 +416,7 @@ class _RotatedLogReader:
         """Report whether the log has unread bytes."""
         if self._file is None:
             return self._path.exists()
-        return self._path.exists() and (self._is_rotated() or self._file.tell() < self._path.stat().st_size)
+        return self._path.exists() and (self._is_log_rotated() or self._file.tell() < self._path.stat().st_size)
 
     def close(self) -> None:
         """Close the open file of the log."""
@@ -428,26 +428,26 @@ class _RotatedLogReader:
         """Read the next _CHUNK_SIZE bytes of the log, from the oldest file to the newest."""
         if self._file is None:
             rotation_numbers = self._rotation_numbers()
-            self._open(self._rotated_file(rotation_numbers[-1]) if rotation_numbers else self._path)
+            self._open(self._rotated_log_path(rotation_numbers[-1]) if rotation_numbers else self._path)
         if self._file is None:
             return b""
         text = self._file.read(_CHUNK_SIZE)
-        if not text and self._is_rotated():
+        if not text and self._is_log_rotated():
             text = self._file.read(_CHUNK_SIZE)  # it may have grown before the rotation
             if not text:
-                self._open_next_file()
+                self._open_next_log_file()
                 text = self._file.read(_CHUNK_SIZE) if self._file is not None else b""
         return text
 
-    def _open_next_file(self) -> None:
+    def _open_next_log_file(self) -> None:
         """Open the log file that follows the open one; try again if a rotation renames files at the same time."""
         assert self._file is not None, "a file of the log is open"
         with self._file as previous_file:
             inode = os.fstat(previous_file.fileno()).st_ino
-            for _ in range(_OPEN_ATTEMPTS_MAX):
-                next_path = self._file_after(inode)
+            for _ in range(_LOG_OPEN_ATTEMPTS_MAX):
+                next_path = self._log_file_after(inode)
                 self._open(next_path)
-                if next_path == self._file_after(inode):
+                if next_path == self._log_file_after(inode):
                     return
                 self.close()
 
@@ -458,7 +458,7 @@ class _RotatedLogReader:
         except FileNotFoundError:
             return
 
-    def _is_rotated(self) -> bool:
+    def _is_log_rotated(self) -> bool:
         """Report whether a newer file of the log exists than the open one."""
         assert self._file is not None, "a file of the log is open"
         try:
@@ -466,24 +466,24 @@ class _RotatedLogReader:
         except FileNotFoundError:
             return False
 
-    def _file_after(self, inode: int) -> Path:
+    def _log_file_after(self, inode: int) -> Path:
         """Return the log file that follows the one with this inode; the oldest file if that one was removed."""
-        newer_path = self._path
+        following_path = self._path
         for number in self._rotation_numbers():
-            path = self._rotated_file(number)
+            path = self._rotated_log_path(number)
             try:
                 if path.stat().st_ino == inode:
-                    return newer_path
+                    return following_path
             except FileNotFoundError:
                 continue  # the oldest file was removed
-            newer_path = path
-        return newer_path
+            following_path = path
+        return following_path
 
     def _rotation_numbers(self) -> list[int]:
         """Return the numbers N of the rotated files LOG.N, in ascending order: the newest file first."""
         return sorted(int(path.name.rpartition(".")[2]) for path in self._path.parent.glob(f"{self._path.name}.*"))
 
-    def _rotated_file(self, number: int) -> Path:
+    def _rotated_log_path(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
 
     def _complete_line(self, raw_line: bytes) -> containers.LogLine | None:
@@ -514,8 +514,8 @@ def _parse_log_line(raw_line: bytes) -> _LogLine | None:
     """Parse a line of a CRI log file; return None if it is malformed."""
     time, _, remaining_text = raw_line.decode(errors="replace").partition(" ")
     _, _, remaining_text = remaining_text.partition(" ")
-    tag, separator, text = remaining_text.partition(" ")
-    return _LogLine(time, tag == "P", text) if separator or tag in {"F", "P"} else None
+    line_tag, separator, text = remaining_text.partition(" ")
+    return _LogLine(time, line_tag == "P", text) if separator or line_tag in {"F", "P"} else None
 
 
 def _ignore_new_data() -> None:

@@ -17,7 +17,7 @@ from batchyard.kubelet.local.names import resolve_address, resolve_dns_name
 from batchyard.shim import state_dir
 from batchyard.shim.isolation import network
 
-_SWITCH_REPLY_MAX = 16
+_SWITCH_REPLY_SIZE_MAX = 16
 
 
 class PodNetworkConnection:
@@ -26,18 +26,18 @@ class PodNetworkConnection:
     def __init__(self, node: Path) -> None:
         node_fd = state_dir.open_folder(str(node))
         try:
-            switch = network.connect_to_switch(node_fd)
+            switch_socket = network.connect_to_switch(node_fd)
         finally:
             os.close(node_fd)
-        if switch is None:
+        if switch_socket is None:
             raise ConnectionError("the switch process of the pod network is not running")
-        for namespace_fd in (switch.user_namespace, switch.network):
+        for namespace_fd in (switch_socket.user_namespace, switch_socket.network):
             if namespace_fd is not None:
                 os.close(namespace_fd)
-        if switch.network is None:
-            switch.connection.close()
-            raise ConnectionError(switch.failure)
-        self._connection = switch.connection
+        if switch_socket.network is None:
+            switch_socket.connection.close()
+            raise ConnectionError(switch_socket.failure)
+        self._connection = switch_socket.connection
 
     def __enter__(self) -> Self:
         return self
@@ -55,7 +55,7 @@ class PodNetworkConnection:
 
     def _request_socket(self, protocol: bytes) -> socket.socket:
         self._connection.send(protocol)
-        _, fds, _, _ = socket.recv_fds(self._connection, _SWITCH_REPLY_MAX, 1)
+        _, fds, _, _ = socket.recv_fds(self._connection, _SWITCH_REPLY_SIZE_MAX, 1)
         if not fds:
             raise ConnectionError("the switch process of the pod network returned no socket")
         return socket.socket(fileno=fds[0])
@@ -114,7 +114,7 @@ _DNS_QUESTION: Final = struct.Struct("!2H")
 _DNS_RECORD: Final = struct.Struct("!3HIH")
 _INTERNET_CLASS: Final = 1
 #: A compression pointer to the name of the question, which follows the header.
-_SAME_NAME: Final = 0xC000 | _DNS_HEADER.size
+_QUESTION_NAME_POINTER: Final = 0xC000 | _DNS_HEADER.size
 _RESPONSE_FLAG: Final = 0x8000
 _OPCODE_MASK: Final = 0x7800
 _AUTHORITATIVE_FLAG: Final = 0x0400
@@ -170,45 +170,45 @@ def answer_dns_query(message: bytes, lookup: DnsLookup, length_max: int) -> byte
         dns_code = DnsCode.NOT_IMPLEMENTED if flags & _OPCODE_MASK else DnsCode.MALFORMED
         return _DNS_HEADER.pack(message_id, _response_flags(flags, dns_code), 0, 0, 0, 0)
     try:
-        question, end = _parse_question(message)
+        question, question_end = _parse_question(message)
     except DnsMessageError:
         return _DNS_HEADER.pack(message_id, _response_flags(flags, DnsCode.MALFORMED), 0, 0, 0, 0)
     record_values = lookup(question)
     dns_code = DnsCode.NO_SUCH_NAME if record_values is None else DnsCode.OK
-    records = [_encode_record(question.type, value) for value in record_values or ()]
-    question_bytes = message[_DNS_HEADER.size : end]
-    header = _DNS_HEADER.pack(message_id, _response_flags(flags, dns_code), 1, len(records), 0, 0)
-    response = header + question_bytes + b"".join(records)
+    dns_records = [_encode_record(question.type, value) for value in record_values or ()]
+    question_bytes = message[_DNS_HEADER.size : question_end]
+    response_header = _DNS_HEADER.pack(message_id, _response_flags(flags, dns_code), 1, len(dns_records), 0, 0)
+    response = response_header + question_bytes + b"".join(dns_records)
     if len(response) <= length_max:
         return response
     return _DNS_HEADER.pack(message_id, _response_flags(flags, dns_code) | _TRUNCATED_FLAG, 1, 0, 0, 0) + question_bytes
 
 
-def _response_flags(flags: int, code: DnsCode) -> int:
-    return _RESPONSE_FLAG | _AUTHORITATIVE_FLAG | _RECURSION_AVAILABLE_FLAG | flags & _RECURSION_DESIRED_FLAG | code
+def _response_flags(flags: int, dns_code: DnsCode) -> int:
+    return _RESPONSE_FLAG | _AUTHORITATIVE_FLAG | _RECURSION_AVAILABLE_FLAG | flags & _RECURSION_DESIRED_FLAG | dns_code
 
 
 def _parse_question(message: bytes) -> tuple[DnsQuestion, int]:
     """Parse the question of a DNS message; return it and the offset of its end. Raises DnsMessageError."""
     labels: list[str] = []
-    offset = _DNS_HEADER.size
-    while offset < len(message) and (length := message[offset]):
-        label = message[offset + 1 : offset + 1 + length]
+    label_offset = _DNS_HEADER.size
+    while label_offset < len(message) and (length := message[label_offset]):
+        label = message[label_offset + 1 : label_offset + 1 + length]
         if length > _LABEL_MAX or len(label) < length:
             raise DnsMessageError
         labels.append(label.decode("ascii", "replace").lower())
-        offset += 1 + length
-    if offset + 1 + _DNS_QUESTION.size > len(message):
+        label_offset += 1 + length
+    if label_offset + 1 + _DNS_QUESTION.size > len(message):
         raise DnsMessageError
-    record_type, record_class = _DNS_QUESTION.unpack_from(message, offset + 1)
+    record_type, record_class = _DNS_QUESTION.unpack_from(message, label_offset + 1)
     if record_class != _INTERNET_CLASS:
         raise DnsMessageError
-    return DnsQuestion(".".join(labels), record_type), offset + 1 + _DNS_QUESTION.size
+    return DnsQuestion(".".join(labels), record_type), label_offset + 1 + _DNS_QUESTION.size
 
 
 def _encode_record(record_type: int, value: str) -> bytes:
     data = IPv4Address(value).packed if record_type == DnsType.A else _encode_name(value)
-    return _DNS_RECORD.pack(_SAME_NAME, record_type, _INTERNET_CLASS, _TTL_SECONDS, len(data)) + data
+    return _DNS_RECORD.pack(_QUESTION_NAME_POINTER, record_type, _INTERNET_CLASS, _TTL_SECONDS, len(data)) + data
 
 
 def _encode_name(name: str) -> bytes:
@@ -230,9 +230,9 @@ _QUERY_TIMEOUT: Final = 10.0  # seconds
 class NameServer:
     """The DNS server of this machine's pods, which answers over UDP and TCP from the stored API objects."""
 
-    def __init__(self, reader: Reader, domain: str) -> None:
+    def __init__(self, reader: Reader, cluster_domain: str) -> None:
         self._reader = reader
-        self._domain = domain
+        self._domain = cluster_domain
         self._udp_socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._connections = 0

@@ -35,7 +35,7 @@ from batchyard.shim.isolation import seccomp
 
 
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-_VERSION: Final = VERSION["gitVersion"]
+_KUBELET_VERSION: Final = VERSION["gitVersion"]
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
 #: Default reservation for the platform and system programs.
@@ -51,7 +51,7 @@ def node_inventory(settings: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu
     capacity = {
         "cpu": str(len(os.sched_getaffinity(0))),
         "ephemeral-storage": f"{shutil.disk_usage(folder).total // _KIB}Ki",
-        "memory": f"{_memory_bytes() // _KIB}Ki",
+        "memory": f"{_host_memory_bytes() // _KIB}Ki",
         "pods": str(settings.get("pods", 110)),
         **({GPU: str(len(gpus))} if gpus else {}),
     }
@@ -71,9 +71,9 @@ def _gpu_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
     """Return the node labels that NVIDIA's GPU feature discovery would set for these GPUs, which are of one model."""
     if not gpus:
         return {}
-    product = gpus[0].model.replace(" ", "-")
+    gpu_product = gpus[0].model.replace(" ", "-")
     memory_megabytes = gpus[0].memory_bytes // _MIB
-    return {f"{GPU}.count": str(len(gpus)), f"{GPU}.product": product, f"{GPU}.memory": str(memory_megabytes)}
+    return {f"{GPU}.count": str(len(gpus)), f"{GPU}.product": gpu_product, f"{GPU}.memory": str(memory_megabytes)}
 
 
 def _subtract_reservation(capacity: str, reserved_quantity: str | None) -> str:
@@ -84,7 +84,7 @@ def _subtract_reservation(capacity: str, reserved_quantity: str | None) -> str:
     return meta.format_quantity(remaining_quantity, meta.quantity_format(capacity))
 
 
-def _memory_bytes() -> int:
+def _host_memory_bytes() -> int:
     """Return the total memory of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -103,12 +103,12 @@ def _node_info(architecture: str) -> Mapping[str, Any]:
     """Return `status.nodeInfo` of the Node object for this machine."""
     return {
         "architecture": architecture,
-        "bootID": _read_line("/proc/sys/kernel/random/boot_id"),
-        "containerRuntimeVersion": f"batchyard://{_VERSION}",
+        "bootID": _read_first_line("/proc/sys/kernel/random/boot_id"),
+        "containerRuntimeVersion": f"batchyard://{_KUBELET_VERSION}",
         "kernelVersion": platform.release(),
         "kubeProxyVersion": "",
-        "kubeletVersion": _VERSION,
-        "machineID": _read_line("/etc/machine-id"),
+        "kubeletVersion": _KUBELET_VERSION,
+        "machineID": _read_first_line("/etc/machine-id"),
         "operatingSystem": "linux",
         "osImage": _os_image(),
         "systemUUID": "",
@@ -122,7 +122,7 @@ def _os_image() -> str:
         return "Linux"
 
 
-def _read_line(path: str) -> str:
+def _read_first_line(path: str) -> str:
     try:
         return Path(path).read_text("ascii").strip()
     except OSError:
@@ -136,7 +136,7 @@ def _read_line(path: str) -> str:
 
 
 #: Device files shared by all GPUs of a machine.
-_SHARED_DEVICES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+_SHARED_DEVICE_PATHS: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 _MIG_ENABLED: Final = pynvml.NVML_DEVICE_MIG_ENABLE
 
 
@@ -184,27 +184,27 @@ class Gpus:
             return None
 
     def _read_gpu(self, index: int) -> Gpu | None:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        if _is_mig_enabled(handle):
+        nvml_handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        if _is_mig_enabled(nvml_handle):
             return None
-        uuid = str(pynvml.nvmlDeviceGetUUID(handle))
-        self._handles[uuid] = handle
-        memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-        minor_number = int(pynvml.nvmlDeviceGetMinorNumber(handle))
-        paths = [f"/dev/nvidia{minor_number}", *(path for path in _SHARED_DEVICES if Path(path).exists())]
-        return Gpu(minor_number, uuid, str(pynvml.nvmlDeviceGetName(handle)), memory, paths)
+        uuid = str(pynvml.nvmlDeviceGetUUID(nvml_handle))
+        self._handles[uuid] = nvml_handle
+        memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(nvml_handle).total)
+        minor_number = int(pynvml.nvmlDeviceGetMinorNumber(nvml_handle))
+        paths = [f"/dev/nvidia{minor_number}", *(path for path in _SHARED_DEVICE_PATHS if Path(path).exists())]
+        return Gpu(minor_number, uuid, str(pynvml.nvmlDeviceGetName(nvml_handle)), memory_bytes, paths)
 
 
-def _power_watts(handle: Any) -> float | None:
+def _power_watts(nvml_handle: Any) -> float | None:
     try:
-        return int(pynvml.nvmlDeviceGetPowerUsage(handle)) / 1000
+        return int(pynvml.nvmlDeviceGetPowerUsage(nvml_handle)) / 1000
     except pynvml.NVMLError:
         return None
 
 
-def _is_mig_enabled(handle: Any) -> bool:
+def _is_mig_enabled(nvml_handle: Any) -> bool:
     try:
-        return bool(pynvml.nvmlDeviceGetMigMode(handle)[0] == _MIG_ENABLED)
+        return bool(pynvml.nvmlDeviceGetMigMode(nvml_handle)[0] == _MIG_ENABLED)
     except pynvml.NVMLError:
         return False
 
@@ -232,17 +232,17 @@ class LocalNodeComponents:
         inventory = node_inventory(local_settings, folder, self._gpus.devices)
         self.name = inventory.name
         self._folder = folder / NODE_FOLDER
-        times = NodeTimes(kernel.clock, wall_clock)
-        self.machine = LocalMachine(self._folder, kernel, loop, times)
-        engines = [engine["name"] for engine in self.machine.features.get("engines") or ()]
-        settings = node_settings(local_settings, engines, self._profile_fault)
-        self.containers = LocalContainers(self.machine, self.machine.folders, loop, times)
+        node_times = NodeTimes(kernel.clock, wall_clock)
+        self.machine = LocalMachine(self._folder, kernel, loop, node_times)
+        engine_names = [engine["name"] for engine in self.machine.features.get("engines") or ()]
+        settings = node_settings(local_settings, engine_names, self._security_profile_fault)
+        self.containers = LocalContainers(self.machine, self.machine.folders, loop, node_times)
         run_specs = RunRequests(inventory.name, settings, token, self._gpus.devices)
         self.controllers: Sequence[Controller] = (LocalKubelet(inventory.name, run_specs), LocalNode(inventory))
         for feature in self.machine.features.get("missing") or ():
             _LOG.warning("%s is missing: %s; %s", feature["what"], feature["means"], feature["remedy"])
         self._name_server = NameServer(objects, settings.cluster_domain)
-        self._name_server_task = loop.create_task(self._serve_names(self._folder))
+        self._name_server_task = loop.create_task(self._serve_dns(self._folder))
 
     @property
     def pods_denial(self) -> str:
@@ -253,7 +253,7 @@ class LocalNodeComponents:
         names = ", ".join(f["what"] for f in features.get("missing") or () if f["what"] in _ISOLATION_FEATURES)
         return f"this machine cannot isolate pods, so only its owner may run them: it lacks {names or 'isolation'}"
 
-    def _profile_fault(self, name: str) -> str:
+    def _security_profile_fault(self, name: str) -> str:
         """Return why the seccomp profile with this file name cannot be loaded; '' if it can."""
         try:
             seccomp.compile_profile_file(str(self._folder / seccomp.PROFILES_FOLDER / name))
@@ -288,22 +288,22 @@ class LocalNodeComponents:
         return [self._gpu_state(gpu) for gpu in self._gpus.devices]
 
     def _gpu_state(self, gpu: Gpu) -> GpuState:
-        use, holder = self._gpus.utilization(gpu), self._holder_of(gpu)
-        state = GpuState(gpu.number, gpu.uuid, gpu.model, self.name, holder, MEASURED)
-        if use is None:
-            return state
-        return state._replace(
-            busy_percent=use.busy_percent,
-            memory_busy_percent=use.memory_busy_percent,
-            used_mib=use.memory_bytes >> 20,
-            free_mib=use.free_bytes >> 20,
-            celsius=use.celsius,
-            watts=use.watts,
+        utilization, holder = self._gpus.utilization(gpu), self._gpu_holder(gpu)
+        gpu_state = GpuState(gpu.number, gpu.uuid, gpu.model, self.name, holder, MEASURED)
+        if utilization is None:
+            return gpu_state
+        return gpu_state._replace(
+            busy_percent=utilization.busy_percent,
+            memory_busy_percent=utilization.memory_busy_percent,
+            used_mib=utilization.memory_bytes >> 20,
+            free_mib=utilization.free_bytes >> 20,
+            celsius=utilization.celsius,
+            watts=utilization.watts,
         )
 
-    def _holder_of(self, gpu: Gpu) -> GpuHolder:
-        specs = [run["spec"] for run in self.machine.runs() if "gpus" in run["spec"] and run_of(run).is_alive]
-        for spec in specs:
+    def _gpu_holder(self, gpu: Gpu) -> GpuHolder:
+        run_specs = [run["spec"] for run in self.machine.runs() if "gpus" in run["spec"] and run_of(run).is_alive]
+        for spec in run_specs:
             for container, gpu_numbers in spec["gpus"].items():
                 if gpu.number in gpu_numbers:
                     return GpuHolder(container, spec["pod"]["namespace"], spec["pod"]["name"])
@@ -311,7 +311,7 @@ class LocalNodeComponents:
 
     def _gpu_status(self, gpu: Gpu) -> Mapping[str, Any]:
         """Return the entry of one GPU in the platform's status document."""
-        use, holder = self._gpus.utilization(gpu), self._holder_of(gpu)
+        use, holder = self._gpus.utilization(gpu), self._gpu_holder(gpu)
         return {
             "uuid": gpu.uuid,
             "model": gpu.model,
@@ -327,13 +327,13 @@ class LocalNodeComponents:
             return None
         try:
             with PodNetworkConnection(self._folder) as network:
-                listener = network.create_tcp_socket()
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("0.0.0.0", API_PORT))  # noqa: S104 - in the pod network's namespace
+                pod_listener = network.create_tcp_socket()
+            pod_listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            pod_listener.bind(("0.0.0.0", API_PORT))  # noqa: S104 - in the pod network's namespace
         except OSError as error:
             _LOG.warning("pods cannot reach the API: its socket in the pod network could not be created: %s", error)
             return None
-        return self.machine.gateway, listener
+        return self.machine.gateway, pod_listener
 
     def close(self) -> None:
         """Stop the platform's components of this node. Running containers keep running."""
@@ -341,7 +341,7 @@ class LocalNodeComponents:
         self._name_server.close()
         self.machine.close()
 
-    async def _serve_names(self, node: Path) -> None:
+    async def _serve_dns(self, node: Path) -> None:
         """Start the DNS server of the pods, if they have their own network."""
         if not self.machine.features.get("podNetwork"):
             return
@@ -356,5 +356,5 @@ def local_node_settings(cluster: Obj | None) -> Mapping[str, Any] | None:
     """Return `spec.local` of a Cluster object, the settings of this machine as a node; None if it is not one."""
     if cluster is None or "local" not in cluster["spec"]:
         return None
-    local: Mapping[str, Any] = cluster["spec"]["local"] or {}
-    return local
+    local_settings: Mapping[str, Any] = cluster["spec"]["local"] or {}
+    return local_settings

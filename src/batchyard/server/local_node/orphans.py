@@ -36,8 +36,8 @@ class OrphanedPods:
     def end(self) -> bool:
         """Stop all containers, all pod sandboxes and the container spawner; return False if some are still running."""
         for is_sandbox in (False, True):
-            runs = [run for run in self._running_runs() if (key_of(run).name == SANDBOX) is is_sandbox]
-            for shim_pidfd in [self._request_stop(run) for run in runs]:
+            runs_to_stop = [run for run in self._running_runs() if (key_of(run).name == SANDBOX) is is_sandbox]
+            for shim_pidfd in [self._request_stop(run) for run in runs_to_stop]:
                 select.select([shim_pidfd], [], [], GRACE_SECONDS + _SHIM_TIMEOUT)
                 os.close(shim_pidfd)
         if self._running_runs():
@@ -69,9 +69,9 @@ class OrphanedPods:
     def _request_stop(self, run: Obj) -> int:
         """Request the stop of a container or pod sandbox; return a pidfd of its shim (its supervisor process)."""
         assert self._folders is not None, "the folder of the node must exist"
-        grace = 0 if key_of(run).name == SANDBOX else GRACE_SECONDS
+        grace_seconds = 0 if key_of(run).name == SANDBOX else GRACE_SECONDS
         shim_pidfd = os.pidfd_open(run["status"]["keeper"])
-        self._folders.stop({**run, "stop": {"at": wall_clock(), "grace": grace, "why": "the platform ends"}})
+        self._folders.stop({**run, "stop": {"at": wall_clock(), "grace": grace_seconds, "why": "the platform ends"}})
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(shim_pidfd, signal.SIGTERM)
         return shim_pidfd

@@ -18,11 +18,11 @@ from batchyard.interfaces.containers import IMAGE_PULLS, RUN, SANDBOX
 from batchyard.kubelet.local.runs import API_VERSION
 from batchyard.server.platform.data_dir import write_private
 
-_PODS: Final = "pods"
-_RUNS: Final = "runs"
-_LOGS: Final = "logs"
+_PODS_FOLDER: Final = "pods"
+_RUNS_FOLDER: Final = "runs"
+_LOGS_FOLDER: Final = "logs"
 VOLUMES_FOLDER: Final = "volumes"
-_TRASH: Final = "trash"
+_TRASH_FOLDER: Final = "trash"
 SPEC_FILE: Final = "spec.json"
 RUN_STATE_FILE: Final = "state.json"
 STOP_REQUEST_FILE: Final = "stop.json"
@@ -34,35 +34,35 @@ class RunFolders:
 
     def __init__(self, node: Path) -> None:
         self._node = self.node = node
-        for name in (_PODS, _TRASH):
+        for name in (_PODS_FOLDER, _TRASH_FOLDER):
             (node / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         #: The highest number in the trash folder.
         self._last_trash_number = max((int(path.name) for path in self.trash()), default=0)
 
     def path(self, key: Key) -> Path:
         """Return the path of a container run's folder, relative to the folder of the node."""
-        pod = Path(_PODS, key.namespace)
-        return pod / key.name if key.name == SANDBOX or _is_image_pull(key) else pod / _RUNS / key.name
+        pod = Path(_PODS_FOLDER, key.namespace)
+        return pod / key.name if key.name == SANDBOX or _is_image_pull(key) else pod / _RUNS_FOLDER / key.name
 
     def key(self, path: Path) -> Key:
         """Return the key of a container run, given the path of its folder relative to the folder of the node."""
         path_parts = path.parts
-        return Key(RUN, path_parts[1], "/".join(path_parts[3:] if path_parts[2] == _RUNS else path_parts[2:]))
+        return Key(RUN, path_parts[1], "/".join(path_parts[3:] if path_parts[2] == _RUNS_FOLDER else path_parts[2:]))
 
     def log(self, key: Key) -> Path:
         """Return the path of the log file of a container run."""
-        return self._node / _PODS / key.namespace / _LOGS / f"{key.name}.log"
+        return self._node / _PODS_FOLDER / key.namespace / _LOGS_FOLDER / f"{key.name}.log"
 
     def pod(self, uid: str) -> Path:
         """Return the folder of the pod with this uid."""
-        return self._node / _PODS / uid
+        return self._node / _PODS_FOLDER / uid
 
     def all_runs(self) -> Iterator[Obj]:
         """Read and yield all container runs; for each pod first its sandbox, then its other runs by number."""
-        for pod in sorted((self._node / _PODS).iterdir()):
-            run_paths = [path for name in (_RUNS, IMAGE_PULLS) for path in (pod / name).glob("*/*")]
-            ordered_paths = sorted(run_paths, key=lambda path: (path.parent, int(path.name)))
-            for path in (pod / SANDBOX, *ordered_paths):
+        for pod in sorted((self._node / _PODS_FOLDER).iterdir()):
+            run_paths = [path for name in (_RUNS_FOLDER, IMAGE_PULLS) for path in (pod / name).glob("*/*")]
+            ordered_run_paths = sorted(run_paths, key=lambda path: (path.parent, int(path.name)))
+            for path in (pod / SANDBOX, *ordered_run_paths):
                 if (path / SPEC_FILE).exists():
                     yield self.read(self.key(path.relative_to(self._node)))
 
@@ -76,8 +76,8 @@ class RunFolders:
             "spec": _read_json(path / SPEC_FILE),
             "status": self.state(key),
         }
-        stop = _read_json(path / STOP_REQUEST_FILE)
-        return {**run, "stop": stop} if stop else run
+        stop_request = _read_json(path / STOP_REQUEST_FILE)
+        return {**run, "stop": stop_request} if stop_request else run
 
     def is_claimed(self, path: Path) -> bool:
         """Report whether a shim (supervisor process) has taken charge of the container run in this folder."""
@@ -114,11 +114,11 @@ class RunFolders:
 
     def trash(self) -> Iterator[Path]:
         """Yield the paths in the trash folder, which are to be deleted."""
-        return (self._node / _TRASH).iterdir()
+        return (self._node / _TRASH_FOLDER).iterdir()
 
     def _move_to_trash(self, path: Path) -> Path:
         self._last_trash_number += 1
-        trash_path = self._node / _TRASH / str(self._last_trash_number)
+        trash_path = self._node / _TRASH_FOLDER / str(self._last_trash_number)
         if path.exists():
             path.rename(trash_path)
         return trash_path
@@ -135,10 +135,10 @@ def delete_folder(path: Path) -> None:
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     try:
-        content: Mapping[str, Any] = json.loads(path.read_bytes())
+        json_document: Mapping[str, Any] = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
-    return content
+    return json_document
 
 
 # Conversion between the platform's time and the machine's time, which the node's programs use.
@@ -150,7 +150,7 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 #: The tolerated difference of the clocks.
 _CLOCK_TOLERANCE: Final = 2 * SECOND
 #: Maximum cached conversions, so that a time keeps its converted value after a clock is set.
-_CONVERSIONS_MAX: Final = 65_536
+_CACHED_CONVERSIONS_MAX: Final = 65_536
 _TIME_FIELDS: Final = ("startedAt", "finishedAt")
 
 
@@ -161,7 +161,7 @@ class NodeTimes:
         self.clock = clock
         self._machine_clock = machine_clock
         self._clock_difference: Duration = 0
-        self._convert = lru_cache(maxsize=_CONVERSIONS_MAX)(self.to_platform_time)
+        self._convert = lru_cache(maxsize=_CACHED_CONVERSIONS_MAX)(self.to_platform_time)
 
     def to_platform_time(self, machine_time: Instant) -> Instant:
         """Convert an instant of this machine's clock to the platform's time."""
@@ -177,8 +177,8 @@ class NodeTimes:
             **raw_state,
             **{field: self._convert(raw_state[field]) for field in _TIME_FIELDS if raw_state.get(field)},
         }
-        exceeded = raw_state.get("exceeded")
-        return {**state, "exceeded": {**exceeded, "at": self._convert(exceeded["at"])}} if exceeded else state
+        limit = raw_state.get("exceeded")
+        return {**state, "exceeded": {**limit, "at": self._convert(limit["at"])}} if limit else state
 
     def run(self, raw_run: Obj) -> Obj:
         """Return a container run with the times in its state and stop request converted to platform time."""

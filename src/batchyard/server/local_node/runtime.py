@@ -73,27 +73,27 @@ def make_volume(folder: Path, name: str, volume_plan: volumes.VolumePlan, now: I
 
 def write_files(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> bool:
     """Atomically replace the files of a volume by the files in the plan. Return whether the files have changed."""
-    is_new = not folder.exists()
+    is_new_volume = not folder.exists()
     _make_folders(folder, folder, _VOLUME_MODE)
     for mount_point in plan.mount_points:
         _make_folders(folder, folder / mount_point, _FOLDER_MODE)
-    current_folder = None if is_new else _current_folder(folder)
-    has_changed = current_folder is None or _read_contents(current_folder) != {
+    current_data_folder = None if is_new_volume else _current_data_folder(folder)
+    have_files_changed = current_data_folder is None or _read_file_contents(current_data_folder) != {
         path: file.content for path, file in plan.files.items()
     }
-    new_folder = _write_new_folder(folder, plan, now) if has_changed else None
-    _link_names(folder, plan.files)
-    if new_folder is not None:
+    new_data_folder = _write_new_data_folder(folder, plan, now) if have_files_changed else None
+    _link_data_names(folder, plan.files)
+    if new_data_folder is not None:
         next_link = folder / _NEXT_LINK
         next_link.unlink(missing_ok=True)
-        next_link.symlink_to(new_folder.name)
+        next_link.symlink_to(new_data_folder.name)
         next_link.replace(folder / DATA_LINK)
-    if not is_new:
+    if not is_new_volume:
         _remove_leftovers(folder, plan.files)
-    return has_changed
+    return have_files_changed
 
 
-def _current_folder(folder: Path) -> Path | None:
+def _current_data_folder(folder: Path) -> Path | None:
     """Return the folder with a volume's current files, to which its link `..data` points; None without one."""
     try:
         current_folder = folder / (folder / DATA_LINK).readlink()
@@ -102,28 +102,28 @@ def _current_folder(folder: Path) -> Path | None:
     return current_folder if current_folder.is_dir() else None
 
 
-def _read_contents(folder: Path) -> dict[str, bytes]:
+def _read_file_contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def _write_new_folder(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> Path:
+def _write_new_data_folder(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> Path:
     """Write a volume's files to a new folder, to which `..data` does not point yet; return the folder's path."""
     timestamp = format_time(now).translate(str.maketrans("-T:", "___")).removesuffix("Z")
-    new_folder = Path(tempfile.mkdtemp(prefix=f"{_RESERVED_PREFIX}{timestamp}.", dir=folder))
-    new_folder.chmod(_FOLDER_MODE)
+    new_data_folder = Path(tempfile.mkdtemp(prefix=f"{_RESERVED_PREFIX}{timestamp}.", dir=folder))
+    new_data_folder.chmod(_FOLDER_MODE)
     for path, file in plan.files.items():
         if "/" in path:
-            _make_folders(new_folder, (new_folder / path).parent, _FOLDER_MODE)
-        (new_folder / path).touch(mode=0o600)
-        (new_folder / path).write_bytes(file.content)
+            _make_folders(new_data_folder, (new_data_folder / path).parent, _FOLDER_MODE)
+        (new_data_folder / path).touch(mode=0o600)
+        (new_data_folder / path).write_bytes(file.content)
         if plan.group is not None:
             with suppress(PermissionError):  # an unprivileged user runs all containers under its own uid
-                os.chown(new_folder / path, -1, plan.group)
-        (new_folder / path).chmod(file.mode)
-    return new_folder
+                os.chown(new_data_folder / path, -1, plan.group)
+        (new_data_folder / path).chmod(file.mode)
+    return new_data_folder
 
 
-def _link_names(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> None:
+def _link_data_names(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> None:
     """Create the missing links for the top-level names of a volume's files."""
     for name in _top_level_names(files):
         with suppress(FileExistsError):
@@ -146,11 +146,11 @@ def _remove_leftovers(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> 
             shutil.rmtree(path)
 
 
-def _make_folders(volume: Path, deepest_folder: Path, mode: int) -> None:
+def _make_folders(volume_folder: Path, deepest_folder: Path, mode: int) -> None:
     """Create the missing folders on a path within a volume, with this mode whatever the umask is."""
     missing_folders: list[Path] = []
     folder = deepest_folder
-    while not folder.exists() and folder != volume.parent:
+    while not folder.exists() and folder != volume_folder.parent:
         missing_folders.append(folder)
         folder = folder.parent
     for missing_folder in reversed(missing_folders):
@@ -162,23 +162,23 @@ def _check_host_path(name: str, plan: volumes.HostPathPlan) -> None:
     """Check that a hostPath is allowed and has the required type; create it if the type says so. Raises VolumeError."""
     path = Path(plan.path)
     real_path = os.path.realpath(path)
-    if not _is_allowed(real_path, plan):
+    if not _is_host_path_allowed(real_path, plan):
         raise VolumeError(name, f"hostPath {path} leads to {real_path}, which is outside the allowed host paths")
     if not path.exists() and plan.type in {"", "DirectoryOrCreate"}:
         os.close(nesting.make_directories(path.anchor, real_path, _FOLDER_MODE))
     elif not path.exists() and plan.type == "FileOrCreate":
         os.close(nesting.create_file(path.anchor, real_path, _FILE_MODE))
-    required_type = _type_fault(path, plan.type)
-    if required_type:
-        raise VolumeError(name, f"hostPath type check failed: {path} is not a {required_type}")
+    type_fault = _host_path_type_fault(path, plan.type)
+    if type_fault:
+        raise VolumeError(name, f"hostPath type check failed: {path} is not a {type_fault}")
 
 
-def _is_allowed(real_path: str, plan: volumes.HostPathPlan) -> bool:
+def _is_host_path_allowed(real_path: str, plan: volumes.HostPathPlan) -> bool:
     """Report whether this host path, in which symbolic links are resolved, is within the allowed host paths."""
     return volumes.is_within_any(real_path, (os.path.realpath(folder) for folder in plan.allowed))
 
 
-def _type_fault(path: Path, kind: str) -> str:
+def _host_path_type_fault(path: Path, kind: str) -> str:
     """Return the file type that a hostPath's `type` requires, if the path is not of that type; else ''."""
     file_mode = path.stat().st_mode if path.exists() else 0
     match kind:
@@ -205,7 +205,7 @@ def mount_source(pod_folder: Path, mount: volumes.Mount, plan: volumes.VolumePla
     if isinstance(plan, volumes.EmptyDirPlan) and plan.is_memory:
         return mount.source  # it is mounted only inside the pod's sandbox
     volume = Path(os.path.realpath(pod_folder / mount.folder))
-    if isinstance(plan, volumes.HostPathPlan) and not _is_allowed(str(volume), plan):
+    if isinstance(plan, volumes.HostPathPlan) and not _is_host_path_allowed(str(volume), plan):
         raise ContainerError(CONFIG_ERROR, f"hostPath {mount.folder} leads outside the allowed host paths")
     if not mount.sub_path:
         return str(volume) if isinstance(plan, volumes.HostPathPlan) else mount.source
@@ -232,9 +232,9 @@ def _sub_path_error(action: str, mount: volumes.Mount) -> ContainerError:
     return ContainerError(CONFIG_ERROR, f"failed to {action} {description}")
 
 
-_HOSTS: Final = Path("/etc/hosts")
+_HOSTS_FILE: Final = Path("/etc/hosts")
 _DATAGRAM_MAX: Final = 4096
-_DATAGRAMS_AT_ONCE: Final = 256
+_DATAGRAMS_PER_READ_MAX: Final = 256
 _LOST_MESSAGE: Final = "The container could not be located when the pod was terminated"
 _LOST_STATUS: Final = {"exitCode": 137, "reason": "ContainerStatusUnknown", "phase": EXITED, "message": _LOST_MESSAGE}
 _START_ERROR_CODE: Final = 128
@@ -246,9 +246,9 @@ class LocalMachine:
     `node` is the node's folder.
     """
 
-    def __init__(self, node: Path, kernel: LiveKernel, loop: asyncio.AbstractEventLoop, times: NodeTimes) -> None:
+    def __init__(self, node: Path, kernel: LiveKernel, loop: asyncio.AbstractEventLoop, node_times: NodeTimes) -> None:
         self._kernel = kernel
-        self._times = times
+        self._times = node_times
         self._loop = loop
         self.folders = RunFolders(node)
         self._node = node
@@ -259,7 +259,7 @@ class LocalMachine:
         self._runs: dict[str, dict[str, Obj]] = {}
         #: The pidfd of each run's shim.
         self._shim_pidfds: dict[Key, int] = {}
-        self._socket = _bind_event_socket(node / "events")
+        self._socket = _create_event_socket(node / "events")
         self._spawner = SpawnerClient(node, loop, self._repeat_start_requests)
         #: The features of this machine, as detected by its spawner.
         self.features = self._spawner.features
@@ -299,7 +299,7 @@ class LocalMachine:
         self._socket.close()
         for key in list(self._shim_pidfds):
             self._close_pidfd(key)
-        self._spawner.close(is_needed=any(map(_is_alive, self.runs())))
+        self._spawner.close(is_needed=any(map(_is_run_alive, self.runs())))
 
     # --- writes ---
 
@@ -308,7 +308,7 @@ class LocalMachine:
         previous_run = self.run(key)
         if previous_run is not None:
             self._close_pidfd(key)
-            self._delete_later(self.folders.move_sandbox_to_trash(key))
+            self._delete_folder_later(self.folders.move_sandbox_to_trash(key))
         run = {field: value for field, value in new_run.items() if field not in {"mounts", "volumes"}}
         try:
             run["spec"] = self._sandbox_spec(new_run) if key.name == SANDBOX else _run_spec(self.folders, new_run)
@@ -331,10 +331,10 @@ class LocalMachine:
         if self.features.get("podNetwork") and spec["network"] == "pod":
             address, gateway = self._addresses.allocate(uid), self._addresses.gateway
         pod_ip = "" if address is None else address.partition("/")[0]
-        machine_hosts = _HOSTS.read_text("utf-8") if spec["network"] == "node" and _HOSTS.exists() else None
-        hosts = hosts_file(spec["names"], pod_ip, spec["hostAliases"], machine_hosts)
-        resolvers = [gateway] if gateway else []
-        return {**spec, "address": address, "gateway": gateway, "resolvers": resolvers, "hosts": hosts}
+        machine_hosts = _HOSTS_FILE.read_text("utf-8") if spec["network"] == "node" and _HOSTS_FILE.exists() else None
+        hosts_text = hosts_file(spec["names"], pod_ip, spec["hostAliases"], machine_hosts)
+        nameservers = [gateway] if gateway else []
+        return {**spec, "address": address, "gateway": gateway, "resolvers": nameservers, "hosts": hosts_text}
 
     def _refresh_volumes(self, requested_run: Obj) -> Obj:
         """Update the files in a pod's volumes; a volume that cannot be written keeps its files."""
@@ -373,7 +373,7 @@ class LocalMachine:
         if not pod_runs:
             self._runs.pop(key.namespace, None)
         self._close_pidfd(key)
-        self._delete_later(self.folders.move_to_trash(key))
+        self._delete_folder_later(self.folders.move_to_trash(key))
         if key.name == SANDBOX:
             self._addresses.release(key.namespace)
         if run is None:
@@ -386,13 +386,13 @@ class LocalMachine:
     def _adopt_runs(self) -> None:
         """Load the container runs that were started before a restart of the platform, and observe them."""
         for trashed in self.folders.trash():
-            self._delete_later(trashed)
+            self._delete_folder_later(trashed)
         for run in map(self._times.run, self.folders.all_runs()):
             key = key_of(run)
             if key.name == SANDBOX:
                 self._addresses.restore(key.namespace, run["spec"].get("address"))
             self._replace_run(EventType.ADDED, run, None)
-            if run["status"] and _is_alive(run):
+            if run["status"] and _is_run_alive(run):
                 self._watch_shim(key, run)
         self._repeat_start_requests()
 
@@ -413,25 +413,25 @@ class LocalMachine:
     def _receive_changes(self) -> None:
         """Receive the paths of changed run folders from the shims, and update these container runs."""
         changed_paths: dict[bytes, None] = {}
-        for _ in range(_DATAGRAMS_AT_ONCE):
+        for _ in range(_DATAGRAMS_PER_READ_MAX):
             try:
                 changed_paths[self._socket.recv(_DATAGRAM_MAX)] = None
             except BlockingIOError:
                 break
         for path in changed_paths:
-            self._process_change(self.folders.key(Path(os.fsdecode(path))))
+            self._process_state_change(self.folders.key(Path(os.fsdecode(path))))
 
-    def _process_change(self, key: Key) -> None:
+    def _process_state_change(self, key: Key) -> None:
         """Read a container run's state from its folder, and start or stop watching the run's shim process."""
-        run = self._read_state(key)
+        run = self._read_run_state(key)
         if run is None or not run["status"]:
             return
-        if not _is_alive(run):
+        if not _is_run_alive(run):
             self._close_pidfd(key)
         elif key not in self._shim_pidfds:
             self._watch_shim(key, run)
 
-    def _read_state(self, key: Key) -> Obj | None:
+    def _read_run_state(self, key: Key) -> Obj | None:
         """Read a container run's state from its folder; return the updated run object, None if the run is unknown."""
         run = self.run(key)
         state = {} if run is None else self._times.state(self.folders.state(key))
@@ -456,8 +456,8 @@ class LocalMachine:
     def _process_shim_exit(self, key: Key) -> None:
         """Process the exit of a shim process; if the container run has not ended, set its final state to lost."""
         self._close_pidfd(key)
-        run = self._read_state(key)
-        if run is None or not _is_alive(run):
+        run = self._read_run_state(key)
+        if run is None or not _is_run_alive(run):
             return
         status = {**run["status"], **_LOST_STATUS, "finishedAt": self._times.clock()}
         self._replace_run(EventType.MODIFIED, {**run, "status": status}, run)
@@ -474,22 +474,22 @@ class LocalMachine:
         self._queue_event(WatchEvent(kind, key, run, old, 0))
         return run
 
-    def _delete_later(self, folder: Path) -> None:
+    def _delete_folder_later(self, folder: Path) -> None:
         self._loop.run_in_executor(None, delete_folder, folder)
 
     def _queue_event(self, event: WatchEvent) -> None:
         """Queue a watch event of a container run, and schedule the delivery of all queued events to the listeners."""
         self._events.append(event)
         if len(self._events) == 1:
-            self._kernel.post(self._deliver)
+            self._kernel.post(self._deliver_events)
 
-    def _deliver(self) -> None:
+    def _deliver_events(self) -> None:
         events, self._events = self._events, []
         for listener in self._listeners:
             listener(events)
 
 
-def _bind_event_socket(path: Path) -> socket.socket:
+def _create_event_socket(path: Path) -> socket.socket:
     """Bind and return the datagram socket to which shim processes send the paths of changed run folders."""
     event_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -512,8 +512,8 @@ def _run_spec(folders: RunFolders, requested_run: Obj) -> Mapping[str, Any]:
     spec: Mapping[str, Any] = requested_run["spec"]
     if "mounts" not in requested_run:
         return spec
-    pod, plans = folders.pod(requested_run["metadata"]["namespace"]), requested_run["volumes"]
-    volume_mounts = [mount.row(mount_source(pod, mount, plans[mount.volume])) for mount in requested_run["mounts"]]
+    folder, plans = folders.pod(requested_run["metadata"]["namespace"]), requested_run["volumes"]
+    volume_mounts = [mount.row(mount_source(folder, mount, plans[mount.volume])) for mount in requested_run["mounts"]]
     volume_targets = {mount_row["target"] for mount_row in volume_mounts}
     image_mounts = [mount_row for mount_row in spec["mounts"] if mount_row["target"] not in volume_targets]
     other_mounts = [{**mount_row, "source": os.path.realpath(mount_row["source"])} for mount_row in image_mounts]
@@ -522,9 +522,9 @@ def _run_spec(folders: RunFolders, requested_run: Obj) -> Mapping[str, Any]:
 
 def _error_status(reason: str, now: Instant) -> Mapping[str, Any]:
     """Return the final state of a container run that could not be started, with the reason as its message."""
-    result = {"exitCode": _START_ERROR_CODE, "reason": "StartError", "message": reason, "finishedAt": now}
-    return {"phase": EXITED, **result}
+    error_status = {"exitCode": _START_ERROR_CODE, "reason": "StartError", "message": reason, "finishedAt": now}
+    return {"phase": EXITED, **error_status}
 
 
-def _is_alive(run: Obj) -> bool:
+def _is_run_alive(run: Obj) -> bool:
     return (run.get("status") or {}).get("phase") != EXITED

@@ -161,8 +161,8 @@ _REQUEST_SIZE_MAX: Final = 1 << 20
 _MESSAGE_SIZE_MAX: Final = 1 << 16
 _FDS_MAX: Final = 2
 #: Seconds between two attempts to connect to a busy host, and the maximum number of attempts.
-_RETRY_DELAY: Final = 0.02
-_ATTEMPTS_MAX: Final = 500
+_CONNECT_RETRY_DELAY: Final = 0.02
+_CONNECT_ATTEMPTS_MAX: Final = 500
 
 
 class HostConnection:
@@ -198,15 +198,15 @@ class HostConnection:
             self._connect(fds)
         except BlockingIOError:
             self._queued_fds = [os.dup(fd) for fd in fds]
-            self._retry_timer = self._loop.call_later(_RETRY_DELAY, self._retry_connect, _ATTEMPTS_MAX)
+            self._retry_timer = self._loop.call_later(_CONNECT_RETRY_DELAY, self._retry_connect, _CONNECT_ATTEMPTS_MAX)
 
-    def _retry_connect(self, attempts: int) -> None:
+    def _retry_connect(self, attempt_count: int) -> None:
         self._retry_timer = None
         try:
             self._connect(self._queued_fds)
         except BlockingIOError:
-            if attempts:
-                self._retry_timer = self._loop.call_later(_RETRY_DELAY, self._retry_connect, attempts - 1)
+            if attempt_count:
+                self._retry_timer = self._loop.call_later(_CONNECT_RETRY_DELAY, self._retry_connect, attempt_count - 1)
                 return
             self.close()
             self._on_disconnect()
@@ -323,7 +323,7 @@ class _LocalSession:
             os.close(self._terminal)
             self._terminal = None
 
-    def _ask(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
+    def _send_request(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Send a request with file descriptors to the host process, and close these descriptors in this process."""
         try:
             self._host.ask(request, fds)
@@ -347,22 +347,22 @@ class _LocalSession:
     def _open_input(self, fd: int) -> None:
         self._input_writer = PipeWriter(fd, self._loop, self._report_wants_more)
 
-    def _report_wants_more(self, wants: bool) -> None:
-        self._session_client.wants_more(wants=wants)
+    def _report_wants_more(self, wants_more: bool) -> None:
+        self._session_client.wants_more(wants=wants_more)
 
     def _process_host_message(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Process a message of the host process: the terminal's file descriptor, an error, or the exit code."""
         if fds:
-            self._take_terminal(fds[0])
+            self._use_terminal(fds[0])
         if "error" in message:
             self._end_with(SessionEnd(failure=f"{self._error_prefix}{message['error']}"))
         elif "exit_code" in message:
             self._end_with(SessionEnd(message["exit_code"]))
 
-    def _take_terminal(self, terminal: int) -> None:
-        self._terminal = terminal
+    def _use_terminal(self, terminal_fd: int) -> None:
+        self._terminal = terminal_fd
         if self._streams.stdin:
-            self._open_input(os.dup(terminal))
+            self._open_input(os.dup(terminal_fd))
             self._write_early_input()
         if self._size is not None:
             self.resize(*self._size)
@@ -400,7 +400,7 @@ class LocalCommand(_LocalSession):
 
     def __init__(self, node: Path, path: Path, command: Sequence[str], streams: Streams, client: SessionClient) -> None:
         super().__init__(node / SESSIONS_SOCKET, streams, client, _EXEC_ERROR_PREFIX)
-        self._ask(
+        self._send_request(
             {"run": str(path), "argv": list(command), "tty": streams.tty}, [] if streams.tty else self._create_pipes()
         )
 
@@ -412,23 +412,23 @@ class LocalCommand(_LocalSession):
     def _create_pipes(self) -> list[int]:
         """Create pipes for the command's stdin, stdout and stderr. Return the file descriptors for the command."""
         if self._streams.stdin:
-            stdin, write_fd = os.pipe2(os.O_CLOEXEC)
+            stdin_fd, write_fd = os.pipe2(os.O_CLOEXEC)
             self._open_input(write_fd)
         else:
-            stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        outputs = (("stdout", self._streams.stdout), ("stderr", self._streams.stderr))
+            stdin_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        output_streams = (("stdout", self._streams.stdout), ("stderr", self._streams.stderr))
         null_flags = os.O_WRONLY | os.O_CLOEXEC
         return [
-            stdin,
+            stdin_fd,
             *(
                 self._create_output_pipe(name) if is_requested else os.open(os.devnull, null_flags)
-                for name, is_requested in outputs
+                for name, is_requested in output_streams
             ),
         ]
 
-    def _take_terminal(self, terminal: int) -> None:
-        super()._take_terminal(terminal)
-        self._read_output("stdout", os.dup(terminal))
+    def _use_terminal(self, terminal_fd: int) -> None:
+        super()._use_terminal(terminal_fd)
+        self._read_output("stdout", os.dup(terminal_fd))
 
 
 class LocalAttachment(_LocalSession):
@@ -446,7 +446,7 @@ class LocalAttachment(_LocalSession):
         self._is_attached = False
         self._has_more_input = True
         outputs = [name for name, requested in (("stdout", streams.stdout), ("stderr", streams.stderr)) if requested]
-        self._ask({"outputs": outputs}, [self._create_output_pipe(name) for name in outputs])
+        self._send_request({"outputs": outputs}, [self._create_output_pipe(name) for name in outputs])
 
     def write(self, data: bytes) -> None:
         """Write input to the container's stdin once the session is attached; drop it if the container has no stdin."""

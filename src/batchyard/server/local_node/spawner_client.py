@@ -39,8 +39,8 @@ class SpawnerClient:
     @property
     def features(self) -> Mapping[str, Any]:
         """The isolation features of this machine, as detected by the spawner process at its start."""
-        content: Mapping[str, Any] = json.loads((self._node / "features.json").read_bytes())
-        return content
+        feature_document: Mapping[str, Any] = json.loads((self._node / "features.json").read_bytes())
+        return feature_document
 
     def ask(self, path: Path) -> None:
         """Request a shim for the container run in this folder; kill an unreachable spawner, so that it is replaced."""
@@ -64,14 +64,14 @@ class SpawnerClient:
         if not is_locked(self._node / "spawner.lock"):
             (self._node / "features.json").unlink(missing_ok=True)
             with (self._node / "spawner.log").open("ab") as log:
-                process = subprocess.Popen(  # noqa: S603 - a fixed command
+                spawner_process = subprocess.Popen(  # noqa: S603 - a fixed command
                     [sys.executable, "-I", "-m", _SPAWNER_MODULE, str(self._node)],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
                 )
-            self._await_spawner(process)
+            self._await_spawner(spawner_process)
         spawner_pidfd = os.pidfd_open(int((self._node / "spawner.lock").read_text("ascii")))
         self._loop.add_reader(spawner_pidfd, self._process_exit)
         return spawner_pidfd

@@ -19,7 +19,7 @@ from batchyard.shim import stop
 
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_SIZE: Final = os.sysconf("SC_PAGE_SIZE")
-_KIBI: Final = 1024
+_BYTES_PER_KIBIBYTE: Final = 1024
 
 
 class UsageReading(NamedTuple):
@@ -33,65 +33,65 @@ class UsageReading(NamedTuple):
 def read_container_usage(now: Instant, shim_pid: int, cgroup: Mapping[str, str]) -> UsageReading:
     """Read a container's usage from its cgroup paths (by controller; may be {}), or from its shim's descendants."""
     pids = _member_pids(cgroup.values()) if cgroup else stop.descendants_of(shim_pid)
-    cpu = _cpu_of_group(cgroup)
-    memory = _memory_of_group(cgroup["memory"]) if "memory" in cgroup else None
+    cpu = _cpu_of_cgroup(cgroup)
+    memory_bytes = _memory_of_cgroup(cgroup["memory"]) if "memory" in cgroup else None
     return UsageReading(
         now,
         sum(map(_cpu_of_process, pids)) if cpu is None else cpu,
-        sum(map(_memory_of_process, pids)) if memory is None else memory,
+        sum(map(_memory_of_process, pids)) if memory_bytes is None else memory_bytes,
     )
 
 
 def read_machine_usage(now: Instant) -> UsageReading:
     """Read the cumulative CPU time and the memory usage of this machine."""
-    cpu_ticks = [int(word) for word in _read_text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
+    cpu_ticks = [int(word) for word in _read_file_text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
     busy_ticks = sum(cpu_ticks) - sum(cpu_ticks[3:5])  # without idle and iowait
     memory_counters = _read_counters(Path("/proc/meminfo"))
-    memory = memory_counters["MemTotal:"] - memory_counters["MemFree:"] - memory_counters.get("Inactive(file):", 0)
-    return UsageReading(now, busy_ticks * SECOND // _TICKS_PER_SECOND, memory * _KIBI)
+    used_memory = memory_counters["MemTotal:"] - memory_counters["MemFree:"] - memory_counters.get("Inactive(file):", 0)
+    return UsageReading(now, busy_ticks * SECOND // _TICKS_PER_SECOND, used_memory * _BYTES_PER_KIBIBYTE)
 
 
-def _cpu_of_group(cgroup: Mapping[str, str]) -> int | None:
+def _cpu_of_cgroup(cgroup: Mapping[str, str]) -> int | None:
     """Return the CPU time of a container in microseconds from its cgroup paths; None if they do not contain it."""
     for path in map(Path, cgroup.values()):
         if "usage_usec" in (counters := _read_counters(path / "cpu.stat")):
             return counters["usage_usec"]
-        if nanoseconds := _read_text(path / "cpuacct.usage"):
+        if nanoseconds := _read_file_text(path / "cpuacct.usage"):
             return int(nanoseconds) // 1000
     return None
 
 
-def _memory_of_group(path: str) -> int | None:
+def _memory_of_cgroup(path: str) -> int | None:
     """Return the working set (memory usage) of a cgroup in bytes; None if the cgroup does not exist."""
-    counters = _read_counters(Path(path, "memory.stat"))
+    memory_counters = _read_counters(Path(path, "memory.stat"))
     for file, counter in (("memory.current", "inactive_file"), ("memory.usage_in_bytes", "total_inactive_file")):
-        if text := _read_text(Path(path, file)):
-            return max(0, int(text) - counters.get(counter, 0))
+        if text := _read_file_text(Path(path, file)):
+            return max(0, int(text) - memory_counters.get(counter, 0))
     return None
 
 
 def _member_pids(folders: Iterable[str]) -> list[int]:
-    return [int(pid) for folder in list(folders)[:1] for pid in _read_text(Path(folder, "cgroup.procs")).split()]
+    return [int(pid) for folder in list(folders)[:1] for pid in _read_file_text(Path(folder, "cgroup.procs")).split()]
 
 
 def _cpu_of_process(pid: int) -> int:
     """Return the CPU time of a process and its reaped children in microseconds."""
-    fields = _read_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) * SECOND // _TICKS_PER_SECOND
+    stat_fields = _read_file_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    return sum(map(int, stat_fields[11:15])) * SECOND // _TICKS_PER_SECOND
 
 
 def _memory_of_process(pid: int) -> int:
-    fields = _read_text(Path(f"/proc/{pid}/statm")).split()
-    return (int(fields[1]) - int(fields[2])) * _PAGE_SIZE if fields else 0
+    statm_fields = _read_file_text(Path(f"/proc/{pid}/statm")).split()
+    return (int(statm_fields[1]) - int(statm_fields[2])) * _PAGE_SIZE if statm_fields else 0
 
 
 def _read_counters(path: Path) -> dict[str, int]:
     """Return the counters in a file whose lines are a name and a number, such as /proc/meminfo."""
-    fields = (line.split() for line in _read_text(path).splitlines())
-    return {field[0]: int(field[1]) for field in fields if len(field) > 1 and field[1].isdecimal()}
+    line_fields = (line.split() for line in _read_file_text(path).splitlines())
+    return {field[0]: int(field[1]) for field in line_fields if len(field) > 1 and field[1].isdecimal()}
 
 
-def _read_text(path: Path) -> str:
+def _read_file_text(path: Path) -> str:
     """Read a file as text; return '' if it cannot be read."""
     with suppress(OSError):
         return path.read_text("ascii", "replace")
@@ -100,10 +100,10 @@ def _read_text(path: Path) -> str:
 
 _READ_INTERVAL: Final = 15.0  # seconds
 #: The shortest interval that gives a usable rate.
-_MINIMUM_INTERVAL: Final = SECOND
+_READING_INTERVAL_MIN: Final = SECOND
 
 #: The last two readings, older first.
-_Readings: TypeAlias = tuple[UsageReading, UsageReading]
+_ReadingPair: TypeAlias = tuple[UsageReading, UsageReading]
 
 
 class LocalUsage:
@@ -115,16 +115,16 @@ class LocalUsage:
         self._machine = machine
         self._clock = clock
         self._loop = loop
-        self._container_readings: dict[Key, _Readings] = {}
+        self._container_readings: dict[Key, _ReadingPair] = {}
         first_reading = read_machine_usage(clock())
-        self._machine_readings: _Readings = (first_reading, first_reading)
+        self._machine_readings: _ReadingPair = (first_reading, first_reading)
         self._task: asyncio.Task[None] | None = None
         self._timer = loop.call_later(_READ_INTERVAL, self._start_reading)
 
     def pod_usage(self, uid: str) -> containers.MeasuredUsage | None:
         """Return the CPU and memory usage of each running container of a pod, by name; None before it is known."""
-        runs = [run for run in map(run_of, self._machine.runs(uid)) if run.phase == RUNNING and run.container]
-        rates_by_container = {run.container: _usage_rate(self._last_readings(run)) for run in runs}
+        running_runs = [run for run in map(run_of, self._machine.runs(uid)) if run.phase == RUNNING and run.container]
+        rates_by_container = {run.container: _usage_rate(self._last_reading_pair(run)) for run in running_runs}
         if not rates_by_container or any(rate is None for rate in rates_by_container.values()):
             return None
         known_rates = {name: rate for name, rate in rates_by_container.items() if rate is not None}
@@ -135,10 +135,10 @@ class LocalUsage:
     def machine_usage(self) -> containers.MeasuredUsage | None:
         """Return the CPU and memory usage of this machine, under the name ''; None before it is known."""
         old, new = self._machine_readings
-        if new.at - old.at < _MINIMUM_INTERVAL:
+        if new.at - old.at < _READING_INTERVAL_MIN:
             self._machine_readings = (old, read_machine_usage(self._clock()))
-        rate = _usage_rate(self._machine_readings)
-        return None if rate is None else containers.MeasuredUsage({"": rate.usage}, rate.window)
+        usage_rate = _usage_rate(self._machine_readings)
+        return None if usage_rate is None else containers.MeasuredUsage({"": usage_rate.usage}, usage_rate.window)
 
     def close(self) -> None:
         """Stop the periodic readings of usage."""
@@ -146,15 +146,15 @@ class LocalUsage:
         if self._task is not None:
             self._task.cancel()
 
-    def _last_readings(self, run: ObservedRun) -> _Readings:
+    def _last_reading_pair(self, run: ObservedRun) -> _ReadingPair:
         """Return the last two usage readings of a container; for a new one, zero at its start and a new reading."""
         key = key_of(run.obj)
-        readings = self._container_readings.get(key)
-        if readings is None or readings[1].at - readings[0].at < _MINIMUM_INTERVAL:
+        reading_pair = self._container_readings.get(key)
+        if reading_pair is None or reading_pair[1].at - reading_pair[0].at < _READING_INTERVAL_MIN:
             new_reading = read_container_usage(self._clock(), *self._reading_arguments(run))
-            readings = (UsageReading(run.started_at, 0, 0), new_reading)
-            self._container_readings[key] = readings
-        return readings
+            reading_pair = (UsageReading(run.started_at, 0, 0), new_reading)
+            self._container_readings[key] = reading_pair
+        return reading_pair
 
     def _reading_arguments(self, run: ObservedRun) -> tuple[int, Mapping[str, str]]:
         """Return the arguments of `read_container_usage` for a container: the pid of its shim, and its cgroup paths."""
@@ -167,13 +167,13 @@ class LocalUsage:
     def _start_reading(self) -> None:
         self._timer = self._loop.call_later(_READ_INTERVAL, self._start_reading)
         if self._task is None or self._task.done():
-            self._task = self._loop.create_task(self._read_all())
+            self._task = self._loop.create_task(self._read_all_usage())
 
-    async def _read_all(self) -> None:
+    async def _read_all_usage(self) -> None:
         """Read the usage of all running containers on a background thread, because there may be many."""
-        runs = [run for run in map(run_of, self._machine.runs()) if run.phase == RUNNING and run.container]
-        reading_arguments = {key_of(run.obj): self._reading_arguments(run) for run in runs}
-        start_readings = {key_of(run.obj): UsageReading(run.started_at, 0, 0) for run in runs}
+        running_runs = [run for run in map(run_of, self._machine.runs()) if run.phase == RUNNING and run.container]
+        reading_arguments = {key_of(run.obj): self._reading_arguments(run) for run in running_runs}
+        start_readings = {key_of(run.obj): UsageReading(run.started_at, 0, 0) for run in running_runs}
         new_readings = await self._loop.run_in_executor(
             None, lambda: {key: read_container_usage(self._clock(), *of) for key, of in reading_arguments.items()}
         )
@@ -184,7 +184,7 @@ class LocalUsage:
         self._machine_readings = (self._machine_readings[1], read_machine_usage(self._clock()))
 
 
-class _Rate:
+class _UsageRate:
     """The usage between two readings: CPU in millicores, memory in bytes, and the interval in microseconds."""
 
     def __init__(self, old_reading: UsageReading, new_reading: UsageReading) -> None:
@@ -193,6 +193,6 @@ class _Rate:
         self.usage = {"cpu": millicores, "memory": new_reading.memory}
 
 
-def _usage_rate(readings: _Readings) -> _Rate | None:
+def _usage_rate(readings: _ReadingPair) -> _UsageRate | None:
     old, new = readings
-    return None if new.at - old.at < _MINIMUM_INTERVAL else _Rate(old, new)
+    return None if new.at - old.at < _READING_INTERVAL_MIN else _UsageRate(old, new)

@@ -44,7 +44,7 @@ _INSERT_STATEMENTS: Final = [
 #: The size of SQLite's statement cache, so that each statement is prepared once.
 _STATEMENT_CACHE_SIZE: Final = _ROWS_AT_ONCE + 16
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_details = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class LedgerFile:
@@ -69,7 +69,7 @@ class LedgerFile:
             self.was_damaged = True
         with journal_errors(path):
             self._reader = _open_database(path)
-        first_number, last_number = self._number_range()
+        first_number, last_number = self._decision_number_range()
         self._entry_count = last_number - first_number + 1 if last_number else 0
         #: The number of the last decision in the file; 0 if there is none.
         self.last = last_number
@@ -78,7 +78,7 @@ class LedgerFile:
         """Add decisions in one transaction, all or none, and delete the oldest. Raises sqlite3.Error."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            self._insert(records)
+            self._insert_records(records)
             new_count = self._entry_count + len(records)
             if new_count > self._entries_max + self._entries_max // 10:
                 self._db.execute("DELETE FROM decisions WHERE number <= ?", (records[-1].number - self._entries_max,))
@@ -89,22 +89,22 @@ class LedgerFile:
                 self._db.execute("ROLLBACK")
         self._entry_count = new_count
 
-    def _insert(self, records: Sequence[DecisionRecord]) -> None:
+    def _insert_records(self, records: Sequence[DecisionRecord]) -> None:
         """Insert decisions, 64 with each SQL statement, because each statement releases and reacquires the GIL."""
         for begin in range(0, len(records), _ROWS_AT_ONCE):
-            batch = records[begin : begin + _ROWS_AT_ONCE]
-            self._db.execute(_INSERT_STATEMENTS[len(batch) - 1], _column_values(batch))
+            record_batch = records[begin : begin + _ROWS_AT_ONCE]
+            self._db.execute(_INSERT_STATEMENTS[len(record_batch) - 1], _insert_parameters(record_batch))
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
         """Return the decisions that match a query, oldest first. Raises QueryTooBroad or LedgerUnreadable."""
         order_clause = f"ORDER BY number DESC LIMIT {max(0, query.limit)}"
         remaining_steps = iter(range(_THOUSAND_STEPS_MAX))
         with self._read_errors():
-            where_clause, parameters = self._conditions(query)
+            where_clause, sql_parameters = self._where_conditions(query)
             self._reader.set_progress_handler(lambda: next(remaining_steps, None) is None, 1000)
             try:
                 statement = f"SELECT {_COLUMNS} FROM decisions {where_clause} {order_clause}"  # noqa: S608 - as above
-                records = [_record_of_row(row) for row in self._reader.execute(statement, parameters)]
+                records = [_record_of_row(row) for row in self._reader.execute(statement, sql_parameters)]
             finally:
                 self._reader.set_progress_handler(None, 0)
         return records[::-1]
@@ -120,7 +120,7 @@ class LedgerFile:
         self._reader.close()
         self._db.close()
 
-    def _number_range(self) -> tuple[int, int]:
+    def _decision_number_range(self) -> tuple[int, int]:
         return _number_range_of(self._reader)
 
     @contextmanager
@@ -131,34 +131,34 @@ class LedgerFile:
         except (*DAMAGE_ERRORS, msgspec.DecodeError) as error:
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
                 raise QueryTooBroad from error
-            problem = f"the decision ledger {self._path} cannot be read: {error}"
-            raise LedgerUnreadable(f"{problem}; stop the platform, move the file away and start it again") from error
+            message = f"the decision ledger {self._path} cannot be read: {error}"
+            raise LedgerUnreadable(f"{message}; stop the platform, move the file away and start it again") from error
 
-    def _conditions(self, query: LedgerQuery) -> tuple[str, Sequence[Any]]:
-        terms = [*_field_conditions(query)]
+    def _where_conditions(self, query: LedgerQuery) -> tuple[str, Sequence[Any]]:
+        conditions = [*_field_conditions(query)]
         if query.regarding:
-            clause = "(kind = ? AND namespace = ? AND name GLOB ?)"
-            terms.append(
-                (" OR ".join([clause] * len(query.regarding)), [part for key in query.regarding for part in key])
+            key_clause = "(kind = ? AND namespace = ? AND name GLOB ?)"
+            conditions.append(
+                (" OR ".join([key_clause] * len(query.regarding)), [part for key in query.regarding for part in key])
             )
         if query.since is not None:
-            terms.append(("number >= ?", [self._first_number_at(query.since)]))
+            conditions.append(("number >= ?", [self._first_number_at(query.since)]))
         if query.until is not None:
-            terms.append(("number < ?", [self._first_number_at(query.until)]))
-        where_clause = " AND ".join(f"({condition})" for condition, _ in terms)
-        return f"WHERE {where_clause}" if where_clause else "", [value for _, values in terms for value in values]
+            conditions.append(("number < ?", [self._first_number_at(query.until)]))
+        where_clause = " AND ".join(f"({condition})" for condition, _ in conditions)
+        return f"WHERE {where_clause}" if where_clause else "", [value for _, values in conditions for value in values]
 
     def _first_number_at(self, instant: Instant) -> int:
         """Return the number of the first decision at or after an instant, by binary search."""
-        low, last_number = self._number_range()
+        low, last_number = self._decision_number_range()
         high = last_number + 1
         while low < high:
-            middle = (low + high) // 2
+            middle_number = (low + high) // 2
             row = self._reader.execute(
-                "SELECT number, at FROM decisions WHERE number >= ? ORDER BY number LIMIT 1", (middle,)
+                "SELECT number, at FROM decisions WHERE number >= ? ORDER BY number LIMIT 1", (middle_number,)
             ).fetchone()
             if row is None or row[1] >= instant:
-                high = middle
+                high = middle_number
             else:
                 low = row[0] + 1
         return low
@@ -197,7 +197,7 @@ def _field_conditions(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]
         yield "reason = ?", [query.reason]
 
 
-def _column_values(records: Sequence[DecisionRecord]) -> list[Any]:
+def _insert_parameters(records: Sequence[DecisionRecord]) -> list[Any]:
     """Return the column values of these decisions, flat; details that consecutive decisions share are encoded once."""
     values: list[Any] = []
     previous_details: Mapping[str, Any] = {}
@@ -211,7 +211,7 @@ def _column_values(records: Sequence[DecisionRecord]) -> list[Any]:
 
 def _record_of_row(row: Sequence[Any]) -> DecisionRecord:
     number, at, component, kind, namespace, name, type_, reason, message, details = row
-    decoded_details = {} if details is None else _decode(details)
+    decoded_details = {} if details is None else _decode_details(details)
     return DecisionRecord(number, at, component, Key(kind, namespace, name), type_, reason, message, decoded_details)
 
 
@@ -222,7 +222,7 @@ def _record_of_row(row: Sequence[Any]) -> DecisionRecord:
 
 _LOG: Final = logging.getLogger("batchyard")
 #: How long decisions are collected before they are written together.
-_BATCH_SECONDS: Final = 0.05  # seconds
+_WRITE_DELAY: Final = 0.05  # seconds
 #: Maximum unwritten decisions; the oldest ones beyond this number are dropped.
 _UNWRITTEN_MAX: Final = 200_000
 
@@ -250,12 +250,12 @@ class LiveLedger:
         self._unwritten.append(entry)
         if not self._is_write_scheduled and not self._writing_entries:
             self._is_write_scheduled = True
-            self._loop.call_later(_BATCH_SECONDS, self._write)
+            self._loop.call_later(_WRITE_DELAY, self._write)
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
         """Return the decisions that match a query, oldest first, including those not written yet."""
-        unwritten = [entry for entry in (*self._writing_entries, *self._unwritten) if _matches_query(entry, query)]
-        by_number = {entry.number: entry for entry in (*self._file.find(query), *unwritten)}
+        unwritten_hits = [entry for entry in (*self._writing_entries, *self._unwritten) if _matches_query(entry, query)]
+        by_number = {entry.number: entry for entry in (*self._file.find(query), *unwritten_hits)}
         return [by_number[number] for number in sorted(by_number)][-query.limit :] if query.limit else []
 
     def get(self, number: int) -> DecisionRecord | None:
@@ -275,7 +275,7 @@ class LiveLedger:
         self._writer.end()
         self._is_write_scheduled = True  # nothing more is written later
         if self._unwritten:
-            self._append(self._unwritten)
+            self._append_records(self._unwritten)
             self._unwritten = []
         self._file.close()
 
@@ -285,15 +285,15 @@ class LiveLedger:
             return
         self._lost += max(0, len(self._unwritten) - _UNWRITTEN_MAX)
         self._writing_entries, self._unwritten = self._unwritten[-_UNWRITTEN_MAX:], []
-        self._writer.do(partial(self._append, self._writing_entries), self._finish_write)
+        self._writer.do(partial(self._append_records, self._writing_entries), self._finish_write)
 
     def _finish_write(self, _error: Exception | None) -> None:
         self._writing_entries = []
         if self._unwritten and not self._is_write_scheduled:
             self._is_write_scheduled = True
-            self._loop.call_later(_BATCH_SECONDS, self._write)
+            self._loop.call_later(_WRITE_DELAY, self._write)
 
-    def _append(self, records: Sequence[DecisionRecord]) -> None:
+    def _append_records(self, records: Sequence[DecisionRecord]) -> None:
         """Write decisions to the ledger file. If that fails, the decisions are lost and the error is logged."""
         try:
             self._file.append(records)

@@ -36,7 +36,7 @@ from batchyard.scheduling.decisions import Decision
 from batchyard.server.clocks.wall import wall_clock
 
 LOG_LEVELS: Final = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
-_MICROSECONDS: Final = 1_000_000
+_MICROSECONDS_PER_SECOND: Final = 1_000_000
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
@@ -49,10 +49,10 @@ class LogSettings(NamedTuple):
 
 def configure_logging(settings: LogSettings) -> None:
     """Configure the process's logging to standard error with these settings."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if settings.is_json else TextFormatter())
+    stderr_handler = logging.StreamHandler(sys.stderr)
+    stderr_handler.setFormatter(JsonFormatter() if settings.is_json else TextFormatter())
     root = logging.getLogger()
-    root.handlers = [handler]
+    root.handlers = [stderr_handler]
     logging.getLogger("batchyard").setLevel(LOG_LEVELS[settings.level])
 
 
@@ -85,7 +85,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _format_record_time(record: logging.LogRecord) -> str:
-    instant: Instant = int(record.created * _MICROSECONDS)
+    instant: Instant = int(record.created * _MICROSECONDS_PER_SECOND)
     return format_micro_time(instant)
 
 
@@ -121,20 +121,20 @@ class CycleLog:
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
         """Log the completed scheduling cycle with its decisions, and export it as a trace."""
         self._observer.end(cycle, decisions)
-        is_logged = _LOG.isEnabledFor(logging.DEBUG)
-        if not is_logged and self._emit is None:
+        is_debug_enabled = _LOG.isEnabledFor(logging.DEBUG)
+        if not is_debug_enabled and self._emit is None:
             return
         ended_at, outcome_counts = wall_clock(), Counter(_OUTCOMES[type(decision).__name__] for decision in decisions)
         counts_by_outcome = {outcome: outcome_counts[outcome] for outcome in _OUTCOMES.values()}
         counters = {"cycle": cycle.number, "heads": len(decisions), **counts_by_outcome}
-        if is_logged:
-            times = {"decided_us": self._decided_at - self._began_at, "applied_us": ended_at - self._decided_at}
-            _LOG.debug("cycle %d: %s", cycle.number, _format_counters(counters), extra={"fields": counters | times})
+        if is_debug_enabled:
+            durations = {"decided_us": self._decided_at - self._began_at, "applied_us": ended_at - self._decided_at}
+            _LOG.debug("cycle %d: %s", cycle.number, _format_counters(counters), extra={"fields": counters | durations})
         if self._emit is not None:
-            for span in self._spans(counters, ended_at):
+            for span in self._cycle_spans(counters, ended_at):
                 self._emit(span)
 
-    def _spans(self, counters: Mapping[str, int], ended_at: Instant) -> Sequence[TraceSpan]:
+    def _cycle_spans(self, counters: Mapping[str, int], ended_at: Instant) -> Sequence[TraceSpan]:
         ids = [uid_for(self._began_at, str(counters["cycle"]), key).replace("-", "") for key in ("", "root", "1", "2")]
         trace_id, (root_id, decide_id, apply_id) = ids[0], (full_id[:_SPAN_ID_LENGTH] for full_id in ids[1:])
         return (
@@ -240,9 +240,9 @@ class AuditLog:
         """Rename the full audit log, and open a new file. If that fails, the next written line tries again."""
         with suppress(FileNotFoundError):  # already renamed, but opening the new file failed
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-        file = _open_audit_file(self._path)
+        audit_file = _open_audit_file(self._path)
         self._file.close()
-        self._file = file
+        self._file = audit_file
 
 
 def _open_audit_file(path: Path) -> FileIO:

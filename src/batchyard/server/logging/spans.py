@@ -22,7 +22,7 @@ from batchyard.metrics.registry import gauge_text
 
 #: Maximum queued spans. If there are more, the oldest are dropped.
 QUEUED_SPANS_MAX: Final = 10_000
-_BATCH_SIZE: Final = 512
+_SPAN_BATCH_SIZE: Final = 512
 _BATCH_INTERVAL: Final = 1.0  # seconds
 _SEND_TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 #: Backoff before each retry, in seconds.
@@ -30,7 +30,7 @@ _RETRY_DELAYS: Final = (1.0, 2.0, 4.0, 8.0)
 _CLOSE_TIMEOUT: Final = 2.0  # seconds
 #: Status codes after which a batch is retried.
 _RETRIED_CODES: Final = (429, 502, 503, 504)
-_PATH: Final = "/v1/traces"
+_TRACES_PATH: Final = "/v1/traces"
 _SPAN_KIND_INTERNAL: Final = 1
 _STATUS_CODE_ERROR: Final = 2
 _LOG: Final = logging.getLogger("batchyard.traces")
@@ -40,7 +40,7 @@ class SpanExport:
     """Exports trace spans to a collector in batches. It must be created within the asyncio loop that runs it."""
 
     def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
-        self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + _PATH
+        self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + _TRACES_PATH
         self._loop = loop
         self._queued: deque[TraceSpan] = deque(maxlen=QUEUED_SPANS_MAX)
         #: The batch that is being sent.
@@ -56,7 +56,7 @@ class SpanExport:
         self.lost += len(self._queued) == QUEUED_SPANS_MAX
         self._queued.append(span)
         if self._send_task is None:
-            self._send_task = self._loop.create_task(self._send_all())
+            self._send_task = self._loop.create_task(self._send_batches())
 
     def texts(self) -> Iterator[str]:
         """Yield the metrics of the trace export, as Prometheus text."""
@@ -71,70 +71,70 @@ class SpanExport:
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT), aiohttp.ClientSession() as session:
                 while self._batch or self._queued:
-                    await self._post(session, self._batch or self._take_batch())
+                    await self._post_spans(session, self._batch or self._take_batch())
                     self._batch = ()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            self._count_lost(len(self._batch) + len(self._queued), error)
+            self._count_lost_spans(len(self._batch) + len(self._queued), error)
 
-    async def _send_all(self) -> None:
+    async def _send_batches(self) -> None:
         try:
             async with aiohttp.ClientSession() as session:
                 while self._queued:
-                    if len(self._queued) < _BATCH_SIZE:
+                    if len(self._queued) < _SPAN_BATCH_SIZE:
                         await _sleep(_BATCH_INTERVAL, self._loop)
-                    await self._send(session, self._take_batch())
+                    await self._send_spans(session, self._take_batch())
                     self._batch = ()
         finally:
             self._send_task = None
 
     def _take_batch(self) -> Sequence[TraceSpan]:
-        """Remove the next spans from the queue, at most _BATCH_SIZE, and return them."""
-        self._batch = [self._queued.popleft() for _ in range(min(_BATCH_SIZE, len(self._queued)))]
+        """Remove the next spans from the queue, at most _SPAN_BATCH_SIZE, and return them."""
+        self._batch = [self._queued.popleft() for _ in range(min(_SPAN_BATCH_SIZE, len(self._queued)))]
         return self._batch
 
-    async def _send(self, http_session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> None:
+    async def _send_spans(self, http_session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> None:
         """Send a batch of spans to the collector, with retries. If all attempts fail, the spans are lost."""
         last_error: object = ""
         for delay in (*_RETRY_DELAYS, None):
             try:
-                status_code = await self._post(http_session, spans)
+                status_code = await self._post_spans(http_session, spans)
                 if status_code not in _RETRIED_CODES:
                     if status_code >= 400:
-                        self._count_lost(len(spans), f"HTTP status {status_code}")
+                        self._count_lost_spans(len(spans), f"HTTP status {status_code}")
                     return
                 last_error = f"HTTP status {status_code}"
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 last_error = error
             if delay is not None:
                 await _sleep(delay, self._loop)
-        self._count_lost(len(spans), last_error)
+        self._count_lost_spans(len(spans), last_error)
 
-    async def _post(self, http_session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> int:
-        body = msgspec.json.encode(trace_request_document(spans))
+    async def _post_spans(self, http_session: aiohttp.ClientSession, spans: Sequence[TraceSpan]) -> int:
+        encoded_spans = msgspec.json.encode(trace_request_document(spans))
         headers = {"content-type": "application/json"}
-        async with http_session.post(self._url, data=body, headers=headers, timeout=_SEND_TIMEOUT) as response:
+        async with http_session.post(self._url, data=encoded_spans, headers=headers, timeout=_SEND_TIMEOUT) as response:
             return response.status
 
-    def _count_lost(self, count: int, reason: object) -> None:
+    def _count_lost_spans(self, count: int, reason: object) -> None:
         self.lost += count
         _LOG.warning("%d trace spans are lost, because they could not be sent to %s: %s", count, self._url, reason)
 
 
 async def _sleep(seconds: float, loop: asyncio.AbstractEventLoop) -> None:
     timer_future = loop.create_future()
-    handle = loop.call_later(seconds, timer_future.set_result, None)
+    timer_handle = loop.call_later(seconds, timer_future.set_result, None)
     try:
         await timer_future
     finally:
-        handle.cancel()
+        timer_handle.cancel()
 
 
 def trace_request_document(spans: Sequence[TraceSpan]) -> Mapping[str, Any]:
     """Return the JSON document of an OTLP ExportTraceServiceRequest with these spans."""
     attributes = {"service.name": "batchyard", "service.version": version("batchyard")}
-    scope = {"name": "batchyard", "version": attributes["service.version"]}
-    scope_spans = {"scope": scope, "spans": [_span_document(span) for span in spans]}
-    return {"resourceSpans": [{"resource": {"attributes": _attributes(attributes)}, "scopeSpans": [scope_spans]}]}
+    instrumentation_scope = {"name": "batchyard", "version": attributes["service.version"]}
+    scope_spans = {"scope": instrumentation_scope, "spans": [_span_document(span) for span in spans]}
+    return {"resourceSpans": [{"resource": {"attributes": _attribute_list(attributes)}, "scopeSpans": [scope_spans]}]}
 
 
 def _span_document(span: TraceSpan) -> Mapping[str, Any]:
@@ -146,22 +146,22 @@ def _span_document(span: TraceSpan) -> Mapping[str, Any]:
         "kind": _SPAN_KIND_INTERNAL,
         "startTimeUnixNano": _nanoseconds(span.start),
         "endTimeUnixNano": _nanoseconds(span.end),
-        "attributes": _attributes(span.attributes),
-        "events": [_event(event) for event in span.events],
+        "attributes": _attribute_list(span.attributes),
+        "events": [_event_document(event) for event in span.events],
         "links": [{"traceId": trace, "spanId": id_} for trace, id_ in span.links],
         "status": {"code": _STATUS_CODE_ERROR, "message": span.error} if span.error else {},
     }
 
 
-def _event(event: SpanEvent) -> Mapping[str, Any]:
-    return {"timeUnixNano": _nanoseconds(event.at), "name": event.name, "attributes": _attributes(event.attributes)}
+def _event_document(event: SpanEvent) -> Mapping[str, Any]:
+    return {"timeUnixNano": _nanoseconds(event.at), "name": event.name, "attributes": _attribute_list(event.attributes)}
 
 
 def _nanoseconds(instant: Instant) -> str:
     return str(instant * 1000)
 
 
-def _attributes(values: Mapping[str, str | int]) -> list[Mapping[str, Any]]:
+def _attribute_list(values: Mapping[str, str | int]) -> list[Mapping[str, Any]]:
     return [
         {"key": key, "value": {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)}}
         for key, value in values.items()

@@ -28,14 +28,14 @@ _RETRIED_CODES: Final = frozenset({0, 429, 503})
 _RETRY_DELAY: Final = SECOND // 5
 #: The longest Retry-After that is respected.
 _RETRY_AFTER_MAX: Final = 3600  # seconds
-_DIGITS_MAX: Final = 18
+_RETRY_AFTER_DIGITS_MAX: Final = 18
 
 
 class HttpTransport:
     """HTTP connections to one API server; `renew` is called after a 401 response to load the credentials again."""
 
-    def __init__(self, access: ApiServerAccess, renew: Callable[[], Awaitable[ApiServerAccess]]) -> None:
-        self._renew = renew
+    def __init__(self, access: ApiServerAccess, renew_access: Callable[[], Awaitable[ApiServerAccess]]) -> None:
+        self._renew = renew_access
         self._renewal_task: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._access = access
@@ -47,33 +47,33 @@ class HttpTransport:
 
     async def close(self) -> None:
         """Cancel all requests in progress, and close the connections."""
-        tasks = list(self._tasks)
-        for task in tasks:
+        open_tasks = list(self._tasks)
+        for task in open_tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*open_tasks, return_exceptions=True)
         await self._http_session.close()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in the background until it completes; `close` cancels it."""
-        task = asyncio.create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._process_task_end)
+        request_task = asyncio.create_task(work)
+        self._tasks[request_task] = None
+        request_task.add_done_callback(self._process_task_end)
 
     async def ask(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response. After a 401, retry once with renewed credentials."""
-        response = await self._send_once(request)
+        response = await self._send_request_once(request)
         if response.code == _UNAUTHORIZED and await self._renew_credentials():
-            response = await self._send_once(request)
+            response = await self._send_request_once(request)
         return response
 
     async def ask_with_retries(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response; until its timeout, retry if the server is overloaded or down."""
-        deadline = monotonic_seconds() + request.within / SECOND
+        deadline = monotonic_seconds() + request.timeout / SECOND
         while (response := await self.ask(request)).code in _RETRIED_CODES:
-            delay = response.retry_after or _RETRY_DELAY
-            if monotonic_seconds() + delay / SECOND > deadline:
+            retry_delay = response.retry_after or _RETRY_DELAY
+            if monotonic_seconds() + retry_delay / SECOND > deadline:
                 break
-            await sleep_for(delay)
+            await sleep_for(retry_delay)
         return response
 
     async def stream(
@@ -83,9 +83,9 @@ class HttpTransport:
 
         With `deliver_incomplete_line`, an incomplete last line is delivered too.
         """
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=SILENCE_MAX)
+        stream_timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=SILENCE_MAX)
         try:
-            async with self._open_request(request, timeout) as response:
+            async with self._open_request(request, stream_timeout) as response:
                 if response.status != 200:
                     if response.status == _UNAUTHORIZED:
                         await self._renew_credentials()
@@ -98,10 +98,10 @@ class HttpTransport:
             return _failed_response(error)
         return HttpResponse(200)
 
-    async def _send_once(self, request: HttpRequest) -> HttpResponse:
-        timeout = aiohttp.ClientTimeout(total=request.within / SECOND, sock_connect=_CONNECT_TIMEOUT)
+    async def _send_request_once(self, request: HttpRequest) -> HttpResponse:
+        request_timeout = aiohttp.ClientTimeout(total=request.timeout / SECOND, sock_connect=_CONNECT_TIMEOUT)
         try:
-            async with self._open_request(request, timeout) as response:
+            async with self._open_request(request, request_timeout) as response:
                 return await _read_response(response)
         except _CONNECTION_ERRORS as error:
             return _failed_response(error)
@@ -126,15 +126,15 @@ class HttpTransport:
         """Load the credentials again, once for all concurrent callers. Return whether the credentials have changed."""
         previous_access = self._access
         if self._renewal_task is None:
-            self._renewal_task = asyncio.ensure_future(self._load_credentials())
+            self._renewal_task = asyncio.ensure_future(self._renew_access())
         await asyncio.shield(self._renewal_task)
         return self._access is not previous_access
 
-    async def _load_credentials(self) -> None:
+    async def _renew_access(self) -> None:
         try:
-            access = await self._renew()
-            if access.authorization != self._access.authorization or not access.authorization:
-                self._access = access
+            new_access = await self._renew()
+            if new_access.authorization != self._access.authorization or not new_access.authorization:
+                self._access = new_access
         except KubeconfigError:
             pass  # the caller gets the 401, and the next 401 triggers another attempt
         finally:
@@ -189,21 +189,21 @@ async def _read_response(response: aiohttp.ClientResponse) -> HttpResponse:
     return HttpResponse(response.status, await response.read(), _parse_retry_after(wait), server_time=_parse_date(date))
 
 
-async def _read_lines(response: aiohttp.ClientResponse, deliver: Callable[[Sequence[bytes]], None]) -> bytes:
+async def _read_lines(response: aiohttp.ClientResponse, deliver_lines: Callable[[Sequence[bytes]], None]) -> bytes:
     """Pass the complete lines of a response to `deliver` as they arrive. Return the incomplete last line."""
-    incomplete_parts: list[bytes] = []
+    incomplete_line_parts: list[bytes] = []
     async for chunk in response.content.iter_any():
         first_part, *later_parts = chunk.split(b"\n")
-        incomplete_parts.append(first_part)
+        incomplete_line_parts.append(first_part)
         if later_parts:
-            lines = [b"".join(incomplete_parts), *later_parts[:-1]]
-            incomplete_parts = [later_parts[-1]]
-            deliver([line for line in lines if line])
-    return b"".join(incomplete_parts)
+            lines = [b"".join(incomplete_line_parts), *later_parts[:-1]]
+            incomplete_line_parts = [later_parts[-1]]
+            deliver_lines([line for line in lines if line])
+    return b"".join(incomplete_line_parts)
 
 
 def _parse_retry_after(text: str) -> Duration | None:
-    is_number = text.isdecimal() and len(text) <= _DIGITS_MAX
+    is_number = text.isdecimal() and len(text) <= _RETRY_AFTER_DIGITS_MAX
     return min(int(text), _RETRY_AFTER_MAX) * SECOND if is_number else None
 
 
@@ -218,12 +218,12 @@ def _parse_date(date: str) -> Instant:
 def _failed_response(error: BaseException) -> HttpResponse:
     """Return the HttpResponse (code 0) of a failed request: the error, and whether the server may have received it."""
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-    message = str(error) or type(error).__name__
+    error_message = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError):
-        message = f"{error.host}:{error.port}: {_connection_error_text(error.os_error)}"
+        error_message = f"{error.host}:{error.port}: {_connection_error_text(error.os_error)}"
     elif isinstance(error, aiohttp.ClientPayloadError):  # aiohttp's message blames the server
-        message = "the connection was closed before the response was complete"
-    return HttpResponse(0, trouble=message, was_sent=was_sent)
+        error_message = "the connection was closed before the response was complete"
+    return HttpResponse(0, trouble=error_message, was_sent=was_sent)
 
 
 def _connection_error_text(error: OSError) -> str:

@@ -30,7 +30,7 @@ _WEBHOOK_CONFIGURATIONS_PATH: Final = "/apis/admissionregistration.k8s.io/v1/val
 #: A manager that wrote within this time is assumed to be running.
 _RECENT_PERIOD: Final = 10 * MINUTE
 #: The number of objects of a kind that are checked. A running controller would have written all of them.
-_CHECKED_OBJECTS_MAX: Final = 50
+_CHECKED_OBJECTS_PER_KIND_MAX: Final = 50
 _BATCHYARD_LABELS: Final = {"app.kubernetes.io/name": "batchyard"}
 #: A webhook of programs that admit Workloads (Kueue, batchyard), and a webhook of programs that handle JobSets
 #: (JobSet's controller, Kueue, batchyard).
@@ -46,7 +46,7 @@ class WebhookService(NamedTuple):
     name: str
 
 
-class _Upstream(NamedTuple):
+class _UpstreamController(NamedTuple):
     """An upstream controller (Kueue or JobSet) that does the work of one of batchyard's controller groups."""
 
     name: str
@@ -57,13 +57,13 @@ class _Upstream(NamedTuple):
     configuration: str
 
 
-_KUEUE: Final = _Upstream(
+_KUEUE: Final = _UpstreamController(
     "Kueue", ("kueue", "kueue-"), (scheme.CLUSTER_QUEUE, scheme.WORKLOAD), "kueue-validating-webhook-configuration"
 )
-_UPSTREAMS: Final[Mapping[str, _Upstream]] = {
+_UPSTREAM_CONTROLLERS: Final[Mapping[str, _UpstreamController]] = {
     ADMISSION: _KUEUE,
     PROVISIONING: _KUEUE,
-    JOBSET: _Upstream(
+    JOBSET: _UpstreamController(
         "JobSet's controller", ("jobset", "jobset-"), (scheme.JOB_SET,), "jobset-validating-webhook-configuration"
     ),
 }
@@ -76,29 +76,29 @@ async def startup_conflict(sender: RequestSender, groups: Sequence[str], own_ser
     if conflict := await _webhook_conflict(sender, groups, own_service):
         return conflict
     for group in groups:
-        upstream = _UPSTREAMS.get(group)
-        evidence = [] if upstream is None else [sign async for sign in _recent_writes(sender, upstream)]
-        if upstream is not None and evidence:
-            return _conflict(group, upstream.name, evidence)
+        upstream = _UPSTREAM_CONTROLLERS.get(group)
+        recent_writes = [] if upstream is None else [sign async for sign in _recent_writes(sender, upstream)]
+        if upstream is not None and recent_writes:
+            return _conflict(group, upstream.name, recent_writes)
     return ""
 
 
 async def watch_for_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
     """Check the webhook configurations periodically until they show a competing controller; return it as text."""
-    conflict = ""
-    while not conflict:
+    conflict_message = ""
+    while not conflict_message:
         await sleep_for(CHECK_INTERVAL)
-        conflict = await _webhook_conflict(sender, groups, own_service)
-    return conflict
+        conflict_message = await _webhook_conflict(sender, groups, own_service)
+    return conflict_message
 
 
 def conflicting_write(event: WatchEvent, groups: Sequence[str], now: Instant) -> str:
     """Return why these controller groups must stop, if a competing controller made this change; else ''."""
     for group in groups:
-        upstream = _UPSTREAMS.get(group)
+        upstream = _UPSTREAM_CONTROLLERS.get(group)
         if upstream is not None and event.key.kind in upstream.kinds:
-            written_at = _last_written([event.obj], upstream.managers)
-            previously_written_at = None if event.old is None else _last_written([event.old], upstream.managers)
+            written_at = _last_written_at([event.obj], upstream.managers)
+            previously_written_at = None if event.old is None else _last_written_at([event.old], upstream.managers)
             if written_at is not None and written_at != previously_written_at and now - written_at < _RECENT_PERIOD:
                 return _conflict(group, upstream.name, [f"it wrote {kind_info(event.key.kind).kind} {event.key.name}"])
     return ""
@@ -113,24 +113,24 @@ async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> st
     shared_groups = ",".join(group for group in groups if group in platform_groups)
     if not shared_groups:
         return ""
-    exclusions = ",".join(f"-{group}" for group in groups if group in platform_groups)
+    controllers = ",".join(f"-{group}" for group in groups if group in platform_groups)
     return (
         f"this platform runs {shared_groups} itself: two controllers would decide about the same objects. "
-        f"Start it with --controllers '*,{exclusions}', or leave them out here; --beside-upstream skips this check"
+        f"Start it with --controllers '*,{controllers}', or leave them out here; --beside-upstream skips this check"
     )
 
 
 async def _webhook_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
     """Return why these controller groups must not start, if webhooks show a competing controller; else ''."""
     listed_objects = list_in_response(await sender.ask(HttpRequest("GET", _WEBHOOK_CONFIGURATIONS_PATH)))
-    configurations = [
+    webhook_configurations = [
         configuration
         for configuration in (listed_objects or {}).get("items") or ()
         if not _refers_to_service(configuration, own_service)
     ]
     for group in groups:
-        for configuration in configurations:
-            name = _competing_program(configuration, group)
+        for configuration in webhook_configurations:
+            name = _competing_controller(configuration, group)
             if name:
                 return _conflict(group, name, [f"its webhook configuration is {configuration['metadata']['name']}"])
     return ""
@@ -143,12 +143,12 @@ def _conflict(group: str, name: str, signs: Sequence[str]) -> str:
     )
 
 
-def _competing_program(configuration: Obj, group: str) -> str:
+def _competing_controller(configuration: Obj, group: str) -> str:
     """Return the program that installed this webhook configuration, if it does the controller group's work; else ''."""
     webhook_names = [hook.get("name") for hook in configuration.get("webhooks") or ()]
     if _BATCHYARD_LABELS.items() <= (configuration["metadata"].get("labels") or {}).items():
         return "another batchyard" if _BATCHYARD_WEBHOOKS.get(group) in webhook_names else ""
-    upstream = _UPSTREAMS.get(group)
+    upstream = _UPSTREAM_CONTROLLERS.get(group)
     if upstream is None:
         return ""
     does_same_work = (
@@ -164,31 +164,31 @@ def _refers_to_service(configuration: Obj, own_service: WebhookService) -> bool:
     return any((service.get("namespace"), service.get("name")) == own_service for service in services)
 
 
-async def _recent_writes(sender: RequestSender, upstream: _Upstream) -> AsyncIterator[str]:
+async def _recent_writes(sender: RequestSender, upstream: _UpstreamController) -> AsyncIterator[str]:
     for kind in upstream.kinds:
-        info = kind_info(kind)
-        path = kind_path(info, info.storage_version)
-        response = await sender.ask(HttpRequest("GET", f"{path}?limit={_CHECKED_OBJECTS_MAX}"))
+        served_kind = kind_info(kind)
+        path = kind_path(served_kind, served_kind.storage_version)
+        response = await sender.ask(HttpRequest("GET", f"{path}?limit={_CHECKED_OBJECTS_PER_KIND_MAX}"))
         listed_objects = list_in_response(response) or {}
-        written_at = _last_written(listed_objects.get("items") or (), upstream.managers)
+        written_at = _last_written_at(listed_objects.get("items") or (), upstream.managers)
         now = response.server_time or wall_clock()  # managedFields have the server's time
         if written_at is not None and now - written_at < _RECENT_PERIOD:
-            yield f"it wrote a {info.kind} {format_age(max(0, now - written_at))} ago"
+            yield f"it wrote a {served_kind.kind} {format_age(max(0, now - written_at))} ago"
 
 
-def _last_written(objects: Sequence[Mapping[str, Any]], managers: Sequence[str]) -> Instant | None:
+def _last_written_at(objects: Sequence[Mapping[str, Any]], field_managers: Sequence[str]) -> Instant | None:
     """Return the time of the last write by these field managers, from `managedFields`; None if they wrote nothing.
 
     Manager names that this operator also uses to apply statuses do not count. A competing controller also writes
     ClusterQueues under other names.
     """
-    exact_name, prefix = managers
+    exact_manager, manager_prefix = field_managers
     write_times = [
         parse_time(entry["time"])
         for obj in objects
         for entry in obj["metadata"].get("managedFields") or ()
         if entry.get("time") and entry.get("manager") not in SHARED_MANAGERS
-        if entry.get("manager") == exact_name or str(entry.get("manager")).startswith(prefix)
+        if entry.get("manager") == exact_manager or str(entry.get("manager")).startswith(manager_prefix)
     ]
     return max(write_times, default=None)
 
@@ -238,8 +238,8 @@ async def read_kueue_configuration(
         if response.code == 200:
             return _parse_config_map(name, (decode_object(response.body).get("data") or {}).get(_CONFIG_KEY))
         if response.code != 404:
-            message = f"Kueue's Configuration cannot be read: {failure_reason(response)}"
-            return ConfigurationResult(None, message, is_unreadable=True)
+            error_message = f"Kueue's Configuration cannot be read: {failure_reason(response)}"
+            return ConfigurationResult(None, error_message, is_unreadable=True)
     return ConfigurationResult(None, "no ConfigMap with Kueue's Configuration found")
 
 

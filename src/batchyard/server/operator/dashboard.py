@@ -20,9 +20,9 @@ from batchyard.metrics.exposition import CONTENT_TYPE, GROUPS_PARAMETER, Exposit
 from batchyard.server.operator.token_review import TokenReviewer
 
 #: A dashboard model is computed again until all permissions that it depends on are known, at most this often.
-_ROUNDS_MAX: Final = 8
+_REVIEW_ROUNDS_MAX: Final = 8
 #: The interval in seconds at which the token and permissions of a watching user are checked again.
-_RECHECK_INTERVAL: Final = 20.0
+_ACCESS_RECHECK_INTERVAL: Final = 20.0
 _BEARER_PREFIX: Final = "bearer "
 _encode = msgspec.json.Encoder().encode
 
@@ -83,7 +83,7 @@ class OperatorPage:
         models_and_hub = self._models()
         if models_and_hub is None:
             raise StatusError(503, "ServiceUnavailable", "this replica is not the leader; use the leader's dashboard")
-        models, hub = models_and_hub
+        models, stream_hub = models_and_hub
         header = request.headers.get("authorization", "")
         token = header[len(_BEARER_PREFIX) :].strip() if header.lower().startswith(_BEARER_PREFIX) else ""
         user = await self._token_reviewer.user_of(token) if token else None
@@ -93,21 +93,21 @@ class OperatorPage:
         result = await self._compute_model(models, api_request._replace(query={**api_request.query, "watch": "false"}))
         if not api_request.flag("watch"):
             return _web_response(result)
-        stream = models.respond(api_request)
-        assert isinstance(stream, dashboard.ModelStream), "a watch returns a stream"
-        hub.subscribe(stream)
+        model_stream = models.respond(api_request)
+        assert isinstance(model_stream, dashboard.ModelStream), "a watch returns a stream"
+        stream_hub.subscribe(model_stream)
         try:
-            return await self._stream(request, stream, token)
+            return await self._stream(request, model_stream, token)
         finally:
-            hub.leave(stream)
-            stream.end()
+            stream_hub.leave(model_stream)
+            model_stream.end()
 
-    async def _compute_model(self, models: dashboard.ModelHandler, api_request: ApiRequest) -> Response:
+    async def _compute_model(self, model_handler: dashboard.ModelHandler, api_request: ApiRequest) -> Response:
         """Compute the data of a dashboard page, again until all permissions that the data depends on are known."""
-        for _ in range(_ROUNDS_MAX):
+        for _ in range(_REVIEW_ROUNDS_MAX):
             error_response: StatusError | None = None
             try:
-                response = models.respond(api_request)
+                response = model_handler.respond(api_request)
             except StatusError as error:
                 error_response = error
             if not await self._token_reviewer.send_reviews():
@@ -128,7 +128,7 @@ class OperatorPage:
             for chunk in stream.take():
                 await response.write(chunk)
             try:
-                async with asyncio.timeout(_RECHECK_INTERVAL):
+                async with asyncio.timeout(_ACCESS_RECHECK_INTERVAL):
                     await data_available.wait()
             except TimeoutError:
                 stream.send_keep_alive()
@@ -141,9 +141,9 @@ class OperatorPage:
 
 
 def _web_response(response: Response) -> web.Response:
-    body = response.body if isinstance(response.body, bytes) else _encode_body(response.body)
+    encoded_body = response.body if isinstance(response.body, bytes) else _encode_body(response.body)
     headers = dict(response.headers) | {"content-type": response.content_type}
-    return web.Response(status=response.code, body=body, headers=headers)
+    return web.Response(status=response.code, body=encoded_body, headers=headers)
 
 
 def _encode_body(body: object) -> bytes:
@@ -200,14 +200,14 @@ def health_routes(exposition: Exposition, readiness_delay: Callable[[], str]) ->
         response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
         await response.prepare(request)
         for part in exposition_parts:
-            await (response.write(part.encode()) if part else _yield_to_loop())
+            await (response.write(part.encode()) if part else _yield_to_event_loop())
         await response.write_eof()
         return response
 
     return [web.get("/healthz", handle_healthz), web.get("/readyz", handle_readyz), web.get("/metrics", handle_metrics)]
 
 
-async def _yield_to_loop() -> None:
+async def _yield_to_event_loop() -> None:
     """Let the asyncio loop run one iteration."""
     next_iteration = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(next_iteration.set_result, None)

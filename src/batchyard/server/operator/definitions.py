@@ -31,37 +31,37 @@ class DefinitionsClient(Protocol):
 
 async def install_definitions(api_client: DefinitionsClient, kinds: Sequence[str]) -> Sequence[str]:
     """Install the CustomResourceDefinitions of kinds that the server does not serve yet; return a message for each."""
-    missing_kinds = [info for info in _installable_kinds(kinds) if not await _is_served(api_client, info)]
-    return [await _install_definition(api_client, info) for info in missing_kinds]
+    unserved_kinds = [info for info in _installable_kinds(kinds) if not await _is_served(api_client, info)]
+    return [await _install_definition(api_client, info) for info in unserved_kinds]
 
 
 def _installable_kinds(kinds: Sequence[str]) -> Iterator[ServedKind]:
     for kind in kinds:
-        info = kind_info(kind)
-        if "." in info.group and not info.group.endswith(_NATIVE_GROUP_SUFFIXES):
-            yield info
+        served_kind = kind_info(kind)
+        if "." in served_kind.group and not served_kind.group.endswith(_NATIVE_GROUP_SUFFIXES):
+            yield served_kind
 
 
-async def _is_served(api_client: DefinitionsClient, info: ServedKind) -> bool:
+async def _is_served(api_client: DefinitionsClient, served_kind: ServedKind) -> bool:
     """Report whether the server serves the kind in any known version."""
-    for version in info.versions:
-        response = await api_client.ask(HttpRequest("GET", f"{kind_path(info, version)}?limit=1"))
+    for version in served_kind.versions:
+        response = await api_client.ask(HttpRequest("GET", f"{kind_path(served_kind, version)}?limit=1"))
         if response.code != 404:
             return True
     return False
 
 
-async def _install_definition(api_client: DefinitionsClient, info: ServedKind) -> str:
-    definition = definition_of(info)
+async def _install_definition(api_client: DefinitionsClient, served_kind: ServedKind) -> str:
+    definition = definition_of(served_kind)
     name = definition["metadata"]["name"]
     response = await api_client.ask(HttpRequest("POST", _CRDS_PATH, msgspec.json.encode(definition)))
     if response.code not in {201, _ALREADY_EXISTS}:
-        reason = decode_object(response.body).get("message") or response.trouble or response.code
-        return f"batchyard: CustomResourceDefinition {name} could not be installed: {reason}"
+        error_reason = decode_object(response.body).get("message") or response.trouble or response.code
+        return f"batchyard: CustomResourceDefinition {name} could not be installed: {error_reason}"
     for _ in range(_POLLS_MAX):
         stored_definition = decode_object((await api_client.ask(HttpRequest("GET", f"{_CRDS_PATH}/{name}"))).body)
         if is_true(stored_definition, ESTABLISHED):
-            return f"batchyard: CustomResourceDefinition {name} installed, version {info.storage_version}"
+            return f"batchyard: CustomResourceDefinition {name} installed, version {served_kind.storage_version}"
         await sleep_for(_POLL_INTERVAL)
     return f"batchyard: CustomResourceDefinition {name} installed; the server does not serve it yet"
 

@@ -103,12 +103,12 @@ class OperatorProcess:
         self.spans = SpanExport(config.traces_to, loop) if config.traces_to else None
         self._leadership = self._create_leadership()
         write_gate = (lambda: True) if self._leadership is None else self._leadership.may_write
-        limit = RateLimit(config.limits.qps, config.limits.burst)
+        rate_limit = RateLimit(config.limits.qps, config.limits.burst)
         dependencies = ClientDependencies(
-            self.kernel, self.timers, http_transport.kernel_transport(self.kernel.post), limit, write_gate
+            self.kernel, self.timers, http_transport.kernel_transport(self.kernel.post), rate_limit, write_gate
         )
         self.client = RestClient(dependencies, kinds_read(config.settings.controllers))
-        self.client.on_new_data = self._process_news
+        self.client.on_new_data = self._process_informer_change
         self.client.outbox.on_refused = lambda refusal: report(f"batchyard: write rejected: {refusal}; retrying")
         self.platform: WiredPlatform | None = None
         #: The permissions of dashboard users, and the models of the dashboard (None until the operator leads).
@@ -153,10 +153,10 @@ class OperatorProcess:
             self.ended.set_exception(error)
 
     def _create_leadership(self) -> Leadership | None:
-        terms = self._config.terms
-        if terms is None:
+        lease_settings = self._config.terms
+        if lease_settings is None:
             return None
-        leadership = Leadership(LeaderElector(terms), self.timers, self._kernel_transport)
+        leadership = Leadership(LeaderElector(lease_settings), self.timers, self._kernel_transport)
         leadership.on_leading, leadership.on_lost = self._start_leading, self._stop_after_lost_lease
         leadership.on_trouble = lambda trouble: self.report(f"batchyard: {trouble}")
         return leadership
@@ -170,7 +170,7 @@ class OperatorProcess:
         self.kernel.stop()
         self.fail(OperatorError("leader election lost: another replica may lead now; restart this one"))
 
-    def _process_news(self, informer: Informer) -> None:
+    def _process_informer_change(self, informer: Informer) -> None:
         """Report an informer's new error or recovery; start the controllers once all informers are synced."""
         if news := self._watch_errors.news(informer, self.client.informers.values()):
             self.report(f"batchyard: {news}")
@@ -181,25 +181,25 @@ class OperatorProcess:
     def _start_controllers(self) -> WiredPlatform:
         throttle = DecisionThrottle(self.kernel.clock, self.clock.speed)
         self.server_metrics.additional_sources.append(throttle.texts)
-        cycles = self.server_metrics.cycles
-        decisions = DecisionLog(EventRecorder(self.client, socket.gethostname()), discard_decision)
-        observer = self._cycle_observer(cycles)
-        ports = PlatformPorts(
-            self.kernel, self.client, (), (), decisions, cycles.loop, throttle, cycle_observer=observer
+        cycle_metrics = self.server_metrics.cycles
+        decision_log = DecisionLog(EventRecorder(self.client, socket.gethostname()), discard_decision)
+        cycle_observer = self._cycle_observer(cycle_metrics)
+        platform_ports = PlatformPorts(
+            self.kernel, self.client, (), (), decision_log, cycle_metrics.loop, throttle, cycle_observer=cycle_observer
         )
-        platform, existing_events = build_platform(ports, self._config.settings), self.client.added_events()
+        platform, existing_events = build_platform(platform_ports, self._config.settings), self.client.added_events()
         if self.spans is not None:
             self.client.subscribe(WorkloadTracer(self.kernel.now, self.spans.emit).observe)
         if not self._config.beside_upstream:
-            self.client.subscribe(self._check_conflicts)
+            self.client.subscribe(self._check_write_conflicts)
         platform.runner.observe(existing_events)
-        fair_sharing = self._config.settings.kueue.policy.fair_sharing
-        observed_platform = ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=fair_sharing)
+        has_fair_sharing = self._config.settings.kueue.policy.fair_sharing
+        observed_platform = ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=has_fair_sharing)
         self.server_metrics.begin(observed_platform, existing_events)
         self.models = self._create_models(platform, existing_events)
         return platform
 
-    def _check_conflicts(self, events: Sequence[WatchEvent]) -> None:
+    def _check_write_conflicts(self, events: Sequence[WatchEvent]) -> None:
         """Stop the operator if one of these changes shows that another controller writes the same objects."""
         for event in events:
             if reason := coexistence.conflicting_write(event, self._config.settings.controllers, self.kernel.clock()):
@@ -208,15 +208,15 @@ class OperatorProcess:
 
     def _create_models(self, platform: WiredPlatform, events: Sequence[WatchEvent]) -> tuple[ModelHandler, StreamHub]:
         """Create the data of the dashboard's pages, which every change of an object updates."""
-        history, hub = PlatformHistory(self.kernel.clock, platform.index.cluster_queue_of), StreamHub()
+        history, stream_hub = PlatformHistory(self.kernel.clock, platform.index.cluster_queue_of), StreamHub()
         history.observe(events)
         self.client.subscribe(history.observe)
-        self.client.subscribe(hub.observe)
+        self.client.subscribe(stream_hub.observe)
         views = DashboardViews(self.client, platform.index, history, PlatformTime(self.kernel.clock, self.clock.speed))
-        return ModelHandler(views, self.token_reviewer, hub, self.timers), hub
+        return ModelHandler(views, self.token_reviewer, stream_hub, self.timers), stream_hub
 
-    def _cycle_observer(self, cycles: CycleObserver) -> CycleObserver:
-        return CycleLog(cycles, None if self.spans is None else self.spans.emit)
+    def _cycle_observer(self, cycle_metrics: CycleObserver) -> CycleObserver:
+        return CycleLog(cycle_metrics, None if self.spans is None else self.spans.emit)
 
 
 async def run_operator(config: OperatorConfig, report: Callable[[str], None], end: asyncio.Event) -> None:
@@ -230,15 +230,15 @@ async def run_operator(config: OperatorConfig, report: Callable[[str], None], en
     operator = OperatorProcess(config, http_transport, report)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _handle_loop_exception(operator, loop, context))
-    terms = config.webhooks._replace(managed_namespaces=config.settings.kueue.managed_namespaces)
+    webhook_terms = config.webhooks._replace(managed_namespaces=config.settings.kueue.managed_namespaces)
     webhook_server = Webhooks(
-        terms, config.settings.controllers, http_transport, (config.address, access.namespace)
+        webhook_terms, config.settings.controllers, http_transport, (config.address, access.namespace)
     ).reporting_to(report)
     operator.are_webhooks_ready, operator.webhook_texts = (lambda: webhook_server.is_ready), webhook_server.texts
     try:
         async with operator_endpoints(operator, (config.address, config.port), report), webhook_server:
             report(f"batchyard: operator at {access.url}")
-            async with _without_conflicts(
+            async with _run_without_conflicts(
                 operator, config, coexistence.WebhookService(access.namespace, config.webhooks.service), end
             ):
                 if not end.is_set():
@@ -250,7 +250,7 @@ async def run_operator(config: OperatorConfig, report: Callable[[str], None], en
 
 
 @contextlib.asynccontextmanager
-async def _without_conflicts(
+async def _run_without_conflicts(
     operator: OperatorProcess, config: OperatorConfig, own_service: coexistence.WebhookService, end: asyncio.Event
 ) -> AsyncIterator[None]:
     """Delay the block while another controller decides about the same objects; end the operator if one appears later.
@@ -273,15 +273,15 @@ async def _without_conflicts(
         reported_reason = reason
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(end.wait(), coexistence.CHECK_INTERVAL / SECOND)
-    task = asyncio.create_task(coexistence.watch_for_conflict(operator.http_transport, groups, own_service))
-    task.add_done_callback(
+    conflict_watch = asyncio.create_task(coexistence.watch_for_conflict(operator.http_transport, groups, own_service))
+    conflict_watch.add_done_callback(
         lambda ended_task: None if ended_task.cancelled() else operator.fail(OperatorError(ended_task.result()))
     )
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        conflict_watch.cancel()
+        await asyncio.gather(conflict_watch, return_exceptions=True)
 
 
 async def _wait_for_end(end: asyncio.Event, operator_end: asyncio.Future[None]) -> None:
@@ -302,8 +302,8 @@ def _handle_loop_exception(operator: OperatorProcess, loop: asyncio.AbstractEven
 
 
 def _is_batchyard_exception(error: BaseException) -> bool:
-    traceback_frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_globals.get("__name__", "").startswith("batchyard.") for frame, _ in traceback_frames)
+    frames_and_lines = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__", "").startswith("batchyard.") for frame, _ in frames_and_lines)
 
 
 def _post_directly(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
@@ -337,8 +337,8 @@ def _client_texts(operator: OperatorProcess) -> Iterator[str]:
     """Yield the metrics of leader election and of the operator's API client, as Prometheus text."""
     yield gauge_text(metric("leader_election_master_status"), [(("batchyard",), int(operator.leads))])
     counts_by_code = operator.client.outbox.response_counts
-    rows = (((str(code), method), counts_by_code[method, code]) for method, code in sorted(counts_by_code))
-    yield gauge_text(metric("rest_client_requests_total"), rows)
+    counter_rows = (((str(code), method), counts_by_code[method, code]) for method, code in sorted(counts_by_code))
+    yield gauge_text(metric("rest_client_requests_total"), counter_rows)
     informers = operator.client.informers.items()
     yield gauge_text(metric("batchyard_lists_total"), (((kind,), informer.lists) for kind, informer in informers))
     yield gauge_text(metric("batchyard_watches_total"), (((kind,), informer.watches) for kind, informer in informers))

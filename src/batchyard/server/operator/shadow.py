@@ -47,18 +47,18 @@ class ShadowPage:
         client: RestClient,
         timers: LoopTimers,
         token_reviewer: TokenReviewer,
-        counts: Callable[[], ComparisonCounts],
+        comparison_counts: Callable[[], ComparisonCounts],
     ) -> None:
         self._index = SchedulerCache()
         self._timers = timers
         self._history = PlatformHistory(timers.now, self._index.cluster_queue_of)
         self._comparison = ShadowComparison(
-            lambda: sum(counts().agreements.values()), lambda: counts().divergence_count
+            lambda: sum(comparison_counts().agreements.values()), lambda: comparison_counts().divergence_count
         )
         self._history.comparison = self._comparison
         self._hub = StreamHub()
-        views = DashboardViews(client, self._index, self._history, PlatformTime(timers.now, 1.0))
-        self.models = ModelHandler(views, token_reviewer, self._hub, timers), self._hub
+        dashboard_views = DashboardViews(client, self._index, self._history, PlatformTime(timers.now, 1.0))
+        self.models = ModelHandler(dashboard_views, token_reviewer, self._hub, timers), self._hub
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
         """Update the data of the dashboard after changes; existing objects are passed as ADDED events at the start."""
@@ -72,14 +72,14 @@ class ShadowPage:
     def add_divergence(self, divergence: Divergence) -> None:
         """Show a decision of Kueue that differs from batchyard's on the dashboard."""
         start_time = divergence.at if divergence.since is None else divergence.since
-        identity = divergence.divergence_type.value, divergence.workload, divergence.message
+        divergence_identity = divergence.divergence_type.value, divergence.workload, divergence.message
         self._comparison.recent_divergences.appendleft(
-            SchedulerDivergence(divergence.at, start_time, *identity, divergence.why(), divergence.hints)
+            SchedulerDivergence(divergence.at, start_time, *divergence_identity, divergence.why(), divergence.hints)
         )
         self._hub.touch()
 
 
-_END_TIMEOUT: Final = 1.0  # seconds
+_SHUTDOWN_TIMEOUT: Final = 1.0  # seconds
 #: The rate limit of the client: requests per second, and burst.
 _RATE_LIMIT: Final = 50.0, 100
 
@@ -110,7 +110,7 @@ class Shadow:
     def __init__(
         self,
         config: ShadowConfig,
-        kueue: KueueSettings,
+        kueue_settings: KueueSettings,
         http_transport: HttpTransport,
         on_divergence: Callable[[Divergence], None],
         report: Callable[[str], None],
@@ -130,7 +130,7 @@ class Shadow:
         dependencies = ClientDependencies(self._timers, self._timers, reader, RateLimit(*_RATE_LIMIT), _may_not_write)
         self.client = RestClient(dependencies, WATCHED_KINDS)
         self.client.on_new_data = self._process_news
-        settings = kueue.policy, _with_pods_ready(config.terms, kueue)
+        settings = kueue_settings.policy, _with_pods_ready(config.terms, kueue_settings)
         self._controller = ShadowController(self.client, reader, self._timers, settings, report=self._report_divergence)
         self.followers = self._controller.followers
         self.client.subscribe(self._observe)
@@ -174,7 +174,7 @@ class Shadow:
                 self.page.observe(self.client.added_events())
             self._report("batchyard: comparing with Kueue's decisions; no objects are written")
             if self._config.run_time is not None:
-                self._timers.call_at(self._timers.now() + self._config.run_time, self._end)
+                self._timers.call_at(self._timers.now() + self._config.run_time, self._finish_comparison)
 
     def _observe(self, events: Sequence[WatchEvent]) -> None:
         if self.page is not None:
@@ -185,7 +185,7 @@ class Shadow:
         if self.page is not None:
             self.page.add_divergence(divergence)
 
-    def _end(self) -> None:
+    def _finish_comparison(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -199,8 +199,8 @@ def shadow_endpoints(shadow: Shadow, listen_address: tuple[str, int], report: Ca
         Exposition([("batchyard", metrics.texts)]),
         lambda: ", ".join(kind for kind, informer in informers.items() if not informer.is_synced),
     )
-    page = OperatorPage(shadow.token_reviewer, lambda: None if shadow.page is None else shadow.page.models)
-    return HttpEndpoints([*routes, *page.routes()], listen_address, report)
+    operator_page = OperatorPage(shadow.token_reviewer, lambda: None if shadow.page is None else shadow.page.models)
+    return HttpEndpoints([*routes, *operator_page.routes()], listen_address, report)
 
 
 async def compare_with_kueue(
@@ -212,11 +212,11 @@ async def compare_with_kueue(
         return ComparisonCounts()
     http_transport = HttpTransport(access, lambda: read_access(config.source))
     report(f"batchyard: shadow at {access.url}")
-    kueue = await run_unless_ended(end, _read_kueue_settings(config, http_transport, report))
-    if kueue is None:
+    kueue_settings = await run_unless_ended(end, _read_kueue_settings(config, http_transport, report))
+    if kueue_settings is None:
         await http_transport.close()
         return ComparisonCounts()
-    shadow = Shadow(config, kueue, http_transport, on_divergence, report)
+    shadow = Shadow(config, kueue_settings, http_transport, on_divergence, report)
     shadow.ended.add_done_callback(lambda _: end.set())
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _handle_loop_exception(shadow, loop, context))
@@ -236,25 +236,25 @@ async def _read_kueue_settings(
     config: ShadowConfig, http_transport: HttpTransport, report: Callable[[str], None]
 ) -> KueueSettings:
     """Return the settings of the cluster's Kueue: those in `config`, or else from Kueue's ConfigMap."""
-    kueue = config.kueue
-    if kueue is None:
+    kueue_settings = config.kueue
+    if kueue_settings is None:
         result = await read_kueue_configuration(http_transport, [KUEUE_CONFIG_MAP])
         configuration = result.configuration
         note = "" if configuration is not None else "; assuming Kueue's defaults (--config sets another)"
         for line in [result.message + note, *(() if configuration is None else unsupported_settings(configuration))]:
             report(f"batchyard: {line}")
-        kueue = KueueSettings() if configuration is None else parse_kueue_settings(configuration)
-    return kueue.with_fair_sharing() if config.fair_sharing else kueue
+        kueue_settings = KueueSettings() if configuration is None else parse_kueue_settings(configuration)
+    return kueue_settings.with_fair_sharing() if config.fair_sharing else kueue_settings
 
 
-def _with_pods_ready(terms: ShadowSettings, kueue: KueueSettings) -> ShadowSettings:
+def _with_pods_ready(shadow_settings: ShadowSettings, kueue_settings: KueueSettings) -> ShadowSettings:
     """Return the settings of the shadow, changed according to Kueue's waitForPodsReady."""
-    settings = kueue.pods_ready
+    settings = kueue_settings.pods_ready
     if settings is None:
-        return terms
-    by_creation = settings.requeuing_timestamp is RequeuingTimestamp.CREATION
+        return shadow_settings
+    is_creation_ordered = settings.requeuing_timestamp is RequeuingTimestamp.CREATION
     blocked_periods = BlockedPeriods() if settings.block_admission else None
-    return terms._replace(is_by_creation=by_creation, blocked_periods=blocked_periods)
+    return shadow_settings._replace(is_by_creation=is_creation_ordered, blocked_periods=blocked_periods)
 
 
 def _handle_loop_exception(shadow: Shadow, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ REQUEST_ATTEMPTS_MAX: Final = 6
 _RETRY_DELAY_MAX: Final = MINUTE
 _NOT_FOUND, _FORBIDDEN, _GONE = 404, 403, 410
 #: Status codes of a server that cannot list at a revision, because it is compacted or Exact is not supported.
-_INEXACT_CODES: Final = (400, 410, 504)
+_EXACT_LIST_REFUSED_CODES: Final = (400, 410, 504)
 _RETRIED_CODES: Final = frozenset({0, 429, 500, 502, 503})
 
 
@@ -74,13 +74,13 @@ async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: Pag
     """List the objects of these kinds, and pass each page to `on_page`. Raises SnapshotError if a list fails."""
     response = await _request_status_document(sender)
     status_document = transport.decode_object(response.body) if response.code == 200 else {}
-    result = SnapshotResult(
+    snapshot_result = SnapshotResult(
         at=int(status_document.get("instant") or response.server_time),
         configuration=status_document.get("configuration"),
     )
     for kind in kinds:
-        await _read_kind(sender, kind_info(kind), on_page, result)
-    return result
+        await _read_kind(sender, kind_info(kind), on_page, snapshot_result)
+    return snapshot_result
 
 
 async def _request_status_document(sender: RequestSender) -> transport.HttpResponse:
@@ -100,11 +100,11 @@ async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandl
         if result.revision:
             exact_query = f"&resourceVersion={result.revision}&resourceVersionMatch=Exact"
         response = await _fetch_page(sender, path, exact_query)
-        if exact_query and response.code in _INEXACT_CODES:
+        if exact_query and response.code in _EXACT_LIST_REFUSED_CODES:
             result.kinds_at_other_revision.append(info.constant)
             response = await _fetch_page(sender, path, "")
         if response.code == 200:
-            await _take_pages(sender, (info, version), response, on_page, result)
+            await _read_pages(sender, (info, version), response, on_page, result)
             return
         if response.code == _FORBIDDEN:
             result.forbidden.append(info.constant)
@@ -119,7 +119,7 @@ async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandl
     result.unserved.append(info.constant)
 
 
-async def _take_pages(
+async def _read_pages(
     sender: RequestSender,
     kind_and_version: tuple[ServedKind, str],
     response: transport.HttpResponse,
@@ -127,23 +127,23 @@ async def _take_pages(
     result: SnapshotResult,
 ) -> None:
     """Pass all pages of a list to `on_page`, from its first page on; replace a continue token that has expired."""
-    info, version = kind_and_version
-    path = transport.kind_path(info, version)
+    served_kind, version = kind_and_version
+    path = transport.kind_path(served_kind, version)
     while True:
-        page = transport.list_in_response(response)
-        if page is None:
+        list_page = transport.list_in_response(response)
+        if list_page is None:
             raise SnapshotError(transport.failure_reason(response))
-        result.revision = result.revision or transport.revision_of(page)
-        items: Sequence[Mapping[str, Any]] = page.get("items") or ()
-        result.counts[info.constant] = result.counts.get(info.constant, 0) + len(items)
-        on_page(info.constant, [transport.to_storage_version(info, version, item) for item in items])
-        token = _continue_token(page)
-        if not token:
+        result.revision = result.revision or transport.revision_of(list_page)
+        items: Sequence[Mapping[str, Any]] = list_page.get("items") or ()
+        result.counts[served_kind.constant] = result.counts.get(served_kind.constant, 0) + len(items)
+        on_page(served_kind.constant, [transport.to_storage_version(served_kind, version, item) for item in items])
+        continue_token = _continue_token(list_page)
+        if not continue_token:
             return
-        response = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
-        if response.code == _GONE and (token := _continue_token(transport.decode_object(response.body))):
-            result.kinds_at_other_revision.append(info.constant)
-            response = await _fetch_page(sender, path, f"&continue={quote(token, safe='')}")
+        response = await _fetch_page(sender, path, f"&continue={quote(continue_token, safe='')}")
+        if response.code == _GONE and (continue_token := _continue_token(transport.decode_object(response.body))):
+            result.kinds_at_other_revision.append(served_kind.constant)
+            response = await _fetch_page(sender, path, f"&continue={quote(continue_token, safe='')}")
 
 
 def _continue_token(page: Mapping[str, Any]) -> str:
@@ -152,7 +152,7 @@ def _continue_token(page: Mapping[str, Any]) -> str:
 
 async def _fetch_page(sender: RequestSender, path: str, query: str) -> transport.HttpResponse:
     """Fetch one page of a list, with retries."""
-    request = transport.HttpRequest("GET", f"{path}?limit={SNAPSHOT_PAGE_SIZE}{query}", within=MINUTE)
+    request = transport.HttpRequest("GET", f"{path}?limit={SNAPSHOT_PAGE_SIZE}{query}", timeout=MINUTE)
     return await send_with_retries(sender, request)
 
 

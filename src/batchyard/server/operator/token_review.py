@@ -60,30 +60,30 @@ class TokenReviewer:
 
     def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
         """Decide from the cache whether a user may list objects; record the question if its review is not cached."""
-        question = attributes.user, attributes.group, attributes.resource, attributes.namespace
-        reviewed_at, is_allowed = self._permissions.get(question, (-CACHE_LIFETIME, False))
+        permission_question = attributes.user, attributes.group, attributes.resource, attributes.namespace
+        reviewed_at, is_allowed = self._permissions.get(permission_question, (-CACHE_LIFETIME, False))
         if self._now() - reviewed_at >= CACHE_LIFETIME:
-            self._missing_reviews[question] = None
+            self._missing_reviews[permission_question] = None
         return AuthorizationDecision(is_allowed)
 
     async def send_reviews(self) -> bool:
         """Send SubjectAccessReviews for the recorded questions. Return whether any result differs from before."""
-        questions, self._missing_reviews = list(self._missing_reviews), {}
-        return any(await asyncio.gather(*map(self._send_access_review, questions)))
+        permission_questions, self._missing_reviews = list(self._missing_reviews), {}
+        return any(await asyncio.gather(*map(self._send_access_review, permission_questions)))
 
-    async def _send_access_review(self, question: _PermissionQuestion) -> bool:
-        user, group, plural, namespace = question
+    async def _send_access_review(self, permission_question: _PermissionQuestion) -> bool:
+        user, group, plural, namespace = permission_question
         resource_attributes = {"verb": "list", "group": group, "resource": plural, "namespace": namespace}
         subject = {"user": user.name, "groups": list(user.groups), "uid": user.uid, "extra": dict(user.extra)}
         async with self._review_slots:
             status = await self._send_review(
                 _ACCESS_REVIEWS_PATH, "SubjectAccessReview", {**subject, "resourceAttributes": resource_attributes}
             )
-        _, previously_allowed = self._permissions.get(question, (0, False))
+        _, previously_allowed = self._permissions.get(permission_question, (0, False))
         is_allowed = status.get("allowed") is True
         if len(self._permissions) >= CACHE_SIZE_MAX:
             self._permissions.clear()
-        self._permissions[question] = self._now(), is_allowed
+        self._permissions[permission_question] = self._now(), is_allowed
         return is_allowed is not previously_allowed
 
     async def _send_review(self, path: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class TokenReviewer:
         return status
 
 
-def _user_info(info: dict[str, Any]) -> UserInfo:
-    extra: Iterable[tuple[str, list[str]]] = (info.get("extra") or {}).items()
-    groups = tuple(info.get("groups") or ())
-    return UserInfo(info.get("username", ""), groups, info.get("uid", ""), tuple((k, tuple(v)) for k, v in extra))
+def _user_info(fields: dict[str, Any]) -> UserInfo:
+    extra: Iterable[tuple[str, list[str]]] = (fields.get("extra") or {}).items()
+    groups = tuple(fields.get("groups") or ())
+    return UserInfo(fields.get("username", ""), groups, fields.get("uid", ""), tuple((k, tuple(v)) for k, v in extra))

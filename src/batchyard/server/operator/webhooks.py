@@ -49,7 +49,7 @@ from batchyard.webhooks.hooks import (
 # trust the CA of the served certificate.
 
 
-_VALID_BEFORE: Final = HOUR  # tolerates clock skew
+_BACKDATED_VALIDITY: Final = HOUR  # tolerates clock skew
 #: A CA is published before its certificate is served, for an overlap: the lifetime / _OVERLAP_DIVISOR. The next
 #: generation is created _OVERLAPS_BEFORE_EXPIRY overlaps before the current one expires.
 _OVERLAP_DIVISOR: Final = 12
@@ -110,11 +110,11 @@ def parse_generations(data: Mapping[str, str]) -> CertificateGenerations:
 
 def next_generations(state: CertificateGenerations, now: Instant, terms: CertificateTerms) -> CertificateGenerations:
     """Return the state after the next step of certificate rotation; the same object if no step is due."""
-    if not _can_serve(state.served, now, terms):
+    if not _can_serve_pair(state.served, now, terms):
         new_pair, new_ca = _create_generation(now, terms)
         return CertificateGenerations(new_pair, CertificatePair(), new_ca + _without_expired(state.authorities, now))
     if state.next_pair.certificate:
-        if now < _created_at(state.next_pair) + terms.overlap:
+        if now < _pair_created_at(state.next_pair) + terms.overlap:
             return state
         return CertificateGenerations(state.next_pair, CertificatePair(), state.authorities)
     if now >= _expires_at(state.served) - _OVERLAPS_BEFORE_EXPIRY * terms.overlap:
@@ -128,7 +128,7 @@ def next_generations(state: CertificateGenerations, now: Instant, terms: Certifi
     )
 
 
-def _can_serve(pair: CertificatePair, now: Instant, terms: CertificateTerms) -> bool:
+def _can_serve_pair(pair: CertificatePair, now: Instant, certificate_terms: CertificateTerms) -> bool:
     """Report whether a webhook certificate is usable: it exists, has not expired, and has the required DNS names."""
     if not pair.certificate or not pair.key:
         return False
@@ -137,23 +137,23 @@ def _can_serve(pair: CertificatePair, now: Instant, terms: CertificateTerms) -> 
     except ValueError:
         return False
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return _expires_at(pair) > now and list(names.get_values_for_type(x509.DNSName)) == list(terms.names)
+    return _expires_at(pair) > now and list(names.get_values_for_type(x509.DNSName)) == list(certificate_terms.names)
 
 
-def _create_generation(now: Instant, terms: CertificateTerms) -> tuple[CertificatePair, bytes]:
+def _create_generation(now: Instant, certificate_terms: CertificateTerms) -> tuple[CertificatePair, bytes]:
     """Create a CA and a certificate signed by it; return the certificate with its key, and the CA certificate."""
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     # Each CA has a unique name, so that clients do not confuse those of two generations.
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"batchyard-webhooks-{x509.random_serial_number():x}")])
     ca_certificate = (
-        _certificate_builder(now, terms, issuer, issuer, ca_key.public_key())
+        _certificate_builder(now, certificate_terms, issuer, issuer, ca_key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(ca_key, hashes.SHA256())
     )
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, terms.names[0][:64])])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, certificate_terms.names[0][:64])])
     certificate = (
-        _certificate_builder(now, terms, subject, issuer, key.public_key())
-        .add_extension(x509.SubjectAlternativeName(list(map(x509.DNSName, terms.names))), critical=False)
+        _certificate_builder(now, certificate_terms, subject, issuer, key.public_key())
+        .add_extension(x509.SubjectAlternativeName(list(map(x509.DNSName, certificate_terms.names))), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
@@ -171,14 +171,14 @@ def _certificate_builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(to_datetime(now - _VALID_BEFORE))
+        .not_valid_before(to_datetime(now - _BACKDATED_VALIDITY))
         .not_valid_after(to_datetime(now + terms.lifetime))
     )
 
 
-def _created_at(pair: CertificatePair) -> Instant:
+def _pair_created_at(pair: CertificatePair) -> Instant:
     valid_from = x509.load_pem_x509_certificate(pair.certificate).not_valid_before_utc
-    return (int(valid_from.timestamp()) + 1) * SECOND + _VALID_BEFORE  # certificate times are in whole seconds
+    return (int(valid_from.timestamp()) + 1) * SECOND + _BACKDATED_VALIDITY  # certificate times are in whole seconds
 
 
 def _expires_at(pair: CertificatePair) -> Instant:
@@ -259,10 +259,10 @@ class CertificateKeeper:
 
     async def _check_periodically(self) -> None:
         while True:
-            timeout = asyncio.Event()
-            wait = self.check_interval if self.is_ready else min(self.check_interval, SECOND)
-            asyncio.get_running_loop().call_later(wait / SECOND, timeout.set)
-            await timeout.wait()
+            timeout_event = asyncio.Event()
+            wait_duration = self.check_interval if self.is_ready else min(self.check_interval, SECOND)
+            asyncio.get_running_loop().call_later(wait_duration / SECOND, timeout_event.set)
+            await timeout_event.wait()
             await self._check_certificates()
 
     async def _check_certificates(self) -> None:
@@ -271,7 +271,7 @@ class CertificateKeeper:
             return
         injection_results = [await self._inject_bundle(path, generations.authorities) for path in self._target_paths()]
         if generations.served != self._served:
-            with _memory_file(generations.served.certificate + generations.served.key) as path:
+            with _certificate_memory_file(generations.served.certificate + generations.served.key) as path:
                 self.context.load_cert_chain(path)
             self._served = generations.served
         self.is_ready = all(injection_results)
@@ -292,11 +292,11 @@ class CertificateKeeper:
         new_generations = next_generations(current_generations, response.server_time or wall_clock(), targets.terms)
         if new_generations is current_generations:
             return current_generations
-        body = _encode(_secret_object(secret, targets, new_generations))
+        encoded_secret = _encode(_secret_object(secret, targets, new_generations))
         request = (
-            transport.HttpRequest("PUT", f"{secrets_path}/{targets.secret}", body)
+            transport.HttpRequest("PUT", f"{secrets_path}/{targets.secret}", encoded_secret)
             if secret
-            else transport.HttpRequest("POST", secrets_path, body)
+            else transport.HttpRequest("POST", secrets_path, encoded_secret)
         )
         response = await self._transport.ask(request)
         if response.code in {200, 201}:
@@ -322,8 +322,8 @@ class CertificateKeeper:
             self._report_error(response)
             return False
         stored_object = transport.decode_object(response.body)
-        service = {"namespace": self._targets.namespace, "name": self._targets.service}
-        updated_object = with_ca_bundle(stored_object, base64.b64encode(authorities).decode(), service)
+        service_reference = {"namespace": self._targets.namespace, "name": self._targets.service}
+        updated_object = with_ca_bundle(stored_object, base64.b64encode(authorities).decode(), service_reference)
         if updated_object == stored_object:
             return True
         response = await self._transport.ask(transport.HttpRequest("PUT", path, _encode(updated_object)))
@@ -370,7 +370,7 @@ def _secret_object(secret: Mapping[str, Any], targets: CertificateTargets, gener
 
 
 @contextlib.contextmanager
-def _memory_file(content: bytes) -> Iterator[Path]:
+def _certificate_memory_file(content: bytes) -> Iterator[Path]:
     """Yield the path of an in-memory file with this content, so that a private key is not written to disk."""
     fd = os.memfd_create("certificate")
     try:
@@ -381,7 +381,7 @@ def _memory_file(content: bytes) -> Iterator[Path]:
 
 
 #: An object is at most 1.5 MiB. A review has two of them, and a conversion has a page of a list.
-_BODY_MAX: Final = 64 * 1024 * 1024
+_BODY_SIZE_MAX: Final = 64 * 1024 * 1024
 _SHUTDOWN_TIMEOUT: Final = 5.0  # seconds
 #: The maximum number of lookups for a review, and the time limit of each.
 _LOOKUPS_MAX: Final = 8
@@ -412,12 +412,12 @@ class Webhooks:
 
     def __init__(
         self,
-        terms: WebhookTerms,
+        webhook_terms: WebhookTerms,
         groups: Sequence[str],
         http_transport: HttpTransport,
         address_and_namespace: tuple[str, str],
     ) -> None:
-        self._terms = terms
+        self._terms = webhook_terms
         self._groups = groups
         self._transport = http_transport
         self._address, self._namespace = address_and_namespace
@@ -451,8 +451,8 @@ class Webhooks:
         self._certificate_keeper = CertificateKeeper(targets, self._transport, self._report)
         self._keeper_context = self._certificate_keeper.rotate_certificates()
         await self._keeper_context.__aenter__()
-        app = web.Application(client_max_size=_BODY_MAX)
-        handlers = {MUTATE_PATH: self._mutate, VALIDATE_PATH: self._validate, CONVERT_PATH: _convert}
+        app = web.Application(client_max_size=_BODY_SIZE_MAX)
+        handlers = {MUTATE_PATH: self._mutate, VALIDATE_PATH: self._validate, CONVERT_PATH: _serve_conversion}
         self._metrics.expect(handlers)
         app.add_routes(web.post(path, self._count_requests(path, handler)) for path, handler in handlers.items())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT)
@@ -488,32 +488,32 @@ class Webhooks:
                 try:
                     return _json_response(decide(review, self._groups, FetchedObjects(namespace_of(review), fetched)))
                 except ObjectNotFetched as unknown:
-                    fetched[unknown.question] = await self._look_up(unknown.question)
+                    fetched[unknown.question] = await self._look_up_objects(unknown.question)
         except InvalidReview as invalid:
             return web.Response(status=400, text=str(invalid))
         except LookupFailed as failed:
             return web.Response(status=500, text=f"looking up a referenced object failed: {failed}")
         return web.Response(status=500, text=f"the review depends on more than {_LOOKUPS_MAX} lookups of other objects")
 
-    async def _look_up(self, object_query: ObjectQuery) -> Sequence[Obj]:
+    async def _look_up_objects(self, object_query: ObjectQuery) -> Sequence[Obj]:
         """List the objects that an admission review asks for; a list is used since the operator may always list."""
         kind = scheme.POD if object_query.owner else object_query.key.kind
-        info = kind_info(kind)
-        selector = f"fieldSelector=metadata.name={object_query.key.name}"
+        served_kind = kind_info(kind)
+        field_selector_query = f"fieldSelector=metadata.name={object_query.key.name}"
         if object_query.owner:
-            selector = f"labelSelector={well_known.CONTROLLER_UID}={object_query.owner}"
-        path = transport.object_path(info, info.storage_version, object_query.key.namespace)
-        request = transport.HttpRequest("GET", f"{path}?{selector}", within=_LOOKUP_TIMEOUT)
+            field_selector_query = f"labelSelector={well_known.CONTROLLER_UID}={object_query.owner}"
+        path = transport.object_path(served_kind, served_kind.storage_version, object_query.key.namespace)
+        request = transport.HttpRequest("GET", f"{path}?{field_selector_query}", timeout=_LOOKUP_TIMEOUT)
         response = await self._transport.ask_with_retries(request)
         if response.code == 404:  # the kind is not served
             return []
         if response.code != 200:
             raise LookupFailed(transport.failure_reason(response))
-        items = transport.decode_object(response.body).get("items") or ()
-        return [transport.to_storage_version(info, info.storage_version, item) for item in items]
+        found_items = transport.decode_object(response.body).get("items") or ()
+        return [transport.to_storage_version(served_kind, served_kind.storage_version, item) for item in found_items]
 
 
-async def _convert(request: web.Request) -> web.Response:
+async def _serve_conversion(request: web.Request) -> web.Response:
     try:
         return _json_response(review_conversion(transport.decode_object(await request.read())))
     except InvalidReview as invalid:

@@ -27,7 +27,7 @@ CA_FILE: Final = "ca.crt"
 #: The maximum length of a common name in a certificate.
 COMMON_NAME_MAX: Final = 64
 _VALID_FOR: Final = 10 * 365 * 24 * HOUR
-_VALID_BEFORE: Final = HOUR  # tolerates clock skew
+_BACKDATED_VALIDITY: Final = HOUR  # tolerates clock skew
 _SIGNATURE_NUMBER_SIZE: Final = 32  # bytes of each of r and s
 
 
@@ -106,7 +106,7 @@ class CertificateAuthority:
             x509.CertificateBuilder()
             .subject_name(subject)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(to_datetime(self._now - _VALID_BEFORE))
+            .not_valid_before(to_datetime(self._now - _BACKDATED_VALIDITY))
             .not_valid_after(to_datetime(self._now + valid_for))
         )
 
@@ -122,9 +122,9 @@ class SigningKey:
         self._key = _load_key(path, "or remove it: then all issued tokens become invalid")
         public_format = serialization.PublicFormat.SubjectPublicKeyInfo
         public_der = self._key.public_key().public_bytes(serialization.Encoding.DER, public_format)
-        digest = hashes.Hash(hashes.SHA256())
-        digest.update(public_der)
-        self.key_id = base64.urlsafe_b64encode(digest.finalize()).rstrip(b"=").decode()
+        key_digest = hashes.Hash(hashes.SHA256())
+        key_digest.update(public_der)
+        self.key_id = base64.urlsafe_b64encode(key_digest.finalize()).rstrip(b"=").decode()
 
     def sign(self, message: bytes) -> bytes:
         """Sign a message; return the ECDSA signature as r and s, concatenated (RFC 7518, section 3.4)."""

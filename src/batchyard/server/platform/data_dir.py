@@ -25,11 +25,11 @@ KUBECONFIG_FILE: Final = "kubeconfig"
 STATE_FILE: Final = "up.json"
 #: The standard output and error of a platform that runs in the background.
 LOG_FILE: Final = "up.log"
-_OTHER_USERS_MASK: Final = 0o077
+_OTHER_USERS_MODE_MASK: Final = 0o077
 #: Key in the state file: the start time of the process.
 _START_TIME_KEY: Final = "began"
 #: The index of `starttime` among the fields that follow the command name in /proc/PID/stat.
-_START_TIME_INDEX: Final = 19
+_START_TIME_FIELD_INDEX: Final = 19
 
 
 class DirectoryError(Exception):
@@ -47,18 +47,18 @@ class PlatformProcess(NamedTuple):
 
 def prepare_data_dir(folder: Path) -> None:
     """Create the data directory so that only its owner can access it, and set the umask for private files."""
-    os.umask(_OTHER_USERS_MASK)
+    os.umask(_OTHER_USERS_MODE_MASK)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.stat().st_mode & _OTHER_USERS_MASK:
-            _make_private(folder)
+        if folder.stat().st_mode & _OTHER_USERS_MODE_MASK:
+            _make_folder_private(folder)
     except (FileExistsError, NotADirectoryError) as error:
         raise DirectoryError(f"{error.filename}: this is a file, not a folder; set a folder with --data-dir") from error
     except OSError as error:
         raise DirectoryError(f"{error.filename}: {error.strerror}; set a writable folder with --data-dir") from error
 
 
-def _make_private(folder: Path) -> None:
+def _make_folder_private(folder: Path) -> None:
     """Restrict a data directory to its owner. Raises DirectoryError if it contains files of other programs."""
     if any(folder.iterdir()) and not commit_mark_path(folder / JOURNAL_FILE).exists():
         reason = "other users can read this folder, and it contains files of other programs"
@@ -69,8 +69,8 @@ def _make_private(folder: Path) -> None:
 def write_state(folder: Path, url: str, guard: int = 0) -> None:
     """Write this process's pid, start time and URL, and the pid of its watchdog (`guard`), to the state file."""
     own_pid = os.getpid()
-    state = {**PlatformProcess(own_pid, url, guard)._asdict(), _START_TIME_KEY: process_start_time(own_pid)}
-    write_private(folder / STATE_FILE, json.dumps(state).encode())
+    process_state = {**PlatformProcess(own_pid, url, guard)._asdict(), _START_TIME_KEY: process_start_time(own_pid)}
+    write_private(folder / STATE_FILE, json.dumps(process_state).encode())
 
 
 def remove_state(folder: Path) -> None:
@@ -107,7 +107,7 @@ def process_start_time(pid: int) -> str:
         stat_text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
         return ""
-    return stat_text.rpartition(")")[2].split()[_START_TIME_INDEX]
+    return stat_text.rpartition(")")[2].split()[_START_TIME_FIELD_INDEX]
 
 
 LOOPBACK: Final = "127.0.0.1"

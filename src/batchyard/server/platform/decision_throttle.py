@@ -19,7 +19,7 @@ from batchyard.server.clocks.wall import thread_cpu_seconds, wall_clock
 
 #: Nanoseconds on a CPU, nanoseconds waiting for one, and a count. Source: Linux's scheduler/sched-stats.rst.
 _SCHEDSTAT_PATH: Final = "/proc/thread-self/schedstat"
-_READ_SIZE: Final = 128
+_SCHEDSTAT_READ_SIZE: Final = 128
 
 
 def cpu_demand() -> float:
@@ -29,7 +29,7 @@ def cpu_demand() -> float:
     except OSError:
         return thread_cpu_seconds()
     try:
-        run_time, wait_time, *_ = os.read(schedstat_fd, _READ_SIZE).split()
+        run_time, wait_time, *_ = os.read(schedstat_fd, _SCHEDSTAT_READ_SIZE).split()
     finally:
         os.close(schedstat_fd)
     return (int(run_time) + int(wait_time)) / 1e9
@@ -100,12 +100,12 @@ class DecisionThrottle:
         elapsed_time = now - self._measured_at
         if 0 <= elapsed_time < _MEASUREMENT_INTERVAL:
             return
-        total_demand = cpu_demand()
-        self._is_busy = (total_demand - self._measured_cpu) * SECOND > _BUSY_FRACTION * elapsed_time
-        self._measured_at, self._measured_cpu = now, total_demand
+        total_cpu_demand = cpu_demand()
+        self._is_busy = (total_cpu_demand - self._measured_cpu) * SECOND > _BUSY_FRACTION * elapsed_time
+        self._measured_at, self._measured_cpu = now, total_cpu_demand
 
     def texts(self) -> Iterator[str]:
         """Yield the metrics of scheduling cycles and pauses, as Prometheus text."""
         yield gauge_text(metric("batchyard_turns_total"), [((), self._decision_count)])
-        rows = [(("work",), self._decision_time / SECOND), (("rest",), self._pause_time / SECOND)]
-        yield gauge_text(metric("batchyard_turn_seconds_total"), rows)
+        time_rows = [(("work",), self._decision_time / SECOND), (("rest",), self._pause_time / SECOND)]
+        yield gauge_text(metric("batchyard_turn_seconds_total"), time_rows)

@@ -1,7 +1,7 @@
 """Group commit: store changes that arrive during a journal write are written together in the next transaction.
 
-A batch of `LARGE_BATCH` changes is written without waiting for the transaction before it, because a larger batch is not
-cheaper, and the event loop would idle while all clients wait for their responses.
+A batch of `LARGE_BATCH_SIZE` changes is written without waiting for the transaction before it, because a larger batch
+is not cheaper, and the event loop would idle while all clients wait for their responses.
 
 Callers that wait for a revision are notified when it is durable. Watches of other processes receive changes only then,
 so that no client sees a change that a crash reverts. If the journal cannot be written (the disk is full), the state in
@@ -30,7 +30,7 @@ from batchyard.store.memory import Store
 
 
 _T = TypeVar("_T")
-_Job: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]
+_BackgroundJob: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class BackgroundThread:
@@ -38,7 +38,7 @@ class BackgroundThread:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_BackgroundJob | None] = SimpleQueue()
         self._worker: Thread | None = None
 
     def do(self, work: Callable[[], _T], on_done: Callable[[_T | Exception], None]) -> None:
@@ -71,7 +71,7 @@ HISTORY_REVISIONS: Final = 10_000
 #: Compaction also keeps at most this many bytes of objects. It runs when the history holds twice as many.
 HISTORY_BYTES: Final = 64 * 1024 * 1024
 #: A batch of this many changes is written although an earlier transaction is still in progress.
-LARGE_BATCH: Final = 256
+LARGE_BATCH_SIZE: Final = 256
 #: If more changes than this are not durable, the event loop pauses, since callers would wait longer and longer.
 UNDURABLE_CHANGES_MAX: Final = 2048
 #: After a transaction, the notified callers run for this many loop iterations before the next batch is written.
@@ -125,7 +125,7 @@ class GroupCommit:
         self.failure: JournalError | None = None
         #: The last revision that is durable.
         self.durable_revision = store.revision
-        store.listen(self._collect)
+        store.listen(self._collect_change)
 
     def events_since(self, revision: int) -> Sequence[WatchEvent]:
         """Return the durable changes after a revision. Raises Expired if the store no longer has all of them."""
@@ -170,11 +170,11 @@ class GroupCommit:
             await asyncio.shield(self._all_written)
         self._writer.end()
 
-    def _collect(self, change: WatchEvent) -> None:
+    def _collect_change(self, change: WatchEvent) -> None:
         if self.failure is not None:
             return
         self._collected_changes.append(change)
-        if len(self._collected_changes) >= LARGE_BATCH:
+        if len(self._collected_changes) >= LARGE_BATCH_SIZE:
             self._start_transaction()
         elif not self._transactions_in_progress and not self._is_batch_scheduled:
             self._is_batch_scheduled = True
@@ -192,30 +192,30 @@ class GroupCommit:
     def _start_transaction(self) -> None:
         changes, self._collected_changes = self._collected_changes, []
         self._transactions_in_progress += 1
-        self._writer.do(partial(self._append, changes), partial(self._process_result, changes))
+        self._writer.do(partial(self._append_changes, changes), partial(self._process_result, changes))
 
     def _process_result(self, changes: Sequence[WatchEvent], result: _TransactionResult | Exception) -> None:
         """Process the result of a journal transaction; schedule the next batch even if a callback raises."""
         self._transactions_in_progress -= 1
         try:
             if isinstance(result, Exception):
-                self._fail(result)
+                self._process_journal_failure(result)
             else:
                 self._process_success(changes, *result)
         finally:
             self._schedule_next_batch()
 
-    def _process_success(self, changes: Sequence[WatchEvent], object_bytes: int, duration: float) -> None:
-        self.on_commit(duration)
+    def _process_success(self, changes: Sequence[WatchEvent], object_bytes: int, transaction_seconds: float) -> None:
+        self.on_commit(transaction_seconds)
         self.durable_revision = changes[-1].revision
         self._record_size(object_bytes)
         self._feed_watches(changes)
         while self._waiting_callers and self._waiting_callers[0][0] <= self.durable_revision:
             self._waiting_callers.popleft()[1](None)
         if self.durable_revision - self._compaction_floor > 2 * HISTORY_REVISIONS:
-            self._compact(self.durable_revision - HISTORY_REVISIONS)
+            self._compact_journal(self.durable_revision - HISTORY_REVISIONS)
         if self._history_size > 2 * HISTORY_BYTES:
-            self._shorten_history()
+            self._shorten_watch_history()
 
     def _schedule_next_batch(self) -> None:
         """Schedule the next batch, late enough that it includes the changes of the callers that were just notified."""
@@ -241,25 +241,25 @@ class GroupCommit:
         while self._transaction_sizes[0][0] <= self.durable_revision - 2 * HISTORY_REVISIONS:
             self._history_size -= self._transaction_sizes.popleft()[1]
 
-    def _shorten_history(self) -> None:
+    def _shorten_watch_history(self) -> None:
         """Compact the journal and the store's history of changes, so that HISTORY_BYTES bytes of objects remain."""
         revision = 0
         while self._history_size > HISTORY_BYTES:
-            revision, size = self._transaction_sizes.popleft()
-            self._history_size -= size
+            revision, transaction_size = self._transaction_sizes.popleft()
+            self._history_size -= transaction_size
         self._store.forget_changes(revision)
-        self._compact(revision)
+        self._compact_journal(revision)
 
-    def _compact(self, floor: int) -> None:
+    def _compact_journal(self, floor: int) -> None:
         if floor > self._compaction_floor:
             self._compaction_floor = floor
             self._writer.do(partial(self._run_write, partial(self._journal.compact, floor)), self._process_compaction)
 
     def _process_compaction(self, result: Exception | None) -> None:
         if result is not None:
-            self._fail(result)
+            self._process_journal_failure(result)
 
-    def _fail(self, error: Exception) -> None:
+    def _process_journal_failure(self, error: Exception) -> None:
         """Stop writing to the journal, and report the error to all waiting callers and to the platform."""
         if self.failure is not None:
             return
@@ -275,7 +275,7 @@ class GroupCommit:
 
     # --- on the writer thread ---
 
-    def _append(self, changes: Sequence[WatchEvent]) -> _TransactionResult:
+    def _append_changes(self, changes: Sequence[WatchEvent]) -> _TransactionResult:
         began_at = monotonic_seconds()
         return self._run_write(partial(self._journal.append, changes)), monotonic_seconds() - began_at
 

@@ -99,7 +99,7 @@ from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, bui
 
 
 #: The delay after the start before stored definitions are compared with those of this release.
-_REFRESH_AFTER: Final = 5 * SECOND
+_REFRESH_DELAY: Final = 5 * SECOND
 _KUEUE_ROLE_PREFIX: Final = "kueue-"
 _NATIVE_GROUP_SUFFIX: Final = ".k8s.io"
 
@@ -126,10 +126,10 @@ class ProvidedObjects:
         self._synchronize_soon()
         for index, name in enumerate(self._kinds):
             if self._client.get(Key(DEFINITION, "", name)) is None:
-                self._schedule(partial(self._create_crd, name))
+                self._schedule_now(partial(self._create_crd, name))
             else:  # staggered, so that requests are served in between
                 self._kernel.call_at(
-                    self._kernel.now() + _REFRESH_AFTER + index * SECOND, partial(self._update_crd, name)
+                    self._kernel.now() + _REFRESH_DELAY + index * SECOND, partial(self._update_crd, name)
                 )
 
     def observe(self, event: WatchEvent) -> None:
@@ -137,7 +137,7 @@ class ProvidedObjects:
         if event.key.kind == DEFINITION:
             self._synchronize_soon()
             if event.type is EventType.DELETED and event.key.name in self._kinds:
-                self._schedule(partial(self._create_crd, event.key.name))
+                self._schedule_now(partial(self._create_crd, event.key.name))
         elif event.key.kind == API_SERVICE and not _is_update(event):
             self._synchronize_soon()
 
@@ -160,9 +160,9 @@ class ProvidedObjects:
     def _synchronize_soon(self) -> None:
         if not self._is_synchronization_scheduled:
             self._is_synchronization_scheduled = True
-            self._schedule(self._synchronize)
+            self._schedule_now(self._synchronize_api_services)
 
-    def _synchronize(self) -> None:
+    def _synchronize_api_services(self) -> None:
         """Create, delete and update the provided APIServices to match the API groups that are served."""
         self._is_synchronization_scheduled = False
         now = self._kernel.now()
@@ -173,7 +173,7 @@ class ProvidedObjects:
         for write in _service_writes(services, stored_services, now):
             self._write(write)
 
-    def _schedule(self, work: Callable[[], None]) -> None:
+    def _schedule_now(self, work: Callable[[], None]) -> None:
         self._kernel.call_at(self._kernel.now(), work)
 
     def _write(self, write: Write) -> None:
@@ -216,12 +216,12 @@ def _ignore_result(_result: WriteResult) -> None:
 # ServiceAccount tokens for the projected volumes of pods.
 
 
-def pod_token(tokens: TokenIssuer, reader: Reader, namespace: str, account: str, audience: str, seconds: int) -> str:
+def pod_token(issuer: TokenIssuer, reader: Reader, namespace: str, account: str, audience: str, lifetime: int) -> str:
     """Issue a ServiceAccount token, valid for `seconds`. Raises InputError if the ServiceAccount does not exist."""
     stored_account = reader.get(Key(SERVICE_ACCOUNT, namespace, account))
     if stored_account is None:
         raise InputError(f'failed to fetch token: serviceaccounts "{account}" not found')
-    return tokens.issue(stored_account, None, (audience or ISSUER,), tokens.clock() + seconds * SECOND)
+    return issuer.issue(stored_account, None, (audience or ISSUER,), issuer.clock() + lifetime * SECOND)
 
 
 # Clock control: the owner of a platform with accelerated time can let it run up to an instant, where it stops.
@@ -288,7 +288,7 @@ class EmbeddedPlatform:
         self._store = Store(window=2 * HISTORY_REVISIONS, contents=self._journal.recover())
         self._kernel = LiveKernel(loop, max(wall_clock(), _last_instant(self._store)), speed)
         #: Called when the journal can no longer be written.
-        self.on_failure: Callable[[], None] = _ignore_failure
+        self.on_failure: Callable[[], None] = _ignore_journal_failure
         self._commit = GroupCommit(self._store, self._journal, loop, self._process_failure)
         self._kernel.must_pause = self._commit.is_behind
         status_report = StatusReport(self._store, options, wall_clock(), speed)
@@ -303,30 +303,30 @@ class EmbeddedPlatform:
         settings = PlatformSettings(kueue, with_nodes=has_nodes, with_api=True, root_certificate=root_pem)
         settings = replace(settings, controllers=options.controllers, with_costs=has_nodes, is_endless=True)
         self._is_fair_sharing = kueue.policy.fair_sharing
-        built_in = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
-        claim_fields = InProcessFieldManager(built_in, self._kernel.now).claim_fields
+        base_resources = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
+        claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields
         admission = AdmissionChain(with_nodes=has_nodes, with_api=True, managed_namespaces=kueue.managed_namespaces)
         self._client = LocalClient(self._store, self._kernel, admission=admission.rules(), assign_manager=claim_fields)
         self._store.listen(admission.observe)
-        tokens = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
-        token = partial(pod_token, tokens, self._client)
+        token_issuer = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
+        issue_token = partial(pod_token, token_issuer, self._client)
         self._ledger = LiveLedger(options.folder / LEDGER_FILE, loop)
         self._metrics.server_metrics.additional_sources.append(self._ledger.texts)
-        recorder = EventRecorder(self._client, socket.gethostname())
-        self._decisions = DecisionLog(recorder, self._ledger.add_entry, self._ledger.last)
+        event_recorder = EventRecorder(self._client, socket.gethostname())
+        self._decisions = DecisionLog(event_recorder, self._ledger.add_entry, self._ledger.last)
         self._spans = self._export_spans(options.traces_to, loop) if options.traces_to else None
         self._local = None
         if local_settings is not None:
-            self._local = LocalNodeComponents(local_settings, options.folder, self._kernel, self._client, token)
+            self._local = LocalNodeComponents(local_settings, options.folder, self._kernel, self._client, issue_token)
         self._runtime = options.runtime
         self.platform = self._build_platform(settings, effective_cluster, speed)
         self._forked_work = ForkedWork(loop, self._kernel.post)
         self._forecast_engine = self._create_forecast_engine(forecast_functions, options.folder, loop)
         audit = _combine_auditors(self._metrics.requests.note, audit)
-        self._server, security = self._create_server(built_in, tokens, audit)
+        self._server, server_security = self._create_server(base_resources, token_issuer, audit)
         self._server.add_document(REPORT, lambda: self._status_document(status_report))
         timers = LoopTimers(loop)
-        self._serve_page(security, timers, speed)
+        self._serve_dashboard(server_security, timers, speed)
         self._start_clock(timers, speed)
         self._replay_stored_objects(cluster)
 
@@ -348,11 +348,11 @@ class EmbeddedPlatform:
         return engine
 
     def _create_server(
-        self, built_in: Sequence[Resource], tokens: TokenIssuer, audit: Auditor
+        self, base_resources: Sequence[Resource], tokens: TokenIssuer, audit: Auditor
     ) -> tuple[ApiServer, ServerSecurity]:
         """Create the API server with all built-in, custom and virtual resources; return it and its authorization."""
-        client, now, index = self._client, self._kernel.now, self.platform.index
-        all_resources = with_subresources(built_in, client, self._containers(), index, now)
+        client, now, scheduler_cache = self._client, self._kernel.now, self.platform.index
+        all_resources = with_subresources(base_resources, client, self._create_containers(), scheduler_cache, now)
         if self._forecast_engine is not None:
             all_resources = with_forecasts(all_resources, client, self._forecast_engine)
         why_handler = WhyHandler(self.platform.explainer, now)
@@ -376,12 +376,12 @@ class EmbeddedPlatform:
         """Return why only the owner may start pods; '' if others may, because pods are isolated or simulated."""
         return "" if self._local is None else self._local.pods_denial
 
-    def _serve_page(self, security: ServerSecurity, timers: LoopTimers, speed: float) -> None:
+    def _serve_dashboard(self, security: ServerSecurity, timers: LoopTimers, speed: float) -> None:
         """Serve the dashboard, and start to record the history that it shows."""
-        index, clock = self.platform.index, self._kernel.clock
-        self._history = PlatformHistory(clock, index.cluster_queue_of)
+        scheduler_cache, clock = self.platform.index, self._kernel.clock
+        self._history = PlatformHistory(clock, scheduler_cache.cluster_queue_of)
         self._client.subscribe(self._history.observe)
-        views = DashboardViews(self._client, index, self._history, PlatformTime(clock, speed))
+        views = DashboardViews(self._client, scheduler_cache, self._history, PlatformTime(clock, speed))
         self._server.add_prefix(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).respond)
         self._server.add_prefix(DASHBOARD_MODELS_PATH, ModelHandler(views, security.rbac, self._commit, timers).respond)
 
@@ -441,7 +441,7 @@ class EmbeddedPlatform:
         runtime_controllers = (BareWorkloads(), kubelets, *((NodeAgents(name),) if has_nodes else ()))
         throttle = DecisionThrottle(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
         self._metrics.server_metrics.additional_sources.append(throttle.texts)
-        ports = PlatformPorts(
+        platform_ports = PlatformPorts(
             self._kernel,
             self._client if local_node is None else CompositeClient(self._client, local_node.machine),
             runtime_controllers if local_node is None else (*runtime_controllers, *local_node.controllers),
@@ -453,9 +453,9 @@ class EmbeddedPlatform:
             CycleLog(self._metrics.server_metrics.cycles, None if self._spans is None else self._spans.emit),
             changes_reader(self._store),
         )
-        return build_platform(ports, settings)
+        return build_platform(platform_ports, settings)
 
-    def _containers(self) -> Containers:
+    def _create_containers(self) -> Containers:
         """Return the access to the containers of all pods for logs, exec and port-forward, simulated or not."""
         simulated_containers = SimulatedContainers(self._client, self._kernel, self._runtime)
         self._commit.subscribe(simulated_containers)
@@ -492,7 +492,7 @@ class EmbeddedPlatform:
         """Store `spec.local` of the given Cluster object, so that the next start uses it if no Cluster is given."""
         stored_cluster, local_settings = self._client.get(key_of(cluster)), cluster["spec"].get("local")
         if stored_cluster is not None and stored_cluster["spec"].get("local") != local_settings:
-            self._client.submit([Update(with_path(stored_cluster, ("spec", "local"), local_settings))], _must_succeed)
+            self._client.submit([Update(with_path(stored_cluster, ("spec", "local"), local_settings))], _check_success)
 
     def listener_among_pods(self) -> tuple[str, socket.socket] | None:
         """Return the address and bound socket on which the API is served in the pod network; None without one."""
@@ -507,15 +507,15 @@ class EmbeddedPlatform:
         """Create these objects, or overwrite those that exist."""
         for obj in objects:
             old_object = self._client.get(key_of(obj))
-            write = (
+            object_write = (
                 Create(obj) if old_object is None else Update({**old_object, **obj, "metadata": old_object["metadata"]})
             )
-            self._client.submit([write], _must_succeed)
+            self._client.submit([object_write], _check_success)
 
     def _create_missing(self, objects: Iterable[Obj]) -> None:
         for obj in objects:
             if self._client.get(key_of(obj)) is None:
-                self._client.submit([Create(obj)], _must_succeed)
+                self._client.submit([Create(obj)], _check_success)
 
 
 def _span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
@@ -551,10 +551,10 @@ def _combine_auditors(first_auditor: Auditor, second_auditor: Auditor) -> Audito
     return note
 
 
-def _ignore_failure() -> None:
+def _ignore_journal_failure() -> None:
     pass
 
 
-def _must_succeed(result: WriteResult) -> None:
+def _check_success(result: WriteResult) -> None:
     if result.error is not None:
         raise result.error

@@ -55,7 +55,7 @@ class LoopWatchdog:
         alive_read_fd, self._alive_fd = os.pipe()
         faulthandler.register(signal.SIGUSR2, file=self._stacks_fd)
         self._timer = loop.call_soon(self._send_heartbeat)
-        self._write_record(monotonic_seconds(), 0.0, b"")
+        self._write_heartbeat(monotonic_seconds(), 0.0, b"")
         fds = (alive_read_fd, memory_fd, self._stacks_fd, *(listener.fileno() for listener in listeners))
         watchdog_arguments = (
             str(os.getpid()),
@@ -79,13 +79,13 @@ class LoopWatchdog:
 
     def begin(self, request: ApiRequest) -> None:
         """Describe the request that is now executed in the memory shared with the watchdog."""
-        description = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")
+        request_description = f"{request.method} {request.path} of {request.user.name}".encode("utf-8", "replace")
         began_at = monotonic_seconds()
-        self._write_record(began_at, began_at, description[:_DESCRIPTION_SIZE_MAX])
+        self._write_heartbeat(began_at, began_at, request_description[:_DESCRIPTION_SIZE_MAX])
 
     def end(self) -> None:
         """Record that no request is executed now, in the memory shared with the watchdog."""
-        self._write_record(monotonic_seconds(), 0.0, b"")
+        self._write_heartbeat(monotonic_seconds(), 0.0, b"")
 
     def close(self) -> None:
         """Kill the watchdog process."""
@@ -98,10 +98,10 @@ class LoopWatchdog:
 
     def _send_heartbeat(self) -> None:
         self._timer = self._loop.call_later(_HEARTBEAT_INTERVAL, self._send_heartbeat)
-        self._write_record(monotonic_seconds(), 0.0, b"")
+        self._write_heartbeat(monotonic_seconds(), 0.0, b"")
 
-    def _write_record(self, seen_at: float, began_at: float, description: bytes) -> None:
-        WATCHDOG_LAYOUT.pack_into(self._shared_memory, 0, seen_at, began_at, len(description))
+    def _write_heartbeat(self, seen_at: float, request_began_at: float, description: bytes) -> None:
+        WATCHDOG_LAYOUT.pack_into(self._shared_memory, 0, seen_at, request_began_at, len(description))
         self._shared_memory[WATCHDOG_LAYOUT.size : WATCHDOG_LAYOUT.size + len(description)] = description
 
 
@@ -123,7 +123,7 @@ _COLLECTION_INTERVAL: Final = 300.0
 _INTERVAL_FACTOR: Final = 1000
 
 
-class _CollectionTimer:
+class _GarbageCollectionTimer:
     """A timer that periodically runs a full Python garbage collection, until it is stopped."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -145,7 +145,7 @@ class _CollectionTimer:
 def rare_garbage_collections(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Replace Python's automatic garbage collections by rare ones within the `with` block."""
     with no_garbage_collection():
-        collection_timer = _CollectionTimer(loop)
+        collection_timer = _GarbageCollectionTimer(loop)
         try:
             yield
         finally:
@@ -153,16 +153,16 @@ def rare_garbage_collections(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
 
 #: How long requests in progress may take to complete at shutdown.
-REQUESTS_END_WITHIN: Final = 2  # seconds
+REQUESTS_END_TIMEOUT: Final = 2  # seconds
 #: The listen backlog: connections that wait to be accepted.
-_BACKLOG: Final = 2048
+_LISTEN_BACKLOG: Final = 2048
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104 - an address that users may choose
 _SERVER_CERTIFICATE: Final = "server.pem"
 #: The DNS names by which pods reach the platform, besides its address.
-_API_NAMES: Final = tuple(f"kubernetes{end}" for end in ("", ".default", ".default.svc", ".default.svc.cluster.local"))
+_API_HOSTS: Final = tuple(f"kubernetes{end}" for end in ("", ".default", ".default.svc", ".default.svc.cluster.local"))
 #: The interpreter's switch interval in seconds, for which the journal thread waits at most for the GIL. It needs the
 #: GIL shortly, a dozen times for each transaction.
-_SWITCH_INTERVAL: Final = 0.0005
+_THREAD_SWITCH_INTERVAL: Final = 0.0005
 
 
 class PortError(Exception):
@@ -189,21 +189,21 @@ async def serve_platform(
         )
         try:
             with rare_garbage_collections(asyncio.get_running_loop()):
-                await _serve_on(listener, options, platform, on_ready)
+                await _serve_on_listener(listener, options, platform, on_ready)
         finally:
             await platform.close()
     if platform.failure is not None:
         raise platform.failure
 
 
-async def _serve_on(
-    listener: socket.socket,
+async def _serve_on_listener(
+    api_listener: socket.socket,
     options: data_dir.PlatformOptions,
     platform: EmbeddedPlatform,
     on_ready: Callable[[str], None],
 ) -> None:
     data_dir.remove_state(options.folder)
-    address, port = listener.getsockname()[:2]
+    address, port = api_listener.getsockname()[:2]
     url = _url(options, port)
     # Without authentication every client has all permissions, so an insecure platform is not exposed to pods.
     pod_listener = None if options.is_insecure else platform.listener_among_pods()
@@ -212,7 +212,7 @@ async def _serve_on(
         reachable_address, port, is_secure=not options.is_insecure, among_pods=pod_listener[0] if pod_listener else ""
     )
     tls_context = None if options.is_insecure else _create_tls_context(options, url, pod_listener)
-    listeners = [listener, *(pod_listener[1:] if pod_listener else ())]
+    listeners = [api_listener, *(pod_listener[1:] if pod_listener else ())]
     certificate = None if tls_context is None else options.folder / _SERVER_CERTIFICATE
     watchdog = LoopWatchdog(asyncio.get_running_loop(), listeners, certificate)
     with closing(watchdog):
@@ -234,9 +234,9 @@ async def _serve_requests(
     response_turns = ResponseTurns(loop)
     connect = partial(HttpProtocol, dispatcher, connections, response_turns, is_secure=sockets.context is not None)
     _raise_file_limit()
-    sys.setswitchinterval(_SWITCH_INTERVAL)
+    sys.setswitchinterval(_THREAD_SWITCH_INTERVAL)
     for listener in sockets.listeners:
-        listener.listen(_BACKLOG)
+        listener.listen(_LISTEN_BACKLOG)
     acceptors = [Acceptor(listener, connect, sockets.context, HEAD_TIMEOUT) for listener in sockets.listeners]
     data_dir.write_state(options.folder, url, watchdog.pid)
     on_ready(url)
@@ -244,7 +244,7 @@ async def _serve_requests(
     for acceptor in acceptors:
         acceptor.close()
     dispatcher.end()
-    await connections.end(REQUESTS_END_WITHIN)
+    await connections.end(REQUESTS_END_TIMEOUT)
     data_dir.remove_state(options.folder)
 
 
@@ -301,14 +301,14 @@ def _create_tls_context(
     options: data_dir.PlatformOptions, url: str, pod_listener: tuple[str, socket.socket] | None
 ) -> ssl.SSLContext:
     """Create the server certificate and the owner's kubeconfig, and return the TLS context of the API server."""
-    authority = CertificateAuthority(options.folder, wall_clock())
+    certificate_authority = CertificateAuthority(options.folder, wall_clock())
     names = dict.fromkeys((options.address, data_dir.LOOPBACK, "::1", "localhost", socket.gethostname()))
-    names |= dict.fromkeys((pod_listener[0], *_API_NAMES) if pod_listener else ())
-    certificate = authority.issue_server_certificate([name for name in names if name not in _ALL_ADDRESSES])
+    names |= dict.fromkeys((pod_listener[0], *_API_HOSTS) if pod_listener else ())
+    certificate = certificate_authority.issue_server_certificate([name for name in names if name not in _ALL_ADDRESSES])
     data_dir.write_private(options.folder / _SERVER_CERTIFICATE, certificate.certificate + certificate.key)
-    ca_certificate = authority.certificate_file.read_bytes()
+    ca_certificate = certificate_authority.certificate_file.read_bytes()
     admin_kubeconfig = kubeconfig_text(
-        url, ca_certificate, ADMIN_USER, authority.issue_client_certificate(ADMIN_USER, [MASTERS_GROUP])
+        url, ca_certificate, ADMIN_USER, certificate_authority.issue_client_certificate(ADMIN_USER, [MASTERS_GROUP])
     )
     data_dir.write_private(options.folder / data_dir.KUBECONFIG_FILE, admin_kubeconfig.encode())
     return server_tls_context(str(options.folder / _SERVER_CERTIFICATE), str(options.folder / CA_FILE))

@@ -59,7 +59,7 @@ class StatusReport:
     def document(self, *, wall: Instant, clock: Instant, node_status: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Return the platform's status document. `clock` is platform time; `node_status` describes the local node."""
         objects = self._objects
-        nodes, queues = objects.list(scheme.NODE), objects.list(scheme.CLUSTER_QUEUE)
+        nodes, cluster_queues = objects.list(scheme.NODE), objects.list(scheme.CLUSTER_QUEUE)
         return {
             "health": "ok",
             "version": version("batchyard"),
@@ -74,8 +74,8 @@ class StatusReport:
             "journalBytes": self.journal_bytes(),
             "nodes": {"ready": sum(is_true(node, "Ready") for node in nodes), "all": len(nodes)},
             "workloads": {
-                "pending": _sum_status_field(queues, "pendingWorkloads"),
-                "admitted": _sum_status_field(queues, "admittedWorkloads"),
+                "pending": _sum_status_field(cluster_queues, "pendingWorkloads"),
+                "admitted": _sum_status_field(cluster_queues, "admittedWorkloads"),
                 "all": objects.count(scheme.WORKLOAD),
             },
             "objects": dict(self.counts()),
@@ -94,8 +94,8 @@ class StatusReport:
 
     def journal_bytes(self) -> int:
         """Return the size of the journal file in bytes, including its write-ahead log."""
-        files = [self._journal_path, self._journal_path.with_name(f"{self._journal_path.name}-wal")]
-        return sum(path.stat().st_size for path in files if path.exists())
+        journal_files = [self._journal_path, self._journal_path.with_name(f"{self._journal_path.name}-wal")]
+        return sum(path.stat().st_size for path in journal_files if path.exists())
 
 
 def _sum_status_field(queues: Sequence[Obj], field: str) -> int:
@@ -133,7 +133,7 @@ class EmbeddedMetrics:
         self.requests = RequestMetrics(monotonic_seconds)
         self._commits = Histograms(metric("batchyard_journal_commit_seconds"))
         #: Returns the number of watches and other streaming responses in progress.
-        self.watches: Callable[[], int] = _no_watches
+        self.watches: Callable[[], int] = _zero_watches
         self._simulated = SimulatedGpus()
         #: The name of the local node, or '', and a function that returns its GPUs. All other GPUs are simulated.
         self.local = ""
@@ -142,13 +142,13 @@ class EmbeddedMetrics:
     def begin(self, observed_platform: ObservedPlatform, events: Iterable[WatchEvent], server: ApiServer) -> None:
         """Start to collect metrics, given the platform's existing objects as ADDED events; serve them at /metrics."""
         self.server_metrics.begin(observed_platform, events)
-        sources = [
+        text_sources = [
             *self.server_metrics.sources(),
             ("program", self.requests.texts),
             ("batchyard", self._platform_texts),
             ("gpus", self._gpu_texts),
         ]
-        exposition, loop = Exposition(sources), asyncio.get_running_loop()
+        exposition, loop = Exposition(text_sources), asyncio.get_running_loop()
 
         def serve_metrics(request: ApiRequest) -> AnyResponse:
             try:
@@ -191,5 +191,5 @@ class EmbeddedMetrics:
             yield gauge_text(metric(name), [((), value)])
 
 
-def _no_watches() -> int:
+def _zero_watches() -> int:
     return 0

@@ -115,29 +115,29 @@ class SpdyFrames:
                 raise SpdyError
             if len(self._buffer) < 8 + frame_length:
                 return
-            body = bytes(self._buffer[8 : 8 + frame_length])
+            frame_body = bytes(self._buffer[8 : 8 + frame_length])
             del self._buffer[: 8 + frame_length]
-            event = self._parse_control_frame(first_word & 0xFFFF, flags, body)
+            event = self._parse_control_frame(first_word & 0xFFFF, flags, frame_body)
             if event is not None:
                 yield event
 
-    def accept(self, stream: int) -> bytes:
+    def accept(self, stream_id: int) -> bytes:
         """Return a SYN_REPLY frame, which accepts a SPDY stream that the client opened."""
-        headers = self._deflate.compress(struct.pack(">I", 0)) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
-        return _control_frame(_SYN_REPLY, struct.pack(">I", stream) + headers)
+        compressed_headers = self._deflate.compress(struct.pack(">I", 0)) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
+        return _encode_control_frame(_SYN_REPLY, struct.pack(">I", stream_id) + compressed_headers)
 
     def _take_data(self) -> SpdyData:
-        size = min(self._remaining_bytes, len(self._buffer))
-        data = bytes(self._buffer[:size])
-        del self._buffer[:size]
-        self._remaining_bytes -= size
+        chunk_size = min(self._remaining_bytes, len(self._buffer))
+        data = bytes(self._buffer[:chunk_size])
+        del self._buffer[:chunk_size]
+        self._remaining_bytes -= chunk_size
         return SpdyData(self._stream, data, self._is_last and not self._remaining_bytes)
 
     def _parse_control_frame(self, frame_type: int, flags: int, body: bytes) -> SpdyEvent | None:
         try:
             if frame_type == _SYN_STREAM:
-                (stream,) = struct.unpack_from(">I", body)
-                return SpdyStreamOpened(stream & _ID, self._parse_headers(body[10:]), bool(flags & _FIN_FLAG))
+                (stream_id,) = struct.unpack_from(">I", body)
+                return SpdyStreamOpened(stream_id & _ID, self._parse_headers(body[10:]), bool(flags & _FIN_FLAG))
             if frame_type == _RST_STREAM:
                 return SpdyReset(struct.unpack_from(">I", body)[0] & _ID)
             if frame_type == _PING:
@@ -150,35 +150,35 @@ class SpdyFrames:
         header_block = self._inflate.decompress(compressed_headers, HEADERS_BYTES_MAX)
         if self._inflate.unconsumed_tail:
             raise SpdyError
-        (count,), block_offset = struct.unpack_from(">I", header_block), 4
-        if count > HEADERS_MAX:
+        (header_count,), block_offset = struct.unpack_from(">I", header_block), 4
+        if header_count > HEADERS_MAX:
             raise SpdyError
         headers = {}
-        for _ in range(count):
-            name, block_offset = _length_prefixed(header_block, block_offset)
-            value, block_offset = _length_prefixed(header_block, block_offset)
+        for _ in range(header_count):
+            name, block_offset = _read_length_prefixed(header_block, block_offset)
+            value, block_offset = _read_length_prefixed(header_block, block_offset)
             headers[name.decode("latin-1").lower()] = value.decode("latin-1")
         return headers
 
 
-def encode_data(stream: int, payload: bytes, *, is_last: bool = False) -> bytes:
+def encode_data(stream_id: int, payload: bytes, *, is_last: bool = False) -> bytes:
     """Return a SPDY data frame of a stream."""
-    return struct.pack(">II", stream, (_FIN_FLAG if is_last else 0) << 24 | len(payload)) + payload
+    return struct.pack(">II", stream_id, (_FIN_FLAG if is_last else 0) << 24 | len(payload)) + payload
 
 
-def encode_reset(stream: int, status: int) -> bytes:
+def encode_reset(stream_id: int, status_code: int) -> bytes:
     """Return a RST_STREAM frame, which resets a SPDY stream with a status code."""
-    return _control_frame(_RST_STREAM, struct.pack(">II", stream, status))
+    return _encode_control_frame(_RST_STREAM, struct.pack(">II", stream_id, status_code))
 
 
 def encode_ping(number: int) -> bytes:
     """Return a SPDY ping frame; the answer to a ping is a ping with the same number."""
-    return _control_frame(_PING, struct.pack(">I", number))
+    return _encode_control_frame(_PING, struct.pack(">I", number))
 
 
 def encode_go_away() -> bytes:
     """Return a SPDY GOAWAY frame, which tells the client to open no more streams."""
-    return _control_frame(_GOAWAY, struct.pack(">II", 0, 0))
+    return _encode_control_frame(_GOAWAY, struct.pack(">II", 0, 0))
 
 
 def compression_dictionary() -> bytes:
@@ -187,11 +187,11 @@ def compression_dictionary() -> bytes:
     return b"".join(struct.pack(">I", len(word)) + word for word in dictionary_words) + _DICTIONARY_TEXT.encode()
 
 
-def _control_frame(frame_type: int, body: bytes) -> bytes:
+def _encode_control_frame(frame_type: int, body: bytes) -> bytes:
     return struct.pack(">II", _CONTROL_FLAG | _SPDY_VERSION << 16 | frame_type, len(body)) + body
 
 
-def _length_prefixed(content: bytes, offset: int) -> tuple[bytes, int]:
+def _read_length_prefixed(content: bytes, offset: int) -> tuple[bytes, int]:
     """Return the bytes after a length prefix at this offset, and the offset after them. Raises SpdyError."""
     (content_length,) = struct.unpack_from(">I", content, offset)
     end = offset + 4 + content_length

@@ -42,19 +42,19 @@ TERMINAL_SIZE_BYTES_MAX: Final = 1024
 class ExecWebSocket:
     """An exec or attach session over a WebSocket, whose messages begin with a channel number."""
 
-    def __init__(self, socket: WebSocket, command: ExecResponse) -> None:
-        self._socket = socket
-        self._command = command
+    def __init__(self, web_socket: WebSocket, exec_response: ExecResponse) -> None:
+        self._socket = web_socket
+        self._command = exec_response
         self._channel: int | None = None
         #: The bytes received of a close message, and the parser of terminal sizes.
         self._close_message = b""
         self._size_parser = TerminalSizeParser()
         self._session: ProcessSession | None = None
-        streams = command.streams
-        socket.set_handler(self)
+        streams = exec_response.streams
+        web_socket.set_handler(self)
         # The first message is empty, to show that the connection is established.
-        socket.send(bytes([_STDOUT if streams.stdout else _STDERR if streams.stderr else _STATUS]))
-        self._session = command.open_session(self)
+        web_socket.send(bytes([_STDOUT if streams.stdout else _STDERR if streams.stderr else _STATUS]))
+        self._session = exec_response.open_session(self)
 
     # --- callbacks of the WebSocket ---
 
@@ -115,9 +115,9 @@ class TerminalSizeParser:
 
     def feed_bytes(self, data: bytes) -> list[tuple[int, int]]:
         """Parse received bytes; return the terminal sizes that are complete now, as pairs of columns and rows."""
-        *documents, self._incomplete_size = (self._incomplete_size + data).replace(b"}", b"}\n").split(b"\n")
+        *size_documents, self._incomplete_size = (self._incomplete_size + data).replace(b"}", b"}\n").split(b"\n")
         self._incomplete_size = self._incomplete_size[:TERMINAL_SIZE_BYTES_MAX]
-        return [size for document_text in documents if (size := _parse_size(document_text)) is not None]
+        return [size for document_text in size_documents if (size := _parse_size(document_text)) is not None]
 
 
 def _parse_size(text: bytes) -> tuple[int, int] | None:
@@ -135,16 +135,16 @@ _EXEC_SPDY_RESIZE: Final = "resize"
 class ExecSpdy:
     """An exec or attach session over SPDY, with one stream each for stdin, stdout, stderr, errors and terminal size."""
 
-    def __init__(self, connection: SpdyConnection, command: ExecResponse) -> None:
+    def __init__(self, connection: SpdyConnection, exec_response: ExecResponse) -> None:
         self._connection = connection
-        self._command = command
+        self._command = exec_response
         self._frames = SpdyFrames()
         self._is_closed = False
         self._size_parser = TerminalSizeParser()
         self._session: ProcessSession | None = None
         self._streams: dict[str, int] = {}
         self._client_accepts_data = True
-        requested_streams = command.streams
+        requested_streams = exec_response.streams
         is_stream_wanted = {
             "stdin": requested_streams.stdin,
             "stdout": requested_streams.stdout,
@@ -213,14 +213,14 @@ class ExecSpdy:
         elif isinstance(event, SpdyData) and self._session is not None:
             self._process_data(event, self._session)
 
-    def _open_stream(self, frame: SpdyStreamOpened) -> None:
-        stream_type = frame.headers.get("streamtype", "")
+    def _open_stream(self, opened_stream: SpdyStreamOpened) -> None:
+        stream_type = opened_stream.headers.get("streamtype", "")
         if stream_type not in self._missing_streams:
-            self._connection.send(framing.encode_reset(frame.stream, PROTOCOL_ERROR))
+            self._connection.send(framing.encode_reset(opened_stream.stream, PROTOCOL_ERROR))
             return
         self._missing_streams.discard(stream_type)
-        self._streams[stream_type] = frame.stream
-        self._connection.send(self._frames.accept(frame.stream))
+        self._streams[stream_type] = opened_stream.stream
+        self._connection.send(self._frames.accept(opened_stream.stream))
         if not self._missing_streams:
             self._session = self._command.open_session(self)
             if not self._client_accepts_data:
@@ -239,7 +239,7 @@ class ExecSpdy:
 # Protocol upgrades: the 101 response, and the handler of the upgraded connection.
 
 
-_SWITCHING_PROTOCOLS: Final = b"HTTP/1.1 101 Switching Protocols\r\ndate: %b\r\nconnection: Upgrade\r\n%b\r\n"
+_SWITCHING_PROTOCOLS_HEAD: Final = b"HTTP/1.1 101 Switching Protocols\r\ndate: %b\r\nconnection: Upgrade\r\n%b\r\n"
 
 
 def switching_protocols_response(response: UpgradeResponse, request: ApiRequest, date: bytes) -> bytes:
@@ -252,7 +252,7 @@ def switching_protocols_response(response: UpgradeResponse, request: ApiRequest,
             header_fields += f"sec-websocket-protocol: {upgrade.protocol}\r\n"
     else:
         header_fields = f"upgrade: {upgrade.to}\r\nx-stream-protocol-version: {upgrade.protocol}\r\n"
-    return _SWITCHING_PROTOCOLS % (date, header_fields.encode("ascii"))
+    return _SWITCHING_PROTOCOLS_HEAD % (date, header_fields.encode("ascii"))
 
 
 def serve_upgraded(
@@ -264,14 +264,14 @@ def serve_upgraded(
 
 
 def _websocket_handler(response: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
-    socket = WebSocket(connection)
+    web_socket = WebSocket(connection)
     if isinstance(response, ExecResponse):
-        ExecWebSocket(socket, response)
+        ExecWebSocket(web_socket, response)
     elif response.ports:
-        PortForwardWebSocket(socket, response, connection)
+        PortForwardWebSocket(web_socket, response, connection)
     else:
-        socket.set_handler(PortForwardSpdy(socket, response, connection))
-    return socket
+        web_socket.set_handler(PortForwardSpdy(web_socket, response, connection))
+    return web_socket
 
 
 def _spdy_handler(response: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:

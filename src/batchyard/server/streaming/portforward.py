@@ -108,22 +108,22 @@ class PortForwardSpdy:
 
     # --- callbacks of the pairs ---
 
-    def wants_more(self, pair: "_StreamPair", *, wants: bool) -> None:
+    def wants_more(self, stream_pair: "_StreamPair", *, wants: bool) -> None:
         """Record whether a port accepts more data; read from the client only while all ports do so."""
-        (self._blocked.discard if wants else self._blocked.add)(pair)
+        (self._blocked.discard if wants else self._blocked.add)(stream_pair)
         self.sink.listen(listens=not self._blocked)
 
-    def forget(self, pair: "_StreamPair") -> None:
+    def forget(self, stream_pair: "_StreamPair") -> None:
         """Remove a pair of streams whose connection to a port is closed."""
-        for stream in pair.streams.values():
+        for stream in stream_pair.streams.values():
             self._pairs_by_stream.pop(stream, None)
         self._incomplete_pairs = {
             request: incomplete_pair
             for request, incomplete_pair in self._incomplete_pairs.items()
-            if incomplete_pair is not pair
+            if incomplete_pair is not stream_pair
         }
-        if pair in self._blocked:
-            self.wants_more(pair, wants=True)
+        if stream_pair in self._blocked:
+            self.wants_more(stream_pair, wants=True)
 
     def _process_event(self, event: SpdyEvent) -> None:
         if isinstance(event, SpdyPing):
@@ -138,30 +138,30 @@ class PortForwardSpdy:
             pair.reset(event.stream)
 
     def _open_stream(self, frame: SpdyStreamOpened) -> None:
-        stream_type, port = frame.headers.get("streamtype", ""), _port_of(frame.headers)
+        stream_type, port = frame.headers.get("streamtype", ""), _port_in_headers(frame.headers)
         if frame.stream <= self._last_stream or stream_type not in {"data", "error"} or port is None:
             self.sink.send(framing.encode_reset(frame.stream, PROTOCOL_ERROR))
             return
         self._last_stream = frame.stream
         request = frame.headers.get("requestid") or str(frame.stream - (2 if stream_type == "data" else 0))
-        pair = self._incomplete_pairs.pop(request, None) or _StreamPair(self, port)
-        if stream_type in pair.streams or len(self._pairs_by_stream) >= STREAMS_MAX:
+        stream_pair = self._incomplete_pairs.pop(request, None) or _StreamPair(self, port)
+        if stream_type in stream_pair.streams or len(self._pairs_by_stream) >= STREAMS_MAX:
             self.sink.send(framing.encode_reset(frame.stream, REFUSED_STREAM))
             return
-        pair.streams[stream_type] = frame.stream
-        self._pairs_by_stream[frame.stream] = pair
+        stream_pair.streams[stream_type] = frame.stream
+        self._pairs_by_stream[frame.stream] = stream_pair
         self.sink.send(self._frames.accept(frame.stream))
-        if len(pair.streams) == 2:
-            pair.connect()
+        if len(stream_pair.streams) == 2:
+            stream_pair.connect()
         else:
-            self._incomplete_pairs[request] = pair
+            self._incomplete_pairs[request] = stream_pair
 
 
 class _StreamPair:
     """One connection to a port of the pod, with its two SPDY streams for data and for errors."""
 
-    def __init__(self, owner: PortForwardSpdy, port: int) -> None:
-        self._owner = owner
+    def __init__(self, port_forward: PortForwardSpdy, port: int) -> None:
+        self._owner = port_forward
         self._port = port
         self._session: ByteStream | None = None
         #: The ids of the SPDY streams by type: `data` and `error`.
@@ -176,18 +176,18 @@ class _StreamPair:
         if not self._owner.client_accepts_data:
             self._session.listen(listens=False)
 
-    def take(self, data: SpdyData) -> None:
+    def take(self, spdy_data: SpdyData) -> None:
         """Pass data that the client sent on the data stream to the port; ignore data on the error stream."""
-        if self._session is not None and data.stream == self.streams["data"]:
-            self._session.write(data.data)
-            if data.is_last:
+        if self._session is not None and spdy_data.stream == self.streams["data"]:
+            self._session.write(spdy_data.data)
+            if spdy_data.is_last:
                 self._session.end_input()
 
-    def reset(self, stream: int) -> None:
+    def reset(self, stream_id: int) -> None:
         """Disconnect from the port if the client has reset the data stream; end the error stream without an error."""
-        if stream == self.streams.get("data"):
+        if stream_id == self.streams.get("data"):
             self.close()
-            self._end_stream(self.streams.get("error"))
+            self._end_spdy_stream(self.streams.get("error"))
             self._owner.forget(self)
 
     def listen(self, *, listens: bool) -> None:
@@ -217,11 +217,11 @@ class _StreamPair:
         if session_end.failure:
             error_text = self._owner.forwarding.failure_message(self._port, session_end).encode()
             self._owner.sink.send(framing.encode_data(self.streams["error"], error_text))
-        self._end_stream(self.streams["error"])
+        self._end_spdy_stream(self.streams["error"])
         if session_end.failure:
             self._owner.sink.send(framing.encode_reset(self.streams["data"], CANCEL))
         else:
-            self._end_stream(self.streams["data"])
+            self._end_spdy_stream(self.streams["data"])
         self._owner.forget(self)
 
     def _detach_session(self) -> ByteStream | None:
@@ -231,12 +231,12 @@ class _StreamPair:
             self._owner.port_limit.leave_port()
         return session
 
-    def _end_stream(self, stream: int | None) -> None:
-        if stream is not None:
-            self._owner.sink.send(framing.encode_data(stream, b"", is_last=True))
+    def _end_spdy_stream(self, stream_id: int | None) -> None:
+        if stream_id is not None:
+            self._owner.sink.send(framing.encode_data(stream_id, b"", is_last=True))
 
 
-def _port_of(headers: Mapping[str, str]) -> int | None:
+def _port_in_headers(headers: Mapping[str, str]) -> int | None:
     text = headers.get("port", "")
     return int(text) if text.isdecimal() and text.isascii() and len(text) < 6 and 0 < int(text) < 65536 else None
 
@@ -244,23 +244,23 @@ def _port_of(headers: Mapping[str, str]) -> int | None:
 class PortForwardWebSocket:
     """Port-forward over a WebSocket: each message begins with a channel number; a port has two channels."""
 
-    def __init__(self, socket: WebSocket, port_forward: PortForwardResponse, port_limit: PortForwardLimit) -> None:
-        self.socket = socket
+    def __init__(self, web_socket: WebSocket, port_forward: PortForwardResponse, port_limit: PortForwardLimit) -> None:
+        self.socket = web_socket
         self.forwarding = port_forward
         self._port_limit = port_limit
         self._channel: int | None = None
         self._open_ports: dict[int, _ForwardedPort] = {}
         self._blocked: set[int] = set()
-        socket.set_handler(self)
+        web_socket.set_handler(self)
         for number, port in enumerate(port_forward.ports):
             for channel in (2 * number, 2 * number + 1):
-                socket.send(bytes([channel]) + struct.pack("<H", port))
+                web_socket.send(bytes([channel]) + struct.pack("<H", port))
             if port_limit.enter_port():
                 self._open_ports[2 * number] = _ForwardedPort(self, 2 * number, port)
             else:
                 self.send_failure(2 * number, port, SessionEnd(failure=TOO_MANY_CONNECTIONS))
         if not self._open_ports:
-            socket.close()
+            web_socket.close()
 
     # --- callbacks of the WebSocket ---
 
@@ -270,9 +270,9 @@ class PortForwardWebSocket:
             self._channel = None
         if self._channel is None and data:
             self._channel, data = data[0], data[1:]
-        port = self._open_ports.get(-1 if self._channel is None else self._channel)
-        if port is not None and data:
-            port.session.write(data)
+        forwarded_port = self._open_ports.get(-1 if self._channel is None else self._channel)
+        if forwarded_port is not None and data:
+            forwarded_port.session.write(data)
 
     def set_writable(self, *, is_writable: bool) -> None:
         """Pause reading from all ports while the client accepts no more data (`is_writable` is False)."""
@@ -313,11 +313,11 @@ class PortForwardWebSocket:
 class _ForwardedPort:
     """A forwarded port of a pod: the connection to it, and the number of its data channel."""
 
-    def __init__(self, owner: PortForwardWebSocket, channel: int, port: int) -> None:
-        self._port_forward = owner
+    def __init__(self, port_forward: PortForwardWebSocket, channel: int, port: int) -> None:
+        self._port_forward = port_forward
         self._channel = channel
         self._port = port
-        self.session: ByteStream = owner.forwarding.connect(port, self)
+        self.session: ByteStream = port_forward.forwarding.connect(port, self)
 
     def process_output(self, output: str, data: bytes) -> None:
         """Send data of the port to the client."""

@@ -114,9 +114,9 @@ class UpgradedConnection(asyncio.Protocol):
         """Notify the protocol handler that the connection is lost."""
         self._timer.cancel()
         self._connections.leave(self)
-        handler, self._handler = self._handler, None
-        if handler is not None:
-            handler.connection_closed()
+        upgrade_handler, self._handler = self._handler, None
+        if upgrade_handler is not None:
+            upgrade_handler.connection_closed()
 
     def pause_writing(self) -> None:
         """Notify the protocol handler that the write buffer is full."""
@@ -174,10 +174,10 @@ class UpgradedConnection(asyncio.Protocol):
         if self._received and self._is_reading and self._handler is not None and not self._is_turn_scheduled:
             self._is_turn_scheduled = True
             self._take_turn(self._process_received)
-        is_paused = not self._is_reading or len(self._received) > UNPROCESSED_BYTES_MAX
-        if is_paused != self._is_paused and not self._transport.is_closing():
-            self._is_paused = is_paused
-            (self._transport.pause_reading if is_paused else self._transport.resume_reading)()
+        is_reading_paused = not self._is_reading or len(self._received) > UNPROCESSED_BYTES_MAX
+        if is_reading_paused != self._is_paused and not self._transport.is_closing():
+            self._is_paused = is_reading_paused
+            (self._transport.pause_reading if is_reading_paused else self._transport.resume_reading)()
 
     def _process_received(self) -> None:
         self._is_turn_scheduled = False

@@ -106,7 +106,7 @@ def test_transport_retries_busy_server_until_deadline() -> None:
         answer = await wire.ask_with_retries(HttpRequest("GET", "/soon"))
         assert (answer.code, answer.body) == (200, b"GET ")
         assert len(server.tokens) == 3
-        assert (await wire.ask_with_retries(HttpRequest("GET", "/busy", within=2 * SECOND))).code == 429
+        assert (await wire.ask_with_retries(HttpRequest("GET", "/busy", timeout=2 * SECOND))).code == 429
         assert len(server.tokens) == 4
 
     run(act)
@@ -153,7 +153,7 @@ def test_stream_to_the_end_delivers_final_partial_line() -> None:
 
 def test_timed_out_request_counts_as_sent_and_refused_connection_does_not() -> None:
     async def act(wire: HttpTransport, _server: Server) -> None:
-        late = await wire.ask(HttpRequest("GET", "/slow", within=SECOND // 20))
+        late = await wire.ask(HttpRequest("GET", "/slow", timeout=SECOND // 20))
         assert (late.code, late.was_sent) == (0, True)
         gone = HttpTransport(_access("http://127.0.0.1:1", "x"), _never)
         refused = await gone.ask(HttpRequest("GET", "/x"))

@@ -35,7 +35,7 @@ class SlowClient:
     """A client that reads one part at a time."""
 
     def __init__(self) -> None:
-        self.takes = True
+        self.accepts_data = True
         self.parts: list[bytes] = []
         self.is_ended = False
         self.is_aborted = False
@@ -58,9 +58,9 @@ def test_large_response_is_written_in_parts_between_loop_turns() -> None:
 
     def look() -> None:
         turns.append(len(sink.parts))
-        sink.takes = len(turns) != 3
+        sink.accepts_data = len(turns) != 3
         if len(turns) == 5:
-            sink.takes = True
+            sink.accepts_data = True
             stream.write_next()
         if sink.is_ended:
             loop.stop()
@@ -88,13 +88,13 @@ def defective_pieces(encoded: list[int]) -> Iterator[bytes]:
 def test_list_is_encoded_on_demand_and_aborted_on_exception() -> None:
     loop, encoded = asyncio.new_event_loop(), list[int]()
     sink = SlowClient()
-    sink.takes = False
+    sink.accepts_data = False
     stream = ResponseStream(
         ResponsePieces(defective_pieces(encoded)), ApiRequest("GET", "/"), sink, loop, ResponseTurns(loop).of(ANONYMOUS)
     )
     stream.write_next()
     assert encoded == []
-    sink.takes = True
+    sink.accepts_data = True
     loop.set_exception_handler(lambda *_: loop.stop())
     stream.write_next()
     assert (encoded, sink.is_aborted) == ([0], False)

@@ -88,7 +88,7 @@ class Written(NamedTuple):
 
 async def written(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, *, fails_at: int = 0) -> Written:
     """Write this many changes at once in transactions of two; transaction `fails_at` finds the disk full."""
-    monkeypatch.setattr(group_commit, "LARGE_BATCH", 2)
+    monkeypatch.setattr(group_commit, "LARGE_BATCH_SIZE", 2)
     loop = asyncio.get_running_loop()
     store, journal = Store(), RevisionJournal(folder / "journal.db", SyncMode.PROCESS)
     sizes: list[int] = []
