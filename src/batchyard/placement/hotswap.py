@@ -376,7 +376,7 @@ class Hotswap:
         was_lost = self._lost.pop(key.name, True)
         if new is not None:
             self._lost[key.name] = is_lost(new)
-        return self._pods.keys_on(key.name) if not was_lost and self._may_be_lost(key.name) else ()
+        return self._pods.pod_keys_on(key.name) if not was_lost and self._may_be_lost(key.name) else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Set a gang pod on a lost node to Failed; once this is written, delete the pod."""
