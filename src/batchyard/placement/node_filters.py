@@ -38,10 +38,10 @@ def find_obstacle(rules: NodeRules, node: NodeView) -> FilterFailure | None:
     allowed_names = _allowed_node_names(rules)
     if allowed_names is not None and node.name not in allowed_names:
         return _NODE_NAME_MISMATCH if allowed_names else AFFINITY_CONFLICT
-    if node.unschedulable and not tolerates_taint(rules.tolerations, _UNSCHEDULABLE):
+    if node.unschedulable and not tolerates(rules.tolerations, _UNSCHEDULABLE):
         return _NODE_UNSCHEDULABLE
     for taint in node.taints:
-        if taint.effect in {"NoSchedule", "NoExecute"} and not tolerates_taint(rules.tolerations, taint):
+        if taint.effect in {"NoSchedule", "NoExecute"} and not tolerates(rules.tolerations, taint):
             return FilterFailure((f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}",), may_yield=False)
     return None if selects(rules, node) else _NODE_AFFINITY_MISMATCH
 
@@ -55,14 +55,14 @@ def selects(rules: NodeRules, node: NodeView) -> bool:
     return rules.affinity is None or any(_matches_term(term, node) for term in rules.affinity)
 
 
-def tolerates_taint(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
+def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
     """Report whether one of the tolerations tolerates the taint."""
     return any(toleration.tolerates(taint) for toleration in tolerations)
 
 
 def tolerates_all_taints(rules: NodeRules, node: NodeView) -> bool:
     """Report whether pods with these node rules tolerate all NoSchedule and NoExecute taints of a node."""
-    return all(taint.effect == "PreferNoSchedule" or tolerates_taint(rules.tolerations, taint) for taint in node.taints)
+    return all(taint.effect == "PreferNoSchedule" or tolerates(rules.tolerations, taint) for taint in node.taints)
 
 
 def preference_weight(rules: NodeRules, node: NodeView) -> int:
@@ -72,7 +72,7 @@ def preference_weight(rules: NodeRules, node: NodeView) -> int:
 
 def untolerated_taint_count(rules: NodeRules, node: NodeView) -> int:
     """Return how many PreferNoSchedule taints of a node the pods do not tolerate."""
-    return sum(t.effect == "PreferNoSchedule" and not tolerates_taint(rules.tolerations, t) for t in node.taints)
+    return sum(t.effect == "PreferNoSchedule" and not tolerates(rules.tolerations, t) for t in node.taints)
 
 
 def _allowed_node_names(rules: NodeRules) -> Sequence[str] | None:

@@ -30,7 +30,7 @@ from batchyard.client.local import LocalClient
 from batchyard.cloud.catalog.instances import CRASHED, STOPPING, phase_of
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.interfaces.controller import Kernel
-from batchyard.placement.hotswap import HOTSWAP, is_lost
+from batchyard.placement.hotswap import HOTSWAP, is_node_lost
 from batchyard.scheduling.messages import parse_preemptor_uid
 
 
@@ -268,7 +268,7 @@ def _is_machine_lost(event: WatchEvent) -> bool:
     """Report whether a watch event shows a lost or stopping machine, or the deletion of its Node."""
     if event.type is EventType.DELETED:
         return event.key.kind == scheme.NODE
-    return phase_of(event.obj) in {CRASHED, STOPPING} if event.key.kind == scheme.INSTANCE else is_lost(event.obj)
+    return phase_of(event.obj) in {CRASHED, STOPPING} if event.key.kind == scheme.INSTANCE else is_node_lost(event.obj)
 
 
 # Costs and recovery times of a world with machines.

@@ -24,7 +24,7 @@ from batchyard.base import uid_for
 from batchyard.base.instant import Duration, Instant, format_duration
 from batchyard.client.transport import to_storage_version
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, parse_kueue_settings
-from batchyard.sim.forecasting.run_times import owner_of, rounds_of, with_runtimes
+from batchyard.sim.forecasting.run_times import owner_of, round_count_of, with_runtimes
 from batchyard.sim.scenario import FileFault, InvalidScenario, Source, ends_of, is_text, read_sources
 from batchyard.sim.state import OMITTED_KINDS, State
 
@@ -259,7 +259,7 @@ def _run_times(state: State) -> Mapping[str, Duration]:
             continue
         job = owner_of(workload, state.objects) or workload
         run_time = parse_time(completion["lastTransitionTime"]) - parse_time(admission["lastTransitionTime"])
-        run_time_by_uid[job["metadata"]["uid"]] = max(1, run_time // rounds_of(job))
+        run_time_by_uid[job["metadata"]["uid"]] = max(1, run_time // round_count_of(job))
     return run_time_by_uid
 
 
