@@ -61,7 +61,7 @@ class AdmissionChain:
         return prepare_by_kind
 
     def _check_hooks(self) -> Mapping[str, UpdateCheck]:
-        checks: dict[str, UpdateCheck] = {scheme.POD: self._check_pod, scheme.SERVICE: self._quotas.check_changed}
+        checks: dict[str, UpdateCheck] = {scheme.POD: self._check_pod, scheme.SERVICE: self._quotas.check_update}
         checks |= dict.fromkeys((scheme.JOB, scheme.JOB_SET), _check_queue)
         if self._with_api:
             checks |= {scheme.PRIORITY_CLASS: _check_priority_class, scheme.NAMESPACE: _check_namespace}
@@ -69,13 +69,13 @@ class AdmissionChain:
 
     def _check_pod(self, new: Obj, old: Obj, reader: Reader) -> None:
         built_in.check_pod_change(new, old, reader.get)
-        self._quotas.check_changed(new, old, reader)
+        self._quotas.check_update(new, old, reader)
 
     def _prepare_namespaced(self, mutate: PrepareHook | None, obj: Obj, reader: Reader) -> Obj:
         """Check the Namespace of a new object, apply the mutations of its kind, and check the ResourceQuotas."""
         built_in.check_namespace(obj, reader.get)
         mutated_object = obj if mutate is None else mutate(obj, reader)
-        self._quotas.check_new(mutated_object, reader)
+        self._quotas.check_new_object(mutated_object, reader)
         return mutated_object
 
     def _prepare_custom_object(self, obj: Obj, reader: Reader) -> Obj:

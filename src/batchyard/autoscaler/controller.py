@@ -211,7 +211,7 @@ class ScaleDown:
     def _find_node_for(self, pod: PodView) -> str:
         """Return the name of the best node that the pod fits, scored by resources only; '' if none."""
         shortlist = self._nodes.candidate_cache.of(pod.shape, AutoscalingProfile.BALANCED)
-        return shortlist.best_node(PodFilters(pod, self._nodes).passes)
+        return shortlist.best_node(PodFilters(pod, self._nodes).passes_node)
 
     # --- removal ---
 

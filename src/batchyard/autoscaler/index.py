@@ -219,7 +219,7 @@ class ScalingIndex:
                 return False
             self.nodes.update_pod(pod)
         else:
-            self.nodes.withdraw(pod.uid)
+            self.nodes.withdraw_nomination(pod.uid)
             self.nodes.add_pod(pod, pod.node_name)
             if request := consumed_request(obj):
                 key = Key(scheme.PROVISIONING_REQUEST, pod.namespace, request)
@@ -227,8 +227,8 @@ class ScalingIndex:
         return self._is_on_autoscaled_node(pod)
 
     def _on_unbound_pod(self, pod: PodView, obj: Obj) -> bool:
-        if pod.nominated_node != self.nodes.nomination_of(pod.uid):
-            self.nodes.withdraw(pod.uid)
+        if pod.nominated_node != self.nodes.nominated_node_of(pod.uid):
+            self.nodes.withdraw_nomination(pod.uid)
             if pod.nominated_node:
                 self.nodes.nominate(pod, pod.nominated_node)
         is_unschedulable = pod.awaits_node and pod.unschedulable_message and not (pod.gated or pod.nominated_node)
@@ -241,7 +241,7 @@ class ScalingIndex:
 
     def _forget_pod(self, pod: PodView) -> bool:
         self.pending_pods.pop(pod.uid, None)
-        self.nodes.withdraw(pod.uid)
+        self.nodes.withdraw_nomination(pod.uid)
         old_view = self.nodes.pod(pod.uid)
         if old_view is None:
             return False

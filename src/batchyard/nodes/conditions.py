@@ -29,10 +29,10 @@ _HEALTHY_CONDITIONS: Final[Mapping[str, tuple[str, str, str]]] = {
     "PIDPressure": ("False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
     READY: ("True", "KubeletReady", "kubelet is posting ready status"),
 }
-_HEARTBEATS_STOPPED: Final = ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
-_NEVER_UPDATED: Final = ("Unknown", "NodeStatusNeverUpdated", "Kubelet never posted node status.")
+_HEARTBEATS_STOPPED_CONDITION: Final = ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+_NEVER_UPDATED_CONDITION: Final = ("Unknown", "NodeStatusNeverUpdated", "Kubelet never posted node status.")
 #: By condition and status: the key of the taint.
-_TAINT_KEYS: Final[Mapping[tuple[str, str], str]] = {
+_TAINT_KEY_BY_CONDITION: Final[Mapping[tuple[str, str], str]] = {
     (READY, "False"): well_known.NOT_READY,
     (READY, "Unknown"): well_known.UNREACHABLE,
     ("MemoryPressure", "True"): "node.kubernetes.io/memory-pressure",
@@ -41,8 +41,8 @@ _TAINT_KEYS: Final[Mapping[tuple[str, str], str]] = {
     ("PIDPressure", "True"): "node.kubernetes.io/pid-pressure",
 }
 #: The NoSchedule taints that follow from conditions and spec.
-_SCHEDULING_KEYS: Final = frozenset({*_TAINT_KEYS.values(), well_known.UNSCHEDULABLE})
-_EXECUTION_KEYS: Final = (well_known.NOT_READY, well_known.UNREACHABLE)
+_NO_SCHEDULE_KEYS: Final = frozenset({*_TAINT_KEY_BY_CONDITION.values(), well_known.UNSCHEDULABLE})
+_NO_EXECUTE_KEYS: Final = (well_known.NOT_READY, well_known.UNREACHABLE)
 
 
 def readiness(node: Obj) -> str:
@@ -57,10 +57,10 @@ def with_lost_heartbeats(node: Obj, now: Instant) -> Obj:
     for kind in (READY, "MemoryPressure", "DiskPressure", "PIDPressure"):
         old = conditions.get(kind)
         if old is None:
-            never_updated = _condition(kind, _NEVER_UPDATED, None, now)
-            conditions[kind] = {**never_updated, "lastHeartbeatTime": node["metadata"]["creationTimestamp"]}
+            new_condition = _condition(kind, _NEVER_UPDATED_CONDITION, None, now)
+            conditions[kind] = {**new_condition, "lastHeartbeatTime": node["metadata"]["creationTimestamp"]}
         elif old["status"] != "Unknown":
-            conditions[kind] = _condition(kind, _HEARTBEATS_STOPPED, old, now)
+            conditions[kind] = _condition(kind, _HEARTBEATS_STOPPED_CONDITION, old, now)
     return _with_conditions(node, conditions)
 
 
@@ -122,52 +122,52 @@ def has_taint(node: Obj, key: str) -> bool:
     return any(taint["key"] == key for taint in taints_of(node))
 
 
-def execution_taints(node: Obj) -> Sequence[Taint]:
+def no_execute_taints(node: Obj) -> Sequence[Taint]:
     """Return all NoExecute taints of a node."""
     return [taint for taint in taints_of(node) if taint.get("effect") == NO_EXECUTE]
 
 
-def has_execution_taint(node: Obj) -> bool:
+def has_no_execute_taint(node: Obj) -> bool:
     """Report whether a node has the NoExecute taint node.kubernetes.io/not-ready or unreachable."""
-    return any(taint["key"] in _EXECUTION_KEYS for taint in execution_taints(node))
+    return any(taint["key"] in _NO_EXECUTE_KEYS for taint in no_execute_taints(node))
 
 
 def tainted_at(node: Obj) -> Instant | None:
     """Return when a node got the NoExecute taint not-ready or unreachable; None without such a taint or its time."""
-    taint_times = [t["timeAdded"] for t in execution_taints(node) if t["key"] in _EXECUTION_KEYS and "timeAdded" in t]
+    taint_times = [t["timeAdded"] for t in no_execute_taints(node) if t["key"] in _NO_EXECUTE_KEYS and "timeAdded" in t]
     return max(map(parse_time, taint_times), default=None)
 
 
-def execution_key(node: Obj) -> str | None:
+def no_execute_key(node: Obj) -> str | None:
     """Return the key of the NoExecute taint that a node's Ready condition calls for; None if the node is ready."""
-    return _TAINT_KEYS.get((READY, readiness(node)))
+    return _TAINT_KEY_BY_CONDITION.get((READY, readiness(node)))
 
 
-def with_taints(node: Obj, execution_key_to_set: str | None, now: Instant) -> Obj:
+def with_taints(node: Obj, no_execute_key_to_set: str | None, now: Instant) -> Obj:
     """Return the node with the taints for its conditions and spec, and the NoExecute taint with the given key.
 
     Taints of other clients stay, and existing taints keep their positions. A NoExecute taint without `timeAdded` gets
     one, because toleration times count from then.
     """
-    missing_taints = {(key, NO_SCHEDULE): key for key in _scheduling_keys(node)}
-    if execution_key_to_set is not None:
-        missing_taints[execution_key_to_set, NO_EXECUTE] = execution_key_to_set
+    missing_taints = {(key, NO_SCHEDULE): key for key in _no_schedule_keys(node)}
+    if no_execute_key_to_set is not None:
+        missing_taints[no_execute_key_to_set, NO_EXECUTE] = no_execute_key_to_set
     taints: list[Taint] = []
     for taint in taints_of(node):
         taint_identity = (taint["key"], taint.get("effect", ""))
         if _is_managed_taint(*taint_identity) and taint_identity not in missing_taints:
             continue
         missing_taints.pop(taint_identity, None)
-        has_time = taint_identity[1] != NO_EXECUTE or "timeAdded" in taint
-        taints.append(taint if has_time else {**taint, "timeAdded": format_time(now)})
+        has_needed_time = taint_identity[1] != NO_EXECUTE or "timeAdded" in taint
+        taints.append(taint if has_needed_time else {**taint, "timeAdded": format_time(now)})
     taints += [{"key": key, "effect": effect, "timeAdded": format_time(now)} for key, effect in missing_taints]
     return node if taints == list(taints_of(node)) else with_path(node, ("spec", "taints"), taints or None)
 
 
-def _scheduling_keys(node: Obj) -> Iterable[str]:
+def _no_schedule_keys(node: Obj) -> Iterable[str]:
     """Yield the keys of the NoSchedule taints that a node's conditions and `unschedulable` call for."""
     for condition in (node.get("status") or {}).get("conditions") or ():
-        key = _TAINT_KEYS.get((condition["type"], condition["status"]))
+        key = _TAINT_KEY_BY_CONDITION.get((condition["type"], condition["status"]))
         if key is not None:
             yield key
     if (node.get("spec") or {}).get("unschedulable"):
@@ -175,7 +175,7 @@ def _scheduling_keys(node: Obj) -> Iterable[str]:
 
 
 def _is_managed_taint(key: str, effect: str) -> bool:
-    return key in _SCHEDULING_KEYS if effect == NO_SCHEDULE else effect == NO_EXECUTE and key in _EXECUTION_KEYS
+    return key in _NO_SCHEDULE_KEYS if effect == NO_SCHEDULE else effect == NO_EXECUTE and key in _NO_EXECUTE_KEYS
 
 
 class DrainPlan(NamedTuple):
@@ -208,7 +208,7 @@ def drain(pods: Iterable[Obj], options: DrainOptions) -> DrainPlan:
         reason = None if is_terminal(pod) else _drain_refusal(pod, options)
         if reason is not None:
             refusals.append((pod, reason))
-        elif not _is_skipped(pod):
+        elif not _is_skipped_by_drain(pod):
             evicted_pods.append(pod)
     return DrainPlan(evicted_pods, refusals)
 
@@ -216,7 +216,7 @@ def drain(pods: Iterable[Obj], options: DrainOptions) -> DrainPlan:
 def _drain_refusal(pod: Obj, options: DrainOptions) -> str | None:
     """Return why a drain cannot evict a pod; None if it can or if it skips the pod."""
     owner = controller_of(pod)
-    if _is_of_daemonset(pod):
+    if _is_daemonset_pod(pod):
         return None if options.ignore_daemonsets else "DaemonSet-managed Pods (use --ignore-daemonsets to ignore)"
     if annotation(pod, "kubernetes.io/config.mirror") is not None:
         return None
@@ -227,13 +227,13 @@ def _drain_refusal(pod: Obj, options: DrainOptions) -> str | None:
     return None
 
 
-def _is_skipped(pod: Obj) -> bool:
+def _is_skipped_by_drain(pod: Obj) -> bool:
     """Report whether a drain skips a pod because it would not be recreated on another node."""
     if annotation(pod, "kubernetes.io/config.mirror") is not None:
         return True
-    return _is_of_daemonset(pod) and not is_terminal(pod)
+    return _is_daemonset_pod(pod) and not is_terminal(pod)
 
 
-def _is_of_daemonset(pod: Obj) -> bool:
+def _is_daemonset_pod(pod: Obj) -> bool:
     owner = controller_of(pod)
     return owner is not None and owner["kind"] == "DaemonSet"

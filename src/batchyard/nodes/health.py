@@ -17,7 +17,7 @@ from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.interfaces.client import Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.nodes import conditions
-from batchyard.nodes.conditions import Taint, execution_taints, readiness
+from batchyard.nodes.conditions import Taint, no_execute_taints, readiness
 from batchyard.nodes.pods import PodsByNode
 
 # The state of each zone, and the rate at which its unready nodes get NoExecute taints.
@@ -31,9 +31,9 @@ from batchyard.nodes.pods import PodsByNode
 EVICTION_INTERVAL: Final = 10 * SECOND
 SLOW_EVICTION_INTERVAL: Final = 100 * SECOND
 #: The maximum size of a zone whose evictions stop in a disruption; in larger zones they are slow.
-SMALL_ZONE_MAX: Final = 50
+SMALL_ZONE_NODES_MAX: Final = 50
 #: The percentage of unready nodes from which a zone is disrupted: unhealthy-zone-threshold.
-UNHEALTHY_PERCENT: Final = 55
+UNHEALTHY_ZONE_PERCENT: Final = 55
 
 
 class ZoneState(StrEnum):
@@ -48,12 +48,12 @@ def zone_state(ready_count: int, unready_count: int) -> ZoneState:
     """Return the disruption state of a zone with these numbers of ready and unready nodes."""
     if unready_count and not ready_count:
         return ZoneState.FULL_DISRUPTION
-    if unready_count > 2 and 100 * unready_count >= UNHEALTHY_PERCENT * (ready_count + unready_count):
+    if unready_count > 2 and 100 * unready_count >= UNHEALTHY_ZONE_PERCENT * (ready_count + unready_count):
         return ZoneState.PARTIAL_DISRUPTION
     return ZoneState.NORMAL
 
 
-def is_everything_lost(zone_states: Iterable[ZoneState]) -> bool:
+def are_all_zones_down(zone_states: Iterable[ZoneState]) -> bool:
     """Report whether all zones are fully disrupted (no ready node); then no pods are evicted."""
     return all(state is ZoneState.FULL_DISRUPTION for state in zone_states)
 
@@ -62,7 +62,7 @@ def eviction_interval(state: ZoneState, node_count: int) -> Duration | None:
     """Return the minimum time between the NoExecute taints of two nodes of a zone; None if no node may get one."""
     if state is not ZoneState.PARTIAL_DISRUPTION:
         return EVICTION_INTERVAL
-    return SLOW_EVICTION_INTERVAL if node_count > SMALL_ZONE_MAX else None
+    return SLOW_EVICTION_INTERVAL if node_count > SMALL_ZONE_NODES_MAX else None
 
 
 class _NodeRecord(NamedTuple):
@@ -120,8 +120,8 @@ class Zones:
         if new_record is not None:
             self._add_node(name, new_record)
             changed_zones[new_record.zone] = None
-        are_changed = [self._zones[zone].update_state() for zone in changed_zones]
-        return any(are_changed)
+        are_states_changed = [self._zones[zone].update_state() for zone in changed_zones]
+        return any(are_states_changed)
 
     def unready_nodes(self) -> list[str]:
         """Return the names of all unready nodes."""
@@ -131,9 +131,9 @@ class Zones:
         """Record that a node gets its NoExecute taint, before the taint is written."""
         self._zones[self._nodes[name].zone].record_taint(at)
 
-    def is_everything_lost(self) -> bool:
+    def are_all_zones_down(self) -> bool:
         """Report whether no zone that has nodes has a ready node."""
-        return is_everything_lost(zone.state for zone in self._zones.values() if zone.ready_count or zone.unready_nodes)
+        return are_all_zones_down(zone.state for zone in self._zones.values() if zone.ready_count or zone.unready_nodes)
 
     def next_taint_time(self, name: str) -> Instant | None:
         """Return when an unready node may get its NoExecute taint; None if its zone currently allows none."""
@@ -175,8 +175,8 @@ def _node_record(node: Obj) -> _NodeRecord:
 LEASE_NAMESPACE: Final = "kube-node-lease"
 LEASE_SECONDS: Final = 40
 HEARTBEAT_INTERVAL: Final = LEASE_SECONDS * SECOND // 4
-MONITOR_GRACE: Final = 50 * SECOND
-STARTUP_GRACE: Final = 60 * SECOND
+MONITOR_GRACE_PERIOD: Final = 50 * SECOND
+STARTUP_GRACE_PERIOD: Final = 60 * SECOND
 
 
 def lease_key(node: str) -> Key:
@@ -187,19 +187,19 @@ def lease_key(node: str) -> Key:
 def new_lease(node: Obj, now: Instant) -> Obj:
     """Return a Lease for a new node, with the node as owner."""
     name, uid = node["metadata"]["name"], node["metadata"]["uid"]
-    owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
+    owner_reference = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
-        "metadata": {"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
+        "metadata": {"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner_reference]},
         "spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "acquireTime": format_micro_time(now)},
     }
 
 
 def is_lease_of(lease: Obj, node: Obj) -> bool:
     """Report whether a Lease belongs to this node instead of an earlier node of the same name."""
-    owners = lease["metadata"].get("ownerReferences") or ()
-    return any(owner["uid"] == node["metadata"]["uid"] for owner in owners)
+    owner_references = lease["metadata"].get("ownerReferences") or ()
+    return any(owner["uid"] == node["metadata"]["uid"] for owner in owner_references)
 
 
 def has_heartbeats(lease: Obj) -> bool:
@@ -207,14 +207,14 @@ def has_heartbeats(lease: Obj) -> bool:
     return "renewTime" not in lease["spec"]
 
 
-def stop_lease(lease: Obj, at: Instant) -> Obj:
+def stop_lease_heartbeats(lease: Obj, at: Instant) -> Obj:
     """Return the Lease of a node whose machine was lost at `at`, with the time of its last heartbeat as `renewTime`."""
     first_heartbeat = parse_time(lease["spec"]["acquireTime"])
     last_heartbeat = first_heartbeat + max(0, at - first_heartbeat) // HEARTBEAT_INTERVAL * HEARTBEAT_INTERVAL
     return with_path(lease, ("spec", "renewTime"), format_micro_time(last_heartbeat))
 
 
-def resume_lease(lease: Obj, now: Instant) -> Obj:
+def resume_lease_heartbeats(lease: Obj, now: Instant) -> Obj:
     """Return the Lease without `renewTime`, because the heartbeats of its node have resumed."""
     spec = {field: value for field, value in lease["spec"].items() if field != "renewTime"}
     return {**lease, "spec": {**spec, "acquireTime": format_micro_time(now)}}
@@ -223,10 +223,10 @@ def resume_lease(lease: Obj, now: Instant) -> Obj:
 def lost_at(node: Obj, lease: Obj | None) -> Instant | None:
     """Return when a node counts as lost, after its last heartbeat; None while its heartbeats continue."""
     if not readiness(node):
-        return parse_time(node["metadata"]["creationTimestamp"]) + STARTUP_GRACE
+        return parse_time(node["metadata"]["creationTimestamp"]) + STARTUP_GRACE_PERIOD
     if lease is None or has_heartbeats(lease) or not is_lease_of(lease, node):
         return None
-    return parse_time(lease["spec"]["renewTime"]) + MONITOR_GRACE
+    return parse_time(lease["spec"]["renewTime"]) + MONITOR_GRACE_PERIOD
 
 
 _DELETED: Final = EventType.DELETED  # enum member access is slow
@@ -266,26 +266,26 @@ class NodeHealth:
             if lost_node is not node:
                 return ReconcileResult([UpdateStatus(lost_node)], _not_ready_events(key, node))
             lost_time = None
-        outcome = self._update_taints(node, now)
+        taint_result = self._update_taints(node, now)
         if conditions.readiness(node) == "Unknown":
-            self._set_pods_unready(key.name, reader, now, outcome)
-        requeue_times = [at for at in (lost_time, outcome.requeue_at) if at is not None]
-        outcome.requeue_at = min(requeue_times, default=None)
-        return outcome
+            self._set_pods_unready(key.name, reader, now, taint_result)
+        requeue_times = [at for at in (lost_time, taint_result.requeue_at) if at is not None]
+        taint_result.requeue_at = min(requeue_times, default=None)
+        return taint_result
 
     def _update_taints(self, node: Obj, now: Instant) -> ReconcileResult:
         """Update a node's taints; if it may get its NoExecute taint only later, run again at that time."""
-        key, due_at = self._execution_taint(node, now)
+        key, due_at = self._no_execute_key_to_set(node, now)
         tainted_node = conditions.with_taints(node, key, now)
         writes: list[Write] = [Update(tainted_node)] if tainted_node is not node else []
         return ReconcileResult(writes, requeue_at=due_at)
 
-    def _execution_taint(self, node: Obj, now: Instant) -> tuple[str | None, Instant | None]:
+    def _no_execute_key_to_set(self, node: Obj, now: Instant) -> tuple[str | None, Instant | None]:
         """Return the key of the NoExecute taint if a node may get it now, or else the time when the node may get it."""
-        key, name = conditions.execution_key(node), node["metadata"]["name"]
-        if key is None or self._zones.is_everything_lost():
+        key, name = conditions.no_execute_key(node), node["metadata"]["name"]
+        if key is None or self._zones.are_all_zones_down():
             return None, None
-        if conditions.has_execution_taint(node):
+        if conditions.has_no_execute_taint(node):
             return key, None
         due_at = self._zones.next_taint_time(name)
         if due_at is None or due_at > now:
@@ -293,13 +293,13 @@ class NodeHealth:
         self._zones.record_taint(name, now)
         return key, None
 
-    def _set_pods_unready(self, node: str, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
+    def _set_pods_unready(self, node: str, reader: Reader, now: Instant, reconcile_result: ReconcileResult) -> None:
         """Set the Ready condition of the pods on a lost node to False."""
-        for key in self._pods.keys_on(node):
+        for key in self._pods.pod_keys_on(node):
             pod = reader.get(key)
             if pod is not None and pods.is_ready(pod):
-                outcome.writes.append(UpdateStatus(pods.with_ready_false(pod, now)))
-                outcome.events.append(EventRecord(key, "Warning", "NodeNotReady", "Node is not ready"))
+                reconcile_result.writes.append(UpdateStatus(pods.with_ready_false(pod, now)))
+                reconcile_result.events.append(EventRecord(key, "Warning", "NodeNotReady", "Node is not ready"))
 
 
 def _not_ready_events(key: Key, old_node: Obj) -> list[EventRecord]:
@@ -332,10 +332,10 @@ class TaintEviction:
             self._pods.observe(key, event.old, new)
             return (key,) if new is not None and pods.bound_node(new) in self._taints else ()
         old_taints = self._taints.pop(key.name, ())
-        new_taints = () if new is None else execution_taints(new)
+        new_taints = () if new is None else no_execute_taints(new)
         if new_taints:
             self._taints[key.name] = new_taints
-        return self._pods.keys_on(key.name) if list(old_taints) != list(new_taints) else ()
+        return self._pods.pod_keys_on(key.name) if list(old_taints) != list(new_taints) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Delete a pod whose toleration of its node's taints has ended, or run again when it ends."""
@@ -346,8 +346,8 @@ class TaintEviction:
         due_at = pods.taint_eviction_time(pod, taints)
         if due_at is None or due_at > now:
             return ReconcileResult(requeue_at=due_at)
-        marked_pod = pods.with_disruption(pod, pods.DISRUPTION_BY_TAINT, now)
-        if marked_pod is not pod:
-            return ReconcileResult([UpdateStatus(marked_pod)])
+        pod_with_disruption_target = pods.with_disruption(pod, pods.DISRUPTION_BY_TAINT, now)
+        if pod_with_disruption_target is not pod:
+            return ReconcileResult([UpdateStatus(pod_with_disruption_target)])
         event = EventRecord(key, "Normal", "TaintManagerEviction", f"Marking for deletion Pod {key}")
         return ReconcileResult([Delete(key, uid=pod["metadata"]["uid"])], [event])

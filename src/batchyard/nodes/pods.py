@@ -40,7 +40,7 @@ class PodsByNode:
         if new_node:
             self._by_node.setdefault(new_node, {})[key] = None
 
-    def keys_on(self, node: str) -> Sequence[Key]:
+    def pod_keys_on(self, node: str) -> Sequence[Key]:
         """Return the keys of the pods on a node."""
         return tuple(self._by_node.get(node, ()))
 
@@ -56,7 +56,7 @@ class PodsByNode:
 #: How long a node may be missing before its pods are deleted.
 MISSING_NODE_GRACE: Final = 40 * SECOND
 #: The maximum number of ended pods. Source: kube-controller-manager, --terminated-pod-gc-threshold.
-ENDED_MAX: Final = 12_500
+ENDED_PODS_MAX: Final = 12_500
 
 _DELETED: Final = EventType.DELETED  # enum member access is slow
 
@@ -68,9 +68,9 @@ class PodGarbageCollector:
     rank = 0
     kinds = (scheme.NODE, scheme.POD)
 
-    def __init__(self, ended_max: int = ENDED_MAX) -> None:
+    def __init__(self, ended_pods_max: int = ENDED_PODS_MAX) -> None:
         self._pods = PodsByNode()
-        self._ended = EndedPods(ended_max)
+        self._ended = EndedPods(ended_pods_max)
         self._nodes: dict[str, None] = {}
         #: By name of a missing node that pods are bound to: since when the node is missing.
         self._missing_since: dict[str, Instant] = {}
@@ -80,17 +80,17 @@ class PodGarbageCollector:
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
-            own_keys = (key,) if new is not None and self._may_be_lost(new, now) else ()
-            return (*own_keys, *self._ended.observe(key, new))
+            changed_pod_keys = (key,) if new is not None and self._may_be_lost(new, now) else ()
+            return (*changed_pod_keys, *self._ended.observe(key, new))
         if new is None:
             self._nodes.pop(key.name, None)
-            orphaned_keys = self._pods.keys_on(key.name)
-            if orphaned_keys:
+            orphaned_pod_keys = self._pods.pod_keys_on(key.name)
+            if orphaned_pod_keys:
                 self._missing_since[key.name] = now
-            return orphaned_keys
+            return orphaned_pod_keys
         self._nodes[key.name] = None
         self._missing_since.pop(key.name, None)
-        return self._pods.keys_on(key.name) if _is_out_of_service(new) else ()
+        return self._pods.pod_keys_on(key.name) if _is_out_of_service(new) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Fail and delete a pod that no kubelet can end; delete an ended pod that exceeds the limit of ended pods."""
@@ -102,12 +102,12 @@ class PodGarbageCollector:
         name = pods.bound_node(pod)
         node = reader.get(Key(scheme.NODE, "", name)) if name else None
         if name and node is None:
-            due_at = self._missing_since.get(name, now) + MISSING_NODE_GRACE
-            if due_at <= now:
+            removal_due_at = self._missing_since.get(name, now) + MISSING_NODE_GRACE
+            if removal_due_at <= now:
                 return _remove_pod(pod, pods.DISRUPTION_BY_POD_GC, now)
-            return ReconcileResult(requeue_at=due_at)
-        is_unreachable = node is None or _is_out_of_service(node)
-        return _remove_pod(pod, None, now) if is_unreachable and pods.is_terminating(pod) else ReconcileResult()
+            return ReconcileResult(requeue_at=removal_due_at)
+        is_node_gone = node is None or _is_out_of_service(node)
+        return _remove_pod(pod, None, now) if is_node_gone and pods.is_terminating(pod) else ReconcileResult()
 
     def _may_be_lost(self, pod: Obj, now: Instant) -> bool:
         """Report whether possibly no kubelet can end a pod; if its node is missing, record since when."""
@@ -121,8 +121,8 @@ class PodGarbageCollector:
 class EndedPods:
     """The ended pods, and those above the limit: evicted pods first, then the oldest."""
 
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
+    def __init__(self, ended_pods_max: int) -> None:
+        self._count_max = ended_pods_max
         self._pods: dict[Key, None] = {}
         self._by_age: list[tuple[bool, str, Key]] = []  # a heap, which includes deleted pods
         self._surplus_pods: dict[Key, None] = {}

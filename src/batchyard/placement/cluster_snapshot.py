@@ -26,8 +26,8 @@ from batchyard.placement.pod_affinity import PodAffinityIndex
 # many equal pods evaluates only the changed nodes, not all nodes.
 
 
-_STATIC_RESULTS_MAX: Final = 1024
-_CANDIDATES_MAX: Final = 1024
+_CACHED_STATIC_RESULTS_MAX: Final = 1024
+_CACHED_CANDIDATES_MAX: Final = 1024
 
 
 class StaticFilterResults:
@@ -45,7 +45,7 @@ class StaticFilterResults:
         self.preferences: dict[str, int] = {}
         self.aversions: dict[str, int] = {}
         for node in nodes.values():
-            self._evaluate(node.view)
+            self._evaluate_node(node.view)
 
     def refresh(self) -> None:
         """Evaluate the rules again for the nodes whose labels or taints changed since the last call."""
@@ -54,17 +54,17 @@ class StaticFilterResults:
         for name in self._property_changes.changed_since(self._seen_generation):
             node = self._nodes.get(name)
             if node is None:
-                self._forget(name)
+                self._forget_node(name)
             elif node.view != self._seen_views.get(name):  # changes made inside what_if are undone by now
-                self._forget(name)
-                self._evaluate(node.view)
+                self._forget_node(name)
+                self._evaluate_node(node.view)
         self._seen_generation = self._property_changes.now
 
-    def _forget(self, name: str) -> None:
+    def _forget_node(self, name: str) -> None:
         for table in (self._seen_views, self.obstacles, self.preferences, self.aversions):
             table.pop(name, None)
 
-    def _evaluate(self, view: NodeView) -> None:
+    def _evaluate_node(self, view: NodeView) -> None:
         rules, name = self._rules, view.name
         self._seen_views[name] = view
         obstacle = self.obstacles[name] = node_filters.find_obstacle(rules, view)
@@ -101,30 +101,30 @@ class CandidateNodes:
             return
         names = list(nodes) if self._seen_generation < 0 else self._changes.changed_since(self._seen_generation)
         for name in names:
-            self._evaluate(name, nodes.get(name))
+            self._evaluate_node(name, nodes.get(name))
         self._seen_generation = self._changes.now
         if len(self._heap) > 4 * len(self.scores) + 64:
             self._heap = [(-score, name) for name, score in self.scores.items()]
             heapify(self._heap)
 
-    def best_node(self, accepts: Callable[[str], bool]) -> str:
+    def best_node(self, accepts_node: Callable[[str], bool]) -> str:
         """Return the node with the highest score that `accepts` allows, the first by name of equal ones; '' if none."""
         heap, scores, rejected_entries = self._heap, self.scores, list[tuple[int, str]]()
-        best_name = ""
-        while heap and not best_name:
+        best_node_name = ""
+        while heap and not best_node_name:
             heap_entry = heap[0]
             name = heap_entry[1]
             if scores.get(name) != -heap_entry[0] or (rejected_entries and rejected_entries[-1] == heap_entry):
                 heappop(heap)  # outdated or duplicate
-            elif accepts(name):
-                best_name = name
+            elif accepts_node(name):
+                best_node_name = name
             else:
                 rejected_entries.append(heappop(heap))
         for heap_entry in rejected_entries:
             heappush(heap, heap_entry)
-        return best_name
+        return best_node_name
 
-    def _evaluate(self, name: str, node: NodeInfo | None) -> None:
+    def _evaluate_node(self, name: str, node: NodeInfo | None) -> None:
         if (
             node is None
             or self.static_results.obstacles[name] is not None
@@ -154,7 +154,7 @@ class CandidateNodesCache:
         """Return the up-to-date static filter results for pods with the node rules `rules`."""
         static_results = self._static_results.pop(rules, None)
         if static_results is None:
-            if len(self._static_results) >= _STATIC_RESULTS_MAX:
+            if len(self._static_results) >= _CACHED_STATIC_RESULTS_MAX:
                 del self._static_results[next(iter(self._static_results))]
             static_results = StaticFilterResults(rules, self._nodes, self._property_changes)
         self._static_results[rules] = static_results
@@ -164,14 +164,14 @@ class CandidateNodesCache:
     def of(self, shape: PodShape, profile: node_filters.AutoscalingProfile) -> CandidateNodes:
         """Return the up-to-date nodes with enough free resources for pods with the requirements `shape`."""
         cache_key = shape, profile
-        candidates = self._candidates.pop(cache_key, None)
-        if candidates is None:
-            if len(self._candidates) >= _CANDIDATES_MAX:
+        candidate_nodes = self._candidates.pop(cache_key, None)
+        if candidate_nodes is None:
+            if len(self._candidates) >= _CACHED_CANDIDATES_MAX:
                 del self._candidates[next(iter(self._candidates))]
-            candidates = CandidateNodes(shape, profile, self.static_results(shape.rules), self._changes)
-        self._candidates[cache_key] = candidates
-        candidates.refresh(self._nodes)
-        return candidates
+            candidate_nodes = CandidateNodes(shape, profile, self.static_results(shape.rules), self._changes)
+        self._candidates[cache_key] = candidate_nodes
+        candidate_nodes.refresh(self._nodes)
+        return candidate_nodes
 
 
 # PodDisruptionBudgets for preemption and scale-down: the allowed disruptions and the selected pods.
@@ -189,7 +189,7 @@ class _PodDisruptionBudget:
     #: Names of the pods that are already disrupted.
     disrupted_pods: dict[str, None]
 
-    def guards(self, pod: PodView) -> bool:
+    def covers(self, pod: PodView) -> bool:
         """Report whether the budget's selector matches a pod of the budget's namespace."""
         return self.pod_selector is not None and self.pod_selector.matches(pod.labels)
 
@@ -208,9 +208,9 @@ class PodDisruptionBudgets:
         key, status = key_of(obj), obj.get("status") or {}
         disrupted_pods: dict[str, None] = dict.fromkeys(status.get("disruptedPods") or ())
         pod_selector = selector((obj.get("spec") or {}).get("selector"))
-        limit = status.get("disruptionsAllowed", 0)
+        allowed_disruptions = status.get("disruptionsAllowed", 0)
         self._by_namespace.setdefault(key.namespace, {})[key] = _PodDisruptionBudget(
-            pod_selector, limit, disrupted_pods
+            pod_selector, allowed_disruptions, disrupted_pods
         )
 
     def remove(self, key: Key) -> None:
@@ -222,25 +222,25 @@ class PodDisruptionBudgets:
 
     def violating_uids(self, pods: Iterable[PodView]) -> dict[str, None]:
         """Return the uids of the pods whose eviction violates a PodDisruptionBudget if evicted in this order."""
-        remaining_counts: dict[Key, int] = {}
+        remaining_disruption_counts: dict[Key, int] = {}
         violating_uids: dict[str, None] = {}
         for pod in pods:
             for key, budget in self._by_namespace.get(pod.namespace, {}).items():
-                if not (pod.labels and budget.pod_selector and budget.pod_selector.requirements and budget.guards(pod)):
+                if not (pod.labels and budget.pod_selector and budget.pod_selector.requirements and budget.covers(pod)):
                     continue  # kube-scheduler's rule: for preemption, an empty selector selects no pods
                 if pod.name in budget.disrupted_pods:
                     continue
-                remaining_counts[key] = remaining_counts.get(key, budget.allowed_disruptions) - 1
-                if remaining_counts[key] < 0:
+                remaining_disruption_counts[key] = remaining_disruption_counts.get(key, budget.allowed_disruptions) - 1
+                if remaining_disruption_counts[key] < 0:
                     violating_uids[pod.uid] = None
         return violating_uids
 
-    def remaining_disruptions(self) -> "DisruptionsAllowed":
+    def remaining_disruptions(self) -> "RemainingDisruptions":
         """Return a copy of the disruptions that each budget still allows; scale-down trials subtract from the copy."""
-        return DisruptionsAllowed(self._by_namespace)
+        return RemainingDisruptions(self._by_namespace)
 
 
-class DisruptionsAllowed:
+class RemainingDisruptions:
     """The disruptions that each PodDisruptionBudget still allows during a trial that removes several nodes."""
 
     def __init__(self, budgets: dict[str, dict[Key, _PodDisruptionBudget]]) -> None:
@@ -258,7 +258,7 @@ class DisruptionsAllowed:
                 self._remaining[key] -= 1
 
     def _budgets_of(self, pod: PodView) -> Iterable[Key]:
-        return [key for key, budget in self._budgets.get(pod.namespace, {}).items() if budget.guards(pod)]
+        return [key for key, budget in self._budgets.get(pod.namespace, {}).items() if budget.covers(pod)]
 
 
 _NO_PODS: Mapping[str, PodView] = {}
@@ -304,7 +304,7 @@ class ClusterSnapshot:
         """Return the node with this name; None if it does not exist."""
         return self._nodes.get(name)
 
-    def place_of(self, uid: str) -> str:
+    def node_name_of(self, uid: str) -> str:
         """Return the name of the node that a pod was added to; '' if it was not added."""
         return self._node_names.get(uid, "")
 
@@ -326,10 +326,10 @@ class ClusterSnapshot:
         node.set_view(view)
         self._record_undo(partial(self.set_node, old_view))
         if (view.labels, view.taints, view.unschedulable) != (old_view.labels, old_view.taints, old_view.unschedulable):
-            self.property_changes.note_change(view.name)
-            self._record_change(view.name)
+            self.property_changes.record_change(view.name)
+            self._record_node_change(view.name)
         elif view.allocatable != old_view.allocatable:
-            self._record_change(view.name)
+            self._record_node_change(view.name)
 
     def remove_node(self, name: str) -> None:
         """Remove a node; its pods are kept in case the node is created again."""
@@ -340,8 +340,8 @@ class ClusterSnapshot:
         if node.pods:
             self._pods_of_missing_nodes[name] = node.pods
         self._record_undo(partial(self._add_node, node.view))
-        self._record_change(name)
-        self.property_changes.note_change(name)
+        self._record_node_change(name)
+        self.property_changes.record_change(name)
 
     def _add_node(self, view: NodeView) -> None:
         node = self._nodes[view.name] = NodeInfo(view)
@@ -349,10 +349,10 @@ class ClusterSnapshot:
         for pod in self._pods_of_missing_nodes.pop(view.name, _NO_PODS).values():
             node.take(pod)
         self._record_undo(partial(self.remove_node, view.name))
-        self._record_change(view.name)
-        self.property_changes.note_change(view.name)
+        self._record_node_change(view.name)
+        self.property_changes.record_change(view.name)
 
-    def add_pod(self, pod: PodView, node_name: str, devices: Sequence[int] = ()) -> None:
+    def add_pod(self, pod: PodView, node_name: str, gpu_indices: Sequence[int] = ()) -> None:
         """Add a bound or assumed pod to a node; a pod that was added before is moved or replaced."""
         self.remove_pod(pod.uid)
         self._node_names[pod.uid] = node_name
@@ -360,13 +360,13 @@ class ClusterSnapshot:
         if node is None:
             self._pods_of_missing_nodes.setdefault(node_name, {})[pod.uid] = pod
         else:
-            node.take(pod, devices)
+            node.take(pod, gpu_indices)
         self.placed_pods.add(pod, node_name)
         self._priorities[pod.priority] = self._priorities.get(pod.priority, 0) + 1
         if pod.deleting:
             self.stopping[pod.uid] = None
         self._record_undo(partial(self.remove_pod, pod.uid))
-        self._record_change(node_name)
+        self._record_node_change(node_name)
 
     def remove_pod(self, uid: str) -> None:
         """Remove a pod that was deleted or has ended from its node."""
@@ -388,11 +388,11 @@ class ClusterSnapshot:
         if not self._priorities[pod.priority]:
             del self._priorities[pod.priority]
         self._record_undo(partial(self.add_pod, pod, node_name, devices))
-        self._record_change(node_name)
+        self._record_node_change(node_name)
 
-    def devices_of(self, uid: str) -> Sequence[int]:
+    def gpu_indices_of(self, uid: str) -> Sequence[int]:
         """Return the indices of the GPUs of its node that a pod uses in whole or in part."""
-        node = self._nodes.get(self.place_of(uid))
+        node = self._nodes.get(self.node_name_of(uid))
         return () if node is None else node.devices.held_by(uid)
 
     def update_pod(self, pod: PodView) -> None:
@@ -413,12 +413,12 @@ class ClusterSnapshot:
 
     def nominate(self, pod: PodView, node_name: str) -> None:
         """Nominate a node for a pending pod: reserve its requests there against pods of the same or lower priority."""
-        self.withdraw(pod.uid)
+        self.withdraw_nomination(pod.uid)
         self._nominated[pod.uid] = node_name
         self._nominations.setdefault(node_name, {})[pod.uid] = pod
-        self._record_undo(partial(self.withdraw, pod.uid))
+        self._record_undo(partial(self.withdraw_nomination, pod.uid))
 
-    def withdraw(self, uid: str) -> None:
+    def withdraw_nomination(self, uid: str) -> None:
         """Withdraw the nomination of a pod, if it has one."""
         node_name = self._nominated.pop(uid, None)
         if node_name is None:
@@ -428,9 +428,9 @@ class ClusterSnapshot:
         if not nominations:
             del self._nominations[node_name]
         self._record_undo(partial(self.nominate, pod, node_name))
-        self._record_change(node_name)
+        self._record_node_change(node_name)
 
-    def nominated_to(self, node_name: str) -> Mapping[str, PodView]:
+    def pods_nominated_to(self, node_name: str) -> Mapping[str, PodView]:
         """Return the pods nominated to a node, by uid."""
         return self._nominations.get(node_name, _NO_PODS)
 
@@ -441,36 +441,36 @@ class ClusterSnapshot:
             return []
         return [other for other in nominations.values() if other.priority >= pod.priority and other.uid != pod.uid]
 
-    def nomination_of(self, uid: str) -> str:
+    def nominated_node_of(self, uid: str) -> str:
         """Return the name of the node to which a pod is nominated; '' if it is not nominated."""
         return self._nominated.get(uid, "")
 
     def begin_trial(self) -> list[Callable[[], None]] | None:
         """Start to record changes for undo; return the recording of the enclosing trial, None outside of trials."""
-        outer_recording, self._undo, self._is_trial = self._undo, [], True
-        return outer_recording
+        outer_undo_steps, self._undo, self._is_trial = self._undo, [], True
+        return outer_undo_steps
 
-    def keep_changes(self, outer_recording: list[Callable[[], None]] | None) -> None:
+    def keep_changes(self, outer_undo_steps: list[Callable[[], None]] | None) -> None:
         """Keep the changes since `begin_trial`: append their undo steps to the enclosing trial's."""
-        assert outer_recording is not None, "keep_changes() requires an enclosing what_if() block"
-        outer_recording += self._undo or ()
-        self._undo = outer_recording
+        assert outer_undo_steps is not None, "keep_changes() requires an enclosing what_if() block"
+        outer_undo_steps += self._undo or ()
+        self._undo = outer_undo_steps
 
-    def roll_back_changes(self, outer_recording: list[Callable[[], None]] | None) -> None:
+    def roll_back_changes(self, outer_undo_steps: list[Callable[[], None]] | None) -> None:
         """Undo the changes since `begin_trial`, and continue `outer_recording`, the one of the enclosing trial."""
-        undo, self._undo = self._undo or [], None
-        for step in reversed(undo):
+        undo_steps, self._undo = self._undo or [], None
+        for step in reversed(undo_steps):
             step()
-        self._undo, self._is_trial = outer_recording, outer_recording is not None
+        self._undo, self._is_trial = outer_undo_steps, outer_undo_steps is not None
 
-    def _record_change(self, name: str) -> None:
-        self.changes.note_change(name)
+    def _record_node_change(self, name: str) -> None:
+        self.changes.record_change(name)
         if not self._is_trial:
-            self.permanent_changes.note_change(name)
+            self.permanent_changes.record_change(name)
 
-    def _record_undo(self, undo: Callable[[], None]) -> None:
+    def _record_undo(self, undo_step: Callable[[], None]) -> None:
         if self._undo is not None:
-            self._undo.append(undo)
+            self._undo.append(undo_step)
 
 
 class SnapshotTrial:
@@ -491,7 +491,7 @@ class SnapshotTrial:
         self._is_kept = True
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Undo the snapshot's changes made inside, or pass kept changes to the enclosing trial."""
         if self._is_kept:

@@ -1,6 +1,6 @@
 """Placement controller: binds pods to nodes, preempts pods of lower priority, and reports why pods are unschedulable.
 
-The controller has one constant key, PASS. Its rank lets other due reconciles run first, so that all pods of a gang
+The controller has one constant key, PASS_KEY. Its rank lets other due reconciles run first, so that all pods of a gang
 exist. A pass tries the due scheduling units (a pod or a gang) in order, each on the cluster state that earlier units
 left. Sources: kube-scheduler's schedule_one.go, framework/preemption/executor.go.
 """
@@ -29,11 +29,11 @@ from batchyard.placement.preemption import (
     no_victims_failure,
 )
 from batchyard.placement.scheduling_queue import EquivalenceKey
-from batchyard.placement.units import set_gated, set_placed, set_preempted, set_unplaced
+from batchyard.placement.units import set_gated_condition, set_placed, set_preempted, set_unschedulable_condition
 
-PASS: Final = Key("Pass", "", "placement")
+PASS_KEY: Final = Key("Pass", "", "placement")
 #: Maximum length of an Event's note.
-_NOTE_MAX: Final = 1024
+_EVENT_NOTE_MAX: Final = 1024
 
 
 class PlacementController:
@@ -65,21 +65,21 @@ class PlacementController:
             return isinstance(gang.place_gang(pods, nodes, self._index.profile_of(pods[0])), gang.GangPlaced)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the constant key PASS if the event requires that pending pods are tried again."""
-        return (PASS,) if self._index.observe(event) else ()
+        """Return the constant key PASS_KEY if the event requires that pending pods are tried again."""
+        return (PASS_KEY,) if self._index.observe(event) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Try to bind all due pods and gangs once."""
         self._index.recover_failed_writes(reader)
         reservations = self._reservations
         hotswap_pass = None if reservations is None else HotswapPass(self._index.nodes, reservations, reader, now)
-        this_pass = _Pass(self._index, reader, now, hotswap_pass)
+        placement_pass = _Pass(self._index, reader, now, hotswap_pass)
         pending_units = self._index.pending_units
         pending_units.start()
         while unit := pending_units.next_unit():
-            this_pass.try_unit(unit)
-        this_pass.update_stale_conditions()
-        return this_pass.outcome
+            placement_pass.try_unit(unit)
+        placement_pass.update_stale_conditions()
+        return placement_pass.outcome
 
 
 class _Pass:
@@ -96,21 +96,21 @@ class _Pass:
         self._evicted_uids: dict[str, None] = {}
         self.outcome = ReconcileResult(independent=True)
 
-    def try_unit(self, unit: Sequence[PodView]) -> None:
+    def try_unit(self, pods: Sequence[PodView]) -> None:
         """Bind a single pod or a gang, or preempt victims for it, or set it aside until the cluster changes."""
-        class_key = self._index.pending_units.equivalence_key(unit)
-        known_messages = self._failures.get(class_key)
+        equivalence_key_of_unit = self._index.pending_units.equivalence_key(pods)
+        known_messages = self._failures.get(equivalence_key_of_unit)
         if known_messages is not None:
             self._park(
-                unit, [pod.unschedulable_message or message for pod, message in zip(unit, known_messages, strict=True)]
+                pods, [pod.unschedulable_message or message for pod, message in zip(pods, known_messages, strict=True)]
             )
             return
         if self._hotswap_pass is not None:
-            messages = self._try_with_hotswap(unit, self._hotswap_pass)
+            failure_messages = self._try_with_hotswap(pods, self._hotswap_pass)
         else:
-            messages = self._try_pod(unit[0]) if len(unit) == 1 else self._try_gang(unit)
-        if messages:
-            self._failures[class_key] = messages
+            failure_messages = self._try_pod(pods[0]) if len(pods) == 1 else self._try_gang(pods)
+        if failure_messages:
+            self._failures[equivalence_key_of_unit] = failure_messages
 
     def _try_pod(self, pod: PodView) -> Sequence[str]:
         """Bind a pod, or preempt victims for it; otherwise set it aside and return why it does not fit."""
@@ -134,18 +134,18 @@ class _Pass:
         if isinstance(placement, gang.GangPlaced):
             self._bind_all(pods, placement.nodes)
             return ()
-        unplaced_pod, why = placement
+        unplaced_pod, reason = placement
         preemption = gang.preempt_for_gang(pods, self._nodes, profile)
         if isinstance(preemption, gang.GangPreemption):
             for pod in pods:
-                self._reserve_node(pod, preemption.nodes[pod.uid], _gang_message(pod, unplaced_pod, why.message()))
+                self._reserve_node(pod, preemption.nodes[pod.uid], _gang_message(pod, unplaced_pod, reason.message()))
             self._index.pending_units.park(pods)
             for victim, preemptor in preemption.victims:
                 self._evict_pod(victim, preemptor, preemption.nodes[preemptor.uid])
             return ()
-        message = _failure_message(why, preemption)
-        messages = [_gang_message(pod, unplaced_pod, message) for pod in pods]
-        return self._park(pods, messages, keeps_room=preemption.is_under_way)
+        message = _failure_message(reason, preemption)
+        failure_messages = [_gang_message(pod, unplaced_pod, message) for pod in pods]
+        return self._park(pods, failure_messages, keeps_room=preemption.is_under_way)
 
     def _try_with_hotswap(self, pods: Sequence[PodView], hotswap_pass: HotswapPass) -> Sequence[str]:
         """Bind pods and reserve nodes for their Jobs' missing pods, or preempt Workloads, or set the pods aside."""
@@ -159,29 +159,29 @@ class _Pass:
             self._bind_all(pods, placement.nodes)
             hotswap_pass.reserve_nodes(claims, placement.nodes)
             return ()
-        stuck_pod, why = placement
+        stuck_pod, fit_error = placement
         if len(pods) == 1 and not (stuck_pod.gang or claims[0].topology_key):
-            preemption = find_preemption(stuck_pod, self._nodes, why.obstacles)
+            preemption = find_preemption(stuck_pod, self._nodes, fit_error.obstacles)
             if isinstance(preemption, PodPreemption) and not any(victim.gang for victim in preemption.victims):
-                self._execute_preemption(stuck_pod, why, preemption)
+                self._execute_preemption(stuck_pod, fit_error, preemption)
                 return ()
-        plan = find_hotswap(claims, self._nodes, hotswap_pass.find_eviction_unit, profile)
-        if plan is None:
+        hotswap_plan = find_hotswap(claims, self._nodes, hotswap_pass.find_eviction_unit, profile)
+        if hotswap_plan is None:
             hotswap_pass.reserve_nodes(claims, {})
-            message = _failure_message(why, self._preemption_failure(stuck_pod, why))
+            message = _failure_message(fit_error, self._preemption_failure(stuck_pod, fit_error))
             return self._park(pods, [_gang_message(pod, stuck_pod, message) for pod in pods])
         for pod in pods:
-            self._reserve_node(pod, plan.nodes[pod.uid], _gang_message(pod, stuck_pod, why.message()))
-        hotswap_pass.reserve_nodes(claims, plan.nodes)
+            self._reserve_node(pod, hotswap_plan.nodes[pod.uid], _gang_message(pod, stuck_pod, fit_error.message()))
+        hotswap_pass.reserve_nodes(claims, hotswap_plan.nodes)
         self._index.pending_units.park(pods)
-        most_important = max(pods, key=lambda pod: pod.priority)
-        for victim in plan.victims:
-            self._evict_unit(victim, most_important, hotswap_pass)
+        most_important_pod = max(pods, key=lambda pod: pod.priority)
+        for victim in hotswap_plan.victims:
+            self._evict_unit(victim, most_important_pod, hotswap_pass)
         return ()
 
-    def _execute_preemption(self, pod: PodView, why: Unschedulable, preemption: PodPreemption) -> None:
+    def _execute_preemption(self, pod: PodView, fit_error: Unschedulable, preemption: PodPreemption) -> None:
         """Nominate the preemption's node for the pod, and evict the victims on this node."""
-        self._reserve_node(pod, preemption.node, why.message())
+        self._reserve_node(pod, preemption.node, fit_error.message())
         self._index.pending_units.park((pod,))
         for victim in preemption.victims:
             self._evict_pod(victim, pod, preemption.node)
@@ -192,18 +192,18 @@ class _Pass:
             obj = self._current_object(pod)
             if obj is None or pod.uid in self._evicted_uids:
                 continue
-            new_pod = set_placed(obj, self._now) if pod.node_name else set_gated(obj, self._now)
-            if new_pod is obj:
+            updated_pod = set_placed(obj, self._now) if pod.node_name else set_gated_condition(obj, self._now)
+            if updated_pod is obj:
                 del self._index.stale_conditions[pod.uid]
             else:
-                self.outcome.writes.append(UpdateStatus(new_pod))
+                self.outcome.writes.append(UpdateStatus(updated_pod))
 
-    def _preemption_failure(self, stuck_pod: PodView, why: Unschedulable) -> PreemptionFailure:
+    def _preemption_failure(self, stuck_pod: PodView, fit_error: Unschedulable) -> PreemptionFailure:
         """Return why preemption does not help: for a pod, or in general if the pod could be helped but not its gang."""
-        preemption = find_preemption(stuck_pod, self._nodes, why.obstacles)
+        preemption = find_preemption(stuck_pod, self._nodes, fit_error.obstacles)
         if isinstance(preemption, PreemptionFailure) and not preemption.is_under_way:
             return preemption
-        return no_victims_failure(why.obstacles, len(self._nodes))
+        return no_victims_failure(fit_error.obstacles, len(self._nodes))
 
     def _still_lacks_capacity(self, pods: Sequence[PodView], profile: AutoscalingProfile) -> bool:
         """Report whether a gang that did not fit before fails again, by a quick check of the total free capacity."""
@@ -211,26 +211,26 @@ class _Pass:
 
     def _bind_all(self, pods: Sequence[PodView], nodes_by_uid: Mapping[str, str]) -> None:
         """Bind pods in the order of `nodes_by_uid`, so that each pod gets the GPUs computed for it in this order."""
-        by_uid = {pod.uid: pod for pod in pods}
+        pods_by_uid = {pod.uid: pod for pod in pods}
         for uid, node_name in nodes_by_uid.items():
-            if uid in by_uid:
-                self._bind_pod(by_uid[uid], node_name)
+            if uid in pods_by_uid:
+                self._bind_pod(pods_by_uid[uid], node_name)
 
     def _bind_pod(self, pod: PodView, node_name: str) -> None:
         obj = self._current_object(pod)
         if obj is None:
             self._index.pending_units.drop(pod.uid)
             return
-        self._nodes.withdraw(pod.uid)
+        self._nodes.withdraw_nomination(pod.uid)
         self._index.assume(pod, node_name)
         event = EventRecord(pod_key(pod), "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node_name}")
-        self.outcome.add(Update(_with_node(obj, node_name, self._nodes.devices_of(pod.uid))), [event])
+        self.outcome.add(Update(_with_node(obj, node_name, self._nodes.gpu_indices_of(pod.uid))), [event])
 
     def _reserve_node(self, pod: PodView, node_name: str, message: str) -> None:
         """Nominate a node for a pod; pods of lower priority that are nominated to the node lose it and are retried."""
-        for nominated in list(self._nodes.nominated_to(node_name).values()):
+        for nominated in list(self._nodes.pods_nominated_to(node_name).values()):
             if nominated.priority < pod.priority and not are_in_same_gang(pod, nominated):
-                self._nodes.withdraw(nominated.uid)
+                self._nodes.withdraw_nomination(nominated.uid)
                 self._index.pending_units.activate(nominated.uid)
         self._index.nominate(pod, node_name)
         self._set_unschedulable(pod, message, node_name)
@@ -252,9 +252,9 @@ class _Pass:
         obj = self._current_object(victim)
         if obj is None or not obj["spec"].get("nodeName"):
             return  # bound in this pass: the next pass evicts it
-        new_pod = set_preempted(obj, preemptor.scheduler, self._now)
-        if new_pod is not obj:
-            self.outcome.writes.append(UpdateStatus(new_pod))
+        updated_pod = set_preempted(obj, preemptor.scheduler, self._now)
+        if updated_pod is not obj:
+            self.outcome.writes.append(UpdateStatus(updated_pod))
         message = f"Preempted by pod {preemptor.uid} on node {node_name}"
         deletion = Delete(pod_key(victim), uid=victim.uid)
         self.outcome.add(deletion, [EventRecord(pod_key(victim), "Normal", "Preempted", message)])
@@ -263,8 +263,8 @@ class _Pass:
         """Set pods aside until a change may help; drop their nominated nodes unless `keeps_room`; return `messages`."""
         for pod, message in zip(pods, messages, strict=True):
             if not keeps_room:
-                self._nodes.withdraw(pod.uid)
-            self._set_unschedulable(pod, message, self._nodes.nomination_of(pod.uid))
+                self._nodes.withdraw_nomination(pod.uid)
+            self._set_unschedulable(pod, message, self._nodes.nominated_node_of(pod.uid))
         self._index.pending_units.park(pods)
         return messages
 
@@ -276,13 +276,13 @@ class _Pass:
         )
         if obj is None:
             return
-        new_pod = set_unplaced(obj, message, node_name, self._now)
-        event_note = message if len(message) <= _NOTE_MAX else message[: _NOTE_MAX - 4] + " ..."
+        updated_pod = set_unschedulable_condition(obj, message, node_name, self._now)
+        event_note = message if len(message) <= _EVENT_NOTE_MAX else message[: _EVENT_NOTE_MAX - 4] + " ..."
         is_new_message = message != pod.unschedulable_message
         events = [EventRecord(pod_key(pod), "Warning", "FailedScheduling", event_note)] if is_new_message else []
-        if new_pod is not obj:
+        if updated_pod is not obj:
             self._index.expect_status_write(pod)
-            self.outcome.add(UpdateStatus(new_pod), events)
+            self.outcome.add(UpdateStatus(updated_pod), events)
         else:
             self.outcome.events += events
 
@@ -292,17 +292,17 @@ class _Pass:
         return obj if obj is not None and obj["metadata"].get("uid", "") == pod.uid else None
 
 
-def _with_node(pod: Obj, node_name: str, gpus: Sequence[int]) -> Obj:
+def _with_node(pod: Obj, node_name: str, gpu_indices: Sequence[int]) -> Obj:
     """Return the pod bound to a node, with the indices of its GPUs as an annotation."""
     bound_pod = with_path(pod, ("spec", "nodeName"), node_name)
-    if not gpus:
+    if not gpu_indices:
         return bound_pod
-    return with_path(bound_pod, ("metadata", "annotations", well_known.GPU_INDEX), ",".join(map(str, gpus)))
+    return with_path(bound_pod, ("metadata", "annotations", well_known.GPU_INDEX), ",".join(map(str, gpu_indices)))
 
 
-def _failure_message(why: Unschedulable, preemption: PreemptionFailure) -> str:
+def _failure_message(fit_error: Unschedulable, preemption: PreemptionFailure) -> str:
     """Return a message that says why a pod does not fit, and why preemption does not help."""
-    message = why.message()
+    message = fit_error.message()
     return message if message == NO_NODES else f"{message} {preemption.message}"
 
 

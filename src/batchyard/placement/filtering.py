@@ -32,7 +32,7 @@ _TOPOLOGY_SPREAD_WEIGHT: Final = 2
 _POD_AFFINITY_WEIGHT: Final = 2
 
 
-def add_preferences(scores: dict[str, int], affinity_weights: Mapping[str, int]) -> None:
+def add_node_affinity_scores(scores: dict[str, int], affinity_weights: Mapping[str, int]) -> None:
     """Add scores for preferred node affinity to the nodes' total scores: the larger the weight, the better."""
     highest_weight = max([affinity_weights.get(name, 0) for name in scores], default=0)
     if highest_weight:
@@ -60,12 +60,12 @@ def add_pod_affinity(scores: dict[str, int], nodes: Sequence[NodeInfo], domain_s
             scores[name] += _POD_AFFINITY_WEIGHT * int(_MAX_SCORE * ((amount - minimum) / (maximum - minimum)))
 
 
-def add_topology_spread(scores: dict[str, int], skews: Mapping[str, int]) -> None:
+def add_topology_spread_scores(scores: dict[str, int], skews: Mapping[str, int]) -> None:
     """Add topology spread to the nodes' total scores: the less skew, the better; nodes not in `skews` get 0."""
-    minimum, maximum = min(skews.values(), default=0), max(skews.values(), default=0)
+    lowest_skew, highest_skew = min(skews.values(), default=0), max(skews.values(), default=0)
     for name, skew in skews.items():
         scores[name] += _TOPOLOGY_SPREAD_WEIGHT * (
-            _MAX_SCORE * (maximum + minimum - skew) // maximum if maximum else _MAX_SCORE
+            _MAX_SCORE * (highest_skew + lowest_skew - skew) // highest_skew if highest_skew else _MAX_SCORE
         )
 
 
@@ -88,15 +88,15 @@ class TopologySpreadFilter:
 
     def __init__(self, pod: PodView, nodes: Iterable[NodeInfo], placed_pods: PodAffinityIndex) -> None:
         self._rules = [rule for rule in pod.shape.spread if rule.is_hard]
-        self._own_counts = [_selects_itself(rule, pod) for rule in self._rules]
+        self._own_counts = [_own_pod_count(rule, pod) for rule in self._rules]
         self._domains: list[CountByNode] = [{} for _ in self._rules]
-        counts = [_count_selected_pods(rule, pod, placed_pods) for rule in self._rules]
+        pod_counts = [_count_selected_pods(rule, pod, placed_pods) for rule in self._rules]
         for node in nodes:
             if _has_all_keys(node, self._rules):
                 for index, rule in enumerate(self._rules):
-                    if _is_counted(rule, pod, node):
+                    if _is_node_counted(rule, pod, node):
                         domains, value = self._domains[index], node.view.labels[rule.topology_key]
-                        domains[value] = domains.get(value, 0) + counts[index].get(node.name, 0)
+                        domains[value] = domains.get(value, 0) + pod_counts[index].get(node.name, 0)
         self._minimums = [
             0 if len(domains) < rule.min_domains else min(domains.values())
             for rule, domains in zip(self._rules, self._domains, strict=True)
@@ -114,40 +114,40 @@ class TopologySpreadFilter:
 
 
 def topology_skew(
-    pod: PodView, feasible: Sequence[NodeInfo], nodes: Iterable[NodeInfo], placed_pods: PodAffinityIndex
+    pod: PodView, feasible_nodes: Sequence[NodeInfo], nodes: Iterable[NodeInfo], placed_pods: PodAffinityIndex
 ) -> dict[str, int]:
     """Return each feasible node's skew by ScheduleAnyway constraints; nodes that lack a topology key are omitted."""
-    rules = [rule for rule in pod.shape.spread if not rule.is_hard]
-    scored_nodes = [node for node in feasible if _has_all_keys(node, rules)]
+    soft_rules = [rule for rule in pod.shape.spread if not rule.is_hard]
+    scored_nodes = [node for node in feasible_nodes if _has_all_keys(node, soft_rules)]
     skews = dict.fromkeys([node.name for node in scored_nodes], 0.0)
-    for rule in rules:
+    for rule in soft_rules:
         key, counts = rule.topology_key, _count_selected_pods(rule, pod, placed_pods)
-        domains = {node.view.labels[key]: 0 for node in scored_nodes}
+        domain_counts = {node.view.labels[key]: 0 for node in scored_nodes}
         if key != well_known.HOSTNAME:
             counted_nodes = [
-                n for n in nodes if n.name in counts and _has_all_keys(n, rules) and _is_counted(rule, pod, n)
+                n for n in nodes if n.name in counts and _has_all_keys(n, soft_rules) and _is_node_counted(rule, pod, n)
             ]
-            for node in (node for node in counted_nodes if node.view.labels[key] in domains):
-                domains[node.view.labels[key]] += counts[node.name]
-        weight = math.log((len(scored_nodes) if key == well_known.HOSTNAME else len(domains)) + 2)
+            for node in (node for node in counted_nodes if node.view.labels[key] in domain_counts):
+                domain_counts[node.view.labels[key]] += counts[node.name]
+        domain_weight = math.log((len(scored_nodes) if key == well_known.HOSTNAME else len(domain_counts)) + 2)
         for node in scored_nodes:
-            count = counts.get(node.name, 0) if key == well_known.HOSTNAME else domains[node.view.labels[key]]
-            skews[node.name] += count * weight + rule.max_skew - 1
+            count = counts.get(node.name, 0) if key == well_known.HOSTNAME else domain_counts[node.view.labels[key]]
+            skews[node.name] += count * domain_weight + rule.max_skew - 1
     return {name: math.floor(skew + 0.5) for name, skew in skews.items()}
 
 
 def _count_selected_pods(rule: SpreadRule, pod: PodView, placed_pods: PodAffinityIndex) -> CountByNode:
     """Return by node how many pods of the pod's namespace a spread constraint selects, without terminating pods."""
-    counts: CountByNode = {}
+    pod_counts: CountByNode = {}
     if rule.selector is None or not rule.selector.requirements:
-        return counts
+        return pod_counts
     for other, node_name in placed_pods.selected_pods(rule.selector):
         if other.namespace == pod.namespace and not other.deleting:
-            counts[node_name] = counts.get(node_name, 0) + 1
-    return counts
+            pod_counts[node_name] = pod_counts.get(node_name, 0) + 1
+    return pod_counts
 
 
-def _selects_itself(rule: SpreadRule, pod: PodView) -> int:
+def _own_pod_count(rule: SpreadRule, pod: PodView) -> int:
     """Return 1 if the spread constraint selects the pod itself, otherwise 0."""
     return int(rule.selector is not None and rule.selector.matches(pod.labels))
 
@@ -156,11 +156,11 @@ def _has_all_keys(node: NodeInfo, rules: Sequence[SpreadRule]) -> bool:
     return all(rule.topology_key in node.view.labels for rule in rules)
 
 
-def _is_counted(rule: SpreadRule, pod: PodView, node: NodeInfo) -> bool:
+def _is_node_counted(rule: SpreadRule, pod: PodView, node: NodeInfo) -> bool:
     """Report whether a node counts for a spread constraint, given its nodeAffinityPolicy and nodeTaintsPolicy."""
     if rule.honors_affinity and not node_filters.selects(pod.shape.rules, node.view):
         return False
-    return not rule.honors_taints or node_filters.tolerates_all(pod.shape.rules, node.view)
+    return not rule.honors_taints or node_filters.tolerates_all_taints(pod.shape.rules, node.view)
 
 
 NO_NODES: Final = "no nodes available to schedule pods"
@@ -178,27 +178,27 @@ class Unschedulable(NamedTuple):
     obstacles: Mapping[str, node_filters.FilterFailure]
 
     @property
-    def counts(self) -> dict[str, int]:
+    def count_by_reason(self) -> dict[str, int]:
         """The number of nodes by failure reason."""
-        counts: dict[str, int] = {}
+        count_by_reason: dict[str, int] = {}
         for obstacle in self.obstacles.values():
             for reason in obstacle.reasons:
-                counts[reason] = counts.get(reason, 0) + 1
-        return counts
+                count_by_reason[reason] = count_by_reason.get(reason, 0) + 1
+        return count_by_reason
 
     def message(self) -> str:
         """Return kube-scheduler's message, such as `0/3 nodes are available: 3 Insufficient cpu.`."""
-        return format_fit_error(len(self.obstacles), self.counts) if self.obstacles else NO_NODES
+        return format_fit_error(len(self.obstacles), self.count_by_reason) if self.obstacles else NO_NODES
 
 
 Placement: TypeAlias = ChosenNode | Unschedulable
 
 
-def format_fit_error(total: int, counts: Mapping[str, int]) -> str:
+def format_fit_error(node_count: int, counts: Mapping[str, int]) -> str:
     """Return kube-scheduler's FitError message from the number of nodes by reason; the reasons are sorted as texts."""
     is_conflict = list(counts) == list(node_filters.AFFINITY_CONFLICT.reasons)
     reasons = ", ".join(counts if is_conflict else sorted(f"{count} {reason}" for reason, count in counts.items()))
-    return f"0/{total} nodes are available: {reasons}."
+    return f"0/{node_count} nodes are available: {reasons}."
 
 
 def filter_failure_reasons(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> tuple[str, ...]:
@@ -244,8 +244,8 @@ def find_node(
 
 def find_obstacles(pod: PodView, nodes: ClusterSnapshot) -> dict[str, node_filters.FilterFailure]:
     """Return why each node rejects a pod, by node name; nodes that fit are omitted."""
-    filters = PodFilters(pod, nodes)
-    failure_by_node = {node.name: filters.find_obstacle_at(node) for node in nodes}
+    pod_filters = PodFilters(pod, nodes)
+    failure_by_node = {node.name: pod_filters.find_obstacle_at(node) for node in nodes}
     return {name: obstacle for name, obstacle in failure_by_node.items() if obstacle is not None}
 
 
@@ -255,17 +255,17 @@ def choose_node(
     profile: node_filters.AutoscalingProfile = node_filters.AutoscalingProfile.BALANCED,
 ) -> str:
     """Return the name of the best node for a pod, its nominated node if that still fits; '' if the pod fits no node."""
-    nominated_node = nodes.get(nodes.nomination_of(pod.uid))
+    nominated_node = nodes.get(nodes.nominated_node_of(pod.uid))
     if nominated_node is not None and find_obstacle(pod, nominated_node, nodes) is None:
         return nominated_node.name
     candidate_nodes = nodes.candidate_cache.of(pod.shape, profile)
     if not candidate_nodes.scores:
         return ""
-    filters, preferences = PodFilters(pod, nodes), PodPreferences(pod, nodes, candidate_nodes)
-    if preferences.is_empty:
-        return candidate_nodes.best_node(filters.passes)
-    return preferences.best_node(
-        {name: score for name, score in candidate_nodes.scores.items() if filters.passes(name)}
+    pod_filters, pod_preferences = PodFilters(pod, nodes), PodPreferences(pod, nodes, candidate_nodes)
+    if pod_preferences.is_empty:
+        return candidate_nodes.best_node(pod_filters.passes_node)
+    return pod_preferences.best_node(
+        {name: score for name, score in candidate_nodes.scores.items() if pod_filters.passes_node(name)}
     )
 
 
@@ -282,8 +282,8 @@ class PodFilters:
         if any(rule.is_hard for rule in shape.spread):
             self._spread = TopologySpreadFilter(pod, nodes, nodes.placed_pods)
         if shape.affinity or shape.anti_affinity or nodes.placed_pods.anti_affinity_terms:
-            affinity = PodAffinityFilter(pod, nodes)
-            self._affinity = affinity if affinity.matters else None
+            affinity_filter = PodAffinityFilter(pod, nodes)
+            self._affinity = affinity_filter if affinity_filter.matters else None
 
     def find_obstacle(self, node: NodeInfo) -> node_filters.FilterFailure | None:
         """Return why a node rejects the pod, ignoring pods nominated to the node; None if the node accepts it."""
@@ -295,15 +295,15 @@ class PodFilters:
 
     def find_obstacle_at(self, node: NodeInfo) -> node_filters.FilterFailure | None:
         """Return why a node rejects the pod, counting the pods nominated to the node; None if the node accepts it."""
-        has_nominated_pods = bool(self._nodes.nominated_to(node.name))
+        has_nominated_pods = bool(self._nodes.pods_nominated_to(node.name))
         return find_obstacle(self._pod, node, self._nodes) if has_nominated_pods else self.find_obstacle(node)
 
-    def passes(self, name: str) -> bool:
+    def passes_node(self, name: str) -> bool:
         """Report whether a node with enough free resources also passes the filters that depend on other pods."""
         node = self._nodes.get(name)
         if node is None or self._find_conflict(node) is not None:
             return False
-        return not self._nodes.nominated_to(name) or find_obstacle(self._pod, node, self._nodes) is None
+        return not self._nodes.pods_nominated_to(name) or find_obstacle(self._pod, node, self._nodes) is None
 
     def _find_conflict(self, node: NodeInfo) -> node_filters.FilterFailure | None:
         """Return the filter failure that other pods cause by topology spread or affinity; None if there is none."""
@@ -319,8 +319,8 @@ class PodPreferences:
         self._pod = pod
         self._nodes = nodes
         self._static_results = candidate_nodes.static_results
-        has_affinity = bool(pod.shape.preferred or nodes.placed_pods.preferred_terms)
-        self._domain_scores = affinity_scores(pod, nodes) if has_affinity else {}
+        has_affinity_preferences = bool(pod.shape.preferred or nodes.placed_pods.preferred_terms)
+        self._domain_scores = affinity_scores(pod, nodes) if has_affinity_preferences else {}
         self._has_soft_spread = any(not rule.is_hard for rule in pod.shape.spread)
         self.is_empty = not (
             self._static_results.preferences
@@ -333,13 +333,13 @@ class PodPreferences:
         """Add preferences to the resource scores by node; return the best node, '' if there are no scores."""
         if not scores:
             return ""
-        add_preferences(scores, self._static_results.preferences)
+        add_node_affinity_scores(scores, self._static_results.preferences)
         add_taint_scores(scores, self._static_results.aversions)
         if self._domain_scores or self._has_soft_spread:
             feasible_nodes = [node for node in self._nodes if node.name in scores]
             add_pod_affinity(scores, feasible_nodes, self._domain_scores)
             if self._has_soft_spread:
-                add_topology_spread(
+                add_topology_spread_scores(
                     scores, topology_skew(self._pod, feasible_nodes, self._nodes, self._nodes.placed_pods)
                 )
         return min(scores, key=lambda name: (-scores[name], name))

@@ -16,7 +16,7 @@ from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.filtering import Unschedulable, choose_node, find_obstacle, find_obstacles
 from batchyard.placement.node_filters import NOTHING, AutoscalingProfile, FilterFailure, subtract_requests
 from batchyard.placement.node_info import NodeInfo
-from batchyard.placement.preemption import UNDER_WAY, PreemptionFailure, awaits_victims, find_preemption
+from batchyard.placement.preemption import PREEMPTION_UNDER_WAY, PreemptionFailure, awaits_victims, find_preemption
 
 
 class GangPlaced(NamedTuple):
@@ -55,11 +55,11 @@ def preempt_for_gang(
 ) -> GangPreemption | PreemptionFailure:
     """Return the pods to preempt so that a gang fits, with the gang's nodes; or why preemption does not help."""
     if any(awaits_victims(pod, nodes) for pod in pods):
-        return UNDER_WAY
+        return PREEMPTION_UNDER_WAY
     victims: list[tuple[PodView, PodView]] = []
     failure_by_uid: dict[str, PreemptionFailure] = {}
 
-    def choose(pod: PodView) -> str:
+    def choose_node_name(pod: PodView) -> str:
         name = choose_node(pod, nodes, profile)
         if name:
             return name
@@ -73,7 +73,7 @@ def preempt_for_gang(
         return preemption.node
 
     with nodes.what_if():
-        nodes_by_uid, unplaced_pod = _place_in_order(pods, nodes, choose)
+        nodes_by_uid, unplaced_pod = _place_in_order(pods, nodes, choose_node_name)
     return GangPreemption(nodes_by_uid, victims) if unplaced_pod is None else failure_by_uid[unplaced_pod.uid]
 
 
@@ -92,14 +92,14 @@ def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: Auto
     pods_by_kind: dict[tuple[PodShape, int, bool], list[PodView]] = {}
     for pod in pods:
         pods_by_kind.setdefault((pod.shape, pod.priority, pod.may_preempt and may_preempt), []).append(pod)
-    return all(_kind_may_fit(equal_pods, nodes, profile, kind[2]) for kind, equal_pods in pods_by_kind.items())
+    return all(_equal_pods_may_fit(equal_pods, nodes, profile, kind[2]) for kind, equal_pods in pods_by_kind.items())
 
 
-def _kind_may_fit(
+def _equal_pods_may_fit(
     equal_pods: Sequence[PodView], nodes: ClusterSnapshot, profile: AutoscalingProfile, may_preempt: bool
 ) -> bool:
     """Report whether pods with equal requirements may fit together, possibly by preempting pods of lower priority."""
-    pod, count = equal_pods[0], len(equal_pods)
+    pod, pod_count = equal_pods[0], len(equal_pods)
     considers_preemption = may_preempt and nodes.has_lower_priority(pod.priority)
     obstacles = nodes.candidate_cache.static_results(pod.shape.rules).obstacles
     for name in obstacles if considers_preemption else nodes.candidate_cache.of(pod.shape, profile).scores:
@@ -113,26 +113,26 @@ def _kind_may_fit(
         competing_pods = [other for other in nodes.competing_nominations(pod, name) if other.gang != pod.gang]
         if competing_pods:
             freed_amounts = subtract_requests(freed_amounts, competing_pods)
-        count -= max(
+        pod_count -= max(
             0, min([(free_amounts.get(r, 0) + freed_amounts.get(r, 0)) // amount for r, amount in pod.requests])
         )
-        if count <= 0:
+        if pod_count <= 0:
             return True
     return False
 
 
 def _place_in_order(
-    pods: Sequence[PodView], nodes: ClusterSnapshot, choose: Callable[[PodView], str]
+    pods: Sequence[PodView], nodes: ClusterSnapshot, choose_node_name: Callable[[PodView], str]
 ) -> tuple[dict[str, str], PodView | None]:
     """Add pods to the nodes that `choose` returns; return the nodes by pod uid, and the first pod without a node."""
     nodes_by_uid: dict[str, str] = {}
     for pod in pods:
-        nodes.withdraw(pod.uid)
+        nodes.withdraw_nomination(pod.uid)
     remaining_pods = placement_order(pods)
     while remaining_pods:
         postponed_pods = []
         for pod in remaining_pods:
-            name = choose(pod)
+            name = choose_node_name(pod)
             if name:
                 nodes.add_pod(pod, name)
                 nodes_by_uid[pod.uid] = name
@@ -177,7 +177,7 @@ class PlacementClaim(NamedTuple):
 
 def placeholders(leader: Obj, count: int) -> list[PodView]:
     """Return `count` placeholders for missing pods of the leader's Job, with the node requirements they will have."""
-    metadata, spec = leader["metadata"], _without_exclusion(leader["spec"])
+    metadata, spec = leader["metadata"], _without_exclusive_affinity(leader["spec"])
     pods = []
     for number in range(1, count + 1):
         metadata_changes = {"name": f"{metadata['name']}+{number}", "uid": f"{metadata['uid']}+{number}"}
@@ -188,11 +188,11 @@ def placeholders(leader: Obj, count: int) -> list[PodView]:
 def domains_of(claim: PlacementClaim, nodes: ClusterSnapshot) -> list[list[NodeInfo]]:
     """Return the nodes whose name, labels and taints suit a placement claim, as one list per topology domain."""
     obstacles = nodes.candidate_cache.static_results(claim.leader.shape.rules).obstacles
-    open_nodes = [node for node in nodes if obstacles[node.name] is None]
+    unobstructed_nodes = [node for node in nodes if obstacles[node.name] is None]
     if not claim.topology_key:
-        return [[node] for node in open_nodes]
+        return [[node] for node in unobstructed_nodes]
     domains: dict[str, list[NodeInfo]] = {}
-    for node in open_nodes:
+    for node in unobstructed_nodes:
         value = node.view.labels.get(claim.topology_key)
         if value is not None:
             domains.setdefault(value, []).append(node)
@@ -237,13 +237,13 @@ def withdraw_nominations(claims: Sequence[PlacementClaim], nodes: ClusterSnapsho
     """Withdraw the nominated nodes of all pods of the placement claims."""
     for claim in claims:
         for pod in claim.pods:
-            nodes.withdraw(pod.uid)
+            nodes.withdraw_nomination(pod.uid)
 
 
 def claim_order(claims: Sequence[PlacementClaim]) -> list[PlacementClaim]:
     """Return placement claims sorted: first those for whole topology domains, the largest before smaller ones."""
-    by_leader = {claim.leader.uid: claim for claim in claims}
-    ordered_claims = [by_leader[leader.uid] for leader in placement_order([claim.leader for claim in claims])]
+    claims_by_leader = {claim.leader.uid: claim for claim in claims}
+    ordered_claims = [claims_by_leader[leader.uid] for leader in placement_order([claim.leader for claim in claims])]
     return sorted(ordered_claims, key=lambda claim: (not claim.topology_key, -len(claim.pods)))
 
 
@@ -254,17 +254,17 @@ def place_claims(
     nominations = nominated_nodes(claims, nodes)
     with nodes.what_if():
         withdraw_nominations(claims, nodes)
-        if are_free(nominations, claims, nodes):
+        if are_nodes_free(nominations, claims, nodes):
             return GangPlaced(nominations)
         return _place_claims_in_order(claim_order(claims), nodes, profile)
 
 
 def nominated_nodes(claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> dict[str, str]:
     """Return the nominated node of each pod in placement claims, by pod uid; '' for a pod without one."""
-    return {pod.uid: nodes.nomination_of(pod.uid) for claim in claims for pod in claim.pods}
+    return {pod.uid: nodes.nominated_node_of(pod.uid) for claim in claims for pod in claim.pods}
 
 
-def are_free(nodes_by_uid: Mapping[str, str], claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> bool:
+def are_nodes_free(nodes_by_uid: Mapping[str, str], claims: Sequence[PlacementClaim], nodes: ClusterSnapshot) -> bool:
     """Report whether all pods of placement claims fit together on the nodes in `nodes_by_uid` (by pod uid)."""
     with nodes.what_if():
         for claim in claims:
@@ -285,28 +285,28 @@ def _place_claims_in_order(
             continue
         nodes_by_uid = fit_claim_anywhere(claim, nodes)
         if nodes_by_uid is None:
-            return GangUnschedulable(claim.leader, _domain_too_small(claim.leader, nodes))
+            return GangUnschedulable(claim.leader, _small_domain_failure(claim.leader, nodes))
         place_claim(claim, nodes_by_uid, nodes)
         placed_nodes |= nodes_by_uid
     placement = place_gang([claim.leader for claim in claims if not claim.topology_key], nodes, profile)
     return GangPlaced({**placed_nodes, **placement.nodes}) if isinstance(placement, GangPlaced) else placement
 
 
-def _domain_too_small(leader: PodView, nodes: ClusterSnapshot) -> Unschedulable:
+def _small_domain_failure(leader: PodView, nodes: ClusterSnapshot) -> Unschedulable:
     obstacles = find_obstacles(leader, nodes)
     return Unschedulable({node.name: obstacles.get(node.name, _DOMAIN_TOO_SMALL) for node in nodes})
 
 
-def _without_exclusion(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+def _without_exclusive_affinity(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a leader's pod spec without the affinity terms of exclusive placement, which the Job's other pods lack."""
     for field in ("podAffinity", "podAntiAffinity"):
         terms = ((spec.get("affinity") or {}).get(field) or {}).get(well_known.REQUIRED)
         if terms:
-            other_terms = [term for term in terms if not _is_exclusion(term)]
+            other_terms = [term for term in terms if not _is_exclusive_term(term)]
             spec = with_path(spec, ("affinity", field, well_known.REQUIRED), other_terms or None)
     return spec
 
 
-def _is_exclusion(term: Mapping[str, Any]) -> bool:
-    expressions = (term.get("labelSelector") or {}).get("matchExpressions") or ()
-    return any(expression["key"] == well_known.JOB_KEY for expression in expressions)
+def _is_exclusive_term(term: Mapping[str, Any]) -> bool:
+    match_expressions = (term.get("labelSelector") or {}).get("matchExpressions") or ()
+    return any(expression["key"] == well_known.JOB_KEY for expression in match_expressions)

@@ -65,11 +65,11 @@ class FollowerReservations:
     def reserve_nodes(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:
         """Reserve the nodes in `nodes_by_uid` for pods that do not exist yet; if empty, end these reservations."""
         for claim in claims:
-            leader = pod_key(claim.leader)
-            self._keep_placeholders(leader, 0)
+            leader_key = pod_key(claim.leader)
+            self._keep_placeholders(leader_key, 0)
             for pod in claim.pods[1:] if nodes_by_uid else ():
                 self._nodes.nominate(pod, nodes_by_uid[pod.uid])
-                self._placeholders[leader] = claim.pods[1:]
+                self._placeholders[leader_key] = claim.pods[1:]
 
     def refresh(self, reader: Reader) -> None:
         """End the reservations for Job pods that exist by now, and those of leader pods that are gone."""
@@ -77,13 +77,13 @@ class FollowerReservations:
             obj = reader.get(leader)
             self._keep_placeholders(leader, missing_followers(obj, reader) if obj and _is_running(obj) else 0)
 
-    def _keep_placeholders(self, leader: meta.Key, count: int) -> None:
+    def _keep_placeholders(self, leader_key: meta.Key, placeholder_count: int) -> None:
         """Keep the first `count` reservations of a leader pod, and end the others."""
-        placeholder_pods = self._placeholders.pop(leader, ())
-        for pod in placeholder_pods[count:]:
-            self._nodes.withdraw(pod.uid)
-        if placeholder_pods and count:
-            self._placeholders[leader] = placeholder_pods[:count]
+        placeholder_pods = self._placeholders.pop(leader_key, ())
+        for pod in placeholder_pods[placeholder_count:]:
+            self._nodes.withdraw_nomination(pod.uid)
+        if placeholder_pods and placeholder_count:
+            self._placeholders[leader_key] = placeholder_pods[:placeholder_count]
 
 
 def _is_running(pod: meta.Obj) -> bool:
@@ -136,7 +136,7 @@ class HotswapPlan(NamedTuple):
 
 FindEvictionUnit: TypeAlias = Callable[[PodView], EvictionUnit | None]
 """Returns the eviction unit of a running pod; None if the pod cannot be evicted."""
-Cost: TypeAlias = tuple[Duration, int, Sequence[str]]
+EvictionCost: TypeAlias = tuple[Duration, int, Sequence[str]]
 
 
 class _ClaimNodes(NamedTuple):
@@ -162,38 +162,38 @@ def find_hotswap(
     """Return the Workloads and pods to evict so that a gang's pods fit, with their nodes; None if nothing suffices."""
     if not nodes.stopping and not nodes.has_lower_priority(max(claim.leader.priority for claim in claims)):
         return None
-    search = _Search(claims, nodes, find_eviction_unit, profile)
-    plan = search.run()
-    if plan is None or len(plan.victims) < 2:
-        return plan
-    for eviction_unit in sorted(search.single_victims.values(), key=_unit_cost)[:SINGLE_VICTIMS_MAX]:
-        single_victim_plan = search.run({eviction_unit.name: None})
+    hotswap_search = _HotswapSearch(claims, nodes, find_eviction_unit, profile)
+    hotswap_plan = hotswap_search.run()
+    if hotswap_plan is None or len(hotswap_plan.victims) < 2:
+        return hotswap_plan
+    for eviction_unit in sorted(hotswap_search.single_victims.values(), key=_eviction_unit_cost)[:SINGLE_VICTIMS_MAX]:
+        single_victim_plan = hotswap_search.run({eviction_unit.name: None})
         if single_victim_plan is not None:
             return single_victim_plan
-    return _drop_unneeded_victims(plan, search)
+    return _drop_unneeded_victims(hotswap_plan, hotswap_search)
 
 
 def eviction_message(preemptor: str, uid: str, job_uid: str, victim: EvictionUnit) -> str:
     """Return the eviction message of a Workload, which starts like Kueue's so that tools find the preemptor."""
-    lost_time = format_age(victim.work_lost)
+    lost_work_age = format_age(victim.work_lost)
     return (
         f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to Hotswap:"
-        f" {preemptor} needs the nodes of {victim.name}, whose {len(victim.pods)} pods lose {lost_time}"
+        f" {preemptor} needs the nodes of {victim.name}, whose {len(victim.pods)} pods lose {lost_work_age}"
         " of work since their last checkpoints"
     )
 
 
-def eviction_cost(eviction_units: Sequence[EvictionUnit]) -> Cost:
+def eviction_cost(eviction_units: Sequence[EvictionUnit]) -> EvictionCost:
     """Return the cost of evicting Workloads or pods: the lost work, the number of pods, the names."""
-    to_evict = [eviction_unit for eviction_unit in eviction_units if not eviction_unit.is_leaving]
+    units_to_evict = [eviction_unit for eviction_unit in eviction_units if not eviction_unit.is_leaving]
     return (
-        sum([o.work_lost for o in to_evict]),
-        sum([len(o.pods) for o in to_evict]),
-        sorted([o.name for o in to_evict]),
+        sum([o.work_lost for o in units_to_evict]),
+        sum([len(o.pods) for o in units_to_evict]),
+        sorted([o.name for o in units_to_evict]),
     )
 
 
-class _Search:
+class _HotswapSearch:
     """Search for nodes for a gang's pods, and for victims to evict; it may be repeated with fewer allowed victims."""
 
     def __init__(
@@ -212,14 +212,14 @@ class _Search:
         #: Units whose eviction alone lets some claim fit, by name.
         self.single_victims: dict[str, EvictionUnit] = {}
 
-    def run(self, allowed_names: Mapping[str, None] | None = None) -> HotswapPlan | None:
+    def run(self, allowed_victim_names: Mapping[str, None] | None = None) -> HotswapPlan | None:
         """Return nodes and victims for all pods of the gang; with `allowed_names`, only these may be evicted."""
-        self._allowed = allowed_names
+        self._allowed = allowed_victim_names
         with self._nodes.what_if():
             gang.withdraw_nominations(self._claims, self._nodes)
             for uid in list(self._nodes.stopping):
                 self._nodes.remove_pod(uid)
-            if gang.are_free(self._nominated_nodes, self._claims, self._nodes):
+            if gang.are_nodes_free(self._nominated_nodes, self._claims, self._nodes):
                 return HotswapPlan(self._nominated_nodes, ())
             return self._place_all_claims()
 
@@ -247,7 +247,7 @@ class _Search:
             if len(unplaced_claims) == len(remaining_claims):
                 return None
             remaining_claims = unplaced_claims
-        return HotswapPlan(nodes_by_uid, sorted(victims.values(), key=_unit_cost))
+        return HotswapPlan(nodes_by_uid, sorted(victims.values(), key=_eviction_unit_cost))
 
     def _apply_claim_nodes(self, claim: gang.PlacementClaim, claim_nodes: _ClaimNodes) -> None:
         for eviction_unit in claim_nodes.eviction_units:
@@ -265,11 +265,11 @@ class _Search:
 
     def _cheapest_after_eviction(self, claim: gang.PlacementClaim) -> _ClaimNodes | None:
         """Return nodes for a placement claim at the lowest eviction cost; None if it fits nowhere even then."""
-        options: list[_ClaimNodes] = []
+        candidate_claim_nodes: list[_ClaimNodes] = []
         for domain in gang.domains_of(claim, self._nodes):
             option = self._clear_domain(claim, domain)
             if option is not None:
-                options.append(option)
+                candidate_claim_nodes.append(option)
                 self.single_victims.update(
                     {
                         eviction_unit.name: eviction_unit
@@ -277,9 +277,9 @@ class _Search:
                         if len(option.eviction_units) == 1
                     }
                 )
-            if len(options) == COMPARED_DOMAINS_MAX:
+            if len(candidate_claim_nodes) == COMPARED_DOMAINS_MAX:
                 break
-        return min(options, key=lambda option: eviction_cost(option.eviction_units), default=None)
+        return min(candidate_claim_nodes, key=lambda option: eviction_cost(option.eviction_units), default=None)
 
     def _clear_domain(self, claim: gang.PlacementClaim, domain: Sequence[NodeInfo]) -> _ClaimNodes | None:
         """Return nodes for a placement claim in this domain and whom to evict; None if evictions do not make it fit."""
@@ -287,7 +287,7 @@ class _Search:
             return None
         rival_units = sorted(
             self._rival_units_in(domain, claim.leader),
-            key=lambda rival_unit: _unit_cost(rival_unit.eviction_unit),
+            key=lambda rival_unit: _eviction_unit_cost(rival_unit.eviction_unit),
             reverse=True,
         )
         nodes_by_uid = self._fit_without_units(rival_units, claim, domain) if rival_units else None
@@ -305,8 +305,8 @@ class _Search:
         rival_units: dict[str, _RivalUnit] = {}
         for node in domain:
             for pod in node.pods.values():
-                is_lower = pod.priority < claiming_pod.priority and not are_in_same_gang(claiming_pod, pod)
-                eviction_unit = self._find_eviction_unit(pod) if is_lower else None
+                is_preemptible = pod.priority < claiming_pod.priority and not are_in_same_gang(claiming_pod, pod)
+                eviction_unit = self._find_eviction_unit(pod) if is_preemptible else None
                 if eviction_unit is not None and self._may_be_evicted(eviction_unit, claiming_pod):
                     rival_units.setdefault(eviction_unit.name, _RivalUnit(eviction_unit, [])).pods_in_domain.append(pod)
         return list(rival_units.values())
@@ -314,8 +314,8 @@ class _Search:
     def _may_be_evicted(self, eviction_unit: EvictionUnit, claiming_pod: PodView) -> bool:
         if eviction_unit.is_leaving:
             return True
-        is_allowed = self._allowed is None or eviction_unit.name in self._allowed
-        return is_allowed and claiming_pod.may_preempt and eviction_unit.priority < claiming_pod.priority
+        is_allowed_victim = self._allowed is None or eviction_unit.name in self._allowed
+        return is_allowed_victim and claiming_pod.may_preempt and eviction_unit.priority < claiming_pod.priority
 
     def _fit_without_units(
         self, rival_units: Sequence[_RivalUnit], claim: gang.PlacementClaim, domain: Sequence[NodeInfo]
@@ -336,15 +336,15 @@ def _may_fit_after_eviction(node: NodeInfo, claiming_pod: PodView) -> bool:
     return find_shortage(claiming_pod.shape, node, total_requests(candidates)) is None
 
 
-def _drop_unneeded_victims(plan: HotswapPlan, search: _Search) -> HotswapPlan:
+def _drop_unneeded_victims(plan: HotswapPlan, hotswap_search: _HotswapSearch) -> HotswapPlan:
     """Return the plan with only the victims that it needs; the most expensive ones are dropped first."""
-    for victim in sorted(plan.victims, key=_unit_cost, reverse=True):
+    for victim in sorted(plan.victims, key=_eviction_unit_cost, reverse=True):
         names = {eviction_unit.name: None for eviction_unit in plan.victims if eviction_unit.name != victim.name}
-        plan = search.run(names) or plan
+        plan = hotswap_search.run(names) or plan
     return plan
 
 
-def _unit_cost(eviction_unit: EvictionUnit) -> Cost:
+def _eviction_unit_cost(eviction_unit: EvictionUnit) -> EvictionCost:
     return eviction_cost((eviction_unit,))
 
 
@@ -372,11 +372,11 @@ class Hotswap:
         key, new = event.key, None if event.type is _DELETED else event.obj
         if key.kind == scheme.POD:
             self._pods.observe(key, event.old, new)
-            return (key,) if new is not None and self._may_be_lost(lifecycle.bound_node(new)) else ()
-        was_lost = self._lost.pop(key.name, True)
+            return (key,) if new is not None and self._may_node_be_lost(lifecycle.bound_node(new)) else ()
+        was_node_lost = self._lost.pop(key.name, True)
         if new is not None:
-            self._lost[key.name] = is_lost(new)
-        return self._pods.keys_on(key.name) if not was_lost and self._may_be_lost(key.name) else ()
+            self._lost[key.name] = is_node_lost(new)
+        return self._pods.pod_keys_on(key.name) if not was_node_lost and self._may_node_be_lost(key.name) else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Set a gang pod on a lost node to Failed; once this is written, delete the pod."""
@@ -385,7 +385,7 @@ class Hotswap:
         if pod is None or not name or not _belongs_to_gang(pod):
             return ReconcileResult()
         node = reader.get(meta.Key(scheme.NODE, "", name))
-        if (node is not None and not is_lost(node)) or not _needs_removal(pod):
+        if (node is not None and not is_node_lost(node)) or not _needs_hotswap_removal(pod):
             return ReconcileResult()
         failed_pod = lifecycle.with_failed_phase(pod, HOTSWAP_DISRUPTION, now)
         if failed_pod is not pod and now < (removable_at := _removable_at(node, pod)):
@@ -395,7 +395,7 @@ class Hotswap:
         event = EventRecord(key, "Warning", "NodeLost", f"Node {name} is lost: the pod is removed")
         return ReconcileResult([UpdateStatus(failed_pod)], [event])
 
-    def _may_be_lost(self, node: str) -> bool:
+    def _may_node_be_lost(self, node: str) -> bool:
         """Report whether a node is lost or not known."""
         return bool(node) and self._lost.get(node, True)
 
@@ -405,7 +405,7 @@ def _belongs_to_gang(pod: meta.Obj) -> bool:
     return bool(meta.annotation(pod, well_known.WORKLOAD) or meta.label(pod, well_known.JOB_SET_UID))
 
 
-def is_lost(node: meta.Obj) -> bool:
+def is_node_lost(node: meta.Obj) -> bool:
     """Report whether a node is lost: its kubelet no longer reports its status."""
     return conditions.readiness(node) == "Unknown" or conditions.has_taint(node, well_known.UNREACHABLE)
 
@@ -418,17 +418,17 @@ def _removable_at(node: meta.Obj | None, pod: meta.Obj) -> Instant:
     )
 
 
-def _node_lost_at(node: meta.Obj, fallback: Instant) -> Instant:
+def _node_lost_at(node: meta.Obj, fallback_time: Instant) -> Instant:
     """Return when a node was lost: the later time of Ready=Unknown and the unreachable taint; else `fallback`."""
     condition = meta.find_condition(node, conditions.READY)
     loss_times = [condition["lastTransitionTime"]] if condition is not None and condition["status"] == "Unknown" else []
     loss_times += [
         taint.get("timeAdded") for taint in conditions.taints_of(node) if taint["key"] == well_known.UNREACHABLE
     ]
-    return max((parse_time(timestamp) for timestamp in loss_times if timestamp), default=fallback)
+    return max((parse_time(timestamp) for timestamp in loss_times if timestamp), default=fallback_time)
 
 
-def _needs_removal(pod: meta.Obj) -> bool:
+def _needs_hotswap_removal(pod: meta.Obj) -> bool:
     """Report whether a pod still must be failed or deleted: it is active, terminating, or failed by Hotswap."""
     if not lifecycle.is_terminal(pod):
         return True
@@ -470,10 +470,10 @@ class HotswapPass:
         """Return all pods that are evicted together with a pod, and the lost work; None if it cannot be evicted."""
         key = pod.gang or pod.uid
         if key not in self._eviction_units:
-            self._eviction_units[key] = self._gang_unit(pod) if pod.gang else self._make_unit(pod.key, (pod,))
+            self._eviction_units[key] = self._gang_eviction_unit(pod) if pod.gang else self._make_unit(pod.key, (pod,))
         return self._eviction_units[key]
 
-    def evict(self, eviction_unit: EvictionUnit, preemptor: PodView, outcome: ReconcileResult) -> meta.Obj | None:
+    def evict(self, eviction_unit: EvictionUnit, preemptor: PodView, result: ReconcileResult) -> meta.Obj | None:
         """Evict the Workload of a victim and return it; None for a pod without a Workload, which the caller deletes."""
         pod = eviction_unit.pods[0]
         self._eviction_units[pod.gang or pod.uid] = eviction_unit._replace(is_leaving=True)
@@ -483,14 +483,14 @@ class HotswapPass:
         preemptor_workload = self._workload_of(preemptor) if preemptor.gang else None
         name, uid, job_uid = preemptor.key, preemptor.uid, ""
         if preemptor_workload is not None:
-            view = workload_view(preemptor_workload)
-            name, uid, job_uid = view.key, view.uid, view.job_uid
+            preemptor_view = workload_view(preemptor_workload)
+            name, uid, job_uid = preemptor_view.key, preemptor_view.uid, preemptor_view.job_uid
         text = eviction_message(name, uid, job_uid, eviction_unit)
         reason = evictions.EVICTED_BY_PREEMPTION
         evicted_object = evictions.evict(victim, reason=reason, message=text, now=self._now, preemption=HOTSWAP)
-        beneficiary = pod_key(preemptor) if preemptor_workload is None else meta.key_of(preemptor_workload)
-        events = _events(meta.key_of(victim), text, beneficiary)
-        outcome.add(UpdateStatus(evicted_object), events)
+        beneficiary_key = pod_key(preemptor) if preemptor_workload is None else meta.key_of(preemptor_workload)
+        events = _preemption_events(meta.key_of(victim), text, beneficiary_key)
+        result.add(UpdateStatus(evicted_object), events)
         return victim
 
     def _claim_of(self, pod: PodView) -> gang.PlacementClaim:
@@ -500,7 +500,7 @@ class HotswapPass:
             return gang.PlacementClaim((pod,))
         return gang.PlacementClaim((pod, *gang.placeholders(obj, missing_followers(obj, self._reader))), topology_key)
 
-    def _gang_unit(self, pod: PodView) -> EvictionUnit | None:
+    def _gang_eviction_unit(self, pod: PodView) -> EvictionUnit | None:
         workload = self._workload_of(pod)
         if workload is None or workload_lifecycle.is_finished(workload):
             return None
@@ -511,8 +511,8 @@ class HotswapPass:
         pods = self._gangs.get(pod.gang)
         if pods is None:
             return None  # bound in this pass
-        unit = self._make_unit(str(meta.key_of(workload)), pods)
-        return unit._replace(is_leaving=workload_lifecycle.is_evicted(workload))
+        eviction_unit = self._make_unit(str(meta.key_of(workload)), pods)
+        return eviction_unit._replace(is_leaving=workload_lifecycle.is_evicted(workload))
 
     def _make_unit(self, name: str, pods: Sequence[PodView]) -> EvictionUnit:
         return EvictionUnit(name, pods, sum(map(self._lost_work, pods)))
@@ -536,10 +536,10 @@ class HotswapPass:
         return None if not name else self._reader.get(meta.Key(scheme.WORKLOAD, pod.namespace, name))
 
 
-def _events(victim: meta.Key, text: str, preemptor: meta.Key) -> list[EventRecord]:
+def _preemption_events(victim_key: meta.Key, text: str, preemptor_key: meta.Key) -> list[EventRecord]:
     """Return the Events of a Hotswap preemption for the victim and the preemptor."""
     return [
-        EventRecord(victim, "Normal", "EvictedDueToPreempted", text),
-        EventRecord(victim, "Normal", "Preempted", text),
-        EventRecord(preemptor, "Normal", "PreemptedWorkload", f"Preempted workload {victim}: {text}"),
+        EventRecord(victim_key, "Normal", "EvictedDueToPreempted", text),
+        EventRecord(victim_key, "Normal", "Preempted", text),
+        EventRecord(preemptor_key, "Normal", "PreemptedWorkload", f"Preempted workload {victim_key}: {text}"),
     ]

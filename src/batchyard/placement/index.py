@@ -20,7 +20,7 @@ from batchyard.scheduling.workload.lifecycle import is_evicted
 
 KINDS: Final = (scheme.POD, scheme.NODE, scheme.NAMESPACE, scheme.POD_DISRUPTION_BUDGET)
 #: The scheduler names that this controller serves, each with its scoring profile; None for the cluster's profile.
-_SCHEDULERS: Final[Mapping[str, AutoscalingProfile | None]] = {
+_PROFILE_BY_SCHEDULER: Final[Mapping[str, AutoscalingProfile | None]] = {
     "default-scheduler": None,
     "gke.io/optimize-utilization-scheduler": AutoscalingProfile.OPTIMIZE_UTILIZATION,
 }
@@ -61,7 +61,7 @@ class PlacementIndex:
 
     def profile_of(self, pod: PodView) -> AutoscalingProfile:
         """Return the node scoring profile for a pod, by its scheduler name."""
-        return _SCHEDULERS[pod.scheduler] or self._profile
+        return _PROFILE_BY_SCHEDULER[pod.scheduler] or self._profile
 
     # --- decisions that count at once ---
 
@@ -94,8 +94,8 @@ class PlacementIndex:
             else:
                 self._sync_pod(pod_view(obj))
                 self.pending_units.activate(uid)
-        victims, self._unconfirmed_victims = self._unconfirmed_victims, []
-        for victim in victims:
+        unconfirmed_victims, self._unconfirmed_victims = self._unconfirmed_victims, []
+        for victim in unconfirmed_victims:
             obj = reader.get(victim.key)
             if obj is None or obj["metadata"].get("uid") != victim.uid:
                 continue
@@ -122,7 +122,7 @@ class PlacementIndex:
         if event.type is not _DELETED:
             namespaces[name] = namespace_labels(event.obj)
         if namespaces.get(name) != old_labels:
-            self.pending_units.note_namespaces()
+            self.pending_units.record_namespace_change()
 
     def _on_pod(self, event: WatchEvent) -> None:
         view = pod_view(event.obj)
@@ -135,31 +135,31 @@ class PlacementIndex:
     def _sync_pod(self, pod: PodView) -> None:
         """Update the index for a pod's current state: bound, pending, gated or ignored."""
         self.stale_conditions.pop(pod.uid, None)
-        if pod.is_terminal or (pod.scheduler not in _SCHEDULERS and not pod.node_name):
+        if pod.is_terminal or (pod.scheduler not in _PROFILE_BY_SCHEDULER and not pod.node_name):
             self._forget_pod(pod.uid)
         elif pod.node_name:
-            self._on_bound(pod)
+            self._on_bound_pod(pod)
         elif pod.deleting or pod.gated:
             self._forget_pod(pod.uid)
             if not pod.deleting and pod.unscheduled_reason != GATED:
                 self.stale_conditions[pod.uid] = pod
         else:
-            self._on_pending(pod)
+            self._on_pending_pod(pod)
 
-    def _on_bound(self, pod: PodView) -> None:
+    def _on_bound_pod(self, pod: PodView) -> None:
         if self.pending_units.get(pod.uid) is not None:
             self.pending_units.drop(pod.uid)
-            self.nodes.withdraw(pod.uid)
+            self.nodes.withdraw_nomination(pod.uid)
         self._place_on_node(pod, pod.node_name)
         if pod.unscheduled_reason or pod.nominated_node:
             self.stale_conditions[pod.uid] = pod
 
-    def _on_pending(self, pod: PodView) -> None:
+    def _on_pending_pod(self, pod: PodView) -> None:
         previous_revision = self.pending_units.get(pod.uid)
         self._remove_from_node(pod.uid)
-        is_nomination_unchanged = self.nodes.nomination_of(pod.uid) == pod.nominated_node
+        is_nomination_unchanged = self.nodes.nominated_node_of(pod.uid) == pod.nominated_node
         if not is_nomination_unchanged:
-            self.nodes.withdraw(pod.uid)
+            self.nodes.withdraw_nomination(pod.uid)
             if pod.nominated_node:
                 self.nodes.nominate(pod, pod.nominated_node)
         if previous_revision is not None and is_nomination_unchanged and _has_same_requirements(pod, previous_revision):
@@ -172,14 +172,14 @@ class PlacementIndex:
         self._remove_from_node(uid)
         self.stale_conditions.pop(uid, None)
         self.pending_units.drop(uid)
-        self.nodes.withdraw(uid)
+        self.nodes.withdraw_nomination(uid)
 
     def _place_on_node(self, pod: PodView, node_name: str) -> None:
         """Add a bound pod to its node in the snapshot, or update it if it is already counted."""
         previous_revision = self.nodes.pod(pod.uid)
         if (
             previous_revision is not None
-            and self.nodes.place_of(pod.uid) == node_name
+            and self.nodes.node_name_of(pod.uid) == node_name
             and _has_same_requirements(pod, previous_revision)
         ):
             self.nodes.update_pod(pod)
@@ -187,16 +187,16 @@ class PlacementIndex:
                 return
         else:
             if previous_revision is not None:
-                self.pending_units.note_relabelled(previous_revision)
+                self.pending_units.record_relabelled_pod(previous_revision)
             self.nodes.add_pod(pod, node_name)
-        self.pending_units.note_moved(pod, not pod.deleting)
+        self.pending_units.record_moved_pod(pod, not pod.deleting)
 
     def _remove_from_node(self, uid: str) -> None:
         """Remove a pod from its node in the snapshot."""
         previous_revision = self.nodes.pod(uid)
         if previous_revision is not None:
             self.nodes.remove_pod(uid)
-            self.pending_units.note_moved(previous_revision, False)
+            self.pending_units.record_moved_pod(previous_revision, False)
 
 
 def pod_key(pod: PodView) -> Key:

@@ -15,7 +15,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.placement.node_info import NodeInfo
 
 _UNSCHEDULABLE: Final = Taint(well_known.UNSCHEDULABLE, "", "NoSchedule")
-_NAME_FIELD: Final = "metadata.name"
+_NODE_NAME_FIELD: Final = "metadata.name"
 
 
 class FilterFailure(NamedTuple):
@@ -27,23 +27,23 @@ class FilterFailure(NamedTuple):
 
 
 _NODE_UNSCHEDULABLE: Final = FilterFailure(("node(s) were unschedulable",), may_yield=False)
-_NO_MATCH: Final = FilterFailure(("node(s) didn't match Pod's node affinity/selector",), may_yield=False)
+_NODE_AFFINITY_MISMATCH: Final = FilterFailure(("node(s) didn't match Pod's node affinity/selector",), may_yield=False)
 AFFINITY_CONFLICT: Final = FilterFailure(("pod affinity terms conflict",), may_yield=False)
 """The required node names contradict each other. The message contains this reason once, without a count."""
-_NAME_MISMATCH: Final = FilterFailure(("node(s) didn't satisfy plugin(s) [NodeAffinity]",), may_yield=False)
+_NODE_NAME_MISMATCH: Final = FilterFailure(("node(s) didn't satisfy plugin(s) [NodeAffinity]",), may_yield=False)
 
 
 def find_obstacle(rules: NodeRules, node: NodeView) -> FilterFailure | None:
     """Return why a node rejects pods with the given node rules, by name, taints or labels; None if it accepts them."""
     allowed_names = _allowed_node_names(rules)
     if allowed_names is not None and node.name not in allowed_names:
-        return _NAME_MISMATCH if allowed_names else AFFINITY_CONFLICT
+        return _NODE_NAME_MISMATCH if allowed_names else AFFINITY_CONFLICT
     if node.unschedulable and not tolerates(rules.tolerations, _UNSCHEDULABLE):
         return _NODE_UNSCHEDULABLE
     for taint in node.taints:
         if taint.effect in {"NoSchedule", "NoExecute"} and not tolerates(rules.tolerations, taint):
             return FilterFailure((f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}",), may_yield=False)
-    return None if selects(rules, node) else _NO_MATCH
+    return None if selects(rules, node) else _NODE_AFFINITY_MISMATCH
 
 
 def selects(rules: NodeRules, node: NodeView) -> bool:
@@ -60,7 +60,7 @@ def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
     return any(toleration.tolerates(taint) for toleration in tolerations)
 
 
-def tolerates_all(rules: NodeRules, node: NodeView) -> bool:
+def tolerates_all_taints(rules: NodeRules, node: NodeView) -> bool:
     """Report whether pods with these node rules tolerate all NoSchedule and NoExecute taints of a node."""
     return all(taint.effect == "PreferNoSchedule" or tolerates(rules.tolerations, taint) for taint in node.taints)
 
@@ -79,7 +79,7 @@ def _allowed_node_names(rules: NodeRules) -> Sequence[str] | None:
     """Return the node names that required node affinity allows; None if a term allows any name."""
     allowed_names: list[str] = []
     for term in rules.affinity or ():
-        name_lists = [e.values for e in term.fields if e.key == _NAME_FIELD and e.operator == "In"]
+        name_lists = [e.values for e in term.fields if e.key == _NODE_NAME_FIELD and e.operator == "In"]
         if not name_lists:
             return None
         allowed_names += [name for name in name_lists[0] if all(name in values for values in name_lists)]
@@ -90,7 +90,7 @@ def _matches_term(term: NodeTerm, node: NodeView) -> bool:
     """Report whether a node matches all requirements of a node affinity term; an empty term never matches."""
     if not term.labels and not term.fields:
         return False
-    name_field: Mapping[str, str] = {_NAME_FIELD: node.name}
+    name_field: Mapping[str, str] = {_NODE_NAME_FIELD: node.name}
     return all(e.matches(node.labels) for e in term.labels) and all(e.matches(name_field) for e in term.fields)
 
 
@@ -138,12 +138,12 @@ def find_shortage(shape: PodShape, node: NodeInfo, freed_amounts: Mapping[str, i
     """
     if shape.host_ports and not all(map(node.has_port, shape.host_ports)):
         return _PORTS_TAKEN
-    free_amounts, total = node.left, node.view.allocatable
+    free_amounts, total_amounts = node.left, node.view.allocatable
     reasons, may_yield = [], True
     for resource, amount in shape.requests:
         if free_amounts.get(resource, 0) + freed_amounts.get(resource, 0) < amount:
             reasons.append(_TOO_MANY_PODS if resource == PODS else f"Insufficient {resource}")
-            may_yield = may_yield and (resource == PODS or amount <= total.get(resource, 0))
+            may_yield = may_yield and (resource == PODS or amount <= total_amounts.get(resource, 0))
     if not reasons and not freed_amounts and shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
         return FilterFailure((_NO_SINGLE_GPU,), may_yield=node.devices.has_enough(shape.gpu_milli))
     return FilterFailure(tuple(reasons), may_yield) if reasons else None
@@ -169,8 +169,8 @@ def subtract_requests(freed_amounts: Mapping[str, int], reserving_pods: Iterable
 
 def resource_score(shape: PodShape, node: NodeInfo, profile: AutoscalingProfile) -> int:
     """Return the score of a node for a pod by cpu and memory: their free (or used) capacity and their balance."""
-    total, free_amounts = node.view.allocatable, node.left
-    cpu, memory = total.get("cpu", 0), total.get("memory", 0)
+    total_amounts, free_amounts = node.view.allocatable, node.left
+    cpu, memory = total_amounts.get("cpu", 0), total_amounts.get("memory", 0)
     score = _allocation_score(
         (node.scored_cpu + shape.scored_cpu, cpu), (node.scored_memory + shape.scored_memory, memory), profile
     )
@@ -198,5 +198,5 @@ def _balance_score(cpu_used: int, cpu: int, memory_used: int, memory: int) -> in
     """Return the balance score: higher the closer the used fractions of cpu and memory are to each other."""
     if not cpu or not memory:
         return 100
-    difference = min(cpu_used / cpu, 1.0) - min(memory_used / memory, 1.0)
-    return int((1 - abs(difference / 2)) * 100)
+    usage_difference = min(cpu_used / cpu, 1.0) - min(memory_used / memory, 1.0)
+    return int((1 - abs(usage_difference / 2)) * 100)

@@ -25,8 +25,8 @@ class GpuShares:
 
     __slots__ = ("_shares_by_pod", "left")
 
-    def __init__(self, total: int) -> None:
-        self.left = [WHOLE_GPU] * (total // WHOLE_GPU)
+    def __init__(self, gpu_count: int) -> None:
+        self.left = [WHOLE_GPU] * (gpu_count // WHOLE_GPU)
         """Free thousandths by GPU; negative if overcommitted."""
         self._shares_by_pod: dict[str, tuple[int, tuple[int, ...]]] = {}
 
@@ -46,21 +46,21 @@ class GpuShares:
 
     def take(self, uid: str, gpu_milli: int, gpus: Sequence[int]) -> None:
         """Give a pod the GPUs `gpus` that were chosen for it earlier; if they do not fit, choose free GPUs."""
-        is_right_number = len(gpus) == -(-gpu_milli // WHOLE_GPU) == len(dict.fromkeys(gpus))
-        are_existing = all(0 <= number < len(self.left) for number in gpus)
-        chosen_gpus = tuple(gpus) if gpus and is_right_number and are_existing else choose_gpus(gpu_milli, self.left)
+        is_right_gpu_count = len(gpus) == -(-gpu_milli // WHOLE_GPU) == len(dict.fromkeys(gpus))
+        are_valid = all(0 <= number < len(self.left) for number in gpus)
+        chosen_gpus = tuple(gpus) if gpus and is_right_gpu_count and are_valid else choose_gpus(gpu_milli, self.left)
         self._shares_by_pod[uid] = gpu_milli, chosen_gpus
         self._change_free(gpu_milli, chosen_gpus, -1)
 
     def release(self, uid: str) -> tuple[int, ...]:
         """Free the GPUs of a pod, and return their indices."""
-        gpu_milli, chosen_gpus = self._shares_by_pod.pop(uid)
-        self._change_free(gpu_milli, chosen_gpus, 1)
-        return chosen_gpus
+        gpu_milli, chosen_indices = self._shares_by_pod.pop(uid)
+        self._change_free(gpu_milli, chosen_indices, 1)
+        return chosen_indices
 
-    def with_total(self, total: int) -> "GpuShares":
+    def with_total(self, gpu_count: int) -> "GpuShares":
         """Return the GPU usage of the same pods for a node with `total` thousandths of GPUs."""
-        new = GpuShares(total)
+        new = GpuShares(gpu_count)
         for uid, (gpu_milli, chosen_gpus) in self._shares_by_pod.items():
             new.take(uid, gpu_milli, chosen_gpus)
         return new
@@ -79,15 +79,15 @@ def choose_gpus(gpu_milli: int, free_shares: Sequence[int]) -> tuple[int, ...]:
     free_gpus = [number for number, free in enumerate(free_shares) if free == WHOLE_GPU] if whole_gpus else []
     if len(free_gpus) < whole_gpus:
         return ()
-    chosen_whole = free_gpus[:whole_gpus]
+    chosen_whole_gpus = free_gpus[:whole_gpus]
     if not partial_share:
-        return tuple(chosen_whole)
+        return tuple(chosen_whole_gpus)
     candidates = [
         (free_share, number)
         for number, free_share in enumerate(free_shares)
-        if free_share >= partial_share and number not in chosen_whole
+        if free_share >= partial_share and number not in chosen_whole_gpus
     ]
-    return (*chosen_whole, min(candidates)[1]) if candidates else ()
+    return (*chosen_whole_gpus, min(candidates)[1]) if candidates else ()
 
 
 _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' default of hostIP
@@ -195,7 +195,7 @@ class NodeGenerations:
         self.now = 0
         self._generations: dict[str, int] = {}
 
-    def note_change(self, name: str) -> None:
+    def record_change(self, name: str) -> None:
         """Record that a node changed, and increase the generation."""
         self.now += 1
         self._generations.pop(name, None)

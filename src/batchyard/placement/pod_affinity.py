@@ -69,17 +69,17 @@ class PodAffinityIndex:
         """Yield the placed pods that a selector matches, each with the name of its node."""
         if selector is None:
             return
-        for uid in self._candidates(selector):
+        for uid in self._candidate_uids(selector):
             pod_and_node = self._pods[uid]
             if selector.matches(pod_and_node[0].labels):
                 yield pod_and_node
 
-    def _candidates(self, selector: Selector) -> Iterator[str]:
+    def _candidate_uids(self, selector: Selector) -> Iterator[str]:
         """Return the uids of pods that may match a selector, found by the first label that the selector requires."""
         for requirement in selector.requirements:
             if requirement.operator == "In":
-                by_value = self._uids_by_value(requirement.key)
-                return iter([uid for value in requirement.values for uid in by_value.get(value, ())])
+                uids_by_value = self._uids_by_value(requirement.key)
+                return iter([uid for value in requirement.values for uid in uids_by_value.get(value, ())])
             if requirement.operator == "Exists":
                 return iter([uid for uids in self._uids_by_value(requirement.key).values() for uid in uids])
         return iter(list(self._pods))
@@ -105,11 +105,11 @@ class PodAffinityIndex:
 
 
 def _add_count(counts_by_term: dict[_Term, CountByNode], term: _Term, node_name: str, count_change: int) -> None:
-    by_node = counts_by_term.setdefault(term, {})
-    by_node[node_name] = by_node.get(node_name, 0) + count_change
-    if not by_node[node_name]:
-        del by_node[node_name]
-        if not by_node:
+    node_counts = counts_by_term.setdefault(term, {})
+    node_counts[node_name] = node_counts.get(node_name, 0) + count_change
+    if not node_counts[node_name]:
+        del node_counts[node_name]
+        if not node_counts:
             del counts_by_term[term]
 
 
@@ -139,9 +139,9 @@ class AffinityContext(Protocol):
 class PodAffinityFilter:
     """Node filter for required pod (anti-)affinity: the terms of a pod, and those of placed pods against it."""
 
-    def __init__(self, pod: PodView, cluster: AffinityContext) -> None:
+    def __init__(self, pod: PodView, affinity_context: AffinityContext) -> None:
         self._pod = pod
-        self._cluster = cluster
+        self._affinity_context = affinity_context
         self._affinity_domains = self._domains_of_terms(pod.shape.affinity)
         self._anti_affinity_domains = {term: self._domains_of(term) for term in pod.shape.anti_affinity}
         self._repelling_domains = self._find_repelling_domains()
@@ -172,8 +172,8 @@ class PodAffinityFilter:
         domains_by_term: dict[PodTerm, dict[str, None]] = {term: {} for term in terms}
         if not terms:
             return domains_by_term
-        namespaces = self._cluster.namespaces
-        for pod, node_name in self._cluster.placed_pods.selected_pods(terms[0].selector):
+        namespaces = self._affinity_context.namespaces
+        for pod, node_name in self._affinity_context.placed_pods.selected_pods(terms[0].selector):
             if all(term.selects(pod.namespace, pod.labels, namespaces) for term in terms):
                 for term, domains in domains_by_term.items():
                     self._add_domain(domains, term.topology_key, node_name)
@@ -182,52 +182,52 @@ class PodAffinityFilter:
     def _domains_of(self, term: PodTerm) -> dict[str, None]:
         """Return the topology domains that contain a pod which an affinity term selects."""
         domains: dict[str, None] = {}
-        for pod, node_name in self._cluster.placed_pods.selected_pods(term.selector):
-            if term.selects(pod.namespace, pod.labels, self._cluster.namespaces):
+        for pod, node_name in self._affinity_context.placed_pods.selected_pods(term.selector):
+            if term.selects(pod.namespace, pod.labels, self._affinity_context.namespaces):
                 self._add_domain(domains, term.topology_key, node_name)
         return domains
 
     def _find_repelling_domains(self) -> list[Domain]:
         """Return the topology domains that contain a placed pod with required anti-affinity to this filter's pod."""
-        found_domains: dict[Domain, None] = {}
-        for term, by_node in self._cluster.placed_pods.anti_affinity_terms.items():
+        repelling_domains: dict[Domain, None] = {}
+        for term, node_counts in self._affinity_context.placed_pods.anti_affinity_terms.items():
             if self._selects_pod(term):
                 domains: dict[str, None] = {}
-                for node_name in by_node:
+                for node_name in node_counts:
                     self._add_domain(domains, term.topology_key, node_name)
-                found_domains.update({(term.topology_key, value): None for value in domains})
-        return list(found_domains)
+                repelling_domains.update({(term.topology_key, value): None for value in domains})
+        return list(repelling_domains)
 
     def _add_domain(self, domains: dict[str, None], key: str, node_name: str) -> None:
-        node = self._cluster.get(node_name)
+        node = self._affinity_context.get(node_name)
         if node is not None and key in node.view.labels:
             domains[node.view.labels[key]] = None
 
     def _selects_pod(self, term: PodTerm) -> bool:
         """Report whether an affinity term selects this filter's pod."""
-        return term.selects(self._pod.namespace, self._pod.labels, self._cluster.namespaces)
+        return term.selects(self._pod.namespace, self._pod.labels, self._affinity_context.namespaces)
 
 
-def affinity_scores(pod: PodView, cluster: AffinityContext) -> dict[Domain, int]:
+def affinity_scores(pod: PodView, affinity_context: AffinityContext) -> dict[Domain, int]:
     """Return each topology domain's score by the preferred affinity of a pod and of placed pods; may be negative."""
     domain_scores: dict[Domain, int] = {}
     for weight, term in pod.shape.preferred:
-        by_node: CountByNode = {}
-        for other, node_name in cluster.placed_pods.selected_pods(term.selector):
-            if term.selects(other.namespace, other.labels, cluster.namespaces):
-                by_node[node_name] = by_node.get(node_name, 0) + 1
-        _add_score(domain_scores, term.topology_key, by_node, weight, cluster)
-    for (term, weight), by_node in cluster.placed_pods.preferred_terms.items():
-        if term.selects(pod.namespace, pod.labels, cluster.namespaces):
-            _add_score(domain_scores, term.topology_key, by_node, weight, cluster)
+        node_counts: CountByNode = {}
+        for other, node_name in affinity_context.placed_pods.selected_pods(term.selector):
+            if term.selects(other.namespace, other.labels, affinity_context.namespaces):
+                node_counts[node_name] = node_counts.get(node_name, 0) + 1
+        _add_score(domain_scores, term.topology_key, node_counts, weight, affinity_context)
+    for (term, weight), node_counts in affinity_context.placed_pods.preferred_terms.items():
+        if term.selects(pod.namespace, pod.labels, affinity_context.namespaces):
+            _add_score(domain_scores, term.topology_key, node_counts, weight, affinity_context)
     return domain_scores
 
 
 def _add_score(
-    domain_scores: dict[Domain, int], key: str, by_node: CountByNode, weight: int, cluster: AffinityContext
+    domain_scores: dict[Domain, int], key: str, node_counts: CountByNode, weight: int, affinity_context: AffinityContext
 ) -> None:
-    for node_name, count in by_node.items():
-        node = cluster.get(node_name)
+    for node_name, count in node_counts.items():
+        node = affinity_context.get(node_name)
         value = node.view.labels.get(key) if node is not None else None
         if value is not None:
             domain_scores[key, value] = domain_scores.get((key, value), 0) + weight * count

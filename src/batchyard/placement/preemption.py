@@ -20,10 +20,10 @@ _CANDIDATES_PERCENT: Final = 10
 #: Offset for sums of priorities, so that more victims weigh more even with negative priorities.
 _PRIORITY_OFFSET: Final = 2**31
 #: Assumed start time of a pod without a reported one: after all others.
-_NOT_STARTED: Final = 2**63
+_NOT_STARTED_TIME: Final = 2**63
 
 _NO_VICTIMS: Final = FilterFailure(("No preemption victims found for incoming pod",), may_yield=False)
-_NOT_HELPFUL: Final = "Preemption is not helpful for scheduling"
+_NOT_HELPFUL_MESSAGE: Final = "Preemption is not helpful for scheduling"
 
 
 class PodPreemption(NamedTuple):
@@ -44,7 +44,7 @@ class PreemptionFailure(NamedTuple):
 
 
 _NEVER_PREEMPTS: Final = PreemptionFailure("preemption: not eligible due to preemptionPolicy=Never.")
-UNDER_WAY: Final = PreemptionFailure(
+PREEMPTION_UNDER_WAY: Final = PreemptionFailure(
     "preemption: not eligible due to a terminating pod on the nominated node.", is_under_way=True
 )
 
@@ -55,42 +55,42 @@ def find_preemption(
     """Return the best preemption for a pod (`obstacles`: why each node rejects it), or why preemption does not help."""
     if not pod.may_preempt:
         return _NEVER_PREEMPTS
-    nominated_failure = obstacles.get(nodes.nomination_of(pod.uid))
+    nominated_failure = obstacles.get(nodes.nominated_node_of(pod.uid))
     if nominated_failure is not None and nominated_failure.may_yield and awaits_victims(pod, nodes):
-        return UNDER_WAY
+        return PREEMPTION_UNDER_WAY
     candidate_names = [name for name, obstacle in obstacles.items() if obstacle.may_yield]
-    enough_candidates = max(len(candidate_names) * _CANDIDATES_PERCENT // 100, _CANDIDATES_MIN)
-    candidates: list[PodPreemption] = []
+    enough_candidate_count = max(len(candidate_names) * _CANDIDATES_PERCENT // 100, _CANDIDATES_MIN)
+    candidate_preemptions: list[PodPreemption] = []
     count_by_reason: dict[str, int] = {}
     has_victims = nodes.has_lower_priority(pod.priority)
     for name in candidate_names:
-        result = _find_victims(pod, nodes.get(name), nodes) if has_victims else _NO_VICTIMS
-        if isinstance(result, PodPreemption):
-            candidates.append(result)
-            if len(candidates) == enough_candidates:
+        preemption_or_failure = _find_victims(pod, nodes.get(name), nodes) if has_victims else _NO_VICTIMS
+        if isinstance(preemption_or_failure, PodPreemption):
+            candidate_preemptions.append(preemption_or_failure)
+            if len(candidate_preemptions) == enough_candidate_count:
                 break
         else:
-            for reason in result.reasons:
+            for reason in preemption_or_failure.reasons:
                 count_by_reason[reason] = count_by_reason.get(reason, 0) + 1
-    if candidates:
-        return min(candidates, key=_preemption_cost)
+    if candidate_preemptions:
+        return min(candidate_preemptions, key=_preemption_cost)
     if len(candidate_names) < len(nodes):
-        count_by_reason[_NOT_HELPFUL] = len(nodes) - len(candidate_names)
+        count_by_reason[_NOT_HELPFUL_MESSAGE] = len(nodes) - len(candidate_names)
     return PreemptionFailure(f"preemption: {format_fit_error(len(nodes), count_by_reason)}")
 
 
-def no_victims_failure(obstacles: Mapping[str, FilterFailure], count: int) -> PreemptionFailure:
+def no_victims_failure(obstacles: Mapping[str, FilterFailure], node_count: int) -> PreemptionFailure:
     """Return kube-scheduler's failure for the case that no pod on any of `count` nodes may be evicted."""
     candidate_count = sum(obstacle.may_yield for obstacle in obstacles.values())
     count_by_reason = {reason: candidate_count for reason in _NO_VICTIMS.reasons if candidate_count}
-    if candidate_count < count:
-        count_by_reason[_NOT_HELPFUL] = count - candidate_count
-    return PreemptionFailure(f"preemption: {format_fit_error(count, count_by_reason)}")
+    if candidate_count < node_count:
+        count_by_reason[_NOT_HELPFUL_MESSAGE] = node_count - candidate_count
+    return PreemptionFailure(f"preemption: {format_fit_error(node_count, count_by_reason)}")
 
 
 def awaits_victims(pod: PodView, nodes: ClusterSnapshot) -> bool:
     """Report whether pods preempted for a pod are still terminating on its nominated node."""
-    node = nodes.get(nodes.nomination_of(pod.uid))
+    node = nodes.get(nodes.nominated_node_of(pod.uid))
     return node is not None and any(p.preempted and p.priority < pod.priority for p in node.pods.values())
 
 
@@ -115,23 +115,23 @@ def are_in_same_gang(pod: PodView, other_pod: PodView) -> bool:
 
 def _find_victims(pod: PodView, node: NodeInfo | None, nodes: ClusterSnapshot) -> PodPreemption | FilterFailure:
     """Return the pods to evict from a node for a pod, or why it does not fit even without pods of lower priority."""
-    candidates = [] if node is None else preemptible_pods(pod, node)
-    if node is None or not candidates:
+    candidate_victims = [] if node is None else preemptible_pods(pod, node)
+    if node is None or not candidate_victims:
         return _NO_VICTIMS
     competing_pods = nodes.competing_nominations(pod, node.name)
     if not needs_only_resources([pod, *competing_pods], nodes):
-        return _find_victims_by_trial(pod, node, candidates, nodes)
+        return _find_victims_by_trial(pod, node, candidate_victims, nodes)
     gang_pods = [p for p in node.pods.values() if p.priority < pod.priority and are_in_same_gang(pod, p)]
     freed_amounts = dict(subtract_requests(node.requests_below(pod.priority), [*competing_pods, *gang_pods]))
     shortage = find_shortage(pod.shape, node, freed_amounts)
     if shortage is not None:
         return shortage
     victims = []
-    violating_uids, ordered_pods = _sparing_order(candidates, nodes)
+    violating_uids, ordered_pods = _sparing_order(candidate_victims, nodes)
     for other_pod in ordered_pods:
-        without_pod = {resource: freed_amounts[resource] - amount for resource, amount in other_pod.requests}
-        if find_shortage(pod.shape, node, {**freed_amounts, **without_pod}) is None:
-            freed_amounts.update(without_pod)
+        amounts_without_pod = {resource: freed_amounts[resource] - amount for resource, amount in other_pod.requests}
+        if find_shortage(pod.shape, node, {**freed_amounts, **amounts_without_pod}) is None:
+            freed_amounts.update(amounts_without_pod)
         else:
             victims.append(other_pod)
     return _make_preemption(node, victims, violating_uids)
@@ -154,17 +154,17 @@ def _make_preemption(node: NodeInfo, victims: Sequence[PodView], violating_uids:
 
 
 def _find_victims_by_trial(
-    pod: PodView, node: NodeInfo, candidates: Sequence[PodView], nodes: ClusterSnapshot
+    pod: PodView, node: NodeInfo, candidate_victims: Sequence[PodView], nodes: ClusterSnapshot
 ) -> PodPreemption | FilterFailure:
     """Find victims on a node: remove all candidates, then put back each one without which the pod fits anyway."""
     victims = []
     with nodes.what_if():
-        for other in candidates:
+        for other in candidate_victims:
             nodes.remove_pod(other.uid)
         obstacle = find_obstacle(pod, node, nodes)
         if obstacle is not None:
             return obstacle
-        violating_uids, ordered_pods = _sparing_order(candidates, nodes)
+        violating_uids, ordered_pods = _sparing_order(candidate_victims, nodes)
         for other in ordered_pods:
             nodes.add_pod(other, node.name)
             if find_obstacle(pod, node, nodes) is not None:
@@ -180,9 +180,9 @@ def _preemption_cost(candidate: PodPreemption) -> tuple[int, int, int, int, int,
         return 0, -_PRIORITY_OFFSET, 0, 0, 0, candidate.node
     highest_priority = victims[0].priority
     earliest_start = min(_start_time(victim) for victim in victims if victim.priority == highest_priority)
-    total = sum(victim.priority + _PRIORITY_OFFSET for victim in victims)
-    return candidate.violations, highest_priority, total, len(victims), -earliest_start, candidate.node
+    priority_sum = sum(victim.priority + _PRIORITY_OFFSET for victim in victims)
+    return candidate.violations, highest_priority, priority_sum, len(victims), -earliest_start, candidate.node
 
 
 def _start_time(pod: PodView) -> int:
-    return _NOT_STARTED if pod.started is None else pod.started
+    return _NOT_STARTED_TIME if pod.started is None else pod.started

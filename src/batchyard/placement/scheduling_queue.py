@@ -61,14 +61,14 @@ def _may_fit(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> bool:
     return (bool(freed_amounts) and bool(pod.shape.host_ports)) or find_shortage(pod.shape, node, available) is None
 
 
-Kind: TypeAlias = tuple[PodShape, int, bool, str]
+PodKind: TypeAlias = tuple[PodShape, int, bool, str]
 """A pod's shape, priority, permission to preempt, and scheduler: equal pods fit the same nodes."""
 
 
 class EquivalenceKey(NamedTuple):
     """Key of scheduling units (pods, gangs) that fit the same nodes: pod counts by kind, and the name of a lone one."""
 
-    kinds: tuple[tuple[Kind, int], ...]
+    kinds: tuple[tuple[PodKind, int], ...]
     lone_unit: str
 
 
@@ -108,14 +108,14 @@ class UnschedulablePods:
 
     def equivalence_key(self, unit: str, pods: Sequence[PodView]) -> EquivalenceKey:
         """Return the equivalence class of a pod or gang, which depends on the requirements of its pods."""
-        count_by_kind: dict[Kind, int] = {}
+        count_by_kind: dict[PodKind, int] = {}
         for pod in pods:
-            kind = _kind(pod)
+            kind = _pod_kind(pod)
             count_by_kind[kind] = count_by_kind.get(kind, 0) + 1
-        is_alone = any(kind[0].depends_on_pods for kind in count_by_kind) or any(map(self._needs_own_class, pods))
-        return EquivalenceKey(tuple(count_by_kind.items()), unit if is_alone else "")
+        is_lone_unit = any(kind[0].depends_on_pods for kind in count_by_kind) or any(map(self._needs_own_class, pods))
+        return EquivalenceKey(tuple(count_by_kind.items()), unit if is_lone_unit else "")
 
-    def parked_class(self, unit: str) -> EquivalenceKey | None:
+    def parked_class_key(self, unit: str) -> EquivalenceKey | None:
         """Return the equivalence class of an unschedulable pod or gang; None if it is not among them."""
         parked_unit = self._parked_units.get(unit)
         return None if parked_unit is None else parked_unit.class_key
@@ -123,10 +123,10 @@ class UnschedulablePods:
     def add(self, unit: str, pods: Sequence[PodView], sort_key: UnitSortKey) -> None:
         """Add a pod or gang that did not fit; `sort_key` orders it."""
         class_key = self.equivalence_key(unit, pods)
-        nominated_nodes = list(dict.fromkeys(name for pod in pods if (name := self._nodes.nomination_of(pod.uid))))
+        nominated_nodes = list(dict.fromkeys(name for pod in pods if (name := self._nodes.nominated_node_of(pod.uid))))
         self._parked_units[unit] = _ParkedUnit(class_key, sort_key, nominated_nodes)
         if class_key not in self._classes:
-            representatives = {_kind(pod): pod for pod in pods}
+            representatives = {_pod_kind(pod): pod for pod in pods}
             self._classes[class_key] = _EquivalenceClass(list(representatives.values()), [])
         insort(self._classes[class_key].queued_units, (sort_key, unit))
         pods_with_affinity = [pod for pod in pods if pod.shape.depends_on_pods]
@@ -202,13 +202,13 @@ class UnschedulablePods:
 
     def _needs_own_class(self, pod: PodView) -> bool:
         """Report whether a pod is unlike others: it has a nominated node, or placed pods have anti-affinity to it."""
-        if self._nodes.nomination_of(pod.uid):
+        if self._nodes.nominated_node_of(pod.uid):
             return True
         terms, namespaces = self._nodes.placed_pods.anti_affinity_terms, self._nodes.namespaces
         return bool(terms) and any(term.selects(pod.namespace, pod.labels, namespaces) for term in terms)
 
 
-def _kind(pod: PodView) -> Kind:
+def _pod_kind(pod: PodView) -> PodKind:
     return pod.shape, pod.priority, pod.may_preempt, pod.scheduler
 
 
@@ -261,7 +261,7 @@ class SchedulingQueue:
         if not self._units.pods(unit):
             self._parked.remove(unit)
             self._active.pop(unit, None)
-        elif self._parked.parked_class(unit) is not None:
+        elif self._parked.parked_class_key(unit) is not None:
             self._activate_unit(unit)  # the remaining pods of the gang may fit
 
     def activate(self, uid: str) -> None:
@@ -277,11 +277,11 @@ class SchedulingQueue:
         self._parked.remove(unit)
         self._parked.add(unit, pods, self._units.sort_key(pods))
 
-    def note_moved(self, pod: PodView, has_node: bool) -> None:
+    def record_moved_pod(self, pod: PodView, has_node: bool) -> None:
         """Record that a pod was bound (`has_node`) or removed; a partly bound gang is then scheduled pod by pod."""
         if self._parked:
             self._moved_pods.append(pod)
-        if pod.gang and self._units.set_begun(pod, has_node):
+        if pod.gang and self._units.record_bound_state(pod, has_node):
             remaining_pods = self._units.pending_pods_of(pod.gang)
             for unit in (pod.gang, *[other.uid for other in remaining_pods]):
                 self._parked.remove(unit)
@@ -289,12 +289,12 @@ class SchedulingQueue:
             for other in remaining_pods:
                 self._active[self._units.of(other)] = None
 
-    def note_relabelled(self, previous_revision: PodView) -> None:
+    def record_relabelled_pod(self, previous_revision: PodView) -> None:
         """Record the old revision of a bound pod whose labels or affinity terms changed, as other pods may fit now."""
         if self._parked:
             self._moved_pods.append(previous_revision)
 
-    def note_namespaces(self) -> None:
+    def record_namespace_change(self) -> None:
         """Record that namespace labels changed, because affinity terms select namespaces by label."""
         self._namespaces_changed = bool(self._parked)
 
@@ -329,7 +329,7 @@ class SchedulingQueue:
         self._queue_next_of_class()
         while self._heap:
             _, unit = heappop(self._heap)
-            class_key = self._parked.parked_class(unit)
+            class_key = self._parked.parked_class_key(unit)
             if unit in self._active or (class_key is not None and self._parked.is_still_helped(unit)):
                 self._last_unit = unit, class_key
                 self._activate_unit(unit)
@@ -340,7 +340,7 @@ class SchedulingQueue:
         """After a unit (pod or gang) was placed, queue the next one of its equivalence class, which may fit too."""
         unit, class_key = self._last_unit
         self._last_unit = "", None
-        if class_key is not None and self._parked.parked_class(unit) != class_key:
+        if class_key is not None and self._parked.parked_class_key(unit) != class_key:
             next_unit_of_class = self._parked.first_unit(class_key)
             if next_unit_of_class is not None:
                 heappush(self._heap, next_unit_of_class)

@@ -57,7 +57,7 @@ class SchedulingUnits:
         """Return the pending pods of a gang."""
         return [self._pods[uid] for uid in self._by_gang.get(gang, ())]
 
-    def set_begun(self, pod: PodView, is_bound: bool) -> bool:
+    def record_bound_state(self, pod: PodView, is_bound: bool) -> bool:
         """Record whether a gang's pod is bound; return True if the gang now starts or stops being tried pod by pod."""
         if not is_bound:
             bound_uids = self._bound_by_gang.get(pod.gang, {})
@@ -67,14 +67,14 @@ class SchedulingUnits:
                     del self._bound_by_gang[pod.gang]
                     return True
             return False
-        is_first = pod.gang not in self._bound_by_gang
+        is_first_bound = pod.gang not in self._bound_by_gang
         self._bound_by_gang.setdefault(pod.gang, {})[pod.uid] = None
-        return is_first
+        return is_first_bound
 
-    def sort_key(self, unit: Sequence[PodView]) -> UnitSortKey:
+    def sort_key(self, unit_pods: Sequence[PodView]) -> UnitSortKey:
         """Return the sort key that orders a pod or gang among the pending ones, given its pods."""
-        first_pod = min(unit, key=lambda pod: (pod.created, pod.key)) if len(unit) > 1 else unit[0]
-        priority = max([pod.priority for pod in unit])
+        first_pod = min(unit_pods, key=lambda pod: (pod.created, pod.key)) if len(unit_pods) > 1 else unit_pods[0]
+        priority = max([pod.priority for pod in unit_pods])
         return -priority, first_pod.gang not in self._bound_by_gang, first_pod.created, first_pod.key
 
 
@@ -89,16 +89,16 @@ _GATED_MESSAGE: Final = "Scheduling is blocked due to non-empty scheduling gates
 _SCHEDULED: Final = "PodScheduled"
 
 
-def set_unplaced(obj: Obj, message: str, node_name: str, now: Instant) -> Obj:
+def set_unschedulable_condition(obj: Obj, message: str, node_name: str, now: Instant) -> Obj:
     """Return a pod with PodScheduled=False (Unschedulable), this message, and this nominated node."""
-    old = _conditions(obj)
+    old = _pod_conditions(obj)
     conditions = with_condition(old, type=_SCHEDULED, status=False, reason="Unschedulable", message=message, now=now)
     return _with_status(obj, conditions, node_name)
 
 
-def set_gated(obj: Obj, now: Instant) -> Obj:
+def set_gated_condition(obj: Obj, now: Instant) -> Obj:
     """Return a pod with scheduling gates, with PodScheduled=False."""
-    old = _conditions(obj)
+    old = _pod_conditions(obj)
     conditions = with_condition(old, type=_SCHEDULED, status=False, reason=GATED, message=_GATED_MESSAGE, now=now)
     return _with_status(obj, conditions, (obj.get("status") or {}).get("nominatedNodeName") or "")
 
@@ -108,7 +108,7 @@ def set_placed(obj: Obj, now: Instant) -> Obj:
     scheduled_condition = {"type": _SCHEDULED, "status": "True", "lastTransitionTime": format_time(now)}
     conditions = [
         scheduled_condition if condition["type"] == _SCHEDULED and condition["status"] != "True" else condition
-        for condition in _conditions(obj)
+        for condition in _pod_conditions(obj)
     ]
     return _with_status(obj, conditions, "")
 
@@ -116,7 +116,7 @@ def set_placed(obj: Obj, now: Instant) -> Obj:
 def set_preempted(obj: Obj, scheduler: str, now: Instant) -> Obj:
     """Return a pod with the DisruptionTarget condition, because `scheduler` preempts it."""
     conditions = with_condition(
-        _conditions(obj),
+        _pod_conditions(obj),
         type="DisruptionTarget",
         status=True,
         reason="PreemptionByScheduler",
@@ -126,7 +126,7 @@ def set_preempted(obj: Obj, scheduler: str, now: Instant) -> Obj:
     return _with_status(obj, conditions, (obj.get("status") or {}).get("nominatedNodeName") or "")
 
 
-def _conditions(obj: Obj) -> list[Condition]:
+def _pod_conditions(obj: Obj) -> list[Condition]:
     conditions: Sequence[Condition] = (obj.get("status") or {}).get("conditions") or ()
     return conditions if isinstance(conditions, list) else list(conditions)
 

@@ -45,14 +45,14 @@ _UNAVAILABLE_RESOURCES: Final = frozenset(
 )
 _STORAGE_CLASS_INFIX: Final = ".storageclass.storage.k8s.io/"
 #: Resources that every container must specify if a quota limits them.
-_MUST_BE_SPECIFIED: Final = ("cpu", "limits.cpu", "limits.memory", "memory", "requests.cpu", "requests.memory")
+_RESOURCES_TO_SPECIFY: Final = ("cpu", "limits.cpu", "limits.memory", "memory", "requests.cpu", "requests.memory")
 _TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
 
 
-def count_names(info: scheme.ServedKind) -> tuple[str, ...]:
+def object_count_names(kind: scheme.ServedKind) -> tuple[str, ...]:
     """Return the resource names that count objects of a kind in quotas: `count/<plural>.<group>`, and any alias."""
-    name = f"{COUNT_PREFIX}{info.plural}.{info.group}" if info.group else f"{COUNT_PREFIX}{info.plural}"
-    alias = _ALIAS_BY_KIND.get(info.constant)
+    name = f"{COUNT_PREFIX}{kind.plural}.{kind.group}" if kind.group else f"{COUNT_PREFIX}{kind.plural}"
+    alias = _ALIAS_BY_KIND.get(kind.constant)
     return (name,) if alias is None else (name, alias)
 
 
@@ -67,7 +67,7 @@ def kind_of_resource(name: str) -> str | None:
     return _ALIASES.get(name) or _KIND_BY_COUNT_NAME.get(name)
 
 
-_KIND_BY_COUNT_NAME: Final = {count_names(info)[0]: info.constant for info in scheme.KINDS if info.namespaced}
+_KIND_BY_COUNT_NAME: Final = {object_count_names(info)[0]: info.constant for info in scheme.KINDS if info.namespaced}
 
 
 def _is_device(name: str) -> bool:
@@ -75,11 +75,11 @@ def _is_device(name: str) -> bool:
     return name.startswith(_REQUESTS) and "/" in name and "kubernetes.io/" not in name
 
 
-def object_usage(obj: meta.Obj, kind: str, counted_as: Sequence[str]) -> Usage:
+def object_usage(obj: meta.Obj, kind: str, count_names: Sequence[str]) -> Usage:
     """Return what an object uses of quotas, by resource; kinds but Pod and Service use only their object count."""
     if kind == scheme.POD:
         return _usage_of_pod(obj)
-    return _usage_of_service(obj["spec"]) if kind == scheme.SERVICE else dict.fromkeys(counted_as, meta.NANO)
+    return _usage_of_service(obj["spec"]) if kind == scheme.SERVICE else dict.fromkeys(count_names, meta.NANO)
 
 
 def remaining_usage_after_grace(pod_usage: Usage) -> Usage:
@@ -88,57 +88,57 @@ def remaining_usage_after_grace(pod_usage: Usage) -> Usage:
 
 
 def _usage_of_pod(pod: meta.Obj) -> Usage:
-    used = {_POD_COUNT: meta.NANO}
+    usage = {_POD_COUNT: meta.NANO}
     if (pod.get("status") or {}).get("phase") in _TERMINAL_PHASES:
-        return used
-    used["pods"] = meta.NANO
+        return usage
+    usage["pods"] = meta.NANO
     spec = pod["spec"]
     requests, limits = pod_total_amounts(spec, container_requests), pod_total_amounts(spec, container_limits)
     for name, text in (spec.get("overhead") or {}).items():
         requests[name] = requests.get(name, 0) + meta.parse_quantity(text)
         if name in limits:
             limits[name] += meta.parse_quantity(text)
-    return used | _usage_of_requests(requests, limits)
+    return usage | _usage_of_requests(requests, limits)
 
 
 def _usage_of_requests(requests: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
     """Return a pod's requests and limits under the resource names of quotas, such as `requests.cpu`."""
-    used: dict[str, int] = {}
+    usage: dict[str, int] = {}
     for name, amount in requests.items():
         if name in _COMPUTE_RESOURCES or name.startswith(_HUGE_PAGES):
-            used[name] = used[_REQUESTS + name] = amount
+            usage[name] = usage[_REQUESTS + name] = amount
         elif is_extended(name):
-            used[_REQUESTS + name] = amount
-    return used | {_LIMITS + name: amount for name, amount in limits.items() if name in _COMPUTE_RESOURCES}
+            usage[_REQUESTS + name] = amount
+    return usage | {_LIMITS + name: amount for name, amount in limits.items() if name in _COMPUTE_RESOURCES}
 
 
 def _usage_of_service(spec: Mapping[str, Any]) -> Usage:
     kind, ports = spec.get("type"), spec.get("ports") or ()
-    is_balanced = kind == "LoadBalancer"
-    has_ports = kind == "NodePort" or (is_balanced and spec.get("allocateLoadBalancerNodePorts") is not False)
-    node_ports = len(ports) if has_ports else sum(1 for port in ports if is_balanced and port.get("nodePort"))
-    usage_counts = dict.fromkeys(("count/services", "services"), meta.NANO)
-    balancer_amount = meta.NANO if is_balanced else 0
-    return usage_counts | {"services.loadbalancers": balancer_amount, "services.nodeports": node_ports * meta.NANO}
+    is_load_balancer = kind == "LoadBalancer"
+    has_node_ports = kind == "NodePort" or (is_load_balancer and spec.get("allocateLoadBalancerNodePorts") is not False)
+    node_port_count = len(ports) if has_node_ports else sum(1 for p in ports if is_load_balancer and p.get("nodePort"))
+    object_counts = dict.fromkeys(("count/services", "services"), meta.NANO)
+    lb_amount = meta.NANO if is_load_balancer else 0
+    return object_counts | {"services.loadbalancers": lb_amount, "services.nodeports": node_port_count * meta.NANO}
 
 
 def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
     """Return the format (decimal or binary suffix) in which an object's spec writes its amount of a resource."""
-    resource = name.removeprefix(_REQUESTS).removeprefix(_LIMITS)
-    fields = ("limits",) if name.startswith(_LIMITS) else ("requests", "limits")
+    resource_name = name.removeprefix(_REQUESTS).removeprefix(_LIMITS)
+    resource_fields = ("limits",) if name.startswith(_LIMITS) else ("requests", "limits")
     spec = obj.get("spec") or {}
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()), spec):
-        for field in fields:
-            text = ((container.get("resources") or {}).get(field) or {}).get(resource)
+        for field in resource_fields:
+            text = ((container.get("resources") or {}).get(field) or {}).get(resource_name)
             if text is not None:
                 return meta.quantity_format(text)
     return meta.QuantityFormat.DECIMAL
 
 
-def unspecified_resources(pod: meta.Obj, limited_resources: Iterable[str]) -> str:
+def unspecified_resources_message(pod: meta.Obj, limited_resources: Iterable[str]) -> str:
     """Return the part of Kubernetes's message that lists limited resources a pod's containers omit; '' if none."""
     spec = pod["spec"]
-    required_names = [name for name in _MUST_BE_SPECIFIED if name in set(limited_resources)]
+    required_names = [name for name in _RESOURCES_TO_SPECIFY if name in set(limited_resources)]
     if not required_names or spec.get("resources"):
         return ""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
@@ -206,7 +206,7 @@ def _selects_other_namespaces(affinity: Mapping[str, Any]) -> bool:
     return False
 
 
-# ResourceQuota ledger: the usage of each quota, updated incrementally.
+# ResourceQuota tallies: the usage of each quota, updated incrementally.
 #
 # A quota is counted on first use, and from then on with each change of a matching object. The usage of each object is
 # stored, so an already counted change has no effect: callers may report it before or after the write.
@@ -244,7 +244,7 @@ class QuotaTally:
         for name in sorted(spec.get("hard") or ()):
             self._register_resource(name, reader)
 
-    def format_used(self, name: str) -> str:
+    def format_used_amount(self, name: str) -> str:
         """Return the used amount of a resource as a Kubernetes quantity."""
         return meta.format_quantity(self.used[name], self._formats.get(name, meta.QuantityFormat.DECIMAL))
 
@@ -264,8 +264,8 @@ class QuotaTally:
         if obj is not None and "deletionTimestamp" in obj["metadata"] and key.kind == scheme.POD:
             grace_seconds = obj["metadata"].get("deletionGracePeriodSeconds") or 0
             self._grace_period_ends[key] = parse_time(obj["metadata"]["deletionTimestamp"]) + grace_seconds * SECOND
-        is_changed = self._replace_usage(key, {} if obj is None else self.charged_usage(obj, key.kind), obj)
-        return is_changed or self._grace_period_ends.get(key) != previous_grace_end
+        is_usage_changed = self._replace_usage(key, {} if obj is None else self.charged_usage(obj, key.kind), obj)
+        return is_usage_changed or self._grace_period_ends.get(key) != previous_grace_end
 
     def release_expired_pods(self, now: Instant) -> Instant | None:
         """Release the usage of pods past their grace period; return when the next grace period ends, or None."""
@@ -292,22 +292,22 @@ class QuotaTally:
     def _register_resource(self, name: str, reader: Reader) -> None:
         """Register a resource that the quota limits, and the kind whose objects use it."""
         kind = kind_of_resource(name)
-        info = scheme.kind_info(kind) if kind else None
+        served_kind = scheme.kind_info(kind) if kind else None
         if kind is None:
-            info = next((each for each in _custom_kinds(reader) if name in count_names(each)), None)
-            if info is None:
+            served_kind = next((each for each in _custom_kinds(reader) if name in object_count_names(each)), None)
+            if served_kind is None:
                 self.is_complete = self.is_complete and not name.startswith(COUNT_PREFIX)
                 return
         self.used[name] = 0
-        if info is not None:
-            self.kinds[info.constant] = count_names(info)
+        if served_kind is not None:
+            self.kinds[served_kind.constant] = object_count_names(served_kind)
 
 
 def _custom_kinds(reader: Reader) -> Iterable[ServedKind]:
     return [kind_from_definition(definition) for definition in reader.list(DEFINITION) if is_served(definition)]
 
 
-class QuotaLedger:
+class QuotaTallies:
     """The usage of all ResourceQuotas that were read so far, by Namespace."""
 
     def __init__(self) -> None:
@@ -366,19 +366,19 @@ class QuotaAdmission:
     """Admission plugin that checks created and changed objects against quotas; it must see all watch events at once."""
 
     def __init__(self) -> None:
-        self._ledger = QuotaLedger()
+        self._quota_tallies = QuotaTallies()
 
     def observe(self, event: WatchEvent) -> None:
         """Update the usage of quotas from a watch event."""
-        self._ledger.observe(event)
+        self._quota_tallies.observe(event)
 
-    def check_new(self, obj: meta.Obj, reader: Reader) -> None:
+    def check_new_object(self, obj: meta.Obj, reader: Reader) -> None:
         """Check a new object against the quotas of its Namespace; raise TemporarilyForbidden if it exceeds one."""
         quotas = reader.list(scheme.RESOURCE_QUOTA, obj["metadata"].get("namespace", ""))
         if quotas:
             self._check_usage(obj, None, quotas, reader)
 
-    def check_changed(self, new: meta.Obj, old: meta.Obj, reader: Reader) -> None:
+    def check_update(self, new: meta.Obj, old: meta.Obj, reader: Reader) -> None:
         """Check the additional usage of a changed object; raise TemporarilyForbidden if it exceeds a quota."""
         quotas = reader.list(scheme.RESOURCE_QUOTA, new["metadata"].get("namespace", ""))
         if quotas and (meta.group_kind(new) != scheme.POD or is_ending(new) != is_ending(old)):
@@ -388,17 +388,17 @@ class QuotaAdmission:
         kind = meta.group_kind(obj)
         charges: list[_QuotaCharge] = []
         for quota in quotas:
-            tally = self._ledger.tally(quota, reader)
+            tally = self._quota_tallies.tally(quota, reader)
             tally.release_expired_pods(parse_time(obj["metadata"]["creationTimestamp"]))
             if not tally.applies_to(obj, kind):
                 continue
-            if kind == scheme.POD and (unspecified := unspecified_resources(obj, tally.used)):
-                raise _forbidden_error(obj, f"failed quota: {_name(quota)}: must specify {unspecified}")
+            if kind == scheme.POD and (unspecified := unspecified_resources_message(obj, tally.used)):
+                raise _forbidden_error(obj, f"failed quota: {_quota_name(quota)}: must specify {unspecified}")
             charge = tally.charged_usage(obj, kind)
             old_charge = {} if old is None else tally.charged_usage(old, kind)
             additional_usage = {name: amount - old_charge.get(name, 0) for name, amount in charge.items()}
-            increase = {name: amount for name, amount in additional_usage.items() if amount > 0}
-            charges.append(_QuotaCharge(quota, tally, increase))
+            usage_increase = {name: amount for name, amount in additional_usage.items() if amount > 0}
+            charges.append(_QuotaCharge(quota, tally, usage_increase))
         for quota_charge in charges:
             _check_charge(obj, quota_charge)
 
@@ -418,19 +418,19 @@ def _check_charge(obj: meta.Obj, quota_charge: _QuotaCharge) -> None:
                 for name in names
             },
         )
-        used_text = _format_amounts(names, {name: tally.format_used(name) for name in names})
+        used_text = _format_amounts(names, {name: tally.format_used_amount(name) for name in names})
         limited_text = _format_amounts(names, {name: meta.canonical_quantity(hard_limits[name]) for name in names})
         amounts_text = f"requested: {requested_text}, used: {used_text}, limited: {limited_text}"
-        raise _forbidden_error(obj, f"exceeded quota: {_name(quota_charge.quota)}, {amounts_text}")
+        raise _forbidden_error(obj, f"exceeded quota: {_quota_name(quota_charge.quota)}, {amounts_text}")
 
 
-def _name(quota: meta.Obj) -> str:
+def _quota_name(quota: meta.Obj) -> str:
     name: str = quota["metadata"]["name"]
     return name
 
 
-def _forbidden_error(obj: meta.Obj, why: str) -> TemporarilyForbidden:
-    return TemporarilyForbidden(f"{forbidden(obj)}: {why}")
+def _forbidden_error(obj: meta.Obj, reason: str) -> TemporarilyForbidden:
+    return TemporarilyForbidden(f"{forbidden(obj)}: {reason}")
 
 
 def _format_amounts(names: Iterable[str], amount_texts: Mapping[str, str]) -> str:
@@ -450,11 +450,11 @@ class ResourceQuotas:
     kinds = None  # any object may be counted
 
     def __init__(self) -> None:
-        self._ledger = QuotaLedger()
+        self._quota_tallies = QuotaTallies()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the keys of a changed quota and of all quotas whose usage changed."""
-        changed_keys = self._ledger.observe(event)
+        changed_keys = self._quota_tallies.observe(event)
         if event.key.kind != scheme.RESOURCE_QUOTA or event.type is _DELETED:
             return changed_keys
         return (event.key, *changed_keys)
@@ -464,11 +464,11 @@ class ResourceQuotas:
         quota = reader.get(key)
         if quota is None:
             return ReconcileResult()
-        tally = self._ledger.tally(quota, reader)
+        tally = self._quota_tallies.tally(quota, reader)
         next_grace_end = tally.release_expired_pods(now)
         status = {
             "hard": dict((quota.get("spec") or {}).get("hard") or {}),
-            "used": {name: tally.format_used(name) for name in tally.used},
+            "used": {name: tally.format_used_amount(name) for name in tally.used},
         }
         writes = [] if status == quota.get("status") else [UpdateStatus(meta.with_status(quota, status))]
         return ReconcileResult([*writes], requeue_at=None if next_grace_end is None else next_grace_end + 1)

@@ -35,19 +35,19 @@ _DELETED: Final = EventType.DELETED  # a local name, because an enum member is s
 
 def cluster_records(event: WatchEvent) -> Iterator[EventFields]:
     """Return the log records for a watch event of a node, pod, machine, node pool or ProvisioningRequest."""
-    converter = _CONVERTERS.get(event.key.kind)
-    return iter(()) if converter is None else converter(event)
+    record_converter = _RECORD_CONVERTERS.get(event.key.kind)
+    return iter(()) if record_converter is None else record_converter(event)
 
 
 def _node_records(event: WatchEvent) -> Iterator[EventFields]:
     """Yield a record if a node became ready or not ready, or was removed."""
-    fields = {"node": event.key.name, "pool": label(event.obj, well_known.NODE_POOL) or ""}
+    record_fields = {"node": event.key.name, "pool": label(event.obj, well_known.NODE_POOL) or ""}
     if event.type is _DELETED:
-        yield "NodeRemoved", fields
+        yield "NodeRemoved", record_fields
         return
     was_ready = event.old is not None and is_true(event.old, "Ready")
     if is_true(event.obj, "Ready") != was_ready:
-        yield "NodeNotReady" if was_ready else "NodeReady", fields
+        yield "NodeNotReady" if was_ready else "NodeReady", record_fields
 
 
 def _pod_records(event: WatchEvent) -> Iterator[EventFields]:
@@ -58,18 +58,18 @@ def _pod_records(event: WatchEvent) -> Iterator[EventFields]:
         if event.type is not _DELETED and message and (old_pod is None or _unschedulable_message(old_pod) != message):
             yield "PodUnschedulable", {"pod": str(event.key), "message": message}
         return
-    fields = {"pod": str(event.key), "node": node}
+    record_fields = {"pod": str(event.key), "node": node}
     if event.type is _DELETED:
         if not is_terminal(event.obj):
-            yield "PodDeleted", fields
+            yield "PodDeleted", record_fields
         return
     if old_pod is None or not bound_node(old_pod):
-        yield "PodBound", fields
+        yield "PodBound", record_fields
     if _is_being_preempted(event.obj) and not (old_pod is not None and _is_being_preempted(old_pod)):
-        yield "PodPreempted", fields
+        yield "PodPreempted", record_fields
     if is_terminal(event.obj) and not (old_pod is not None and is_terminal(old_pod)):
-        reason = (event.obj.get("status") or {}).get("reason")
-        yield f"Pod{phase(event.obj)}", {**fields, **({"reason": reason} if reason else {})}
+        status_reason = (event.obj.get("status") or {}).get("reason")
+        yield f"Pod{phase(event.obj)}", {**record_fields, **({"reason": status_reason} if status_reason else {})}
 
 
 def _unschedulable_message(pod: Obj) -> str:
@@ -89,12 +89,12 @@ def _instance_records(event: WatchEvent) -> Iterator[EventFields]:
     if event.type is _DELETED or (event.old is not None and phase_of(event.old) == phase_of(event.obj)):
         return
     spec = event.obj["spec"]
-    fields = {"instance": event.key.name, "pool": spec["pool"], "zone": spec["zone"]}
+    record_fields = {"instance": event.key.name, "pool": spec["pool"], "zone": spec["zone"]}
     if phase_of(event.obj) == FAILED:
         error = event.obj["status"].get("error") or {}
-        yield "InstanceFailed", {**fields, "code": error.get("code", "")}
+        yield "InstanceFailed", {**record_fields, "code": error.get("code", "")}
     elif phase_of(event.obj) == CRASHED:
-        yield "InstanceCrashed", fields
+        yield "InstanceCrashed", record_fields
 
 
 def _pool_records(event: WatchEvent) -> Iterator[EventFields]:
@@ -112,7 +112,7 @@ def _request_records(event: WatchEvent) -> Iterator[EventFields]:
             yield f"ProvisioningRequest{stage}", {"request": str(event.key)}
 
 
-_CONVERTERS: Final[Mapping[str, Callable[[WatchEvent], Iterator[EventFields]]]] = {
+_RECORD_CONVERTERS: Final[Mapping[str, Callable[[WatchEvent], Iterator[EventFields]]]] = {
     scheme.NODE: _node_records,
     scheme.POD: _pod_records,
     scheme.INSTANCE: _instance_records,
@@ -152,12 +152,12 @@ class EventLog:
 
     def record_loop(self, loop: PreemptionLoop) -> None:
         """Emit the log record of a preemption loop: Workloads that preempt each other endlessly."""
-        steps = [s._asdict() for s in loop.steps]
-        self._emit_record("PreemptionLoop", {"cohort": loop.root, "message": loop.message, "steps": steps})
+        loop_steps = [s._asdict() for s in loop.steps]
+        self._emit_record("PreemptionLoop", {"cohort": loop.root, "message": loop.message, "steps": loop_steps})
 
-    def record_fault(self, fields: Mapping[str, Any]) -> None:
+    def record_fault(self, fault_fields: Mapping[str, Any]) -> None:
         """Emit the log record of a fault that the scenario injects."""
-        self._emit_record("Fault", fields)
+        self._emit_record("Fault", fault_fields)
 
     def record_end(self, reader: Reader, at: Instant | None = None) -> None:
         """Emit the last log record: the Workloads that are pending and that have quota at the end of the run."""
@@ -187,19 +187,19 @@ class EventLog:
 
     def _emit_eviction(self, obj: Obj, view: WorkloadView) -> None:
         status = obj["status"]
-        eviction = find_condition(status, "Evicted")
-        assert eviction is not None
+        eviction_condition = find_condition(status, "Evicted")
+        assert eviction_condition is not None
         preemption = find_condition(status, "Preempted")
-        if eviction["reason"] != "Preempted" or preemption is None:
-            self._emit_record("Evicted", {"workload": view.key, "reason": eviction["reason"]})
+        if eviction_condition["reason"] != "Preempted" or preemption is None:
+            self._emit_record("Evicted", {"workload": view.key, "reason": eviction_condition["reason"]})
             return
         uid = parse_preemptor_uid(preemption["message"])
         preemptor = self._key_by_uid.get(uid, uid)
         self._emit_record("Preempted", {"workload": view.key, "reason": preemption["reason"], "by": preemptor})
 
-    def _emit_record(self, event: str, fields: Mapping[str, Any], at: Instant | None = None) -> None:
+    def _emit_record(self, event: str, record_fields: Mapping[str, Any], at: Instant | None = None) -> None:
         self.last = self._now() if at is None else at
-        self._sink({"time": duration_seconds(self.last - self._start), "event": event, **fields})
+        self._sink({"time": duration_seconds(self.last - self._start), "event": event, **record_fields})
 
 
 def _reservation_fields(view: WorkloadView) -> dict[str, Any]:
@@ -310,8 +310,8 @@ def event_of(record: Record) -> Event:
     return OtherEvent(record["time"], record) if make_event is None else make_event(record)
 
 
-def _workload_event_maker(event_class: Callable[..., Event], *fields: str) -> Callable[[Record], Event]:
-    return lambda record: event_class(record["time"], record["workload"], *(record[field] for field in fields))
+def _workload_event_maker(event_class: Callable[..., Event], *field_names: str) -> Callable[[Record], Event]:
+    return lambda record: event_class(record["time"], record["workload"], *(record[field] for field in field_names))
 
 
 def _quota_reserved_event(record: Record) -> Event:

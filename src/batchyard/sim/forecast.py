@@ -134,11 +134,11 @@ class Forecast:
     def quantile_of_forks(self, fraction: float) -> Duration | None:
         """Return the wait within which the Workload starts in this fraction of the random simulations, or None."""
         position = min(max(fraction * (self.forks + 1) - 1, 0), self.forks - 1)
-        lower = int(position)
-        upper = lower + (position > lower)
+        lower_index = int(position)
+        upper = lower_index + (position > lower_index)
         if upper >= len(self.waits):
             return None
-        return round(self.waits[lower] + (self.waits[upper] - self.waits[lower]) * (position - lower))
+        return round(self.waits[lower_index] + (self.waits[upper] - self.waits[lower_index]) * (position - lower_index))
 
     def correct_by(self, calibration: Calibration) -> "Forecast":
         """Return the forecast, corrected by how earlier forecasts turned out."""
@@ -252,8 +252,8 @@ class ForecastRunner:
         forecasts_by_name = {name: self._started_forecast(name) for name, view in views.items() if view.admitted}
         if pending_names:
             quota_state = reduce_to_quota(self._state, self._queues, self._pending_order, pending_names)
-            runs = self._run_forks(quota_state, pending_names, self._arrivals(pending_names))
-            forecasts_by_name |= {name: self._forecast(name, quota_state, runs) for name in pending_names}
+            fork_runs = self._run_forks(quota_state, pending_names, self._arrival_model(pending_names))
+            forecasts_by_name |= {name: self._make_forecast(name, quota_state, fork_runs) for name in pending_names}
         return {name: forecasts_by_name[name] for name in views}
 
     def _workload_view(self, name: str) -> WorkloadView | None:
@@ -263,48 +263,48 @@ class ForecastRunner:
     def _started_forecast(self, name: str) -> Forecast:
         return Forecast(name, self._state.at, Basis.MANIFEST, (), 0, self._options.seed, has_started=True)
 
-    def _arrivals(self, names: Sequence[str]) -> ArrivalModel | None:
+    def _arrival_model(self, names: Sequence[str]) -> ArrivalModel | None:
         queues = dict.fromkeys(self._pending_order.positions.get(name, ("", 0))[0] for name in names)
-        trees = [self._queues.trees.get(queue) for queue in queues]
-        arrivals = ArrivalModel(self._state, self._queues, trees)
-        return arrivals if self._options.expects_arrivals and arrivals.are_expected else None
+        quota_trees = [self._queues.trees.get(queue) for queue in queues]
+        arrival_model = ArrivalModel(self._state, self._queues, quota_trees)
+        return arrival_model if self._options.expects_arrivals and arrival_model.are_arrivals_expected else None
 
     def _run_forks(self, state: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None) -> list[_ForkRun]:
         """Run as many random simulations as the limit of kernel steps allows, or just one if nothing is random."""
         is_certain = arrivals is None and all(self._estimate(n, o).history is None for n, o in state.workloads.items())
         forks = 1 if is_certain else self._options.forks
-        runs: list[_ForkRun] = []
+        fork_runs: list[_ForkRun] = []
         step_count = 0
-        while len(runs) < forks and (len(runs) < FORKS_MIN or step_count < self._options.work_max):
-            runs.append(self._run_fork(len(runs), state, names, arrivals))
-            step_count += runs[-1].kernel_steps
-        return runs
+        while len(fork_runs) < forks and (len(fork_runs) < FORKS_MIN or step_count < self._options.work_max):
+            fork_runs.append(self._run_fork(len(fork_runs), state, names, arrivals))
+            step_count += fork_runs[-1].kernel_steps
+        return fork_runs
 
     def _run_fork(
-        self, number: int, quota_state: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None
+        self, fork_number: int, quota_state: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None
     ) -> _ForkRun:
         """Run one random simulation until all Workloads in `names` are admitted, or a limit of time or steps."""
-        run, seed, options = _ForkRun(), self._options.seed * 1000 + number, self._options
+        run, seed, options = _ForkRun(), self._options.seed * 1000 + fork_number, self._options
         run_times = _ForkRunTimes(self._estimate, self._state.at, seed)
         workloads = quota_state.workloads
         forked_workloads = [standalone_workload(obj, run_times.run_time(name, obj)) for name, obj in workloads.items()]
-        steps = [] if arrivals is None else arrivals.steps(run_times.new_run_time, options.horizon, seed)
+        arrival_steps = [] if arrivals is None else arrivals.steps(run_times.new_run_time, options.horizon, seed)
         kueue = self._state.kueue.with_fair_sharing() if options.fair_sharing else self._state.kueue
-        scenario = Scenario(steps, kueue=kueue)
-        not_started = dict.fromkeys(self._last_simulated(name, quota_state) for name in names)
+        scenario = Scenario(arrival_steps, kueue=kueue)
+        unstarted_names = dict.fromkeys(self._last_simulated_name(name, quota_state) for name in names)
 
         def record_event(record: Record) -> None:
             if record["event"] == "Admitted":
                 name, at = record["workload"], round(record["time"] * SECOND)
                 run.start_by_workload.setdefault(name, at)
                 run.admissions.append((record["clusterQueue"], name, at))
-                not_started.pop(name, None)
+                unstarted_names.pop(name, None)
 
         state = make_state(self._state, quota_state.objects, forked_workloads)
         world = World(scenario, sink=record_event, seed=seed, state=state)
         work_limit = max(1, options.work_max // FORKS_MIN)
         horizon = self._state.at + options.horizon
-        while not_started and not run.is_cut_short:
+        while unstarted_names and not run.is_cut_short:
             steps_done = world.kernel.run(horizon, steps_max=_STEPS_PER_SLICE)
             run.kernel_steps = world.kernel.steps + _HEAD_COST * len(quota_state.last_by_queue) * _cycle_count(world)
             if steps_done < _STEPS_PER_SLICE:
@@ -312,7 +312,7 @@ class ForecastRunner:
             run.is_cut_short = run.kernel_steps >= work_limit
         return run
 
-    def _last_simulated(self, name: str, quota_state: QuotaOnlyState) -> str:
+    def _last_simulated_name(self, name: str, quota_state: QuotaOnlyState) -> str:
         """Return the Workload whose start may end the simulation: `name`, or the last simulated one of its queue."""
         queue = self._pending_order.positions.get(name, ("", 0))[0]
         return name if name in quota_state.workloads else quota_state.last_by_queue.get(queue, name)
@@ -325,17 +325,17 @@ class ForecastRunner:
 
     # --- results ---
 
-    def _forecast(self, name: str, quota_state: QuotaOnlyState, runs: Sequence[_ForkRun]) -> Forecast:
-        starts = [run.start_by_workload.get(name) for run in runs]
+    def _make_forecast(self, name: str, quota_state: QuotaOnlyState, runs: Sequence[_ForkRun]) -> Forecast:
+        fork_starts = [run.start_by_workload.get(name) for run in runs]
         queue, position = self._pending_order.positions.get(name, ("", 0))
-        is_beyond = name not in quota_state.workloads
-        starts_and_runs = zip(starts, runs, strict=True)
-        is_extrapolated = [is_beyond or (start is None and run.is_cut_short) for start, run in starts_and_runs]
+        is_not_simulated = name not in quota_state.workloads
+        starts_and_runs = zip(fork_starts, runs, strict=True)
+        is_extrapolated = [is_not_simulated or (start is None and run.is_cut_short) for start, run in starts_and_runs]
         if any(is_extrapolated):
             extrapolated_starts = [_extrapolate_start(run, queue, position) for run in runs]
-            candidates = zip(extrapolated_starts, is_extrapolated, starts, strict=True)
-            starts = [estimated if is_estimated else start for estimated, is_estimated, start in candidates]
-        sorted_waits = sorted(wait for wait in starts if wait is not None)
+            start_estimates = zip(extrapolated_starts, is_extrapolated, fork_starts, strict=True)
+            fork_starts = [estimated if is_estimated else start for estimated, is_estimated, start in start_estimates]
+        sorted_waits = sorted(wait for wait in fork_starts if wait is not None)
         depends_on = self._depends_on(name, quota_state, is_certain=len(sorted_waits) == len(runs))
         if any(is_extrapolated):
             order_text = f"{position} Workloads are ahead of it"
@@ -346,8 +346,8 @@ class ForecastRunner:
 
     def _basis(self, quota_state: QuotaOnlyState) -> Basis:
         """Return the least reliable source of the simulated run times: manifest, history or unknown."""
-        bases = {self._estimate(name, obj).basis for name, obj in quota_state.workloads.items()}
-        return next((basis for basis in (Basis.UNKNOWN, Basis.HISTORY) if basis in bases), Basis.MANIFEST)
+        workload_bases = {self._estimate(name, obj).basis for name, obj in quota_state.workloads.items()}
+        return next((basis for basis in (Basis.UNKNOWN, Basis.HISTORY) if basis in workload_bases), Basis.MANIFEST)
 
     def _depends_on(self, name: str, quota_state: QuotaOnlyState, *, is_certain: bool) -> list[str]:
         """Return texts about what the forecast depends on: unknown run times, and why the Workload waits."""
@@ -359,16 +359,16 @@ class ForecastRunner:
         ]
         may_see = self._options.may_see
         names = [view.key if may_see(view.namespace) else "a Workload" for view in unknown_views[:_NAMES_MAX]]
-        texts = [
+        dependency_texts = [
             f"{name} holds {_describe_held_quota(view)} and its run time is unknown"
             for name, view in zip(names, unknown_views, strict=False)
         ]
         if len(unknown_views) > _NAMES_MAX:
-            texts.append(f"{len(unknown_views) - _NAMES_MAX} more running Workloads have unknown run times")
+            dependency_texts.append(f"{len(unknown_views) - _NAMES_MAX} more running Workloads have unknown run times")
         pending_message = self._pending_message(name)
         if not is_certain and pending_message:
-            texts.append(f"it waits because: {pending_message}")
-        return texts
+            dependency_texts.append(f"it waits because: {pending_message}")
+        return dependency_texts
 
     def _pending_message(self, name: str) -> str:
         condition = find_condition(self._state.objects[_key(name)], "QuotaReserved")
@@ -413,7 +413,7 @@ def _describe_held_quota(view: WorkloadView) -> str:
 #: The limit of kernel steps for each of the two states; later effects are not considered.
 STEPS_MAX: Final = 20_000
 _SHOWN_NAMES_MAX: Final = 3
-_LOST_ADMISSION: Final = "would be admitted at once without the change, and not with it"
+_LOST_ADMISSION_TEXT: Final = "would be admitted at once without the change, and not with it"
 
 
 @dataclass(slots=True)
@@ -438,7 +438,7 @@ def dry_run_warnings(old_state: State, new_object: Obj, may_see: Callable[[str],
         *_new_names_text("would be admitted at once", old_effects.admitted, new_effects.admitted, may_see),
         *_new_names_text("would be preempted at once", old_effects.preempted, new_effects.preempted, may_see),
         *_new_names_text("would be evicted at once", old_effects.evicted, new_effects.evicted, may_see),
-        *_new_names_text(_LOST_ADMISSION, new_effects.admitted, old_effects.admitted, may_see),
+        *_new_names_text(_LOST_ADMISSION_TEXT, new_effects.admitted, old_effects.admitted, may_see),
     ]
     for quota_key, (amount, names) in new_effects.excess_by_quota.items():
         if amount > old_effects.excess_by_quota.get(quota_key, (0, ()))[0]:
@@ -460,9 +460,9 @@ def _simulate_instant(state: State) -> _ImmediateEffects:
     names_by_event = {"Admitted": effects.admitted, "Preempted": effects.preempted, "Evicted": effects.evicted}
 
     def record_event(record: Record) -> None:
-        table = names_by_event.get(record["event"])
-        if table is not None:
-            table[record["workload"]] = None
+        workload_names = names_by_event.get(record["event"])
+        if workload_names is not None:
+            workload_names[record["workload"]] = None
 
     workloads = [standalone_workload(obj, None) for obj in quota_state.workloads.values()]
     scenario = Scenario((), kueue=state.kueue)
@@ -484,10 +484,10 @@ def _exceeded_quota(queue: ClusterQueue, snapshot: Snapshot) -> dict[tuple[str, 
             continue
         names, remaining_excess = [], excess
         for admitted_workload in queue.ranked_workloads():
-            amount = dict(admitted_workload.usage).get(fr, 0)
-            if amount and remaining_excess > 0:
+            used_amount = dict(admitted_workload.usage).get(fr, 0)
+            if used_amount and remaining_excess > 0:
                 names.append(admitted_workload.key)
-                remaining_excess -= amount
+                remaining_excess -= used_amount
         excess_by_resource[queue.name, *snapshot.names[fr]] = excess, names
     return excess_by_resource
 
@@ -516,16 +516,16 @@ def _quota_above_nodes(state: State, new_object: Obj) -> Iterator[str]:
     nodes = [node_view(node) for node in state.of_kind(scheme.NODE)]
     flavors = {flavor["metadata"]["name"]: flavor_view(flavor) for flavor in state.of_kind(scheme.RESOURCE_FLAVOR)}
     snapshot = trees_of(state)
-    name, is_queue = new_object["metadata"]["name"], key_of(new_object).kind == scheme.CLUSTER_QUEUE
-    changed_node = snapshot.queues[name].node if is_queue else snapshot.cohorts[name]
-    for fr in changed_node.nominal if nodes else ():
+    name, is_cluster_queue = new_object["metadata"]["name"], key_of(new_object).kind == scheme.CLUSTER_QUEUE
+    changed_quota_node = snapshot.queues[name].node if is_cluster_queue else snapshot.cohorts[name]
+    for fr in changed_quota_node.nominal if nodes else ():
         flavor, resource = snapshot.names[fr]
-        labels = flavors[flavor].labels if flavor in flavors else {}
-        flavor_nodes = [node for node in nodes if labels.items() <= node.labels.items()]
+        flavor_labels = flavors[flavor].labels if flavor in flavors else {}
+        flavor_nodes = [node for node in nodes if flavor_labels.items() <= node.labels.items()]
         node_capacity = sum(node.allocatable.get(resource, 0) for node in flavor_nodes)
         quota_nodes = [*(queue.node for queue in snapshot.queues.values()), *snapshot.cohorts.values()]
         quota = sum(node.nominal.get(fr, 0) for node in quota_nodes)
-        if changed_node.nominal[fr] and quota > node_capacity:
+        if changed_quota_node.nominal[fr] and quota > node_capacity:
             quota_text = f"quota for {resource} in flavor {flavor} would be {format_amount(resource, quota)} in all"
             yield f"{quota_text}; the existing nodes have {format_amount(resource, node_capacity)}"
 

@@ -37,15 +37,15 @@ CLUSTER_FILE: Final = "cluster.yaml"
 CONFIGURATION_FILE: Final = "configuration.yaml"
 #: The folder to which `batchyard platform render` writes manifests, and its subfolders that are not simulated.
 RENDERED_FOLDER: Final = "manifests"
-NOT_APPLIED: Final = frozenset({"00-engine", "70-monitoring"})
+NOT_APPLIED_FOLDERS: Final = frozenset({"00-engine", "70-monitoring"})
 #: The time of the first step. The autoscaler, which runs every ten seconds, then runs between two rounds of Jobs.
 FIRST_STEP_AT: Final = MINUTE + 2 * SECOND
-BETWEEN_APPLIES: Final = SECOND // 2
-BETWEEN_ROUNDS: Final = SECOND
+APPLY_INTERVAL: Final = SECOND // 2
+ROUND_INTERVAL: Final = SECOND
 #: The name in the guide's tables for the pools that are created for compactly placed Jobs.
 AUTO_PROVISIONED: Final = "auto-provisioned-compact"
 #: The maximum time to wait until the cluster has shrunk after the last Job.
-SHRINKING_MAX: Final = 30 * MINUTE
+SHRINKING_TIME_MAX: Final = 30 * MINUTE
 #: The maximum length of a run of the guide, about twice its usual length.
 RUN_LENGTH_MAX: Final = 24 * 60 * MINUTE
 
@@ -158,12 +158,12 @@ def examples_folder() -> Path | None:
 
 def ready_by_pool(nodes: Sequence[Obj]) -> dict[str, int]:
     """Return the number of ready nodes by node pool; all pools created for placement groups count as one."""
-    counts: dict[str, int] = {}
+    count_by_pool: dict[str, int] = {}
     for node in nodes:
         pool = pool_of(node)
         if pool is not None and is_true(node, "Ready"):
-            counts[pool] = counts.get(pool, 0) + 1
-    return counts
+            count_by_pool[pool] = count_by_pool.get(pool, 0) + 1
+    return count_by_pool
 
 
 def pool_of(node: Obj) -> str | None:
@@ -177,13 +177,13 @@ class Guide:
     def __init__(self, folder: Path, steps: Sequence[GuideStep], platform: Path | None = None) -> None:
         """Read the guide's manifests in `folder`; those in `platform`, if given, replace the guide's platform files."""
         self._steps = steps
-        plan = _GuidePlan(folder, platform)
+        guide_plan = _GuidePlan(folder, platform)
         for step in steps:
             if step.folder is not None:
-                plan.add(step)
+                guide_plan.add(step)
         #: The files of the platform (PLATFORM_FILES) and of each step, in order.
-        self.files: Mapping[str, Sequence[AppliedFile]] = plan.files
-        scenario, self.warnings = plan.scenario()
+        self.files: Mapping[str, Sequence[AppliedFile]] = guide_plan.files
+        scenario, self.warnings = guide_plan.scenario()
         #: The Cluster object of the simulated world.
         self.cluster = scenario.cluster
         self.world = World(scenario)
@@ -213,7 +213,7 @@ class Guide:
         world.run_until(step.starts_at)
         while self.unfinished_jobs() and world.now() < RUN_LENGTH_MAX:
             world.run_until(world.now() + MINUTE)
-        deadline = world.now() + SHRINKING_MAX
+        deadline = world.now() + SHRINKING_TIME_MAX
         while len(world.objects(scheme.NODE)) > sum(self.initial.values()) and world.now() < deadline:
             world.run_until(world.now() + MINUTE)
 
@@ -276,11 +276,11 @@ class _GuidePlan:
         folder = self._folder / step.folder
         setup_files = [AppliedFile(path, at) for path in sorted(folder.glob("*.yaml"))]
         job_files = []
-        for paths in self._rounds(folder / "workloads"):
+        for paths in self._apply_rounds(folder / "workloads"):
             for path in paths:
                 job_files.append(AppliedFile(path, at))
-                at += BETWEEN_APPLIES
-            at += BETWEEN_ROUNDS
+                at += APPLY_INTERVAL
+            at += ROUND_INTERVAL
         for applied in setup_files:
             self._read_file(*applied)
         for applied in job_files:
@@ -300,7 +300,7 @@ class _GuidePlan:
         """Return the manifest files of the example platform that the guide installs."""
         return [path for name in PLATFORM_FOLDERS for path in self._files(folder / "platform" / name)]
 
-    def _rounds(self, folder: Path) -> Iterator[Sequence[Path]]:
+    def _apply_rounds(self, folder: Path) -> Iterator[Sequence[Path]]:
         """Yield the Job files in rounds: the first file of each team, then the second of each, and so on."""
         files = self._files(folder)
         teams = [[path for path in files if path.parent == team] for team in dict.fromkeys(p.parent for p in files)]
@@ -329,22 +329,22 @@ class _GuidePlan:
 
 @cache
 def _load_guide_file() -> _GuideFile:
-    content = pkgutil.get_data("batchyard.sim", "guide.json")
-    assert content is not None, "the file guide.json is missing: reinstall the package batchyard"
-    return msgspec.json.decode(content, type=_GuideFile)
+    guide_content = pkgutil.get_data("batchyard.sim", "guide.json")
+    assert guide_content is not None, "the file guide.json is missing: reinstall the package batchyard"
+    return msgspec.json.decode(guide_content, type=_GuideFile)
 
 
 def _rendered_files(platform: Path) -> list[Path]:
     """Return the manifest files of a rendered platform in order, without batchyard itself and monitoring."""
     folder = platform / RENDERED_FOLDER
     paths = [path for path in files_below(folder) if path.name != "kustomization.yaml"]
-    return [path for path in paths if path.relative_to(folder).parts[0] not in NOT_APPLIED]
+    return [path for path in paths if path.relative_to(folder).parts[0] not in NOT_APPLIED_FOLDERS]
 
 
 def cluster_file(folder: Path) -> Path:
     """Return the file with the Cluster object in a folder, else the one in the installed example."""
-    path, examples = folder / CLUSTER_FILE, examples_folder()
-    return path if path.is_file() or examples is None else examples / CLUSTER_FILE
+    path, examples_path = folder / CLUSTER_FILE, examples_folder()
+    return path if path.is_file() or examples_path is None else examples_path / CLUSTER_FILE
 
 
 def _row_of(obj: Obj) -> GuideRow:

@@ -47,9 +47,9 @@ class ClusterWorldPlan:
     job_sets: list[str] = field(default_factory=list)
 
 
-def random_cluster_scenario(draws: RandomSource) -> Scenario:
+def random_cluster_scenario(random_source: RandomSource) -> Scenario:
     """Return a random scenario with node pools, changes of objects by users, and faults."""
-    plan = ClusterWorldPlan(RandomChoices(draws))
+    plan = ClusterWorldPlan(RandomChoices(random_source))
     _make_pools(plan)
     cluster = _random_cluster(plan)
     for name, value in (("low", 100), ("high", 1000)):
@@ -94,10 +94,10 @@ def _make_spot_pool(plan: ClusterWorldPlan) -> None:
     rng = plan.rng
     taint = {"key": "spot", "value": "true", "effect": "NoSchedule"}
     pool: ObjectDict = {"name": "spot", "machineType": "n2-standard-4", "provisioning": "spot", "taints": [taint]}
-    size: ObjectDict = (
+    size_fields: ObjectDict = (
         {"autoscaling": {"min": 0, "max": rng.draw_integer(1, 3)}} if rng.draw_bool(70) else {"nodeCount": 1}
     )
-    plan.pools.append({**pool, **size})
+    plan.pools.append({**pool, **size_fields})
     _queue_of_cluster(plan, "spot", {"cpu": 16, "memory": "256Gi"}, nodeTaints=[taint])
     plan.targets.append(PodTarget("spot", {"cpu": "2"}, {well_known.NODE_POOL: "spot"}, ("spot",)))
 
@@ -116,16 +116,16 @@ def _make_gpu_pool(plan: ClusterWorldPlan) -> None:
 def _make_slice_pools(plan: ClusterWorldPlan) -> None:
     """Add node pools that are TPU slices of two machines each."""
     rng = plan.rng
-    size: ObjectDict = {"autoscaling": {"totalMin": 0, "totalMax": 2}} if rng.draw_bool(40) else {"nodeCount": 2}
+    size_fields: ObjectDict = {"autoscaling": {"totalMin": 0, "totalMax": 2}} if rng.draw_bool(40) else {"nodeCount": 2}
     for number in range(rng.draw_integer(1, 3)):
-        pool = {"name": f"slice{number}", "machineType": _TPU, "tpuTopology": "2x4", "zones": [ZONES[0]], **size}
+        pool = {"name": f"slice{number}", "machineType": _TPU, "tpuTopology": "2x4", "zones": [ZONES[0]], **size_fields}
         plan.pools.append(pool)
     _queue_of_cluster(plan, "slices", {"cpu": 960, "google.com/tpu": rng.choose([24, 24, 16, 8])})
-    selector = {
+    node_selector = {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
         "cloud.google.com/gke-tpu-topology": "2x4",
     }
-    plan.targets.append(PodTarget("slices", {"google.com/tpu": 4}, selector, ("google.com/tpu",), 2))
+    plan.targets.append(PodTarget("slices", {"google.com/tpu": 4}, node_selector, ("google.com/tpu",), 2))
 
 
 def _make_queued_pool(plan: ClusterWorldPlan) -> None:
@@ -148,8 +148,8 @@ def _queue_of_cluster(
     plan: ClusterWorldPlan, name: str, quotas: Mapping[str, Any], checks: Any = None, **flavor: Any
 ) -> None:
     resources = [{"name": resource, "nominalQuota": amount} for resource, amount in quotas.items()]
-    group = {"coveredResources": list(quotas), "flavors": [{"name": name, "resources": resources}]}
-    spec: ObjectDict = {"namespaceSelector": {}, "resourceGroups": [group]}
+    resource_group = {"coveredResources": list(quotas), "flavors": [{"name": name, "resources": resources}]}
+    spec: ObjectDict = {"namespaceSelector": {}, "resourceGroups": [resource_group]}
     spec["preemption"] = {"withinClusterQueue": plan.rng.choose(["Never", "LowerPriority"])}
     if checks:
         spec["admissionChecksStrategy"] = {"admissionChecks": [{"name": check} for check in checks]}
@@ -164,12 +164,12 @@ def _random_cluster(plan: ClusterWorldPlan) -> ObjectDict:
     autoscaling: ObjectDict = {"profile": rng.choose(["balanced", "optimize-utilization"])}
     if rng.draw_bool(40):
         limit_by_resource = {"cpu": 2000, "memory": 8000, "nvidia-l4": rng.choose([16, 8, 4])}
-        limits = [{"resource": resource, "max": amount} for resource, amount in limit_by_resource.items()]
-        autoscaling["autoProvisioning"] = {"limits": limits}
+        resource_limits = [{"resource": resource, "max": amount} for resource, amount in limit_by_resource.items()]
+        autoscaling["autoProvisioning"] = {"limits": resource_limits}
         requests = {"cpu": "4", "nvidia.com/gpu": 2}
         _queue_of_cluster(plan, "made", {"cpu": 64, "nvidia.com/gpu": 8})
-        selector = {"cloud.google.com/gke-accelerator": "nvidia-l4"}
-        plan.targets.append(PodTarget("made", requests, selector, ("nvidia.com/gpu",)))
+        node_selector = {"cloud.google.com/gke-accelerator": "nvidia-l4"}
+        plan.targets.append(PodTarget("made", requests, node_selector, ("nvidia.com/gpu",)))
     spec: ObjectDict = {"region": "z", "zones": list(ZONES), "nodePools": plan.pools, "autoscaling": autoscaling}
     if rng.draw_bool(40):
         types = dict.fromkeys(pool["machineType"] for pool in plan.pools)
@@ -182,14 +182,14 @@ def _random_cluster(plan: ClusterWorldPlan) -> ObjectDict:
 def _work_for_cluster(plan: ClusterWorldPlan, number: int) -> None:
     rng = plan.rng
     target = rng.choose(plan.targets)
-    is_set = bool(target.host_count) or rng.draw_bool(30)
+    is_job_set = bool(target.host_count) or rng.draw_bool(30)
     name = f"w{number}"
-    work = (
+    work_object = (
         _job_set_for_cluster(plan, name, target)
-        if is_set
+        if is_job_set
         else make_object("batch/v1", "Job", name, spec=_spec_for_cluster(plan, target))
     )
-    metadata = work["metadata"]
+    metadata = work_object["metadata"]
     metadata["namespace"] = NAMESPACE
     annotations = metadata.setdefault("annotations", {})
     annotations[well_known.SUBMIT_AT] = f"{rng.draw_integer(0, ACTIVE_MINUTES * 60)}s"
@@ -202,7 +202,7 @@ def _work_for_cluster(plan: ClusterWorldPlan, number: int) -> None:
         annotations[well_known.DELETE_AT] = f"{rng.draw_integer(1, ACTIVE_MINUTES)}m500ms"
     if target.queue != "fixed" or rng.draw_bool(80):
         metadata["labels"] = {well_known.QUEUE_NAME: target.queue}
-    plan.objects.append(work)
+    plan.objects.append(work_object)
 
 
 def _spec_for_cluster(plan: ClusterWorldPlan, target: PodTarget) -> ObjectDict:
@@ -220,10 +220,10 @@ def _spec_for_cluster(plan: ClusterWorldPlan, target: PodTarget) -> ObjectDict:
         spec["backoffLimitPerIndex"] = rng.draw_integer(0, 2)
     if rng.draw_bool(30):
         disruption = {"type": "DisruptionTarget", "status": "True"}
-        rules: list[ObjectDict] = [{"action": "Ignore", "onPodConditions": [disruption]}]
+        failure_rules: list[ObjectDict] = [{"action": "Ignore", "onPodConditions": [disruption]}]
         if rng.draw_bool(50):
-            rules.append({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}})
-        spec["podFailurePolicy"] = {"rules": rules}
+            failure_rules.append({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}})
+        spec["podFailurePolicy"] = {"rules": failure_rules}
     if rng.draw_bool(15):
         spec["ttlSecondsAfterFinished"] = 60
     return spec
@@ -258,7 +258,7 @@ def _random_faults(plan: ClusterWorldPlan, nodes: list[str]) -> list[ObjectDict]
     """Return up to five random faults of all kinds, each of which ends by itself."""
     rng, faults = plan.rng, []
     for _ in range(rng.draw_integer(0, 5)):
-        action = rng.choose(
+        make_fault = rng.choose(
             [
                 _random_failure,
                 _random_failure,
@@ -270,7 +270,7 @@ def _random_faults(plan: ClusterWorldPlan, nodes: list[str]) -> list[ObjectDict]
                 _random_restart,
             ]
         )
-        fault = action(plan, nodes)
+        fault = make_fault(plan, nodes)
         is_repeatable = "restart" in fault or "fail" in fault
         if is_repeatable and rng.draw_bool(30):
             mean_interval = f"{rng.draw_integer(2, 30)}m"
@@ -304,8 +304,8 @@ def _random_stockout(plan: ClusterWorldPlan, _: list[str]) -> ObjectDict:
 
 def _random_slow_boot(plan: ClusterWorldPlan, _: list[str]) -> ObjectDict:
     rng, pool = plan.rng, plan.rng.choose(plan.pools)
-    factor, duration = rng.draw_integer(2, 20), _random_duration(rng)
-    return {"slowBoot": {"machine": pool["machineType"], "times": factor, "for": duration}}
+    slowdown_factor, duration = rng.draw_integer(2, 20), _random_duration(rng)
+    return {"slowBoot": {"machine": pool["machineType"], "times": slowdown_factor, "for": duration}}
 
 
 def _random_drain(plan: ClusterWorldPlan, nodes: list[str]) -> ObjectDict:

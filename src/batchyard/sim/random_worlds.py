@@ -197,12 +197,12 @@ def _resource_groups(
 def _resource_quota(
     rng: RandomChoices, resource: str, *, limits: bool, quota_max: int, limits_lending: bool
 ) -> ObjectDict:
-    nominal = rng.choose([quota_max, rng.draw_integer(0, quota_max)])
-    quota: ObjectDict = {"name": resource, "nominalQuota": _format_quantity(resource, nominal)}
+    nominal_units = rng.choose([quota_max, rng.draw_integer(0, quota_max)])
+    quota: ObjectDict = {"name": resource, "nominalQuota": _format_quantity(resource, nominal_units)}
     if limits and rng.draw_bool(20):
         quota["borrowingLimit"] = _format_quantity(resource, rng.draw_integer(0, 6))
     if limits and rng.draw_bool(25):
-        quota["lendingLimit"] = _format_quantity(resource, rng.draw_integer(0, nominal if limits_lending else 8))
+        quota["lendingLimit"] = _format_quantity(resource, rng.draw_integer(0, nominal_units if limits_lending else 8))
     return quota
 
 
@@ -248,8 +248,8 @@ def _random_preemption(rng: RandomChoices, *, fair_sharing: bool) -> ObjectDict:
 
 
 def _random_fungibility(rng: RandomChoices) -> ObjectDict:
-    borrow, preempt = rng.choose(_FUNGIBILITY_POLICIES), rng.choose(_FUNGIBILITY_POLICIES)
-    rules: ObjectDict = {"whenCanBorrow": borrow, "whenCanPreempt": preempt}
+    borrow_policy, preempt_policy = rng.choose(_FUNGIBILITY_POLICIES), rng.choose(_FUNGIBILITY_POLICIES)
+    rules: ObjectDict = {"whenCanBorrow": borrow_policy, "whenCanPreempt": preempt_policy}
     if (rules["whenCanBorrow"], rules["whenCanPreempt"]) == ("TryNextFlavor", "TryNextFlavor") and rng.draw_bool(50):
         rules["preference"] = rng.choose(["BorrowingOverPreemption", "PreemptionOverBorrowing"])
     return rules
@@ -348,8 +348,8 @@ def _later_version(rng: RandomChoices, obj: ObjectDict, at: str = "", **spec: An
 
 def _edit_quota(plan: QueueWorldPlan) -> ObjectDict:
     queue = plan.rng.choose(plan.queues)
-    limits = "cohortName" in queue["spec"]
-    return _later_version(plan.rng, queue, resourceGroups=_resource_groups(plan, limits=limits, quota_max=10))
+    is_in_cohort = "cohortName" in queue["spec"]
+    return _later_version(plan.rng, queue, resourceGroups=_resource_groups(plan, limits=is_in_cohort, quota_max=10))
 
 
 def _stop_queue(plan: QueueWorldPlan) -> ObjectDict:

@@ -30,7 +30,7 @@ from batchyard.client.local import LocalClient
 from batchyard.cloud.catalog.instances import CRASHED, STOPPING, phase_of
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.interfaces.controller import Kernel
-from batchyard.placement.hotswap import HOTSWAP, is_lost
+from batchyard.placement.hotswap import HOTSWAP, is_node_lost
 from batchyard.scheduling.messages import parse_preemptor_uid
 
 
@@ -151,16 +151,16 @@ class RecoveryTracker:
         node_name = (pod.get("status") or {}).get("nominatedNodeName")
         if node_name:
             self._nominated_gangs[node_name] = gang
-        is_ending = event.type is EventType.DELETED or is_terminating(pod)
-        self._record_run(gang, uid, None if is_ending else self._run_of(pod), now, is_done=phase(pod) == SUCCEEDED)
+        is_pod_ending = event.type is EventType.DELETED or is_terminating(pod)
+        self._record_run(gang, uid, None if is_pod_ending else self._run_of(pod), now, is_done=phase(pod) == SUCCEEDED)
         self._close_if_recovered(gang, now)
 
     def _run_of(self, pod: Obj) -> _RunningPod | None:
         start_time = running_since(pod)
         if start_time is None:
             return None
-        owners = (label(pod, well_known.CONTROLLER_UID), label(pod, well_known.JOB_SET_UID))
-        interval = checkpoint_interval([pod, *[self._checkpointed_jobs.get(uid or "") for uid in owners]])
+        owner_uids = (label(pod, well_known.CONTROLLER_UID), label(pod, well_known.JOB_SET_UID))
+        interval = checkpoint_interval([pod, *[self._checkpointed_jobs.get(uid or "") for uid in owner_uids]])
         return _RunningPod(bound_node(pod), start_time, interval)
 
     def _record_run(self, gang: str, uid: str, run: _RunningPod | None, now: Instant, *, is_done: bool) -> None:
@@ -208,9 +208,9 @@ class RecoveryTracker:
     def _record_preemption(self, gang: str, preemptor_gang: str, now: Instant) -> None:
         """Record that a gang is preempted for another gang, if the other one is recovering from lost machines."""
         causing_loss = self._open_losses.get(preemptor_gang)
-        victim = None if causing_loss is None else self._open_loss(gang, now)
-        if causing_loss is not None and victim is not None:
-            causing_loss.loss.victims.append(victim)
+        victim_loss = None if causing_loss is None else self._open_loss(gang, now)
+        if causing_loss is not None and victim_loss is not None:
+            causing_loss.loss.victims.append(victim_loss)
 
     def _open_loss(self, gang: str, now: Instant) -> GangLoss | None:
         """Record that a gang loses pods, with the work at risk; return the loss, None if one is open already."""
@@ -268,7 +268,7 @@ def _is_machine_lost(event: WatchEvent) -> bool:
     """Report whether a watch event shows a lost or stopping machine, or the deletion of its Node."""
     if event.type is EventType.DELETED:
         return event.key.kind == scheme.NODE
-    return phase_of(event.obj) in {CRASHED, STOPPING} if event.key.kind == scheme.INSTANCE else is_lost(event.obj)
+    return phase_of(event.obj) in {CRASHED, STOPPING} if event.key.kind == scheme.INSTANCE else is_node_lost(event.obj)
 
 
 # Costs and recovery times of a world with machines.

@@ -115,8 +115,8 @@ class Redaction:
         """Return the hash of a name; public names, numbers and uids are returned unchanged."""
         if name in _PUBLIC_NAMES or name.startswith("system-") or _PUBLIC_PATTERN.fullmatch(name):
             return name
-        namespace, slash, local_name = name.partition("/")
-        if slash:
+        namespace, separator, local_name = name.partition("/")
+        if separator:
             return f"{self.hash_name(namespace)}/{self.hash_name(local_name)}"
         return "n" + blake2s(name.encode(), key=self._key, digest_size=6).hexdigest()
 
@@ -156,8 +156,8 @@ class Redaction:
         return self.hash_name(value) if isinstance(value, str) else value
 
     def _redact_annotation(self, key: str, text: str) -> str:
-        is_public = key.startswith("batchyard.dev/") or "topology" in key  #  the value is a label key
-        return text if is_public else self.hash_name(text)
+        is_public_annotation = key.startswith("batchyard.dev/") or "topology" in key  #  the value is a label key
+        return text if is_public_annotation else self.hash_name(text)
 
 
 #: A mapping with one of these fields describes a resource, so that its `name` is a resource name.

@@ -221,8 +221,8 @@ def _workload_row(obj: Obj, wait_tracker: WaitTracker, now: Instant) -> Workload
 
 
 def _owner_name(obj: Obj, view: WorkloadView) -> str:
-    owners = obj["metadata"].get("ownerReferences") or ()
-    return str(owners[0]["name"]) if owners else view.name
+    owner_references = obj["metadata"].get("ownerReferences") or ()
+    return str(owner_references[0]["name"]) if owner_references else view.name
 
 
 def _pending_message(obj: Obj) -> str:
@@ -233,16 +233,16 @@ def _pending_message(obj: Obj) -> str:
 
 def _job_row(obj: Obj, now: Instant) -> JobRow:
     metadata = obj["metadata"]
-    cells = printing.row(obj, now=now, wide=False)
-    return JobRow(metadata["namespace"], metadata["name"], cells[1], cells[2], _job_seconds(obj, now), obj)
+    job_cells = printing.row(obj, now=now, wide=False)
+    return JobRow(metadata["namespace"], metadata["name"], job_cells[1], job_cells[2], _job_seconds(obj, now), obj)
 
 
 def _job_seconds(obj: Obj, now: Instant) -> float | None:
     status = obj.get("status") or {}
-    start, end = status.get("startTime"), status.get("completionTime")
-    if not start:
+    start_text, end = status.get("startTime"), status.get("completionTime")
+    if not start_text:
         return None
-    duration: Duration = (parse_time(end) if end else now) - parse_time(start)
+    duration: Duration = (parse_time(end) if end else now) - parse_time(start_text)
     return duration_seconds(duration)
 
 

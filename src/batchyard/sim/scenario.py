@@ -103,8 +103,8 @@ class PossibleFaultTargets(NamedTuple):
 
     def pools(self) -> dict[str, Any]:
         """Return the node pools by name; a pool that has Spot machines in any version counts as Spot."""
-        rows = [row for cluster in self.clusters for row in cluster["spec"].get("nodePools") or ()]
-        return {row["name"]: row for row in sorted(rows, key=lambda row: row.get("provisioning") == "spot")}
+        node_pools = [row for cluster in self.clusters for row in cluster["spec"].get("nodePools") or ()]
+        return {row["name"]: row for row in sorted(node_pools, key=lambda row: row.get("provisioning") == "spot")}
 
     def makes_pools(self) -> bool:
         """Report whether auto-provisioning may create node pools, whose names are unknown before the simulation."""
@@ -156,19 +156,19 @@ def _spot_errors(name: str, path: str, targets: PossibleFaultTargets) -> Iterato
 
 
 def _machine_errors(name: str, path: str, targets: PossibleFaultTargets) -> Iterator[FieldError]:
-    known_types = {machine: None for cluster in targets.clusters for machine in catalog_of(cluster).machines}
-    if name not in known_types:
-        yield _unknown_target(path, "machine type", name, known_types)
+    known_machine_types = {machine: None for cluster in targets.clusters for machine in catalog_of(cluster).machines}
+    if name not in known_machine_types:
+        yield _unknown_target(path, "machine type", name, known_machine_types)
 
 
 def _unknown_target(path: str, kind: str, name: str, known_names: Collection[str]) -> FieldError:
     close_matches = get_close_matches(name, list(known_names), 1)
-    hint = (
+    spelling_hint = (
         f"did you mean {close_matches[0]!r}?"
         if close_matches
         else f"use a {kind} of the Cluster, such as {min(known_names)!r}"
     )
-    return FieldError(path, f"unknown {kind} {name!r}", hint if known_names else f"the Cluster has no {kind}")
+    return FieldError(path, f"unknown {kind} {name!r}", spelling_hint if known_names else f"the Cluster has no {kind}")
 
 
 # The field `waitForPodsReady` of a Scenario: as in Kueue's Configuration, but off by default.
@@ -264,7 +264,7 @@ def make_scenario(
     a document with the same name changes it.
     """
     faults = [*manifests.faults, *_platform_errors(manifests.objects)]
-    config: dict[str, Any] = {}
+    scenario_fields: dict[str, Any] = {}
     settings: Manifest | None = None
     to_apply: dict[Duration, list[Obj]] = {}
     deletes: dict[Duration, list[Key]] = {}
@@ -278,7 +278,7 @@ def make_scenario(
             if settings is not None:
                 faults.append(manifest.fault(_duplicate_error("Scenario")))
             settings = manifest
-            config = {"name": obj["metadata"].get("name") or "", **_scenario_settings(manifest, faults)}
+            scenario_fields = {"name": obj["metadata"].get("name") or "", **_scenario_settings(manifest, faults)}
             continue
         if group_kind(obj) == scheme.CLUSTER:
             faults += map(manifest.fault, [*catalog_errors(obj), *_cluster_deletion_errors(obj)])
@@ -299,7 +299,7 @@ def make_scenario(
             deletes.setdefault(end, []).append(key_of(obj))
         if group_kind(obj) == scheme.NODE_POOL:
             pools.append(manifest)
-    config |= _configuration_settings(manifests.objects, settings, faults)
+    scenario_fields |= _configuration_settings(manifests.objects, settings, faults)
     faults += _unknown_cluster_errors(later_clusters, cluster)
     faults += [pool.fault(fault) for pool in pools for fault in pool_errors(pool.obj, cluster)]
     for at, names in _removed_pools(cluster, to_apply):
@@ -307,14 +307,14 @@ def make_scenario(
     if settings is not None:
         clusters = [*([] if cluster is None else [cluster]), *(manifest.obj for manifest in later_clusters)]
         possible_targets = PossibleFaultTargets(clusters, "Node" in count_by_kind)
-        faults += map(settings.fault, missing_targets(config["faults"], possible_targets))
+        faults += map(settings.fault, missing_targets(scenario_fields["faults"], possible_targets))
     if faults or unread:
         raise InvalidScenario([*unread, *faults])
-    machines = [] if cluster is None or existing_cluster is not None else initial_objects(cluster)
-    to_apply[0] = [*machines, *to_apply.get(0, [])]
+    initial_machines = [] if cluster is None or existing_cluster is not None else initial_objects(cluster)
+    to_apply[0] = [*initial_machines, *to_apply.get(0, [])]
     times = sorted({**dict.fromkeys(to_apply), **dict.fromkeys(deletes)})
     steps = [ScenarioStep(at, sorted(to_apply.get(at, ()), key=_is_not_namespace), deletes.get(at, ())) for at in times]
-    return Scenario(steps, counts=count_by_kind, cluster=cluster, **config)
+    return Scenario(steps, counts=count_by_kind, cluster=cluster, **scenario_fields)
 
 
 def _duplicate_error(kind: str) -> FieldError:
@@ -362,14 +362,14 @@ def _removed_pools(
     for at in sorted(objects_by_time):
         clusters = [obj for obj in objects_by_time[at] if group_kind(obj) == scheme.CLUSTER]
         for new_cluster in (obj for obj in clusters if "nodePools" in obj["spec"]):
-            kept_keys = _pool_keys(new_cluster)
-            yield at, [key for key in _pool_keys(old_cluster) if key not in kept_keys]
+            kept_pool_keys = _pool_keys(new_cluster)
+            yield at, [key for key in _pool_keys(old_cluster) if key not in kept_pool_keys]
             old_cluster = new_cluster
 
 
 def _pool_keys(cluster: Obj | None) -> list[Key]:
-    rows = () if cluster is None else cluster["spec"].get("nodePools") or ()
-    return [Key(scheme.NODE_POOL, "", row["name"]) for row in rows]
+    node_pools = () if cluster is None else cluster["spec"].get("nodePools") or ()
+    return [Key(scheme.NODE_POOL, "", row["name"]) for row in node_pools]
 
 
 def run_length(value: str | float) -> Duration:

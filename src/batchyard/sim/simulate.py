@@ -159,7 +159,7 @@ class Simulation:
         world, accounting = self.world, self._accounting
         world.settle()
         workloads = world.objects(scheme.WORKLOAD)
-        now = self._end_of_log(workloads)
+        now = self._log_end_time(workloads)
         world.log.record_end(world.client, now)
         return Result(
             scenario=self.scenario.name,
@@ -183,7 +183,7 @@ class Simulation:
             return RunEnding.HORIZON
         return RunEnding.IDLE if self.world.kernel.next_instant() is None else RunEnding.BOUND
 
-    def _end_of_log(self, workloads: Sequence[Obj]) -> Instant:
+    def _log_end_time(self, workloads: Sequence[Obj]) -> Instant:
         """Return when the event log ends: at the horizon, at the preemption loop that ended the run, or at the last
         event.
 
@@ -191,10 +191,10 @@ class Simulation:
         """
         if self._ending in (RunEnding.HORIZON, RunEnding.LOOP):
             return self.world.kernel.now()
-        last_step = max((self._start + step.at for step in self.scenario.steps), default=self._start)
-        last_charge = self._start if self._accounting is None else self._accounting.ledger.charged_until
-        last_changes = map(_last_change, (*workloads, *self.world.objects(scheme.JOB)))
-        return max((last_step, self.world.log.last, last_charge, *last_changes))
+        last_step_time = max((self._start + step.at for step in self.scenario.steps), default=self._start)
+        last_charge_time = self._start if self._accounting is None else self._accounting.ledger.charged_until
+        last_change_times = map(_last_change_time, (*workloads, *self.world.objects(scheme.JOB)))
+        return max((last_step_time, self.world.log.last, last_charge_time, *last_change_times))
 
 
 def _to_events(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
@@ -213,7 +213,7 @@ def _pods_shown(world: World) -> list[Obj]:
     ]
 
 
-def _last_change(obj: Obj) -> Instant:
+def _last_change_time(obj: Obj) -> Instant:
     """Return when a Workload or Job last changed: the latest time of its creation and of its true conditions."""
     status = obj.get("status") or {}
     change_times = [c["lastTransitionTime"] for c in status.get("conditions") or () if c["status"] == "True"]

@@ -24,7 +24,7 @@ from batchyard.base import uid_for
 from batchyard.base.instant import Duration, Instant, format_duration
 from batchyard.client.transport import to_storage_version
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, parse_kueue_settings
-from batchyard.sim.forecasting.run_times import owner_of, rounds_of, with_runtimes
+from batchyard.sim.forecasting.run_times import owner_of, round_count_of, with_runtimes
 from batchyard.sim.scenario import FileFault, InvalidScenario, Source, ends_of, is_text, read_sources
 from batchyard.sim.state import OMITTED_KINDS, State
 
@@ -40,13 +40,13 @@ def read_state(source: Source) -> State:
     faults: list[FileFault] = []
     objects: list[Obj] = []
     at: Instant | None = None
-    unread: dict[str, None] = {}
+    unread_kinds: dict[str, None] = {}
     for name, text in read_sources([source], faults):
         for document in read_documents(text):
             faults += [FileFault(f"{name}:{document.number}", fault) for fault in document.faults]
             document_objects, recorded_at = _objects_of(document.value)
             at = recorded_at if at is None else at
-            unread.update(dict.fromkeys(_unread_kinds(document.value)))
+            unread_kinds.update(dict.fromkeys(_unread_kinds(document.value)))
             for obj in document_objects:
                 objects += _known_object(obj, f"{name}:{document.number}", faults)
     if not objects and not faults:
@@ -54,7 +54,7 @@ def read_state(source: Source) -> State:
         faults.append(FileFault(str(source), FieldError("", "it contains no objects", remedy)))
     if faults:
         raise InvalidScenario(faults)
-    return state_of(objects, at, tuple(unread))
+    return state_of(objects, at, tuple(unread_kinds))
 
 
 def is_state(source: Source) -> bool:
@@ -88,10 +88,10 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
 
 def document_of(state: State) -> dict[str, Any]:
     """Return the state as a `List` document of its objects."""
-    items = [state.objects[key] for key in sorted(state.objects) if key.kind not in OMITTED_KINDS]
-    items += [] if state.configuration is None else [state.configuration]
+    item_objects = [state.objects[key] for key in sorted(state.objects) if key.kind not in OMITTED_KINDS]
+    item_objects += [] if state.configuration is None else [state.configuration]
     metadata = list_metadata(state.at, state.revision, state.unread)
-    return {"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}
+    return {"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": item_objects}
 
 
 def list_metadata(at: Instant, revision: int, unread: Sequence[str]) -> dict[str, Any]:
@@ -254,12 +254,12 @@ def _run_times(state: State) -> Mapping[str, Duration]:
     run_time_by_uid: dict[str, Duration] = {}
     for workload in state.of_kind(scheme.WORKLOAD):
         conditions = {each["type"]: each for each in (workload.get("status") or {}).get("conditions") or ()}
-        completion, admission = conditions.get("Finished"), conditions.get("Admitted")
-        if completion is None or admission is None or not workload_view(workload).finished:
+        finished_condition, admission = conditions.get("Finished"), conditions.get("Admitted")
+        if finished_condition is None or admission is None or not workload_view(workload).finished:
             continue
         job = owner_of(workload, state.objects) or workload
-        run_time = parse_time(completion["lastTransitionTime"]) - parse_time(admission["lastTransitionTime"])
-        run_time_by_uid[job["metadata"]["uid"]] = max(1, run_time // rounds_of(job))
+        run_time = parse_time(finished_condition["lastTransitionTime"]) - parse_time(admission["lastTransitionTime"])
+        run_time_by_uid[job["metadata"]["uid"]] = max(1, run_time // round_count_of(job))
     return run_time_by_uid
 
 

@@ -79,10 +79,10 @@ class Curve:
             for at, value in curve._points:
                 change_by_instant[at] = change_by_instant.get(at, 0) + value - previous_value
                 previous_value = value
-        total = cls(start_time)
+        sum_curve = cls(start_time)
         for at in sorted(change_by_instant):
-            total.add(change_by_instant[at], at)
-        return total
+            sum_curve.add(change_by_instant[at], at)
+        return sum_curve
 
     def mean_and_peak(self, end: Instant) -> tuple[float, float]:
         """Return the time-weighted mean and the peak from the beginning to `end`, without changes at `end` itself."""
@@ -94,18 +94,18 @@ class Curve:
     def means(self, end: Instant, count: int) -> Sequence[float]:
         """Return the means over `count` equal intervals from the beginning to `end`."""
         boundaries = [self._start_time + (end - self._start_time) * number // count for number in range(count + 1)]
-        means_by_part, index = [], 0
+        means_by_part, point_index = [], 0
         for interval_begin, interval_end in pairwise(boundaries):
             integral, at = 0, interval_begin
             while True:
-                next_change = self._points[index + 1][0] if index + 1 < len(self._points) else interval_end
-                integral += self._points[index][1] * (min(next_change, interval_end) - at)
+                next_change = self._points[point_index + 1][0] if point_index + 1 < len(self._points) else interval_end
+                integral += self._points[point_index][1] * (min(next_change, interval_end) - at)
                 if next_change >= interval_end:
                     break
-                at, index = next_change, index + 1
+                at, point_index = next_change, point_index + 1
             means_by_part.append(
                 integral / (interval_end - interval_begin)
                 if interval_end > interval_begin
-                else float(self._points[index][1])
+                else float(self._points[point_index][1])
             )
         return means_by_part

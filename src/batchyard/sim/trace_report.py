@@ -133,10 +133,10 @@ class TraceWatch:
                 gauge.add(sign * view.allocatable.get(RESOURCES[resource], 0), self._advanced_to)
 
     def _fleets_of(self, view: NodeView) -> list[FleetUsage]:
-        model = view.labels.get(MODEL, ALL_NODES)
-        if model not in self.fleets:
-            self.fleets[model] = FleetUsage(self._advanced_to)
-        return [self.fleets[name] for name in dict.fromkeys((ALL_NODES, model))]
+        gpu_model = view.labels.get(MODEL, ALL_NODES)
+        if gpu_model not in self.fleets:
+            self.fleets[gpu_model] = FleetUsage(self._advanced_to)
+        return [self.fleets[name] for name in dict.fromkeys((ALL_NODES, gpu_model))]
 
     # --- pods ---
 
@@ -190,16 +190,16 @@ class TraceWatch:
         if not self._changed:
             return
         for name in self._changed:
-            free_gpus, unusable = self._free_by_node.pop(name, (0, 0))
+            free_gpus, unusable_gpus = self._free_by_node.pop(name, (0, 0))
             self._free_sum -= free_gpus
-            self._unusable_sum -= unusable
+            self._unusable_sum -= unusable_gpus
             node = self._nodes.get(name)
             if node is not None:
                 free_resources = _free_resources_of(node)
-                free_gpus, unusable = sum(free_resources.gpus), self._mix.unusable_gpu_sum(free_resources)
-                self._free_by_node[name] = free_gpus, unusable
+                free_gpus, unusable_gpus = sum(free_resources.gpus), self._mix.unusable_gpu_sum(free_resources)
+                self._free_by_node[name] = free_gpus, unusable_gpus
                 self._free_sum += free_gpus
-                self._unusable_sum += unusable
+                self._unusable_sum += unusable_gpus
         self._changed = {}
         total_free = self._free_sum * self._mix.pods
         self.fragmentation.set(self._unusable_sum / total_free if total_free else 0.0, self._advanced_to)
@@ -379,8 +379,8 @@ def _with_api_names(value: Any) -> Any:
 
 
 def _api_name(name: str) -> str:
-    first_part, *rest = name.split("_")
-    return first_part + "".join(map(str.capitalize, rest))
+    first_word, *other_words = name.split("_")
+    return first_word + "".join(map(str.capitalize, other_words))
 
 
 def _pod_counts(pods: Sequence[TracedPod], watch: TraceWatch, length: Duration) -> PodCounts:
@@ -451,9 +451,9 @@ def _unplaced_reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[Unpl
 
 def _short_reason(message: str) -> str:
     """Return the reasons in kube-scheduler's unschedulable message, without the numbers of nodes."""
-    reasons = message.partition(_PREEMPTION_TEXT)[0].partition(_AVAILABLE_TEXT)[2].rstrip(".")
-    reason_names = [reason.partition(" ")[2] for reason in reasons.split(", ")]
-    return ", ".join(sorted(reason_names)) if reasons else message or _DELETED_EARLY
+    reasons_text = message.partition(_PREEMPTION_TEXT)[0].partition(_AVAILABLE_TEXT)[2].rstrip(".")
+    reason_names = [reason.partition(" ")[2] for reason in reasons_text.split(", ")]
+    return ", ".join(sorted(reason_names)) if reasons_text else message or _DELETED_EARLY
 
 
 def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
@@ -495,10 +495,10 @@ def _requested_amount(shape: TracedPodShape, resource: str) -> int:
 
 
 def _point_rows(watch: TraceWatch) -> list[PointRow]:
-    total = watch.fleets[ALL_NODES].total
+    total_gauges = watch.fleets[ALL_NODES].total
     rows = []
     for point in watch.points:
-        cpu, memory, gpu = [_fraction(point.used[resource], total[resource].peak) for resource in RESOURCES]
+        cpu, memory, gpu = [_fraction(point.used[resource], total_gauges[resource].peak) for resource in RESOURCES]
         rows.append(PointRow(duration_seconds(point.at - EPOCH), cpu, memory, gpu, point.fragmentation, point.waiting))
     return rows
 

@@ -182,8 +182,8 @@ def _trace_steps(objects_by_time: Mapping[Duration, Sequence[Obj]], pods: Sequen
     for pod in pods:
         if pod.scheduled is None:
             deleted_keys_by_time.setdefault(pod.deleted, []).append(Key(scheme.POD, NAMESPACE, pod.name))
-    moments = sorted({**dict.fromkeys(objects_by_time), **dict.fromkeys(deleted_keys_by_time)})
-    return [ScenarioStep(at, objects_by_time.get(at, ()), deleted_keys_by_time.get(at, ())) for at in moments]
+    step_times = sorted({**dict.fromkeys(objects_by_time), **dict.fromkeys(deleted_keys_by_time)})
+    return [ScenarioStep(at, objects_by_time.get(at, ()), deleted_keys_by_time.get(at, ())) for at in step_times]
 
 
 _TraceRows: TypeAlias = list[tuple[str, TraceRow]]
@@ -191,19 +191,19 @@ _TraceRows: TypeAlias = list[tuple[str, TraceRow]]
 
 def _read_trace_tables(folder: Path, faults: list[FileFault]) -> tuple[_TraceRows, _TraceRows]:
     """Return the rows of a trace's nodes file and of its pods file, each with its file name and line."""
-    tables: dict[Sequence[str], _TraceRows] = {}
+    rows_by_columns: dict[Sequence[str], _TraceRows] = {}
     for name, text in read_folder(folder, ".csv", faults):
         try:
-            _read_table(name, text, tables, faults)
+            _read_table(name, text, rows_by_columns, faults)
         except csv.Error as error:
             faults.append(
                 FileFault(name, FieldError("", f"the file is not valid CSV: {error}", "save the file as CSV"))
             )
     for columns, table_name in ((_NODE_COLUMNS, "nodes"), (_POD_COLUMNS, "pods")):
-        if columns not in tables and not faults:
+        if columns not in rows_by_columns and not faults:
             remedy = f"add a CSV file with the columns {', '.join(columns)}"
             faults.append(FileFault(str(folder), FieldError("", f"the folder has no CSV file of {table_name}", remedy)))
-    return tables.get(_NODE_COLUMNS, []), tables.get(_POD_COLUMNS, [])
+    return rows_by_columns.get(_NODE_COLUMNS, []), rows_by_columns.get(_POD_COLUMNS, [])
 
 
 def _read_table(name: str, text: str, tables: dict[Sequence[str], _TraceRows], faults: list[FileFault]) -> None:

@@ -43,8 +43,8 @@ class RunStart:
 def start_from_state(state: State, *, fair_sharing: bool = False) -> RunStart:
     """Return a state as the start of both simulations; `fair_sharing` turns fair sharing on in both."""
     clusters = state.of_kind(scheme.CLUSTER)
-    kueue = state.kueue.with_fair_sharing() if fair_sharing else state.kueue
-    return RunStart(Scenario((), kueue=kueue, cluster=clusters[0] if clusters else None), state)
+    kueue_settings = state.kueue.with_fair_sharing() if fair_sharing else state.kueue
+    return RunStart(Scenario((), kueue=kueue_settings, cluster=clusters[0] if clusters else None), state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +103,15 @@ def read_change(
 
     Raise InvalidScenario with all errors.
     """
-    unread: list[FileFault] = []
-    manifests = read_manifests(read_sources(sources, unread))
-    scenario = make_scenario(manifests, unread, run_start.cluster)
+    unread_files: list[FileFault] = []
+    manifests = read_manifests(read_sources(sources, unread_files))
+    scenario = make_scenario(manifests, unread_files, run_start.cluster)
     kinds = {group_kind(each.obj) for each in manifests.objects}
-    kueue = scenario.kueue if scheme.CONFIGURATION in kinds else None
-    if kueue is None and scheme.SCENARIO in kinds:
-        kueue = replace(run_start.scenario.kueue, policy=scenario.kueue.policy)
+    kueue_settings = scenario.kueue if scheme.CONFIGURATION in kinds else None
+    if kueue_settings is None and scheme.SCENARIO in kinds:
+        kueue_settings = replace(run_start.scenario.kueue, policy=scenario.kueue.policy)
     steps = [*([ScenarioStep(0, (), deleted_keys)] if deleted_keys else ()), *scenario.steps]
-    return PlannedChange(_merge_steps(steps), kueue), manifests.warnings
+    return PlannedChange(_merge_steps(steps), kueue_settings), manifests.warnings
 
 
 def compare(start: RunStart, change: PlannedChange, horizon: Duration | None = None, seed: int = 0) -> Comparison:
@@ -137,8 +137,8 @@ def simulate_start(
     scenario = start.scenario
     if change is not None:
         later_steps = [step._replace(at=start.at + step.at) for step in change.steps]
-        kueue = scenario.kueue if change.kueue is None else change.kueue
-        scenario = replace(scenario, steps=_merge_steps([*scenario.steps, *later_steps]), kueue=kueue)
+        kueue_settings = scenario.kueue if change.kueue is None else change.kueue
+        scenario = replace(scenario, steps=_merge_steps([*scenario.steps, *later_steps]), kueue=kueue_settings)
     log: list[Record] = []
     horizon = None if run_length is None else start.at + run_length
     simulation = Simulation(scenario, SimulationOptions(horizon, seed, sink=log.append, state=start.state))
@@ -155,11 +155,11 @@ def _shift_record(start_offset: Duration, record: Record) -> Record:
 
 def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
     """Return scenario steps in order of time, with steps of the same time merged."""
-    by_moment: dict[Duration, ScenarioStep] = {}
+    step_by_moment: dict[Duration, ScenarioStep] = {}
     for step in steps:
-        old = by_moment.get(step.at, ScenarioStep(step.at, (), ()))
-        by_moment[step.at] = ScenarioStep(step.at, (*old.apply, *step.apply), (*old.delete, *step.delete))
-    return [by_moment[at] for at in sorted(by_moment)]
+        old = step_by_moment.get(step.at, ScenarioStep(step.at, (), ()))
+        step_by_moment[step.at] = ScenarioStep(step.at, (*old.apply, *step.apply), (*old.delete, *step.delete))
+    return [step_by_moment[at] for at in sorted(step_by_moment)]
 
 
 def _start_at_moment(start: RunStart, seed: int) -> RunStart:
@@ -271,8 +271,8 @@ _CONSEQUENCES: Final = {
 
 def consequence_of(kind: str) -> str:
     """Return a text about what cannot be answered well because the objects of a kind could not be read."""
-    info = kind_info(kind)
-    name = f"{info.plural}.{info.group}" if info.group else info.plural
+    served_kind = kind_info(kind)
+    name = f"{served_kind.plural}.{served_kind.group}" if served_kind.group else served_kind.plural
     return f"{name}: {_CONSEQUENCES.get(kind, 'their content is ignored')}"
 
 
@@ -280,11 +280,11 @@ def consequences_of(kinds: Iterable[str]) -> list[str]:
     """Return texts about what cannot be answered well because objects of these kinds could not be read."""
     unread_kinds = list(kinds)
     own_kinds = [kind for kind in unread_kinds if kind.endswith(_OWN_GROUP_SUFFIX)]
-    texts = [consequence_of(kind) for kind in unread_kinds if kind not in own_kinds]
+    consequence_texts = [consequence_of(kind) for kind in unread_kinds if kind not in own_kinds]
     names = ", ".join(kind_info(kind).plural for kind in own_kinds)
     if own_kinds:
-        texts.append(f"{names}: if this is a batchyard platform, the autoscaling of machines is unknown")
-    return texts
+        consequence_texts.append(f"{names}: if this is a batchyard platform, the autoscaling of machines is unknown")
+    return consequence_texts
 
 
 # The subject of a query: a Workload, or the Workload of a Job or JobSet.
@@ -388,9 +388,9 @@ class Difference:
         preemptions = _more_preemptions(self.workloads)
         texts = [f"{counts[effect]} {effect_text}" for effect, effect_text in _EFFECT_TEXTS if effect in counts]
         texts += [f"{abs(preemptions)} {'more' if preemptions > 0 else 'fewer'} preemptions"] if preemptions else []
-        cents = [_cost_cents(run.result) for run in (self.comparison.changed, self.comparison.without)]
-        if cents[0] != cents[1]:
-            texts.append(f"{_format_dollars(cents[0] - cents[1])} for machines")
+        costs_in_cents = [_cost_cents(run.result) for run in (self.comparison.changed, self.comparison.without)]
+        if costs_in_cents[0] != costs_in_cents[1]:
+            texts.append(f"{_format_dollars(costs_in_cents[0] - costs_in_cents[1])} for machines")
         return ", ".join(texts) or "nothing changes for any Workload"
 
 
@@ -410,14 +410,14 @@ _EFFECT_TEXTS: Final = (
 def difference_of(comparison: Comparison, began: Instant) -> Difference:
     """Return the differences between both simulations, which began at the instant `began`."""
     without, changed = comparison.without, comparison.changed
-    rows = []
+    workload_differences = []
     for name in sorted({**without.timelines, **changed.timelines}):
         timelines = without.timelines.get(name), changed.timelines.get(name)
         if timelines[0] != timelines[1]:
             queue = next((timeline.queue for timeline in timelines if timeline is not None and timeline.queue), "")
-            rows.append(WorkloadDifference(name, queue, *timelines))
-    length = max(duration_seconds(simulate_start.result.now - began) for simulate_start in (without, changed))
-    return Difference(began, length, rows, _queue_rows(comparison, length), comparison)
+            workload_differences.append(WorkloadDifference(name, queue, *timelines))
+    run_seconds = max(duration_seconds(simulate_start.result.now - began) for simulate_start in (without, changed))
+    return Difference(began, run_seconds, workload_differences, _queue_rows(comparison, run_seconds), comparison)
 
 
 def document_of(difference: Difference) -> dict[str, Any]:
@@ -483,11 +483,11 @@ def _waits_by_queue(
     timelines: Mapping[str, WorkloadTimeline], length: float
 ) -> Iterator[tuple[str, tuple[float, int]]]:
     """Yield each LocalQueue with its Workloads' mean wait in seconds and its number of pending Workloads."""
-    by_queue: dict[str, list[WorkloadTimeline]] = {}
+    timelines_by_queue: dict[str, list[WorkloadTimeline]] = {}
     for timeline in timelines.values():
         if timeline.queue and timeline.is_there:
-            by_queue.setdefault(timeline.queue, []).append(timeline)
-    for queue, queue_timelines in by_queue.items():
+            timelines_by_queue.setdefault(timeline.queue, []).append(timeline)
+    for queue, queue_timelines in timelines_by_queue.items():
         waits = [(length if each.started_at is None else each.started_at) - each.created_at for each in queue_timelines]
         positive_waits = [each for each in waits if each > 0]
         yield (

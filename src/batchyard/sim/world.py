@@ -76,10 +76,10 @@ class WaitTracker:
 
     def wait_time(self, workload: Obj, now: Instant) -> Duration:
         """Return the total time that a Workload has been without quota since its creation."""
-        record = self._waits_of(_workload_key(workload), workload)
-        if record.waiting_since is None or _needs_no_quota(workload):
-            return record.total_wait
-        return record.total_wait + max(0, now - record.waiting_since)
+        workload_waits = self._waits_of(_workload_key(workload), workload)
+        if workload_waits.waiting_since is None or _needs_no_quota(workload):
+            return workload_waits.total_wait
+        return workload_waits.total_wait + max(0, now - workload_waits.waiting_since)
 
     def preemption_count(self, workload: Obj) -> int:
         """Return how often a Workload was preempted."""
@@ -90,10 +90,10 @@ class WaitTracker:
         workload = self._reader.get(key)
         if workload is None:
             return
-        record = self._waits[key] = self._waits_of(key, workload)
-        if record.waiting_since is not None:
-            record.total_wait += max(0, at - record.waiting_since)
-        record.waiting_since = None
+        workload_waits = self._waits[key] = self._waits_of(key, workload)
+        if workload_waits.waiting_since is not None:
+            workload_waits.total_wait += max(0, at - workload_waits.waiting_since)
+        workload_waits.waiting_since = None
 
     def _waits_of(self, key: Key, workload: Obj) -> _WorkloadWaits:
         """Return the waits of a Workload; new ones if those on record are of a deleted Workload of this name."""
@@ -246,8 +246,8 @@ class World:
         now = self.kernel.now()
         self.kernel.run(now)
         is_looping = bool(self.loops) and self.loops[-1].at == now
-        waits_for_time = is_looping or self.platform.index.queue_manager.next_release() is not None
-        self.platform.runner.flush_delayed(("queue-status",) if waits_for_time else ("scheduler", "queue-status"))
+        has_timed_work = is_looping or self.platform.index.queue_manager.next_release() is not None
+        self.platform.runner.flush_delayed(("queue-status",) if has_timed_work else ("scheduler", "queue-status"))
         self.kernel.run(now)
 
     def crash(self) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from batchyard.base.instant import SECOND
-from batchyard.nodes.health import ZoneState, eviction_interval, is_everything_lost, zone_state
+from batchyard.nodes.health import ZoneState, are_all_zones_down, eviction_interval, zone_state
 
 NORMAL, PARTIAL, FULL = ZoneState.NORMAL, ZoneState.PARTIAL_DISRUPTION, ZoneState.FULL_DISRUPTION
 
@@ -23,5 +23,5 @@ def test_partially_disrupted_zone_stops_or_slows_eviction_by_size() -> None:
 
 
 def test_cluster_is_lost_only_when_every_zone_is_fully_disrupted() -> None:
-    assert is_everything_lost([FULL, FULL])
-    assert not is_everything_lost([FULL, NORMAL])
+    assert are_all_zones_down([FULL, FULL])
+    assert not are_all_zones_down([FULL, NORMAL])

@@ -74,7 +74,7 @@ def test_foreign_taints_stay_and_stale_taints_are_removed() -> None:
 
 def test_noexecute_taint_is_replaced_when_condition_changes() -> None:
     unready = node(ready="Unknown", taints=[taint(well_known.NOT_READY)])
-    assert conditions.execution_key(unready) == well_known.UNREACHABLE
+    assert conditions.no_execute_key(unready) == well_known.UNREACHABLE
     tainted = conditions.with_taints(unready, well_known.UNREACHABLE, make.at(7))
     assert keys(tainted) == [(well_known.UNREACHABLE, "NoSchedule"), (well_known.UNREACHABLE, "NoExecute")]
     assert conditions.tainted_at(tainted) == make.at(7)
@@ -84,7 +84,7 @@ def test_noexecute_taint_is_replaced_when_condition_changes() -> None:
 def test_noexecute_taint_gets_time_added() -> None:
     tainted = conditions.with_taints(node(taints=[taint("maintenance", since=None)]), None, make.at(5))
     assert tainted["spec"]["taints"] == [taint("maintenance", since=5)]
-    assert not conditions.has_execution_taint(tainted)
+    assert not conditions.has_no_execute_taint(tainted)
 
 
 def test_node_without_taints_has_no_taints_field() -> None:

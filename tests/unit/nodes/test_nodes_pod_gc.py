@@ -105,7 +105,7 @@ def test_pods_on_existing_nodes_cause_no_reconciles() -> None:
 
 
 def test_excess_ended_pods_are_deleted_evicted_first_then_oldest() -> None:
-    stage = Stage(PodGarbageCollector(ended_max=2))
+    stage = Stage(PodGarbageCollector(ended_pods_max=2))
     ended = {"phase": "Succeeded"}
     evicted = {"phase": "Failed", "reason": "Evicted"}
     stage.put(node())

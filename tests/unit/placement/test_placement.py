@@ -9,7 +9,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, find_condition, is_true, key_of
 from batchyard.interfaces.client import Delete, EventType, Update, UpdateStatus, WatchEvent, Write
-from batchyard.placement.controller import PASS, PlacementController
+from batchyard.placement.controller import PASS_KEY, PlacementController
 from batchyard.placement.node_filters import AutoscalingProfile
 from stage import Stage, stated
 from unit.placement.placement_make import member, node, pod, pod_term, required
@@ -72,7 +72,7 @@ def pass_of(controller: PlacementController, stage: Stage) -> Sequence[Write]:
     for kind in controller.kinds:
         for obj in stage.client.list(kind):
             list(controller.keys_for(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 1), make.NOW))
-    return controller.reconcile(PASS, stage.client, make.NOW).writes
+    return controller.reconcile(PASS_KEY, stage.client, make.NOW).writes
 
 
 # --- placing ---
@@ -308,11 +308,11 @@ def test_placement_repeats_writes_that_failed() -> None:
     controller = PlacementController()
     for obj in (*stage.client.list(scheme.NODE), *stage.client.list(scheme.POD)):
         list(controller.keys_for(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 1), make.NOW))
-    first = controller.reconcile(PASS, stage.client, make.NOW).writes
-    again = controller.reconcile(PASS, stage.client, make.NOW).writes
+    first = controller.reconcile(PASS_KEY, stage.client, make.NOW).writes
+    again = controller.reconcile(PASS_KEY, stage.client, make.NOW).writes
     assert [type(write) for write in first] == [Update, Update]
     assert again == first
-    assert controller.reconcile(PASS, stage.client, make.NOW).writes == first
+    assert controller.reconcile(PASS_KEY, stage.client, make.NOW).writes == first
 
 
 def test_placement_completes_partly_written_preemption() -> None:
@@ -332,7 +332,7 @@ def test_placement_repeats_failed_deletion_of_victims() -> None:
     for obj in (*stage.client.list(scheme.NODE), *stage.client.list(scheme.POD)):
         list(controller.keys_for(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 1), make.NOW))
     for _ in range(2):
-        writes = controller.reconcile(PASS, stage.client, make.NOW).writes
+        writes = controller.reconcile(PASS_KEY, stage.client, make.NOW).writes
         assert [write.key.name for write in writes if isinstance(write, Delete)] == ["low"]
         (victim,) = [w.obj for w in writes if isinstance(w, UpdateStatus) and w.obj["spec"].get("nodeName")]
         assert is_true(victim, "DisruptionTarget")
@@ -392,7 +392,7 @@ def test_placement_nominates_all_gang_members_on_same_node() -> None:
     stage.put(node(), *[pod(f"t{i}", cpu="2", nodeName="n") for i in range(2)])
     stage.put(member("a", cpu="2", priority=1), member("b", cpu="2", priority=2))
     pass_of(controller, stage)
-    assert [controller._index.nodes.nomination_of(f"uid-{name}") for name in "ab"] == ["n", "n"]
+    assert [controller._index.nodes.nominated_node_of(f"uid-{name}") for name in "ab"] == ["n", "n"]
 
 
 def test_placement_gang_does_not_preempt_its_own_members() -> None:

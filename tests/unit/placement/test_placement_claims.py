@@ -88,7 +88,7 @@ def test_claim_uses_capacity_nominated_for_its_own_gang() -> None:
     for number, each in enumerate(own.pods):
         nodes.nominate(each, f"a-{number}")
     assert placed(nodes, own) == {"high-0-0": hosts("a")}
-    assert nodes.nomination_of(own.pods[3].uid) == "a-3"
+    assert nodes.nominated_node_of(own.pods[3].uid) == "a-3"
 
 
 def test_claim_prefers_domain_nominated_for_all_its_pods() -> None:
@@ -97,7 +97,7 @@ def test_claim_prefers_domain_nominated_for_all_its_pods() -> None:
     for number, each in enumerate(own.pods):
         nodes.nominate(each, f"b-{number}")
     assert placed(nodes, own) == {"high-0-0": hosts("b")}
-    nodes.withdraw(own.pods[3].uid)
+    nodes.withdraw_nomination(own.pods[3].uid)
     assert placed(nodes, own) == {"high-0-0": hosts("a")}
 
 

@@ -28,9 +28,9 @@ def test_snapshot_lists_nodes_sorted_by_name() -> None:
 
 def test_snapshot_subtracts_and_restores_pod_requests() -> None:
     nodes = cluster(node(), pod("p", cpu="3", nodeName="n"))
-    assert (left(nodes), left(nodes, resource="pods"), nodes.place_of("uid-p")) == (1000, 109, "n")
+    assert (left(nodes), left(nodes, resource="pods"), nodes.node_name_of("uid-p")) == (1000, 109, "n")
     nodes.remove_pod("uid-p")
-    assert (left(nodes), left(nodes, resource="pods"), nodes.place_of("uid-p")) == (4000, 110, "")
+    assert (left(nodes), left(nodes, resource="pods"), nodes.node_name_of("uid-p")) == (4000, 110, "")
 
 
 def test_snapshot_moves_pod_that_is_added_twice() -> None:
@@ -55,7 +55,7 @@ def test_snapshot_counts_pods_added_before_their_node() -> None:
 def test_snapshot_keeps_pods_of_node_that_is_removed_and_added() -> None:
     nodes = cluster(node(), pod("p", nodeName="n"))
     nodes.remove_node("n")
-    assert (len(nodes), nodes.get("n"), nodes.place_of("uid-p")) == (0, None, "n")
+    assert (len(nodes), nodes.get("n"), nodes.node_name_of("uid-p")) == (0, None, "n")
     nodes.set_node(node_view(node()))
     assert left(nodes) == 3000
 
@@ -68,10 +68,10 @@ def test_what_if_reverts_all_changes() -> None:
         nodes.set_node(node_view(node("b")))
         nodes.add_pod(view(pod("q")), "b")
         nodes.remove_node("a")
-        nodes.withdraw("uid-n")
+        nodes.withdraw_nomination("uid-n")
         assert [n.name for n in nodes] == ["b"]
     assert [n.name for n in nodes] == ["a"]
-    assert (left(nodes, "a"), nodes.place_of("uid-q"), nodes.nomination_of("uid-n")) == (3000, "", "a")
+    assert (left(nodes, "a"), nodes.node_name_of("uid-q"), nodes.nominated_node_of("uid-n")) == (3000, "", "a")
 
 
 def test_what_if_blocks_nest() -> None:
@@ -136,8 +136,8 @@ def test_snapshot_update_pod_replaces_view() -> None:
 def test_node_generations_list_each_changed_name_once() -> None:
     changes = NodeGenerations()
     for name in ("a", "b", "a"):
-        changes.note_change(name)
+        changes.record_change(name)
     moment = changes.now
     assert changes.changed_since(0) == ["a", "b"]
-    changes.note_change("c")
+    changes.record_change("c")
     assert (changes.changed_since(moment), changes.changed_since(changes.now)) == (["c"], [])

@@ -30,7 +30,7 @@ def sharer(name: str, milli: int, **fields: Any) -> Any:
 
 def held(nodes: ClusterSnapshot, *names: str) -> list[tuple[int, ...]]:
     """The GPUs of pods."""
-    return [tuple(nodes.devices_of(f"uid-{name}")) for name in names]
+    return [tuple(nodes.gpu_indices_of(f"uid-{name}")) for name in names]
 
 
 def test_gpu_share_uses_best_fit() -> None:

@@ -78,7 +78,7 @@ def test_place_gang_uses_its_own_nominations() -> None:
     for obj, name in zip(pods, "ab", strict=True):
         nodes.nominate(view(obj), name)
     assert placed(nodes, pods) == {"m0": "a", "m1": "b"}
-    assert nodes.nomination_of("uid-m0") == "a"
+    assert nodes.nominated_node_of("uid-m0") == "a"
 
 
 def test_gang_preemption_finds_victims_for_complete_gang_only() -> None:
@@ -132,7 +132,7 @@ def test_may_have_room_excludes_nominations_of_other_pods() -> None:
     nodes = cluster(node("a"), node("b"))
     nodes.nominate(view(pod("n", cpu="1")), "a")
     assert not has_room(nodes, gang(4))
-    nodes.withdraw("uid-n")
+    nodes.withdraw_nomination("uid-n")
     nodes.nominate(view(gang(4)[0]), "a")
     assert has_room(nodes, gang(4))
 

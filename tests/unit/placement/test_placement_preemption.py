@@ -173,4 +173,4 @@ def test_find_preemption_leaves_snapshot_unchanged() -> None:
     nodes = cluster(node(), on("a", labels={"app": "a"}), on("b", cpu="3"))
     victims(nodes, pod("p", priority=1, affinity=far))
     assert [sorted(n.pods) for n in nodes] == [["uid-a", "uid-b"]]
-    assert nodes.place_of("uid-p") == ""
+    assert nodes.node_name_of("uid-p") == ""

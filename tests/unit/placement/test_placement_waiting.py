@@ -31,7 +31,7 @@ class QueueBench:
                 for p in unit:
                     self.waiting.drop(p.uid)
                     self.nodes.add_pod(p, "n")
-                    self.waiting.note_moved(p, has_node=True)
+                    self.waiting.record_moved_pod(p, has_node=True)
             else:
                 self.waiting.park(unit)
         return tried
@@ -41,7 +41,7 @@ class QueueBench:
         gone = self.nodes.pod(f"uid-{name}")
         assert gone is not None
         self.nodes.remove_pod(gone.uid)
-        self.waiting.note_moved(gone, has_node=False)
+        self.waiting.record_moved_pod(gone, has_node=False)
 
 
 def test_queue_sorts_by_priority_then_age_then_name() -> None:
@@ -70,7 +70,7 @@ def test_queue_sorts_gang_by_oldest_and_highest_priority_member() -> None:
 
 def test_queue_returns_members_of_running_gang_individually_and_first() -> None:
     queue = QueueBench(node())
-    queue.waiting.note_moved(view(member("running", nodeName="n")), has_node=True)
+    queue.waiting.record_moved_pod(view(member("running", nodeName="n")), has_node=True)
     queue.add(pod("a"), member("b", created=5), member("c", created=5))
     assert queue.run_pass() == [["b"], ["c"], ["a"]]
 
@@ -79,16 +79,16 @@ def test_queue_splits_parked_gang_after_first_member_runs() -> None:
     queue = QueueBench(node())
     queue.add(member("b", cpu="9"), member("c", cpu="9"))
     queue.run_pass()
-    queue.waiting.note_moved(view(member("running", nodeName="n")), has_node=True)
+    queue.waiting.record_moved_pod(view(member("running", nodeName="n")), has_node=True)
     assert queue.run_pass() == [["b"], ["c"]]
 
 
 def test_queue_merges_gang_after_last_running_member_is_gone() -> None:
     queue = QueueBench(node())
-    queue.waiting.note_moved(view(member("running", nodeName="n")), has_node=True)
+    queue.waiting.record_moved_pod(view(member("running", nodeName="n")), has_node=True)
     queue.add(member("b", cpu="9"), member("c", cpu="9"))
     queue.run_pass()
-    queue.waiting.note_moved(view(member("running", nodeName="n")), has_node=False)
+    queue.waiting.record_moved_pod(view(member("running", nodeName="n")), has_node=False)
     assert queue.run_pass() == [["b", "c"]]
 
 
@@ -160,7 +160,7 @@ def test_queue_ignores_capacity_nominated_for_other_pods() -> None:
     queue.run_pass()
     queue.remove_pod("t")
     assert queue.run_pass() == []
-    queue.nodes.withdraw("uid-n")
+    queue.nodes.withdraw_nomination("uid-n")
     assert queue.run_pass() == [["a"]]
 
 
@@ -226,7 +226,7 @@ def test_queue_retries_pods_after_namespace_labels_change() -> None:
     queue = QueueBench(node(), pod("t", labels={"x": "y"}, affinity=far, nodeName="n"))
     queue.add(pod("a", affinity=far, cpu="9"), pod("b", labels={"app": "a"}, cpu="9"), pod("c", cpu="9"))
     queue.run_pass()
-    queue.waiting.note_namespaces()
+    queue.waiting.record_namespace_change()
     assert queue.waiting.has_work
     assert queue.run_pass() == [["a"], ["b"]]
     assert not queue.waiting.has_work

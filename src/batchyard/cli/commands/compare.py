@@ -26,7 +26,7 @@ from batchyard.sim.compare.comparison import (
 )
 from batchyard.sim.compare.inputs import ComparedConfiguration, ConfigurationPair, read_pair
 from batchyard.sim.compare.page import comparison_page
-from batchyard.sim.compare.runs import as_jobs, is_trace
+from batchyard.sim.compare.runs import is_trace, trace_as_jobs
 from batchyard.sim.compare.sections import Section, Unit, ValuePair, format_change, format_figure
 from batchyard.sim.scenario import InvalidScenario, Source
 
@@ -116,7 +116,7 @@ def _read_loads(request: CompareRequest, variants: Sequence[ComparedConfiguratio
     if request.factor is not None and not trace_paths:
         output.fail("batchyard: --load scales a trace: set the folder of a trace with --trace")
     for path in request.loads:
-        sources += as_jobs(Path(path), request.factor or Fraction(1), variants) if path in trace_paths else [path]
+        sources += trace_as_jobs(Path(path), request.factor or Fraction(1), variants) if path in trace_paths else [path]
     return sources
 
 

@@ -41,7 +41,7 @@ from batchyard.server.platform.status_report import STATUS_REPORT_PATH as STATUS
 from batchyard.sim.guide import (
     PLATFORM_FILES,
     RUN_LENGTH_MAX,
-    SHRINKING_MAX,
+    SHRINKING_TIME_MAX,
     Guide,
     GuideObservation,
     GuideStep,
@@ -420,7 +420,7 @@ class LiveGuide:
         for job in unfinished_jobs:
             name = job["metadata"]["name"]
             self.timings.note(Timing(step.name, "end of Job", name, instant - started_at, is_reached=False))
-        deadline, initial_node_count = instant + SHRINKING_MAX, sum(self.initial.values())
+        deadline, initial_node_count = instant + SHRINKING_TIME_MAX, sum(self.initial.values())
         started_at = instant
         while (
             count := len(self._objects_at(self._wait_for_moment(instant), scheme.NODE))

@@ -365,7 +365,7 @@ class LocalKubelet:
 
     def _other_pods(self, key: Key, reader: Reader) -> Sequence[Obj]:
         """Return this node's live pods other than `key`."""
-        pods = [reader.get(other_key) for other_key in self._pods.keys_on(self._node) if other_key != key]
+        pods = [reader.get(other_key) for other_key in self._pods.pod_keys_on(self._node) if other_key != key]
         return [pod for pod in pods if pod is not None and not is_terminal(pod)]
 
     def _remember_problem(self, key: Key, problem: str) -> None:

@@ -311,7 +311,7 @@ class SimulatedKubelets:
         key = event.key
         if key.kind != scheme.POD:
             is_simulated = key.name != self._local
-            return self._pods.keys_on(key.name) if is_simulated and _is_relevant_machine_change(event) else ()
+            return self._pods.pod_keys_on(key.name) if is_simulated and _is_relevant_machine_change(event) else ()
         if self._with_nodes:
             self._pods.observe(key, event.old, None if event.type is _DELETED else event.obj)
         return (key,) if self._is_simulated(event.obj) and _is_relevant_pod_change(event) else ()

@@ -344,8 +344,8 @@ def _updated_lease(node: Obj, lease: Obj | None, instance: Obj | None, now: Inst
     old_lease = health.new_lease(node, now) if lease is None else lease
     phase, has_heartbeats = _machine_phase(instance), health.has_heartbeats(old_lease)
     if instance is not None and phase == "Crashed" and has_heartbeats:
-        return health.stop_lease(old_lease, parse_time(instance["status"]["since"]))
-    return health.resume_lease(old_lease, now) if phase == "Running" and not has_heartbeats else old_lease
+        return health.stop_lease_heartbeats(old_lease, parse_time(instance["status"]["since"]))
+    return health.resume_lease_heartbeats(old_lease, now) if phase == "Running" and not has_heartbeats else old_lease
 
 
 def _with_readiness(node: Obj, instance: Obj | None, now: Instant) -> Obj:

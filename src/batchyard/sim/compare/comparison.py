@@ -74,7 +74,7 @@ def headline(names: tuple[str, str], sections: Sequence[Section], changes: WaitC
     figures = next(section for section in sections if section.name == "overall").rows[0].figures
     if not changes.shorter and not changes.longer and all(first == second for first, second in figures.values()):
         return f"{names[0]} and {names[1]} make no difference to this load."
-    texts = [
+    difference_texts = [
         *_wait_sentence(figures["meanWait"]),
         *_count_text(figures["neverAdmitted"], "never admitted"),
         *_makespan_text(figures["makespan"]),
@@ -82,7 +82,7 @@ def headline(names: tuple[str, str], sections: Sequence[Section], changes: WaitC
         *_fairness_text(figures["fairness"]),
         *_cost_text(figures.get("cost", (None, None))),
     ]
-    difference_text = "; ".join(texts) or "the totals are equal"
+    difference_text = "; ".join(difference_texts) or "the totals are equal"
     waits_text = (
         f"{len(changes.shorter)} Workloads wait less, {len(changes.longer)} longer, {changes.equal_count} as long."
     )
@@ -90,15 +90,15 @@ def headline(names: tuple[str, str], sections: Sequence[Section], changes: WaitC
 
 
 def _wait_sentence(value_pair: ValuePair) -> list[str]:
-    change = difference(value_pair)
-    if not change or value_pair[0] is None or value_pair[1] is None:
+    wait_difference = difference(value_pair)
+    if not wait_difference or value_pair[0] is None or value_pair[1] is None:
         return []
-    percentage = f" ({abs(change) / value_pair[0]:.0%})" if value_pair[0] else ""
+    percentage_text = f" ({abs(wait_difference) / value_pair[0]:.0%})" if value_pair[0] else ""
     old_wait, new_wait = _duration_text(value_pair[0]), _duration_text(value_pair[1])
-    return [f"the mean wait goes from {old_wait} to {new_wait}, {_more_text(change)}{percentage}"]
+    return [f"the mean wait goes from {old_wait} to {new_wait}, {_more_or_less(wait_difference)}{percentage_text}"]
 
 
-def _more_text(change: float) -> str:
+def _more_or_less(change: float) -> str:
     return f"{_duration_text(abs(change))} {'longer' if change > 0 else 'less'}"
 
 
@@ -163,13 +163,13 @@ def repeat_figure(figure: Figure, values: Sequence[ValuePair]) -> RepeatedFigure
     value_pairs = [(a, b) for a, b in values if a is not None and b is not None]
     if len(value_pairs) < len(values) or len(value_pairs) < 2:
         return None
-    count = len(value_pairs)
-    changes = [b - a for a, b in value_pairs]
-    mean_change = sum(changes) / count
-    deviation = sqrt(sum((change - mean_change) ** 2 for change in changes) / (count - 1))
-    t_quantile = _T_QUANTILES[count - 2] if count - 2 < len(_T_QUANTILES) else _NORMAL_QUANTILE
-    means = sum(a for a, _ in value_pairs) / count, sum(b for _, b in value_pairs) / count
-    return RepeatedFigure(figure, means, mean_change, t_quantile * deviation / sqrt(count), count)
+    seed_count = len(value_pairs)
+    differences = [b - a for a, b in value_pairs]
+    mean_difference = sum(differences) / seed_count
+    deviation = sqrt(sum((change - mean_difference) ** 2 for change in differences) / (seed_count - 1))
+    t_quantile = _T_QUANTILES[seed_count - 2] if seed_count - 2 < len(_T_QUANTILES) else _NORMAL_QUANTILE
+    means = sum(a for a, _ in value_pairs) / seed_count, sum(b for _, b in value_pairs) / seed_count
+    return RepeatedFigure(figure, means, mean_difference, t_quantile * deviation / sqrt(seed_count), seed_count)
 
 
 #: The number of intervals in a line over time.
@@ -242,7 +242,7 @@ def compare_configurations(
     ]
     known_repeats = [overall for overall in later_runs if overall is not None]
     return ConfigurationComparison(
-        names, runs, settings, sections, changes_of(runs), _make_lines(runs), known_repeats, pair.warnings
+        names, runs, settings, sections, changes_of(runs), _make_comparison_lines(runs), known_repeats, pair.warnings
     )
 
 
@@ -282,7 +282,7 @@ def _run_seconds(run: ComparedRun) -> float:
     return duration_seconds(run.result.now - run.start_time)
 
 
-def _make_lines(runs: ComparedRuns) -> list[ComparisonLine]:
+def _make_comparison_lines(runs: ComparedRuns) -> list[ComparisonLine]:
     """Return the chart lines of both runs: waiting Workloads, Workloads with quota, and usage of each resource."""
     a, b = runs.a, runs.b
     lines = [
@@ -307,12 +307,12 @@ def _make_line(name: str, runs: ComparedRuns, a: Curve, b: Curve) -> ComparisonL
 
 
 def _section_document(section: Section) -> list[dict[str, Any]]:
-    rows = []
+    row_documents = []
     for row in section.rows:
         first_values = {name: value_pair[0] for name, value_pair in row.figures.items()}
         second_values = {name: value_pair[1] for name, value_pair in row.figures.items()}
         differences = {name: difference(value_pair) for name, value_pair in row.figures.items()}
-        rows.append(
+        row_documents.append(
             {
                 "name": row.name,
                 "a": _known_values(first_values),
@@ -320,7 +320,7 @@ def _section_document(section: Section) -> list[dict[str, Any]]:
                 "difference": _known_values(differences),
             }
         )
-    return rows
+    return row_documents
 
 
 def _known_values(figures: dict[str, float | None]) -> dict[str, float]:

@@ -49,14 +49,14 @@ def jain_index(amounts: Sequence[float]) -> float | None:
 
 def shares_of(run: ComparedRun) -> dict[str, TeamShare]:
     """Return by team (namespace) its fractions of all quota while Workloads waited, for teams that requested any."""
-    records = run.watch.workload_records
-    total = _total_quota(run)
-    teams = {name: team for name, team in sorted(records.teams.items()) if any(team.requested_integral.values())}
-    due = _due_fractions(run, total, teams)
+    team_records = run.watch.workload_records
+    total_quota = _total_quota(run)
+    teams = {name: team for name, team in sorted(team_records.teams.items()) if any(team.requested_integral.values())}
+    due = _due_fractions(run, total_quota, teams)
     return {
         name: TeamShare(
-            _largest_fraction(team.held_integral, total, records.shortage_duration),
-            _largest_fraction(team.requested_integral, total, records.shortage_duration),
+            _largest_fraction(team.held_integral, total_quota, team_records.shortage_duration),
+            _largest_fraction(team.requested_integral, total_quota, team_records.shortage_duration),
             due.get(name, 0.0),
         )
         for name, team in teams.items()
@@ -70,10 +70,10 @@ def _largest_fraction(integrals: Mapping[str, int], total: Mapping[str, int], du
 
 def _total_quota(run: ComparedRun) -> dict[str, int]:
     """Return the nominal quota of all ClusterQueues and Cohorts at the end of a run, by resource."""
-    total: dict[str, int] = {}
+    quota_by_resource: dict[str, int] = {}
     for (_, _, resource), curve in run.watch.nominal.items():
-        total[resource] = total.get(resource, 0) + curve.value
-    return total
+        quota_by_resource[resource] = quota_by_resource.get(resource, 0) + curve.value
+    return quota_by_resource
 
 
 def _due_fractions(
@@ -82,35 +82,35 @@ def _due_fractions(
     """Return the fraction of all quota that each team is due, by the nominal quotas or weights of its ClusterQueues."""
     teams_by_queue: dict[str, list[str]] = {}
     for name in teams:
-        records = [record for record in run.workload_records if record.view.namespace == name]
-        for queue in dict.fromkeys(record.cluster_queue for record in records):
+        team_records = [record for record in run.workload_records if record.view.namespace == name]
+        for queue in dict.fromkeys(record.cluster_queue for record in team_records):
             teams_by_queue.setdefault(queue, []).append(name)
     queue_views = {obj["metadata"]["name"]: cluster_queue_view(obj) for obj in run.result.objects[scheme.CLUSTER_QUEUE]}
     nominal_fractions: dict[str, float] = dict.fromkeys(teams, 0.0)
     weight_by_team: dict[str, float] = dict.fromkeys(teams, 0.0)
     for queue, names in teams_by_queue.items():
-        view = queue_views.get(queue)
-        if view is None:
+        queue_view = queue_views.get(queue)
+        if queue_view is None:
             continue
         queue_quota: dict[str, int] = {}
-        for quota in (quota for group in view.groups for quota in group.quotas):
+        for quota in (quota for group in queue_view.groups for quota in group.quotas):
             queue_quota[quota.resource] = queue_quota.get(quota.resource, 0) + quota.nominal
         largest_fraction = _largest_fraction(queue_quota, total_quota, 1)
         for name in names:
             nominal_fractions[name] += largest_fraction / len(names)
-            weight_by_team[name] += view.weight / len(names)
+            weight_by_team[name] += queue_view.weight / len(names)
     due = nominal_fractions if all(nominal_fractions.values()) else weight_by_team
     total_due = sum(due.values())
     return {name: due_part / total_due for name, due_part in due.items()} if total_due else {}
 
 
 Figures = dict[str, float | None]
-_UNIT_SIZES: Final[Mapping[str, int]] = {"cpu": 1000, "memory": 1 << 30}
+_DISPLAY_UNIT_SIZES: Final[Mapping[str, int]] = {"cpu": 1000, "memory": 1 << 30}
 _NO_POOL: Final = "(no pool)"
 SMALL, MEDIUM, LARGE = "small", "medium", "large"
 _SIZES: Final = (SMALL, MEDIUM, LARGE)
-_SMALL_MAX: Final = 0.1
-_MEDIUM_MAX: Final = 0.5
+_SMALL_FRACTION_MAX: Final = 0.1
+_MEDIUM_FRACTION_MAX: Final = 0.5
 
 _WAIT_FIGURES: Final = (
     sections.Figure("workloads", "Workloads", sections.Unit.COUNT),
@@ -213,11 +213,11 @@ def sections_of(runs: ComparedRuns) -> list[sections.Section]:
 
 def overall_figures(runs: ComparedRuns, run: ComparedRun) -> Figures:
     """Return the figures of one run that summarize all its Workloads, machines and costs."""
-    counts, fractions = run.result.counts, shares_of(run)
+    workload_counts, team_shares = run.result.counts, shares_of(run)
     team_means = [_mean_wait(runs, run, records_of_team) for records_of_team in _group_records(run, _team_of).values()]
     finish_times = [record.finished_at for record in run.workload_records if record.finished_at is not None]
     costs = run.result.costs
-    totals: Figures = {
+    figure_values: Figures = {
         **_wait_figures(runs, run, run.workload_records),
         "workloads": len(run.workload_records),
         "finished": len(finish_times),
@@ -225,42 +225,42 @@ def overall_figures(runs: ComparedRuns, run: ComparedRun) -> Figures:
         "pending": sum(record.is_waiting and record.deleted_at is None for record in run.workload_records),
         "makespan": duration_seconds(max(finish_times) - run.start_time) if finish_times else None,
         "teamSpread": max(team_means) - min(team_means) if team_means else None,
-        "fairness": jain_index([each.used_of_due for each in fractions.values() if each.used_of_due is not None]),
+        "fairness": jain_index([each.used_of_due for each in team_shares.values() if each.used_of_due is not None]),
         "service": jain_index(
-            [each.used_of_requested for each in fractions.values() if each.used_of_requested is not None]
+            [each.used_of_requested for each in team_shares.values() if each.used_of_requested is not None]
         ),
-        "preemptions": counts.preemptions,
-        "evictions": counts.evictions,
+        "preemptions": workload_counts.preemptions,
+        "evictions": workload_counts.evictions,
         "cutShort": sum(record.evicted_duration for record in run.workload_records) / HOUR,
     }
     if costs is not None:
         end = run.result.now
-        totals["nodes"] = sum(curve.mean_and_peak(end)[0] for curve in run.watch.machines.nodes.values())
-        totals["machineHours"] = machine_hours(run.result)
-        totals["lostHours"] = sum(line.machine_hours for line in costs.by_team if line.use == LOST)
-        totals["cost"] = costs.cents / 100
-    return totals
+        figure_values["nodes"] = sum(curve.mean_and_peak(end)[0] for curve in run.watch.machines.nodes.values())
+        figure_values["machineHours"] = machine_hours(run.result)
+        figure_values["lostHours"] = sum(line.machine_hours for line in costs.by_team if line.use == LOST)
+        figure_values["cost"] = costs.cents / 100
+    return figure_values
 
 
 def _overall_section(runs: ComparedRuns) -> sections.Section:
-    rows = sections.merge_rows({"all": overall_figures(runs, runs.a)}, {"all": overall_figures(runs, runs.b)})
-    known_figures = [figure for figure in OVERALL_FIGURES if figure.name in rows[0].figures]
-    return sections.Section("overall", "all in all", "", known_figures, rows)
+    section_rows = sections.merge_rows({"all": overall_figures(runs, runs.a)}, {"all": overall_figures(runs, runs.b)})
+    known_figures = [figure for figure in OVERALL_FIGURES if figure.name in section_rows[0].figures]
+    return sections.Section("overall", "all in all", "", known_figures, section_rows)
 
 
 def _waits_section(
-    runs: ComparedRuns, name: str, subject: str, group: Callable[[WorkloadRecord], str]
+    runs: ComparedRuns, name: str, row_subject: str, group_of: Callable[[WorkloadRecord], str]
 ) -> sections.Section:
     """Return a table of waits with one row for each group of Workloads; `group` returns a Workload's group."""
     a, b = [
         {
             key: _wait_figures(runs, run, records_of_group)
-            for key, records_of_group in _group_records(run, group).items()
+            for key, records_of_group in _group_records(run, group_of).items()
         }
         for run in (runs.a, runs.b)
     ]
     rows = sorted(sections.merge_rows(a, b), key=lambda row: _SIZES.index(row.name) if row.name in _SIZES else 0)
-    return sections.Section(name, f"waits by {subject}", subject, _WAIT_FIGURES, rows)
+    return sections.Section(name, f"waits by {row_subject}", row_subject, _WAIT_FIGURES, rows)
 
 
 def _wait_figures(runs: ComparedRuns, run: ComparedRun, records_of_group: Sequence[WorkloadRecord]) -> Figures:
@@ -279,11 +279,11 @@ def _mean_wait(runs: ComparedRuns, run: ComparedRun, records_of_group: Sequence[
     return duration_statistics([runs.wait_time(run, workload_record) for workload_record in records_of_group]).mean
 
 
-def _group_records(run: ComparedRun, group: Callable[[WorkloadRecord], str]) -> dict[str, list[WorkloadRecord]]:
-    groups: dict[str, list[WorkloadRecord]] = {}
+def _group_records(run: ComparedRun, group_of: Callable[[WorkloadRecord], str]) -> dict[str, list[WorkloadRecord]]:
+    records_by_group: dict[str, list[WorkloadRecord]] = {}
     for workload_record in run.workload_records:
-        groups.setdefault(group(workload_record), []).append(workload_record)
-    return groups
+        records_by_group.setdefault(group_of(workload_record), []).append(workload_record)
+    return records_by_group
 
 
 def _team_of(workload_record: WorkloadRecord) -> str:
@@ -313,7 +313,7 @@ def _size_of(requests: Mapping[str, int], largest_requests: Mapping[str, int]) -
         (amount / largest_requests[resource] for resource, amount in requests.items() if largest_requests[resource]),
         default=0.0,
     )
-    return SMALL if largest_ratio <= _SMALL_MAX else MEDIUM if largest_ratio <= _MEDIUM_MAX else LARGE
+    return SMALL if largest_ratio <= _SMALL_FRACTION_MAX else MEDIUM if largest_ratio <= _MEDIUM_FRACTION_MAX else LARGE
 
 
 def _fairness_section(runs: ComparedRuns) -> sections.Section:
@@ -359,69 +359,69 @@ def _quota_figures(run: ComparedRun, group: Callable[[FlavorResource], str]) -> 
     empty_curve, rows = Curve(run.start_time), {}
     for name in sorted({**nominal, **used}):
         mean_nominal, nominal_peak = nominal.get(name, empty_curve).mean_and_peak(run.result.now)
-        mean, peak = used.get(name, empty_curve).mean_and_peak(run.result.now)
-        if nominal_peak or peak:
+        mean, used_peak = used.get(name, empty_curve).mean_and_peak(run.result.now)
+        if nominal_peak or used_peak:
             mean_use = mean / mean_nominal if mean_nominal else None
             nominal_mean, used_mean = (to_display_units(name.rpartition(" ")[2], each) for each in (mean_nominal, mean))
-            peak_use = peak / nominal_peak if nominal_peak else None
+            peak_use = used_peak / nominal_peak if nominal_peak else None
             rows[name] = {"nominal": nominal_mean, "used": used_mean, "meanUse": mean_use, "peakUse": peak_use}
     return rows
 
 
 def sum_curves(
-    run: ComparedRun, curves: Mapping[FlavorResource, Curve], group: Callable[[FlavorResource], str]
+    run: ComparedRun, curves: Mapping[FlavorResource, Curve], group_of: Callable[[FlavorResource], str]
 ) -> dict[str, Curve]:
     """Return by group the sum of quota amounts over time; `group` returns a quota's group, '' to omit the quota."""
     groups: dict[str, list[Curve]] = {}
     for at, curve in curves.items():
-        groups.setdefault(group(at), []).append(curve)
+        groups.setdefault(group_of(at), []).append(curve)
     return {name: Curve.sum_of(curves_of_group, run.start_time) for name, curves_of_group in groups.items() if name}
 
 
 def _machines_section(runs: ComparedRuns) -> sections.Section:
     title = "requests of pods on nodes, by pool"
-    rows = sections.merge_rows(_machine_figures(runs.a), _machine_figures(runs.b))
-    return sections.Section("machines", title, "pool", _MACHINE_FIGURES, rows)
+    section_rows = sections.merge_rows(_machine_figures(runs.a), _machine_figures(runs.b))
+    return sections.Section("machines", title, "pool", _MACHINE_FIGURES, section_rows)
 
 
 def _machine_figures(run: ComparedRun) -> dict[str, Figures]:
-    machines, end, rows = run.watch.machines, run.result.now, {}
-    for (pool, resource), curve in sorted(machines.total.items()):
-        allocatable, used = curve.mean_and_peak(end)[0], machines.used.get((pool, resource))
-        mean_request = 0.0 if used is None else used.mean_and_peak(end)[0]
-        rows[f"{pool or _NO_POOL} {resource}"] = {
+    machine_usage, end, figures_by_row = run.watch.machines, run.result.now, {}
+    for (pool, resource), curve in sorted(machine_usage.total.items()):
+        allocatable, used_curve = curve.mean_and_peak(end)[0], machine_usage.used.get((pool, resource))
+        mean_request = 0.0 if used_curve is None else used_curve.mean_and_peak(end)[0]
+        figures_by_row[f"{pool or _NO_POOL} {resource}"] = {
             "allocatable": to_display_units(resource, allocatable),
             "meanUse": mean_request / allocatable if allocatable else None,
         }
-    return rows
+    return figures_by_row
 
 
 def _pools_section(runs: ComparedRuns) -> sections.Section:
-    rows = sections.merge_rows(_pool_figures(runs.a), _pool_figures(runs.b))
-    return sections.Section("pools", "nodes and costs by pool", "pool", _POOL_FIGURES, rows)
+    section_rows = sections.merge_rows(_pool_figures(runs.a), _pool_figures(runs.b))
+    return sections.Section("pools", "nodes and costs by pool", "pool", _POOL_FIGURES, section_rows)
 
 
 def _pool_figures(run: ComparedRun) -> dict[str, Figures]:
     costs = run.result.costs
-    rows: dict[str, Figures] = {}
+    figures_by_pool: dict[str, Figures] = {}
     for pool, curve in sorted(run.watch.machines.nodes.items()):
         mean, peak = curve.mean_and_peak(run.result.now)
         lines = () if costs is None else [line for line in costs.by_pool if line.pool == pool]
-        rows[pool or _NO_POOL] = {"nodes": mean, "peakNodes": peak, **_cost_figures(lines)}
-    return rows
+        figures_by_pool[pool or _NO_POOL] = {"nodes": mean, "peakNodes": peak, **_cost_figures(lines)}
+    return figures_by_pool
 
 
 def _teams_section(runs: ComparedRuns) -> sections.Section:
     note = "unused time is idle, or booting until a node is ready"
-    rows = sections.merge_rows(_team_figures(runs.a), _team_figures(runs.b))
-    return sections.Section("teams", "costs by team", "team", _COST_FIGURES, rows, note)
+    section_rows = sections.merge_rows(_team_figures(runs.a), _team_figures(runs.b))
+    return sections.Section("teams", "costs by team", "team", _COST_FIGURES, section_rows, note)
 
 
 def _team_figures(run: ComparedRun) -> dict[str, Figures]:
-    groups: dict[str, list[StatementLine]] = {}
+    lines_by_team: dict[str, list[StatementLine]] = {}
     for line in () if run.result.costs is None else run.result.costs.by_team:
-        groups.setdefault(line.team or f"({line.use})", []).append(line)
-    return {name: _cost_figures(lines) for name, lines in groups.items()}
+        lines_by_team.setdefault(line.team or f"({line.use})", []).append(line)
+    return {name: _cost_figures(lines) for name, lines in lines_by_team.items()}
 
 
 def _cost_figures(lines: Sequence[StatementLine]) -> Figures:
@@ -434,4 +434,4 @@ def _cost_figures(lines: Sequence[StatementLine]) -> Figures:
 
 def to_display_units(resource: str, amount: float) -> float:
     """Return an amount in the unit in which it is shown: cpu in cores, memory in GiB, others unchanged."""
-    return amount / _UNIT_SIZES.get(resource, 1)
+    return amount / _DISPLAY_UNIT_SIZES.get(resource, 1)

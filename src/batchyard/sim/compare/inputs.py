@@ -43,22 +43,22 @@ def read_pair(
     unread: list[FileFault] = []
     load_manifests = read_manifests(manifest_texts(read_sources(load, unread), StatePart.WORK)) if load else Manifests()
     state_part = StatePart.CONFIGURATION if load else StatePart.ALL
-    sides = [read_manifests(manifest_texts(read_sources(side.sources, unread), state_part)) for side in (a, b)]
+    side_manifests = [read_manifests(manifest_texts(read_sources(side.sources, unread), state_part)) for side in (a, b)]
     faults: list[ManifestFault | FileFault] = []
     if load:
-        for side in sides:
-            faults += _forbidden_work(side)
+        for side in side_manifests:
+            faults += _forbidden_work_faults(side)
         if not (_work_manifests(load_manifests) or load_manifests.faults or unread):
             remedy = "give a load with Jobs, JobSets, Pods or Workloads"
             faults.append(FileFault(", ".join(map(str, load)), FieldError("", _NO_WORK, remedy)))
-    scenarios = [_make_side_scenario(side, load_manifests, faults) for side in sides]
+    scenarios = [_make_side_scenario(side, load_manifests, faults) for side in side_manifests]
     known_scenarios = [scenario for scenario in scenarios if scenario is not None]
     if not (faults or unread):
-        faults += () if load else _work_difference(a, b, *map(_work_manifests, sides))
+        faults += () if load else _work_difference(a, b, *map(_work_manifests, side_manifests))
         faults += _horizon_difference(a, b, known_scenarios, horizon)
     if faults or unread:
         raise InvalidScenario([*unread, *dict.fromkeys(faults)])
-    warnings = dict.fromkeys([*load_manifests.warnings, *sides[0].warnings, *sides[1].warnings])
+    warnings = dict.fromkeys([*load_manifests.warnings, *side_manifests[0].warnings, *side_manifests[1].warnings])
     return ConfigurationPair(known_scenarios[0], known_scenarios[1], list(warnings))
 
 
@@ -66,7 +66,7 @@ def _work_manifests(manifests: Manifests) -> list[Manifest]:
     return [manifest for manifest in manifests.objects if group_kind(manifest.obj) in WORK_KINDS]
 
 
-def _forbidden_work(side_manifests: Manifests) -> Iterator[ManifestFault]:
+def _forbidden_work_faults(side_manifests: Manifests) -> Iterator[ManifestFault]:
     """Yield an error for the first job, pod or Workload of a configuration, if the load is given separately."""
     for manifest in _work_manifests(side_manifests)[:1]:
         problem = "with --trace, a configuration must not contain Jobs, JobSets, Pods or Workloads"

@@ -18,9 +18,9 @@ from batchyard.sim.compare.sections import (
     SectionRow,
     Unit,
     ValuePair,
+    change_rating,
     format_change,
     format_figure,
-    rate_change,
 )
 
 #: The figures shown first, in large cards.
@@ -41,7 +41,7 @@ def comparison_page(comparison: ConfigurationComparison) -> str:
         f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
         f'<header class="contrast">\n<h1>{escape(title)}</h1>\n<p class="lead">{escape(comparison.headline)}</p>\n'
         f'<p class="facts">{_facts_html(comparison)}</p>\n</header>\n'
-        f'<main class="page contrast">\n{"".join(_page_parts(comparison))}</main>\n</body>\n</html>\n'
+        f'<main class="page contrast">\n{"".join(_page_panels_html(comparison))}</main>\n</body>\n</html>\n'
     )
 
 
@@ -60,16 +60,16 @@ def _facts_html(comparison: ConfigurationComparison) -> str:
     return f'<span class="key">{a}</span><span class="key b">{b}</span><span>{duration_text}</span><span>{seeds}</span>'
 
 
-def _page_parts(comparison: ConfigurationComparison) -> Iterator[str]:
-    overall = next(section for section in comparison.sections if section.name == "overall")
-    yield _cards_html(overall)
-    charts = "".join(_chart_html(line, comparison) for line in comparison.lines)
-    yield _panel_html("over time", f'<div class="lines">{charts}</div>')
+def _page_panels_html(comparison: ConfigurationComparison) -> Iterator[str]:
+    overall_section = next(section for section in comparison.sections if section.name == "overall")
+    yield _cards_html(overall_section)
+    charts_html = "".join(_chart_html(line, comparison) for line in comparison.lines)
+    yield _panel_html("over time", f'<div class="lines">{charts_html}</div>')
     for section in comparison.sections:
-        if section is not overall:
+        if section is not overall_section:
             yield _panel_html(section.title, _section_table(comparison, section), section.note)
     change_groups = comparison.changes.shorter, comparison.changes.longer
-    columns = "".join(
+    columns_html = "".join(
         _panel_html(
             title,
             _changes_table(comparison, changes[:CHANGES_SHOWN_MAX]),
@@ -80,16 +80,16 @@ def _page_parts(comparison: ConfigurationComparison) -> Iterator[str]:
         )
         if changes
     )
-    yield f'<div class="columns">{columns}</div>\n' if columns else ""
-    yield _panel_html("all in all", _overall_table(comparison, overall), _never_admitted_note(overall))
+    yield f'<div class="columns">{columns_html}</div>\n' if columns_html else ""
+    yield _panel_html("all in all", _overall_table(comparison, overall_section), _never_admitted_note(overall_section))
     if comparison.repeats:
         yield _panel_html(f"over {comparison.settings.seeds} seeds", _repeats_table(comparison))
 
 
 def _panel_html(title: str, content: str, note: str = "") -> str:
     note_html = f'<p class="note">{escape(note)}</p>' if note else ""
-    head = f"<header><h2>{escape(title[:1].upper() + title[1:])}</h2></header>"
-    return f'<section class="panel">{head}{note_html}{content}</section>\n'
+    header_html = f"<header><h2>{escape(title[:1].upper() + title[1:])}</h2></header>"
+    return f'<section class="panel">{header_html}{note_html}{content}</section>\n'
 
 
 def _never_admitted_note(overall: Section) -> str:
@@ -101,17 +101,17 @@ def _never_admitted_note(overall: Section) -> str:
 def _cards_html(overall: Section) -> str:
     """Return the most important figures of a comparison as HTML cards."""
     (row,) = overall.rows
-    figures = [each for each in overall.figures if each.name in _CARD_FIGURES and any(row.figures[each.name])]
-    cards = [_card_html(figure, row) for figure in figures]
+    card_figures = [each for each in overall.figures if each.name in _CARD_FIGURES and any(row.figures[each.name])]
+    cards = [_card_html(figure, row) for figure in card_figures]
     return f'<div class="figures">{"".join(cards)}</div>\n'
 
 
 def _card_html(figure: Figure, row: SectionRow) -> str:
     value_pair = row.figures[figure.name]
     a, b = (format_figure(figure.unit, value) for value in value_pair)
-    change = format_change(figure, value_pair)
-    previous_html = f"<small>from {a}</small>" if change else ""
-    change_html = f'<span class="{rate_change(figure, value_pair)}">{change or "no change"}</span>'
+    change_text = format_change(figure, value_pair)
+    previous_html = f"<small>from {a}</small>" if change_text else ""
+    change_html = f'<span class="{change_rating(figure, value_pair)}">{change_text or "no change"}</span>'
     title = figure.title.partition(":")[0]
     values_html = f'<div class="then"><b>{b}</b>{previous_html}</div>'
     return f'<div class="figure"><span>{escape(title)}</span>{values_html}{change_html}</div>'
@@ -121,32 +121,32 @@ def _section_table(comparison: ConfigurationComparison, section: Section) -> str
     """Return one comparison table as HTML: both values and the change of each figure, with bars for one figure."""
     bar = next((figure for figure in section.figures if figure.name in _BAR_FIGURES), None)
     header_cells = [f'<th rowspan="2">{escape(section.row_subject)}</th>', *(['<th rowspan="2"></th>'] if bar else [])]
-    second_header = []
+    second_header_cells = []
     for figure in section.figures:
-        if _is_common(section, figure):
+        if _has_common_value(section, figure):
             header_cells.append(f'<th class="num first" rowspan="2">{escape(figure.title)}</th>')
             continue
         header_cells.append(f'<th class="group" colspan="3">{escape(figure.title)}</th>')
-        second_header += [
+        second_header_cells += [
             f'<th class="num first">{escape(comparison.names[0])}</th>',
             f'<th class="num">{escape(comparison.names[1])}</th>',
             '<th class="num">change</th>',
         ]
-    maximum = max((value or 0 for row in section.rows for value in _values_of(row, bar)), default=0) if bar else 0
-    rows = []
+    bar_maximum = max((value or 0 for row in section.rows for value in _values_of(row, bar)), default=0) if bar else 0
+    table_rows = []
     for row in section.rows:
-        cells = [f'<td class="main">{escape(row.name)}</td>']
+        row_cells = [f'<td class="main">{escape(row.name)}</td>']
         if bar:
-            cells.append(f"<td>{_bars_html(_values_of(row, bar), maximum)}</td>")
+            row_cells.append(f"<td>{_bars_html(_values_of(row, bar), bar_maximum)}</td>")
         for figure in section.figures:
-            value_pair, is_common = _values_of(row, figure), _is_common(section, figure)
-            cells.append(_common_cell(figure, value_pair) if is_common else _change_cells(figure, value_pair))
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    header_html = f"<thead><tr>{''.join(header_cells)}</tr><tr>{''.join(second_header)}</tr></thead>"
-    return f'<div class="scroll"><table>{header_html}<tbody>{"".join(rows)}</tbody></table></div>'
+            value_pair, is_common = _values_of(row, figure), _has_common_value(section, figure)
+            row_cells.append(_common_cell(figure, value_pair) if is_common else _change_cells(figure, value_pair))
+        table_rows.append(f"<tr>{''.join(row_cells)}</tr>")
+    header_html = f"<thead><tr>{''.join(header_cells)}</tr><tr>{''.join(second_header_cells)}</tr></thead>"
+    return f'<div class="scroll"><table>{header_html}<tbody>{"".join(table_rows)}</tbody></table></div>'
 
 
-def _is_common(section: Section, figure: Figure) -> bool:
+def _has_common_value(section: Section, figure: Figure) -> bool:
     """Report whether a figure has equal values in both runs in every row, so that one column is enough for it."""
     return all(a == b for a, b in (_values_of(row, figure) for row in section.rows))
 
@@ -161,41 +161,41 @@ def _values_of(row: SectionRow, figure: Figure | None) -> ValuePair:
 
 def _change_cells(figure: Figure, value_pair: ValuePair) -> str:
     a, b = (format_figure(figure.unit, value) for value in value_pair)
-    change = f'<td class="num {rate_change(figure, value_pair)}">{format_change(figure, value_pair)}</td>'
-    return f'<td class="num first">{a}</td><td class="num">{b}</td>{change}'
+    change_cell = f'<td class="num {change_rating(figure, value_pair)}">{format_change(figure, value_pair)}</td>'
+    return f'<td class="num first">{a}</td><td class="num">{b}</td>{change_cell}'
 
 
-def _overall_table(comparison: ConfigurationComparison, overall: Section) -> str:
-    (row,) = overall.rows
+def _overall_table(comparison: ConfigurationComparison, overall_section: Section) -> str:
+    (row,) = overall_section.rows
     names = "".join(f'<th class="num">{escape(name)}</th>' for name in comparison.names)
-    rows = [
+    table_rows = [
         f'<tr><td class="main">{escape(figure.title)}</td>{_change_cells(figure, row.figures[figure.name])}</tr>'
-        for figure in overall.figures
+        for figure in overall_section.figures
         if any(row.figures[figure.name])
     ]
-    return _plain_table(f'<th></th>{names}<th class="num">change</th>', rows)
+    return _plain_table(f'<th></th>{names}<th class="num">change</th>', table_rows)
 
 
 def _changes_table(comparison: ConfigurationComparison, changes: Sequence[WaitChange]) -> str:
     names = "".join(f'<th class="num">{escape(name)}</th>' for name in comparison.names)
-    rows = [_change_row(each) for each in changes]
-    return _plain_table(f'<th>Workload</th>{names}<th class="num">change</th><th>effect</th>', rows)
+    table_rows = [_change_row(each) for each in changes]
+    return _plain_table(f'<th>Workload</th>{names}<th class="num">change</th><th>effect</th>', table_rows)
 
 
 def _change_row(wait_change: WaitChange) -> str:
     effect_class = "worse" if wait_change.longer_by > 0 else "better"
-    cells = "".join(f'<td class="num">{format_figure(Unit.SECONDS, wait)}</td>' for wait in wait_change.wait_pair)
+    wait_cells = "".join(f'<td class="num">{format_figure(Unit.SECONDS, wait)}</td>' for wait in wait_change.wait_pair)
     sign = "+" if wait_change.longer_by > 0 else "-"
-    change = f'<td class="num {effect_class}">{sign}{format_figure(Unit.SECONDS, abs(wait_change.longer_by))}</td>'
+    change_cell = f'<td class="num {effect_class}">{sign}{format_figure(Unit.SECONDS, abs(wait_change.longer_by))}</td>'
     name_cell = f'<td class="main">{escape(wait_change.workload)}</td>'
-    return f"<tr>{name_cell}{cells}{change}<td>{escape(wait_change.effect)}</td></tr>"
+    return f"<tr>{name_cell}{wait_cells}{change_cell}<td>{escape(wait_change.effect)}</td></tr>"
 
 
 def _repeats_table(comparison: ConfigurationComparison) -> str:
     names = "".join(f'<th class="num">{escape(name)}</th>' for name in comparison.names)
-    rows = [_repeat_row(each) for each in comparison.repeats if any(each.means)]
-    header = f'<th>mean</th>{names}<th class="num">change</th><th class="num">95 % interval</th><th></th>'
-    return _plain_table(header, rows)
+    table_rows = [_repeat_row(each) for each in comparison.repeats if any(each.means)]
+    header_cells = f'<th>mean</th>{names}<th class="num">change</th><th class="num">95 % interval</th><th></th>'
+    return _plain_table(header_cells, table_rows)
 
 
 def _repeat_row(repeated: RepeatedFigure) -> str:
@@ -203,9 +203,9 @@ def _repeat_row(repeated: RepeatedFigure) -> str:
     interval_ends = [repeated.difference - repeated.margin, repeated.difference + repeated.margin]
     interval_text = " to ".join(f"{'-' if end < 0 else ''}{format_figure(unit, abs(end))}" for end in interval_ends)
     certainty_note = "" if repeated.is_certain or not repeated.margin else "may be chance"
-    cells = f'<td class="num">{interval_text}</td><td class="faint">{certainty_note}</td>'
+    interval_cells = f'<td class="num">{interval_text}</td><td class="faint">{certainty_note}</td>'
     name_cell = f'<td class="main">{escape(repeated.figure.title)}</td>'
-    return f"<tr>{name_cell}{_change_cells(repeated.figure, repeated.means)}{cells}</tr>"
+    return f"<tr>{name_cell}{_change_cells(repeated.figure, repeated.means)}{interval_cells}</tr>"
 
 
 def _plain_table(heads: str, rows: Sequence[str]) -> str:
@@ -216,10 +216,10 @@ def _bars_html(value_pair: ValuePair, maximum: float) -> str:
     """Return SVG bars for a figure's values in both runs, scaled to the largest value in the table."""
     bars = []
     for side, value in zip("ab", value_pair, strict=True):
-        width = 100 * (value or 0) / maximum if maximum else 0
+        width_percent = 100 * (value or 0) / maximum if maximum else 0
         bars.append(
             f'<svg viewBox="0 0 100 5" preserveAspectRatio="none" aria-hidden="true">'
-            f'<rect class="side-{side}" width="{width:.2f}" height="5" rx="1"/></svg>'
+            f'<rect class="side-{side}" width="{width_percent:.2f}" height="5" rx="1"/></svg>'
         )
     return f'<div class="pair">{"".join(bars)}</div>'
 
@@ -228,12 +228,12 @@ def _chart_html(line: ComparisonLine, comparison: ConfigurationComparison) -> st
     maximum = max((*line.a, *line.b), default=0)
     side_values = (("a", line.a), ("b", line.b))
     paths = "".join(f'<path class="line-{side}" d="{_path_data(values, maximum)}"/>' for side, values in side_values)
-    label = f"{line.name}: {comparison.names[0]} and {comparison.names[1]} over time"
+    chart_label = f"{line.name}: {comparison.names[0]} and {comparison.names[1]} over time"
     return (
         f"<figure><figcaption><span>{escape(line.name)}</span><span>at most {format_figure(Unit.COUNT, maximum)}</span>"
         "</figcaption>"
         f'<svg viewBox="0 0 {max(1, len(line.a))} {_CHART_HEIGHT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(label)}">{paths}</svg>'
+        f'aria-label="{escape(chart_label)}">{paths}</svg>'
         f"<p><span>0</span><span>{format_figure(Unit.SECONDS, comparison.run_seconds)}</span></p></figure>"
     )
 

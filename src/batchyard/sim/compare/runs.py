@@ -50,10 +50,10 @@ class MachineUsage:
         """Update the number of nodes and their allocatable resources after a watch event of a node."""
         view = node_view(event.obj)
         pool = view.labels.get(well_known.NODE_POOL, NO_POOL)
-        old_entry = self._allocatable_by_node.pop(view.name, None)
-        if old_entry is not None:
-            self._node_curve(old_entry[0]).add(-1, now)
-            self._add_amounts(self.total, old_entry, -1, now)
+        old_allocatable = self._allocatable_by_node.pop(view.name, None)
+        if old_allocatable is not None:
+            self._node_curve(old_allocatable[0]).add(-1, now)
+            self._add_amounts(self.total, old_allocatable, -1, now)
         if event.type is not EventType.DELETED:
             allocatable = {r: amount for r, amount in view.allocatable.items() if r not in _IGNORED_RESOURCES}
             self._allocatable_by_node[view.name] = pool, allocatable
@@ -129,9 +129,9 @@ class RunWatch:
 
 def _nominal_amounts(key: Key, obj: Obj) -> dict[FlavorResource, int]:
     is_cohort = key.kind == scheme.COHORT
-    groups = cohort_view(obj).groups if is_cohort else cluster_queue_view(obj).groups
+    resource_groups = cohort_view(obj).groups if is_cohort else cluster_queue_view(obj).groups
     name = f"Cohort/{key.name}" if is_cohort else key.name
-    return {(name, each.flavor, each.resource): each.nominal for group in groups for each in group.quotas}
+    return {(name, each.flavor, each.resource): each.nominal for group in resource_groups for each in group.quotas}
 
 
 @dataclass(frozen=True)
@@ -184,10 +184,10 @@ def run_both(
     pair: ConfigurationPair,
     horizon: Duration | None = None,
     seed: int = 0,
-    finish: Callable[[Simulation], None] = run_to_end,
+    finish_run: Callable[[Simulation], None] = run_to_end,
 ) -> ComparedRuns:
     """Simulate both configurations; `finish` runs a simulation to its end, and may show progress."""
-    return ComparedRuns(_run(pair.a, horizon, seed, finish), _run(pair.b, horizon, seed, finish))
+    return ComparedRuns(_run(pair.a, horizon, seed, finish_run), _run(pair.b, horizon, seed, finish_run))
 
 
 def _run(scenario: Scenario, horizon: Duration | None, seed: int, finish: Callable[[Simulation], None]) -> ComparedRun:
@@ -215,7 +215,7 @@ def is_trace(path: Path) -> bool:
     return path.is_dir() and any(each.suffix == ".csv" for each in path.iterdir())
 
 
-def as_jobs(folder: Path, load: Fraction, sides: Sequence[ComparedConfiguration]) -> list[Obj]:
+def trace_as_jobs(folder: Path, load: Fraction, sides: Sequence[ComparedConfiguration]) -> list[Obj]:
     """Return a trace's nodes as Nodes and its pods as Jobs, in order of time; raise InvalidScenario with all errors."""
     queues = set.intersection(*map(_trace_queues, sides))
     trace = read_trace(folder, load)
@@ -234,12 +234,12 @@ def _trace_queues(side: ComparedConfiguration) -> set[str]:
     return {metadata["name"] for metadata in queues if metadata.get("namespace") == NAMESPACE}
 
 
-def _queue_name(pod: TracedPod, queues: set[str]) -> str:
+def _queue_name(pod: TracedPod, queue_names: set[str]) -> str:
     name = pod.qos.lower()
-    return name if name in queues else DEFAULT_QUEUE
+    return name if name in queue_names else DEFAULT_QUEUE
 
 
-def _trace_objects(trace: Trace, queues: set[str]) -> Iterator[Obj]:
+def _trace_objects(trace: Trace, queue_names: set[str]) -> Iterator[Obj]:
     pods = {pod.name: pod for pod in trace.pods}
     for step in trace.scenario.steps:
         for obj in step.apply:
@@ -247,7 +247,7 @@ def _trace_objects(trace: Trace, queues: set[str]) -> Iterator[Obj]:
                 yield obj
                 continue
             traced_pod = pods[obj["metadata"]["name"]]
-            yield _job_of_pod(obj, traced_pod, _queue_name(traced_pod, queues), step.at)
+            yield _job_of_pod(obj, traced_pod, _queue_name(traced_pod, queue_names), step.at)
 
 
 def _job_of_pod(pod: Obj, traced_pod: TracedPod, queue: str, at: Duration) -> Obj:

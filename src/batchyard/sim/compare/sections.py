@@ -70,10 +70,10 @@ def merge_rows(
     a: Mapping[str, Mapping[str, float | None]], b: Mapping[str, Mapping[str, float | None]]
 ) -> list[SectionRow]:
     """Return the table rows, sorted by name, from the figures of run `a` and of run `b` by row name."""
-    rows = []
+    section_rows = []
     for name in sorted({**a, **b}):
         first_figures, second_figures = a.get(name, {}), b.get(name, {})
-        rows.append(
+        section_rows.append(
             SectionRow(
                 name,
                 {
@@ -82,7 +82,7 @@ def merge_rows(
                 },
             )
         )
-    return rows
+    return section_rows
 
 
 NO_VALUE = "-"
@@ -111,26 +111,26 @@ def _format_seconds(seconds: float) -> str:
     """Return seconds as text, with one decimal below ten: `1h4m30s`, `2.5s`."""
     if seconds < 10:
         return f"{round(seconds, 1):g}s"
-    minutes, remainder = divmod(round(seconds), 60)
+    minutes, seconds_part = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    units = {f"{hours}h": hours, f"{minutes}m": minutes, f"{remainder}s": remainder}
-    return "".join(text for text, amount in units.items() if amount)
+    amount_by_unit = {f"{hours}h": hours, f"{minutes}m": minutes, f"{seconds_part}s": seconds_part}
+    return "".join(text for text, amount in amount_by_unit.items() if amount)
 
 
 def format_change(figure: Figure, value_pair: ValuePair) -> str:
     """Return a figure's signed change from the first to the second run as text; '' if it rounds to zero."""
-    change = difference(value_pair)
-    if not change:
+    value_change = difference(value_pair)
+    if not value_change:
         return ""
     if figure.unit is Unit.SHARE:
-        return f"{change * 100:+.1f} pp"
-    amount = format_figure(figure.unit, abs(change))
-    return "" if amount == format_figure(figure.unit, 0) else f"{'+' if change > 0 else '-'}{amount}"
+        return f"{value_change * 100:+.1f} pp"
+    amount_text = format_figure(figure.unit, abs(value_change))
+    return "" if amount_text == format_figure(figure.unit, 0) else f"{'+' if value_change > 0 else '-'}{amount_text}"
 
 
-def rate_change(figure: Figure, value_pair: ValuePair) -> str:
+def change_rating(figure: Figure, value_pair: ValuePair) -> str:
     """Return `better` or `worse` for a figure's second value; '' if equal, unknown, or if no direction is better."""
-    change = difference(value_pair)
-    if not change or figure.better is BetterDirection.NEITHER:
+    value_change = difference(value_pair)
+    if not value_change or figure.better is BetterDirection.NEITHER:
         return ""
-    return "better" if (change > 0) == (figure.better is BetterDirection.MORE) else "worse"
+    return "better" if (value_change > 0) == (figure.better is BetterDirection.MORE) else "worse"

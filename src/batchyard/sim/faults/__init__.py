@@ -29,7 +29,7 @@ from batchyard.base.instant import SECOND, Duration, parse_duration
 from batchyard.client.local import LocalClient
 from batchyard.interfaces.client import Listener, Write, WriteResult
 
-_DRAWS: Final = 1 << 52
+_FRACTION_STEPS: Final = 1 << 52
 #: The maximum number of occurrences of a repeated fault, which otherwise ends with the run.
 REPETITIONS_MAX: Final = 100_000
 
@@ -123,7 +123,7 @@ class ScheduledFault:
             return
         now = 0
         for number in count():
-            fraction = (draw_integer(self.seed, "fault", repr(self.action), str(number)) + 1) / _DRAWS
+            fraction = (draw_integer(self.seed, "fault", repr(self.action), str(number)) + 1) / _FRACTION_STEPS
             now += max(SECOND, round(-math.log(fraction) * self.mean_interval))
             if number >= REPETITIONS_MAX or (self.until is not None and now > self.until):
                 return
@@ -162,24 +162,24 @@ def _action_errors(manifest_fields: Mapping[str, Any], path: str) -> Iterator[Fi
         yield from _failure_errors(manifest_fields["fail"], f"{path}.fail")
     elif name == "restart" and not manifest_fields["restart"]:
         yield FieldError(f"{path}.restart", "must be true, not false", "write true, or remove the fault")
-    elif name in _DURATION_FAULTS and not parse_duration(manifest_fields[name]["for"]):
+    elif name in _LASTING_FAULTS and not parse_duration(manifest_fields[name]["for"]):
         yield FieldError(f"{path}.{name}.for", "must be a duration greater than 0", "write a duration such as 30m")
 
 
 def _failure_errors(manifest_fields: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    targets = [name for name in _TARGET_FIELDS if name in manifest_fields]
-    if len(targets) != 1:
-        problem = f"{', '.join(targets)} cannot be combined in one fault" if targets else "no target is set"
+    target_fields = [name for name in _TARGET_FIELDS if name in manifest_fields]
+    if len(target_fields) != 1:
+        problem = f"{', '.join(target_fields)} cannot be combined in one fault" if target_fields else "no target is set"
         yield FieldError(path, problem, f"set one of {', '.join(_TARGET_FIELDS)}")
         return
-    target = targets[0]
-    if target in _SINGLE_TARGETS and manifest_fields.get("count", 1) > 1:
-        remedy = f"remove count, or set pool or jobSet instead of {target}"
-        yield FieldError(f"{path}.count", f"count must be 1 with {target}", remedy)
-    name_parts = manifest_fields[target].split("/") if target in _NAMESPACED_TARGETS else ["name"]
+    target_field = target_fields[0]
+    if target_field in _SINGLE_TARGETS and manifest_fields.get("count", 1) > 1:
+        remedy = f"remove count, or set pool or jobSet instead of {target_field}"
+        yield FieldError(f"{path}.count", f"count must be 1 with {target_field}", remedy)
+    name_parts = manifest_fields[target_field].split("/") if target_field in _NAMESPACED_TARGETS else ["name"]
     if len(name_parts) > 2 or not all(name_parts):
         remedy = "write namespace/name, or only the name for namespace default"
-        yield FieldError(f"{path}.{target}", f"{manifest_fields[target]!r} is not a valid name", remedy)
+        yield FieldError(f"{path}.{target_field}", f"{manifest_fields[target_field]!r} is not a valid name", remedy)
 
 
 def _parse_fault(manifest_fields: Mapping[str, Any], path: str) -> ScheduledFault:
@@ -200,7 +200,7 @@ def _parse_fail(manifest_fields: Mapping[str, Any]) -> Fail:
 _TARGET_FIELDS: Final = ("node", "pool", "pod", "jobSet", "slice")
 _NAMESPACED_TARGETS: Final = ("pod", "jobSet")
 _SINGLE_TARGETS: Final = ("node", "pod", "slice")
-_DURATION_FAULTS: Final = ("stockout", "slowBoot", "conflicts")
+_LASTING_FAULTS: Final = ("stockout", "slowBoot", "conflicts")
 _ACTION_PARSERS: Final[Mapping[str, Callable[[Any], Action]]] = {
     "fail": _parse_fail,
     "reclaimSpot": lambda manifest_fields: ReclaimSpot(**manifest_fields),
@@ -230,11 +230,11 @@ _ACTION_PARSERS: Final[Mapping[str, Callable[[Any], Action]]] = {
 class WriteFaults:
     """Disturbances of the platform's writes: the fraction that conflicts, and a callback to crash the platform."""
 
-    def __init__(self, conflicts: float = 0.0) -> None:
+    def __init__(self, conflict_rate: float = 0.0) -> None:
         #: The fraction of writes that always conflict, from 0 to 1, regardless of the scenario.
-        self.base_conflict_rate = conflicts
+        self.base_conflict_rate = conflict_rate
         #: The current fraction of writes that conflict, spread evenly over the writes.
-        self.conflicts = conflicts
+        self.conflicts = conflict_rate
         #: Called after each accepted write of the platform, with the number of these writes.
         self.on_write: Callable[[int], None] | None = None
         self._attempts = 0
@@ -287,12 +287,12 @@ class FaultyClient:
         for write in writes:
             if self._is_crashed:
                 return
-            result = self._attempt(write)
+            result = self._attempt_write(write)
             if result.error is not None:
                 break
         self._client.deliver_result(on_result, result)
 
-    def _attempt(self, write: Write) -> WriteResult:
+    def _attempt_write(self, write: Write) -> WriteResult:
         if self._write_faults.is_conflict_due():
             return WriteResult(None, Conflict("the object has been modified; please apply your changes again"))
         result = self._client.attempt(write)

@@ -66,8 +66,8 @@ def with_shortages(cluster: Obj, stockouts: Iterable[Stockout], slow_boots: Iter
 
 def without_shortages(cluster: Obj, without_them: Obj, with_them: Obj) -> Obj:
     """Return the stored Cluster without injected shortages. `with_them` was computed from `without_them`."""
-    times = (with_them["spec"].get("times") or {}).get("byMachine") or {}
-    for path in [("spec", "capacity"), *(("spec", "times", "byMachine", name) for name in times)]:
+    times_by_machine = (with_them["spec"].get("times") or {}).get("byMachine") or {}
+    for path in [("spec", "capacity"), *(("spec", "times", "byMachine", name) for name in times_by_machine)]:
         if _value_at(cluster, path) == _value_at(with_them, path):
             cluster = with_path(cluster, path, _value_at(without_them, path))
     return cluster
@@ -98,16 +98,16 @@ def _slowed_times(slow_boot: SlowBoot, machine: MachineType, cluster: Obj, catal
     old_times = ((cluster["spec"].get("times") or {}).get("byMachine") or {}).get(machine.name) or {}
     slower_times = {}
     for step in _BOOT_STEPS:
-        durations = step_duration(step, machine, cluster, catalog)
-        shortest, typical, longest = (f"{figure * slow_boot.times}us" for figure in durations)
+        step_durations = step_duration(step, machine, cluster, catalog)
+        shortest, typical, longest = (f"{figure * slow_boot.times}us" for figure in step_durations)
         slower_times[step] = {"min": shortest, "typical": typical, "max": longest}
     return {**old_times, **slower_times}
 
 
 #: The options of a drain: every pod that can be evicted from the node is evicted.
-_DRAIN: Final = DrainOptions(force=True, ignore_daemonsets=True, delete_emptydir_data=True)
-_JOB_ENDS: Final = ("Complete", "Failed")
-_JOB_SET_ENDS: Final = ("Completed", "Failed")
+_DRAIN_OPTIONS: Final = DrainOptions(force=True, ignore_daemonsets=True, delete_emptydir_data=True)
+_JOB_END_CONDITIONS: Final = ("Complete", "Failed")
+_JOB_SET_END_CONDITIONS: Final = ("Completed", "Failed")
 
 
 class FaultTarget(Protocol):
@@ -171,12 +171,12 @@ class FaultInjector:
     def _run_occurrence(self, fault: ScheduledFault, number: int, occurrences: Iterator[tuple[int, Duration]]) -> None:
         """Inject a fault and schedule its next occurrence; a repeated fault ends when all work has ended."""
         is_repeated = fault.at is None
-        if is_repeated and self._is_over():
+        if is_repeated and self._is_run_over():
             return
-        self._inject(fault, number if is_repeated else None)
+        self._inject_fault(fault, number if is_repeated else None)
         self._schedule(fault, occurrences)
 
-    def _is_over(self) -> bool:
+    def _is_run_over(self) -> bool:
         """Report whether nothing but faults will happen any more: all work has ended, or waits forever."""
         kernel, client = self._world.kernel, self._world.client
         if kernel.now() < self._last_step_at:
@@ -185,7 +185,7 @@ class FaultInjector:
             return not any(phase(pod) == RUNNING for pod in client.list(scheme.POD))
         return not has_unfinished_work(client)
 
-    def _inject(self, fault: ScheduledFault, number: int | None) -> None:
+    def _inject_fault(self, fault: ScheduledFault, number: int | None) -> None:
         match fault.action:
             case Fail() as action:
                 self._log_targets("fail", fault, self._crash_machines(action, _TargetOrder(fault, number)))
@@ -194,16 +194,16 @@ class FaultInjector:
             case Drain() as action:
                 self._log_targets("drain", fault, self._drain_node(action))
             case Stockout() as action:
-                self._start_lasting_fault(self._stockouts, action, action.lasts, self._change_cluster)
+                self._start_lasting_fault(self._stockouts, action, action.lasts, self._update_shortages)
                 provisioning_field = {"provisioning": action.provisioning} if action.provisioning else {}
                 seconds = duration_seconds(action.lasts)
                 self._log("stockout", machine=action.machine, zone=action.zone, **provisioning_field, seconds=seconds)
             case SlowBoot() as action:
-                self._start_lasting_fault(self._slow_boots, action, action.lasts, self._change_cluster)
+                self._start_lasting_fault(self._slow_boots, action, action.lasts, self._update_shortages)
                 seconds = duration_seconds(action.lasts)
                 self._log("slowBoot", machine=action.machine, times=action.times, seconds=seconds)
             case Conflicts() as action:
-                self._start_lasting_fault(self._conflicts, action, action.lasts, self._change_conflicts)
+                self._start_lasting_fault(self._conflicts, action, action.lasts, self._update_conflict_rate)
                 self._log("conflicts", percent=action.percent, seconds=duration_seconds(action.lasts))
             case Restart():
                 self._log("restart")
@@ -223,37 +223,37 @@ class FaultInjector:
     def _crash_machines(self, action: Fail, target_order: "_TargetOrder") -> Sequence[str]:
         """Crash the machines that a `fail` fault targets; return their names."""
         now = self._world.kernel.now()
-        targets = target_order.sort_targets(_machines_to_crash(action, self._world.client))
+        target_machines = target_order.sort_targets(_machines_to_crash(action, self._world.client))
         if not action.slice:
-            targets = targets[: action.count]
-        for instance in targets:
+            target_machines = target_machines[: action.count]
+        for instance in target_machines:
             self._world.submit(UpdateStatus(instances.in_phase(instance, instances.CRASHED, now)))
-        return _names_of(targets)
+        return _names_of(target_machines)
 
     def _reclaim_machines(self, action: ReclaimSpot, target_order: "_TargetOrder") -> Sequence[str]:
         """Send a termination notice to Spot machines of a pool; return the machines' names."""
         now = self._world.kernel.now()
         stop_at = format_time(now + instances.NOTICE)
         spot_machines = [obj for obj in _machines_of_pool(action.pool, self._world.client) if _is_spot(obj)]
-        targets = target_order.sort_targets(spot_machines)[: action.count]
-        for instance in targets:
+        target_machines = target_order.sort_targets(spot_machines)[: action.count]
+        for instance in target_machines:
             self._world.submit(UpdateStatus(instances.in_phase(instance, instances.STOPPING, now, stopAt=stop_at)))
-        return _names_of(targets)
+        return _names_of(target_machines)
 
     def _drain_node(self, action: Drain) -> Sequence[str]:
         """Cordon a node, evict its pods, and schedule its uncordoning; return its name, or nothing if it is gone."""
-        client, submit = self._world.client, self._world.submit
+        client, submit_write = self._world.client, self._world.submit
         node = client.get(Key(scheme.NODE, "", action.node))
         if node is None:
             return []
-        submit(Update(set_unschedulable(node)))
+        submit_write(Update(set_unschedulable(node)))
         pods = [pod for pod in client.list(scheme.POD) if bound_node(pod) == action.node and not is_terminating(pod)]
-        for pod in drain(pods, _DRAIN).evicted_pods:
-            submit(UpdateStatus(with_disruption(pod, DISRUPTION_BY_EVICTION, self._world.kernel.now())))
-            submit(Delete(Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])))
+        for pod in drain(pods, _DRAIN_OPTIONS).evicted_pods:
+            submit_write(UpdateStatus(with_disruption(pod, DISRUPTION_BY_EVICTION, self._world.kernel.now())))
+            submit_write(Delete(Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])))
         if action.lasts is not None:
-            uncordon = partial(self._uncordon, action.node, node["metadata"]["uid"])
-            self._call_at(self._world.kernel.now() + action.lasts, uncordon)
+            uncordon_node = partial(self._uncordon, action.node, node["metadata"]["uid"])
+            self._call_at(self._world.kernel.now() + action.lasts, uncordon_node)
         return [action.node]
 
     def _uncordon(self, name: str, uid: str) -> None:
@@ -274,7 +274,7 @@ class FaultInjector:
         apply()
         self._call_at(self._world.kernel.now() + lasts, end_fault)
 
-    def _change_cluster(self) -> None:
+    def _update_shortages(self) -> None:
         """Write the Cluster object with the effects of all active stockouts and slow boots."""
         cluster = next(iter(self._world.client.list(scheme.CLUSTER)), None)
         if cluster is None:
@@ -284,7 +284,7 @@ class FaultInjector:
         self._changed = (without_shortages_cluster, with_shortages_cluster)
         self._world.submit(Update(with_shortages_cluster))
 
-    def _change_conflicts(self) -> None:
+    def _update_conflict_rate(self) -> None:
         """Let the highest percentage of all active `conflicts` faults apply to writes."""
         if self._write_faults is not None:
             highest_rate = max((action.percent for action in self._conflicts), default=0) / 100
@@ -294,9 +294,9 @@ class FaultInjector:
 class _TargetOrder:
     """The order in which a fault picks machines: by name, or random for a repeated fault."""
 
-    def __init__(self, fault: ScheduledFault, number: int | None) -> None:
+    def __init__(self, fault: ScheduledFault, occurrence_number: int | None) -> None:
         self._fault = fault
-        self._number = number
+        self._number = occurrence_number
 
     def sort_targets(self, machines: Iterable[Obj]) -> list[Obj]:
         """Return machines in the order in which the fault picks them."""
@@ -313,8 +313,8 @@ def has_unfinished_work(reader: Reader) -> bool:
     """Report whether any Job, JobSet, Workload or pod has not ended yet."""
     return (
         any(not is_finished(workload) for workload in reader.list(scheme.WORKLOAD))
-        or any(not _has_ended(job, _JOB_ENDS) for job in reader.list(scheme.JOB))
-        or any(not _has_ended(job_set, _JOB_SET_ENDS) for job_set in reader.list(scheme.JOB_SET))
+        or any(not _has_ended(job, _JOB_END_CONDITIONS) for job in reader.list(scheme.JOB))
+        or any(not _has_ended(job_set, _JOB_SET_END_CONDITIONS) for job_set in reader.list(scheme.JOB_SET))
         or any(not is_terminal(pod) for pod in reader.list(scheme.POD))
     )
 
@@ -341,16 +341,16 @@ def _machines_to_crash(action: Fail, reader: Reader) -> Iterator[Obj]:
 
 def _machines_of_pool(pool: str, reader: Reader) -> Iterator[Obj]:
     instances = reader.list(scheme.INSTANCE)
-    return (obj for obj in instances if obj["spec"]["pool"] == pool and _is_up(obj))
+    return (obj for obj in instances if obj["spec"]["pool"] == pool and _is_machine_up(obj))
 
 
 def _machines_of_nodes(nodes: Iterable[str], reader: Reader) -> Iterator[Obj]:
     """Yield the running machines of nodes, given by name."""
     instances = (reader.get(Key(scheme.INSTANCE, "", name)) for name in nodes)
-    return (obj for obj in instances if obj is not None and _is_up(obj))
+    return (obj for obj in instances if obj is not None and _is_machine_up(obj))
 
 
-def _is_up(instance: Obj) -> bool:
+def _is_machine_up(instance: Obj) -> bool:
     up = instances.phase_of(instance) in {instances.RUNNING, instances.STOPPING}
     return up and not instances.is_leaving(instance)
 

@@ -27,12 +27,12 @@ from batchyard.sim.state import State
 # 1994; D. B. Rubin, The Bayesian Bootstrap, 1981.
 
 
-_DRAWS: Final = 1 << 52
+_FRACTION_STEPS: Final = 1 << 52
 
 
 def random_fraction(seed: int, *names: str) -> float:
     """Return a reproducible random number between 0 and 1 (both excluded), which depends on a seed and some names."""
-    return (draw_integer(seed, *names) + 0.5) / _DRAWS
+    return (draw_integer(seed, *names) + 0.5) / _FRACTION_STEPS
 
 
 class BlockBootstrap:
@@ -84,11 +84,11 @@ class ArrivalModel:
         self._recent = nlargest(RECENT_MAX, arrivals, lambda obj: (workload_view(obj).created, workload_view(obj).key))[
             ::-1
         ]
-        created_at = [workload_view(obj).created for obj in self._recent]
-        self._gaps = [later - earlier for earlier, later in pairwise([*created_at, state.at])]
+        creation_times = [workload_view(obj).created for obj in self._recent]
+        self._gaps = [later - earlier for earlier, later in pairwise([*creation_times, state.at])]
 
     @property
-    def are_expected(self) -> bool:
+    def are_arrivals_expected(self) -> bool:
         """Whether there were enough Workloads lately to expect further ones."""
         return len(self._recent) >= ARRIVALS_MIN and any(self._gaps)
 
@@ -96,9 +96,9 @@ class ArrivalModel:
         """Return random future Workloads for one simulation of a forecast, as scenario steps that create them."""
         steps: list[ScenarioStep] = []
         at: Duration = 0
-        positions = BlockBootstrap(max(1, len(self._recent)), seed, "arrivals")
-        for number in range(ARRIVALS_MAX if self.are_expected else 0):
-            position = positions.next_index()
+        template_positions = BlockBootstrap(max(1, len(self._recent)), seed, "arrivals")
+        for number in range(ARRIVALS_MAX if self.are_arrivals_expected else 0):
+            position = template_positions.next_index()
             at += self._gaps[position - 1]
             if at > horizon:
                 break

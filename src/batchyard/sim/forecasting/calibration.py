@@ -30,7 +30,7 @@ from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 LEVELS: Final = tuple(number / 20 for number in range(1, 20))
 MEDIAN: Final = 9
 #: The minimum step as a fraction of the usual error, and the exponent by which early steps are larger.
-_STEP: Final = 0.1
+_STEP_SIZE: Final = 0.1
 _STEP_EXPONENT: Final = 0.6
 #: How much more a level is moved than the opposite level: 0 moves both equally, 1 moves only the level.
 _ASYMMETRY: Final = 0.5
@@ -119,10 +119,10 @@ def tracker_names_for(basis: str, fork_waits: Waits, forks: int) -> tuple[str, .
     """Return the names of the QuantileTrackers that correct a forecast; none if the forecast was not random."""
     if forks < 2:
         return ()
-    median = fork_waits[MEDIAN]
-    wait = None if median is None else wait_of(median)
-    horizon = next((name for bound, name in _HORIZONS if wait is not None and wait < bound), _LONGEST_HORIZON)
-    return f"{basis}, {'many' if forks >= _MANY_FORKS_MIN else 'few'} forks", f"{basis}, {horizon}"
+    median_wait = fork_waits[MEDIAN]
+    wait = None if median_wait is None else wait_of(median_wait)
+    horizon_name = next((name for bound, name in _HORIZONS if wait is not None and wait < bound), _LONGEST_HORIZON)
+    return f"{basis}, {'many' if forks >= _MANY_FORKS_MIN else 'few'} forks", f"{basis}, {horizon_name}"
 
 
 def correct_waits(calibration: Calibration, tracker_names: Iterable[str], waits: Waits) -> Waits:
@@ -150,17 +150,17 @@ def apply_outcomes(
     calibration: Calibration, now: Instant, outcome_of_record: Callable[[ForecastRecord], StartOutcome]
 ) -> Calibration:
     """Return the calibration after comparing its forecasts with the starts known by now (`outcome_of_record`)."""
-    tracks, pending_records = dict(calibration.tracks), list[ForecastRecord]()
+    trackers, pending_records = dict(calibration.tracks), list[ForecastRecord]()
     for sample in calibration.pending:
         outcome = outcome_of_record(sample)
         if outcome.is_gone or now - sample.at > PENDING_FOR:
             continue
-        news = _news_of(sample, now, outcome)
+        outcome_news = _news_of(sample, now, outcome)
         for sort in sample.sorts:
-            tracks[sort] = _update_tracker(tracks.get(sort, QuantileTracker()), sample, news)
-        if not news.is_over:
-            pending_records.append(replace(sample, late=sample.late | sum(1 << level for level in news.late)))
-    return Calibration(tracks, tuple(pending_records))
+            trackers[sort] = _update_tracker(trackers.get(sort, QuantileTracker()), sample, outcome_news)
+        if not outcome_news.is_over:
+            pending_records.append(replace(sample, late=sample.late | sum(1 << level for level in outcome_news.late)))
+    return Calibration(trackers, tuple(pending_records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,20 +183,20 @@ def _news_of(sample: ForecastRecord, now: Instant, outcome: StartOutcome) -> _Ou
     return _OutcomeNews(waited, {level: waited > wait for level, wait in waits if is_over or waited > wait}, is_over)
 
 
-def _update_tracker(tracker: QuantileTracker, sample: ForecastRecord, news: _OutcomeNews) -> QuantileTracker:
+def _update_tracker(tracker: QuantileTracker, sample: ForecastRecord, outcome_news: _OutcomeNews) -> QuantileTracker:
     median = sample.median
-    error = 0.0 if median is None else abs(news.waited - median)
-    step_size = max(_STEP, (1 + tracker.count) ** -_STEP_EXPONENT) * (tracker.error if tracker.count else error)
+    error = 0.0 if median is None else abs(outcome_news.waited - median)
+    step_size = max(_STEP_SIZE, (1 + tracker.count) ** -_STEP_EXPONENT) * (tracker.error if tracker.count else error)
     shifts = list(tracker.shifts)
-    for level, is_late in news.late.items():
+    for level, is_late in outcome_news.late.items():
         shift_change = step_size * (is_late - 1 + LEVELS[level])
         shifts[level] = _limit_shift(shifts[level] + shift_change * (1 + _ASYMMETRY) / 2)
         shifts[-1 - level] = _limit_shift(shifts[-1 - level] - shift_change * (1 - _ASYMMETRY) / 2)
-    if not news.is_over or median is None:
+    if not outcome_news.is_over or median is None:
         return replace(tracker, shifts=tuple(shifts))
-    count = tracker.count + 1
-    averaging_weight = max(1 / count, 1 / _ERROR_WINDOW)
-    return QuantileTracker(tuple(shifts), tracker.error + (error - tracker.error) * averaging_weight, count)
+    outcome_count = tracker.count + 1
+    averaging_weight = max(1 / outcome_count, 1 / _ERROR_WINDOW)
+    return QuantileTracker(tuple(shifts), tracker.error + (error - tracker.error) * averaging_weight, outcome_count)
 
 
 def _limit_shift(shift: float) -> float:

@@ -17,7 +17,7 @@ from batchyard.sim.state import State
 
 #: Limits on the kept Workloads of a requested Workload's queue: in total, and behind it (they may start earlier).
 KEPT_QUEUE_MAX: Final = 1500
-_KEPT_BEHIND: Final = 150
+_KEPT_BEHIND_COUNT: Final = 150
 #: The number of Workloads kept of a longer queue, from which later starts are extrapolated.
 SAMPLE_SIZE: Final = 400
 #: The number of Workloads kept of all other queues together, and the minimum for each.
@@ -91,19 +91,19 @@ def queues_of(state: State) -> QueueTrees:
 def pending_order_of(state: State, queues: QueueTrees) -> PendingOrder:
     """Return the pending Workloads of a state in queue order, and its Workloads with quota."""
     waiting: dict[str, list[WorkloadView]] = {}
-    holding: list[WorkloadView] = []
+    views_with_quota: list[WorkloadView] = []
     for view in map(workload_view, state.of_kind(scheme.WORKLOAD)):
         if view.finished:
             continue
         if view.quota_reserved:
-            holding.append(view)
+            views_with_quota.append(view)
         elif view.admissible:
             waiting.setdefault(queues.cluster_queues.get(view.queue, ""), []).append(view)
     for views in waiting.values():
         views.sort(key=_queue_order_key)
-    holding.sort(key=lambda view: (view.reserved_at or 0, view.key))
+    views_with_quota.sort(key=lambda view: (view.reserved_at or 0, view.key))
     positions = {view.key: (queue, position) for queue, views in waiting.items() for position, view in enumerate(views)}
-    return PendingOrder(waiting, holding, positions)
+    return PendingOrder(waiting, views_with_quota, positions)
 
 
 def reduce_to_quota(
@@ -138,8 +138,8 @@ def _kept_count(queue: str, pending_order: PendingOrder, requested_names: Collec
         for name in requested_names
         if pending_order.positions.get(name, ("", 0))[0] == queue
     ]
-    count = max(positions) + _KEPT_BEHIND
-    return count if count <= KEPT_QUEUE_MAX else SAMPLE_SIZE
+    count_with_margin = max(positions) + _KEPT_BEHIND_COUNT
+    return count_with_margin if count_with_margin <= KEPT_QUEUE_MAX else SAMPLE_SIZE
 
 
 def standalone_workload(workload: Obj, runtime: Duration | None) -> Obj:

@@ -46,7 +46,7 @@ from batchyard.sim.state import State
 
 #: Longer than any forecast.
 _DURATION_MAX: Final = 10 * 365 * 24 * HOUR
-_LOG_MAX: Final = 40.0
+_EXPONENT_MAX: Final = 40.0
 _POWER_MIN: Final = 0.01
 
 
@@ -95,7 +95,7 @@ class SurvivalFunction:
         """
         return max(-sum(map(log, random_fractions)) / (len(random_fractions) + self._log_beyond_last_end), _POWER_MIN)
 
-    def left_after(self, age: Duration) -> float:
+    def left_fraction(self, age: Duration) -> float:
         """Return the fraction of runs that last longer than `age`."""
         position = bisect_right(self._ends, age)
         return self._survival_fractions[position - 1] if position else 1.0
@@ -103,11 +103,11 @@ class SurvivalFunction:
     def longer_than(self, duration: Duration) -> tuple[float, float]:
         """Return two fractions of runs: those longer than a duration, and those at least as long."""
         position = bisect_left(self._ends, duration)
-        return self.left_after(duration), self._survival_fractions[position - 1] if position else 1.0
+        return self.left_fraction(duration), self._survival_fractions[position - 1] if position else 1.0
 
     def draw(self, random_fraction: float, age: Duration = 0, tail_exponent: float = 1.0) -> Duration:
         """Return the total duration that the fraction `random_fraction` of all runs of this age will exceed."""
-        fraction_at_age = self.left_after(age)
+        fraction_at_age = self.left_fraction(age)
         target_fraction = fraction_at_age * random_fraction
         first_position = bisect_right(self._ends, age)
         for position in range(first_position, len(self._ends)):
@@ -116,8 +116,8 @@ class SurvivalFunction:
         tail_start = max(age, self._ends[-1] if self._ends else 0, 1)
         last_fraction = self._survival_fractions[-1] if first_position < len(self._ends) else fraction_at_age
         tail_fraction = min(1.0, target_fraction / last_fraction) if last_fraction else random_fraction
-        exponent = min(-log(tail_fraction) / tail_exponent, _LOG_MAX)
-        return round(min(tail_start * exp(exponent), max(tail_start, _DURATION_MAX)))
+        growth_exponent = min(-log(tail_fraction) / tail_exponent, _EXPONENT_MAX)
+        return round(min(tail_start * exp(growth_exponent), max(tail_start, _DURATION_MAX)))
 
 
 #: The maximum size of a history; only the latest starts count, because run times change over the months.
@@ -129,7 +129,7 @@ _FRACTION_MIN: Final = 1e-9
 _KIND_BY_OWNER: Final[Mapping[str, str]] = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
 _NUMBER_PATTERN: Final = re.compile(r"\d+")
 #: Matches the name of a Workload, which Kueue derives from the name of its job.
-_JOB_NAME: Final = re.compile(r"(?:job|jobset)-(.*)-[0-9a-f]{5}")
+_JOB_NAME_PATTERN: Final = re.compile(r"(?:job|jobset)-(.*)-[0-9a-f]{5}")
 _GroupKey: TypeAlias = tuple[str, ...]
 
 
@@ -204,15 +204,15 @@ class RunHistory:
         """Return for each run the interval of survival fractions that it covers, from 1 (shortest) to 0 (longest)."""
         own_survival = _fit_survival([(run, 1.0) for run in self._runs])
         fractions = [own_survival.longer_than(run.age) for run in self._runs]
-        pairs = zip(self._runs, fractions, strict=True)
-        return [interval if run.has_ended else (0.0, interval[0]) for run, interval in pairs]
+        runs_and_fractions = zip(self._runs, fractions, strict=True)
+        return [interval if run.has_ended else (0.0, interval[0]) for run, interval in runs_and_fractions]
 
 
 def _fit_survival(weighted_runs: Sequence[tuple[_ObservedRun, float]]) -> SurvivalFunction:
     ended_runs = [(run.age, each) for run, each in weighted_runs if run.has_ended]
     current_runs = [(run.age, each) for run, each in weighted_runs if not run.has_ended]
-    end_weights = ([each for _, each in ended_runs], [each for _, each in current_runs])
-    return SurvivalFunction((age for age, _ in ended_runs), (age for age, _ in current_runs), end_weights)
+    run_weights = ([each for _, each in ended_runs], [each for _, each in current_runs])
+    return SurvivalFunction((age for age, _ in ended_runs), (age for age, _ in current_runs), run_weights)
 
 
 class HistoryDraws:
@@ -226,16 +226,16 @@ class HistoryDraws:
         self._positions = BlockBootstrap(len(fraction_intervals), seed, "runs", name)
         self._name = name
         self._seed = seed
-        fractions = random_fraction(seed, "power", name), random_fraction(seed, "power too", name)
-        self._tail_exponent = survival.draw_tail_exponent(*fractions)
+        random_fractions = random_fraction(seed, "power", name), random_fraction(seed, "power too", name)
+        self._tail_exponent = survival.draw_tail_exponent(*random_fractions)
         self._drawn = 0
 
     def next_run_time(self, age: Duration) -> Duration:
         """Return the next random total run time, for a Workload that has already run for `age`."""
         lower, upper = self._fraction_intervals[self._positions.next_index()]
-        random_part = random_fraction(self._seed, "length", self._name, str(self._drawn))
+        random_value = random_fraction(self._seed, "length", self._name, str(self._drawn))
         self._drawn += 1
-        return self._survival.draw(max(lower + (upper - lower) * random_part, _FRACTION_MIN), age, self._tail_exponent)
+        return self._survival.draw(max(lower + (upper - lower) * random_value, _FRACTION_MIN), age, self._tail_exponent)
 
 
 class RunTimeEstimator:
@@ -260,9 +260,9 @@ class RunTimeEstimator:
         if runtime is not None:
             return Estimate(Basis.MANIFEST, runtime + self._median_overrun)
         time_max = _run_time_max(workload, self._state.objects)
-        groups = _groups(workload)
-        for position, group in enumerate(groups):
-            history = self._history(group, groups[position + 1 :])
+        group_keys = _group_keys(workload)
+        for position, group in enumerate(group_keys):
+            history = self._history(group, group_keys[position + 1 :])
             if history.ended >= ENDED_MIN:
                 return Estimate(Basis.HISTORY, 0, history, time_max)
         return Estimate(Basis.UNKNOWN, 0, None, time_max)
@@ -288,7 +288,7 @@ class RunTimeEstimator:
         admission, has_ended = find_condition(workload, "Admitted"), is_finished(workload)
         assert admission is not None, "a Workload that has run has the condition Admitted"
         run = _ObservedRun(parse_time(admission["lastTransitionTime"]), age, has_ended)
-        for group in _groups(workload):
+        for group in _group_keys(workload):
             self._runs.setdefault(group, []).append(run)
         runtime = explicit_runtime(workload, self._state.objects, self._cluster) if has_ended else None
         return () if runtime is None else (max(0, age - runtime),)
@@ -313,15 +313,15 @@ def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | N
     pod_runtime, default_time = durations.annotated_runtime(owner), _run_time_by_cluster(owner, cluster)
     if owner["kind"] == "Job":
         return _run_time_of_job(owner["spec"], pod_runtime, default_time)
-    rows = owner["spec"].get("replicatedJobs") or ()
-    job_times = [_run_time_of_job(row["template"]["spec"], pod_runtime, default_time) for row in rows]
+    replicated_jobs = owner["spec"].get("replicatedJobs") or ()
+    job_times = [_run_time_of_job(row["template"]["spec"], pod_runtime, default_time) for row in replicated_jobs]
     known_times = [each for each in job_times if each is not None]
     return max(known_times) if known_times and len(known_times) == len(job_times) else None
 
 
-def rounds_of(owner: Obj) -> int:
+def round_count_of(owner: Obj) -> int:
     """Return how many rounds of parallel pods a Job needs: completions divided by parallelism; 1 for a JobSet."""
-    return _rounds(owner["spec"]) if owner["kind"] == "Job" else 1
+    return _round_count(owner["spec"]) if owner["kind"] == "Job" else 1
 
 
 def _run_time_by_cluster(owner: Obj, cluster: Obj | None) -> Duration | None:
@@ -343,10 +343,10 @@ def _run_time_of_job(
     pod_runtime = default_time if pod_runtime is None else pod_runtime
     if pod_runtime is None or pod_runtime >= durations.UNLIMITED_RUNTIME:
         return None
-    return pod_runtime * _rounds(spec)
+    return pod_runtime * _round_count(spec)
 
 
-def _rounds(spec: Mapping[str, object]) -> int:
+def _round_count(spec: Mapping[str, object]) -> int:
     parallelism, completions = spec.get("parallelism") or 1, spec.get("completions") or 1
     assert isinstance(parallelism, int)
     assert isinstance(completions, int)
@@ -356,9 +356,9 @@ def _rounds(spec: Mapping[str, object]) -> int:
 def _run_time_max(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
     """Return the maximum run time that a Workload or its job sets; None without a limit."""
     owner = owner_of(workload, objects)
-    limits = [workload["spec"].get("maximumExecutionTimeSeconds")]
-    limits += [] if owner is None else [owner["spec"].get("activeDeadlineSeconds")]
-    known_limits = [limit for limit in limits if limit is not None]
+    time_limits = [workload["spec"].get("maximumExecutionTimeSeconds")]
+    time_limits += [] if owner is None else [owner["spec"].get("activeDeadlineSeconds")]
+    known_limits = [limit for limit in time_limits if limit is not None]
     return min(known_limits) * SECOND if known_limits else None
 
 
@@ -371,16 +371,16 @@ def owner_of(workload: Obj, objects: Mapping[Key, Obj]) -> Obj | None:
     return objects.get(Key(kind, workload["metadata"].get("namespace") or "", owner["name"]))
 
 
-def _groups(workload: Obj) -> Sequence[_GroupKey]:
+def _group_keys(workload: Obj) -> Sequence[_GroupKey]:
     """Return the keys of the groups of similar Workloads to which a Workload belongs, the most similar first."""
     view = workload_view(workload)
-    name_match = _JOB_NAME.fullmatch(view.name)
+    name_match = _JOB_NAME_PATTERN.fullmatch(view.name)
     name_stem = _NUMBER_PATTERN.sub("#", name_match[1] if name_match else view.name)
-    requests = repr([(each.count, sorted(each.template.requests)) for each in view.pod_sets])
+    requests_text = repr([(each.count, sorted(each.template.requests)) for each in view.pod_sets])
     return (
-        (view.queue, "named", name_stem, requests),
+        (view.queue, "named", name_stem, requests_text),
         (view.queue, "named", name_stem),
-        (view.queue, requests),
+        (view.queue, requests_text),
         (view.queue,),
         (),
     )
@@ -412,7 +412,7 @@ def with_runtimes(state: State) -> tuple[State, list[str]]:
         owner = owner_of(workload, state.objects)
         annotated_object = workload if owner is None else owner
         new_objects[key_of(annotated_object)] = _annotate_runtime(
-            annotated_object, NEVER_ENDS if runtime is None else max(1, runtime // rounds_of(annotated_object))
+            annotated_object, NEVER_ENDS if runtime is None else max(1, runtime // round_count_of(annotated_object))
         )
     new_objects |= {key_of(pod): _annotate_runtime(pod, NEVER_ENDS) for pod in _pods_without_job(state)}
     return State(state.at, state.revision, {**state.objects, **new_objects}, state.applied), sorted(unknown_names)

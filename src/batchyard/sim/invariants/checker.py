@@ -116,8 +116,8 @@ def is_preemption_allowed(policy: str, preemptor: WorkloadView, victim: Workload
         case "LowerPriority":
             return victim.priority < preemptor.priority
         case "LowerOrNewerEqualPriority":
-            is_newer = victim.priority == preemptor.priority and victim.queued > preemptor.queued
-            return is_newer or victim.priority < preemptor.priority
+            is_newer_victim = victim.priority == preemptor.priority and victim.queued > preemptor.queued
+            return is_newer_victim or victim.priority < preemptor.priority
         case _:
             return False
 
@@ -205,13 +205,13 @@ class CostsAddUp(Invariant):
                 self._bill_machine(name, now)
                 instance = self.world_view.world.client.get(Key(scheme.INSTANCE, "", name))
                 if instance is not None:
-                    self._billed[name] = now, self._price(instance["spec"]["pool"], self._billed[name][1])
+                    self._billed[name] = now, self._machine_price(instance["spec"]["pool"], self._billed[name][1])
         if event.key.kind != scheme.INSTANCE:
             return
         name = event.key.name
         if event.type is not EventType.DELETED and is_paid(event.obj):
             paid_since = paid_from(event.obj) or now
-            self._billed.setdefault(name, (paid_since, self._price(event.obj["spec"]["pool"], 0)))
+            self._billed.setdefault(name, (paid_since, self._machine_price(event.obj["spec"]["pool"], 0)))
         elif name in self._billed:
             self._bill_machine(name, now)
             del self._billed[name]
@@ -241,12 +241,12 @@ class CostsAddUp(Invariant):
         if world.start != EPOCH:  #  earlier costs of a restored state are unknown
             return
         recorded_cost = sum(account.cost for account in accounting.ledger.accounts(now).values())
-        records = [
+        cost_records = [
             *(obj for obj in world.objects(scheme.COST_RECORD, PLATFORM)),
             *(obj for key, obj in accounting.unwritten.items() if key.namespace == PLATFORM),
         ]
-        by_name = {obj["metadata"]["name"]: obj for obj in records}
-        parsed_records = {name: parse_cost_record(obj) for name, obj in by_name.items()}
+        records_by_name = {obj["metadata"]["name"]: obj for obj in cost_records}
+        parsed_records = {name: parse_cost_record(obj) for name, obj in records_by_name.items()}
         hourly_records = [record for name, record in parsed_records.items() if name == hour_name(record.begin)]
         past_hours = [hour for hour in hourly_records if hour.begin < accounting.ledger.period_start]
         microdollar_amounts = [amount.microdollars for hour in past_hours for amount in hour.machines.values()]
@@ -259,7 +259,7 @@ class CostsAddUp(Invariant):
         self._cost += (now - paid_since) * price
         self._billed[name] = now, price
 
-    def _price(self, pool: str, previous_price: int) -> int:
+    def _machine_price(self, pool: str, previous_price: int) -> int:
         client = self.world_view.world.client
         node_pool = client.get(Key(scheme.NODE_POOL, "", pool))
         cluster = next(iter(client.list(scheme.CLUSTER)), None)

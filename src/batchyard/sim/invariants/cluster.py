@@ -34,59 +34,59 @@ class CloudIsNeverOversold(Invariant):
         """Record which machines were provided, and whether the cloud's capacity changed."""
         self._changed = self._changed or event.key.kind == scheme.CLUSTER
         if event.key.kind == scheme.INSTANCE and event.type is not EventType.DELETED:
-            was_absent = event.old is None or phase_of(event.old) in _ABSENT_PHASES
-            if was_absent and phase_of(event.obj) not in _ABSENT_PHASES:
+            was_machine_absent = event.old is None or phase_of(event.old) in _ABSENT_PHASES
+            if was_machine_absent and phase_of(event.obj) not in _ABSENT_PHASES:
                 self._provided_machines[event.key] = None
 
     def end_instant(self) -> None:
         """Check that the new machines fit the cloud's capacity, the reservations and the quotas."""
-        new_keys, changed_keys = list(self._provided_machines), self._changed
+        new_machine_keys, changed_keys = list(self._provided_machines), self._changed
         self._provided_machines, self._changed = {}, False
-        if not new_keys or changed_keys:
+        if not new_machine_keys or changed_keys:
             return
         world = self.world_view.world
         cluster = world.objects(scheme.CLUSTER)[0]
         machines = [obj for obj in world.objects(scheme.INSTANCE) if _is_in_use(obj)]
-        new_machines = [obj for obj in machines if key_of(obj) in new_keys]
+        new_machines = [obj for obj in machines if key_of(obj) in new_machine_keys]
         for description in self._beyond_capacity(cluster, machines, new_machines):
-            self.violate(description, *new_keys)
+            self.violate(description, *new_machine_keys)
         for description in self._beyond_quota(cluster, machines, new_machines):
-            self.violate(description, *new_keys)
+            self.violate(description, *new_machine_keys)
 
     def _beyond_capacity(self, cluster: Obj, machines: Sequence[Obj], new_machines: Sequence[Obj]) -> Iterator[str]:
         """Yield an error for each capacity entry and each reservation of the Cluster that the machines exceed."""
         for row in cluster["spec"].get("capacity") or ():
-            in_use = sum(self._uses_capacity_entry(row, obj) for obj in machines)
-            if in_use > row["count"] and any(self._uses_capacity_entry(row, obj) for obj in new_machines):
-                yield f"{in_use} machines exist for the capacity entry {row}, more than its count"
+            used_count = sum(self._uses_capacity_entry(row, obj) for obj in machines)
+            if used_count > row["count"] and any(self._uses_capacity_entry(row, obj) for obj in new_machines):
+                yield f"{used_count} machines exist for the capacity entry {row}, more than its count"
         for row in cluster["spec"].get("reservations") or ():
-            in_use = sum(self._reservation(obj) == row["name"] for obj in machines)
-            if in_use > row["count"] and any(self._reservation(obj) == row["name"] for obj in new_machines):
-                yield f"reservation {row['name']} has {row['count']} machines, but {in_use} are in use"
+            used_count = sum(self._reservation_name(obj) == row["name"] for obj in machines)
+            if used_count > row["count"] and any(self._reservation_name(obj) == row["name"] for obj in new_machines):
+                yield f"reservation {row['name']} has {row['count']} machines, but {used_count} are in use"
 
     def _beyond_quota(self, cluster: Obj, machines: Sequence[Obj], new_machines: Sequence[Obj]) -> Iterator[str]:
         """Yield an error for each quota of the cloud project that the machines exceed."""
         for quota in cluster["spec"].get("quotas") or ():
             name = quota["name"]
-            in_use = sum(self._quota_usage(name, obj, cluster) for obj in machines)
-            if in_use > quota["limit"] and any(self._quota_usage(name, obj, cluster) for obj in new_machines):
-                yield f"the cloud quota {name} is exceeded: {in_use} in use, the limit is {quota['limit']}"
+            used_amount = sum(self._quota_usage(name, obj, cluster) for obj in machines)
+            if used_amount > quota["limit"] and any(self._quota_usage(name, obj, cluster) for obj in new_machines):
+                yield f"the cloud quota {name} is exceeded: {used_amount} in use, the limit is {quota['limit']}"
 
     def _uses_capacity_entry(self, row: Obj, instance: Obj) -> bool:
         spec = instance["spec"]
         is_same_model = row.get("provisioning") in {None, spec.get("provisioning", "standard")}
         is_same_type = (row["machineType"], row["zone"]) == (spec["machineType"], spec["zone"])
-        return is_same_type and is_same_model and self._reservation(instance) is None
+        return is_same_type and is_same_model and self._reservation_name(instance) is None
 
-    def _pool(self, instance: Obj) -> Obj | None:
+    def _pool_of_machine(self, instance: Obj) -> Obj | None:
         return self.world_view.world.client.get(Key(scheme.NODE_POOL, "", instance["spec"]["pool"]))
 
-    def _reservation(self, instance: Obj) -> str | None:
-        pool = self._pool(instance)
+    def _reservation_name(self, instance: Obj) -> str | None:
+        pool = self._pool_of_machine(instance)
         return None if pool is None else pool["spec"].get("reservation")
 
     def _quota_usage(self, quota: str, instance: Obj, cluster: Obj) -> int:
-        pool, catalog = self._pool(instance), catalog_of(cluster)
+        pool, catalog = self._pool_of_machine(instance), catalog_of(cluster)
         kind = instance["spec"]["machineType"]
         machine = catalog.machine(kind) if pool is None else machine_of(pool, catalog)
         if machine.accelerator is not None and machine.accelerator.type == quota:
@@ -127,8 +127,8 @@ class NodesAreNeverOverfull(Invariant):
             has = node_view(node).allocatable
             for resource, amount in sum_requests(pods).items():
                 if amount > has.get(resource, 0):
-                    limit = has.get(resource, 0)
-                    description = f"pods on node {name} request {amount} {resource} of {limit} allocatable"
+                    allocatable_amount = has.get(resource, 0)
+                    description = f"pods on node {name} request {amount} {resource} of {allocatable_amount} allocatable"
                     self.violate(description, *(Key(scheme.POD, pod.namespace, pod.name) for pod in pods))
 
 
@@ -143,11 +143,11 @@ def pods_by_node(pods: Iterable[PodView]) -> dict[str, list[PodView]]:
 
 def sum_requests(pods: Iterable[PodView]) -> dict[str, int]:
     """Return the total requests of several pods, by resource."""
-    total: dict[str, int] = {}
+    total_requests: dict[str, int] = {}
     for pod in pods:
         for resource, amount in pod.requests:
-            total[resource] = total.get(resource, 0) + amount
-    return total
+            total_requests[resource] = total_requests.get(resource, 0) + amount
+    return total_requests
 
 
 # A pod is bound only to a node that matches its selector, whose taints it tolerates, and that is not cordoned.
@@ -338,21 +338,21 @@ class IdleNodesAreReleased(Invariant):
             size_bounds, name = pool["spec"].get("autoscaling"), pool["metadata"]["name"]
             if size_bounds is None:
                 continue
-            zones: dict[str, list[str]] = {}
+            nodes_by_zone: dict[str, list[str]] = {}
             for instance in world.objects(scheme.INSTANCE):
                 if instance["spec"]["pool"] == name:
-                    zones.setdefault(instance["spec"]["zone"], []).append(instance["metadata"]["name"])
-            for node_names in zones.values():
+                    nodes_by_zone.setdefault(instance["spec"]["zone"], []).append(instance["metadata"]["name"])
+            for node_names in nodes_by_zone.values():
                 idle_nodes = [node for node in node_names if node not in pods_on_nodes]
-                count_min = _minimum_of_zone(size_bounds, pool["spec"].get("tpuTopology") is not None, zones)
+                count_min = _minimum_of_zone(size_bounds, pool["spec"].get("tpuTopology") is not None, nodes_by_zone)
                 if idle_nodes and len(node_names) > count_min:
                     description = f"idle nodes of pool {name} were not removed: {', '.join(idle_nodes)}"
                     self.violate(description, Key(scheme.NODE, "", idle_nodes[0]))
 
 
-def _minimum_of_zone(size_bounds: Mapping[str, int], is_slice: bool, zones: Mapping[str, list[str]]) -> int:
+def _minimum_of_zone(size_bounds: Mapping[str, int], is_slice: bool, nodes_by_zone: Mapping[str, list[str]]) -> int:
     """Return how many nodes a pool may keep in a zone, even idle, by its `min` and `totalMin`; 0 for TPU slices."""
-    total = sum(map(len, zones.values()))
+    node_count = sum(map(len, nodes_by_zone.values()))
     if is_slice:
         return 0
-    return total if total <= size_bounds.get("totalMin", 0) else size_bounds.get("min", 0)
+    return node_count if node_count <= size_bounds.get("totalMin", 0) else size_bounds.get("min", 0)

@@ -12,7 +12,7 @@ from batchyard.sim.world import World
 # A short history of each object, shown with a violation.
 
 
-_LINES_MAX: Final = 12
+_HISTORY_LINES_MAX: Final = 12
 #: The status fields that the history shows, besides conditions.
 _STATUS_FIELDS: Final = ("phase", "state", "active", "succeeded", "failed")
 
@@ -29,7 +29,7 @@ class ObjectHistory:
         if change_text:
             lines = self._lines.setdefault(event.key, [])
             lines.append(f"{duration_seconds(at):g}s {event.key.kind.partition('.')[0]} {event.key}: {change_text}")
-            del lines[:-_LINES_MAX]
+            del lines[:-_HISTORY_LINES_MAX]
 
     def lines_of(self, *keys: Key) -> tuple[str, ...]:
         """Return the histories of the objects with these keys, one after the other."""
@@ -51,8 +51,8 @@ def _change_texts(event: WatchEvent) -> Iterator[str]:
             yield f"{field} {new.get(field)}"
     for condition in new.get("conditions") or ():
         if _has_changed(find_condition(event.old, condition["type"]), condition):
-            cause = f"{condition.get('reason', '')}: {condition.get('message', '')}"
-            yield f"{condition['type']}={condition['status']} ({cause})"
+            cause_text = f"{condition.get('reason', '')}: {condition.get('message', '')}"
+            yield f"{condition['type']}={condition['status']} ({cause_text})"
 
 
 def _has_changed(old: Obj | None, new: Obj) -> bool:

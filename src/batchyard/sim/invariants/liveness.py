@@ -42,15 +42,15 @@ class NothingHangs(Invariant):
         """Check that every Job or JobSet that may run has a waiting pod or an unfinished Job."""
         world = self.world_view.world
         jobs = [obj for kind in (scheme.JOB, scheme.JOB_SET) for obj in world.objects(kind) if not _has_ended(obj)]
-        owners = [owner["uid"] for obj in (*pods, *jobs) if (owner := controller_of(obj)) is not None]
+        owner_uids = [owner["uid"] for obj in (*pods, *jobs) if (owner := controller_of(obj)) is not None]
         for job in jobs:
-            may_run = not job["spec"].get("suspend") and not _must_follow_ended_pod(job)
-            if may_run and job["metadata"]["uid"] not in owners:
+            may_job_run = not job["spec"].get("suspend") and not _must_follow_ended_pod(job)
+            if may_job_run and job["metadata"]["uid"] not in owner_uids:
                 self.violate(f"job {key_of(job)} may run, but has no waiting pods", key_of(job))
 
     def _check_pods(self, pods: Sequence[PodView]) -> None:
         """Check that no pod still runs on a node, and that no waiting gang would fit the nodes."""
-        gangs: dict[str, list[PodView]] = {}
+        pods_by_gang: dict[str, list[PodView]] = {}
         for pod in pods:
             if pod.node_name:
                 self.violate(f"pod {pod.key} on node {pod.node_name} never ends", _pod_key(pod))
@@ -58,18 +58,18 @@ class NothingHangs(Invariant):
             if not pod.unscheduled_reason:
                 self.violate(f"pod {pod.key} has no node, but its status gives no reason", _pod_key(pod))
             if not pod.gated:
-                gangs.setdefault(pod.gang or pod.key, []).append(pod)
+                pods_by_gang.setdefault(pod.gang or pod.key, []).append(pod)
         nodes = _rooms_of_nodes(self.world_view.world.objects(scheme.NODE), pods_by_node(pods))
-        addable_by_pool = self._addable_nodes() if gangs else []
-        for gang in gangs.values():
+        addable_by_pool = self._addable_nodes() if pods_by_gang else []
+        for gang in pods_by_gang.values():
             if any(pod.shape.depends_on_pods for pod in gang):
                 all_addable_nodes = [node for _, addable_nodes in addable_by_pool for node in addable_nodes]
                 self._check_exclusive_jobs(gang, [*nodes, *all_addable_nodes])
                 continue
-            if _fits_nodes(gang, nodes):
+            if _gang_fits_nodes(gang, nodes):
                 self.violate(f"{len(gang)} pods wait, but the existing nodes have room for them", *map(_pod_key, gang))
             for pool, addable_nodes in addable_by_pool:
-                if _fits_nodes(gang, [*nodes, *addable_nodes]):
+                if _gang_fits_nodes(gang, [*nodes, *addable_nodes]):
                     description = f"{len(gang)} pods wait, but pool {pool} could add nodes for them"
                     self.violate(description, *map(_pod_key, gang))
 
@@ -93,24 +93,24 @@ class NothingHangs(Invariant):
         cluster = next(iter(world.objects(scheme.CLUSTER)), None)
         if cluster is None or cluster["spec"].get("quotas") or _auto_provisioning_limits(cluster):
             return []
-        sold_out = [row["machineType"] for row in cluster["spec"].get("capacity") or ()]
+        sold_out_types = [row["machineType"] for row in cluster["spec"].get("capacity") or ()]
         addable_by_pool = []
         for pool in world.objects(scheme.NODE_POOL):
             spec, name = pool["spec"], pool["metadata"]["name"]
             is_bounded = spec.get("provisioning") == "queued" or spec.get("reservation") or spec.get("placementGroup")
-            if "autoscaling" in spec and not is_bounded and spec["machineType"] not in sold_out:
+            if "autoscaling" in spec and not is_bounded and spec["machineType"] not in sold_out_types:
                 addable_by_pool.append((name, list(self._rooms_to_add(pool, cluster))))
         return addable_by_pool
 
     def _rooms_to_add(self, pool: Obj, cluster: Obj) -> Iterator["_NodeRoom"]:
         machines = [obj for obj in self.world_view.world.objects(scheme.INSTANCE) if phase_of(obj) != FAILED]
-        zones = [obj["spec"]["zone"] for obj in machines if obj["spec"]["pool"] == pool["metadata"]["name"]]
-        bounds = pool["spec"]["autoscaling"]
-        if hosts_of_slice(pool, catalog_of(cluster)) > 1 and zones:
+        machine_zones = [obj["spec"]["zone"] for obj in machines if obj["spec"]["pool"] == pool["metadata"]["name"]]
+        size_bounds = pool["spec"]["autoscaling"]
+        if hosts_of_slice(pool, catalog_of(cluster)) > 1 and machine_zones:
             return
-        count_max = bounds.get("totalMax", 1 << 30) - len(zones)
+        count_max = size_bounds.get("totalMax", 1 << 30) - len(machine_zones)
         for zone in zones_of(pool, cluster):
-            for _ in range(min(count_max, bounds.get("max", count_max) - zones.count(zone))):
+            for _ in range(min(count_max, size_bounds.get("max", count_max) - machine_zones.count(zone))):
                 count_max -= 1
                 view = node_view(node_template(pool, zone, cluster))
                 yield _NodeRoom(view, dict(view.allocatable))
@@ -137,7 +137,7 @@ def _rooms_of_nodes(nodes: Sequence[Obj], pods_on_nodes: dict[str, list[PodView]
     return node_rooms
 
 
-def _fits_nodes(gang: Sequence[PodView], nodes: Sequence[_NodeRoom]) -> bool:
+def _gang_fits_nodes(gang: Sequence[PodView], nodes: Sequence[_NodeRoom]) -> bool:
     """Report whether all pods of a gang fit the nodes, each placed on the first node with room."""
     trial_nodes = [_NodeRoom(node.node, dict(node.free)) for node in nodes]
     for pod in gang:
@@ -188,11 +188,11 @@ class NothingIsStuck(Invariant):
         waiting_workloads = self._waiting_workloads()
         looping_roots = {loop.root for loop in self.world_view.world.loops}
         for queue, views in waiting_workloads.items():
-            root = self._root(queue)
+            root = self._cohort_root(queue)
             spec = self.states.queues[queue]
-            other_queues = [name for name in waiting_workloads if name != queue and self._root(name) == root]
-            is_strict = any(self.states.queues[name].strict_fifo for name in other_queues)
-            if root.partition("/")[2] in looping_roots or is_strict:
+            other_queues = [name for name in waiting_workloads if name != queue and self._cohort_root(name) == root]
+            has_strict_queue = any(self.states.queues[name].strict_fifo for name in other_queues)
+            if root.partition("/")[2] in looping_roots or has_strict_queue:
                 continue
             for view in views[:1] if spec.strict_fifo or _counts_pods(spec) else views:
                 if self._has_room(view, spec):
@@ -209,7 +209,7 @@ class NothingIsStuck(Invariant):
         return {name: sorted(views, key=_queue_order_key) for name, views in views_by_queue.items()}
 
     def _can_be_scheduled(self, view: WorkloadView, queue: ClusterQueueView) -> bool:
-        labels = self.states.namespaces.get(view.namespace)
+        namespace_labels = self.states.namespaces.get(view.namespace)
         is_not_stopped = queue.stop_policy == "None" and self.states.local_queues[view.queue].stop_policy == "None"
         has_all_flavors = all(flavor in self.states.flavors for group in queue.groups for flavor in group.flavors)
         return (
@@ -218,9 +218,9 @@ class NothingIsStuck(Invariant):
             and not queue.admission_checks
             and queue.name not in self.states.terminating
             and not self.states.quota.is_in_cycle(queue.cohort)
-            and labels is not None
+            and namespace_labels is not None
             and queue.namespaces is not None
-            and queue.namespaces.matches(labels)
+            and queue.namespaces.matches(namespace_labels)
             and view.admissible
             and not view.requeue_blocked
             and view.requeue_at is None
@@ -229,17 +229,17 @@ class NothingIsStuck(Invariant):
 
     def _has_room(self, view: WorkloadView, queue: ClusterQueueView) -> bool:
         """Report whether all pod sets of a Workload together fit one flavor's free quota in each resource group."""
-        total: dict[str, int] = {}
+        total_requests: dict[str, int] = {}
         for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
             for resource, amount in pod_set.template.requests:
-                total[resource] = total.get(resource, 0) + amount * count
+                total_requests[resource] = total_requests.get(resource, 0) + amount * count
         group_by_resource = {resource: group for group in queue.groups for resource in group.resources}
         if "pods" in group_by_resource:
-            total["pods"] = sum(view.counts)
-        if any(amount and resource not in group_by_resource for resource, amount in total.items()):
+            total_requests["pods"] = sum(view.counts)
+        if any(amount and resource not in group_by_resource for resource, amount in total_requests.items()):
             return False
-        groups = [group for group in queue.groups if any(resource in total for resource in group.resources)]
-        return all(self._group_has_room(view, queue, group, total) for group in groups)
+        groups = [group for group in queue.groups if any(resource in total_requests for resource in group.resources)]
+        return all(self._group_has_room(view, queue, group, total_requests) for group in groups)
 
     def _group_has_room(
         self, view: WorkloadView, queue: ClusterQueueView, group: ResourceGroup, total: dict[str, int]
@@ -255,7 +255,7 @@ class NothingIsStuck(Invariant):
     def _is_free(self, queue: ClusterQueueView, quota_key: QuotaKey, amount: int) -> bool:
         return amount <= max(0, self.states.quota.available(f"queue/{queue.name}", quota_key))
 
-    def _root(self, queue: str) -> str:
+    def _cohort_root(self, queue: str) -> str:
         return self.states.quota.path(f"queue/{queue}")[0]
 
 

@@ -56,14 +56,14 @@ class QuotaDefinition:
         self._subtrees: dict[tuple[str, QuotaKey], int] = {}
         self._parents = {view.name: view.parent for view in cohorts}
         for view in cohorts:
-            self._add(f"cohort/{view.name}", view.parent, view.groups)
+            self._add_node(f"cohort/{view.name}", view.parent, view.groups)
         for queue in queues:
-            self._add(f"queue/{queue.name}", queue.cohort, queue.groups)
+            self._add_node(f"queue/{queue.name}", queue.cohort, queue.groups)
         for node in self.nodes.values():
             if node.parent:
                 self.nodes[node.parent].children.append(node.name)
 
-    def _add(self, name: str, cohort: str, groups: Iterable[ResourceGroup]) -> None:
+    def _add_node(self, name: str, cohort: str, groups: Iterable[ResourceGroup]) -> None:
         node = self.nodes[name] = QuotaDefinitionNode(name)
         node.quotas = {(quota.flavor, quota.resource): quota for group in groups for quota in group.quotas}
         is_in_cohort_cycle = name.startswith("cohort/") and self.is_in_cycle(name.partition("/")[2])
@@ -132,8 +132,8 @@ class QuotaDefinition:
         local_amount, quota = self.local_quota(node, key), self.nodes[node].quotas.get(key)
         from_parent = self.available(parent, key)
         if quota is not None and quota.borrowing_limit is not None:
-            lent = self.subtree_quota(node, key) - local_amount
-            from_parent = min(from_parent, lent + quota.borrowing_limit - max(0, used - local_amount))
+            lent_amount = self.subtree_quota(node, key) - local_amount
+            from_parent = min(from_parent, lent_amount + quota.borrowing_limit - max(0, used - local_amount))
         return max(0, local_amount - used) + from_parent
 
     def potential_available(self, node: str, key: QuotaKey) -> int:
@@ -141,10 +141,10 @@ class QuotaDefinition:
         parent, quota = self.nodes[node].parent, self.nodes[node].quotas.get(key)
         if not parent:
             return self.subtree_quota(node, key)
-        maximum = self.local_quota(node, key) + self.potential_available(parent, key)
+        quota_maximum = self.local_quota(node, key) + self.potential_available(parent, key)
         if quota is not None and quota.borrowing_limit is not None:
-            maximum = min(maximum, self.subtree_quota(node, key) + quota.borrowing_limit)
-        return maximum
+            quota_maximum = min(quota_maximum, self.subtree_quota(node, key) + quota.borrowing_limit)
+        return quota_maximum
 
     def is_borrowing(self, node: str, key: QuotaKey) -> bool:
         """Report whether a ClusterQueue or Cohort uses more than its subtree quota, so that it borrows."""
@@ -226,12 +226,12 @@ def holds_quota(view: WorkloadView) -> bool:
 
 def held_amounts_of(view: WorkloadView) -> Amounts:
     """Return the amounts in the admission status of a Workload, by flavor and resource."""
-    total: dict[QuotaKey, int] = {}
+    held_amounts: dict[QuotaKey, int] = {}
     for holding in view.holdings:
         for resource, amount in holding.usage:
             quota_key = holding.flavors[resource], resource
-            total[quota_key] = total.get(quota_key, 0) + amount
-    return total
+            held_amounts[quota_key] = held_amounts.get(quota_key, 0) + amount
+    return held_amounts
 
 
 def changes_quota(event: WatchEvent) -> bool:
@@ -254,8 +254,8 @@ def is_preempted_by(event: WatchEvent) -> bool:
     old_condition, new_condition = find_condition(event.old, "Evicted"), find_condition(event.obj, "Evicted")
     if new_condition is None or new_condition["status"] != "True" or new_condition["reason"] != "Preempted":
         return False
-    is_new = old_condition is None or old_condition["status"] != "True"
-    return is_new and workload_view(event.obj).quota_reserved
+    is_newly_evicted = old_condition is None or old_condition["status"] != "True"
+    return is_newly_evicted and workload_view(event.obj).quota_reserved
 
 
 _QUOTA_KINDS: Final = (scheme.CLUSTER_QUEUE, scheme.COHORT)

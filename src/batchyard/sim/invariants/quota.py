@@ -229,21 +229,21 @@ class AssumedEqualsConfirmed(Invariant):
     def end_instant(self) -> None:
         """Compare the scheduler cache with one that is built from the stored objects."""
         world = self.world_view.world
-        inputs = _decision_inputs(world.platform.index)
+        actual_inputs = _decision_inputs(world.platform.index)
         expected_inputs = _decision_inputs(rebuild_cache(world, world.kernel.now()))
-        for name in sorted({**inputs, **expected_inputs}):
-            if inputs.get(name) != expected_inputs.get(name):
-                self.violate(f"{name} is {inputs.get(name)} in the cache, not {expected_inputs.get(name)}")
+        for name in sorted({**actual_inputs, **expected_inputs}):
+            if actual_inputs.get(name) != expected_inputs.get(name):
+                self.violate(f"{name} is {actual_inputs.get(name)} in the cache, not {expected_inputs.get(name)}")
 
 
 def rebuild_cache(world: World, now: Instant) -> SchedulerCache:
     """Return a scheduler cache that is built anew from the stored objects of a simulated world."""
-    index = SchedulerCache()
+    scheduler_cache = SchedulerCache()
     for kind in KINDS:
         for obj in world.objects(kind):
-            index.observe(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 0), now)
-    index.snapshot.settle()
-    return index
+            scheduler_cache.observe(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 0), now)
+    scheduler_cache.snapshot.settle()
+    return scheduler_cache
 
 
 def _decision_inputs(index: SchedulerCache) -> dict[str, Any]:
@@ -278,10 +278,10 @@ def _holding_values(admitted_workload: AdmittedWorkload, snapshot: Snapshot) -> 
     )
 
 
-def _counter_values(count: QueueCounter, snapshot: Snapshot) -> tuple[Any, ...]:
-    usages = count.reserved_usage, count.admitted_usage
+def _counter_values(queue_counter: QueueCounter, snapshot: Snapshot) -> tuple[Any, ...]:
+    usages = queue_counter.reserved_usage, queue_counter.admitted_usage
     named_usages = [sorted((snapshot.names[fr], amount) for fr, amount in usage.items() if amount) for usage in usages]
-    return count.reserving, count.admitted, named_usages
+    return queue_counter.reserving, queue_counter.admitted, named_usages
 
 
 # The counts in the status of a Job match its pods.
@@ -371,7 +371,7 @@ def _count_indexes(indexes: str) -> int:
 # A Job or JobSet with a queue runs only while its Workload is admitted.
 
 
-_KINDS = (scheme.JOB, scheme.JOB_SET)
+_JOB_KINDS = (scheme.JOB, scheme.JOB_SET)
 _END_CONDITIONS = ("Complete", "Completed", "Failed")
 
 
@@ -382,14 +382,14 @@ class NoJobRunsWithoutAdmission(Invariant):
 
     def check_event(self, event: WatchEvent) -> None:
         """Check that the Workload of a starting job is admitted."""
-        if event.key.kind in _KINDS and event.type is not EventType.DELETED and _is_running(event.obj):
+        if event.key.kind in _JOB_KINDS and event.type is not EventType.DELETED and _is_running(event.obj):
             was_running = event.old is not None and _is_running(event.old)
             if not was_running and not self._is_admitted(event.obj):
                 self.violate(f"job {event.key} starts, but its Workload is not admitted", event.key)
 
     def end_instant(self) -> None:
         """Check that the Workloads of all running jobs are admitted."""
-        for kind in _KINDS:
+        for kind in _JOB_KINDS:
             for job in self.world_view.world.objects(kind):
                 if _is_running(job) and not self._is_admitted(job):
                     self.violate(f"job {key_of(job)} runs, but its Workload is not admitted", key_of(job))
@@ -427,21 +427,21 @@ class NoPodWithoutAdmission(Invariant):
         if event.key.kind != scheme.POD or event.type is EventType.DELETED:
             return
         new, old = pod_view(event.obj), None if event.old is None else pod_view(event.old)
-        is_bound = new.node_name and not (old and old.node_name)
+        is_newly_bound = new.node_name and not (old and old.node_name)
         has_started = new.phase == RUNNING and not (old and old.phase == RUNNING)
-        if is_bound or has_started:
+        if is_newly_bound or has_started:
             self._started_pods[event.key] = None
 
     def end_instant(self) -> None:
         """Check that the jobs of started pods have quota, unless the pods are being deleted."""
         for key in self._started_pods:
             pod = self.world_view.world.client.get(key)
-            root = None if pod is None or "deletionTimestamp" in pod["metadata"] else self._root(pod)
+            root = None if pod is None or "deletionTimestamp" in pod["metadata"] else self._root_owner(pod)
             if root is not None and label(root, well_known.QUEUE_NAME) and not self._has_quota(root):
                 self.violate(f"pod {key} was bound or started, but its job has no quota", key)
         self._started_pods.clear()
 
-    def _root(self, obj: Obj) -> Obj | None:
+    def _root_owner(self, obj: Obj) -> Obj | None:
         """Return the outermost Job or JobSet that owns a pod, or the pod if it has none; None if an owner is gone."""
         client = self.world_view.world.client
         owner = controller_of(obj)
@@ -449,7 +449,7 @@ class NoPodWithoutAdmission(Invariant):
         if owner is None or kind is None:
             return obj
         job = client.get(Key(kind, obj["metadata"]["namespace"], owner["name"]))
-        return None if job is None or "deletionTimestamp" in job["metadata"] else self._root(job)
+        return None if job is None or "deletionTimestamp" in job["metadata"] else self._root_owner(job)
 
     def _has_quota(self, root: Obj) -> bool:
         metadata = root["metadata"]
@@ -475,12 +475,12 @@ class FinishedHoldsNothing(Invariant):
 
     def end_instant(self) -> None:
         """Check that the scheduler's quota and queues contain no finished Workload."""
-        index = self.world_view.world.platform.index
+        scheduler_cache = self.world_view.world.platform.index
         for view in self.states.workloads.values():
             if not view.finished:
                 continue
             key = Key(scheme.WORKLOAD, view.namespace, view.name)
-            if index.snapshot.holder(view.key) is not None:
+            if scheduler_cache.snapshot.holder(view.key) is not None:
                 self.violate(f"Workload {view.key} has finished, but still holds quota", key)
-            if any(queue.get(view.key) is not None for queue in index.queue_manager.pending.values()):
+            if any(queue.get(view.key) is not None for queue in scheduler_cache.queue_manager.pending.values()):
                 self.violate(f"Workload {view.key} has finished, but is still in a queue", key)

@@ -18,7 +18,7 @@ from batchyard.sim.compare.comparison import (
 from batchyard.sim.compare.figures import jain_index
 from batchyard.sim.compare.inputs import ComparedConfiguration, read_pair
 from batchyard.sim.compare.page import comparison_page
-from batchyard.sim.compare.runs import as_jobs
+from batchyard.sim.compare.runs import trace_as_jobs
 from batchyard.sim.compare.sections import Figure, Unit, format_change, format_figure
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.time_series import Curve
@@ -183,7 +183,7 @@ def test_trace_pods_queue_by_quality_of_service(tmp_path: Path) -> None:
         sides.append(
             ComparedConfiguration(str(cpus), [*others, {**local, "metadata": {"name": "ls", "namespace": "trace"}}])
         )
-    pair = read_pair(sides[0], sides[1], as_jobs(traced(tmp_path), parse_load("1"), sides))
+    pair = read_pair(sides[0], sides[1], trace_as_jobs(traced(tmp_path), parse_load("1"), sides))
     a, _ = figures(compare_configurations(("a", "b"), pair))
     assert (a["workloads"], a["finished"], a["meanWait"], a["makespan"]) == (1, 1, 0, 14)
 
@@ -191,4 +191,4 @@ def test_trace_pods_queue_by_quality_of_service(tmp_path: Path) -> None:
 def test_trace_requires_local_queue_in_both_configurations(tmp_path: Path) -> None:
     sides = [ComparedConfiguration("a", queue(1)), ComparedConfiguration("b", queue(1))]
     with pytest.raises(InvalidScenario, match="the configurations have no LocalQueue trace/default"):
-        as_jobs(traced(tmp_path), parse_load("1"), sides)
+        trace_as_jobs(traced(tmp_path), parse_load("1"), sides)

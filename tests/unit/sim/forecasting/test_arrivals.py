@@ -33,4 +33,4 @@ def test_forks_differ_in_number_of_arrivals() -> None:
 
 def test_arrivals_are_not_expected_from_short_history() -> None:
     found = state([*queue(99), *BURSTS[:3]], 10)
-    assert not ArrivalModel(found, queues_of(found), list(queues_of(found).trees.values())).are_expected
+    assert not ArrivalModel(found, queues_of(found), list(queues_of(found).trees.values())).are_arrivals_expected
