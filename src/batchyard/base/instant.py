@@ -103,5 +103,5 @@ _BACKOFF_DOUBLINGS_MAX: Final = 62  # enough to reach any bound
 
 
 def exponential_backoff(first_backoff: Duration, backoff_max: Duration, attempt_count: int) -> Duration:
-    """Return the delay before a retry: `first_backoff` for attempt 1, doubled for each further one, up to `backoff_max`."""
+    """Return the delay before a retry: `first_backoff` for attempt 1, doubled for each further one, up to a maximum."""
     return min(first_backoff << min(attempt_count - 1, _BACKOFF_DOUBLINGS_MAX), backoff_max)
