@@ -291,9 +291,9 @@ def job_defaults(job: Obj) -> Obj:
     failure_policy = spec.get("podFailurePolicy")
     if failure_policy and (policy_with_defaults := _pod_failure_policy_defaults(failure_policy)) is not failure_policy:
         missing_fields["podFailurePolicy"] = policy_with_defaults
-    complete_job = {**job, "spec": {**spec, **missing_fields}} if missing_fields else job
+    new_job = {**job, "spec": {**spec, **missing_fields}} if missing_fields else job
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
-    return with_metadata(complete_job, labels=labels) if labels and not job["metadata"].get("labels") else complete_job
+    return with_metadata(new_job, labels=labels) if labels and not job["metadata"].get("labels") else new_job
 
 
 def _job_spec_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:

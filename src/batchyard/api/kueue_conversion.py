@@ -302,11 +302,11 @@ def _build_topology_slice(levels: Sequence[str], domains: Sequence[Obj]) -> dict
     return {
         "domainCount": len(domains),
         "podCounts": {"universal": pod_counts[0]} if are_counts_equal else {"individual": pod_counts},
-        "valuesPerLevel": [_encode_values([domain["values"][i] for domain in domains]) for i in range(len(levels))],
+        "valuesPerLevel": [_encode_levels([domain["values"][i] for domain in domains]) for i in range(len(levels))],
     }
 
 
-def _encode_values(level_values: Sequence[str]) -> dict[str, Any]:
+def _encode_levels(level_values: Sequence[str]) -> dict[str, Any]:
     """Encode domain values of a topology level: `universal` if equal, else `roots` with common prefix and suffix."""
     if all(value == level_values[0] for value in level_values):
         return {"universal": level_values[0]}

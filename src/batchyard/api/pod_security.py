@@ -245,8 +245,8 @@ def run_as_user_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | N
         user = security_context(pod_or_container).get("runAsUser")
         return user is not None and user == 0
 
-    subject = violation_subject(violating_containers(spec, is_root), by_pod=is_root(spec))
-    return PodSecurityViolation("runAsUser=0", f"{subject} must not set runAsUser=0") if subject else None
+    subject_text = violation_subject(violating_containers(spec, is_root), by_pod=is_root(spec))
+    return PodSecurityViolation("runAsUser=0", f"{subject_text} must not set runAsUser=0") if subject_text else None
 
 
 def missing_seccomp_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
@@ -287,7 +287,7 @@ class PodSecurityCheck(NamedTuple):
         return next((check for since, check in reversed(self.versions) if since <= minor), None)
 
 
-_CHECKS: Final = (
+_POD_CHECKS: Final = (
     PodSecurityCheck("appArmorProfile", BASELINE, ((0, app_armor_violation),)),
     PodSecurityCheck("capabilities_baseline", BASELINE, ((0, baseline_capabilities_violation),)),
     PodSecurityCheck("hostNamespaces", BASELINE, ((0, host_namespaces_violation),)),
@@ -342,7 +342,7 @@ _CHECKS: Final = (
     ),
 )
 #: The latest minor version of Kubernetes in which a check changed.
-LATEST_MINOR: Final = max(since for check in _CHECKS for since, _ in check.versions)
+LATEST_MINOR: Final = max(since for check in _POD_CHECKS for since, _ in check.versions)
 
 
 class PodSecurityViolations(NamedTuple):
@@ -374,7 +374,7 @@ def _check_functions(level: str, minor_version: int) -> Sequence[CheckPod]:
     if level == PRIVILEGED:
         return ()
     levels = (BASELINE,) if level == BASELINE else (BASELINE, RESTRICTED)
-    available_checks = [check for check in _CHECKS if check.level in levels and check.at(minor_version) is not None]
+    available_checks = [check for check in _POD_CHECKS if check.level in levels and check.at(minor_version) is not None]
     replaced_names = {check.replaces for check in available_checks}
     check_functions = (check.at(minor_version) for check in available_checks if check.name not in replaced_names)
     return [function for function in check_functions if function is not None]

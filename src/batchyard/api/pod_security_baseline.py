@@ -132,9 +132,9 @@ def app_armor_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None
     subject = " and ".join(p for p in (containers_text, annotations and pluralize("annotation", len(annotations))) if p)
     if not subject:
         return None
-    profiles = [*sorted(profile_types), *annotations]
-    reason = pluralize("forbidden AppArmor profile", len(profiles))
-    return PodSecurityViolation(reason, f"{subject} must not set AppArmor profile type to {quote_values(profiles)}")
+    bad_profiles = [*sorted(profile_types), *annotations]
+    reason = pluralize("forbidden AppArmor profile", len(bad_profiles))
+    return PodSecurityViolation(reason, f"{subject} must not set AppArmor profile type to {quote_values(bad_profiles)}")
 
 
 def host_namespaces_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:

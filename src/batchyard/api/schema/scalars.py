@@ -143,10 +143,10 @@ def _string_flaws(value: str, constraints: Mapping[str, Any]) -> Iterator[violat
         )
 
 
-def _unsupported_value_flaw(value: str, choices: list[str]) -> violations.SchemaViolation:
-    nearest_value = violations.find_nearest_name(value, choices)
-    remedy = f"did you mean {nearest_value}?" if nearest_value else f"use {violations.join_alternatives(choices)}"
-    shown_values = ", ".join(map(violations.format_value, choices))
+def _unsupported_value_flaw(value: str, enum_values: list[str]) -> violations.SchemaViolation:
+    nearest_value = violations.find_nearest_name(value, enum_values)
+    remedy = f"did you mean {nearest_value}?" if nearest_value else f"use {violations.join_alternatives(enum_values)}"
+    shown_values = ", ".join(map(violations.format_value, enum_values))
     return violations.SchemaViolation(
         (), f"Unsupported value: {violations.format_value(value)}: supported values: {shown_values}", remedy
     )

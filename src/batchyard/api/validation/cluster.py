@@ -33,7 +33,7 @@ _RUN_DURATION_LIMITS: Final = {
 }
 #: The numbers of accelerators that a machine can have.
 _ACCELERATOR_COUNTS: Final = (1, 2, 4, 8, 16)
-_GROUP_LENGTH_MAX: Final = 40
+_PLACEMENT_GROUP_MAX: Final = 40
 _IMMUTABLE_NODE_POOL_FIELDS: Final = (
     "machineType",
     "provisioning",
@@ -162,8 +162,8 @@ def _placement_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
     if group is None:
         return
     group_path = f"{path}.placementGroup"
-    if not group or rules.label_value_errors(group) or len(group) > _GROUP_LENGTH_MAX:
-        message = f"must be a label value of 1 to {_GROUP_LENGTH_MAX} characters"
+    if not group or rules.label_value_errors(group) or len(group) > _PLACEMENT_GROUP_MAX:
+        message = f"must be a label value of 1 to {_PLACEMENT_GROUP_MAX} characters"
         yield rules.invalid(group_path, group, message, "use letters, digits, '-', '_' and '.', but not at the ends")
     if pool.get("provisioning") == "queued":
         message = "compact placement is not available with queued provisioning"

@@ -19,7 +19,7 @@ from batchyard.api.validation import rules
 
 _NAMESERVERS_MAX: Final = 3
 _SEARCH_DOMAINS_MAX: Final = 32
-_SEARCHES_LENGTH_MAX: Final = 2048
+_DNS_SEARCH_LENGTH_MAX: Final = 2048
 _HOST_NAME_REMEDY: Final = "use a host name of lowercase letters, digits, '-' and '.'"
 
 
@@ -70,8 +70,8 @@ def _dns_search_errors(search_domains: Sequence[str], path: str) -> Iterator[Fie
     if len(search_domains) > _SEARCH_DOMAINS_MAX:
         message = f"must not have more than {_SEARCH_DOMAINS_MAX} search paths"
         yield rules.invalid(path, search_domains, message, "remove some search domains")
-    if len(" ".join(search_domains).encode()) > _SEARCHES_LENGTH_MAX:
-        message = f"must not have more than {_SEARCHES_LENGTH_MAX} characters (including spaces) in the search list"
+    if len(" ".join(search_domains).encode()) > _DNS_SEARCH_LENGTH_MAX:
+        message = f"must not have more than {_DNS_SEARCH_LENGTH_MAX} characters (including spaces) in the search list"
         yield rules.invalid(path, search_domains, message, "remove some search domains")
     for i, search in enumerate(search_domains):
         for message in rules.search_domain_errors(search.removesuffix(".")) if search != "." else ():

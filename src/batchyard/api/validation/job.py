@@ -46,7 +46,7 @@ def queue_settings_errors(job: Obj) -> Iterator[FieldError]:
     """Validate Kueue's labels and annotations on a Job or JobSet."""
     labels = _job_labels(job)
     yield from _object_name_errors(labels.get(well_known.QUEUE_NAME), f"metadata.labels[{well_known.QUEUE_NAME}]")
-    name, path = _prebuilt_workload(job)
+    name, path = _prebuilt_name(job)
     yield from _object_name_errors(name, path)
     yield from _max_exec_time_errors(labels.get(well_known.MAX_EXEC_TIME))
     if is_elastic(job) and job["kind"] != "Job":
@@ -63,8 +63,8 @@ def queue_settings_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     is_now_suspended, was_suspended = is_suspended(new), is_suspended(old)
     if not is_now_suspended:
         yield from _immutable_label_errors(new, old, well_known.QUEUE_NAME)
-    if not is_now_suspended and not is_elastic(old) and _prebuilt_workload(new)[0] != _prebuilt_workload(old)[0]:
-        yield rules.immutable(_prebuilt_workload(new)[1], _prebuilt_workload(new)[0], "suspend the Job first")
+    if not is_now_suspended and not is_elastic(old) and _prebuilt_name(new)[0] != _prebuilt_name(old)[0]:
+        yield rules.immutable(_prebuilt_name(new)[1], _prebuilt_name(new)[0], "suspend the Job first")
     if not (is_now_suspended and was_suspended):
         yield from _immutable_label_errors(new, old, well_known.MAX_EXEC_TIME)
     yield from _priority_class_update_errors(new, old)
@@ -84,7 +84,7 @@ def _job_labels(job: Obj) -> Mapping[str, str]:
     return labels
 
 
-def _prebuilt_workload(job: Obj) -> tuple[str | None, str]:
+def _prebuilt_name(job: Obj) -> tuple[str | None, str]:
     """Return the name of a Job's prebuilt Workload, and the path of the annotation or label that contains the name."""
     workload_annotation = (job["metadata"].get("annotations") or {}).get(well_known.PREBUILT_WORKLOAD)
     if workload_annotation:
@@ -151,7 +151,7 @@ def slice_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
     if topology is None:
         return
     topology_path = f"{path}.tpuTopology"
-    slice_chips, machine_chips = _chip_count_of_topology(topology), _chips_of_machine(pool["machineType"])
+    slice_chips, machine_chips = _chip_count_of_topology(topology), _machine_chip_count(pool["machineType"])
     if slice_chips is None:
         yield from topology_errors(topology, topology_path)
     elif machine_chips is not None and slice_chips % machine_chips:
@@ -191,7 +191,7 @@ def _chip_count_of_topology(topology: str) -> int | None:
     return math.prod(map(int, topology.split("x"))) if _TPU_TOPOLOGY_PATTERN.fullmatch(topology) else None
 
 
-def _chips_of_machine(machine_type: str) -> int | None:
+def _machine_chip_count(machine_type: str) -> int | None:
     """Return the number of TPU chips that a machine type's name states, such as 4 in ct5lp-hightpu-4t, or None."""
     chips_match = _MACHINE_CHIPS_PATTERN.fullmatch(machine_type)
     return int(chips_match[1]) if chips_match else None

@@ -187,7 +187,7 @@ def _mounted_claim_errors(spec: Obj, name: str) -> Iterator[FieldError]:
 
 #: The name of Kueue's webhook for JobSets; JobSet's own webhook has the same name.
 _JOBSET_WEBHOOK_NAME: Final = "vjobset.kb.io"
-PATH: Final = "spec.replicatedJobs"
+JOBS_PATH: Final = "spec.replicatedJobs"
 _JOBS_TYPE: Final = "[JobSet.spec.replicatedJobs]"
 _INT32_MAX: Final = 2**31 - 1
 #: A placeholder for the random suffix of a pod's name.
@@ -209,7 +209,7 @@ def jobset_errors(jobset: Obj) -> Iterator[FieldError]:
     yield from _startup_order_errors(spec)
     claim_template_names = claim_names(spec)
     for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
-        path = f"{PATH}[{i}]"
+        path = f"{JOBS_PATH}[{i}]"
         yield from _replicated_job_errors(replicated, _name_or_generated_name(jobset), path)
         yield from _job_template_errors(replicated["template"], f"{path}.template.metadata")
         yield from job.spec_errors(_job_spec(replicated), f"{path}.template.spec", claim_template_names)
@@ -237,7 +237,7 @@ def jobset_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
             if may_move
             else "suspend the JobSet first; then its scheduling directives may change"
         )
-        yield rules.immutable(PATH, spec.get("replicatedJobs"), remedy)
+        yield rules.immutable(JOBS_PATH, spec.get("replicatedJobs"), remedy)
     if spec.get("managedBy") != old_spec.get("managedBy"):
         yield rules.immutable("spec.managedBy", spec.get("managedBy"))
     yield from rules.mark_webhook(_JOBSET_WEBHOOK_NAME, queued_jobs.queue_settings_update_errors(new, old))
@@ -280,7 +280,7 @@ def _startup_order_errors(spec: Obj) -> Iterator[FieldError]:
         yield rules.schema_rule_fault("spec", "object", message, "use dependsOn, and remove startupPolicy")
     seen_names: dict[str, None] = {}
     for i, replicated in enumerate(jobs):
-        path, depends_on = f"{PATH}[{i}]", replicated.get("dependsOn")
+        path, depends_on = f"{JOBS_PATH}[{i}]", replicated.get("dependsOn")
         if i == 0 and depends_on is not None:
             message = "DependsOn can't be set for the first ReplicatedJob"
             remedy = "remove dependsOn, or move the replicatedJob that it depends on to the front"
@@ -337,10 +337,10 @@ def _pod_set_count_errors(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError
     """Report a queued JobSet with no replicated Job, or with more than a Workload can have pod sets."""
     if not replicated_jobs:
         message = "a JobSet in a queue needs at least one replicatedJob"
-        yield rules.required(PATH, message, f"add a replicatedJob, or remove the label {well_known.QUEUE_NAME}")
+        yield rules.required(JOBS_PATH, message, f"add a replicatedJob, or remove the label {well_known.QUEUE_NAME}")
     if len(replicated_jobs) > _POD_SETS_MAX:
         remedy = f"merge some replicatedJobs, or remove the label {well_known.QUEUE_NAME}"
-        yield rules.too_many(PATH, len(replicated_jobs), _POD_SETS_MAX, remedy)
+        yield rules.too_many(JOBS_PATH, len(replicated_jobs), _POD_SETS_MAX, remedy)
 
 
 def _name_label_errors(name: str, too_long_message: str, path: str, remedy: str) -> Iterator[FieldError]:
@@ -356,7 +356,7 @@ def _topology_request_errors(spec: Obj) -> Iterator[FieldError]:
         job_spec = replicated["template"].get("spec") or {}
         annotations = ((job_spec.get("template") or {}).get("metadata") or {}).get("annotations")
         if annotations:
-            path = f"{PATH}[{i}].template.spec.template.metadata.annotations"
+            path = f"{JOBS_PATH}[{i}].template.spec.template.metadata.annotations"
             pod_count = replicated.get("replicas", 1) * pods_running_at_once(job_spec)
             pod_sets.append(topology.PodSetTopology(annotations, path, pod_count))
     for pod_set in pod_sets:

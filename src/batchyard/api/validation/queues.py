@@ -135,7 +135,7 @@ def cluster_queue_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ClusterQueue."""
     yield from rules.metadata_errors(queue)
     yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _cluster_queue_spec_errors(queue))
-    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _on_flavors_errors(queue.get("spec") or {}, {}))
+    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _check_flavor_errors(queue.get("spec") or {}, {}))
 
 
 def cluster_queue_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -148,7 +148,7 @@ def cluster_queue_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) 
     yield from rules.metadata_errors(new)
     yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _cluster_queue_spec_errors(new))
     old_on_flavors = _flavors_by_check(old_spec) if _flavor_names(spec).keys() == _flavor_names(old_spec).keys() else {}
-    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _on_flavors_errors(spec, old_on_flavors))
+    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _check_flavor_errors(spec, old_on_flavors))
     if spec.get("concurrentAdmissionPolicy") != old_spec.get("concurrentAdmissionPolicy"):
         policy_error = rules.immutable("spec.concurrentAdmissionPolicy", spec.get("concurrentAdmissionPolicy"))
         yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, [policy_error])
@@ -181,7 +181,7 @@ def _flavors_by_check(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
     return {check["name"]: frozenset(check.get("onFlavors") or ()) for check in _admission_checks(spec)}
 
 
-def _on_flavors_errors(spec: Mapping[str, Any], old_on_flavors: Mapping[str, frozenset[str]]) -> Iterator[FieldError]:
+def _check_flavor_errors(spec: Mapping[str, Any], old_on_flavors: Mapping[str, frozenset[str]]) -> Iterator[FieldError]:
     """Report onFlavors of admission checks that are not flavors of the ClusterQueue, unless they are unchanged."""
     flavor_names = _flavor_names(spec)
     for i, check in enumerate(_admission_checks(spec)):

@@ -156,7 +156,7 @@ _LABEL_VALUE: Final = f"({_QUALIFIED_NAME})?"
 _CONFIG_KEY_PATTERN: Final = "[-._a-zA-Z0-9]+"
 _DOMAIN_PATH_PATTERN: Final = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
 
-_LABEL_TEXT: Final = (
+_LABEL_RULE: Final = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
     "with an alphanumeric character"
 )
@@ -164,7 +164,7 @@ _SUBDOMAIN_RULE: Final = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
     "and end with an alphanumeric character"
 )
-_SEARCH_TEXT: Final = (
+_SEARCH_RULE: Final = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must "
     "start and end with an alphanumeric character"
 )
@@ -211,7 +211,7 @@ def _check_pattern(text: str, pattern: str, rule_text: str, *examples: str) -> M
 @memoized_if_short(maxsize=65536)
 def dns_label_errors(text: str) -> MessageTuple:
     """Validate an RFC 1123 label, at most 63 characters."""
-    return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(text, _LABEL, _LABEL_TEXT, "my-name", "123-abc")
+    return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(text, _LABEL, _LABEL_RULE, "my-name", "123-abc")
 
 
 @memoized_if_short(maxsize=65536)
@@ -222,7 +222,7 @@ def dns_subdomain_errors(text: str) -> MessageTuple:
 
 def search_domain_errors(text: str) -> MessageTuple:
     """Validate a DNS search domain: a subdomain whose labels may have underscores."""
-    return _check_length(text, SUBDOMAIN_LENGTH_MAX) + _check_pattern(text, _SEARCH_DOMAIN, _SEARCH_TEXT, "example.com")
+    return _check_length(text, SUBDOMAIN_LENGTH_MAX) + _check_pattern(text, _SEARCH_DOMAIN, _SEARCH_RULE, "example.com")
 
 
 def port_name_errors(text: str) -> MessageTuple:

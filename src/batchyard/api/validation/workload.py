@@ -162,8 +162,8 @@ def _shrunk_pod_sets(workload: Obj) -> dict[str, None]:
     if not admission or not is_elastic(workload):
         return {}
     count_by_pod_set = _count_by_pod_set(workload)
-    admitted_counts = {a.get("name", "main"): a.get("count") or 0 for a in admission.get("podSetAssignments") or ()}
-    return {name: None for name, count in admitted_counts.items() if count > count_by_pod_set.get(name, 0)}
+    counts_by_name = {a.get("name", "main"): a.get("count") or 0 for a in admission.get("podSetAssignments") or ()}
+    return {name: None for name, count in counts_by_name.items() if count > count_by_pod_set.get(name, 0)}
 
 
 def _admission_check_errors(check: Obj, count_by_pod_set: Mapping[str, int], path: str) -> Iterator[FieldError]:

@@ -345,12 +345,12 @@ def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> I
     return max(min(taint_added_times, default=0), scheduled_at(pod)) + min(tolerated_seconds) * SECOND
 
 
-def with_condition(pod: meta.Obj, kind: str, holds: bool, why: tuple[str, str], now: Instant) -> meta.Obj:
-    """Return the pod with a status condition set; `why` is its reason and message. The same object if unchanged."""
+def with_condition(pod: meta.Obj, kind: str, holds: bool, reason_pair: tuple[str, str], now: Instant) -> meta.Obj:
+    """Return the pod with a status condition set; `reason_pair` is its reason and message. Same object if unchanged."""
     status = pod.get("status") or {}
     conditions: list[Mapping[str, Any]] = status.get("conditions") or []
     old = next((c for c in conditions if c["type"] == kind), None)
-    new = pod_condition(kind, holds, why, old, now)
+    new = pod_condition(kind, holds, reason_pair, old, now)
     if new == old:
         return pod
     new_conditions = [*conditions, new] if old is None else [new if c is old else c for c in conditions]
@@ -390,8 +390,8 @@ def with_failed_phase(pod: meta.Obj, disruption: Disruption | None, now: Instant
     """Return the pod with the phase Failed and the disruption that caused the failure; a terminal pod is unchanged."""
     if is_terminal(pod):
         return pod
-    marked_pod = pod if disruption is None else with_disruption(pod, disruption, now)
-    return meta.with_status(marked_pod, {**(marked_pod.get("status") or {}), "phase": FAILED})
+    disrupted_pod = pod if disruption is None else with_disruption(pod, disruption, now)
+    return meta.with_status(disrupted_pod, {**(disrupted_pod.get("status") or {}), "phase": FAILED})
 
 
 # Simulated checkpoints: the work that a stopped pod loses, and the work with which its successor resumes.

@@ -158,7 +158,7 @@ class WorkloadView:
                 self.reserved_at = times.parse_time(reserved_condition["lastTransitionTime"])
             elif reserved_condition["status"] == "False":
                 self.waits_for = reserved_condition["reason"]
-        is_on_hold = self.waits_for == "OnHold" or "WaitingForReplacementPods" in true_conditions or _is_gated(metadata)
+        is_on_hold = self.waits_for == "OnHold" or "WaitingForReplacementPods" in true_conditions or _has_gate(metadata)
         self.admissible = self.active and not self.finished and not self.quota_reserved and not is_on_hold
         self.queued = _queue_timestamp(conditions, self.created)
         requeued_condition = conditions.get("Requeued")
@@ -218,7 +218,7 @@ def _priority_boost(metadata: Mapping[str, Any]) -> int:
     return int(text)
 
 
-def _is_gated(metadata: Mapping[str, Any]) -> bool:
+def _has_gate(metadata: Mapping[str, Any]) -> bool:
     return bool((metadata.get("annotations") or {}).get(well_known.ADMISSION_GATED_BY))
 
 
@@ -261,7 +261,7 @@ class _SharedPodSets:
                 self._holdings.clear()
             totals = {p.name: p.count for p in self.pod_sets}
             remaining_counts = {p.name: count for p, count in zip(self.pod_sets, counts_per_pod_set, strict=True)}
-            cached_holdings = tuple(_holding(a, totals.get(a["name"], 0), remaining_counts) for a in assignments)
+            cached_holdings = tuple(_read_holding(a, totals.get(a["name"], 0), remaining_counts) for a in assignments)
             self._holdings[cache_key] = cached_holdings
         return cached_holdings
 
@@ -333,7 +333,7 @@ def _unreclaimed_counts(shared_pod_sets: _SharedPodSets, status: Mapping[str, An
     return tuple(p.count - min(p.count, reclaimable_counts.get(p.name, 0)) for p in shared_pod_sets.pod_sets)
 
 
-def _holding(assignment: Mapping[str, Any], pod_count: int, remaining_counts: Mapping[str, int]) -> Holding:
+def _read_holding(assignment: Mapping[str, Any], pod_count: int, remaining_counts: Mapping[str, int]) -> Holding:
     name, assigned_count = assignment["name"], assignment.get("count", pod_count)
     resource_usage = {r: meta.amount(r, q) for r, q in (assignment.get("resourceUsage") or {}).items()}
     if remaining_counts.get(name, assigned_count) < assigned_count:
