@@ -62,7 +62,7 @@ def patterns() -> Iterator[Pattern]:
     for pattern in (
         rules._LABEL,
         rules._SUBDOMAIN,
-        rules._DNS1035_LABEL,
+        rules._DNS1035_LABEL_PATTERN,
         rules._QUALIFIED_NAME,
         rules._LABEL_VALUE,
         rules._DOMAIN_PATH_PATTERN,

@@ -99,7 +99,7 @@ def test_deleted_jobs_retain_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controllers, "KEPT_MAX", 100)
     monkeypatch.setattr(controllers, "BATCH_MAX", 20)
     monkeypatch.setattr(informer, "KEPT_VIEWS_MAX", 20)
-    monkeypatch.setattr(workload, "_CONTENTS_MAX", 20)
+    monkeypatch.setattr(workload, "_POD_SET_CONTENTS_MAX", 20)
     tracemalloc.start()
     try:
         platform = Platform()

@@ -28,7 +28,7 @@ from batchyard.base.instant import SECOND
 CONFIGURATION_OLD_API_VERSION: Final = "config.kueue.x-k8s.io/v1beta1"
 CONFIGURATION_STORAGE_API_VERSION: Final = "config.kueue.x-k8s.io/v1beta2"
 #: The default preemption strategies if v1beta1 enables fair sharing without naming any.
-STRATEGIES: Final = (FINAL_SHARE, INITIAL_SHARE)
+PREEMPTION_STRATEGIES: Final = (FINAL_SHARE, INITIAL_SHARE)
 
 
 def convert_configuration_to_storage(obj: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def convert_configuration_to_storage(obj: Mapping[str, Any]) -> dict[str, Any]:
         configuration["featureGates"] = {**(obj.get("featureGates") or {}), DISABLE_WAIT_FOR_PODS_READY: True}
     if fair_sharing.get("enable"):
         configuration["fairSharing"] = {
-            "preemptionStrategies": fair_sharing.get("preemptionStrategies") or list(STRATEGIES)
+            "preemptionStrategies": fair_sharing.get("preemptionStrategies") or list(PREEMPTION_STRATEGIES)
         }
     if "integrations" in configuration:
         configuration["integrations"] = {k: v for k, v in configuration["integrations"].items() if k != "podOptions"}
@@ -56,7 +56,7 @@ OLD_ONLY_ANNOTATION: Final = "batchyard.dev/v1beta1-only"
 NEW_ONLY_ANNOTATION: Final = "batchyard.dev/v1beta2-only"
 
 #: API versions whose fields equal those of the storage version, each with that storage version.
-_EQUAL_VERSIONS: Final = {"autoscaling.x-k8s.io/v1beta1": "autoscaling.x-k8s.io/v1"}
+_EQUIVALENT_API_VERSIONS: Final = {"autoscaling.x-k8s.io/v1beta1": "autoscaling.x-k8s.io/v1"}
 
 _PARTS: Final[Mapping[str, Sequence[kueue_conversion.ConversionPart]]] = {
     scheme.CLUSTER_QUEUE: kueue_conversion.CLUSTER_QUEUE_PARTS,
@@ -73,8 +73,8 @@ _REVERSED_PARTS: Final = {kind: tuple(map(kueue_conversion.reverse_part, parts))
 def to_storage(obj: Obj) -> dict[str, Any]:
     """Convert an object to its storage version; return the same object if it already has that version."""
     version = obj["apiVersion"]
-    if version in _EQUAL_VERSIONS:
-        return {**obj, "apiVersion": _EQUAL_VERSIONS[version]}
+    if version in _EQUIVALENT_API_VERSIONS:
+        return {**obj, "apiVersion": _EQUIVALENT_API_VERSIONS[version]}
     if version == CONFIGURATION_OLD_API_VERSION:
         return convert_configuration_to_storage(obj)
     if version != OLD_API_VERSION:
@@ -89,7 +89,7 @@ def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
     """Convert an object to another version (`group/version`); return the same object if it already has that version."""
     if obj["apiVersion"] == api_version:
         return obj if isinstance(obj, dict) else dict(obj)
-    if _EQUAL_VERSIONS.get(api_version) == obj["apiVersion"]:
+    if _EQUIVALENT_API_VERSIONS.get(api_version) == obj["apiVersion"]:
         return {**obj, "apiVersion": api_version}
     if (obj["apiVersion"], api_version) != (STORAGE_API_VERSION, OLD_API_VERSION):
         raise ValueError(f"{obj['apiVersion']} {obj['kind']} has no version {api_version}")
@@ -113,12 +113,12 @@ TimeLocations: TypeAlias = "Mapping[str, TimeLocations]"
 #: The time field of managedFields entries: the server already writes it in whole seconds.
 _MANAGED_FIELDS_TIME: Final = "ManagedFieldsEntry.time"
 #: The maximum size of the cache: each entry keeps an object and its wire form in memory, even after its deletion.
-_CACHE_SIZE_MAX: Final = 1024
-_TIME_FIELD: Final[TimeLocations] = {}
-_SECONDS_END: Final = len("2026-01-01T00:00:00")
-_MICRO_LENGTH: Final = len("2026-01-01T00:00:00.250000Z")
+_WIRE_TIMES_CACHE_SIZE_MAX: Final = 1024
+_TIME_LEAF: Final[TimeLocations] = {}
+_SECONDS_LENGTH: Final = len("2026-01-01T00:00:00")
+_MICRO_TIME_LENGTH: Final = len("2026-01-01T00:00:00.250000Z")
 #: The locations of a type without times: no object has a field with an empty name.
-_NO_TIMES: Final[TimeLocations] = {"": {}}
+_NO_TIME_LOCATIONS: Final[TimeLocations] = {"": {}}
 
 
 def cut_times_to_seconds(obj: dict[str, Any], locations: TimeLocations) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class WireTimesCache:
         cache_entry = self._entries.get(id(obj))
         if cache_entry is not None and cache_entry[0] is obj and cache_entry[1] is locations:
             return cache_entry[2]
-        if len(self._entries) >= _CACHE_SIZE_MAX:
+        if len(self._entries) >= _WIRE_TIMES_CACHE_SIZE_MAX:
             self._entries.clear()
         cut_object = cut_times_to_seconds(obj, locations)
         self._entries[id(obj)] = obj, locations, cut_object  # a reference to the object keeps its id unique
@@ -192,7 +192,7 @@ def restore_stored_times(sent_part: Any, shown_part: Any, kept_part: Any) -> Any
 
 def _cut_times(value: Any, locations: TimeLocations) -> Any:
     if not locations:
-        return _cut_to_seconds(value) if isinstance(value, str) else value
+        return _cut_time_to_seconds(value) if isinstance(value, str) else value
     if isinstance(value, dict):
         changed_fields: dict[str, Any] | None = None
         for field, inner_locations in locations.items():
@@ -210,34 +210,34 @@ def _cut_times(value: Any, locations: TimeLocations) -> Any:
     return value if all(map(is_, cut_items, value)) else cut_items
 
 
-def _cut_to_seconds(text: str) -> str:
-    if "." not in text:
-        return text
-    if len(text) == _MICRO_LENGTH and text[_SECONDS_END] == "." and text[-1] == "Z":
-        return f"{text[:_SECONDS_END]}Z"  # the format of format_time
+def _cut_time_to_seconds(time_text: str) -> str:
+    if "." not in time_text:
+        return time_text
+    if len(time_text) == _MICRO_TIME_LENGTH and time_text[_SECONDS_LENGTH] == "." and time_text[-1] == "Z":
+        return f"{time_text[:_SECONDS_LENGTH]}Z"  # the format of format_time
     try:
-        return format_time(parse_time(text) // SECOND * SECOND)
+        return format_time(parse_time(time_text) // SECOND * SECOND)
     except ValueError:
-        return text
+        return time_text
 
 
 def _locations_in_type(type_scope: TypeScope, type_name: str, outer_types: tuple[str, ...]) -> TimeLocations:
     """Return the locations of the timestamp fields in a schema type, without those in a type nested in itself."""
     if type_name in outer_types:
-        return _NO_TIMES
+        return _NO_TIME_LOCATIONS
     field_locations = {}
     for name, field in type_scope.fields(type_name).items():
         locations = _locations_in_field(type_scope, field, (*outer_types, type_name))
-        if locations is not _NO_TIMES and f"{type_name}.{name}" != _MANAGED_FIELDS_TIME:
+        if locations is not _NO_TIME_LOCATIONS and f"{type_name}.{name}" != _MANAGED_FIELDS_TIME:
             field_locations[name] = locations
-    return field_locations or _NO_TIMES
+    return field_locations or _NO_TIME_LOCATIONS
 
 
 def _locations_in_field(type_scope: TypeScope, field: Field, outer_types: tuple[str, ...]) -> TimeLocations:
     value_type = field.element if field.is_list else field
     if value_type.expression == "time":
-        return _TIME_FIELD
+        return _TIME_LEAF
     if not value_type.is_object:
-        return _NO_TIMES
+        return _NO_TIME_LOCATIONS
     inner_scope, type_name = type_scope.scope_of(value_type.expression)
     return _locations_in_type(inner_scope, type_name, outer_types)

@@ -20,7 +20,7 @@ TERMINATING: Final = "Terminating"
 BUILT_IN: Final = "BuiltIn"
 _API_VERSION_PATTERN: Final = re.compile(r"v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?")
 _LAST_CODE_POINT: Final = 0x10FFFF  # the highest code point
-_STAGE_ORDER: Final = {"alpha": 0, "beta": 1, None: 2}
+_STABILITY_ORDER: Final = {"alpha": 0, "beta": 1, None: 2}
 
 
 def kind_from_definition(definition: Obj) -> ServedKind:
@@ -40,11 +40,11 @@ def kind_from_definition(definition: Obj) -> ServedKind:
         namespaced=spec["scope"] == "Namespaced",
         has_status=any("status" in (version.get("subresources") or {}) for version in versions),
         categories=tuple(names.get("categories") or ()),
-        selectable_fields=_selectable_paths(versions),
+        selectable_fields=_selectable_field_paths(versions),
     )
 
 
-def _selectable_paths(versions: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _selectable_field_paths(versions: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     fields = (field["jsonPath"] for version in versions for field in version.get("selectableFields") or ())
     return tuple(dict.fromkeys(path.removeprefix(".") for path in fields))
 
@@ -54,10 +54,10 @@ def version_priority(version: str) -> tuple[int, int, int, str]:
 
     Source: k8s.io/apimachinery, pkg/version/helpers.go.
     """
-    match = _API_VERSION_PATTERN.fullmatch(version)
-    if match is None:  # of these, the alphabetically first name has the highest priority
+    version_match = _API_VERSION_PATTERN.fullmatch(version)
+    if version_match is None:  # of these, the alphabetically first name has the highest priority
         return -1, 0, 0, "".join(chr(_LAST_CODE_POINT - ord(letter)) for letter in version) + chr(_LAST_CODE_POINT)
-    return _STAGE_ORDER[match[2]], int(match[1]), int(match[3] or 0), ""
+    return _STABILITY_ORDER[version_match[2]], int(version_match[1]), int(version_match[3] or 0), ""
 
 
 def built_in_kind(definition: Obj) -> ServedKind | None:

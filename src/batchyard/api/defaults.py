@@ -54,14 +54,14 @@ def _replicated_job_defaults(replicated_job: Mapping[str, Any]) -> Mapping[str, 
     return {**replicated_job, "template": {**template, "spec": spec}}
 
 
-def _failure_policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
+def _failure_policy_defaults(failure_policy: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a JobSet's failure policy with its defaults: the restart strategy Recreate and a name for each rule."""
-    rules: Sequence[Mapping[str, Any]] = policy.get("rules") or ()
-    new_policy = _add_missing(policy, restartStrategy="Recreate")
+    rules: Sequence[Mapping[str, Any]] = failure_policy.get("rules") or ()
+    completed_policy = _add_missing(failure_policy, restartStrategy="Recreate")
     if all(rule.get("name") for rule in rules):
-        return new_policy
+        return completed_policy
     rules = [rule if rule.get("name") else {**rule, "name": f"failurePolicyRule{i}"} for i, rule in enumerate(rules)]
-    return {**new_policy, "rules": rules}
+    return {**completed_policy, "rules": rules}
 
 
 # Defaults of Kueue's own kinds. Source: Kueue's ClusterQueue and ResourceFlavor webhooks.
@@ -93,7 +93,7 @@ def cluster_queue_defaults(obj: Obj) -> Obj:
 # others with limited supply are taken from any zone that has capacity.
 
 
-Spec = Mapping[str, Any]
+SpecFields = Mapping[str, Any]
 
 
 def cluster_defaults(cluster: Obj) -> Obj:
@@ -120,7 +120,7 @@ def region_of(zone: str) -> str:
     return zone.rpartition("-")[0] or zone
 
 
-def _with_zones(pool: Spec, reservation_zones: Mapping[str, str], zones: list[str]) -> Spec:
+def _with_zones(pool: SpecFields, reservation_zones: Mapping[str, str], zones: list[str]) -> SpecFields:
     """Return a Cluster's node pool; missing zones become the zone of its reservation, or else the Cluster's zones."""
     if pool.get("zones"):
         return pool
@@ -128,7 +128,7 @@ def _with_zones(pool: Spec, reservation_zones: Mapping[str, str], zones: list[st
     return {**pool, "zones": zones if zone is None else [zone]}
 
 
-def _pool_defaults(pool: Spec) -> Spec:
+def _pool_defaults(pool: SpecFields) -> SpecFields:
     """Return the node pool; autoscaling pools get defaults for initial node count, minimum size and location policy."""
     autoscaling = pool.get("autoscaling")
     if autoscaling is None:
@@ -147,23 +147,23 @@ def _pool_defaults(pool: Spec) -> Spec:
 
 _CONTAINER_FIELDS: Final = ("containers", "initContainers")
 #: The field by which a spec is known to have the defaults of pod templates already.
-_DEFAULTED_FIELD: Final = "securityContext"
+_SECURITY_CONTEXT_FIELD: Final = "securityContext"
 
 
 def pod_defaults(pod: Obj) -> Obj:
     """Return the Pod with its defaults; the same object if it has all of them."""
     sent_spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    spec = sent_spec if _DEFAULTED_FIELD in sent_spec else fill_defaults("PodSpec", sent_spec)
+    spec = sent_spec if _SECURITY_CONTEXT_FIELD in sent_spec else fill_defaults("PodSpec", sent_spec)
     missing_fields: dict[str, Any] = {} if spec.get("enableServiceLinks") is not None else {"enableServiceLinks": True}
     for field in _CONTAINER_FIELDS:
         containers = spec.get(field) or ()
         if any(_missing_requests(container) for container in containers):
-            missing_fields[field] = [_with_default_requests(container) for container in containers]
+            missing_fields[field] = [_container_with_default_requests(container) for container in containers]
     if spec.get("hostNetwork"):
         missing_fields |= _host_network_containers({**spec, **missing_fields})
     spec = {**spec, **missing_fields} if missing_fields else spec
-    complete_pod = pod if spec is sent_spec else {**pod, "spec": spec}
-    return complete_pod if status.get("phase") else {**complete_pod, "status": {**status, "phase": "Pending"}}
+    defaulted_pod = pod if spec is sent_spec else {**pod, "spec": spec}
+    return defaulted_pod if status.get("phase") else {**defaulted_pod, "status": {**status, "phase": "Pending"}}
 
 
 def _host_network_containers(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def _with_host_ports(container: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**container, "ports": [{"hostPort": port["containerPort"], **port} for port in ports]}
 
 
-def _with_default_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
+def _container_with_default_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the container; a resource with a limit but no request gets a request equal to the limit."""
     requests = _missing_requests(container)
     if not requests:
@@ -207,13 +207,13 @@ def claim_defaults(obj: Obj) -> dict[str, Any]:
 
 def volume_defaults(obj: Obj) -> dict[str, Any]:
     """Return the PersistentVolume with the defaults volume mode Filesystem, phase Pending and reclaim policy Retain."""
-    complete_volume = claim_defaults(obj)
-    return {**complete_volume, "spec": {"persistentVolumeReclaimPolicy": "Retain", **complete_volume["spec"]}}
+    defaulted_volume = claim_defaults(obj)
+    return {**defaulted_volume, "spec": {"persistentVolumeReclaimPolicy": "Retain", **defaulted_volume["spec"]}}
 
 
 _ROLLING_UPDATE_DEFAULTS: Final = {"maxSurge": "25%", "maxUnavailable": "25%"}
 _CLAIM_TYPE: Final = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
-_ROLLING_UPDATE: Final = "RollingUpdate"
+_ROLLING_UPDATE_TYPE: Final = "RollingUpdate"
 
 
 def deployment_defaults(obj: Obj) -> Obj:
@@ -260,8 +260,8 @@ def daemon_set_defaults(obj: Obj) -> Obj:
 
 def cron_job_defaults(obj: Obj) -> Obj:
     """Return the CronJob with its defaults: concurrencyPolicy Allow, not suspended, and limits of the Job history."""
-    limits = {"failedJobsHistoryLimit": 1, "successfulJobsHistoryLimit": 3}
-    return _with_spec_fields(obj, {"concurrencyPolicy": "Allow", "suspend": False, **limits})
+    history_limits = {"failedJobsHistoryLimit": 1, "successfulJobsHistoryLimit": 3}
+    return _with_spec_fields(obj, {"concurrencyPolicy": "Allow", "suspend": False, **history_limits})
 
 
 def _with_spec_fields(obj: Obj, default_fields: Mapping[str, Any], **fields: Any) -> Obj:
@@ -272,8 +272,8 @@ def _with_spec_fields(obj: Obj, default_fields: Mapping[str, Any], **fields: Any
 
 def _update_strategy_defaults(strategy: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an update strategy of type RollingUpdate with the given default settings; other types stay unchanged."""
-    typed_strategy = {"type": _ROLLING_UPDATE, **(strategy or {})}
-    if typed_strategy["type"] != _ROLLING_UPDATE:
+    typed_strategy = {"type": _ROLLING_UPDATE_TYPE, **(strategy or {})}
+    if typed_strategy["type"] != _ROLLING_UPDATE_TYPE:
         return typed_strategy
     return {**typed_strategy, "rollingUpdate": {**settings, **(typed_strategy.get("rollingUpdate") or {})}}
 
@@ -287,19 +287,19 @@ _INT32_MAX: Final = 2**31 - 1
 def job_defaults(job: Obj) -> Obj:
     """Return the Job with its defaults. A Job without labels gets all labels of its pod template."""
     spec = job.get("spec") or {}
-    missing_fields = {field: value for field, value in _spec_defaults(spec).items() if spec.get(field) is None}
+    missing_fields = {field: value for field, value in _job_spec_defaults(spec).items() if spec.get(field) is None}
     failure_policy = spec.get("podFailurePolicy")
-    if failure_policy and (policy_with_defaults := _policy_defaults(failure_policy)) is not failure_policy:
+    if failure_policy and (policy_with_defaults := _pod_failure_policy_defaults(failure_policy)) is not failure_policy:
         missing_fields["podFailurePolicy"] = policy_with_defaults
-    complete_job = {**job, "spec": {**spec, **missing_fields}} if missing_fields else job
+    new_job = {**job, "spec": {**spec, **missing_fields}} if missing_fields else job
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
-    return with_metadata(complete_job, labels=labels) if labels and not job["metadata"].get("labels") else complete_job
+    return with_metadata(new_job, labels=labels) if labels and not job["metadata"].get("labels") else new_job
 
 
-def _spec_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
+def _job_spec_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults of a Job's spec; completions get a default only if parallelism is unset."""
     indexes_fail_alone = spec.get("backoffLimitPerIndex") is not None
-    defaults: dict[str, Any] = {
+    default_fields: dict[str, Any] = {
         "parallelism": 1,
         "backoffLimit": _INT32_MAX if indexes_fail_alone else 6,
         "completionMode": "NonIndexed",
@@ -307,18 +307,18 @@ def _spec_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
         "suspend": False,
         "podReplacementPolicy": "TerminatingOrFailed" if spec.get("podFailurePolicy") is None else "Failed",
     }
-    return defaults if spec.get("parallelism") is not None else {"completions": 1, **defaults}
+    return default_fields if spec.get("parallelism") is not None else {"completions": 1, **default_fields}
 
 
-def _policy_defaults(policy: Mapping[str, Any]) -> Mapping[str, Any]:
+def _pod_failure_policy_defaults(failure_policy: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a Job's pod failure policy; patterns in onPodConditions without a status get the status True."""
-    rules = policy.get("rules") or []
+    rules = failure_policy.get("rules") or []
     if all(pattern.get("status") for rule in rules for pattern in rule.get("onPodConditions") or ()):
-        return policy
-    return {**policy, "rules": [_rule_defaults(rule) for rule in rules]}
+        return failure_policy
+    return {**failure_policy, "rules": [_failure_rule_defaults(rule) for rule in rules]}
 
 
-def _rule_defaults(rule: Mapping[str, Any]) -> Mapping[str, Any]:
+def _failure_rule_defaults(rule: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a pod failure policy rule; patterns in its onPodConditions without a status get the status True."""
     condition_patterns = rule.get("onPodConditions")
     if not condition_patterns:
@@ -332,17 +332,17 @@ def _rule_defaults(rule: Mapping[str, Any]) -> Mapping[str, Any]:
 def limit_range_defaults(limit_range: Obj) -> Obj:
     """Return the LimitRange; for containers, `default` defaults to `max`, `defaultRequest` to `default` or `min`."""
     limits = (limit_range.get("spec") or {}).get("limits") or []
-    complete_limits = [_container_limit_defaults(limit) for limit in limits]
-    return limit_range if complete_limits == limits else with_path(limit_range, ("spec", "limits"), complete_limits)
+    defaulted_limits = [_container_limit_defaults(limit) for limit in limits]
+    return limit_range if defaulted_limits == limits else with_path(limit_range, ("spec", "limits"), defaulted_limits)
 
 
 def _container_limit_defaults(limit: Mapping[str, Any]) -> Mapping[str, Any]:
     if limit.get("type") != "Container":
         return limit
-    default = {**(limit.get("max") or {}), **(limit.get("default") or {})}
-    request = {**(limit.get("min") or {}), **default, **(limit.get("defaultRequest") or {})}
-    defaults = {"default": default, "defaultRequest": request}
-    return {**limit, **{field: value for field, value in defaults.items() if value}}
+    default_limits = {**(limit.get("max") or {}), **(limit.get("default") or {})}
+    request = {**(limit.get("min") or {}), **default_limits, **(limit.get("defaultRequest") or {})}
+    limit_fields = {"default": default_limits, "defaultRequest": request}
+    return {**limit, **{field: value for field, value in limit_fields.items() if value}}
 
 
 # Defaults of Nodes. Source: Kubernetes's pkg/apis/core/v1/defaults.go.
@@ -364,15 +364,15 @@ _RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 
 def binding_defaults(binding: Obj) -> Obj:
     """Return the RoleBinding or ClusterRoleBinding; users and groups in its subjects get the RBAC API group."""
-    subjects = binding.get("subjects") or ()
-    complete_subjects = [_subject_defaults(subject) for subject in subjects]
-    return {**binding, "subjects": complete_subjects} if complete_subjects != list(subjects) else binding
+    rbac_subjects = binding.get("subjects") or ()
+    defaulted_subjects = [_subject_defaults(subject) for subject in rbac_subjects]
+    return {**binding, "subjects": defaulted_subjects} if defaulted_subjects != list(rbac_subjects) else binding
 
 
-def _subject_defaults(subject: Obj) -> Obj:
-    if subject["kind"] not in {"User", "Group"} or subject.get("apiGroup"):
-        return subject
-    return {**subject, "apiGroup": _RBAC_GROUP}
+def _subject_defaults(rbac_subject: Obj) -> Obj:
+    if rbac_subject["kind"] not in {"User", "Group"} or rbac_subject.get("apiGroup"):
+        return rbac_subject
+    return {**rbac_subject, "apiGroup": _RBAC_GROUP}
 
 
 # Stored form of Secrets. Source: Kubernetes's pkg/apis/core/v1/conversion.go.
@@ -388,10 +388,10 @@ def secret_defaults(secret: Obj) -> dict[str, Any]:
     return stored_fields
 
 
-Default: TypeAlias = Callable[[Obj], Obj]
+Defaulter: TypeAlias = Callable[[Obj], Obj]
 
 
-_DEFAULTS_BY_KIND: Final[Mapping[str, Default]] = {
+_DEFAULTER_BY_KIND: Final[Mapping[str, Defaulter]] = {
     **dict.fromkeys(
         (
             *(scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.COHORT, scheme.TOPOLOGY),
@@ -438,8 +438,8 @@ _INITIAL_STATUS_BY_KIND: Final[Mapping[str, Obj]] = {
 def with_defaults(obj: Obj) -> dict[str, Any]:
     """Return the object with the defaults of its kind; the same object if it has all of them."""
     kind = group_kind(obj)
-    default, status = _DEFAULTS_BY_KIND.get(kind), _INITIAL_STATUS_BY_KIND.get(kind)
-    complete_object = default(obj) if default else obj
-    if status is not None and complete_object.get("status") is None:
-        return {**complete_object, "status": status}
-    return complete_object if isinstance(complete_object, dict) else dict(complete_object)
+    apply_defaults, initial_status = _DEFAULTER_BY_KIND.get(kind), _INITIAL_STATUS_BY_KIND.get(kind)
+    defaulted_object = apply_defaults(obj) if apply_defaults else obj
+    if initial_status is not None and defaulted_object.get("status") is None:
+        return {**defaulted_object, "status": initial_status}
+    return defaulted_object if isinstance(defaulted_object, dict) else dict(defaulted_object)

@@ -25,8 +25,8 @@ class FieldError(NamedTuple):
 
     def __str__(self) -> str:
         """Return `path: problem; remedy`, without empty parts."""
-        prefix = f"{self.path}: " if self.path else ""
-        return f"{prefix}{self.problem}; {self.remedy}" if self.remedy else f"{prefix}{self.problem}"
+        path_prefix = f"{self.path}: " if self.path else ""
+        return f"{path_prefix}{self.problem}; {self.remedy}" if self.remedy else f"{path_prefix}{self.problem}"
 
 
 class ApiError(Exception):

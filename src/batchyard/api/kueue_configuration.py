@@ -27,36 +27,36 @@ class InvalidConfiguration(Exception):  # noqa: N818 - named like the API's Inva
     """The text is not a valid Kueue Configuration; the message has one line for each field error."""
 
 
-def read_configuration(name: str, text: str) -> Obj:
+def read_configuration(file_name: str, text: str) -> Obj:
     """Parse a Kueue Configuration and return it with all defaults, in its storage version (v1beta2).
 
-    `name` is the file name in error messages. Raises InvalidConfiguration with all errors.
+    `file_name` is the file name in error messages. Raises InvalidConfiguration with all errors.
     """
     documents = list(read_documents(text))
     if len(documents) != 1:
         problem = "the file is empty" if not documents else f"the file has {len(documents)} YAML documents, not one"
-        raise InvalidConfiguration(f"{name}: {problem}; {_HEADER_REMEDY}, and write a single document")
+        raise InvalidConfiguration(f"{file_name}: {problem}; {_HEADER_REMEDY}, and write a single document")
     document = documents[0]
     configuration, errors = (None, document.faults) if document.faults else _decode_configuration(document.value)
     if configuration is None or errors:
         lines = DocumentLines(document.text, document.line)
-        raise InvalidConfiguration("\n".join(f"{name}:{lines.of(error.path)}: {error}" for error in errors))
+        raise InvalidConfiguration("\n".join(f"{file_name}:{lines.of(error.path)}: {error}" for error in errors))
     return configuration
 
 
 def complete_configuration(configuration: Obj) -> Obj:
     """Return a partial Kueue Configuration with all defaults; raise InvalidConfiguration if it is invalid."""
-    with_defaults, errors = _decode_configuration(configuration)
-    if with_defaults is None:
+    complete_obj, errors = _decode_configuration(configuration)
+    if complete_obj is None:
         raise InvalidConfiguration("; ".join(map(str, errors)))
-    return with_defaults
+    return complete_obj
 
 
-def _decode_configuration(value: Any) -> tuple[Obj | None, Sequence[FieldError]]:
-    kind = value.get("kind") if isinstance(value, dict) else None
+def _decode_configuration(configuration_value: Any) -> tuple[Obj | None, Sequence[FieldError]]:
+    kind = configuration_value.get("kind") if isinstance(configuration_value, dict) else None
     if kind is not None and kind != _CONFIGURATION_KIND.kind:
         return None, [FieldError("kind", f"{kind} is not the kind of a Kueue Configuration", _HEADER_REMEDY)]
-    decoded_object = decode(value)
+    decoded_object = decode(configuration_value)
     if decoded_object.obj is not None and group_kind(decoded_object.obj) != CONFIGURATION:
         return None, [FieldError("apiVersion", "this is not the apiVersion of a Kueue Configuration", _HEADER_REMEDY)]
     return decoded_object.obj, list(_with_v1beta1_remedies(decoded_object.faults))

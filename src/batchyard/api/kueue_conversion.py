@@ -18,8 +18,8 @@ from batchyard.api.validation.topology import assignment_errors
 from batchyard.api.well_known import HOSTNAME
 
 #: The values of the fields of a ConversionPart in one version; empty if none is set.
-Fragment: TypeAlias = Mapping[str, Any]
-ConvertFragment: TypeAlias = Callable[[Fragment], Fragment]
+ObjectFragment: TypeAlias = Mapping[str, Any]
+FragmentConverter: TypeAlias = Callable[[ObjectFragment], ObjectFragment]
 
 #: The exceptions that malformed originals in annotations may cause: users can write annotations.
 _MALFORMED_ORIGINAL_ERRORS: Final = (TypeError, ValueError, KeyError, IndexError, AttributeError)
@@ -28,10 +28,10 @@ _MALFORMED_ORIGINAL_ERRORS: Final = (TypeError, ValueError, KeyError, IndexError
 class PartLocation(Protocol):
     """Where the fields of a ConversionPart are in objects of one API version: reads and replaces their values."""
 
-    def read(self, obj: Obj) -> Fragment:
+    def read(self, obj: Obj) -> ObjectFragment:
         """Return the values of the fields of the ConversionPart in an object."""
 
-    def write(self, obj: Obj, fragment: Fragment) -> Obj:
+    def write(self, obj: Obj, fragment: ObjectFragment) -> Obj:
         """Return the object with the fields of the ConversionPart replaced by the given ones."""
 
 
@@ -44,22 +44,22 @@ class MappingFields:
     #: Default values, which mean the same as absent fields.
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
-    def read(self, obj: Obj) -> Fragment:
+    def read(self, obj: Obj) -> ObjectFragment:
         """Return those of the named fields that are set in the object to values other than their defaults."""
         mapping = self._find_mapping(obj)
         set_fields = {name: mapping[name] for name in self.names if name in mapping} if mapping is not None else {}
         return {name: value for name, value in set_fields.items() if self.defaults.get(name) != value or value is None}
 
-    def write(self, obj: Obj, fragment: Fragment) -> Obj:
+    def write(self, obj: Obj, fragment: ObjectFragment) -> Obj:
         """Return the object with the values of the named fields replaced; the same object if it lacks the mapping."""
-        mapping = self._find_mapping(obj)
-        if mapping is None:
+        old_mapping = self._find_mapping(obj)
+        if old_mapping is None:
             return obj
-        other_fields = {name: value for name, value in mapping.items() if name not in self.names}
+        other_fields = {name: value for name, value in old_mapping.items() if name not in self.names}
         new_fields = {name: fragment[name] for name in self.names if name in fragment}
         return (
             obj
-            if not new_fields and len(other_fields) == len(mapping)
+            if not new_fields and len(other_fields) == len(old_mapping)
             else with_path(obj, self.path, {**other_fields, **new_fields})
         )
 
@@ -78,8 +78,8 @@ class ConversionPart:
     name: str
     old: PartLocation
     new: PartLocation
-    upgrade: ConvertFragment
-    downgrade: ConvertFragment
+    upgrade: FragmentConverter
+    downgrade: FragmentConverter
 
 
 def renamed_field_part(path: tuple[str, ...], old: str, new: str) -> ConversionPart:
@@ -96,16 +96,16 @@ def renamed_field_part(path: tuple[str, ...], old: str, new: str) -> ConversionP
 def old_field_part(path: tuple[str, ...], name: str, **defaults: Any) -> ConversionPart:
     """Return the ConversionPart for a field that only the older version has; `defaults` may give its default value."""
     old, new = MappingFields(path, (name,), defaults), MappingFields(path, ())
-    return ConversionPart(".".join((*path, name)), old, new, _convert_to_nothing, _convert_to_nothing)
+    return ConversionPart(".".join((*path, name)), old, new, _convert_to_empty_fragment, _convert_to_empty_fragment)
 
 
 def new_field_part(path: tuple[str, ...], name: str) -> ConversionPart:
     """Return the ConversionPart for a field that only the newer version has."""
     old, new = MappingFields(path, ()), MappingFields(path, (name,))
-    return ConversionPart(".".join((*path, name)), old, new, _convert_to_nothing, _convert_to_nothing)
+    return ConversionPart(".".join((*path, name)), old, new, _convert_to_empty_fragment, _convert_to_empty_fragment)
 
 
-def _convert_to_nothing(_: Fragment) -> Fragment:
+def _convert_to_empty_fragment(_: ObjectFragment) -> ObjectFragment:
     """Return no fields: the conversion of a field to a version that lacks the field."""
     return {}
 
@@ -121,7 +121,7 @@ def convert_parts(obj: Obj, parts: Sequence[ConversionPart], *, restored_from: s
     Original fields that a reverse conversion saved in the annotation `restored_from` are restored. Fields that the new
     version cannot represent are saved in the annotation `saved_to`.
     """
-    original_fields, unrepresented_parts = _read_originals(obj, restored_from), {}
+    original_fields, unrepresented_parts = _read_original_fields(obj, restored_from), {}
     for part in parts:
         old_fields = part.old.read(obj)
         converted_fields = _restore_original(original_fields.get(part.name), part, old_fields)
@@ -133,7 +133,7 @@ def convert_parts(obj: Obj, parts: Sequence[ConversionPart], *, restored_from: s
     return _with_saved_originals(obj, restored_from, saved_to, unrepresented_parts)
 
 
-def _restore_original(saved_fields: Any, part: ConversionPart, current_fields: Fragment) -> Fragment | None:
+def _restore_original(saved_fields: Any, part: ConversionPart, current_fields: ObjectFragment) -> ObjectFragment | None:
     """Return the original fields saved by a reverse conversion if they still convert to `current_fields`, else None."""
     if not isinstance(saved_fields, Mapping):
         return None
@@ -143,7 +143,7 @@ def _restore_original(saved_fields: Any, part: ConversionPart, current_fields: F
         return None
 
 
-def _read_originals(obj: Obj, annotation: str) -> Mapping[str, Any]:
+def _read_original_fields(obj: Obj, annotation: str) -> Mapping[str, Any]:
     """Return the fields that an earlier conversion saved in the annotation, by ConversionPart name."""
     text = (obj["metadata"].get("annotations") or {}).get(annotation)
     try:
@@ -168,7 +168,7 @@ _SPEC_PATH: Final = ("spec",)
 _STATUS_PATH: Final = ("status",)
 
 
-def _upgrade_checks(old: Fragment) -> Fragment:
+def _upgrade_admission_checks(old: ObjectFragment) -> ObjectFragment:
     """Convert a ClusterQueue's admissionChecks to an admissionChecksStrategy for all flavors, replacing any present."""
     if names := old.get("admissionChecks"):
         return {"admissionChecksStrategy": {"admissionChecks": [{"name": name} for name in names]}}
@@ -176,24 +176,24 @@ def _upgrade_checks(old: Fragment) -> Fragment:
     return {"admissionChecksStrategy": strategy} if strategy and strategy.get("admissionChecks") else {}
 
 
-def _downgrade_checks(new: Fragment) -> Fragment:
+def _downgrade_admission_checks(new: ObjectFragment) -> ObjectFragment:
     """Return a ClusterQueue's admissionChecksStrategy unchanged: v1beta1 has this field too."""
     return dict(new)
 
 
-def _fungibility_part(name: str, old_word: str) -> ConversionPart:
-    """Return the ConversionPart of a flavorFungibility field: `old_word` in v1beta1 is MayStopSearch in v1beta2."""
+def _fungibility_part(name: str, old_value: str) -> ConversionPart:
+    """Return the ConversionPart of a flavorFungibility field: `old_value` in v1beta1 is MayStopSearch in v1beta2."""
     fields = MappingFields(("spec", "flavorFungibility"), (name,))
     return ConversionPart(
         f"spec.flavorFungibility.{name}",
         fields,
         fields,
-        lambda fragment: {name: "MayStopSearch"} if fragment == {name: old_word} else fragment,
+        lambda fragment: {name: "MayStopSearch"} if fragment == {name: old_value} else fragment,
         dict,
     )
 
 
-def _upgrade_cluster_source(old: Fragment) -> Fragment:
+def _upgrade_cluster_source(old: ObjectFragment) -> ObjectFragment:
     """Merge a MultiKueueCluster's kubeConfig, if it has a location, and clusterProfileRef into clusterSource."""
     if not old:
         return {}
@@ -204,7 +204,7 @@ def _upgrade_cluster_source(old: Fragment) -> Fragment:
     }
 
 
-def _downgrade_cluster_source(new: Fragment) -> Fragment:
+def _downgrade_cluster_source(new: ObjectFragment) -> ObjectFragment:
     """Split a MultiKueueCluster's clusterSource into kubeConfig, required in v1beta1, and clusterProfileRef if set."""
     if "clusterSource" not in new:
         return {}
@@ -214,7 +214,7 @@ def _downgrade_cluster_source(new: Fragment) -> Fragment:
     return {"kubeConfig": kube_config, **({} if profile is None else {"clusterProfileRef": profile})}
 
 
-_FAIR_SHARING: Final = old_field_part(("status", "fairSharing"), "admissionFairSharingStatus")
+_FAIR_SHARING_STATUS_PART: Final = old_field_part(("status", "fairSharing"), "admissionFairSharingStatus")
 
 CLUSTER_QUEUE_PARTS: Final[Sequence[ConversionPart]] = (
     renamed_field_part(_SPEC_PATH, "cohort", "cohortName"),
@@ -222,17 +222,17 @@ CLUSTER_QUEUE_PARTS: Final[Sequence[ConversionPart]] = (
         "spec.admissionChecksStrategy",
         MappingFields(_SPEC_PATH, ("admissionChecks", "admissionChecksStrategy")),
         MappingFields(_SPEC_PATH, ("admissionChecksStrategy",)),
-        _upgrade_checks,
-        _downgrade_checks,
+        _upgrade_admission_checks,
+        _downgrade_admission_checks,
     ),
     _fungibility_part("whenCanBorrow", "Borrow"),
     _fungibility_part("whenCanPreempt", "Preempt"),
     new_field_part(_SPEC_PATH, "concurrentAdmissionPolicy"),
     old_field_part(_STATUS_PATH, "pendingWorkloadsStatus"),
-    _FAIR_SHARING,
+    _FAIR_SHARING_STATUS_PART,
 )
 
-COHORT_PARTS: Final[Sequence[ConversionPart]] = (_FAIR_SHARING,)
+COHORT_PARTS: Final[Sequence[ConversionPart]] = (_FAIR_SHARING_STATUS_PART,)
 
 LOCAL_QUEUE_PARTS: Final[Sequence[ConversionPart]] = (
     renamed_field_part(_STATUS_PATH, "flavorUsage", "flavorsUsage"),
@@ -256,16 +256,16 @@ MULTI_KUEUE_CLUSTER_PARTS: Final[Sequence[ConversionPart]] = (
 )
 
 
-_SLICE_DOMAINS_MAX: Final = 100_000
-_SLICES_MAX: Final = 1_000
+_DOMAINS_PER_SLICE_MAX: Final = 100_000
+_TOPOLOGY_SLICES_MAX: Final = 1_000
 
 
 def compress_domains(levels: Sequence[str], domains: Sequence[Obj]) -> list[dict[str, Any]]:
     """Return TopologyAssignment slices for a list of topology domains; a slice stores common value parts only once."""
-    by_prefix = [_build_slice(levels, group) for group in _group_by_prefix(levels, domains)]
-    if len(by_prefix) <= 1 or len(domains) > _SLICE_DOMAINS_MAX:
+    by_prefix = [_build_topology_slice(levels, group) for group in _group_by_prefix(levels, domains)]
+    if len(by_prefix) <= 1 or len(domains) > _DOMAINS_PER_SLICE_MAX:
         return by_prefix
-    single_slice = [_build_slice(levels, domains)]
+    single_slice = [_build_topology_slice(levels, domains)]
     return single_slice if len(msgspec.json.encode(single_slice)) < len(msgspec.json.encode(by_prefix)) else by_prefix
 
 
@@ -273,15 +273,15 @@ def expand_slices(slices: Sequence[Obj]) -> list[dict[str, Any]]:
     """Return the topology domains in the given TopologyAssignment slices, each with its level values and pod count."""
     return [
         {
-            "values": [_domain_value(values, i) for values in part["valuesPerLevel"]],
-            "count": _domain_count(part["podCounts"], i),
+            "values": [_level_value_at(values, i) for values in part["valuesPerLevel"]],
+            "count": _pod_count_at(part["podCounts"], i),
         }
         for part in slices
         for i in range(part["domainCount"])
     ]
 
 
-def _domain_value(level_values: Obj, i: int) -> str:
+def _level_value_at(level_values: Obj, i: int) -> str:
     """Return the i-th domain's value at one topology level, from `valuesPerLevel` in a TopologyAssignment slice."""
     if (universal := level_values.get("universal")) is not None:
         return str(universal)
@@ -289,33 +289,33 @@ def _domain_value(level_values: Obj, i: int) -> str:
     return f"{individual.get('prefix') or ''}{individual['roots'][i]}{individual.get('suffix') or ''}"
 
 
-def _domain_count(pod_counts: Obj, i: int) -> int:
+def _pod_count_at(pod_counts: Obj, i: int) -> int:
     """Return the i-th domain's pod count, from the `podCounts` of a TopologyAssignment slice."""
     universal_count = pod_counts.get("universal")
     return int(pod_counts["individual"][i] if universal_count is None else universal_count)
 
 
-def _build_slice(levels: Sequence[str], domains: Sequence[Obj]) -> dict[str, Any]:
+def _build_topology_slice(levels: Sequence[str], domains: Sequence[Obj]) -> dict[str, Any]:
     """Return one TopologyAssignment slice for all the given domains."""
     pod_counts = [domain["count"] for domain in domains]
-    all_equal = all(count == pod_counts[0] for count in pod_counts)
+    are_counts_equal = all(count == pod_counts[0] for count in pod_counts)
     return {
         "domainCount": len(domains),
-        "podCounts": {"universal": pod_counts[0]} if all_equal else {"individual": pod_counts},
-        "valuesPerLevel": [_encode_values([domain["values"][i] for domain in domains]) for i in range(len(levels))],
+        "podCounts": {"universal": pod_counts[0]} if are_counts_equal else {"individual": pod_counts},
+        "valuesPerLevel": [_encode_levels([domain["values"][i] for domain in domains]) for i in range(len(levels))],
     }
 
 
-def _encode_values(level_values: Sequence[str]) -> dict[str, Any]:
+def _encode_levels(level_values: Sequence[str]) -> dict[str, Any]:
     """Encode domain values of a topology level: `universal` if equal, else `roots` with common prefix and suffix."""
     if all(value == level_values[0] for value in level_values):
         return {"universal": level_values[0]}
-    suffix = _common_prefix([value[::-1] for value in level_values])[::-1]
+    common_suffix = _common_prefix([value[::-1] for value in level_values])[::-1]
     # The prefix and suffix must not overlap in a short value, as in `aba` beside `ababa`.
-    prefix = _common_prefix(level_values)[: min(map(len, level_values)) - len(suffix)]
-    roots = [value[len(prefix) : len(value) - len(suffix)] for value in level_values]
-    affixes = {name: part for name, part in (("prefix", prefix), ("suffix", suffix)) if part}
-    return {"individual": {**affixes, "roots": roots}}
+    common_prefix = _common_prefix(level_values)[: min(map(len, level_values)) - len(common_suffix)]
+    middle_texts = [value[len(common_prefix) : len(value) - len(common_suffix)] for value in level_values]
+    affix_by_field = {name: part for name, part in (("prefix", common_prefix), ("suffix", common_suffix)) if part}
+    return {"individual": {**affix_by_field, "roots": middle_texts}}
 
 
 def _common_prefix(values: Sequence[str]) -> str:
@@ -329,21 +329,21 @@ def _group_by_prefix(levels: Sequence[str], domains: Sequence[Obj]) -> list[Sequ
     """Group adjacent topology domains by common host name prefix; one group if the lowest level is not host names."""
     keys = [""] * len(domains)
     if len(domains) > 1 and levels and levels[-1] == HOSTNAME:
-        keys = _prefix_keys([domain["values"][-1] for domain in domains])
-    slice_starts = _slice_starts(keys)
+        keys = _host_name_prefixes([domain["values"][-1] for domain in domains])
+    slice_starts = _slice_start_indexes(keys)
     return [domains[start:end] for start, end in pairwise([*slice_starts, len(domains)])]
 
 
-def _slice_starts(keys: Sequence[str]) -> list[int]:
+def _slice_start_indexes(keys: Sequence[str]) -> list[int]:
     """Return the start index of each TopologyAssignment slice: where the key changes, or a slice has maximum size."""
-    starts: list[int] = []
+    start_indexes: list[int] = []
     for i, key in enumerate(keys):
-        if not starts or key != keys[i - 1] or i - starts[-1] == _SLICE_DOMAINS_MAX:
-            starts.append(i)
-    return starts
+        if not start_indexes or key != keys[i - 1] or i - start_indexes[-1] == _DOMAINS_PER_SLICE_MAX:
+            start_indexes.append(i)
+    return start_indexes
 
 
-def _prefix_keys(host_names: Sequence[str]) -> list[str]:
+def _host_name_prefixes(host_names: Sequence[str]) -> list[str]:
     """Return for each host name its longest prefix ending in a hyphen that another host name shares, or ''.
 
     If this results in too many slices, shorter prefixes are used.
@@ -354,17 +354,17 @@ def _prefix_keys(host_names: Sequence[str]) -> list[str]:
         uses[prefix] = uses.get(prefix, 0) + 1
     for depth in range(max(map(len, prefixes)), 0, -1):
         keys = [next((p for p in reversed(host_prefixes[:depth]) if uses[p] > 1), "") for host_prefixes in prefixes]
-        if len(_slice_starts(keys)) <= _SLICES_MAX:
+        if len(_slice_start_indexes(keys)) <= _TOPOLOGY_SLICES_MAX:
             return keys
     return [""] * len(host_names)
 
 
-_CLASS_REFERENCES: Final[Mapping[str, tuple[str, str]]] = {
+_CLASS_REFERENCE_BY_SOURCE: Final[Mapping[str, tuple[str, str]]] = {
     "kueue.x-k8s.io/workloadpriorityclass": ("kueue.x-k8s.io", "WorkloadPriorityClass"),
     "scheduling.k8s.io/priorityclass": ("scheduling.k8s.io", "PriorityClass"),
 }
-_SOURCE_BY_CLASS: Final = {reference: source for source, reference in _CLASS_REFERENCES.items()}
-_SLICE_CONSTRAINTS: Final = "podsetSliceRequiredTopologyConstraints"
+_SOURCE_BY_CLASS_REFERENCE: Final = {reference: source for source, reference in _CLASS_REFERENCE_BY_SOURCE.items()}
+_SLICE_CONSTRAINTS_FIELD: Final = "podsetSliceRequiredTopologyConstraints"
 _POD_SETS_PATH: Final = ("spec", "podSets")
 _POD_SET_ASSIGNMENTS_PATH: Final = ("status", "admission", "podSetAssignments")
 
@@ -377,29 +377,29 @@ class ItemFields:
     field: str
     item_path: tuple[str, ...] = ()
 
-    def read(self, obj: Obj) -> Fragment:
+    def read(self, obj: Obj) -> ObjectFragment:
         """Return the field's values in the object's list items, by item name, for the items that have the field."""
         value_by_item_name = {}
-        for item in self._find_items(obj) or ():
+        for item in self._find_list_items(obj) or ():
             mapping = _value_at(item, self.item_path)
             if isinstance(mapping, Mapping) and mapping.get(self.field) is not None:
                 value_by_item_name[item.get("name", "main")] = mapping[self.field]
         return value_by_item_name
 
-    def write(self, obj: Obj, fragment: Fragment) -> Obj:
+    def write(self, obj: Obj, fragment: ObjectFragment) -> Obj:
         """Return the object with the field set in each list item named in `fragment`, and removed from the others."""
-        items = self._find_items(obj)
+        items = self._find_list_items(obj)
         if not items or fragment == self.read(obj):
             return obj
         return with_path(obj, self.path, [self._write_item(item, fragment) for item in items])
 
-    def _write_item(self, item: Obj, fragment: Fragment) -> Obj:
+    def _write_item(self, item: Obj, fragment: ObjectFragment) -> Obj:
         """Return the list item with the field set or removed; unchanged if it lacks the mapping at `item_path`."""
         if not isinstance(_value_at(item, self.item_path), Mapping):
             return item
         return with_path(item, (*self.item_path, self.field), fragment.get(item.get("name", "main")))
 
-    def _find_items(self, obj: Obj) -> list[Obj] | None:
+    def _find_list_items(self, obj: Obj) -> list[Obj] | None:
         """Return the object's list at `path`, or None if there is none."""
         items = _value_at(obj, self.path)
         return items if isinstance(items, list) else None
@@ -412,23 +412,23 @@ def _value_at(obj: Any, path: tuple[str, ...]) -> Any:
     return obj
 
 
-def _upgrade_priority_class(old: Fragment) -> Fragment:
+def _upgrade_priority_class(old: ObjectFragment) -> ObjectFragment:
     """Convert priorityClassName and priorityClassSource to priorityClassRef; return no fields if either is missing."""
-    reference = _CLASS_REFERENCES.get(old.get("priorityClassSource") or "")
+    class_reference = _CLASS_REFERENCE_BY_SOURCE.get(old.get("priorityClassSource") or "")
     name = old.get("priorityClassName")
-    if reference is None or not name:
+    if class_reference is None or not name:
         return {}
-    return {"priorityClassRef": {"group": reference[0], "kind": reference[1], "name": name}}
+    return {"priorityClassRef": {"group": class_reference[0], "kind": class_reference[1], "name": name}}
 
 
-def _downgrade_priority_class(new: Fragment) -> Fragment:
+def _downgrade_priority_class(new: ObjectFragment) -> ObjectFragment:
     """Convert priorityClassRef to priorityClassName and priorityClassSource; return no fields for an unknown kind."""
-    reference = new.get("priorityClassRef") or {}
-    class_source = _SOURCE_BY_CLASS.get((reference.get("group", ""), reference.get("kind", "")))
-    return {"priorityClassName": reference["name"], "priorityClassSource": class_source} if class_source else {}
+    class_reference = new.get("priorityClassRef") or {}
+    class_source = _SOURCE_BY_CLASS_REFERENCE.get((class_reference.get("group", ""), class_reference.get("kind", "")))
+    return {"priorityClassName": class_reference["name"], "priorityClassSource": class_source} if class_source else {}
 
 
-def _compress_assignment(assignment: Obj) -> Obj:
+def _compress_topology_assignment(assignment: Obj) -> Obj:
     """Convert the domains of a TopologyAssignment to slices. If a domain does not match the levels, change nothing."""
     levels, domains = assignment.get("levels") or [], assignment.get("domains")
     if domains is None or any(len(domain["values"]) != len(levels) for domain in domains):
@@ -437,7 +437,7 @@ def _compress_assignment(assignment: Obj) -> Obj:
     return {**other_fields, "slices": compress_domains(levels, domains)}
 
 
-def _expand_assignment(assignment: Obj) -> Obj:
+def _expand_topology_assignment(assignment: Obj) -> Obj:
     """Convert the slices of a TopologyAssignment to domains. If the slices are invalid, change nothing."""
     if next(assignment_errors(assignment, ""), None) is not None:
         return assignment
@@ -445,7 +445,7 @@ def _expand_assignment(assignment: Obj) -> Obj:
     return {**other_fields, "domains": expand_slices(assignment["slices"])}
 
 
-def _for_each_assignment(change_assignment: Callable[[Obj], Obj]) -> Callable[[Fragment], Fragment]:
+def _for_each_assignment(change_assignment: Callable[[Obj], Obj]) -> Callable[[ObjectFragment], ObjectFragment]:
     """Return a ConversionPart's conversion that applies `change` to the TopologyAssignment of every pod set."""
     return lambda fragment: {name: change_assignment(assignment) for name, assignment in fragment.items()}
 
@@ -462,9 +462,9 @@ WORKLOAD_PARTS: Final[Sequence[ConversionPart]] = (
     new_field_part(("status",), "preemptionGates"),
     renamed_field_part(("status",), "accumulatedPastExexcutionTimeSeconds", "accumulatedPastExecutionTimeSeconds"),
     ConversionPart(
-        f"spec.podSets.topologyRequest.{_SLICE_CONSTRAINTS}",
+        f"spec.podSets.topologyRequest.{_SLICE_CONSTRAINTS_FIELD}",
         MappingFields(_POD_SETS_PATH, ()),
-        ItemFields(_POD_SETS_PATH, _SLICE_CONSTRAINTS, ("topologyRequest",)),
+        ItemFields(_POD_SETS_PATH, _SLICE_CONSTRAINTS_FIELD, ("topologyRequest",)),
         lambda _: {},
         lambda _: {},
     ),
@@ -472,7 +472,7 @@ WORKLOAD_PARTS: Final[Sequence[ConversionPart]] = (
         "status.admission.podSetAssignments.topologyAssignment",
         ItemFields(_POD_SET_ASSIGNMENTS_PATH, "topologyAssignment"),
         ItemFields(_POD_SET_ASSIGNMENTS_PATH, "topologyAssignment"),
-        _for_each_assignment(_compress_assignment),
-        _for_each_assignment(_expand_assignment),
+        _for_each_assignment(_compress_topology_assignment),
+        _for_each_assignment(_expand_topology_assignment),
     ),
 )

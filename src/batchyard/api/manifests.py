@@ -14,7 +14,7 @@ from batchyard.api import conversion, defaults, validation, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, annotation, label
 from batchyard.api.schema import validate_and_default
-from batchyard.api.schema.violations import STRICT_EDIT_SHARE, find_nearest_name, format_value
+from batchyard.api.schema.violations import STRICT_EDIT_RATIO, find_nearest_name, format_value
 from batchyard.api.scheme import CONFIGURATION, JOB, JOB_SET, KINDS, ServedKind, find_kind
 from batchyard.api.validation.rules import metadata_errors
 from batchyard.api.yaml_documents import Document, read_documents
@@ -27,7 +27,7 @@ from batchyard.api.yaml_documents import Document, read_documents
 
 DEFAULT_NAMESPACE: Final = "default"
 #: Kinds that are read from files without metadata, each with the object name that it gets.
-_DEFAULT_NAMES: Final = {CONFIGURATION: "kueue"}
+_DEFAULT_NAME_BY_KIND: Final = {CONFIGURATION: "kueue"}
 
 
 class DecodedObject(NamedTuple):
@@ -56,12 +56,12 @@ def decode_unvalidated(obj: Any, namespace: str, valid_obj: Obj | None = None) -
     `valid_obj` is an already validated object of the same kind in its storage version. Parts of `obj` that are the same
     Python objects in `valid_obj` are not validated again.
     """
-    kind_or_faults = _kind_of(obj)
+    kind_or_faults = _served_kind_or_faults(obj)
     if isinstance(kind_or_faults, list):
         return DecodedObject(None, kind_or_faults, [])
     info, version = kind_or_faults
-    if info.constant in _DEFAULT_NAMES and "metadata" not in obj:
-        obj = {**obj, "metadata": {"name": _DEFAULT_NAMES[info.constant]}}
+    if info.constant in _DEFAULT_NAME_BY_KIND and "metadata" not in obj:
+        obj = {**obj, "metadata": {"name": _DEFAULT_NAME_BY_KIND[info.constant]}}
     warnings = [info.deprecation] if version in info.deprecated_versions else []
     if info.is_idle:
         warnings.append(f"{info.kind} objects are stored, but batchyard has no controller that acts on them")
@@ -74,12 +74,12 @@ def decode_unvalidated(obj: Any, namespace: str, valid_obj: Obj | None = None) -
         if schema_result.obj is None:
             return DecodedObject(None, schema_result.faults, warnings)
         stored_object = schema_result.obj
-    stored_object = _with_kind_scope(info, stored_object, namespace, warnings)
-    warnings += _queue_warnings(info, stored_object)
+    stored_object = _with_namespace_scope(info, stored_object, namespace, warnings)
+    warnings += _queue_name_warnings(info, stored_object)
     return DecodedObject(defaults.with_defaults(stored_object), [], warnings)
 
 
-def _kind_of(obj: Any) -> tuple[ServedKind, str] | list[FieldError]:
+def _served_kind_or_faults(obj: Any) -> tuple[ServedKind, str] | list[FieldError]:
     """Return the kind and version of an object, or the errors if its kind or apiVersion is missing or unknown."""
     if not isinstance(obj, Mapping):
         return [FieldError("", f"{format_value(obj)} is not an object", "write apiVersion, kind, metadata and spec")]
@@ -87,17 +87,17 @@ def _kind_of(obj: Any) -> tuple[ServedKind, str] | list[FieldError]:
     if not isinstance(api_version, str) or not isinstance(kind, str) or not api_version or not kind:
         return _kind_errors(api_version, kind)
     info = find_kind(api_version, kind)
-    return (info, api_version.rpartition("/")[2]) if info else [_unknown_kind(api_version, kind)]
+    return (info, api_version.rpartition("/")[2]) if info else [_unknown_kind_error(api_version, kind)]
 
 
 def _kind_errors(api_version: object, kind: object) -> list[FieldError]:
     """Return the errors for an apiVersion or kind that is missing or not a string."""
-    required_fields = {
+    value_by_required_field = {
         "apiVersion": (api_version, _api_version_remedy(kind)),
         "kind": (kind, "set the field to the kind of the object, such as Job"),
     }
     errors = []
-    for name, (value, remedy) in required_fields.items():
+    for name, (value, remedy) in value_by_required_field.items():
         if value is None or value == "":
             errors.append(FieldError(name, "Required value", remedy))
         elif not isinstance(value, str):
@@ -107,30 +107,30 @@ def _kind_errors(api_version: object, kind: object) -> list[FieldError]:
 
 def _api_version_remedy(kind: object) -> str:
     """Return the remedy for a missing apiVersion: the apiVersion of the kind if it is known, else an example."""
-    info = _kinds_by_name().get(str(kind))
+    info = _served_kinds_by_name().get(str(kind))
     return f"set the field to {info.api_version}" if info else "set the field to group/version, such as batch/v1"
 
 
-def _unknown_kind(api_version: str, kind: str) -> FieldError:
+def _unknown_kind_error(api_version: str, kind: str) -> FieldError:
     """Return the error for an unknown kind or API version; the remedy suggests the nearest known one."""
-    info = _kinds_by_name().get(kind)
+    info = _served_kinds_by_name().get(kind)
     if info is not None:
         remedy = "use " + " or ".join(info.api_version_for(version) for version in reversed(info.versions))
         return FieldError("apiVersion", f"{format_value(api_version)} has no kind {format_value(kind)}", remedy)
-    nearest_kind = find_nearest_name(kind, _kinds_by_name(), STRICT_EDIT_SHARE)
+    nearest_kind = find_nearest_name(kind, _served_kinds_by_name(), STRICT_EDIT_RATIO)
     if nearest_kind:
-        remedy = f"did you mean {nearest_kind} ({_kinds_by_name()[nearest_kind].api_version})?"
+        remedy = f"did you mean {nearest_kind} ({_served_kinds_by_name()[nearest_kind].api_version})?"
     else:
         remedy = "check kind and apiVersion, or remove the document"
     return FieldError("kind", f"the kind {format_value(kind)} of {format_value(api_version)} is not known", remedy)
 
 
 @cache
-def _kinds_by_name() -> dict[str, ServedKind]:
+def _served_kinds_by_name() -> dict[str, ServedKind]:
     return {info.kind: info for info in KINDS}
 
 
-def _with_kind_scope(info: ServedKind, obj: dict[str, Any], namespace: str, warnings: list[str]) -> dict[str, Any]:
+def _with_namespace_scope(info: ServedKind, obj: dict[str, Any], namespace: str, warnings: list[str]) -> dict[str, Any]:
     """Return the object with a missing namespace added or, if its kind is cluster-scoped, the namespace removed."""
     metadata = obj["metadata"]
     sent_namespace = metadata.get("namespace")
@@ -143,7 +143,7 @@ def _with_kind_scope(info: ServedKind, obj: dict[str, Any], namespace: str, warn
     return {**obj, "metadata": {key: value for key, value in metadata.items() if key != "namespace"}}
 
 
-def _queue_warnings(info: ServedKind, obj: Obj) -> Iterator[str]:
+def _queue_name_warnings(info: ServedKind, obj: Obj) -> Iterator[str]:
     """Yield a warning if a Job or JobSet names its LocalQueue only in an annotation: Kueue reads only the label."""
     queue = annotation(obj, well_known.QUEUE_NAME) if info.constant in {JOB, JOB_SET} else None
     if queue and not label(obj, well_known.QUEUE_NAME):
@@ -160,7 +160,7 @@ def _metadata_errors(obj: Obj, errors: list[FieldError]) -> list[FieldError]:
     return list(metadata_errors(obj))
 
 
-_KIND_LINE: Final = re.compile(r"^kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
+_KIND_LINE_PATTERN: Final = re.compile(r"^kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
 #: The pattern can match each line in one way only, which prevents catastrophic backtracking.
 _NAME_LINE: Final = re.compile(r"(?m)^metadata:.*\n(?:[ \t]*\n|[ \t]+[^ \t\n].*\n)*?[ \t]+name:[ \t]*[\"']?([\w.-]+)")
 
@@ -177,7 +177,7 @@ class ManifestFault(NamedTuple):
     def __str__(self) -> str:
         """Return `file:document kind/name: field.path: problem; remedy`, on one line."""
         object_text = f" {_printable_word(self.kind)}/{_printable_word(self.name)}" if self.kind or self.name else ""
-        return _on_one_line(f"{self.source}:{self.document}{object_text}: {self.error}")
+        return _text_on_one_line(f"{self.source}:{self.document}{object_text}: {self.error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class Manifest:
 
     def fault(self, error: FieldError) -> ManifestFault:
         """Return an error with the file, document, kind and name of this object."""
-        return ManifestFault(self.source, self.document, self.obj["kind"], _name_of(self.obj), error)
+        return ManifestFault(self.source, self.document, self.obj["kind"], _name_text(self.obj), error)
 
 
 class InvalidDocument(NamedTuple):
@@ -236,32 +236,32 @@ def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
 
 def _read_document(source: str, document: Document, manifests: Manifests) -> None:
     """Add the objects of a YAML document, and their errors and warnings, to `manifests`."""
-    number = document.number
-    manifests.texts[source, number] = document.text, document.line
+    document_number = document.number
+    manifests.texts[source, document_number] = document.text, document.line
     if document.faults:
         kind, name = _kind_and_name(document)
-        manifests.faults += [ManifestFault(source, number, kind, name, error) for error in document.faults]
+        manifests.faults += [ManifestFault(source, document_number, kind, name, error) for error in document.faults]
         if document.value is None:
             return
-    for obj, item_path in _objects(document.value):
+    for obj, item_path in _objects_with_paths(document.value):
         decoded_object = decode(obj)
         if decoded_object.obj is not None and not document.faults:
-            manifests.objects.append(Manifest(decoded_object.obj, source, number, item_path))
+            manifests.objects.append(Manifest(decoded_object.obj, source, document_number, item_path))
         else:
-            manifests.broken.append(InvalidDocument(obj, source, number, item_path))
+            manifests.broken.append(InvalidDocument(obj, source, document_number, item_path))
         if decoded_object.obj is not None and not decoded_object.warnings:
             continue
-        kind, name = _written_kind(obj), _name_of(obj)
+        kind, name = _kind_text(obj), _name_text(obj)
         for error in decoded_object.faults:
             located_error = error._replace(path=".".join(filter(None, (item_path, error.path))))
-            manifests.faults.append(ManifestFault(source, number, kind, name, located_error))
+            manifests.faults.append(ManifestFault(source, document_number, kind, name, located_error))
         for warning in decoded_object.warnings:
-            manifests.odd.append(ManifestFault(source, number, kind, name, FieldError(item_path, warning)))
+            manifests.odd.append(ManifestFault(source, document_number, kind, name, FieldError(item_path, warning)))
 
 
-def _objects(value: Any) -> Iterator[tuple[Any, str]]:
+def _objects_with_paths(value: Any) -> Iterator[tuple[Any, str]]:
     """Yield the objects of a YAML document, each with its path: `items[0]` in a List, or '' for a single object."""
-    if not _is_list(value):
+    if not _is_list_object(value):
         yield value, ""
         return
     kind = value["kind"]
@@ -270,7 +270,7 @@ def _objects(value: Any) -> Iterator[tuple[Any, str]]:
         yield {**item_type, **item} if isinstance(item, Mapping) else item, f"items[{index}]"
 
 
-def _is_list(value: Any) -> bool:
+def _is_list_object(value: Any) -> bool:
     """Report whether the value of a YAML document is a `List`, or a list of one kind such as `JobList`."""
     if not isinstance(value, Mapping) or not isinstance(value.get("items"), list):
         return False
@@ -283,17 +283,17 @@ def _is_list(value: Any) -> bool:
 def _kind_and_name(document: Document) -> tuple[str, str]:
     """Return the object kind and name in a YAML document, from its text if the document cannot be parsed."""
     if document.value is not None:
-        return _written_kind(document.value), _name_of(document.value)
-    kind, name = _KIND_LINE.search(document.text), _NAME_LINE.search(document.text)
+        return _kind_text(document.value), _name_text(document.value)
+    kind, name = _KIND_LINE_PATTERN.search(document.text), _NAME_LINE.search(document.text)
     return kind[1] if kind else "", name[1] if name else ""
 
 
-def _written_kind(obj: Any) -> str:
+def _kind_text(obj: Any) -> str:
     kind = obj.get("kind") if isinstance(obj, Mapping) else None
     return kind if isinstance(kind, str) else ""
 
 
-def _name_of(obj: Any) -> str:
+def _name_text(obj: Any) -> str:
     """Return the name of an object, or its generateName prefix followed by `*`; '' if it has neither."""
     metadata = obj.get("metadata") if isinstance(obj, Mapping) else None
     if not isinstance(metadata, Mapping):
@@ -311,7 +311,7 @@ def _printable_word(text: str) -> str:
     return text if text and text.isprintable() and " " not in text else "?"
 
 
-def _on_one_line(text: str) -> str:
+def _text_on_one_line(text: str) -> str:
     """Return the text with line breaks and other non-printable characters escaped."""
     if text.isprintable():
         return text

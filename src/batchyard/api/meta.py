@@ -62,14 +62,14 @@ def label(obj: Obj, name: str) -> str | None:
 
 def with_path(obj: Obj, path: Iterable[str], value: object) -> dict[str, Any]:
     """Return the object with the value at a path set, or removed if the value is None; the original is not changed."""
-    head, *remaining_path = path
+    first_field, *remaining_fields = path
     new = dict(obj)
-    if remaining_path:
-        new[head] = with_path(new.get(head) or {}, remaining_path, value)
+    if remaining_fields:
+        new[first_field] = with_path(new.get(first_field) or {}, remaining_fields, value)
     elif value is None:
-        new.pop(head, None)
+        new.pop(first_field, None)
     else:
-        new[head] = value
+        new[first_field] = value
     return new
 
 
@@ -132,7 +132,7 @@ def controller_of(obj: Obj) -> Mapping[str, Any] | None:
 
 
 MESSAGE_BYTES_MAX: Final = 32 * 1024
-_TRUNCATION_MARK: Final = b" ..."
+_TRUNCATION_SUFFIX: Final = b" ..."
 
 Condition = Mapping[str, Any]
 
@@ -188,7 +188,7 @@ def truncate_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
     encoded_message = message.encode()
     if len(encoded_message) <= bytes_max:
         return message
-    return (encoded_message[: bytes_max - len(_TRUNCATION_MARK)] + _TRUNCATION_MARK).decode(errors="ignore")
+    return (encoded_message[: bytes_max - len(_TRUNCATION_SUFFIX)] + _TRUNCATION_SUFFIX).decode(errors="ignore")
 
 
 # Fields of Events of both APIs, core/v1 with a count and events.k8s.io/v1 with a series.
@@ -280,8 +280,8 @@ class StatusDraft:
 # Validation and controllers share these functions, so that accepted values are interpreted in the same way.
 
 
-_TRUE_TEXTS: Final = ("1", "t", "T", "true", "TRUE", "True")
-_FALSE_TEXTS: Final = ("0", "f", "F", "false", "FALSE", "False")
+_TRUE_BOOLEAN_TEXTS: Final = ("1", "t", "T", "true", "TRUE", "True")
+_FALSE_BOOLEAN_TEXTS: Final = ("0", "f", "F", "false", "FALSE", "False")
 #: The pattern allows at most the digits of an int64, because Python rejects very long numbers.
 _INTEGER_PATTERN: Final = re.compile(r"([+-]?)0*(\d{1,19})", re.ASCII)
 SLICE_LAYERS_MAX: Final = 3
@@ -296,18 +296,18 @@ class SliceLayer(msgspec.Struct, frozen=True):
 
 def parse_integer(text: str, *, bits: int = 64) -> int | None:
     """Parse a decimal integer with an optional sign; None for any other text, or if it does not fit in `bits` bits."""
-    match = _INTEGER_PATTERN.fullmatch(text)
-    if match is None:
+    integer_match = _INTEGER_PATTERN.fullmatch(text)
+    if integer_match is None:
         return None
-    value = int(match[1] + match[2])
+    value = int(integer_match[1] + integer_match[2])
     return value if -(2 ** (bits - 1)) <= value < 2 ** (bits - 1) else None
 
 
-def parse_boolean(text: str) -> bool | None:
+def parse_boolean(boolean_text: str) -> bool | None:
     """Parse a boolean as Go does (such as `true` or `1`); None for other texts."""
-    if text in _TRUE_TEXTS:
+    if boolean_text in _TRUE_BOOLEAN_TEXTS:
         return True
-    return False if text in _FALSE_TEXTS else None
+    return False if boolean_text in _FALSE_BOOLEAN_TEXTS else None
 
 
 def annotated_duration(obj: Obj, name: str) -> Duration | None:
@@ -360,9 +360,9 @@ class Requirement(NamedTuple):
             case "DoesNotExist":
                 return value is None
             case _:
-                return value is not None and self._is_beyond_bound(value)
+                return value is not None and self._is_label_beyond_bound(value)
 
-    def _is_beyond_bound(self, value: str) -> bool:
+    def _is_label_beyond_bound(self, value: str) -> bool:
         """Report whether a label value satisfies `Gt` or `Lt`; values that are not integers never do."""
         label_number, bound_number = parse_integer(value), parse_integer(self.values[0]) if self.values else None
         if label_number is None or bound_number is None:
@@ -400,14 +400,14 @@ def selector(obj: Mapping[str, Any] | None) -> Selector | None:
 #: The kinds that can own a pod or a Job and be queued in Kueue.
 JOB_KINDS: Final = (scheme.JOB, scheme.JOB_SET)
 #: The maximum number of owners above an object that are followed, as in Kueue.
-_ANCESTORS_MAX: Final = 10
+_OWNER_CHAIN_LENGTH_MAX: Final = 10
 
 
-def controlling_jobs(obj: Obj, find: Callable[[Key], Obj | None]) -> Iterator[Obj]:
+def controlling_jobs(obj: Obj, find_object: Callable[[Key], Obj | None]) -> Iterator[Obj]:
     """Yield the Job or JobSet that controls an object, then the one that controls that job, and so on, if existing."""
-    for _ in range(_ANCESTORS_MAX):
+    for _ in range(_OWNER_CHAIN_LENGTH_MAX):
         owner, key = controller_of(obj), controlling_job_key(obj)
-        controller = None if key is None else find(key)
+        controller = None if key is None else find_object(key)
         if controller is None or owner is None or controller["metadata"].get("uid") != owner["uid"]:
             return
         yield controller
@@ -436,18 +436,18 @@ class AncestorSearch(NamedTuple):
     missing: Key | None = None
 
 
-def find_managed_ancestor(job: Obj, find: Callable[[Key], Obj | None]) -> AncestorSearch:
+def find_managed_ancestor(job: Obj, find_object: Callable[[Key], Obj | None]) -> AncestorSearch:
     """Find the topmost Job or JobSet with a queue name among the owners of a job: Kueue manages it in place of the job.
 
     Source: FindAncestorJobManagedByKueue in pkg/controller/jobframework/reconciler.go of Kueue.
     """
     managed_key, topmost_job = None, job
-    for topmost_job in controlling_jobs(job, find):
+    for topmost_job in controlling_jobs(job, find_object):
         if label(topmost_job, well_known.QUEUE_NAME):
             managed_key = key_of(topmost_job)
-    next_owner = controlling_job_key(topmost_job)
-    if next_owner is not None and find(next_owner) is None:
-        return AncestorSearch(None, missing=next_owner)
+    next_owner_key = controlling_job_key(topmost_job)
+    if next_owner_key is not None and find_object(next_owner_key) is None:
+        return AncestorSearch(None, missing=next_owner_key)
     return AncestorSearch(managed_key)
 
 
@@ -462,18 +462,18 @@ NANO: Final = 10**9
 INT64_MAX: Final = 2**63 - 1
 #: An unlimited amount, far above all real ones, so that sums and differences with real amounts stay unlimited.
 UNLIMITED: Final = 1 << 100
-_UNLIMITED_FROM: Final = 1 << 98
+_UNLIMITED_AMOUNT_MIN: Final = 1 << 98
 
 _BINARY_FACTORS: Final = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4, "Pi": 1024**5, "Ei": 1024**6}
 _DECIMAL_EXPONENTS: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in _DECIMAL_EXPONENTS.items()}
+_DECIMAL_SUFFIX_BY_EXPONENT: Final = {exponent: suffix for suffix, exponent in _DECIMAL_EXPONENTS.items()}
 _QUANTITY_PATTERN: Final = re.compile(
     r"([+-]?)(\d++(?:\.\d*+)?|\.\d++)(?:([KMGTPE]i|[numkMGTPE]?)|[eE]([+-]?\d{1,4}))", re.ASCII
 )
 #: The maximum length of a quantity. Kubernetes has none, but no amount needs more than 19 digits and a suffix.
 QUANTITY_LENGTH_MAX: Final = 400
 _EXPONENT_SUFFIX_PATTERN: Final = re.compile(r"[eE][+-]?\d+\Z", re.ASCII)
-_BINARY_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
+_BINARY_FORMAT_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
 
 
 @lru_cache(maxsize=65536, typed=True)
@@ -483,10 +483,10 @@ def parse_quantity(value: str | int | float) -> int:
     Larger quantities than 2**63 - 1 are capped to this maximum, as in Kubernetes.
     """
     text = str(value)
-    match = _QUANTITY_PATTERN.fullmatch(text) if len(text) <= QUANTITY_LENGTH_MAX else None
-    if match is None or isinstance(value, bool):
+    quantity_match = _QUANTITY_PATTERN.fullmatch(text) if len(text) <= QUANTITY_LENGTH_MAX else None
+    if quantity_match is None or isinstance(value, bool):
         raise ValueError(f"{repr(value)[:40]} is not a quantity; write it as 500m, 2, 1.5, 10Gi or 1e3")
-    sign, digits, suffix, exponent = match.groups()
+    sign_text, digits, suffix, exponent = quantity_match.groups()
     integer_digits, _, fraction = digits.partition(".")
     numerator, denominator = int(integer_digits + fraction or "0") * NANO, _power_of_ten(len(fraction))
     if suffix in _BINARY_FACTORS:
@@ -495,19 +495,19 @@ def parse_quantity(value: str | int | float) -> int:
         power = int(exponent) if exponent is not None else _DECIMAL_EXPONENTS[suffix or ""]
         numerator, denominator = numerator * _power_of_ten(power), denominator * _power_of_ten(-power)
     nano_amount = min(-(-numerator // denominator), INT64_MAX * NANO)
-    return -nano_amount if sign == "-" else nano_amount
+    return -nano_amount if sign_text == "-" else nano_amount
 
 
-def _power_of_ten(exponent: int) -> int:
+def _power_of_ten(power_exponent: int) -> int:
     """Return ten to the power of an exponent; 1 for a negative exponent."""
-    return int(10 ** max(exponent, 0))
+    return int(10 ** max(power_exponent, 0))
 
 
 @lru_cache(maxsize=65536)
 def amount(resource: str, value: str | int | float) -> int:
     """Convert a resource quantity to an integer, rounded up: thousandths for cpu, whole units for other resources."""
-    unit = NANO // 1000 if resource == "cpu" else NANO
-    return -(-parse_quantity(value) // unit)
+    nano_unit = NANO // 1000 if resource == "cpu" else NANO
+    return -(-parse_quantity(value) // nano_unit)
 
 
 @lru_cache(maxsize=65536)
@@ -519,7 +519,7 @@ def quota_amount(resource: str, value: str | int | float) -> int:
 
 def is_unlimited(amount: int) -> bool:
     """Report whether an integer amount of a resource stands for an unlimited quota."""
-    return amount >= _UNLIMITED_FROM
+    return amount >= _UNLIMITED_AMOUNT_MIN
 
 
 @lru_cache(maxsize=65536)
@@ -529,7 +529,7 @@ def format_amount(resource: str, amount: int) -> str:
         return "<unlimited>"
     if resource == "cpu":
         return _format_decimal(amount, -3)
-    if (resource in _BINARY_RESOURCES or resource.startswith("hugepages-")) and abs(amount) >= 1024:
+    if (resource in _BINARY_FORMAT_RESOURCES or resource.startswith("hugepages-")) and abs(amount) >= 1024:
         return _format_binary(amount)
     return _format_decimal(amount, 0)
 
@@ -578,7 +578,7 @@ def _format_decimal(mantissa: int, exponent: int) -> str:
     while mantissa % 1000 == 0 and exponent < 18:
         mantissa //= 1000
         exponent += 3
-    return f"{mantissa}{_DECIMAL_SUFFIX[exponent]}"
+    return f"{mantissa}{_DECIMAL_SUFFIX_BY_EXPONENT[exponent]}"
 
 
 def _format_binary(amount: int) -> str:

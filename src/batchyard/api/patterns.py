@@ -42,9 +42,9 @@ def find_matches(pattern: str, text: str) -> Iterator[str]:
 def _compile_pattern(pattern: str) -> Any:
     import re2  # noqa: PLC0415 - loaded on first use
 
-    options = re2.Options()
-    options.log_errors = False
+    re2_options = re2.Options()
+    re2_options.log_errors = False
     try:
-        return re2.compile(pattern, options)
+        return re2.compile(pattern, re2_options)
     except re2.error as error:
         raise ValueError(f"error parsing regexp: {error.args[0].decode('utf-8', 'replace')}") from error

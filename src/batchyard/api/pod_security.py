@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
 from batchyard.api.pod_security_baseline import (
-    CAPABILITIES,
+    BASELINE_CAPABILITIES,
     SE_LINUX_TYPES_1_31,
     SYSCTLS_1_27,
     SYSCTLS_1_29,
@@ -97,13 +97,13 @@ def namespace_policy(labels: Mapping[str, str]) -> PodSecurityPolicy:
     """
     if not any(label.startswith(LABEL_PREFIX) for label in labels):
         return PodSecurityPolicy()
-    enforce_level = LevelVersion(_mode_level(labels, _ENFORCE, RESTRICTED), _mode_minor(labels, _ENFORCE))
-    audit_level = LevelVersion(_mode_level(labels, _AUDIT, PRIVILEGED), _mode_minor(labels, _AUDIT))
-    warn_level = LevelVersion(_mode_level(labels, _WARN, PRIVILEGED), _mode_minor(labels, _WARN))
-    is_enforced = labels.get(LABEL_PREFIX + _ENFORCE) in LEVELS
-    if LABEL_PREFIX + _WARN not in labels and is_enforced and enforce_level.strictness > warn_level.strictness:
-        has_version = f"{LABEL_PREFIX}{_WARN}-version" in labels
-        warn_level = LevelVersion(enforce_level.level, warn_level.minor if has_version else enforce_level.minor)
+    enforce_level = LevelVersion(_policy_level_for_mode(labels, _ENFORCE, RESTRICTED), _mode_minor(labels, _ENFORCE))
+    audit_level = LevelVersion(_policy_level_for_mode(labels, _AUDIT, PRIVILEGED), _mode_minor(labels, _AUDIT))
+    warn_level = LevelVersion(_policy_level_for_mode(labels, _WARN, PRIVILEGED), _mode_minor(labels, _WARN))
+    has_enforce_level = labels.get(LABEL_PREFIX + _ENFORCE) in LEVELS
+    if LABEL_PREFIX + _WARN not in labels and has_enforce_level and enforce_level.strictness > warn_level.strictness:
+        has_warn_version = f"{LABEL_PREFIX}{_WARN}-version" in labels
+        warn_level = LevelVersion(enforce_level.level, warn_level.minor if has_warn_version else enforce_level.minor)
     return PodSecurityPolicy(enforce_level, audit_level, warn_level)
 
 
@@ -113,27 +113,27 @@ def label_errors(labels: Mapping[str, str]) -> list[FieldError]:
     for mode in (_ENFORCE, _AUDIT, _WARN):
         level, version = labels.get(LABEL_PREFIX + mode), labels.get(f"{LABEL_PREFIX}{mode}-version")
         if level is not None and level not in LEVELS:
-            errors.append(_label_fault(mode, level, f"must be one of {', '.join(LEVELS)}"))
-        if version is not None and not _is_version(version):
-            errors.append(_label_fault(f"{mode}-version", version, 'must be "latest" or "v1.x"'))
+            errors.append(_label_error(mode, level, f"must be one of {', '.join(LEVELS)}"))
+        if version is not None and not _is_policy_version(version):
+            errors.append(_label_error(f"{mode}-version", version, 'must be "latest" or "v1.x"'))
     return errors
 
 
-def _label_fault(name: str, value: str, problem: str) -> FieldError:
+def _label_error(name: str, value: str, problem: str) -> FieldError:
     return FieldError(f"metadata.labels[{LABEL_PREFIX}{name}]", f'Invalid value: "{value}": {problem}')
 
 
-def _mode_level(labels: Mapping[str, str], mode: str, level_if_invalid: str) -> str:
+def _policy_level_for_mode(labels: Mapping[str, str], mode: str, level_if_invalid: str) -> str:
     level = labels.get(LABEL_PREFIX + mode, PRIVILEGED)
     return level if level in LEVELS else level_if_invalid
 
 
 def _mode_minor(labels: Mapping[str, str], mode: str) -> int | None:
     text = labels.get(f"{LABEL_PREFIX}{mode}-version", _LATEST_VERSION)
-    return int(text.removeprefix("v1.")) if text != _LATEST_VERSION and _is_version(text) else None
+    return int(text.removeprefix("v1.")) if text != _LATEST_VERSION and _is_policy_version(text) else None
 
 
-def _is_version(text: str) -> bool:
+def _is_policy_version(text: str) -> bool:
     match = _VERSION_PATTERN.fullmatch(text)
     return text == _LATEST_VERSION or (match is not None and int(match[1]) <= _INT64_MAX)
 
@@ -148,7 +148,7 @@ def baseline_capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityVio
     """Report containers that add capabilities beyond the defaults of the container runtime."""
 
     def added_capabilities(container: Obj) -> set[str]:
-        return {*((security_context(container).get("capabilities") or {}).get("add") or ())} - CAPABILITIES
+        return {*((security_context(container).get("capabilities") or {}).get("add") or ())} - BASELINE_CAPABILITIES
 
     names = violating_containers(spec, lambda container: bool(added_capabilities(container)))
     if not names:
@@ -169,7 +169,7 @@ _SAFE_VOLUMES: Final = frozenset(
     }
 )
 #: Volume types that `restricted` forbids, in the order in which the type of a volume is determined.
-_RESTRICTED_VOLUMES: Final = (
+_RESTRICTED_VOLUME_TYPES: Final = (
     *("hostPath", "gcePersistentDisk", "awsElasticBlockStore", "gitRepo", "nfs", "iscsi", "glusterfs", "rbd"),
     *("flexVolume", "cinder", "cephfs", "flocker", "fc", "azureFile", "vsphereVolume", "quobyte", "azureDisk"),
     *("photonPersistentDisk", "portworxVolume", "scaleIO", "storageos"),
@@ -190,23 +190,23 @@ def restricted_capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityV
     def added_capabilities(container: Obj) -> set[str]:
         return {*((security_context(container).get("capabilities") or {}).get("add") or ())} - {_NET_BIND_SERVICE}
 
-    def keeps_some(container: Obj) -> bool:
+    def keeps_capabilities(container: Obj) -> bool:
         return "ALL" not in ((security_context(container).get("capabilities") or {}).get("drop") or ())
 
-    keeping_names = violating_containers(spec, keeps_some)
+    keeping_names = violating_containers(spec, keeps_capabilities)
     adding_names = violating_containers(spec, lambda container: bool(added_capabilities(container)))
-    details = []
+    detail_texts = []
     if keeping_names:
-        details.append(
+        detail_texts.append(
             f'{noun_with_names("container", keeping_names)} must set securityContext.capabilities.drop=["ALL"]'
         )
     if adding_names:
         bad_capabilities = sorted(set().union(*map(added_capabilities, containers(spec))))
         field = "in securityContext.capabilities.add"
-        details.append(
+        detail_texts.append(
             f"{noun_with_names('container', adding_names)} must not include {quote_values(bad_capabilities)} {field}"
         )
-    return PodSecurityViolation("unrestricted capabilities", "; ".join(details)) if details else None
+    return PodSecurityViolation("unrestricted capabilities", "; ".join(detail_texts)) if detail_texts else None
 
 
 def volume_types_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
@@ -219,12 +219,12 @@ def volume_types_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | 
         return None
     types = sorted({_volume_type(volume) for volume in bad_volumes})
     names = [volume["name"] for volume in bad_volumes]
-    usage = f"{verb_uses(len(names))} {pluralize('restricted volume type', len(types))} {quote_values(types)}"
-    return PodSecurityViolation("restricted volume types", f"{noun_with_names('volume', names)} {usage}")
+    usage_text = f"{verb_uses(len(names))} {pluralize('restricted volume type', len(types))} {quote_values(types)}"
+    return PodSecurityViolation("restricted volume types", f"{noun_with_names('volume', names)} {usage_text}")
 
 
 def _volume_type(volume: Obj) -> str:
-    return next((field for field in _RESTRICTED_VOLUMES if volume.get(field) is not None), "unknown")
+    return next((field for field in _RESTRICTED_VOLUME_TYPES if volume.get(field) is not None), "unknown")
 
 
 def run_as_non_root_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
@@ -245,8 +245,8 @@ def run_as_user_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | N
         user = security_context(pod_or_container).get("runAsUser")
         return user is not None and user == 0
 
-    subject = violation_subject(violating_containers(spec, is_root), by_pod=is_root(spec))
-    return PodSecurityViolation("runAsUser=0", f"{subject} must not set runAsUser=0") if subject else None
+    subject_text = violation_subject(violating_containers(spec, is_root), by_pod=is_root(spec))
+    return PodSecurityViolation("runAsUser=0", f"{subject_text} must not set runAsUser=0") if subject_text else None
 
 
 def missing_seccomp_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
@@ -258,8 +258,8 @@ def missing_seccomp_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation 
     names = violating_containers(spec, lambda container: security_context(container).get("seccompProfile") is None)
     if not names:
         return None
-    requirement = 'must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
-    return PodSecurityViolation("seccompProfile", f"pod or {noun_with_names('container', names)} {requirement}")
+    requirement_text = 'must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
+    return PodSecurityViolation("seccompProfile", f"pod or {noun_with_names('container', names)} {requirement_text}")
 
 
 def with_windows_exception(check: CheckPod) -> CheckPod:
@@ -287,7 +287,7 @@ class PodSecurityCheck(NamedTuple):
         return next((check for since, check in reversed(self.versions) if since <= minor), None)
 
 
-_CHECKS: Final = (
+_POD_CHECKS: Final = (
     PodSecurityCheck("appArmorProfile", BASELINE, ((0, app_armor_violation),)),
     PodSecurityCheck("capabilities_baseline", BASELINE, ((0, baseline_capabilities_violation),)),
     PodSecurityCheck("hostNamespaces", BASELINE, ((0, host_namespaces_violation),)),
@@ -342,7 +342,7 @@ _CHECKS: Final = (
     ),
 )
 #: The latest minor version of Kubernetes in which a check changed.
-LATEST_MINOR: Final = max(since for check in _CHECKS for since, _ in check.versions)
+LATEST_MINOR: Final = max(since for check in _POD_CHECKS for since, _ in check.versions)
 
 
 class PodSecurityViolations(NamedTuple):
@@ -363,18 +363,18 @@ class PodSecurityViolations(NamedTuple):
 
 def evaluate_pod(policy: LevelVersion, metadata: Obj, spec: Obj) -> PodSecurityViolations:
     """Check the metadata and spec of a pod or pod template against a Pod Security level and version."""
-    minor = LATEST_MINOR if policy.minor is None else min(policy.minor, LATEST_MINOR)
-    results = (check(metadata, spec) for check in _check_functions(policy.level, minor))
-    return PodSecurityViolations(policy, [violation for violation in results if violation is not None])
+    minor_version = LATEST_MINOR if policy.minor is None else min(policy.minor, LATEST_MINOR)
+    check_results = (check(metadata, spec) for check in _check_functions(policy.level, minor_version))
+    return PodSecurityViolations(policy, [violation for violation in check_results if violation is not None])
 
 
 @cache
-def _check_functions(level: str, minor: int) -> Sequence[CheckPod]:
+def _check_functions(level: str, minor_version: int) -> Sequence[CheckPod]:
     """Return the functions that check a Pod Security level in a minor version of Kubernetes, ordered by check name."""
     if level == PRIVILEGED:
         return ()
     levels = (BASELINE,) if level == BASELINE else (BASELINE, RESTRICTED)
-    available_checks = [check for check in _CHECKS if check.level in levels and check.at(minor) is not None]
+    available_checks = [check for check in _POD_CHECKS if check.level in levels and check.at(minor_version) is not None]
     replaced_names = {check.replaces for check in available_checks}
-    check_functions = (check.at(minor) for check in available_checks if check.name not in replaced_names)
+    check_functions = (check.at(minor_version) for check in available_checks if check.name not in replaced_names)
     return [function for function in check_functions if function is not None]

@@ -33,8 +33,8 @@ def containers(spec: Obj) -> Iterator[Mapping[str, Any]]:
 
 def security_context(pod_or_container: Obj) -> Mapping[str, Any]:
     """Return the security context of a pod's spec or of a container."""
-    context: Mapping[str, Any] = pod_or_container.get("securityContext") or {}
-    return context
+    security_fields: Mapping[str, Any] = pod_or_container.get("securityContext") or {}
+    return security_fields
 
 
 def violating_containers(spec: Obj, violates: Callable[[Mapping[str, Any]], bool]) -> list[str]:
@@ -78,13 +78,13 @@ def has_user_namespace(spec: Obj) -> bool:
 
 
 _APP_ARMOR_PREFIX: Final = "container.apparmor.security.beta.kubernetes.io/"
-_APP_ARMOR_DEFAULT: Final = "runtime/default"
+_APP_ARMOR_DEFAULT_PROFILE: Final = "runtime/default"
 _LOCAL_PROFILE: Final = "localhost/"
 _POD_SECCOMP_ANNOTATION: Final = "seccomp.security.alpha.kubernetes.io/pod"
 _CONTAINER_SECCOMP_PREFIX: Final = "container.seccomp.security.alpha.kubernetes.io/"
-_SECCOMP_DEFAULTS: Final = ("runtime/default", "docker/default")
-PROFILE_TYPES: Final = ("RuntimeDefault", "Localhost")
-CAPABILITIES: Final = frozenset(
+_SECCOMP_DEFAULT_PROFILES: Final = ("runtime/default", "docker/default")
+SECCOMP_PROFILE_TYPES: Final = ("RuntimeDefault", "Localhost")
+BASELINE_CAPABILITIES: Final = frozenset(
     {
         *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD"),
         *("NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
@@ -117,24 +117,24 @@ def app_armor_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None
     def bad_type(part: Obj) -> str | None:
         profile = security_context(part).get("appArmorProfile")
         profile_type: str = "" if profile is None else profile.get("type") or ""
-        return profile_type if profile is not None and profile_type not in PROFILE_TYPES else None
+        return profile_type if profile is not None and profile_type not in SECCOMP_PROFILE_TYPES else None
 
     names = violating_containers(spec, lambda container: bad_type(container) is not None)
     profile_types = {profile_type for part in (spec, *containers(spec)) if (profile_type := bad_type(part)) is not None}
     annotations = sorted(
-        f"{name}={_quote_like_go(value)}"
+        f"{name}={_quote_text_like_go(value)}"
         for name, value in (metadata.get("annotations") or {}).items()
         if name.startswith(_APP_ARMOR_PREFIX)
-        and value not in ("", _APP_ARMOR_DEFAULT)
+        and value not in ("", _APP_ARMOR_DEFAULT_PROFILE)
         and not value.startswith(_LOCAL_PROFILE)
     )
-    subjects = violation_subject(names, by_pod=bad_type(spec) is not None)
-    subject = " and ".join(p for p in (subjects, annotations and pluralize("annotation", len(annotations))) if p)
+    containers_text = violation_subject(names, by_pod=bad_type(spec) is not None)
+    subject = " and ".join(p for p in (containers_text, annotations and pluralize("annotation", len(annotations))) if p)
     if not subject:
         return None
-    profiles = [*sorted(profile_types), *annotations]
-    reason = pluralize("forbidden AppArmor profile", len(profiles))
-    return PodSecurityViolation(reason, f"{subject} must not set AppArmor profile type to {quote_values(profiles)}")
+    bad_profiles = [*sorted(profile_types), *annotations]
+    reason = pluralize("forbidden AppArmor profile", len(bad_profiles))
+    return PodSecurityViolation(reason, f"{subject} must not set AppArmor profile type to {quote_values(bad_profiles)}")
 
 
 def host_namespaces_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
@@ -152,15 +152,15 @@ def host_path_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | Non
 def host_ports_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report containers that use ports of the node (hostPort)."""
 
-    def ports(container: Obj) -> set[str]:
+    def host_port_texts(container: Obj) -> set[str]:
         return {str(port["hostPort"]) for port in container.get("ports") or () if port.get("hostPort")}
 
-    names = violating_containers(spec, lambda container: bool(ports(container)))
+    names = violating_containers(spec, lambda container: bool(host_port_texts(container)))
     if not names:
         return None
-    used_ports = sorted(set().union(*map(ports, containers(spec))))
-    usage = f"{verb_uses(len(names))} {pluralize('hostPort', len(used_ports))} {', '.join(used_ports)}"
-    return PodSecurityViolation("hostPort", f"{noun_with_names('container', names)} {usage}")
+    used_ports = sorted(set().union(*map(host_port_texts, containers(spec))))
+    usage_text = f"{verb_uses(len(names))} {pluralize('hostPort', len(used_ports))} {', '.join(used_ports)}"
+    return PodSecurityViolation("hostPort", f"{noun_with_names('container', names)} {usage_text}")
 
 
 def probe_hosts_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
@@ -168,17 +168,17 @@ def probe_hosts_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | N
     names = sorted(violating_containers(spec, lambda container: any(_hook_and_probe_hosts(container))))
     if not names:
         return None
-    hosts = sorted({host for container in containers(spec) for host in _hook_and_probe_hosts(container)})
-    hosts_text = f"{pluralize('probe or lifecycle host', len(hosts))} {quote_values(hosts)}"
+    probe_hosts = sorted({host for container in containers(spec) for host in _hook_and_probe_hosts(container)})
+    hosts_text = f"{pluralize('probe or lifecycle host', len(probe_hosts))} {quote_values(probe_hosts)}"
     return PodSecurityViolation(
         "probe or lifecycle host", f"{noun_with_names('container', names)} {verb_uses(len(names))} {hosts_text}"
     )
 
 
 def _hook_and_probe_hosts(container: Obj) -> Iterator[str]:
-    hooks = container.get("lifecycle") or {}
+    lifecycle_hooks = container.get("lifecycle") or {}
     probes = (container.get(f"{kind}Probe") for kind in ("liveness", "readiness", "startup"))
-    for handler in (*probes, hooks.get("postStart"), hooks.get("preStop")):
+    for handler in (*probes, lifecycle_hooks.get("postStart"), lifecycle_hooks.get("preStop")):
         for action in ("httpGet", "tcpSocket"):
             host = ((handler or {}).get(action) or {}).get("host")
             if host:
@@ -195,14 +195,14 @@ def privileged_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | No
 def proc_mount_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report containers whose procMount is not Default, so that parts of /proc are not masked."""
 
-    def mount(container: Obj) -> str:
+    def container_proc_mount(container: Obj) -> str:
         proc_mount_value: str | None = security_context(container).get("procMount")
         return "Default" if proc_mount_value is None else proc_mount_value
 
-    names = violating_containers(spec, lambda container: mount(container) != "Default")
+    names = violating_containers(spec, lambda container: container_proc_mount(container) != "Default")
     if not names:
         return None
-    bad_mounts = sorted({mount(container) for container in containers(spec)} - {"Default"})
+    bad_mounts = sorted({container_proc_mount(container) for container in containers(spec)} - {"Default"})
     return PodSecurityViolation(
         "procMount",
         f"{noun_with_names('container', names)} must not set securityContext.procMount to {quote_values(bad_mounts)}",
@@ -222,7 +222,7 @@ def se_linux_check(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
         fields = {"type": options.get("type") or "", "user": options.get("user"), "role": options.get("role")}
         return {field: value for field, value in fields.items() if (value not in types if field == "type" else value)}
 
-    def check(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+    def check_pod(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
         names = violating_containers(spec, lambda container: bool(flaws(container)))
         if not names and not flaws(spec):
             return None
@@ -233,7 +233,7 @@ def se_linux_check(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
         problem = f"{violation_subject(names, by_pod=bool(flaws(spec)))} set forbidden securityContext.seLinuxOptions"
         return PodSecurityViolation("seLinuxOptions", f"{problem}: {'; '.join(details)}")
 
-    return check
+    return check_pod
 
 
 def seccomp_annotations_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
@@ -241,9 +241,9 @@ def seccomp_annotations_violation(metadata: Obj, spec: Obj) -> PodSecurityViolat
     annotations = metadata.get("annotations") or {}
     names = {_POD_SECCOMP_ANNOTATION, *(_CONTAINER_SECCOMP_PREFIX + each["name"] for each in containers(spec))}
     forbidden_annotations = sorted(
-        f"{name}={_quote_like_go(annotations[name])}"
+        f"{name}={_quote_text_like_go(annotations[name])}"
         for name in names & annotations.keys()
-        if annotations[name] not in _SECCOMP_DEFAULTS and not annotations[name].startswith(_LOCAL_PROFILE)
+        if annotations[name] not in _SECCOMP_DEFAULT_PROFILES and not annotations[name].startswith(_LOCAL_PROFILE)
     )
     detail = f"forbidden {pluralize('annotation', len(forbidden_annotations))} {', '.join(forbidden_annotations)}"
     return PodSecurityViolation("seccompProfile", detail) if forbidden_annotations else None
@@ -253,42 +253,42 @@ def forbidden_seccomp_type(pod_or_container: Obj) -> str | None:
     """Return the seccomp profile type of a pod spec or container if it is forbidden, else None."""
     profile = security_context(pod_or_container).get("seccompProfile")
     profile_type: str = "" if profile is None else profile.get("type") or ""
-    return profile_type if profile is not None and profile_type not in PROFILE_TYPES else None
+    return profile_type if profile is not None and profile_type not in SECCOMP_PROFILE_TYPES else None
 
 
 def seccomp_profile_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report seccomp profiles of other types than RuntimeDefault and Localhost."""
     names = violating_containers(spec, lambda container: forbidden_seccomp_type(container) is not None)
-    subject = violation_subject(names, by_pod=forbidden_seccomp_type(spec) is not None)
-    if not subject:
+    violating_subject = violation_subject(names, by_pod=forbidden_seccomp_type(spec) is not None)
+    if not violating_subject:
         return None
     profile_types = {forbidden_seccomp_type(part) for part in (spec, *containers(spec))}
-    types_text = quote_values(sorted(each for each in profile_types if each is not None))
-    detail = f"{subject} must not set securityContext.seccompProfile.type to {types_text}"
+    forbidden_types_text = quote_values(sorted(each for each in profile_types if each is not None))
+    detail = f"{violating_subject} must not set securityContext.seccompProfile.type to {forbidden_types_text}"
     return PodSecurityViolation("seccompProfile", detail)
 
 
 def sysctls_check(allowed_sysctls: frozenset[str] = _BASELINE_SYSCTLS) -> CheckPod:
     """Return the check that reports sysctls of the pod that are not in `allowed_sysctls`."""
 
-    def check(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+    def check_pod(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
         names = (sysctl["name"] for sysctl in security_context(spec).get("sysctls") or ())
-        forbidden_names = [name for name in names if name not in allowed_sysctls]
-        return PodSecurityViolation("forbidden sysctls", ", ".join(forbidden_names)) if forbidden_names else None
+        forbidden_sysctls = [name for name in names if name not in allowed_sysctls]
+        return PodSecurityViolation("forbidden sysctls", ", ".join(forbidden_sysctls)) if forbidden_sysctls else None
 
-    return check
+    return check_pod
 
 
 def host_process_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
     """Report Windows containers that run as host processes."""
 
-    def is_host_process(part: Obj) -> bool:
-        return (security_context(part).get("windowsOptions") or {}).get("hostProcess") is True
+    def is_host_process(pod_or_container: Obj) -> bool:
+        return (security_context(pod_or_container).get("windowsOptions") or {}).get("hostProcess") is True
 
-    subject = violation_subject(violating_containers(spec, is_host_process), by_pod=is_host_process(spec))
-    detail = f"{subject} must not set securityContext.windowsOptions.hostProcess=true"
-    return PodSecurityViolation("hostProcess", detail) if subject else None
+    violating_subject = violation_subject(violating_containers(spec, is_host_process), by_pod=is_host_process(spec))
+    detail = f"{violating_subject} must not set securityContext.windowsOptions.hostProcess=true"
+    return PodSecurityViolation("hostProcess", detail) if violating_subject else None
 
 
-def _quote_like_go(text: str) -> str:
+def _quote_text_like_go(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)

@@ -65,7 +65,7 @@ SCENARIO: Final = "Scenario.sim.batchyard.dev"
 PLATFORM: Final = "Platform.platform.batchyard.dev"
 CONFIGURATION: Final = "Configuration.config.kueue.x-k8s.io"
 #: Kinds that are read from files only; the API server does not serve them.
-FILES: Final = frozenset({SCENARIO, PLATFORM, CONFIGURATION})
+FILE_KINDS: Final = frozenset({SCENARIO, PLATFORM, CONFIGURATION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def _kubernetes_kind(
 ) -> ServedKind:
     kind, _, group = constant.partition(".")
     names = plural, kind.lower(), short_names
-    categories = ("all",) if constant in _GET_ALL else ()
+    categories = ("all",) if constant in _GET_ALL_KINDS else ()
     return ServedKind(constant, kind, group, ("v1",), "v1", *names, namespaced, has_status, categories=categories)
 
 
@@ -156,7 +156,7 @@ def _batchyard_kind(constant: str, *, namespaced: bool = False, has_status: bool
 
 
 #: The kinds that `kubectl get all` lists.
-_GET_ALL: Final = (
+_GET_ALL_KINDS: Final = (
     POD,
     SERVICE,
     JOB,
@@ -256,7 +256,7 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _kubernetes_kind(EVENT, "events", "ev"),
 )
 
-_BY_CONSTANT: Final = {info.constant: info for info in KINDS}
+_KIND_BY_CONSTANT: Final = {info.constant: info for info in KINDS}
 _BY_NAME: Final = {(info.api_version_for(version), info.kind): info for info in KINDS for version in info.versions}
 
 
@@ -267,7 +267,7 @@ def find_kind(api_version: str, kind: str) -> ServedKind | None:
 
 def kind_info(constant: str) -> ServedKind:
     """Return the API kind that a constant such as WORKLOAD identifies; raise KeyError if there is none."""
-    return _BY_CONSTANT[constant]
+    return _KIND_BY_CONSTANT[constant]
 
 
 NATIVE: Final = "native"
@@ -358,9 +358,9 @@ class TypeScope:
 @cache
 def field_table(name: str) -> FieldTable:
     """Load a field table, which lists the fields of object types, from the package's JSON file of that name."""
-    content = pkgutil.get_data(__package__, f"schema/fields/{name}.json")
-    assert content is not None, f"the package has no schema/fields/{name}.json; reinstall batchyard"
-    return msgspec.json.decode(content, type=FieldTable)
+    json_content = pkgutil.get_data(__package__, f"schema/fields/{name}.json")
+    assert json_content is not None, f"the package has no schema/fields/{name}.json; reinstall batchyard"
+    return msgspec.json.decode(json_content, type=FieldTable)
 
 
 @cache
@@ -393,19 +393,19 @@ def _parse_field(spec: str | tuple[str, dict[str, Any]]) -> Field:
 # The text of `*.field` applies to any field of that name without its own text.
 
 
-_ANY_TYPE: Final = "*"
+_ANY_TYPE_EXPRESSION: Final = "*"
 
 
 def description(type_name: str, field: str = "") -> str:
     """Return the documentation text of an object type or of one of its fields; '' if there is none."""
-    text_by_name = _description_texts()
+    text_by_name = _description_by_field_path()
     if not field:
         return text_by_name.get(type_name, "")
-    return text_by_name.get(f"{type_name}.{field}") or text_by_name.get(f"{_ANY_TYPE}.{field}", "")
+    return text_by_name.get(f"{type_name}.{field}") or text_by_name.get(f"{_ANY_TYPE_EXPRESSION}.{field}", "")
 
 
 @cache
-def _description_texts() -> dict[str, str]:
-    content = pkgutil.get_data(__package__, "schema/descriptions.json")
-    assert content is not None, "the package has no schema/descriptions.json; reinstall batchyard"
-    return msgspec.json.decode(content, type=dict[str, str])
+def _description_by_field_path() -> dict[str, str]:
+    json_content = pkgutil.get_data(__package__, "schema/descriptions.json")
+    assert json_content is not None, "the package has no schema/descriptions.json; reinstall batchyard"
+    return msgspec.json.decode(json_content, type=dict[str, str])

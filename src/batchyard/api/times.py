@@ -14,24 +14,24 @@ from typing import Any, Final, NamedTuple
 from batchyard.base.instant import Instant, parse_duration
 from batchyard.base.memory import memoized_if_short
 
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - all values are UTC, and naive ones are faster
-_MICROSECOND: Final = timedelta(microseconds=1)
+_UNIX_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - all values are UTC, and naive ones are faster
+_ONE_MICROSECOND: Final = timedelta(microseconds=1)
 #: The first and the last instant that can be formatted: the years 1 to 9999.
-_FIRST_INSTANT: Final[Instant] = (datetime.min - _EPOCH) // _MICROSECOND  # noqa: DTZ901 - as above
-_LAST_INSTANT: Final[Instant] = (datetime.max - _EPOCH) // _MICROSECOND  # noqa: DTZ901 - as above
+_FIRST_INSTANT: Final[Instant] = (datetime.min - _UNIX_EPOCH) // _ONE_MICROSECOND  # noqa: DTZ901 - as above
+_LAST_INSTANT: Final[Instant] = (datetime.max - _UNIX_EPOCH) // _ONE_MICROSECOND  # noqa: DTZ901 - as above
 _RFC3339: Final = re.compile(r"(?a)(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|([+-])([01]\d|2[0-3]):([0-5]\d))")
-_MICRO_TIME: Final = re.compile(r"[^.]*\.\d{6}(Z|[+-]..:..)", re.ASCII)
+_MICRO_TIME_PATTERN: Final = re.compile(r"[^.]*\.\d{6}(Z|[+-]..:..)", re.ASCII)
 #: The size of the caches: times repeat within short periods only, and every Event has new ones.
-_CACHE_SIZE: Final = 16384
+_TIME_CACHE_SIZE: Final = 16384
 
 
-@lru_cache(maxsize=_CACHE_SIZE)
+@lru_cache(maxsize=_TIME_CACHE_SIZE)
 def format_time(instant: Instant) -> str:
     """Format an instant in RFC 3339: in whole seconds, or with six decimals if it has a fraction of a second.
 
     Instants out of range are clamped to the first or last one.
     """
-    return (_EPOCH + timedelta(microseconds=min(max(instant, _FIRST_INSTANT), _LAST_INSTANT))).isoformat() + "Z"
+    return (_UNIX_EPOCH + timedelta(microseconds=min(max(instant, _FIRST_INSTANT), _LAST_INSTANT))).isoformat() + "Z"
 
 
 def format_micro_time(instant: Instant) -> str:
@@ -48,7 +48,7 @@ def convert_to_utc(text: str) -> str:
 
 def convert_micro_time_to_utc(text: str) -> str:
     """Convert a metav1.MicroTime (six fractional digits) in any zone to UTC. Raises ValueError."""
-    if _MICRO_TIME.fullmatch(text) is None:
+    if _MICRO_TIME_PATTERN.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a time with six decimals; write it as 2026-01-01T00:00:00.000000Z")
     instant = parse_time(text)
     return text if text.endswith("Z") else format_micro_time(instant)
@@ -61,23 +61,23 @@ def days_in_month(year: int, month: int) -> int:
 
 def to_datetime(instant: Instant) -> datetime:
     """Convert an instant to a datetime in UTC."""
-    return (_EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)
+    return (_UNIX_EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)
 
 
-@memoized_if_short(maxsize=_CACHE_SIZE)
+@memoized_if_short(maxsize=_TIME_CACHE_SIZE)
 def parse_time(text: str) -> Instant:
     """Parse an RFC 3339 time in any zone, truncated to microseconds; raise ValueError if it is malformed."""
-    match = _RFC3339.fullmatch(text)
-    if match is None:
+    time_match = _RFC3339.fullmatch(text)
+    if time_match is None:
         raise ValueError(f"{text!r} is not an RFC 3339 time; write it as 2026-01-01T00:00:00Z")
-    day, time_of_day, fraction, offset_sign, offset_hours, offset_minutes = match.groups()
+    date_text, time_text, fraction, offset_sign, offset_hours, offset_minutes = time_match.groups()
     try:
-        local_time = datetime.fromisoformat(f"{day}T{time_of_day}")
+        local_time = datetime.fromisoformat(f"{date_text}T{time_text}")
     except ValueError as error:
         raise ValueError(f"{text!r} is not a valid time ({error}); write it as 2026-01-01T00:00:00Z") from None
-    instant = (local_time - _EPOCH) // _MICROSECOND + int(((fraction or "") + "000000")[:6])
-    offset = (int(offset_hours) * 60 + int(offset_minutes)) * 60_000_000 if offset_sign else 0
-    instant += offset if offset_sign == "-" else -offset
+    instant = (local_time - _UNIX_EPOCH) // _ONE_MICROSECOND + int(((fraction or "") + "000000")[:6])
+    utc_offset = (int(offset_hours) * 60 + int(offset_minutes)) * 60_000_000 if offset_sign else 0
+    instant += utc_offset if offset_sign == "-" else -utc_offset
     if not _FIRST_INSTANT <= instant <= _LAST_INSTANT:
         raise ValueError(f"{text!r} is not in the years 1 to 9999 in UTC; write it as 2026-01-01T00:00:00Z")
     return instant

@@ -21,7 +21,7 @@ import msgspec
 import yaml
 
 from batchyard.api.errors import FieldError
-from batchyard.api.schema.violations import Step, format_path, format_value
+from batchyard.api.schema.violations import PathStep, format_path, format_value
 from batchyard.base.memory import memoized_if_short
 
 # Scalars of YAML, as Kubernetes reads them: YAML 1.1 converted to JSON.
@@ -30,15 +30,15 @@ from batchyard.base.memory import memoized_if_short
 # and a whole number is an integer.
 
 
-_NULL_TEXTS: Final = frozenset({"", "~", "null", "Null", "NULL"})
-_TRUE_TEXTS: Final = frozenset({"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})
-_FALSE_TEXTS: Final = frozenset({"false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"})
+_YAML_NULL_TEXTS: Final = frozenset({"", "~", "null", "Null", "NULL"})
+_YAML_TRUE_TEXTS: Final = frozenset({"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})
+_YAML_FALSE_TEXTS: Final = frozenset({"false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"})
 _INTEGER_PATTERN: Final = re.compile(r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)", re.ASCII)
 _FLOAT_PATTERN: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
-_NOT_FINITE: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_NOT_FINITE_PATTERN: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _TAG_PREFIX: Final = "tag:yaml.org,2002:"
-_DIGITS_MAX: Final = 100
-_INTEGER_BELOW: Final = 1e21
+_INTEGER_DIGITS_MAX: Final = 100
+_FLOAT_AS_INTEGER_LIMIT: Final = 1e21
 
 
 class BadScalarError(ValueError):
@@ -48,13 +48,13 @@ class BadScalarError(ValueError):
 def scalar_value(text: str, tag: str | None, is_plain: bool) -> Any:
     """Return the Python value of a YAML scalar, given its text, its tag if any, and whether it is unquoted (plain)."""
     if tag is None:
-        return _plain_value(text) if is_plain else text
+        return _plain_scalar_value(text) if is_plain else text
     name = tag.removeprefix(_TAG_PREFIX)
     if name in {"str", "!"}:
         return text
     if name == "binary":
         return _decode_binary(text)
-    value = _plain_value(text)
+    value = _plain_scalar_value(text)
     if name == "float" and type(value) is int:
         return value
     expected_type = {"null": type(None), "bool": bool, "int": int, "float": float}.get(name)
@@ -66,26 +66,26 @@ def scalar_value(text: str, tag: str | None, is_plain: bool) -> Any:
 
 
 @memoized_if_short(maxsize=65536)
-def _plain_value(text: str) -> Any:
+def _plain_scalar_value(text: str) -> Any:
     """Return the value of an unquoted YAML scalar: null, boolean, number or text."""
-    if text in _NULL_TEXTS:
+    if text in _YAML_NULL_TEXTS:
         return None
-    if text in _TRUE_TEXTS or text in _FALSE_TEXTS:
-        return text in _TRUE_TEXTS
+    if text in _YAML_TRUE_TEXTS or text in _YAML_FALSE_TEXTS:
+        return text in _YAML_TRUE_TEXTS
     if text[0] not in "+-.0123456789":
         return text
     if _INTEGER_PATTERN.fullmatch(text):
         return _parse_integer(text)
     if _FLOAT_PATTERN.fullmatch(text):
         return _parse_float(text)
-    if _NOT_FINITE.fullmatch(text):
+    if _NOT_FINITE_PATTERN.fullmatch(text):
         raise BadScalarError(f'{text} is not a number in JSON; write a finite number, or "{text}" in quotes')
     return text
 
 
 def _parse_integer(text: str) -> int:
     digits = text.replace("_", "")
-    if len(digits) > _DIGITS_MAX:
+    if len(digits) > _INTEGER_DIGITS_MAX:
         raise BadScalarError(f"a number of {len(digits)} digits is too large; put the value in quotes if it is a text")
     sign, digits = (-1, digits[1:]) if digits[0] == "-" else (1, digits.removeprefix("+"))
     is_octal = digits[0] == "0" and digits[1:].isdigit()
@@ -96,7 +96,7 @@ def _parse_float(text: str) -> float | int:
     value = float(text)
     if math.isinf(value):
         raise BadScalarError(f"the number {text} is too large; put the value in quotes if it is a text")
-    return int(value) if value.is_integer() and abs(value) < _INTEGER_BELOW else value
+    return int(value) if value.is_integer() and abs(value) < _FLOAT_AS_INTEGER_LIMIT else value
 
 
 def _decode_binary(text: str) -> str:
@@ -119,9 +119,9 @@ ALIASED_VALUES_MAX: Final = 100_000
 
 _SEPARATOR_PATTERN: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 #: All bytes except brackets; and the change of the nesting depth for each bracket.
-_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
-_DEPTH_CHANGES: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_SYNTAX_REMEDIES: Final = (
+_NON_BRACKET_BYTES: Final = bytes(set(range(256)) - set(b"[]{}"))
+_DEPTH_CHANGE_BY_BRACKET: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_REMEDY_BY_SYNTAX_PROBLEM: Final = (
     ("mapping values are not allowed", "check the indentation, and put texts that contain ': ' in quotes"),
     ("found a tab character", "indent with spaces, never with tabs"),
     ("cannot start any token", "put texts that start with one of @ ` % in quotes, and indent with spaces, not tabs"),
@@ -134,7 +134,7 @@ _SYNTAX_REMEDIES: Final = (
     ("control characters", "remove the control characters, and save the file as UTF-8"),
     ("<document start>", "put a line with --- between documents"),
 )
-_GENERAL_REMEDY: Final = "check quotes, colons and indentation in this line"
+_GENERAL_SYNTAX_REMEDY: Final = "check quotes, colons and indentation in this line"
 
 
 class Document(NamedTuple):
@@ -153,12 +153,12 @@ class Document(NamedTuple):
 
 def read_documents(text: str, values_max: int | None = None) -> Iterator[Document]:
     """Parse all non-empty documents of a text; a YAML document with more values than `values_max` is an error."""
-    number = 0
+    document_number = 0
     for chunk, line in _split_at_separators(text.removeprefix("\ufeff")):
         for document_text, first_line, value, errors in _parse_chunk(chunk, line, values_max):
             if value is not None or errors:
-                number += 1
-                yield Document(number, document_text, value, errors, first_line)
+                document_number += 1
+                yield Document(document_number, document_text, value, errors, first_line)
 
 
 def _split_at_separators(text: str) -> Iterator[tuple[str, int]]:
@@ -170,7 +170,7 @@ def _split_at_separators(text: str) -> Iterator[tuple[str, int]]:
     for separator in chain(_SEPARATOR_PATTERN.finditer(text), (None,)):
         end = separator.start() if separator else len(text)
         chunk = text[start:end]
-        if not _has_no_content(chunk):
+        if not _has_no_yaml_content(chunk):
             yield directives + chunk, line - directives.count("\n")
             directives = ""
         elif "%" in chunk:
@@ -179,7 +179,7 @@ def _split_at_separators(text: str) -> Iterator[tuple[str, int]]:
         start = end + 3
 
 
-def _has_no_content(chunk: str) -> bool:
+def _has_no_yaml_content(chunk: str) -> bool:
     """Report whether a chunk of text has only white space, comments and directives."""
     content = chunk.lstrip()
     if not content or content[0] not in "#%":
@@ -196,15 +196,15 @@ def _parse_chunk(
     """
     content = chunk.strip()
     is_json = content.startswith("{")
-    value = _read_json(content) if is_json else None
+    value = _read_json_chunk(content) if is_json else None
     if value is not None:
         yield chunk, first_line, value, ()
     elif is_json and "\n{" in content and (lines := _json_lines(chunk, first_line)):
         for line, number in lines:
-            value = _read_json(line)
-            yield line, number, *((value, ()) if value is not None else _read_yaml(line, number, values_max))
+            value = _read_json_chunk(line)
+            yield line, number, *((value, ()) if value is not None else _read_yaml_chunk(line, number, values_max))
     else:
-        yield chunk, first_line, *_read_yaml(chunk, first_line, values_max)
+        yield chunk, first_line, *_read_yaml_chunk(chunk, first_line, values_max)
 
 
 def _json_lines(chunk: str, first_line: int) -> list[tuple[str, int]] | None:
@@ -213,7 +213,7 @@ def _json_lines(chunk: str, first_line: int) -> list[tuple[str, int]] | None:
     return lines if all(line[0] == "{" and line.rstrip()[-1] == "}" for line, _ in lines) else None
 
 
-def _read_yaml(chunk: str, first_line: int, values_max: int | None) -> tuple[Any, Sequence[FieldError]]:
+def _read_yaml_chunk(chunk: str, first_line: int, values_max: int | None) -> tuple[Any, Sequence[FieldError]]:
     """Parse a YAML document; return its value and its errors."""
     builder = _DocumentBuilder(first_line, values_max)
     try:
@@ -224,7 +224,7 @@ def _read_yaml(chunk: str, first_line: int, values_max: int | None) -> tuple[Any
         return None, [FieldError("", "the text contains invalid Unicode", "save the file as UTF-8")]
 
 
-def _read_json(chunk: str) -> Any:
+def _read_json_chunk(chunk: str) -> Any:
     """Parse a JSON document; return None if it is invalid, nested too deeply, or has a duplicate field."""
     if is_too_deep(chunk):
         return None
@@ -255,8 +255,8 @@ def is_too_deep(json_text: str) -> bool:
 
 def nesting_depth(text: bytes) -> int:
     """Return the maximum nesting depth of brackets in a JSON text, given as bytes."""
-    brackets = remove_json_strings(text).translate(None, _NO_BRACKETS)
-    return max(accumulate(map(_DEPTH_CHANGES.__getitem__, brackets)), default=0)
+    bracket_bytes = remove_json_strings(text).translate(None, _NON_BRACKET_BYTES)
+    return max(accumulate(map(_DEPTH_CHANGE_BY_BRACKET.__getitem__, bracket_bytes)), default=0)
 
 
 def remove_json_strings(text: bytes) -> bytes:
@@ -274,7 +274,7 @@ def _syntax_fault(error: yaml.YAMLError, first_line: int, chunk: str) -> FieldEr
         problem, context = getattr(error, "reason", str(error)), ""
         line = chunk.count("\n", 0, getattr(error, "position", 0))
     line = min(line, chunk.rstrip().count("\n"))
-    remedy = next((remedy for part, remedy in _SYNTAX_REMEDIES if part in problem), _GENERAL_REMEDY)
+    remedy = next((remedy for part, remedy in _REMEDY_BY_SYNTAX_PROBLEM if part in problem), _GENERAL_SYNTAX_REMEDY)
     return FieldError(f"line {first_line + line}", f"{problem}{context}", remedy)
 
 
@@ -322,10 +322,10 @@ class _DocumentBuilder:
             elif isinstance(event, yaml.CollectionStartEvent):
                 self._open_collection(event)
             elif isinstance(event, yaml.CollectionEndEvent):
-                frame = self._frames.pop()
-                if isinstance(frame.value, dict) and frame.merged:
-                    frame.value = {**frame.merged, **frame.value}
-                self._add_value(frame.value, frame.size, event, frame.anchor)
+                closed_collection = self._frames.pop()
+                if isinstance(closed_collection.value, dict) and closed_collection.merged:
+                    closed_collection.value = {**closed_collection.merged, **closed_collection.value}
+                self._add_value(closed_collection.value, closed_collection.size, event, closed_collection.anchor)
             elif isinstance(event, yaml.AliasEvent):
                 self._add_value(*self._resolve_alias(event), event, None)
         return self._result
@@ -348,11 +348,11 @@ class _DocumentBuilder:
                 event, f"the anchor &{anchor} is not defined before *{anchor}", "define the anchor, or quote the text"
             )
             return "", 1
-        value, size = self._anchors[anchor]
-        self._aliased_values += size
+        value, value_count = self._anchors[anchor]
+        self._aliased_values += value_count
         if self._aliased_values > ALIASED_VALUES_MAX:
             raise _LimitExceededError(f"aliases expand to more than {ALIASED_VALUES_MAX} values: use fewer aliases")
-        return value, size
+        return value, value_count
 
     def _parse_scalar(self, event: yaml.ScalarEvent) -> Any:
         try:
@@ -362,30 +362,30 @@ class _DocumentBuilder:
             self._record_fault(event, problem, remedy)
             return ""
 
-    def _add_value(self, value: Any, size: int, event: yaml.Event, anchor: str | None) -> None:
+    def _add_value(self, value: Any, value_count: int, event: yaml.Event, anchor: str | None) -> None:
         """Add a completely read YAML value to the list or mapping that contains it."""
         if anchor:
-            self._anchors[anchor] = (value, size)
+            self._anchors[anchor] = (value, value_count)
         if not self._frames:
             self._result = value
             return
-        frame = self._frames[-1]
-        frame.size += size
-        if isinstance(frame.value, list):
-            frame.value.append(value)
-        elif frame.key is None:
-            frame.key = self._field_name(value, frame, event)
+        open_collection = self._frames[-1]
+        open_collection.size += value_count
+        if isinstance(open_collection.value, list):
+            open_collection.value.append(value)
+        elif open_collection.key is None:
+            open_collection.key = self._field_name(value, open_collection, event)
         else:
-            self._set_field(frame, frame.key, value, event)
-            frame.key = None
+            self._set_field(open_collection, open_collection.key, value, event)
+            open_collection.key = None
 
-    def _awaits_key(self, frame: _OpenCollection) -> bool:
-        return isinstance(frame.value, dict) and frame.key is None
+    def _awaits_key(self, open_collection: _OpenCollection) -> bool:
+        return isinstance(open_collection.value, dict) and open_collection.key is None
 
-    def _field_name(self, value: Any, frame: _OpenCollection, event: yaml.Event) -> str:
+    def _field_name(self, value: Any, open_collection: _OpenCollection, event: yaml.Event) -> str:
         """Return the field name that a YAML value stands for; record an error unless it is a string and unique."""
         if isinstance(value, str):
-            if value in frame.value:
+            if value in open_collection.value:
                 self._record_fault(event, f"the field {format_value(value)} is set twice", "remove one of the two")
             return value
         name = format_value(value)
@@ -395,14 +395,14 @@ class _DocumentBuilder:
             self._record_fault(event, "a list cannot be the name of a field", "quote the name if it contains brackets")
         return name
 
-    def _set_field(self, frame: _OpenCollection, key: str, value: Any, event: yaml.Event) -> None:
-        assert isinstance(frame.value, dict)
+    def _set_field(self, open_collection: _OpenCollection, key: str, value: Any, event: yaml.Event) -> None:
+        assert isinstance(open_collection.value, dict)
         if key != "<<":
-            frame.value[key] = value
+            open_collection.value[key] = value
             return
         for merged_object in reversed(value) if isinstance(value, list) else (value,):
             if isinstance(merged_object, dict):
-                frame.merged.update(merged_object)
+                open_collection.merged.update(merged_object)
             else:
                 self._record_fault(
                     event, "<< must have objects as value", "write `<<: *name`, where &name marks an object"
@@ -418,22 +418,22 @@ class _DocumentBuilder:
         path_and_problem = (path, f"{problem} (line {line})") if path else (f"line {line}", problem)
         self.faults.append(FieldError(*path_and_problem, remedy))
 
-    def _field_path(self) -> tuple[Step, ...]:
-        steps: list[Step] = []
+    def _field_path(self) -> tuple[PathStep, ...]:
+        path_steps: list[PathStep] = []
         for frame in self._frames:
             if isinstance(frame.value, list):
-                steps.append(len(frame.value))
+                path_steps.append(len(frame.value))
             elif frame.key is not None:
-                steps.append(frame.key)
-        return tuple(steps)
+                path_steps.append(frame.key)
+        return tuple(path_steps)
 
 
 # Line numbers of fields in their file.
 
 
-_PATH_STEP: Final = re.compile(r"\[([^\]]*+)(?:\]|\Z)|([^.\[\]]+)")
+_PATH_STEP_PATTERN: Final = re.compile(r"\[([^\]]*+)(?:\]|\Z)|([^.\[\]]+)")
 #: Fields that have another path in the oldest supported API version, by their current paths.
-_OLD_NAMES: Final = {
+_OLD_FIELD_NAMES: Final = {
     "spec.cohortName": "spec.cohort",
     "spec.admissionChecksStrategy.admissionChecks": "spec.admissionChecks",
 }
@@ -445,7 +445,7 @@ class DocumentLines:
     def __init__(self, text: str, first_line: int) -> None:
         """Parse the text of a YAML document that starts at line `first_line` of its file."""
         self._first = first_line
-        self._start = first_line + _blank_lines(text)
+        self._start = first_line + _blank_line_count(text)
         try:
             self._root: Any = yaml.compose(text, Loader=yaml.CSafeLoader)
         except yaml.YAMLError:
@@ -454,7 +454,7 @@ class DocumentLines:
     def of(self, path: str) -> int:
         """Return the line number of a field such as `spec.groups[0].name`, or of its closest existing parent."""
         line, depth = self._find_deepest(path)
-        old = next((old for new, old in _OLD_NAMES.items() if path.startswith(new)), None)
+        old = next((old for new, old in _OLD_FIELD_NAMES.items() if path.startswith(new)), None)
         if old is not None:
             old_line, old_depth = self._find_deepest(old)
             line = old_line if old_depth >= depth else line
@@ -463,25 +463,25 @@ class DocumentLines:
     def _find_deepest(self, path: str) -> tuple[int, int]:
         """Return the line number of the deepest existing part of a path, and how many of its steps exist."""
         node, line = self._root, self._start
-        for depth, (key, name) in enumerate(_PATH_STEP.findall(path)):
-            child = _find_child(node, key or name)
+        for depth, (key, name) in enumerate(_PATH_STEP_PATTERN.findall(path)):
+            child = _find_child_node(node, key or name)
             if child is None:
                 return line, depth
             line, node = self._first + child[0], child[1]
         return line, len(path)
 
 
-def _blank_lines(text: str) -> int:
+def _blank_line_count(text: str) -> int:
     """Return the number of blank, comment and `---` lines before the first content of a text."""
     lines = enumerate(line.strip() for line in text.splitlines())
     return next((count for count, line in lines if line and not line.startswith(("#", "---", "%"))), 0)
 
 
-def _find_child(node: Any, step: str) -> tuple[int, Any] | None:
+def _find_child_node(node: Any, step: str) -> tuple[int, Any] | None:
     """Return a child (field or list item) of a parsed YAML node, with its line offset; None if there is no such one."""
     if isinstance(node, yaml.SequenceNode) and step.isdecimal() and int(step) < len(node.value):
-        item = node.value[int(step)]
-        return item.start_mark.line, item
+        list_item = node.value[int(step)]
+        return list_item.start_mark.line, list_item
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if key.value == step:

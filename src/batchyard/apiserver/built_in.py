@@ -13,7 +13,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.manifests import DecodedObject, decode_unvalidated
 from batchyard.api.meta import QUANTITY_LENGTH_MAX, Obj
 from batchyard.api.printing import Column, columns, row
-from batchyard.api.scheme import FILES, KINDS, NATIVE, Field, ServedKind, TypeScope, kind_info, load_scope_for_kind
+from batchyard.api.scheme import FILE_KINDS, KINDS, NATIVE, Field, ServedKind, TypeScope, kind_info, load_scope_for_kind
 from batchyard.api.times import days_in_month
 from batchyard.apiserver.openapi_definitions import schemas_of
 from batchyard.apiserver.patch import merge_schema_of_kind
@@ -270,7 +270,7 @@ _KINDS_RETURNING_DELETED: Final = frozenset(
 
 def built_in_resources() -> list[Resource]:
     """Return the resources of the built-in kinds, except kinds that occur only in files."""
-    return [_built_in_resource(info) for info in KINDS if info.constant not in FILES]
+    return [_built_in_resource(info) for info in KINDS if info.constant not in FILE_KINDS]
 
 
 def _built_in_resource(info: ServedKind) -> Resource:

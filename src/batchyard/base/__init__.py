@@ -43,25 +43,25 @@ def fnv1a_64(text: str) -> int:
 # same draws. All arithmetic uses integers, so that the result is the same on every machine.
 
 
-_DRAW_BITS: Final = 52
-_DRAW_RANGE: Final = 1 << _DRAW_BITS
+_RANDOM_BITS: Final = 52
+_RANDOM_RANGE: Final = 1 << _RANDOM_BITS
 
 
 def draw_integer(seed: int, *names: str) -> int:
     """Return a pseudorandom integer, uniform from 0 to 2**52 - 1 and determined by the seed and the names."""
     digest = hashlib.blake2b("\0".join((str(seed), *names)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 64 - _DRAW_BITS
+    return int.from_bytes(digest, "big") >> 64 - _RANDOM_BITS
 
 
-def draw_triangular(minimum: Duration, mode: Duration, maximum: Duration, seed: int, *names: str) -> Duration:
+def draw_triangular(minimum: Duration, most_likely: Duration, maximum: Duration, seed: int, *names: str) -> Duration:
     """Return a pseudorandom duration from a triangular distribution from `minimum` to `maximum` with the given mode.
 
     Equal seeds and names give equal durations.
     """
-    width, below_mode, above_mode = maximum - minimum, mode - minimum, maximum - mode
-    if width <= 0:
+    range_width, mode_distance, distance_above = maximum - minimum, most_likely - minimum, maximum - most_likely
+    if range_width <= 0:
         return minimum
     random_value = draw_integer(seed, *names)
-    if random_value * width < below_mode << _DRAW_BITS:
-        return minimum + isqrt(random_value * width * below_mode >> _DRAW_BITS)
-    return maximum - isqrt((_DRAW_RANGE - random_value) * width * above_mode >> _DRAW_BITS)
+    if random_value * range_width < mode_distance << _RANDOM_BITS:
+        return minimum + isqrt(random_value * range_width * mode_distance >> _RANDOM_BITS)
+    return maximum - isqrt((_RANDOM_RANGE - random_value) * range_width * distance_above >> _RANDOM_BITS)

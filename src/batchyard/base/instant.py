@@ -28,7 +28,7 @@ _NANOSECONDS_BY_UNIT: Final = {
     "h": 1000 * HOUR,
 }
 _UNIT_PATTERN: Final = "(ns|us|\u00b5s|\u03bcs|ms|s|m|h)"
-_DURATION_PART: Final = re.compile(rf"(\d++)(?:\.(\d*+))?{_UNIT_PATTERN}|\.(\d++){_UNIT_PATTERN}", re.ASCII)
+_DURATION_PART_PATTERN: Final = re.compile(rf"(\d++)(?:\.(\d*+))?{_UNIT_PATTERN}|\.(\d++){_UNIT_PATTERN}", re.ASCII)
 #: The maximum length of a duration. Go has none, but its longest duration, to the nanosecond, has 25 characters.
 _DURATION_LENGTH_MAX: Final = 400
 
@@ -43,23 +43,23 @@ def parse_duration(text: str) -> Duration:
         return 0
     if len(text) > _DURATION_LENGTH_MAX:
         raise ValueError(f"a text of {len(text)} characters is not a duration; write it as 90s, 1h30m or 0.5s")
-    position, total = 0, 0
-    while position < len(text):
-        part = _DURATION_PART.match(text, position)
+    text_position, total_duration = 0, 0
+    while text_position < len(text):
+        part = _DURATION_PART_PATTERN.match(text, text_position)
         if part is None:
             raise ValueError(f"{text!r} is not a duration; write it as 90s, 1h30m or 0.5s")
         integer_part, fraction, unit = part[1] or "0", part[2] or part[4] or "", part[3] or part[5]
-        total += int(integer_part + fraction) * _NANOSECONDS_BY_UNIT[unit] // 10 ** len(fraction)
-        position = part.end()
+        total_duration += int(integer_part + fraction) * _NANOSECONDS_BY_UNIT[unit] // 10 ** len(fraction)
+        text_position = part.end()
     if not text:
         raise ValueError("an empty text is not a duration; write it as 90s, 1h30m or 0.5s")
-    return total // 1000
+    return total_duration // 1000
 
 
 def duration_seconds(duration: Duration) -> int | float:
     """Convert a duration to seconds for output and JSON: an int for whole seconds, otherwise a float."""
-    whole_seconds, remainder = divmod(duration, SECOND)
-    return whole_seconds if remainder == 0 else duration / SECOND
+    whole_seconds, remaining_microseconds = divmod(duration, SECOND)
+    return whole_seconds if remaining_microseconds == 0 else duration / SECOND
 
 
 def format_duration(duration: Duration) -> str:
@@ -76,12 +76,12 @@ def format_age(duration: Duration) -> str:
     """
     if duration <= -2 * SECOND:
         return "<invalid>"
-    total = max(0, duration) // SECOND
-    minutes, hours, days = total // 60, total // 3600, total // 86400
-    if total < 120:
-        return f"{total}s"
+    total_seconds = max(0, duration) // SECOND
+    minutes, hours, days = total_seconds // 60, total_seconds // 3600, total_seconds // 86400
+    if total_seconds < 120:
+        return f"{total_seconds}s"
     if minutes < 10:
-        return f"{minutes}m{total % 60}s" if total % 60 else f"{minutes}m"
+        return f"{minutes}m{total_seconds % 60}s" if total_seconds % 60 else f"{minutes}m"
     if minutes < 180:
         return f"{minutes}m"
     if hours < 8:
@@ -99,9 +99,9 @@ def format_age(duration: Duration) -> str:
 # Exponential backoff with an upper bound and without jitter.
 
 
-_DOUBLINGS_MAX: Final = 62  # enough to reach any bound
+_BACKOFF_DOUBLINGS_MAX: Final = 62  # enough to reach any bound
 
 
-def exponential_backoff(base: Duration, maximum: Duration, attempt: int) -> Duration:
-    """Return the delay before a retry: `base` for attempt 1, doubled for each further one, and at most `maximum`."""
-    return min(base << min(attempt - 1, _DOUBLINGS_MAX), maximum)
+def exponential_backoff(first_backoff: Duration, backoff_max: Duration, attempt_count: int) -> Duration:
+    """Return the delay before a retry: `first_backoff` for attempt 1, doubled for each further one, up to a maximum."""
+    return min(first_backoff << min(attempt_count - 1, _BACKOFF_DOUBLINGS_MAX), backoff_max)

@@ -40,20 +40,20 @@ class LruCache(Generic[_K, _V]):
 
 
 #: The maximum length of a cached argument, in characters or bytes, unless the function has another limit.
-CACHED_ARGUMENT_LENGTH_MAX: Final = 512
+CACHED_TEXT_LENGTH_MAX: Final = 512
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
-def memoized_if_short(maxsize: int, length_max: int = CACHED_ARGUMENT_LENGTH_MAX) -> Callable[[_FunctionT], _FunctionT]:
+def memoized_if_short(maxsize: int, length_max: int = CACHED_TEXT_LENGTH_MAX) -> Callable[[_FunctionT], _FunctionT]:
     """Return a decorator that caches a function's result if its first argument has at most `length_max` characters."""
 
     def decorate(function: _FunctionT) -> _FunctionT:
         cached_function = lru_cache(maxsize=maxsize)(function)
 
-        def call(text: str | bytes, *args: Any) -> Any:
+        def call_cached(text: str | bytes, *args: Any) -> Any:
             return cached_function(text, *args) if len(text) <= length_max else function(text, *args)
 
-        return cast("_FunctionT", wraps(function)(call))
+        return cast("_FunctionT", wraps(function)(call_cached))
 
     return decorate
 
@@ -64,14 +64,14 @@ def memoized_if_short(maxsize: int, length_max: int = CACHED_ARGUMENT_LENGTH_MAX
 # collection traverses them.
 
 
-_RARE_COLLECTION_THRESHOLDS: Final = (200_000, 50, 100)
+_RARE_GARBAGE_COLLECTION_THRESHOLDS: Final = (200_000, 50, 100)
 
 
 @contextmanager
 def rare_garbage_collection() -> Iterator[None]:
     """Raise the thresholds of Python's cyclic garbage collector within a `with` block, so that it runs rarely."""
     old_thresholds = gc.get_threshold()
-    gc.set_threshold(*_RARE_COLLECTION_THRESHOLDS)
+    gc.set_threshold(*_RARE_GARBAGE_COLLECTION_THRESHOLDS)
     try:
         yield
     finally:

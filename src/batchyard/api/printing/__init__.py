@@ -31,21 +31,21 @@ def columns(kind: str, *, wide: bool) -> list[Column]:
 
 def row(obj: Obj, *, now: Instant, wide: bool) -> list[str]:
     """Return the cell texts of an object's table row, one for each column of its kind."""
-    return [cell(obj, now) for cell in _cell_functions(group_kind(obj), wide)]
+    return [cell(obj, now) for cell in _column_cell_functions(group_kind(obj), wide)]
 
 
 def table(kind: str, objs: Iterable[Obj], *, now: Instant, wide: bool, namespaces: bool) -> Table:
     """Return a table of objects: a header and one row for each; `namespaces` adds the namespace as first column."""
-    header = [column.name.upper() for column in columns(kind, wide=wide)]
-    rows = [(obj["metadata"].get("namespace") or "", row(obj, now=now, wide=wide)) for obj in objs]
+    header_names = [column.name.upper() for column in columns(kind, wide=wide)]
+    namespaces_and_rows = [(obj["metadata"].get("namespace") or "", row(obj, now=now, wide=wide)) for obj in objs]
     if not namespaces:
-        return [header, *(cells for _, cells in rows)]
-    return [["NAMESPACE", *header], *([namespace, *cells] for namespace, cells in rows)]
+        return [header_names, *(cells for _, cells in namespaces_and_rows)]
+    return [["NAMESPACE", *header_names], *([namespace, *cells] for namespace, cells in namespaces_and_rows)]
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Format table rows like kubectl: all columns are left-aligned, and all but the last are padded with spaces."""
-    cells = [[_one_line(cell) for cell in cells] for cells in rows]
+    cells = [[_cell_on_one_line(cell) for cell in cells] for cells in rows]
     widths = [max(_WIDTH_MIN, *(len(cell) + _COLUMN_PADDING for cell in column)) for column in zip(*cells, strict=True)]
     return "".join(_format_line(line, widths) for line in cells)
 
@@ -55,17 +55,17 @@ def _format_line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "".join((*padded_cells, *cells[-1:], "\n"))
 
 
-def _one_line(cell: str) -> str:
+def _cell_on_one_line(cell: str) -> str:
     """Cut the text of a cell at its first line break, append `...`, and replace control characters by spaces."""
     if cell.isprintable():
         return cell
-    first_line, *after_break = _LINE_BREAK.split(cell, maxsplit=1)
+    first_line, *lines_after_break = _LINE_BREAK.split(cell, maxsplit=1)
     printable_line = "".join(character if character.isprintable() else " " for character in first_line)
-    return f"{printable_line}..." if after_break else printable_line
+    return f"{printable_line}..." if lines_after_break else printable_line
 
 
 @lru_cache(maxsize=256)
-def _cell_functions(kind: str, wide: bool) -> Sequence[Cell]:
+def _column_cell_functions(kind: str, wide: bool) -> Sequence[Cell]:
     return [cell for _, cell in _printed_columns(kind, wide)]
 
 

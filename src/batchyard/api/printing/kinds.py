@@ -24,19 +24,19 @@ from batchyard.base.instant import HOUR, Instant, format_age
 # Source: printPod of Kubernetes's pkg/printers/internalversion.
 
 
-Container: TypeAlias = Mapping[str, Any]
+ContainerFields: TypeAlias = Mapping[str, Any]
 
 _TERMINAL_PHASES: Final = ("Succeeded", "Failed")
 #: The status reason of pods on an unreachable node.
-_NODE_LOST: Final = "NodeLost"
-_SCHEDULING_GATED: Final = "SchedulingGated"
+_NODE_LOST_REASON: Final = "NodeLost"
+_SCHEDULING_GATED_REASON: Final = "SchedulingGated"
 
 
 class _InitProgress(NamedTuple):
     """How far a pod's init containers have come, for its status in a table."""
 
     #: The statuses of the init containers up to the first unfinished one.
-    statuses: Sequence[Container]
+    statuses: Sequence[ContainerFields]
     #: The state of the first unfinished init container, such as `Init:0/2`; empty if all have finished.
     reason: str
     #: The number of ready sidecars.
@@ -46,32 +46,32 @@ class _InitProgress(NamedTuple):
 def ready_containers(obj: Obj, _now: Instant) -> str:
     """Return the number of a pod's ready containers and the total, including sidecars: `1/2`."""
     init_progress = _init_progress(obj)
-    running_containers = [each for each in _main_statuses(obj, init_progress) if _is_running(each)]
-    total = len(value_at(obj, "spec", "containers") or ()) + len(_sidecars(obj))
-    return f"{init_progress.ready_count + len(running_containers)}/{total}"
+    running_containers = [each for each in _main_statuses(obj, init_progress) if _is_container_running(each)]
+    container_count = len(value_at(obj, "spec", "containers") or ()) + len(_sidecar_names(obj))
+    return f"{init_progress.ready_count + len(running_containers)}/{container_count}"
 
 
 def pod_status_text(obj: Obj, _now: Instant) -> str:
     """Return the status of a pod: Terminating, the reason of a container that does not run, or the phase."""
     phase, pod_reason = value_at(obj, "status", "phase"), value_at(obj, "status", "reason")
     if obj["metadata"].get("deletionTimestamp"):
-        if pod_reason == _NODE_LOST:
+        if pod_reason == _NODE_LOST_REASON:
             return "Unknown"
         if phase not in _TERMINAL_PHASES:
             return "Terminating"
-    is_gated = (find_condition(obj, "PodScheduled") or {}).get("reason") == _SCHEDULING_GATED
+    is_gated = (find_condition(obj, "PodScheduled") or {}).get("reason") == _SCHEDULING_GATED_REASON
     init_progress = _init_progress(obj)
-    own_reason = _SCHEDULING_GATED if is_gated else format_value(pod_reason or phase)
-    return _container_reason(obj, init_progress) or init_progress.reason or own_reason
+    own_reason = _SCHEDULING_GATED_REASON if is_gated else format_value(pod_reason or phase)
+    return _pod_container_reason(obj, init_progress) or init_progress.reason or own_reason
 
 
 def restart_text(obj: Obj, now: Instant) -> str:
     """Return the number of container restarts of a pod, and the time since the last one: `2 (5m ago)`."""
     init_progress = _init_progress(obj)
-    sidecars = _sidecars(obj)
+    sidecar_names = _sidecar_names(obj)
     statuses = init_progress.statuses
     if _is_initialized(obj, init_progress):
-        statuses = [*(each for each in statuses if each["name"] in sidecars), *_main_statuses(obj, init_progress)]
+        statuses = [*(each for each in statuses if each["name"] in sidecar_names), *_main_statuses(obj, init_progress)]
     count = sum(each.get("restartCount") or 0 for each in statuses)
     end_times = [value_at(each, "lastState", "terminated", "finishedAt") for each in statuses]
     last_end_time = max((parse_time(end) for end in end_times if end), default=None)
@@ -90,16 +90,16 @@ def readiness_gates(obj: Obj, _now: Instant) -> str:
     return f"{sum(is_true(obj, gate['conditionType']) for gate in gates)}/{len(gates)}" if gates else NONE
 
 
-def _container_reason(obj: Obj, init_progress: _InitProgress) -> str:
+def _pod_container_reason(obj: Obj, init_progress: _InitProgress) -> str:
     """Return why the first main container of a pod that does not run waits or has stopped; '' if all run."""
     main_statuses = _main_statuses(obj, init_progress)
     reason = next(filter(None, map(_why_not_running, main_statuses)), "")
-    if reason == "Completed" and any(map(_is_running, main_statuses)):
+    if reason == "Completed" and any(map(_is_container_running, main_statuses)):
         return "Running" if is_true(obj, "Ready") else "NotReady"
     return reason
 
 
-def _main_statuses(obj: Obj, init_progress: _InitProgress) -> Sequence[Container]:
+def _main_statuses(obj: Obj, init_progress: _InitProgress) -> Sequence[ContainerFields]:
     """Return the statuses of a pod's main containers; none while its init containers run."""
     return (value_at(obj, "status", "containerStatuses") or ()) if _is_initialized(obj, init_progress) else ()
 
@@ -110,15 +110,15 @@ def _is_initialized(obj: Obj, init_progress: _InitProgress) -> bool:
 
 def _init_progress(obj: Obj) -> _InitProgress:
     """Return the progress of a pod's init containers."""
-    sidecars, total = _sidecars(obj), len(value_at(obj, "spec", "initContainers") or ())
-    statuses: list[Container] = []
+    sidecar_names, total = _sidecar_names(obj), len(value_at(obj, "spec", "initContainers") or ())
+    statuses: list[ContainerFields] = []
     ready_sidecars = 0
     for index, container in enumerate(value_at(obj, "status", "initContainerStatuses") or ()):
         statuses.append(container)
         end_state = value_at(container, "state", "terminated")
         if end_state is not None and not end_state.get("exitCode"):
             continue
-        if container["name"] not in sidecars or not container.get("started"):
+        if container["name"] not in sidecar_names or not container.get("started"):
             return _InitProgress(
                 statuses, f"Init:{_why_not_running(container, 'PodInitializing') or f'{index}/{total}'}", ready_sidecars
             )
@@ -126,13 +126,13 @@ def _init_progress(obj: Obj) -> _InitProgress:
     return _InitProgress(statuses, "", ready_sidecars)
 
 
-def _sidecars(obj: Obj) -> Mapping[str, None]:
+def _sidecar_names(obj: Obj) -> Mapping[str, None]:
     """Return the names of a pod's sidecars: its init containers with restartPolicy Always."""
     init_containers = value_at(obj, "spec", "initContainers") or ()
     return {each["name"]: None for each in init_containers if each.get("restartPolicy") == "Always"}
 
 
-def _why_not_running(container: Container, ignored_reason: str = "") -> str:
+def _why_not_running(container: ContainerFields, ignored_reason: str = "") -> str:
     """Return the reason why a container waits or has terminated; '' if it runs or waits for `ignored_reason`."""
     waiting_state, end_state = (value_at(container, "state", state_name) for state_name in ("waiting", "terminated"))
     if waiting_state is not None and waiting_state.get("reason"):
@@ -144,7 +144,7 @@ def _why_not_running(container: Container, ignored_reason: str = "") -> str:
     return f"Signal:{end_state['signal']}" if end_state.get("signal") else f"ExitCode:{end_state.get('exitCode', 0)}"
 
 
-def _is_running(container: Container) -> bool:
+def _is_container_running(container: ContainerFields) -> bool:
     return bool(container.get("ready")) and value_at(container, "state", "running") is not None
 
 
@@ -159,12 +159,12 @@ def zones(obj: Obj, _now: Instant) -> str:
 def node_pool_size(obj: Obj, _now: Instant) -> str:
     """Return the size of a NodePool: `4` or `0-24` nodes in each zone, or `0-24 total` in all zones."""
     spec = obj.get("spec") or {}
-    bounds = spec.get("autoscaling")
-    if bounds is None:
+    autoscaling_bounds = spec.get("autoscaling")
+    if autoscaling_bounds is None:
         return format_value(spec.get("nodeCount"))
-    if "totalMax" in bounds:
-        return f"{bounds.get('totalMin', 0)}-{bounds['totalMax']} total"
-    return f"{bounds.get('min', 0)}-{format_value(bounds.get('max'))}"
+    if "totalMax" in autoscaling_bounds:
+        return f"{autoscaling_bounds.get('totalMin', 0)}-{autoscaling_bounds['totalMax']} total"
+    return f"{autoscaling_bounds.get('min', 0)}-{format_value(autoscaling_bounds.get('max'))}"
 
 
 def instance_phase(obj: Obj, _now: Instant) -> str:
@@ -195,33 +195,33 @@ def budget_state(obj: Obj, _now: Instant) -> str:
 
 def node_hours(obj: Obj, _now: Instant) -> str:
     """Return the total node hours of a CostRecord, with two decimals."""
-    return f"{_sum_lines(obj, 'nodeMicroseconds') / HOUR:.2f}"
+    return f"{_sum_cost_lines(obj, 'nodeMicroseconds') / HOUR:.2f}"
 
 
 def cost_dollars(obj: Obj, _now: Instant) -> str:
     """Return the total cost of a CostRecord in dollars, with two decimals."""
-    cents = (_sum_lines(obj, "microdollars") + _MICRODOLLARS_IN_CENT // 2) // _MICRODOLLARS_IN_CENT
-    return f"{cents // 100}.{cents % 100:02}"
+    rounded_cents = (_sum_cost_lines(obj, "microdollars") + _MICRODOLLARS_IN_CENT // 2) // _MICRODOLLARS_IN_CENT
+    return f"{rounded_cents // 100}.{rounded_cents % 100:02}"
 
 
-def _sum_lines(obj: Obj, field: str) -> int:
+def _sum_cost_lines(obj: Obj, field: str) -> int:
     return sum(line.get(field, 0) for line in value_at(obj, "spec", "lines") or ())
 
 
 # Cells of Events. Source: Kubernetes's pkg/printers/internalversion (printEvent).
 
 
-def _last_seen(obj: Obj, now: Instant) -> str:
-    at_last = event_last_time(obj)
-    return format_age(now - parse_time(at_last)) if at_last else UNKNOWN
+def _last_seen_age(obj: Obj, now: Instant) -> str:
+    last_time_text = event_last_time(obj)
+    return format_age(now - parse_time(last_time_text)) if last_time_text else UNKNOWN
 
 
-def _first_seen(obj: Obj, now: Instant) -> str:
-    at_first = obj.get("firstTimestamp") or obj.get("eventTime")
-    return format_age(now - parse_time(at_first)) if at_first else UNKNOWN
+def _first_seen_age(obj: Obj, now: Instant) -> str:
+    first_time_text = obj.get("firstTimestamp") or obj.get("eventTime")
+    return format_age(now - parse_time(first_time_text)) if first_time_text else UNKNOWN
 
 
-def _count(obj: Obj, _now: Instant) -> str:
+def _event_count_text(obj: Obj, _now: Instant) -> str:
     return str(event_count(obj))
 
 
@@ -231,21 +231,21 @@ def _involved_object(obj: Obj, _now: Instant) -> str:
 
 
 def _event_source(obj: Obj, _now: Instant) -> str:
-    component = value_at(obj, "source", "component") or obj.get("reportingComponent") or ""
-    host = value_at(obj, "source", "host") or obj.get("reportingInstance") or ""
-    return f"{component}, {host}" if host else component
+    source_component = value_at(obj, "source", "component") or obj.get("reportingComponent") or ""
+    source_host = value_at(obj, "source", "host") or obj.get("reportingInstance") or ""
+    return f"{source_component}, {source_host}" if source_host else source_component
 
 
 EVENTS: Final = (
-    (Column("Last Seen"), _last_seen),
+    (Column("Last Seen"), _last_seen_age),
     (Column("Type"), value_cell("type")),
     (Column("Reason"), value_cell("reason")),
     (Column("Object"), _involved_object),
     (Column("Subobject", priority=1), value_cell("involvedObject", "fieldPath")),
     (Column("Source", priority=1), _event_source),
     (Column("Message"), lambda obj, _now: (obj.get("message") or "").strip()),
-    (Column("First Seen", priority=1), _first_seen),
-    (Column("Count", priority=1, counts=True), _count),
+    (Column("First Seen", priority=1), _first_seen_age),
+    (Column("Count", priority=1, counts=True), _event_count_text),
     (Column("Name", priority=1), cells.name),
 )
 
@@ -255,7 +255,7 @@ EVENTS: Final = (
 # Source: Kubernetes's pkg/printers/internalversion.
 
 
-_JOB_CONDITIONS: Final = ("Suspended", "FailureTarget", "SuccessCriteriaMet")
+_JOB_STATUS_CONDITIONS: Final = ("Suspended", "FailureTarget", "SuccessCriteriaMet")
 
 
 def job_status(obj: Obj, _now: Instant) -> str:
@@ -266,7 +266,7 @@ def job_status(obj: Obj, _now: Instant) -> str:
         return "Failed"
     if obj["metadata"].get("deletionTimestamp"):
         return "Terminating"
-    return next((type_ for type_ in _JOB_CONDITIONS if is_true(obj, type_)), "Running")
+    return next((type_ for type_ in _JOB_STATUS_CONDITIONS if is_true(obj, type_)), "Running")
 
 
 def completions_text(obj: Obj, _now: Instant) -> str:
@@ -280,10 +280,10 @@ def completions_text(obj: Obj, _now: Instant) -> str:
 
 def job_duration(obj: Obj, now: Instant) -> str:
     """Return the duration of a Job from its start to its completion, or to the present."""
-    init_progress, end = value_at(obj, "status", "startTime"), value_at(obj, "status", "completionTime")
-    if not init_progress:
+    start_time, end_time = value_at(obj, "status", "startTime"), value_at(obj, "status", "completionTime")
+    if not start_time:
         return ""
-    return format_age((parse_time(end) if end else now) - parse_time(init_progress))
+    return format_age((parse_time(end_time) if end_time else now) - parse_time(start_time))
 
 
 # Cells of Nodes. Source: Kubernetes's pkg/printers/internalversion.
@@ -299,8 +299,8 @@ def node_status(obj: Obj, _now: Instant) -> str:
 def roles(obj: Obj, _now: Instant) -> str:
     """Return the roles of a Node from its labels, separated by commas."""
     labels = obj["metadata"].get("labels") or {}
-    prefix = well_known.NODE_ROLE_PREFIX
-    role_names = [key.removeprefix(prefix) for key in labels if key.startswith(prefix)]
+    role_prefix = well_known.NODE_ROLE_PREFIX
+    role_names = [key.removeprefix(role_prefix) for key in labels if key.startswith(role_prefix)]
     role_names.append(labels.get(well_known.OLD_NODE_ROLE) or "")
     return ",".join(sorted(dict.fromkeys(filter(None, role_names)))) or NONE
 
@@ -339,8 +339,8 @@ def subjects_cell(kind: str) -> Cell:
 _NAME_COLUMN: Final = (Column("Name"), cells.name)
 _AGE: Final = (Column("Age"), cells.age_text)
 #: The age column of kinds defined by CRDs, whose type is date.
-_CRD_AGE: Final = (Column("Age", type="date"), cells.age_text)
-NAME_AND_AGE: Final = (_NAME_COLUMN, _CRD_AGE)
+_CRD_AGE_COLUMN: Final = (Column("Age", type="date"), cells.age_text)
+NAME_AND_AGE: Final = (_NAME_COLUMN, _CRD_AGE_COLUMN)
 _PENDING_COLUMN: Final = (Column("Pending Workloads", type="integer"), value_cell("status", "pendingWorkloads"))
 _ADMITTED_CELL: Final = value_cell("status", "admittedWorkloads")
 _POD_SPEC_PATH: Final = ("spec", "template", "spec")
@@ -398,24 +398,24 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Reserved in"), value_cell("status", "admission", "clusterQueue")),
         (Column("Admitted"), cells.ConditionStatus("Admitted")),
         (Column("Finished"), cells.ConditionStatus("Finished")),
-        _CRD_AGE,
+        _CRD_AGE_COLUMN,
     ),
     scheme.PROVISIONING_REQUEST: (
         _NAME_COLUMN,
         (Column("Accepted"), cells.ConditionStatus("Accepted")),
         (Column("Provisioned"), cells.ConditionStatus("Provisioned")),
         (Column("Failed"), cells.ConditionStatus("Failed")),
-        _CRD_AGE,
+        _CRD_AGE_COLUMN,
     ),
     scheme.WORKLOAD_PRIORITY_CLASS: (_NAME_COLUMN, (Column("Value", type="integer"), value_cell("value"))),
-    scheme.MULTI_KUEUE_CLUSTER: (_NAME_COLUMN, (Column("Connected"), cells.ConditionStatus("Active")), _CRD_AGE),
+    scheme.MULTI_KUEUE_CLUSTER: (_NAME_COLUMN, (Column("Connected"), cells.ConditionStatus("Active")), _CRD_AGE_COLUMN),
     scheme.JOB_SET: (
         _NAME_COLUMN,
         (Column("TerminalState"), value_cell("status", "terminalState")),
         (Column("Restarts"), value_cell("status", "restarts")),
         (Column("Completed"), cells.ConditionStatus("Completed")),
         (Column("Suspended"), value_cell("spec", "suspend")),
-        _CRD_AGE,
+        _CRD_AGE_COLUMN,
     ),
     scheme.JOB: (
         _NAME_COLUMN,
@@ -496,7 +496,7 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         _NAME_COLUMN,
         (Column("Region"), value_cell("spec", "region")),
         (Column("Zones"), zones),
-        _CRD_AGE,
+        _CRD_AGE_COLUMN,
     ),
     scheme.NODE_POOL: (
         _NAME_COLUMN,
@@ -505,7 +505,7 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Size"), node_pool_size),
         (Column("Instances", type="integer"), value_cell("status", "instances", default=0)),
         (Column("Ready", type="integer"), value_cell("status", "ready", default=0)),
-        _CRD_AGE,
+        _CRD_AGE_COLUMN,
         (Column("Zones", priority=1), zones),
         (Column("Reservation", priority=1), value_or_none_cell("spec", "reservation")),
     ),
@@ -514,7 +514,7 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Pool"), value_cell("spec", "pool")),
         (Column("Zone"), value_cell("spec", "zone")),
         (Column("Phase"), instance_phase),
-        _CRD_AGE,
+        _CRD_AGE_COLUMN,
         (Column("Machine-Type", priority=1), value_cell("spec", "machineType")),
         (Column("Provisioning", priority=1), _PROVISIONING_CELL),
         (Column("Error", priority=1), value_or_none_cell("status", "error", "code")),
@@ -525,7 +525,7 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Zone"), value_cell("spec", "zone")),
         (Column("Count", type="integer"), value_cell("spec", "count")),
         (Column("State"), value_cell("status", "state")),
-        _CRD_AGE,
+        _CRD_AGE_COLUMN,
         (Column("Error", priority=1), value_or_none_cell("status", "error", "code")),
     ),
     scheme.BUDGET: (
@@ -536,7 +536,7 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Remaining"), value_cell("status", "remaining")),
         (Column("Forecast"), value_cell("status", "forecast")),
         (Column("State"), budget_state),
-        _CRD_AGE,
+        _CRD_AGE_COLUMN,
     ),
     scheme.COST_RECORD: (
         _NAME_COLUMN,

@@ -43,7 +43,7 @@ def external_ip(obj: Obj, now: Instant) -> str:
 
 def service_ports(obj: Obj, _now: Instant) -> str:
     """Return the ports of a Service with node ports and protocols, such as `80:30080/TCP`."""
-    return ",".join(map(_port, value_at(obj, "spec", "ports") or ())) or NONE
+    return ",".join(map(_service_port_text, value_at(obj, "spec", "ports") or ())) or NONE
 
 
 def endpoint_addresses(obj: Obj, _now: Instant) -> str:
@@ -101,7 +101,7 @@ def _load_balancer_addresses(obj: Obj) -> list[str]:
     return sorted(dict.fromkeys(point.get("ip") or point["hostname"] for point in ingress_points))
 
 
-def _port(port: Mapping[str, Any]) -> str:
+def _service_port_text(port: Mapping[str, Any]) -> str:
     node_port = f":{port['nodePort']}" if port.get("nodePort") else ""
     return f"{port['port']}{node_port}/{port.get('protocol', 'TCP')}"
 
@@ -111,48 +111,48 @@ def _port(port: Mapping[str, Any]) -> str:
 
 _NAME_COLUMN: Final = (Column("Name"), cells.name)
 _AGE_COLUMN: Final = (Column("Age"), cells.age_text)
-_UNSET: Final = "<unset>"
+_UNSET_TEXT: Final = "<unset>"
 _STORAGE_CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
 _MODE_CODES: Final = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
 
 
-def _phase(obj: Obj, _now: Instant) -> str:
+def _phase_text(obj: Obj, _now: Instant) -> str:
     return "Terminating" if "deletionTimestamp" in obj["metadata"] else format_value(value_at(obj, "status", "phase"))
 
 
-def _access_modes(section: str) -> Cell:
+def _access_modes_cell(section: str) -> Cell:
     """Return a table cell function for the volume access modes in `spec` or `status`, abbreviated: `RWO,ROX`."""
 
     def cell(obj: Obj, _now: Instant) -> str:
-        modes = value_at(obj, section, "accessModes") or ()
-        return ",".join(short for mode, short in _MODE_CODES.items() if mode in modes)
+        access_modes = value_at(obj, section, "accessModes") or ()
+        return ",".join(short for mode, short in _MODE_CODES.items() if mode in access_modes)
 
     return cell
 
 
-def _storage_class(obj: Obj, _now: Instant) -> str:
+def _storage_class_name(obj: Obj, _now: Instant) -> str:
     old = (obj["metadata"].get("annotations") or {}).get(_STORAGE_CLASS_ANNOTATION)
     return format_value(value_at(obj, "spec", "storageClassName") if old is None else old)
 
 
-def _claim(obj: Obj, _now: Instant) -> str:
-    claim = value_at(obj, "spec", "claimRef")
-    return f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
+def _volume_claim_text(obj: Obj, _now: Instant) -> str:
+    claim_reference = value_at(obj, "spec", "claimRef")
+    return f"{claim_reference.get('namespace', '')}/{claim_reference.get('name', '')}" if claim_reference else ""
 
 
 _CLASS_COLUMNS: Final = (
-    (Column("StorageClass"), _storage_class),
-    (Column("VolumeAttributesClass"), value_cell("spec", "volumeAttributesClassName", default=_UNSET)),
+    (Column("StorageClass"), _storage_class_name),
+    (Column("VolumeAttributesClass"), value_cell("spec", "volumeAttributesClassName", default=_UNSET_TEXT)),
 )
-_VOLUME_MODE_COLUMN: Final = (Column("VolumeMode", priority=1), value_cell("spec", "volumeMode", default=_UNSET))
+_VOLUME_MODE_COLUMN: Final = (Column("VolumeMode", priority=1), value_cell("spec", "volumeMode", default=_UNSET_TEXT))
 
 VOLUMES: Final = (
     _NAME_COLUMN,
     (Column("Capacity"), value_cell("spec", "capacity", "storage", default="0")),
-    (Column("Access Modes"), _access_modes("spec")),
+    (Column("Access Modes"), _access_modes_cell("spec")),
     (Column("Reclaim Policy"), value_cell("spec", "persistentVolumeReclaimPolicy")),
-    (Column("Status"), _phase),
-    (Column("Claim"), _claim),
+    (Column("Status"), _phase_text),
+    (Column("Claim"), _volume_claim_text),
     *_CLASS_COLUMNS,
     (Column("Reason"), value_cell("status", "reason")),
     _AGE_COLUMN,
@@ -160,10 +160,10 @@ VOLUMES: Final = (
 )
 CLAIMS: Final = (
     _NAME_COLUMN,
-    (Column("Status"), _phase),
+    (Column("Status"), _phase_text),
     (Column("Volume"), value_cell("spec", "volumeName")),
     (Column("Capacity"), value_cell("status", "capacity", "storage")),
-    (Column("Access Modes"), _access_modes("status")),
+    (Column("Access Modes"), _access_modes_cell("status")),
     *_CLASS_COLUMNS,
     _AGE_COLUMN,
     _VOLUME_MODE_COLUMN,
@@ -173,7 +173,7 @@ CLAIMS: Final = (
 NAME: Final = (Column("Name"), cells.name)
 AGE: Final = (Column("Age"), cells.age_text)
 _TEMPLATE_SPEC_PATH: Final = ("spec", "template", "spec")
-_NOT_AVAILABLE: Final = "N/A"
+_NOT_AVAILABLE_TEXT: Final = "N/A"
 
 
 def _ready_replicas(obj: Obj, _now: Instant) -> str:
@@ -181,20 +181,20 @@ def _ready_replicas(obj: Obj, _now: Instant) -> str:
     return f"{value_at(obj, 'status', 'readyReplicas') or 0}/{1 if desired_count is None else desired_count}"
 
 
-def _status_count(field: str) -> Cell:
+def _status_count_cell(field: str) -> Cell:
     return value_cell("status", field, default=0)
 
 
-def _spec_value(field: str) -> Cell:
-    return value_cell("spec", field, default=_NOT_AVAILABLE)
+def _spec_value_cell(field: str) -> Cell:
+    return value_cell("spec", field, default=_NOT_AVAILABLE_TEXT)
 
 
-def _last_schedule(obj: Obj, now: Instant) -> str:
-    last_time = value_at(obj, "status", "lastScheduleTime")
-    return format_age(now - parse_time(last_time)) if last_time else NONE
+def _last_schedule_age(obj: Obj, now: Instant) -> str:
+    last_schedule_time = value_at(obj, "status", "lastScheduleTime")
+    return format_age(now - parse_time(last_schedule_time)) if last_schedule_time else NONE
 
 
-def _used_of_hard(obj: Obj, is_limit: bool) -> str:
+def _used_of_hard_text(obj: Obj, is_limit: bool) -> str:
     """Return used and hard amounts of a ResourceQuota as `pods: 2/10, ...`: only `limits.*`, or only the others."""
     hard_amounts, used_amounts = value_at(obj, "status", "hard") or {}, value_at(obj, "status", "used") or {}
     names = sorted(name for name in hard_amounts if name.startswith("limits") is is_limit)
@@ -215,8 +215,8 @@ _SELECTOR_COLUMN: Final = (Column("Selector", priority=1), cells.selector_cell()
 DEPLOYMENTS: Final = (
     NAME,
     (Column("Ready"), _ready_replicas),
-    (Column("Up-to-date", counts=True), _status_count("updatedReplicas")),
-    (Column("Available", counts=True), _status_count("availableReplicas")),
+    (Column("Up-to-date", counts=True), _status_count_cell("updatedReplicas")),
+    (Column("Available", counts=True), _status_count_cell("availableReplicas")),
     AGE,
     *_container_columns(*_TEMPLATE_SPEC_PATH),
     _SELECTOR_COLUMN,
@@ -224,8 +224,8 @@ DEPLOYMENTS: Final = (
 REPLICA_SETS: Final = (
     NAME,
     (Column("Desired", type="integer"), value_cell("spec", "replicas", default=1)),
-    (Column("Current", type="integer"), _status_count("replicas")),
-    (Column("Ready", type="integer"), _status_count("readyReplicas")),
+    (Column("Current", type="integer"), _status_count_cell("replicas")),
+    (Column("Ready", type="integer"), _status_count_cell("readyReplicas")),
     AGE,
     *_container_columns(*_TEMPLATE_SPEC_PATH),
     _SELECTOR_COLUMN,
@@ -237,11 +237,11 @@ REPLICATION_CONTROLLERS: Final = (
 STATEFUL_SETS: Final = (NAME, (Column("Ready"), _ready_replicas), AGE, *_container_columns(*_TEMPLATE_SPEC_PATH))
 DAEMON_SETS: Final = (
     NAME,
-    (Column("Desired", type="integer"), _status_count("desiredNumberScheduled")),
-    (Column("Current", type="integer"), _status_count("currentNumberScheduled")),
-    (Column("Ready", type="integer"), _status_count("numberReady")),
-    (Column("Up-to-date", type="integer"), _status_count("updatedNumberScheduled")),
-    (Column("Available", type="integer"), _status_count("numberAvailable")),
+    (Column("Desired", type="integer"), _status_count_cell("desiredNumberScheduled")),
+    (Column("Current", type="integer"), _status_count_cell("currentNumberScheduled")),
+    (Column("Ready", type="integer"), _status_count_cell("numberReady")),
+    (Column("Up-to-date", type="integer"), _status_count_cell("updatedNumberScheduled")),
+    (Column("Available", type="integer"), _status_count_cell("numberAvailable")),
     (Column("Node Selector"), cells.labels_cell(*_TEMPLATE_SPEC_PATH, "nodeSelector")),
     AGE,
     *_container_columns(*_TEMPLATE_SPEC_PATH),
@@ -253,22 +253,22 @@ CRON_JOBS: Final = (
     (Column("Timezone"), value_cell("spec", "timeZone", default=NONE)),
     (Column("Suspend", type="boolean"), lambda obj, _now: str(bool(value_at(obj, "spec", "suspend")))),
     (Column("Active", type="integer"), cells.count_at_path_cell("status", "active")),
-    (Column("Last Schedule"), _last_schedule),
+    (Column("Last Schedule"), _last_schedule_age),
     AGE,
     *_container_columns("spec", "jobTemplate", *_TEMPLATE_SPEC_PATH),
     (Column("Selector", priority=1), cells.selector_cell("spec", "jobTemplate", "spec", "selector")),
 )
 DISRUPTION_BUDGETS: Final = (
     NAME,
-    (Column("Min Available"), _spec_value("minAvailable")),
-    (Column("Max Unavailable"), _spec_value("maxUnavailable")),
-    (Column("Allowed Disruptions", type="integer"), _status_count("disruptionsAllowed")),
+    (Column("Min Available"), _spec_value_cell("minAvailable")),
+    (Column("Max Unavailable"), _spec_value_cell("maxUnavailable")),
+    (Column("Allowed Disruptions", type="integer"), _status_count_cell("disruptionsAllowed")),
     AGE,
 )
 RESOURCE_QUOTAS: Final = (
     NAME,
-    (Column("Request"), lambda obj, _now: _used_of_hard(obj, is_limit=False)),
-    (Column("Limit"), lambda obj, _now: _used_of_hard(obj, is_limit=True)),
+    (Column("Request"), lambda obj, _now: _used_of_hard_text(obj, is_limit=False)),
+    (Column("Limit"), lambda obj, _now: _used_of_hard_text(obj, is_limit=True)),
     AGE,
 )
 LIMIT_RANGES: Final = (NAME, (Column("Created At", type="date"), cells.creation_time_text))

@@ -22,9 +22,9 @@ from batchyard.api.meta import Obj
 from batchyard.api.schema.scalars import (
     COMPUTED_DEFAULTS,
     TYPE_DESCRIPTIONS,
-    ComputeDefaults,
-    PlainVisitor,
-    Visitor,
+    DefaultsComputer,
+    ValueVisitor,
+    VisitorOrType,
     plain_flaws,
     scalar_visitor,
 )
@@ -50,29 +50,29 @@ from batchyard.api.scheme import (
 )
 
 #: Fills in the defaults of a value of a Kubernetes type; returns the value unchanged if its structure is invalid.
-FillDefaults = Callable[[str, Any], Any]
+DefaultsFiller = Callable[[str, Any], Any]
 
-_ABSENT: Final = object()
+_ABSENT_VALUE: Final = object()
 #: Fields that Go stores without a pointer, so that 0 or false means the same as an absent field.
-_ZERO_IS_ABSENT: Final = frozenset(
+_ZERO_MEANS_ABSENT_FIELDS: Final = frozenset(
     {
         *("chapAuthDiscovery", "chapAuthSession", "hostIPC", "hostNetwork", "hostPID", "readOnly", "sslEnabled"),
         *("stdin", "stdinOnce", "tty", "hostPort", "initialDelaySeconds", "partition"),
     }
 )
 #: String fields whose empty text differs from an absent field.
-_SIGNIFICANT_EMPTY_STRINGS: Final = frozenset({"storageClassName", "volumeAttributesClassName"})
+_EMPTY_STRING_SIGNIFICANT_FIELDS: Final = frozenset({"storageClassName", "volumeAttributesClassName"})
 #: Types whose empty object differs from an absent one: an empty selector selects everything, an absent one nothing.
-_SIGNIFICANT_EMPTY_TYPES: Final = frozenset({"LabelSelector"})
+_EMPTY_OBJECT_SIGNIFICANT_TYPES: Final = frozenset({"LabelSelector"})
 _TYPE_WITH_DEFAULTS: Final = "PodSpec"
 
 
 class SemanticEquality:
     """Compares API values by meaning: missing defaults, empty values and the notation of quantities do not matter."""
 
-    def __init__(self, type_scope: TypeScope, complete: FillDefaults) -> None:
+    def __init__(self, type_scope: TypeScope, fill_defaults: DefaultsFiller) -> None:
         self._scope = type_scope
-        self._complete = complete
+        self._complete = fill_defaults
 
     def is_same(self, expression: str, value: Any, other_value: Any) -> bool:
         """Report whether two values of a type, such as `PodTemplateSpec` or `[Toleration]`, have the same meaning."""
@@ -90,18 +90,18 @@ class SemanticEquality:
 
     def _normalize(self, name: str, field: Field, value: Any) -> Any:
         if value is None:
-            return _ABSENT
+            return _ABSENT_VALUE
         if field.is_list and isinstance(value, list | tuple):
-            return [self._normalize("", field.element, item) for item in value] or _ABSENT
+            return [self._normalize("", field.element, item) for item in value] or _ABSENT_VALUE
         if field.is_map and isinstance(value, Mapping):
-            return {key: _normalize_entry(field.element, each) for key, each in value.items()} or _ABSENT
+            return {key: _normalize_entry(field.element, each) for key, each in value.items()} or _ABSENT_VALUE
         if field.is_object and isinstance(value, Mapping):
             return self._normalize_object(field.expression, value)
         if field.expression == "quantity":
-            return _parse_or_keep(value)
+            return _parse_quantity_or_keep(value)
         if value == "":
-            return value if name in _SIGNIFICANT_EMPTY_STRINGS else _ABSENT
-        return _ABSENT if name in _ZERO_IS_ABSENT and not value else value
+            return value if name in _EMPTY_STRING_SIGNIFICANT_FIELDS else _ABSENT_VALUE
+        return _ABSENT_VALUE if name in _ZERO_MEANS_ABSENT_FIELDS and not value else value
 
     def _normalize_object(self, type_name: str, value: Mapping[str, Any]) -> Any:
         type_scope, name = self._scope.scope_of(type_name)
@@ -116,17 +116,17 @@ class SemanticEquality:
             field: normal_child
             for field, child in value.items()
             if (normal_child := self._normalize(field, field_types[field], child) if field in field_types else child)
-            is not _ABSENT
+            is not _ABSENT_VALUE
         }
-        return normal_fields if normal_fields or name in _SIGNIFICANT_EMPTY_TYPES else _ABSENT
+        return normal_fields if normal_fields or name in _EMPTY_OBJECT_SIGNIFICANT_TYPES else _ABSENT_VALUE
 
 
 def _normalize_entry(element: Field, value: Any) -> Any:
     """Return a mapping's value in a form for comparison: quantities become numbers; empty strings are kept."""
-    return _parse_or_keep(value) if element.expression == "quantity" else value
+    return _parse_quantity_or_keep(value) if element.expression == "quantity" else value
 
 
-def _parse_or_keep(value: Any) -> Any:
+def _parse_quantity_or_keep(value: Any) -> Any:
     try:
         return meta.parse_quantity(value)
     except (ValueError, TypeError):
@@ -140,68 +140,68 @@ def _parse_or_keep(value: Any) -> Any:
 # SchemaViolations. So one pass validates and fills in defaults.
 
 
-_REMOVED: Final = object()
+_REMOVED_VALUE: Final = object()
 _EMPTY_VALUES: Final[Sequence[Any]] = ([], {})
 #: Types whose null values in mappings of Kubernetes's own kinds are read as an empty string, as Go does.
-_TEXT_TYPES: Final = frozenset({"string", "bytes"})
+_NULLABLE_TEXT_TYPES: Final = frozenset({"string", "bytes"})
 #: The type whose valid values are cached, because equal pod templates are frequent.
-_CACHED_TYPE: Final = "PodTemplateSpec"
+_CACHED_VISITOR_TYPE: Final = "PodTemplateSpec"
 CACHED_VALUES_MAX: Final = 4096
 _MARSHAL_WITHOUT_REFERENCES: Final = 2
 
 
-class Compiler:
+class SchemaCompiler:
     """Builds the validating functions (visitors) of the types in one TypeScope, each on first use."""
 
-    def __init__(self, scope: TypeScope, compiler_for: "Callable[[TypeScope], Compiler]") -> None:
+    def __init__(self, scope: TypeScope, compiler_for: "Callable[[TypeScope], SchemaCompiler]") -> None:
         self._scope = scope
         self._compiler_for = compiler_for
-        self._visitors: dict[str, Visitor] = {}
+        self._visitors: dict[str, ValueVisitor] = {}
 
     def root_visitor(self, type_name: str) -> "RootVisitor":
         """Return the function that validates whole objects of a kind."""
         return self._object(type_name)
 
-    def object_visitor(self, type_name: str) -> Visitor:
+    def object_visitor(self, type_name: str) -> ValueVisitor:
         """Return the function that validates objects of a type, which may belong to another TypeScope."""
         scope, name = self._scope.scope_of(type_name)
         if scope is not self._scope:
             return self._compiler_for(scope).object_visitor(name)
         if name not in self._visitors:
-            visitor: Visitor = self._object(name)
-            self._visitors[name] = _with_cache(visitor) if name == _CACHED_TYPE else visitor
+            visitor: ValueVisitor = self._object(name)
+            self._visitors[name] = _with_cached_results(visitor) if name == _CACHED_VISITOR_TYPE else visitor
         return self._visitors[name]
 
-    def visitor(self, field: Field) -> PlainVisitor:
+    def visitor(self, field: Field) -> VisitorOrType:
         """Return the function that validates values of a field; the type `str` or `bool` if any such value is valid."""
         is_native = self._scope.name == NATIVE
         if field.is_list:
             visitor = _list_visitor(self._element_visitor(field.element), field)
-            return _with_omitted_empty(visitor) if is_native and _is_omitted(field) else visitor
+            return _omit_empty_values(visitor) if is_native and _is_omitted_if_empty(field) else visitor
         if field.is_map:
-            takes_null = is_native and field.element.expression in _TEXT_TYPES
+            takes_null = is_native and field.element.expression in _NULLABLE_TEXT_TYPES
             visitor = _map_visitor(self._element_visitor(field.element), field, takes_null=takes_null)
-            return _with_omitted_empty(visitor) if is_native and _is_omitted(field) else visitor
+            return _omit_empty_values(visitor) if is_native and _is_omitted_if_empty(field) else visitor
         if field.is_object:
             return self.object_visitor(field.expression)
         return scalar_visitor(field.expression, field.constraints)
 
-    def _element_visitor(self, field: Field) -> Visitor:
+    def _element_visitor(self, field: Field) -> ValueVisitor:
         """Return a function that validates the elements of a list or mapping, also where `visitor` returns a type."""
         visitor = self.visitor(field)
         if not isinstance(visitor, type):
             return visitor
-        plain_type = visitor
+        expected_type = visitor
 
         def visit(value: Any) -> Any:
-            return value if type(value) is plain_type else plain_flaws(plain_type, value)
+            return value if type(value) is expected_type else plain_flaws(expected_type, value)
 
         return visit
 
     def _object(self, type_name: str) -> "RootVisitor":
         """Build the function that validates objects of a type; those of nested objects are built on first use."""
         fields = self._scope.fields(type_name)
-        visitors: dict[str, PlainVisitor] = {}
+        visitors: dict[str, VisitorOrType] = {}
         for name, field in fields.items():
             visitors[name] = self._lazy_visitor(visitors, name, field) if field.object_type else self.visitor(field)
         required_descriptions = {name: describe(field, self._scope) for name, field in fields.items() if field.required}
@@ -214,7 +214,7 @@ class Compiler:
         compute_defaults = COMPUTED_DEFAULTS.get(type_name) if self._scope.name == NATIVE else None
         return visitor if compute_defaults is None else _with_computed_defaults(visitor, compute_defaults)
 
-    def _lazy_visitor(self, visitors: dict[str, PlainVisitor], name: str, field: Field) -> Visitor:
+    def _lazy_visitor(self, visitors: dict[str, VisitorOrType], name: str, field: Field) -> ValueVisitor:
         """Return a function that builds the field's validating function on its first call, and stores and calls it."""
 
         def visit(value: Any) -> Any:
@@ -230,11 +230,11 @@ class _Completion:
     """Validates those objects of a type that have unknown, null, missing or changed fields, and adds default values."""
 
     type_name: str
-    visitors: Mapping[str, PlainVisitor]
-    required: Mapping[str, str]
+    visitors: Mapping[str, VisitorOrType]
+    required_fields: Mapping[str, str]
     """The required fields, each with a description of its value for error messages."""
     defaults: Mapping[str, Any]
-    nullable: frozenset[str]
+    nullable_fields: frozenset[str]
 
     def handle_exceptional_field(self, name: str, value: Any) -> Any:
         """Return the new value, or the violations, of a field that is unknown, null, or not of its type str or bool."""
@@ -242,10 +242,10 @@ class _Completion:
         if visitor is None:
             # client-go writes null for the zero time of embedded metadata, and CRDs have no such field.
             if value is None and name == "creationTimestamp":
-                return _REMOVED
+                return _REMOVED_VALUE
             return SchemaViolations([SchemaViolation((), "unknown field", "", self.type_name)])
         if value is None:
-            return None if name in self.nullable else _REMOVED
+            return None if name in self.nullable_fields else _REMOVED_VALUE
         assert isinstance(visitor, type)
         return plain_flaws(visitor, value)
 
@@ -253,11 +253,11 @@ class _Completion:
         """Return the object with `changed_fields` replaced and defaults added; or all its schema violations."""
         flaws, new = SchemaViolations(), {**value, **changed_fields}
         for name, result in changed_fields.items():
-            if result is _REMOVED:
+            if result is _REMOVED_VALUE:
                 del new[name]
             elif type(result) is SchemaViolations:
                 flaws += result.below(name)
-        if not new.keys() >= self.required.keys():
+        if not new.keys() >= self.required_fields.keys():
             flaws += self._missing_field_flaws(new)
         if flaws:
             return flaws
@@ -268,9 +268,9 @@ class _Completion:
 
     def _missing_field_flaws(self, fields: Mapping[str, Any]) -> SchemaViolations:
         """Return a schema violation for each required field that is missing."""
-        missing_names = [name for name in self.required if name not in fields and name not in self.defaults]
+        missing_names = [name for name in self.required_fields if name not in fields and name not in self.defaults]
         return SchemaViolations(
-            SchemaViolation((name,), "Required value", f"set the field to {self.required[name]}")
+            SchemaViolation((name,), "Required value", f"set the field to {self.required_fields[name]}")
             for name in missing_names
         )
 
@@ -290,8 +290,8 @@ class RootVisitor(Protocol):
         """Return the object with defaults, or its schema violations; fields identical in `sound` are not validated."""
 
 
-def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> RootVisitor:
-    expected_names = frozenset(completion.required) | frozenset(completion.defaults)
+def _object(visitors: Mapping[str, VisitorOrType], completion: _Completion) -> RootVisitor:
+    expected_names = frozenset(completion.required_fields) | frozenset(completion.defaults)
     find_visitor, handle_exceptional_field = visitors.get, completion.handle_exceptional_field
 
     def visit(value: Any, valid_obj: Mapping[str, Any] | None = None) -> Any:
@@ -318,7 +318,7 @@ def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> Ro
     return visit
 
 
-def _with_computed_defaults(visitor: RootVisitor, compute_defaults: ComputeDefaults) -> RootVisitor:
+def _with_computed_defaults(visitor: RootVisitor, compute_defaults: DefaultsComputer) -> RootVisitor:
     """Return the validating function extended to add the defaults that `compute_defaults` derives from other fields."""
 
     def visit(value: Any, valid_obj: Mapping[str, Any] | None = None) -> Any:
@@ -331,50 +331,50 @@ def _with_computed_defaults(visitor: RootVisitor, compute_defaults: ComputeDefau
     return visit
 
 
-def _not_an_object_flaws(value: Any, visitors: Mapping[str, PlainVisitor]) -> SchemaViolations:
+def _not_an_object_flaws(value: Any, visitors: Mapping[str, VisitorOrType]) -> SchemaViolations:
     names = ", ".join(list(visitors)[:6]) + (", ..." if len(visitors) > 6 else "")
     remedy = "write its fields below the name" + (", without '- '" if isinstance(value, list) else "")
     return wrong_type_violation(value, f"an object (fields: {names})", remedy)
 
 
-def _list_visitor(visit_item: Visitor, field: Field) -> Visitor:
+def _list_visitor(visit_item: ValueVisitor, field: Field) -> ValueVisitor:
     constraints = field.constraints
     keys, minimum, maximum = (
         constraints.get("keys"),
         constraints.get("minItems", 0),
         constraints.get("maxItems", 1 << 62),
     )
-    must_be_distinct = bool(keys) or constraints.get("set", False)
+    must_items_be_distinct = bool(keys) or constraints.get("set", False)
 
     def visit(value: Any) -> Any:
         if type(value) is not list:
             return wrong_type_violation(value, "a list", "write one item on each line, starting with '- '")
         changed_items: dict[int, Any] | None = None
-        may_be_invalid = not minimum <= len(value) <= maximum
+        has_flaws = not minimum <= len(value) <= maximum
         for index, item in enumerate(value):
             result = visit_item(item)
             if result is not item:
                 changed_items = changed_items or {}
                 changed_items[index] = result
-                may_be_invalid = may_be_invalid or type(result) is SchemaViolations
+                has_flaws = has_flaws or type(result) is SchemaViolations
         new = value if changed_items is None else [changed_items.get(index, item) for index, item in enumerate(value)]
-        if not may_be_invalid and (not must_be_distinct or len(new) < 2 or _are_distinct(new, keys)):
+        if not has_flaws and (not must_items_be_distinct or len(new) < 2 or _are_items_distinct(new, keys)):
             return new
         return _list_flaws(new, field) or new
 
     return visit
 
 
-def _are_distinct(items: list[Any], key_fields: list[str] | None) -> bool:
+def _are_items_distinct(items: list[Any], key_fields: list[str] | None) -> bool:
     """Report whether no two items of a valid list have equal keys."""
     if key_fields is None:
-        identities = set(items)
+        item_identities = set(items)
     elif len(key_fields) == 1:
         key = key_fields[0]
-        identities = {item.get(key) for item in items}
+        item_identities = {item.get(key) for item in items}
     else:
-        identities = {tuple([item.get(key) for key in key_fields]) for item in items}
-    return len(identities) == len(items)
+        item_identities = {tuple([item.get(key) for key in key_fields]) for item in items}
+    return len(item_identities) == len(items)
 
 
 def _list_flaws(items: list[Any], field: Field) -> SchemaViolations:
@@ -409,19 +409,19 @@ def _duplicate_flaws(items: list[Any], key_fields: list[str] | None) -> SchemaVi
             continue
         identity = item if key_fields is None else tuple(item.get(key) for key in key_fields)
         if identity in seen_identities:
-            problem = f"Duplicate value: {_identity_text(item, key_fields)}"
+            problem = f"Duplicate value: {_item_identity_text(item, key_fields)}"
             flaws.append(SchemaViolation((index,), problem, "remove or rename one of them"))
         seen_identities.add(identity)
     return flaws
 
 
-def _identity_text(item: Any, key_fields: list[str] | None) -> str:
+def _item_identity_text(item: Any, key_fields: list[str] | None) -> str:
     if key_fields is None:
         return format_value(item)
     return ", ".join(f"{key} {format_value(item.get(key))}" for key in key_fields)
 
 
-def _map_visitor(visit_value: Visitor, field: Field, *, takes_null: bool) -> Visitor:
+def _map_visitor(visit_value: ValueVisitor, field: Field, *, takes_null: bool) -> ValueVisitor:
     maximum = field.constraints.get("maxProperties", 1 << 62)
 
     def visit(value: Any) -> Any:
@@ -454,21 +454,21 @@ def _map_flaws(value: Mapping[str, Any], changed_values: Mapping[Any, Any], fiel
     return flaws
 
 
-def _is_omitted(field: Field) -> bool:
+def _is_omitted_if_empty(field: Field) -> bool:
     """Report whether Go omits an empty list or mapping in this field: if optional and not in managedFields."""
     return not field.required and field.element.expression != "ManagedFieldsEntry"
 
 
-def _with_omitted_empty(visit: Visitor) -> Visitor:
+def _omit_empty_values(visit: ValueVisitor) -> ValueVisitor:
     """Return the validating function of a list or mapping, changed to remove an empty value, as Go's omitempty does."""
 
     def visit_filled(value: Any) -> Any:
-        return _REMOVED if not value and value in _EMPTY_VALUES else visit(value)
+        return _REMOVED_VALUE if not value and value in _EMPTY_VALUES else visit(value)
 
     return visit_filled
 
 
-def _with_cache(visit: Visitor) -> Visitor:
+def _with_cached_results(visit: ValueVisitor) -> ValueVisitor:
     """Return the validating function with a cache of results for valid values, by serialized value."""
     cache: dict[bytes, Any] = {}
 
@@ -493,9 +493,9 @@ def _with_cache(visit: Visitor) -> Visitor:
 def describe(field: Field, scope: TypeScope) -> str:
     """Describe the values that a field accepts, such as `a list of strings` or `an object with name`."""
     if field.is_list:
-        return f"a list of {_plural(describe(field.element, scope))}"
+        return f"a list of {_plural_description(describe(field.element, scope))}"
     if field.is_map:
-        return f"a mapping from names to {_plural(describe(field.element, scope))}"
+        return f"a mapping from names to {_plural_description(describe(field.element, scope))}"
     if not field.is_object:
         return " or ".join(field.constraints.get("enum", ())) or TYPE_DESCRIPTIONS[field.expression]
     type_scope, name = scope.scope_of(field.expression)
@@ -503,7 +503,7 @@ def describe(field: Field, scope: TypeScope) -> str:
     return f"an object with {', '.join(required_names)}" if required_names else "an object"
 
 
-def _plural(description: str) -> str:
+def _plural_description(description: str) -> str:
     """Return the plural of a description, such as `quantities such as 2` for `a quantity such as 2`."""
     noun, space, other_words = description.removeprefix("an ").removeprefix("a ").partition(" ")
     return f"{noun[:-1]}ies{space}{other_words}" if noun.endswith("y") else f"{noun}s{space}{other_words}"
@@ -529,7 +529,7 @@ def validate_and_default(info: ServedKind, version: str, obj: Obj, valid_obj: Ob
     result = _root_visitor(info.constant, version)(obj, valid_obj)
     if type(result) is not SchemaViolations:
         return SchemaResult(result, []) if "metadata" in result else SchemaResult(None, [_MISSING_METADATA])
-    errors = _errors(result, load_scope_for_kind(info, version), info.kind)
+    errors = _field_errors(result, load_scope_for_kind(info, version), info.kind)
     return SchemaResult(None, errors if obj.get("metadata") is not None else [*errors, _MISSING_METADATA])
 
 
@@ -541,7 +541,7 @@ def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[Fie
     if isinstance(info_or_type, ServedKind):
         return validate_and_default(info_or_type, _version_of(info_or_type, obj), obj).faults
     result = _compiler(load_scope(NATIVE)).object_visitor(info_or_type)(obj)
-    return _errors(result, load_scope(NATIVE), info_or_type) if type(result) is SchemaViolations else []
+    return _field_errors(result, load_scope(NATIVE), info_or_type) if type(result) is SchemaViolations else []
 
 
 def with_defaults(info: ServedKind, obj: Obj) -> dict[str, Any]:
@@ -579,18 +579,18 @@ def _root_visitor(constant: str, version: str) -> RootVisitor:
 
 
 @cache
-def _compiler(type_scope: TypeScope) -> Compiler:
-    return Compiler(type_scope, _compiler)
+def _compiler(type_scope: TypeScope) -> SchemaCompiler:
+    return SchemaCompiler(type_scope, _compiler)
 
 
-def _errors(flaws: SchemaViolations, type_scope: TypeScope, kind: str) -> list[FieldError]:
+def _field_errors(flaws: SchemaViolations, type_scope: TypeScope, kind: str) -> list[FieldError]:
     """Convert schema violations to FieldErrors; only the first 100 get a remedy, because finding remedies is slow."""
     with_remedies = [
-        FieldError(format_path(flaw.path), flaw.problem, _remedy(flaw, type_scope, kind))
+        FieldError(format_path(flaw.path), flaw.problem, _violation_remedy(flaw, type_scope, kind))
         for flaw in flaws[:_REMEDIES_MAX]
     ]
     return [*with_remedies, *(FieldError(format_path(flaw.path), flaw.problem) for flaw in flaws[_REMEDIES_MAX:])]
 
 
-def _remedy(flaw: SchemaViolation, type_scope: TypeScope, kind: str) -> str:
+def _violation_remedy(flaw: SchemaViolation, type_scope: TypeScope, kind: str) -> str:
     return unknown_field_remedy(type_scope, kind, flaw.path, flaw.owner) if flaw.owner else flaw.remedy

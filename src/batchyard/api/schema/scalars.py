@@ -17,8 +17,8 @@ from batchyard.api.times import convert_micro_time_to_utc, convert_to_utc
 from batchyard.base.instant import parse_duration
 from batchyard.base.memory import memoized_if_short
 
-Visitor: TypeAlias = Callable[[Any], Any]
-PlainVisitor: TypeAlias = "Visitor | type"
+ValueVisitor: TypeAlias = Callable[[Any], Any]
+VisitorOrType: TypeAlias = "ValueVisitor | type"
 
 #: Descriptions of scalar types for error messages.
 TYPE_DESCRIPTIONS: Final = {
@@ -36,8 +36,8 @@ TYPE_DESCRIPTIONS: Final = {
     "any": "any value",
 }
 _INTEGER_BITS: Final = {"int": 63, "int32": 31, "int64": 63}
-_VISITOR_CACHE_SIZE: Final = 4096
-_NORMALIZED_TYPES: Final = frozenset({"quantity", "time", "micro-time"})
+_STRING_CACHE_SIZE: Final = 4096
+_NORMALIZED_SCALAR_TYPES: Final = frozenset({"quantity", "time", "micro-time"})
 #: Descriptions of the patterns of names.
 _PATTERN_DESCRIPTIONS: Final = {
     "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "lowercase letters, digits and '-', and start and end with a letter or digit",
@@ -47,7 +47,7 @@ _PATTERN_DESCRIPTIONS: Final = {
 }
 
 
-def scalar_visitor(expression: str, constraints: Mapping[str, Any]) -> PlainVisitor:
+def scalar_visitor(expression: str, constraints: Mapping[str, Any]) -> VisitorOrType:
     """Return the function that validates a scalar type, with constraints such as `minimum` or `pattern` in `facts`."""
     if expression == "string":
         return _string_visitor(constraints) if constraints.keys() - {"default"} else str
@@ -55,8 +55,8 @@ def scalar_visitor(expression: str, constraints: Mapping[str, Any]) -> PlainVisi
         return _integer_visitor(expression, constraints)
     if expression == "bool":
         return bool
-    if expression in _PARSERS:
-        return _parser_visitor(expression, *_PARSERS[expression])
+    if expression in _PARSER_BY_TYPE:
+        return _parser_visitor(expression, *_PARSER_BY_TYPE[expression])
     return _accept_any
 
 
@@ -75,9 +75,9 @@ def _accept_any(value: Any) -> Any:
     return value
 
 
-def _integer_visitor(expression: str, constraints: Mapping[str, Any]) -> Visitor:
-    bits = _INTEGER_BITS[expression]
-    minimum, maximum = constraints.get("min", -(1 << bits)), constraints.get("max", (1 << bits) - 1)
+def _integer_visitor(expression: str, constraints: Mapping[str, Any]) -> ValueVisitor:
+    bit_count = _INTEGER_BITS[expression]
+    minimum, maximum = constraints.get("min", -(1 << bit_count)), constraints.get("max", (1 << bit_count) - 1)
 
     def visit(value: Any) -> Any:
         if type(value) is not int:
@@ -103,16 +103,16 @@ def _not_an_integer_flaws(value: Any) -> violations.SchemaViolations:
     return violations.wrong_type_violation(value, "an integer")
 
 
-def _string_visitor(constraints: Mapping[str, Any]) -> Visitor:
-    def check(value: str) -> Any:
+def _string_visitor(constraints: Mapping[str, Any]) -> ValueVisitor:
+    def check_string(value: str) -> Any:
         return violations.SchemaViolations(_string_flaws(value, constraints)) or value
 
-    cached_check = memoized_if_short(_VISITOR_CACHE_SIZE)(check)
+    cached_check_string = memoized_if_short(_STRING_CACHE_SIZE)(check_string)
 
     def visit(value: Any) -> Any:
         if type(value) is not str:
             return plain_flaws(str, value)
-        result = cached_check(value)
+        result = cached_check_string(value)
         return value if type(result) is str else result
 
     return visit
@@ -143,12 +143,12 @@ def _string_flaws(value: str, constraints: Mapping[str, Any]) -> Iterator[violat
         )
 
 
-def _unsupported_value_flaw(value: str, choices: list[str]) -> violations.SchemaViolation:
-    nearest_value = violations.find_nearest_name(value, choices)
-    remedy = f"did you mean {nearest_value}?" if nearest_value else f"use {violations.join_alternatives(choices)}"
-    shown_names = ", ".join(map(violations.format_value, choices))
+def _unsupported_value_flaw(value: str, enum_values: list[str]) -> violations.SchemaViolation:
+    nearest_value = violations.find_nearest_name(value, enum_values)
+    remedy = f"did you mean {nearest_value}?" if nearest_value else f"use {violations.join_alternatives(enum_values)}"
+    shown_values = ", ".join(map(violations.format_value, enum_values))
     return violations.SchemaViolation(
-        (), f"Unsupported value: {violations.format_value(value)}: supported values: {shown_names}", remedy
+        (), f"Unsupported value: {violations.format_value(value)}: supported values: {shown_values}", remedy
     )
 
 
@@ -160,7 +160,7 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern), re.ASCII)
 
 
-def _parser_visitor(expression: str, accepted_types: tuple[type, ...], parse: Callable[[Any], object]) -> Visitor:
+def _parser_visitor(expression: str, accepted_types: tuple[type, ...], parse: Callable[[Any], object]) -> ValueVisitor:
     """Return a validating function that calls `parse`, whose ValueError has the form `problem; remedy`."""
 
     def visit(value: Any) -> Any:
@@ -174,7 +174,7 @@ def _parser_visitor(expression: str, accepted_types: tuple[type, ...], parse: Ca
             return violations.single_violation(
                 f"Invalid value: {problem}", remedy or f"write {TYPE_DESCRIPTIONS[expression]}"
             )
-        return result if expression in _NORMALIZED_TYPES and result != value else value
+        return result if expression in _NORMALIZED_SCALAR_TYPES and result != value else value
 
     return visit
 
@@ -186,7 +186,7 @@ def _parse_base64(text: str) -> bytes:
         raise ValueError(f"the value is not base64 ({wrong}); encode it, or use stringData for plain text") from None
 
 
-_PARSERS: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]]] = {
+_PARSER_BY_TYPE: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]]] = {
     "quantity": ((str, int, float), canonical_quantity),
     "int-or-string": ((str, int), str),
     "time": ((str,), convert_to_utc),
@@ -202,33 +202,33 @@ _PARSERS: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]]] 
 # Kubernetes's pkg/apis/core/v1/{defaults,conversion}.go, pkg/util/parsers.
 
 
-ComputeDefaults: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+DefaultsComputer: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
-_NO_DEFAULTS: Final[Mapping[str, Any]] = {}
+_NO_DEFAULT_FIELDS: Final[Mapping[str, Any]] = {}
 #: An image reference: optional host, path, optional tag and digest. Without tag and digest, the tag is `latest`.
 _PATH_COMPONENT: Final = r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*+"
-_IMAGE_REFERENCE: Final = re.compile(
+_IMAGE_REFERENCE_PATTERN: Final = re.compile(
     rf"(?:[a-zA-Z0-9.\-\[\]:]++/)?+{_PATH_COMPONENT}(?:/{_PATH_COMPONENT})*+(?::(?P<tag>[\w][\w.\-]{{0,127}}+))?+(?P<digest>@[\w+.:\-]++)?+",
     re.ASCII,
 )
-_IMAGE_REFERENCE_MAX: Final = 1024
+_IMAGE_REFERENCE_LENGTH_MAX: Final = 1024
 _LATEST_TAG: Final = "latest"
 #: The default session affinity timeout of a Service.
-_CLIENT_IP_SECONDS: Final = 10800
+_CLIENT_IP_TIMEOUT_SECONDS: Final = 10800
 
 
 def default_pull_policy(image: str) -> str:
     """Return the default imagePullPolicy: `Always` for an image tagged `latest` or untagged, else `IfNotPresent`."""
-    match = _IMAGE_REFERENCE.fullmatch(image) if len(image) <= _IMAGE_REFERENCE_MAX else None
-    if match is None:
+    image_match = _IMAGE_REFERENCE_PATTERN.fullmatch(image) if len(image) <= _IMAGE_REFERENCE_LENGTH_MAX else None
+    if image_match is None:
         return "IfNotPresent"
-    tag = match["tag"] or ("" if match["digest"] else _LATEST_TAG)
+    tag = image_match["tag"] or ("" if image_match["digest"] else _LATEST_TAG)
     return "Always" if tag == _LATEST_TAG else "IfNotPresent"
 
 
 def _container_defaults(container: Mapping[str, Any]) -> Mapping[str, Any]:
     if container.get("imagePullPolicy"):
-        return _NO_DEFAULTS
+        return _NO_DEFAULT_FIELDS
     return {"imagePullPolicy": default_pull_policy(container.get("image") or "")}
 
 
@@ -239,14 +239,14 @@ def _volume_source_defaults(volume: Mapping[str, Any]) -> Mapping[str, Any]:
     image = volume.get("image")
     if image is not None and not image.get("pullPolicy"):
         return {"image": {**image, "pullPolicy": default_pull_policy(image.get("reference") or "")}}
-    return _NO_DEFAULTS
+    return _NO_DEFAULT_FIELDS
 
 
 def _pod_spec_defaults(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return default fields of a pod spec: `serviceAccountName`, and the older `serviceAccount` with the same value."""
     name = spec.get("serviceAccountName") or spec.get("serviceAccount")
     if not name or (spec.get("serviceAccountName") == name and spec.get("serviceAccount") == name):
-        return _NO_DEFAULTS
+        return _NO_DEFAULT_FIELDS
     return {"serviceAccountName": name, "serviceAccount": name}
 
 
@@ -259,7 +259,7 @@ def _service_spec_defaults(spec: Mapping[str, Any]) -> Mapping[str, Any]:
         ]
     kind, affinity = spec.get("type"), spec.get("sessionAffinityConfig") or {}
     if spec.get("sessionAffinity") == "ClientIP" and (affinity.get("clientIP") or {}).get("timeoutSeconds") is None:
-        added_fields["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": _CLIENT_IP_SECONDS}}
+        added_fields["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": _CLIENT_IP_TIMEOUT_SECONDS}}
     if spec.get("internalTrafficPolicy") is None and kind != "ExternalName":
         added_fields["internalTrafficPolicy"] = "Cluster"
     if kind in {"NodePort", "LoadBalancer"} and not spec.get("externalTrafficPolicy"):
@@ -272,19 +272,19 @@ def _service_spec_defaults(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 def _endpoint_slice_defaults(endpoint_slice: Mapping[str, Any]) -> Mapping[str, Any]:
     ports = endpoint_slice.get("ports") or ()
     if all("name" in port for port in ports):
-        return _NO_DEFAULTS
+        return _NO_DEFAULT_FIELDS
     return {"ports": [port if "name" in port else {**port, "name": ""} for port in ports]}
 
 
 def _network_policy_defaults(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the default `policyTypes` of a NetworkPolicy: Ingress, and Egress if it has egress rules."""
     if spec.get("policyTypes"):
-        return _NO_DEFAULTS
+        return _NO_DEFAULT_FIELDS
     return {"policyTypes": ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]}
 
 
 #: The functions that return defaults, by the name of the Kubernetes type.
-COMPUTED_DEFAULTS: Final[Mapping[str, ComputeDefaults]] = {
+COMPUTED_DEFAULTS: Final[Mapping[str, DefaultsComputer]] = {
     "Container": _container_defaults,
     "EphemeralContainer": _container_defaults,
     "EndpointSlice": _endpoint_slice_defaults,

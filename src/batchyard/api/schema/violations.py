@@ -8,8 +8,8 @@ import msgspec
 
 from batchyard.api.scheme import Field, TypeScope
 
-_SHOWN_LENGTH_MAX: Final = 80
-_CONSTANT_TEXTS: Final = {True: "true", False: "false", None: "null"}
+_SHOWN_VALUE_LENGTH_MAX: Final = 80
+_JSON_TEXT_BY_CONSTANT: Final = {True: "true", False: "false", None: "null"}
 
 
 class MapKey(str):
@@ -18,7 +18,7 @@ class MapKey(str):
     __slots__ = ()
 
 
-Step: TypeAlias = "str | int | MapKey"
+PathStep: TypeAlias = "str | int | MapKey"
 
 
 class SchemaViolation(NamedTuple):
@@ -27,7 +27,7 @@ class SchemaViolation(NamedTuple):
     If a field is unknown, `owner` is the type of the object that contains it, and the remedy is found later.
     """
 
-    path: tuple[Step, ...]
+    path: tuple[PathStep, ...]
     problem: str
     remedy: str
     owner: str = ""
@@ -38,7 +38,7 @@ class SchemaViolations(list[SchemaViolation]):
 
     __slots__ = ()
 
-    def below(self, step: Step) -> "SchemaViolations":
+    def below(self, step: PathStep) -> "SchemaViolations":
         """Return the violations with `step` put before their paths, so that these are relative to the parent value."""
         return SchemaViolations(SchemaViolation((step, *flaw.path), *flaw[1:]) for flaw in self)
 
@@ -63,11 +63,11 @@ def format_value(value: Any) -> str:
         return "a list"
     if isinstance(value, str):
         text = msgspec.json.encode(value.encode(errors="replace").decode()).decode()
-    elif isinstance(value, int) and value.bit_length() > _SHOWN_LENGTH_MAX:
+    elif isinstance(value, int) and value.bit_length() > _SHOWN_VALUE_LENGTH_MAX:
         return "a huge number"
     else:
-        text = _CONSTANT_TEXTS[value] if isinstance(value, bool | None) else repr(value)
-    return text if len(text) <= _SHOWN_LENGTH_MAX else f"{text[:_SHOWN_LENGTH_MAX]}..."
+        text = _JSON_TEXT_BY_CONSTANT[value] if isinstance(value, bool | None) else repr(value)
+    return text if len(text) <= _SHOWN_VALUE_LENGTH_MAX else f"{text[:_SHOWN_VALUE_LENGTH_MAX]}..."
 
 
 def join_alternatives(names: list[str]) -> str:
@@ -75,7 +75,7 @@ def join_alternatives(names: list[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else "".join(names)
 
 
-def format_path(path: tuple[Step, ...]) -> str:
+def format_path(path: tuple[PathStep, ...]) -> str:
     """Format a field path as Kubernetes does: `spec.resourceGroups[0].flavors[1].name`, `metadata.labels[a/b]`."""
     text = ""
     for step in path:
@@ -89,27 +89,27 @@ def format_path(path: tuple[Step, ...]) -> str:
 # Suggestions for misspelt names, by edit distance.
 
 
-LOOSE_EDIT_SHARE: Final = 0.5
-STRICT_EDIT_SHARE: Final = 0.2
+LOOSE_EDIT_RATIO: Final = 0.5
+STRICT_EDIT_RATIO: Final = 0.2
 
 
-def find_nearest_name(written_name: str, known_names: Iterable[str], share: float = 0.34) -> str | None:
+def find_nearest_name(written_name: str, known_names: Iterable[str], edit_ratio: float = 0.34) -> str | None:
     """Return the known name with the smallest edit distance to a written name; None if none is close enough.
 
-    The distance may be one, or `share` of the length of the longer name. Case, `-` and `_` are ignored. With a share of
-    at least 0.5, a name that is a prefix of the other (`queue`, `queueingStrategy`) also matches.
+    The distance may be one, or `edit_ratio` of the length of the longer name. Case, `-` and `_` are ignored. At a
+    ratio of 0.5 or more, a name that is a prefix of the other (`queue`, `queueingStrategy`) also matches.
     """
-    plain_name, nearest_name, minimum_edits = _normalize_name(written_name), None, 1 << 30
+    plain_name, nearest_name, minimum_edit_count = _normalize_name(written_name), None, 1 << 30
     if not plain_name or len(plain_name) > 100:
         return None
     for name in known_names:
         known_plain = _normalize_name(name)
-        shorter, longer = sorted((len(plain_name), len(known_plain)))
-        edits = edit_distance(plain_name, known_plain)
-        if share >= LOOSE_EDIT_SHARE and shorter >= 4 and _is_prefix_of_either(plain_name, known_plain):
-            edits = min(edits, int(longer * share))
-        if edits < minimum_edits and (edits <= longer * share or (edits == 1 and longer >= 3)):
-            nearest_name, minimum_edits = name, edits
+        shorter_length, longer = sorted((len(plain_name), len(known_plain)))
+        edit_count = edit_distance(plain_name, known_plain)
+        if edit_ratio >= LOOSE_EDIT_RATIO and shorter_length >= 4 and _is_prefix_of_either(plain_name, known_plain):
+            edit_count = min(edit_count, int(longer * edit_ratio))
+        if edit_count < minimum_edit_count and (edit_count <= longer * edit_ratio or (edit_count == 1 and longer >= 3)):
+            nearest_name, minimum_edit_count = name, edit_count
     return nearest_name
 
 
@@ -120,10 +120,10 @@ def edit_distance(text: str, other_text: str) -> int:
     for i, a in enumerate(text, 1):
         row = [i]
         for j, b in enumerate(other_text, 1):
-            edits = min(last_row[j] + 1, row[-1] + 1, last_row[j - 1] + (a != b))
+            edit_count = min(last_row[j] + 1, row[-1] + 1, last_row[j - 1] + (a != b))
             if i > 1 and j > 1 and a == other_text[j - 2] and text[i - 2] == b:
-                edits = min(edits, second_last_row[j - 2] + 1)
-            row.append(edits)
+                edit_count = min(edit_count, second_last_row[j - 2] + 1)
+            row.append(edit_count)
         second_last_row, last_row = last_row, row
     return last_row[-1]
 
@@ -143,13 +143,13 @@ def _normalize_name(name: str) -> str:
 ObjectLocation: TypeAlias = tuple[str, ...]
 
 
-_NEAR_STEPS: Final = 2
-_FAR_STEPS: Final = 4
-_LISTED_MAX: Final = 12
-_DEPTH_MAX: Final = 12
+_NEAR_STEPS_MAX: Final = 2
+_FAR_STEPS_MAX: Final = 4
+_LISTED_FIELDS_MAX: Final = 12
+_NESTING_DEPTH_MAX: Final = 12
 
 
-def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[Step, ...], owner: str) -> str:
+def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[PathStep, ...], owner: str) -> str:
     """Return a remedy for an unknown field in an object of an API kind: the first of these that exists.
 
     A known name with few typos; the same name in a nearby object; a similar known name; the same name in a more distant
@@ -158,62 +158,62 @@ def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[Step, ...], ow
     name = str(path[-1])
     type_scope, type_name = scope.scope_of(owner)
     names = list(type_scope.fields(type_name))
-    likely_name = find_nearest_name(name, names, STRICT_EDIT_SHARE)
+    likely_name = find_nearest_name(name, names, STRICT_EDIT_RATIO)
     if likely_name:
         return f"did you mean {likely_name}?"
-    steps, closest_path = _closest_location(scope, kind, _location_of(path), name)
-    if closest_path and steps <= _NEAR_STEPS:
+    step_count, closest_path = _closest_location(scope, kind, _object_location(path), name)
+    if closest_path and step_count <= _NEAR_STEPS_MAX:
         return f"move the field to {closest_path}"
-    similar_name = find_nearest_name(name, names, LOOSE_EDIT_SHARE)
+    similar_name = find_nearest_name(name, names, LOOSE_EDIT_RATIO)
     if similar_name:
         return f"did you mean {similar_name}?"
-    if closest_path and steps <= _FAR_STEPS:
+    if closest_path and step_count <= _FAR_STEPS_MAX:
         return f"move the field to {closest_path}"
     return (
         f"use one of the fields {', '.join(names)}"
-        if len(names) <= _LISTED_MAX
+        if len(names) <= _LISTED_FIELDS_MAX
         else "check the spelling, or remove the field"
     )
 
 
 def _closest_location(scope: TypeScope, kind: str, start: ObjectLocation, name: str) -> tuple[int, str]:
     """Find the field `name` closest to `start` in the nested objects of an API kind; return its distance and path."""
-    minimum_steps, closest_path = 1 << 30, ""
+    minimum_step_count, closest_path = 1 << 30, ""
     for location in _locations_by_field(scope, kind).get(name, ()):
         shared_steps = 0
         while shared_steps < min(len(start), len(location)) and start[shared_steps] == location[shared_steps]:
             shared_steps += 1
-        steps = len(start) + len(location) - 2 * shared_steps
-        if 0 < steps < minimum_steps:
-            minimum_steps, closest_path = steps, ".".join((*location, name))
-    return minimum_steps, closest_path
+        step_count = len(start) + len(location) - 2 * shared_steps
+        if 0 < step_count < minimum_step_count:
+            minimum_step_count, closest_path = step_count, ".".join((*location, name))
+    return minimum_step_count, closest_path
 
 
 @lru_cache(maxsize=64)
 def _locations_by_field(scope: TypeScope, kind: str) -> dict[str, list[ObjectLocation]]:
     """Return the locations of all nested objects of an API kind, by the names of their fields."""
-    locations: dict[str, list[ObjectLocation]] = {}
-    for location, fields in _nested_objects(scope, kind):
+    locations_by_name: dict[str, list[ObjectLocation]] = {}
+    for location, fields in _nested_object_fields(scope, kind):
         for name in fields:
-            locations.setdefault(name, []).append(location)
-    return locations
+            locations_by_name.setdefault(name, []).append(location)
+    return locations_by_name
 
 
-def _nested_objects(scope: TypeScope, kind: str) -> Iterator[tuple[ObjectLocation, dict[str, Field]]]:
+def _nested_object_fields(scope: TypeScope, kind: str) -> Iterator[tuple[ObjectLocation, dict[str, Field]]]:
     """Yield the location and the fields of every nested object of an API kind, outermost first."""
     pending_objects: list[tuple[ObjectLocation, TypeScope, str]] = [((), scope, kind)]
     for path, outer_scope, type_name in pending_objects:
         type_scope, name = outer_scope.scope_of(type_name)
         fields = dict(type_scope.fields(name))
         yield path, fields
-        if len(path) < _DEPTH_MAX and name != "ObjectMeta":
-            children = [(field, spec) for field, spec in fields.items() if spec.object_type]
+        if len(path) < _NESTING_DEPTH_MAX and name != "ObjectMeta":
+            child_fields = [(field, spec) for field, spec in fields.items() if spec.object_type]
             pending_objects += [
-                ((*path, field + "[]" * spec.is_list), type_scope, spec.object_type) for field, spec in children
+                ((*path, field + "[]" * spec.is_list), type_scope, spec.object_type) for field, spec in child_fields
             ]
 
 
-def _location_of(path: tuple[Step, ...]) -> ObjectLocation:
+def _object_location(path: tuple[PathStep, ...]) -> ObjectLocation:
     """Return the location of the object that contains the field at the given path."""
     location_steps: list[str] = []
     for step in path[:-1]:

@@ -26,10 +26,10 @@ from batchyard.api.validation import (
     workload,
 )
 
-Rule: TypeAlias = Callable[[Mapping[str, Any]], Iterator[FieldError]]
-UpdateRule: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[FieldError]]
+ValidationRule: TypeAlias = Callable[[Mapping[str, Any]], Iterator[FieldError]]
+UpdateValidationRule: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[FieldError]]
 
-_RULE_BY_KIND: Final[Mapping[str, Rule]] = {
+_RULE_BY_KIND: Final[Mapping[str, ValidationRule]] = {
     scheme.CONFIGURATION: queues.configuration_errors,
     scheme.CLUSTER: cluster.cluster_errors,
     scheme.NODE_POOL: cluster.node_pool_errors,
@@ -71,7 +71,7 @@ _RULE_BY_KIND: Final[Mapping[str, Rule]] = {
     scheme.MULTI_KUEUE_CLUSTER: queues.multikueue_cluster_errors,
 }
 
-_UPDATE_RULES: Final[Mapping[str, UpdateRule]] = {
+_UPDATE_RULE_BY_KIND: Final[Mapping[str, UpdateValidationRule]] = {
     scheme.CLUSTER: cluster.cluster_update_errors,
     scheme.NODE_POOL: cluster.node_pool_update_errors,
     scheme.INSTANCE: cluster.instance_update_errors,
@@ -101,7 +101,7 @@ _UPDATE_RULES: Final[Mapping[str, UpdateRule]] = {
 }
 
 #: Kueue's webhook also validates status updates.
-_STATUS_RULES: Final[Mapping[str, UpdateRule]] = {scheme.WORKLOAD: workload.workload_status_errors}
+_STATUS_RULE_BY_KIND: Final[Mapping[str, UpdateValidationRule]] = {scheme.WORKLOAD: workload.workload_status_errors}
 
 
 def validate(obj: Obj) -> list[FieldError]:
@@ -111,11 +111,11 @@ def validate(obj: Obj) -> list[FieldError]:
 
 def validate_status(new: Obj, old: Obj) -> list[FieldError]:
     """Return all errors of a status update, by the kind's rules for status updates or else those for updates."""
-    rule = _STATUS_RULES.get(group_kind(new))
+    rule = _STATUS_RULE_BY_KIND.get(group_kind(new))
     return list(rule(new, old)) if rule else validate_update(new, old)
 
 
 def validate_update(new: Obj, old: Obj) -> list[FieldError]:
     """Return all errors of an update: invalid fields of the new object, and changes that its kind forbids."""
-    rule = _UPDATE_RULES.get(group_kind(new))
+    rule = _UPDATE_RULE_BY_KIND.get(group_kind(new))
     return list(rule(new, old)) if rule else validate(new)

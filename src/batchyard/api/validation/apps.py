@@ -20,10 +20,10 @@ from batchyard.api.validation import job, pods, rules
 
 
 #: The maximum length of a schedule in bytes; real ones are far shorter.
-LENGTH_MAX: Final = 1024
-_FIELD_COUNT: Final = 5
+SCHEDULE_LENGTH_MAX: Final = 1024
+_SCHEDULE_FIELD_COUNT: Final = 5
 _INT64_MAX: Final = 2**63 - 1
-_DIGITS_MAX: Final = 19
+_INTEGER_DIGITS_MAX: Final = 19
 _INTEGER_PATTERN: Final = re.compile(r"[+-]?[0-9]+")
 _DURATION_PART: Final = re.compile(r"([0-9]*)(\.?)([0-9]*)([^0-9.]*)")
 _UNIT_NANOS: Final = {"ns": 1.0, "us": 1e3, "\u00b5s": 1e3, "\u03bcs": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
@@ -37,7 +37,7 @@ class ScheduleError(Exception):
     """Raised for an invalid CronJob schedule, with the message of Kubernetes's cron library."""
 
 
-class _Bounds(NamedTuple):
+class _FieldBounds(NamedTuple):
     """The valid values of one field of a cron schedule: minimum, maximum, and names such as `jan`."""
 
     minimum: int
@@ -45,12 +45,12 @@ class _Bounds(NamedTuple):
     names: Mapping[str, int] = {}
 
 
-_BOUNDS_BY_FIELD: Final = (
-    _Bounds(0, 59),
-    _Bounds(0, 23),
-    _Bounds(1, 31),
-    _Bounds(1, 12, {name: number for number, name in enumerate(_MONTH_NAMES, 1)}),
-    _Bounds(0, 6, {name: number for number, name in enumerate(_WEEKDAY_NAMES)}),
+_SCHEDULE_FIELD_BOUNDS: Final = (
+    _FieldBounds(0, 59),
+    _FieldBounds(0, 23),
+    _FieldBounds(1, 31),
+    _FieldBounds(1, 12, {name: number for number, name in enumerate(_MONTH_NAMES, 1)}),
+    _FieldBounds(0, 6, {name: number for number, name in enumerate(_WEEKDAY_NAMES)}),
 )
 
 
@@ -59,19 +59,19 @@ def check_schedule(text: str) -> None:
     if not text:
         raise ScheduleError("empty spec string")
     if text.startswith("@"):
-        _check_descriptor(text)
+        _check_schedule_descriptor(text)
         return
     fields = text.split()
-    if len(fields) != _FIELD_COUNT:
-        found_fields = " ".join(fields)
-        raise ScheduleError(f"expected exactly {_FIELD_COUNT} fields, found {len(fields)}: [{found_fields}]")
-    for field, bounds in zip(fields, _BOUNDS_BY_FIELD, strict=True):
+    if len(fields) != _SCHEDULE_FIELD_COUNT:
+        joined_fields = " ".join(fields)
+        raise ScheduleError(f"expected exactly {_SCHEDULE_FIELD_COUNT} fields, found {len(fields)}: [{joined_fields}]")
+    for field, bounds in zip(fields, _SCHEDULE_FIELD_BOUNDS, strict=True):
         for expression in field.split(","):
             if expression:
-                _check_range(expression, bounds)
+                _check_field_range(expression, bounds)
 
 
-def _check_descriptor(text: str) -> None:
+def _check_schedule_descriptor(text: str) -> None:
     if text in _SCHEDULE_DESCRIPTORS:
         return
     if not text.startswith(_EVERY_PREFIX):
@@ -82,19 +82,19 @@ def _check_descriptor(text: str) -> None:
         raise ScheduleError(f"failed to parse duration {text}: {error}") from error
 
 
-def _check_range(expression: str, bounds: _Bounds) -> None:
+def _check_field_range(expression: str, bounds: _FieldBounds) -> None:
     """Raise ScheduleError unless a part of a cron field is valid: `*`, `N` or `N-M`, with an optional step `/N`."""
     range_text, *step_texts = expression.split("/")
     low_text, *high_texts = range_text.split("-")
     start, end = bounds.minimum, bounds.maximum
     if low_text not in {"*", "?"}:
-        start = end = _parse_number(low_text, bounds.names)
+        start = end = _parse_field_number(low_text, bounds.names)
         if len(high_texts) > 1:
             raise ScheduleError(f"too many hyphens: {expression}")
-        end = _parse_number(high_texts[0], bounds.names) if high_texts else end
+        end = _parse_field_number(high_texts[0], bounds.names) if high_texts else end
     if len(step_texts) > 1:
         raise ScheduleError(f"too many slashes: {expression}")
-    step = _parse_number(step_texts[0], {}) if step_texts else 1
+    step = _parse_field_number(step_texts[0], {}) if step_texts else 1
     if step_texts and not high_texts:
         end = bounds.maximum
     if start < bounds.minimum:
@@ -107,7 +107,7 @@ def _check_range(expression: str, bounds: _Bounds) -> None:
         raise ScheduleError(f"step of range should be a positive number: {expression}")
 
 
-def _parse_number(text: str, names: Mapping[str, int]) -> int:
+def _parse_field_number(text: str, names: Mapping[str, int]) -> int:
     value_by_name = names.get(text.lower())
     if value_by_name is not None:
         return value_by_name
@@ -115,7 +115,7 @@ def _parse_number(text: str, names: Mapping[str, int]) -> int:
     significant_digits = text.lstrip("+-").lstrip("0")
     if not _INTEGER_PATTERN.fullmatch(text):
         problem = "invalid syntax"
-    elif len(significant_digits) > _DIGITS_MAX or int(text) not in range(-_INT64_MAX - 1, _INT64_MAX + 1):
+    elif len(significant_digits) > _INTEGER_DIGITS_MAX or int(text) not in range(-_INT64_MAX - 1, _INT64_MAX + 1):
         problem = "value out of range"
     if problem:
         raise ScheduleError(f'failed to parse int from {text}: strconv.Atoi: parsing "{text}": {problem}')
@@ -129,21 +129,21 @@ def _check_duration(text: str) -> None:
     unsigned_text = text[1:] if text[:1] in {"+", "-"} else text
     if unsigned_text == "0":
         return
-    invalid_error, total, position = ScheduleError(f'time: invalid duration "{text}"'), 0.0, 0
+    invalid_error, total_nanoseconds, text_position = ScheduleError(f'time: invalid duration "{text}"'), 0.0, 0
     if not unsigned_text:
         raise invalid_error
-    while position < len(unsigned_text):
-        part_match = _DURATION_PART.match(unsigned_text, position)
+    while text_position < len(unsigned_text):
+        part_match = _DURATION_PART.match(unsigned_text, text_position)
         if part_match is None or not (part_match[1] or part_match[3]):
             raise invalid_error
         if not part_match[4]:
             raise ScheduleError(f'time: missing unit in duration "{text}"')
         if part_match[4] not in _UNIT_NANOS:
             raise ScheduleError(f'time: unknown unit "{part_match[4]}" in duration "{text}"')
-        total += float(f"{part_match[1] or 0}.{part_match[3] or 0}") * _UNIT_NANOS[part_match[4]]
-        if total > _INT64_MAX:
+        total_nanoseconds += float(f"{part_match[1] or 0}.{part_match[3] or 0}") * _UNIT_NANOS[part_match[4]]
+        if total_nanoseconds > _INT64_MAX:
             raise invalid_error
-        position = part_match.end()
+        text_position = part_match.end()
 
 
 # The names in the IANA time zone database, so that validation does not depend on the files of the machine.
@@ -241,16 +241,16 @@ TIME_ZONES: Final = frozenset(_TIME_ZONE_NAMES.split())
 
 
 _TEMPLATE_LABELS: Final = "spec.template.metadata.labels"
-_COUNT_FIELDS: Final = ("replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds")
+_NON_NEGATIVE_FIELDS: Final = ("replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds")
 #: The mutable fields of a StatefulSet, in the order in which Kubernetes names them.
 _MUTABLE_FIELDS: Final = (
     *("replicas", "ordinals", "template", "updateStrategy", "persistentVolumeClaimRetentionPolicy"),
     "minReadySeconds",
 )
-_CRON_NAME_MAX: Final = 52
+_CRON_JOB_NAME_LENGTH_MAX: Final = 52
 _TIME_ZONE_PREFIX: Final = re.compile(r"^(?:CRON_)?TZ=[^ ]* *")
 #: The maximum length of an unknown time zone in a message.
-_ZONE_SHOWN_MAX: Final = 200
+_ZONE_SHOWN_LENGTH_MAX: Final = 200
 _CONCURRENCY_POLICIES: Final = ("Allow", "Forbid", "Replace")
 
 
@@ -258,13 +258,13 @@ def workload_controller_errors(obj: Obj) -> Iterator[FieldError]:
     """Validate a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
     yield from rules.metadata_errors(obj)
     spec = obj["spec"]
-    for field in _COUNT_FIELDS:
+    for field in _NON_NEGATIVE_FIELDS:
         if (spec.get(field) or 0) < 0:
             yield rules.invalid(f"spec.{field}", spec[field], rules.NEGATIVE_MESSAGE, "use 0 or more")
     template = spec.get("template") or {}
     yield from _selector_errors(spec.get("selector"), (template.get("metadata") or {}).get("labels") or {}, obj["kind"])
-    claims = [(claim.get("metadata") or {}).get("name") or "" for claim in spec.get("volumeClaimTemplates") or ()]
-    yield from pods.pod_template_errors(template, "spec.template", claims)
+    claim_names = [(claim.get("metadata") or {}).get("name") or "" for claim in spec.get("volumeClaimTemplates") or ()]
+    yield from pods.pod_template_errors(template, "spec.template", claim_names)
     restart_policy = (template.get("spec") or {}).get("restartPolicy", "Always")
     if restart_policy != "Always":
         problem = f'Unsupported value: "{restart_policy}": supported values: "Always"'
@@ -284,8 +284,8 @@ def stateful_set_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     yield from workload_controller_errors(new)
     spec, old_spec = new["spec"], old["spec"]
     immutable_fields = [field for field in dict.fromkeys((*spec, *old_spec)) if field not in _MUTABLE_FIELDS]
-    equality = semantic_equality(scheme.STATEFUL_SET)
-    if not all(equality.is_same_field("StatefulSetSpec", field, spec, old_spec) for field in immutable_fields):
+    field_equality = semantic_equality(scheme.STATEFUL_SET)
+    if not all(field_equality.is_same_field("StatefulSetSpec", field, spec, old_spec) for field in immutable_fields):
         names = ", ".join(f"'{name}'" for name in _MUTABLE_FIELDS[:-1])
         message = f"updates to statefulset spec for fields other than {names} and '{_MUTABLE_FIELDS[-1]}' are forbidden"
         yield rules.forbidden("spec", message, "create another StatefulSet")
@@ -295,8 +295,8 @@ def cron_job_errors(obj: Obj) -> Iterator[FieldError]:
     """Validate a CronJob."""
     yield from rules.metadata_errors(obj)
     name, spec = obj["metadata"].get("name", ""), obj["spec"]
-    if len(name) > _CRON_NAME_MAX:
-        message = f"must be no more than {_CRON_NAME_MAX} characters"
+    if len(name) > _CRON_JOB_NAME_LENGTH_MAX:
+        message = f"must be no more than {_CRON_JOB_NAME_LENGTH_MAX} characters"
         yield rules.invalid("metadata.name", name, message, "shorten the name: the names of its Jobs start with it")
     yield from _schedule_errors(spec["schedule"])
     yield from _time_zone_errors(spec.get("timeZone"))
@@ -330,28 +330,28 @@ def _schedule_errors(schedule: str) -> Iterator[FieldError]:
     if not schedule:
         yield rules.required("spec.schedule", "", remedy)
         return
-    if len(schedule.encode()) > LENGTH_MAX:
-        yield rules.too_long("spec.schedule", LENGTH_MAX, remedy)
+    if len(schedule.encode()) > SCHEDULE_LENGTH_MAX:
+        yield rules.too_long("spec.schedule", SCHEDULE_LENGTH_MAX, remedy)
         return
-    is_zoned = "TZ" in schedule
+    has_time_zone = "TZ" in schedule
     try:
-        check_schedule(_TIME_ZONE_PREFIX.sub("", schedule) if is_zoned else schedule)
+        check_schedule(_TIME_ZONE_PREFIX.sub("", schedule) if has_time_zone else schedule)
     except ScheduleError as error:
         yield rules.invalid("spec.schedule", schedule, str(error), remedy)
-    if is_zoned:
+    if has_time_zone:
         message = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
         yield rules.invalid("spec.schedule", schedule, message, "remove the prefix, and set spec.timeZone")
 
 
-def _time_zone_errors(zone: str | None) -> Iterator[FieldError]:
+def _time_zone_errors(time_zone: str | None) -> Iterator[FieldError]:
     """Report a time zone that is not a name in the IANA time zone database."""
     path, remedy = "spec.timeZone", "use a name in the IANA time zone database, such as Europe/Berlin"
-    if zone is None:
+    if time_zone is None:
         return
-    if not zone:
-        yield rules.invalid(path, zone, "timeZone must be nil or non-empty string", remedy)
-    elif zone.lower() == "local":
+    if not time_zone:
+        yield rules.invalid(path, time_zone, "timeZone must be nil or non-empty string", remedy)
+    elif time_zone.lower() == "local":
         message = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
-        yield rules.invalid(path, zone, message, remedy)
-    elif zone not in TIME_ZONES:
-        yield rules.invalid(path, zone, f"unknown time zone {zone[:_ZONE_SHOWN_MAX]}", remedy)
+        yield rules.invalid(path, time_zone, message, remedy)
+    elif time_zone not in TIME_ZONES:
+        yield rules.invalid(path, time_zone, f"unknown time zone {time_zone[:_ZONE_SHOWN_LENGTH_MAX]}", remedy)

@@ -21,20 +21,20 @@ from batchyard.base.instant import HOUR, SECOND, parse_duration
 # pkg/autoprovisioning/injection.go.
 
 
-Spec = Mapping[str, Any]
+SpecFields = Mapping[str, Any]
 
-_DAY: Final = 24 * HOUR
+_DAY_DURATION: Final = 24 * HOUR
 #: The minimum and maximum run duration of a machine by provisioning model, and both as text.
 _RUN_DURATION_LIMITS: Final = {
-    "standard": (30 * SECOND, 120 * _DAY, "30s and 2880h (120 days)"),
-    "spot": (30 * SECOND, 120 * _DAY, "30s and 2880h (120 days)"),
-    "flex-start": (600 * SECOND, 7 * _DAY, "10m and 168h (7 days)"),
-    "queued": (30 * SECOND, 7 * _DAY, "30s and 168h (7 days)"),
+    "standard": (30 * SECOND, 120 * _DAY_DURATION, "30s and 2880h (120 days)"),
+    "spot": (30 * SECOND, 120 * _DAY_DURATION, "30s and 2880h (120 days)"),
+    "flex-start": (600 * SECOND, 7 * _DAY_DURATION, "10m and 168h (7 days)"),
+    "queued": (30 * SECOND, 7 * _DAY_DURATION, "30s and 168h (7 days)"),
 }
 #: The numbers of accelerators that a machine can have.
 _ACCELERATOR_COUNTS: Final = (1, 2, 4, 8, 16)
-_GROUP_LENGTH_MAX: Final = 40
-_IMMUTABLE_FIELDS: Final = (
+_PLACEMENT_GROUP_MAX: Final = 40
+_IMMUTABLE_NODE_POOL_FIELDS: Final = (
     "machineType",
     "provisioning",
     "accelerator",
@@ -54,16 +54,16 @@ def node_pool_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> I
     """Validate an update of a NodePool: its machine configuration is immutable."""
     yield from node_pool_errors(new)
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
-    for field in _IMMUTABLE_FIELDS:
+    for field in _IMMUTABLE_NODE_POOL_FIELDS:
         if spec.get(field) != old_spec.get(field):
             yield rules.immutable(f"spec.{field}", spec.get(field), "create another NodePool, and delete this one")
 
 
-def pool_errors(pool: Spec, path: str) -> Iterator[FieldError]:
+def pool_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
     """Validate a node pool's fields; `path` is where they are in a NodePool or a Cluster."""
     yield from rules.label_errors(pool.get("labels"), f"{path}.labels")
     yield from pods.taint_errors(pool.get("taints") or (), f"{path}.taints")
-    yield from _size_errors(pool, path)
+    yield from _node_count_errors(pool, path)
     yield from _provisioning_errors(pool, path)
     yield from run_duration_errors(pool, path)
     yield from _accelerator_errors(pool, path)
@@ -71,7 +71,7 @@ def pool_errors(pool: Spec, path: str) -> Iterator[FieldError]:
     yield from job.slice_errors(pool, path)
 
 
-def run_duration_errors(spec: Spec, path: str) -> Iterator[FieldError]:
+def run_duration_errors(spec: SpecFields, path: str) -> Iterator[FieldError]:
     """Report a maxRunDuration outside of the limits of Compute Engine for the provisioning model."""
     text = spec.get("maxRunDuration")
     if text is None:
@@ -81,27 +81,27 @@ def run_duration_errors(spec: Spec, path: str) -> Iterator[FieldError]:
         yield rules.invalid(f"{path}.maxRunDuration", text, f"must be between {limits}", f"use between {limits}")
 
 
-def _size_errors(pool: Spec, path: str) -> Iterator[FieldError]:
+def _node_count_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
     """Report a node pool whose size is unset: it needs nodeCount, or autoscaling with bounds that include nodeCount."""
-    autoscaling, count = pool.get("autoscaling"), pool.get("nodeCount")
+    autoscaling, node_count = pool.get("autoscaling"), pool.get("nodeCount")
     if autoscaling is None:
-        if count is None and pool.get("provisioning") != "queued":
+        if node_count is None and pool.get("provisioning") != "queued":
             remedy = "set nodeCount to the number of nodes in each zone, or set autoscaling: {min: 0, max: 3}"
             yield rules.required(f"{path}.nodeCount", "a pool without autoscaling has a fixed size", remedy)
         return
-    contradictions = list(_bounds_errors(autoscaling, f"{path}.autoscaling"))
+    contradictions = list(_autoscaling_bounds_errors(autoscaling, f"{path}.autoscaling"))
     yield from contradictions or _initial_count_errors(pool, autoscaling, path)
 
 
-def _bounds_errors(autoscaling: Spec, path: str) -> Iterator[FieldError]:
+def _autoscaling_bounds_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
     """Report autoscaling bounds that are both per zone and total, have no maximum, or are in the wrong order."""
-    is_per_zone = "min" in autoscaling or "max" in autoscaling
-    is_total = "totalMin" in autoscaling or "totalMax" in autoscaling
-    if is_per_zone and is_total:
+    has_zone_bounds = "min" in autoscaling or "max" in autoscaling
+    has_total_bounds = "totalMin" in autoscaling or "totalMax" in autoscaling
+    if has_zone_bounds and has_total_bounds:
         message = "min and max are mutually exclusive with totalMin and totalMax"
         yield rules.forbidden(path, message, "set min and max for each zone, or totalMin and totalMax for all zones")
         return
-    minimum, maximum = ("totalMin", "totalMax") if is_total else ("min", "max")
+    minimum, maximum = ("totalMin", "totalMax") if has_total_bounds else ("min", "max")
     if autoscaling.get(maximum) is None:
         yield rules.required(f"{path}.{maximum}", "", f"set {maximum} to the maximum number of nodes")
     elif autoscaling.get(minimum, 0) > autoscaling[maximum]:
@@ -109,26 +109,26 @@ def _bounds_errors(autoscaling: Spec, path: str) -> Iterator[FieldError]:
         yield rules.invalid(f"{path}.{minimum}", autoscaling[minimum], message, f"lower {minimum}, or raise {maximum}")
 
 
-def _initial_count_errors(pool: Spec, autoscaling: Spec, path: str) -> Iterator[FieldError]:
+def _initial_count_errors(pool: SpecFields, autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
     """Report an initial nodeCount outside of the autoscaling bounds, per zone or in total."""
-    count = pool.get("nodeCount", 0)
-    total = count * len(pool.get("zones") or [""])
+    zone_node_count = pool.get("nodeCount", 0)
+    total_count = zone_node_count * len(pool.get("zones") or [""])
     minimum, maximum, total_max = autoscaling.get("min", 0), autoscaling.get("max"), autoscaling.get("totalMax")
-    if maximum is not None and not minimum <= count <= maximum:
+    if maximum is not None and not minimum <= zone_node_count <= maximum:
         message = f"must be between autoscaling.min and autoscaling.max, {minimum} and {maximum}"
-        yield rules.invalid(f"{path}.nodeCount", count, message, f"give a number from {minimum} to {maximum}")
-    elif total_max is not None and total > total_max:
-        message = f"{total} nodes in all zones exceed autoscaling.totalMax, which is {total_max}"
-        yield rules.invalid(f"{path}.nodeCount", count, message, "lower nodeCount, or raise totalMax")
+        yield rules.invalid(f"{path}.nodeCount", zone_node_count, message, f"give a number from {minimum} to {maximum}")
+    elif total_max is not None and total_count > total_max:
+        message = f"{total_count} nodes in all zones exceed autoscaling.totalMax, which is {total_max}"
+        yield rules.invalid(f"{path}.nodeCount", zone_node_count, message, "lower nodeCount, or raise totalMax")
 
 
-def _provisioning_errors(pool: Spec, path: str) -> Iterator[FieldError]:
+def _provisioning_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
     """Report a node pool of non-standard machines with a reservation; a queued one with initial nodes or fixed size."""
-    provisioning = pool.get("provisioning", "standard")
-    if pool.get("reservation") and provisioning != "standard":
-        message = f"{provisioning} machines do not use reservations"
+    provisioning_model = pool.get("provisioning", "standard")
+    if pool.get("reservation") and provisioning_model != "standard":
+        message = f"{provisioning_model} machines do not use reservations"
         yield rules.forbidden(f"{path}.reservation", message, "remove reservation, or set provisioning to standard")
-    if provisioning != "queued":
+    if provisioning_model != "queued":
         return
     autoscaling = pool.get("autoscaling")
     if autoscaling is None:
@@ -142,7 +142,7 @@ def _provisioning_errors(pool: Spec, path: str) -> Iterator[FieldError]:
             yield rules.invalid(f"{path}.{field}", count, message, f"set {field} to 0")
 
 
-def _accelerator_errors(pool: Spec, path: str) -> Iterator[FieldError]:
+def _accelerator_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
     """Report a node pool's unsupported accelerator count, or accelerators on TPU machines, which include chips."""
     accelerator = pool.get("accelerator")
     if accelerator is None:
@@ -151,24 +151,24 @@ def _accelerator_errors(pool: Spec, path: str) -> Iterator[FieldError]:
         message = "must not be set with tpuTopology: machines of a TPU slice include their chips"
         yield rules.forbidden(f"{path}.accelerator", message, "remove accelerator or tpuTopology")
     if accelerator["count"] not in _ACCELERATOR_COUNTS:
-        counts = ", ".join(map(str, _ACCELERATOR_COUNTS))
-        message = f"must be one of {counts}"
-        yield rules.invalid(f"{path}.accelerator.count", accelerator["count"], message, f"use one of {counts}")
+        allowed_counts = ", ".join(map(str, _ACCELERATOR_COUNTS))
+        message = f"must be one of {allowed_counts}"
+        yield rules.invalid(f"{path}.accelerator.count", accelerator["count"], message, f"use one of {allowed_counts}")
 
 
-def _placement_errors(pool: Spec, path: str) -> Iterator[FieldError]:
+def _placement_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
     """Report a node pool's placement group with an invalid name, with queued provisioning, or in several zones."""
     group = pool.get("placementGroup")
     if group is None:
         return
     group_path = f"{path}.placementGroup"
-    if not group or rules.label_value_errors(group) or len(group) > _GROUP_LENGTH_MAX:
-        message = f"must be a label value of 1 to {_GROUP_LENGTH_MAX} characters"
+    if not group or rules.label_value_errors(group) or len(group) > _PLACEMENT_GROUP_MAX:
+        message = f"must be a label value of 1 to {_PLACEMENT_GROUP_MAX} characters"
         yield rules.invalid(group_path, group, message, "use letters, digits, '-', '_' and '.', but not at the ends")
     if pool.get("provisioning") == "queued":
         message = "compact placement is not available with queued provisioning"
         yield rules.forbidden(group_path, message, "remove placementGroup, or set provisioning to standard or spot")
-    yield from job.one_zone_errors(pool, path, "a placement group")
+    yield from job.single_zone_errors(pool, path, "a placement group")
 
 
 # Rules of Instances and ResizeRequests, whose specs are immutable.
@@ -215,14 +215,14 @@ def resize_request_update_errors(new: Mapping[str, Any], old: Mapping[str, Any])
 # Rules of Budgets: an amount in dollars or in accelerator hours, and the actions at its thresholds.
 
 
-_BUDGET_AMOUNTS: Final = ("dollars", "acceleratorHours")
+_BUDGET_AMOUNT_FIELDS: Final = ("dollars", "acceleratorHours")
 
 
 def budget_errors(budget: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Budget."""
     spec = budget.get("spec") or {}
     yield from rules.metadata_errors(budget)
-    amount_fields = [field for field in _BUDGET_AMOUNTS if spec.get(field) is not None]
+    amount_fields = [field for field in _BUDGET_AMOUNT_FIELDS if spec.get(field) is not None]
     if not amount_fields:
         yield rules.required(
             "spec.dollars", "a Budget needs an amount", 'set dollars: "5000" or acceleratorHours: "120", for example'
@@ -247,16 +247,16 @@ def budget_errors(budget: Mapping[str, Any]) -> Iterator[FieldError]:
 
 #: The resources that need limits before GKE creates node pools automatically (autoProvisioning).
 _LIMITED_RESOURCES: Final = ("cpu", "memory")
-_TIME_FIELDS: Final = ("provisioning", "boot", "registration", "network", "drivers", "shutdown", "podStart")
-_CLUSTER_AMOUNTS: Final = ("cpu", "sustainedCpu", "memory", "onDemand", "spot", "reserved", "flexStart")
+_OPERATION_TIME_FIELDS: Final = ("provisioning", "boot", "registration", "network", "drivers", "shutdown", "podStart")
+_MACHINE_AMOUNT_FIELDS: Final = ("cpu", "sustainedCpu", "memory", "onDemand", "spot", "reserved", "flexStart")
 
 
-def settings_errors(spec: Spec) -> Iterator[FieldError]:
+def settings_errors(spec: SpecFields) -> Iterator[FieldError]:
     """Validate a Cluster's autoscaling, durations of machine operations, prices, and machine types."""
     yield from _autoscaling_errors(spec.get("autoscaling") or {}, "spec.autoscaling")
-    yield from _times_errors(spec.get("times") or {}, "spec.times")
+    yield from _operation_times_errors(spec.get("times") or {}, "spec.times")
     for machine, times in ((spec.get("times") or {}).get("byMachine") or {}).items():
-        yield from _times_errors(times, f"spec.times.byMachine[{machine}]")
+        yield from _operation_times_errors(times, f"spec.times.byMachine[{machine}]")
     for machine, prices in (spec.get("prices") or {}).items():
         for field, price in prices.items():
             yield from rules.amount_errors(price, f"spec.prices[{machine}].{field}")
@@ -264,12 +264,12 @@ def settings_errors(spec: Spec) -> Iterator[FieldError]:
         if not machine or rules.label_value_errors(machine):
             message = "a machine type must be a label value: at most 63 letters, digits, '-', '_' and '.'"
             yield rules.invalid("spec.catalog", machine, message, "use a name such as x1-huge-8")
-        yield from _machine_errors(machine_type, f"spec.catalog[{machine}]")
+        yield from _machine_type_errors(machine_type, f"spec.catalog[{machine}]")
 
 
-def _machine_errors(machine_type: Spec, path: str) -> Iterator[FieldError]:
+def _machine_type_errors(machine_type: SpecFields, path: str) -> Iterator[FieldError]:
     """Report negative amounts and prices of a machine type, no cpu or memory, and a sustainedCpu above its cpu."""
-    for field in _CLUSTER_AMOUNTS:
+    for field in _MACHINE_AMOUNT_FIELDS:
         if field in machine_type:
             yield from rules.amount_errors(machine_type[field], f"{path}.{field}")
     for field in ("cpu", "memory"):
@@ -281,10 +281,10 @@ def _machine_errors(machine_type: Spec, path: str) -> Iterator[FieldError]:
         message = f"must be at most the machine's cpu, which is {rules.canonical_or_text(machine_type['cpu'])}"
         remedy = "give the cpu that the machine can use permanently, or remove the field"
         yield rules.invalid(f"{path}.sustainedCpu", sustained_cpu, message, remedy)
-    yield from _device_errors(machine_type, path)
+    yield from _accelerator_device_errors(machine_type, path)
 
 
-def _device_errors(machine_type: Spec, path: str) -> Iterator[FieldError]:
+def _accelerator_device_errors(machine_type: SpecFields, path: str) -> Iterator[FieldError]:
     """Report a machine type's accelerator that is no extended resource, or topology with another number of chips."""
     accelerator, topology = machine_type.get("accelerator") or {}, machine_type.get("topology")
     resource = accelerator.get("resource")
@@ -298,7 +298,7 @@ def _device_errors(machine_type: Spec, path: str) -> Iterator[FieldError]:
         yield from topology_errors(topology, f"{path}.topology", accelerator["count"])
 
 
-def _autoscaling_errors(autoscaling: Spec, path: str) -> Iterator[FieldError]:
+def _autoscaling_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
     """Report autoscaler settings out of range, and inconsistent priorities and limits."""
     threshold = autoscaling.get("utilizationThreshold", 0)
     if rules.exceeds_limit(threshold, 1) or rules.exceeds_limit(0, threshold):
@@ -308,13 +308,13 @@ def _autoscaling_errors(autoscaling: Spec, path: str) -> Iterator[FieldError]:
         duration = autoscaling.get(field, default)
         if parse_duration(duration) <= 0:
             yield rules.invalid(f"{path}.{field}", duration, "must be greater than 0", f"use {default}")
-    yield from _priorities_errors(autoscaling, f"{path}.priorities")
+    yield from _expander_priorities_errors(autoscaling, f"{path}.priorities")
     limits = (autoscaling.get("autoProvisioning") or {}).get("limits")
     if limits is not None:
-        yield from _limits_errors(limits, f"{path}.autoProvisioning.limits")
+        yield from _auto_provisioning_limits_errors(limits, f"{path}.autoProvisioning.limits")
 
 
-def _priorities_errors(autoscaling: Spec, path: str) -> Iterator[FieldError]:
+def _expander_priorities_errors(autoscaling: SpecFields, path: str) -> Iterator[FieldError]:
     """Report autoscaler expander priorities that are no regular expressions, or missing or unused for the expander."""
     priorities, expander = autoscaling.get("priorities"), autoscaling.get("expander", "least-waste")
     if expander == "priority" and not priorities:
@@ -331,7 +331,7 @@ def _priorities_errors(autoscaling: Spec, path: str) -> Iterator[FieldError]:
             )
 
 
-def _limits_errors(limits: Sequence[Spec], path: str) -> Iterator[FieldError]:
+def _auto_provisioning_limits_errors(limits: Sequence[SpecFields], path: str) -> Iterator[FieldError]:
     """Report autoProvisioning limits with a min above the max, and missing limits for cpu and memory."""
     for i, limit in enumerate(limits):
         if limit.get("min", 0) > limit["max"]:
@@ -344,9 +344,9 @@ def _limits_errors(limits: Sequence[Spec], path: str) -> Iterator[FieldError]:
             yield rules.required(path, f"autoProvisioning needs a limit for {resource}", remedy)
 
 
-def _times_errors(operation_times: Spec, path: str) -> Iterator[FieldError]:
+def _operation_times_errors(operation_times: SpecFields, path: str) -> Iterator[FieldError]:
     """Report durations of a machine operation that are not in the order min, typical, max."""
-    for field in _TIME_FIELDS:
+    for field in _OPERATION_TIME_FIELDS:
         if spread := operation_times.get(field):
             minimum, typical, maximum = (parse_duration(spread[bound]) for bound in ("min", "typical", "max"))
             if not minimum <= typical <= maximum:
@@ -360,18 +360,18 @@ def cluster_errors(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Cluster."""
     spec = cluster.get("spec") or {}
     yield from rules.metadata_errors(cluster)
-    yield from _zone_errors(spec)
+    yield from _region_zone_errors(spec)
     reservations = enumerate(spec.get("reservations") or ())
     errors = [fault for i, each in reservations for fault in _reservation_errors(each, spec, f"spec.reservations[{i}]")]
-    yield from errors or _booking_errors(cluster)
+    yield from errors or _overbooking_errors(cluster)
     for i, capacity in enumerate(spec.get("capacity") or ()):
         yield from _known_zone_errors(capacity["zone"], spec, f"spec.capacity[{i}].zone")
     for i, pool in enumerate(spec.get("nodePools") or ()):
         yield from _pool_errors(pool, spec, f"spec.nodePools[{i}]")
-    yield from _shared_group_errors(spec.get("nodePools") or ())
+    yield from _shared_placement_group_errors(spec.get("nodePools") or ())
     yield from _reserved_count_errors(spec)
     for i, entry in enumerate((spec.get("local") or {}).get("images") or ()):
-        yield from _image_errors(entry, f"spec.local.images[{i}]")
+        yield from _container_image_errors(entry, f"spec.local.images[{i}]")
     yield from settings_errors(spec)
 
 
@@ -383,7 +383,7 @@ def cluster_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
         yield rules.immutable("spec.region", region)
 
 
-def _zone_errors(spec: Spec) -> Iterator[FieldError]:
+def _region_zone_errors(spec: SpecFields) -> Iterator[FieldError]:
     """Report zones of a Cluster that are not in its region."""
     region = spec["region"]
     for i, zone in enumerate(spec["zones"]):
@@ -393,10 +393,10 @@ def _zone_errors(spec: Spec) -> Iterator[FieldError]:
             yield rules.invalid(f"spec.zones[{i}]", zone, message, remedy)
 
 
-def _image_errors(image: Spec, path: str) -> Iterator[FieldError]:
+def _container_image_errors(image: SpecFields, path: str) -> Iterator[FieldError]:
     """Report a local image of a Cluster without exactly one source, with an unsuitable field, or a relative path."""
-    source_fields = [field for field in ("environment", "root", "machine", "engine") if image.get(field)]
-    if len(source_fields) != 1:
+    image_source_fields = [field for field in ("environment", "root", "machine", "engine") if image.get(field)]
+    if len(image_source_fields) != 1:
         message = "must set exactly one of environment, root, machine and engine"
         remedy = "set environment (a virtualenv), root (a folder), machine: true, or engine (podman or docker)"
         yield rules.invalid(path, image, message, remedy)
@@ -410,20 +410,20 @@ def _image_errors(image: Spec, path: str) -> Iterator[FieldError]:
             yield rules.invalid(f"{path}.{field}", image[field], "must be an absolute path", "start the path with /")
 
 
-def _known_zone_errors(zone: str, spec: Spec, path: str) -> Iterator[FieldError]:
+def _known_zone_errors(zone: str, spec: SpecFields, path: str) -> Iterator[FieldError]:
     """Report a zone that is not one of the Cluster's zones."""
     if zone not in spec["zones"]:
         remedy = f"use one of {', '.join(spec['zones'])}, or add the zone to spec.zones"
         yield rules.unsupported(path, zone, spec["zones"], remedy)
 
 
-def _reservation_errors(reservation: Spec, spec: Spec, path: str) -> Iterator[FieldError]:
+def _reservation_errors(reservation: SpecFields, spec: SpecFields, path: str) -> Iterator[FieldError]:
     """Report a reservation in an unknown zone, with a malformed start or end, or that does not end after its start."""
     yield from _known_zone_errors(reservation["zone"], spec, f"{path}.zone")
     is_malformed = False
     for field in ("start", "end"):
         text = reservation.get(field)
-        if text is not None and not _is_moment(text):
+        if text is not None and not _is_time_or_duration(text):
             is_malformed = True
             remedy = "use a time such as 2026-12-01T20:00:00Z, or a duration after the simulation's start such as 90m"
             yield rules.invalid(f"{path}.{field}", text, "must be a time or a duration", remedy)
@@ -441,7 +441,7 @@ def _reservation_errors(reservation: Spec, spec: Spec, path: str) -> Iterator[Fi
         yield rules.invalid(f"{path}.duration", duration, "must be greater than 0", "use a duration such as 24h")
 
 
-def _is_moment(text: str) -> bool:
+def _is_time_or_duration(text: str) -> bool:
     try:
         parse_time_or_duration(text, 0)
     except ValueError:
@@ -449,7 +449,7 @@ def _is_moment(text: str) -> bool:
     return True
 
 
-def _booking_errors(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
+def _overbooking_errors(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report reservations of a Cluster that together need more machines of a type than can be reserved in a zone.
 
     The sum is greatest at the start of a reservation, so only these times are checked. Durations count from the
@@ -458,13 +458,13 @@ def _booking_errors(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
     creation_time = cluster["metadata"].get("creationTimestamp")
     creation_instant = parse_time(creation_time) if creation_time else 0
     reservations = cluster["spec"].get("reservations") or ()
-    windows = [reservation_window(reservation, creation_instant) for reservation in reservations]
+    reservation_windows = [reservation_window(reservation, creation_instant) for reservation in reservations]
     for bookable in cluster["spec"].get("bookable") or ():
         kind = bookable["machineType"], bookable["zone"]
-        same_kind = [i for i, each in enumerate(reservations) if (each["machineType"], each["zone"]) == kind]
-        for i in same_kind:
-            start = ReservationWindow(windows[i].start, windows[i].start + 1)
-            overlapping_indexes = [n for n in same_kind if n != i and windows[n].overlaps(start)]
+        same_kind_indexes = [i for i, each in enumerate(reservations) if (each["machineType"], each["zone"]) == kind]
+        for i in same_kind_indexes:
+            start = ReservationWindow(reservation_windows[i].start, reservation_windows[i].start + 1)
+            overlapping_indexes = [n for n in same_kind_indexes if n != i and reservation_windows[n].overlaps(start)]
             booked_count = sum(reservations[n]["count"] for n in (i, *overlapping_indexes))
             if booked_count > bookable["count"]:
                 names = ", ".join(reservations[n]["name"] for n in overlapping_indexes) or "no other reservation"
@@ -473,7 +473,7 @@ def _booking_errors(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
                 yield rules.invalid(f"spec.reservations[{i}].count", reservations[i]["count"], message, remedy)
 
 
-def _pool_errors(pool: Spec, spec: Spec, path: str) -> Iterator[FieldError]:
+def _pool_errors(pool: SpecFields, spec: SpecFields, path: str) -> Iterator[FieldError]:
     """Validate a node pool of a Cluster: its name and fields, and that its zones and reservation are in the Cluster."""
     for error in rules.gke_name_errors(pool["name"]):
         yield rules.invalid(f"{path}.name", pool["name"], error, rules.name_remedy(pool["name"], rules.gke_name_errors))
@@ -484,14 +484,14 @@ def _pool_errors(pool: Spec, spec: Spec, path: str) -> Iterator[FieldError]:
         yield from _reservation_use_errors(pool, name, spec, path)
 
 
-def _reservation_use_errors(pool: Spec, name: str, spec: Spec, path: str) -> Iterator[FieldError]:
+def _reservation_use_errors(pool: SpecFields, name: str, spec: SpecFields, path: str) -> Iterator[FieldError]:
     """Report a node pool whose reservation does not exist, or has another machine type or zone."""
     reservations = {each["name"]: each for each in spec.get("reservations") or ()}
     reservation = reservations.get(name)
     if reservation is None:
         remedy = "add the reservation to spec.reservations"
-        choice = f"use one of {', '.join(reservations)}, or " if reservations else ""
-        yield rules.not_found(f"{path}.reservation", name, f"{choice}{remedy}")
+        choice_text = f"use one of {', '.join(reservations)}, or " if reservations else ""
+        yield rules.not_found(f"{path}.reservation", name, f"{choice_text}{remedy}")
         return
     if pool["machineType"] != reservation["machineType"]:
         message = f"must be the machine type of reservation {name}, {reservation['machineType']}"
@@ -503,19 +503,19 @@ def _reservation_use_errors(pool: Spec, name: str, spec: Spec, path: str) -> Ite
         yield rules.invalid(f"{path}.zones", zones, message, f"use [{reservation['zone']}], or remove the field")
 
 
-def _shared_group_errors(pools: Sequence[Spec]) -> Iterator[FieldError]:
+def _shared_placement_group_errors(pools: Sequence[SpecFields]) -> Iterator[FieldError]:
     """Report a placement group that several node pools of a Cluster use."""
     pool_by_group: dict[str, str] = {}
     for i, pool in enumerate(pools):
-        group = pool.get("placementGroup")
-        if group in pool_by_group:
-            remedy = f"use another placement group: node pool {pool_by_group[group]} already uses this one"
-            yield rules.duplicate(f"spec.nodePools[{i}].placementGroup", group, remedy)
-        elif group:
-            pool_by_group[group] = pool["name"]
+        placement_group = pool.get("placementGroup")
+        if placement_group in pool_by_group:
+            remedy = f"use another placement group: node pool {pool_by_group[placement_group]} already uses this one"
+            yield rules.duplicate(f"spec.nodePools[{i}].placementGroup", placement_group, remedy)
+        elif placement_group:
+            pool_by_group[placement_group] = pool["name"]
 
 
-def _reserved_count_errors(spec: Spec) -> Iterator[FieldError]:
+def _reserved_count_errors(spec: SpecFields) -> Iterator[FieldError]:
     """Report node pools of fixed size that together need more machines than their reservation has."""
     for reservation in spec.get("reservations") or ():
         node_count = 0

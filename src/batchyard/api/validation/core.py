@@ -9,9 +9,9 @@ from typing import Any, Final
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import pods, rules
 
-BYTES_MAX: Final = 1024 * 1024
+DATA_BYTES_MAX: Final = 1024 * 1024
 #: The required keys of Secrets by type.
-_REQUIRED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+_REQUIRED_KEYS_BY_SECRET_TYPE: Final[Mapping[str, tuple[str, ...]]] = {
     "kubernetes.io/dockercfg": (".dockercfg",),
     "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
     "kubernetes.io/ssh-auth": ("ssh-privatekey",),
@@ -24,14 +24,14 @@ def config_map_errors(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ConfigMap."""
     yield from rules.metadata_errors(config_map)
     data, binary_data = config_map.get("data") or {}, config_map.get("binaryData") or {}
-    yield from _key_errors(data, "data")
-    yield from _key_errors(binary_data, "binaryData")
+    yield from _data_key_errors(data, "data")
+    yield from _data_key_errors(binary_data, "binaryData")
     for key in binary_data:
         if key in data:
             remedy = "remove the key from data or from binaryData"
             yield rules.invalid(f"data[{key}]", key, "duplicate of key present in binaryData", remedy)
-    if sum(len(value.encode()) for value in data.values()) + _decoded_size(binary_data) > BYTES_MAX:
-        yield _too_large("")
+    if sum(len(value.encode()) for value in data.values()) + _decoded_bytes_count(binary_data) > DATA_BYTES_MAX:
+        yield _data_too_large("")
 
 
 def config_map_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -44,18 +44,18 @@ def secret_errors(secret: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Secret."""
     yield from rules.metadata_errors(secret)
     data = secret.get("data") or {}
-    yield from _key_errors(data, "data")
-    if _decoded_size(data) > BYTES_MAX:
-        yield _too_large("data")
+    yield from _data_key_errors(data, "data")
+    if _decoded_bytes_count(data) > DATA_BYTES_MAX:
+        yield _data_too_large("data")
     kind = secret.get("type") or "Opaque"
-    for key in _REQUIRED_KEYS.get(kind, ()):
+    for key in _REQUIRED_KEYS_BY_SECRET_TYPE.get(kind, ()):
         if key not in data:
             yield rules.required(f"data[{key}]", "", f"add the key {key}, or remove the type {kind}")
     if kind == "kubernetes.io/basic-auth" and not ("username" in data or "password" in data):
         for key in ("username", "password"):
             yield rules.required(f"data[{key}]", "", "add the key username or the key password")
-    account_name = (secret["metadata"].get("annotations") or {}).get(_SERVICE_ACCOUNT_ANNOTATION)
-    if kind == "kubernetes.io/service-account-token" and not account_name:
+    service_account_name = (secret["metadata"].get("annotations") or {}).get(_SERVICE_ACCOUNT_ANNOTATION)
+    if kind == "kubernetes.io/service-account-token" and not service_account_name:
         remedy = "set the annotation to the name of the ServiceAccount"
         yield rules.required(f"metadata.annotations[{_SERVICE_ACCOUNT_ANNOTATION}]", "", remedy)
 
@@ -68,21 +68,21 @@ def secret_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iter
     yield from _immutable_errors(new, old, ("data",))
 
 
-def _key_errors(data: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _data_key_errors(data: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report keys of a ConfigMap or Secret that are not valid file names."""
     for key in data:
         for message in rules.config_key_errors(key):
             yield rules.invalid(f"{path}[{key}]", key, message, "use letters, digits, '-', '_' and '.'")
 
 
-def _decoded_size(encoded_data: Mapping[str, str]) -> int:
+def _decoded_bytes_count(encoded_data: Mapping[str, str]) -> int:
     """Return the total size of base64-encoded values after decoding, in bytes."""
     return sum(len(value) * 3 // 4 - value.count("=") for value in encoded_data.values())
 
 
-def _too_large(path: str) -> FieldError:
+def _data_too_large(path: str) -> FieldError:
     """Return the error for ConfigMap or Secret data of more than 1 MiB."""
-    return rules.too_long(path, BYTES_MAX, "split the object into several, or store large content in a volume")
+    return rules.too_long(path, DATA_BYTES_MAX, "split the object into several, or store large content in a volume")
 
 
 def _immutable_errors(new: Mapping[str, Any], old: Mapping[str, Any], fields: tuple[str, ...]) -> Iterator[FieldError]:
@@ -104,16 +104,16 @@ def _immutable_errors(new: Mapping[str, Any], old: Mapping[str, Any], fields: tu
 
 
 #: The namespaces for Events about cluster-scoped objects, in the older and the newer form.
-_CLUSTER_SCOPED_NAMESPACES: Final = ("default",)
-_CLUSTER_SCOPED_NAMESPACES_NEWER: Final = ("default", "kube-system")
+_CLUSTER_EVENT_NAMESPACES: Final = ("default",)
+_CLUSTER_EVENT_NAMESPACES_V1: Final = ("default", "kube-system")
 #: The maximum lengths of the required texts and of the message in the newer form.
-_LENGTH_MAX: Final = 128
+_EVENT_FIELD_LENGTH_MAX: Final = 128
 _NOTE_LENGTH_MAX: Final = 1024
 _EVENT_TYPES: Final = ("Normal", "Warning")
 #: Fields of the older form, which must be unset in the newer form.
-_OLD_FORM_FIELDS: Final = ("firstTimestamp", "lastTimestamp", "count", "source")
+_DEPRECATED_EVENT_FIELDS: Final = ("firstTimestamp", "lastTimestamp", "count", "source")
 _IMMUTABLE_EVENT_FIELDS: Final = (
-    *("involvedObject", "reason", "message", *_OLD_FORM_FIELDS, "type", "eventTime"),
+    *("involvedObject", "reason", "message", *_DEPRECATED_EVENT_FIELDS, "type", "eventTime"),
     *("action", "related", "reportingComponent", "reportingInstance"),
 )
 
@@ -125,24 +125,24 @@ def event_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
     object_namespace = (event.get("involvedObject") or {}).get("namespace") or ""
     namespace = event["metadata"].get("namespace", "")
     if not object_namespace:
-        is_valid_namespace = namespace in (_CLUSTER_SCOPED_NAMESPACES_NEWER if is_newer else _CLUSTER_SCOPED_NAMESPACES)
+        is_valid_namespace = namespace in (_CLUSTER_EVENT_NAMESPACES_V1 if is_newer else _CLUSTER_EVENT_NAMESPACES)
     else:
         is_valid_namespace = is_newer or object_namespace == namespace
     if not is_valid_namespace:
         remedy = "create the Event in the namespace of the object; for cluster-scoped objects, in `default`"
         yield rules.invalid("involvedObject.namespace", object_namespace, "does not match event.namespace", remedy)
     if is_newer:
-        yield from _newer_errors(event)
+        yield from _events_v1_field_errors(event)
 
 
 def events_v1_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a new Event of the API group `events.k8s.io` by its additional rules."""
-    yield from _series_errors(event)
+    yield from _event_series_errors(event)
     if not event.get("eventTime"):
         yield rules.required("eventTime", "", "give the time of the event")
     if event.get("type") not in _EVENT_TYPES:
         yield rules.invalid("type", "", f"has invalid value: {event.get('type') or ''}", "use Normal or Warning")
-    for field in _OLD_FORM_FIELDS:
+    for field in _DEPRECATED_EVENT_FIELDS:
         if event.get(field):
             yield rules.invalid(field, "", "needs to be unset", f"remove {field}")
 
@@ -150,23 +150,23 @@ def events_v1_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
 def events_v1_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of an Event of the API group `events.k8s.io`: only its series may change."""
     if new.get("series") != old.get("series"):
-        yield from _series_errors(new)
+        yield from _event_series_errors(new)
     for field in _IMMUTABLE_EVENT_FIELDS:
         if (new.get(field) or None) != (old.get(field) or None):
             yield rules.immutable(field, new.get(field))
 
 
-def _series_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
-    series = event.get("series")
-    if series is None:
+def _event_series_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
+    event_series = event.get("series")
+    if event_series is None:
         return
-    if (series.get("count") or 0) < 2:
+    if (event_series.get("count") or 0) < 2:
         yield rules.invalid("series.count", "", "should be at least 2", "remove series if the event occurred once")
-    if not series.get("lastObservedTime"):
+    if not event_series.get("lastObservedTime"):
         yield rules.required("series.lastObservedTime", "", "give the time of the last occurrence")
 
 
-def _newer_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
+def _events_v1_field_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
     component = event.get("reportingComponent") or ""
     if not component:
         yield rules.required("reportingComponent", "", "give the name of the component that reports the event")
@@ -176,8 +176,8 @@ def _newer_errors(event: Mapping[str, Any]) -> Iterator[FieldError]:
         text = event.get(field) or ""
         if not text:
             yield rules.required(field, "", f"set {field}")
-        if len(text.encode()) > _LENGTH_MAX:
-            yield rules.invalid(field, "", f"can have at most {_LENGTH_MAX} characters", f"shorten {field}")
+        if len(text.encode()) > _EVENT_FIELD_LENGTH_MAX:
+            yield rules.invalid(field, "", f"can have at most {_EVENT_FIELD_LENGTH_MAX} characters", f"shorten {field}")
     if len((event.get("message") or "").encode()) > _NOTE_LENGTH_MAX:
         yield rules.invalid("message", "", f"can have at most {_NOTE_LENGTH_MAX} characters", "shorten the message")
 
@@ -236,9 +236,9 @@ def priority_class_errors(priority_class: Mapping[str, Any]) -> Iterator[FieldEr
     elif value > USER_PRIORITY_MAX:
         message = f"maximum allowed value of a user defined priority is {USER_PRIORITY_MAX}"
         yield rules.forbidden("value", message, f"set value to at most {USER_PRIORITY_MAX}")
-    policy = priority_class.get("preemptionPolicy")
-    if policy is not None and policy not in _PREEMPTION_POLICIES:
-        yield rules.unsupported("preemptionPolicy", policy, _PREEMPTION_POLICIES)
+    preemption_policy = priority_class.get("preemptionPolicy")
+    if preemption_policy is not None and preemption_policy not in _PREEMPTION_POLICIES:
+        yield rules.unsupported("preemptionPolicy", preemption_policy, _PREEMPTION_POLICIES)
 
 
 def _system_class_errors(priority_class: Mapping[str, Any], name: str) -> Iterator[FieldError]:
@@ -252,9 +252,9 @@ def _system_class_errors(priority_class: Mapping[str, Any], name: str) -> Iterat
         reason = f"globalDefault of {name} PriorityClass must be false"
     else:
         return
-    prefix = "priority class names with 'system-' prefix are reserved for system use only"
+    prefix_message = "priority class names with 'system-' prefix are reserved for system use only"
     remedy = "use a name without the prefix system-"
-    yield rules.forbidden("metadata.name", f"{prefix}. error: {reason}", remedy)
+    yield rules.forbidden("metadata.name", f"{prefix_message}. error: {reason}", remedy)
 
 
 def priority_class_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -262,6 +262,6 @@ def priority_class_update_errors(new: Mapping[str, Any], old: Mapping[str, Any])
     yield from priority_class_errors(new)
     if new.get("value", 0) != old.get("value", 0):
         yield rules.forbidden("value", "may not be changed in an update.", "delete the PriorityClass and recreate it")
-    policy, old_policy = (obj.get("preemptionPolicy") or "PreemptLowerPriority" for obj in (new, old))
-    if policy != old_policy:
-        yield rules.immutable("preemptionPolicy", policy)
+    new_policy, old_policy = (obj.get("preemptionPolicy") or "PreemptLowerPriority" for obj in (new, old))
+    if new_policy != old_policy:
+        yield rules.immutable("preemptionPolicy", new_policy)

@@ -14,25 +14,25 @@ from batchyard.api.meta import Obj, is_elastic, parse_boolean, parse_integer
 from batchyard.api.meta import selector as parsed_selector
 from batchyard.api.schema import semantic_equality
 from batchyard.api.validation import pods, rules, topology, workload
-from batchyard.api.validation.job_policies import failure_errors, success_errors
+from batchyard.api.validation.job_policies import failure_policy_errors, success_policy_errors
 from batchyard.api.views.node import pods_running_at_once
 
-_REPLACEMENT_POLICIES: Final = ("Failed", "TerminatingOrFailed")
+_POD_REPLACEMENT_POLICIES: Final = ("Failed", "TerminatingOrFailed")
 
 
 def policy_errors(spec: Obj, path: str) -> Iterator[FieldError]:
     """Validate podFailurePolicy, successPolicy and podReplacementPolicy of a Job's spec."""
     failure_policy, success_policy = spec.get("podFailurePolicy"), spec.get("successPolicy")
     if failure_policy is not None:
-        yield from failure_errors(spec, failure_policy.get("rules") or (), f"{path}.podFailurePolicy.rules")
+        yield from failure_policy_errors(spec, failure_policy.get("rules") or (), f"{path}.podFailurePolicy.rules")
     if success_policy is not None:
         if spec.get("completionMode") != "Indexed":
             message = "requires indexed completion mode"
             yield rules.invalid(f"{path}.successPolicy", success_policy, message, "set completionMode to Indexed")
         else:
-            yield from success_errors(spec, success_policy.get("rules") or (), f"{path}.successPolicy.rules")
+            yield from success_policy_errors(spec, success_policy.get("rules") or (), f"{path}.successPolicy.rules")
     replacement_policy = spec.get("podReplacementPolicy")
-    allowed_policies = _REPLACEMENT_POLICIES if failure_policy is None else _REPLACEMENT_POLICIES[:1]
+    allowed_policies = _POD_REPLACEMENT_POLICIES if failure_policy is None else _POD_REPLACEMENT_POLICIES[:1]
     if replacement_policy is not None and replacement_policy not in allowed_policies:
         yield rules.unsupported(f"{path}.podReplacementPolicy", replacement_policy, allowed_policies)
 
@@ -44,18 +44,18 @@ def policy_errors(spec: Obj, path: str) -> Iterator[FieldError]:
 
 def queue_settings_errors(job: Obj) -> Iterator[FieldError]:
     """Validate Kueue's labels and annotations on a Job or JobSet."""
-    labels = _labels(job)
+    labels = _job_labels(job)
     yield from _object_name_errors(labels.get(well_known.QUEUE_NAME), f"metadata.labels[{well_known.QUEUE_NAME}]")
-    name, path = _prebuilt_workload(job)
+    name, path = _prebuilt_name(job)
     yield from _object_name_errors(name, path)
-    yield from _max_time_errors(labels.get(well_known.MAX_EXEC_TIME))
+    yield from _max_exec_time_errors(labels.get(well_known.MAX_EXEC_TIME))
     if is_elastic(job) and job["kind"] != "Job":
         group_version, kind = job["apiVersion"], job["kind"]
         message = f'elastic job is not supported for "{group_version}, Kind={kind}"'
         yield rules.forbidden(
             f"metadata.annotations[{well_known.ELASTIC_JOB}]", message, "remove the annotation, or use a Job"
         )
-    yield from workload.gate_errors(job)
+    yield from workload.admission_gate_errors(job)
 
 
 def queue_settings_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
@@ -63,14 +63,14 @@ def queue_settings_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     is_now_suspended, was_suspended = is_suspended(new), is_suspended(old)
     if not is_now_suspended:
         yield from _immutable_label_errors(new, old, well_known.QUEUE_NAME)
-    if not is_now_suspended and not is_elastic(old) and _prebuilt_workload(new)[0] != _prebuilt_workload(old)[0]:
-        yield rules.immutable(_prebuilt_workload(new)[1], _prebuilt_workload(new)[0], "suspend the Job first")
+    if not is_now_suspended and not is_elastic(old) and _prebuilt_name(new)[0] != _prebuilt_name(old)[0]:
+        yield rules.immutable(_prebuilt_name(new)[1], _prebuilt_name(new)[0], "suspend the Job first")
     if not (is_now_suspended and was_suspended):
         yield from _immutable_label_errors(new, old, well_known.MAX_EXEC_TIME)
-    yield from _class_update_errors(new, old)
+    yield from _priority_class_update_errors(new, old)
     if is_elastic(new) != is_elastic(old):
         yield rules.immutable(f"metadata.annotations[{well_known.ELASTIC_JOB}]", is_elastic(new))
-    yield from workload.gate_update_errors(new, old)
+    yield from workload.admission_gate_update_errors(new, old)
 
 
 def is_suspended(job: Obj) -> bool:
@@ -78,18 +78,18 @@ def is_suspended(job: Obj) -> bool:
     return bool((job.get("spec") or {}).get("suspend"))
 
 
-def _labels(job: Obj) -> Mapping[str, str]:
+def _job_labels(job: Obj) -> Mapping[str, str]:
     """Return the labels of a Job; empty if it has none."""
     labels: Mapping[str, str] = job["metadata"].get("labels") or {}
     return labels
 
 
-def _prebuilt_workload(job: Obj) -> tuple[str | None, str]:
+def _prebuilt_name(job: Obj) -> tuple[str | None, str]:
     """Return the name of a Job's prebuilt Workload, and the path of the annotation or label that contains the name."""
-    annotation = (job["metadata"].get("annotations") or {}).get(well_known.PREBUILT_WORKLOAD)
-    if annotation:
-        return annotation, f"metadata.annotations[{well_known.PREBUILT_WORKLOAD}]"
-    return _labels(job).get(well_known.PREBUILT_WORKLOAD), f"metadata.labels[{well_known.PREBUILT_WORKLOAD}]"
+    workload_annotation = (job["metadata"].get("annotations") or {}).get(well_known.PREBUILT_WORKLOAD)
+    if workload_annotation:
+        return workload_annotation, f"metadata.annotations[{well_known.PREBUILT_WORKLOAD}]"
+    return _job_labels(job).get(well_known.PREBUILT_WORKLOAD), f"metadata.labels[{well_known.PREBUILT_WORKLOAD}]"
 
 
 def _object_name_errors(name: str | None, path: str) -> Iterator[FieldError]:
@@ -99,7 +99,7 @@ def _object_name_errors(name: str | None, path: str) -> Iterator[FieldError]:
         yield rules.invalid(path, name, ",".join(messages), "use a valid name: lowercase letters, digits, '-' and '.'")
 
 
-def _max_time_errors(value: str | None) -> Iterator[FieldError]:
+def _max_exec_time_errors(value: str | None) -> Iterator[FieldError]:
     """Report a label kueue.x-k8s.io/max-exec-time-seconds whose value is not a positive number."""
     if value is None:
         return
@@ -113,21 +113,21 @@ def _max_time_errors(value: str | None) -> Iterator[FieldError]:
 
 def _immutable_label_errors(new: Obj, old: Obj, name: str) -> Iterator[FieldError]:
     """Report the change of a label that is immutable while the Job runs."""
-    old_value, new_value = _labels(old).get(name) or "", _labels(new).get(name) or ""
+    old_value, new_value = _job_labels(old).get(name) or "", _job_labels(new).get(name) or ""
     if old_value != new_value:
         yield rules.immutable(f"metadata.labels[{name}]", new_value, "suspend the Job first")
 
 
-def _class_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
+def _priority_class_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report the removal of a job's priority class label, and its addition to a running job; changes are allowed."""
-    old_value, new_value = (_labels(job).get(well_known.PRIORITY_CLASS) for job in (old, new))
+    old_class, new_class = (_job_labels(job).get(well_known.PRIORITY_CLASS) for job in (old, new))
     path = f"metadata.labels[{well_known.PRIORITY_CLASS}]"
-    if new_value and not old_value and not is_suspended(new):
+    if new_class and not old_class and not is_suspended(new):
         message = "WorkloadPriorityClass cannot be added to a non-suspended workload"
-        yield rules.invalid(path, new_value, message, "suspend the Job first")
-    if old_value and not new_value:
+        yield rules.invalid(path, new_class, message, "suspend the Job first")
+    if old_class and not new_class:
         message = "WorkloadPriorityClass cannot be removed from a workload"
-        yield rules.invalid(path, "", message, f"keep the label with {old_value}, or use another class")
+        yield rules.invalid(path, "", message, f"keep the label with {old_class}, or use another class")
 
 
 # Rules of node pools whose nodes form one TPU slice: they divide its chips among them, are in one zone, and are created
@@ -137,21 +137,21 @@ def _class_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
 # (IsMultiHostTpuPodslice, ZeroOrMaxNodeScaling). A slice of one node is a normal pool.
 
 
-Spec = Mapping[str, Any]
+SpecFields = Mapping[str, Any]
 
 _TPU_TOPOLOGY_PATTERN: Final = re.compile(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", re.ASCII)
 #: The names of Google's TPU machine types end with the number of chips: ct5lp-hightpu-4t.
-_CHIPS_IN_NAME: Final = re.compile(r".*-([1-9]\d?)t", re.ASCII)
+_MACHINE_CHIPS_PATTERN: Final = re.compile(r".*-([1-9]\d?)t", re.ASCII)
 _NODES_SHOWN_MAX: Final = 256
 
 
-def slice_errors(pool: Spec, path: str) -> Iterator[FieldError]:
+def slice_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
     """Report a node pool's tpuTopology that is malformed, or does not match the number of nodes and their TPU chips."""
     topology = pool.get("tpuTopology")
     if topology is None:
         return
     topology_path = f"{path}.tpuTopology"
-    slice_chips, machine_chips = _chips_in(topology), _chips_of_machine(pool["machineType"])
+    slice_chips, machine_chips = _chip_count_of_topology(topology), _machine_chip_count(pool["machineType"])
     if slice_chips is None:
         yield from topology_errors(topology, topology_path)
     elif machine_chips is not None and slice_chips % machine_chips:
@@ -159,7 +159,7 @@ def slice_errors(pool: Spec, path: str) -> Iterator[FieldError]:
         remedy = f"use a topology with a multiple of {machine_chips} chips, or another machine type"
         yield rules.invalid(topology_path, topology, message, remedy)
     elif machine_chips != slice_chips:
-        yield from one_zone_errors(pool, path, "a TPU slice of several nodes")
+        yield from single_zone_errors(pool, path, "a TPU slice of several nodes")
         yield from (
             _chips_per_node_errors(pool, slice_chips, path)
             if machine_chips is None
@@ -169,16 +169,16 @@ def slice_errors(pool: Spec, path: str) -> Iterator[FieldError]:
 
 def topology_errors(topology: str, path: str, count: int | None = None) -> Iterator[FieldError]:
     """Report a TPU topology that is malformed, or does not have `count` chips if `count` is given."""
-    chips = _chips_in(topology)
-    if chips is None:
+    chip_count = _chip_count_of_topology(topology)
+    if chip_count is None:
         message = "must be the number of chips in each of two or three dimensions"
         yield rules.invalid(path, topology, message, "write it as 2x4 or 2x2x4")
-    elif count not in (None, chips):
-        message = f"must have the {count} chips of the machine, not {chips}"
+    elif count not in (None, chip_count):
+        message = f"must have the {count} chips of the machine, not {chip_count}"
         yield rules.invalid(path, topology, message, f"use a topology with {count} chips, or change accelerator.count")
 
 
-def one_zone_errors(pool: Spec, path: str, reason: str) -> Iterator[FieldError]:
+def single_zone_errors(pool: SpecFields, path: str, reason: str) -> Iterator[FieldError]:
     """Report a node pool with several zones; `reason`, such as a placement group, is why one is allowed."""
     zones = pool.get("zones") or []
     if len(zones) > 1:
@@ -186,30 +186,30 @@ def one_zone_errors(pool: Spec, path: str, reason: str) -> Iterator[FieldError]:
         yield rules.invalid(f"{path}.zones", zones, message, f"set a single zone, such as zones: [{zones[0]}]")
 
 
-def _chips_in(topology: str) -> int | None:
+def _chip_count_of_topology(topology: str) -> int | None:
     """Return the number of chips of a TPU topology such as 2x4 or 2x2x4; None if it is malformed."""
     return math.prod(map(int, topology.split("x"))) if _TPU_TOPOLOGY_PATTERN.fullmatch(topology) else None
 
 
-def _chips_of_machine(machine_type: str) -> int | None:
+def _machine_chip_count(machine_type: str) -> int | None:
     """Return the number of TPU chips that a machine type's name states, such as 4 in ct5lp-hightpu-4t, or None."""
-    match = _CHIPS_IN_NAME.fullmatch(machine_type)
-    return int(match[1]) if match else None
+    chips_match = _MACHINE_CHIPS_PATTERN.fullmatch(machine_type)
+    return int(chips_match[1]) if chips_match else None
 
 
-def _chips_per_node_errors(pool: Spec, slice_chips: int, path: str) -> Iterator[FieldError]:
+def _chips_per_node_errors(pool: SpecFields, slice_chips: int, path: str) -> Iterator[FieldError]:
     """Report a TPU slice's node counts that do not divide its chips evenly, or that differ from each other and 0."""
     node_counts = _node_counts_by_field(pool)
     for field, count in node_counts.items():
         if count and slice_chips % count:
             message = f"must be a divisor of {slice_chips}, the chips of topology {pool['tpuTopology']}"
-            divisors = [str(n) for n in range(1, min(slice_chips, _NODES_SHOWN_MAX) + 1) if slice_chips % n == 0]
-            yield rules.invalid(f"{path}.{field}", count, message, f"use one of {', '.join(divisors)}")
+            divisor_texts = [str(n) for n in range(1, min(slice_chips, _NODES_SHOWN_MAX) + 1) if slice_chips % n == 0]
+            yield rules.invalid(f"{path}.{field}", count, message, f"use one of {', '.join(divisor_texts)}")
             return
     yield from _whole_slice_errors(pool, max(node_counts.values(), default=0), path)
 
 
-def _whole_slice_errors(pool: Spec, node_count: int, path: str) -> Iterator[FieldError]:
+def _whole_slice_errors(pool: SpecFields, node_count: int, path: str) -> Iterator[FieldError]:
     """Report a node pool's node counts that are neither 0 nor the number of nodes in its TPU slice."""
     for field, count in _node_counts_by_field(pool).items():
         if count not in (0, node_count):
@@ -217,7 +217,7 @@ def _whole_slice_errors(pool: Spec, node_count: int, path: str) -> Iterator[Fiel
             yield rules.invalid(f"{path}.{field}", count, message, f"use {node_count} (the number of hosts), or 0")
 
 
-def _node_counts_by_field(pool: Spec) -> dict[str, int]:
+def _node_counts_by_field(pool: SpecFields) -> dict[str, int]:
     """Return the node counts that a node pool sets, by field name: nodeCount and the autoscaling bounds."""
     autoscaling = pool.get("autoscaling") or {}
     bounds = {f"autoscaling.{field}": autoscaling.get(field) for field in ("min", "max", "totalMin", "totalMax")}
@@ -255,7 +255,7 @@ def _manual_selector_errors(selector: Obj | None, labels: Obj) -> Iterator[Field
         yield rules.invalid(_LABELS_PATH, labels, _NO_MATCH, "add the labels of the selector to the pod template")
 
 
-def _generated_selector_errors(name: str | None, selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
+def _generated_selector_errors(job_name: str | None, selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
     """Report a selector and template labels that differ from those that Kubernetes generates."""
     match_labels: Obj = (selector or {}).get("matchLabels") or {}
     if selector and (selector.get("matchExpressions") or match_labels.keys() - set(well_known.POD_OWNER_LABELS)):
@@ -265,41 +265,41 @@ def _generated_selector_errors(name: str | None, selector: Obj | None, labels: O
         yield rules.invalid(
             _LABELS_PATH, labels, _NO_MATCH, "remove the selector and these labels: Kubernetes sets them"
         )
-    if not name:
+    if not job_name:
         return
-    for message in rules.label_value_errors(name):
-        yield rules.invalid(_LABELS_PATH, name, message, "shorten the name of the Job: its pods get it as a label")
+    for message in rules.label_value_errors(job_name):
+        yield rules.invalid(_LABELS_PATH, job_name, message, "shorten the name of the Job: its pods get it as a label")
     for key in (well_known.OLD_JOB_NAME, well_known.JOB_NAME):
-        if labels.get(key) not in (None, name):
+        if labels.get(key) not in (None, job_name):
             yield rules.invalid(
-                f"{_LABELS_PATH}[{key}]", labels[key], f"must be '{name}'", "remove the label: Kubernetes sets it"
+                f"{_LABELS_PATH}[{key}]", labels[key], f"must be '{job_name}'", "remove the label: Kubernetes sets it"
             )
 
 
 #: The name of Kueue's webhook.
-_WEBHOOK: Final = "vjob.kb.io"
+_JOB_WEBHOOK_NAME: Final = "vjob.kb.io"
 _INDEXES_MAX: Final = 100_000
 _MANY_INDEXES_LIMIT: Final = 10_000
 _COMPLETION_MODES: Final = ("NonIndexed", "Indexed")
 _RESTART_POLICIES: Final = ("OnFailure", "Never")
-_SPEC_TYPE: Final = "JobSpec"
-_TEMPLATE_TYPE: Final = "PodTemplateSpec"
+_JOB_SPEC_TYPE: Final = "JobSpec"
+_POD_TEMPLATE_TYPE: Final = "PodTemplateSpec"
 
 
 def job_errors(job: Obj) -> Iterator[FieldError]:
     """Validate a Job."""
-    yield from _kubernetes_errors(job)
-    yield from rules.mark_webhook(_WEBHOOK, _queued_errors(job))
+    yield from _upstream_job_errors(job)
+    yield from rules.mark_webhook(_JOB_WEBHOOK_NAME, _queued_job_errors(job))
 
 
 def job_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of a Job: most of its spec is immutable."""
-    yield from _kubernetes_errors(new)
+    yield from _upstream_job_errors(new)
     yield from _spec_update_errors(new.get("spec") or {}, old.get("spec") or {})
-    yield from rules.mark_webhook(_WEBHOOK, _queued_update_errors(new, old))
+    yield from rules.mark_webhook(_JOB_WEBHOOK_NAME, _queued_job_update_errors(new, old))
 
 
-def _queued_errors(job: Obj) -> Iterator[FieldError]:
+def _queued_job_errors(job: Obj) -> Iterator[FieldError]:
     """Validate a Job by the rules of Kueue's webhook."""
     yield from queue_settings_errors(job)
     yield from _partial_admission_errors(job)
@@ -307,7 +307,7 @@ def _queued_errors(job: Obj) -> Iterator[FieldError]:
     yield from _topology_errors(job)
 
 
-def _queued_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
+def _queued_job_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Validate an update of a Job by the rules of Kueue's webhook."""
     yield from queue_settings_errors(new)
     if _annotation(new, well_known.MIN_PARALLELISM) != _annotation(old, well_known.MIN_PARALLELISM):
@@ -318,27 +318,27 @@ def _queued_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     yield from _topology_errors(new)
 
 
-def spec_errors(spec: Obj, path: str, claims: Sequence[str] = ()) -> Iterator[FieldError]:
-    """Validate a Job's spec at a path; `claims` are names of volumes that are added to its pods."""
-    yield from _number_errors(spec, path)
+def spec_errors(spec: Obj, path: str, claim_names: Sequence[str] = ()) -> Iterator[FieldError]:
+    """Validate a Job's spec at a path; `claim_names` are names of volumes that are added to its pods."""
+    yield from _non_negative_errors(spec, path)
     yield from _completion_errors(spec, path)
-    yield from manager_errors(spec.get("managedBy"), f"{path}.managedBy")
+    yield from managed_by_errors(spec.get("managedBy"), f"{path}.managedBy")
     yield from policy_errors(spec, path)
-    yield from pods.pod_template_errors(spec.get("template") or {}, f"{path}.template", claims)
-    yield from _restart_errors(spec, f"{path}.template.spec.restartPolicy")
+    yield from pods.pod_template_errors(spec.get("template") or {}, f"{path}.template", claim_names)
+    yield from _restart_policy_errors(spec, f"{path}.template.spec.restartPolicy")
 
 
-def manager_errors(manager: str | None, path: str) -> Iterator[FieldError]:
+def managed_by_errors(managed_by: str | None, path: str) -> Iterator[FieldError]:
     """Report a `managedBy` that is not a domain-prefixed path such as example.com/name."""
-    if manager is None:
+    if managed_by is None:
         return
-    for message in rules.domain_path_errors(manager):
-        yield rules.invalid(path, manager, message, "use a name such as example.com/controller")
-    if len(manager) > rules.LABEL_LENGTH_MAX:
+    for message in rules.domain_path_errors(managed_by):
+        yield rules.invalid(path, managed_by, message, "use a name such as example.com/controller")
+    if len(managed_by) > rules.LABEL_LENGTH_MAX:
         yield rules.too_long(path, rules.LABEL_LENGTH_MAX, "shorten the name")
 
 
-def _kubernetes_errors(job: Obj) -> Iterator[FieldError]:
+def _upstream_job_errors(job: Obj) -> Iterator[FieldError]:
     """Validate a Job by the rules of Kubernetes."""
     spec = job.get("spec") or {}
     yield from rules.metadata_errors(job)
@@ -352,7 +352,7 @@ def _kubernetes_errors(job: Obj) -> Iterator[FieldError]:
         yield rules.invalid("metadata.name", name, message, remedy)
 
 
-def _number_errors(spec: Obj, path: str) -> Iterator[FieldError]:
+def _non_negative_errors(spec: Obj, path: str) -> Iterator[FieldError]:
     """Report negative numbers in a Job's spec, and maxFailedIndexes without backoffLimitPerIndex."""
     for field in (
         "parallelism",
@@ -404,13 +404,13 @@ def _index_errors(spec: Obj, path: str) -> Iterator[FieldError]:
         yield from _many_indexes_errors(parallelism, failed_max, path)
 
 
-def _many_indexes_errors(parallelism: int | None, failed_max: int | None, path: str) -> Iterator[FieldError]:
+def _many_indexes_errors(parallelism: int | None, failed_indexes_max: int | None, path: str) -> Iterator[FieldError]:
     """Report an Indexed Job whose parallelism or maxFailedIndexes is too high for its over 100,000 indexes."""
-    if failed_max is None:
+    if failed_indexes_max is None:
         message = f"must be specified when completions is above {_INDEXES_MAX}"
         remedy = f"use at most {_MANY_INDEXES_LIMIT}"
         yield rules.required(f"{path}.maxFailedIndexes", message, remedy)
-    for field, value in (("parallelism", parallelism), ("maxFailedIndexes", failed_max)):
+    for field, value in (("parallelism", parallelism), ("maxFailedIndexes", failed_indexes_max)):
         if value is not None and value > _MANY_INDEXES_LIMIT:
             message = (
                 f"must be less than or equal to {_MANY_INDEXES_LIMIT} when completions are above {_INDEXES_MAX} "
@@ -419,7 +419,7 @@ def _many_indexes_errors(parallelism: int | None, failed_max: int | None, path: 
             yield rules.invalid(f"{path}.{field}", value, message, f"use at most {_MANY_INDEXES_LIMIT}")
 
 
-def _restart_errors(spec: Obj, path: str) -> Iterator[FieldError]:
+def _restart_policy_errors(spec: Obj, path: str) -> Iterator[FieldError]:
     """Report a pod template with restartPolicy Always, or with OnFailure and a podFailurePolicy."""
     restart_policy = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy") or "Always"
     if restart_policy == "Always":
@@ -434,9 +434,9 @@ def _restart_errors(spec: Obj, path: str) -> Iterator[FieldError]:
 
 def _spec_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report changes of immutable fields of a Job's spec; of a suspended Job, scheduling directives may change."""
-    equality = semantic_equality(scheme.JOB)
+    field_equality = semantic_equality(scheme.JOB)
     for key in ("selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"):
-        if not equality.is_same_field(_SPEC_TYPE, key, new, old):
+        if not field_equality.is_same_field(_JOB_SPEC_TYPE, key, new, old):
             yield rules.immutable(f"spec.{key}", new.get(key))
     completions = new.get("completions")
     if completions != old.get("completions"):
@@ -448,25 +448,25 @@ def _spec_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     # Kubernetes requires the Job to be suspended before; a write that also suspends it is as safe.
     may_move = bool(old.get("suspend") or new.get("suspend"))
     template, old_template = (spec.get("template") or {} for spec in (new, old))
-    comparable_templates = (_without_scheduling(each) if may_move else each for each in (template, old_template))
-    if not equality.is_same(_TEMPLATE_TYPE, *comparable_templates):
+    comparable_templates = (_without_scheduling_fields(each) if may_move else each for each in (template, old_template))
+    if not field_equality.is_same(_POD_TEMPLATE_TYPE, *comparable_templates):
         remedy = "recreate the Job" if may_move else "suspend the Job first; then its scheduling directives may change"
         yield rules.immutable("spec.template", template, remedy)
 
 
-def _without_scheduling(template: Obj) -> Obj:
+def _without_scheduling_fields(template: Obj) -> Obj:
     """Return a pod template without labels, annotations, scheduling directives and container resources."""
     spec = dict(template.get("spec") or {})
     for field in ("nodeSelector", "tolerations", "schedulingGates"):
         spec.pop(field, None)
-    affinity = {k: v for k, v in (spec.pop("affinity", None) or {}).items() if k != "nodeAffinity"}
-    if affinity:
-        spec["affinity"] = affinity
+    kept_affinity = {k: v for k, v in (spec.pop("affinity", None) or {}).items() if k != "nodeAffinity"}
+    if kept_affinity:
+        spec["affinity"] = kept_affinity
     for field in ("containers", "initContainers"):
         if field in spec:
             spec[field] = [{k: v for k, v in c.items() if k != "resources"} for c in spec[field] or ()]
-    meta = {k: v for k, v in (template.get("metadata") or {}).items() if k not in {"labels", "annotations"}}
-    return {"spec": spec, **({"metadata": meta} if meta else {})}
+    kept_metadata = {k: v for k, v in (template.get("metadata") or {}).items() if k not in {"labels", "annotations"}}
+    return {"spec": spec, **({"metadata": kept_metadata} if kept_metadata else {})}
 
 
 def _annotation(job: Obj, name: str) -> str | None:
@@ -500,11 +500,11 @@ def _equal_completions_errors(job: Obj) -> Iterator[FieldError]:
     path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
     if value is None:
         return
-    is_enabled, spec = parse_boolean(value), job.get("spec") or {}
-    if is_enabled is None:
+    requires_equal_completions, spec = parse_boolean(value), job.get("spec") or {}
+    if requires_equal_completions is None:
         message = f"strconv.ParseBool: parsing {rules.format_json(value)}: invalid syntax"
         yield rules.invalid(path, value, message, "give true or false")
-    if not is_enabled:
+    if not requires_equal_completions:
         return
     if spec.get("completionMode") != "Indexed":
         message = "should not be enabled for NonIndexed jobs"

@@ -23,15 +23,15 @@ from batchyard.api.views.node import pods_running_at_once
 
 _RULES_PATH: Final = "spec.failurePolicy.rules"
 _COORDINATOR_PATH: Final = "spec.coordinator"
-_RESTART_JOB: Final = ("RestartJob", "RestartJobAndIgnoreMaxRestarts")
-_FAILURE_REASONS: Final = (
+_JOB_RESTART_ACTIONS: Final = ("RestartJob", "RestartJobAndIgnoreMaxRestarts")
+_JOB_FAILURE_REASONS: Final = (
     "BackoffLimitExceeded",
     "DeadlineExceeded",
     "FailedIndexes",
     "MaxFailedIndexesExceeded",
     "PodFailurePolicy",
 )
-_RULE_NAME: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", re.ASCII)
+_RULE_NAME_PATTERN: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", re.ASCII)
 _RULE_NAME_LENGTH_MAX: Final = 128
 
 
@@ -44,41 +44,41 @@ def policy_errors(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
             path = f"spec.successPolicy.targetReplicatedJobs[{i}]"
             yield rules.invalid(path, name, message, f"use one of {', '.join(jobs)}")
     if failure := spec.get("failurePolicy"):
-        yield from _failure_errors(failure, list(jobs))
+        yield from _failure_policy_errors(failure, list(jobs))
     if coordinator := spec.get("coordinator"):
         yield from _coordinator_errors(coordinator, jobs)
-        yield from _endpoint_errors(coordinator, spec, jobset_name)
-    yield from _claim_errors(spec, jobset_name)
+        yield from _coordinator_endpoint_errors(coordinator, spec, jobset_name)
+    yield from _volume_claim_errors(spec, jobset_name)
 
 
 def claim_names(spec: Obj) -> list[str]:
     """Return the names of the volumes that the volume claim policies of a JobSet add to its pods."""
     claim_policies = spec.get("volumeClaimPolicies") or ()
-    return [_claim_name(template) for policy in claim_policies for template in policy.get("templates") or ()]
+    return [_claim_template_name(template) for policy in claim_policies for template in policy.get("templates") or ()]
 
 
-def _claim_name(template: Obj) -> str:
+def _claim_template_name(template: Obj) -> str:
     """Return the name of a volume claim template, or ''."""
     return str((template.get("metadata") or {}).get("name") or "")
 
 
-def _failure_errors(failure_policy: Obj, jobs: Sequence[str]) -> Iterator[FieldError]:
+def _failure_policy_errors(failure_policy: Obj, job_names: Sequence[str]) -> Iterator[FieldError]:
     """Report a failure policy with a disabled restart strategy, invalid rules, or rules of equal names."""
     if failure_policy.get("restartStrategy") == "InPlaceRestart":
         message = "InPlaceRestart restart strategy cannot be set when InPlaceRestart feature gate is disabled"
         yield rules.forbidden("spec.failurePolicy.restartStrategy", message, "use Recreate or BlockingRecreate")
-    indexes_by_name: dict[str, list[int]] = {}
+    rule_indexes_by_name: dict[str, list[int]] = {}
     for i, rule in enumerate(failure_policy.get("rules") or ()):
-        yield from _rule_errors(rule, jobs, f"{_RULES_PATH}[{i}]")
-        indexes_by_name.setdefault(rule.get("name") or f"failurePolicyRule{i}", []).append(i)
-    for name, indexes in indexes_by_name.items():
+        yield from _failure_rule_errors(rule, job_names, f"{_RULES_PATH}[{i}]")
+        rule_indexes_by_name.setdefault(rule.get("name") or f"failurePolicyRule{i}", []).append(i)
+    for name, indexes in rule_indexes_by_name.items():
         if len(indexes) > 1:
             shown_indexes = " ".join(map(str, indexes))
             message = f"rule names are not unique, rules with indices [{shown_indexes}] all have the same name '{name}'"
             yield rules.invalid(f"{_RULES_PATH}[{indexes[1]}].name", name, message, "give each rule a unique name")
 
 
-def _rule_errors(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldError]:
+def _failure_rule_errors(rule: Obj, job_names: Sequence[str], path: str) -> Iterator[FieldError]:
     """Validate a JobSet failure policy rule: its name, action, target replicated Jobs and failure reasons."""
     name = rule.get("name") or ""
     if len(name) > _RULE_NAME_LENGTH_MAX:
@@ -87,38 +87,38 @@ def _rule_errors(rule: Obj, jobs: Sequence[str], path: str) -> Iterator[FieldErr
             f"and at most {_RULE_NAME_LENGTH_MAX} characters long"
         )
         yield rules.invalid(f"{path}.name", name, message, "shorten the name")
-    if name and not _RULE_NAME.fullmatch(name):
+    if name and not _RULE_NAME_PATTERN.fullmatch(name):
         message = (
             f"invalid failure policy rule name '{name}', a failure policy rule name must start with an alphabetic "
             "character, optionally followed by a string of alphanumeric characters or '_,:', and must end with an "
             "alphanumeric character or '_'"
         )
         yield rules.invalid(f"{path}.name", name, message, "use letters, digits and '_', and start with a letter")
-    if rule.get("action") in _RESTART_JOB:
+    if rule.get("action") in _JOB_RESTART_ACTIONS:
         message = (
             "RestartJob and RestartJobAndIgnoreMaxRestarts failure policy actions are not allowed when RestartJob "
             "feature gate is disabled"
         )
         yield rules.forbidden(f"{path}.action", message, "use RestartJobSet or RestartJobSetAndIgnoreMaxRestarts")
     for j, target in enumerate(rule.get("targetReplicatedJobs") or ()):
-        if target not in jobs:
+        if target not in job_names:
             message = f"invalid replicatedJob name '{target}' in failure policy does not appear in .spec.ReplicatedJobs"
             item_path = f"{path}.targetReplicatedJobs[{j}]"
-            yield rules.invalid(item_path, target, message, f"use one of {', '.join(jobs)}")
+            yield rules.invalid(item_path, target, message, f"use one of {', '.join(job_names)}")
     for j, reason in enumerate(rule.get("onJobFailureReasons") or ()):
-        if reason not in _FAILURE_REASONS:
+        if reason not in _JOB_FAILURE_REASONS:
             message = f"invalid job failure reason '{reason}' in failure policy is not a recognized job failure reason"
             item_path = f"{path}.onJobFailureReasons[{j}]"
-            yield rules.invalid(item_path, reason, message, f"use one of {', '.join(_FAILURE_REASONS)}")
+            yield rules.invalid(item_path, reason, message, f"use one of {', '.join(_JOB_FAILURE_REASONS)}")
 
 
-def _coordinator_errors(coordinator: Obj, jobs: Mapping[str, Obj]) -> Iterator[FieldError]:
+def _coordinator_errors(coordinator: Obj, job_by_name: Mapping[str, Obj]) -> Iterator[FieldError]:
     """Report a coordinator that is not a pod of an Indexed Job in the JobSet."""
     name, index, pod = coordinator["replicatedJob"], coordinator.get("jobIndex", 0), coordinator.get("podIndex", 0)
-    job = jobs.get(name)
+    job = job_by_name.get(name)
     if job is None:
         message = f"coordinator replicatedJob {name} does not exist"
-        yield rules.invalid(f"{_COORDINATOR_PATH}.replicatedJob", name, message, f"use one of {', '.join(jobs)}")
+        yield rules.invalid(f"{_COORDINATOR_PATH}.replicatedJob", name, message, f"use one of {', '.join(job_by_name)}")
         return
     replicas, spec = job.get("replicas", 1), job["template"].get("spec") or {}
     if not 0 <= index < replicas:
@@ -134,7 +134,7 @@ def _coordinator_errors(coordinator: Obj, jobs: Mapping[str, Obj]) -> Iterator[F
         yield rules.invalid(f"{_COORDINATOR_PATH}.podIndex", pod, message, f"use an index from 0 to {completions - 1}")
 
 
-def _endpoint_errors(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[FieldError]:
+def _coordinator_endpoint_errors(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[FieldError]:
     """Report a coordinator whose host name is not a valid label value, because JobSet sets it as a label."""
     job = f"{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}-{coordinator.get('podIndex', 0)}"
     subdomain = (spec.get("network") or {}).get("subdomain") or jobset_name
@@ -147,28 +147,28 @@ def _endpoint_errors(coordinator: Obj, spec: Obj, jobset_name: str) -> Iterator[
         yield rules.invalid(_COORDINATOR_PATH, value, message, "shorten these names, or remove the coordinator")
 
 
-def _claim_errors(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
+def _volume_claim_errors(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
     """Report volume claim templates with a namespace, an invalid or duplicate name, or without a mount."""
-    seen_names: dict[str, None] = {}
+    seen_claim_names: dict[str, None] = {}
     for i, policy in enumerate(spec.get("volumeClaimPolicies") or ()):
         for j, template in enumerate(policy.get("templates") or ()):
-            path, name = f"spec.volumeClaimPolicies[{i}].templates[{j}].metadata.name", _claim_name(template)
+            path, name = f"spec.volumeClaimPolicies[{i}].templates[{j}].metadata.name", _claim_template_name(template)
             if (template.get("metadata") or {}).get("namespace"):
                 message = "namespace cannot be set for VolumeClaimPolicies templates"
                 yield rules.schema_rule_fault(f"spec.volumeClaimPolicies[{i}]", "object", message, "remove namespace")
-            if name in seen_names:
+            if name in seen_claim_names:
                 message = "names must be unique for VolumeClaimPolicies template"
                 yield rules.invalid(path, name, message, "give each template a unique name")
-            seen_names[name] = None
+            seen_claim_names[name] = None
             for message in rules.dns_subdomain_errors(name):
                 yield rules.invalid(path, name, message, "use lowercase letters, digits, '-' and '.'")
             if len(f"{name}-{jobset_name}") > rules.LABEL_LENGTH_MAX:
                 message = "VolumeClaimPolicies template name is too long"
                 yield rules.invalid(path, name, message, "shorten the name of the template or of the JobSet")
-            yield from _mounted_errors(spec, name)
+            yield from _mounted_claim_errors(spec, name)
 
 
-def _mounted_errors(spec: Obj, name: str) -> Iterator[FieldError]:
+def _mounted_claim_errors(spec: Obj, name: str) -> Iterator[FieldError]:
     """Report a JobSet's volume claim that no container mounts, and pod volumes with the same name."""
     is_mounted = False
     for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
@@ -186,38 +186,38 @@ def _mounted_errors(spec: Obj, name: str) -> Iterator[FieldError]:
 
 
 #: The name of Kueue's webhook for JobSets; JobSet's own webhook has the same name.
-_WEBHOOK: Final = "vjobset.kb.io"
-PATH: Final = "spec.replicatedJobs"
+_JOBSET_WEBHOOK_NAME: Final = "vjobset.kb.io"
+JOBS_PATH: Final = "spec.replicatedJobs"
 _JOBS_TYPE: Final = "[JobSet.spec.replicatedJobs]"
 _INT32_MAX: Final = 2**31 - 1
 #: A placeholder for the random suffix of a pod's name.
-_POD_SUFFIX: Final = "-abcde"
-_GENERATED_SUFFIX: Final = "abcde"
-_SHORTEN_REMEDY: Final = "shorten the name of the JobSet or of the replicatedJob"
+_GENERATED_POD_SUFFIX: Final = "-abcde"
+_GENERATED_NAME_SUFFIX: Final = "abcde"
+_SHORTEN_NAME_REMEDY: Final = "shorten the name of the JobSet or of the replicatedJob"
 #: The maximum number of pod sets in a Workload.
 _POD_SETS_MAX: Final = 18
-_IMMUTABLE_FIELDS: Final = ("failurePolicy", "network", "startupPolicy", "successPolicy", "volumeClaimPolicies")
+_IMMUTABLE_JOBSET_FIELDS: Final = ("failurePolicy", "network", "startupPolicy", "successPolicy", "volumeClaimPolicies")
 
 
 def jobset_errors(jobset: Obj) -> Iterator[FieldError]:
     """Validate a JobSet."""
     spec = jobset.get("spec") or {}
     yield from rules.metadata_errors(jobset)
-    yield from _exclusive_errors(jobset, "metadata")
+    yield from _exclusive_topology_errors(jobset, "metadata")
     yield from _network_errors(spec)
-    yield from job.manager_errors(spec.get("managedBy"), "spec.managedBy")
-    yield from _order_errors(spec)
-    claims = claim_names(spec)
+    yield from job.managed_by_errors(spec.get("managedBy"), "spec.managedBy")
+    yield from _startup_order_errors(spec)
+    claim_template_names = claim_names(spec)
     for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
-        path = f"{PATH}[{i}]"
-        yield from _replicated_job_errors(replicated, _name(jobset), path)
-        yield from _template_errors(replicated["template"], f"{path}.template.metadata")
-        yield from job.spec_errors(_job_spec(replicated), f"{path}.template.spec", claims)
-    yield from policy_errors(spec, _name(jobset))
-    yield from rules.mark_webhook(_WEBHOOK, queued_jobs.queue_settings_errors(jobset))
+        path = f"{JOBS_PATH}[{i}]"
+        yield from _replicated_job_errors(replicated, _name_or_generated_name(jobset), path)
+        yield from _job_template_errors(replicated["template"], f"{path}.template.metadata")
+        yield from job.spec_errors(_job_spec(replicated), f"{path}.template.spec", claim_template_names)
+    yield from policy_errors(spec, _name_or_generated_name(jobset))
+    yield from rules.mark_webhook(_JOBSET_WEBHOOK_NAME, queued_jobs.queue_settings_errors(jobset))
     if label(jobset, well_known.QUEUE_NAME):
-        yield from _pod_set_errors(spec.get("replicatedJobs") or ())
-    yield from rules.mark_webhook(_WEBHOOK, _topology_errors(spec))
+        yield from _pod_set_count_errors(spec.get("replicatedJobs") or ())
+    yield from rules.mark_webhook(_JOBSET_WEBHOOK_NAME, _topology_request_errors(spec))
 
 
 def jobset_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
@@ -225,9 +225,9 @@ def jobset_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     yield from jobset_errors(new)
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     equality = semantic_equality(scheme.JOB_SET)
-    for field in _IMMUTABLE_FIELDS:
-        is_given = spec.get(field) is not None and old_spec.get(field) is not None
-        if is_given and not equality.is_same_field("JobSet.spec", field, spec, old_spec):
+    for field in _IMMUTABLE_JOBSET_FIELDS:
+        is_in_both = spec.get(field) is not None and old_spec.get(field) is not None
+        if is_in_both and not equality.is_same_field("JobSet.spec", field, spec, old_spec):
             schema_type = "array" if isinstance(spec[field], list) else "object"
             yield rules.schema_rule_fault(f"spec.{field}", schema_type, "Value is immutable", "create another JobSet")
     may_move = bool(spec.get("suspend") or old_spec.get("suspend"))
@@ -237,17 +237,17 @@ def jobset_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
             if may_move
             else "suspend the JobSet first; then its scheduling directives may change"
         )
-        yield rules.immutable(PATH, spec.get("replicatedJobs"), remedy)
+        yield rules.immutable(JOBS_PATH, spec.get("replicatedJobs"), remedy)
     if spec.get("managedBy") != old_spec.get("managedBy"):
         yield rules.immutable("spec.managedBy", spec.get("managedBy"))
-    yield from rules.mark_webhook(_WEBHOOK, queued_jobs.queue_settings_update_errors(new, old))
+    yield from rules.mark_webhook(_JOBSET_WEBHOOK_NAME, queued_jobs.queue_settings_update_errors(new, old))
 
 
-def _name(jobset: Obj) -> str:
+def _name_or_generated_name(jobset: Obj) -> str:
     """Return the name of a JobSet, or its generateName with a placeholder for the random suffix."""
     metadata = jobset["metadata"]
-    prefix = metadata.get("generateName")
-    return str(metadata.get("name") or (f"{prefix}{_GENERATED_SUFFIX}" if prefix else ""))
+    generate_name = metadata.get("generateName")
+    return str(metadata.get("name") or (f"{generate_name}{_GENERATED_NAME_SUFFIX}" if generate_name else ""))
 
 
 def _job_spec(job: Obj) -> Obj:
@@ -263,24 +263,24 @@ def _network_errors(spec: Obj) -> Iterator[FieldError]:
     subdomain = (spec.get("network") or {}).get("subdomain")
     if not subdomain:
         return
-    messages = dict.fromkeys(rules.dns_subdomain_errors(subdomain) + rules.dns1035_label_errors(subdomain))
-    for message in messages:
+    subdomain_messages = dict.fromkeys(rules.dns_subdomain_errors(subdomain) + rules.dns1035_label_errors(subdomain))
+    for message in subdomain_messages:
         if "must be no more than 63" in message:
             message = ".spec.network.subdomain is too long, must be less than 63 characters"  # noqa: PLW2901
         remedy = "use at most 63 lowercase letters, digits and '-', and start with a letter"
         yield rules.invalid("spec.network.subdomain", subdomain, message, remedy)
 
 
-def _order_errors(spec: Obj) -> Iterator[FieldError]:
+def _startup_order_errors(spec: Obj) -> Iterator[FieldError]:
     """Report replicated Jobs with equal names, and dependencies on replicated Jobs that do not precede them."""
     jobs: Sequence[Obj] = spec.get("replicatedJobs") or ()
-    in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
-    if in_order and any(each.get("dependsOn") is not None for each in jobs):
+    is_in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
+    if is_in_order and any(each.get("dependsOn") is not None for each in jobs):
         message = "StartupPolicy and DependsOn APIs are mutually exclusive"
         yield rules.schema_rule_fault("spec", "object", message, "use dependsOn, and remove startupPolicy")
     seen_names: dict[str, None] = {}
     for i, replicated in enumerate(jobs):
-        path, depends_on = f"{PATH}[{i}]", replicated.get("dependsOn")
+        path, depends_on = f"{JOBS_PATH}[{i}]", replicated.get("dependsOn")
         if i == 0 and depends_on is not None:
             message = "DependsOn can't be set for the first ReplicatedJob"
             remedy = "remove dependsOn, or move the replicatedJob that it depends on to the front"
@@ -304,73 +304,73 @@ def _replicated_job_errors(job: Obj, jobset_name: str, path: str) -> Iterator[Fi
             f"the product of replicas and parallelism must not exceed {_INT32_MAX} for replicatedJob '{job['name']}'"
         )
         yield rules.invalid(f"{path}.replicas", replicas, message, "reduce replicas or parallelism")
-    group = job.get("groupName", "default")
-    too_long = ".spec.replicatedJob[].groupName is too long, must be less than 63 characters"
-    yield from _label_errors(group, too_long, f"{path}.groupName", "shorten the name of the group")
+    group_name = job.get("groupName", "default")
+    too_long_message = ".spec.replicatedJob[].groupName is too long, must be less than 63 characters"
+    yield from _name_label_errors(group_name, too_long_message, f"{path}.groupName", "shorten the name of the group")
     longest_job_name = f"{jobset_name}-{job['name']}-{max(replicas - 1, 0)}"
-    too_long = "JobSet name is too long, job names generated for this JobSet will exceed 63 characters"
-    name_faults = list(_label_errors(longest_job_name, too_long, f"{path}.name", _SHORTEN_REMEDY))
+    too_long_message = "JobSet name is too long, job names generated for this JobSet will exceed 63 characters"
+    name_errors = list(_name_label_errors(longest_job_name, too_long_message, f"{path}.name", _SHORTEN_NAME_REMEDY))
     completions = spec.get("completions")
-    if not name_faults and spec.get("completionMode") == "Indexed" and completions is not None:
-        too_long = "JobSet name is too long, pod names generated for this JobSet will exceed 63 characters"
-        pod = f"{longest_job_name}-{max(completions - 1, 0)}{_POD_SUFFIX}"
-        name_faults.extend(_label_errors(pod, too_long, f"{path}.name", _SHORTEN_REMEDY))
-    yield from name_faults
+    if not name_errors and spec.get("completionMode") == "Indexed" and completions is not None:
+        too_long_message = "JobSet name is too long, pod names generated for this JobSet will exceed 63 characters"
+        pod = f"{longest_job_name}-{max(completions - 1, 0)}{_GENERATED_POD_SUFFIX}"
+        name_errors.extend(_name_label_errors(pod, too_long_message, f"{path}.name", _SHORTEN_NAME_REMEDY))
+    yield from name_errors
 
 
-def _template_errors(template: Obj, path: str) -> Iterator[FieldError]:
+def _job_template_errors(template: Obj, path: str) -> Iterator[FieldError]:
     """Validate the labels and annotations in the Job template of a replicated Job."""
     metadata = template.get("metadata") or {}
     yield from rules.label_errors(metadata.get("labels"), f"{path}.labels")
     yield from rules.annotation_errors(metadata.get("annotations"), f"{path}.annotations")
-    yield from _exclusive_errors({"metadata": metadata}, path)
+    yield from _exclusive_topology_errors({"metadata": metadata}, path)
 
 
-def _exclusive_errors(obj: Obj, path: str) -> Iterator[FieldError]:
+def _exclusive_topology_errors(obj: Obj, path: str) -> Iterator[FieldError]:
     """Report an exclusive-topology annotation that is not a valid topology key (node label)."""
     key = annotation(obj, well_known.EXCLUSIVE_TOPOLOGY)
     if key is not None:
         yield from pods.topology_key_errors(key, f"{path}.annotations[{well_known.EXCLUSIVE_TOPOLOGY}]")
 
 
-def _pod_set_errors(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError]:
+def _pod_set_count_errors(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError]:
     """Report a queued JobSet with no replicated Job, or with more than a Workload can have pod sets."""
     if not replicated_jobs:
         message = "a JobSet in a queue needs at least one replicatedJob"
-        yield rules.required(PATH, message, f"add a replicatedJob, or remove the label {well_known.QUEUE_NAME}")
+        yield rules.required(JOBS_PATH, message, f"add a replicatedJob, or remove the label {well_known.QUEUE_NAME}")
     if len(replicated_jobs) > _POD_SETS_MAX:
         remedy = f"merge some replicatedJobs, or remove the label {well_known.QUEUE_NAME}"
-        yield rules.too_many(PATH, len(replicated_jobs), _POD_SETS_MAX, remedy)
+        yield rules.too_many(JOBS_PATH, len(replicated_jobs), _POD_SETS_MAX, remedy)
 
 
-def _label_errors(name: str, too_long: str, path: str, remedy: str) -> Iterator[FieldError]:
-    """Report a name that is not a DNS label; `too_long` is the message for a name that is too long."""
+def _name_label_errors(name: str, too_long_message: str, path: str, remedy: str) -> Iterator[FieldError]:
+    """Report a name that is not a DNS label; `too_long_message` is the message for a name that is too long."""
     for message in rules.dns1035_label_errors(name):
-        yield rules.invalid(path, name, too_long if "must be no more than 63" in message else message, remedy)
+        yield rules.invalid(path, name, too_long_message if "must be no more than 63" in message else message, remedy)
 
 
-def _topology_errors(spec: Obj) -> Iterator[FieldError]:
+def _topology_request_errors(spec: Obj) -> Iterator[FieldError]:
     """Validate the topology annotations of all pod templates of a JobSet, and their pod set groups."""
     pod_sets = []
     for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
         job_spec = replicated["template"].get("spec") or {}
         annotations = ((job_spec.get("template") or {}).get("metadata") or {}).get("annotations")
         if annotations:
-            path = f"{PATH}[{i}].template.spec.template.metadata.annotations"
-            count = replicated.get("replicas", 1) * pods_running_at_once(job_spec)
-            pod_sets.append(topology.PodSetTopology(annotations, path, count))
+            path = f"{JOBS_PATH}[{i}].template.spec.template.metadata.annotations"
+            pod_count = replicated.get("replicas", 1) * pods_running_at_once(job_spec)
+            pod_sets.append(topology.PodSetTopology(annotations, path, pod_count))
     for pod_set in pod_sets:
         yield from topology.topology_request_errors(pod_set.annotations, pod_set.path, pod_set.count)
-    yield from topology.group_errors(pod_sets)
+    yield from topology.pod_set_group_errors(pod_sets)
 
 
 def _comparable_jobs(spec: Obj, *, may_move: bool) -> list[Obj]:
     """Return the replicated Jobs of a JobSet; without scheduling directives if these may change (`may_move`)."""
     jobs: list[Obj] = spec.get("replicatedJobs") or []
-    return [_without_scheduling(each) for each in jobs] if may_move else jobs
+    return [_without_scheduling_fields(each) for each in jobs] if may_move else jobs
 
 
-def _without_scheduling(job: Obj) -> Obj:
+def _without_scheduling_fields(job: Obj) -> Obj:
     """Return a replicated Job without the labels, annotations and scheduling directives of its pod template."""
     template = job["template"]
     job_spec = template.get("spec") or {}

@@ -16,7 +16,7 @@ from batchyard.api.validation import containers, rules
 # Source: Kubernetes's pkg/apis/core/validation (ValidateVolumes).
 
 
-_PATH_TYPES: Final = (
+_HOST_PATH_TYPES: Final = (
     "",
     "BlockDevice",
     "CharDevice",
@@ -26,23 +26,23 @@ _PATH_TYPES: Final = (
     "FileOrCreate",
     "Socket",
 )
-_PATH_REMEDY: Final = "set path to the name of the file in the volume"
+_FILE_PATH_REMEDY: Final = "set path to the name of the file in the volume"
 _TOKEN_SECONDS_MIN: Final = 600
 _TOKEN_SECONDS_MAX: Final = 2**32
 
 
 def volume_errors(volumes: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report volumes of a pod with an invalid or duplicate name, or without exactly one valid source."""
-    seen_names: dict[str, None] = {}
+    seen_volume_names: dict[str, None] = {}
     for i, volume in enumerate(volumes):
         item_path, name = f"{path}[{i}]", volume.get("name") or ""
         if not name:
             yield rules.required(f"{item_path}.name", "", "set the name of the volume")
         for message in rules.dns_label_errors(name) if name else ():
             yield rules.invalid(f"{item_path}.name", name, message, "use lowercase letters, digits and '-'")
-        if name in seen_names:
+        if name in seen_volume_names:
             yield rules.duplicate(f"{item_path}.name", name, "give each volume a unique name")
-        seen_names[name] = None
+        seen_volume_names[name] = None
         source_fields = [field for field, source in volume.items() if field != "name" and source is not None]
         if not source_fields:
             yield rules.required(item_path, "must specify a volume type", "add a source, such as emptyDir: {}")
@@ -50,10 +50,10 @@ def volume_errors(volumes: Sequence[Mapping[str, Any]], path: str) -> Iterator[F
             message = "may not specify more than 1 volume type"
             yield rules.forbidden(f"{item_path}.{field}", message, f"keep only one of {', '.join(source_fields)}")
         for field in source_fields[:1]:
-            yield from _source_errors(field, volume[field], f"{item_path}.{field}")
+            yield from _volume_source_errors(field, volume[field], f"{item_path}.{field}")
 
 
-def _source_errors(field: str, source: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _volume_source_errors(field: str, source: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     match field:
         case "hostPath":
             yield from _host_path_errors(source, path)
@@ -63,52 +63,52 @@ def _source_errors(field: str, source: Mapping[str, Any], path: str) -> Iterator
                 yield rules.required(
                     f"{path}.{name}", "", f"give the name of a {'Secret' if field == 'secret' else 'ConfigMap'}"
                 )
-            yield from rules.mode_errors(source.get("defaultMode"), f"{path}.defaultMode")
-            yield from _item_errors(source.get("items") or (), f"{path}.items")
+            yield from rules.file_mode_errors(source.get("defaultMode"), f"{path}.defaultMode")
+            yield from _key_to_path_errors(source.get("items") or (), f"{path}.items")
         case "downwardAPI":
-            yield from rules.mode_errors(source.get("defaultMode"), f"{path}.defaultMode")
+            yield from rules.file_mode_errors(source.get("defaultMode"), f"{path}.defaultMode")
             for item in source.get("items") or ():
-                yield from _file_errors(item, path)
+                yield from _downward_file_errors(item, path)
         case "projected":
-            yield from rules.mode_errors(source.get("defaultMode"), f"{path}.defaultMode")
-            yield from _projection_errors(source.get("sources") or (), path)
+            yield from rules.file_mode_errors(source.get("defaultMode"), f"{path}.defaultMode")
+            yield from _projected_source_errors(source.get("sources") or (), path)
         case "persistentVolumeClaim" if not source.get("claimName"):
             yield rules.required(f"{path}.claimName", "", "give the name of a PersistentVolumeClaim")
 
 
 def _host_path_errors(source: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    folder, kind = source.get("path") or "", source.get("type") or ""
-    if not folder:
+    host_path, kind = source.get("path") or "", source.get("type") or ""
+    if not host_path:
         yield rules.required(f"{path}.path", "", "give a path on the node, such as /var/data")
         return
-    yield from rules.path_component_errors(folder, f"{path}.path")
-    if kind not in _PATH_TYPES:
-        yield rules.unsupported(f"{path}.type", kind, _PATH_TYPES)
+    yield from rules.path_component_errors(host_path, f"{path}.path")
+    if kind not in _HOST_PATH_TYPES:
+        yield rules.unsupported(f"{path}.type", kind, _HOST_PATH_TYPES)
 
 
-def _item_errors(items: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+def _key_to_path_errors(items: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report items of a Secret or ConfigMap volume without a key or a valid file path."""
     for i, item in enumerate(items):
         item_path = f"{path}[{i}]"
         if not item.get("key"):
             yield rules.required(f"{item_path}.key", "", "give a key of the Secret or ConfigMap")
-        yield from _file_errors(item, item_path)
+        yield from _downward_file_errors(item, item_path)
 
 
-def _file_errors(item: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _downward_file_errors(item: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     if not item.get("path"):
-        yield rules.required(f"{path}.path", "", _PATH_REMEDY)
+        yield rules.required(f"{path}.path", "", _FILE_PATH_REMEDY)
     yield from rules.file_errors(item.get("path") or "", f"{path}.path")
-    yield from rules.mode_errors(item.get("mode"), f"{path}.mode")
+    yield from rules.file_mode_errors(item.get("mode"), f"{path}.mode")
 
 
-def _projection_errors(sources: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+def _projected_source_errors(sources: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report sources of a projected volume with several types, with invalid files, or with conflicting file paths."""
     file_paths: set[str] = set()
     for i, source in enumerate(sources):
         item_path = f"{path}.sources[{i}]"
-        source_types = [field for field, projection in source.items() if projection is not None]
-        for field in source_types[1:]:
+        projection_fields = [field for field, projection in source.items() if projection is not None]
+        for field in projection_fields[1:]:
             yield rules.forbidden(
                 f"{item_path}.{field}", "may not specify more than 1 volume type", "add a separate source for each type"
             )
@@ -118,16 +118,16 @@ def _projection_errors(sources: Sequence[Mapping[str, Any]], path: str) -> Itera
                 file_path = f"{item_path}.{field}" if field == "downwardAPI" else f"{item_path}.{field}.items[{j}]"
                 if field != "downwardAPI" and not item.get("key"):
                     yield rules.required(f"{file_path}.key", "", "give a key of the Secret or ConfigMap")
-                yield from _file_errors(item, file_path)
+                yield from _downward_file_errors(item, file_path)
                 if (file := item.get("path") or "") and file in file_paths:
                     remedy = f"give the files different paths: {file} occurs twice"
                     yield rules.invalid(path, projection.get("name") or file, "conflicting duplicate paths", remedy)
                 file_paths.add(file)
         if (token := source.get("serviceAccountToken")) is not None:
-            yield from _token_errors(token, path, f"{item_path}.serviceAccountToken")
+            yield from _service_account_token_errors(token, path, f"{item_path}.serviceAccountToken")
 
 
-def _token_errors(token: Mapping[str, Any], path: str, item_path: str) -> Iterator[FieldError]:
+def _service_account_token_errors(token: Mapping[str, Any], path: str, item_path: str) -> Iterator[FieldError]:
     expiration_seconds = token.get("expirationSeconds")
     if expiration_seconds is not None and expiration_seconds < _TOKEN_SECONDS_MIN:
         message = "may not specify a duration less than 10 minutes"
@@ -136,7 +136,7 @@ def _token_errors(token: Mapping[str, Any], path: str, item_path: str) -> Iterat
         message = "may not specify a duration larger than 2^32 seconds"
         yield rules.invalid(f"{item_path}.expirationSeconds", expiration_seconds, message, "reduce expirationSeconds")
     if not token.get("path"):
-        yield rules.required(f"{path}.path", "", _PATH_REMEDY)
+        yield rules.required(f"{path}.path", "", _FILE_PATH_REMEDY)
     yield from rules.file_errors(token.get("path") or "", f"{path}.path")
 
 
@@ -145,8 +145,8 @@ def _token_errors(token: Mapping[str, Any], path: str, item_path: str) -> Iterat
 # Source: Kubernetes's pkg/apis/core/validation.
 
 
-_WHEN_UNSATISFIABLE: Final = ("DoNotSchedule", "ScheduleAnyway")
-_NODE_POLICIES: Final = ("Honor", "Ignore")
+_UNSATISFIABLE_ACTIONS: Final = ("DoNotSchedule", "ScheduleAnyway")
+_NODE_INCLUSION_POLICIES: Final = ("Honor", "Ignore")
 
 
 def affinity_errors(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -165,25 +165,25 @@ def _node_affinity_errors(affinity: Mapping[str, Any], path: str) -> Iterator[Fi
             message = "must have at least one node selector term"
             yield rules.required(item_path, message, f"add a term, or remove {well_known.REQUIRED}")
         for i, term in enumerate(terms or ()):
-            yield from _term_errors(term, f"{item_path}[{i}]")
+            yield from _node_term_errors(term, f"{item_path}[{i}]")
     for i, preferred in enumerate(affinity.get(well_known.PREFERRED) or ()):
         item_path = f"{path}.{well_known.PREFERRED}[{i}]"
-        yield from _weight_errors(preferred, item_path)
-        yield from _term_errors(preferred.get("preference") or {}, f"{item_path}.preference")
+        yield from _term_weight_errors(preferred, item_path)
+        yield from _node_term_errors(preferred.get("preference") or {}, f"{item_path}.preference")
 
 
-def _weight_errors(preferred_term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _term_weight_errors(preferred_term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a preferred term whose weight is not from 1 to 100."""
     weight = preferred_term.get("weight", 0)
     if not 1 <= weight <= 100:
         yield rules.invalid(f"{path}.weight", weight, "must be in the range 1-100", "use a weight from 1 to 100")
 
 
-def _term_errors(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _node_term_errors(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report invalid matchExpressions and matchFields in a term of node affinity."""
     for i, expression in enumerate(term.get("matchExpressions") or ()):
         item_path = f"{path}.matchExpressions[{i}]"
-        yield from _operator_errors(expression, item_path)
+        yield from _node_operator_errors(expression, item_path)
         yield from rules.label_key_errors(expression.get("key") or "", f"{item_path}.key")
     for i, field in enumerate(term.get("matchFields") or ()):
         item_path = f"{path}.matchFields[{i}]"
@@ -195,7 +195,7 @@ def _term_errors(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
             yield rules.required(f"{item_path}.values", message, "use the name of one node")
 
 
-def _operator_errors(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _node_operator_errors(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a node selector expression with an unknown operator, or a wrong number of values for its operator."""
     operator, values = expression.get("operator") or "", expression.get("values") or ()
     item_path = f"{path}.values"
@@ -219,14 +219,14 @@ def _operator_errors(expression: Mapping[str, Any], path: str) -> Iterator[Field
 def _pod_affinity_errors(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report invalid required terms, and preferred terms with an invalid weight, of pod affinity or anti-affinity."""
     for i, term in enumerate(affinity.get(well_known.REQUIRED) or ()):
-        yield from _pod_term_errors(term, f"{path}.{well_known.REQUIRED}[{i}]")
+        yield from _pod_affinity_term_errors(term, f"{path}.{well_known.REQUIRED}[{i}]")
     for i, preferred in enumerate(affinity.get(well_known.PREFERRED) or ()):
         item_path = f"{path}.{well_known.PREFERRED}[{i}]"
-        yield from _weight_errors(preferred, item_path)
-        yield from _pod_term_errors(preferred.get("podAffinityTerm") or {}, f"{item_path}.podAffinityTerm")
+        yield from _term_weight_errors(preferred, item_path)
+        yield from _pod_affinity_term_errors(preferred.get("podAffinityTerm") or {}, f"{item_path}.podAffinityTerm")
 
 
-def _pod_term_errors(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _pod_affinity_term_errors(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a term of pod affinity with an invalid selector, topology key, namespace or label key."""
     for field in ("labelSelector", "namespaceSelector"):
         yield from rules.selector_errors(term.get(field), f"{path}.{field}")
@@ -267,14 +267,14 @@ def spread_errors(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterat
     seen_constraints: dict[tuple[str, str], None] = {}
     for i, constraint in enumerate(constraints):
         item_path, unsatisfiable_action = f"{path}[{i}]", constraint.get("whenUnsatisfiable") or ""
-        key, skew = constraint.get("topologyKey") or "", constraint.get("maxSkew", 0)
-        if skew <= 0:
-            yield rules.invalid(f"{item_path}.maxSkew", skew, "must be greater than zero", "give 1 or more")
+        key, max_skew = constraint.get("topologyKey") or "", constraint.get("maxSkew", 0)
+        if max_skew <= 0:
+            yield rules.invalid(f"{item_path}.maxSkew", max_skew, "must be greater than zero", "give 1 or more")
         if not key:
             remedy = "use the key of a node label, such as kubernetes.io/hostname"
             yield rules.required(f"{item_path}.topologyKey", "can not be empty", remedy)
-        if unsatisfiable_action not in _WHEN_UNSATISFIABLE:
-            yield rules.unsupported(f"{item_path}.whenUnsatisfiable", unsatisfiable_action, _WHEN_UNSATISFIABLE)
+        if unsatisfiable_action not in _UNSATISFIABLE_ACTIONS:
+            yield rules.unsupported(f"{item_path}.whenUnsatisfiable", unsatisfiable_action, _UNSATISFIABLE_ACTIONS)
         if (key, unsatisfiable_action) in seen_constraints:
             yield rules.duplicate(
                 f"{item_path}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {unsatisfiable_action}}}", "remove one"
@@ -282,21 +282,21 @@ def spread_errors(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterat
         seen_constraints[key, unsatisfiable_action] = None
         yield from rules.selector_errors(constraint.get("labelSelector"), f"{item_path}.labelSelector")
         yield from _pod_label_key_errors(constraint, "matchLabelKeys", item_path)
-        yield from _domain_errors(constraint, unsatisfiable_action, item_path)
+        yield from _spread_domain_errors(constraint, unsatisfiable_action, item_path)
 
 
-def _domain_errors(constraint: Mapping[str, Any], unsatisfiable_action: str, path: str) -> Iterator[FieldError]:
+def _spread_domain_errors(constraint: Mapping[str, Any], unsatisfiable_action: str, path: str) -> Iterator[FieldError]:
     """Report a topology spread constraint's invalid minDomains, or one without DoNotSchedule, and bad node policies."""
     min_domains = constraint.get("minDomains")
     if min_domains is not None and min_domains <= 0:
         yield rules.invalid(f"{path}.minDomains", min_domains, "must be greater than zero", "give 1 or more")
-    if min_domains is not None and unsatisfiable_action != _WHEN_UNSATISFIABLE[0]:
+    if min_domains is not None and unsatisfiable_action != _UNSATISFIABLE_ACTIONS[0]:
         message = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {unsatisfiable_action}"
         yield rules.invalid(f"{path}.minDomains", min_domains, message, "remove minDomains, or use DoNotSchedule")
     for field in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
-        node_policy = constraint.get(field)
-        if node_policy is not None and node_policy not in _NODE_POLICIES:
-            yield rules.unsupported(f"{path}.{field}", node_policy, _NODE_POLICIES)
+        inclusion_policy = constraint.get(field)
+        if inclusion_policy is not None and inclusion_policy not in _NODE_INCLUSION_POLICIES:
+            yield rules.unsupported(f"{path}.{field}", inclusion_policy, _NODE_INCLUSION_POLICIES)
 
 
 # Rules of taints and tolerations.
@@ -312,18 +312,18 @@ def taint_errors(taints: Sequence[Mapping[str, Any]], path: str) -> Iterator[Fie
     """Report taints with an invalid key, value or effect, and taints with the same key and effect."""
     path_by_taint: dict[tuple[str, str], str] = {}
     for i, taint in enumerate(taints):
-        item_path, key_and_effect = f"{path}[{i}]", (taint["key"], taint["effect"])
+        item_path, taint_key = f"{path}[{i}]", (taint["key"], taint["effect"])
         yield from rules.label_key_errors(taint["key"], f"{item_path}.key")
         value = taint.get("value") or ""
         for error in rules.label_value_errors(value):
             yield rules.invalid(f"{item_path}.value", value, error, "use at most 63 letters, digits, '-', '_' and '.'")
         if taint["effect"] not in _TAINT_EFFECTS:
             yield rules.unsupported(f"{item_path}.effect", taint["effect"], _TAINT_EFFECTS)
-        if key_and_effect in path_by_taint:
+        if taint_key in path_by_taint:
             message = "taints must be unique by key and effect pair"
-            remedy = f"remove this taint: {path_by_taint[key_and_effect]} has the same key and effect"
+            remedy = f"remove this taint: {path_by_taint[taint_key]} has the same key and effect"
             yield FieldError(item_path, f"Duplicate value: {rules.format_json(taint)}: {message}", remedy)
-        path_by_taint.setdefault(key_and_effect, item_path)
+        path_by_taint.setdefault(taint_key, item_path)
 
 
 def toleration_errors(tolerations: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
@@ -338,7 +338,7 @@ def toleration_errors(tolerations: Sequence[Mapping[str, Any]], path: str) -> It
         if operator not in _TOLERATION_OPERATORS:
             yield rules.unsupported(f"{item_path}.operator", operator, _TOLERATION_OPERATORS)
         yield from _value_errors(toleration, operator, item_path)
-        yield from _effect_errors(toleration, item_path)
+        yield from _toleration_effect_errors(toleration, item_path)
 
 
 def _value_errors(toleration: Mapping[str, Any], operator: str, path: str) -> Iterator[FieldError]:
@@ -351,7 +351,7 @@ def _value_errors(toleration: Mapping[str, Any], operator: str, path: str) -> It
         yield rules.invalid(f"{path}.value", value, message, "use at most 63 letters, digits, '-', '_' and '.'")
 
 
-def _effect_errors(toleration: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _toleration_effect_errors(toleration: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a toleration with an unknown effect, or with tolerationSeconds but without the effect NoExecute."""
     effect = toleration.get("effect") or ""
     if effect and effect not in _TAINT_EFFECTS:
@@ -368,7 +368,7 @@ def pod_errors(pod: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Pod."""
     yield from rules.metadata_errors(pod)
     spec = pod.get("spec") or {}
-    yield from _spec_errors(spec, "spec", ())
+    yield from _pod_spec_errors(spec, "spec", ())
     if spec.get("nodeName") and spec.get("schedulingGates"):
         message = "cannot be set until all schedulingGates have been cleared"
         yield rules.forbidden("spec.nodeName", message, "remove schedulingGates or nodeName")
@@ -382,13 +382,13 @@ def pod_template_kind_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
 
 def pod_template_errors(template: Mapping[str, Any], path: str, claims: Sequence[str] = ()) -> Iterator[FieldError]:
     """Validate a pod template at a path of another object; `claims` are names of volumes that the object adds to it."""
-    meta, spec = template.get("metadata") or {}, template.get("spec") or {}
-    yield from rules.label_errors(meta.get("labels"), f"{path}.metadata.labels")
-    yield from rules.annotation_errors(meta.get("annotations"), f"{path}.metadata.annotations")
-    yield from _spec_errors(spec, f"{path}.spec", claims)
+    template_metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
+    yield from rules.label_errors(template_metadata.get("labels"), f"{path}.metadata.labels")
+    yield from rules.annotation_errors(template_metadata.get("annotations"), f"{path}.metadata.annotations")
+    yield from _pod_spec_errors(spec, f"{path}.spec", claims)
 
 
-def _spec_errors(spec: Mapping[str, Any], path: str, claims: Sequence[str]) -> Iterator[FieldError]:
+def _pod_spec_errors(spec: Mapping[str, Any], path: str, claims: Sequence[str]) -> Iterator[FieldError]:
     """Validate the spec of a pod or pod template at a path."""
     volumes = dict.fromkeys([*(volume.get("name") or "" for volume in spec.get("volumes") or ()), *claims])
     yield from volume_errors(spec.get("volumes") or (), f"{path}.volumes")
@@ -398,20 +398,20 @@ def _spec_errors(spec: Mapping[str, Any], path: str, claims: Sequence[str]) -> I
     yield from rules.label_errors(spec.get("nodeSelector"), f"{path}.nodeSelector")
     yield from affinity_errors(spec.get("affinity") or {}, f"{path}.affinity")
     yield from toleration_errors(spec.get("tolerations") or (), f"{path}.tolerations")
-    constraints = spec.get("topologySpreadConstraints") or ()
-    yield from spread_errors(constraints, f"{path}.topologySpreadConstraints")
-    yield from _gate_errors(spec.get("schedulingGates") or (), f"{path}.schedulingGates")
-    yield from containers.host_errors(spec, path)
+    spread_constraints = spec.get("topologySpreadConstraints") or ()
+    yield from spread_errors(spread_constraints, f"{path}.topologySpreadConstraints")
+    yield from _scheduling_gate_errors(spec.get("schedulingGates") or (), f"{path}.schedulingGates")
+    yield from containers.host_alias_errors(spec, path)
     yield from containers.pod_security_errors(spec.get("securityContext") or {}, f"{path}.securityContext")
     for i, gate in enumerate(spec.get("readinessGates") or ()):
         yield from rules.label_key_errors(gate.get("conditionType") or "", f"{path}.readinessGates[{i}].conditionType")
-    yield from _scalar_errors(spec, path)
+    yield from _scalar_field_errors(spec, path)
 
 
-def _gate_errors(gates: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+def _scheduling_gate_errors(scheduling_gates: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report scheduling gates that are not qualified names, and duplicate ones."""
     seen_names: dict[str, None] = {}
-    for i, gate in enumerate(gates):
+    for i, gate in enumerate(scheduling_gates):
         name = gate.get("name") or ""
         yield from rules.label_key_errors(name, f"{path}[{i}]")
         if name in seen_names:
@@ -419,15 +419,15 @@ def _gate_errors(gates: Sequence[Mapping[str, Any]], path: str) -> Iterator[Fiel
         seen_names[name] = None
 
 
-def _scalar_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _scalar_field_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Validate the restart policy, the deadlines and the names in a pod's spec."""
     restart_policy = spec.get("restartPolicy")
     if restart_policy and restart_policy not in _RESTART_POLICIES:
         yield rules.unsupported(f"{path}.restartPolicy", restart_policy, _RESTART_POLICIES)
-    deadline = spec.get("activeDeadlineSeconds")
-    if deadline is not None and not 1 <= deadline <= 2**31 - 1:
+    deadline_seconds = spec.get("activeDeadlineSeconds")
+    if deadline_seconds is not None and not 1 <= deadline_seconds <= 2**31 - 1:
         message = "must be between 1 and 2147483647, inclusive"
-        yield rules.invalid(f"{path}.activeDeadlineSeconds", deadline, message, "give 1 or more seconds")
+        yield rules.invalid(f"{path}.activeDeadlineSeconds", deadline_seconds, message, "give 1 or more seconds")
     grace = spec.get("terminationGracePeriodSeconds")
     if grace is not None and grace < 0:
         yield rules.invalid(f"{path}.terminationGracePeriodSeconds", grace, rules.NEGATIVE_MESSAGE, "give 0 or more")
@@ -449,11 +449,11 @@ def _scalar_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
 # Source: Kubernetes's pkg/apis/core/validation (ValidatePodUpdate).
 
 
-Spec = Mapping[str, Any]
+SpecFields = Mapping[str, Any]
 
 _POD_EQUALITY: Final = semantic_equality(scheme.POD)
 _INT32_MAX: Final = 2**31 - 1
-_IMMUTABLE_MESSAGE: Final = (
+_IMMUTABLE_POD_MESSAGE: Final = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
@@ -471,14 +471,14 @@ def pod_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterato
         if len(spec.get(field) or ()) != len(old_spec.get(field) or ()):
             yield rules.forbidden(f"spec.{field}", "pod updates may not add or remove containers", _RECREATE_REMEDY)
             return
-    yield from _deadline_errors(spec.get("activeDeadlineSeconds"), old_spec.get("activeDeadlineSeconds"))
-    yield from _toleration_errors(spec.get("tolerations") or (), old_spec.get("tolerations") or ())
-    yield from _gate_update_errors(spec.get("schedulingGates") or (), old_spec.get("schedulingGates") or ())
+    yield from _deadline_update_errors(spec.get("activeDeadlineSeconds"), old_spec.get("activeDeadlineSeconds"))
+    yield from _toleration_update_errors(spec.get("tolerations") or (), old_spec.get("tolerations") or ())
+    yield from _scheduling_gate_update_errors(spec.get("schedulingGates") or (), old_spec.get("schedulingGates") or ())
     if not _POD_EQUALITY.is_same("PodSpec", _immutable_fields(spec, old_spec), _immutable_fields(old_spec, old_spec)):
-        yield rules.forbidden("spec", _IMMUTABLE_MESSAGE, _RECREATE_REMEDY)
+        yield rules.forbidden("spec", _IMMUTABLE_POD_MESSAGE, _RECREATE_REMEDY)
 
 
-def _deadline_errors(new: int | None, old: int | None) -> Iterator[FieldError]:
+def _deadline_update_errors(new: int | None, old: int | None) -> Iterator[FieldError]:
     """Report an activeDeadlineSeconds that is removed, increased or out of range."""
     path = "spec.activeDeadlineSeconds"
     if new is None:
@@ -492,28 +492,28 @@ def _deadline_errors(new: int | None, old: int | None) -> Iterator[FieldError]:
         yield rules.invalid(path, new, message, f"use at most {old}")
 
 
-def _toleration_errors(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[FieldError]:
+def _toleration_update_errors(new: Sequence[SpecFields], old: Sequence[SpecFields]) -> Iterator[FieldError]:
     """Report removed and changed tolerations; tolerations may be added, and tolerationSeconds may change."""
     for toleration in old:
-        is_timed = toleration.get("effect") == "NoExecute"
-        matches = (
+        is_no_execute = toleration.get("effect") == "NoExecute"
+        matches_old = (
             _POD_EQUALITY.is_same("Toleration", new_toleration, toleration)
             or (
-                is_timed
+                is_no_execute
                 and _POD_EQUALITY.is_same("Toleration", _without_seconds(new_toleration), _without_seconds(toleration))
             )
             for new_toleration in new
         )
-        if not any(matches):
+        if not any(matches_old):
             message = "existing toleration can not be modified except its tolerationSeconds"
             yield rules.forbidden("spec.tolerations", message, f"keep the toleration {rules.format_json(toleration)}")
 
 
-def _without_seconds(toleration: Spec) -> Spec:
+def _without_seconds(toleration: SpecFields) -> SpecFields:
     return {field: value for field, value in toleration.items() if field != "tolerationSeconds"}
 
 
-def _gate_update_errors(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[FieldError]:
+def _scheduling_gate_update_errors(new: Sequence[SpecFields], old: Sequence[SpecFields]) -> Iterator[FieldError]:
     """Report scheduling gates that an update adds to a Pod: an update may only remove gates."""
     for i, gate in enumerate(new):
         if gate not in old:
@@ -521,7 +521,7 @@ def _gate_update_errors(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[Fi
             yield rules.forbidden(f"spec.schedulingGates[{i}].name", message, "remove the gate, or recreate the Pod")
 
 
-def _immutable_fields(spec: Spec, old: Spec) -> Spec:
+def _immutable_fields(spec: SpecFields, old: SpecFields) -> SpecFields:
     """Return the immutable fields of a Pod's spec; of a gated Pod, without nodeSelector and affinity."""
     mutable = _SEPARATE_FIELDS if not old.get("schedulingGates") else (*_SEPARATE_FIELDS, "nodeSelector", "affinity")
     spec = fill_defaults("PodSpec", spec)

@@ -14,9 +14,9 @@ from batchyard.api.validation.rules import is_extended, resource_name_errors
 
 _CLAIM_TYPE: Final = "PersistentVolumeClaim"
 _LIMIT_TYPES: Final = ("Container", "Pod", _CLAIM_TYPE)
-_LIMIT_FIELDS: Final = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
+_LIMIT_RANGE_FIELDS: Final = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
 #: Pairs of fields, the first of which must not exceed the second; the reported field; the names in the message.
-_ORDERED_FIELDS: Final = (
+_ORDERED_FIELD_PAIRS: Final = (
     ("min", "max", "min", "min value", "max value"),
     ("min", "defaultRequest", "defaultRequest", "min value", "default request value"),
     ("defaultRequest", "max", "defaultRequest", "default request value", "max value"),
@@ -25,36 +25,36 @@ _ORDERED_FIELDS: Final = (
     ("default", "max", "default", "default value", "max value"),
 )
 #: The field whose value the message shows, for the pairs where it is not the reported one.
-_SHOWN_FIELDS: Final = {("min", "default"): "min", ("default", "max"): "max"}
+_REPORTED_FIELD_BY_PAIR: Final = {("min", "default"): "min", ("default", "max"): "max"}
 
 
 def limit_range_errors(limit_range: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a LimitRange."""
     yield from rules.metadata_errors(limit_range)
-    seen_types: dict[str, None] = {}
+    seen_limit_types: dict[str, None] = {}
     for i, limit in enumerate((limit_range.get("spec") or {}).get("limits") or ()):
         path, kind = f"spec.limits[{i}]", limit["type"]
-        yield from _type_errors(kind, f"{path}.type")
-        if kind in seen_types:
+        yield from _limit_type_errors(kind, f"{path}.type")
+        if kind in seen_limit_types:
             yield rules.duplicate(f"{path}.type", kind, "merge the two limits")
-        seen_types[kind] = None
-        yield from _field_errors(limit, path)
-        resource_names = {name: None for field in _LIMIT_FIELDS for name in limit.get(field) or ()}
+        seen_limit_types[kind] = None
+        yield from _limit_field_errors(limit, path)
+        resource_names = {name: None for field in _LIMIT_RANGE_FIELDS for name in limit.get(field) or ()}
         for name in sorted(resource_names):
-            yield from _amount_errors(limit, name, path)
+            yield from _limit_amount_errors(limit, name, path)
 
 
-def _type_errors(kind: str, path: str) -> Iterator[FieldError]:
-    remedy, name_errors = f"use one of {', '.join(_LIMIT_TYPES)}", rules.qualified_name_errors(kind)
+def _limit_type_errors(limit_type: str, path: str) -> Iterator[FieldError]:
+    remedy, name_errors = f"use one of {', '.join(_LIMIT_TYPES)}", rules.qualified_name_errors(limit_type)
     for message in name_errors:
-        yield rules.invalid(path, kind, message, remedy)
-    if not name_errors and "/" not in kind and kind not in _LIMIT_TYPES:
-        yield rules.invalid(path, kind, "must be a standard limit type or fully qualified", remedy)
+        yield rules.invalid(path, limit_type, message, remedy)
+    if not name_errors and "/" not in limit_type and limit_type not in _LIMIT_TYPES:
+        yield rules.invalid(path, limit_type, "must be a standard limit type or fully qualified", remedy)
 
 
-def _field_errors(limit: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _limit_field_errors(limit: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     kind = limit["type"]
-    for field in _LIMIT_FIELDS:
+    for field in _LIMIT_RANGE_FIELDS:
         if kind == "Pod" and field.startswith("default"):
             if limit.get(field):
                 message = "may not be specified when `type` is 'Pod'"
@@ -67,57 +67,57 @@ def _field_errors(limit: Mapping[str, Any], path: str) -> Iterator[FieldError]:
         yield rules.required(f"{path}.limits", message, "set min.storage or max.storage")
 
 
-def _amount_errors(limit: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
+def _limit_amount_errors(limit: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
     """Report a LimitRange's minimum, maximum and default amounts of a resource that contradict each other."""
-    amounts = {field: limit[field][name] for field in _LIMIT_FIELDS if name in (limit.get(field) or ())}
-    for smaller, larger, reported, smaller_name, larger_name in _ORDERED_FIELDS:
+    amounts = {field: limit[field][name] for field in _LIMIT_RANGE_FIELDS if name in (limit.get(field) or ())}
+    for smaller, larger, reported, smaller_name, larger_name in _ORDERED_FIELD_PAIRS:
         if smaller in amounts and larger in amounts and rules.exceeds_limit(amounts[smaller], amounts[larger]):
             minimum, maximum = rules.canonical_or_text(amounts[smaller]), rules.canonical_or_text(amounts[larger])
-            value = rules.canonical_or_text(amounts[_SHOWN_FIELDS.get((smaller, larger), reported)])
+            value = rules.canonical_or_text(amounts[_REPORTED_FIELD_BY_PAIR.get((smaller, larger), reported)])
             message = f"{smaller_name} {minimum} is greater than {larger_name} {maximum}"
             yield rules.invalid(f"{path}.{reported}[{name}]", value, message, f"use at most {maximum}")
-    yield from _ratio_errors(amounts, name, path)
-    is_shared = not is_extended(name) and not name.startswith("hugepages-")
-    if not is_shared and "default" in amounts and "defaultRequest" in amounts:
+    yield from _limit_ratio_errors(amounts, name, path)
+    can_overcommit = not is_extended(name) and not name.startswith("hugepages-")
+    if not can_overcommit and "default" in amounts and "defaultRequest" in amounts:
         default, request = (rules.canonical_or_text(amounts[field]) for field in ("default", "defaultRequest"))
         if rules.parse_nano(amounts["default"]) != rules.parse_nano(amounts["defaultRequest"]):
             message = f"default value {default} must equal to defaultRequest value {request} in {name}"
             yield rules.invalid(f"{path}.defaultRequest[{name}]", request, message, f"use {default}")
 
 
-def _ratio_errors(amounts: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
-    ratio = rules.parse_nano(amounts.get("maxLimitRequestRatio", ""))
-    if ratio is None:
+def _limit_ratio_errors(amounts: Mapping[str, Any], name: str, path: str) -> Iterator[FieldError]:
+    maximum_ratio = rules.parse_nano(amounts.get("maxLimitRequestRatio", ""))
+    if maximum_ratio is None:
         return
     ratio_path, text = (
         f"{path}.maxLimitRequestRatio[{name}]",
         rules.canonical_or_text(amounts["maxLimitRequestRatio"]),
     )
-    if ratio < NANO:
+    if maximum_ratio < NANO:
         yield rules.invalid(ratio_path, text, f"ratio {text} is less than 1", "give 1 or more")
     minimum, maximum = rules.parse_nano(amounts.get("min", "")), rules.parse_nano(amounts.get("max", ""))
-    if minimum and maximum is not None and ratio * minimum > maximum * NANO:
+    if minimum and maximum is not None and maximum_ratio * minimum > maximum * NANO:
         message = f"ratio {text} is greater than max/min = {maximum / minimum:f}"
         yield rules.invalid(ratio_path, text, message, "reduce the ratio, or change min and max")
 
 
 _COMPUTE_RESOURCES: Final = ("cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory")
-_INTEGER_RESOURCES: Final = frozenset(
+_OBJECT_COUNT_RESOURCES: Final = frozenset(
     {
         *("pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps"),
         *("persistentvolumeclaims", "services.nodeports", "services.loadbalancers"),
     }
 )
 _STORAGE: Final = ("ephemeral-storage", "requests.ephemeral-storage", "limits.ephemeral-storage", "requests.storage")
-_STANDARD_RESOURCES: Final = frozenset({*_COMPUTE_RESOURCES, *_STORAGE, *_INTEGER_RESOURCES})
-_HUGE_PAGES: Final = ("hugepages-", "requests.hugepages-")
+_STANDARD_RESOURCES: Final = frozenset({*_COMPUTE_RESOURCES, *_STORAGE, *_OBJECT_COUNT_RESOURCES})
+_HUGE_PAGES_PREFIXES: Final = ("hugepages-", "requests.hugepages-")
 _BEST_EFFORT: Final = "BestEffort"
 _PRIORITY_CLASS_SCOPE: Final = "PriorityClass"
 #: Scopes without values.
 _VALUELESS_SCOPES: Final = ("Terminating", "NotTerminating", _BEST_EFFORT, "NotBestEffort", "CrossNamespacePodAffinity")
 _SCOPES: Final = (*_VALUELESS_SCOPES, _PRIORITY_CLASS_SCOPE)
 _CONFLICTING_SCOPES: Final = ((_BEST_EFFORT, "NotBestEffort"), ("Terminating", "NotTerminating"))
-_MUST_EXIST: Final = (
+_MUST_EXIST_SCOPES: Final = (
     "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, "
     "ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"
 )
@@ -131,13 +131,13 @@ def resource_quota_errors(quota: Mapping[str, Any]) -> Iterator[FieldError]:
     hard_limits = spec.get("hard") or {}
     for name, value in hard_limits.items():
         path = f"spec.hard[{name}]"
-        yield from _name_errors(name, path)
+        yield from _quota_resource_name_errors(name, path)
         yield from rules.amount_errors(value, path)
-        if name in _INTEGER_RESOURCES and (rules.parse_nano(value) or 0) % 10**9:
+        if name in _OBJECT_COUNT_RESOURCES and (rules.parse_nano(value) or 0) % 10**9:
             yield rules.invalid(path, rules.canonical_or_text(value), "must be an integer", "use an integer")
-    standard_names = [name for name in sorted(hard_limits) if _is_standard(name)]
+    standard_names = [name for name in sorted(hard_limits) if _is_standard_resource(name)]
     yield from _scopes_errors(spec.get("scopes") or (), standard_names)
-    yield from _selector_errors(spec.get("scopeSelector"), standard_names)
+    yield from _scope_selector_errors(spec.get("scopeSelector"), standard_names)
 
 
 def resource_quota_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -148,11 +148,11 @@ def resource_quota_update_errors(new: Mapping[str, Any], old: Mapping[str, Any])
         yield rules.immutable("spec.scopes", new_scopes)
 
 
-def _is_standard(name: str) -> bool:
-    return name in _STANDARD_RESOURCES or name.startswith(_HUGE_PAGES)
+def _is_standard_resource(name: str) -> bool:
+    return name in _STANDARD_RESOURCES or name.startswith(_HUGE_PAGES_PREFIXES)
 
 
-def _name_errors(name: str, path: str) -> Iterator[FieldError]:
+def _quota_resource_name_errors(name: str, path: str) -> Iterator[FieldError]:
     """Report a name in a ResourceQuota that is not a standard quota resource and has no domain prefix."""
     remedy = "use a name such as pods, requests.cpu, limits.memory, requests.nvidia.com/gpu or count/jobs.batch"
     name_errors = rules.qualified_name_errors(name)
@@ -160,17 +160,17 @@ def _name_errors(name: str, path: str) -> Iterator[FieldError]:
         yield rules.invalid(path, name, message, remedy)
     if name_errors or "/" in name:
         return
-    if not _is_standard(name) and name != "storage":
+    if not _is_standard_resource(name) and name != "storage":
         yield rules.invalid(path, name, "must be a standard resource type or fully qualified", remedy)
-    if not _is_standard(name):
+    if not _is_standard_resource(name):
         yield rules.invalid(path, name, "must be a standard resource for quota", remedy)
 
 
-def _applies_to(scope: str, name: str) -> bool:
+def _scope_applies_to_resource(scope: str, resource_name: str) -> bool:
     """Report whether a quota scope can be combined with a resource in a ResourceQuota."""
     if scope == _BEST_EFFORT:
-        return name == "pods"
-    return scope not in _SCOPES or name == "pods" or name in _COMPUTE_RESOURCES
+        return resource_name == "pods"
+    return scope not in _SCOPES or resource_name == "pods" or resource_name in _COMPUTE_RESOURCES
 
 
 def _scopes_errors(scopes: Sequence[str], resource_names: Sequence[str]) -> Iterator[FieldError]:
@@ -179,28 +179,28 @@ def _scopes_errors(scopes: Sequence[str], resource_names: Sequence[str]) -> Iter
         if scope not in _SCOPES:
             yield rules.invalid("spec.scopes", scopes, "unsupported scope", remedy)
         for name in resource_names:
-            if not _applies_to(scope, name):
+            if not _scope_applies_to_resource(scope, name):
                 yield rules.invalid("spec.scopes", scopes, _UNSUPPORTED_SCOPE, remedy)
-    yield from _conflict_errors(scopes, scopes, "spec.scopes")
+    yield from _scope_conflict_errors(scopes, scopes, "spec.scopes")
 
 
-def _selector_errors(selector: Mapping[str, Any] | None, resource_names: Sequence[str]) -> Iterator[FieldError]:
+def _scope_selector_errors(selector: Mapping[str, Any] | None, resource_names: Sequence[str]) -> Iterator[FieldError]:
     path, expressions = "spec.scopeSelector.matchExpressions", (selector or {}).get("matchExpressions") or ()
     for expression in expressions:
         scope = expression["scopeName"]
         if scope not in _SCOPES:
             yield rules.invalid(f"{path}.scopeName", scope, "unsupported scope", f"use one of {', '.join(_SCOPES)}")
         for name in resource_names:
-            if not _applies_to(scope, name):
+            if not _scope_applies_to_resource(scope, name):
                 yield rules.invalid(path, selector, _UNSUPPORTED_SCOPE, "use only resources of Pods, such as pods")
-        yield from _operator_errors(expression, path)
-    yield from _conflict_errors([each["scopeName"] for each in expressions], [], path)
+        yield from _scope_operator_errors(expression, path)
+    yield from _scope_conflict_errors([each["scopeName"] for each in expressions], [], path)
 
 
-def _operator_errors(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _scope_operator_errors(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     operator, values = expression["operator"], expression.get("values") or ()
     if expression["scopeName"] in _VALUELESS_SCOPES and operator != "Exists":
-        yield rules.invalid(f"{path}.operator", operator, _MUST_EXIST, "use Exists")
+        yield rules.invalid(f"{path}.operator", operator, _MUST_EXIST_SCOPES, "use Exists")
     match operator:
         case "In" | "NotIn":
             if not values:
@@ -215,7 +215,7 @@ def _operator_errors(expression: Mapping[str, Any], path: str) -> Iterator[Field
             yield rules.invalid(f"{path}.operator", operator, "not a valid selector operator", remedy)
 
 
-def _conflict_errors(scopes: Sequence[str], shown_scopes: Sequence[str], path: str) -> Iterator[FieldError]:
+def _scope_conflict_errors(scopes: Sequence[str], shown_scopes: Sequence[str], path: str) -> Iterator[FieldError]:
     for pair in _CONFLICTING_SCOPES:
         if all(scope in scopes for scope in pair):
             yield rules.invalid(path, list(shown_scopes), "conflicting scopes", f"remove {pair[0]} or {pair[1]}")
@@ -243,9 +243,9 @@ def disruption_budget_errors(budget: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.invalid("spec", spec, message, "remove minAvailable or maxUnavailable")
     for field in fields:
         yield from _pod_count_errors(spec[field], f"spec.{field}")
-    policy = spec.get("unhealthyPodEvictionPolicy")
-    if policy is not None and policy not in _EVICTION_POLICIES:
-        yield rules.unsupported("spec.unhealthyPodEvictionPolicy", policy, _EVICTION_POLICIES)
+    eviction_policy = spec.get("unhealthyPodEvictionPolicy")
+    if eviction_policy is not None and eviction_policy not in _EVICTION_POLICIES:
+        yield rules.unsupported("spec.unhealthyPodEvictionPolicy", eviction_policy, _EVICTION_POLICIES)
     yield from rules.selector_errors(spec.get("selector"), "spec.selector")
 
 
@@ -255,10 +255,10 @@ def _pod_count_errors(value: Any, path: str) -> Iterator[FieldError]:
         if value < 0:
             yield rules.invalid(path, value, rules.NEGATIVE_MESSAGE, _PERCENT_REMEDY)
         return
-    percentage = _PERCENT_PATTERN.fullmatch(value)
-    if percentage is None:
+    percent_match = _PERCENT_PATTERN.fullmatch(value)
+    if percent_match is None:
         yield rules.invalid(path, value, _PERCENT_MESSAGE, _PERCENT_REMEDY)
-    elif int(percentage[1]) > 100:
+    elif int(percent_match[1]) > 100:
         yield rules.invalid(path, value, "must not be greater than 100%", _PERCENT_REMEDY)
 
 
@@ -273,31 +273,31 @@ def role_errors(role: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Role or a ClusterRole."""
     yield from rules.metadata_errors(role)
     for i, rule in enumerate(role.get("rules") or ()):
-        yield from _rule_errors(rule, f"rules[{i}]", is_namespaced=role["kind"] == "Role")
-    selectors = (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or ()
-    if "aggregationRule" in role and not selectors:
+        yield from _policy_rule_errors(rule, f"rules[{i}]", is_namespaced=role["kind"] == "Role")
+    role_selectors = (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or ()
+    if "aggregationRule" in role and not role_selectors:
         yield rules.required(
             "aggregationRule.clusterRoleSelectors",
             "at least one clusterRoleSelector required if aggregationRule is non-nil",
             "add a selector for the ClusterRoles whose rules are combined, or remove aggregationRule",
         )
-    for i, selector in enumerate(selectors):
+    for i, selector in enumerate(role_selectors):
         yield from rules.selector_errors(selector, f"aggregationRule.clusterRoleSelectors[{i}]")
 
 
 def binding_errors(binding: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a RoleBinding or a ClusterRoleBinding."""
     yield from rules.metadata_errors(binding)
-    is_namespaced, role = binding["kind"] == "RoleBinding", binding["roleRef"]
-    kinds = ("Role", "ClusterRole") if is_namespaced else ("ClusterRole",)
-    if role["apiGroup"] != _RBAC_GROUP:
-        yield rules.unsupported("roleRef.apiGroup", role["apiGroup"], (_RBAC_GROUP,))
-    if role["kind"] not in kinds:
-        yield rules.unsupported("roleRef.kind", role["kind"], kinds)
-    if not role["name"]:
+    is_namespaced, role_reference = binding["kind"] == "RoleBinding", binding["roleRef"]
+    role_kinds = ("Role", "ClusterRole") if is_namespaced else ("ClusterRole",)
+    if role_reference["apiGroup"] != _RBAC_GROUP:
+        yield rules.unsupported("roleRef.apiGroup", role_reference["apiGroup"], (_RBAC_GROUP,))
+    if role_reference["kind"] not in role_kinds:
+        yield rules.unsupported("roleRef.kind", role_reference["kind"], role_kinds)
+    if not role_reference["name"]:
         yield rules.required("roleRef.name", "", "give the name of the role to bind")
-    for message in rules.path_segment_errors(role["name"]):
-        yield rules.invalid("roleRef.name", role["name"], message, "use the name of a role")
+    for message in rules.path_segment_errors(role_reference["name"]):
+        yield rules.invalid("roleRef.name", role_reference["name"], message, "use the name of a role")
     for i, subject in enumerate(binding.get("subjects") or ()):
         yield from _subject_errors(subject, f"subjects[{i}]", is_namespaced=is_namespaced)
 
@@ -310,19 +310,19 @@ def binding_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Ite
         yield rules.invalid("roleRef", new["roleRef"], "cannot change roleRef", remedy)
 
 
-def _rule_errors(rule: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
+def _policy_rule_errors(rule: Mapping[str, Any], path: str, *, is_namespaced: bool) -> Iterator[FieldError]:
     """Report a role's rule without verbs, groups or resources, or with both resources and non-resource URLs."""
     if not rule["verbs"]:
         yield rules.required(f"{path}.verbs", "verbs must contain at least one value", "add verbs such as get and list")
-    urls, resources = rule.get("nonResourceURLs"), rule.get("resources")
-    if urls:
+    non_resource_urls, resources = rule.get("nonResourceURLs"), rule.get("resources")
+    if non_resource_urls:
         urls_path = f"{path}.nonResourceURLs"
         if is_namespaced:
             message = "namespaced rules cannot apply to non-resource URLs"
-            yield rules.invalid(urls_path, urls, message, "use a ClusterRole and a ClusterRoleBinding")
+            yield rules.invalid(urls_path, non_resource_urls, message, "use a ClusterRole and a ClusterRoleBinding")
         if rule.get("apiGroups") or resources or rule.get("resourceNames"):
             message = "rules cannot apply to both regular resources and non-resource URLs"
-            yield rules.invalid(urls_path, urls, message, "split the rule into two")
+            yield rules.invalid(urls_path, non_resource_urls, message, "split the rule into two")
         return
     if not rule.get("apiGroups"):
         message = "resource rules must supply at least one api group"

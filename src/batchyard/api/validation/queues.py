@@ -18,16 +18,16 @@ ResourceGroups = Sequence[Mapping[str, Any]]
 _GROUPS_PATH: Final = "spec.resourceGroups"
 
 
-def group_errors(groups: ResourceGroups, *, kind: str, parent: str) -> Iterator[FieldError]:
+def resource_group_errors(groups: ResourceGroups, *, kind: str, parent: str) -> Iterator[FieldError]:
     """Validate the resource groups of a ClusterQueue or Cohort (`kind`).
 
     `parent` is the name of the ClusterQueue's cohort or of the Cohort's parent, '' if it has none.
     """
     resources: dict[str, str] = {}
-    flavors: dict[str, str] = {}
+    path_by_flavor: dict[str, str] = {}
     for i, group in enumerate(groups):
         path = f"{_GROUPS_PATH}[{i}]"
-        yield from _covered_errors(group["coveredResources"], path, resources)
+        yield from _covered_resources_errors(group["coveredResources"], path, resources)
         if any(len(flavor["resources"]) != len(group["coveredResources"]) for flavor in group["flavors"]):
             message = "flavors must have the same number of resources as the coveredResources"
             remedy = f"give each flavor exactly these resources: {', '.join(group['coveredResources'])}"
@@ -36,11 +36,11 @@ def group_errors(groups: ResourceGroups, *, kind: str, parent: str) -> Iterator[
             item_path = f"{path}.flavors[{j}]"
             yield from _flavor_errors(flavor, group["coveredResources"], item_path, kind=kind, parent=parent)
             yield from _duplicate_name_errors(
-                f"{item_path}.name", flavor["name"], flavors, "a flavor can be in one resource group only"
+                f"{item_path}.name", flavor["name"], path_by_flavor, "a flavor can be in one resource group only"
             )
 
 
-def _covered_errors(resources: Sequence[str], path: str, paths: dict[str, str]) -> Iterator[FieldError]:
+def _covered_resources_errors(resources: Sequence[str], path: str, paths: dict[str, str]) -> Iterator[FieldError]:
     """Report a resource group's covered resources that are no valid resource names, or are in another group too."""
     for j, resource in enumerate(resources):
         item_path = f"{path}.coveredResources[{j}]"
@@ -48,10 +48,10 @@ def _covered_errors(resources: Sequence[str], path: str, paths: dict[str, str]) 
         yield from _duplicate_name_errors(item_path, resource, paths, "a resource can be in one resource group only")
 
 
-def _duplicate_name_errors(path: str, name: str, paths: dict[str, str], rule: str) -> Iterator[FieldError]:
+def _duplicate_name_errors(path: str, name: str, paths: dict[str, str], uniqueness_rule: str) -> Iterator[FieldError]:
     """Report a flavor or resource name that was used before (`paths`: paths by name); else add it to `paths`."""
     if name in paths:
-        yield rules.duplicate(path, name, f"remove this one: {rule}, and {name} is already at {paths[name]}")
+        yield rules.duplicate(path, name, f"remove this one: {uniqueness_rule}, and {name} is already at {paths[name]}")
     else:
         paths[name] = path
 
@@ -68,23 +68,23 @@ def _flavor_errors(flavor: Obj, resources: Sequence[str], path: str, *, kind: st
             if (value := quota.get(field)) is not None:
                 yield from rules.amount_errors(value, f"{item_path}.{field}")
         if not parent:
-            yield from _limit_errors(quota, item_path, kind)
-        yield from _lending_errors(quota, item_path, kind)
+            yield from _quota_limit_errors(quota, item_path, kind)
+        yield from _lending_limit_errors(quota, item_path, kind)
 
 
-def _limit_errors(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
+def _quota_limit_errors(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
     """Report borrowing and lending limits of a ClusterQueue without a cohort, or a Cohort without a parent."""
-    absent_owner, remedy = {
+    absent_lender, remedy = {
         "ClusterQueue": ("cohort", "remove the limit, or set spec.cohortName"),
         "Cohort": ("parent", "remove the limit, or set spec.parentName"),
     }[kind]
     for field in ("borrowingLimit", "lendingLimit"):
         if (value := quota.get(field)) is not None:
-            message = f"must be nil when {absent_owner} is empty"
+            message = f"must be nil when {absent_lender} is empty"
             yield rules.invalid(f"{path}.{field}", rules.canonical_or_text(value), message, remedy)
 
 
-def _lending_errors(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
+def _lending_limit_errors(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[FieldError]:
     """Report a lending limit of a ClusterQueue above its nominal quota; a Cohort also lends the quota of members."""
     limit, nominal_quota = quota.get("lendingLimit"), quota.get("nominalQuota", 0)
     if kind == "ClusterQueue" and limit is not None and rules.exceeds_limit(limit, nominal_quota):
@@ -93,7 +93,7 @@ def _lending_errors(quota: Mapping[str, Any], path: str, kind: str) -> Iterator[
         yield rules.invalid(f"{path}.lendingLimit", rules.canonical_or_text(limit), message, remedy)
 
 
-def total_errors(groups: ResourceGroups) -> Iterator[FieldError]:
+def quota_count_errors(groups: ResourceGroups) -> Iterator[FieldError]:
     """Report over 256 flavors or resources in a ClusterQueue, and over 512 flavor-resource pairs in one group."""
     for subject, field in (("flavors", "flavors"), ("covered resources", "coveredResources")):
         total = sum(len(group[field]) for group in groups)
@@ -134,8 +134,8 @@ _ADMISSION_CHECKS_PATH: Final = "spec.admissionChecksStrategy.admissionChecks"
 def cluster_queue_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ClusterQueue."""
     yield from rules.metadata_errors(queue)
-    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _spec_errors(queue))
-    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _on_flavors_errors(queue.get("spec") or {}, {}))
+    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _cluster_queue_spec_errors(queue))
+    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _check_flavor_errors(queue.get("spec") or {}, {}))
 
 
 def cluster_queue_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -146,27 +146,27 @@ def cluster_queue_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) 
     """
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     yield from rules.metadata_errors(new)
-    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _spec_errors(new))
-    old_on_flavors = _flavors_by_check(old_spec) if _flavors(spec).keys() == _flavors(old_spec).keys() else {}
-    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _on_flavors_errors(spec, old_on_flavors))
+    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _cluster_queue_spec_errors(new))
+    old_on_flavors = _flavors_by_check(old_spec) if _flavor_names(spec).keys() == _flavor_names(old_spec).keys() else {}
+    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _check_flavor_errors(spec, old_on_flavors))
     if spec.get("concurrentAdmissionPolicy") != old_spec.get("concurrentAdmissionPolicy"):
-        policy_fault = rules.immutable("spec.concurrentAdmissionPolicy", spec.get("concurrentAdmissionPolicy"))
-        yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, [policy_fault])
+        policy_error = rules.immutable("spec.concurrentAdmissionPolicy", spec.get("concurrentAdmissionPolicy"))
+        yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, [policy_error])
 
 
-def _spec_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
+def _cluster_queue_spec_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate the spec of a ClusterQueue by the rules for both creation and update."""
     spec = queue.get("spec") or {}
     groups = spec.get("resourceGroups") or ()
-    yield from group_errors(groups, kind="ClusterQueue", parent=spec.get("cohortName") or "")
+    yield from resource_group_errors(groups, kind="ClusterQueue", parent=spec.get("cohortName") or "")
     yield from rules.selector_errors(spec.get("namespaceSelector"), "spec.namespaceSelector")
     yield from _preemption_errors(spec.get("preemption") or {})
     yield from _fungibility_errors(spec.get("flavorFungibility") or {})
     yield from fair_sharing_errors(spec.get("fairSharing"))
-    yield from total_errors(groups)
+    yield from quota_count_errors(groups)
 
 
-def _flavors(spec: Mapping[str, Any]) -> dict[str, None]:
+def _flavor_names(spec: Mapping[str, Any]) -> dict[str, None]:
     """Return the names of a ClusterQueue's flavors, in the order of its resource groups."""
     return {flavor["name"]: None for group in spec.get("resourceGroups") or () for flavor in group["flavors"]}
 
@@ -181,16 +181,16 @@ def _flavors_by_check(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
     return {check["name"]: frozenset(check.get("onFlavors") or ()) for check in _admission_checks(spec)}
 
 
-def _on_flavors_errors(spec: Mapping[str, Any], old_on_flavors: Mapping[str, frozenset[str]]) -> Iterator[FieldError]:
+def _check_flavor_errors(spec: Mapping[str, Any], old_on_flavors: Mapping[str, frozenset[str]]) -> Iterator[FieldError]:
     """Report onFlavors of admission checks that are not flavors of the ClusterQueue, unless they are unchanged."""
-    flavors = _flavors(spec)
+    flavor_names = _flavor_names(spec)
     for i, check in enumerate(_admission_checks(spec)):
-        on_flavors = check.get("onFlavors") or ()
-        if old_on_flavors.get(check["name"]) == frozenset(on_flavors):
+        check_flavors = check.get("onFlavors") or ()
+        if old_on_flavors.get(check["name"]) == frozenset(check_flavors):
             continue
-        for j, flavor in enumerate(on_flavors):
-            if flavor not in flavors:
-                yield rules.unsupported(f"{_ADMISSION_CHECKS_PATH}[{i}].onFlavors[{j}]", flavor, flavors)
+        for j, flavor in enumerate(check_flavors):
+            if flavor not in flavor_names:
+                yield rules.unsupported(f"{_ADMISSION_CHECKS_PATH}[{i}].onFlavors[{j}]", flavor, flavor_names)
 
 
 def _preemption_errors(preemption: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -223,8 +223,8 @@ def cohort_errors(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from rules.metadata_errors(cohort)
     yield from rules.mark_webhook(_COHORT_WEBHOOK, fair_sharing_errors(spec.get("fairSharing")))
     parent = spec.get("parentName") or ""
-    groups = group_errors(spec.get("resourceGroups") or (), kind="Cohort", parent=parent)
-    yield from rules.mark_webhook(_COHORT_WEBHOOK, groups)
+    cohort_group_errors = resource_group_errors(spec.get("resourceGroups") or (), kind="Cohort", parent=parent)
+    yield from rules.mark_webhook(_COHORT_WEBHOOK, cohort_group_errors)
 
 
 # Rules of LocalQueues. Source: the rules in Kueue's CRD; upstream has no webhook for them.
@@ -238,9 +238,9 @@ def local_queue_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
 def local_queue_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a LocalQueue: its ClusterQueue is immutable."""
     yield from local_queue_errors(new)
-    old_queue, new_queue = ((obj.get("spec") or {}).get("clusterQueue") for obj in (old, new))
-    if old_queue is not None and new_queue is not None and old_queue != new_queue:
-        remedy = f"keep the value {old_queue}, or delete the LocalQueue and recreate it"
+    old_cluster_queue, new_cluster_queue = ((obj.get("spec") or {}).get("clusterQueue") for obj in (old, new))
+    if old_cluster_queue is not None and new_cluster_queue is not None and old_cluster_queue != new_cluster_queue:
+        remedy = f"keep the value {old_cluster_queue}, or delete the LocalQueue and recreate it"
         yield rules.schema_rule_fault("spec.clusterQueue", "string", rules.IMMUTABLE_MESSAGE, remedy)
 
 
@@ -284,9 +284,9 @@ def admission_check_errors(check: Mapping[str, Any]) -> Iterator[FieldError]:
 def admission_check_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of an AdmissionCheck: its controller is immutable."""
     yield from admission_check_errors(new)
-    old_name, new_name = ((obj.get("spec") or {}).get("controllerName") for obj in (old, new))
-    if old_name is not None and new_name is not None and old_name != new_name:
-        remedy = f"keep the value {old_name}, or create another AdmissionCheck"
+    old_controller_name, new_name = ((obj.get("spec") or {}).get("controllerName") for obj in (old, new))
+    if old_controller_name is not None and new_name is not None and old_controller_name != new_name:
+        remedy = f"keep the value {old_controller_name}, or create another AdmissionCheck"
         yield rules.schema_rule_fault("spec.controllerName", "string", rules.IMMUTABLE_MESSAGE, remedy)
 
 
@@ -315,7 +315,7 @@ def multikueue_cluster_errors(cluster: Mapping[str, Any]) -> Iterator[FieldError
 
 
 #: The immutable fields of a ProvisioningRequest, each with its schema type, which the message shows.
-_IMMUTABLE_FIELDS: Final = {"parameters": "object", "podSets": "array", "provisioningClassName": "string"}
+_IMMUTABLE_FIELD_TYPES: Final = {"parameters": "object", "podSets": "array", "provisioningClassName": "string"}
 
 
 def provisioning_request_errors(request: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -327,10 +327,10 @@ def provisioning_request_update_errors(new: Mapping[str, Any], old: Mapping[str,
     """Validate an update of a ProvisioningRequest: its spec is immutable."""
     yield from provisioning_request_errors(new)
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
-    equality = semantic_equality(scheme.PROVISIONING_REQUEST)
-    for field, schema_type in _IMMUTABLE_FIELDS.items():
-        is_given = field in old_spec and field in spec
-        if is_given and not equality.is_same_field("ProvisioningRequest.spec", field, spec, old_spec):
+    field_equality = semantic_equality(scheme.PROVISIONING_REQUEST)
+    for field, schema_type in _IMMUTABLE_FIELD_TYPES.items():
+        is_in_both = field in old_spec and field in spec
+        if is_in_both and not field_equality.is_same_field("ProvisioningRequest.spec", field, spec, old_spec):
             remedy = "keep the old value, or create another ProvisioningRequest"
             yield rules.schema_rule_fault(f"spec.{field}", schema_type, "Value is immutable", remedy)
 
@@ -340,7 +340,7 @@ def provisioning_request_update_errors(new: Mapping[str, Any], old: Mapping[str,
 # Source: pkg/config/validation.go of Kueue.
 
 
-_STRATEGY_LISTS: Final = ([FINAL_SHARE], [INITIAL_SHARE], [FINAL_SHARE, INITIAL_SHARE])
+_ALLOWED_STRATEGY_LISTS: Final = ([FINAL_SHARE], [INITIAL_SHARE], [FINAL_SHARE, INITIAL_SHARE])
 
 
 def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -357,10 +357,10 @@ def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
             remedy = (
                 f"did you mean {nearest}?" if nearest else f"remove the entry: Kueue 0.19 has no feature gate {name}"
             )
-            yield rules.invalid("featureGates", {name: obj["featureGates"][name]}, _unknown_gate(name), remedy)
+            yield rules.invalid("featureGates", {name: obj["featureGates"][name]}, _unknown_gate_message(name), remedy)
 
 
-def _unknown_gate(name: str) -> str:
+def _unknown_gate_message(name: str) -> str:
     return f"unrecognized feature gate: {name}"
 
 
@@ -371,6 +371,6 @@ def _fair_sharing_errors(fair_sharing: Mapping[str, Any] | None) -> Iterator[Fie
     remedy = f"use [{FINAL_SHARE}, {INITIAL_SHARE}], for example"
     if not strategies:
         yield rules.required(path, "must be specified", remedy)
-    elif strategies not in _STRATEGY_LISTS:
-        names = ", ".join(f'"{",".join(each)}"' for each in _STRATEGY_LISTS)
+    elif strategies not in _ALLOWED_STRATEGY_LISTS:
+        names = ", ".join(f'"{",".join(each)}"' for each in _ALLOWED_STRATEGY_LISTS)
         yield FieldError(path, f"Unsupported value: {rules.format_json(strategies)}: supported values: {names}", remedy)

@@ -24,13 +24,13 @@ from batchyard.base.memory import memoized_if_short
 _TYPE_MESSAGE_STARTS: Final = ('Invalid value: "object": ', 'Invalid value: "array": ')
 NEGATIVE_MESSAGE: Final = "must be greater than or equal to 0"
 IMMUTABLE_MESSAGE: Final = "field is immutable"
-_VALUE_LENGTH_MAX: Final = 200
+_SHOWN_VALUE_LENGTH_MAX: Final = 200
 
 
 def format_json(value: Any) -> str:
     """Format a value for an error message as JSON, truncated if it is long."""
     text = msgspec.json.encode(value).decode()
-    return text if len(text) <= _VALUE_LENGTH_MAX else f"{text[:_VALUE_LENGTH_MAX]}..."
+    return text if len(text) <= _SHOWN_VALUE_LENGTH_MAX else f"{text[:_SHOWN_VALUE_LENGTH_MAX]}..."
 
 
 def mark_webhook(webhook: str, errors: Iterable[FieldError]) -> Iterator[FieldError]:
@@ -116,18 +116,18 @@ def _parse_nano_cached(value: str | int | float) -> int | None:
 
 def amount_errors(value: Any, path: str) -> Iterator[FieldError]:
     """Report a value that is not a resource quantity, or is negative."""
-    amount = parse_nano(value)
-    if amount is None:
+    nano_amount = parse_nano(value)
+    if nano_amount is None:
         message = "must be a quantity: a number with an optional suffix"
         yield invalid(path, value, message, "write it as 500m, 2, 1.5, 10Gi or 1e3")
-    elif amount < 0:
+    elif nano_amount < 0:
         yield invalid(path, meta.canonical_quantity(value), NEGATIVE_MESSAGE, "give 0 or more")
 
 
 def exceeds_limit(value: Any, limit: Any) -> bool:
     """Report whether a resource quantity exceeds a limit; False if one of them is malformed."""
-    amount, limit_amount = parse_nano(value), parse_nano(limit)
-    return amount is not None and limit_amount is not None and amount > limit_amount
+    nano_amount, nano_limit = parse_nano(value), parse_nano(limit)
+    return nano_amount is not None and nano_limit is not None and nano_amount > nano_limit
 
 
 def canonical_or_text(value: Any) -> str:
@@ -138,8 +138,8 @@ def canonical_or_text(value: Any) -> str:
 # Validation of names, label keys and label values: each function returns Kubernetes's messages, none if valid.
 
 
-Messages: TypeAlias = tuple[str, ...]
-NameRule: TypeAlias = Callable[[str], Messages]
+MessageTuple: TypeAlias = tuple[str, ...]
+NameRule: TypeAlias = Callable[[str], MessageTuple]
 
 LABEL_LENGTH_MAX: Final = 63
 GKE_LENGTH_MAX: Final = 40
@@ -148,39 +148,39 @@ PORT_LENGTH_MAX: Final = 15
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
-_UNDERSCORED_LABEL: Final = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
-_SEARCH_DOMAIN: Final = rf"{_UNDERSCORED_LABEL}(\.{_UNDERSCORED_LABEL})*"
-_DNS1035_LABEL: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
+_UNDERSCORED_LABEL_PATTERN: Final = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+_SEARCH_DOMAIN: Final = rf"{_UNDERSCORED_LABEL_PATTERN}(\.{_UNDERSCORED_LABEL_PATTERN})*"
+_DNS1035_LABEL_PATTERN: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _QUALIFIED_NAME: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _LABEL_VALUE: Final = f"({_QUALIFIED_NAME})?"
-_CONFIG_KEY: Final = "[-._a-zA-Z0-9]+"
+_CONFIG_KEY_PATTERN: Final = "[-._a-zA-Z0-9]+"
 _DOMAIN_PATH_PATTERN: Final = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
 
-_LABEL_TEXT: Final = (
+_LABEL_RULE: Final = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
     "with an alphanumeric character"
 )
-_SUBDOMAIN_TEXT: Final = (
+_SUBDOMAIN_RULE: Final = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
     "and end with an alphanumeric character"
 )
-_SEARCH_TEXT: Final = (
+_SEARCH_RULE: Final = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must "
     "start and end with an alphanumeric character"
 )
-_DNS1035_TEXT: Final = (
+_DNS1035_RULE: Final = (
     "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
     "and end with an alphanumeric character"
 )
-_QUALIFIED_TEXT: Final = (
+_QUALIFIED_NAME_RULE: Final = (
     "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
 )
-_LABEL_VALUE_TEXT: Final = (
+_LABEL_VALUE_RULE: Final = (
     "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
     "end with an alphanumeric character"
 )
 _NAME_EXAMPLES: Final = ("MyName", "my.name", "123-abc")
-_CONFIG_KEY_TEXT: Final = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'"
+_CONFIG_KEY_RULE: Final = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'"
 
 
 def _matches(pattern: str, text: str) -> bool:
@@ -193,12 +193,12 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.ASCII)
 
 
-def _check_length(text: str, length_max: int) -> Messages:
+def _check_length(text: str, length_max: int) -> MessageTuple:
     """Return an error message if a text has more than `length_max` bytes."""
     return (f"must be no more than {length_max} characters",) if len(text.encode()) > length_max else ()
 
 
-def _check_pattern(text: str, pattern: str, rule_text: str, *examples: str) -> Messages:
+def _check_pattern(text: str, pattern: str, rule_text: str, *examples: str) -> MessageTuple:
     """Return an error message, with valid examples, if a text does not match a regular expression."""
     if _matches(pattern, text):
         return ()
@@ -209,23 +209,23 @@ def _check_pattern(text: str, pattern: str, rule_text: str, *examples: str) -> M
 
 
 @memoized_if_short(maxsize=65536)
-def dns_label_errors(text: str) -> Messages:
+def dns_label_errors(text: str) -> MessageTuple:
     """Validate an RFC 1123 label, at most 63 characters."""
-    return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(text, _LABEL, _LABEL_TEXT, "my-name", "123-abc")
+    return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(text, _LABEL, _LABEL_RULE, "my-name", "123-abc")
 
 
 @memoized_if_short(maxsize=65536)
-def dns_subdomain_errors(text: str) -> Messages:
+def dns_subdomain_errors(text: str) -> MessageTuple:
     """Validate an RFC 1123 subdomain, at most 253 characters: the name of most objects."""
-    return _check_length(text, SUBDOMAIN_LENGTH_MAX) + _check_pattern(text, _SUBDOMAIN, _SUBDOMAIN_TEXT, "example.com")
+    return _check_length(text, SUBDOMAIN_LENGTH_MAX) + _check_pattern(text, _SUBDOMAIN, _SUBDOMAIN_RULE, "example.com")
 
 
-def search_domain_errors(text: str) -> Messages:
+def search_domain_errors(text: str) -> MessageTuple:
     """Validate a DNS search domain: a subdomain whose labels may have underscores."""
-    return _check_length(text, SUBDOMAIN_LENGTH_MAX) + _check_pattern(text, _SEARCH_DOMAIN, _SEARCH_TEXT, "example.com")
+    return _check_length(text, SUBDOMAIN_LENGTH_MAX) + _check_pattern(text, _SEARCH_DOMAIN, _SEARCH_RULE, "example.com")
 
 
-def port_name_errors(text: str) -> Messages:
+def port_name_errors(text: str) -> MessageTuple:
     """Validate an IANA port name: at most 15 characters, at least one letter."""
     messages = _check_length(text, PORT_LENGTH_MAX)
     if not _matches("[-a-z0-9]+", text):
@@ -239,7 +239,7 @@ def port_name_errors(text: str) -> Messages:
     return messages
 
 
-def header_name_errors(text: str) -> Messages:
+def header_name_errors(text: str) -> MessageTuple:
     """Validate an HTTP header name."""
     rule_text = "a valid HTTP header must consist of alphanumeric characters or '-'"
     return _check_pattern(text, "[-A-Za-z0-9]+", rule_text, "X-Header-Name")
@@ -251,64 +251,64 @@ def is_word(text: str) -> bool:
 
 
 @memoized_if_short(maxsize=65536)
-def dns1035_label_errors(text: str) -> Messages:
+def dns1035_label_errors(text: str) -> MessageTuple:
     """Validate an RFC 1035 label, which starts with a letter: the name of a Service."""
     return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(
-        text, _DNS1035_LABEL, _DNS1035_TEXT, "my-name", "abc-123"
+        text, _DNS1035_LABEL_PATTERN, _DNS1035_RULE, "my-name", "abc-123"
     )
 
 
 @memoized_if_short(maxsize=65536)
-def gke_name_errors(text: str) -> Messages:
+def gke_name_errors(text: str) -> MessageTuple:
     """Validate an RFC 1035 label of at most 40 characters: the name of a GKE cluster or node pool."""
     return _check_length(text, GKE_LENGTH_MAX) + _check_pattern(
-        text, _DNS1035_LABEL, _DNS1035_TEXT, "my-name", "abc-123"
+        text, _DNS1035_LABEL_PATTERN, _DNS1035_RULE, "my-name", "abc-123"
     )
 
 
 @memoized_if_short(maxsize=65536)
-def qualified_name_errors(text: str) -> Messages:
+def qualified_name_errors(text: str) -> MessageTuple:
     """Validate a label key, annotation key or resource name: a name with an optional DNS prefix and '/'."""
-    prefix, slash, name = text.rpartition("/")
-    if "/" in prefix:
-        rule_text = f"a qualified name {_QUALIFIED_TEXT}"
+    domain_prefix, slash, name = text.rpartition("/")
+    if "/" in domain_prefix:
+        rule_text = f"a qualified name {_QUALIFIED_NAME_RULE}"
         example = " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
         return tuple(message + example for message in _check_pattern("", _QUALIFIED_NAME, rule_text, *_NAME_EXAMPLES))
-    messages: Messages = ()
-    if slash and not prefix:
+    messages: MessageTuple = ()
+    if slash and not domain_prefix:
         messages = ("prefix part must be non-empty",)
     elif slash:
-        messages = tuple(f"prefix part {message}" for message in dns_subdomain_errors(prefix))
+        messages = tuple(f"prefix part {message}" for message in dns_subdomain_errors(domain_prefix))
     if not name:
         return (*messages, "name part must be non-empty")
     messages += tuple(f"name part {message}" for message in _check_length(name, LABEL_LENGTH_MAX))
-    return messages + _check_pattern(name, _QUALIFIED_NAME, f"name part {_QUALIFIED_TEXT}", *_NAME_EXAMPLES)
+    return messages + _check_pattern(name, _QUALIFIED_NAME, f"name part {_QUALIFIED_NAME_RULE}", *_NAME_EXAMPLES)
 
 
 @memoized_if_short(maxsize=65536)
-def label_value_errors(text: str) -> Messages:
+def label_value_errors(text: str) -> MessageTuple:
     """Validate a label value: at most 63 characters, possibly empty."""
     examples = ("MyValue", "my_value", "12345")
-    return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(text, _LABEL_VALUE, _LABEL_VALUE_TEXT, *examples)
+    return _check_length(text, LABEL_LENGTH_MAX) + _check_pattern(text, _LABEL_VALUE, _LABEL_VALUE_RULE, *examples)
 
 
-def config_key_errors(text: str) -> Messages:
+def config_key_errors(text: str) -> MessageTuple:
     """Validate a key of a ConfigMap or Secret, which becomes a file name in a volume."""
     messages = _check_length(text, SUBDOMAIN_LENGTH_MAX)
-    messages += _check_pattern(text, _CONFIG_KEY, _CONFIG_KEY_TEXT, "key.name", "KEY_NAME", "key-name")
+    messages += _check_pattern(text, _CONFIG_KEY_PATTERN, _CONFIG_KEY_RULE, "key.name", "KEY_NAME", "key-name")
     if text in {".", ".."}:
         return (*messages, f"must not be '{text}'")
     return (*messages, "must not start with '..'") if text.startswith("..") else messages
 
 
-def env_name_errors(text: str) -> Messages:
+def env_name_errors(text: str) -> MessageTuple:
     """Validate a name of an environment variable: printable ASCII without '='."""
     if text and all(" " <= character <= "~" and character != "=" for character in text):
         return ()
     return ("a valid environment variable name must consist only of printable ASCII characters other than '='",)
 
 
-def domain_path_errors(text: str) -> Messages:
+def domain_path_errors(text: str) -> MessageTuple:
     """Validate a domain-prefixed path such as `acme.io/foo`, for `managedBy` and admission gates."""
     domain, slash, path = text.partition("/")
     if not slash or not domain or not path:
@@ -316,7 +316,7 @@ def domain_path_errors(text: str) -> Messages:
     return dns_subdomain_errors(domain) + _check_pattern(path, _DOMAIN_PATH_PATTERN, "Invalid path")
 
 
-def path_segment_errors(text: str) -> Messages:
+def path_segment_errors(text: str) -> MessageTuple:
     """Validate the name of an RBAC role or binding, which must be a single URL path segment."""
     if text in {".", ".."}:
         return (f"may not be '{text}'",)
@@ -326,15 +326,15 @@ def path_segment_errors(text: str) -> Messages:
 # Rules of paths of files and directories. Source: Kubernetes's pkg/apis/core/validation.
 
 
-_MODE_MAX: Final = 0o777
+_FILE_MODE_MAX: Final = 0o777
 _MODE_MESSAGE: Final = "must be a number between 0 and 0777 (octal), both inclusive"
-_PATH_REMEDY: Final = "use a relative path without '..'"
+_RELATIVE_PATH_REMEDY: Final = "use a relative path without '..'"
 
 
 def local_path_errors(path: str, field_path: str) -> Iterator[FieldError]:
     """Report a file path that is not relative, or contains NUL or a component '..'."""
     if path.startswith("/"):
-        yield invalid(field_path, path, "must be a relative path", _PATH_REMEDY)
+        yield invalid(field_path, path, "must be a relative path", _RELATIVE_PATH_REMEDY)
     yield from path_component_errors(path, field_path)
 
 
@@ -353,9 +353,9 @@ def file_errors(path: str, field_path: str) -> Iterator[FieldError]:
         yield invalid(field_path, path, "must not start with '..'", "use a name that does not start with '..'")
 
 
-def mode_errors(mode: int | None, field_path: str) -> Iterator[FieldError]:
+def file_mode_errors(mode: int | None, field_path: str) -> Iterator[FieldError]:
     """Report file permission bits that are not from 0 to 0777 (octal)."""
-    if mode is not None and not 0 <= mode <= _MODE_MAX:
+    if mode is not None and not 0 <= mode <= _FILE_MODE_MAX:
         yield invalid(field_path, mode, _MODE_MESSAGE, "use 420, which is octal 0644, or another number from 0 to 511")
 
 
@@ -373,7 +373,7 @@ _NAME_RULES: Final[Mapping[str, NameRule]] = {
 }
 ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
 #: Kubernetes's own kinds, whose finalizers have stricter rules than those of custom kinds.
-_KUBERNETES_KINDS: Final = frozenset(info.constant for info in scheme.KINDS if is_native(info))
+_NATIVE_KINDS: Final = frozenset(info.constant for info in scheme.KINDS if is_native(info))
 #: The kind Event: Events must not be owners of objects.
 _EVENT_KIND: Final = scheme.kind_info(scheme.EVENT)
 #: The finalizers without a prefix.
@@ -393,23 +393,23 @@ def metadata_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from label_errors(metadata.get("labels"), "metadata.labels")
     yield from annotation_errors(metadata.get("annotations"), "metadata.annotations")
     if finalizers := metadata.get("finalizers"):
-        is_of_kubernetes = group_kind(obj) in _KUBERNETES_KINDS
-        yield from finalizer_errors(finalizers, "metadata.finalizers", is_of_kubernetes=is_of_kubernetes)
-    yield from _owner_errors(metadata.get("ownerReferences") or ())
+        is_native_kind = group_kind(obj) in _NATIVE_KINDS
+        yield from finalizer_errors(finalizers, "metadata.finalizers", is_native_kind=is_native_kind)
+    yield from _owner_reference_errors(metadata.get("ownerReferences") or ())
 
 
 def _name_errors(metadata: Mapping[str, Any], name_rule: NameRule) -> Iterator[FieldError]:
     """Report a name or generateName that is missing or does not follow the naming rule of the kind."""
-    name, prefix = metadata.get("name"), metadata.get("generateName")
-    if not name and not prefix:
+    name, generate_name = metadata.get("name"), metadata.get("generateName")
+    if not name and not generate_name:
         yield required("metadata.name", "name or generateName is required", "set metadata.name")
     elif name:
         for message in name_rule(name):
             yield invalid("metadata.name", name, message, name_remedy(name, name_rule))
     else:
         # A prefix may end with characters that a name must not end with, because a suffix follows.
-        for message in name_rule(f"{prefix}a"):
-            yield invalid("metadata.generateName", prefix, message, name_remedy(prefix, name_rule))
+        for message in name_rule(f"{generate_name}a"):
+            yield invalid("metadata.generateName", generate_name, message, name_remedy(generate_name, name_rule))
 
 
 def name_remedy(name: Any, name_rule: NameRule) -> str:
@@ -445,12 +445,12 @@ def annotation_errors(annotations: Mapping[str, str] | None, path: str) -> Itera
         yield too_long(path, ANNOTATIONS_BYTES_MAX, "store large content in a ConfigMap")
 
 
-def finalizer_errors(finalizers: Sequence[str], path: str, *, is_of_kubernetes: bool = True) -> Iterator[FieldError]:
+def finalizer_errors(finalizers: Sequence[str], path: str, *, is_native_kind: bool = True) -> Iterator[FieldError]:
     """Report invalid finalizers, unprefixed ones on Kubernetes's own kinds, and a pair that exclude each other."""
     for i, finalizer in enumerate(finalizers):
         for message in qualified_name_errors(finalizer):
             yield invalid(f"{path}[{i}]", finalizer, message, _KEY_REMEDY)
-        if is_of_kubernetes and "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+        if is_native_kind and "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
             message = "name is neither a standard finalizer name nor is it fully qualified"
             yield invalid(f"{path}[{i}]", finalizer, message, "use a name with a domain, such as example.com/name")
     if ORPHAN_FINALIZER in finalizers and FOREGROUND_FINALIZER in finalizers:
@@ -458,7 +458,7 @@ def finalizer_errors(finalizers: Sequence[str], path: str, *, is_of_kubernetes: 
         yield invalid(path, finalizers, message, f"remove {ORPHAN_FINALIZER} or {FOREGROUND_FINALIZER}")
 
 
-def _owner_errors(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
+def _owner_reference_errors(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
     """Report owner references that are incomplete or name an Event, and more than one with `controller: true`."""
     for i, owner in enumerate(owners):
         for field in ("apiVersion", "kind", "name", "uid"):
@@ -485,14 +485,14 @@ def selector_errors(selector: Mapping[str, Any] | None, path: str) -> Iterator[F
     yield from label_errors(selector.get("matchLabels"), f"{path}.matchLabels")
     for i, expression in enumerate(selector.get("matchExpressions") or ()):
         expression_path = f"{path}.matchExpressions[{i}]"
-        yield from _expression_errors(expression, expression_path)
+        yield from _selector_expression_errors(expression, expression_path)
         yield from label_key_errors(expression["key"], f"{expression_path}.key")
         for j, value in enumerate(expression.get("values") or ()):
             for message in label_value_errors(value):
                 yield invalid(f"{expression_path}.values[{j}]", value, message, _LABEL_REMEDY)
 
 
-def _expression_errors(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _selector_expression_errors(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a label selector expression with an unknown operator, or with missing or forbidden values."""
     values, operator = expression.get("values"), expression["operator"]
     if operator in {"In", "NotIn"}:
@@ -523,9 +523,9 @@ def resources_errors(resources: Mapping[str, Any], path: str) -> Iterator[FieldE
         for name, value in amounts.items():
             amount_path = f"{path}.{field}[{name}]"
             yield from resource_name_errors(name, amount_path)
-            yield from _value_errors(name, value, amount_path)
+            yield from _resource_value_errors(name, value, amount_path)
     for name, value in requests.items():
-        yield from _limit_errors(name, value, limits, path)
+        yield from _resource_limit_errors(name, value, limits, path)
     if _has_hugepages(requests, limits) and {*requests, *limits}.isdisjoint(_STANDARD_RESOURCES[:2]):
         message = "HugePages require cpu or memory"
         yield forbidden(path, message, "add a request for cpu or memory")
@@ -568,7 +568,7 @@ def resource_name_errors(name: str, path: str) -> Iterator[FieldError]:
         yield invalid(path, name, "doesn't follow extended resource name standard", _RESOURCE_REMEDY)
 
 
-def _value_errors(name: str, value: Any, path: str) -> Iterator[FieldError]:
+def _resource_value_errors(name: str, value: Any, path: str) -> Iterator[FieldError]:
     """Report a resource amount that is malformed or negative, or a fraction of an extended resource."""
     yield from amount_errors(value, path)
     amount = parse_nano(value)
@@ -576,19 +576,19 @@ def _value_errors(name: str, value: Any, path: str) -> Iterator[FieldError]:
         yield invalid(path, canonical_or_text(value), "must be an integer", "use an integer")
 
 
-def _limit_errors(name: str, value: Any, limits: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _resource_limit_errors(name: str, value: Any, limits: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a request above its limit; hugepages and extended resources need a limit equal to the request."""
-    is_overcommitable = _is_native(name) and not name.startswith("hugepages-")
+    can_overcommit = _is_native(name) and not name.startswith("hugepages-")
     limit = limits.get(name)
     if limit is None:
-        if not is_overcommitable:
+        if not can_overcommit:
             message = "Limit must be set for non overcommitable resources"
             yield required(f"{path}.limits", message, f"set the limit of {name} to {canonical_or_text(value)}")
         return
     request_text, limit_text = canonical_or_text(value), canonical_or_text(limit)
-    if is_overcommitable and exceeds_limit(value, limit):
+    if can_overcommit and exceeds_limit(value, limit):
         message = f"must be less than or equal to {name} limit of {limit_text}"
         yield invalid(f"{path}.requests", request_text, message, f"request at most {limit_text}, or raise the limit")
-    elif not is_overcommitable and parse_nano(value) != parse_nano(limit):
+    elif not can_overcommit and parse_nano(value) != parse_nano(limit):
         message = f"must be equal to {name} limit of {limit_text}"
         yield invalid(f"{path}.requests", request_text, message, f"set request and limit of {name} to the same amount")

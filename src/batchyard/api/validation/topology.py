@@ -26,29 +26,29 @@ from batchyard.api.well_known import (
 # Source: Kueue's pkg/controller/jobframework/tas_validation.go at its default feature gates.
 
 
-Annotations = Mapping[str, str]
-_ANNOTATION_PREFIX: Final = "kueue.x-k8s.io/podset-"
+AnnotationMap = Mapping[str, str]
+_POD_SET_ANNOTATION_PREFIX: Final = "kueue.x-k8s.io/podset-"
 
 
 @dataclass(frozen=True, slots=True)
 class PodSetTopology:
     """The topology annotations of one pod set, where they are (for error messages), and the pod count."""
 
-    annotations: Annotations
+    annotations: AnnotationMap
     path: str
     count: int
 
 
 def topology_request_errors(
-    annotations: Annotations, path: str, count: int, *, elastic: bool = False
+    annotations: AnnotationMap, path: str, pod_count: int, *, elastic: bool = False
 ) -> Iterator[FieldError]:
-    """Validate the topology annotations of a pod template, from which `count` pods are created."""
-    if not any(name.startswith(_ANNOTATION_PREFIX) for name in annotations):
+    """Validate the topology annotations of a pod template, from which `pod_count` pods are created."""
+    if not any(name.startswith(_POD_SET_ANNOTATION_PREFIX) for name in annotations):
         return
-    yield from _mode_errors(annotations, path)
-    yield from _slice_errors(annotations, path, count)
-    yield from _layers_errors(annotations, path, count)
-    yield from _group_name_errors(annotations, path)
+    yield from _topology_mode_errors(annotations, path)
+    yield from _slice_annotation_errors(annotations, path, pod_count)
+    yield from _slice_layers_annotation_errors(annotations, path, pod_count)
+    yield from _pod_set_group_name_errors(annotations, path)
     for mode, name in (("required", REQUIRED_TOPOLOGY), ("preferred", PREFERRED_TOPOLOGY)):
         if elastic and name in annotations:
             message = f"{mode} topology is not supported with elastic jobs"
@@ -56,12 +56,12 @@ def topology_request_errors(
             yield rules.forbidden(f"{path}.{name}", message, remedy)
 
 
-def _mode_errors(annotations: Annotations, path: str) -> Iterator[FieldError]:
+def _topology_mode_errors(annotations: AnnotationMap, path: str) -> Iterator[FieldError]:
     """Report a pod set with several topology modes (required, preferred, unconstrained), or invalid values of them."""
     mode_annotations = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
     if sum(mode in annotations for mode in mode_annotations) > 1:
-        shown_modes = ", ".join(map(rules.format_json, mode_annotations))
-        message = f"must not contain more than one topology annotation: [{shown_modes}]"
+        shown_annotations = ", ".join(map(rules.format_json, mode_annotations))
+        message = f"must not contain more than one topology annotation: [{shown_annotations}]"
         yield rules.invalid_without_value(path, message, "keep one of these annotations")
     for name in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, SLICE_TOPOLOGY):
         if name in annotations:
@@ -73,7 +73,7 @@ def _mode_errors(annotations: Annotations, path: str) -> Iterator[FieldError]:
         )
 
 
-def _slice_errors(annotations: Annotations, path: str, count: int) -> Iterator[FieldError]:
+def _slice_annotation_errors(annotations: AnnotationMap, path: str, count: int) -> Iterator[FieldError]:
     """Report a pod set's slice topology without a slice size or the reverse, and a slice size out of range."""
     value, item_path = annotations.get(SLICE_SIZE), f"{path}[{SLICE_SIZE}]"
     if value is None:
@@ -81,12 +81,12 @@ def _slice_errors(annotations: Annotations, path: str, count: int) -> Iterator[F
             remedy = "give the number of pods in a slice"
             yield rules.required(item_path, f"must be set when '{SLICE_TOPOLOGY}' is specified", remedy)
         return
-    size = parse_integer(value, bits=32)
-    if size is None:
+    slice_size = parse_integer(value, bits=32)
+    if slice_size is None:
         yield rules.invalid(item_path, value, "must be a numeric value", f"use a number from 1 to {count}")
-    elif size < 1:
+    elif slice_size < 1:
         yield rules.invalid(item_path, value, "must be greater than or equal to 1", f"use a number from 1 to {count}")
-    elif size > count:
+    elif slice_size > count:
         message = f"must not be greater than pod set count {count}"
         yield rules.invalid(item_path, value, message, f"use a number from 1 to {count}")
     if SLICE_TOPOLOGY not in annotations:
@@ -94,13 +94,13 @@ def _slice_errors(annotations: Annotations, path: str, count: int) -> Iterator[F
         yield rules.forbidden(item_path, f"may not be set when '{SLICE_TOPOLOGY}' is not specified", remedy)
 
 
-def _group_name_errors(annotations: Annotations, path: str) -> Iterator[FieldError]:
+def _pod_set_group_name_errors(annotations: AnnotationMap, path: str) -> Iterator[FieldError]:
     """Report a pod set group name that is a number, or is combined with slices, or lacks a topology."""
-    group, item_path = annotations.get(POD_SET_GROUP), f"{path}[{POD_SET_GROUP}]"
-    if group is None:
+    group_name, item_path = annotations.get(POD_SET_GROUP), f"{path}[{POD_SET_GROUP}]"
+    if group_name is None:
         return
-    if group.isascii() and group.isdigit():
-        yield rules.invalid(item_path, group, "must not be a number", "use a name with letters")
+    if group_name.isascii() and group_name.isdigit():
+        yield rules.invalid(item_path, group_name, "must not be a number", "use a name with letters")
     for name in (SLICE_SIZE, SLICE_TOPOLOGY, SLICE_LAYERS):
         if name in annotations:
             yield rules.forbidden(item_path, f"may not be set when '{name}' is specified", "remove one of the two")
@@ -109,7 +109,7 @@ def _group_name_errors(annotations: Annotations, path: str) -> Iterator[FieldErr
         yield rules.forbidden(item_path, message, f"add {PREFERRED_TOPOLOGY} or {REQUIRED_TOPOLOGY}")
 
 
-def _layers_errors(annotations: Annotations, path: str, count: int) -> Iterator[FieldError]:
+def _slice_layers_annotation_errors(annotations: AnnotationMap, path: str, count: int) -> Iterator[FieldError]:
     """Report slice layers that are malformed, not one to three, invalid, or combined with other slice annotations."""
     text, item_path = annotations.get(SLICE_LAYERS), f"{path}[{SLICE_LAYERS}]"
     if text is None:
@@ -118,18 +118,18 @@ def _layers_errors(annotations: Annotations, path: str, count: int) -> Iterator[
         if name in annotations:
             yield rules.forbidden(item_path, f"may not be set when '{name}' is specified", "remove one of the two")
     slice_layers = parse_slice_layers(text)
-    example = '[{"topology": "cloud.example.com/rack", "size": 4}]'
+    example_layers = '[{"topology": "cloud.example.com/rack", "size": 4}]'
     if slice_layers is None:
         message = "must be a valid JSON array of topology and size"
-        yield rules.invalid(item_path, text, message, f"use a value such as {example}")
+        yield rules.invalid(item_path, text, message, f"use a value such as {example_layers}")
     elif not 1 <= len(slice_layers) <= SLICE_LAYERS_MAX:
         message = "topology constraints must contain between 1 and 3 entries"
         yield rules.invalid(item_path, text, message, f"use 1 to {SLICE_LAYERS_MAX} entries, one for each layer")
     else:
-        yield from _layer_errors(slice_layers, item_path, count)
+        yield from _slice_layer_errors(slice_layers, item_path, count)
 
 
-def _layer_errors(slice_layers: Sequence[SliceLayer], path: str, count: int) -> Iterator[FieldError]:
+def _slice_layer_errors(slice_layers: Sequence[SliceLayer], path: str, count: int) -> Iterator[FieldError]:
     """Report slice layers with an invalid or duplicate level, or whose size does not divide that of the layer above."""
     index_by_topology: dict[str, int] = {}
     for i, layer in enumerate(slice_layers):
@@ -149,14 +149,14 @@ def _layer_errors(slice_layers: Sequence[SliceLayer], path: str, count: int) -> 
         yield rules.invalid(path, slice_layers[0].size, message, f"use a number from 1 to {count}")
 
 
-def group_errors(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
+def pod_set_group_errors(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
     """Report pod set groups that are not a pair of pod sets of equal topology, one of them with a single pod."""
-    groups: dict[str, list[PodSetTopology]] = {}
+    pod_sets_by_group: dict[str, list[PodSetTopology]] = {}
     for pod_set in pod_sets:
         annotations = pod_set.annotations
         if POD_SET_GROUP in annotations and (REQUIRED_TOPOLOGY in annotations or PREFERRED_TOPOLOGY in annotations):
-            groups.setdefault(annotations[POD_SET_GROUP], []).append(pod_set)
-    for name, members in groups.items():
+            pod_sets_by_group.setdefault(annotations[POD_SET_GROUP], []).append(pod_set)
+    for name, members in pod_sets_by_group.items():
         if len(members) != 2:
             for member in members:
                 message = f"can only define groups of exactly 2 pod sets, got: {len(members)} pod set(s)"
@@ -192,28 +192,28 @@ _LEVELS_PATH: Final = "spec.levels"
 def topology_errors(topology: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Topology."""
     yield from rules.metadata_errors(topology)
-    levels = _levels(topology)
-    if len(dict.fromkeys(levels)) < len(levels):
+    level_labels = _level_labels(topology)
+    if len(dict.fromkeys(level_labels)) < len(level_labels):
         yield rules.schema_rule_fault(
             _LEVELS_PATH, "array", "must be unique", "list each node label once, from the widest level to the narrowest"
         )
-    if well_known.HOSTNAME in levels[:-1]:
+    if well_known.HOSTNAME in level_labels[:-1]:
         message = f"the {well_known.HOSTNAME} label can only be used at the lowest level of topology"
         yield rules.schema_rule_fault(_LEVELS_PATH, "array", message, f"move {well_known.HOSTNAME} to the end")
-    for i, label in enumerate(levels):
+    for i, label in enumerate(level_labels):
         yield from rules.label_key_errors(label, f"{_LEVELS_PATH}[{i}].nodeLabel")
 
 
 def topology_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Topology: its levels may change only if the lowest one is the host name."""
     yield from topology_errors(new)
-    old_levels, new_levels, hostname = _levels(old), _levels(new), well_known.HOSTNAME
-    if old_levels != new_levels and not (hostname in old_levels[-1:] and hostname in new_levels[-1:]):
-        message = f"levels are mutable only when {hostname} is the lowest level both before and after the change"
+    old_levels, new_levels, hostname_label = _level_labels(old), _level_labels(new), well_known.HOSTNAME
+    if old_levels != new_levels and not (hostname_label in old_levels[-1:] and hostname_label in new_levels[-1:]):
+        message = f"levels are mutable only when {hostname_label} is the lowest level both before and after the change"
         yield rules.schema_rule_fault(_LEVELS_PATH, "array", message, "keep the levels, or create another Topology")
 
 
-def _levels(topology: Mapping[str, Any]) -> Sequence[str]:
+def _level_labels(topology: Mapping[str, Any]) -> Sequence[str]:
     """Return the node labels of a Topology, from the widest level to the narrowest."""
     return [level["nodeLabel"] for level in (topology.get("spec") or {}).get("levels") or ()]
 
@@ -226,32 +226,32 @@ _ONE_OF_TWO = "exactly one of the fields in [universal individual] must be set"
 
 def assignment_errors(assignment: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report slices of a topology assignment without a value for each level and a pod count for each domain."""
-    slices, levels = assignment.get("slices"), assignment.get("levels") or ()
-    if slices is None:
+    assignment_slices, levels = assignment.get("slices"), assignment.get("levels") or ()
+    if assignment_slices is None:
         yield rules.required(f"{path}.slices", "", "add slices with the domains of the pods")
         return
-    if any(len(each.get("valuesPerLevel") or ()) != len(levels) for each in slices):
+    if any(len(each.get("valuesPerLevel") or ()) != len(levels) for each in assignment_slices):
         message = "valuesPerLevel must have the same length as the number of levels in this TopologyAssignment"
         yield rules.schema_rule_fault(path, "object", message, f"set {len(levels)} valuesPerLevel in each slice")
-    for i, each in enumerate(slices):
+    for i, each in enumerate(assignment_slices):
         yield from _assignment_slice_errors(each, f"{path}.slices[{i}]")
 
 
 def _assignment_slice_errors(assignment_slice: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report values and pod counts of a slice that are not set in one form (universal, or one for each domain)."""
-    count, pod_counts = assignment_slice["domainCount"], assignment_slice.get("podCounts") or {}
+    domain_count, pod_counts = assignment_slice["domainCount"], assignment_slice.get("podCounts") or {}
     if (pod_counts.get("universal") is None) == (pod_counts.get("individual") is None):
         yield rules.schema_rule_fault(f"{path}.podCounts", "object", _ONE_OF_TWO, "set either universal or individual")
-    elif pod_counts.get("individual") is not None and len(pod_counts["individual"]) != count:
+    elif pod_counts.get("individual") is not None and len(pod_counts["individual"]) != domain_count:
         message = "podCounts.individual must have length equal to domainCount"
-        yield rules.schema_rule_fault(path, "object", message, f"list {count} counts in podCounts.individual")
+        yield rules.schema_rule_fault(path, "object", message, f"list {domain_count} counts in podCounts.individual")
     for j, values in enumerate(assignment_slice.get("valuesPerLevel") or ()):
         if (values.get("universal") is None) == (values.get("individual") is None):
             item_path = f"{path}.valuesPerLevel[{j}]"
             yield rules.schema_rule_fault(item_path, "object", _ONE_OF_TWO, "set either universal or individual")
-        elif values.get("individual") is not None and len(values["individual"]["roots"]) != count:
+        elif values.get("individual") is not None and len(values["individual"]["roots"]) != domain_count:
             message = (
                 "valuesPerLevel.individual, if set, must have roots of length equal to domainCount of this "
                 "TopologyAssignmentSlice"
             )
-            yield rules.schema_rule_fault(path, "object", message, f"list {count} roots in valuesPerLevel[{j}]")
+            yield rules.schema_rule_fault(path, "object", message, f"list {domain_count} roots in valuesPerLevel[{j}]")

@@ -23,12 +23,12 @@ _CONDITION_STATUSES: Final = ("True", "False", "Unknown")
 
 def condition_errors(conditions: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
     """Report conditions with an invalid type or status, and several conditions of one type."""
-    seen_types: dict[str, None] = {}
+    seen_condition_types: dict[str, None] = {}
     for i, condition in enumerate(conditions):
         item_path, kind = f"{path}[{i}]", condition["type"]
-        if kind in seen_types:
+        if kind in seen_condition_types:
             yield rules.duplicate(f"{item_path}.type", kind, "keep one condition of each type")
-        seen_types[kind] = None
+        seen_condition_types[kind] = None
         yield from rules.label_key_errors(kind, f"{item_path}.type")
         if condition["status"] not in _CONDITION_STATUSES:
             yield rules.unsupported(f"{item_path}.status", condition["status"], _CONDITION_STATUSES)
@@ -40,7 +40,7 @@ def condition_errors(conditions: Sequence[Mapping[str, Any]], path: str) -> Iter
 
 
 _ADMISSION_TYPE: Final = "Workload.status.admission"
-_CHECK_TYPE: Final = "Workload.status.admissionChecks"
+_ADMISSION_CHECKS_FIELD_TYPE: Final = "Workload.status.admissionChecks"
 _ADMISSION_PATH: Final = "status.admission"
 _CHECKS_PATH: Final = "status.admissionChecks"
 _RECLAIMABLE_PODS_PATH: Final = "status.reclaimablePods"
@@ -52,9 +52,9 @@ def status_errors(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
     if is_true(workload, "QuotaReserved"):
         yield from _admission_errors(workload, old)
     yield from condition_errors(status.get("conditions") or (), "status.conditions")
-    yield from _reclaimable_errors(workload, old)
+    yield from _reclaimable_pods_errors(workload, old)
     for i, check in enumerate(status.get("admissionChecks") or ()):
-        yield from _check_errors(check, _counts_by_pod_set(workload), f"{_CHECKS_PATH}[{i}].podSetUpdates")
+        yield from _admission_check_errors(check, _count_by_pod_set(workload), f"{_CHECKS_PATH}[{i}].podSetUpdates")
     if status.get("clusterName") is not None and status.get("nominatedClusterNames"):
         message = "clusterName and nominatedClusterNames are mutually exclusive"
         yield rules.schema_rule_fault("status", "object", message, "remove nominatedClusterNames: clusterName is set")
@@ -72,13 +72,13 @@ def _update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     for i, check in enumerate(old_status.get("admissionChecks") or ()):
         new_check = ready_checks.get(check["name"]) if check["state"] == "Ready" else None
         if new_check is not None and not semantic_equality(scheme.WORKLOAD).is_same_field(
-            _CHECK_TYPE, "podSetUpdates", new_check, check
+            _ADMISSION_CHECKS_FIELD_TYPE, "podSetUpdates", new_check, check
         ):
             remedy = "keep the field while the state of the check is Ready"
             yield rules.immutable(f"{_CHECKS_PATH}[{i}].podSetUpdates", new_check.get("podSetUpdates"), remedy)
 
 
-def _counts_by_pod_set(workload: Obj) -> dict[str, int]:
+def _count_by_pod_set(workload: Obj) -> dict[str, int]:
     """Return the pod count of each pod set in a Workload's spec, by pod set name."""
     pod_sets = (workload.get("spec") or {}).get("podSets") or ()
     return {pod_set.get("name", "main"): pod_set.get("count", 1) for pod_set in pod_sets}
@@ -91,22 +91,22 @@ def _admission_errors(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
     """
     admission = workload["status"].get("admission")
     if admission is None:
-        lacked_admission = old and is_true(old, "QuotaReserved") and not (old.get("status") or {}).get("admission")
-        if not lacked_admission:
+        lacked_old_admission = old and is_true(old, "QuotaReserved") and not (old.get("status") or {}).get("admission")
+        if not lacked_old_admission:
             message = "must be set while the QuotaReserved condition is true"
             yield rules.required(
                 _ADMISSION_PATH, message, "set status.admission, or the condition QuotaReserved to False"
             )
         return
-    counts, assignments = _counts_by_pod_set(workload), admission.get("podSetAssignments") or ()
+    counts, assignments = _count_by_pod_set(workload), admission.get("podSetAssignments") or ()
     if len(assignments) != len(counts):
         message = "podSetAssignments must have the same number of podSets as the spec"
         yield rules.schema_rule_fault("", "object", message, f"add an assignment for each of the {len(counts)} podSets")
     for i, assignment in enumerate(assignments):
-        yield from _assignment_errors(assignment, counts, f"{_ADMISSION_PATH}.podSetAssignments[{i}]")
+        yield from _pod_set_assignment_errors(assignment, counts, f"{_ADMISSION_PATH}.podSetAssignments[{i}]")
 
 
-def _assignment_errors(assignment: Obj, count_by_pod_set: Mapping[str, int], path: str) -> Iterator[FieldError]:
+def _pod_set_assignment_errors(assignment: Obj, count_by_pod_set: Mapping[str, int], path: str) -> Iterator[FieldError]:
     """Report a podSetAssignment for an unknown pod set, or whose resource usage is not a multiple of its pod count."""
     name, count = assignment.get("name", "main"), assignment.get("count") or 0
     if name not in count_by_pod_set:
@@ -120,15 +120,15 @@ def _assignment_errors(assignment: Obj, count_by_pod_set: Mapping[str, int], pat
         yield from topology_assignment.assignment_errors(topology, f"{path}.topologyAssignment")
 
 
-def _reclaimable_errors(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
+def _reclaimable_pods_errors(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
     """Report reclaimable pods of unknown pod sets, and counts above the pod set's.
 
     A larger count is valid if it is unchanged since before an elastic Workload shrank.
     """
-    reclaimable = (workload.get("status") or {}).get("reclaimablePods") or ()
-    count_by_pod_set = _counts_by_pod_set(workload) if reclaimable else {}
-    old_counts = _reclaimable_counts(old) if old is not None and is_elastic(workload) else {}
-    for pods in reclaimable:
+    reclaimable_pods = (workload.get("status") or {}).get("reclaimablePods") or ()
+    count_by_pod_set = _count_by_pod_set(workload) if reclaimable_pods else {}
+    old_counts = _reclaimable_count_by_pod_set(old) if old is not None and is_elastic(workload) else {}
+    for pods in reclaimable_pods:
         item_path, name, count = f"{_RECLAIMABLE_PODS_PATH}[{pods['name']}]", pods["name"], pods.get("count", 0)
         if name not in count_by_pod_set:
             yield rules.unsupported(f"{item_path}.name", name, count_by_pod_set)
@@ -137,14 +137,14 @@ def _reclaimable_errors(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
             yield rules.invalid(f"{item_path}.count", count, message, f"use at most {count_by_pod_set[name]}")
 
 
-def _reclaimable_counts(workload: Obj) -> dict[str, int]:
+def _reclaimable_count_by_pod_set(workload: Obj) -> dict[str, int]:
     """Return the number of reclaimable pods of each pod set in a Workload's status, by pod set name."""
     return {p["name"]: p.get("count", 0) for p in (workload.get("status") or {}).get("reclaimablePods") or ()}
 
 
 def _reclaimable_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report numbers of reclaimable pods that decrease, except in pod sets of an elastic Workload that shrank."""
-    counts, new_counts = _reclaimable_counts(old), _reclaimable_counts(new)
+    counts, new_counts = _reclaimable_count_by_pod_set(old), _reclaimable_count_by_pod_set(new)
     shrunk_pod_sets = _shrunk_pod_sets(new)
     for name, count in new_counts.items():
         if count < counts.get(name, 0) and name not in shrunk_pod_sets:
@@ -161,12 +161,12 @@ def _shrunk_pod_sets(workload: Obj) -> dict[str, None]:
     admission = (workload.get("status") or {}).get("admission")
     if not admission or not is_elastic(workload):
         return {}
-    count_by_pod_set = _counts_by_pod_set(workload)
-    admitted_counts = {a.get("name", "main"): a.get("count") or 0 for a in admission.get("podSetAssignments") or ()}
-    return {name: None for name, count in admitted_counts.items() if count > count_by_pod_set.get(name, 0)}
+    count_by_pod_set = _count_by_pod_set(workload)
+    counts_by_name = {a.get("name", "main"): a.get("count") or 0 for a in admission.get("podSetAssignments") or ()}
+    return {name: None for name, count in counts_by_name.items() if count > count_by_pod_set.get(name, 0)}
 
 
-def _check_errors(check: Obj, count_by_pod_set: Mapping[str, int], path: str) -> Iterator[FieldError]:
+def _admission_check_errors(check: Obj, count_by_pod_set: Mapping[str, int], path: str) -> Iterator[FieldError]:
     """Report pod set updates in a Workload's admission check state that are invalid or for unknown pod sets."""
     for i, update in enumerate(check.get("podSetUpdates") or ()):
         item_path = f"{path}[{i}]"
@@ -196,14 +196,14 @@ def _without_topology(admission: Obj) -> dict[str, Any]:
     return {**admission, "podSetAssignments": assignments}
 
 
-def cluster_name_update_errors(new: Obj, old: Obj, *, replaces: bool) -> Iterator[FieldError]:
+def cluster_name_update_errors(new: Obj, old: Obj, *, is_replacement: bool) -> Iterator[FieldError]:
     """Report a changed clusterName, and one that is not nominated, unless the Workload replaces another slice."""
     new_name, old_name = ((obj.get("status") or {}).get("clusterName") for obj in (new, old))
     if new_name is None or new_name == old_name:
         return
     if old_name is not None:
         yield rules.schema_rule_fault("status", "object", "clusterName is immutable once set", f"keep {old_name}")
-    elif not replaces and new_name not in ((old.get("status") or {}).get("nominatedClusterNames") or ()):
+    elif not is_replacement and new_name not in ((old.get("status") or {}).get("nominatedClusterNames") or ()):
         message = "when setting clusterName it must be one of the nominatedClusterNames"
         yield rules.invalid("status.clusterName", new_name, message, "first add the cluster to nominatedClusterNames")
 
@@ -214,29 +214,29 @@ def cluster_name_update_errors(new: Obj, old: Obj, *, replaces: bool) -> Iterato
 
 
 _GATES_PATH: Final = f"metadata.annotations[{well_known.ADMISSION_GATED_BY}]"
-_GATES_REMEDY: Final = "list unique names such as example.com/gate, separated by commas"
+_ADMISSION_GATES_REMEDY: Final = "list unique names such as example.com/gate, separated by commas"
 
 
-def gate_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
+def admission_gate_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report admission gates in the annotation that are empty, duplicate, or not domain-prefixed names."""
     value = _gate_annotation(obj)
-    seen_gates: dict[str, None] = {}
-    for gate in _parse_gates(value):
+    seen_gate_names: dict[str, None] = {}
+    for gate in _parse_admission_gates(value):
         if not gate:
-            yield rules.invalid(_GATES_PATH, value, "cannot contain empty gate names", _GATES_REMEDY)
-        elif gate in seen_gates:
-            yield rules.invalid(_GATES_PATH, value, f"duplicate gate name: {gate}", _GATES_REMEDY)
+            yield rules.invalid(_GATES_PATH, value, "cannot contain empty gate names", _ADMISSION_GATES_REMEDY)
+        elif gate in seen_gate_names:
+            yield rules.invalid(_GATES_PATH, value, f"duplicate gate name: {gate}", _ADMISSION_GATES_REMEDY)
         else:
-            seen_gates[gate] = None
+            seen_gate_names[gate] = None
             for message in rules.domain_path_errors(gate):
-                yield rules.invalid(_GATES_PATH, gate, message, _GATES_REMEDY)
+                yield rules.invalid(_GATES_PATH, gate, message, _ADMISSION_GATES_REMEDY)
             if len(gate) > rules.LABEL_LENGTH_MAX:
                 yield rules.too_long(_GATES_PATH, rules.LABEL_LENGTH_MAX, "shorten the name of the gate")
 
 
-def gate_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+def admission_gate_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report admission gates that an update adds; it may only remove them."""
-    old_gates, new_gates = _parse_gates(_gate_annotation(old)), _parse_gates(_gate_annotation(new))
+    old_gates, new_gates = _parse_admission_gates(_gate_annotation(old)), _parse_admission_gates(_gate_annotation(new))
     if new_gates and not old_gates:
         remedy = "set the annotation when creating the object"
         yield rules.forbidden(_GATES_PATH, "cannot add admission gate after creation", remedy)
@@ -252,48 +252,48 @@ def _gate_annotation(obj: Mapping[str, Any]) -> str:
     return annotations.get(well_known.ADMISSION_GATED_BY) or "" if annotations else ""
 
 
-def _parse_gates(value: str) -> list[str]:
+def _parse_admission_gates(value: str) -> list[str]:
     """Parse the value of the annotation for admission gates to a list of names."""
     return [gate.strip() for gate in value.split(",")] if value.strip() else []
 
 
-_WEBHOOK: Final = "vworkload.kb.io"
-_POD_SETS: Final = "spec.podSets"
+_WORKLOAD_WEBHOOK_NAME: Final = "vworkload.kb.io"
+_POD_SETS_PATH: Final = "spec.podSets"
 _POD_SET_TYPE: Final = "Workload.spec.podSets"
 _PRIORITY_CLASS_PATH: Final = "spec.priorityClassRef"
-_CLASS_KINDS: Final = {"scheduling.k8s.io": "PriorityClass", "kueue.x-k8s.io": "WorkloadPriorityClass"}
+_PRIORITY_CLASS_KIND_BY_GROUP: Final = {"scheduling.k8s.io": "PriorityClass", "kueue.x-k8s.io": "WorkloadPriorityClass"}
 
 
 def workload_errors(workload: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Workload."""
     yield from rules.metadata_errors(workload)
-    yield from rules.mark_webhook(_WEBHOOK, _spec_errors(workload))
+    yield from rules.mark_webhook(_WORKLOAD_WEBHOOK_NAME, _spec_errors(workload))
     if workload.get("status"):
-        yield from rules.mark_webhook(_WEBHOOK, status_errors(workload, None))
+        yield from rules.mark_webhook(_WORKLOAD_WEBHOOK_NAME, status_errors(workload, None))
 
 
 def workload_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Workload: the fields that quota was reserved for are immutable."""
     yield from rules.metadata_errors(new)
-    yield from rules.mark_webhook(_WEBHOOK, _change_errors(new, old))
+    yield from rules.mark_webhook(_WORKLOAD_WEBHOOK_NAME, _change_errors(new, old))
 
 
 def workload_status_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a status update of a Workload."""
-    yield from rules.mark_webhook(_WEBHOOK, _status_change_errors(new, old))
+    yield from rules.mark_webhook(_WORKLOAD_WEBHOOK_NAME, _status_change_errors(new, old))
 
 
 def _status_change_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from status_errors(new, old)
-    replaces = well_known.REPLACEMENT_FOR in (new["metadata"].get("annotations") or {})
-    yield from cluster_name_update_errors(new, old, replaces=replaces)
+    is_replacement = well_known.REPLACEMENT_FOR in (new["metadata"].get("annotations") or {})
+    yield from cluster_name_update_errors(new, old, is_replacement=is_replacement)
 
 
 def _change_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Workload by the rules of Kueue's webhook."""
     yield from _spec_errors(new)
     yield from _status_change_errors(new, old)
-    yield from gate_update_errors(new, old)
+    yield from admission_gate_update_errors(new, old)
     if is_true(old, "QuotaReserved"):
         yield from _pod_set_update_errors(new["spec"].get("podSets") or (), old["spec"].get("podSets") or ())
         yield from _class_update_errors(new["spec"].get("priorityClassRef"), old["spec"].get("priorityClassRef"))
@@ -306,21 +306,21 @@ def _change_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[F
 def _spec_errors(workload: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate the pod sets, the priority class and the admission gates of a Workload."""
     spec = workload.get("spec") or {}
-    min_count_pod_sets, seen_names = 0, {}
+    min_count_pod_sets, seen_pod_set_names = 0, {}
     for i, pod_set in enumerate(spec.get("podSets") or ()):
-        yield from _pod_set_errors(pod_set, f"{_POD_SETS}[{i}]")
+        yield from _pod_set_errors(pod_set, f"{_POD_SETS_PATH}[{i}]")
         min_count_pod_sets += pod_set.get("minCount") is not None
-        if (name := pod_set.get("name", "main")) in seen_names:
-            yield rules.duplicate(f"{_POD_SETS}[{i}].name", name, "give each podSet a unique name")
-        seen_names[name] = i
+        if (name := pod_set.get("name", "main")) in seen_pod_set_names:
+            yield rules.duplicate(f"{_POD_SETS_PATH}[{i}].name", name, "give each podSet a unique name")
+        seen_pod_set_names[name] = i
     if min_count_pod_sets > 1:
         remedy = "keep minCount in one podSet only"
-        yield rules.invalid(_POD_SETS, min_count_pod_sets, "at most one podSet can use minCount", remedy)
+        yield rules.invalid(_POD_SETS_PATH, min_count_pod_sets, "at most one podSet can use minCount", remedy)
     if min_count_pod_sets and is_elastic(workload):
         message = "partial admission and elastic job cannot be used together"
-        yield rules.invalid(_POD_SETS, min_count_pod_sets, message, f"remove minCount or {well_known.ELASTIC_JOB}")
-    yield from _class_errors(spec)
-    yield from gate_errors(workload)
+        yield rules.invalid(_POD_SETS_PATH, min_count_pod_sets, message, f"remove minCount or {well_known.ELASTIC_JOB}")
+    yield from _priority_class_errors(spec)
+    yield from admission_gate_errors(workload)
 
 
 def _pod_set_errors(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -333,22 +333,22 @@ def _pod_set_errors(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldErro
         yield from rules.label_errors(meta.get("labels"), f"{path}.template.metadata.labels")
         yield from rules.annotation_errors(meta.get("annotations"), f"{path}.template.metadata.annotations")
     if spec := template.get("spec"):
-        yield from _requests_errors(spec, f"{path}.template.spec")
+        yield from _pod_spec_requests_errors(spec, f"{path}.template.spec")
     if request := pod_set.get("topologyRequest"):
         yield from _topology_request_errors(request, f"{path}.topologyRequest")
 
 
-def _requests_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _pod_spec_requests_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Validate the requests and limits of all containers and of the pod as a whole in a pod set's template."""
     for field in ("initContainers", "containers"):
         for i, container in enumerate(spec.get(field) or ()):
             if resources := container.get("resources"):
-                yield from _resources_errors(resources, f"{path}.{field}[{i}].resources")
+                yield from _container_resources_errors(resources, f"{path}.{field}[{i}].resources")
     if resources := spec.get("resources"):
-        yield from _resources_errors(resources, f"{path}.resources")
+        yield from _container_resources_errors(resources, f"{path}.resources")
 
 
-def _resources_errors(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def _container_resources_errors(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report requests and limits that are malformed or negative, and those for the reserved resource `pods`."""
     for field in ("requests", "limits"):
         for name, value in (resources.get(field) or {}).items():
@@ -364,34 +364,34 @@ def _resources_errors(resources: Mapping[str, Any], path: str) -> Iterator[Field
 
 def _topology_request_errors(request: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Report a topology request with only one of slice topology and slice size, or a size below 1."""
-    topology, size = request.get("podSetSliceRequiredTopology"), request.get("podSetSliceSize")
-    if topology is not None and size is None:
+    slice_topology, slice_size = request.get("podSetSliceRequiredTopology"), request.get("podSetSliceSize")
+    if slice_topology is not None and slice_size is None:
         message = "must be set when podSetSliceRequiredTopology is specified"
         yield rules.required(f"{path}.podSetSliceSize", message, "give the number of pods in a slice")
-    elif topology is None and size is not None:
+    elif slice_topology is None and slice_size is not None:
         message = "may not be set when podSetSliceRequiredTopology is not specified"
         yield rules.forbidden(
             f"{path}.podSetSliceSize", message, "remove the field, or set podSetSliceRequiredTopology"
         )
-    elif size is not None and size <= 0:
-        yield rules.invalid(f"{path}.podSetSliceSize", size, "must be greater than 0", "give 1 or more")
+    elif slice_size is not None and slice_size <= 0:
+        yield rules.invalid(f"{path}.podSetSliceSize", slice_size, "must be greater than 0", "give 1 or more")
     for i, constraint in enumerate(request.get("podsetSliceRequiredTopologyConstraints") or ()):
         if constraint["size"] <= 0:
             item_path = f"{path}.podsetSliceRequiredTopologyConstraints[{i}].size"
             yield rules.invalid(item_path, constraint["size"], "must be greater than 0", "give 1 or more")
 
 
-def _class_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
+def _priority_class_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
     """Report a priority class reference whose kind does not match its group, or that is set without spec.priority."""
-    reference = spec.get("priorityClassRef")
-    if reference is None:
+    class_reference = spec.get("priorityClassRef")
+    if class_reference is None:
         return
     if spec.get("priority") is None:
         message = "priority should not be nil when priorityClassRef is set"
         yield rules.schema_rule_fault("spec", "object", message, "set spec.priority to the value of the priority class")
-    expected_kind = _CLASS_KINDS.get(reference["group"])
-    if expected_kind and reference["kind"] != expected_kind:
-        message = f"only the {expected_kind} kind is allowed for the {reference['group']} group"
+    expected_kind = _PRIORITY_CLASS_KIND_BY_GROUP.get(class_reference["group"])
+    if expected_kind and class_reference["kind"] != expected_kind:
+        message = f"only the {expected_kind} kind is allowed for the {class_reference['group']} group"
         yield rules.schema_rule_fault(_PRIORITY_CLASS_PATH, "object", message, f"use the kind {expected_kind}")
 
 
@@ -399,29 +399,29 @@ def _pod_set_update_errors(new: Sequence[Any], old: Sequence[Any]) -> Iterator[F
     """Report changes of pod sets while quota is reserved; only their counts may decrease."""
     remedy = "wait until the Workload is evicted, or deactivate it first"
     if len(new) != len(old):
-        yield rules.immutable(_POD_SETS, f"{len(new)} podSets", remedy)
+        yield rules.immutable(_POD_SETS_PATH, f"{len(new)} podSets", remedy)
         return
-    equality = semantic_equality(scheme.WORKLOAD)
+    field_equality = semantic_equality(scheme.WORKLOAD)
     for i, (new_pod_set, old_pod_set) in enumerate(zip(new, old, strict=True)):
         has_shrunk = new_pod_set.get("count", 1) < old_pod_set.get("count", 1)
         expected_pod_set = {**old_pod_set, "count": new_pod_set.get("count", 1)} if has_shrunk else old_pod_set
-        if not equality.is_same(_POD_SET_TYPE, new_pod_set, expected_pod_set):
-            yield rules.immutable(f"{_POD_SETS}.{i}", new_pod_set, remedy)  # Kueue writes this one path with a dot
+        if not field_equality.is_same(_POD_SET_TYPE, new_pod_set, expected_pod_set):
+            yield rules.immutable(f"{_POD_SETS_PATH}.{i}", new_pod_set, remedy)  # Kueue writes this one path with a dot
 
 
 def _class_update_errors(new: Mapping[str, Any] | None, old: Mapping[str, Any] | None) -> Iterator[FieldError]:
     """Report changes of the priority class while quota is reserved; only a WorkloadPriorityClass may change by name."""
-    remedy, while_reserved = "wait until the Workload is evicted", "is immutable while workload quota reserved"
+    remedy, reserved_message = "wait until the Workload is evicted", "is immutable while workload quota reserved"
     if new is None or old is None:
         if new != old:
-            yield rules.schema_rule_fault("", "object", f"priorityClassRef {while_reserved}", remedy)
+            yield rules.schema_rule_fault("", "object", f"priorityClassRef {reserved_message}", remedy)
         return
     for field in ("group", "kind"):
         if new[field] != old[field]:
-            yield rules.schema_rule_fault("", "object", f"priorityClassRef.{field} {while_reserved}", remedy)
+            yield rules.schema_rule_fault("", "object", f"priorityClassRef.{field} {reserved_message}", remedy)
     if new["kind"] == "PriorityClass" and new["name"] != old["name"]:
-        subject = "priorityClassRef.name is immutable for scheduling.k8s.io/priorityclass"
-        yield rules.schema_rule_fault("", "object", f"{subject} while workload quota reserved", remedy)
+        subject_message = "priorityClassRef.name is immutable for scheduling.k8s.io/priorityclass"
+        yield rules.schema_rule_fault("", "object", f"{subject_message} while workload quota reserved", remedy)
 
 
 def _immutable_field_errors(new: Obj, old: Obj, field: str, value_if_absent: object) -> Iterator[FieldError]:

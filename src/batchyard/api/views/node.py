@@ -80,8 +80,8 @@ def resource_order(resource: str) -> tuple[int, str]:
 
 def grace_period(spec: Mapping[str, Any]) -> int:
     """Return the termination grace period of a pod spec, in seconds."""
-    seconds: int = spec.get("terminationGracePeriodSeconds", GRACE_DEFAULT)
-    return min(seconds, GRACE_MAX)
+    grace_seconds: int = spec.get("terminationGracePeriodSeconds", GRACE_DEFAULT)
+    return min(grace_seconds, GRACE_MAX)
 
 
 def order_requests(requests: Mapping[str, int]) -> Requests:
@@ -92,11 +92,11 @@ def order_requests(requests: Mapping[str, int]) -> Requests:
 def parse_pod_template(spec: Mapping[str, Any]) -> PodTemplate:
     """Parse the resource requests and scheduling constraints of a pod spec."""
     return PodTemplate(
-        requests=order_requests({r: max(0, _to_integer(r, nano)) for r, nano in _pod_requests(spec).items()}),
+        requests=order_requests({r: max(0, _to_integer_amount(r, nano)) for r, nano in _pod_requests(spec).items()}),
         node_selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
         affinity=_required_affinity(spec),
         tolerations=tuple(map(parse_toleration, spec.get("tolerations") or ())),
-        over_limit=tuple(_over_limit(spec)),
+        over_limit=tuple(_requests_over_limit(spec)),
     )
 
 
@@ -110,7 +110,7 @@ def parse_taint(obj: Mapping[str, Any]) -> Taint:
     return Taint(obj.get("key") or "", obj.get("value") or "", obj.get("effect") or "")
 
 
-def _to_integer(resource: str, nano_amount: int) -> int:
+def _to_integer_amount(resource: str, nano_amount: int) -> int:
     """Convert billionths of a resource to an integer, rounded up: thousandths for cpu, whole units for others."""
     return -(-nano_amount // (1_000_000 if resource == "cpu" else meta.NANO))
 
@@ -127,17 +127,17 @@ def container_limits(container: Mapping[str, Any]) -> dict[str, int]:
     return {n: meta.parse_quantity(v) for n, v in ((container.get("resources") or {}).get("limits") or {}).items()}
 
 
-def _add(total: dict[str, int], added_amounts: Mapping[str, int]) -> None:
+def _add_amounts(total: dict[str, int], added_amounts: Mapping[str, int]) -> None:
     for name, nano in added_amounts.items():
         total[name] = total.get(name, 0) + nano
 
 
 def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     """Return a pod's total resource requests in billionths, by resource, including its overhead."""
-    total = pod_total_amounts(spec, container_requests)
+    total_amounts = pod_total_amounts(spec, container_requests)
     for name, value in (spec.get("overhead") or {}).items():
-        total[name] = total.get(name, 0) + meta.parse_quantity(value)
-    return total
+        total_amounts[name] = total_amounts.get(name, 0) + meta.parse_quantity(value)
+    return total_amounts
 
 
 def pod_total_amounts(spec: Obj, container_amounts: Callable[[Obj], dict[str, int]]) -> dict[str, int]:
@@ -147,18 +147,18 @@ def pod_total_amounts(spec: Obj, container_amounts: Callable[[Obj], dict[str, in
     """
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():
-        _add(total, container_amounts(container))
-    sidecars: dict[str, int] = {}
+        _add_amounts(total, container_amounts(container))
+    sidecar_amounts: dict[str, int] = {}
     largest_init_amounts: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
-        init_step = container_amounts(container)
+        init_step_amounts = container_amounts(container)
         if container.get("restartPolicy") == "Always":
-            _add(total, init_step)
-            _add(sidecars, init_step)
-            init_step = dict(sidecars)
+            _add_amounts(total, init_step_amounts)
+            _add_amounts(sidecar_amounts, init_step_amounts)
+            init_step_amounts = dict(sidecar_amounts)
         else:
-            _add(init_step, sidecars)
-        for name, nano in init_step.items():
+            _add_amounts(init_step_amounts, sidecar_amounts)
+        for name, nano in init_step_amounts.items():
             largest_init_amounts[name] = max(nano, largest_init_amounts.get(name, nano))
     for name, nano in largest_init_amounts.items():
         total[name] = max(nano, total.get(name, nano))
@@ -172,16 +172,16 @@ def _required_affinity(spec: Mapping[str, Any]) -> tuple[tuple[Requirement, ...]
     required_affinity = node_affinity.get(well_known.REQUIRED)
     if not required_affinity:
         return None
-    terms: Sequence[Mapping[str, Any]] = required_affinity.get("nodeSelectorTerms") or ()
+    selector_terms: Sequence[Mapping[str, Any]] = required_affinity.get("nodeSelectorTerms") or ()
     return tuple(
         tuple(
             Requirement(e["key"], e["operator"], tuple(e.get("values") or ())) for e in t.get("matchExpressions") or ()
         )
-        for t in terms
+        for t in selector_terms
     )
 
 
-def _over_limit(spec: Mapping[str, Any]) -> Iterable[tuple[str, tuple[str, ...]]]:
+def _requests_over_limit(spec: Mapping[str, Any]) -> Iterable[tuple[str, tuple[str, ...]]]:
     """Yield pairs of a container's path (`resources` for the pod) and its resources with a request above the limit."""
     containers = [(f"initContainers[{i}]", c) for i, c in enumerate(spec.get("initContainers") or ())]
     containers += [(f"containers[{i}]", c) for i, c in enumerate(spec.get("containers") or ())]
@@ -214,7 +214,7 @@ class NodeView:
     ready: bool
 
 
-_VIEWS_MAX: Final = 65536
+_NODE_VIEWS_MAX: Final = 65536
 _views_by_uid: dict[str, tuple[Obj, NodeView]] = {}
 
 
@@ -224,11 +224,11 @@ def node_view(obj: Obj) -> NodeView:
     cache_entry = _views_by_uid.get(uid)
     if cache_entry is not None and cache_entry[0] is obj:
         return cache_entry[1]
-    if cache_entry is None and len(_views_by_uid) >= _VIEWS_MAX:
+    if cache_entry is None and len(_views_by_uid) >= _NODE_VIEWS_MAX:
         _views_by_uid.clear()
-    view = _parse_node(obj)
-    _views_by_uid[uid] = obj, view
-    return view
+    new_view = _parse_node(obj)
+    _views_by_uid[uid] = obj, new_view
+    return new_view
 
 
 def forget_node_view(uid: str) -> None:

@@ -12,15 +12,15 @@ from batchyard.api.views.node import Requests, Toleration, parse_pod_template
 
 _EMPTY_OBJECT: Final[Mapping[str, Any]] = {}
 _NO_LABELS: Final[Mapping[str, str]] = {}
-_CACHED_RULES_MAX: Final = 16384
-_encode = msgspec.json.Encoder(order="sorted").encode
+_CACHED_NODE_RULES_MAX: Final = 16384
+_encode_json = msgspec.json.Encoder(order="sorted").encode
 
 
 #: The resource of which each pod uses one.
 PODS: Final = "pods"
 #: The requests that node scoring assumes for a container without any: 100m cpu and 200 MiB.
-_CPU_ASSUMED: Final = "100m"
-_MEMORY_ASSUMED: Final = "200Mi"
+_ASSUMED_CPU_REQUEST: Final = "100m"
+_ASSUMED_MEMORY_REQUEST: Final = "200Mi"
 
 
 class NodeTerm(NamedTuple):
@@ -119,7 +119,7 @@ class PodShape:
     depends_on_pods: bool
 
 
-_rules_by_content: dict[bytes, NodeRules] = {}
+_node_rules_by_content: dict[bytes, NodeRules] = {}
 
 
 def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
@@ -131,7 +131,7 @@ def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     amounts = dict(template.requests)
     scored_requests = dict(parse_pod_template(_with_assumed_requests(spec)).requests)
     anti_affinity = tuple(_pod_term(t, namespace, labels) for t in pod_anti_affinity.get(well_known.REQUIRED) or ())
-    spread = tuple(_spread_rule(c, labels) for c in spec.get("topologySpreadConstraints") or ())
+    spread_rules = tuple(_spread_rule(c, labels) for c in spec.get("topologySpreadConstraints") or ())
     return PodShape(
         requests=((PODS, 1), *[(resource, amounts[resource]) for resource in sorted(amounts) if amounts[resource]]),
         cpu=amounts.get("cpu", 0),
@@ -147,9 +147,9 @@ def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str
             *_weighted_terms(pod_affinity, 1, namespace, labels),
             *_weighted_terms(pod_anti_affinity, -1, namespace, labels),
         ),
-        spread=spread,
+        spread=spread_rules,
         depends_on_pods=bool(
-            pod_affinity.get(well_known.REQUIRED) or anti_affinity or any(rule.is_hard for rule in spread)
+            pod_affinity.get(well_known.REQUIRED) or anti_affinity or any(rule.is_hard for rule in spread_rules)
         ),
     )
 
@@ -167,7 +167,7 @@ def _with_assumed_requests(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 def _with_assumed_container_requests(container: Mapping[str, Any]) -> Mapping[str, Any]:
     resources = container.get("resources") or _EMPTY_OBJECT
     given_requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    requests = {"cpu": _CPU_ASSUMED, "memory": _MEMORY_ASSUMED, **given_requests}
+    requests = {"cpu": _ASSUMED_CPU_REQUEST, "memory": _ASSUMED_MEMORY_REQUEST, **given_requests}
     return {**container, "resources": {"requests": requests}}
 
 
@@ -175,17 +175,17 @@ def _node_rules(
     spec: Mapping[str, Any], node_selector: tuple[tuple[str, str], ...], tolerations: tuple[Toleration, ...]
 ) -> NodeRules:
     node_affinity = (spec.get("affinity") or _EMPTY_OBJECT).get("nodeAffinity") or _EMPTY_OBJECT
-    rules_content = _encode([spec.get("nodeSelector"), spec.get("tolerations"), node_affinity])
-    node_rules = _rules_by_content.get(rules_content)
+    rules_content = _encode_json([spec.get("nodeSelector"), spec.get("tolerations"), node_affinity])
+    node_rules = _node_rules_by_content.get(rules_content)
     if node_rules is None:
-        if len(_rules_by_content) >= _CACHED_RULES_MAX:
-            _rules_by_content.clear()
+        if len(_node_rules_by_content) >= _CACHED_NODE_RULES_MAX:
+            _node_rules_by_content.clear()
         affinity = node_affinity.get(well_known.REQUIRED)
-        node_rules = _rules_by_content[rules_content] = NodeRules(
+        node_rules = _node_rules_by_content[rules_content] = NodeRules(
             node_selector=node_selector,
-            affinity=tuple(map(_node_term, affinity.get("nodeSelectorTerms") or ())) if affinity else None,
+            affinity=tuple(map(_parse_node_term, affinity.get("nodeSelectorTerms") or ())) if affinity else None,
             preferences=tuple(
-                NodePreference(p["weight"], _node_term(p.get("preference") or _EMPTY_OBJECT))
+                NodePreference(p["weight"], _parse_node_term(p.get("preference") or _EMPTY_OBJECT))
                 for p in node_affinity.get(well_known.PREFERRED) or ()
             ),
             tolerations=tolerations,
@@ -193,7 +193,7 @@ def _node_rules(
     return node_rules
 
 
-def _node_term(obj: Mapping[str, Any]) -> NodeTerm:
+def _parse_node_term(obj: Mapping[str, Any]) -> NodeTerm:
     return NodeTerm(_requirements(obj.get("matchExpressions") or ()), _requirements(obj.get("matchFields") or ()))
 
 
@@ -206,17 +206,17 @@ def _pod_term(obj: Mapping[str, Any], namespace: str, labels: Mapping[str, str])
     namespaces, namespace_selector = tuple(obj.get("namespaces") or ()), selector(obj.get("namespaceSelector"))
     if not namespaces and namespace_selector is None:
         namespaces = (namespace,)
-    return PodTerm(obj.get("topologyKey") or "", _merged_selector(obj, labels), namespaces, namespace_selector)
+    return PodTerm(obj.get("topologyKey") or "", _selector_with_label_keys(obj, labels), namespaces, namespace_selector)
 
 
-def _merged_selector(obj: Mapping[str, Any], labels: Mapping[str, str]) -> Selector | None:
+def _selector_with_label_keys(obj: Mapping[str, Any], labels: Mapping[str, str]) -> Selector | None:
     """Parse a pod affinity term's label selector, with requirements for its matchLabelKeys and mismatchLabelKeys."""
     label_selector = selector(obj.get("labelSelector"))
     if label_selector is None:
         return None
-    equalities = [Requirement(k, "In", (labels[k],)) for k in obj.get("matchLabelKeys") or () if k in labels]
+    equal_requirements = [Requirement(k, "In", (labels[k],)) for k in obj.get("matchLabelKeys") or () if k in labels]
     inequalities = [Requirement(k, "NotIn", (labels[k],)) for k in obj.get("mismatchLabelKeys") or () if k in labels]
-    return Selector((*label_selector.requirements, *equalities, *inequalities))
+    return Selector((*label_selector.requirements, *equal_requirements, *inequalities))
 
 
 def _weighted_terms(affinity: Obj, sign: int, namespace: str, labels: Mapping[str, str]) -> list[WeightedTerm]:
@@ -231,7 +231,7 @@ def _spread_rule(obj: Mapping[str, Any], labels: Mapping[str, str]) -> SpreadRul
         topology_key=obj["topologyKey"],
         max_skew=obj["maxSkew"],
         is_hard=obj.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule",
-        selector=_merged_selector(obj, labels),
+        selector=_selector_with_label_keys(obj, labels),
         min_domains=obj.get("minDomains") or 1,
         honors_affinity=obj.get("nodeAffinityPolicy", "Honor") == "Honor",
         honors_taints=obj.get("nodeTaintsPolicy", "Ignore") == "Honor",
@@ -240,10 +240,10 @@ def _spread_rule(obj: Mapping[str, Any], labels: Mapping[str, str]) -> SpreadRul
 
 def _host_ports(spec: Mapping[str, Any]) -> Iterable[HostPort]:
     """Yield the host ports of containers and sidecars; on the host network, all container ports are host ports."""
-    on_host = bool(spec.get("hostNetwork"))
-    sidecars = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
-    for container in (*sidecars, *(spec.get("containers") or ())):
+    is_on_host_network = bool(spec.get("hostNetwork"))
+    sidecar_containers = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
+    for container in (*sidecar_containers, *(spec.get("containers") or ())):
         for port in container.get("ports") or ():
-            port_number = port.get("hostPort") or (port.get("containerPort") if on_host else 0)
+            port_number = port.get("hostPort") or (port.get("containerPort") if is_on_host_network else 0)
             if port_number:
                 yield HostPort(port.get("hostIP") or "0.0.0.0", port.get("protocol") or "TCP", port_number)  # noqa: S104

@@ -21,9 +21,9 @@ from batchyard.base.instant import SECOND, Duration, Instant, format_duration, p
 _EMPTY_OBJECT: Final[Mapping[str, Any]] = {}
 _NO_LABELS: Final[Mapping[str, str]] = {}
 _TERMINAL_PHASES: Final = ("Succeeded", "Failed")
-_MEMO_MAX: Final = 16384
-_VIEWS_MAX: Final = 262144
-_encode = msgspec.json.Encoder(order="sorted").encode
+_POD_SHAPES_MAX: Final = 16384
+_POD_VIEWS_MAX: Final = 262144
+_encode_json = msgspec.json.Encoder(order="sorted").encode
 
 
 @dataclass(slots=True, init=False, eq=False)
@@ -75,13 +75,13 @@ class PodView:
         self.node_name = spec.get("nodeName") or ""
         self.gpus = _gpu_indices(metadata) if self.shape.gpu_milli else ()
         self.gated = bool(spec.get("schedulingGates"))
-        self.gang = _gang(metadata, self.namespace, self.labels)
+        self.gang = _gang_key(metadata, self.namespace, self.labels)
         self.deleting = "deletionTimestamp" in metadata
         self.nominated_node = status.get("nominatedNodeName") or ""
         self.phase = status.get("phase") or "Pending"
         start_time = status.get("startTime")
         self.started = times.parse_time(start_time) if start_time else None
-        self.preempted = self.deleting and _is_preempted(status)
+        self.preempted = self.deleting and _is_preempted_by_scheduler(status)
         self.unscheduled_reason, self.unschedulable_message = _scheduling_failure(status)
 
     @property
@@ -117,7 +117,7 @@ class PodView:
         self.priority = spec.get("priority") or 0
         self.may_preempt = spec.get("preemptionPolicy") != "Never"
         self.scheduler = spec.get("schedulerName") or "default-scheduler"
-        self.shape = _shape_of(spec, self.namespace, self.labels)
+        self.shape = _pod_shape_of(spec, self.namespace, self.labels)
 
     def _copy_spec(self, old_view: "PodView") -> None:
         self.namespace, self.name, self.key, self.uid = old_view.namespace, old_view.name, old_view.key, old_view.uid
@@ -136,7 +136,7 @@ def pod_view(obj: meta.Obj) -> PodView:
     if cache_entry is not None and cache_entry[0] is obj:
         return cache_entry[1]
     old_view = cache_entry[1] if cache_entry is not None and uid and _has_same_shape(obj, cache_entry[0]) else None
-    if cache_entry is None and len(_views_by_uid) >= _VIEWS_MAX:
+    if cache_entry is None and len(_views_by_uid) >= _POD_VIEWS_MAX:
         _views_by_uid.clear()
     view = PodView(obj, old_view)
     _views_by_uid[uid] = obj, view
@@ -156,7 +156,7 @@ def _has_same_shape(new: meta.Obj, old: meta.Obj) -> bool:
     return labels is old["metadata"].get("labels")
 
 
-def _gang(metadata: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> str:
+def _gang_key(metadata: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> str:
     """Return the uid of the JobSet or Job whose pods are scheduled together with this pod; '' without a Workload."""
     workload = (metadata.get("annotations") or _NO_LABELS).get(well_known.WORKLOAD)
     if not workload:
@@ -179,34 +179,34 @@ def _scheduling_failure(status: Mapping[str, Any]) -> tuple[str, str]:
     return reason, (condition.get("message") or reason) if reason == "Unschedulable" else ""
 
 
-def _is_preempted(status: Mapping[str, Any]) -> bool:
+def _is_preempted_by_scheduler(status: Mapping[str, Any]) -> bool:
     condition = meta.find_condition(status, "DisruptionTarget")
     return condition is not None and condition["status"] == "True" and condition["reason"] == "PreemptionByScheduler"
 
 
-def _shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
+def _pod_shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
     """Return a pod's parsed requests and scheduling constraints, as one object for all pods with equal content."""
-    content = _encode(_shape_content(spec, namespace, labels))
-    pod_shape = _shape_by_content.get(content)
+    encoded_content = _encode_json(_shape_content(spec, namespace, labels))
+    pod_shape = _shape_by_content.get(encoded_content)
     if pod_shape is None:
-        if len(_shape_by_content) >= _MEMO_MAX:
+        if len(_shape_by_content) >= _POD_SHAPES_MAX:
             _shape_by_content.clear()
-        pod_shape = _shape_by_content[content] = read_shape(spec, namespace, labels)
+        pod_shape = _shape_by_content[encoded_content] = read_shape(spec, namespace, labels)
     return pod_shape
 
 
 def _shape_content(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> list[Any]:
     """Return the fields of a pod that scheduling depends on, with only those labels that matchLabelKeys name."""
-    affinity, spread = spec.get("affinity") or _EMPTY_OBJECT, spec.get("topologySpreadConstraints") or ()
-    content = [
+    affinity, spread_constraints = spec.get("affinity") or _EMPTY_OBJECT, spec.get("topologySpreadConstraints") or ()
+    shape_content = [
         [spec.get(field) for field in ("nodeSelector", "tolerations", "overhead", "resources", "hostNetwork")],
         [[_container_content(c) for c in spec.get(kind) or ()] for kind in ("initContainers", "containers")],
     ]
-    if affinity or spread:
-        terms = [*_pod_terms(affinity, "podAffinity"), *_pod_terms(affinity, "podAntiAffinity"), *spread]
+    if affinity or spread_constraints:
+        terms = [*_pod_terms(affinity, "podAffinity"), *_pod_terms(affinity, "podAntiAffinity"), *spread_constraints]
         label_values = [labels.get(key) for term in terms for key in _merged_label_keys(term)]
-        content += [[affinity, spread, namespace, label_values]]
-    return content
+        shape_content += [[affinity, spread_constraints, namespace, label_values]]
+    return shape_content
 
 
 def _container_content(container: Mapping[str, Any]) -> list[Any]:
@@ -215,15 +215,15 @@ def _container_content(container: Mapping[str, Any]) -> list[Any]:
 
 def _pod_terms(affinity: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
     """Return all required and preferred terms of a pod's podAffinity or podAntiAffinity, as `kind` says."""
-    affinity_part = affinity.get(kind) or _EMPTY_OBJECT
+    kind_affinity = affinity.get(kind) or _EMPTY_OBJECT
     return [
-        *(affinity_part.get(well_known.REQUIRED) or ()),
-        *[p["podAffinityTerm"] for p in affinity_part.get(well_known.PREFERRED) or ()],
+        *(kind_affinity.get(well_known.REQUIRED) or ()),
+        *[p["podAffinityTerm"] for p in kind_affinity.get(well_known.PREFERRED) or ()],
     ]
 
 
-def _merged_label_keys(term: Mapping[str, Any]) -> Iterable[str]:
-    return [*(term.get("matchLabelKeys") or ()), *(term.get("mismatchLabelKeys") or ())]
+def _merged_label_keys(pod_term: Mapping[str, Any]) -> Iterable[str]:
+    return [*(pod_term.get("matchLabelKeys") or ()), *(pod_term.get("mismatchLabelKeys") or ())]
 
 
 # The lifecycle of a Pod: its status, and changes of the status by components other than its kubelet.
@@ -332,25 +332,25 @@ def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> I
     The shortest tolerationSeconds counts, from the time of the first taint or, if later, of the binding to the node. A
     time in the past means now. Source: pkg/controller/tainteviction.
     """
-    tolerated_limits: list[int] = []
+    tolerated_seconds: list[int] = []
     tolerations = [(parse_toleration(t), t.get("tolerationSeconds")) for t in pod["spec"].get("tolerations") or ()]
     for taint_obj in taints:
         taint = parse_taint(taint_obj)
         limit_seconds = next((limit for each, limit in tolerations if each.tolerates(taint)), _NOT_TOLERATED_SECONDS)
         if limit_seconds is not None:
-            tolerated_limits.append(max(0, limit_seconds))
-    if not tolerated_limits:
+            tolerated_seconds.append(max(0, limit_seconds))
+    if not tolerated_seconds:
         return None
-    added_times = [parse_time(taint_obj["timeAdded"]) for taint_obj in taints if "timeAdded" in taint_obj]
-    return max(min(added_times, default=0), scheduled_at(pod)) + min(tolerated_limits) * SECOND
+    taint_added_times = [parse_time(taint_obj["timeAdded"]) for taint_obj in taints if "timeAdded" in taint_obj]
+    return max(min(taint_added_times, default=0), scheduled_at(pod)) + min(tolerated_seconds) * SECOND
 
 
-def with_condition(pod: meta.Obj, kind: str, holds: bool, why: tuple[str, str], now: Instant) -> meta.Obj:
-    """Return the pod with a status condition set; `why` is its reason and message. The same object if unchanged."""
+def with_condition(pod: meta.Obj, kind: str, holds: bool, reason_pair: tuple[str, str], now: Instant) -> meta.Obj:
+    """Return the pod with a status condition set; `reason_pair` is its reason and message. Same object if unchanged."""
     status = pod.get("status") or {}
     conditions: list[Mapping[str, Any]] = status.get("conditions") or []
     old = next((c for c in conditions if c["type"] == kind), None)
-    new = pod_condition(kind, holds, why, old, now)
+    new = pod_condition(kind, holds, reason_pair, old, now)
     if new == old:
         return pod
     new_conditions = [*conditions, new] if old is None else [new if c is old else c for c in conditions]
@@ -373,9 +373,9 @@ def pod_condition(kind: str, holds: bool, why: tuple[str, str], old: meta.Obj | 
     return new
 
 
-def with_disruption(pod: meta.Obj, by: Disruption, now: Instant) -> meta.Obj:
+def with_disruption(pod: meta.Obj, disruption: Disruption, now: Instant) -> meta.Obj:
     """Return the pod with the condition DisruptionTarget, so that a Job's podFailurePolicy can ignore the failure."""
-    return with_condition(pod, DISRUPTION_TARGET, True, by, now)
+    return with_condition(pod, DISRUPTION_TARGET, True, disruption, now)
 
 
 def with_ready_false(pod: meta.Obj, now: Instant) -> meta.Obj:
@@ -386,12 +386,12 @@ def with_ready_false(pod: meta.Obj, now: Instant) -> meta.Obj:
     return with_condition(pod, READY, False, (condition.get("reason", ""), condition.get("message", "")), now)
 
 
-def with_failed_phase(pod: meta.Obj, by: Disruption | None, now: Instant) -> meta.Obj:
+def with_failed_phase(pod: meta.Obj, disruption: Disruption | None, now: Instant) -> meta.Obj:
     """Return the pod with the phase Failed and the disruption that caused the failure; a terminal pod is unchanged."""
     if is_terminal(pod):
         return pod
-    marked_pod = pod if by is None else with_disruption(pod, by, now)
-    return meta.with_status(marked_pod, {**(marked_pod.get("status") or {}), "phase": FAILED})
+    disrupted_pod = pod if disruption is None else with_disruption(pod, disruption, now)
+    return meta.with_status(disrupted_pod, {**(disrupted_pod.get("status") or {}), "phase": FAILED})
 
 
 # Simulated checkpoints: the work that a stopped pod loses, and the work with which its successor resumes.
@@ -482,25 +482,25 @@ def with_resumption(pod: meta.Obj, resumed_from: ResumedWork | None, now: Instan
     """Return the pod with its condition Resumed set, or removed if `resumed_from` is None; the same pod if equal."""
     if resumption(pod) == resumed_from:
         return pod
-    conditions = [c for c in pod["status"].get("conditions") or () if c["type"] != RESUMED]
+    other_conditions = [c for c in pod["status"].get("conditions") or () if c["type"] != RESUMED]
     if resumed_from is not None and resumed_from.work:
         why = (_RESUMED_REASON, f"{format_duration(resumed_from.work)}{_RESUMED_SEPARATOR}{resumed_from.pod_key}")
-        conditions.insert(0, pod_condition(RESUMED, True, why, None, now))
-    return meta.with_status(pod, {**pod["status"], "conditions": conditions})
+        other_conditions.insert(0, pod_condition(RESUMED, True, why, None, now))
+    return meta.with_status(pod, {**pod["status"], "conditions": other_conditions})
 
 
 def saved_work(job: meta.Obj, pod_key: str) -> Duration:
     """Return the checkpointed work that a Job or JobSet stores under a pod's key (`saved_work_key`); 0 if none."""
-    return _parse_saved_duration(saved_work_by_pod_key(job).get(pod_key))
+    return _parse_work_duration(saved_work_by_pod_key(job).get(pod_key))
 
 
 def most_saved_work(job: meta.Obj, pod_keys: Iterable[str]) -> ResumedWork | None:
     """Return the most checkpointed work that a Job or JobSet stores under any of the given pod keys, or None."""
     saved_work = saved_work_by_pod_key(job)
-    resumptions = [
-        ResumedWork(pod_key, work) for pod_key in pod_keys if (work := _parse_saved_duration(saved_work.get(pod_key)))
+    resumable_works = [
+        ResumedWork(pod_key, work) for pod_key in pod_keys if (work := _parse_work_duration(saved_work.get(pod_key)))
     ]
-    return min(resumptions, key=lambda each: (-each.work, each.pod_key), default=None)
+    return min(resumable_works, key=lambda each: (-each.work, each.pod_key), default=None)
 
 
 def saved_work_by_pod_key(job: meta.Obj) -> Mapping[str, str]:
@@ -512,7 +512,7 @@ def saved_work_by_pod_key(job: meta.Obj) -> Mapping[str, str]:
 def with_saved_work(job: meta.Obj, pod_key: str, work: Duration) -> meta.Obj:
     """Return the Job or JobSet with the checkpointed work under a pod key replaced; the same object if unchanged."""
     saved_work = saved_work_by_pod_key(job)
-    if _parse_saved_duration(saved_work.get(pod_key)) == work:
+    if _parse_work_duration(saved_work.get(pod_key)) == work:
         return job
     new_saved_work = dict(saved_work)
     if work:
@@ -536,7 +536,7 @@ def _parse_saved_work(text: str) -> Mapping[str, str]:
         return _NO_SAVED_WORK  # the annotation is malformed
 
 
-def _parse_saved_duration(text: str | None) -> Duration:
+def _parse_work_duration(text: str | None) -> Duration:
     try:
         return 0 if text is None else parse_duration(text)
     except ValueError:

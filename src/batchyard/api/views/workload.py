@@ -16,17 +16,17 @@ from batchyard.base.instant import Instant
 
 #: Identifies the scheduling equivalence class of a Workload: those with equal shapes get equal decisions.
 Shape: TypeAlias = tuple[bytes, int, tuple[int, ...]]
-PodSetGroups: TypeAlias = tuple[tuple[int, ...], ...]
+PodSetIndexGroups: TypeAlias = tuple[tuple[int, ...], ...]
 
 _NO_STATUS: Final[Obj] = {}
-_BOOST_LENGTH_MAX: Final = 11
+_PRIORITY_BOOST_LENGTH_MAX: Final = 11
 _FAILED_CHECK_STATES: Final = ("Retry", "Rejected")
 #: The maximum sizes of the caches: admissions of equal pod sets, and pod sets by content and by value.
-_HOLDINGS_MAX: Final = 16384
-_CONTENTS_MAX: Final = 1024
-_VALUES_MAX: Final = 4096
-_VIEWS_MAX: Final = 262144
-_encode = msgspec.json.Encoder(order="sorted").encode
+_CACHED_HOLDINGS_MAX: Final = 16384
+_POD_SET_CONTENTS_MAX: Final = 1024
+_POD_SET_VALUES_MAX: Final = 4096
+_WORKLOAD_VIEWS_MAX: Final = 262144
+_encode_json = msgspec.json.Encoder(order="sorted").encode
 _pod_sets_by_content: "dict[bytes, _SharedPodSets]" = {}
 _pod_sets_by_value: "dict[tuple[bytes, tuple[PodSet, ...]], _SharedPodSets]" = {}
 _views_by_uid: "dict[str, tuple[Obj, WorkloadView, Obj, WorkloadView]]" = {}
@@ -139,7 +139,7 @@ class WorkloadView:
         self.uid = metadata.get("uid", "")
         self.created = times.parse_time(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0
         self.queue = f"{self.namespace}/{spec.get('queueName', '')}"
-        self._shared = _pod_sets(spec.get("podSets") or ())
+        self._shared = _shared_pod_sets_of(spec.get("podSets") or ())
 
     def _read_conditions(self, metadata: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         conditions = {c["type"]: c for c in status.get("conditions") or ()}
@@ -158,8 +158,8 @@ class WorkloadView:
                 self.reserved_at = times.parse_time(reserved_condition["lastTransitionTime"])
             elif reserved_condition["status"] == "False":
                 self.waits_for = reserved_condition["reason"]
-        is_held = self.waits_for == "OnHold" or "WaitingForReplacementPods" in true_conditions or _is_gated(metadata)
-        self.admissible = self.active and not self.finished and not self.quota_reserved and not is_held
+        is_on_hold = self.waits_for == "OnHold" or "WaitingForReplacementPods" in true_conditions or _has_gate(metadata)
+        self.admissible = self.active and not self.finished and not self.quota_reserved and not is_on_hold
         self.queued = _queue_timestamp(conditions, self.created)
         requeued_condition = conditions.get("Requeued")
         self.waiting_since, self.requeue_blocked = self.created, False
@@ -175,7 +175,7 @@ def workload_view(obj: Obj) -> WorkloadView:
     uid = obj["metadata"].get("uid", "")
     cache_entry = _views_by_uid.get(uid)
     if cache_entry is None:
-        if len(_views_by_uid) >= _VIEWS_MAX:
+        if len(_views_by_uid) >= _WORKLOAD_VIEWS_MAX:
             _views_by_uid.clear()
         view = WorkloadView(obj)
         _views_by_uid[uid] = (obj, view, obj, view)
@@ -198,14 +198,14 @@ def forget_workload_view(uid: str) -> None:
 def view_by_creation(obj: Obj) -> WorkloadView:
     """Return a Workload's view with its creation as queue time, even after an eviction by PodsReadyTimeout."""
     view = workload_view(obj)
-    if view.queued == view.created or not _has_timed_out(obj):
+    if view.queued == view.created or not _has_pods_ready_timeout(obj):
         return view
     view_copy = WorkloadView(obj, view)
     view_copy.queued = view_copy.created
     return view_copy
 
 
-def _has_timed_out(obj: Obj) -> bool:
+def _has_pods_ready_timeout(obj: Obj) -> bool:
     return any(c["type"] == "Evicted" and c["reason"] == "PodsReadyTimeout" for c in obj["status"]["conditions"])
 
 
@@ -213,12 +213,12 @@ def _priority_boost(metadata: Mapping[str, Any]) -> int:
     """Return the priority boost in the annotation of a Workload; 0 if it is missing or not an integer."""
     annotations = metadata.get("annotations")
     text = annotations.get(well_known.PRIORITY_BOOST) if annotations else None
-    if not text or len(text) > _BOOST_LENGTH_MAX or not text.removeprefix("-").isdecimal():
+    if not text or len(text) > _PRIORITY_BOOST_LENGTH_MAX or not text.removeprefix("-").isdecimal():
         return 0
     return int(text)
 
 
-def _is_gated(metadata: Mapping[str, Any]) -> bool:
+def _has_gate(metadata: Mapping[str, Any]) -> bool:
     return bool((metadata.get("annotations") or {}).get(well_known.ADMISSION_GATED_BY))
 
 
@@ -238,13 +238,13 @@ class _SharedPodSets:
 
     __slots__ = ("_holdings", "can_shrink", "counts", "groups", "over_limit", "pod_sets", "shape")
 
-    def __init__(self, objs: Sequence[Mapping[str, Any]]) -> None:
-        self.pod_sets = tuple(map(_pod_set, objs))
+    def __init__(self, pod_set_objs: Sequence[Mapping[str, Any]]) -> None:
+        self.pod_sets = tuple(map(_pod_set, pod_set_objs))
         self.counts = tuple([p.count for p in self.pod_sets])
         self.groups = _pod_set_groups(self.pod_sets)
         self.can_shrink = any(p.min_count is not None and p.count > p.min_count for p in self.pod_sets)
         self.over_limit = any(p.template.over_limit for p in self.pod_sets)
-        self.shape = _encode([_scheduling_fields(o) for o in objs])
+        self.shape = _encode_json([_scheduling_fields(o) for o in pod_set_objs])
         self._holdings: dict[tuple[bytes, tuple[int, ...]], tuple[Holding, ...]] = {}
 
     def holdings_of(self, admission: Mapping[str, Any], counts_per_pod_set: tuple[int, ...]) -> tuple[Holding, ...]:
@@ -254,50 +254,50 @@ class _SharedPodSets:
         admitted (partial admission), their number is kept.
         """
         assignments = admission.get("podSetAssignments") or ()
-        cache_key = _encode(assignments), counts_per_pod_set
+        cache_key = _encode_json(assignments), counts_per_pod_set
         cached_holdings = self._holdings.get(cache_key)
         if cached_holdings is None:
-            if len(self._holdings) >= _HOLDINGS_MAX:
+            if len(self._holdings) >= _CACHED_HOLDINGS_MAX:
                 self._holdings.clear()
             totals = {p.name: p.count for p in self.pod_sets}
             remaining_counts = {p.name: count for p, count in zip(self.pod_sets, counts_per_pod_set, strict=True)}
-            cached_holdings = tuple(_holding(a, totals.get(a["name"], 0), remaining_counts) for a in assignments)
+            cached_holdings = tuple(_read_holding(a, totals.get(a["name"], 0), remaining_counts) for a in assignments)
             self._holdings[cache_key] = cached_holdings
         return cached_holdings
 
 
-def _pod_sets(objs: Sequence[Mapping[str, Any]]) -> _SharedPodSets:
-    content = _encode(objs)
-    shared_pod_sets = _pod_sets_by_content.get(content)
+def _shared_pod_sets_of(objs: Sequence[Mapping[str, Any]]) -> _SharedPodSets:
+    encoded_content = _encode_json(objs)
+    shared_pod_sets = _pod_sets_by_content.get(encoded_content)
     if shared_pod_sets is None:
-        if len(_pod_sets_by_content) >= _CONTENTS_MAX:
+        if len(_pod_sets_by_content) >= _POD_SET_CONTENTS_MAX:
             _pod_sets_by_content.clear()
-        shared_pod_sets = _pod_sets_by_content[content] = _shared_pod_sets(_SharedPodSets(objs))
+        shared_pod_sets = _pod_sets_by_content[encoded_content] = _shared_pod_sets(_SharedPodSets(objs))
     return shared_pod_sets
 
 
 def _shared_pod_sets(parsed_pod_sets: _SharedPodSets) -> _SharedPodSets:
     """Return the cached pod sets equal to the given ones; if there are none, cache the given ones and return them."""
-    if len(_pod_sets_by_value) >= _VALUES_MAX:
+    if len(_pod_sets_by_value) >= _POD_SET_VALUES_MAX:
         _pod_sets_by_value.clear()
     return _pod_sets_by_value.setdefault((parsed_pod_sets.shape, parsed_pod_sets.pod_sets), parsed_pod_sets)
 
 
-def _pod_set_groups(pod_sets: Sequence[PodSet]) -> PodSetGroups:
-    groups: dict[str | int, list[int]] = {}
+def _pod_set_groups(pod_sets: Sequence[PodSet]) -> PodSetIndexGroups:
+    indexes_by_group: dict[str | int, list[int]] = {}
     for index, pod_set in enumerate(pod_sets):
-        groups.setdefault(index if pod_set.group is None else pod_set.group, []).append(index)
-    return tuple(map(tuple, groups.values()))
+        indexes_by_group.setdefault(index if pod_set.group is None else pod_set.group, []).append(index)
+    return tuple(map(tuple, indexes_by_group.values()))
 
 
 def _pod_set(obj: Mapping[str, Any]) -> PodSet:
-    topology = obj.get("topologyRequest") or {}
+    topology_request = obj.get("topologyRequest") or {}
     return PodSet(
         name=obj["name"],
         count=obj["count"],
         min_count=obj.get("minCount"),
         template=node.parse_pod_template((obj.get("template") or {}).get("spec") or {}),
-        group=topology.get("podSetGroupName"),
+        group=topology_request.get("podSetGroupName"),
     )
 
 
@@ -310,8 +310,8 @@ def _scheduling_fields(obj: Mapping[str, Any]) -> list[Any]:
         obj.get("minCount"),
         obj.get("topologyRequest"),
         [spec.get(field) for field in fields],
-        [_canonical_quantities(spec.get("overhead")), spec.get("resourceClaims")],
-        _canonical_quantities((spec.get("resources") or {}).get("requests")),
+        [_canonical_quantity_texts(spec.get("overhead")), spec.get("resourceClaims")],
+        _canonical_quantity_texts((spec.get("resources") or {}).get("requests")),
         [[_container_shape(c) for c in spec.get(kind) or ()] for kind in ("initContainers", "containers")],
     ]
 
@@ -319,10 +319,10 @@ def _scheduling_fields(obj: Mapping[str, Any]) -> list[Any]:
 def _container_shape(container: Mapping[str, Any]) -> list[Any]:
     resources = container.get("resources") or {}
     requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return [_canonical_quantities(requests), container.get("ports")]
+    return [_canonical_quantity_texts(requests), container.get("ports")]
 
 
-def _canonical_quantities(resources: Mapping[str, Any] | None) -> dict[str, str]:
+def _canonical_quantity_texts(resources: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: meta.canonical_quantity(value) for name, value in (resources or {}).items()}
 
 
@@ -333,13 +333,13 @@ def _unreclaimed_counts(shared_pod_sets: _SharedPodSets, status: Mapping[str, An
     return tuple(p.count - min(p.count, reclaimable_counts.get(p.name, 0)) for p in shared_pod_sets.pod_sets)
 
 
-def _holding(assignment: Mapping[str, Any], total: int, remaining_counts: Mapping[str, int]) -> Holding:
-    name, count = assignment["name"], assignment.get("count", total)
-    usage = {r: meta.amount(r, q) for r, q in (assignment.get("resourceUsage") or {}).items()}
-    if remaining_counts.get(name, count) < count:
-        usage = {r: amount // count * remaining_counts[name] for r, amount in usage.items()}
-        count = remaining_counts[name]
-    return Holding(name, count, assignment.get("flavors") or {}, node.order_requests(usage))
+def _read_holding(assignment: Mapping[str, Any], pod_count: int, remaining_counts: Mapping[str, int]) -> Holding:
+    name, assigned_count = assignment["name"], assignment.get("count", pod_count)
+    resource_usage = {r: meta.amount(r, q) for r, q in (assignment.get("resourceUsage") or {}).items()}
+    if remaining_counts.get(name, assigned_count) < assigned_count:
+        resource_usage = {r: amount // assigned_count * remaining_counts[name] for r, amount in resource_usage.items()}
+        assigned_count = remaining_counts[name]
+    return Holding(name, assigned_count, assignment.get("flavors") or {}, node.order_requests(resource_usage))
 
 
 # The views of ClusterQueues, Cohorts, LocalQueues and ResourceFlavors.
@@ -457,7 +457,7 @@ def cluster_queue_view(obj: Obj) -> ClusterQueueView:
         preemption=_preemption_rules(spec.get("preemption") or {}),
         fungibility=_flavor_fungibility(spec.get("flavorFungibility") or {}),
         stop_policy=spec.get("stopPolicy") or "None",
-        weight=_weight(spec),
+        weight=_fair_sharing_weight(spec),
         check_rules=tuple(_check_rules(spec, groups)),
     )
 
@@ -465,7 +465,7 @@ def cluster_queue_view(obj: Obj) -> ClusterQueueView:
 def cohort_view(obj: Obj) -> CohortView:
     """Parse the spec of a Cohort."""
     spec = obj.get("spec") or {}
-    return CohortView(obj["metadata"]["name"], spec.get("parentName") or "", _groups(spec), _weight(spec))
+    return CohortView(obj["metadata"]["name"], spec.get("parentName") or "", _groups(spec), _fair_sharing_weight(spec))
 
 
 def local_queue_view(obj: Obj) -> LocalQueueView:
@@ -492,15 +492,15 @@ def _flavor_quotas(flavors: Sequence[Mapping[str, Any]]) -> list[FlavorResourceQ
             flavor["name"],
             resource["name"],
             meta.quota_amount(resource["name"], resource.get("nominalQuota", 0)),
-            _limit(resource, "borrowingLimit"),
-            _limit(resource, "lendingLimit"),
+            _quota_limit(resource, "borrowingLimit"),
+            _quota_limit(resource, "lendingLimit"),
         )
         for flavor in flavors
         for resource in flavor.get("resources") or ()
     ]
 
 
-def _limit(resource: Mapping[str, Any], field: str) -> int | None:
+def _quota_limit(resource: Mapping[str, Any], field: str) -> int | None:
     value = resource.get(field)
     return None if value is None else meta.quota_amount(resource["name"], value)
 
@@ -513,12 +513,12 @@ def _check_rules(spec: Mapping[str, Any], groups: Sequence[ResourceGroup]) -> li
 
 
 def _preemption_rules(spec: Mapping[str, Any]) -> PreemptionRules:
-    borrow_policy = spec.get("borrowWithinCohort") or {}
+    borrow_settings = spec.get("borrowWithinCohort") or {}
     return PreemptionRules(
         within_cluster_queue=spec.get("withinClusterQueue") or "Never",
         reclaim_within_cohort=spec.get("reclaimWithinCohort") or "Never",
-        borrow_within_cohort=(borrow_policy.get("policy") or "Never") != "Never",
-        priority_threshold_max=borrow_policy.get("maxPriorityThreshold"),
+        borrow_within_cohort=(borrow_settings.get("policy") or "Never") != "Never",
+        priority_threshold_max=borrow_settings.get("maxPriorityThreshold"),
     )
 
 
@@ -530,7 +530,7 @@ def _flavor_fungibility(spec: Mapping[str, Any]) -> FlavorFungibility:
     )
 
 
-def _weight(spec: Mapping[str, Any]) -> float:
+def _fair_sharing_weight(spec: Mapping[str, Any]) -> float:
     weight = (spec.get("fairSharing") or {}).get("weight")
     return 1.0 if weight is None else meta.parse_quantity(weight) / meta.NANO
 

@@ -20,7 +20,7 @@ from batchyard.api import meta, scheme, well_known
 from batchyard.api.times import parse_time
 from batchyard.api.views import pods
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, parse_duration
-from batchyard.base.memory import CACHED_ARGUMENT_LENGTH_MAX
+from batchyard.base.memory import CACHED_TEXT_LENGTH_MAX
 from batchyard.interfaces.client import Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.workload import evictions, lifecycle
@@ -91,7 +91,7 @@ def annotated_runtime(obj: meta.Obj) -> Duration | None:
 def sleep_time_of_command(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
     """Return how long a container sleeps if it only sleeps; None if it does something else or this is uncertain."""
     size = len(image) + sum(map(len, command)) + sum(map(len, args))
-    return (_sleeping_time if size <= CACHED_ARGUMENT_LENGTH_MAX else _sleeping_time.__wrapped__)(image, command, args)
+    return (_sleeping_time if size <= CACHED_TEXT_LENGTH_MAX else _sleeping_time.__wrapped__)(image, command, args)
 
 
 @lru_cache(maxsize=4096)

@@ -15,7 +15,7 @@ from batchyard.admission_plugins.service_accounts import default_service_account
 from batchyard.api import well_known
 from batchyard.api.custom_kinds import DEFINITION, FINALIZER
 from batchyard.api.meta import Key, Obj, annotation, key_of, with_finalizer, with_metadata, with_path, with_status
-from batchyard.api.scheme import CLUSTER, FILES, KINDS, LEASE, SERVICE_ACCOUNT, ServedKind
+from batchyard.api.scheme import CLUSTER, FILE_KINDS, KINDS, LEASE, SERVICE_ACCOUNT, ServedKind
 from batchyard.api.times import parse_time
 from batchyard.apiserver.api_services import (
     API_SERVICE,
@@ -201,7 +201,7 @@ def _service_writes(services: Mapping[str, Obj], stored_services: Mapping[str, O
 def _defined_kinds() -> Iterator[ServedKind]:
     """Yield the kinds that the platform serves as custom resources, such as Kueue's and JobSet's."""
     for info in KINDS:
-        if "." in info.group and not info.group.endswith(_NATIVE_GROUP_SUFFIX) and info.constant not in FILES:
+        if "." in info.group and not info.group.endswith(_NATIVE_GROUP_SUFFIX) and info.constant not in FILE_KINDS:
             yield info
 
 

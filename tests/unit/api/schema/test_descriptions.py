@@ -17,7 +17,7 @@ UNSTORED = (
 
 def test_every_kind_has_description() -> None:
     assert [
-        info.kind for info in scheme.KINDS if not description(info.kind) and info.constant not in scheme.FILES
+        info.kind for info in scheme.KINDS if not description(info.kind) and info.constant not in scheme.FILE_KINDS
     ] == []
 
 

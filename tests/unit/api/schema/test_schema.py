@@ -9,7 +9,7 @@ from batchyard.api import scheme
 from batchyard.api.errors import InvalidObject
 from batchyard.api.schema import (
     CACHED_VALUES_MAX,
-    Compiler,
+    SchemaCompiler,
     fill_defaults,
     validate,
     validate_and_default,
@@ -428,7 +428,7 @@ def test_validate_raises_key_error_for_unknown_type() -> None:
 
 
 def test_template_cache_size_is_bounded() -> None:
-    visit = Compiler(load_scope(NATIVE), lambda _: pytest.fail("no other scope")).object_visitor("PodTemplateSpec")
+    visit = SchemaCompiler(load_scope(NATIVE), lambda _: pytest.fail("other scope")).object_visitor("PodTemplateSpec")
     templates = [{"spec": {**POD, "hostname": str(number)}} for number in range(CACHED_VALUES_MAX + 1)]
     first, *_ = map(visit, templates[:-1])
     assert visit(copy.deepcopy(templates[0])) is first
@@ -452,8 +452,8 @@ class Tree(TypeScope):
 
 def tree(value: dict[str, Any]) -> Any:
     """Return the tree with defaults, or its flaws."""
-    return Compiler(
-        Tree("tree"), lambda scope: Compiler(scope, lambda _: pytest.fail("no other scope"))
+    return SchemaCompiler(
+        Tree("tree"), lambda scope: SchemaCompiler(scope, lambda _: pytest.fail("no other scope"))
     ).object_visitor("Node")(value)
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.api.schema.violations import LOOSE_EDIT_SHARE, STRICT_EDIT_SHARE, edit_distance, find_nearest_name
+from batchyard.api.schema.violations import LOOSE_EDIT_RATIO, STRICT_EDIT_RATIO, edit_distance, find_nearest_name
 
 short_texts = st.text(alphabet="abcd", max_size=6)
 
@@ -28,18 +28,18 @@ def test_edit_distance_is_symmetric_and_bounded(one: str, other: str) -> None:
 @pytest.mark.parametrize(
     ("written", "share", "meant"),
     [
-        ("preemtion", STRICT_EDIT_SHARE, "preemption"),
-        ("queueing_strategy", STRICT_EDIT_SHARE, "queueingStrategy"),
-        ("QueueingStrategy", STRICT_EDIT_SHARE, "queueingStrategy"),
-        ("keu", STRICT_EDIT_SHARE, "key"),
-        ("queue", STRICT_EDIT_SHARE, None),
-        ("queue", LOOSE_EDIT_SHARE, "queueingStrategy"),
-        ("reclaimOutOfCohort", LOOSE_EDIT_SHARE, "reclaimWithinCohort"),
-        ("zzz", LOOSE_EDIT_SHARE, None),
-        ("k", LOOSE_EDIT_SHARE, None),
-        ("", LOOSE_EDIT_SHARE, None),
-        ("-", LOOSE_EDIT_SHARE, None),
-        ("x" * 1000, LOOSE_EDIT_SHARE, None),
+        ("preemtion", STRICT_EDIT_RATIO, "preemption"),
+        ("queueing_strategy", STRICT_EDIT_RATIO, "queueingStrategy"),
+        ("QueueingStrategy", STRICT_EDIT_RATIO, "queueingStrategy"),
+        ("keu", STRICT_EDIT_RATIO, "key"),
+        ("queue", STRICT_EDIT_RATIO, None),
+        ("queue", LOOSE_EDIT_RATIO, "queueingStrategy"),
+        ("reclaimOutOfCohort", LOOSE_EDIT_RATIO, "reclaimWithinCohort"),
+        ("zzz", LOOSE_EDIT_RATIO, None),
+        ("k", LOOSE_EDIT_RATIO, None),
+        ("", LOOSE_EDIT_RATIO, None),
+        ("-", LOOSE_EDIT_RATIO, None),
+        ("x" * 1000, LOOSE_EDIT_RATIO, None),
     ],
 )
 def test_nearest_returns_only_similar_name(written: str, share: float, meant: str | None) -> None:
@@ -52,5 +52,5 @@ def test_nearest_returns_first_of_equally_similar_names() -> None:
 
 def test_nearest_prefers_fewer_edits_to_common_prefix() -> None:
     assert (
-        find_nearest_name("priorityClassName", ["priority", "priorityClassRef"], LOOSE_EDIT_SHARE) == "priorityClassRef"
+        find_nearest_name("priorityClassName", ["priority", "priorityClassRef"], LOOSE_EDIT_RATIO) == "priorityClassRef"
     )
