@@ -446,7 +446,7 @@ class GenericJob(Protocol):
     def started_job(self, job: meta.Obj, injections: Sequence[PodSetInfo]) -> meta.Obj:
         """Return the unsuspended job with scheduling fields in its templates; raise InvalidPodSetInfo on conflict."""
 
-    def stop(self, job: meta.Obj, infos: Sequence[PodSetInfo]) -> Write | None:
+    def stop(self, job: meta.Obj, pod_set_infos: Sequence[PodSetInfo]) -> Write | None:
         """Return the next write that stops a job and restores its pod templates; None if the job is stopped."""
 
 
