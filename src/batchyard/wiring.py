@@ -7,7 +7,7 @@ from typing import Final
 
 from batchyard import controller_groups
 from batchyard.accounting.budgets import Budgets
-from batchyard.accounting.controller import CostController, History, no_history
+from batchyard.accounting.controller import ChangeHistory, CostController, no_history
 from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
 from batchyard.api import scheme
 from batchyard.api.views.workload import view_by_creation, workload_view
@@ -75,7 +75,7 @@ class PlatformPorts:
     #: Observes every scheduling cycle.
     cycle_observer: CycleObserver = field(default_factory=NoCycleObserver)
     #: The store's history of changes.
-    history: History = no_history
+    history: ChangeHistory = no_history
 
 
 @dataclass(frozen=True, slots=True)
