@@ -18,7 +18,7 @@ from batchyard.base import uid_for
 from batchyard.client.local import DEFAULT_HOOK, AdmissionHooks, PrepareHook, UpdateCheck, generated_name
 from batchyard.interfaces.client import Reader, WatchEvent
 from batchyard.jobs.job.spec import with_selector
-from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod, with_priority
+from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod, with_priority_label
 from batchyard.kubelet.simulated.durations import with_work_finalizer
 from batchyard.quotas.resource_quotas import QuotaAdmission
 
@@ -92,7 +92,7 @@ class AdmissionChain:
         new_pod = with_work_finalizer(
             built_in.admit_pod(new_pod, reader.get, built_in.find_global_default(priority_classes)), reader
         )
-        new_pod = admit_queued_pod(mutate_pod(new_pod, reader)) if self._with_nodes else with_priority(new_pod)
+        new_pod = admit_queued_pod(mutate_pod(new_pod, reader)) if self._with_nodes else with_priority_label(new_pod)
         if limit_ranges:
             check_limits(new_pod, limit_ranges)
         if self._with_nodes:

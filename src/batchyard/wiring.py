@@ -7,7 +7,7 @@ from typing import Final
 
 from batchyard import controller_groups
 from batchyard.accounting.budgets import Budgets
-from batchyard.accounting.controller import CostController, History, no_history
+from batchyard.accounting.controller import ChangeHistory, CostController, no_history
 from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
 from batchyard.api import scheme
 from batchyard.api.views.workload import view_by_creation, workload_view
@@ -35,7 +35,7 @@ from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.job.controller import JobPodController
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.controller import JobSetController
-from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacement
+from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacementController
 from batchyard.jobs.jobset.integration import JobSetIntegration
 from batchyard.nodes.health import NodeHealth, TaintEviction
 from batchyard.nodes.pods import PodGarbageCollector
@@ -75,7 +75,7 @@ class PlatformPorts:
     #: Observes every scheduling cycle.
     cycle_observer: CycleObserver = field(default_factory=NoCycleObserver)
     #: The store's history of changes.
-    history: History = no_history
+    history: ChangeHistory = no_history
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ def _node_controllers(
     """Return the node-related controllers by group name: pod placement, node health, hotswap and autoscaling."""
     return (
         (controller_groups.PLACEMENT, (placement,)),
-        (controller_groups.JOBSET, (ExclusivePlacement(),)),
+        (controller_groups.JOBSET, (ExclusivePlacementController(),)),
         (controller_groups.NODES, (NodeHealth(), TaintEviction(), PodGarbageCollector())),
         (controller_groups.HOTSWAP, (Hotswap(),) if settings.hotswap else ()),
         (controller_groups.AUTOSCALER, scaling_controllers),  # the first updates the index of the others

@@ -7,7 +7,7 @@ import pytest
 
 from batchyard import simulate
 from batchyard.accounting.accounts import WHOLE_MACHINE
-from batchyard.accounting.controller import History, no_history, resume_ledger
+from batchyard.accounting.controller import ChangeHistory, no_history, resume_ledger
 from batchyard.accounting.records import make_cost_report
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
@@ -129,7 +129,7 @@ def test_team_costs_agree_between_records_and_statement() -> None:
 @pytest.mark.parametrize("remembers", [True, False])
 def test_resumed_ledger_equals_original_ledger(remembers: bool) -> None:
     world = World(scenario())
-    history: History = changes_reader(world.store) if remembers else no_history
+    history: ChangeHistory = changes_reader(world.store) if remembers else no_history
     for minutes in range(7, 60 * 6, 37):
         world.run_until(minutes * MINUTE)
         now = EPOCH + minutes * MINUTE

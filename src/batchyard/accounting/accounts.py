@@ -60,10 +60,10 @@ class CostAccount:
 
     def split(self, time: int) -> tuple["CostAccount", "CostAccount"]:
         """Return two accounts: one with this much machine time and proportional cost, and one with the remainder."""
-        accelerators = self.accelerators * time // self.time if time else 0
-        cost = self.cost * time // self.time if time else 0
-        return CostAccount(time, accelerators, cost), CostAccount(
-            self.time - time, self.accelerators - accelerators, self.cost - cost
+        split_accelerators = self.accelerators * time // self.time if time else 0
+        split_cost = self.cost * time // self.time if time else 0
+        return CostAccount(time, split_accelerators, split_cost), CostAccount(
+            self.time - time, self.accelerators - split_accelerators, self.cost - split_cost
         )
 
 
@@ -74,20 +74,20 @@ class CostTotals(NamedTuple):
     settlements: dict[AccountKey, CostAccount]
 
 
-def round_preserving_sum(amounts: Mapping[_AmountKey, int], unit: int) -> dict[_AmountKey, int]:
+def round_preserving_sum(amounts: Mapping[_AmountKey, int], rounding_unit: int) -> dict[_AmountKey, int]:
     """Return amounts in whole units whose sum is the rounded total, by rounding up those with the largest remainders.
 
     Of equal remainders, those of the first keys in sorted order are rounded up.
     """
-    rounded_amounts = {row: amount // unit for row, amount in amounts.items()}
-    missing_count = (sum(amounts.values()) + unit // 2) // unit - sum(rounded_amounts.values())
-    by_remainder = sorted(amounts, key=lambda row: (-(amounts[row] % unit), row))
-    for row in by_remainder[: max(0, missing_count)]:
+    rounded_amounts = {row: amount // rounding_unit for row, amount in amounts.items()}
+    missing_count = (sum(amounts.values()) + rounding_unit // 2) // rounding_unit - sum(rounded_amounts.values())
+    rows_by_remainder = sorted(amounts, key=lambda row: (-(amounts[row] % rounding_unit), row))
+    for row in rows_by_remainder[: max(0, missing_count)]:
         rounded_amounts[row] += 1
     return rounded_amounts
 
 
-_CENT: Final = 10_000 * HOUR * WHOLE_MACHINE  # of millionths of a dollar per hour
+_COST_PER_CENT: Final = 10_000 * HOUR * WHOLE_MACHINE  # of millionths of a dollar per hour
 
 #: Pool, provisioning mode, team, use.
 _StatementRow: TypeAlias = tuple[str, str, str, str]
@@ -133,27 +133,27 @@ def statement_of(accounts: Mapping[AccountKey, CostAccount]) -> Statement:
     accounts_by_row: dict[_StatementRow, CostAccount] = {}
     for account_key, account in accounts.items():
         accounts_by_row.setdefault(account_key[:4], CostAccount()).add(account)
-    cents = round_preserving_sum({row: account.cost for row, account in accounts_by_row.items()}, _CENT)
+    cents_by_row = round_preserving_sum({row: account.cost for row, account in accounts_by_row.items()}, _COST_PER_CENT)
     pool_rows: dict[_StatementRow, _StatementRow] = {row: (row[0], row[1], "", row[3]) for row in accounts_by_row}
-    team_rows: dict[_StatementRow, _StatementRow] = {row: ("", "", row[2], row[3]) for row in accounts_by_row}
-    by_pool, by_team = (_statement_lines(accounts_by_row, cents, rows) for rows in (pool_rows, team_rows))
-    return Statement(by_pool, by_team, sum(cents.values()))
+    team_line_by_row: dict[_StatementRow, _StatementRow] = {row: ("", "", row[2], row[3]) for row in accounts_by_row}
+    by_pool, by_team = (_statement_lines(accounts_by_row, cents_by_row, rows) for rows in (pool_rows, team_line_by_row))
+    return Statement(by_pool, by_team, sum(cents_by_row.values()))
 
 
 def _statement_lines(
     accounts_by_row: Mapping[_StatementRow, CostAccount],
-    cents: Mapping[_StatementRow, int],
-    rows: Mapping[_StatementRow, _StatementRow],
+    cents_by_row: Mapping[_StatementRow, int],
+    line_by_row: Mapping[_StatementRow, _StatementRow],
 ) -> list[StatementLine]:
-    """Return statement lines; `rows` maps each account row to the line in which its time and cents are summed."""
+    """Return statement lines; `line_by_row` maps each account row to the line where its time and cents are summed."""
     accounts_by_line: dict[_StatementRow, CostAccount] = {}
     costs: dict[_StatementRow, int] = {}
-    for account_row, row in rows.items():
+    for account_row, row in line_by_row.items():
         accounts_by_line.setdefault(row, CostAccount()).add(accounts_by_row[account_row])
-        costs[row] = costs.get(row, 0) + cents[account_row]
+        costs[row] = costs.get(row, 0) + cents_by_row[account_row]
     hour = HOUR * WHOLE_MACHINE
-    ordered_lines = sorted(accounts_by_line, key=lambda row: (*row[:3], USES.index(row[3])))
+    ordered_line_keys = sorted(accounts_by_line, key=lambda row: (*row[:3], USES.index(row[3])))
     return [
         StatementLine(*row, accounts_by_line[row].time / hour, accounts_by_line[row].accelerators / hour, costs[row])
-        for row in ordered_lines
+        for row in ordered_line_keys
     ]

@@ -32,7 +32,7 @@ _DEFAULT_THRESHOLDS: Final = ({"percent": 80, "action": NOTIFY}, {"percent": 100
 _DEFAULT_BOOST: Final = -1_000_000
 DAY: Final = 24 * HOUR
 #: 1970-01-05 was a Monday.
-_FIRST_MONDAY: Final = 4 * DAY
+_FIRST_MONDAY_SINCE_EPOCH: Final = 4 * DAY
 _STOP_POLICIES: Final = ("None", "Hold", "HoldAndDrain")
 _REASON_BY_ACTION: Final = {NOTIFY: "Notified", DEMOTE: "Demoted", HOLD: "Held"}
 
@@ -92,10 +92,10 @@ def period_of(budget: Obj, now: Instant) -> BudgetPeriod:
     if period_kind == "Day":
         return BudgetPeriod(now - now % DAY, now - now % DAY + DAY)
     if period_kind == "Week":
-        monday = now - (now - _FIRST_MONDAY) % (7 * DAY)
-        return BudgetPeriod(monday, monday + 7 * DAY)
-    month = _month_begin(now)
-    return BudgetPeriod(month, _month_begin(month + 31 * DAY))
+        monday_begin = now - (now - _FIRST_MONDAY_SINCE_EPOCH) % (7 * DAY)
+        return BudgetPeriod(monday_begin, monday_begin + 7 * DAY)
+    month_begin = _month_begin(now)
+    return BudgetPeriod(month_begin, _month_begin(month_begin + 31 * DAY))
 
 
 def is_in_dollars(budget: Obj) -> bool:
@@ -132,8 +132,8 @@ def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -
     limit, evaluation = amount_of(budget), evaluate_budget(budget, use.spent_amount)
     old_status = budget.get("status") or {}
     is_exceeded = use.spent_amount >= limit
-    highest_reached = evaluation.reached_thresholds[-1:]
-    reason = _REASON_BY_ACTION[highest_reached[0]["action"]] if highest_reached else "WithinBudget"
+    highest_threshold = evaluation.reached_thresholds[-1:]
+    reason = _REASON_BY_ACTION[highest_threshold[0]["action"]] if highest_threshold else "WithinBudget"
     unit = "dollars" if is_in_dollars(budget) else "accelerator hours"
     message = f"{budget_amount_text(budget, use.spent_amount)} of {budget_amount_text(budget, limit)} {unit} are used"
     conditions = old_status.get("conditions") or ()
@@ -147,16 +147,16 @@ def status_of(budget: Obj, use: BudgetUse, period: BudgetPeriod, now: Instant) -
             now=now,
             generation=budget["metadata"].get("generation"),
         )
-    amounts = {"spent": use.spent_amount, "running": use.running_amount, "committed": use.committed_amount}
-    amounts["remaining"] = limit - use.spent_amount
-    status: dict[str, Any] = {field: budget_amount_text(budget, amount) for field, amount in amounts.items()}
+    amounts_by_field = {"spent": use.spent_amount, "running": use.running_amount, "committed": use.committed_amount}
+    amounts_by_field["remaining"] = limit - use.spent_amount
+    status: dict[str, Any] = {field: budget_amount_text(budget, amount) for field, amount in amounts_by_field.items()}
     status["conditions"] = conditions
-    if highest_reached:
-        status["reachedPercent"] = highest_reached[0]["percent"]
+    if highest_threshold:
+        status["reachedPercent"] = highest_threshold[0]["percent"]
     if period.end is not None:
         status["periodStart"], status["periodEnd"] = format_time(period.begin), format_time(period.end)
-        is_held = evaluation.stop_policy != "None"
-        expected_usage = use.committed_amount if is_held else _forecast_usage(use, period, period.end, now)
+        are_queues_held = evaluation.stop_policy != "None"
+        expected_usage = use.committed_amount if are_queues_held else _forecast_usage(use, period, period.end, now)
         status["forecast"] = budget_amount_text(budget, use.spent_amount + expected_usage)
     return status
 
@@ -171,8 +171,8 @@ def newly_reached(budget: Obj, evaluation: BudgetEvaluation, period: BudgetPerio
 
 def budget_amount_text(budget: Obj, amount: int) -> str:
     """Return an amount of the Budget as text: dollars or hours with two decimal places, rounded toward zero."""
-    unit = 10_000 if is_in_dollars(budget) else HOUR // 100
-    sign, hundredths = ("-", -amount // unit) if amount < 0 else ("", amount // unit)
+    amount_per_hundredth = 10_000 if is_in_dollars(budget) else HOUR // 100
+    sign, hundredths = ("-", -amount // amount_per_hundredth) if amount < 0 else ("", amount // amount_per_hundredth)
     return f"{sign}{hundredths // 100}.{hundredths % 100:02}"
 
 
@@ -207,14 +207,14 @@ def with_stop_policy(queue: Obj, evaluations: Iterable[BudgetEvaluation]) -> Obj
 def with_priority_boost(workload: Obj, evaluations: Iterable[BudgetEvaluation]) -> Obj:
     """Return a Workload with the priority boost annotation that Budgets require; unchanged if it is up to date."""
     metadata = workload["metadata"]
-    queue = workload["spec"].get("queueName", "")
-    boost = min((each.priority_boost for each in evaluations if each.covers(queue)), default=0)
-    boost_text = str(boost) if boost else None
-    if annotation(workload, well_known.PRIORITY_BOOST) == boost_text:
+    queue_name = workload["spec"].get("queueName", "")
+    priority_boost_value = min((each.priority_boost for each in evaluations if each.covers(queue_name)), default=0)
+    boost_annotation = str(priority_boost_value) if priority_boost_value else None
+    if annotation(workload, well_known.PRIORITY_BOOST) == boost_annotation:
         return workload
     annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if k != well_known.PRIORITY_BOOST}
-    if boost_text is not None:
-        annotations[well_known.PRIORITY_BOOST] = boost_text
+    if boost_annotation is not None:
+        annotations[well_known.PRIORITY_BOOST] = boost_annotation
     new_metadata = _with_annotations(metadata, annotations)
     return {**workload, "metadata": new_metadata}
 
@@ -231,10 +231,10 @@ def _thresholds(budget: Obj) -> list[Mapping[str, Any]]:
     return sorted(thresholds, key=lambda each: each["percent"])
 
 
-def _forecast_usage(use: BudgetUse, period: BudgetPeriod, end: Instant, now: Instant) -> int:
+def _forecast_usage(budget_use: BudgetUse, period: BudgetPeriod, end: Instant, now: Instant) -> int:
     """Return the usage to expect from `now` until `end`, at the average rate of the last day of the period."""
     elapsed_time: Duration = min(DAY, now - period.begin)
-    return use.recent_amount * (end - now) // elapsed_time if elapsed_time else 0
+    return budget_use.recent_amount * (end - now) // elapsed_time if elapsed_time else 0
 
 
 def _month_begin(instant: Instant) -> Instant:
@@ -248,7 +248,7 @@ def _month_begin(instant: Instant) -> Instant:
 # expected to be reached, and when a period ends. Usage comes from the records, and for the open hour from the ledger.
 
 
-_BATCH_KIND: Final = "Budgets"
+_BUDGET_BATCH_KIND: Final = "Budgets"
 
 
 class _UsageSpan(NamedTuple):
@@ -280,7 +280,7 @@ class Budgets:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the single key for all Budgets of the event's namespace, if the event may affect any of them."""
         namespace, obj = event.key.namespace, event.obj
-        namespace_keys = (Key(_BATCH_KIND, namespace, "budgets"),)
+        namespace_keys = (Key(_BUDGET_BATCH_KIND, namespace, "budgets"),)
         if event.key.kind == scheme.BUDGET:
             budget_keys = self._budgets.setdefault(namespace, {})
             if event.type is EventType.DELETED:
@@ -304,85 +304,85 @@ class Budgets:
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Write the status of all Budgets of a namespace; hold its LocalQueues and demote its Workloads if required."""
-        ledger = self._costs.ledger
-        if ledger is None:  #  no machine was billed yet, or the process is starting
+        cost_ledger = self._costs.ledger
+        if cost_ledger is None:  #  no machine was billed yet, or the process is starting
             return ReconcileResult(requeue_at=now + SECOND)
         budgets = [obj for name in self._budgets.get(key.namespace, ()) if (obj := reader.get(name)) is not None]
-        outcome = ReconcileResult(independent=True)
-        spans = self._usage_spans(key.namespace, reader, ledger, now) if budgets else ()
+        reconcile_result = ReconcileResult(independent=True)
+        usage_spans = self._usage_spans(key.namespace, reader, cost_ledger, now) if budgets else ()
         evaluations, requeue_times = [], []
         for budget in budgets:
-            period = period_of(budget, now)
-            use = self._compute_use(budget, period, spans, reader, now)
+            budget_period = period_of(budget, now)
+            use = self._compute_use(budget, budget_period, usage_spans, reader, now)
             evaluation = evaluate_budget(budget, use.spent_amount)
             evaluations.append(evaluation)
             write_time = now + WRITE_PERIOD if use.hourly_rate or self._is_endless else None
-            period_end = period.end if evaluation.reached_thresholds or self._is_endless else None
+            period_end = budget_period.end if evaluation.reached_thresholds or self._is_endless else None
             requeue_times += [next_threshold_at(budget, use, now), write_time, period_end]
-            outcome.events += _threshold_events(budget, evaluation, period, use)
-            status = status_of(budget, use, period, now)
+            reconcile_result.events += _threshold_events(budget, evaluation, budget_period, use)
+            status = status_of(budget, use, budget_period, now)
             if status != budget.get("status"):
-                outcome.writes.append(UpdateStatus(with_status(budget, status)))
-        self._apply_actions(key.namespace, evaluations, reader, outcome)
-        outcome.requeue_at = min((each for each in requeue_times if each is not None), default=None)
+                reconcile_result.writes.append(UpdateStatus(with_status(budget, status)))
+        self._apply_actions(key.namespace, evaluations, reader, reconcile_result)
+        reconcile_result.requeue_at = min((each for each in requeue_times if each is not None), default=None)
         self._is_demoting_by_namespace[key.namespace] = any(each.priority_boost for each in evaluations)
-        if outcome.requeue_at is None:
+        if reconcile_result.requeue_at is None:
             self._requeued_namespaces.pop(key.namespace, None)
         else:
             self._requeued_namespaces[key.namespace] = None
-        return outcome
+        return reconcile_result
 
     def _apply_actions(
-        self, namespace: str, evaluations: Sequence[BudgetEvaluation], reader: Reader, outcome: ReconcileResult
+        self, namespace: str, evaluations: Sequence[BudgetEvaluation], reader: Reader, reconcile_result: ReconcileResult
     ) -> None:
-        """Add to `outcome` the writes that set stopPolicies and priority boosts as the namespace's Budgets require."""
+        """Add to the result the writes that set stopPolicies and priority boosts as the namespace's Budgets require."""
         for queue in reader.list(scheme.LOCAL_QUEUE, namespace):
             updated_object = with_stop_policy(queue, evaluations)
             if updated_object is not queue:
-                outcome.writes.append(Update(updated_object))
-                outcome.events.append(_queue_event(queue, updated_object))
-        may_differ = any(each.priority_boost for each in evaluations)
+                reconcile_result.writes.append(Update(updated_object))
+                reconcile_result.events.append(_stop_policy_event(queue, updated_object))
+        has_priority_boost = any(each.priority_boost for each in evaluations)
         for workload in reader.list(scheme.WORKLOAD, namespace):
-            is_marked = annotation(workload, well_known.PRIORITY_BOOST) is not None
-            if (may_differ or is_marked) and not is_finished(workload):
+            has_boost_annotation = annotation(workload, well_known.PRIORITY_BOOST) is not None
+            if (has_priority_boost or has_boost_annotation) and not is_finished(workload):
                 updated_object = with_priority_boost(workload, evaluations)
                 if updated_object is not workload:
-                    outcome.writes.append(Update(updated_object))
+                    reconcile_result.writes.append(Update(updated_object))
 
     def _compute_use(
-        self, budget: Obj, period: BudgetPeriod, spans: Sequence[_UsageSpan], reader: Reader, now: Instant
+        self, budget: Obj, period: BudgetPeriod, usage_spans: Sequence[_UsageSpan], reader: Reader, now: Instant
     ) -> BudgetUse:
-        amount_field = 2 if is_in_dollars(budget) else 1
-        queues = frozenset(budget["spec"].get("queues") or ())
+        amount_field_index = 2 if is_in_dollars(budget) else 1
+        queue_names = frozenset(budget["spec"].get("queues") or ())
         spent_amount = running_amount = recent_amount = 0
-        for span in spans:
+        for span in usage_spans:
             for (queue, runs), amount in span.usage.items():
-                if span.begin < period.begin or (queues and queue not in queues):
+                if span.begin < period.begin or (queue_names and queue not in queue_names):
                     continue
-                spent_amount += amount[amount_field]
-                running_amount += amount[amount_field] if runs else 0
-                recent_amount += amount[amount_field] if span.begin >= now - DAY else 0
-        rate = committed_amount = 0
+                spent_amount += amount[amount_field_index]
+                running_amount += amount[amount_field_index] if runs else 0
+                recent_amount += amount[amount_field_index] if span.begin >= now - DAY else 0
+        total_hourly_rate = committed_amount = 0
         ledger = self._costs.ledger
-        for owner, (dollars, thousandths) in ({} if ledger is None else ledger.hourly_rates()).items():
-            if owner.team != budget["metadata"]["namespace"] or (queues and owner.local_queue not in queues):
+        for owner, (hourly_dollars, thousandths) in ({} if ledger is None else ledger.hourly_rates()).items():
+            if owner.team != budget["metadata"]["namespace"] or (queue_names and owner.local_queue not in queue_names):
                 continue
-            hourly_rate = dollars if is_in_dollars(budget) else thousandths * HOUR // 1000
-            rate += hourly_rate
+            hourly_rate = hourly_dollars if is_in_dollars(budget) else thousandths * HOUR // 1000
+            total_hourly_rate += hourly_rate
             workload = reader.get(Key(scheme.WORKLOAD, owner.team, owner.workload))
-            committed_amount += hourly_rate * max(0, _latest_end(workload, period, now) - now) // HOUR
-        return BudgetUse(spent_amount, running_amount, recent_amount, rate, committed_amount)
+            committed_amount += hourly_rate * max(0, _latest_workload_end(workload, period, now) - now) // HOUR
+        return BudgetUse(spent_amount, running_amount, recent_amount, total_hourly_rate, committed_amount)
 
     def _usage_spans(self, namespace: str, reader: Reader, ledger: CostLedger, now: Instant) -> Sequence[_UsageSpan]:
         """Return a namespace's usage by time span: from CostRecords and, for the hour not closed yet, the ledger."""
-        objects = {key_of(obj): obj for obj in reader.list(scheme.COST_RECORD, namespace) if not is_open(obj)}
-        objects |= {key: obj for key, obj in self._costs.unwritten.items() if key.namespace == namespace}
-        records = [self._parse_record(key, obj) for key, obj in objects.items()]
+        closed_objects = {key_of(obj): obj for obj in reader.list(scheme.COST_RECORD, namespace) if not is_open(obj)}
+        closed_objects |= {key: obj for key, obj in self._costs.unwritten.items() if key.namespace == namespace}
+        records = [self._parse_record(key, obj) for key, obj in closed_objects.items()]
         closed_records = [each for each in unreplaced_records(records) if each.begin < ledger.period_start]
-        spans = [
+        usage_spans = [
             _UsageSpan(each.begin, _sum_by_queue(lines_with_settlements(records, [each]))) for each in closed_records
         ]
-        return [*spans, _UsageSpan(ledger.period_start, amounts_of(ledger.usage_of_team(namespace, now)))]
+        return [*usage_spans, _UsageSpan(ledger.period_start, amounts_of(ledger.usage_of_team(namespace, now)))]
 
     def _parse_record(self, key: Key, obj: Obj) -> ParsedCostRecord:
         cache_entry = self._parsed_records.get(key)
@@ -391,23 +391,23 @@ class Budgets:
         return cache_entry[1]
 
 
-def _sum_by_queue(lines: Mapping[AccountKey, RecordedAmount]) -> dict[tuple[str, bool], RecordedAmount]:
-    usage: dict[tuple[str, bool], RecordedAmount] = {}
-    for account_key, amount in lines.items():
+def _sum_by_queue(amounts_by_account: Mapping[AccountKey, RecordedAmount]) -> dict[tuple[str, bool], RecordedAmount]:
+    usage_by_queue: dict[tuple[str, bool], RecordedAmount] = {}
+    for account_key, amount in amounts_by_account.items():
         queue_and_running = account_key.local_queue, account_key.use == RUNS
-        usage[queue_and_running] = usage.get(queue_and_running, RecordedAmount()).plus(amount)
-    return usage
+        usage_by_queue[queue_and_running] = usage_by_queue.get(queue_and_running, RecordedAmount()).plus(amount)
+    return usage_by_queue
 
 
-def _latest_end(workload: Obj | None, period: BudgetPeriod, now: Instant) -> Instant:
+def _latest_workload_end(workload: Obj | None, period: BudgetPeriod, now: Instant) -> Instant:
     """Return the latest time at which a Workload stops in the period; one hour from now if nothing limits it."""
     end = now + HOUR if period.end is None else period.end
     admitted_condition = None if workload is None else find_condition(workload, "Admitted")
     seconds_max: int | None = None if workload is None else workload["spec"].get("maximumExecutionTimeSeconds")
     if seconds_max is None or admitted_condition is None or admitted_condition["status"] != "True":
         return end
-    stops_at = parse_time(admitted_condition["lastTransitionTime"]) + seconds_max * SECOND
-    return stops_at if period.end is None else min(end, stops_at)
+    execution_end = parse_time(admitted_condition["lastTransitionTime"]) + seconds_max * SECOND
+    return execution_end if period.end is None else min(end, execution_end)
 
 
 def _affects_costs(event: WatchEvent) -> bool:
@@ -435,10 +435,10 @@ def _threshold_events(budget: Obj, result: BudgetEvaluation, period: BudgetPerio
     ]
 
 
-def _queue_event(old_queue: Obj, new_queue: Obj) -> EventRecord:
+def _stop_policy_event(old_queue: Obj, new_queue: Obj) -> EventRecord:
     """Return the Event about a LocalQueue whose stopPolicy a Budget has set or has restored."""
     names = annotation(new_queue, well_known.HELD_BY)
     if names is not None:
         return EventRecord(key_of(old_queue), "Warning", "HeldByBudget", f"Budget {names} is used up: admits none")
-    policy = new_queue["spec"]["stopPolicy"]
-    return EventRecord(key_of(old_queue), "Normal", "LetGoByBudget", f"No Budget holds it: stopPolicy is {policy}")
+    stop_policy = new_queue["spec"]["stopPolicy"]
+    return EventRecord(key_of(old_queue), "Normal", "LetGoByBudget", f"No Budget holds it: stopPolicy is {stop_policy}")

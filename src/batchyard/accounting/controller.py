@@ -47,7 +47,7 @@ from batchyard.interfaces.controller import ReconcileResult
 
 
 #: Returns all changes after a revision, or None if the store keeps no history.
-History: TypeAlias = Callable[[int], Sequence[WatchEvent] | None]
+ChangeHistory: TypeAlias = Callable[[int], Sequence[WatchEvent] | None]
 
 #: The order in which objects are added: machines before their nodes, and nodes before pods.
 LEDGER_KINDS: Final = (scheme.CLUSTER, scheme.INSTANCE, scheme.NODE, scheme.POD)
@@ -59,29 +59,29 @@ def no_history(_revision: int) -> None:
 
 
 def resume_ledger(
-    reader: Reader, history: History, now: Instant
+    reader: Reader, change_history: ChangeHistory, now: Instant
 ) -> tuple[CostLedger, Sequence[tuple[WatchEvent, Instant]], int]:
     """Return the cost ledger as of its last checkpoint, the timed changes since then, and the last revision."""
     open_record = reader.get(CHECKPOINT)
     last_checkpoint = None if open_record is None else parse_cost_record(open_record)
-    changes = history(0 if last_checkpoint is None else last_checkpoint.revision)
-    objects = {key_of(obj): obj for kind in LEDGER_KINDS for obj in reader.list(kind)}
+    changes = change_history(0 if last_checkpoint is None else last_checkpoint.revision)
+    objects_by_key = {key_of(obj): obj for kind in LEDGER_KINDS for obj in reader.list(kind)}
     if changes is None:
         ledger = _new_ledger(reader, last_checkpoint, now)
         if last_checkpoint is not None:
-            earlier_objects = [_object_at(obj, last_checkpoint.through) for obj in objects.values()]
+            earlier_objects = [_object_at(obj, last_checkpoint.through) for obj in objects_by_key.values()]
             _restore_ledger(ledger, last_checkpoint, [obj for obj in earlier_objects if obj])
-        return ledger, [(_added_event(key, obj), now) for key, obj in _in_observation_order(objects)], 0
+        return ledger, [(_added_event(key, obj), now) for key, obj in _in_observation_order(objects_by_key)], 0
     relevant_changes = [change for change in changes if change.key.kind in LEDGER_KINDS]
     for change in reversed(relevant_changes):
         if change.old is None:
-            objects.pop(change.key, None)
+            objects_by_key.pop(change.key, None)
         else:
-            objects[change.key] = change.old
-    timed_changes = _with_times(relevant_changes, last_checkpoint, now)
+            objects_by_key[change.key] = change.old
+    timed_changes = _with_change_times(relevant_changes, last_checkpoint, now)
     ledger = _new_ledger(reader, last_checkpoint, timed_changes[0][1] if timed_changes else now)
     if last_checkpoint is not None:
-        _restore_ledger(ledger, last_checkpoint, objects.values())
+        _restore_ledger(ledger, last_checkpoint, objects_by_key.values())
     checkpoint_revision = 0 if last_checkpoint is None else last_checkpoint.revision
     revisions = [checkpoint_revision, *(change.revision for change in changes[-1:])]
     return ledger, timed_changes, max(revisions)
@@ -93,8 +93,8 @@ def _new_ledger(reader: Reader, last_checkpoint: ParsedCostRecord | None, now: I
 
 def _restore_ledger(ledger: CostLedger, last_checkpoint: ParsedCostRecord, existing_objects: Iterable[Obj]) -> None:
     """Add the objects that existed at the checkpoint to the cost ledger, and restore its accounts."""
-    objects = {key_of(obj): obj for obj in existing_objects}
-    for key, obj in _in_observation_order(objects):
+    objects_by_key = {key_of(obj): obj for obj in existing_objects}
+    for key, obj in _in_observation_order(objects_by_key):
         ledger.observe([_added_event(key, obj)], last_checkpoint.through)
     ledger.accounts(last_checkpoint.through)
     ended_accounts = accounts_of(
@@ -118,8 +118,8 @@ def _restore_ledger(ledger: CostLedger, last_checkpoint: ParsedCostRecord, exist
 def _object_at(obj: Obj, at_time: Instant) -> Obj | None:
     """Return an Instance, Node or pod as it was at this time; None if it did not exist yet or had ended."""
     kind = key_of(obj).kind
-    start = paid_from(obj) if kind == scheme.INSTANCE else bound_at(obj) if kind == scheme.POD else None
-    if start is not None and start > at_time:
+    started_at = paid_from(obj) if kind == scheme.INSTANCE else bound_at(obj) if kind == scheme.POD else None
+    if started_at is not None and started_at > at_time:
         return None
     if kind != scheme.POD or not is_terminal(obj):
         return obj
@@ -127,7 +127,7 @@ def _object_at(obj: Obj, at_time: Instant) -> Obj | None:
     return None if end is None or end <= at_time else with_status(obj, {**obj["status"], "phase": "Running"})
 
 
-def _with_times(
+def _with_change_times(
     changes: Iterable[WatchEvent], last_checkpoint: ParsedCostRecord | None, now: Instant
 ) -> Sequence[tuple[WatchEvent, Instant]]:
     """Return each change with an estimate of its time: the latest timestamp seen in the changed objects so far."""
@@ -178,11 +178,11 @@ _MERGE_STEPS: Final[Sequence[tuple[str, Duration, str, int]]] = (
 
 def retention_writes(reader: Reader, now: Instant) -> list[Write]:
     """Return the writes that merge old CostRecords: those of hours into days, and those of days into months."""
-    records = [obj for obj in reader.list(scheme.COST_RECORD) if not is_open(obj)]
+    closed_records = [obj for obj in reader.list(scheme.COST_RECORD) if not is_open(obj)]
     writes: list[Write] = []
     for prefix, retention, merged_prefix, date_length in _MERGE_STEPS:
         groups: dict[tuple[str, str], list[Obj]] = {}
-        for obj in records:
+        for obj in closed_records:
             metadata = obj["metadata"]
             if metadata["name"].startswith(prefix) and obj["spec"].get("closed"):
                 groups.setdefault((metadata["namespace"], obj["spec"]["from"][:date_length]), []).append(obj)
@@ -200,9 +200,9 @@ def _record_merge_writes(reader: Reader, key: Key, date_text: str, merged_object
     if merged_record is not None:
         yield from (Delete(key_of(obj)) for obj in merged_objects)
         return
-    span = _begin_of(date_text), _end_of(date_text)
+    merged_time_span = _begin_of(date_text), _end_of(date_text)
     spec = combined_spec([parse_cost_record(obj) for obj in merged_objects])
-    yield Create(make_cost_record(key.namespace, key.name, span, span[1], spec))
+    yield Create(make_cost_record(key.namespace, key.name, merged_time_span, merged_time_span[1], spec))
 
 
 def _begin_of(date_text: str) -> Instant:
@@ -212,19 +212,19 @@ def _begin_of(date_text: str) -> Instant:
 
 def _end_of(date_text: str) -> Instant:
     """Return the end of a day (2026-11-22) or a month (2026-11): the first instant of the next one."""
-    begin = _begin_of(date_text)
+    period_begin = _begin_of(date_text)
     if date_text.count("-") > 1:
-        return begin + DAY
-    return _begin_of(format_time(begin + 31 * DAY)[: len("2026-11")])
+        return period_begin + DAY
+    return _begin_of(format_time(period_begin + 31 * DAY)[: len("2026-11")])
 
 
-BATCH_KEY: Final = Key("Batch", "", "costs")
+COSTS_BATCH_KEY: Final = Key("Batch", "", "costs")
 #: The period between writes of the open hour's records, and between checks of Budgets, in a live platform.
 WRITE_PERIOD: Final = MINUTE
 _SIMULATED_WRITE_PERIOD: Final = 10 * MINUTE
-_RETRY_DELAY: Final = 5 * SECOND
+_WRITE_RETRY_DELAY: Final = 5 * SECOND
 #: The number of attempts after which a record that cannot be written is dropped.
-_ATTEMPTS_MAX: Final = 20
+_WRITE_ATTEMPTS_MAX: Final = 20
 _TIME_FIELDS: Final = ("through", "revision")
 
 
@@ -235,7 +235,7 @@ class CostController:
     rank = 0
     kinds = (*LEDGER_KINDS, scheme.COST_RECORD)
 
-    def __init__(self, history: History, *, is_endless: bool) -> None:
+    def __init__(self, history: ChangeHistory, *, is_endless: bool) -> None:
         self._history = history
         self._is_endless = is_endless
         self._write_period = WRITE_PERIOD if is_endless else _SIMULATED_WRITE_PERIOD
@@ -263,25 +263,25 @@ class CostController:
         if self._is_queued and not self.unwritten:
             return ()
         self._is_queued = True
-        return (BATCH_KEY,)
+        return (COSTS_BATCH_KEY,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Write the CostRecords of closed hours that are not stored yet and, when due, those of the open hour."""
         self._is_queued = False
-        ledger = self.ledger if self.ledger is not None else self._resume(reader, now)
+        cost_ledger = self.ledger if self.ledger is not None else self._resume_ledger(reader, now)
         self._close_ended_hours(now)
-        self._drop_written(reader)
+        self._drop_written_records(reader)
         merges: list[Write] = []
         if not self.unwritten:
             if now < self._next_write_at:
-                return self._requeue_until(self._next_write_at)
+                return self._requeue_until_due(self._next_write_at)
             self._next_write_at = now + self._write_period
             merges = retention_writes(reader, now) if self._may_need_merge else []
             self._may_need_merge = bool(merges)
-            self.unwritten = self._open_hour_records(ledger, reader, now)
+            self.unwritten = self._open_hour_records(cost_ledger, reader, now)
         self._attempts += 1
         writes = [*(_record_write(reader, record_key, obj) for record_key, obj in self.unwritten.items()), *merges]
-        return ReconcileResult(writes, independent=True, requeue_at=now + _RETRY_DELAY)
+        return ReconcileResult(writes, independent=True, requeue_at=now + _WRITE_RETRY_DELAY)
 
     def totals(self, now: Instant) -> CostTotals:
         """Return all charges and reclassified charges since this process started, summed over Workloads and flavors."""
@@ -294,24 +294,24 @@ class CostController:
             _add_to_sums(settlements, {key: account for (_, key), account in ledger.settlements.items()})
         return CostTotals(accounts, settlements)
 
-    def _drop_written(self, reader: Reader) -> None:
+    def _drop_written_records(self, reader: Reader) -> None:
         """Forget CostRecords to write that are stored now, or that have no Namespace or failed too often."""
         for record_key, obj in list(self.unwritten.items()):
             stored_object = reader.get(record_key)
             is_written = stored_object is not None and stored_object["spec"] == obj["spec"]
-            if is_written or self._attempts > _ATTEMPTS_MAX or not _can_create_in(reader, record_key.namespace):
+            if is_written or self._attempts > _WRITE_ATTEMPTS_MAX or not _can_create_in(reader, record_key.namespace):
                 del self.unwritten[record_key]
         if not self.unwritten:
             self._attempts = 0
 
-    def _requeue_until(self, due: Instant) -> ReconcileResult:
+    def _requeue_until_due(self, due: Instant) -> ReconcileResult:
         ledger = self.ledger
         if ledger is None or not (ledger.is_busy or (self._is_endless and ledger.machines)):
             return ReconcileResult()
         self._is_queued = True
         return ReconcileResult(requeue_at=min(due, ledger.period_start + HOUR))
 
-    def _resume(self, reader: Reader, now: Instant) -> CostLedger:
+    def _resume_ledger(self, reader: Reader, now: Instant) -> CostLedger:
         self.ledger, missed_changes, revision = resume_ledger(reader, self._history, now)
         for change, change_time in missed_changes:
             self._close_ended_hours(change_time)
@@ -342,35 +342,35 @@ class CostController:
         """Return the CostRecords of the open hour that changed, and the ledger's checkpoint record."""
         ledger.limit_workload_names()
         lines, settlements = _recorded_amounts(ledger.accounts(now), ledger.settlements)
-        span, name = (ledger.period_start, ledger.period_start + HOUR), hour_name(ledger.period_start)
-        specs = specs_of(lines, settlements, ledger.unpriced_pools())
+        hour_span, name = (ledger.period_start, ledger.period_start + HOUR), hour_name(ledger.period_start)
+        spec_by_namespace = specs_of(lines, settlements, ledger.unpriced_pools())
         changed_records: dict[Key, Obj] = {}
-        for namespace, spec in specs.items():
+        for namespace, spec in spec_by_namespace.items():
             key = Key(scheme.COST_RECORD, namespace, name)
-            obj = make_cost_record(namespace, name, span, now, spec)
+            obj = make_cost_record(namespace, name, hour_span, now, spec)
             if not _has_same_content(reader.get(key), obj):
                 changed_records[key] = obj
-        checkpoint_spec = {"revision": str(self._revision), **checkpoint(specs)}
-        changed_records[CHECKPOINT] = make_cost_record(PLATFORM, CHECKPOINT.name, span, now, checkpoint_spec)
+        checkpoint_spec = {"revision": str(self._revision), **checkpoint(spec_by_namespace)}
+        changed_records[CHECKPOINT] = make_cost_record(PLATFORM, CHECKPOINT.name, hour_span, now, checkpoint_spec)
         return changed_records
 
 
-def _add_to_sums(sums: dict[AccountKey, CostAccount], accounts: Mapping[AccountKey, CostAccount]) -> None:
-    """Add cost accounts to `sums`, which has one account per AccountKey without its Workload and flavor."""
+def _add_to_sums(account_sums: dict[AccountKey, CostAccount], accounts: Mapping[AccountKey, CostAccount]) -> None:
+    """Add cost accounts to `account_sums`, which has one account per AccountKey without its Workload and flavor."""
     for account_key, account in accounts.items():
-        sums.setdefault(account_key._replace(flavor="", workload=""), CostAccount()).add(account)
+        account_sums.setdefault(account_key._replace(flavor="", workload=""), CostAccount()).add(account)
 
 
 def _recorded_amounts(
     accounts: Mapping[AccountKey, CostAccount], settlements: Mapping[tuple[Instant, AccountKey], CostAccount]
 ) -> tuple[dict[AccountKey, RecordedAmount], dict[tuple[Instant, AccountKey], RecordedAmount]]:
     """Return the charges and the corrections of closed hours as CostRecords store them, naming few Workloads."""
-    by_hour: dict[Instant, dict[AccountKey, CostAccount]] = {}
+    accounts_by_hour: dict[Instant, dict[AccountKey, CostAccount]] = {}
     for (hour, account_key), account in settlements.items():
-        by_hour.setdefault(hour, {})[account_key] = account
+        accounts_by_hour.setdefault(hour, {})[account_key] = account
     recorded_settlements = {
         (hour, account_key): amount
-        for hour, hour_accounts in by_hour.items()
+        for hour, hour_accounts in accounts_by_hour.items()
         for account_key, amount in amounts_of(limit_named_workloads(hour_accounts)).items()
     }
     return amounts_of(limit_named_workloads(accounts)), recorded_settlements

@@ -56,7 +56,7 @@ class _Machine:
     occupied_parts: int = 0
     pods: "dict[str, _Occupant]" = field(default_factory=dict)
     #: Whether the machine is a Node without an Instance.
-    is_bare: bool = False
+    has_no_instance: bool = False
 
     @property
     def accelerators(self) -> int:
@@ -89,13 +89,13 @@ class _Occupant:
 
     def account_key(self, use: str) -> AccountKey:
         """Return the cost account key for the pod's time with this use: running, done or lost."""
-        rate, owner = self.machine.rate, self.owner
-        flavor, *queues = owner[1:]
-        return AccountKey(rate.pool, rate.provisioning, owner.team, use, flavor, *queues)
+        machine_rate, owner = self.machine.rate, self.owner
+        flavor, *queue_names = owner[1:]
+        return AccountKey(machine_rate.pool, machine_rate.provisioning, owner.team, use, flavor, *queue_names)
 
     def charge(self, end: Instant) -> None:
         """Charge the pod for its share of the machine from its last charge to `end`; an earlier `end` is a refund."""
-        _charge(self.charges, end - self.charged_until, self.machine_parts, self.machine)
+        _charge_account(self.charges, end - self.charged_until, self.machine_parts, self.machine)
         self.charged_until = end
 
 
@@ -122,24 +122,24 @@ class CostLedger:
         """Update the charges from watch events received at `now`."""
         for event in watch_events:
             if event.key.kind == scheme.POD:
-                self._on_pod(event, now)
+                self._observe_pod(event, now)
             elif event.key.kind == scheme.INSTANCE:
-                self._on_instance(event, now)
+                self._observe_instance(event, now)
             elif event.key.kind == scheme.NODE:
-                self._on_node(event, now)
+                self._observe_node(event, now)
             elif event.key.kind == scheme.CLUSTER:
                 self._apply_new_prices(now)
 
-    def accounts(self, now: Instant) -> dict[AccountKey, CostAccount]:
+    def accounts_until_now(self, now: Instant) -> dict[AccountKey, CostAccount]:
         """Return the cost accounts of the open hour up to `now`; the time of pods that have not ended is `running`."""
         for machine in self._machines.values():
             self._charge_unused(machine, now)
         for pod in self._pods.values():
             pod.charge(now)
-        accounts = {
+        accounts_until_now = {
             account_key: CostAccount(a.time, a.accelerators, a.cost) for account_key, a in self.ended_accounts.items()
         }
-        return {**accounts, **self.running_accounts()}
+        return {**accounts_until_now, **self.running_accounts()}
 
     def close(self, at: Instant) -> tuple[dict[AccountKey, CostAccount], _Settlements]:
         """Close the open hour and begin the next; return the accounts of the hour, and corrections of earlier hours."""
@@ -185,44 +185,44 @@ class CostLedger:
 
     def usage_of_team(self, team: str, now: Instant) -> dict[tuple[str, bool], CostAccount]:
         """Return the charges of a namespace in the open hour, by LocalQueue and whether the pods still run."""
-        usage: dict[tuple[str, bool], CostAccount] = {}
+        usage_by_queue: dict[tuple[str, bool], CostAccount] = {}
         for queue, account in self._ended_by_team.get(team, {}).items():
-            usage[queue, False] = replace(account)
+            usage_by_queue[queue, False] = replace(account)
         for pod in self._pods.values():
             if pod.owner.team == team:
                 pod.charge(now)
-                usage.setdefault((pod.owner.local_queue, True), CostAccount()).add(pod.charges)
-        return usage
+                usage_by_queue.setdefault((pod.owner.local_queue, True), CostAccount()).add(pod.charges)
+        return usage_by_queue
 
     def hourly_rates(self) -> Mapping[records.PodOwner, tuple[int, int]]:
         """Return what running pods cost per hour, by owner: (millionths of a dollar, thousandths of accelerators)."""
         hourly_rates: dict[records.PodOwner, tuple[int, int]] = {}
         for pod in self._pods.values():
-            dollars, accelerators = hourly_rates.get(pod.owner, (0, 0))
-            dollars += pod.machine.rate.price * pod.machine_parts // WHOLE_MACHINE
+            micro_dollars_per_hour, accelerators = hourly_rates.get(pod.owner, (0, 0))
+            micro_dollars_per_hour += pod.machine.rate.price * pod.machine_parts // WHOLE_MACHINE
             accelerators += pod.machine.accelerators * pod.machine_parts * 1000 // WHOLE_MACHINE
-            hourly_rates[pod.owner] = dollars, accelerators
+            hourly_rates[pod.owner] = micro_dollars_per_hour, accelerators
         return hourly_rates
 
-    def _on_instance(self, event: WatchEvent, now: Instant) -> None:
+    def _observe_instance(self, event: WatchEvent, now: Instant) -> None:
         name = event.key.name
         if event.type is EventType.DELETED or not records.is_paid(event.obj):
             self._remove_machine(name, self._limit_to_open_period(records.paid_until(event.obj), now), now)
         elif name not in self._machines:
-            rate = instance_rate(event.obj, self._reader.get, self._cluster())
+            machine_rate = instance_rate(event.obj, self._reader.get, self._cluster())
             billed_from = self._limit_to_open_period(records.paid_from(event.obj), now)
-            self._machines[name] = _Machine(rate, billed_from, billed_from)
+            self._machines[name] = _Machine(machine_rate, billed_from, billed_from)
 
-    def _on_node(self, event: WatchEvent, now: Instant) -> None:
-        machine, is_gone = self._machines.get(event.key.name), event.type is EventType.DELETED
-        if machine is None and self._detail.all_nodes and not is_gone:
+    def _observe_node(self, event: WatchEvent, now: Instant) -> None:
+        machine, is_node_deleted = self._machines.get(event.key.name), event.type is EventType.DELETED
+        if machine is None and self._detail.all_nodes and not is_node_deleted:
             machine = self._add_bare_node(event.obj, now)
         if machine is None:
             return
-        if is_gone and machine.is_bare:
+        if is_node_deleted and machine.has_no_instance:
             self._remove_machine(event.key.name, now, now)
             return
-        node = None if is_gone else node_view(event.obj)
+        node = None if is_node_deleted else node_view(event.obj)
         was_ready, old_accelerators = machine.node is not None and machine.node.ready, machine.accelerators
         is_readiness_changed = node is not None and node.ready != was_ready
         changed_at = self._limit_to_open_period(records.ready_since(event.obj), now) if is_readiness_changed else now
@@ -232,28 +232,28 @@ class CostLedger:
                 pod.charge(now)
         machine.node = node
 
-    def _on_pod(self, event: WatchEvent, now: Instant) -> None:
-        view = pod_view(event.obj)
-        has_ended = event.type is EventType.DELETED or view.is_terminal
-        pod = self._pods.get(view.uid)
+    def _observe_pod(self, event: WatchEvent, now: Instant) -> None:
+        observed_pod = pod_view(event.obj)
+        has_ended = event.type is EventType.DELETED or observed_pod.is_terminal
+        pod = self._pods.get(observed_pod.uid)
         if pod is None:
-            if has_ended or view.node_name not in self._machines:
+            if has_ended or observed_pod.node_name not in self._machines:
                 return
-            pod = self._add_pod(event.obj, view, now)
+            pod = self._add_pod(event.obj, observed_pod, now)
         if not has_ended:
             pod.record_run(running_since(event.obj), now)
             return
         at = self._limit_to_open_period(records.ended_at(event.obj), now)
         pod.record_run(None, at)
-        self._end_pod(view.uid, at, succeeded=view.phase == "Succeeded")
+        self._end_pod(observed_pod.uid, at, succeeded=observed_pod.phase == "Succeeded")
 
     def _add_bare_node(self, node: Obj, now: Instant) -> _Machine | None:
         """Start billing a Node that has no Instance and no NodePool of batchyard; return None for other Nodes."""
         name, pool = node["metadata"]["name"], label(node, well_known.NODE_POOL) or ""
-        is_ours = pool and self._reader.get(Key(scheme.NODE_POOL, "", pool)) is not None
-        if is_ours or self._reader.get(Key(scheme.INSTANCE, "", name)) is not None:
+        has_node_pool = pool and self._reader.get(Key(scheme.NODE_POOL, "", pool)) is not None
+        if has_node_pool or self._reader.get(Key(scheme.INSTANCE, "", name)) is not None:
             return None
-        machine = self._machines[name] = _Machine(node_rate(node, self._cluster()), now, now, is_bare=True)
+        machine = self._machines[name] = _Machine(node_rate(node, self._cluster()), now, now, has_no_instance=True)
         machine.node = node_view(node)
         return machine
 
@@ -268,7 +268,7 @@ class CostLedger:
 
     def _current_rate(self, name: str, machine: _Machine, cluster: Obj | None) -> Rate:
         """Return the current price of a machine; its old price if its Instance, Node or NodePool is gone."""
-        if machine.is_bare:
+        if machine.has_no_instance:
             node = self._reader.get(Key(scheme.NODE, "", name))
             return machine.rate if node is None else node_rate(node, cluster)
         instance = self._reader.get(Key(scheme.INSTANCE, "", name))
@@ -301,12 +301,12 @@ class CostLedger:
         self._charge_unused(machine, at)
         machine_parts = min(WHOLE_MACHINE - machine.occupied_parts, _machine_share(view, machine))
         interval = checkpoint_interval([pod, *controlling_jobs(pod, self._reader.get)])
-        occupant = _Occupant(self._owner(pod, machine), machine, machine_parts, bound_time, at, interval)
+        occupant = _Occupant(self._pod_owner(pod, machine), machine, machine_parts, bound_time, at, interval)
         machine.occupied_parts += machine_parts
         machine.pods[view.uid] = self._pods[view.uid] = occupant
         return occupant
 
-    def _owner(self, pod: Obj, machine: _Machine) -> records.PodOwner:
+    def _pod_owner(self, pod: Obj, machine: _Machine) -> records.PodOwner:
         namespace = pod["metadata"].get("namespace", "")
         if not self._detail.by_workload:
             return records.PodOwner(namespace)
@@ -321,15 +321,15 @@ class CostLedger:
         pod.charge(at)
         machine.occupied_parts -= pod.machine_parts
         del machine.pods[uid]
-        earlier_time = max(0, self.period_start - pod.bound_time) * pod.machine_parts
-        total_time = earlier_time + pod.charges.time
+        time_before_period = max(0, self.period_start - pod.bound_time) * pod.machine_parts
+        total_time = time_before_period + pod.charges.time
         saved_time = total_time if succeeded else min(total_time, pod.saved_work * pod.machine_parts)
-        done_account, lost_account = pod.charges.split(max(0, saved_time - earlier_time))
+        done_account, lost_account = pod.charges.split(max(0, saved_time - time_before_period))
         for use, account in ((DONE, done_account), (LOST, lost_account)):
             if account.time:
                 self._ended_account(pod.account_key(use)).add(account)
                 self._add_ended_usage(pod.owner.team, pod.owner.local_queue, account)
-        if earlier_time:
+        if time_before_period:
             _add_settlements(self.settlements, pod, saved_time, self.period_start)
 
     def _add_ended_usage(self, team: str, queue: str, account: CostAccount) -> None:
@@ -344,7 +344,7 @@ class CostLedger:
             is_ready = machine.node is not None and machine.node.ready
             use = IDLE if is_ready else BOOT
             account = self._ended_account(AccountKey(machine.rate.pool, machine.rate.provisioning, "", use))
-            _charge(account, duration, unused_share, machine)
+            _charge_account(account, duration, unused_share, machine)
 
     def _ended_account(self, account_key: AccountKey) -> CostAccount:
         return self.ended_accounts.setdefault(account_key, CostAccount())
@@ -355,22 +355,22 @@ def _add_settlements(settlements: _Settlements, pod: _Occupant, saved_time: int,
     at = max(pod.bound_time, period_start - SETTLEMENT_AGE_MAX)
     saved_time -= (at - pod.bound_time) * pod.machine_parts
     while at < period_start:
-        hour = at - at % HOUR
-        time = (min(hour + HOUR, period_start) - at) * pod.machine_parts
-        done_time = min(max(saved_time, 0), time)
-        for use, amount in ((DONE, done_time), (LOST, time - done_time)):
+        hour_begin = at - at % HOUR
+        settled_time = (min(hour_begin + HOUR, period_start) - at) * pod.machine_parts
+        done_time = min(max(saved_time, 0), settled_time)
+        for use, amount in ((DONE, done_time), (LOST, settled_time - done_time)):
             if amount:
-                account = settlements.setdefault((hour, pod.account_key(use)), CostAccount())
-                _charge(account, amount, 1, pod.machine)
-        saved_time, at = saved_time - time, hour + HOUR
+                account = settlements.setdefault((hour_begin, pod.account_key(use)), CostAccount())
+                _charge_account(account, amount, 1, pod.machine)
+        saved_time, at = saved_time - settled_time, hour_begin + HOUR
 
 
-def _charge(account: CostAccount, duration: Duration, machine_parts: int, machine: _Machine) -> None:
+def _charge_account(account: CostAccount, charged_duration: Duration, machine_parts: int, machine: _Machine) -> None:
     """Add to an account the time and cost of `machine_parts` of a machine for this duration."""
-    time = duration * machine_parts
-    account.time += time
-    account.accelerators += time * machine.accelerators
-    account.cost += time * machine.rate.price
+    machine_part_time = charged_duration * machine_parts
+    account.time += machine_part_time
+    account.accelerators += machine_part_time * machine.accelerators
+    account.cost += machine_part_time * machine.rate.price
 
 
 def _machine_share(pod: PodView, machine: _Machine) -> int:

@@ -79,8 +79,8 @@ def amounts_of(accounts: Mapping[_AmountKey, CostAccount]) -> dict[_AmountKey, R
     """Return cost accounts in the units of CostRecords, rounded so that they add up to the rounded total."""
     node_times = round_preserving_sum({row: account.time for row, account in accounts.items()}, WHOLE_MACHINE)
     device_times = round_preserving_sum({row: account.accelerators for row, account in accounts.items()}, WHOLE_MACHINE)
-    costs = round_preserving_sum({row: account.cost for row, account in accounts.items()}, _MICRODOLLAR)
-    return {row: RecordedAmount(node_times[row], device_times[row], costs[row]) for row in accounts}
+    microdollars_by_row = round_preserving_sum({row: account.cost for row, account in accounts.items()}, _MICRODOLLAR)
+    return {row: RecordedAmount(node_times[row], device_times[row], microdollars_by_row[row]) for row in accounts}
 
 
 def accounts_of(lines: Mapping[AccountKey, RecordedAmount]) -> dict[AccountKey, CostAccount]:
@@ -155,7 +155,7 @@ def parse_cost_record(obj: Obj) -> ParsedCostRecord:
     settlements: dict[tuple[Instant, AccountKey], RecordedAmount] = {}
     for line in spec.get("settled") or ():
         settlements[parse_time(line["of"]), _account_key(line, record_team)] = _recorded_amount(line)
-    machines = {(row["pool"], row["provisioning"]): row for row in spec.get("machines") or ()}
+    machine_rows_by_pool = {(row["pool"], row["provisioning"]): row for row in spec.get("machines") or ()}
     return ParsedCostRecord(
         namespace,
         parse_time(spec["from"]),
@@ -163,8 +163,8 @@ def parse_cost_record(obj: Obj) -> ParsedCostRecord:
         parse_time(spec["through"]),
         {_account_key(line, record_team): _recorded_amount(line) for line in spec.get("lines") or ()},
         settlements,
-        {pool: _recorded_amount(row) for pool, row in machines.items()},
-        frozenset(pool for pool, row in machines.items() if row.get("unpriced")),
+        {pool: _recorded_amount(row) for pool, row in machine_rows_by_pool.items()},
+        frozenset(pool for pool, row in machine_rows_by_pool.items() if row.get("unpriced")),
         int(spec.get("revision") or 0),
     )
 
@@ -214,10 +214,10 @@ def combined_spec(records: Sequence[ParsedCostRecord]) -> dict[str, Any]:
     """Return the spec of a CostRecord that replaces these CostRecords of one namespace."""
     lines, settlements = merge_records(records)
     named_accounts = limit_named_workloads({account_key: CostAccount(*amount) for account_key, amount in lines.items()})
-    machines: dict[tuple[str, str], RecordedAmount] = {}
+    machine_amounts_by_pool: dict[tuple[str, str], RecordedAmount] = {}
     for each in records:
         for pool, amount in each.machines.items():
-            machines[pool] = machines.get(pool, RecordedAmount()).plus(amount)
+            machine_amounts_by_pool[pool] = machine_amounts_by_pool.get(pool, RecordedAmount()).plus(amount)
     unpriced_pools = frozenset(pool for each in records for pool in each.unpriced_pools)
     spec: dict[str, Any] = {
         "lines": [
@@ -227,8 +227,8 @@ def combined_spec(records: Sequence[ParsedCostRecord]) -> dict[str, Any]:
     }
     if settlements:
         spec["settled"] = _settled_lines(settlements)
-    if machines:
-        spec["machines"] = _machine_lines(machines, unpriced_pools)
+    if machine_amounts_by_pool:
+        spec["machines"] = _machine_lines(machine_amounts_by_pool, unpriced_pools)
     return spec
 
 
@@ -238,22 +238,22 @@ def _settled_lines(settlements: Mapping[tuple[Instant, AccountKey], RecordedAmou
     ]
 
 
-def _namespace_spec(specs: dict[str, dict[str, Any]], account_key: AccountKey) -> dict[str, Any]:
-    return specs.setdefault(account_key.team or PLATFORM, {})
+def _namespace_spec(spec_by_namespace: dict[str, dict[str, Any]], account_key: AccountKey) -> dict[str, Any]:
+    return spec_by_namespace.setdefault(account_key.team or PLATFORM, {})
 
 
 def _machine_totals(
     lines: Mapping[AccountKey, RecordedAmount], unpriced_pools: frozenset[tuple[str, str]]
 ) -> list[Obj]:
     """Return the `machines` field of a CostRecord: the total cost of each node pool's machines."""
-    totals: dict[tuple[str, str], RecordedAmount] = {}
+    amounts_by_pool: dict[tuple[str, str], RecordedAmount] = {}
     for account_key, amount in lines.items():
-        totals[account_key[:2]] = totals.get(account_key[:2], RecordedAmount()).plus(amount)
-    return _machine_lines(totals, unpriced_pools)
+        amounts_by_pool[account_key[:2]] = amounts_by_pool.get(account_key[:2], RecordedAmount()).plus(amount)
+    return _machine_lines(amounts_by_pool, unpriced_pools)
 
 
 def _machine_lines(
-    totals: Mapping[tuple[str, str], RecordedAmount], unpriced_pools: frozenset[tuple[str, str]]
+    amounts_by_pool: Mapping[tuple[str, str], RecordedAmount], unpriced_pools: frozenset[tuple[str, str]]
 ) -> list[Obj]:
     return [
         {
@@ -262,13 +262,13 @@ def _machine_lines(
             **dict(zip(_AMOUNT_FIELDS, amount, strict=True)),
             **({"unpriced": True} if pool in unpriced_pools else {}),
         }
-        for pool, amount in sorted(totals.items())
+        for pool, amount in sorted(amounts_by_pool.items())
     ]
 
 
 def _record_line(account_key: AccountKey, amount: RecordedAmount) -> dict[str, Any]:
-    fields = {field: value for field, value in zip(_KEY_FIELDS, account_key, strict=True) if value}
-    return {**fields, **dict(zip(_AMOUNT_FIELDS, amount, strict=True))}
+    key_fields = {field: value for field, value in zip(_KEY_FIELDS, account_key, strict=True) if value}
+    return {**key_fields, **dict(zip(_AMOUNT_FIELDS, amount, strict=True))}
 
 
 def _account_key(line: Mapping[str, Any], team: str | None) -> AccountKey:
@@ -314,8 +314,8 @@ def paid_until(instance: Obj) -> Instant | None:
 
 def ready_since(node: Obj) -> Instant | None:
     """Return when the Ready condition of a Node last changed; None if that time is not recorded."""
-    condition = find_condition(node.get("status") or {}, "Ready")
-    return None if condition is None else _parse_optional_time(condition.get("lastTransitionTime"))
+    ready_condition = find_condition(node.get("status") or {}, "Ready")
+    return None if ready_condition is None else _parse_optional_time(ready_condition.get("lastTransitionTime"))
 
 
 def bound_at(pod: Obj) -> Instant | None:
@@ -330,22 +330,22 @@ def ended_at(pod: Obj) -> Instant | None:
     """Return when the last container of a pod ended; None if a container's end is not recorded."""
     container_states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or ()]
     end_times = [(state.get("terminated") or {}).get("finishedAt") for state in container_states]
-    known_ends = [end for end in end_times if end is not None]
-    return max(map(parse_time, known_ends)) if known_ends and len(known_ends) == len(end_times) else None
+    known_end_times = [end for end in end_times if end is not None]
+    return max(map(parse_time, known_end_times)) if known_end_times and len(known_end_times) == len(end_times) else None
 
 
 def owner_of(pod: Obj, workload: Obj | None, accelerator_resource: str) -> PodOwner:
     """Return who pays for a pod: its namespace, and the queues, flavor and name of its Workload (None if missing)."""
     metadata = pod["metadata"]
-    team, queue = metadata.get("namespace", ""), label(pod, well_known.LOCAL_QUEUE) or ""
+    team, queue_name = metadata.get("namespace", ""), label(pod, well_known.LOCAL_QUEUE) or ""
     name = annotation(pod, well_known.WORKLOAD) or ""
     if workload is None:
-        return PodOwner(team, "", label(pod, well_known.CLUSTER_QUEUE) or "", queue, name)
+        return PodOwner(team, "", label(pod, well_known.CLUSTER_QUEUE) or "", queue_name, name)
     view = workload_view(workload)
-    pod_set = label(pod, well_known.POD_SET)
-    flavors = next((each.flavors for each in view.holdings if each.name == pod_set), None) or {}
-    flavor = flavors.get(accelerator_resource) or flavors.get("cpu") or next(iter(flavors.values()), "")
-    return PodOwner(team, flavor, view.cluster_queue, queue or view.queue.partition("/")[2], name)
+    pod_set_name = label(pod, well_known.POD_SET)
+    flavors = next((each.flavors for each in view.holdings if each.name == pod_set_name), None) or {}
+    flavor_name = flavors.get(accelerator_resource) or flavors.get("cpu") or next(iter(flavors.values()), "")
+    return PodOwner(team, flavor_name, view.cluster_queue, queue_name or view.queue.partition("/")[2], name)
 
 
 def _parse_optional_time(text: str | None) -> Instant | None:
@@ -362,7 +362,7 @@ def _parse_optional_time(text: str | None) -> Instant | None:
 UNUSED: Final = "(nobody)"
 NO_RECORD: Final = "(no record)"
 NOT_NAMED: Final = "(not named)"
-DIMENSIONS: Final = ("team", "queue", "clusterqueue", "workload", "flavor", "pool", "use")
+REPORT_DIMENSIONS: Final = ("team", "queue", "clusterqueue", "workload", "flavor", "pool", "use")
 _MICRODOLLARS_PER_CENT: Final = 10_000
 
 
@@ -397,26 +397,26 @@ class CostReport:
     @property
     def total(self) -> CostReportRow:
         """The sum of all rows of the report, as a row named `all`."""
-        cents = {use: sum(row.cents.get(use, 0) for row in self.rows) for use in USES}
+        cents_by_use = {use: sum(row.cents.get(use, 0) for row in self.rows) for use in USES}
         nodes, devices = (sum(getattr(row, name) for row in self.rows) for name in ("node_hours", "accelerator_hours"))
-        return CostReportRow("all", nodes, devices, cents)
+        return CostReportRow("all", nodes, devices, cents_by_use)
 
 
-def make_cost_report(objects: Iterable[Obj], by: str, begin: Instant, end: Instant) -> CostReport:
+def make_cost_report(objects: Iterable[Obj], dimension: str, begin: Instant, end: Instant) -> CostReport:
     """Return a cost report by team, queue or the like, from all CostRecords that overlap a time span."""
-    records = unreplaced_records([parse_cost_record(obj) for obj in objects if not is_open(obj)])
-    chosen_records = [each for each in records if each.begin < end and each.through > begin]
-    lines = _add_unaccounted_cost(lines_with_settlements(records, chosen_records), chosen_records)
-    cells: dict[tuple[str, str], RecordedAmount] = {}
+    unreplaced_cost_records = unreplaced_records([parse_cost_record(obj) for obj in objects if not is_open(obj)])
+    chosen_records = [each for each in unreplaced_cost_records if each.begin < end and each.through > begin]
+    lines = _add_unaccounted_cost(lines_with_settlements(unreplaced_cost_records, chosen_records), chosen_records)
+    amount_by_row_and_use: dict[tuple[str, str], RecordedAmount] = {}
     for account_key, amount in lines.items():
-        cell = _row_name(account_key, by), account_key.use
-        cells[cell] = cells.get(cell, RecordedAmount()).plus(amount)
+        cell = _row_name(account_key, dimension), account_key.use
+        amount_by_row_and_use[cell] = amount_by_row_and_use.get(cell, RecordedAmount()).plus(amount)
     unpriced_pools = {pool for each in chosen_records for pool, _ in each.unpriced_pools}
     return CostReport(
-        by,
+        dimension,
         min((each.begin for each in chosen_records), default=None),
         max((each.through for each in chosen_records), default=None),
-        _make_report_rows(cells),
+        _make_report_rows(amount_by_row_and_use),
         sorted(unpriced_pools),
         any(each.namespace == PLATFORM for each in chosen_records),
     )
@@ -424,12 +424,12 @@ def make_cost_report(objects: Iterable[Obj], by: str, begin: Instant, end: Insta
 
 def unreplaced_records(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCostRecord]:
     """Return the CostRecords without those that a longer record of the same namespace covers."""
-    kept_by_namespace: dict[str, list[ParsedCostRecord]] = {}
+    kept_records_by_namespace: dict[str, list[ParsedCostRecord]] = {}
     for each in sorted(records, key=lambda each: (each.begin, each.begin - each.end)):
-        kept_records = kept_by_namespace.setdefault(each.namespace, [])
+        kept_records = kept_records_by_namespace.setdefault(each.namespace, [])
         if not kept_records or each.end > kept_records[-1].end:
             kept_records.append(each)
-    return [each for kept_records in kept_by_namespace.values() for each in kept_records]
+    return [each for kept_records in kept_records_by_namespace.values() for each in kept_records]
 
 
 def lines_with_settlements(
@@ -437,14 +437,14 @@ def lines_with_settlements(
 ) -> dict[AccountKey, RecordedAmount]:
     """Return the summed lines of the chosen CostRecords, corrected by the settlements in all given records."""
     lines, _ = merge_records(chosen_records)
-    spans = [(each.namespace, each.begin, each.end) for each in chosen_records]
-    chosen_ids = {id(each) for each in chosen_records}
+    chosen_spans = [(each.namespace, each.begin, each.end) for each in chosen_records]
+    chosen_record_ids = {id(each) for each in chosen_records}
     other_settlements = [
         (account_key, amount)
         for each in records
-        if each.settlements and id(each) not in chosen_ids
+        if each.settlements and id(each) not in chosen_record_ids
         for (hour, account_key), amount in each.settlements.items()
-        if any(namespace == each.namespace and begin <= hour < end for namespace, begin, end in spans)
+        if any(namespace == each.namespace and begin <= hour < end for namespace, begin, end in chosen_spans)
     ]
     return apply_settlements(lines, other_settlements)
 
@@ -505,33 +505,33 @@ def _add_unaccounted_cost(
     return completed_lines
 
 
-def _row_name(key: AccountKey, by: str) -> str:
+def _row_name(key: AccountKey, dimension: str) -> str:
     """Return the name of the report row for an account, by the report's dimension such as team or queue."""
-    if by == "pool":
+    if dimension == "pool":
         return key.pool if key.provisioning == "standard" else f"{key.pool} ({key.provisioning})"
-    if by == "use":
+    if dimension == "use":
         return key.use
     if not key.team:
         return UNUSED
-    if by == "team" or key.team == NO_RECORD:
+    if dimension == "team" or key.team == NO_RECORD:
         return key.team
-    if by == "workload":
+    if dimension == "workload":
         return f"{key.team}/{key.workload or NOT_NAMED}"
-    if by == "queue":
+    if dimension == "queue":
         return f"{key.team}/{key.local_queue}" if key.local_queue else f"{key.team}/{NOT_NAMED}"
-    return (key.cluster_queue if by == "clusterqueue" else key.flavor) or NOT_NAMED
+    return (key.cluster_queue if dimension == "clusterqueue" else key.flavor) or NOT_NAMED
 
 
 def _make_report_rows(cells: Mapping[tuple[str, str], RecordedAmount]) -> list[CostReportRow]:
     """Return report rows whose cents add up to the total, the most expensive first and unused time near the end."""
     cents = round_preserving_sum({cell: amount.microdollars for cell, amount in cells.items()}, _MICRODOLLARS_PER_CENT)
-    rows: dict[str, dict[str, int]] = {}
+    cents_by_use_by_row: dict[str, dict[str, int]] = {}
     for (name, use), amount in cents.items():
-        rows.setdefault(name, {})[use] = amount
+        cents_by_use_by_row.setdefault(name, {})[use] = amount
     report_rows = []
-    for name, cents_by_use in rows.items():
+    for name, cents_by_use in cents_by_use_by_row.items():
         amounts = [cells[name, use] for use in cents_by_use]
-        nodes, devices = sum(each.node for each in amounts), sum(each.accelerators for each in amounts)
-        report_rows.append(CostReportRow(name, nodes / HOUR, devices / HOUR, cents_by_use))
+        nodes, accelerator_time = sum(each.node for each in amounts), sum(each.accelerators for each in amounts)
+        report_rows.append(CostReportRow(name, nodes / HOUR, accelerator_time / HOUR, cents_by_use))
     order_of_special_rows = {UNUSED: 1, NO_RECORD: 2}
     return sorted(report_rows, key=lambda row: (order_of_special_rows.get(row.name, 0), -row.total, row.name))

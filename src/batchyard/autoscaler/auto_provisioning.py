@@ -16,25 +16,25 @@ from batchyard.api.meta import Obj
 from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.expander import ScaleUpOption
 from batchyard.autoscaler.node_groups import NodeGroup, groups_of
-from batchyard.autoscaler.scale_up import ScaleUp, format_reasons, kinds_of
+from batchyard.autoscaler.scale_up import ScaleUp, format_reasons, pods_by_kind_of
 from batchyard.base import fnv1a_64
 from batchyard.cloud import cluster_objects
 from batchyard.cloud.catalog.machine_types import MachineType, catalog_of
 from batchyard.cloud.catalog.pool_properties import chips_in
 
 #: Maximum size of an auto-provisioned pool in a zone.
-SIZE_MAX: Final = 1000
+POOL_SIZE_MAX: Final = 1000
 #: The machine family for pods that do not request one.
-DEFAULT_FAMILY: Final = "e2"
+DEFAULT_MACHINE_FAMILY: Final = "e2"
 #: Machine types that are too small for GKE's system pods.
-_TOO_SMALL_TYPES: Final = ("e2-small",)
-_MACHINE_NAME_MAX: Final = 14
-_ATTACHED_COUNTS: Final = (1, 2, 4, 8, 16)
+_TOO_SMALL_MACHINE_TYPES: Final = ("e2-small",)
+_MACHINE_NAME_LENGTH_MAX: Final = 14
+_ATTACHED_GPU_COUNTS: Final = (1, 2, 4, 8, 16)
 
 PoolSpec = dict[str, Any]
 #: Node pools, each as its groups.
 _GroupsByPool = Iterator[Sequence[NodeGroup]]
-_encode = msgspec.json.Encoder(order="sorted").encode
+_encode_json = msgspec.json.Encoder(order="sorted").encode
 
 
 class NodeAutoProvisioner:
@@ -49,7 +49,7 @@ class NodeAutoProvisioner:
         self._existing_names = existing_names
         self._provisioning = provisioning
 
-    def options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> list[ScaleUpOption]:
+    def scale_up_options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> list[ScaleUpOption]:
         """Group pods by their node requirements; return the best scale-up with a new pool for each group."""
         pods_by_requirements: dict[cluster_objects.NodeRequirements, list[PodView]] = {}
         for pod in pods:
@@ -60,27 +60,27 @@ class NodeAutoProvisioner:
         for requirements, matching_pods in pods_by_requirements.items():
             matching_uids = {pod.uid: None for pod in matching_pods}
             other_pods = [pod for pod in pods if pod.uid not in matching_uids]
-            options = [
+            scale_up_options = [
                 o
                 for groups in self._candidates(requirements, scale_up)
                 for o in _scale_up_options(groups, matching_pods, other_pods, scale_up)
             ]
-            if options:
-                best_options.append(min(options, key=lambda option: _option_sort_key(option, scale_up)))
+            if scale_up_options:
+                best_options.append(min(scale_up_options, key=lambda option: _option_sort_key(option, scale_up)))
         return best_options
 
-    def why_not(self, pod: PodView, scale_up: ScaleUp) -> str:
+    def explain_no_new_pool(self, pod: PodView, scale_up: ScaleUp) -> str:
         """Return why no new node pool helps a pod: an invalid requirement, or reasons with numbers of node groups."""
         requirements = self.requirements(pod)
         if isinstance(requirements, cluster_objects.UnsatisfiableRequirements):
             return requirements.why
-        reasons = [
+        refusal_reasons = [
             reason
-            for groups in self._possible_pools(requirements, scale_up)
+            for groups in self._possible_pool_groups(requirements, scale_up)
             for group in groups
             for reason in scale_up.reasons_against(pod, group)
         ]
-        return format_reasons(reasons) or "no node pool can be made for it"
+        return format_reasons(refusal_reasons) or "no node pool can be made for it"
 
     def requirements(
         self, pod: PodView
@@ -91,7 +91,7 @@ class NodeAutoProvisioner:
             return requirements
         if self._provisioning:
             requirements = requirements._replace(provisioning=self._provisioning)
-        if requirements.resource and not self._accelerators(requirements):
+        if requirements.resource and not self._accelerator_types(requirements):
             accelerator_kind = requirements.resource.rpartition("/")[2].upper()
             return cluster_objects.UnsatisfiableRequirements(
                 f'{accelerator_kind} type "{requirements.accelerator}" doesn\'t have a limit defined'
@@ -101,7 +101,7 @@ class NodeAutoProvisioner:
         fault = cluster_objects.run_duration_fault(requirements.max_run_seconds, requirements.provisioning)
         return cluster_objects.UnsatisfiableRequirements(fault) if fault else requirements
 
-    def _accelerators(self, requirements: cluster_objects.NodeRequirements) -> list[str]:
+    def _accelerator_types(self, requirements: cluster_objects.NodeRequirements) -> list[str]:
         """Return the accelerator types that a pod's requirements and the Cluster's resource limits allow."""
         if requirements.accelerator:
             return [requirements.accelerator] if requirements.accelerator in self._limited_resources else []
@@ -111,18 +111,18 @@ class NodeAutoProvisioner:
 
     def _candidates(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _GroupsByPool:
         """Yield, for each node pool that could be created, its node groups that may grow."""
-        for groups in self._possible_pools(requirements, scale_up):
+        for groups in self._possible_pool_groups(requirements, scale_up):
             open_groups = [group for group in groups if self._can_grow(group, scale_up)]
             if open_groups:
                 yield open_groups
 
-    def _possible_pools(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _GroupsByPool:
+    def _possible_pool_groups(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _GroupsByPool:
         """Yield the node groups of each pool that could be created, also of spot pools if the pods tolerate spot."""
-        yield from self._pools_of_model(requirements, scale_up)
+        yield from self._pool_groups_of_model(requirements, scale_up)
         if requirements.tolerates_spot and requirements.provisioning == "standard" and not requirements.reservation:
-            yield from self._pools_of_model(requirements._replace(provisioning="spot"), scale_up)
+            yield from self._pool_groups_of_model(requirements._replace(provisioning="spot"), scale_up)
 
-    def _pools_of_model(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _GroupsByPool:
+    def _pool_groups_of_model(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _GroupsByPool:
         """Yield the node groups of each pool that could be created with the required provisioning model.
 
         A pool with a placement group, reservation or TPU slice has only one zone.
@@ -133,33 +133,33 @@ class NodeAutoProvisioner:
                 continue
             is_single_zone = bool(requirements.placement_group or requirements.reservation or spec.get("tpuTopology"))
             for zones in [[zone] for zone in self._possible_zones(requirements)] if is_single_zone else [None]:
-                zonal_spec = spec if zones is None else {**spec, "zones": zones}
-                name = self._pool_name(requirements, machine, zonal_spec, scale_up)
+                zonal_pool_spec = spec if zones is None else {**spec, "zones": zones}
+                name = self._pool_name(requirements, machine, zonal_pool_spec, scale_up)
                 if name:
-                    yield groups_of(node_pool(name, zonal_spec), self._cluster)
+                    yield groups_of(node_pool(name, zonal_pool_spec), self._cluster)
 
     def _can_grow(self, group: NodeGroup, scale_up: ScaleUp) -> bool:
         return not scale_up.fleet.obstacle(group, scale_up.limits, scale_up.loop_context.now)
 
     def _suitable_machines(self, requirements: cluster_objects.NodeRequirements) -> list[tuple[MachineType, int]]:
         """Return the machine types that satisfy the requirements, each with the number of accelerators to attach."""
-        reserved_types = [row["machineType"] for row in self._find_reservations(requirements)]
-        reserved_machines = [m for m in self._catalog.machines.values() if m.name in reserved_types]
+        reserved_machine_types = [row["machineType"] for row in self._find_reservations(requirements)]
+        reserved_machines = [m for m in self._catalog.machines.values() if m.name in reserved_machine_types]
         machines = [m for m in reserved_machines or self._catalog.machines.values() if _is_allowed(m, requirements)]
         if not requirements.resource:
             return [(machine, 0) for machine in machines if machine.accelerator is None]
         if requirements.resource == well_known.TPU:
-            return [(m, 0) for m in machines if _has_devices(m, requirements, self._accelerators(requirements))]
+            return [(m, 0) for m in machines if _has_devices(m, requirements, self._accelerator_types(requirements))]
         candidates = [
             (m, 0, m.accelerator.count)
             for m in machines
-            if m.accelerator and _has_devices(m, requirements, self._accelerators(requirements))
+            if m.accelerator and _has_devices(m, requirements, self._accelerator_types(requirements))
         ]
-        for accelerator in self._accelerators(requirements):
-            counts = [count for count in _ATTACHED_COUNTS if count >= requirements.accelerator_count][:1]
+        for accelerator in self._accelerator_types(requirements):
+            counts = [count for count in _ATTACHED_GPU_COUNTS if count >= requirements.accelerator_count][:1]
             candidates += [(m, c, c) for m in machines for c in counts if self._catalog.can_attach(m, accelerator)]
-        count_min = min([count for _, _, count in candidates], default=0)
-        return [(machine, attached) for machine, attached, count in candidates if count == count_min]
+        device_count_min = min([count for _, _, count in candidates], default=0)
+        return [(machine, attached) for machine, attached, count in candidates if count == device_count_min]
 
     def _possible_zones(self, requirements: cluster_objects.NodeRequirements) -> Sequence[str]:
         zones: Sequence[str] = self._cluster["spec"]["zones"]
@@ -173,29 +173,29 @@ class NodeAutoProvisioner:
     # --- the pool ---
 
     def _pool_spec(
-        self, requirements: cluster_objects.NodeRequirements, machine: MachineType, devices: int
+        self, requirements: cluster_objects.NodeRequirements, machine: MachineType, device_count: int
     ) -> PoolSpec | None:
         """Return the NodePool spec for machines of this type; None if the TPU topology is impossible with them."""
-        size_max = SIZE_MAX
+        pool_size_max = POOL_SIZE_MAX
         spec: PoolSpec = {"machineType": machine.name, "provisioning": requirements.provisioning, "nodeCount": 0}
-        if devices:
-            accelerator = next(a for a in self._accelerators(requirements) if self._catalog.can_attach(machine, a))
-            spec["accelerator"] = {"type": accelerator, "count": devices}
+        if device_count:
+            accelerator = next(a for a in self._accelerator_types(requirements) if self._catalog.can_attach(machine, a))
+            spec["accelerator"] = {"type": accelerator, "count": device_count}
         if requirements.topology and machine.accelerator is not None:
-            chips, chips_per_machine = chips_in(requirements.topology), machine.accelerator.count
-            if chips % chips_per_machine:
+            chip_count, chips_per_machine = chips_in(requirements.topology), machine.accelerator.count
+            if chip_count % chips_per_machine:
                 return None
-            if chips > chips_per_machine:
-                spec["tpuTopology"], size_max = requirements.topology, chips // chips_per_machine
+            if chip_count > chips_per_machine:
+                spec["tpuTopology"], pool_size_max = requirements.topology, chip_count // chips_per_machine
         if requirements.placement_group:
-            size_max = min(size_max, self._catalog.family(machine).placement_max)
+            pool_size_max = min(pool_size_max, self._catalog.family(machine).placement_max)
             spec["placementGroup"] = requirements.placement_group
         if requirements.reservation:
             spec["reservation"] = requirements.reservation
         if requirements.max_run_seconds:
             spec["maxRunDuration"] = f"{requirements.max_run_seconds}s"
         location_policy = "BALANCED" if requirements.provisioning == "standard" else "ANY"
-        spec["autoscaling"] = {"min": 0, "max": size_max, "locationPolicy": location_policy}
+        spec["autoscaling"] = {"min": 0, "max": pool_size_max, "locationPolicy": location_policy}
         taints = [*requirements.taints, *([cluster_objects.SPOT_TAINT] if requirements.provisioning == "spot" else [])]
         labels_and_taints = {"labels": dict(requirements.labels), "taints": [taint._asdict() for taint in taints]}
         return {**spec, **{key: value for key, value in labels_and_taints.items() if value}, "autoProvisioned": True}
@@ -204,22 +204,22 @@ class NodeAutoProvisioner:
         self, requirements: cluster_objects.NodeRequirements, machine: MachineType, spec: PoolSpec, scale_up: ScaleUp
     ) -> str:
         """Return the name of the new node pool; '' if an equal pool exists or is being deleted."""
-        used_names = {group.pool for group in scale_up.fleet.groups}
+        used_pool_names = {group.pool for group in scale_up.fleet.groups}
         group_name = requirements.placement_group
         if group_name:
-            return "" if group_name in self._existing_names or group_name in used_names else group_name
+            return "" if group_name in self._existing_names or group_name in used_pool_names else group_name
         gpu_count = (
             spec["accelerator"]["count"]
             if "accelerator" in spec
             else requirements.resource == well_known.GPU and (machine.accelerator.count if machine.accelerator else 0)
         )
-        name_parts = ["nap", shorten_machine_type(machine.name)]
-        name_parts += ["spot"] if requirements.provisioning == "spot" else []
-        name_parts += [f"gpu{gpu_count}"] if gpu_count else []
-        for number in range(len(self._existing_names) + len(used_names) + 1):
-            hash_digits = f"{fnv1a_64(_encode([number, spec]).decode()) & 0xFFFFFFFF:08x}"
-            name = "-".join([*name_parts, hash_digits])
-            if name not in self._existing_names and name not in used_names:
+        pool_name_parts = ["nap", shorten_machine_type(machine.name)]
+        pool_name_parts += ["spot"] if requirements.provisioning == "spot" else []
+        pool_name_parts += [f"gpu{gpu_count}"] if gpu_count else []
+        for number in range(len(self._existing_names) + len(used_pool_names) + 1):
+            hash_digits = f"{fnv1a_64(_encode_json([number, spec]).decode()) & 0xFFFFFFFF:08x}"
+            name = "-".join([*pool_name_parts, hash_digits])
+            if name not in self._existing_names and name not in used_pool_names:
                 return name
             if "tpuTopology" not in spec:
                 return ""
@@ -234,13 +234,13 @@ def node_pool(name: str, spec: PoolSpec) -> dict[str, Any]:
 
 def shorten_machine_type(machine_type: str) -> str:
     """Shorten a machine type for the names of node pools: cut its middle part, or else its beginning."""
-    excess = len(machine_type) - _MACHINE_NAME_MAX
-    name_parts = machine_type.split("-")
-    if excess <= 0:
+    excess_length = len(machine_type) - _MACHINE_NAME_LENGTH_MAX
+    type_parts = machine_type.split("-")
+    if excess_length <= 0:
         return machine_type
-    if len(name_parts) == 3 and len(name_parts[1]) > excess:
-        return f"{name_parts[0]}-{name_parts[1][:-excess]}-{name_parts[2]}"
-    return machine_type[excess:]
+    if len(type_parts) == 3 and len(type_parts[1]) > excess_length:
+        return f"{type_parts[0]}-{type_parts[1][:-excess_length]}-{type_parts[2]}"
+    return machine_type[excess_length:]
 
 
 def _is_allowed(machine: MachineType, requirements: cluster_objects.NodeRequirements) -> bool:
@@ -252,7 +252,7 @@ def _is_allowed(machine: MachineType, requirements: cluster_objects.NodeRequirem
     if requirements.family:
         return machine.family == requirements.family
     return bool(requirements.resource or requirements.reservation) or (
-        machine.family == DEFAULT_FAMILY and machine.name not in _TOO_SMALL_TYPES
+        machine.family == DEFAULT_MACHINE_FAMILY and machine.name not in _TOO_SMALL_MACHINE_TYPES
     )
 
 
@@ -272,7 +272,7 @@ def _scale_up_options(
     groups: Sequence[NodeGroup], pods: Sequence[PodView], other_pods: Sequence[PodView], scale_up: ScaleUp
 ) -> list[ScaleUpOption]:
     """Return the possible scale-ups of a new node pool: one for each set of zones whose nodes fit the same pods."""
-    kinds = kinds_of(pods, scale_up.nodes)
+    kinds = pods_by_kind_of(pods, scale_up.nodes)
     scale_up_options = []
     for fitting_kinds, similar_groups in scale_up.group_by_fitting_kinds(groups, kinds).items():
         fitting_pods = [pod for kind in fitting_kinds for pod in kinds[kind]]

@@ -41,29 +41,29 @@ class UpcomingCluster:
                 self._index.nodes.set_node(upcoming_node(machine, group))
                 self.upcoming_nodes[machine.name] = None
         for key, request in self._index.requests.items():
-            if is_booked(request):
-                self._book(key, request)
+            if has_booked_capacity(request):
+                self._book_capacity(key, request)
 
-    def _book(self, key: Key, request: Obj) -> None:
+    def _book_capacity(self, key: Key, request: Obj) -> None:
         """Place the pods of a ProvisioningRequest that do not exist yet on free capacity in the node snapshot."""
         pods = requested_pods(request, self._reader)
         if pods is None:
             return
-        existing_count = len(self._index.consumers.get(key, ()))
-        placements = PodPlacements(self._index.nodes)
-        placements.place_all(pods[existing_count:])
-        self.booked_nodes.update(dict.fromkeys(placements.node_by_pod.values()))
+        consumer_count = len(self._index.consumers.get(key, ()))
+        pod_placements = PodPlacements(self._index.nodes)
+        pod_placements.place_all(pods[consumer_count:])
+        self.booked_nodes.update(dict.fromkeys(pod_placements.node_by_pod.values()))
 
 
 def upcoming_node(machine: MachineRecord, group: NodeGroup) -> NodeView:
     """Return the node that a machine of a node group will become."""
-    view = group.node(machine.name)
+    node_view = group.node(machine.name)
     if not machine.resize_request:
-        return view
-    return replace(view, labels={**view.labels, well_known.NODE_PROVISIONING_REQUEST: machine.resize_request})
+        return node_view
+    return replace(node_view, labels={**node_view.labels, well_known.NODE_PROVISIONING_REQUEST: machine.resize_request})
 
 
-def is_booked(request: Obj) -> bool:
+def has_booked_capacity(request: Obj) -> bool:
     """Report whether free capacity is booked for a ProvisioningRequest; those of GKE's queued class get own nodes."""
     is_queued = request["spec"]["provisioningClassName"] == QUEUED_CLASS
     return not is_queued and state_of(request) is ProvisioningRequestState.PROVISIONED
@@ -71,9 +71,9 @@ def is_booked(request: Obj) -> bool:
 
 def requested_pods(request: Obj, reader: Reader) -> list[PodView] | None:
     """Return the pods for which a ProvisioningRequest asks; None if a pod template is missing."""
-    templates = [reader.get(key) for key in template_keys(request)]
-    existing_templates = [template for template in templates if template is not None]
-    return pods_of(request, existing_templates) if len(existing_templates) == len(templates) else None
+    found_templates = [reader.get(key) for key in template_keys(request)]
+    existing_templates = [template for template in found_templates if template is not None]
+    return pods_of(request, existing_templates) if len(existing_templates) == len(found_templates) else None
 
 
 def template_keys(request: Obj) -> list[Key]:

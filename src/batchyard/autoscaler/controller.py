@@ -14,7 +14,7 @@ from batchyard.autoscaler import node_groups
 from batchyard.autoscaler.cluster_forecast import UpcomingCluster
 from batchyard.autoscaler.expander import NodeGroupsState
 from batchyard.autoscaler.index import WATCHED_KINDS, Failures, NodeRecord, ScalingIndex
-from batchyard.autoscaler.machines import taint_to_be_deleted, taint_unneeded, untaint_needed, untaint_staying
+from batchyard.autoscaler.machines import taint_to_be_deleted, taint_unneeded, untaint_needed, untaint_to_be_deleted
 from batchyard.autoscaler.provisioning_request_pods import (
     BOOKING_TIME,
     PROVISIONED,
@@ -39,7 +39,7 @@ from batchyard.placement.node_info import NodeInfo
 # Disruption budgets come last: they do not apply to pods annotated as safe to evict.
 
 
-_MIRROR: Final = "kubernetes.io/config.mirror"
+_MIRROR_POD_ANNOTATION: Final = "kubernetes.io/config.mirror"
 # Scale-down: find unneeded nodes, and choose the nodes to remove now.
 #
 # A node is unneeded while its utilization is low and all its pods fit elsewhere. It is removed when it has been
@@ -66,25 +66,25 @@ class PodDrainability(Enum):
     BLOCKS = auto()
 
 
-_SAFE_TO_EVICT_EFFECTS: Final = {"true": PodDrainability.MOVES, "on-completion": PodDrainability.WAITS}
+_DRAINABILITY_BY_SAFE_TO_EVICT: Final = {"true": PodDrainability.MOVES, "on-completion": PodDrainability.WAITS}
 
 
-def drain_of(pod: Obj, now: Instant, *, is_guarded: bool = False) -> PodDrainability:
+def pod_drainability(pod: Obj, now: Instant, *, is_guarded: bool = False) -> PodDrainability:
     """Return what a pod means for its node's removal; `is_guarded`: its PodDisruptionBudget allows no disruption."""
-    deletion_text = pod["metadata"].get("deletionTimestamp")
+    deletion_timestamp = pod["metadata"].get("deletionTimestamp")
     grace_time = grace_period(pod["spec"]) * SECOND
-    if deletion_text is not None and parse_time(deletion_text) + grace_time + _TERMINATION_TOLERANCE < now:
+    if deletion_timestamp is not None and parse_time(deletion_timestamp) + grace_time + _TERMINATION_TOLERANCE < now:
         return PodDrainability.STAYS
     owner, safe_to_evict = controller_of(pod), annotation(pod, well_known.SAFE_TO_EVICT)
-    if annotation(pod, _MIRROR) is not None or (owner is not None and owner.get("kind") == "DaemonSet"):
+    if annotation(pod, _MIRROR_POD_ANNOTATION) is not None or (owner is not None and owner.get("kind") == "DaemonSet"):
         return PodDrainability.STAYS
-    if safe_to_evict in _SAFE_TO_EVICT_EFFECTS:
-        return _SAFE_TO_EVICT_EFFECTS[safe_to_evict]
+    if safe_to_evict in _DRAINABILITY_BY_SAFE_TO_EVICT:
+        return _DRAINABILITY_BY_SAFE_TO_EVICT[safe_to_evict]
     blocks_removal = owner is None or safe_to_evict == "false" or pod["metadata"].get("namespace") == _SYSTEM_NAMESPACE
     return PodDrainability.BLOCKS if blocks_removal or is_guarded else PodDrainability.MOVES
 
 
-DrainOf: TypeAlias = Callable[[PodView, bool], PodDrainability]
+DrainabilityOf: TypeAlias = Callable[[PodView, bool], PodDrainability]
 """A function that returns the effect of a pod, given whether its disruption budget allows no disruption."""
 
 
@@ -122,13 +122,13 @@ class ScaleDown:
         fleet: NodeGroupsState,
         limits: node_groups.ClusterLimits,
         loop_context: LoopContext,
-        drain_of: DrainOf,
+        pod_drainability: DrainabilityOf,
     ) -> None:
         self._nodes = nodes
         self._fleet = fleet
         self._limits = limits
         self._loop_context = loop_context
-        self._drain_of = drain_of
+        self._drain_of = pod_drainability
         #: The disruptions that budgets still allow after the moves so far.
         self._budgets = nodes.budgets.remaining_disruptions()
         self._moving_pods: dict[str, Sequence[PodView]] = {}
@@ -139,48 +139,48 @@ class ScaleDown:
         self.removals = Removals()
 
     def find_unneeded(
-        self, candidates: Sequence[Candidate], needed_nodes: Mapping[str, object], upcoming_nodes: Iterable[str]
+        self, removal_candidates: Sequence[Candidate], needed_nodes: Mapping[str, object], upcoming_nodes: Iterable[str]
     ) -> None:
         """Find nodes that are underused and whose pods all fit other nodes; `needed_nodes` are never unneeded.
 
         Pods do not move to `upcoming_nodes`, which are still being created.
         """
         self._excluded_nodes += upcoming_nodes
-        for candidate in sorted(candidates, key=self._sort_key):
+        for candidate in sorted(removal_candidates, key=self._sort_key):
             node = self._nodes.get(candidate.name)
             if node is None or candidate.name in needed_nodes or not self._is_underused(node, candidate.group):
                 continue
             pods = list(node.pods.values())
-            drain_effects = [self._drain_of(pod, self._budgets.blocks(pod)) for pod in pods]
-            moving_pods = [pod for pod, each in zip(pods, drain_effects, strict=True) if each is PodDrainability.MOVES]
-            if PodDrainability.BLOCKS not in drain_effects and self._move_pods(node, moving_pods):
+            drainabilities = [self._drain_of(pod, self._budgets.blocks(pod)) for pod in pods]
+            moving_pods = [pod for pod, each in zip(pods, drainabilities, strict=True) if each is PodDrainability.MOVES]
+            if PodDrainability.BLOCKS not in drainabilities and self._move_pods(node, moving_pods):
                 self._budgets.take(moving_pods)
                 self._moving_pods[candidate.name] = moving_pods
                 self.removals.unneeded_nodes[candidate.name] = candidate
-                if PodDrainability.WAITS in drain_effects:
+                if PodDrainability.WAITS in drainabilities:
                     self._waiting_nodes[candidate.name] = None
 
-    def remove(self, last_scale_up: Instant | None, draining_count: int) -> Removals:
+    def remove(self, last_scale_up_time: Instant | None, draining_node_count: int) -> Removals:
         """Choose the unneeded nodes to remove now, and return all decisions of the scale-down.
 
-        None is removed for a while after `last_scale_up`. `draining_count` nodes are being drained already.
+        None is removed for a while after `last_scale_up_time`. `draining_node_count` nodes are being drained already.
         """
-        now, patience = self._loop_context.now, self._loop_context.settings.patience
+        now, scale_down_delays = self._loop_context.now, self._loop_context.settings.patience
         candidates = [c for c in self.removals.unneeded_nodes.values() if c.name not in self._waiting_nodes]
         due_candidates = [candidate for candidate in candidates if self._is_removal_due(candidate)]
-        resume_at = now if last_scale_up is None else last_scale_up + patience.pause
-        if due_candidates and resume_at > now:
-            self.removals.requeue_by(resume_at)
+        removals_resume_at = now if last_scale_up_time is None else last_scale_up_time + scale_down_delays.pause
+        if due_candidates and removals_resume_at > now:
+            self.removals.requeue_by(removals_resume_at)
         elif due_candidates:
-            self._remove_due(due_candidates, draining_count)
+            self._remove_due_candidates(due_candidates, draining_node_count)
         return self.removals
 
     # --- unneeded nodes ---
 
-    def _sort_key(self, candidate: Candidate) -> tuple[bool, bool, str]:
+    def _sort_key(self, removal_candidate: Candidate) -> tuple[bool, bool, str]:
         """Return the sort key of a removal candidate: nodes already known as unneeded first, then empty nodes."""
-        node = self._nodes.get(candidate.name)
-        return candidate.unneeded_since is None, node is not None and bool(node.pods), candidate.name
+        node = self._nodes.get(removal_candidate.name)
+        return removal_candidate.unneeded_since is None, node is not None and bool(node.pods), removal_candidate.name
 
     def _is_underused(self, node: NodeInfo, group: node_groups.NodeGroup) -> bool:
         accelerator = group.machine.accelerator
@@ -193,25 +193,25 @@ class ScaleDown:
 
     def _move_pods(self, node: NodeInfo, pods: Sequence[PodView]) -> bool:
         """Move these pods to other nodes and remove their node from the snapshot; return False if one fits nowhere."""
-        view, moved_pods = node.view, list[PodView]()
+        node_view, moved_pods = node.view, list[PodView]()
         self._excluded_nodes.append(node.name)
         while pods and self._excluded_nodes:
             self._nodes.remove_node(self._excluded_nodes.pop())
         for pod in pods:
-            node_name = self._find_node_for(pod)
+            node_name = self._find_node_name_for(pod)
             if not node_name:
                 for moved_pod in moved_pods:
                     self._nodes.add_pod(moved_pod, node.name)
-                self._nodes.set_node(view)
+                self._nodes.set_node(node_view)
                 return False
             self._nodes.add_pod(pod, node_name)
             moved_pods.append(pod)
         return True
 
-    def _find_node_for(self, pod: PodView) -> str:
+    def _find_node_name_for(self, pod: PodView) -> str:
         """Return the name of the best node that the pod fits, scored by resources only; '' if none."""
-        shortlist = self._nodes.candidate_cache.of(pod.shape, AutoscalingProfile.BALANCED)
-        return shortlist.best_node(PodFilters(pod, self._nodes).passes_node)
+        node_shortlist = self._nodes.candidate_cache.of(pod.shape, AutoscalingProfile.BALANCED)
+        return node_shortlist.best_node(PodFilters(pod, self._nodes).passes_node)
 
     # --- removal ---
 
@@ -224,33 +224,33 @@ class ScaleDown:
             return False
         return True
 
-    def _remove_due(self, due_candidates: Sequence[Candidate], draining_count: int) -> None:
+    def _remove_due_candidates(self, due_candidates: Sequence[Candidate], draining_count: int) -> None:
         """Remove complete TPU slices, then empty nodes, then others, within the limits for each scan."""
-        count_max, drain_max = node_groups.PARALLEL_MAX - draining_count, node_groups.DRAIN_MAX - draining_count
+        removal_max, drain_max = node_groups.PARALLEL_MAX - draining_count, node_groups.DRAIN_MAX - draining_count
         slices: dict[node_groups.NodeGroup, list[Candidate]] = {}
         single_nodes: list[Candidate] = []
         for candidate in due_candidates:
             (slices.setdefault(candidate.group, []) if candidate.group.hosts > 1 else single_nodes).append(candidate)
         for group, hosts in slices.items():
             if len(hosts) == self._fleet.size(group) and not group.size.minimum:
-                self._mark_removed(hosts)
-                count_max -= len(hosts)
+                self._mark_candidates_removed(hosts)
+                removal_max -= len(hosts)
         single_nodes.sort(key=lambda candidate: bool(self._moving_pods[candidate.name]))
         for candidate in single_nodes:
             is_empty = not self._moving_pods[candidate.name]
-            if count_max <= 0 or (not is_empty and drain_max <= 0):
+            if removal_max <= 0 or (not is_empty and drain_max <= 0):
                 self.removals.requeue_by(self._loop_context.now + self._loop_context.settings.scan_interval)
                 return
             if self._may_shrink(candidate.group):
-                self._mark_removed([candidate])
-                count_max -= 1
+                self._mark_candidates_removed([candidate])
+                removal_max -= 1
                 drain_max -= not is_empty
 
     def _may_shrink(self, group: node_groups.NodeGroup) -> bool:
         can_shrink = self._fleet.size(group) > group.size.minimum and self._fleet.pool_size(group) > group.total.minimum
-        return can_shrink and self._limits.may_remove(group.counted_resources)
+        return can_shrink and self._limits.may_remove_nodes(group.counted_resources)
 
-    def _mark_removed(self, candidates: Sequence[Candidate]) -> None:
+    def _mark_candidates_removed(self, candidates: Sequence[Candidate]) -> None:
         for candidate in candidates:
             self._fleet.grow(candidate.group, -1)
             self._limits.take(candidate.group.counted_resources, -1)
@@ -284,24 +284,24 @@ class AutoscalerLoop:
         self._failures.detect()
         self._requeue_by(self._failures.requeue_at)
         with self._index.nodes.what_if():
-            forecast = UpcomingCluster(self._index, self._reader, self._loop_context, self._failures)
-            forecast.prepare()
-            wait_end = self._recent_pods_until(self._index.pending_pods.values())
+            upcoming_cluster = UpcomingCluster(self._index, self._reader, self._loop_context, self._failures)
+            upcoming_cluster.prepare()
+            wait_end = self._recent_pods_wait_end(self._index.pending_pods.values())
             if wait_end is None:
-                forecast.scale_up.complete_slices()
-                forecast.scale_up.grow_to_minimum()
+                upcoming_cluster.scale_up.complete_slices()
+                upcoming_cluster.scale_up.grow_to_minimum()
                 for unit in units_of(self._index.pending_pods.values()):
-                    forecast.scale_up.plan(unit)
-                removals = self._scale_down(forecast)
+                    upcoming_cluster.scale_up.plan(unit)
+                removals = self._scale_down(upcoming_cluster)
             else:
                 self._requeue_by(wait_end)
                 removals = None
-        self._add_writes(forecast.scale_up, removals)
+        self._add_writes(upcoming_cluster.scale_up, removals)
         return self.outcome
 
     # --- decisions ---
 
-    def _recent_pods_until(self, pods: Iterable[PodView]) -> Instant | None:
+    def _recent_pods_wait_end(self, pods: Iterable[PodView]) -> Instant | None:
         """Return until when to wait, since more pods of a gang may follow recent ones; None for no wait."""
         delays: list[tuple[Instant, Duration]] = [(pod.created, node_groups.RECENT_POD_WAIT) for pod in pods]
         delays = [min(delays)] if delays else []
@@ -318,40 +318,40 @@ class AutoscalerLoop:
         scale_down.find_unneeded(self._removal_candidates(forecast.fleet), needed_nodes, upcoming_nodes)
         index = self._index
         times = [at for name, at in index.machines.last_creation_times().items() if index.is_pool_autoscaled(name.pool)]
-        last_scale_up = self._now if scale_up.increases else max(times, default=None)
-        return scale_down.remove(last_scale_up, self._draining_count())
+        last_scale_up_time = self._now if scale_up.increases else max(times, default=None)
+        return scale_down.remove(last_scale_up_time, self._draining_count())
 
     def _removal_candidates(self, fleet: NodeGroupsState) -> list[Candidate]:
         """Return the nodes of autoscaled pools that scale-down may remove: not new, reserved, exempt or draining."""
-        candidates = []
+        removal_candidates = []
         for name, record in self._index.node_records.items():
             if record.is_upcoming or record.is_scale_down_disabled or record.draining_since is not None:
                 continue
             machine = self._index.machines.get(name)
             group = None if machine is None or machine.is_leaving else fleet.groups.get(machine.group)
-            if group is not None and group.is_autoscaled and not self._is_reserved(record):
-                candidates.append(Candidate(name, group, record.view.ready, record.unneeded_since))
-        return candidates
+            if group is not None and group.is_autoscaled and not self._is_for_resize_request(record):
+                removal_candidates.append(Candidate(name, group, record.view.ready, record.unneeded_since))
+        return removal_candidates
 
-    def _is_reserved(self, record: NodeRecord) -> bool:
+    def _is_for_resize_request(self, node_record: NodeRecord) -> bool:
         """Report whether a node is still reserved for the ProvisioningRequest for which it was created."""
-        resize_request = record.view.labels.get(well_known.NODE_PROVISIONING_REQUEST)
+        resize_request = node_record.view.labels.get(well_known.NODE_PROVISIONING_REQUEST)
         key = self._index.request_by_resize_request.get(resize_request or "")
         if key is None:
             return False
         request = self._index.requests[key]
-        state, provisioned_at = state_of(request), transition_time(request, PROVISIONED)
-        if state is ProvisioningRequestState.ACCEPTED or provisioned_at is None:
-            return state is ProvisioningRequestState.ACCEPTED
+        request_state, provisioned_at = state_of(request), transition_time(request, PROVISIONED)
+        if request_state is ProvisioningRequestState.ACCEPTED or provisioned_at is None:
+            return request_state is ProvisioningRequestState.ACCEPTED
         reservation_end = provisioned_at + max(0, BOOKING_TIME - self._loop_context.settings.patience.unneeded_time)
-        if state is not ProvisioningRequestState.PROVISIONED or reservation_end <= self._now:
+        if request_state is not ProvisioningRequestState.PROVISIONED or reservation_end <= self._now:
             return False
         self._requeue_by(reservation_end)
         return True
 
     def _drain_of(self, pod: PodView, is_guarded: bool) -> PodDrainability:
         obj = self._reader.get(Key(scheme.POD, pod.namespace, pod.name))
-        return PodDrainability.MOVES if obj is None else drain_of(obj, self._now, is_guarded=is_guarded)
+        return PodDrainability.MOVES if obj is None else pod_drainability(obj, self._now, is_guarded=is_guarded)
 
     def _draining_count(self) -> int:
         """Return the number of nodes that are being drained."""
@@ -360,8 +360,8 @@ class AutoscalerLoop:
 
     def _requeue_by(self, requeue_at: Instant | None) -> None:
         if requeue_at is not None:
-            old_requeue_at = self.outcome.requeue_at
-            self.outcome.requeue_at = requeue_at if old_requeue_at is None else min(requeue_at, old_requeue_at)
+            earlier_requeue = self.outcome.requeue_at
+            self.outcome.requeue_at = requeue_at if earlier_requeue is None else min(requeue_at, earlier_requeue)
 
     # --- writes ---
 
@@ -371,7 +371,7 @@ class AutoscalerLoop:
         self._request_machines(scale_up)
         self._record_pod_events(scale_up)
         if removals is not None:
-            self._taint_nodes(removals)
+            self._update_node_taints(removals)
             self._requeue_by(removals.requeue_at)
         self._delete_unused_pools(scale_up)
 
@@ -402,12 +402,12 @@ class AutoscalerLoop:
         key = Key(scheme.POD, pod.namespace, pod.name)
         self.outcome.events.append(EventRecord(key, "Normal", reason, message))
 
-    def _taint_nodes(self, removals: Removals) -> None:
+    def _update_node_taints(self, removals: Removals) -> None:
         """Add or remove the taints DeletionCandidate (unneeded) and ToBeDeleted (to remove) of nodes."""
-        records = self._index.node_records
-        candidate_nodes = [name for name, record in records.items() if record.unneeded_since is not None]
+        node_records_by_name = self._index.node_records
+        candidate_nodes = [name for name, record in node_records_by_name.items() if record.unneeded_since is not None]
         for name in dict.fromkeys([*removals.unneeded_nodes, *candidate_nodes]):
-            key, record = Key(scheme.NODE, "", name), records[name]
+            key, record = Key(scheme.NODE, "", name), node_records_by_name[name]
             node = self._reader.get(key)
             if node is None or record.draining_since is not None:
                 continue
@@ -444,23 +444,23 @@ RETRY_TIME: Final = 10 * SECOND
 
 def drain_nodes(index: ScalingIndex, reader: Reader, now: Instant) -> ReconcileResult:
     """For each node with the ToBeDeleted taint: evict its pods, delete its machine once empty, or keep the node."""
-    outcome = ReconcileResult()
+    reconcile_result = ReconcileResult()
     for name in index.draining_nodes:
         machine, node = index.machines.get(name), reader.get(Key(scheme.NODE, "", name))
         if machine is not None and not machine.is_leaving and node is not None:
-            _drain_node(name, node, index, reader, now, outcome)
-    return outcome
+            _drain_node(name, node, index, reader, now, reconcile_result)
+    return reconcile_result
 
 
 def _drain_node(
     name: str, node: Obj, index: ScalingIndex, reader: Reader, now: Instant, outcome: ReconcileResult
 ) -> None:
     pods = _pods_on(name, index, reader)
-    effects = [drain_of(pod, now) for pod in pods]
+    effects = [pod_drainability(pod, now) for pod in pods]
     moving_pods = [pod for pod, each in zip(pods, effects, strict=True) if each is PodDrainability.MOVES]
     deadline = (index.node_records[name].draining_since or 0) + node_groups.DRAIN_TIME
     if PodDrainability.BLOCKS in effects or PodDrainability.WAITS in effects or (moving_pods and deadline <= now):
-        outcome.writes.append(Update(untaint_staying(node)))
+        outcome.writes.append(Update(untaint_to_be_deleted(node)))
     elif moving_pods:
         requeue_at = min(deadline, now + RETRY_TIME) if _evict_pods(moving_pods, reader, now, outcome) else deadline
         outcome.requeue_at = requeue_at if outcome.requeue_at is None else min(requeue_at, outcome.requeue_at)
@@ -470,39 +470,39 @@ def _drain_node(
 
 def _pods_on(name: str, index: ScalingIndex, reader: Reader) -> list[Obj]:
     node = index.nodes.get(name)
-    views = [] if node is None else list(node.pods.values())
-    objects = [reader.get(Key(scheme.POD, view.namespace, view.name)) for view in views]
-    return [pod for pod in objects if pod is not None]
+    pod_views = [] if node is None else list(node.pods.values())
+    pods_or_none = [reader.get(Key(scheme.POD, view.namespace, view.name)) for view in pod_views]
+    return [pod for pod in pods_or_none if pod is not None]
 
 
-def _evict_pods(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
+def _evict_pods(pods: Sequence[Obj], reader: Reader, now: Instant, reconcile_result: ReconcileResult) -> bool:
     """Evict the pods whose PodDisruptionBudgets allow it; return whether any eviction was refused."""
     budgets: dict[Key, Obj] = {}
-    evictions = ReconcileResult()
-    is_refused = False
+    eviction_writes = ReconcileResult()
+    is_eviction_refused = False
     for pod in pods:
         if is_terminating(pod):
             continue
         namespace_budgets = reader.list(scheme.POD_DISRUPTION_BUDGET, pod["metadata"].get("namespace", ""))
         decision = eviction_decision(pod, [budgets.get(key_of(budget), budget) for budget in namespace_budgets], now)
         if decision.refusal is not None:
-            is_refused = True
+            is_eviction_refused = True
             continue
         if decision.new_budget is not None:
             budgets[key_of(decision.new_budget)] = decision.new_budget
-        _evict_pod(pod, now, evictions)
-    outcome.writes += [*map(UpdateStatus, budgets.values()), *evictions.writes]
-    outcome.events += evictions.events
-    return is_refused
+        _evict_pod(pod, now, eviction_writes)
+    reconcile_result.writes += [*map(UpdateStatus, budgets.values()), *eviction_writes.writes]
+    reconcile_result.events += eviction_writes.events
+    return is_eviction_refused
 
 
-def _evict_pod(pod: Obj, now: Instant, outcome: ReconcileResult) -> None:
+def _evict_pod(pod: Obj, now: Instant, reconcile_result: ReconcileResult) -> None:
     metadata = pod["metadata"]
     key = Key(scheme.POD, metadata.get("namespace", ""), metadata["name"])
-    grace = min(grace_period(pod["spec"]), node_groups.GRACE_MAX)
+    grace_seconds = min(grace_period(pod["spec"]), node_groups.GRACE_MAX)
     marked_pod = with_disruption(pod, DISRUPTION_BY_EVICTION, now)
-    outcome.writes += [UpdateStatus(marked_pod), Delete(key, grace, uid=metadata["uid"])]
-    outcome.events.append(EventRecord(key, "Normal", "ScaleDown", "deleting pod for node scale down"))
+    reconcile_result.writes += [UpdateStatus(marked_pod), Delete(key, grace_seconds, uid=metadata["uid"])]
+    reconcile_result.events.append(EventRecord(key, "Normal", "ScaleDown", "deleting pod for node scale down"))
 
 
 _AUTOSCALER_KEY: Final = Key(scheme.CLUSTER, "", "autoscaler")
@@ -542,9 +542,9 @@ class Autoscaler:
         if drain_result.writes:
             return drain_result
         cluster_created_at = parse_time(cluster["metadata"]["creationTimestamp"])
-        next_scan = settings.next_scan(cluster_created_at, now if self._last_scan != now else now + 1)
-        if next_scan > now:
-            return ReconcileResult(requeue_at=next_scan)
+        next_scan_time = settings.next_scan(cluster_created_at, now if self._last_scan != now else now + 1)
+        if next_scan_time > now:
+            return ReconcileResult(requeue_at=next_scan_time)
         self._last_scan = now
         result = AutoscalerLoop(self._index, reader, LoopContext(cluster, settings, now), self._last_messages).run()
         requeue_times = [due for due in (drain_result.requeue_at, result.requeue_at) if due is not None]

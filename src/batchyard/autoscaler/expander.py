@@ -27,7 +27,7 @@ _DEVICE_PRICE: Final = 700_000
 _STABILIZING_PRICE: Final = _CORE_PRICE // 2 + _GIB_PRICE // 2
 _GIB: Final = 1 << 30
 #: The price factor of a pool that does not exist yet.
-_NEW_POOL_FACTOR: Final = 2
+_NEW_POOL_COST_FACTOR: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,15 @@ def best_option(options: Sequence[ScaleUpOption], settings: node_groups.ScalingS
     if settings.expander == "most-pods":
         return max(options, key=lambda option: len(option.pods))
     if settings.expander == "priority":
-        ranks = [_priority_rank(option, settings.priorities) for option in options]
-        options = [option for option, rank in zip(options, ranks, strict=True) if rank == min(ranks)]
+        priority_ranks = [_priority_rank(option, settings.priorities) for option in options]
+        options = [option for option, rank in zip(options, priority_ranks, strict=True) if rank == min(priority_ranks)]
     return min(options, key=_unused_fraction)
 
 
 def _unused_fraction(option: ScaleUpOption) -> float:
     """Return the unused fraction of the new nodes' CPU plus that of their memory."""
-    pods, count = option.pods, len(option.nodes)
-    cpu, memory = option.group.machine.cpu_milli * count, option.group.machine.memory_bytes * count
+    pods, node_count = option.pods, len(option.nodes)
+    cpu, memory = option.group.machine.cpu_milli * node_count, option.group.machine.memory_bytes * node_count
     return (cpu - sum(pod.shape.cpu for pod in pods)) / cpu + (memory - sum(p.shape.memory for p in pods)) / memory
 
 
@@ -74,7 +74,7 @@ def _relative_cost(option: ScaleUpOption) -> float:
     """Return the price of the new nodes relative to the price of what the pods request; new pools cost more."""
     node_price = option.group.price * len(option.nodes) + _STABILIZING_PRICE
     request_price = sum(map(_pod_request_price, option.pods)) + _STABILIZING_PRICE
-    return node_price / request_price * (_NEW_POOL_FACTOR if option.is_new_pool else 1)
+    return node_price / request_price * (_NEW_POOL_COST_FACTOR if option.is_new_pool else 1)
 
 
 def _pod_request_price(pod: PodView) -> float:
@@ -103,7 +103,7 @@ RESET_AFTER: Final = 3 * HOUR
 #: How long before its start a future reservation is tried.
 RESERVATION_LEAD_TIME: Final = 30 * MINUTE
 #: Error codes that a retry cannot fix.
-_PERMANENT_ERRORS: Final = (
+_PERMANENT_ERROR_CODES: Final = (
     "CONDITION_NOT_MET",
     "INVALID_ARGUMENT",
     "INVALID_GPU_TYPE",
@@ -113,7 +113,7 @@ _PERMANENT_ERRORS: Final = (
     "RESERVATION_NOT_FOUND",
 )
 
-_encode = msgspec.json.Encoder(order="sorted").encode
+_encode_json = msgspec.json.Encoder(order="sorted").encode
 
 
 class ScaleUpFailure(NamedTuple):
@@ -134,9 +134,9 @@ class Backoff(NamedTuple):
     code: str
 
     @property
-    def is_lasting(self) -> bool:
+    def is_long_lasting(self) -> bool:
         """Whether only a change of the configuration can fix the failure that caused this backoff."""
-        return self.code in _PERMANENT_ERRORS
+        return self.code in _PERMANENT_ERROR_CODES
 
 
 def backoff_key(group: node_groups.NodeGroup) -> str:
@@ -145,24 +145,24 @@ def backoff_key(group: node_groups.NodeGroup) -> str:
     if not group.is_auto_provisioned:
         return f"{group.name.pool}/{zone}"
     accelerator = group.machine.accelerator
-    devices = f"+{accelerator.count}x{accelerator.type}" if accelerator else ""
-    return f"{group.machine.name}{devices}/{group.provisioning}/{zone}"
+    accelerator_suffix = f"+{accelerator.count}x{accelerator.type}" if accelerator else ""
+    return f"{group.machine.name}{accelerator_suffix}/{group.provisioning}/{zone}"
 
 
 def backoff_after_failure(old_backoff: Backoff | None, failure: ScaleUpFailure, now: Instant) -> Backoff:
     """Return a node group's backoff after a failure: an active one stays; a new one doubles the last duration."""
     if old_backoff is not None and old_backoff.end > now:
         return old_backoff
-    duration = BACKOFF_MIN
+    backoff_duration = BACKOFF_MIN
     if old_backoff is not None and old_backoff.failed_at + RESET_AFTER > now:
-        duration = min(2 * old_backoff.duration, BACKOFF_MAX)
-    end = now + duration
+        backoff_duration = min(2 * old_backoff.duration, BACKOFF_MAX)
+    end = now + backoff_duration
     if failure.available_at is not None:
         end = max(end, failure.available_at - RESERVATION_LEAD_TIME)
-    return Backoff(end, duration, now, failure.code)
+    return Backoff(end, backoff_duration, now, failure.code)
 
 
-def read_backoffs(text: str) -> dict[str, Backoff]:
+def parse_backoffs(text: str) -> dict[str, Backoff]:
     """Parse the JSON text of a ConfigMap with backoffs of node groups, by backoff key; empty if it is invalid."""
     try:
         stored_backoffs: Any = msgspec.json.decode(text)
@@ -171,10 +171,10 @@ def read_backoffs(text: str) -> dict[str, Backoff]:
         return {}
 
 
-def write_backoffs(backoffs: Mapping[str, Backoff], now: Instant) -> str:
+def serialize_backoffs(backoffs: Mapping[str, Backoff], now: Instant) -> str:
     """Encode the backoffs of node groups as JSON text for their ConfigMap, without expired ones."""
     active_backoffs = {key: each for key, each in backoffs.items() if max(each.end, each.failed_at + RESET_AFTER) > now}
-    return _encode({key: _encode_backoff(each) for key, each in active_backoffs.items()}).decode()
+    return _encode_json({key: _encode_backoff(each) for key, each in active_backoffs.items()}).decode()
 
 
 def _decode_backoff(row: Mapping[str, Any]) -> Backoff:
@@ -244,12 +244,12 @@ class NodeGroupsState:
 
     def usage(self) -> dict[str, int]:
         """Return the total amount of each resource of all machines that counts against the Cluster's limits."""
-        total: dict[str, int] = {}
+        used_by_resource: dict[str, int] = {}
         for name, size in self._sizes.items():
             group = self.groups.get(name)
             for resource, amount in (group.counted_resources if group is not None and size else {}).items():
-                total[resource] = total.get(resource, 0) + amount * size
-        return total
+                used_by_resource[resource] = used_by_resource.get(resource, 0) + amount * size
+        return used_by_resource
 
     def room(self, group: node_groups.NodeGroup) -> int:
         """Return how many machines a node group may add; a new TPU slice must wait until the old one is deleted."""
@@ -286,20 +286,20 @@ class NodeGroupsState:
     def known_room(self, group: node_groups.NodeGroup, cluster: Obj) -> int:
         """Return how many more machines of a group fit the capacity, reservations and quotas in the Cluster's spec."""
         spec = cluster["spec"]
-        bounds = [
+        count_bounds = [
             row["count"] - self._total(lambda each: each.reservation == group.reservation)
             for row in spec.get("reservations") or ()
             if row["name"] == group.reservation
         ]
-        bounds += [
-            row["count"] - self._total(partial(_row_applies_to, row))
+        count_bounds += [
+            row["count"] - self._total(partial(_capacity_row_applies_to, row))
             for row in spec.get("capacity") or ()
-            if _row_applies_to(row, group)
+            if _capacity_row_applies_to(row, group)
         ]
         for row in spec.get("quotas") or ():
             if per_machine := _quota_usage(row["name"], group):
-                bounds.append((row["limit"] - self._total(partial(_quota_usage, row["name"]))) // per_machine)
-        return max(0, min(bounds, default=_UNLIMITED_COUNT))
+                count_bounds.append((row["limit"] - self._total(partial(_quota_usage, row["name"]))) // per_machine)
+        return max(0, min(count_bounds, default=_UNLIMITED_COUNT))
 
     def is_known_to_have(self, groups: Sequence[node_groups.NodeGroup], count: int, cluster: Obj) -> bool:
         """Report whether `count` more machines of these node groups together fit the capacity in the Cluster's spec."""
@@ -326,7 +326,7 @@ def _quota_usage(quota: str, group: node_groups.NodeGroup) -> int:
     return resources["cpu"] if quota == "cpus" else int(quota == group.machine.name) or resources.get(quota, 0)
 
 
-def _row_applies_to(row: Mapping[str, object], group: node_groups.NodeGroup) -> bool:
+def _capacity_row_applies_to(row: Mapping[str, object], group: node_groups.NodeGroup) -> bool:
     """Report whether a row of the Cluster's spec.capacity limits the machines of a node group."""
     if group.reservation is not None or (row["machineType"], row["zone"]) != (group.machine.name, group.name.zone):
         return False

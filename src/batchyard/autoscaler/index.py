@@ -36,7 +36,7 @@ WATCHED_KINDS: Final = (
     scheme.PROVISIONING_REQUEST,
     scheme.POD_DISRUPTION_BUDGET,
 )
-_ALWAYS_OBSERVED: Final = (scheme.CLUSTER, scheme.NODE_POOL, scheme.PROVISIONING_REQUEST)
+_ALWAYS_OBSERVED_KINDS: Final = (scheme.CLUSTER, scheme.NODE_POOL, scheme.PROVISIONING_REQUEST)
 _READ_ON_START: Final = (
     scheme.NAMESPACE,
     scheme.INSTANCE,
@@ -86,16 +86,16 @@ class ScalingIndex:
         self._draining_nodes: dict[str, None] = {}
         self._is_live = False
         self._handlers: dict[str, Callable[[WatchEvent], bool]] = {
-            scheme.CLUSTER: self._on_cluster,
-            scheme.NODE_POOL: self._on_pool,
-            scheme.INSTANCE: self._on_instance,
-            scheme.RESIZE_REQUEST: self._on_resize_request,
-            scheme.NODE: self._on_node,
-            scheme.POD: self._on_pod,
-            scheme.NAMESPACE: self._on_namespace,
-            scheme.CONFIG_MAP: self._on_config_map,
-            scheme.PROVISIONING_REQUEST: self._on_request,
-            scheme.POD_DISRUPTION_BUDGET: self._on_budget,
+            scheme.CLUSTER: self._observe_cluster,
+            scheme.NODE_POOL: self._observe_pool,
+            scheme.INSTANCE: self._observe_instance,
+            scheme.RESIZE_REQUEST: self._observe_resize_request,
+            scheme.NODE: self._observe_node,
+            scheme.POD: self._observe_pod,
+            scheme.NAMESPACE: self._observe_namespace,
+            scheme.CONFIG_MAP: self._observe_config_map,
+            scheme.PROVISIONING_REQUEST: self._observe_provisioning_request,
+            scheme.POD_DISRUPTION_BUDGET: self._observe_budget,
         }
 
     @property
@@ -126,7 +126,7 @@ class ScalingIndex:
 
     def observe(self, event: WatchEvent) -> bool:
         """Update the index from a watch event; return whether the event requires a scan."""
-        if not self._is_live and event.key.kind not in _ALWAYS_OBSERVED:
+        if not self._is_live and event.key.kind not in _ALWAYS_OBSERVED_KINDS:
             return False
         return self._handlers[event.key.kind](event)
 
@@ -141,21 +141,21 @@ class ScalingIndex:
             key = key_of(obj)
             self._handlers[key.kind](WatchEvent(EventType.ADDED, key, obj, None, 0))
 
-    def _on_budget(self, event: WatchEvent) -> bool:
+    def _observe_budget(self, event: WatchEvent) -> bool:
         if event.type is _DELETED:
             self.nodes.budgets.remove(event.key)
         else:
             self.nodes.budgets.set(event.obj)
         return True
 
-    def _on_cluster(self, event: WatchEvent) -> bool:
+    def _observe_cluster(self, event: WatchEvent) -> bool:
         self.cluster = None if event.type is _DELETED else event.obj
         self.settings = None if self.cluster is None else node_groups.settings_of(self.cluster)
         for name, pool in self.pools.items():
             self._set_groups(name, pool)
         return True
 
-    def _on_pool(self, event: WatchEvent) -> bool:
+    def _observe_pool(self, event: WatchEvent) -> bool:
         name, old = event.key.name, self.pools.get(event.key.name)
         if event.type is _DELETED:
             self.pools.pop(name, None)
@@ -168,54 +168,54 @@ class ScalingIndex:
         return True
 
     def _set_groups(self, name: str, pool: Obj) -> None:
-        is_gone = self.cluster is None or _is_leaving(pool)
-        self.groups[name] = [] if is_gone or self.cluster is None else node_groups.groups_of(pool, self.cluster)
+        is_pool_gone = self.cluster is None or _is_leaving(pool)
+        self.groups[name] = [] if is_pool_gone or self.cluster is None else node_groups.groups_of(pool, self.cluster)
 
-    def _on_instance(self, event: WatchEvent) -> bool:
+    def _observe_instance(self, event: WatchEvent) -> bool:
         is_changed = self.machines.observe_instance(event)
-        record = self.node_records.get(event.key.name)
-        if record is not None and not record.is_upcoming:
+        node_record = self.node_records.get(event.key.name)
+        if node_record is not None and not node_record.is_upcoming:
             self.machines.record_ready(event.key.name)
         frees_capacity = event.type is _DELETED and bool(self.pending_pods)
         return frees_capacity or (is_changed and self.is_pool_autoscaled(event.obj["spec"]["pool"]))
 
-    def _on_resize_request(self, event: WatchEvent) -> bool:
-        state = (event.obj.get("status") or {}).get("state") or ""
-        if event.type is _DELETED or state not in {"", "ACCEPTED"}:
+    def _observe_resize_request(self, event: WatchEvent) -> bool:
+        resize_state = (event.obj.get("status") or {}).get("state") or ""
+        if event.type is _DELETED or resize_state not in {"", "ACCEPTED"}:
             return self._pool_by_resize_request.pop(event.key.name, None) is not None
         self._pool_by_resize_request[event.key.name] = event.obj["spec"]["pool"]
         return False
 
-    def _on_node(self, event: WatchEvent) -> bool:
+    def _observe_node(self, event: WatchEvent) -> bool:
         name = event.key.name
         old_record = self.node_records.pop(name, None)
         self._draining_nodes.pop(name, None)
         if event.type is _DELETED:
             self.nodes.remove_node(name)
             return old_record is not None and self.is_pool_autoscaled(old_record.pool)
-        record = self.node_records[name] = _node_record(event.obj)
-        self.nodes.set_node(record.view)
-        if record.draining_since is not None:
+        node_record = self.node_records[name] = _node_record(event.obj)
+        self.nodes.set_node(node_record.view)
+        if node_record.draining_since is not None:
             self._draining_nodes[name] = None
-        if not record.is_upcoming:
+        if not node_record.is_upcoming:
             self.machines.record_ready(name)
         if name in self.machines.upcoming_machines:
             return False  # its machine already counts as the future node
-        return record != old_record and self.is_pool_autoscaled(record.pool)
+        return node_record != old_record and self.is_pool_autoscaled(node_record.pool)
 
-    def _on_pod(self, event: WatchEvent) -> bool:
+    def _observe_pod(self, event: WatchEvent) -> bool:
         pod = pod_view(event.obj)
         if event.type is _DELETED or pod.is_terminal:
             return self._forget_pod(pod)
         if pod.node_name:
-            return self._on_bound_pod(pod, event.obj)
-        return self._on_unbound_pod(pod, event.obj)
+            return self._observe_bound_pod(pod, event.obj)
+        return self._observe_unbound_pod(pod, event.obj)
 
-    def _on_bound_pod(self, pod: PodView, obj: Obj) -> bool:
+    def _observe_bound_pod(self, pod: PodView, obj: Obj) -> bool:
         self.pending_pods.pop(pod.uid, None)
-        old_view = self.nodes.pod(pod.uid)
-        if old_view is not None and old_view.shape is pod.shape and old_view.labels == pod.labels:
-            if old_view.deleting == pod.deleting:
+        old_pod = self.nodes.pod(pod.uid)
+        if old_pod is not None and old_pod.shape is pod.shape and old_pod.labels == pod.labels:
+            if old_pod.deleting == pod.deleting:
                 return False
             self.nodes.update_pod(pod)
         else:
@@ -226,18 +226,18 @@ class ScalingIndex:
                 self.consumers.setdefault(key, {})[pod.uid] = None
         return self._is_on_autoscaled_node(pod)
 
-    def _on_unbound_pod(self, pod: PodView, obj: Obj) -> bool:
+    def _observe_unbound_pod(self, pod: PodView, obj: Obj) -> bool:
         if pod.nominated_node != self.nodes.nominated_node_of(pod.uid):
             self.nodes.withdraw_nomination(pod.uid)
             if pod.nominated_node:
                 self.nodes.nominate(pod, pod.nominated_node)
         is_unschedulable = pod.awaits_node and pod.unschedulable_message and not (pod.gated or pod.nominated_node)
-        if not is_unschedulable or pod.priority < node_groups.EXPENDABLE_BELOW or consumed_request(obj):
+        if not is_unschedulable or pod.priority < node_groups.EXPENDABLE_BELOW_PRIORITY or consumed_request(obj):
             self.pending_pods.pop(pod.uid, None)
             return False
-        old_view = self.pending_pods.get(pod.uid)
+        old_pod = self.pending_pods.get(pod.uid)
         self.pending_pods[pod.uid] = pod
-        return old_view is None or old_view.shape is not pod.shape
+        return old_pod is None or old_pod.shape is not pod.shape
 
     def _forget_pod(self, pod: PodView) -> bool:
         self.pending_pods.pop(pod.uid, None)
@@ -251,23 +251,23 @@ class ScalingIndex:
         return self._is_on_autoscaled_node(old_view)
 
     def _is_on_autoscaled_node(self, pod: PodView) -> bool:
-        record = self.node_records.get(pod.node_name)
-        return record is not None and self.is_pool_autoscaled(record.pool)
+        node_record = self.node_records.get(pod.node_name)
+        return node_record is not None and self.is_pool_autoscaled(node_record.pool)
 
-    def _on_namespace(self, event: WatchEvent) -> bool:
+    def _observe_namespace(self, event: WatchEvent) -> bool:
         if event.type is _DELETED:
             self.nodes.namespaces.pop(event.key.name, None)
         else:
             self.nodes.namespaces[event.key.name] = namespace_labels(event.obj)
         return False
 
-    def _on_config_map(self, event: WatchEvent) -> bool:
+    def _observe_config_map(self, event: WatchEvent) -> bool:
         if event.key == BACKOFFS_CONFIG_MAP:
             text = "" if event.type is _DELETED else (event.obj.get("data") or {}).get(BACKOFFS_FIELD, "")
-            self.backoffs = expander.read_backoffs(text)
+            self.backoffs = expander.parse_backoffs(text)
         return False
 
-    def _on_request(self, event: WatchEvent) -> bool:
+    def _observe_provisioning_request(self, event: WatchEvent) -> bool:
         key = event.key
         is_queued = event.obj["spec"]["provisioningClassName"] == QUEUED_CLASS
         resize_request = resize_request_name(key.namespace, key.name)
@@ -282,10 +282,10 @@ class ScalingIndex:
 
 
 def _node_record(node: Obj) -> NodeRecord:
-    view = node_view(node)
-    taint_values = {taint.key: taint.value for taint in view.taints}
+    viewed_node = node_view(node)
+    taint_values = {taint.key: taint.value for taint in viewed_node.taints}
     return NodeRecord(
-        view=view,
+        view=viewed_node,
         pool=label(node, well_known.NODE_POOL) or "",
         is_upcoming=awaits_drivers(node),
         is_scale_down_disabled=annotation(node, well_known.SCALE_DOWN_DISABLED) == "true",
@@ -294,11 +294,11 @@ def _node_record(node: Obj) -> NodeRecord:
     )
 
 
-def _parse_taint_time(seconds: str | None) -> Instant | None:
+def _parse_taint_time(seconds_text: str | None) -> Instant | None:
     """Parse the time in a taint's value, in seconds; None without taint, 0 (long ago) if invalid."""
-    if seconds is None:
+    if seconds_text is None:
         return None
-    return int(seconds) * SECOND if seconds.isdecimal() else 0
+    return int(seconds_text) * SECOND if seconds_text.isdecimal() else 0
 
 
 def _is_leaving(obj: Obj) -> bool:
@@ -311,7 +311,7 @@ def _is_leaving(obj: Obj) -> bool:
 # (deleteCreatedNodesWithErrors, removeOldUnregisteredNodes).
 
 
-_TIMEOUT: Final = "timeout"
+_TIMEOUT_CODE: Final = "timeout"
 _NOT_READY: Final = "RESERVATION_NOT_READY"
 
 
@@ -343,7 +343,7 @@ class Failures:
                 self.requeue_at = due_at if self.requeue_at is None else min(due_at, self.requeue_at)
             else:
                 message = f"Nodes added to group {group.id} failed to register within {_format_duration(time_limit)}"
-                self._record_failure(machine, expander.ScaleUpFailure(_TIMEOUT, message))
+                self._record_failure(machine, expander.ScaleUpFailure(_TIMEOUT_CODE, message))
 
     def counted_failures(self, group: node_groups.GroupName) -> int:
         """Return how many machines to delete still count for the size of a node group."""
@@ -372,7 +372,7 @@ class Failures:
         old_backoff = self.backoffs.get(key)
         self.backoffs[key] = expander.backoff_after_failure(old_backoff, failure, self._now)
         if self.backoffs[key] is not old_backoff:
-            self._record_event(group, failure)
+            self._record_failure_event(group, failure)
 
     def _deleted_together(self, group: node_groups.NodeGroup, machine: MachineRecord) -> Sequence[MachineRecord]:
         """Return the machines to delete if this machine failed: itself, or its whole TPU slice."""
@@ -397,17 +397,17 @@ class Failures:
         reservation = None if name is None else find_reservation(cluster, name)
         return None if reservation is None else begins_at(cluster, reservation)
 
-    def _record_event(self, group: node_groups.NodeGroup, failure: expander.ScaleUpFailure) -> None:
-        is_late = failure.code == _TIMEOUT
-        reason = "ScaleUpTimedOut" if is_late else "FailedToScaleUpGroup"
-        message = failure.message if is_late else f"Scale-up failed for group {group.id}: {failure.message}"
+    def _record_failure_event(self, group: node_groups.NodeGroup, failure: expander.ScaleUpFailure) -> None:
+        is_timeout = failure.code == _TIMEOUT_CODE
+        reason = "ScaleUpTimedOut" if is_timeout else "FailedToScaleUpGroup"
+        message = failure.message if is_timeout else f"Scale-up failed for group {group.id}: {failure.message}"
         self.events.append(EventRecord(Key(scheme.NODE_POOL, "", group.name.pool), "Warning", reason, message))
 
     def _store_backoffs(self) -> list[Write]:
         """Return the write that stores the backoffs in their ConfigMap; nothing if they are unchanged."""
         if self.backoffs == self._index.backoffs:
             return []
-        text, config_map = expander.write_backoffs(self.backoffs, self._now), self._reader.get(BACKOFFS_CONFIG_MAP)
+        text, config_map = expander.serialize_backoffs(self.backoffs, self._now), self._reader.get(BACKOFFS_CONFIG_MAP)
         if config_map is not None:
             return [Update(with_path(config_map, ("data", BACKOFFS_FIELD), text))]
         return [Create(_backoffs_config_map(text))]

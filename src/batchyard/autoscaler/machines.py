@@ -67,12 +67,12 @@ class MachineIndex:
 
     def last_creation_times(self) -> Mapping[GroupName, Instant]:
         """Return the creation time of each node group's newest machine; the Cluster's initial machines are ignored."""
-        last_times: dict[GroupName, Instant] = {}
+        last_times_by_group: dict[GroupName, Instant] = {}
         for group, machines in self._machines_by_group.items():
             group_times = [machine.created_at for machine in machines.values() if not machine.is_initial]
             if group_times:
-                last_times[group] = max(group_times)
-        return last_times
+                last_times_by_group[group] = max(group_times)
+        return last_times_by_group
 
     def observe_instance(self, event: WatchEvent) -> bool:
         """Update the index from an Instance's watch event; return whether its machine changed."""
@@ -151,17 +151,17 @@ def taint_to_be_deleted(node: Obj, now: Instant) -> Obj:
     return _add_taint(node, well_known.TO_BE_DELETED, "NoSchedule", now)
 
 
-def untaint_staying(node: Obj) -> Obj:
+def untaint_to_be_deleted(node: Obj) -> Obj:
     """Return a copy of the node without the taints ToBeDeleted and DeletionCandidate."""
     return _remove_taints(node, (well_known.TO_BE_DELETED, well_known.DELETION_CANDIDATE))
 
 
-def _add_taint(node: Obj, key: str, effect: str, now: Instant) -> Obj:
+def _add_taint(node: Obj, taint_key: str, effect: str, now: Instant) -> Obj:
     taints: Sequence[Any] = (node.get("spec") or {}).get("taints") or ()
-    taint = {"key": key, "value": str(now // SECOND), "effect": effect}
+    taint = {"key": taint_key, "value": str(now // SECOND), "effect": effect}
     return with_path(node, ("spec", "taints"), [*taints, taint])
 
 
-def _remove_taints(node: Obj, keys: Sequence[str]) -> Obj:
+def _remove_taints(node: Obj, taint_keys: Sequence[str]) -> Obj:
     taints: Sequence[Any] = (node.get("spec") or {}).get("taints") or ()
-    return with_path(node, ("spec", "taints"), [taint for taint in taints if taint["key"] not in keys] or None)
+    return with_path(node, ("spec", "taints"), [taint for taint in taints if taint["key"] not in taint_keys] or None)

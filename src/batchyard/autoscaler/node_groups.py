@@ -32,7 +32,7 @@ DRAIN_MAX: Final = 1
 GRACE_MAX: Final = 600
 DRAIN_TIME: Final = GRACE_MAX * SECOND + 30 * SECOND
 #: Pods below this priority do not trigger a scale-up.
-EXPENDABLE_BELOW: Final = -10
+EXPENDABLE_BELOW_PRIORITY: Final = -10
 #: How long a scan waits for further pods of a gang after the oldest pod, and after the oldest pod with accelerators.
 RECENT_POD_WAIT: Final = 2 * SECOND
 RECENT_ACCELERATED_POD_WAIT: Final = 30 * SECOND
@@ -41,8 +41,8 @@ TPU_PROVISION_TIME: Final = 10 * HOUR
 FLEX_START_PROVISION_TIME: Final = 30 * MINUTE
 QUEUED_PROVISION_TIME: Final = 365 * 24 * HOUR
 
-_PROVISION_TIME: Final = 15 * MINUTE
-_SCAN_INTERVAL: Final = 10 * SECOND
+_DEFAULT_PROVISION_TIME: Final = 15 * MINUTE
+_DEFAULT_SCAN_INTERVAL: Final = 10 * SECOND
 _UTILIZATION_THRESHOLD: Final = "0.5"
 #: Bytes per unit of memory limits.
 _GIGABYTE: Final = 1 << 30
@@ -97,32 +97,32 @@ def settings_of(cluster: Obj) -> ScalingSettings:
     autoscaling: Mapping[str, Any] = cluster["spec"].get("autoscaling") or _EMPTY
     profile = AutoscalingProfile(autoscaling.get("profile", AutoscalingProfile.BALANCED.value))
     unneeded_time, pause = _DEFAULT_DELAYS[profile]
-    provisioning = autoscaling.get("autoProvisioning")
+    auto_provisioning = autoscaling.get("autoProvisioning")
     return ScalingSettings(
         profile=profile,
         expander=autoscaling.get("expander", "least-waste"),
         priorities=tuple(autoscaling.get("priorities") or ()),
-        scan_interval=_duration_setting(autoscaling, "scanInterval", _SCAN_INTERVAL),
-        patience=ScaleDownDelays(_duration_setting(autoscaling, "unneededTime", unneeded_time), pause),
+        scan_interval=_duration_of_field(autoscaling, "scanInterval", _DEFAULT_SCAN_INTERVAL),
+        patience=ScaleDownDelays(_duration_of_field(autoscaling, "unneededTime", unneeded_time), pause),
         utilization_threshold=meta.parse_quantity(autoscaling.get("utilizationThreshold", _UTILIZATION_THRESHOLD)),
-        provision_time=_duration_setting(autoscaling, "maxNodeProvisionTime", _PROVISION_TIME),
-        limits={row["resource"]: _resource_limit(row) for row in (provisioning or _EMPTY).get("limits") or ()},
-        makes_pools=provisioning is not None,
+        provision_time=_duration_of_field(autoscaling, "maxNodeProvisionTime", _DEFAULT_PROVISION_TIME),
+        limits={row["resource"]: _resource_limit(row) for row in (auto_provisioning or _EMPTY).get("limits") or ()},
+        makes_pools=auto_provisioning is not None,
     )
 
 
-def _duration_setting(autoscaling: Mapping[str, Any], field: str, default: Duration) -> Duration:
+def _duration_of_field(autoscaling: Mapping[str, Any], field: str, default: Duration) -> Duration:
     return parse_duration(autoscaling[field]) if field in autoscaling else default
 
 
 def _resource_limit(row: Mapping[str, Any]) -> ResourceLimit:
-    unit = _GIGABYTE if row["resource"] == "memory" else 1
-    return ResourceLimit(row.get("min", 0) * unit, row["max"] * unit)
+    unit_amount = _GIGABYTE if row["resource"] == "memory" else 1
+    return ResourceLimit(row.get("min", 0) * unit_amount, row["max"] * unit_amount)
 
 
 #: The maximum size of a managed instance group.
-SIZE_MAX: Final = 2000
-_UNBOUNDED: Final = 1 << 30
+POOL_SIZE_MAX: Final = 2000
+_UNBOUNDED_SIZE: Final = 1 << 30
 
 
 class GroupName(NamedTuple):
@@ -164,14 +164,14 @@ class NodeGroup:
     @property
     def provisioning(self) -> str:
         """The provisioning model of the group's machines: standard, spot, flex-start or queued."""
-        model: str = self.pool["spec"].get("provisioning", "standard")
-        return model
+        provisioning_model: str = self.pool["spec"].get("provisioning", "standard")
+        return provisioning_model
 
     @property
-    def reservation(self) -> str | None:
+    def reservation_name(self) -> str | None:
         """The name of the reservation that the group's machines consume; None without one."""
-        reservation: str | None = self.pool["spec"].get("reservation")
-        return reservation
+        reservation_name: str | None = self.pool["spec"].get("reservation")
+        return reservation_name
 
     @property
     def is_auto_provisioned(self) -> bool:
@@ -182,10 +182,10 @@ class NodeGroup:
     def counted_resources(self) -> dict[str, int]:
         """What one machine of the group counts against the cluster limits, by resource (cores, bytes, accelerators)."""
         machine = self.machine
-        amounts = {"cpu": machine.cpu_milli // 1000, "memory": machine.memory_bytes}
+        resource_amounts = {"cpu": machine.cpu_milli // 1000, "memory": machine.memory_bytes}
         if machine.accelerator is not None:
-            amounts[machine.accelerator.type] = machine.accelerator.count
-        return amounts
+            resource_amounts[machine.accelerator.type] = machine.accelerator.count
+        return resource_amounts
 
     def provision_time(self, settings: ScalingSettings) -> Duration:
         """Return how long a machine of the group may take to become a node before it counts as failed."""
@@ -206,10 +206,10 @@ class NodeGroup:
 def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
     """Return the node groups of a NodePool, in the order of its zones."""
     catalog = catalog_of(cluster)
-    machine, hosts = machine_of(pool, catalog), hosts_of_slice(pool, catalog)
-    zones: Sequence[str] = zones_of(pool, cluster)[:1] if hosts > 1 else zones_of(pool, cluster)
-    size, total = _size_bounds(pool["spec"], hosts, _placement_max(pool, machine, catalog))
-    name, price = pool["metadata"]["name"], pool_price(pool, cluster)
+    machine, host_count = machine_of(pool, catalog), hosts_of_slice(pool, catalog)
+    zones: Sequence[str] = zones_of(pool, cluster)[:1] if host_count > 1 else zones_of(pool, cluster)
+    size, total = _size_bounds(pool["spec"], host_count, _placement_size_max(pool, machine, catalog))
+    name, pool_hourly_price = pool["metadata"]["name"], pool_price(pool, cluster)
     return [
         NodeGroup(
             name=GroupName(name, zone),
@@ -217,11 +217,11 @@ def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
             pool=pool,
             machine=machine,
             template=node_view(node_template(pool, zone, cluster)),
-            price=price,
+            price=pool_hourly_price,
             is_autoscaled=is_autoscaled(pool),
             size=size,
             total=total,
-            hosts=hosts,
+            hosts=host_count,
             takes_any_zone=(pool["spec"].get("autoscaling") or {}).get("locationPolicy") == "ANY",
         )
         for zone in zones
@@ -234,14 +234,14 @@ def _size_bounds(spec: Mapping[str, Any], hosts: int, size_max: int) -> tuple[Si
     if hosts > 1:
         slice_bounds = SizeBounds(hosts if autoscaling.get("min") or autoscaling.get("totalMin") else 0, hosts)
         return slice_bounds, slice_bounds
-    size = SizeBounds(autoscaling.get("min", 0), min(size_max, autoscaling.get("max", size_max)))
-    return size, SizeBounds(autoscaling.get("totalMin", 0), autoscaling.get("totalMax", _UNBOUNDED))
+    zone_bounds = SizeBounds(autoscaling.get("min", 0), min(size_max, autoscaling.get("max", size_max)))
+    return zone_bounds, SizeBounds(autoscaling.get("totalMin", 0), autoscaling.get("totalMax", _UNBOUNDED_SIZE))
 
 
-def _placement_max(pool: Obj, machine: MachineType, catalog: Catalog) -> int:
+def _placement_size_max(pool: Obj, machine: MachineType, catalog: Catalog) -> int:
     """Return the maximum number of machines of a node group; compact placement reduces it."""
-    compact_max = catalog.family(machine).placement_max if pool["spec"].get("placementGroup") else 0
-    return compact_max or SIZE_MAX
+    compact_size_max = catalog.family(machine).placement_max if pool["spec"].get("placementGroup") else 0
+    return compact_size_max or POOL_SIZE_MAX
 
 
 # Cluster-wide limits of cores, memory and accelerators, which apply to all machines.
@@ -249,20 +249,20 @@ def _placement_max(pool: Obj, machine: MachineType, catalog: Catalog) -> int:
 # Source: kubernetes-sigs/cluster-autoscaler, pkg/resourcequotas, with its messages.
 
 
-_UNLIMITED: Final = 1 << 30
+_UNLIMITED_COUNT: Final = 1 << 30
 
 
 class ClusterLimits:
     """The limits of resources of the whole cluster, and what its machines use of them."""
 
-    def __init__(self, limits: Mapping[str, ResourceLimit], usage: Mapping[str, int]) -> None:
+    def __init__(self, limits: Mapping[str, ResourceLimit], usage_by_resource: Mapping[str, int]) -> None:
         self._limits = limits
-        self._usage = dict(usage)
+        self._usage = dict(usage_by_resource)
 
     def count_allowed(self, resources: Mapping[str, int]) -> int:
         """Return how many more machines with these resources the cluster limits allow."""
         bounds = [self._remaining(resource) // amount for resource, amount in self._limited_amounts(resources).items()]
-        return max(0, min(bounds, default=_UNLIMITED))
+        return max(0, min(bounds, default=_UNLIMITED_COUNT))
 
     def exceeded_resources(self, resources: Mapping[str, int], count: int = 1) -> list[str]:
         """Return the resources whose cluster limits `count` more machines would exceed."""
@@ -273,7 +273,7 @@ class ClusterLimits:
         for resource, amount in resources.items():
             self._usage[resource] = self._usage.get(resource, 0) + amount * count
 
-    def may_remove(self, resources: Mapping[str, int], count: int = 1) -> bool:
+    def may_remove_nodes(self, resources: Mapping[str, int], count: int = 1) -> bool:
         """Report whether the cluster's minimum limits would still hold without `count` machines."""
         return all(
             self._usage.get(resource, 0) - amount * count >= self._limits[resource].minimum

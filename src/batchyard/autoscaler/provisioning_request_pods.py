@@ -18,7 +18,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner
 from batchyard.autoscaler.expander import FULL, IN_BACKOFF, ScaleUpOption, best_option
 from batchyard.autoscaler.node_groups import NodeGroup
-from batchyard.autoscaler.scale_up import ScaleUp, kinds_of, misfit
+from batchyard.autoscaler.scale_up import ScaleUp, misfit, pods_by_kind_of
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 
 # The states and conditions of ProvisioningRequests, with upstream's reasons and messages.
@@ -38,7 +38,7 @@ FAILED: Final = "Failed"
 BOOKING_EXPIRED: Final = "BookingExpired"
 CAPACITY_REVOKED: Final = "CapacityRevoked"
 #: The condition types that end a stage of a request, in order.
-STAGES: Final = (ACCEPTED, PROVISIONED, FAILED, BOOKING_EXPIRED, CAPACITY_REVOKED)
+STAGE_CONDITIONS: Final = (ACCEPTED, PROVISIONED, FAILED, BOOKING_EXPIRED, CAPACITY_REVOKED)
 
 #: How long provisioned capacity stays reserved for the pods of the request.
 BOOKING_TIME: Final = 10 * MINUTE
@@ -46,14 +46,14 @@ BOOKING_TIME: Final = 10 * MINUTE
 RETRY_TIME: Final = 2 * MINUTE
 #: How long a finished request is kept, and when a request of the other classes without success fails.
 RETENTION_TIME: Final = 7 * 24 * HOUR
-EXPIRES_AFTER: Final = 7 * 24 * HOUR
+EXPIRY_TIME: Final = 7 * 24 * HOUR
 MIN_RUN_DURATION: Final = 30 * SECOND
 MAX_RUN_DURATION: Final = 7 * 24 * HOUR
 
-_NUMBER: Final = re.compile(r"[+-]?[0-9]+")
-_SEARCH_STRATEGY: Final = "capacitySearchStrategy"
-_MAX_RUN_SECONDS: Final = "maxRunDurationSeconds"
-_VALID_SECONDS: Final = "ValidUntilSeconds"
+_INTEGER_PATTERN: Final = re.compile(r"[+-]?[0-9]+")
+_SEARCH_STRATEGY_PARAMETER: Final = "capacitySearchStrategy"
+_MAX_RUN_SECONDS_PARAMETER: Final = "maxRunDurationSeconds"
+_VALID_SECONDS_PARAMETER: Final = "ValidUntilSeconds"
 
 
 class ProvisioningRequestState(Enum):
@@ -82,7 +82,7 @@ QUEUED: Final = ConditionText(ACCEPTED, True, "SuccessfullyQueued", "Provisionin
 HAS_CAPACITY: Final = ConditionText(
     PROVISIONED, True, "Provisioned", "Provisioning Request was successfully provisioned."
 )
-BOOKING_OVER: Final = ConditionText(
+BOOKING_EXPIRED_CONDITION: Final = ConditionText(
     BOOKING_EXPIRED,
     True,
     "BookingExpired",
@@ -134,9 +134,9 @@ CAPACITY_MADE: Final = ConditionText(PROVISIONED, True, "CapacityIsProvisioned",
 CAPACITY_LATER: Final = ConditionText(
     PROVISIONED, False, "CapacityIsNotFound", "Capacity is not found, CA will try to find it later."
 )
-CAPACITY_NEVER: Final = ConditionText(FAILED, True, "CapacityIsNotFound", "CA could not find requested capacity")
+CAPACITY_NOT_FOUND: Final = ConditionText(FAILED, True, "CapacityIsNotFound", "CA could not find requested capacity")
 EXPIRED: Final = ConditionText(FAILED, True, "Expired", "ProvisioningRequest is expired")
-RESERVATION_OVER: Final = ConditionText(
+RESERVATION_EXPIRED: Final = ConditionText(
     BOOKING_EXPIRED, True, "CapacityReservationTimeExpired", "Capacity reservation time is expired"
 )
 CONSUMED_CONDITION: Final = ConditionText(
@@ -214,34 +214,34 @@ def creation_time(request: Obj) -> Instant:
 
 def max_run_duration(request: Obj) -> Duration:
     """Return how long the machines of a ProvisioningRequest may run, by default 7 days."""
-    return _seconds_parameter(request, _MAX_RUN_SECONDS) or MAX_RUN_DURATION
+    return _seconds_parameter(request, _MAX_RUN_SECONDS_PARAMETER) or MAX_RUN_DURATION
 
 
 def run_duration_fault(request: Obj) -> ConditionText | None:
     """Return the Failed condition if a ProvisioningRequest's maxRunDurationSeconds is invalid; None otherwise."""
-    text = (request["spec"].get("parameters") or {}).get(_MAX_RUN_SECONDS)
+    text = (request["spec"].get("parameters") or {}).get(_MAX_RUN_SECONDS_PARAMETER)
     if text is None:
         return None
-    if not _NUMBER.fullmatch(text):
+    if not _INTEGER_PATTERN.fullmatch(text):
         return UNREADABLE_RUN_DURATION
-    is_possible = MIN_RUN_DURATION <= int(text) * SECOND <= MAX_RUN_DURATION
-    return None if is_possible else IMPOSSIBLE_RUN_DURATION
+    is_duration_in_range = MIN_RUN_DURATION <= int(text) * SECOND <= MAX_RUN_DURATION
+    return None if is_duration_in_range else IMPOSSIBLE_RUN_DURATION
 
 
 def is_for_many_zones(request: Obj) -> bool:
     """Report whether a ProvisioningRequest uses the OBTAINABILITY search strategy, which searches several zones."""
-    return parameter(request, _SEARCH_STRATEGY) == "OBTAINABILITY"
+    return parameter(request, _SEARCH_STRATEGY_PARAMETER) == "OBTAINABILITY"
 
 
-def is_for_other_instance(request: Obj) -> bool:
+def is_for_other_autoscaler(request: Obj) -> bool:
     """Report whether a check-capacity ProvisioningRequest names another autoscaler instance."""
     return request["spec"]["provisioningClassName"] == CHECK_CLASS and bool(parameter(request, "processorInstance"))
 
 
 def valid_until(request: Obj) -> Instant | None:
     """Return the time until which a ProvisioningRequest may wait for capacity; None without a limit."""
-    wait_max = _seconds_parameter(request, _VALID_SECONDS)
-    return None if wait_max is None else creation_time(request) + wait_max
+    wait_time_max = _seconds_parameter(request, _VALID_SECONDS_PARAMETER)
+    return None if wait_time_max is None else creation_time(request) + wait_time_max
 
 
 def parameter(request: Obj, name: str) -> str:
@@ -261,7 +261,7 @@ def _seconds_parameter(request: Obj, name: str) -> Duration | None:
 # pkg/provisioningrequests/pods and pkg/cloudprovider/gke/gceclient/resizerequest (ResizeRequestName).
 
 
-_NAME_MAX: Final = 20
+_NAME_PREFIX_LENGTH: Final = 20
 _HASH_LENGTH: Final = 16
 _QUEUED_TOLERATION: Final = {"key": well_known.QUEUED, "operator": "Equal", "value": "true", "effect": "NoSchedule"}
 
@@ -269,7 +269,7 @@ _QUEUED_TOLERATION: Final = {"key": well_known.QUEUED, "operator": "Equal", "val
 def resize_request_name(namespace: str, request: str) -> str:
     """Return the name of the ResizeRequest that obtains the machines of a queued ProvisioningRequest."""
     hash_digits = sha256(f"{namespace}/{request}".encode()).hexdigest()[:_HASH_LENGTH]
-    return f"gke-{namespace[:_NAME_MAX]}-{request[:_NAME_MAX]}-{hash_digits}"
+    return f"gke-{namespace[:_NAME_PREFIX_LENGTH]}-{request[:_NAME_PREFIX_LENGTH]}-{hash_digits}"
 
 
 def consumed_request(pod: Obj) -> str:
@@ -325,24 +325,24 @@ def _tolerate_queued(pod: Obj) -> Obj:
 
 _POOLS_LISTED_MAX: Final = 10
 _MISFITS_LISTED_MAX: Final = 5
-_INFEASIBLE: Final = "infeasible"
-_EXCEEDED: Final = "exceeded"
-_MISFIT: Final = "misfit"
+_INFEASIBLE_CAUSE: Final = "infeasible"
+_EXCEEDED_CAUSE: Final = "exceeded"
+_MISFIT_CAUSE: Final = "misfit"
 #: By cause, in order of precedence: the reason, and the beginning of the message.
 _REASON_AND_MESSAGE_BY_CAUSE: Final[Mapping[str, tuple[str, str]]] = {
-    _INFEASIBLE: (
+    _INFEASIBLE_CAUSE: (
         "ProvisioningRequestSingleZoneInfeasible",
         "Provisioning Request cannot be scheduled in a single zone of a single nodepool",
     ),
     FULL: ("NodepoolSizeReached", "Max nodepool size reached"),
-    _EXCEEDED: ("OutOfResources", "Max cluster limit reached"),
+    _EXCEEDED_CAUSE: ("OutOfResources", "Max cluster limit reached"),
     IN_BACKOFF: ("NodepoolInBackoff", "Nodepool in backoff after failed scale-up"),
-    _MISFIT: (
+    _MISFIT_CAUSE: (
         "ProvisioningRequestNotSchedulableInNodepool",
         "Provisioning Request's pods cannot be scheduled in the nodepool",
     ),
 }
-_NO_POOL: Final = ConditionText(
+_NO_POOL_CONDITION: Final = ConditionText(
     FAILED, True, "NoQueuedNodepoolAvailable", "No nodepool with QueuedProvisioning enabled is available for scale up"
 )
 
@@ -359,7 +359,7 @@ def choose_group(
 ) -> ScaleUpOption | ConditionText:
     """Return a scale-up of one node group for all pods of a ProvisioningRequest, or the condition if none fits."""
     refusals: dict[NodeGroup, GroupRefusal] = {}
-    options: list[ScaleUpOption] = []
+    scale_up_options: list[ScaleUpOption] = []
     for group in scale_up.fleet.groups.values():
         if group.provisioning != "queued" or not group.is_autoscaled:
             continue
@@ -367,13 +367,13 @@ def choose_group(
         if isinstance(option_or_refusal, GroupRefusal):
             refusals[group] = option_or_refusal
         else:
-            options.append(option_or_refusal)
-    if not options and provisioner is not None:
-        options = [option for option in provisioner.options(pods, scale_up) if not option.unplaced_pods]
-    if not options:
-        return _condition_for(refusals)
-    guaranteed_options = [option for option in options if _is_guaranteed(option, scale_up)]
-    return best_option(guaranteed_options or options, scale_up.loop_context.settings)
+            scale_up_options.append(option_or_refusal)
+    if not scale_up_options and provisioner is not None:
+        scale_up_options = [option for option in provisioner.options(pods, scale_up) if not option.unplaced_pods]
+    if not scale_up_options:
+        return _condition_for_refusals(refusals)
+    guaranteed_options = [option for option in scale_up_options if _is_guaranteed(option, scale_up)]
+    return best_option(guaranteed_options or scale_up_options, scale_up.loop_context.settings)
 
 
 def _option_in_group(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleUp) -> ScaleUpOption | GroupRefusal:
@@ -383,19 +383,19 @@ def _option_in_group(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleU
     if obstacle in (IN_BACKOFF, FULL):
         return GroupRefusal(obstacle)
     if obstacle:
-        return GroupRefusal(_EXCEEDED, limits.exceeded_resources(group.counted_resources, group.hosts))
-    for similar_pods in kinds_of(pods, scale_up.nodes).values():
-        reasons = misfit(similar_pods[0], group, scale_up.nodes)
-        if reasons:
-            return GroupRefusal(_MISFIT, reasons)
-    room = fleet.room(group)
+        return GroupRefusal(_EXCEEDED_CAUSE, limits.exceeded_resources(group.counted_resources, group.hosts))
+    for similar_pods in pods_by_kind_of(pods, scale_up.nodes).values():
+        misfit_reasons = misfit(similar_pods[0], group, scale_up.nodes)
+        if misfit_reasons:
+            return GroupRefusal(_MISFIT_CAUSE, misfit_reasons)
+    remaining_size = fleet.room(group)
     option = scale_up.option([group], pods, [])
     if option is None or option.unplaced_pods:
-        count = 0 if option is None else len(option.nodes)
-        if count >= room:
+        node_count = 0 if option is None else len(option.nodes)
+        if node_count >= remaining_size:
             return GroupRefusal(FULL)
-        resources = limits.exceeded_resources(group.counted_resources, count + 1)
-        return GroupRefusal(_EXCEEDED, resources) if resources else GroupRefusal(_INFEASIBLE)
+        resources = limits.exceeded_resources(group.counted_resources, node_count + 1)
+        return GroupRefusal(_EXCEEDED_CAUSE, resources) if resources else GroupRefusal(_INFEASIBLE_CAUSE)
     return option
 
 
@@ -405,22 +405,22 @@ def _is_guaranteed(option: ScaleUpOption, scale_up: ScaleUp) -> bool:
     return guaranteed_count >= len(option.nodes)
 
 
-def _condition_for(refusals: Mapping[NodeGroup, GroupRefusal]) -> ConditionText:
+def _condition_for_refusals(refusals: Mapping[NodeGroup, GroupRefusal]) -> ConditionText:
     """Return the Failed condition for the gravest cause of a refusal, with the node pools that it concerns."""
     for cause, (reason, beginning) in _REASON_AND_MESSAGE_BY_CAUSE.items():
         pools = {group.name.pool: refusal.details for group, refusal in refusals.items() if refusal.cause == cause}
         if pools:
             return ConditionText(FAILED, True, reason, f"{beginning}{_message_details(cause, pools)}")
-    return _NO_POOL
+    return _NO_POOL_CONDITION
 
 
-def _message_details(cause: str, pools: Mapping[str, Sequence[str]]) -> str:
-    pool_texts = [f"{pool} ({', '.join(pools[pool])})" for pool in sorted(pools)]
-    if cause == _MISFIT:
+def _message_details(cause: str, details_by_pool: Mapping[str, Sequence[str]]) -> str:
+    pool_texts = [f"{pool} ({', '.join(details_by_pool[pool])})" for pool in sorted(details_by_pool)]
+    if cause == _MISFIT_CAUSE:
         return f". Predicate checking errors: {_shorten_list(pool_texts, _MISFITS_LISTED_MAX)}"
-    if cause == _EXCEEDED:
+    if cause == _EXCEEDED_CAUSE:
         return f", nodepools out of resources: {_shorten_list(pool_texts, _POOLS_LISTED_MAX)}"
-    return f", affected nodepools: {_shorten_list(sorted(pools), _POOLS_LISTED_MAX)}"
+    return f", affected nodepools: {_shorten_list(sorted(details_by_pool), _POOLS_LISTED_MAX)}"
 
 
 def _shorten_list(texts: Sequence[str], count_max: int) -> str:

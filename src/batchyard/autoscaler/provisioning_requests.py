@@ -19,25 +19,25 @@ from batchyard.autoscaler.node_groups import NodeGroup
 from batchyard.autoscaler.provisioning_request_pods import (
     ACCEPTED,
     ACCEPTED_BY_AUTOSCALER,
-    BOOKING_OVER,
+    BOOKING_EXPIRED_CONDITION,
     BOOKING_TIME,
     CANCELLED_CONDITION,
     CAPACITY_FOUND,
     CAPACITY_LATER,
     CAPACITY_MADE,
-    CAPACITY_NEVER,
+    CAPACITY_NOT_FOUND,
     CAPACITY_REVOKED,
     CHECK_CLASS,
     CONSUMED_CONDITION,
     EXPIRED,
-    EXPIRES_AFTER,
+    EXPIRY_TIME,
     FAILED,
     HAS_CAPACITY,
     MISSING_RESIZE_REQUEST,
     NOT_ACCEPTED,
     PROVISIONED,
     QUEUED,
-    RESERVATION_OVER,
+    RESERVATION_EXPIRED,
     RETENTION_TIME,
     RETRY_TIME,
     REVOKED_CONDITION,
@@ -117,7 +117,7 @@ def new_resize_request(request: Obj, group: NodeGroup, count: int) -> dict[str, 
     }
 
 
-def details_of(request: Obj, resize_request: Obj, group: NodeGroup) -> dict[str, str]:
+def provisioning_details(request: Obj, resize_request: Obj, group: NodeGroup) -> dict[str, str]:
     """Return the status.provisioningClassDetails of a ProvisioningRequest."""
     accelerator = group.machine.accelerator
     names = dict.fromkeys(pod_set["podTemplateRef"]["name"] for pod_set in request["spec"]["podSets"])
@@ -149,11 +149,11 @@ def result_condition(resize_request: Obj | None) -> ConditionText | None:
                 ConditionText(FAILED, True, _reason(error["code"]), error.get("message") or "") if error else _NO_ERROR
             )
         case "ACCEPTED":
-            return _last_attempt(status)
+            return _last_attempt_condition(status)
     return None
 
 
-def _last_attempt(status: Mapping[str, Any]) -> ConditionText | None:
+def _last_attempt_condition(status: Mapping[str, Any]) -> ConditionText | None:
     """Return the condition for the cloud's last failed attempt, which it will repeat; None if there is none."""
     condition = find_condition(status, PROVISIONED)
     if condition is None or condition["status"] == "True" or not condition.get("message"):
@@ -171,7 +171,7 @@ def _reason(code: str) -> str:
 
 
 #: How long a ResizeRequest is kept after it was provisioned.
-_RESIZE_REQUEST_KEPT_FOR = HOUR
+_RESIZE_REQUEST_RETENTION = HOUR
 _OPEN_STATES: Final = {
     ProvisioningRequestState.UNINITIALIZED,
     ProvisioningRequestState.PENDING,
@@ -193,13 +193,13 @@ class QueuedRequest:
 
     def step(self) -> ReconcileResult:
         """Return the writes that are due for the ProvisioningRequest, and the time of the next reconcile."""
-        state, expiry_time = state_of(self._request), valid_until(self._request)
-        if state in _OPEN_STATES:
+        request_state, expiry_time = state_of(self._request), valid_until(self._request)
+        if request_state in _OPEN_STATES:
             if expiry_time is not None and expiry_time <= self._now:
                 return self._set_condition(WAITED_TOO_LONG)
             if is_for_many_zones(self._request):
                 return self._set_condition(UNKNOWN_STRATEGY)
-        match state:
+        match request_state:
             case ProvisioningRequestState.UNINITIALIZED:
                 return self._initialize()
             case ProvisioningRequestState.PENDING:
@@ -208,16 +208,16 @@ class QueuedRequest:
                 condition = result_condition(self._resize_request)
                 outcome = ReconcileResult() if condition is None else self._set_condition(condition)
             case ProvisioningRequestState.PROVISIONED:
-                outcome = self._set_condition_after(PROVISIONED, BOOKING_TIME, BOOKING_OVER)
+                outcome = self._set_condition_after(PROVISIONED, BOOKING_TIME, BOOKING_EXPIRED_CONDITION)
             case ProvisioningRequestState.BOOKING_EXPIRED:
                 outcome = self._set_condition_after(PROVISIONED, max_run_duration(self._request), REVOKED_CONDITION)
             case ProvisioningRequestState.CAPACITY_REVOKED:
                 outcome = self._delete_after_retention(CAPACITY_REVOKED)
             case ProvisioningRequestState.FAILED:
                 outcome = self._delete_after_retention(FAILED)
-        if state in {ProvisioningRequestState.PENDING, ProvisioningRequestState.ACCEPTED}:
+        if request_state in {ProvisioningRequestState.PENDING, ProvisioningRequestState.ACCEPTED}:
             _requeue_by(outcome, expiry_time)
-        return self._clean_up_resize_request(state, outcome)
+        return self._clean_up_resize_request(request_state, outcome)
 
     # --- pending ---
 
@@ -232,7 +232,7 @@ class QueuedRequest:
         Set the condition Accepted once the ResizeRequest exists.
         """
         if transition_time(self._request, ACCEPTED) == self._now:
-            return ReconcileResult(requeue_at=self._next_scan())
+            return ReconcileResult(requeue_at=self._next_scan_time())
         missing_names = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
         if missing_names:
             condition = missing_templates(self._request, missing_names, is_final=not self._may_retry())
@@ -243,9 +243,9 @@ class QueuedRequest:
         if isinstance(option, ConditionText):
             condition = option._replace(type=ACCEPTED, status=False) if self._may_retry() else option
             return self._set_retry_condition(condition)
-        fault = run_duration_fault(self._request)
-        if fault is not None:
-            return self._set_condition(fault)
+        duration_fault = run_duration_fault(self._request)
+        if duration_fault is not None:
+            return self._set_condition(duration_fault)
         pool: list[Write] = [Create(option.group.pool)] if option.is_new_pool else []
         return ReconcileResult([*pool, Create(new_resize_request(self._request, option.group, len(option.nodes)))])
 
@@ -258,9 +258,9 @@ class QueuedRequest:
             provisioner = NodeAutoProvisioner(context.cluster, context.settings.limits, self._index.pools, "queued")
         with self._index.nodes.what_if():
             failures = Failures(self._index, self._reader, self._now)
-            forecast = UpcomingCluster(self._index, self._reader, context, failures)
-            forecast.prepare()
-            return choose_group(pods, forecast.scale_up, provisioner)
+            upcoming_cluster = UpcomingCluster(self._index, self._reader, context, failures)
+            upcoming_cluster.prepare()
+            return choose_group(pods, upcoming_cluster.scale_up, provisioner)
 
     def _accept_request(self, resize_request: Obj) -> ReconcileResult:
         """Set the condition Accepted with details of the node group; if that is gone, delete the ResizeRequest."""
@@ -269,7 +269,7 @@ class QueuedRequest:
         group = next((group for group in groups if group.name.zone == spec["zone"]), None)
         if group is None:
             return ReconcileResult([Delete(resize_request_key(self._key))])
-        new_request = with_details(self._request, details_of(self._request, resize_request, group))
+        new_request = with_details(self._request, provisioning_details(self._request, resize_request, group))
         return ReconcileResult([UpdateStatus(with_condition_set(new_request, QUEUED, self._now))])
 
     def _may_retry(self) -> bool:
@@ -279,10 +279,10 @@ class QueuedRequest:
         """Set the condition, and requeue at the next scan unless the ProvisioningRequest is too old for a retry."""
         outcome = self._set_condition(condition)
         if self._may_retry():
-            outcome.requeue_at = self._next_scan()
+            outcome.requeue_at = self._next_scan_time()
         return outcome
 
-    def _next_scan(self) -> Instant:
+    def _next_scan_time(self) -> Instant:
         return self._now + self._loop_context.settings.scan_interval
 
     # --- after provisioning ---
@@ -302,13 +302,13 @@ class QueuedRequest:
         if self._resize_request is None or state in _OPEN_STATES:
             return outcome
         provisioned_at = transition_time(self._request, PROVISIONED)
-        due_at = self._now
+        deletion_due_at = self._now
         if state is not ProvisioningRequestState.FAILED and provisioned_at is not None:
-            due_at = provisioned_at + _RESIZE_REQUEST_KEPT_FOR
-        if due_at <= self._now:
+            deletion_due_at = provisioned_at + _RESIZE_REQUEST_RETENTION
+        if deletion_due_at <= self._now:
             outcome.writes.append(Delete(Key(scheme.RESIZE_REQUEST, "", self._resize_request["metadata"]["name"])))
         else:
-            _requeue_by(outcome, due_at)
+            _requeue_by(outcome, deletion_due_at)
         return outcome
 
     def _set_condition(self, condition: ConditionText) -> ReconcileResult:
@@ -329,7 +329,7 @@ def _requeue_by(outcome: ReconcileResult, requeue_at: Instant | None) -> None:
 
 
 _FIRST_WAIT: Final = MINUTE
-_LONGEST_WAIT: Final = 10 * MINUTE
+_LONGEST_RETRY_WAIT: Final = 10 * MINUTE
 
 
 class CapacityRequest:
@@ -353,7 +353,7 @@ class CapacityRequest:
             case ProvisioningRequestState.PROVISIONED:
                 return self._update_booking()
             case _:
-                return self._provision()
+                return self._provision_capacity()
 
     def _delete_after_retention(self, finished_at: Instant | None) -> ReconcileResult:
         due_at = (self._now if finished_at is None else finished_at) + RETENTION_TIME
@@ -365,11 +365,11 @@ class CapacityRequest:
         pod_count = sum(pod_set["count"] for pod_set in self._request["spec"]["podSets"])
         if len(self._index.consumers.get(self._key, ())) >= pod_count:
             return self._set_condition(CONSUMED_CONDITION)
-        return self._set_condition(RESERVATION_OVER) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
+        return self._set_condition(RESERVATION_EXPIRED) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
-    def _provision(self) -> ReconcileResult:
+    def _provision_capacity(self) -> ReconcileResult:
         """If an attempt is due, look for the capacity or add nodes for it, and write the result as conditions."""
-        expires_at = creation_time(self._request) + EXPIRES_AFTER
+        expires_at = creation_time(self._request) + EXPIRY_TIME
         if expires_at <= self._now:
             return self._set_condition(EXPIRED)
         refused_at = transition_time(self._request, PROVISIONED)
@@ -392,13 +392,13 @@ class CapacityRequest:
     def _attempt_provisioning(self, pods: Sequence[PodView]) -> tuple[ConditionText, list[Write]]:
         """Return the condition that results from one attempt, and the writes that create machines for all pods."""
         failures = Failures(self._index, self._reader, self._now)
-        forecast = UpcomingCluster(self._index, self._reader, self._loop_context, failures)
-        forecast.prepare()
+        upcoming_cluster = UpcomingCluster(self._index, self._reader, self._loop_context, failures)
+        upcoming_cluster.prepare()
         if self._request["spec"]["provisioningClassName"] == CHECK_CLASS:
             if not PodPlacements(self._index.nodes).place_all(pods):
                 return CAPACITY_FOUND, []
-            return CAPACITY_NEVER if parameter(self._request, "noRetry") == "true" else CAPACITY_LATER, []
-        scale_up = forecast.scale_up
+            return CAPACITY_NOT_FOUND if parameter(self._request, "noRetry") == "true" else CAPACITY_LATER, []
+        scale_up = upcoming_cluster.scale_up
         if not scale_up.plan(PendingUnit(pods, is_gang=True)):
             return CAPACITY_LATER, []
         writes: list[Write] = [Create(pool) for pool in scale_up.pools]
@@ -420,7 +420,7 @@ def attempt_schedule(refused_at: Instant, now: Instant, scan_interval: int) -> t
     while attempt_at <= now:
         if attempt_at > now - scan_interval:
             return True, attempt_at
-        wait = min(2 * wait, _LONGEST_WAIT)
+        wait = min(2 * wait, _LONGEST_RETRY_WAIT)
         attempt_at += wait
     return False, attempt_at
 
@@ -459,15 +459,15 @@ class ProvisioningRequests:
         if request is None:
             resize_request = resize_request_key(key)
             return ReconcileResult([] if reader.get(resize_request) is None else [Delete(resize_request)])
-        if provisioning_request_pods.is_for_other_instance(request):
+        if provisioning_request_pods.is_for_other_autoscaler(request):
             return ReconcileResult()
         self._index.catch_up(reader)
         cluster, settings = self._index.cluster, self._index.settings
         if cluster is None or settings is None:
             return ReconcileResult()
-        next_scan = settings.next_scan(parse_time(cluster["metadata"]["creationTimestamp"]), now)
-        if next_scan > now:
-            return ReconcileResult(requeue_at=next_scan)
+        next_scan_time = settings.next_scan(parse_time(cluster["metadata"]["creationTimestamp"]), now)
+        if next_scan_time > now:
+            return ReconcileResult(requeue_at=next_scan_time)
         loop_context = LoopContext(cluster, settings, now)
         match request["spec"]["provisioningClassName"]:
             case provisioning_request_pods.QUEUED_CLASS:

@@ -28,7 +28,7 @@ from batchyard.placement.node_info import NodeInfo
 # pkg/core/podlistprocessor (pods that fit existing or upcoming nodes need no new ones).
 
 
-Kind: TypeAlias = Hashable
+PodKind: TypeAlias = Hashable
 """A key of equivalent pods: pods of one kind fit the same nodes."""
 
 
@@ -41,28 +41,28 @@ class PendingUnit(NamedTuple):
 
 def units_of(pods: Iterable[PodView]) -> list[PendingUnit]:
     """Group pending pods: each gang, and the other pods of each priority; highest priority first, then oldest."""
-    gangs: dict[str, list[PodView]] = {}
+    pods_by_gang: dict[str, list[PodView]] = {}
     single_pods: dict[int, list[PodView]] = {}
     for pod in pods:
-        (gangs.setdefault(pod.gang, []) if pod.gang else single_pods.setdefault(pod.priority, [])).append(pod)
-    units = [PendingUnit(sorted(members, key=_sort_key), is_gang=True) for members in gangs.values()]
-    units += [PendingUnit(sorted(members, key=_sort_key), is_gang=False) for members in single_pods.values()]
-    return sorted(units, key=lambda unit: _sort_key(unit.pods[0]))
+        (pods_by_gang.setdefault(pod.gang, []) if pod.gang else single_pods.setdefault(pod.priority, [])).append(pod)
+    pending_units = [PendingUnit(sorted(members, key=_sort_key), is_gang=True) for members in pods_by_gang.values()]
+    pending_units += [PendingUnit(sorted(members, key=_sort_key), is_gang=False) for members in single_pods.values()]
+    return sorted(pending_units, key=lambda pending_unit: _sort_key(pending_unit.pods[0]))
 
 
-def kind_of(pod: PodView, nodes: ClusterSnapshot) -> Kind:
+def kind_of(pod: PodView, nodes: ClusterSnapshot) -> PodKind:
     """Return a key that equivalent pods share; a pod with affinity rules about other pods has its own."""
-    if pod.shape.depends_on_pods or _is_repelled(pod, nodes):
+    if pod.shape.depends_on_pods or _is_repelled_by_anti_affinity(pod, nodes):
         return pod.uid
     return pod.shape
 
 
-def kinds_of(pods: Iterable[PodView], nodes: ClusterSnapshot) -> dict[Kind, list[PodView]]:
+def pods_by_kind_of(pods: Iterable[PodView], nodes: ClusterSnapshot) -> dict[PodKind, list[PodView]]:
     """Group pods by their kind; pods of one kind fit the same nodes."""
-    kinds: dict[Kind, list[PodView]] = {}
+    pods_by_kind: dict[PodKind, list[PodView]] = {}
     for pod in pods:
-        kinds.setdefault(kind_of(pod, nodes), []).append(pod)
-    return kinds
+        pods_by_kind.setdefault(kind_of(pod, nodes), []).append(pod)
+    return pods_by_kind
 
 
 class PodPlacements:
@@ -90,7 +90,7 @@ class PodPlacements:
 
     def _place_in_order(self, pods: Sequence[PodView]) -> list[PodView]:
         unplaced_pods: list[PodView] = []
-        unplaceable_kinds: dict[Kind, None] = {}
+        unplaceable_kinds: dict[PodKind, None] = {}
         for pod in pods:
             kind = kind_of(pod, self._nodes)
             name = "" if kind in unplaceable_kinds else choose_node(pod, self._nodes)
@@ -106,10 +106,10 @@ def _sort_key(pod: PodView) -> tuple[int, int, str]:
     return -pod.priority, pod.created, pod.key
 
 
-def _is_repelled(pod: PodView, nodes: ClusterSnapshot) -> bool:
+def _is_repelled_by_anti_affinity(pod: PodView, nodes: ClusterSnapshot) -> bool:
     """Report whether the anti-affinity of existing pods selects this pod."""
-    terms = nodes.placed_pods.anti_affinity_terms
-    return any(term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in terms)
+    anti_affinity_term_list = nodes.placed_pods.anti_affinity_terms
+    return any(term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in anti_affinity_term_list)
 
 
 # Binpacking: estimate the new nodes of a group that pods need, with first-fit decreasing.
@@ -124,26 +124,26 @@ class BinpackingEstimate(NamedTuple):
     unplaced_pods: Sequence[PodView]
 
 
-def pack(pods: Sequence[PodView], group: NodeGroup, count_max: int, nodes: ClusterSnapshot) -> BinpackingEstimate:
-    """Simulate packing pods onto at most `count_max` new nodes of a node group, next to the existing nodes."""
+def pack(pods: Sequence[PodView], group: NodeGroup, node_count_max: int, nodes: ClusterSnapshot) -> BinpackingEstimate:
+    """Simulate packing pods onto at most `node_count_max` new nodes of a node group, next to the existing nodes."""
     with nodes.what_if():
-        packing = _Packing(group, count_max, nodes)
-        unplaced_pods = packing.pack(in_decreasing_order(pods, group.template))
+        packing = _Packing(group, node_count_max, nodes)
+        unplaced_pods = packing.pack(in_decreasing_request_order(pods, group.template))
     return BinpackingEstimate([pods_by_node for pods_by_node in packing.pods_by_node if pods_by_node], unplaced_pods)
 
 
 def misfit(pod: PodView, group: NodeGroup, nodes: ClusterSnapshot) -> tuple[str, ...]:
     """Return the reasons why a pod does not fit a new node of the node group; empty if it fits."""
-    view = group.node(_simulated_node_name(group, 0))
+    node_view = group.node(_simulated_node_name(group, 0))
     if kind_of(pod, nodes) is pod.shape:  # the pod has no rules about other nodes and pods
-        obstacle = find_obstacle(pod.shape.rules, view) or find_shortage(pod.shape, NodeInfo(view))
+        obstacle = find_obstacle(pod.shape.rules, node_view) or find_shortage(pod.shape, NodeInfo(node_view))
         return () if obstacle is None else obstacle.reasons
     with nodes.what_if():
-        nodes.set_node(view)
-        return _misfit_reasons(pod, view.name, nodes)
+        nodes.set_node(node_view)
+        return _misfit_reasons(pod, node_view.name, nodes)
 
 
-def in_decreasing_order(pods: Sequence[PodView], template: NodeView) -> list[PodView]:
+def in_decreasing_request_order(pods: Sequence[PodView], template: NodeView) -> list[PodView]:
     """Sort pods by priority, then by the fraction of a node of this template that they request, largest first."""
     return sorted(pods, key=lambda pod: (-pod.priority, -_requested_fraction(pod, template), pod.created, pod.key))
 
@@ -154,11 +154,11 @@ class _Packing:
     Pods with inter-pod rules have separate kinds and search all nodes.
     """
 
-    def __init__(self, group: NodeGroup, count_max: int, nodes: ClusterSnapshot) -> None:
+    def __init__(self, group: NodeGroup, node_count_max: int, nodes: ClusterSnapshot) -> None:
         self._group = group
-        self._count_max = count_max
+        self._count_max = node_count_max
         self._nodes = nodes
-        self._start_index: dict[Kind, int] = {}
+        self._start_index: dict[PodKind, int] = {}
         self.pods_by_node: list[list[PodView]] = []
 
     def pack(self, pods: Sequence[PodView]) -> list[PodView]:
@@ -173,16 +173,16 @@ class _Packing:
 
     def _place(self, pod: PodView) -> bool:
         kind = kind_of(pod, self._nodes)
-        index = self._start_index.get(kind, 0) if kind is pod.shape else 0
-        while index < len(self.pods_by_node) or self._add_node():
-            name = _simulated_node_name(self._group, index)
+        start_index = self._start_index.get(kind, 0) if kind is pod.shape else 0
+        while start_index < len(self.pods_by_node) or self._add_node():
+            name = _simulated_node_name(self._group, start_index)
             if not _misfit_reasons(pod, name, self._nodes):
                 self._nodes.add_pod(pod, name)
-                self.pods_by_node[index].append(pod)
-                self._start_index[kind] = index
+                self.pods_by_node[start_index].append(pod)
+                self._start_index[kind] = start_index
                 return True
-            index += 1
-        self._start_index[kind] = index
+            start_index += 1
+        self._start_index[kind] = start_index
         return False
 
     def _add_node(self) -> bool:
@@ -199,9 +199,9 @@ def _simulated_node_name(group: NodeGroup, index: int) -> str:
     return f"{group.id}-tried-{index}"
 
 
-def _misfit_reasons(pod: PodView, name: str, nodes: ClusterSnapshot) -> tuple[str, ...]:
+def _misfit_reasons(pod: PodView, node_name: str, nodes: ClusterSnapshot) -> tuple[str, ...]:
     """Return the reasons why a pod does not fit a node of the snapshot; empty if it fits or the node is missing."""
-    node = nodes.get(name)
+    node = nodes.get(node_name)
     return () if node is None else filter_failure_reasons(pod, node, nodes)
 
 
@@ -219,11 +219,11 @@ def _requested_fraction(pod: PodView, template: NodeView) -> float:
 
 def spread_nodes(groups: Sequence[NodeGroup], count: int, fleet: NodeGroupsState, cluster: Obj) -> dict[NodeGroup, int]:
     """Distribute `count` new nodes over the node groups (zones) of a pool; return the number for each that grows."""
-    increases = dict.fromkeys(groups, 0)
+    increase_by_group = dict.fromkeys(groups, 0)
     if groups[0].takes_any_zone:
-        _spread_by_capacity(increases, count, fleet, cluster)
-    _spread_evenly(increases, count - sum(increases.values()), fleet)
-    return {group: increase for group, increase in increases.items() if increase}
+        _spread_by_capacity(increase_by_group, count, fleet, cluster)
+    _spread_evenly(increase_by_group, count - sum(increase_by_group.values()), fleet)
+    return {group: increase for group, increase in increase_by_group.items() if increase}
 
 
 def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: NodeGroupsState, cluster: Obj) -> None:
@@ -235,18 +235,18 @@ def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: Node
         increases[group] += max(0, increase)
 
 
-def _spread_evenly(increases: dict[NodeGroup, int], count: int, fleet: NodeGroupsState) -> None:
+def _spread_evenly(increase_by_group: dict[NodeGroup, int], node_count: int, fleet: NodeGroupsState) -> None:
     """Give the new nodes one by one to the smallest node group that may grow."""
-    for _ in range(count):
-        open_groups = [group for group in increases if increases[group] < fleet.room(group)]
-        if not open_groups or not _remaining_pool_size(open_groups[0], increases, fleet):
+    for _ in range(node_count):
+        growable_groups = [group for group in increase_by_group if increase_by_group[group] < fleet.room(group)]
+        if not growable_groups or not _remaining_pool_size(growable_groups[0], increase_by_group, fleet):
             return
-        smallest_group = min(open_groups, key=lambda group: fleet.size(group) + increases[group])
-        increases[smallest_group] += 1
+        smallest_group = min(growable_groups, key=lambda group: fleet.size(group) + increase_by_group[group])
+        increase_by_group[smallest_group] += 1
 
 
-def _remaining_pool_size(group: NodeGroup, increases: dict[NodeGroup, int], fleet: NodeGroupsState) -> int:
-    return max(0, group.total.maximum - fleet.pool_size(group) - sum(increases.values()))
+def _remaining_pool_size(group: NodeGroup, increase_by_group: dict[NodeGroup, int], fleet: NodeGroupsState) -> int:
+    return max(0, group.total.maximum - fleet.pool_size(group) - sum(increase_by_group.values()))
 
 
 NOT_ALL_PODS_FIT: Final = "not all pods would fit and scale-up is using all-or-nothing strategy"
@@ -266,7 +266,7 @@ class NewPools(Protocol):
     def options(self, pods: Sequence[PodView], scale_up: "ScaleUp") -> Sequence[ScaleUpOption]:
         """Return the possible scale-ups with new node pools for these pods."""
 
-    def why_not(self, pod: PodView, scale_up: "ScaleUp") -> str:
+    def explain_no_new_pool(self, pod: PodView, scale_up: "ScaleUp") -> str:
         """Return why no new node pool helps a pod."""
 
 
@@ -303,8 +303,8 @@ class ScaleUp:
         self._new_pools = new_pools
         self._initial_sizes: dict[GroupName, int] = {}
         #: By the group object instead of its name, because possible new pools share names.
-        self._misfits: dict[tuple[NodeGroup, Kind], tuple[str, ...]] = {}
-        self._known_failures: dict[tuple[Kind, ...], Mapping[Kind, str]] = {}
+        self._misfits: dict[tuple[NodeGroup, PodKind], tuple[str, ...]] = {}
+        self._known_failures: dict[tuple[PodKind, ...], Mapping[PodKind, str]] = {}
         #: The NodePools to create, and the increase of each group.
         self.pools: list[Obj] = []
         self.increases: dict[NodeGroup, int] = {}
@@ -316,25 +316,25 @@ class ScaleUp:
 
     def plan(self, unit: PendingUnit) -> bool:
         """Plan new nodes for a gang, all or none, or for pods without gang; return whether all pods have a node."""
-        kinds = kinds_of(unit.pods, self.nodes)
-        gang_key = tuple(kind for kind, pods in kinds.items() for _ in pods) if unit.is_gang else ()
+        pods_by_kind = pods_by_kind_of(unit.pods, self.nodes)
+        gang_key = tuple(kind for kind, pods in pods_by_kind.items() for _ in pods) if unit.is_gang else ()
         if gang_key in self._known_failures:
-            self._refuse_pods(kinds, self._known_failures[gang_key])
+            self._refuse_pods(pods_by_kind, self._known_failures[gang_key])
             return False
-        draft = ScaleUpDraft()
+        scale_up_draft = ScaleUpDraft()
         with self.nodes.what_if() as trial:
-            unplaced_pods = self._find_nodes(draft, unit)
+            unplaced_pods = self._find_nodes(scale_up_draft, unit)
             if unplaced_pods and unit.is_gang:
-                self._undo_draft(draft)
+                self._undo_draft(scale_up_draft)
             else:
                 trial.keep()
-                self._apply_draft(draft)
+                self._apply_draft(scale_up_draft)
         if unplaced_pods:
-            refused_kinds = kinds if unit.is_gang else kinds_of(unplaced_pods, self.nodes)
-            reasons = {kind: self._explain_refusal(pods[0], kind, unit) for kind, pods in refused_kinds.items()}
+            refused_kinds = pods_by_kind if unit.is_gang else pods_by_kind_of(unplaced_pods, self.nodes)
+            reason_by_kind = {kind: self._explain_refusal(pods[0], kind, unit) for kind, pods in refused_kinds.items()}
             if gang_key:
-                self._known_failures[gang_key] = reasons
-            self._refuse_pods(refused_kinds, reasons)
+                self._known_failures[gang_key] = reason_by_kind
+            self._refuse_pods(refused_kinds, reason_by_kind)
         return not unplaced_pods
 
     def complete_slices(self) -> None:
@@ -356,32 +356,32 @@ class ScaleUp:
     def backoffs_end(self) -> Instant | None:
         """Return the earliest end of a node group's backoff after which a retry can succeed; None if there is none."""
         cluster, now = self.loop_context.cluster, self.loop_context.now
-        backoff_ends = []
+        backoff_end_times = []
         for group in self.fleet.groups.values():
             backoff = self.fleet.backoff(group, now)
-            if backoff is None or backoff.is_lasting or self.fleet.known_room(group, cluster) < group.hosts:
+            if backoff is None or backoff.is_long_lasting or self.fleet.known_room(group, cluster) < group.hosts:
                 continue
-            backoff_ends.append(backoff.end)
-        return min(backoff_ends, default=None)
+            backoff_end_times.append(backoff.end)
+        return min(backoff_end_times, default=None)
 
     def format_increase(self, groups: Sequence[NodeGroup]) -> str:
         """Format the growth of node groups as in the cluster autoscaler's Events: `[{pool 0->2 (max: 24)}]`."""
-        descriptions = [
+        group_descriptions = [
             f"{{{group.id} {self._initial_sizes.get(group.name, 0)}->{self.fleet.size(group)} "
             f"(max: {min(group.size.maximum, group.total.maximum)})}}"
             for group in groups
         ]
-        return f"[{' '.join(descriptions)}]"
+        return f"[{' '.join(group_descriptions)}]"
 
-    def fitting_kinds(self, kinds: Mapping[Kind, Sequence[PodView]], group: NodeGroup) -> list[Kind]:
+    def fitting_kinds(self, kinds: Mapping[PodKind, Sequence[PodView]], group: NodeGroup) -> list[PodKind]:
         """Return the kinds of pods that fit a new node of the node group."""
-        return [kind for kind, pods in kinds.items() if not self._cached_misfit(pods[0], kind, group)]
+        return [kind for kind, pods in kinds.items() if not self._cached_misfit_reasons(pods[0], kind, group)]
 
     def group_by_fitting_kinds(
-        self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]
-    ) -> dict[tuple[Kind, ...], list[NodeGroup]]:
+        self, groups: Sequence[NodeGroup], kinds: Mapping[PodKind, Sequence[PodView]]
+    ) -> dict[tuple[PodKind, ...], list[NodeGroup]]:
         """Group node groups that fit the same kinds of pods; the key is these kinds."""
-        groups_by_kinds: dict[tuple[Kind, ...], list[NodeGroup]] = {}
+        groups_by_kinds: dict[tuple[PodKind, ...], list[NodeGroup]] = {}
         for group in groups:
             groups_by_kinds.setdefault(tuple(self.fitting_kinds(kinds, group)), []).append(group)
         return groups_by_kinds
@@ -394,21 +394,21 @@ class ScaleUp:
         `other_pods` do not fit the groups; they remain unplaced.
         """
         group = groups[0]
-        count_max = min(sum(map(self.fleet.room, groups)), self.limits.count_allowed(group.counted_resources))
-        count_max = min(count_max, group.total.maximum - self.fleet.pool_size(group))
-        estimate = pack(pods, group, count_max, self.nodes) if count_max > 0 else None
-        if estimate is None or not estimate.nodes:
+        node_count_max = min(sum(map(self.fleet.room, groups)), self.limits.count_allowed(group.counted_resources))
+        node_count_max = min(node_count_max, group.total.maximum - self.fleet.pool_size(group))
+        packing_estimate = pack(pods, group, node_count_max, self.nodes) if node_count_max > 0 else None
+        if packing_estimate is None or not packing_estimate.nodes:
             return None
-        node_pods = [*estimate.nodes, *[()] * (group.hosts - len(estimate.nodes))]
-        return ScaleUpOption(groups, node_pods, [*estimate.unplaced_pods, *other_pods])
+        node_pods = [*packing_estimate.nodes, *[()] * (group.hosts - len(packing_estimate.nodes))]
+        return ScaleUpOption(groups, node_pods, [*packing_estimate.unplaced_pods, *other_pods])
 
-    def _grow(self, groups: Sequence[NodeGroup], count: int) -> None:
-        """Add `count` nodes without pods, distributed over the node groups of a pool."""
-        if count <= 0:
+    def _grow(self, groups: Sequence[NodeGroup], node_count: int) -> None:
+        """Add `node_count` nodes without pods, distributed over the node groups of a pool."""
+        if node_count <= 0:
             return
-        open_groups = [group for group in groups if self._may_grow(group)]
+        growable_groups = [group for group in groups if self._may_grow(group)]
         increases_by_group = (
-            spread_nodes(open_groups, count, self.fleet, self.loop_context.cluster) if open_groups else {}
+            spread_nodes(growable_groups, node_count, self.fleet, self.loop_context.cluster) if growable_groups else {}
         )
         draft = ScaleUpDraft()
         for group, increase in increases_by_group.items():
@@ -420,9 +420,9 @@ class ScaleUp:
 
     def _find_nodes(self, draft: ScaleUpDraft, unit: PendingUnit) -> Sequence[PodView]:
         """Find nodes for as many of the pods as possible, existing nodes first; return the pods without a node."""
-        placements = PodPlacements(self.nodes)
-        unplaced_pods: Sequence[PodView] = placements.place_all(unit.pods)
-        draft.node_by_pod.update(placements.node_by_pod)
+        pod_placements = PodPlacements(self.nodes)
+        unplaced_pods: Sequence[PodView] = pod_placements.place_all(unit.pods)
+        draft.node_by_pod.update(pod_placements.node_by_pod)
         while unplaced_pods:
             option = self._choose_option(unplaced_pods, unit)
             if option is None:
@@ -432,8 +432,8 @@ class ScaleUp:
 
     def _choose_option(self, unplaced_pods: Sequence[PodView], unit: PendingUnit) -> ScaleUpOption | None:
         """Return the best scale-up for pods without a node; for a gang, preferably one with room for all of them."""
-        kinds = kinds_of(unplaced_pods, self.nodes)
-        options = [option for groups in self.fleet.pools() for option in self._options(groups, kinds)]
+        pods_by_kind = pods_by_kind_of(unplaced_pods, self.nodes)
+        options = [option for groups in self.fleet.pools() for option in self._options(groups, pods_by_kind)]
         if self._new_pools and (not options or (unit.is_gang and all(option.unplaced_pods for option in options))):
             options += self._new_pools.options(unplaced_pods, self)
         if unit.is_gang:
@@ -447,17 +447,17 @@ class ScaleUp:
             return True
         return self.fleet.is_known_to_have(option.groups, len(option.nodes), self.loop_context.cluster)
 
-    def _options(self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]) -> list[ScaleUpOption]:
+    def _options(self, groups: Sequence[NodeGroup], kinds: Mapping[PodKind, Sequence[PodView]]) -> list[ScaleUpOption]:
         """Return the possible scale-ups of a pool's node groups; groups that fit the same pods share one."""
-        options = []
-        open_groups = list(filter(self._may_grow, groups))
-        for fitting_kinds, similar_groups in self.group_by_fitting_kinds(open_groups, kinds).items():
+        scale_up_options = []
+        growable_groups = list(filter(self._may_grow, groups))
+        for fitting_kinds, similar_groups in self.group_by_fitting_kinds(growable_groups, kinds).items():
             pods = [pod for kind in fitting_kinds for pod in kinds[kind]]
             other_pods = [pod for kind, kind_pods in kinds.items() if kind not in fitting_kinds for pod in kind_pods]
             option = self.option(similar_groups, pods, other_pods) if pods else None
             if option is not None:
-                options.append(option)
-        return options
+                scale_up_options.append(option)
+        return scale_up_options
 
     def _may_grow(self, group: NodeGroup) -> bool:
         """Report whether a node group may grow for pods; groups of queued pools grow only for ProvisioningRequests."""
@@ -482,15 +482,15 @@ class ScaleUp:
 
     def _add_node(self, group: NodeGroup, pods: Sequence[PodView], draft: ScaleUpDraft) -> None:
         self._initial_sizes.setdefault(group.name, self.fleet.size(group))
-        view = group.node(f"{group.id}-new-{self.fleet.size(group)}")
+        node_view = group.node(f"{group.id}-new-{self.fleet.size(group)}")
         self.fleet.grow(group, 1)
         self.limits.take(group.counted_resources, 1)
-        self.nodes.set_node(view)
-        draft.new_nodes[view.name] = None
+        self.nodes.set_node(node_view)
+        draft.new_nodes[node_view.name] = None
         draft.increases[group] = draft.increases.get(group, 0) + 1
         for pod in pods:
-            self.nodes.add_pod(pod, view.name)
-            draft.node_by_pod[pod.uid] = view.name
+            self.nodes.add_pod(pod, node_view.name)
+            draft.node_by_pod[pod.uid] = node_view.name
 
     def _apply_draft(self, draft: ScaleUpDraft) -> None:
         """Add the new nodes and pod placements of a draft to the plan."""
@@ -512,20 +512,20 @@ class ScaleUp:
 
     # --- refused pods ---
 
-    def _refuse_pods(self, kinds: Mapping[Kind, Sequence[PodView]], reasons: Mapping[Kind, str]) -> None:
-        for kind, pods in kinds.items():
+    def _refuse_pods(self, pods_by_kind: Mapping[PodKind, Sequence[PodView]], reasons: Mapping[PodKind, str]) -> None:
+        for kind, pods in pods_by_kind.items():
             self.refusal_by_pod.update(dict.fromkeys([pod.uid for pod in pods], reasons[kind]))
 
-    def _explain_refusal(self, pod: PodView, kind: Kind, unit: PendingUnit) -> str:
+    def _explain_refusal(self, pod: PodView, kind: PodKind, unit: PendingUnit) -> str:
         """Return why no node group grows for a pod: each reason with its number of groups."""
-        reasons: list[str] = []
+        refusal_reasons: list[str] = []
         for group in self.fleet.groups.values():
             if group.is_autoscaled:
-                misfits = self._cached_misfit(pod, kind, group)
-                reasons += misfits or (self._obstacle(group) or (NOT_ALL_PODS_FIT if unit.is_gang else FULL),)
-        if reasons or self._new_pools is None:
-            return format_reasons(reasons)
-        return self._new_pools.why_not(pod, self)
+                misfits = self._cached_misfit_reasons(pod, kind, group)
+                refusal_reasons += misfits or (self._obstacle(group) or (NOT_ALL_PODS_FIT if unit.is_gang else FULL),)
+        if refusal_reasons or self._new_pools is None:
+            return format_reasons(refusal_reasons)
+        return self._new_pools.explain_no_new_pool(pod, self)
 
     def reasons_against(self, pod: PodView, group: NodeGroup) -> Sequence[str]:
         """Return the reasons why a node group does not grow for a pod."""
@@ -534,14 +534,14 @@ class ScaleUp:
     def _obstacle(self, group: NodeGroup) -> str:
         return self.fleet.obstacle(group, self.limits, self.loop_context.now)
 
-    def _cached_misfit(self, pod: PodView, kind: Kind, group: NodeGroup) -> tuple[str, ...]:
+    def _cached_misfit_reasons(self, pod: PodView, kind: PodKind, group: NodeGroup) -> tuple[str, ...]:
         """Return the reasons why a pod does not fit a node group; cached by kind of pod."""
         if kind is not pod.shape:
             return misfit(pod, group, self.nodes)
-        reasons = self._misfits.get((group, kind))
-        if reasons is None:
-            reasons = self._misfits[group, kind] = misfit(pod, group, self.nodes)
-        return reasons
+        misfit_reasons = self._misfits.get((group, kind))
+        if misfit_reasons is None:
+            misfit_reasons = self._misfits[group, kind] = misfit(pod, group, self.nodes)
+        return misfit_reasons
 
 
 def format_reasons(reasons: Sequence[str]) -> str:

@@ -126,14 +126,14 @@ class CapacityPool:
     def quota_refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
         """Return GCE's error if `count` more machines exceed a quota; otherwise None."""
         for quota in self._cluster["spec"].get("quotas") or ():
-            name, limit = quota["name"], quota["limit"]
+            name, quota_limit = quota["name"], quota["limit"]
             requested_amount = count * _quota_usage(name, demand)
             if (
                 requested_amount
-                and requested_amount + sum(n * _quota_usage(name, used) for used, n in self._used.items()) > limit
+                and requested_amount + sum(n * _quota_usage(name, used) for used, n in self._used.items()) > quota_limit
             ):
                 region = self._cluster["spec"].get("region") or demand.zone.rpartition("-")[0]
-                message = f"Quota '{name}' exceeded.  Limit: {limit}.0 in region {region}."
+                message = f"Quota '{name}' exceeded.  Limit: {quota_limit}.0 in region {region}."
                 return AllocationRefusal(QUOTA_EXCEEDED, message)
         return None
 
@@ -154,12 +154,12 @@ class CapacityPool:
         if not limit:
             message = f"Machine family {demand.machine.family} does not support compact placement."
             return AllocationRefusal(CONDITION_NOT_MET, message)
-        members = [used for used in self._used if used.placement_group == group]
-        other_zone = next((used.zone for used in members if used.zone != demand.zone), None)
+        group_members = [used for used in self._used if used.placement_group == group]
+        other_zone = next((used.zone for used in group_members if used.zone != demand.zone), None)
         if other_zone is not None:
             message = f"Compact placement group {group} has its machines in zone {other_zone}, not in {demand.zone}."
             return AllocationRefusal(CONDITION_NOT_MET, message)
-        if count + sum(self._used[used] for used in members) > limit:
+        if count + sum(self._used[used] for used in group_members) > limit:
             return AllocationRefusal(LIMIT_EXCEEDED, f"Compact placement group {group} holds at most {limit} machines.")
         return None
 
@@ -183,32 +183,32 @@ class CapacityPool:
 
     def _exhaustion_refusal(self, demand: MachineDemand, count: int) -> AllocationRefusal | None:
         for row in _capacity_rows(demand, self._cluster):
-            if count + self._count_machines(partial(_row_applies_to, row)) > row["count"]:
-                zone = f"projects/{self._cluster['metadata']['name']}/zones/{demand.zone}"
-                message = f"The zone '{zone}' does not have enough resources available to fulfill the request."
+            if count + self._count_machines(partial(_capacity_row_applies_to, row)) > row["count"]:
+                zone_path = f"projects/{self._cluster['metadata']['name']}/zones/{demand.zone}"
+                message = f"The zone '{zone_path}' does not have enough resources available to fulfill the request."
                 return AllocationRefusal(EXHAUSTED, f"{message}  Try a different zone, or try again later.")
         return None
 
-    def _count_machines(self, matches: Callable[[MachineDemand], bool]) -> int:
-        return sum(n for used, n in self._used.items() if matches(used))
+    def _count_machines(self, matches_demand: Callable[[MachineDemand], bool]) -> int:
+        return sum(n for used, n in self._used.items() if matches_demand(used))
 
 
-def _quota_usage(quota: str, demand: MachineDemand) -> int:
+def _quota_usage(quota_name: str, demand: MachineDemand) -> int:
     """Return how much of a quota one machine uses; the quota is `cpus`, an accelerator type or a machine type."""
     machine = demand.machine
-    if quota == "cpus":
+    if quota_name == "cpus":
         return machine.cpu_milli // 1000
-    if machine.accelerator is not None and quota == machine.accelerator.type:
+    if machine.accelerator is not None and quota_name == machine.accelerator.type:
         return machine.accelerator.count
-    return 1 if quota == machine.name else 0
+    return 1 if quota_name == machine.name else 0
 
 
 def _capacity_rows(demand: MachineDemand, cluster: Obj) -> Iterator[Mapping[str, Any]]:
     """Return the rows of the Cluster's spec.capacity that limit a machine; without such a row capacity is unlimited."""
-    return (row for row in cluster["spec"].get("capacity") or () if _row_applies_to(row, demand))
+    return (row for row in cluster["spec"].get("capacity") or () if _capacity_row_applies_to(row, demand))
 
 
-def _row_applies_to(row: Mapping[str, Any], demand: MachineDemand) -> bool:
+def _capacity_row_applies_to(row: Mapping[str, Any], demand: MachineDemand) -> bool:
     """Report whether a row of the Cluster's spec.capacity limits a machine; no row limits reserved machines."""
     if demand.reservation is not None or (row["machineType"], row["zone"]) != (demand.machine.name, demand.zone):
         return False
@@ -259,12 +259,12 @@ class CapacityIndex:
     def observe(self, event: WatchEvent) -> bool:
         """Update the index from a watch event; return whether a pending machine request may succeed because of it."""
         if event.key.kind == scheme.INSTANCE:
-            may_help = self._observe_instance(event)
+            may_allow_allocation = self._observe_instance(event)
         elif event.key.kind == scheme.RESIZE_REQUEST:
-            may_help = self._observe_request(event)
+            may_allow_allocation = self._observe_resize_request(event)
         else:
-            may_help = event.old is None or event.old["spec"] != event.obj["spec"]
-        return may_help and bool(self._pool_by_pending_instance or self._open_requests)
+            may_allow_allocation = event.old is None or event.old["spec"] != event.obj["spec"]
+        return may_allow_allocation and bool(self._pool_by_pending_instance or self._open_requests)
 
     def _observe_instance(self, event: WatchEvent) -> bool:
         name, instance = event.key.name, event.obj
@@ -272,12 +272,12 @@ class CapacityIndex:
         phase, capacity_key = phase_of(instance), capacity_key_of(instance)
         is_pending = not is_deleted and not is_leaving(instance) and phase in {"", FAILED}
         has_released = self._count_machine(name, None if is_deleted or not _uses_capacity(instance) else capacity_key)
-        is_new = is_pending and name not in self._pool_by_pending_instance
+        is_newly_pending = is_pending and name not in self._pool_by_pending_instance
         if is_pending:
             self._pool_by_pending_instance[name] = capacity_key.pool
         else:
             self._pool_by_pending_instance.pop(name, None)
-        return self._record_request_phase(instance, is_deleted) or has_released or is_new
+        return self._record_request_phase(instance, is_deleted) or has_released or is_newly_pending
 
     def _count_machine(self, name: str, capacity_key: CapacityKey | None) -> bool:
         """Count an Instance's machine under a capacity key (None: not in use); return whether it freed capacity."""
@@ -299,22 +299,22 @@ class CapacityIndex:
         request = annotation(instance, well_known.RESIZE_REQUEST_UID)
         if request is None:
             return False
-        phases = self._phases_by_request.setdefault(request, {})
+        phases_by_instance = self._phases_by_request.setdefault(request, {})
         if is_deleted:
-            phases.pop(instance["metadata"]["name"], None)
+            phases_by_instance.pop(instance["metadata"]["name"], None)
         else:
-            phases[instance["metadata"]["name"]] = phase_of(instance)
-        if not phases:
+            phases_by_instance[instance["metadata"]["name"]] = phase_of(instance)
+        if not phases_by_instance:
             del self._phases_by_request[request]
         return True
 
-    def _observe_request(self, event: WatchEvent) -> bool:
+    def _observe_resize_request(self, event: WatchEvent) -> bool:
         """Record an open ResizeRequest, or drop it once it has ended; return whether it is new."""
-        name, state = event.key.name, (event.obj.get("status") or {}).get("state") or ""
-        is_new = name not in self._open_requests
-        if event.type is not EventType.DELETED and state in _OPEN_STATES:
+        name, request_state = event.key.name, (event.obj.get("status") or {}).get("state") or ""
+        is_new_request = name not in self._open_requests
+        if event.type is not EventType.DELETED and request_state in _OPEN_STATES:
             self._open_requests[name] = None
-            return is_new
+            return is_new_request
         self._open_requests.pop(name, None)
         return False
 
@@ -334,7 +334,7 @@ def _uses_capacity(instance: Obj) -> bool:
 ACCEPTED: Final = "ACCEPTED"
 SUCCEEDED: Final = "SUCCEEDED"
 FAILED_STATE: Final = "FAILED"
-_PROVISIONED: Final = "Provisioned"
+_PROVISIONED_CONDITION: Final = "Provisioned"
 
 
 class MachineRequest(NamedTuple):
@@ -358,28 +358,28 @@ class Allocation:
         self._catalog = catalog_of(cluster)
         self._capacity = CapacityPool(cluster, self._catalog, now)
         for capacity_key, count in index.in_use.items():
-            self._capacity.reserve(demand_of(capacity_key, self._pool(capacity_key.pool), self._catalog), count)
+            self._capacity.reserve(demand_of(capacity_key, self._find_pool(capacity_key.pool), self._catalog), count)
 
     def run(self) -> None:
         """Allocate machines to all pending requests in order, or refuse them; the writes are in `writes`."""
         for pending_request in sorted(self._pending_requests(), key=lambda pending_request: pending_request.sort_key):
             if pending_request.request is not None:
-                self._serve_request(pending_request.request)
+                self._serve_resize_request(pending_request.request)
             else:
                 self._serve_instances(pending_request.instances)
 
     def _pending_requests(self) -> Iterator[MachineRequest]:
         """Yield each machine request that can be decided now; the Instances of a TPU slice form one request."""
-        slices: dict[str, list[Obj]] = {}
+        instances_by_slice_pool: dict[str, list[Obj]] = {}
         for name, pool_name in self._index.pending_instances.items():
-            pool, instance = self._pool(pool_name), self._reader.get(Key(scheme.INSTANCE, "", name))
-            if pool is None or instance is None or not _may_be_served(instance, pool):
+            pool, instance = self._find_pool(pool_name), self._reader.get(Key(scheme.INSTANCE, "", name))
+            if pool is None or instance is None or not _may_instance_be_served(instance, pool):
                 continue
             if pool_properties.hosts_of_slice(pool, self._catalog) > 1:
-                slices.setdefault(pool_name, []).append(instance)
+                instances_by_slice_pool.setdefault(pool_name, []).append(instance)
             else:
                 yield MachineRequest(_sort_key(instance), (instance,), None)
-        for name, hosts in slices.items():
+        for name, hosts in instances_by_slice_pool.items():
             if not self._is_slice_growing(name, len(hosts)):
                 yield MachineRequest(min(map(_sort_key, hosts)), hosts, None)
         for name in self._index.open_resize_requests:
@@ -389,13 +389,13 @@ class Allocation:
 
     def _is_slice_growing(self, pool_name: str, pending_count: int) -> bool:
         """Report whether more Instances of a TPU slice (the pool `name`) will still be created."""
-        pool = self._pool(pool_name)
-        hosts = 1 if pool is None else pool_properties.hosts_of_slice(pool, self._catalog)
-        if pool is None or pending_count + self._index.machines_in_pool(pool_name) >= hosts:
+        pool = self._find_pool(pool_name)
+        host_count = 1 if pool is None else pool_properties.hosts_of_slice(pool, self._catalog)
+        if pool is None or pending_count + self._index.machines_in_pool(pool_name) >= host_count:
             return False
-        return pool_properties.is_autoscaled(pool) or requests_own_slice(pool, hosts)
+        return pool_properties.is_autoscaled(pool) or requests_own_slice(pool, host_count)
 
-    def _pool(self, name: str) -> Obj | None:
+    def _find_pool(self, name: str) -> Obj | None:
         return self._reader.get(Key(scheme.NODE_POOL, "", name))
 
     # --- Instances ---
@@ -403,7 +403,7 @@ class Allocation:
     def _serve_instances(self, instances: Sequence[Obj]) -> None:
         """Allocate machines to all of these Instances, or set all of them to Failed."""
         capacity_key = capacity_key_of(instances[0])
-        pool = self._pool(capacity_key.pool)
+        pool = self._find_pool(capacity_key.pool)
         assert pool is not None, "_pending_requests yields only Instances with a pool"
         refusal = self._refusal_for(capacity_key, pool, instances)
         if refusal is None:
@@ -411,44 +411,44 @@ class Allocation:
             self.writes += [UpdateStatus(in_phase(instance, PROVISIONING, self._now)) for instance in instances]
             return
         if not pool_properties.is_autoscaled(pool):
-            self._retry_after(refusal)
+            self._retry_after_refusal(refusal)
         for instance in instances:
             self._fail_instance(instance, refusal)
 
     def _refusal_for(self, key: CapacityKey, pool: Obj, instances: Sequence[Obj]) -> AllocationRefusal | None:
         hosts = pool_properties.hosts_of_slice(pool, self._catalog)
         existing_count = self._index.machines_in_pool(key.pool)
-        is_mixed = any(capacity_key_of(instance) != key for instance in instances)
-        if hosts > 1 and (len(instances) + existing_count != hosts or is_mixed):
+        has_mixed_instances = any(capacity_key_of(instance) != key for instance in instances)
+        if hosts > 1 and (len(instances) + existing_count != hosts or has_mixed_instances):
             message = f"A slice of {pool['spec']['tpuTopology']} has {hosts} machines in one zone, all or none of them."
             return AllocationRefusal(INVALID_ARGUMENT, message)
-        demand = demand_of(key, pool, self._catalog)
-        return validation_refusal(key, pool, self._catalog) or self._capacity.refusal(demand, len(instances))
+        machine_demand = demand_of(key, pool, self._catalog)
+        return validation_refusal(key, pool, self._catalog) or self._capacity.refusal(machine_demand, len(instances))
 
     def _fail_instance(self, instance: Obj, refusal: AllocationRefusal) -> None:
         error = _status_error(refusal)
         if phase_of(instance) != FAILED or instance["status"].get("error") != error:
             self.writes.append(UpdateStatus(in_phase(instance, FAILED, self._now, error=error)))
 
-    def _retry_after(self, refusal: AllocationRefusal) -> None:
+    def _retry_after_refusal(self, refusal: AllocationRefusal) -> None:
         """Bring the next allocation pass forward to the time at which the refusal ends, if known."""
         if refusal.retry_at is not None:
             self.retry_at = min(refusal.retry_at, self.retry_at or refusal.retry_at)
 
     # --- ResizeRequests ---
 
-    def _serve_request(self, request: Obj) -> None:
+    def _serve_resize_request(self, request: Obj) -> None:
         """Advance a ResizeRequest: create its Instances once all fit, then report success, or failure if one failed."""
-        phases = self._index.instance_phases(request["metadata"]["uid"])
-        missing_count = request["spec"]["count"] - len(phases)
-        failed_name = next((name for name, phase in phases.items() if phase == FAILED), None)
+        phases_by_instance = self._index.instance_phases(request["metadata"]["uid"])
+        missing_count = request["spec"]["count"] - len(phases_by_instance)
+        failed_name = next((name for name, phase in phases_by_instance.items() if phase == FAILED), None)
         if failed_name is not None:
-            self.writes += [Delete(Key(scheme.INSTANCE, "", name)) for name in phases]
-            self._set_state(request, FAILED_STATE, self._refusal_of(failed_name))
+            self.writes += [Delete(Key(scheme.INSTANCE, "", name)) for name in phases_by_instance]
+            self._set_request_state(request, FAILED_STATE, self._refusal_of_instance(failed_name))
         elif missing_count > 0:
             self._create_missing_instances(request, missing_count)
-        elif all(phase not in {"", PROVISIONING} for phase in phases.values()):
-            self._set_state(request, SUCCEEDED, None)
+        elif all(phase not in {"", PROVISIONING} for phase in phases_by_instance.values()):
+            self._set_request_state(request, SUCCEEDED, None)
 
     def _create_missing_instances(self, request: Obj, count: int) -> None:
         """Create the `count` missing Instances of a ResizeRequest if all fit now.
@@ -456,40 +456,40 @@ class Allocation:
         Otherwise let it wait for capacity, or set it to FAILED on a permanent error.
         """
         spec = request["spec"]
-        pool = self._pool(spec["pool"])
+        pool = self._find_pool(spec["pool"])
         if pool is None or spec["zone"] not in pool_properties.zones_of(pool, self._cluster):
             message = f"There is no node pool {spec['pool']} in zone {spec['zone']}."
-            self._set_state(request, FAILED_STATE, AllocationRefusal(INVALID_ARGUMENT, message))
+            self._set_request_state(request, FAILED_STATE, AllocationRefusal(INVALID_ARGUMENT, message))
             return
         instance = new_instance(pool, spec["zone"], self._cluster, resize_request=request)
         capacity_key = capacity_key_of(instance)
-        demand = demand_of(capacity_key, pool, self._catalog)
+        machine_demand = demand_of(capacity_key, pool, self._catalog)
         permanent_refusal = validation_refusal(capacity_key, pool, self._catalog)
-        shortage = self._capacity.capacity_refusal(demand, count)
-        if permanent_refusal is None and shortage is not None:
-            self._retry_after(shortage)
-            self._set_state(request, ACCEPTED, shortage)
+        capacity_shortage = self._capacity.capacity_refusal(machine_demand, count)
+        if permanent_refusal is None and capacity_shortage is not None:
+            self._retry_after_refusal(capacity_shortage)
+            self._set_request_state(request, ACCEPTED, capacity_shortage)
             return
-        permanent_refusal = permanent_refusal or self._capacity.quota_refusal(demand, count)
+        permanent_refusal = permanent_refusal or self._capacity.quota_refusal(machine_demand, count)
         if permanent_refusal is not None:
-            self._set_state(request, FAILED_STATE, permanent_refusal)
+            self._set_request_state(request, FAILED_STATE, permanent_refusal)
             return
-        self._capacity.reserve(demand, count)
+        self._capacity.reserve(machine_demand, count)
         self.writes += [Create(instance)] * count
-        self._set_state(request, ACCEPTED, None)
+        self._set_request_state(request, ACCEPTED, None)
 
-    def _refusal_of(self, instance_name: str) -> AllocationRefusal | None:
+    def _refusal_of_instance(self, instance_name: str) -> AllocationRefusal | None:
         """Return the allocation error in the status of a failed Instance; None if there is none."""
         instance = self._reader.get(Key(scheme.INSTANCE, "", instance_name))
         error = None if instance is None else instance["status"].get("error")
         return None if error is None else AllocationRefusal(error["code"], error["message"])
 
-    def _set_state(self, request: Obj, state: str, error: AllocationRefusal | None) -> None:
+    def _set_request_state(self, request: Obj, state: str, error: AllocationRefusal | None) -> None:
         """Write the state and the Provisioned condition into a ResizeRequest's status, if they changed."""
         old_status = request.get("status") or {}
         conditions = with_condition(
             old_status.get("conditions") or [],
-            type=_PROVISIONED,
+            type=_PROVISIONED_CONDITION,
             status=state == SUCCEEDED,
             reason=state if error is None else error.code,
             message="" if error is None else error.message,
@@ -502,7 +502,7 @@ class Allocation:
             self.writes.append(UpdateStatus(with_status(request, status)))
 
 
-def _may_be_served(instance: Obj, pool: Obj) -> bool:
+def _may_instance_be_served(instance: Obj, pool: Obj) -> bool:
     """Report whether an Instance needs a machine: it is new, or failed in a pool without autoscaling."""
     phase = phase_of(instance)
     return not is_leaving(instance) and (not phase or (phase == FAILED and not pool_properties.is_autoscaled(pool)))

@@ -22,16 +22,16 @@ from batchyard.interfaces.client import Reader
 # gpu_requests.go, tpu_requests.go) and pkg/cloudprovider/gke/labels/system_labels.go.
 
 
-_SYSTEM_LABEL: Final = re.compile(r"\b(cloud\.google\.com|kubernetes\.io|k8s\.io|gke\.io)/")
-_HARD_EFFECTS: Final = ("NoSchedule", "NoExecute")
-_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}")
-_DAY: Final = 24 * 3600
+_SYSTEM_LABEL_PATTERN: Final = re.compile(r"\b(cloud\.google\.com|kubernetes\.io|k8s\.io|gke\.io)/")
+_HARD_TAINT_EFFECTS: Final = ("NoSchedule", "NoExecute")
+_INTEGER_PATTERN: Final = re.compile(r"[+-]?[0-9]{1,18}")
+_DAY_SECONDS: Final = 24 * 3600
 #: The minimum and maximum of maxRunDuration in seconds, and their text in GKE's error.
-_RUN_DURATION_LIMITS: Final = (30, 120 * _DAY, "30 seconds - 120 days")
-_FLEX_START_LIMITS: Final = (600, 7 * _DAY, "10 minutes - 7 days")
-_GROUP_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_GROUP_NAME_MAX: Final = 40
-_TOPOLOGY: Final = re.compile(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", re.ASCII)
+_RUN_DURATION_LIMITS: Final = (30, 120 * _DAY_SECONDS, "30 seconds - 120 days")
+_FLEX_START_LIMITS: Final = (600, 7 * _DAY_SECONDS, "10 minutes - 7 days")
+_GROUP_NAME_PATTERN: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_GROUP_NAME_LENGTH_MAX: Final = 40
+_TOPOLOGY_PATTERN: Final = re.compile(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", re.ASCII)
 #: The taint that keeps other pods off auto-provisioned spot nodes.
 SPOT_TAINT: Final = Taint(well_known.SPOT, "true", "NoSchedule")
 
@@ -80,7 +80,7 @@ def node_requirements_of(pod: PodView) -> NodeRequirements | UnsatisfiableRequir
     is_tpu = resource == well_known.TPU
     count_label = required_labels.get(well_known.ACCELERATOR_COUNT, "")
     return NodeRequirements(
-        provisioning=_provisioning(required_labels),
+        provisioning=_provisioning_model(required_labels),
         resource=resource,
         accelerator_count=int(count_label) if is_tpu and count_label.isdecimal() else accelerator_count,
         accelerator=required_labels.get(well_known.TPU_ACCELERATOR if is_tpu else well_known.ACCELERATOR, ""),
@@ -96,37 +96,37 @@ def node_requirements_of(pod: PodView) -> NodeRequirements | UnsatisfiableRequir
     )
 
 
-def run_duration_fault(seconds: str, provisioning: str) -> str:
+def run_duration_fault(seconds_text: str, provisioning: str) -> str:
     """Return GKE's error for an invalid maxRunDuration; '' if it is valid or empty."""
-    if not seconds:
+    if not seconds_text:
         return ""
     if provisioning == "queued":
         return "MaxRunDuration cannot be set on non-bulk QueuedProvisioning pools."
-    if not _NUMBER.fullmatch(seconds):
+    if not _INTEGER_PATTERN.fullmatch(seconds_text):
         return "MaxRunDuration is not a valid int64."
-    minimum, maximum, range_text = _FLEX_START_LIMITS if provisioning == "flex-start" else _RUN_DURATION_LIMITS
-    if minimum <= int(seconds) <= maximum:
+    seconds_min, seconds_max, range_text = _FLEX_START_LIMITS if provisioning == "flex-start" else _RUN_DURATION_LIMITS
+    if seconds_min <= int(seconds_text) <= seconds_max:
         return ""
-    return f"MaxRunDuration is not within the allowed range ({range_text}). Got {int(seconds)} seconds."
+    return f"MaxRunDuration is not within the allowed range ({range_text}). Got {int(seconds_text)} seconds."
 
 
 def _label_error(required_labels: Mapping[str, str]) -> str:
     """Return the error of an invalid placement group or TPU topology in a pod's required node labels; '' if valid."""
     group = required_labels.get(well_known.PLACEMENT_GROUP)
-    if group and len(group) > _GROUP_NAME_MAX:
-        return f'placement group name "{group}" is invalid, should be at most {_GROUP_NAME_MAX} characters long'
-    if group and not _GROUP_NAME.fullmatch(group):
-        rule = "should consist of alphanumerics and '-', start with a letter and end with an alphanumeric"
-        return f'placement group name "{group}" is invalid, {rule}'
+    if group and len(group) > _GROUP_NAME_LENGTH_MAX:
+        return f'placement group name "{group}" is invalid, should be at most {_GROUP_NAME_LENGTH_MAX} characters long'
+    if group and not _GROUP_NAME_PATTERN.fullmatch(group):
+        group_name_rule = "should consist of alphanumerics and '-', start with a letter and end with an alphanumeric"
+        return f'placement group name "{group}" is invalid, {group_name_rule}'
     topology = required_labels.get(well_known.TPU_TOPOLOGY)
-    if topology is not None and not _TOPOLOGY.fullmatch(topology):
+    if topology is not None and not _TOPOLOGY_PATTERN.fullmatch(topology):
         return f'TPU topology "{topology}" not supported'
     return ""
 
 
 def is_system_label(key: str) -> bool:
     """Report whether a node label is one that Kubernetes or GKE sets, not users."""
-    return _SYSTEM_LABEL.search(key) is not None
+    return _SYSTEM_LABEL_PATTERN.search(key) is not None
 
 
 def _required_labels(pod: PodView) -> dict[str, str]:
@@ -140,16 +140,16 @@ def _required_labels(pod: PodView) -> dict[str, str]:
 
 def _separation_taints(tolerations: tuple[Toleration, ...], required_labels: Mapping[str, str]) -> list[Taint]:
     """Return the taints that keep other pods off a new pool: one for each tolerated key with a required label."""
-    taints: dict[Taint, None] = {}
+    separation_taints: dict[Taint, None] = {}
     for toleration in tolerations:
         value = required_labels.get(toleration.key)
         if value is None or is_system_label(toleration.key):
             continue
         if toleration.operator == "Exists" or toleration.value == value:
-            matching_effects = tuple(effect for effect in _HARD_EFFECTS if effect == toleration.effect)
-            effects = matching_effects if toleration.effect else _HARD_EFFECTS[:1]
-            taints.update({Taint(toleration.key, value, effect): None for effect in effects})
-    return list(taints)
+            matching_effects = tuple(effect for effect in _HARD_TAINT_EFFECTS if effect == toleration.effect)
+            taint_effects = matching_effects if toleration.effect else _HARD_TAINT_EFFECTS[:1]
+            separation_taints.update({Taint(toleration.key, value, effect): None for effect in taint_effects})
+    return list(separation_taints)
 
 
 def _requested_accelerators(pod: PodView) -> tuple[str, int]:
@@ -165,7 +165,7 @@ def _tolerates_spot(toleration: Toleration) -> bool:
     return toleration.key == well_known.SPOT and toleration.tolerates(SPOT_TAINT)
 
 
-def _provisioning(labels: Mapping[str, str]) -> str:
+def _provisioning_model(labels: Mapping[str, str]) -> str:
     """Return the provisioning model (spot, flex-start or standard) that the required node labels name."""
     if labels.get(well_known.SPOT) == "true" or labels.get(well_known.PROVISIONING) == "spot":
         return "spot"
@@ -185,7 +185,7 @@ def initial_objects(cluster: Obj) -> list[Obj]:
 def catalog_errors(cluster: Obj) -> Sequence[FieldError]:
     """Return the validation errors of a Cluster against the catalog: unknown names, and impossible node pools."""
     spec, catalog = cluster["spec"], catalog_of(cluster)
-    return [*_unknown_types(spec, catalog), *_unknown_names(spec, catalog), *_pools_with_errors(cluster, catalog)]
+    return [*_unknown_type_errors(spec, catalog), *_unknown_names(spec, catalog), *_pools_with_errors(cluster, catalog)]
 
 
 def pool_errors(pool: Obj, cluster: Obj | None) -> Sequence[FieldError]:
@@ -194,7 +194,7 @@ def pool_errors(pool: Obj, cluster: Obj | None) -> Sequence[FieldError]:
         return [FieldError("", "this NodePool has no Cluster", "add a Cluster object (cloud.batchyard.dev/v1alpha1)")]
     spec, catalog, zones = pool["spec"], catalog_of(cluster), cluster["spec"]["zones"]
     errors = list(_unknown_in(spec.get("zones") or (), zones, "spec.zones[{}]", "zone"))
-    errors += _unknown_machines([("spec.machineType", spec["machineType"])], catalog)
+    errors += _unknown_machine_errors([("spec.machineType", spec["machineType"])], catalog)
     return errors or [fault._replace(path=f"spec.{fault.path}") for fault in _pool_errors(pool, cluster, catalog)]
 
 
@@ -207,7 +207,7 @@ def _node_pool(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _unknown_types(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
+def _unknown_type_errors(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
     """Yield an error for each machine type in a Cluster's spec that is not in the catalog."""
     names_with_paths = [
         (f"spec.{list_field}[{index}].machineType", row["machineType"])
@@ -216,10 +216,10 @@ def _unknown_types(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldE
     ]
     priced_names = spec.get("prices") or ()
     names_with_paths += [(f"spec.prices.{name}", name) for name in priced_names if name not in catalog.attachable]
-    yield from _unknown_machines(names_with_paths, catalog)
+    yield from _unknown_machine_errors(names_with_paths, catalog)
 
 
-def _unknown_machines(names_with_paths: Sequence[tuple[str, str]], catalog: Catalog) -> Iterator[FieldError]:
+def _unknown_machine_errors(names_with_paths: Sequence[tuple[str, str]], catalog: Catalog) -> Iterator[FieldError]:
     for path, name in names_with_paths:
         if name not in catalog.machines:
             close_matches = get_close_matches(name, list(catalog.machines), 1)
@@ -272,8 +272,8 @@ def _pool_errors(pool: Obj, cluster: Obj, catalog: Catalog) -> Iterator[FieldErr
         problem = f"{machine.name} cannot have {spec['accelerator']['count']} {spec['accelerator']['type']}"
         yield FieldError("accelerator", problem, f"{remedy}; remove this field or choose another machine type")
     if spec.get("placementGroup") and not catalog.family(machine).placement_max:
-        families = [name for name, family in catalog.families.items() if family.placement_max]
-        remedy = f"choose a machine type of {', '.join(families)}, or remove this field"
+        compact_families = [name for name, family in catalog.families.items() if family.placement_max]
+        remedy = f"choose a machine type of {', '.join(compact_families)}, or remove this field"
         yield FieldError("placementGroup", f"machine family {machine.family} supports no compact placement", remedy)
     if spec.get("tpuTopology"):
         yield from _topology_errors(pool, catalog)
@@ -301,10 +301,10 @@ def _topology_errors(pool: Obj, catalog: Catalog) -> Iterator[FieldError]:
             "tpuTopology", f"{machine.name} has no TPUs", "remove the field, or choose a machine type with TPUs"
         )
         return
-    chips, chips_per_machine = chips_in(topology), machine.accelerator.count
-    if chips % chips_per_machine or (chips != chips_per_machine and hosts_of_slice(pool, catalog) < 2):
+    chip_count, chips_per_machine = chips_in(topology), machine.accelerator.count
+    if chip_count % chips_per_machine or (chip_count != chips_per_machine and hosts_of_slice(pool, catalog) < 2):
         remedy = f"choose a topology whose chips are a multiple of {chips_per_machine}"
-        problem = f"topology {topology} has {chips} chips, but each {machine.name} has {chips_per_machine}"
+        problem = f"topology {topology} has {chip_count} chips, but each {machine.name} has {chips_per_machine}"
         yield FieldError("tpuTopology", problem, remedy)
 
 

@@ -11,7 +11,7 @@ from batchyard.base.instant import Duration, Instant, parse_duration
 from batchyard.cloud.allocation import CapacityController
 from batchyard.cloud.catalog.instances import (
     BOOTING,
-    NOTICE,
+    PREEMPTION_NOTICE,
     PROVISIONING,
     RUNNING,
     STOPPING,
@@ -67,8 +67,8 @@ class InstanceController:
 
 def _delete_node_writes(node: meta.Obj | None) -> list[Write]:
     """Return the write that deletes a machine's Node; none if it is missing or belongs to no cloud node pool."""
-    is_ours = node is not None and meta.label(node, well_known.NODE_POOL) is not None
-    return [Delete(meta.Key(scheme.NODE, "", node["metadata"]["name"]))] if node is not None and is_ours else []
+    is_of_node_pool = node is not None and meta.label(node, well_known.NODE_POOL) is not None
+    return [Delete(meta.Key(scheme.NODE, "", node["metadata"]["name"]))] if node is not None and is_of_node_pool else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +85,22 @@ class _Machine:
         """Return the writes that move the machine to its next phase, or the time at which that is due."""
         if is_leaving(self.instance):
             return self._shut_down(now)
-        phase, stop_at = phase_of(self.instance), stops_at(self.instance)
-        if phase in {PROVISIONING, BOOTING}:
+        instance_phase, stop_at = phase_of(self.instance), stops_at(self.instance)
+        if instance_phase in {PROVISIONING, BOOTING}:
             stop_at = _earliest_instant(stop_at, self._reservation_end())
         if stop_at is not None and stop_at <= now:
             key = meta.Key(scheme.INSTANCE, "", self.instance["metadata"]["name"])
             return ReconcileResult([Delete(key, uid=self.instance["metadata"].get("uid"))])
-        if phase == PROVISIONING:
+        if instance_phase == PROVISIONING:
             return self._boot(now, stop_at)
-        if phase == BOOTING:
+        if instance_phase == BOOTING:
             return self._register(now, stop_at)
-        return self._run(now, stop_at) if phase == RUNNING else ReconcileResult(requeue_at=stop_at)
+        return self._run(now, stop_at) if instance_phase == RUNNING else ReconcileResult(requeue_at=stop_at)
 
     def _boot(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
-        due_at = phase_start(self.instance) + self._draw_duration("provisioning")
-        if due_at > now:
-            return ReconcileResult(requeue_at=_earliest_instant(due_at, stop_at))
+        boot_due_at = phase_start(self.instance) + self._draw_duration("provisioning")
+        if boot_due_at > now:
+            return ReconcileResult(requeue_at=_earliest_instant(boot_due_at, stop_at))
         return ReconcileResult([UpdateStatus(in_phase(self.instance, BOOTING, now, startedAt=format_time(now)))])
 
     def _register(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
@@ -112,8 +112,8 @@ class _Machine:
         stop_at = (
             stop_at if max_run_duration is None else _earliest_instant(now + parse_duration(max_run_duration), stop_at)
         )
-        fields = {} if stop_at is None else {"stopAt": format_time(stop_at)}
-        writes: list[Write] = [UpdateStatus(in_phase(self.instance, RUNNING, now, **fields))]
+        stop_fields = {} if stop_at is None else {"stopAt": format_time(stop_at)}
+        writes: list[Write] = [UpdateStatus(in_phase(self.instance, RUNNING, now, **stop_fields))]
         if self.node is None:
             writes.insert(0, Create(registered_node(self.instance, self.pool, self.cluster, now)))
         return ReconcileResult(writes)
@@ -134,7 +134,7 @@ class _Machine:
 
     def _run(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
         """Set the Node to ready after its drivers; set the Instance to Stopping some time before the machine stops."""
-        notice_at = None if stop_at is None else stop_at - NOTICE
+        notice_at = None if stop_at is None else stop_at - PREEMPTION_NOTICE
         if notice_at is not None and notice_at <= now:
             return ReconcileResult([UpdateStatus(in_phase(self.instance, STOPPING, now))])
         node = self.node
@@ -143,10 +143,10 @@ class _Machine:
         has_accelerator = (
             self.pool is not None and machine_of(self.pool, catalog_of(self.cluster)).accelerator is not None
         )
-        duration = self._draw_duration("drivers" if has_accelerator else "network")
-        due_at = max(phase_start(self.instance) + duration, self._reservation_start())
-        if due_at > now:
-            return ReconcileResult(requeue_at=_earliest_instant(due_at, notice_at))
+        setup_duration = self._draw_duration("drivers" if has_accelerator else "network")
+        ready_due_at = max(phase_start(self.instance) + setup_duration, self._reservation_start())
+        if ready_due_at > now:
+            return ReconcileResult(requeue_at=_earliest_instant(ready_due_at, notice_at))
         name = node["metadata"]["name"]
         message = f"Node {name} status is now: NodeReady"
         event = EventRecord(meta.Key(scheme.NODE, "", name), "Normal", "NodeReady", message)
@@ -154,9 +154,9 @@ class _Machine:
 
     def _shut_down(self, now: Instant) -> ReconcileResult:
         """Wait until a deleted Instance has shut down; then delete its Node and remove its finalizer."""
-        off_at = self._off_at()
-        if off_at > now:
-            return ReconcileResult(requeue_at=off_at)
+        power_off_time = self._power_off_time()
+        if power_off_time > now:
+            return ReconcileResult(requeue_at=power_off_time)
         finalizer_removal = Update(meta.without_finalizer(self.instance, well_known.INSTANCE_FINALIZER))
         if is_off(self.instance):
             return ReconcileResult([*_delete_node_writes(self.node), finalizer_removal])
@@ -165,13 +165,13 @@ class _Machine:
         finalizer_removal = Update(meta.with_metadata(finalizer_removal.obj, resourceVersion=None))
         return ReconcileResult([*_delete_node_writes(self.node), UpdateStatus(stopped_instance), finalizer_removal])
 
-    def _off_at(self) -> Instant:
+    def _power_off_time(self) -> Instant:
         """Return when the machine of a deleted Instance is off; only a running machine needs time for its shutdown."""
         deleted_at, stop_at = parse_time(self.instance["metadata"]["deletionTimestamp"]), stops_at(self.instance)
         if phase_of(self.instance) not in {RUNNING, STOPPING}:
             return deleted_at
-        off_at = deleted_at + self._draw_duration("shutdown")
-        return off_at if stop_at is None else min(off_at, max(stop_at, deleted_at))
+        power_off_time = deleted_at + self._draw_duration("shutdown")
+        return power_off_time if stop_at is None else min(power_off_time, max(stop_at, deleted_at))
 
     def _draw_duration(self, step: str) -> Duration:
         """Return the random duration of a machine step; 0 for the Cluster's initial machines, except shutdown."""
@@ -207,8 +207,8 @@ class NodePoolController:
         if event.key.kind == scheme.NODE_POOL:
             return (event.key,)
         observe = self._members.observe_instance if event.key.kind == scheme.INSTANCE else self._members.observe_node
-        pool = observe(event)
-        return () if pool is None else (meta.Key(scheme.NODE_POOL, "", pool),)
+        pool_name = observe(event)
+        return () if pool_name is None else (meta.Key(scheme.NODE_POOL, "", pool_name),)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Create, replace or delete machines of a node pool as its spec says; delete all if the pool is deleted."""
@@ -221,20 +221,20 @@ class NodePoolController:
         pool_with_finalizer = meta.with_finalizer(pool, well_known.NODE_POOL_FINALIZER)
         if pool_with_finalizer is not pool:
             return ReconcileResult([Update(pool_with_finalizer)])
-        plan = PoolPlan(pool, cluster, now)
-        if plan.hosts > 1:
-            plan_slice(plan, members, reader)
+        pool_plan = PoolPlan(pool, cluster, now)
+        if pool_plan.hosts > 1:
+            plan_slice(pool_plan, members, reader)
         else:
-            plan_machines(plan, members, self._members.crashed_members(key.name))
-        writes = [*plan.creations, *self._status_writes(plan, len(members)), *plan.later_writes]
-        return ReconcileResult(writes, requeue_at=plan.requeue_at)
+            plan_machines(pool_plan, members, self._members.crashed_members(key.name))
+        writes = [*pool_plan.creations, *self._status_writes(pool_plan, len(members)), *pool_plan.later_writes]
+        return ReconcileResult(writes, requeue_at=pool_plan.requeue_at)
 
-    def _status_writes(self, plan: PoolPlan, instance_count: int) -> list[Write]:
+    def _status_writes(self, pool_plan: PoolPlan, instance_count: int) -> list[Write]:
         """Return the write of the node pool's status (machines, ready nodes, conditions), if it changed."""
-        old_status = plan.pool.get("status") or {}
-        counts = {"instances": instance_count, "ready": self._members.ready_count(plan.pool["metadata"]["name"])}
-        status = {**old_status, **counts, **({"conditions": plan.conditions} if plan.conditions else {})}
-        return [] if status == old_status else [UpdateStatus(meta.with_status(plan.pool, status))]
+        old_status = pool_plan.pool.get("status") or {}
+        counts = {"instances": instance_count, "ready": self._members.ready_count(pool_plan.pool["metadata"]["name"])}
+        status = {**old_status, **counts, **({"conditions": pool_plan.conditions} if pool_plan.conditions else {})}
+        return [] if status == old_status else [UpdateStatus(meta.with_status(pool_plan.pool, status))]
 
 
 def _remove_finalizer_writes(pool: meta.Obj | None) -> list[Write]:

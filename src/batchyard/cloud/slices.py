@@ -70,34 +70,34 @@ class PoolMembers:
 
     def observe_instance(self, event: WatchEvent) -> str | None:
         """Update the index from an Instance's watch event; return its node pool if that must be reconciled."""
-        pool, name = event.obj["spec"]["pool"], event.key.name
-        old_member = self.instances_of(pool).get(name)
+        pool_name, name = event.obj["spec"]["pool"], event.key.name
+        old_member = self.instances_of(pool_name).get(name)
         new_member = None if event.type is EventType.DELETED else _pool_member(event.obj)
         if new_member is not None:
-            self._members_by_pool.setdefault(pool, {})[name] = new_member
+            self._members_by_pool.setdefault(pool_name, {})[name] = new_member
         elif old_member is not None:
-            del self._members_by_pool[pool][name]
+            del self._members_by_pool[pool_name][name]
         if new_member is not None and new_member.phase == CRASHED and not new_member.leaving:
-            self._crashed_by_pool.setdefault(pool, {})[name] = new_member
-        elif pool in self._crashed_by_pool:
-            self._crashed_by_pool[pool].pop(name, None)
-        return pool if _plan_fields(old_member) != _plan_fields(new_member) else None
+            self._crashed_by_pool.setdefault(pool_name, {})[name] = new_member
+        elif pool_name in self._crashed_by_pool:
+            self._crashed_by_pool[pool_name].pop(name, None)
+        return pool_name if _plan_relevant_fields(old_member) != _plan_relevant_fields(new_member) else None
 
     def observe_node(self, event: WatchEvent) -> str | None:
         """Update the index from a Node's watch event; return its node pool if the number of ready Nodes changed."""
-        pool = label(event.obj, well_known.NODE_POOL)
-        if pool is None:
+        pool_name = label(event.obj, well_known.NODE_POOL)
+        if pool_name is None:
             return None
-        old_count, name = self.ready_count(pool), event.key.name
+        old_ready_count, name = self.ready_count(pool_name), event.key.name
         is_ready = event.type is not EventType.DELETED and is_true(event.obj, "Ready")
         if is_ready:
-            self._ready_nodes_by_pool.setdefault(pool, {})[name] = None
-        elif pool in self._ready_nodes_by_pool:
-            self._ready_nodes_by_pool[pool].pop(name, None)
-        return pool if self.ready_count(pool) != old_count else None
+            self._ready_nodes_by_pool.setdefault(pool_name, {})[name] = None
+        elif pool_name in self._ready_nodes_by_pool:
+            self._ready_nodes_by_pool[pool_name].pop(name, None)
+        return pool_name if self.ready_count(pool_name) != old_ready_count else None
 
 
-def _plan_fields(member: PoolMember | None) -> tuple[bool, Instant | None, str] | None:
+def _plan_relevant_fields(member: PoolMember | None) -> tuple[bool, Instant | None, str] | None:
     """Return the fields of an Instance whose change requires a reconcile of its node pool; None without an Instance."""
     if member is None:
         return None
@@ -186,11 +186,11 @@ def plan_machines(plan: PoolPlan, members: Mapping[str, PoolMember], crashed_mem
     """
     expired_members = []
     for member in crashed_members:
-        due_at = plan.repair_at(member.phase_start)
-        if due_at <= plan.now:
+        repair_due_at = plan.repair_at(member.phase_start)
+        if repair_due_at <= plan.now:
             expired_members.append(member)
         else:
-            plan.requeue_by(due_at)
+            plan.requeue_by(repair_due_at)
     plan.delete_members(expired_members)
     if not is_autoscaled(plan.pool):
         remaining_members = [
@@ -220,8 +220,8 @@ def _create_initial_machines(plan: PoolPlan, members: Mapping[str, PoolMember]) 
 
 def _deletion_order(members: list[PoolMember]) -> list[PoolMember]:
     """Sort Instances in the order of deletion: failed ones first, then the newest."""
-    newest_first = members[::-1]
-    return sorted(newest_first, key=lambda member: member.phase != FAILED)
+    members_newest_first = members[::-1]
+    return sorted(members_newest_first, key=lambda member: member.phase != FAILED)
 
 
 #: Condition: the slice is requested again after the machines of the broken slice are deleted.
@@ -232,26 +232,26 @@ _PARTIAL_SLICE_TIMEOUT: Final = MINUTE
 
 def plan_slice(plan: PoolPlan, members: Mapping[str, PoolMember], reader: Reader) -> None:
     """Plan the next step of a node pool that is one TPU slice: complete it, or delete all its machines."""
-    hosts = list(members.values())
-    crash_times = [host.phase_start for host in hosts if host.phase == CRASHED]
-    stop_times = [host.stops_at for host in hosts if host.stops_at is not None]
-    if any(host.leaving for host in hosts):
-        plan.delete_members(hosts)
+    slice_hosts = list(members.values())
+    crash_times = [host.phase_start for host in slice_hosts if host.phase == CRASHED]
+    stop_times = [host.stops_at for host in slice_hosts if host.stops_at is not None]
+    if any(host.leaving for host in slice_hosts):
+        plan.delete_members(slice_hosts)
     elif crash_times:
-        _repair_slice(plan, hosts, min(crash_times), reader)
+        _repair_slice(plan, slice_hosts, min(crash_times), reader)
     elif stop_times:
-        _stop_together(plan, hosts, min(stop_times), reader)
-    elif (partial_since := _partial_since(hosts)) is not None:
-        _delete_partial_slice(plan, hosts, partial_since + _PARTIAL_SLICE_TIMEOUT)
+        _stop_hosts_together(plan, slice_hosts, min(stop_times), reader)
+    elif (partial_since := _partial_slice_start(slice_hosts)) is not None:
+        _delete_partial_slice(plan, slice_hosts, partial_since + _PARTIAL_SLICE_TIMEOUT)
     else:
-        _request_missing_machines(plan, hosts)
+        _request_missing_machines(plan, slice_hosts)
 
 
 def _repair_slice(plan: PoolPlan, hosts: list[PoolMember], crashed_at: Instant, reader: Reader) -> None:
     """Mark all machines of a broken TPU slice as crashed since the first crash; delete them after the repair time."""
-    due_at = plan.repair_at(crashed_at)
-    if due_at > plan.now:
-        plan.requeue_by(due_at)
+    repair_due_at = plan.repair_at(crashed_at)
+    if repair_due_at > plan.now:
+        plan.requeue_by(repair_due_at)
         status = {"phase": CRASHED, "since": format_time(crashed_at)}
         _write_status(plan, [host for host in hosts if host.phase != CRASHED], status, reader)
         return
@@ -260,22 +260,22 @@ def _repair_slice(plan: PoolPlan, hosts: list[PoolMember], crashed_at: Instant, 
     plan.delete_members(hosts)
 
 
-def _partial_since(hosts: list[PoolMember]) -> Instant | None:
+def _partial_slice_start(hosts: list[PoolMember]) -> Instant | None:
     """Return since when a TPU slice is partly allocated: one machine allocated, another failed. None if it is not."""
     failed_hosts = [host for host in hosts if host.phase == FAILED]
     allocation_times = [host.phase_start for host in hosts if host.phase not in {"", FAILED}]
     return max(allocation_times) if failed_hosts and allocation_times else None
 
 
-def _delete_partial_slice(plan: PoolPlan, hosts: list[PoolMember], due_at: Instant) -> None:
-    """Delete a TPU slice if it is still partly allocated at `due_at`."""
-    if due_at > plan.now:
-        plan.requeue_by(due_at)
+def _delete_partial_slice(plan: PoolPlan, hosts: list[PoolMember], deletion_due_at: Instant) -> None:
+    """Delete a TPU slice if it is still partly allocated at `deletion_due_at`."""
+    if deletion_due_at > plan.now:
+        plan.requeue_by(deletion_due_at)
     else:
         plan.delete_members(hosts)
 
 
-def _stop_together(plan: PoolPlan, hosts: list[PoolMember], stop_at: Instant, reader: Reader) -> None:
+def _stop_hosts_together(plan: PoolPlan, hosts: list[PoolMember], stop_at: Instant, reader: Reader) -> None:
     _write_status(plan, [host for host in hosts if host.stops_at != stop_at], {"stopAt": format_time(stop_at)}, reader)
 
 
@@ -289,15 +289,15 @@ def _request_missing_machines(plan: PoolPlan, hosts: list[PoolMember]) -> None:
         plan.set_condition(RECREATING, False, "MachinesAsked", "The machines of the new slice were asked for")
 
 
-def requests_own_slice(pool: Obj, hosts: int) -> bool:
+def requests_own_slice(pool: Obj, host_count: int) -> bool:
     """Report whether the node pool controller, not the autoscaler, creates the machines of a pool's TPU slice now.
 
     It does so without autoscaling, for an autoscaled pool's initial machines, and after a crash.
     """
     if is_autoscaled(pool) and is_true(pool, INITIALIZED):
         return is_true(pool, RECREATING)
-    count: int = pool["spec"].get("nodeCount", 0 if is_autoscaled(pool) else hosts)
-    return count > 0
+    requested_count: int = pool["spec"].get("nodeCount", 0 if is_autoscaled(pool) else host_count)
+    return requested_count > 0
 
 
 def _write_status(plan: PoolPlan, hosts: list[PoolMember], fields: Mapping[str, str], reader: Reader) -> None:

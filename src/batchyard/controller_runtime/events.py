@@ -32,7 +32,7 @@ from batchyard.interfaces.controller import EventRecord
 
 
 #: The components that write such Events; all others write Events of the core group.
-SERIES_COMPONENTS: Final = frozenset(
+EVENT_SERIES_COMPONENTS: Final = frozenset(
     {
         *("kueue-admission", "kueue-workload-controller", "ProvisioningController"),
         *("batch/job-kueue-controller", "jobset.x-k8s.io/jobset-kueue-controller"),
@@ -40,8 +40,8 @@ SERIES_COMPONENTS: Final = frozenset(
     }
 )
 SERIES_FINISHED_AFTER: Final = 6 * MINUTE
-_NOTE_BYTES_MAX: Final = 1024
-_INSTANCE_NAME_MAX: Final = 128
+_EVENT_NOTE_BYTES_MAX: Final = 1024
+_INSTANCE_NAME_LENGTH_MAX: Final = 128
 #: The action by component and reason, if it differs from the reason; '' stands for all other reasons.
 _ACTION_BY_REASON: Final[Mapping[tuple[str, str], str]] = {
     ("ProvisioningController", "ProvisioningRequestCreated"): "Created",
@@ -76,25 +76,25 @@ class EventSeriesWriter:
         self._client = client
         self._numbers = event_numbers
         self._recent_series: LruCache[_SeriesKey, _Series] = LruCache()
-        self._instances = {name: f"{name}-{host}"[:_INSTANCE_NAME_MAX] for name in SERIES_COMPONENTS}
+        self._instances = {name: f"{name}-{host}"[:_INSTANCE_NAME_LENGTH_MAX] for name in EVENT_SERIES_COMPONENTS}
 
     def publish(self, now: Instant, component: str, record: EventRecord) -> None:
         """Write an event record: raise the count of a recent equal Event, or create a new Event."""
-        reference = reference_to(self._client, record.regarding)
-        key = component, tuple(reference.values()), record.type, record.reason
-        series = self._recent_series.recall(key)
-        if series is not None and now - series.last_occurrence >= SERIES_FINISHED_AFTER:
-            series = None
-        stored_event = None if series is None else self._client.get(series.event_key)
-        if series is None or (stored_event is None and not series.is_being_created):
-            event = self._new_event(now, component, record, reference)
+        object_reference = reference_to(self._client, record.regarding)
+        key = component, tuple(object_reference.values()), record.type, record.reason
+        event_series = self._recent_series.recall(key)
+        if event_series is not None and now - event_series.last_occurrence >= SERIES_FINISHED_AFTER:
+            event_series = None
+        stored_event = None if event_series is None else self._client.get(event_series.event_key)
+        if event_series is None or (stored_event is None and not event_series.is_being_created):
+            event = self._new_event(now, component, record, object_reference)
             new_series = _Series(key_of(event), now)
             self._recent_series.remember(key, new_series)
             self._client.submit([Create(event)], partial(self._process_creation, new_series))
             return
-        series.last_occurrence, series.count = now, series.count + 1
+        event_series.last_occurrence, event_series.count = now, event_series.count + 1
         if stored_event is not None:
-            self._write_count(series, stored_event)
+            self._write_count(event_series, stored_event)
 
     def _process_creation(self, series: _Series, result: WriteResult) -> None:
         """Handle the result of creating an Event: write the count of occurrences that arrived in the meantime."""
@@ -111,7 +111,7 @@ class EventSeriesWriter:
         self._client.submit([Update({**stored_event, "metadata": metadata, "series": series_status})], ignore_result)
 
     def _new_event(
-        self, now: Instant, component: str, record: EventRecord, reference: Mapping[str, str]
+        self, now: Instant, component: str, record: EventRecord, object_reference: Mapping[str, str]
     ) -> dict[str, Any]:
         key, reason = record.regarding, record.reason
         name, namespace = event_name(key, now, next(self._numbers)), key.namespace or "default"
@@ -119,9 +119,9 @@ class EventSeriesWriter:
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
-            "involvedObject": reference,
+            "involvedObject": object_reference,
             "reason": reason,
-            "message": truncate_message(record.message, _NOTE_BYTES_MAX),
+            "message": truncate_message(record.message, _EVENT_NOTE_BYTES_MAX),
             "type": record.type,
             "eventTime": format_micro_time(now),
             "action": _ACTION_BY_REASON.get((component, reason)) or _ACTION_BY_REASON.get((component, "")) or reason,
@@ -139,13 +139,13 @@ def reference_to(client: ObjectClient, key: Key) -> dict[str, str]:
     """Return the `involvedObject` of an Event about an object."""
     info = scheme.kind_info(key.kind)
     stored_object: Obj | None = client.get(key)
-    reference = {"kind": info.kind, "namespace": key.namespace, "name": key.name, "apiVersion": info.api_version}
+    object_reference = {"kind": info.kind, "namespace": key.namespace, "name": key.name, "apiVersion": info.api_version}
     if stored_object is not None:
         metadata = stored_object["metadata"]
-        reference["uid"], reference["resourceVersion"] = metadata["uid"], metadata["resourceVersion"]
+        object_reference["uid"], object_reference["resourceVersion"] = metadata["uid"], metadata["resourceVersion"]
     if not key.namespace:
-        del reference["namespace"]
-    return reference
+        del object_reference["namespace"]
+    return object_reference
 
 
 def ignore_result(_result: WriteResult) -> None:
@@ -156,7 +156,7 @@ EVENT_BURST: Final = 25
 TOKEN_PERIOD: Final = 5 * MINUTE
 SIMILAR_RECORDS_MAX: Final = 10
 SIMILAR_RECORDS_PERIOD: Final = 10 * MINUTE
-_COMBINED_PREFIX: Final = "(combined from similar events): "
+_COMBINED_MESSAGE_PREFIX: Final = "(combined from similar events): "
 
 #: The component name in Events by controller, if the controller implements a part of a well-known component.
 _COMPONENT_BY_CONTROLLER: Final = {
@@ -219,21 +219,21 @@ class EventRecorder:
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
         """Write an event record as an Event, unless the object's rate limit for Events is exceeded."""
         component = component_of(controller)
-        if component in SERIES_COMPONENTS:
+        if component in EVENT_SERIES_COMPONENTS:
             if self._take_token(now, component, record.regarding):
                 self._series.publish(now, component, record)
             return
         regarding_key, type_, reason, message, _ = record
-        message_key = message
-        if self._is_combined(now, (component, regarding_key, type_, reason), message):
-            message_key, message = _COMBINED_PREFIX, _COMBINED_PREFIX + message
+        aggregated_message = message
+        if self._is_combined_with_similar(now, (component, regarding_key, type_, reason), message):
+            aggregated_message, message = _COMBINED_MESSAGE_PREFIX, _COMBINED_MESSAGE_PREFIX + message
         if self._take_token(now, component, regarding_key):
-            self._count_or_create(now, (component, regarding_key, type_, reason, message_key), message)
+            self._count_or_create_event(now, (component, regarding_key, type_, reason, aggregated_message), message)
 
-    def _count_or_create(self, now: Instant, key: _EventKey, message: str) -> None:
+    def _count_or_create_event(self, now: Instant, key: _EventKey, message: str) -> None:
         """Raise the `count` of the earlier Event with this deduplication key, or create a new Event."""
-        known_key = self._recent_events.recall(key)
-        stored_event = self._client.get(known_key) if known_key is not None else None
+        known_event_key = self._recent_events.recall(key)
+        stored_event = self._client.get(known_event_key) if known_event_key is not None else None
         if stored_event is not None:
             new_count = stored_event.get("count", 1) + 1
             updated_event = {**stored_event, "message": message, "count": new_count, "lastTimestamp": format_time(now)}
@@ -243,7 +243,7 @@ class EventRecorder:
         self._recent_events.remember(key, key_of(event))
         self._client.submit([Create(event)], ignore_result)
 
-    def _is_combined(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
+    def _is_combined_with_similar(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
         """Record a message; report whether more than ten such records differ only in it and so must share one Event."""
         similar_records = self._similar_records.recall(key)
         if similar_records is None:
@@ -259,14 +259,14 @@ class EventRecorder:
 
     def _take_token(self, now: Instant, component: str, regarding_key: Key) -> bool:
         """Take a token from the object's token bucket; return False if none is left."""
-        bucket = self._buckets.recall((component, regarding_key))
-        if bucket is None:
+        token_bucket = self._buckets.recall((component, regarding_key))
+        if token_bucket is None:
             self._buckets.remember((component, regarding_key), _TokenBucket(now, EVENT_BURST - 1.0))
             return True
-        tokens = min(float(EVENT_BURST), bucket.tokens + (now - bucket.updated_at) / TOKEN_PERIOD)
-        is_allowed = tokens >= 1
-        bucket.updated_at, bucket.tokens = now, tokens - 1 if is_allowed else tokens
-        return is_allowed
+        tokens = min(float(EVENT_BURST), token_bucket.tokens + (now - token_bucket.updated_at) / TOKEN_PERIOD)
+        has_token = tokens >= 1
+        token_bucket.updated_at, token_bucket.tokens = now, tokens - 1 if has_token else tokens
+        return has_token
 
     def _new_event(self, now: Instant, event_key: _EventKey, message: str) -> Obj:
         component, key, type_, reason, _ = event_key

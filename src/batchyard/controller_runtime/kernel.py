@@ -20,7 +20,7 @@ from batchyard.base.memory import rare_garbage_collection
 from batchyard.interfaces.controller import Kernel, ReconcileThrottle, Ticket, Work
 
 WORK_PER_INSTANT_MAX: Final = 10_000_000
-_CANCELLED_MAX: Final = 1_000  # the heap may hold this much cancelled work, plus as much as live work
+_CANCELLED_WORK_MAX: Final = 1_000  # the heap may hold this much cancelled work, plus as much as live work
 
 
 class EndlessInstant(Exception):  # noqa: N818 - the name is the condition
@@ -42,8 +42,8 @@ class VirtualEventLoop:
         "steps",
     )
 
-    def __init__(self, start: Instant = 0, *, work_per_instant_max: int = WORK_PER_INSTANT_MAX) -> None:
-        self._now = start
+    def __init__(self, start_time: Instant = 0, *, work_per_instant_max: int = WORK_PER_INSTANT_MAX) -> None:
+        self._now = start_time
         self._heap: list[tuple[Instant, Ticket]] = []  # the first entry is not cancelled
         self._scheduled_work: dict[Ticket, Work] = {}  # the work in the heap that is not cancelled
         self._due_work: deque[Work] = deque()
@@ -71,10 +71,10 @@ class VirtualEventLoop:
         """Cancel a callback whose instant has not come; the clock does not advance for cancelled callbacks."""
         if self._scheduled_work.pop(ticket, None) is None:
             return
-        if len(self._heap) > 2 * len(self._scheduled_work) + _CANCELLED_MAX:
+        if len(self._heap) > 2 * len(self._scheduled_work) + _CANCELLED_WORK_MAX:
             self._heap = [entry for entry in self._heap if entry[1] in self._scheduled_work]
             heapify(self._heap)
-        self._drop_cancelled()
+        self._drop_cancelled_work()
 
     def call_soon(self, work: Work) -> None:
         """Schedule a callback for the present instant, after all callbacks that are due now."""
@@ -86,12 +86,12 @@ class VirtualEventLoop:
             return
         self._now = instant
         self._steps_limit = self.steps + self._work_per_instant_max
-        heap = self._heap
-        while heap and heap[0][0] <= instant:
-            work = self._scheduled_work.pop(heappop(heap)[1], None)
+        work_heap = self._heap
+        while work_heap and work_heap[0][0] <= instant:
+            work = self._scheduled_work.pop(heappop(work_heap)[1], None)
             if work is not None:
                 self._due_work.append(work)
-        self._drop_cancelled()
+        self._drop_cancelled_work()
 
     def pending_count(self) -> int:
         """Return the number of callbacks that are scheduled and not cancelled."""
@@ -136,34 +136,34 @@ class VirtualEventLoop:
 
     def _run_due_work(self, end_time: Instant | None, steps_max: int | None) -> int:
         """Run callbacks due up to `end_time`, at most `steps_max`; return how many ran."""
-        due_work, first_step = self._due_work, self.steps
-        last_step = first_step + steps_max if steps_max is not None else sys.maxsize
-        horizon = end_time if end_time is not None else sys.maxsize
-        if self._now > horizon:
+        due_work, first_step_number = self._due_work, self.steps
+        last_step_number = first_step_number + steps_max if steps_max is not None else sys.maxsize
+        end_instant = end_time if end_time is not None else sys.maxsize
+        if self._now > end_instant:
             return 0
-        while self.steps < last_step and (due_work or self._advance_clock(horizon)):
-            steps_stop = min(last_step, self._steps_limit)
-            while due_work and self.steps < steps_stop:
+        while self.steps < last_step_number and (due_work or self._advance_clock(end_instant)):
+            stop_step_number = min(last_step_number, self._steps_limit)
+            while due_work and self.steps < stop_step_number:
                 self.steps += 1
                 due_work.popleft()()
-            if due_work and self.steps < last_step:
-                self._raise_endless()
-        return self.steps - first_step
+            if due_work and self.steps < last_step_number:
+                self._raise_endless_instant()
+        return self.steps - first_step_number
 
-    def _advance_clock(self, horizon: Instant) -> bool:
-        """Move the clock to the next callbacks, which become due; return False if there are none up to `horizon`."""
-        if not self._heap or self._heap[0][0] > horizon:
+    def _advance_clock(self, end_instant: Instant) -> bool:
+        """Move the clock to the next callbacks, which become due; return False if none is due by `end_instant`."""
+        if not self._heap or self._heap[0][0] > end_instant:
             return False
         self.skip_to(self._heap[0][0])
         return True
 
-    def _drop_cancelled(self) -> None:
+    def _drop_cancelled_work(self) -> None:
         """Remove cancelled callbacks from the front of the heap."""
-        heap, scheduled_work = self._heap, self._scheduled_work
-        while heap and heap[0][1] not in scheduled_work:
-            heappop(heap)
+        work_heap, scheduled_work = self._heap, self._scheduled_work
+        while work_heap and work_heap[0][1] not in scheduled_work:
+            heappop(work_heap)
 
-    def _raise_endless(self) -> NoReturn:
+    def _raise_endless_instant(self) -> NoReturn:
         """Raise EndlessInstant with the present instant and the next callback."""
         raise EndlessInstant(
             f"more than {self._work_per_instant_max:,} pieces of work ran at instant {self._now}, so the clock "
@@ -181,7 +181,7 @@ class ReconcileTimer(Protocol):
         """Record the duration of a controller's reconcile that started at `began_at`."""
 
 
-class Pacer:
+class ReconcilePacer:
     """Delays reconciles of controllers with a rank above the lowest, as a throttle requires."""
 
     def __init__(self, kernel: Kernel, throttle: ReconcileThrottle | None) -> None:

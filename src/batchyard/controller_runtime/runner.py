@@ -45,7 +45,7 @@ from batchyard.api.errors import (
 from batchyard.api.meta import Key, key_of
 from batchyard.base import invariant
 from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant, exponential_backoff
-from batchyard.controller_runtime.kernel import Pacer, ReconcileTimer
+from batchyard.controller_runtime.kernel import ReconcilePacer, ReconcileTimer
 from batchyard.interfaces.client import (
     Delete,
     EventType,
@@ -120,8 +120,8 @@ class ControllerQueue:
 
     def load(self) -> QueueStats:
         """Return the statistics of the controller's work queue."""
-        statistics = self.adds, self.succeeded, self.delayed, self.errors, self.retries
-        return QueueStats(self.controller.name, self.queued_count, *statistics)
+        load_counts = self.adds, self.succeeded, self.delayed, self.errors, self.retries
+        return QueueStats(self.controller.name, self.queued_count, *load_counts)
 
     def reconcile_key(self, key: Key, reader: Reader, now: Instant, meter: ReconcileTimer | None) -> ReconcileResult:
         """Call the controller's reconcile function for a key; record the duration if `meter` is given."""
@@ -135,12 +135,12 @@ class ControllerQueue:
 
     def add(self, key: Key) -> None:
         """Queue a key for a reconcile, now or after its outstanding writes; a queued key stays in its place."""
-        state = self.states.get(key)
-        if state is None:
+        key_state = self.states.get(key)
+        if key_state is None:
             self.states[key] = _WAITING
             self.adds += 1
             self.rank_queue.append((self, key))
-        elif state is _WRITING:
+        elif key_state is _WRITING:
             self.states[key] = _WRITING_AND_REQUEUED
 
     def count_success(self, *, is_delayed: bool) -> None:
@@ -160,8 +160,8 @@ class ControllerQueue:
 
     def process_requeue(self, key: Key, due_time: Instant) -> bool:
         """Queue a key whose delayed requeue is due; return False if the requeue was replaced or cancelled."""
-        requeue = self.delayed_requeues.get(key)
-        if requeue is None or requeue.at != due_time:
+        delayed_requeue = self.delayed_requeues.get(key)
+        if delayed_requeue is None or delayed_requeue.at != due_time:
             return False
         del self.delayed_requeues[key]
         self.add(key)
@@ -173,7 +173,7 @@ class ControllerQueue:
         Return the tickets of these requeues, which the caller must cancel in the event loop.
         """
         waiting = [(k, r) for k, r in self.delayed_requeues.items() if k not in self.failures and k not in self.states]
-        waiting.sort(key=lambda item: item[1].at)
+        waiting.sort(key=lambda key_and_requeue: key_and_requeue[1].at)
         for key, requeue in waiting:
             del self.delayed_requeues[key]
             self.early_due_times[key] = requeue.at
@@ -209,8 +209,8 @@ class WorkQueue:
         for queue in self.queues:
             waiting_keys = [key for key, state in queue.states.items() if state is _WAITING]
             queued_keys = [key for owner, key in queue.rank_queue if owner is queue]
-            rule = "a key is in its rank's queue if and only if its state is WAITING"
-            invariant(sorted(waiting_keys) == sorted(queued_keys), rule)
+            queue_invariant = "a key is in its rank's queue if and only if its state is WAITING"
+            invariant(sorted(waiting_keys) == sorted(queued_keys), queue_invariant)
 
 
 KeysFor: TypeAlias = Callable[[WatchEvent, Instant], Iterable[Key]]
@@ -219,7 +219,7 @@ EventSink: TypeAlias = Callable[[Instant, str, EventRecord], None]
 DefectReporter: TypeAlias = Callable[[Exception], None]
 """Reports an unexpected exception of a controller; it may raise the exception to stop the event loop."""
 
-RETRIES_AT_ONCE_MAX: Final = 10
+IMMEDIATE_RETRIES_MAX: Final = 10
 BACKOFF_MIN: Final = MILLISECOND
 BACKOFF_MAX: Final = 30 * SECOND
 #: The backoff after a rejected write, as for rejected pods in pkg/controller/job of Kubernetes.
@@ -270,7 +270,7 @@ class Runner:
         self._kernel = kernel
         self._client = client
         self._sink = sink
-        self._pacer = Pacer(kernel, throttle)
+        self._pacer = ReconcilePacer(kernel, throttle)
         self._defects = defects
         self._queue = WorkQueue(controllers)
         self._queues_by_kind: dict[str, Sequence[tuple[KeysFor, ControllerQueue]]] = {}
@@ -291,15 +291,15 @@ class Runner:
             event_key = event.key
             kind = event_key.kind
             if kind not in queues_by_kind:
-                queues = self._queue.queues_for_kind(kind)
-                queues_by_kind[kind] = [(queue.controller.keys_for, queue) for queue in queues]
+                watching_queues = self._queue.queues_for_kind(kind)
+                queues_by_kind[kind] = [(queue.controller.keys_for, queue) for queue in watching_queues]
             for keys_for, queue in queues_by_kind[kind]:
                 try:
                     for key in keys_for(event, now):
                         queue.add(key)
                 except Exception as error:  # noqa: BLE001 - any exception; other controllers still get the change
                     self._defects(
-                        _with_note(
+                        _with_controller_note(
                             error,
                             queue,
                             f'determined the keys to reconcile after a change of {kind} "{event_key}" at instant {now}',
@@ -367,17 +367,17 @@ class Runner:
 
     def _queue_of(self, controller: str) -> ControllerQueue:
         """Return the work queue of the controller with this name."""
-        queues = [queue for queue in self._queue.queues if queue.controller.name == controller]
-        invariant(len(queues) == 1, f"exactly one controller is named {controller!r}")
-        return queues[0]
+        named_queues = [queue for queue in self._queue.queues if queue.controller.name == controller]
+        invariant(len(named_queues) == 1, f"exactly one controller is named {controller!r}")
+        return named_queues[0]
 
     def _schedule_drain(self) -> None:
-        """Schedule a call of `_drain` on the event loop, if a key is queued and no call is scheduled."""
+        """Schedule a call of `_drain_queue` on the event loop, if a key is queued and no call is scheduled."""
         if not self._is_drain_scheduled and self._queue:
             self._is_drain_scheduled = True
-            self._kernel.call_soon(self._drain)
+            self._kernel.call_soon(self._drain_queue)
 
-    def _drain(self) -> None:
+    def _drain_queue(self) -> None:
         """Reconcile all queued keys, those of the lowest controller rank first, as far as they may run now."""
         if self._stopped:
             return
@@ -412,26 +412,26 @@ class Runner:
         if queue.early_due_times:
             now = queue.early_due_times.pop(key, now)
         try:
-            outcome = queue.reconcile_key(key, self._client, now, self.meter)
+            reconcile_result = queue.reconcile_key(key, self._client, now, self.meter)
         except Exception as error:  # noqa: BLE001 - any exception; other keys continue
-            self._defects(_with_note(error, queue, f'reconciled {key.kind} "{key}" at instant {now}'))
+            self._defects(_with_controller_note(error, queue, f'reconciled {key.kind} "{key}" at instant {now}'))
             queue.errors += 1
             self._retry(queue, key, error)
             return
-        if outcome.writes:
-            if outcome.requeue_at is not None:
-                self._requeue_by(queue, key, outcome.requeue_at)
+        if reconcile_result.writes:
+            if reconcile_result.requeue_at is not None:
+                self._requeue_by(queue, key, reconcile_result.requeue_at)
             queue.mark_submitted(key)
             self._outstanding += 1
-            _OutstandingWrites(self, queue, key, outcome).submit_writes(self._client)
+            _OutstandingWrites(self, queue, key, reconcile_result).submit_writes(self._client)
             return
-        queue.count_success(is_delayed=outcome.requeue_at is not None)
-        if outcome.requeue_at is not None or key in queue.delayed_requeues:
-            self._requeue_at(queue, key, outcome.requeue_at)
-        if outcome.events or queue.failures:
-            self._record_success(queue, key, outcome.events)
+        queue.count_success(is_delayed=reconcile_result.requeue_at is not None)
+        if reconcile_result.requeue_at is not None or key in queue.delayed_requeues:
+            self._requeue_at(queue, key, reconcile_result.requeue_at)
+        if reconcile_result.events or queue.failures:
+            self._record_success(queue, key, reconcile_result.events)
 
-    def _writes_completed(self, writes: "_OutstandingWrites") -> None:
+    def _complete_writes(self, writes: "_OutstandingWrites") -> None:
         """Finish a reconcile whose writes all have results: record its Events, or schedule a retry of its key."""
         if self._stopped:
             return
@@ -444,9 +444,9 @@ class Runner:
             if events or queue.failures:
                 self._record_success(queue, key, events)
         else:
-            self._record(queue, [*events, *_rejection_events(queue, writes)])
+            self._record_events(queue, [*events, *_rejection_events(queue, writes)])
         queue.errors += error is not None
-        if error is not None and not _is_permanent(error):
+        if error is not None and not _is_permanent_error(error):
             self._retry(queue, key, error, are_independent=writes.outcome.independent)
         elif must_requeue:
             queue.add(key)
@@ -456,9 +456,9 @@ class Runner:
     def _record_success(self, queue: ControllerQueue, key: Key, events: Sequence[EventRecord]) -> None:
         """Reset the failure count of a key after a successful reconcile, and record the Events of the reconcile."""
         queue.failures.pop(key, None)
-        self._record(queue, events)
+        self._record_events(queue, events)
 
-    def _record(self, queue: ControllerQueue, events: Sequence[EventRecord]) -> None:
+    def _record_events(self, queue: ControllerQueue, events: Sequence[EventRecord]) -> None:
         for record in events:
             self._sink(self._kernel.now(), queue.controller.name, record)
 
@@ -468,20 +468,20 @@ class Runner:
         Changes do not shorten the backoff, because the key's own partial writes cause changes.
         """
         queue.retries += 1
-        failures = queue.failures[key] = queue.failures.get(key, 0) + 1
-        if isinstance(error, Conflict | NotFound) and failures <= RETRIES_AT_ONCE_MAX:
+        failure_count = queue.failures[key] = queue.failures.get(key, 0) + 1
+        if isinstance(error, Conflict | NotFound) and failure_count <= IMMEDIATE_RETRIES_MAX:
             queue.add(key)
         elif isinstance(error, TemporarilyForbidden | InvalidObject):
             # Independent writes concern several objects: a rejected one must not delay the others for long.
             backoff_max = INDEPENDENT_BACKOFF_MAX if are_independent else REFUSED_BACKOFF_MAX
-            self._requeue_by(queue, key, self._kernel.now() + min(refused_backoff(failures), backoff_max))
+            self._requeue_by(queue, key, self._kernel.now() + min(refused_backoff(failure_count), backoff_max))
         else:
-            self._requeue_by(queue, key, self._kernel.now() + retry_backoff(failures))
+            self._requeue_by(queue, key, self._kernel.now() + retry_backoff(failure_count))
 
     def _requeue_by(self, queue: ControllerQueue, key: Key, due_time: Instant) -> None:
         """Requeue a key at this time, unless it is due for an earlier requeue."""
-        requeue = queue.delayed_requeues.get(key)
-        if requeue is None or requeue.at > due_time:
+        delayed_requeue = queue.delayed_requeues.get(key)
+        if delayed_requeue is None or delayed_requeue.at > due_time:
             self._requeue_at(queue, key, due_time)
 
     def _requeue_at(self, queue: ControllerQueue, key: Key, due_time: Instant | None) -> None:
@@ -520,15 +520,15 @@ class _OutstandingWrites:
 
     def submit_writes(self, writer: ObjectWriter) -> None:
         """Submit the writes of the reconcile to the client: independent ones separately, others as one batch."""
-        outcome = self.outcome
-        if outcome.events_by_write:
-            for position, write in enumerate(outcome.writes):
+        reconcile_result = self.outcome
+        if reconcile_result.events_by_write:
+            for position, write in enumerate(reconcile_result.writes):
                 writer.submit([write], partial(self.process_independent_result, position))
-        elif outcome.independent:
-            for write in outcome.writes:
+        elif reconcile_result.independent:
+            for write in reconcile_result.writes:
                 writer.submit([write], self.process_result)
         else:
-            writer.submit(outcome.writes, self.process_result)
+            writer.submit(reconcile_result.writes, self.process_result)
 
     def recorded_events(self) -> Sequence[EventRecord]:
         """Return the Events to record: all on success; after a rejection only those of succeeded writes and its own."""
@@ -551,7 +551,7 @@ class _OutstandingWrites:
         if self.error is None:
             self.error, self.rejected_write = result.error, result.refused
         if self.unfinished_count == 0:
-            self.runner._writes_completed(self)
+            self.runner._complete_writes(self)
 
 
 def _rejection_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Sequence[EventRecord]:
@@ -568,7 +568,7 @@ def _rejection_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Seq
     return [EventRecord(regarding_key, "Warning", WRITE_REFUSED, message)]
 
 
-def _is_permanent(error: ApiError) -> bool:
+def _is_permanent_error(error: ApiError) -> bool:
     """Report whether a rejected write must not be retried until an object changes: it is forbidden."""
     return isinstance(error, Forbidden) and not isinstance(error, TemporarilyForbidden)
 
@@ -578,7 +578,7 @@ def refused_backoff(failure_count: int) -> Duration:
     return exponential_backoff(REFUSED_BACKOFF_MIN, REFUSED_BACKOFF_MAX, failure_count)
 
 
-def _with_note(error: Exception, queue: ControllerQueue, action: str) -> Exception:
+def _with_controller_note(error: Exception, queue: ControllerQueue, action: str) -> Exception:
     """Return the error with an added note that names the controller and what it was doing."""
     error.add_note(f"while {queue.controller.name} {action}")
     return error

@@ -83,13 +83,13 @@ class JobRelations:
             if event.old is not None and event.old["metadata"].get("ownerReferences"):
                 _move_index_entry(self._workload_keys, event, self._job_of)  # its job was deleted and orphaned it
             return list(prebuilt_jobs)
-        owner = meta.controller_of(event.obj)
-        if owner is None:
+        owner_reference = meta.controller_of(event.obj)
+        if owner_reference is None:
             return list(prebuilt_jobs)
         _move_index_entry(self._workload_keys, event, self._job_of)
-        children = self._child_jobs_by_owner.get(owner["uid"], ())
+        child_jobs = self._child_jobs_by_owner.get(owner_reference["uid"], ())
         job = self._job_of(event.obj)
-        return [*(() if job is None else (job,)), *children, *prebuilt_jobs]
+        return [*(() if job is None else (job,)), *child_jobs, *prebuilt_jobs]
 
     def _job_of(self, workload: meta.Obj) -> meta.Key | None:
         """Return the key of the job that controls a Workload; None if it is not of this job kind."""
@@ -102,22 +102,22 @@ EntryT = TypeVar("EntryT", bound=Hashable)
 
 
 def _move_index_entry(
-    index: dict[EntryT, dict[meta.Key, None]], event: WatchEvent, entry_of: Callable[[meta.Obj], EntryT | None]
+    jobs_by_entry: dict[EntryT, dict[meta.Key, None]], event: WatchEvent, entry_of: Callable[[meta.Obj], EntryT | None]
 ) -> None:
     """Move an event's object in an index from its old to its new entry; remove an entry that becomes empty."""
     old_entry = None if event.old is None else entry_of(event.old)
     new_entry = None if event.type is EventType.DELETED else entry_of(event.obj)
-    if old_entry is not None and old_entry != new_entry and old_entry in index:
-        index[old_entry].pop(event.key, None)
-        if not index[old_entry]:
-            del index[old_entry]
+    if old_entry is not None and old_entry != new_entry and old_entry in jobs_by_entry:
+        jobs_by_entry[old_entry].pop(event.key, None)
+        if not jobs_by_entry[old_entry]:
+            del jobs_by_entry[old_entry]
     if new_entry is not None:
-        index.setdefault(new_entry, {})[event.key] = None
+        jobs_by_entry.setdefault(new_entry, {})[event.key] = None
 
 
 def _owner_uid(obj: meta.Obj) -> str | None:
-    owner = meta.controller_of(obj)
-    return None if owner is None else owner["uid"]
+    owner_reference = meta.controller_of(obj)
+    return None if owner_reference is None else owner_reference["uid"]
 
 
 class _JobPass(NamedTuple):
@@ -172,7 +172,7 @@ class JobReconciler:
             job_workloads = self._relations.workloads_of(key, reader)
             if job is not None and well_known.ORPHAN_FINALIZER in job["metadata"].get("finalizers", ()):
                 # Its dependents stay, and finish once they have no owner.
-                writes = [write for workload in job_workloads for write in _release_finalizer(workload).writes]
+                writes = [write for workload in job_workloads for write in _release_workload_finalizer(workload).writes]
                 return ReconcileResult(writes)
             return _delete_workloads(job_workloads)
         if not is_managed_namespace(key.namespace, self._managed_namespaces, reader.get):
@@ -199,7 +199,7 @@ class JobReconciler:
     def _manage_workloads(self, job_pass: _JobPass) -> ReconcileResult:
         workload_key = workloads.prebuilt_key(job_pass.job)
         if workload_key is not None:
-            return self._manage_prebuilt(job_pass, job_pass.reader.get(workload_key))
+            return self._manage_prebuilt_workload(job_pass, job_pass.reader.get(workload_key))
         match, old_workloads = None, []
         for workload in self._relations.workloads_of(job_pass.key, job_pass.reader):
             if match is None and workloads.matches(workload, job_pass.job, job_pass.pod_sets, job_pass.suspended):
@@ -207,12 +207,12 @@ class JobReconciler:
             else:
                 old_workloads.append(workload)
         if match is None:
-            outcome = self._stop_unmatched_job(job_pass, old_workloads)
-            return outcome or self._replace_unmatched(job_pass, old_workloads) or self._create_workload(job_pass)
-        outcome = self._delete_unmatched(job_pass, old_workloads) or self._sync_workload(job_pass, match)
-        return outcome or self._sync_job(job_pass, match)
+            stop_result = self._stop_unmatched_job(job_pass, old_workloads)
+            return stop_result or self._replace_unmatched(job_pass, old_workloads) or self._create_workload(job_pass)
+        stop_result = self._delete_unmatched(job_pass, old_workloads) or self._sync_workload(job_pass, match)
+        return stop_result or self._sync_job(job_pass, match)
 
-    def _manage_prebuilt(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
+    def _manage_prebuilt_workload(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
         """Set the job as owner of its prebuilt Workload; stop the job if that Workload is missing or not equivalent."""
         if workload is not None and meta.controller_of(workload) is None:
             return ReconcileResult([Update(workloads.with_job_owner(workload, job_pass.job))])
@@ -280,8 +280,8 @@ class JobReconciler:
             return None
         updated_workload = workloads.with_gate_of(workload, job_pass.job)
         if updated_workload is not workload:
-            gate = meta.annotation(job_pass.job, well_known.ADMISSION_GATED_BY) or ""
-            event = job_pass.event("UpdatedWorkload", f'Updated workload AdmissionGatedBy to "{gate}"')
+            admission_gate = meta.annotation(job_pass.job, well_known.ADMISSION_GATED_BY) or ""
+            event = job_pass.event("UpdatedWorkload", f'Updated workload AdmissionGatedBy to "{admission_gate}"')
             return ReconcileResult([Update(updated_workload)], [event])
         return self._sync_priority(job_pass, workload)
 
@@ -306,15 +306,15 @@ class JobReconciler:
 
     def _sync_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
         if lifecycle.is_finished(workload):
-            return _release_finalizer(workload)
+            return _release_workload_finalizer(workload)
         if "deletionTimestamp" in workload["metadata"]:
-            return self._stop_job(job_pass, workload, "Workload is deleted") or _release_finalizer(workload)
+            return self._stop_job(job_pass, workload, "Workload is deleted") or _release_workload_finalizer(workload)
         return (
             self._finish_workload(job_pass, workload)
             or self._sync_reclaimable_pods(job_pass, workload)
-            or self._set_pods_ready(job_pass, workload)
-            or self._stop_evicted(job_pass, workload)
-            or self._start_or_stop(job_pass, workload)
+            or self._set_pods_ready_condition(job_pass, workload)
+            or self._stop_evicted_job(job_pass, workload)
+            or self._start_or_stop_job(job_pass, workload)
         )
 
     def _finish_workload(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
@@ -330,26 +330,26 @@ class JobReconciler:
         new_workload = _with_reclaimable_pods(workload, self._integration.reclaimable_pods(job_pass.job))
         return None if new_workload is workload else ReconcileResult([UpdateStatus(new_workload)])
 
-    def _set_pods_ready(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
+    def _set_pods_ready_condition(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         if not self._wait_for_pods_ready:
             return None
-        new_workload = set_pods_ready(workload, self._integration.pods_ready(job_pass.job), job_pass.now)
-        return None if new_workload is workload else ReconcileResult([UpdateStatus(new_workload)])
+        updated_workload = set_pods_ready(workload, self._integration.pods_ready(job_pass.job), job_pass.now)
+        return None if updated_workload is workload else ReconcileResult([UpdateStatus(updated_workload)])
 
-    def _stop_evicted(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
+    def _stop_evicted_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         """Stop the job of an evicted Workload; release the quota when the job's pods are gone; None if not evicted."""
         if not lifecycle.is_evicted(workload):
             return None
-        eviction = meta.find_condition(workload, lifecycle.EVICTED)
-        assert eviction is not None
-        outcome = self._stop_job(job_pass, workload, eviction["message"])
-        if outcome is not None:
-            return outcome
+        evicted_condition = meta.find_condition(workload, lifecycle.EVICTED)
+        assert evicted_condition is not None
+        stop_result = self._stop_job(job_pass, workload, evicted_condition["message"])
+        if stop_result is not None:
+            return stop_result
         if not lifecycle.has_quota_reservation(workload) or self._integration.is_active(job_pass.job):
             return ReconcileResult()
         return ReconcileResult([UpdateStatus(evictions.release_after_eviction(workload, job_pass.now))])
 
-    def _start_or_stop(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
+    def _start_or_stop_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
         is_admitted = lifecycle.is_admitted(workload)
         if not job_pass.suspended:
             return (
@@ -359,9 +359,9 @@ class JobReconciler:
             )
         if is_admitted:
             return self._start_job(job_pass, workload)
-        queue = meta.label(job_pass.job, well_known.QUEUE_NAME)
-        if workload["spec"].get("queueName") != queue and not lifecycle.has_quota_reservation(workload):
-            return ReconcileResult([Update(meta.with_path(workload, ("spec", "queueName"), queue))])
+        queue_name = meta.label(job_pass.job, well_known.QUEUE_NAME)
+        if workload["spec"].get("queueName") != queue_name and not lifecycle.has_quota_reservation(workload):
+            return ReconcileResult([Update(meta.with_path(workload, ("spec", "queueName"), queue_name))])
         return ReconcileResult([], _admission_check_events(job_pass, workload))
 
     def _start_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
@@ -385,17 +385,17 @@ class JobReconciler:
         if _is_stopping(job_pass) and self._integration.is_active(job_pass.job):
             return ReconcileResult()
         original_infos = original_injections(workload) if workload is not None else []
-        write = self._integration.stop(job_pass.job, original_infos)
-        if write is None:
+        stop_write = self._integration.stop(job_pass.job, original_infos)
+        if stop_write is None:
             return None
         is_first_write = job_pass.job["spec"].get("suspend") is not True
-        return ReconcileResult([write], [job_pass.event("Stopped", message)] if is_first_write else [])
+        return ReconcileResult([stop_write], [job_pass.event("Stopped", message)] if is_first_write else [])
 
 
 def _unfinished_workloads(job: meta.Key, reader: Reader) -> list[meta.Obj]:
     """Return the unfinished Workloads that a job of any kind owns."""
-    parent = reader.get(job)
-    uid = parent["metadata"].get("uid", "") if parent is not None else ""
+    parent_job = reader.get(job)
+    uid = parent_job["metadata"].get("uid", "") if parent_job is not None else ""
     owned_objects = reader.owned_by(uid, job.namespace) if uid else ()
     return [obj for obj in owned_objects if obj["kind"] == "Workload" and not lifecycle.is_finished(obj)]
 
@@ -404,8 +404,8 @@ def _with_reclaimable_pods(workload: meta.Obj, reclaimable_pods: Sequence[Mappin
     """Return the Workload with `status.reclaimablePods`, at most its pod counts; the same object if unchanged."""
     totals = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
     pods = [{"name": p["name"], "count": min(p["count"], totals.get(p["name"], p["count"]))} for p in reclaimable_pods]
-    old_pods = (workload.get("status") or {}).get("reclaimablePods") or ()
-    if {p["name"]: p["count"] for p in old_pods} == {p["name"]: p["count"] for p in pods}:
+    old_reclaimable_pods = (workload.get("status") or {}).get("reclaimablePods") or ()
+    if {p["name"]: p["count"] for p in old_reclaimable_pods} == {p["name"]: p["count"] for p in pods}:
         return workload
     return meta.with_path(workload, ("status", "reclaimablePods"), pods or None)
 
@@ -438,14 +438,14 @@ def _report_missing_class(job_pass: _JobPass, missing_class: adjustments.Missing
 
 def _delete_workloads(workloads_to_delete: Sequence[meta.Obj]) -> ReconcileResult:
     """Return the writes that remove the finalizers of unneeded Workloads and delete them."""
-    outcome = ReconcileResult()
+    deletion_result = ReconcileResult()
     for workload in workloads_to_delete:
-        outcome.writes += _release_finalizer(workload).writes
+        deletion_result.writes += _release_workload_finalizer(workload).writes
         if "deletionTimestamp" not in workload["metadata"]:
-            outcome.writes.append(Delete(meta.key_of(workload)))
-    return outcome
+            deletion_result.writes.append(Delete(meta.key_of(workload)))
+    return deletion_result
 
 
-def _release_finalizer(workload: meta.Obj) -> ReconcileResult:
+def _release_workload_finalizer(workload: meta.Obj) -> ReconcileResult:
     new_workload = meta.without_finalizer(workload, well_known.RESOURCE_IN_USE)
     return ReconcileResult() if new_workload is workload else ReconcileResult([Update(new_workload)])

@@ -154,41 +154,41 @@ def inject(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
 
 def restore(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
     """Return the pod template with its scheduling fields replaced by those of `injection`."""
-    fields = (
+    restored_fields = (
         (("metadata", "labels"), injection.labels),
         (("metadata", "annotations"), injection.annotations),
         (("spec", "nodeSelector"), injection.node_selector),
         (("spec", "tolerations"), injection.tolerations),
         (("spec", "schedulingGates"), injection.scheduling_gates),
     )
-    for path, value in fields:
+    for path, value in restored_fields:
         if ((template.get(path[0]) or {}).get(path[1]) or None) != (value or None):
             template = meta.with_path(template, path, value or None)
     return {part: value for part, value in template.items() if value or part != "metadata"}
 
 
-def _merge_infos(base: PodSetInfo, additions: PodSetInfo, message_prefix: str = "") -> PodSetInfo:
-    prefix = f"{message_prefix}invalid admission check PodSetUpdate: conflict for"
+def _merge_infos(base_info: PodSetInfo, added_info: PodSetInfo, message_prefix: str = "") -> PodSetInfo:
+    conflict_prefix = f"{message_prefix}invalid admission check PodSetUpdate: conflict for"
     return replace(
-        base,
-        labels=_merge_maps(f"{prefix} labels", base.labels, additions.labels),
-        annotations=_merge_maps(f"{prefix} annotations", base.annotations, additions.annotations),
-        node_selector=_merge_maps(f"{prefix} nodeSelector", base.node_selector, additions.node_selector),
-        tolerations=_merge_lists(base.tolerations, additions.tolerations),
-        scheduling_gates=_merge_lists(base.scheduling_gates, additions.scheduling_gates),
+        base_info,
+        labels=_merge_maps(f"{conflict_prefix} labels", base_info.labels, added_info.labels),
+        annotations=_merge_maps(f"{conflict_prefix} annotations", base_info.annotations, added_info.annotations),
+        node_selector=_merge_maps(f"{conflict_prefix} nodeSelector", base_info.node_selector, added_info.node_selector),
+        tolerations=_merge_lists(base_info.tolerations, added_info.tolerations),
+        scheduling_gates=_merge_lists(base_info.scheduling_gates, added_info.scheduling_gates),
     )
 
 
-def _merge_maps(prefix: str, base: Mapping[str, str], additions: Mapping[str, str]) -> dict[str, str]:
-    for key in sorted(base.keys() & additions.keys()):
-        if base[key] != additions[key]:
-            raise InvalidPodSetInfo(f"{prefix}: conflict for key={key}, value1={base[key]}, value2={additions[key]}")
-    return {**base, **additions}
+def _merge_maps(prefix: str, base: Mapping[str, str], added_map: Mapping[str, str]) -> dict[str, str]:
+    for key in sorted(base.keys() & added_map.keys()):
+        if base[key] != added_map[key]:
+            raise InvalidPodSetInfo(f"{prefix}: conflict for key={key}, value1={base[key]}, value2={added_map[key]}")
+    return {**base, **added_map}
 
 
-def _merge_lists(base: Sequence[Mapping[str, Any]], additions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _merge_lists(base: Sequence[Mapping[str, Any]], added_list: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     merged_list = list(base)
-    merged_list += [item for item in additions if item not in merged_list]
+    merged_list += [item for item in added_list if item not in merged_list]
     return merged_list
 
 
@@ -259,9 +259,9 @@ def _slice_request(annotations: Mapping[str, str]) -> dict[str, Any]:
     if 1 <= len(slice_layers) <= meta.SLICE_LAYERS_MAX:
         constraints = [{"topology": layer.topology, "size": layer.size} for layer in slice_layers]
         return {"podsetSliceRequiredTopologyConstraints": constraints}
-    size = meta.parse_integer(annotations.get(SLICE_SIZE, ""), bits=32)
-    if SLICE_TOPOLOGY in annotations and size is not None:
-        return {"podSetSliceRequiredTopology": annotations[SLICE_TOPOLOGY], "podSetSliceSize": size}
+    slice_size = meta.parse_integer(annotations.get(SLICE_SIZE, ""), bits=32)
+    if SLICE_TOPOLOGY in annotations and slice_size is not None:
+        return {"podSetSliceRequiredTopology": annotations[SLICE_TOPOLOGY], "podSetSliceSize": slice_size}
     return {}
 
 
@@ -276,16 +276,16 @@ def _group_request(annotations: Mapping[str, str]) -> dict[str, Any]:
 # Source: pkg/controller/jobframework/workload_names.go.
 
 
-_WORKLOAD_NAME_MAX: Final = 253
-_HASH_LENGTH: Final = 5
+_WORKLOAD_NAME_LENGTH_MAX: Final = 253
+_NAME_HASH_LENGTH: Final = 5
 
 
-def workload_name(kind: str, group: str, owner: str, uid: str) -> str:
+def workload_name(kind: str, api_group: str, owner_name: str, uid: str) -> str:
     """Return the name of a job's Workload, `<kind>-<owner>-<hash>`; the hash avoids name collisions."""
-    prefix = f"{kind.lower()}-{owner}"[: _WORKLOAD_NAME_MAX - 1 - _HASH_LENGTH]
-    hashed_text = "\n".join((kind, group, owner, uid)).encode()
+    prefix = f"{kind.lower()}-{owner_name}"[: _WORKLOAD_NAME_LENGTH_MAX - 1 - _NAME_HASH_LENGTH]
+    hashed_text = "\n".join((kind, api_group, owner_name, uid)).encode()
     digest = hashlib.sha1(hashed_text, usedforsecurity=False).hexdigest()
-    return f"{prefix}-{digest[:_HASH_LENGTH]}"
+    return f"{prefix}-{digest[:_NAME_HASH_LENGTH]}"
 
 
 PodSets = Sequence[Mapping[str, Any]]
@@ -294,13 +294,13 @@ PodSets = Sequence[Mapping[str, Any]]
 def make_workload(job: meta.Obj, pod_sets: PodSets, priority: Priority, copied_labels: Sequence[str]) -> dict[str, Any]:
     """Return the manifest of a new Workload for a job."""
     metadata, uid = job["metadata"], job["metadata"].get("uid", "")
-    group, _, _ = job["apiVersion"].rpartition("/")
+    api_group, _, _ = job["apiVersion"].rpartition("/")
     labels = {name: value for name in copied_labels if (value := meta.label(job, name)) is not None}
     return {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "Workload",
         "metadata": {
-            "name": workload_name(job["kind"], group, metadata["name"], uid),
+            "name": workload_name(job["kind"], api_group, metadata["name"], uid),
             "namespace": metadata.get("namespace", ""),
             "labels": {**labels, well_known.JOB_UID: uid},
             **_copied_annotations(job),
@@ -321,8 +321,8 @@ def with_job_owner(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
     """Return the Workload with the job added as its controlling owner."""
     metadata = workload["metadata"]
     labels = {**(metadata.get("labels") or {}), well_known.JOB_UID: job["metadata"].get("uid", "")}
-    owners = [*(metadata.get("ownerReferences") or ()), meta.controller_reference(job)]
-    return meta.with_metadata(workload, labels=labels, ownerReferences=owners)
+    owner_references = [*(metadata.get("ownerReferences") or ()), meta.controller_reference(job)]
+    return meta.with_metadata(workload, labels=labels, ownerReferences=owner_references)
 
 
 def workload_spec(job: meta.Obj, pod_sets: PodSets, priority: Priority) -> dict[str, Any]:
@@ -343,17 +343,17 @@ def workload_spec(job: meta.Obj, pod_sets: PodSets, priority: Priority) -> dict[
 
 def execution_seconds_max(job: meta.Obj) -> int | None:
     """Return the maximum execution time in seconds from a job's label; None if missing or invalid."""
-    limit = meta.parse_integer(meta.label(job, well_known.MAX_EXEC_TIME) or "", bits=32)
-    return limit if limit is not None and limit > 0 else None
+    seconds_max = meta.parse_integer(meta.label(job, well_known.MAX_EXEC_TIME) or "", bits=32)
+    return seconds_max if seconds_max is not None and seconds_max > 0 else None
 
 
 def is_created_for(workload: meta.Obj, job: meta.Obj) -> bool:
     """Report whether the job with this uid controls the Workload, rather than an earlier job of the same name."""
-    owner = meta.controller_of(workload)
-    return owner is not None and owner["uid"] == job["metadata"].get("uid")
+    owner_reference = meta.controller_of(workload)
+    return owner_reference is not None and owner_reference["uid"] == job["metadata"].get("uid")
 
 
-def matches(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, suspended: bool) -> bool:
+def matches(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, is_suspended: bool) -> bool:
     """Report whether a Workload of this job has equivalent pod sets and the same maximum execution time.
 
     A running job has the admitted pod counts, and tolerations of its flavors in addition to its own.
@@ -365,20 +365,20 @@ def matches(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, suspended: boo
     if lifecycle.has_quota_reservation(workload):
         if are_pod_sets_equivalent(pod_sets, _admitted_pod_sets(workload), ignores_tolerations):
             return True
-        if not suspended:
+        if not is_suspended:
             return False
     return are_pod_sets_equivalent(pod_sets, spec["podSets"], ignores_tolerations)
 
 
 def with_gate_of(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
     """Return the Workload with the admission gate annotation of its job; the same object if already equal."""
-    gate = meta.annotation(job, well_known.ADMISSION_GATED_BY) or ""
-    if (meta.annotation(workload, well_known.ADMISSION_GATED_BY) or "") == gate:
+    admission_gate = meta.annotation(job, well_known.ADMISSION_GATED_BY) or ""
+    if (meta.annotation(workload, well_known.ADMISSION_GATED_BY) or "") == admission_gate:
         return workload
     annotations = dict(workload["metadata"].get("annotations") or ())
     annotations.pop(well_known.ADMISSION_GATED_BY, None)
-    if gate:
-        annotations[well_known.ADMISSION_GATED_BY] = gate
+    if admission_gate:
+        annotations[well_known.ADMISSION_GATED_BY] = admission_gate
     return {**workload, "metadata": {**workload["metadata"], "annotations": annotations}}
 
 
@@ -446,11 +446,11 @@ class GenericJob(Protocol):
     def started_job(self, job: meta.Obj, injections: Sequence[PodSetInfo]) -> meta.Obj:
         """Return the unsuspended job with scheduling fields in its templates; raise InvalidPodSetInfo on conflict."""
 
-    def stop(self, job: meta.Obj, infos: Sequence[PodSetInfo]) -> Write | None:
+    def stop(self, job: meta.Obj, pod_set_infos: Sequence[PodSetInfo]) -> Write | None:
         """Return the next write that stops a job and restores its pod templates; None if the job is stopped."""
 
 
-def condition_true(job: meta.Obj, *types: str) -> Mapping[str, Any] | None:
+def condition_true(job: meta.Obj, *condition_types: str) -> Mapping[str, Any] | None:
     """Return the first condition of a job that is True and has one of these types; None if there is none."""
     conditions = (job.get("status") or {}).get("conditions") or ()
-    return next((c for c in conditions if c["type"] in types and c["status"] == "True"), None)
+    return next((c for c in conditions if c["type"] in condition_types and c["status"] == "True"), None)

@@ -82,8 +82,8 @@ def with_labels(obj: Mapping[str, Any], settings: InstallSettings, name: str = "
     metadata: dict[str, Any] = {"name": name or settings.name, "labels": dict(selector_labels(settings))}
     if namespace:
         metadata["namespace"] = namespace
-    own_fields = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": metadata}
-    return own_fields | {field: value for field, value in obj.items() if field not in own_fields}
+    identifying_fields = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": metadata}
+    return identifying_fields | {field: value for field, value in obj.items() if field not in identifying_fields}
 
 
 #: The port of the health checks and metrics.
@@ -91,9 +91,9 @@ HEALTH_PORT: Final = 8080
 #: The port of the webhooks; on private GKE clusters, the control plane reaches it without an extra firewall rule.
 WEBHOOK_PORT: Final = 10250
 #: The user id of the unprivileged user in the container image.
-_UNPRIVILEGED_USER: Final = 65532
+_UNPRIVILEGED_USER_ID: Final = 65532
 #: How long a terminating pod still answers webhooks, by the preStop sleep action of Kubernetes 1.30.
-_TERMINATION_DELAY: Final = 5  # seconds
+_TERMINATION_DELAY_SECONDS: Final = 5  # seconds
 #: The file name of Kueue's Configuration in the ConfigMap.
 CONFIGURATION_KEY: Final = "controller_manager_config.yaml"
 _CONFIGURATION_FOLDER: Final = "/etc/batchyard"
@@ -152,9 +152,9 @@ def _deployment_spec(settings: InstallSettings) -> Obj:
     if settings.configuration:  # the operator reads it at startup: a changed digest replaces the pods
         metadata["annotations"] = {_DIGEST_ANNOTATION: sha256(settings.configuration.encode()).hexdigest()}
     template = {"metadata": metadata, "spec": _pod_spec(settings)}
-    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-    selector = {"matchLabels": dict(selector_labels(settings))}
-    spec = {"replicas": settings.replicas, "selector": selector, "strategy": strategy, "template": template}
+    update_strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    pod_selector = {"matchLabels": dict(selector_labels(settings))}
+    spec = {"replicas": settings.replicas, "selector": pod_selector, "strategy": update_strategy, "template": template}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "spec": spec}
 
 
@@ -163,8 +163,8 @@ def _pod_spec(settings: InstallSettings) -> Obj:
         "serviceAccountName": settings.name,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": _UNPRIVILEGED_USER,
-            "runAsGroup": _UNPRIVILEGED_USER,
+            "runAsUser": _UNPRIVILEGED_USER_ID,
+            "runAsGroup": _UNPRIVILEGED_USER_ID,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(settings)],
@@ -185,10 +185,10 @@ def _pod_spec(settings: InstallSettings) -> Obj:
     return spec
 
 
-def _spread_constraint(settings: InstallSettings, key: str) -> Obj:
-    """Return the topology spread constraint over the node label `key`; it is soft (ScheduleAnyway)."""
+def _spread_constraint(settings: InstallSettings, topology_key: str) -> Obj:
+    """Return the topology spread constraint over the node label `topology_key`; it is soft (ScheduleAnyway)."""
     selector = {"matchLabels": dict(selector_labels(settings))}
-    return {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
+    return {"maxSkew": 1, "topologyKey": topology_key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
 
 
 def _container(settings: InstallSettings) -> Obj:
@@ -197,7 +197,7 @@ def _container(settings: InstallSettings) -> Obj:
     if has_webhooks(settings):
         ports.append({"name": "webhooks", "containerPort": WEBHOOK_PORT})
         # Requests arrive until all API servers know that the pod is terminating.
-        lifecycle = {"lifecycle": {"preStop": {"sleep": {"seconds": _TERMINATION_DELAY}}}}
+        lifecycle = {"lifecycle": {"preStop": {"sleep": {"seconds": _TERMINATION_DELAY_SECONDS}}}}
     mounts = {"volumeMounts": [{"name": _CONFIGURATION_VOLUME, "mountPath": _CONFIGURATION_FOLDER, "readOnly": True}]}
     return {
         **lifecycle,
@@ -217,25 +217,25 @@ def _container(settings: InstallSettings) -> Obj:
     }
 
 
-def _probe(path: str, period: int) -> Obj:
-    return {"httpGet": {"path": path, "port": "health"}, "periodSeconds": period, "timeoutSeconds": 5}
+def _probe(path: str, period_seconds: int) -> Obj:
+    return {"httpGet": {"path": path, "port": "health"}, "periodSeconds": period_seconds, "timeoutSeconds": 5}
 
 
 def _disruption_budget(settings: InstallSettings) -> Iterator[Obj]:
     if settings.replicas > 1:
         spec = {"maxUnavailable": 1, "selector": {"matchLabels": dict(selector_labels(settings))}}
-        budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "spec": spec}
-        yield with_labels(budget, settings, namespace=settings.namespace)
+        pod_disruption_budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "spec": spec}
+        yield with_labels(pod_disruption_budget, settings, namespace=settings.namespace)
 
 
 def _critical_pod_quota(settings: InstallSettings) -> Iterator[Obj]:
     """Yield the ResourceQuota that clusters such as GKE's require for critical pods outside kube-system."""
     if settings.priority_class == CRITICAL_PRIORITY_CLASS:
-        scope = {"scopeName": "PriorityClass", "operator": "In", "values": [CRITICAL_PRIORITY_CLASS]}
+        priority_class_scope = {"scopeName": "PriorityClass", "operator": "In", "values": [CRITICAL_PRIORITY_CLASS]}
         pod_limit = {"pods": str(settings.replicas + 1)}  # one more during a rolling update
-        spec = {"hard": pod_limit, "scopeSelector": {"matchExpressions": [scope]}}
-        quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": spec}
-        yield with_labels(quota, settings, namespace=settings.namespace)
+        spec = {"hard": pod_limit, "scopeSelector": {"matchExpressions": [priority_class_scope]}}
+        resource_quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": spec}
+        yield with_labels(resource_quota, settings, namespace=settings.namespace)
 
 
 # The operator's network objects: Services, a NetworkPolicy, scrape configuration, webhook configurations.
@@ -254,11 +254,11 @@ def network_objects(settings: InstallSettings) -> Sequence[Obj]:
 
 
 def _services(settings: InstallSettings) -> Iterator[Obj]:
-    port = {"name": "metrics", "port": HEALTH_PORT, "targetPort": "health"}
-    yield _service(settings, f"{settings.name}-metrics", port)
+    metrics_port = {"name": "metrics", "port": HEALTH_PORT, "targetPort": "health"}
+    yield _service(settings, f"{settings.name}-metrics", metrics_port)
     if has_webhooks(settings):
-        port = {"name": "webhooks", "port": _HTTPS_PORT, "targetPort": "webhooks"}
-        yield _service(settings, settings.webhook_service, port)
+        metrics_port = {"name": "webhooks", "port": _HTTPS_PORT, "targetPort": "webhooks"}
+        yield _service(settings, settings.webhook_service, metrics_port)
 
 
 def _service(settings: InstallSettings, name: str, port: dict[str, Any]) -> Obj:
@@ -268,32 +268,32 @@ def _service(settings: InstallSettings, name: str, port: dict[str, Any]) -> Obj:
 
 def _network_policy(settings: InstallSettings) -> Obj:
     """Return the operator's NetworkPolicy: ingress to metrics, probes and webhooks; egress to API server and DNS."""
-    ports = [HEALTH_PORT, *([WEBHOOK_PORT] if has_webhooks(settings) else [])]
-    egress = [
+    ingress_ports = [HEALTH_PORT, *([WEBHOOK_PORT] if has_webhooks(settings) else [])]
+    egress_rules = [
         {"ports": [{"protocol": "TCP", "port": _HTTPS_PORT}, {"protocol": "TCP", "port": _API_SERVER_PORT}]},
         {"ports": [{"protocol": "UDP", "port": _DNS_PORT}, {"protocol": "TCP", "port": _DNS_PORT}]},
     ]
     spec = {
         "podSelector": {"matchLabels": dict(selector_labels(settings))},
         "policyTypes": ["Ingress", "Egress"],
-        "ingress": [{"ports": [{"protocol": "TCP", "port": port} for port in ports]}],
-        "egress": egress,
+        "ingress": [{"ports": [{"protocol": "TCP", "port": port} for port in ingress_ports]}],
+        "egress": egress_rules,
     }
-    policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "spec": spec}
-    return with_labels(policy, settings, namespace=settings.namespace)
+    network_policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "spec": spec}
+    return with_labels(network_policy, settings, namespace=settings.namespace)
 
 
 def _scrape_configuration(settings: InstallSettings) -> Iterator[Obj]:
     selector = {"matchLabels": dict(selector_labels(settings))}
     if settings.scraping is Scraping.POD_MONITORING:
-        endpoint = {"port": "health", "path": "/metrics", "interval": _SCRAPE_INTERVAL}
+        scrape_endpoint = {"port": "health", "path": "/metrics", "interval": _SCRAPE_INTERVAL}
         kind = {"apiVersion": "monitoring.googleapis.com/v1", "kind": "PodMonitoring"}
     elif settings.scraping is Scraping.SERVICE_MONITOR:
-        endpoint = {"port": "metrics", "path": "/metrics", "interval": _SCRAPE_INTERVAL}
+        scrape_endpoint = {"port": "metrics", "path": "/metrics", "interval": _SCRAPE_INTERVAL}
         kind = {"apiVersion": "monitoring.coreos.com/v1", "kind": "ServiceMonitor"}
     else:
         return
-    spec = {"selector": selector, "endpoints": [endpoint]}
+    spec = {"selector": selector, "endpoints": [scrape_endpoint]}
     yield with_labels({**kind, "spec": spec}, settings, namespace=settings.namespace)
 
 
@@ -302,30 +302,30 @@ def _scrape_configuration(settings: InstallSettings) -> Iterator[Obj]:
 
 
 _WEBHOOK_API_VERSION: Final = "admissionregistration.k8s.io/v1"
-_WEBHOOK_TIMEOUT: Final = 10  # seconds
+_WEBHOOK_TIMEOUT_SECONDS: Final = 10  # seconds
 
 
 def webhooks(settings: InstallSettings) -> Sequence[Obj]:
     """Return the operator's MutatingWebhookConfiguration and ValidatingWebhookConfiguration; none if disabled."""
     if not has_webhooks(settings):
         return []
-    all_hooks = hooks.operator_webhooks(settings.controllers)
+    operator_hooks = hooks.operator_webhooks(settings.controllers)
     return [
-        _webhook_configuration("Mutating", [hook for hook in all_hooks if hook.mutates], settings),
-        _webhook_configuration("Validating", [hook for hook in all_hooks if not hook.mutates], settings),
+        _webhook_configuration("Mutating", [hook for hook in operator_hooks if hook.mutates], settings),
+        _webhook_configuration("Validating", [hook for hook in operator_hooks if not hook.mutates], settings),
     ]
 
 
 def _webhook_configuration(phase: str, phase_hooks: Iterable[hooks.OperatorWebhook], settings: InstallSettings) -> Obj:
     configuration = {"apiVersion": _WEBHOOK_API_VERSION, "kind": f"{phase}WebhookConfiguration"}
-    entries = [_webhook_entry(hook, settings) for hook in phase_hooks]
-    return with_labels({**configuration, "webhooks": entries}, settings, settings.webhook_service)
+    webhook_entries = [_webhook_entry(hook, settings) for hook in phase_hooks]
+    return with_labels({**configuration, "webhooks": webhook_entries}, settings, settings.webhook_service)
 
 
 def _webhook_entry(hook: hooks.OperatorWebhook, settings: InstallSettings) -> Obj:
     path = hooks.MUTATE_PATH if hook.mutates else hooks.VALIDATE_PATH
-    service = {"name": settings.webhook_service, "namespace": settings.namespace, "path": path}
-    rule = {
+    webhook_service_reference = {"name": settings.webhook_service, "namespace": settings.namespace, "path": path}
+    admission_rule = {
         "apiGroups": [hook.info.group],
         "apiVersions": [hook.info.storage_version],
         "operations": list(hook.operations),
@@ -334,11 +334,11 @@ def _webhook_entry(hook: hooks.OperatorWebhook, settings: InstallSettings) -> Ob
     webhook: dict[str, Any] = {
         "name": hook.name,
         "admissionReviewVersions": ["v1"],
-        "clientConfig": {"service": service},
+        "clientConfig": {"service": webhook_service_reference},
         "failurePolicy": "Fail",
-        "rules": [rule],
+        "rules": [admission_rule],
         "sideEffects": "None",
-        "timeoutSeconds": _WEBHOOK_TIMEOUT,
+        "timeoutSeconds": _WEBHOOK_TIMEOUT_SECONDS,
     }
     if hook.handles_jobs_or_pods:
         excluded_namespaces = [hooks.SYSTEM_NAMESPACE, settings.namespace]

@@ -31,13 +31,13 @@ def crd_objects(settings: InstallSettings) -> Sequence[Obj]:
 
 def crd_names(settings: InstallSettings, *, converted: bool) -> list[str]:
     """Return the names of the installed CRDs; with `converted`, only of those with a conversion webhook."""
-    kinds = [info for info in _installed_kinds(settings) if needs_conversion(info) or not converted]
-    return [f"{info.plural}.{info.group}" for info in kinds]
+    installed_kinds = [info for info in _installed_kinds(settings) if needs_conversion(info) or not converted]
+    return [f"{info.plural}.{info.group}" for info in installed_kinds]
 
 
-def needs_conversion(info: ServedKind) -> bool:
+def needs_conversion(served_kind: ServedKind) -> bool:
     """Report whether the versions of a kind differ in their fields, so that a webhook must convert its objects."""
-    return len(info.versions) > 1 and info.group != _AUTOSCALER_GROUP
+    return len(served_kind.versions) > 1 and served_kind.group != _AUTOSCALER_GROUP
 
 
 def _installed_kinds(settings: InstallSettings) -> Iterator[ServedKind]:
@@ -57,17 +57,17 @@ _UPDATE_VERBS: Final = ("get", "update")
 def rbac_objects(settings: InstallSettings) -> Sequence[Obj]:
     """Return the operator's ServiceAccount with its roles and bindings, and Kueue's ClusterRoles for users."""
     service_account = {"apiVersion": "v1", "kind": "ServiceAccount"}
-    role = {"apiVersion": f"{_RBAC_GROUP}/v1", "kind": "Role", "rules": list(_namespace_rules(settings))}
+    namespace_role = {"apiVersion": f"{_RBAC_GROUP}/v1", "kind": "Role", "rules": list(_namespace_rules(settings))}
     cluster_role = {"apiVersion": f"{_RBAC_GROUP}/v1", "kind": "ClusterRole", "rules": cluster_rules(settings)}
     namespace = settings.namespace
-    objects = [
+    unlabelled_objects = [
         with_labels(service_account, settings, namespace=namespace),
         with_labels(cluster_role, settings),
-        with_labels(_binding(settings, "ClusterRole"), settings),
-        with_labels(role, settings, namespace=namespace),
-        with_labels(_binding(settings, "Role"), settings, namespace=namespace),
+        with_labels(_role_binding(settings, "ClusterRole"), settings),
+        with_labels(namespace_role, settings, namespace=namespace),
+        with_labels(_role_binding(settings, "Role"), settings, namespace=namespace),
     ]
-    return [*objects, *(_user_roles() if settings.user_roles else ())]
+    return [*unlabelled_objects, *(_user_roles() if settings.user_roles else ())]
 
 
 def cluster_rules(settings: InstallSettings) -> list[Obj]:
@@ -109,8 +109,8 @@ def _webhook_rules(settings: InstallSettings) -> Iterator[Obj]:
     """Yield the RBAC rules for writing the certificate authority into the webhook configurations and CRDs."""
     if not has_webhooks(settings):
         return
-    configurations = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
-    yield _rule(_REGISTRATION_GROUP, configurations, _UPDATE_VERBS, [settings.webhook_service])
+    configuration_resources = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
+    yield _rule(_REGISTRATION_GROUP, configuration_resources, _UPDATE_VERBS, [settings.webhook_service])
     if names := crd_names(settings, converted=True):
         yield _rule(_EXTENSIONS_GROUP, ["customresourcedefinitions"], _UPDATE_VERBS, names)
 
@@ -131,15 +131,15 @@ def _namespace_rules(settings: InstallSettings) -> Iterator[Obj]:
         yield _rule("", ["secrets"], _UPDATE_VERBS, [settings.certificates])
 
 
-def _rule(group: str, resources: Sequence[str], verbs: Sequence[str], names: Sequence[str] = ()) -> Obj:
-    rule: dict[str, Any] = {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
-    return rule | ({"resourceNames": list(names)} if names else {})
+def _rule(group: str, resources: Sequence[str], verbs: Sequence[str], resource_names: Sequence[str] = ()) -> Obj:
+    policy_rule: dict[str, Any] = {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
+    return policy_rule | ({"resourceNames": list(resource_names)} if resource_names else {})
 
 
-def _binding(settings: InstallSettings, kind: str) -> dict[str, Any]:
+def _role_binding(settings: InstallSettings, role_kind: str) -> dict[str, Any]:
     subject: Mapping[str, str] = {"kind": "ServiceAccount", "name": settings.name, "namespace": settings.namespace}
-    role = {"apiGroup": _RBAC_GROUP, "kind": kind, "name": settings.name}
-    return {"apiVersion": f"{_RBAC_GROUP}/v1", "kind": f"{kind}Binding", "subjects": [subject], "roleRef": role}
+    role = {"apiGroup": _RBAC_GROUP, "kind": role_kind, "name": settings.name}
+    return {"apiVersion": f"{_RBAC_GROUP}/v1", "kind": f"{role_kind}Binding", "subjects": [subject], "roleRef": role}
 
 
 def _user_roles() -> Iterator[Obj]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.schema.violations import format_value
-from batchyard.cloud.catalog.nodes import PODS
+from batchyard.cloud.catalog.nodes import DEFAULT_PODS_PER_NODE
 from batchyard.provision.images import image_recipes
 from batchyard.provision.model import Google, Network, Part, PlatformModel, PlatformTeam
 from batchyard.provision.system_pods import machine_supplies
@@ -225,11 +225,11 @@ def cidr_of(text: str) -> IPv4Network | None:
 
 def _address_space_errors(platform: PlatformModel, network: Network) -> Iterator[FieldError]:
     """Yield an error for each address range that is too small for the maximum number of machines and their pods."""
-    max_pods_by_pool = {row["name"]: row.get("maxPodsPerNode", PODS) for row in platform.node_pools}
+    max_pods_by_pool = {row["name"]: row.get("maxPodsPerNode", DEFAULT_PODS_PER_NODE) for row in platform.node_pools}
     nodes = pods = 0
     for supply in machine_supplies(platform):
         nodes += supply.maximum
-        pods += supply.maximum * _pod_addresses(max_pods_by_pool.get(supply.name, PODS))
+        pods += supply.maximum * _pod_addresses(max_pods_by_pool.get(supply.name, DEFAULT_PODS_PER_NODE))
     for field, text, minimum in (("nodes", network.nodes, nodes + _RESERVED_ADDRESSES), ("pods", network.pods, pods)):
         cidr = cidr_of(text)
         if cidr is not None and cidr.num_addresses < minimum:

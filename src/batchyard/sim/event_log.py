@@ -11,7 +11,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, find_condition, is_true, key_of, label
 from batchyard.api.views.pods import DISRUPTION_TARGET, SCHEDULED, bound_node, is_terminal, phase
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.autoscaler.provisioning_request_pods import STAGES
+from batchyard.autoscaler.provisioning_request_pods import STAGE_CONDITIONS
 from batchyard.base.instant import Instant, duration_seconds
 from batchyard.cloud.catalog.instances import CRASHED, FAILED, phase_of
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
@@ -107,7 +107,7 @@ def _pool_records(event: WatchEvent) -> Iterator[EventFields]:
 
 def _request_records(event: WatchEvent) -> Iterator[EventFields]:
     """Yield a log record for each new stage (condition) of a ProvisioningRequest, such as Accepted or Provisioned."""
-    for stage in STAGES:
+    for stage in STAGE_CONDITIONS:
         if is_true(event.obj, stage) and not (event.old is not None and is_true(event.old, stage)):
             yield f"ProvisioningRequest{stage}", {"request": str(event.key)}
 

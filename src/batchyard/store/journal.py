@@ -41,7 +41,7 @@ _INSERT_STATEMENTS: Final = [
 ]
 #: The size of SQLite's statement cache, so that each statement is prepared once.
 _STATEMENT_CACHE_SIZE: Final = _ROWS_PER_INSERT + 16
-_encode = msgspec.json.Encoder().encode
+_encode_json = msgspec.json.Encoder().encode
 
 
 class SyncMode(StrEnum):
@@ -63,14 +63,14 @@ class RevisionJournal:
         self._path = path
         self._commit_mark = journal_file.CommitMark(path)
         try:
-            contents = self._read_contents(accept_loss=accept_loss)
-            self._connection = self._open_connection(contents.store.revision, sync)
+            journal_contents = self._read_contents(accept_loss=accept_loss)
+            self._connection = self._open_connection(journal_contents.store.revision, sync)
         except journal_file.JournalError:
             self._commit_mark.close()
             raise
-        self._floor = contents.floor
-        self._recovered: RecoveredStore | None = contents.store
-        self._replaced_rows = contents.replaced_rows
+        self._floor = journal_contents.floor
+        self._recovered: RecoveredStore | None = journal_contents.store
+        self._replaced_rows = journal_contents.replaced_rows
 
     @property
     def floor(self) -> int:
@@ -88,25 +88,25 @@ class RevisionJournal:
 
         Raise JournalError if the transaction fails; then no change is stored.
         """
-        rows = [_encode_row(change) for change in changes]
+        journal_rows = [_encode_row(change) for change in changes]
         # One statement is a transaction by itself.
-        with self._transaction() if len(rows) > _ROWS_PER_INSERT else journal_file.journal_errors(self._path):
-            self._insert_rows(rows)
+        with self._transaction() if len(journal_rows) > _ROWS_PER_INSERT else journal_file.journal_errors(self._path):
+            self._insert_rows(journal_rows)
         for change in changes:
             journal_file.record_replaced_rows(self._replaced_rows, change)
         if changes:
             self._record_acknowledged(changes[-1].revision)
-        return sum(len(text) for *_, text, _checksum in rows if text is not None)
+        return sum(len(text) for *_, text, _checksum in journal_rows if text is not None)
 
     def compact(self, floor: int) -> None:
         """Delete the rows of object versions that were replaced up to revision `floor`, the new compacted revision."""
-        self._flush_mark()
+        self._flush_commit_mark()
         obsolete_rows = [
             replaced for replacing, replaced in takewhile(lambda pair: pair[0] <= floor, self._replaced_rows)
         ]
         # Above the floor every revision has its row: counting them would take time proportional to their number.
-        rows = self._floor.rows + floor - self._floor.revision - len(obsolete_rows)
-        new_floor = journal_file.CompactionFloor(self._floor.identity, floor, rows)
+        remaining_row_count = self._floor.rows + floor - self._floor.revision - len(obsolete_rows)
+        new_floor = journal_file.CompactionFloor(self._floor.identity, floor, remaining_row_count)
         with self._transaction():
             for start_index in range(0, len(obsolete_rows), _ROWS_PER_DELETE):
                 self._delete_rows(obsolete_rows[start_index : start_index + _ROWS_PER_DELETE])
@@ -117,7 +117,7 @@ class RevisionJournal:
 
     def close(self) -> None:
         """Close the journal file, and its commit mark (the small file that is also the journal's lock)."""
-        self._flush_mark()
+        self._flush_commit_mark()
         with journal_file.journal_errors(self._path):
             self._connection.close()
         self._commit_mark.close()
@@ -142,12 +142,12 @@ class RevisionJournal:
             commit_record = self._create_journal()
             problem = ""
         contents = journal_file.read_journal(self._path)
-        problem = problem or _find_mismatch(contents, commit_record)
+        problem = problem or _find_mark_mismatch(contents, commit_record)
         if not problem:
             return contents
         if not accept_loss:
-            fault = f"{self._path} is damaged: {problem}"
-            raise journal_file.JournalError(f"{fault}; restore a backup, or start with --accept-loss")
+            damage_text = f"{self._path} is damaged: {problem}"
+            raise journal_file.JournalError(f"{damage_text}; restore a backup, or start with --accept-loss")
         return self._raise_revision(max(contents.store.revision, commit_record.revision if commit_record else 0))
 
     def _create_journal(self) -> journal_file.CommitRecord:
@@ -160,8 +160,8 @@ class RevisionJournal:
             self._commit_mark.flush()
             journal_file.rename_durably(draft_path, self._path)
         except OSError as error:
-            fault = f"{self._path} cannot be created: {error.strerror}"
-            raise journal_file.JournalError(f"{fault}; check its folder") from error
+            creation_error_text = f"{self._path} cannot be created: {error.strerror}"
+            raise journal_file.JournalError(f"{creation_error_text}; check its folder") from error
         return commit_record
 
     def _raise_revision(self, revision: int) -> journal_file.JournalContents:
@@ -216,7 +216,7 @@ class RevisionJournal:
         with self._convert_mark_errors():
             self._commit_mark.write(journal_file.CommitRecord(self._floor.identity, revision))
 
-    def _flush_mark(self) -> None:
+    def _flush_commit_mark(self) -> None:
         with self._convert_mark_errors():
             self._commit_mark.flush()
 
@@ -225,8 +225,8 @@ class RevisionJournal:
         try:
             yield
         except OSError as error:
-            fault = f"{self._path}: cannot write its commit mark: {error.strerror}"
-            raise journal_file.JournalError(f"{fault}; check the disk") from error
+            mark_error_text = f"{self._path}: cannot write its commit mark: {error.strerror}"
+            raise journal_file.JournalError(f"{mark_error_text}; check the disk") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -240,7 +240,7 @@ class RevisionJournal:
                     self._connection.execute("ROLLBACK")
 
 
-def _find_mismatch(contents: journal_file.JournalContents, commit_record: journal_file.CommitRecord | None) -> str:
+def _find_mark_mismatch(contents: journal_file.JournalContents, commit_record: journal_file.CommitRecord | None) -> str:
     """Describe how a journal contradicts its commit record (the last acknowledged revision); '' if it does not."""
     last_revision = contents.store.revision
     if commit_record is None:
@@ -255,7 +255,7 @@ def _find_mismatch(contents: journal_file.JournalContents, commit_record: journa
 
 
 def _encode_row(change: WatchEvent) -> _Row:
-    text = None if change.type is EventType.DELETED else _encode(change.obj)
+    text = None if change.type is EventType.DELETED else _encode_json(change.obj)
     return change.revision, *change.key, text, journal_file.row_checksum(change.revision, change.key, text)
 
 
@@ -268,7 +268,7 @@ def _encode_row(change: WatchEvent) -> _Row:
 
 
 #: The first bytes of every SQLite file.
-_SQLITE_MAGIC: Final = b"SQLite format 3\0"
+_SQLITE_FILE_HEADER: Final = b"SQLite format 3\0"
 
 
 def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
@@ -284,15 +284,15 @@ def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
         record = None
     with _temporary_file(backup) as draft_path:
         _copy_journal(journal, draft_path, reported_as=backup)
-        contents = journal_file.read_journal(draft_path, is_immutable=True, reported_as=journal)
-        last_revision = contents.store.revision
-        if record is None or record.revision > last_revision or record.identity != contents.floor.identity:
+        backup_contents = journal_file.read_journal(draft_path, is_immutable=True, reported_as=journal)
+        last_revision = backup_contents.store.revision
+        if record is None or record.revision > last_revision or record.identity != backup_contents.floor.identity:
             raise journal_file.damaged_journal_error(
                 journal, f"its contents end at revision {last_revision}, which its file journal.mark does not confirm"
             )
         _refuse_to_overwrite(backup)  # another process may have created it meanwhile
         journal_file.rename_durably(draft_path, backup)
-    return contents
+    return backup_contents
 
 
 def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
@@ -304,9 +304,9 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
             f"{backup} is not a backup: a SQLite log file is beside it; use `batchyard backup`"
         )
     with backup.open("rb") as file:
-        if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
+        if file.read(len(_SQLITE_FILE_HEADER)) != _SQLITE_FILE_HEADER:
             raise journal_file.JournalError(f"{backup} is not a backup; pass a file that `batchyard backup` wrote")
-    contents = journal_file.read_journal(backup, is_immutable=True)
+    backup_contents = journal_file.read_journal(backup, is_immutable=True)
     commit_mark = journal_file.CommitMark(journal)
     try:
         _refuse_to_overwrite(journal)
@@ -317,8 +317,8 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
         _copy_journal(backup, draft_path, is_immutable=True, reported_as=journal)
         with journal_file.journal_errors(draft_path), closing(sqlite3.connect(draft_path, isolation_level=None)) as db:
             db.execute("BEGIN IMMEDIATE")
-            revision = contents.store.revision + REVISION_LEAP
-            new_floor = journal_file.floor_over_all(db, journal_file.new_identity(db), revision)
+            restored_revision = backup_contents.store.revision + REVISION_LEAP
+            new_floor = journal_file.floor_over_all(db, journal_file.new_identity(db), restored_revision)
             journal_file.write_floor(db, new_floor)
             db.execute("COMMIT")
         restored_contents = journal_file.read_journal(draft_path, is_immutable=True)

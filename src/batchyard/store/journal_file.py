@@ -37,7 +37,7 @@ from batchyard.store.memory import RecoveredStore
 
 _COMMIT_RECORD_STRUCT: Final = struct.Struct("<16sQ")
 _CHECKSUM_STRUCT: Final = struct.Struct("<I")
-_MARK_LENGTH: Final = _COMMIT_RECORD_STRUCT.size + _CHECKSUM_STRUCT.size
+_COMMIT_MARK_LENGTH: Final = _COMMIT_RECORD_STRUCT.size + _CHECKSUM_STRUCT.size
 
 
 class JournalError(Exception):
@@ -72,12 +72,12 @@ class CommitMark:
 
     def read(self) -> CommitRecord | None:
         """Return the journal identity and last acknowledged revision; None if empty. May raise DamagedMark."""
-        return _read_record(self._fd)
+        return _read_commit_record_from(self._fd)
 
     def write(self, commit_record: CommitRecord) -> None:
         """Overwrite the commit mark file with a record, without a flush. Raises OSError if that fails."""
-        record = _COMMIT_RECORD_STRUCT.pack(*commit_record)
-        os.pwrite(self._fd, record + _CHECKSUM_STRUCT.pack(zlib.crc32(record)), 0)
+        packed_record = _COMMIT_RECORD_STRUCT.pack(*commit_record)
+        os.pwrite(self._fd, packed_record + _CHECKSUM_STRUCT.pack(zlib.crc32(packed_record)), 0)
 
     def flush(self) -> None:
         """Flush the commit mark file to the disk (fsync)."""
@@ -124,7 +124,7 @@ def read_commit_record(journal: Path) -> CommitRecord | None:
     except FileNotFoundError:
         return None
     try:
-        return _read_record(fd)
+        return _read_commit_record_from(fd)
     finally:
         os.close(fd)
 
@@ -132,19 +132,19 @@ def read_commit_record(journal: Path) -> CommitRecord | None:
 def rename_durably(draft_path: Path, path: Path) -> None:
     """Rename a complete file to `path`, so that the new name survives a power loss."""
     draft_path.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    folder_fd = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(folder)
+        os.fsync(folder_fd)
     finally:
-        os.close(folder)
+        os.close(folder_fd)
 
 
-def _read_record(fd: int) -> CommitRecord | None:
-    record = os.pread(fd, _MARK_LENGTH + 1, 0)
-    if not record:
+def _read_commit_record_from(fd: int) -> CommitRecord | None:
+    record_bytes = os.pread(fd, _COMMIT_MARK_LENGTH + 1, 0)
+    if not record_bytes:
         return None
-    packed_record, checksum = record[: _COMMIT_RECORD_STRUCT.size], record[_COMMIT_RECORD_STRUCT.size :]
-    if len(record) != _MARK_LENGTH or checksum != _CHECKSUM_STRUCT.pack(zlib.crc32(packed_record)):
+    packed_record, checksum = record_bytes[: _COMMIT_RECORD_STRUCT.size], record_bytes[_COMMIT_RECORD_STRUCT.size :]
+    if len(record_bytes) != _COMMIT_MARK_LENGTH or checksum != _CHECKSUM_STRUCT.pack(zlib.crc32(packed_record)):
         raise DamagedMark
     return CommitRecord(*_COMMIT_RECORD_STRUCT.unpack(packed_record))
 
@@ -157,7 +157,7 @@ JOURNAL_APPLICATION_ID: Final = 0x62617463
 BUSY_TIMEOUT_SECONDS: Final = 2.0
 """Seconds to wait for another process: the first one to open the file after a crash locks it for recovery."""
 
-_CREATE_TABLES: Final = """
+_CREATE_TABLES_SQL: Final = """
 CREATE TABLE revisions (
     revision INTEGER PRIMARY KEY, kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
     object BLOB, checksum INTEGER NOT NULL
@@ -167,7 +167,7 @@ CREATE TABLE floor (
 ) STRICT;
 """
 #: Faults of SQLite by primary result code: the description, and the remedy.
-_PROBLEMS_BY_CODE: Final = {
+_PROBLEM_AND_REMEDY_BY_CODE: Final = {
     sqlite3.SQLITE_BUSY: ("another process has the journal open", "stop that process first"),
     sqlite3.SQLITE_LOCKED: ("another process has the journal open", "stop that process first"),
     sqlite3.SQLITE_FULL: ("database or disk is full", "free disk space and start again"),
@@ -180,7 +180,7 @@ _PROBLEMS_BY_CODE: Final = {
 }
 #: The exceptions for a damaged file: SQLite's messages may contain bytes of the file that are not valid UTF-8.
 DAMAGE_ERRORS: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
-_decode = msgspec.json.Decoder(dict).decode
+_decode_json = msgspec.json.Decoder(dict).decode
 
 
 class CompactionFloor(NamedTuple):
@@ -204,7 +204,7 @@ def create_journal(path: Path) -> CompactionFloor:
     """Create an empty journal file with a new identity; return its compaction floor, at revision 0."""
     with journal_errors(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript(_CREATE_TABLES)
+        connection.executescript(_CREATE_TABLES_SQL)
         connection.execute(f"PRAGMA application_id = {JOURNAL_APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {JOURNAL_FORMAT}")
         floor = CompactionFloor(new_identity(connection), 0, 0)
@@ -221,8 +221,8 @@ def new_identity(connection: sqlite3.Connection) -> bytes:
 
 def floor_over_all(connection: sqlite3.Connection, identity: bytes, revision: int) -> CompactionFloor:
     """Return a compaction floor at `revision` that covers all rows of the journal file; none may be newer."""
-    (rows,) = connection.execute("SELECT count(*) FROM revisions").fetchone()
-    return CompactionFloor(identity, revision, int(rows))
+    (row_count,) = connection.execute("SELECT count(*) FROM revisions").fetchone()
+    return CompactionFloor(identity, revision, int(row_count))
 
 
 def write_floor(connection: sqlite3.Connection, floor: CompactionFloor) -> CompactionFloor:
@@ -252,9 +252,9 @@ def read_journal(path: Path, *, is_immutable: bool = False, reported_as: Path | 
 
 def reject_orphaned_log(path: Path) -> None:
     """Raise JournalError if a write-ahead log exists without its journal: SQLite would apply it to a new one."""
-    log_path = path.with_name(f"{path.name}-wal")
-    if log_path.exists() and log_path.stat().st_size:
-        problem = f"{log_path} exists without its journal and may hold its last changes"
+    write_ahead_log_path = path.with_name(f"{path.name}-wal")
+    if write_ahead_log_path.exists() and write_ahead_log_path.stat().st_size:
+        problem = f"{write_ahead_log_path} exists without its journal and may hold its last changes"
         raise JournalError(f"{problem}; put the journal back, or choose another data directory")
 
 
@@ -284,11 +284,11 @@ def _check_file(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _read_floor(path: Path, connection: sqlite3.Connection) -> CompactionFloor:
-    rows = connection.execute("SELECT identity, revision, rows, checksum FROM floor").fetchall()
-    if len(rows) != 1:
-        raise damaged_journal_error(path, f"its table `floor` has {len(rows)} rows instead of 1")
-    *fields, checksum = rows[0]
-    floor = CompactionFloor(*fields)
+    floor_rows = connection.execute("SELECT identity, revision, rows, checksum FROM floor").fetchall()
+    if len(floor_rows) != 1:
+        raise damaged_journal_error(path, f"its table `floor` has {len(floor_rows)} rows instead of 1")
+    *floor_fields, checksum = floor_rows[0]
+    floor = CompactionFloor(*floor_fields)
     if checksum != floor_checksum(floor):
         raise damaged_journal_error(path, "the checksum of its compaction floor does not match")
     return floor
@@ -334,7 +334,7 @@ class _JournalReader:
                 raise damaged_journal_error(self._path, f'revision {revision} deletes the missing {kind} "{key}"')
             del self._objects[key]
             return WatchEvent(EventType.DELETED, key, old, old, revision)
-        self._objects[key] = obj = _decode(text)
+        self._objects[key] = obj = _decode_json(text)
         return WatchEvent(EventType.ADDED if old is None else EventType.MODIFIED, key, obj, old, revision)
 
 
@@ -375,16 +375,16 @@ def journal_errors(path: Path) -> Iterator[None]:
 
 def journal_error(path: Path, error: sqlite3.Error) -> JournalError:
     """Return the JournalError for an SQLite error other than damage, with the remedy if one is known."""
-    problem, remedy = _PROBLEMS_BY_CODE.get(_result_code(error), (str(error), ""))
+    problem, remedy = _PROBLEM_AND_REMEDY_BY_CODE.get(_sqlite_result_code(error), (str(error), ""))
     return JournalError(f"{path}: {problem}; {remedy}" if remedy else f"{path}: {problem}")
 
 
 def is_disk_error(error: sqlite3.Error) -> bool:
     """Report whether an SQLite error is about locks, access or disk space, not about the contents of the file."""
-    return _result_code(error) in _PROBLEMS_BY_CODE
+    return _sqlite_result_code(error) in _PROBLEM_AND_REMEDY_BY_CODE
 
 
-def _result_code(error: sqlite3.Error) -> int:
+def _sqlite_result_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 

@@ -27,9 +27,9 @@ from batchyard.interfaces.client import EventType, WatchEvent
 # needs it must list again.
 
 
-Listener: TypeAlias = Callable[[WatchEvent], None]
+ChangeListener: TypeAlias = Callable[[WatchEvent], None]
 
-HISTORY_WINDOW: Final = 1024  # number of entries; enough for a watcher that is a few batches late
+HISTORY_WINDOW_MAX: Final = 1024  # number of entries; enough for a watcher that is a few batches late
 
 
 class ExpiredRevision(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
@@ -51,14 +51,14 @@ class RevisionLog:
 
     __slots__ = ("_entries", "_is_notifying", "_listeners", "revision")
 
-    def __init__(self, window: int = HISTORY_WINDOW, contents: RecoveredStore | None = None) -> None:
+    def __init__(self, window: int = HISTORY_WINDOW_MAX, contents: RecoveredStore | None = None) -> None:
         invariant(window >= 1, "the history window must hold at least one entry")
         self._entries: deque[WatchEvent] = deque(contents.changes if contents else (), maxlen=window)
-        self._listeners: list[Listener] = []
+        self._listeners: list[ChangeListener] = []
         self._is_notifying = False
         self.revision = contents.revision if contents else 0
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: ChangeListener) -> None:
         """Register a function that is called with every later change in the log, in order."""
         self._listeners.append(listener)
 
@@ -155,15 +155,15 @@ class KindListing:
     def _update_key(self, key: Key, sorted_objects: list[Obj]) -> None:
         """Insert, replace or remove the object with a key in the sorted list."""
         keys, obj = self._keys, self.objects.get(key)
-        index = bisect_left(keys, key)
-        is_present = index < len(keys) and keys[index] == key
+        key_index = bisect_left(keys, key)
+        is_present = key_index < len(keys) and keys[key_index] == key
         if is_present and obj is not None:
-            sorted_objects[index] = obj
+            sorted_objects[key_index] = obj
         elif is_present:
-            del keys[index], sorted_objects[index]
+            del keys[key_index], sorted_objects[key_index]
         elif obj is not None:
-            keys.insert(index, key)
-            sorted_objects.insert(index, obj)
+            keys.insert(key_index, key)
+            sorted_objects.insert(key_index, obj)
 
 
 # Watches: cursors into the revision log, read at the watcher's own pace.
@@ -200,7 +200,7 @@ def changes_reader(store: "Store") -> Callable[[int], Sequence[WatchEvent] | Non
     store.
     """
 
-    def changes(revision: int) -> Sequence[WatchEvent] | None:
+    def changes_since_revision(revision: int) -> Sequence[WatchEvent] | None:
         if revision > store.revision:  # from another store
             return None
         try:
@@ -208,7 +208,7 @@ def changes_reader(store: "Store") -> Callable[[int], Sequence[WatchEvent] | Non
         except ExpiredRevision:
             return None
 
-    return changes
+    return changes_since_revision
 
 
 class Store:
@@ -217,7 +217,7 @@ class Store:
     __slots__ = ("_copies", "_listings", "_log")
 
     def __init__(
-        self, *, window: int = HISTORY_WINDOW, detect_mutation: bool = False, contents: RecoveredStore | None = None
+        self, *, window: int = HISTORY_WINDOW_MAX, detect_mutation: bool = False, contents: RecoveredStore | None = None
     ) -> None:
         self._listings: dict[str, KindListing] = {}
         self._log = RevisionLog(window, contents)
@@ -234,13 +234,13 @@ class Store:
 
     def get(self, key: Key) -> Obj | None:
         """Return the stored object with a key, or None. Callers must not change it."""
-        listing = self._listings.get(key[0])
-        return listing.objects.get(key) if listing is not None else None
+        kind_listing = self._listings.get(key[0])
+        return kind_listing.objects.get(key) if kind_listing is not None else None
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """Return the objects of a kind, of one namespace or of all, sorted. Later writes leave the result unchanged."""
-        listing = self._listings.get(kind)
-        return listing.in_order(namespace) if listing is not None else ()
+        kind_listing = self._listings.get(kind)
+        return kind_listing.in_order(namespace) if kind_listing is not None else ()
 
     def kinds(self) -> Sequence[str]:
         """Return the kinds of which at least one object is stored, sorted."""
@@ -263,15 +263,15 @@ class Store:
         old = listing.objects.get(key)
         if expect is not None:
             _check_revision(key, old, expect)
-        revision = self._log.revision + 1
-        stored_object = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(revision)}}
+        new_revision = self._log.revision + 1
+        stored_object = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(new_revision)}}
         if self._copies is not None:
             self._check_copy(key, old)
             self._copies[key] = copy.deepcopy(stored_object)
         listing.objects[key] = stored_object
         if listing.is_listed:
             listing.mark_changed(key)
-        self._log.append(WatchEvent(_ADDED if old is None else _MODIFIED, key, stored_object, old, revision))
+        self._log.append(WatchEvent(_ADDED if old is None else _MODIFIED, key, stored_object, old, new_revision))
         return stored_object
 
     def delete(self, key: Key, expect: int | None = None) -> Obj:
@@ -284,14 +284,14 @@ class Store:
         if self._copies is not None:
             self._check_copy(key, old_object)
             del self._copies[key]
-        listing = self._listings[key[0]]
-        del listing.objects[key]
-        if listing.is_listed:
-            listing.mark_changed(key)
+        kind_listing = self._listings[key[0]]
+        del kind_listing.objects[key]
+        if kind_listing.is_listed:
+            kind_listing.mark_changed(key)
         self._log.append(WatchEvent(_DELETED, key, old_object, old_object, self._log.revision + 1))
         return old_object
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: ChangeListener) -> None:
         """Call a function with every later change, during the write. The function must not write to the store."""
         self._log.listen(listener)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata, with_path
-from batchyard.autoscaler.expander import read_backoffs
+from batchyard.autoscaler.expander import parse_backoffs
 from batchyard.autoscaler.index import BACKOFFS_CONFIG_MAP, BACKOFFS_FIELD
 from batchyard.cloud.catalog.instances import new_instance
 from unit.autoscaler.scaling_make import ZONES, Scaled, cluster, pod, pool
@@ -20,7 +20,7 @@ def none_left(*zones: str, machine: str = "e2-standard-4", count: int = 0) -> li
 def backoffs(world: Scaled) -> dict[str, float]:
     """The stored backoffs, in minutes."""
     status = world.client.get(BACKOFFS_CONFIG_MAP)
-    kept = {} if status is None else read_backoffs(status["data"][BACKOFFS_FIELD])
+    kept = {} if status is None else parse_backoffs(status["data"][BACKOFFS_FIELD])
     return {key: backoff.duration / 60_000_000 for key, backoff in kept.items()}
 
 

@@ -8,8 +8,8 @@ from batchyard.autoscaler.expander import (
     ScaleUpFailure,
     backoff_after_failure,
     backoff_key,
-    read_backoffs,
-    write_backoffs,
+    parse_backoffs,
+    serialize_backoffs,
 )
 from batchyard.base.instant import HOUR, MINUTE
 from unit.autoscaler.scaling_make_core import A, groups, pool
@@ -44,16 +44,16 @@ def test_backoff_of_future_reservation_ends_half_hour_before_start() -> None:
 
 def test_backoffs_round_trip() -> None:
     known = {"pool/zone": backoff_after_failure(None, STOCKOUT, make.NOW)}
-    assert read_backoffs(write_backoffs(known, make.NOW)) == known
+    assert parse_backoffs(serialize_backoffs(known, make.NOW)) == known
 
 
 def test_expired_backoffs_are_not_written() -> None:
     known = {"pool/zone": backoff_after_failure(None, STOCKOUT, make.NOW)}
-    assert write_backoffs(known, make.NOW + 3 * HOUR) == "{}"
+    assert serialize_backoffs(known, make.NOW + 3 * HOUR) == "{}"
 
 
 def test_read_backoffs_returns_nothing_for_invalid_text() -> None:
-    assert read_backoffs("") == read_backoffs("[1]") == read_backoffs('{"a": {"until": 3}}') == {}
+    assert parse_backoffs("") == parse_backoffs("[1]") == parse_backoffs('{"a": {"until": 3}}') == {}
 
 
 def test_backoff_key_of_auto_provisioned_pool_names_its_machine() -> None:
@@ -64,5 +64,5 @@ def test_backoff_key_of_auto_provisioned_pool_names_its_machine() -> None:
 
 
 def test_backoff_is_lasting_for_permanent_errors() -> None:
-    assert Backoff(0, 0, 0, "INVALID_GPU_TYPE").is_lasting
-    assert not Backoff(0, 0, 0, "QUOTA_EXCEEDED").is_lasting
+    assert Backoff(0, 0, 0, "INVALID_GPU_TYPE").is_long_lasting
+    assert not Backoff(0, 0, 0, "QUOTA_EXCEEDED").is_long_lasting

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.autoscaler.controller import PodDrainability, drain_of
+from batchyard.autoscaler.controller import PodDrainability, pod_drainability
 from unit.autoscaler.scaling_make import pod
 
 SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
@@ -26,11 +26,11 @@ DAEMON = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u",
     ],
 )
 def test_drain_of_classifies_pods(fields: dict[str, Any], expected: PodDrainability) -> None:
-    assert drain_of(pod("p", **fields), make.NOW) is expected
+    assert pod_drainability(pod("p", **fields), make.NOW) is expected
 
 
 def test_drain_of_ignores_pod_terminating_for_too_long() -> None:
     stopping = pod("p")
     stopping["metadata"] = {**stopping["metadata"], "deletionTimestamp": make.stamp(30)}
-    assert drain_of(stopping, make.at(90)) is PodDrainability.MOVES
-    assert drain_of(stopping, make.at(91)) is PodDrainability.STAYS
+    assert pod_drainability(stopping, make.at(90)) is PodDrainability.MOVES
+    assert pod_drainability(stopping, make.at(91)) is PodDrainability.STAYS

@@ -1,6 +1,6 @@
 """Packing: the number of new nodes for pods, and the reasons why pods do not fit."""
 
-from batchyard.autoscaler.scale_up import BinpackingEstimate, in_decreasing_order, misfit, pack
+from batchyard.autoscaler.scale_up import BinpackingEstimate, in_decreasing_request_order, misfit, pack
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from unit.autoscaler.scaling_make_core import A, groups, pool, views
 
@@ -38,7 +38,7 @@ def test_pack_places_large_pods_first() -> None:
 def test_packing_order_compares_priority_before_size() -> None:
     pods = [*views("large", cpu="3"), *views("first", cpu="1", priority=None)]
     pods[1].priority = 5
-    assert [pod.name for pod in in_decreasing_order(pods, GROUP.template)] == ["first", "large"]
+    assert [pod.name for pod in in_decreasing_request_order(pods, GROUP.template)] == ["first", "large"]
 
 
 def test_pack_respects_maximum_of_nodes() -> None:

@@ -36,7 +36,7 @@ def test_request_states_follow_gke_order() -> None:
         provisioning_request_pods.NOT_ACCEPTED,
         provisioning_request_pods.QUEUED,
         provisioning_request_pods.HAS_CAPACITY,
-        provisioning_request_pods.BOOKING_OVER,
+        provisioning_request_pods.BOOKING_EXPIRED_CONDITION,
         provisioning_request_pods.REVOKED_CONDITION,
     ):
         request = with_condition_set(request, stated, make.NOW)

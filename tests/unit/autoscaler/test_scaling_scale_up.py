@@ -24,7 +24,7 @@ class NoPools:
         self.calls.append(len(pods))
         return ()
 
-    def why_not(self, pod: PodView, scale_up: ScaleUp) -> str:
+    def explain_no_new_pool(self, pod: PodView, scale_up: ScaleUp) -> str:
         return "because"
 
 

@@ -74,7 +74,7 @@ def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
     with _connect_as_owner(folder) as owner:
         instance = _running_instance(owner, name)
         now = owner.now()
-        stop_time_text = format_time(now + instances.NOTICE)
+        stop_time_text = format_time(now + instances.PREEMPTION_NOTICE)
         if is_reclaimed:
             if instance["spec"].get("provisioning") != "spot":
                 output.fail(f"batchyard: the machine of node {name} is not a Spot machine; use --crash, not --reclaim")

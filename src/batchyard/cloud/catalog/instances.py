@@ -19,11 +19,11 @@ CRASHED: Final = "Crashed"
 FAILED: Final = "Failed"
 
 #: Notice before a machine is switched off.
-NOTICE: Final = 30 * SECOND
+PREEMPTION_NOTICE: Final = 30 * SECOND
 
 #: Default maximum run time by provisioning model.
-_DEFAULT_RUN_TIMES: Final = {"flex-start": "168h", "queued": "168h"}
-_NAMES_LENGTH_MAX: Final = 32
+_DEFAULT_MAX_RUN_DURATIONS: Final = {"flex-start": "168h", "queued": "168h"}
+_CLUSTER_AND_POOL_LENGTH_MAX: Final = 32
 _NAME_LENGTH_MAX: Final = 16
 
 
@@ -32,7 +32,7 @@ def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | No
     spec, name = pool["spec"], pool["metadata"]["name"]
     provisioning = spec.get("provisioning", "standard")
     run_spec = resize_request["spec"] if resize_request is not None else spec
-    fields = {
+    spec_fields = {
         "pool": name,
         "zone": zone,
         "machineType": spec["machineType"],
@@ -40,7 +40,7 @@ def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | No
         "resizeRequest": resize_request["metadata"]["name"] if resize_request is not None else None,
         "maxRunDuration": run_spec.get("maxRunDuration")
         or spec.get("maxRunDuration")
-        or _DEFAULT_RUN_TIMES.get(provisioning),
+        or _DEFAULT_MAX_RUN_DURATIONS.get(provisioning),
     }
     metadata: dict[str, Any] = {
         "generateName": name_prefix(cluster["metadata"]["name"], name, zone),
@@ -53,7 +53,7 @@ def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | No
         "apiVersion": scheme.kind_info(scheme.INSTANCE).api_version,
         "kind": "Instance",
         "metadata": metadata,
-        "spec": {field: value for field, value in fields.items() if value is not None},
+        "spec": {field: value for field, value in spec_fields.items() if value is not None},
     }
 
 
@@ -63,7 +63,7 @@ def name_prefix(cluster: str, pool: str, zone: str) -> str:
     If the two names together are too long, both are cut.
     """
     hash_digits = uid_for(0, cluster, pool, zone)[:8]
-    if len(cluster) + len(pool) > _NAMES_LENGTH_MAX:
+    if len(cluster) + len(pool) > _CLUSTER_AND_POOL_LENGTH_MAX:
         cluster, pool = cluster[:_NAME_LENGTH_MAX], pool[:_NAME_LENGTH_MAX]
     return f"gke-{cluster}-{pool}-{hash_digits}-"
 

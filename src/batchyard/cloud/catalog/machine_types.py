@@ -24,9 +24,9 @@ FLEX_START: Final = "flexStart"
 
 _GIB: Final = 1 << 30
 _DERIVED_MODELS: Final = (RESERVED, FLEX_START)
-_EMPTY: Final[Mapping[str, Any]] = {}
+_EMPTY_MAPPING: Final[Mapping[str, Any]] = {}
 #: Cache by Cluster name: the last spec and its catalog. Specs rarely change.
-_catalogs: "dict[str, tuple[Mapping[str, Any], Catalog]]" = {}
+_catalog_cache: "dict[str, tuple[Mapping[str, Any], Catalog]]" = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Catalog:
 
     def family(self, machine: MachineType) -> MachineFamily:
         """Return the family of a machine type; for an unknown family, one with default properties."""
-        return self.families.get(machine.family, MachineFamily(0, _EMPTY))
+        return self.families.get(machine.family, MachineFamily(0, _EMPTY_MAPPING))
 
     def can_attach(self, machine: MachineType, accelerator: str) -> bool:
         """Report whether machines of a type can attach an accelerator of this type."""
@@ -135,33 +135,33 @@ class Catalog:
 
 def catalog_of(cluster: Obj) -> Catalog:
     """Return the cloud's catalog with the Cluster's own machine types and prices."""
-    spec = cluster.get("spec") or _EMPTY
-    added_machines, prices = spec.get("catalog") or _EMPTY, spec.get("prices") or _EMPTY
-    if not added_machines and not prices:
+    spec = cluster.get("spec") or _EMPTY_MAPPING
+    added_machines, price_rows = spec.get("catalog") or _EMPTY_MAPPING, spec.get("prices") or _EMPTY_MAPPING
+    if not added_machines and not price_rows:
         return builtin_catalog()
     name = cluster["metadata"]["name"]
-    cache_entry = _catalogs.get(name)
+    cache_entry = _catalog_cache.get(name)
     if cache_entry is None or cache_entry[0] is not spec:
-        cache_entry = _catalogs[name] = (spec, _customized_catalog(added_machines, prices))
+        cache_entry = _catalog_cache[name] = (spec, _customized_catalog(added_machines, price_rows))
     return cache_entry[1]
 
 
-def _customized_catalog(added_machines: Mapping[str, Any], prices: Mapping[str, Any]) -> Catalog:
+def _customized_catalog(added_machines: Mapping[str, Any], price_rows: Mapping[str, Any]) -> Catalog:
     catalog = builtin_catalog()
-    fractions = _builtin_rows()["fractions"]
+    price_fractions = _builtin_rows()["fractions"]
     machines, attachable = dict(catalog.machines), dict(catalog.attachable)
     for name, row in added_machines.items():
         known = machines.get(name)
-        machine = _machine(name, row, fractions)
+        machine = _machine_type(name, row, price_fractions)
         machines[name] = (
-            machine if known is None else replace(machine, prices=_update_prices(known.prices, row, fractions))
+            machine if known is None else replace(machine, prices=_update_prices(known.prices, row, price_fractions))
         )
-    for name, row in prices.items():
+    for name, row in price_rows.items():
         if name in machines:
-            machines[name] = replace(machines[name], prices=_update_prices(machines[name].prices, row, fractions))
+            machines[name] = replace(machines[name], prices=_update_prices(machines[name].prices, row, price_fractions))
         if name in attachable:
             families, known_prices = attachable[name]
-            attachable[name] = AttachableAccelerator(families, _update_prices(known_prices, row, fractions))
+            attachable[name] = AttachableAccelerator(families, _update_prices(known_prices, row, price_fractions))
     return replace(catalog, machines=machines, attachable=attachable)
 
 
@@ -169,16 +169,16 @@ def _customized_catalog(added_machines: Mapping[str, Any], prices: Mapping[str, 
 def builtin_catalog() -> Catalog:
     """Return the cloud's catalog as `catalog.yaml` defines it."""
     rows = _builtin_rows()
-    fractions = rows["fractions"]
-    named_machines = {name: _machine(name, row, fractions) for name, row in rows["machines"].items()}
+    price_fractions = rows["fractions"]
+    named_machines = {name: _machine_type(name, row, price_fractions) for name, row in rows["machines"].items()}
     return Catalog(
-        machines={**{each.name: each for each in _shaped_machines(rows["shaped"], fractions)}, **named_machines},
+        machines={**{each.name: each for each in _shaped_machines(rows["shaped"], price_fractions)}, **named_machines},
         families={
-            name: MachineFamily(row.get("placementMax", 0), row.get("times", _EMPTY))
+            name: MachineFamily(row.get("placementMax", 0), row.get("times", _EMPTY_MAPPING))
             for name, row in rows["families"].items()
         },
         attachable={
-            name: AttachableAccelerator(tuple(row["families"]), _prices(row, fractions))
+            name: AttachableAccelerator(tuple(row["families"]), _parse_prices(row, price_fractions))
             for name, row in rows["attachable"].items()
         },
         times=rows["times"],
@@ -188,10 +188,10 @@ def builtin_catalog() -> Catalog:
 
 @cache
 def _builtin_rows() -> Mapping[str, Any]:
-    content = pkgutil.get_data("batchyard.cloud.catalog", "catalog.yaml")
-    assert content is not None, "catalog.yaml is missing from the installed package"
-    entries: Mapping[str, Any] = yaml.load(content, Loader=yaml.CSafeLoader)
-    return entries
+    catalog_yaml = pkgutil.get_data("batchyard.cloud.catalog", "catalog.yaml")
+    assert catalog_yaml is not None, "catalog.yaml is missing from the installed package"
+    rows_by_section: Mapping[str, Any] = yaml.load(catalog_yaml, Loader=yaml.CSafeLoader)
+    return rows_by_section
 
 
 def _node_system(row: Mapping[str, Any]) -> NodeSystem:
@@ -208,7 +208,7 @@ def _node_system(row: Mapping[str, Any]) -> NodeSystem:
     )
 
 
-def _machine(name: str, row: Mapping[str, Any], fractions: Mapping[str, Any]) -> MachineType:
+def _machine_type(name: str, row: Mapping[str, Any], price_fractions: Mapping[str, Any]) -> MachineType:
     cpu = meta.amount("cpu", row["cpu"])
     return MachineType(
         name=name,
@@ -219,11 +219,11 @@ def _machine(name: str, row: Mapping[str, Any], fractions: Mapping[str, Any]) ->
         accelerator=accelerator_from(row["accelerator"]) if row.get("accelerator") else None,
         topology=row.get("topology"),
         local_ssds=row.get("localSsds", 0),
-        prices=_prices(row, fractions),
+        prices=_parse_prices(row, price_fractions),
     )
 
 
-def _shaped_machines(family_rows: Mapping[str, Any], fractions: Mapping[str, Any]) -> Iterator[MachineType]:
+def _shaped_machines(family_rows: Mapping[str, Any], price_fractions: Mapping[str, Any]) -> Iterator[MachineType]:
     """Yield the machine types of families that are priced per CPU and GiB, such as `n2-standard-4` for 4 CPUs."""
     for family, row in family_rows.items():
         cpu_price, gib_price = _to_micro_dollars(row["price"]["cpu"]), _to_micro_dollars(row["price"]["memory"])
@@ -232,11 +232,11 @@ def _shaped_machines(family_rows: Mapping[str, Any], fractions: Mapping[str, Any
             for cpus in sizes["cpus"]:
                 on_demand, memory = cpus * cpu_price + cpus * memory_per_cpu * gib_price // _GIB, cpus * memory_per_cpu
                 reserved_price, flex_start_price = (
-                    on_demand * meta.parse_quantity(fractions[billing_model]) // meta.NANO
+                    on_demand * meta.parse_quantity(price_fractions[billing_model]) // meta.NANO
                     for billing_model in _DERIVED_MODELS
                 )
-                spot = on_demand * meta.parse_quantity(row["price"]["spot"]) // meta.NANO
-                prices = Prices(on_demand, spot, reserved_price, flex_start_price)
+                spot_price = on_demand * meta.parse_quantity(row["price"]["spot"]) // meta.NANO
+                prices = Prices(on_demand, spot_price, reserved_price, flex_start_price)
                 name, cpu = f"{family}-{shape}-{cpus}", cpus * 1000
                 yield MachineType(name, family, cpu, cpu, memory, None, None, 0, prices, is_auto_provisionable=False)
 
@@ -247,24 +247,24 @@ def accelerator_from(row: Mapping[str, Any]) -> Accelerator:
     return Accelerator(row["type"], row["count"], row.get("resource") or default_resource)
 
 
-def _prices(row: Mapping[str, Any], fractions: Mapping[str, Any]) -> Prices:
+def _parse_prices(row: Mapping[str, Any], price_fractions: Mapping[str, Any]) -> Prices:
     """Parse the prices in a catalog row; a missing price is zero, unless it is derived from the on-demand price."""
-    return _update_prices(Prices(0, 0, 0, 0), row, fractions)
+    return _update_prices(Prices(0, 0, 0, 0), row, price_fractions)
 
 
-def _update_prices(prices: Prices, row: Mapping[str, Any], fractions: Mapping[str, Any]) -> Prices:
+def _update_prices(old_prices: Prices, row: Mapping[str, Any], fractions: Mapping[str, Any]) -> Prices:
     """Return prices updated from a catalog row. A new on-demand price also sets the reserved and flex-start prices."""
-    on_demand, spot, reserved_price, flex_start = prices
+    on_demand, spot_price, reserved_price, flex_start_price = old_prices
     if ON_DEMAND in row:
         on_demand = _to_micro_dollars(row[ON_DEMAND])
-        reserved_price, flex_start = (
+        reserved_price, flex_start_price = (
             on_demand * meta.parse_quantity(fractions[billing_model]) // meta.NANO for billing_model in _DERIVED_MODELS
         )
     return Prices(
         on_demand,
-        _to_micro_dollars(row[SPOT]) if SPOT in row else spot,
+        _to_micro_dollars(row[SPOT]) if SPOT in row else spot_price,
         _to_micro_dollars(row[RESERVED]) if RESERVED in row else reserved_price,
-        _to_micro_dollars(row[FLEX_START]) if FLEX_START in row else flex_start,
+        _to_micro_dollars(row[FLEX_START]) if FLEX_START in row else flex_start_price,
     )
 
 

@@ -24,65 +24,65 @@ from batchyard.cloud.catalog.pool_properties import machine_of
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
-PODS: Final = 110
+DEFAULT_PODS_PER_NODE: Final = 110
 LOCAL_SSD_BYTES: Final = 375 * GIB
 
-_EVICTION_MEMORY: Final = 100 * MIB
-_MANY_PODS: Final = 110
-_CPU_FOR_MANY_PODS: Final = 400
-_MEMORY_SMALL_MIB: Final = 1000
-_SMALL_RESERVED_MIB: Final = 255
+_EVICTION_THRESHOLD_BYTES: Final = 100 * MIB
+_MANY_PODS_THRESHOLD: Final = 110
+_CPU_MILLI_FOR_MANY_PODS: Final = 400
+_SMALL_MACHINE_MEMORY_MIB: Final = 1000
+_SMALL_MACHINE_RESERVED_MIB: Final = 255
 #: (lower bound, reserved amount per 10,000).
-_CPU_BRACKETS: Final = ((0, 600), (1000, 100), (2000, 50), (4000, 25))
-_MEMORY_BRACKETS: Final = ((0, 2500), (4000, 2000), (8000, 1000), (16000, 600), (128_000, 200))
+_RESERVED_CPU_BRACKETS: Final = ((0, 600), (1000, 100), (2000, 50), (4000, 25))
+_RESERVED_MEMORY_BRACKETS: Final = ((0, 2500), (4000, 2000), (8000, 1000), (16000, 600), (128_000, 200))
 
 Resources = dict[str, int]
 
 
-def capacity(machine: MachineType, node_system: NodeSystem, pods: int = PODS) -> Resources:
+def capacity(machine: MachineType, node_system: NodeSystem, pods: int = DEFAULT_PODS_PER_NODE) -> Resources:
     """Return a node's status.capacity for a machine type: CPU in millicores, all other resources in base units."""
     memory = machine.memory_bytes
-    amounts = {
+    resource_amounts = {
         "cpu": machine.cpu_milli,
         "ephemeral-storage": _disk_bytes(machine, node_system),
         "memory": max(0, memory - interpolate_reserved(node_system.reserved_memory, memory)),
         "pods": pods,
     }
     if machine.accelerator is not None:
-        amounts[machine.accelerator.resource] = machine.accelerator.count
-    return amounts
+        resource_amounts[machine.accelerator.resource] = machine.accelerator.count
+    return resource_amounts
 
 
-def allocatable(machine: MachineType, node_system: NodeSystem, pods: int = PODS) -> Resources:
+def allocatable(machine: MachineType, node_system: NodeSystem, pods: int = DEFAULT_PODS_PER_NODE) -> Resources:
     """Return a node's status.allocatable for a machine type: CPU in millicores, all other resources in base units."""
     total = capacity(machine, node_system, pods)
     disk_bytes = total["ephemeral-storage"]
     reserved_amounts = {
         "cpu": reserved_cpu_milli(machine, pods),
         "ephemeral-storage": _reserved_disk_bytes(machine, node_system) + disk_bytes // 10,
-        "memory": reserved_memory_mib(machine.memory_bytes // MIB) * MIB + _EVICTION_MEMORY,
+        "memory": reserved_memory_mib(machine.memory_bytes // MIB) * MIB + _EVICTION_THRESHOLD_BYTES,
     }
     return {resource: max(0, amount - reserved_amounts.get(resource, 0)) for resource, amount in total.items()}
 
 
-def reserved_cpu_milli(machine: MachineType, pods: int = PODS) -> int:
+def reserved_cpu_milli(machine: MachineType, pods: int = DEFAULT_PODS_PER_NODE) -> int:
     """Return the millicores that GKE reserves, plus a shared core's CPU above its sustained level."""
     burst_milli = machine.cpu_milli - machine.sustained_cpu_milli
-    many_pods_milli = _CPU_FOR_MANY_PODS if pods > _MANY_PODS else 0
-    return _reserved_by_brackets(machine.sustained_cpu_milli, _CPU_BRACKETS) + burst_milli + many_pods_milli
+    many_pods_milli = _CPU_MILLI_FOR_MANY_PODS if pods > _MANY_PODS_THRESHOLD else 0
+    return _reserved_by_brackets(machine.sustained_cpu_milli, _RESERVED_CPU_BRACKETS) + burst_milli + many_pods_milli
 
 
 def reserved_memory_mib(memory_mib: int) -> int:
     """Return the MiB of a node's memory that GKE reserves; its brackets count 1000 MiB as one GB."""
-    if memory_mib <= _MEMORY_SMALL_MIB:
-        return _SMALL_RESERVED_MIB if memory_mib > 0 else 0
-    return _reserved_by_brackets(memory_mib, _MEMORY_BRACKETS)
+    if memory_mib <= _SMALL_MACHINE_MEMORY_MIB:
+        return _SMALL_MACHINE_RESERVED_MIB if memory_mib > 0 else 0
+    return _reserved_by_brackets(memory_mib, _RESERVED_MEMORY_BRACKETS)
 
 
 def interpolate_reserved(pairs: Sequence[tuple[int, int]], amount: int) -> int:
     """Return the reserved part of an amount, interpolated linearly between measured pairs of total and reserved."""
-    upper = next((index for index, row in enumerate(pairs) if row[0] >= amount), len(pairs) - 1)
-    (low, reserved_low), (high, reserved_high) = pairs[max(0, upper - 1)], pairs[max(1, upper)]
+    upper_index = next((index for index, row in enumerate(pairs) if row[0] >= amount), len(pairs) - 1)
+    (low, reserved_low), (high, reserved_high) = pairs[max(0, upper_index - 1)], pairs[max(1, upper_index)]
     return reserved_low + (amount - low) * (reserved_high - reserved_low) // (high - low)
 
 
@@ -110,19 +110,19 @@ def _reserved_by_brackets(amount: int, brackets: Sequence[tuple[int, int]]) -> i
     return reserved_amount // 10_000
 
 
-_CPU_LEVEL: Final = "cloud.google.com/gke-cpu-scaling-level"
-_MEMORY_LEVEL: Final = "cloud.google.com/gke-memory-gb-scaling-level"
-_OLD_ARCHITECTURE: Final = "beta.kubernetes.io/arch"
-_OLD_OPERATING_SYSTEM: Final = "beta.kubernetes.io/os"
-_OLD_INSTANCE_TYPE: Final = "beta.kubernetes.io/instance-type"
-_OLD_ZONE: Final = "failure-domain.beta.kubernetes.io/zone"
-_OLD_REGION: Final = "failure-domain.beta.kubernetes.io/region"
+_CPU_LEVEL_LABEL: Final = "cloud.google.com/gke-cpu-scaling-level"
+_MEMORY_LEVEL_LABEL: Final = "cloud.google.com/gke-memory-gb-scaling-level"
+_OLD_ARCHITECTURE_LABEL: Final = "beta.kubernetes.io/arch"
+_OLD_OPERATING_SYSTEM_LABEL: Final = "beta.kubernetes.io/os"
+_OLD_INSTANCE_TYPE_LABEL: Final = "beta.kubernetes.io/instance-type"
+_OLD_ZONE_LABEL: Final = "failure-domain.beta.kubernetes.io/zone"
+_OLD_REGION_LABEL: Final = "failure-domain.beta.kubernetes.io/region"
 
-_NOT_READY: Final = "KubeletNotReady"
+_NOT_READY_REASON: Final = "KubeletNotReady"
 #: GKE labels nodes with their memory in units of 1000 MiB.
-_LEVEL_BYTES: Final = 1000 * MIB
+_MEMORY_LEVEL_BYTES: Final = 1000 * MIB
 #: Node conditions other than Ready: type, reason and message.
-_PRESSURES: Final = (
+_PRESSURE_CONDITIONS: Final = (
     ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
     ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
     ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
@@ -133,7 +133,7 @@ def node_template(pool: Obj, zone: str, cluster: Obj) -> dict[str, Any]:
     """Return the Node that a new machine of a node pool in a zone becomes once it is ready."""
     catalog = catalog_of(cluster)
     machine = machine_of(pool, catalog)
-    pods, node_system = pool["spec"].get("maxPodsPerNode", PODS), catalog.node_system
+    pods, node_system = pool["spec"].get("maxPodsPerNode", DEFAULT_PODS_PER_NODE), catalog.node_system
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -172,8 +172,8 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
     status = {
         **node["status"],
         "nodeInfo": {**node["status"]["nodeInfo"], **_node_identity(name, now)},
-        "conditions": [_node_condition("Ready", False, (_NOT_READY, "container runtime network not ready"), now)]
-        + [_node_condition(kind, False, (reason, message), now) for kind, reason, message in _PRESSURES],
+        "conditions": [_node_condition("Ready", False, (_NOT_READY_REASON, "container runtime network not ready"), now)]
+        + [_node_condition(kind, False, (reason, message), now) for kind, reason, message in _PRESSURE_CONDITIONS],
         "addresses": [{"type": "InternalIP", "address": _private_address(name)}, {"type": "Hostname", "address": name}],
     }
     return {**node, "metadata": metadata, "spec": spec, "status": status}
@@ -182,7 +182,7 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
 def awaits_drivers(node: Obj) -> bool:
     """Report whether a Node is registered but has never been ready, as while its drivers are installed."""
     condition = find_condition(node, "Ready")
-    return condition is not None and condition["status"] == "False" and condition["reason"] == _NOT_READY
+    return condition is not None and condition["status"] == "False" and condition["reason"] == _NOT_READY_REASON
 
 
 def set_ready(node: Obj, now: Instant) -> dict[str, Any]:
@@ -205,19 +205,19 @@ def _node_labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -
     region = zone.rpartition("-")[0]
     name = pool["metadata"]["name"]
     system_labels = {
-        _OLD_ARCHITECTURE: "amd64",
-        _OLD_INSTANCE_TYPE: machine.name,
-        _OLD_OPERATING_SYSTEM: "linux",
+        _OLD_ARCHITECTURE_LABEL: "amd64",
+        _OLD_INSTANCE_TYPE_LABEL: machine.name,
+        _OLD_OPERATING_SYSTEM_LABEL: "linux",
         well_known.BOOT_DISK: catalog.node_system.boot_disk,
         well_known.CONTAINER_RUNTIME: "containerd",
-        _CPU_LEVEL: str(machine.cpu_milli // 1000),
-        well_known.MAX_PODS: str(pool["spec"].get("maxPodsPerNode", PODS)),
-        _MEMORY_LEVEL: str(machine.memory_bytes // _LEVEL_BYTES),
+        _CPU_LEVEL_LABEL: str(machine.cpu_milli // 1000),
+        well_known.MAX_PODS: str(pool["spec"].get("maxPodsPerNode", DEFAULT_PODS_PER_NODE)),
+        _MEMORY_LEVEL_LABEL: str(machine.memory_bytes // _MEMORY_LEVEL_BYTES),
         well_known.NODE_POOL: name,
         well_known.OS_DISTRIBUTION: "cos",
         well_known.MACHINE_FAMILY: machine.family,
-        _OLD_REGION: region,
-        _OLD_ZONE: zone,
+        _OLD_REGION_LABEL: region,
+        _OLD_ZONE_LABEL: zone,
         well_known.ARCHITECTURE: "amd64",
         well_known.OPERATING_SYSTEM: "linux",
         well_known.INSTANCE_TYPE: machine.name,
@@ -225,8 +225,8 @@ def _node_labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -
         well_known.REGION: region,
         well_known.ZONE: zone,
     }
-    own_labels = pool["spec"].get("labels") or {}
-    labels = {**own_labels, **system_labels, **_provisioning_labels(pool["spec"])}
+    pool_labels = pool["spec"].get("labels") or {}
+    labels = {**pool_labels, **system_labels, **_provisioning_labels(pool["spec"])}
     return {**labels, **_accelerator_labels(pool, machine)}
 
 
@@ -277,12 +277,12 @@ def _format_quantities(amounts: Resources) -> dict[str, str]:
     return {resource: meta.format_amount(resource, amount) for resource, amount in amounts.items()}
 
 
-def _node_condition(kind: str, holds: bool, reason_and_message: tuple[str, str], now: Instant) -> dict[str, str]:
+def _node_condition(kind: str, is_true: bool, reason_and_message: tuple[str, str], now: Instant) -> dict[str, str]:
     """Return a Node condition."""
     time_text, (reason, message) = format_time(now), reason_and_message
     return {
         "type": kind,
-        "status": "True" if holds else "False",
+        "status": "True" if is_true else "False",
         "lastHeartbeatTime": time_text,
         "lastTransitionTime": time_text,
         "reason": reason,

@@ -62,7 +62,7 @@ def chips_in(topology: str) -> int:
 
 
 #: The pool name of Nodes that belong to no pool.
-NO_POOL: Final = "nodes"
+NO_POOL_NAME: Final = "nodes"
 _ACCELERATOR_RESOURCES: Final = (well_known.GPU, well_known.TPU)
 
 
@@ -111,8 +111,8 @@ def node_rate(node: Obj, cluster: Obj | None) -> Rate:
     provisioning = "spot" if label(node, well_known.SPOT) == "true" else "standard"
     catalog = machine_types.builtin_catalog() if cluster is None else machine_types.catalog_of(cluster)
     machine = catalog.machine(label(node, well_known.INSTANCE_TYPE) or "")
-    allocatable = (node.get("status") or {}).get("allocatable") or {}
-    device = next((name for name in _ACCELERATOR_RESOURCES if name in allocatable), "")
+    allocatable_amounts = (node.get("status") or {}).get("allocatable") or {}
+    device = next((name for name in _ACCELERATOR_RESOURCES if name in allocatable_amounts), "")
     annotated_price, local_spec = (
         annotation(node, well_known.PRICE),
         {} if cluster is None else cluster["spec"].get("local") or {},
@@ -120,8 +120,8 @@ def node_rate(node: Obj, cluster: Obj | None) -> Rate:
     price = _parse_dollars(
         annotated_price if annotated_price is not None else local_spec.get("price") if not machine.family else None
     )
-    pool = label(node, well_known.NODE_POOL) or NO_POOL
-    return Rate(pool, provisioning, hourly_price(machine, provisioning) if price is None else price, device)
+    pool_name = label(node, well_known.NODE_POOL) or NO_POOL_NAME
+    return Rate(pool_name, provisioning, hourly_price(machine, provisioning) if price is None else price, device)
 
 
 def _parse_dollars(text: str | None) -> machine_types.MicroDollars | None:
@@ -158,25 +158,25 @@ def in_typical_times(cluster: Obj) -> Obj:
     catalog = machine_types.catalog_of(cluster)
     spec = cluster.get("spec") or {}
     cluster_durations: Mapping[str, Any] = spec.get("times") or {}
-    steps = [step for step, row in catalog.times.items() if isinstance(row, Mapping)]
+    step_names = [step for step, row in catalog.times.items() if isinstance(row, Mapping)]
 
-    def typical_rows(machine: MachineType, steps: Iterable[str]) -> Mapping[str, Any]:
-        durations = {step: _duration_row(step, machine, cluster, catalog)["typical"] for step in steps}
+    def typical_rows(machine: MachineType, step_names: Iterable[str]) -> Mapping[str, Any]:
+        durations = {step: _duration_row(step, machine, cluster, catalog)["typical"] for step in step_names}
         return {step: {"min": text, "typical": text, "max": text} for step, text in durations.items()}
 
-    machine_steps = [step for step in steps if step != POD_START]
+    machine_steps = [step for step in step_names if step != POD_START]
     rows_by_machine = dict(cluster_durations.get("byMachine") or {})
     for name, machine in catalog.machines.items():
         rows_by_machine[name] = {**rows_by_machine.get(name, {}), **typical_rows(machine, machine_steps)}
-    times = {**cluster_durations, **typical_rows(catalog.machine(""), steps), "byMachine": rows_by_machine}
-    return {**cluster, "spec": {**spec, "times": times}}
+    typical_times = {**cluster_durations, **typical_rows(catalog.machine(""), step_names), "byMachine": rows_by_machine}
+    return {**cluster, "spec": {**spec, "times": typical_times}}
 
 
 def preparation_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
     """Return the maximum time from the request of a machine until its Node is ready."""
     last_step = "network" if machine.accelerator is None else "drivers"
-    steps = ("provisioning", "boot", "registration", last_step)
-    return sum(step_duration(step, machine, cluster, catalog).maximum for step in steps)
+    preparation_steps = ("provisioning", "boot", "registration", last_step)
+    return sum(step_duration(step, machine, cluster, catalog).maximum for step in preparation_steps)
 
 
 def repair_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
@@ -188,7 +188,7 @@ def repair_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duratio
 def _duration_row(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Any:
     """Return the configured duration of a machine step, from the first of: machine type, family, Cluster, catalog."""
     cluster_times: Mapping[str, Any] = (cluster.get("spec") or {}).get("times") or {}
-    by_machine = cluster_times.get("byMachine") or {}
-    machine_times = (by_machine.get(machine.name) or {}, by_machine.get(machine.family) or {})
-    sources = (*machine_times, cluster_times, catalog.family(machine).times, catalog.times)
-    return next(source[step] for source in sources if step in source)
+    times_by_machine = cluster_times.get("byMachine") or {}
+    machine_times = (times_by_machine.get(machine.name) or {}, times_by_machine.get(machine.family) or {})
+    time_sources = (*machine_times, cluster_times, catalog.family(machine).times, catalog.times)
+    return next(source[step] for source in time_sources if step in source)

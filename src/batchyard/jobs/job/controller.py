@@ -26,7 +26,7 @@ from batchyard.jobs.job.spec import (
     is_tracked,
     job_pods,
     job_spec,
-    remove_tracking,
+    remove_tracking_finalizer,
     with_selector,
 )
 
@@ -39,7 +39,7 @@ _INDEX_FIELD: Final = {
     "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{well_known.COMPLETION_INDEX}']"}},
 }
 #: The maximum length of `generateName`, so that a whole name fits into a label.
-_NAME_PREFIX_MAX: Final = 58
+_NAME_PREFIX_LENGTH_MAX: Final = 58
 
 
 def new_pods(
@@ -55,10 +55,10 @@ def new_pods(
     names = dict.fromkeys(used_names)
     pods: list[meta.Obj] = []
     for number, pod in enumerate(planned_pods, pod_count):
-        prefix = _name_prefix(job["metadata"]["name"], pod.index)
-        name = _free_name(prefix, names, (job["metadata"]["uid"], str(now), str(number)))
+        name_prefix = _name_prefix(job["metadata"]["name"], pod.index)
+        name = _unused_pod_name(name_prefix, names, (job["metadata"]["uid"], str(now), str(number)))
         names[name] = None
-        pod_metadata = {**template["metadata"], "generateName": prefix, "name": name}
+        pod_metadata = {**template["metadata"], "generateName": name_prefix, "name": name}
         pods.append(
             {**template, "metadata": pod_metadata}
             if pod.index == NO_INDEX
@@ -95,13 +95,13 @@ def _name_prefix(job_name: str, index: int) -> str:
     if index == NO_INDEX:
         return f"{job_name}-"
     index_text = f"-{index}-"
-    return job_name[: _NAME_PREFIX_MAX - len(index_text)] + index_text
+    return job_name[: _NAME_PREFIX_LENGTH_MAX - len(index_text)] + index_text
 
 
-def _free_name(prefix: str, used_names: Mapping[str, None], seed: Sequence[str]) -> str:
+def _unused_pod_name(prefix: str, used_names: Mapping[str, None], hash_seed: Sequence[str]) -> str:
     """Return a pod name that is not in `used_names`: the prefix and a five-letter suffix derived from the seed."""
     for attempt in count():
-        name = generated_name(prefix, uid_for(0, *seed, prefix, str(attempt)))
+        name = generated_name(prefix, uid_for(0, *hash_seed, prefix, str(attempt)))
         if name not in used_names:
             break
     return name
@@ -143,7 +143,7 @@ _TERMINATING_FLAG: Final = 8
 _SUCCEEDED_FLAG: Final = 16
 
 
-class RelevantPods:
+class RelevantJobPods:
     """The pods of one Job that have not ended or still have the Job finalizer, and when to reconcile the Job next."""
 
     __slots__ = (
@@ -191,7 +191,7 @@ class RelevantPods:
         """Add the pods among a Job's owned objects, which may be older than this controller's first watch event."""
         for obj in owned_objects:
             if obj["kind"] == "Pod" and meta.key_of(obj) not in self._flags_by_pod:
-                self._set_flags(meta.key_of(obj), 0, _pod_flags(obj))
+                self._set_pod_flags(meta.key_of(obj), 0, _pod_flags(obj))
         self.is_complete = True
 
     def schedule_reconcile(self, at: Instant) -> None:
@@ -222,13 +222,13 @@ class RelevantPods:
         new_flags = 0 if event.type is _DELETED else _pod_flags(event.obj)
         if old_flags == new_flags and not self._has_missing_pods and (old_flags == 0 or _has_same_containers(event)):
             return False
-        self._set_flags(event.key, old_flags, new_flags)
+        self._set_pod_flags(event.key, old_flags, new_flags)
         if old_flags & ~new_flags & _TRACKED_FLAG:
-            self._record_end(event.obj)
-        self.schedule_reconcile(now if self._cannot_wait(old_flags, new_flags) else now + _BATCH_PERIOD)
+            self._record_pod_end(event.obj)
+        self.schedule_reconcile(now if self._needs_prompt_reconcile(old_flags, new_flags) else now + _BATCH_PERIOD)
         return True
 
-    def _set_flags(self, pod: meta.Key, old_flags: int, new_flags: int) -> None:
+    def _set_pod_flags(self, pod: meta.Key, old_flags: int, new_flags: int) -> None:
         self._active_count += bool(new_flags & _ACTIVE_FLAG) - bool(old_flags & _ACTIVE_FLAG)
         self._ready_count += bool(new_flags & _READY_FLAG) - bool(old_flags & _READY_FLAG)
         self.pod_count += bool(new_flags and not old_flags)
@@ -237,16 +237,16 @@ class RelevantPods:
         else:
             self._flags_by_pod.pop(pod, None)
 
-    def _cannot_wait(self, old_flags: int, new_flags: int) -> bool:
+    def _needs_prompt_reconcile(self, old_flags: int, new_flags: int) -> bool:
         """Report whether a pod's change of flags requires a reconcile of the Job now instead of a second later."""
-        lost_flags = old_flags & ~new_flags
-        if self._has_missing_pods or not self.is_complete or lost_flags & (_TRACKED_FLAG | _TERMINATING_FLAG):
+        cleared_flags = old_flags & ~new_flags
+        if self._has_missing_pods or not self.is_complete or cleared_flags & (_TRACKED_FLAG | _TERMINATING_FLAG):
             return True
-        if lost_flags & _ACTIVE_FLAG:
+        if cleared_flags & _ACTIVE_FLAG:
             return not new_flags & _SUCCEEDED_FLAG or self._needs_successes or self._active_count == 0
         return bool(new_flags & ~old_flags & _READY_FLAG) and self._ready_count == self._active_count
 
-    def _record_end(self, pod: meta.Obj) -> None:
+    def _record_pod_end(self, pod: meta.Obj) -> None:
         """Update the failure times for the backoff with a pod that lost the Job finalizer; ignore active pods."""
         if phase(pod) == SUCCEEDED:
             self.failure_times = failures_since_success(self.failure_times, [finished_at(pod)])
@@ -261,9 +261,9 @@ class PodIndex:
 
     def __init__(self) -> None:
         #: By namespace and uid of the Job: its pods that have not ended or have the Job finalizer.
-        self._by_job: dict[tuple[str, str], RelevantPods] = {}
+        self._by_job: dict[tuple[str, str], RelevantJobPods] = {}
 
-    def pods_of(self, job: meta.Obj) -> RelevantPods:
+    def pods_of(self, job: meta.Obj) -> RelevantJobPods:
         """Return the pods of a Job that have not ended or still have the Job finalizer."""
         return self._pods_of(_job_key(job))
 
@@ -286,10 +286,10 @@ class PodIndex:
             del self._by_job[job_key]
         return is_relevant
 
-    def _pods_of(self, job_key: tuple[str, str]) -> RelevantPods:
+    def _pods_of(self, job_key: tuple[str, str]) -> RelevantJobPods:
         job_pods = self._by_job.get(job_key)
         if job_pods is None:
-            job_pods = self._by_job[job_key] = RelevantPods()
+            job_pods = self._by_job[job_key] = RelevantJobPods()
         return job_pods
 
 
@@ -355,8 +355,8 @@ class PodClaims:
     def adopted_pods(self, job: meta.Obj, reader: Reader) -> list[meta.Obj]:
         """Return the orphan pods that a Job adopts, as changed copies with the Job as owner and its finalizer."""
         metadata = job["metadata"]
-        index_name = "" if _has_manual_selector(job) else metadata["name"]
-        orphan_keys = self._orphans_by_job_name.get((metadata.get("namespace", ""), index_name))
+        orphan_job_name = "" if _has_manual_selector(job) else metadata["name"]
+        orphan_keys = self._orphans_by_job_name.get((metadata.get("namespace", ""), orphan_job_name))
         if not orphan_keys or "deletionTimestamp" in metadata:
             return []
         pods = [pod for key in orphan_keys if (pod := reader.get(key)) is not None and not is_terminating(pod)]
@@ -381,8 +381,8 @@ def may_mismatch_owner(event: WatchEvent, owner_uid: str) -> bool:
 def release_pod_from_job(pod: meta.Obj, job: meta.Obj) -> meta.Obj:
     """Return a copy of the pod without the Job as owner and without the Job finalizer."""
     uid = job["metadata"]["uid"]
-    owners = [owner for owner in pod["metadata"].get("ownerReferences") or () if owner["uid"] != uid]
-    return remove_tracking(meta.with_metadata(pod, ownerReferences=owners or None))
+    owner_references = [owner for owner in pod["metadata"].get("ownerReferences") or () if owner["uid"] != uid]
+    return remove_tracking_finalizer(meta.with_metadata(pod, ownerReferences=owner_references or None))
 
 
 def _has_manual_selector(job: meta.Obj) -> bool:
@@ -397,8 +397,8 @@ def _candidate_job_names(pod: meta.Obj) -> Iterable[str]:
 
 
 def _adopt_pod(pod: meta.Obj, job: meta.Obj) -> meta.Obj:
-    owners = [*(pod["metadata"].get("ownerReferences") or ()), meta.controller_reference(job)]
-    return meta.with_finalizer(meta.with_metadata(pod, ownerReferences=owners), well_known.JOB_TRACKING)
+    owner_references = [*(pod["metadata"].get("ownerReferences") or ()), meta.controller_reference(job)]
+    return meta.with_finalizer(meta.with_metadata(pod, ownerReferences=owner_references), well_known.JOB_TRACKING)
 
 
 class JobPodController:
@@ -423,15 +423,15 @@ class JobPodController:
             self._claims.observe_job(event)
             self._record_priority_class(event)
             return (event.key,)
-        owner = _job_of(event.obj)
-        if owner is None:
+        owner_reference = _owner_job_reference(event.obj)
+        if owner_reference is None:
             tracked_orphans = (event.key,) if event.type is not EventType.DELETED and is_tracked(event.obj) else ()
-            return [*self._claims.observe_pod(event), *self._previous_job(event, now), *tracked_orphans]
-        if event.old is not None and _job_of(event.old) is None:
+            return [*self._claims.observe_pod(event), *self._previous_owner_keys(event, now), *tracked_orphans]
+        if event.old is not None and _owner_job_reference(event.old) is None:
             self._claims.observe_pod(event)
-        job = meta.Key(scheme.JOB, event.key.namespace, owner["name"])
-        is_relevant = self._index.observe_pod(event, owner["uid"], now)
-        if may_mismatch_owner(event, owner["uid"]):
+        job = meta.Key(scheme.JOB, event.key.namespace, owner_reference["name"])
+        is_relevant = self._index.observe_pod(event, owner_reference["uid"], now)
+        if may_mismatch_owner(event, owner_reference["uid"]):
             return (job, event.key)
         if not is_relevant:
             return ()
@@ -461,13 +461,13 @@ class JobPodController:
         names = (pod.obj["metadata"]["name"] for pod in pods)
         return _plan_writes(key, obj, plan, new_pods(obj, plan.pod_changes.to_create, names, job_index.pod_count, now))
 
-    def _previous_job(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
+    def _previous_owner_keys(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the Job that controlled the pod before the event, and remove the pod from its index."""
-        owner = None if event.old is None else _job_of(event.old)
-        if owner is None:
+        owner_reference = None if event.old is None else _owner_job_reference(event.old)
+        if owner_reference is None:
             return ()
-        self._index.observe_pod(event._replace(type=EventType.DELETED), owner["uid"], now)
-        return (meta.Key(scheme.JOB, event.key.namespace, owner["name"]),)
+        self._index.observe_pod(event._replace(type=EventType.DELETED), owner_reference["uid"], now)
+        return (meta.Key(scheme.JOB, event.key.namespace, owner_reference["name"]),)
 
     def _record_priority_class(self, event: WatchEvent) -> None:
         name = event.obj["spec"]["template"]["spec"].get("priorityClassName")
@@ -479,7 +479,7 @@ class JobPodController:
             self._jobs_by_priority_class.setdefault(name, {})[event.key] = None
 
 
-def _job_of(pod: meta.Obj) -> Mapping[str, Any] | None:
+def _owner_job_reference(pod: meta.Obj) -> Mapping[str, Any] | None:
     """Return the owner reference of the Job that controls a pod, or None."""
     owner = meta.controller_of(pod)
     return owner if owner is not None and owner["kind"] == "Job" and owner["apiVersion"] == "batch/v1" else None
@@ -487,15 +487,15 @@ def _job_of(pod: meta.Obj) -> Mapping[str, Any] | None:
 
 def _release_pod(pod: meta.Obj, reader: Reader) -> ReconcileResult:
     """Return the write that releases a pod from its Job, or removes the Job finalizer of a pod that no Job counts."""
-    owner = _job_of(pod)
-    if owner is None:
+    owner_reference = _owner_job_reference(pod)
+    if owner_reference is None:
         is_orphan = meta.controller_of(pod) is None and is_tracked(pod)
-        return ReconcileResult([Update(remove_tracking(pod))] if is_orphan else [])
-    job = reader.get(meta.Key(scheme.JOB, pod["metadata"].get("namespace", ""), owner["name"]))
-    if job is not None and job["metadata"]["uid"] == owner["uid"] and not (is_ours(job) and is_finished(job)):
-        is_kept = not is_ours(job) or "deletionTimestamp" in job["metadata"] or is_selected(pod, job)
-        return ReconcileResult() if is_kept else ReconcileResult([Update(release_pod_from_job(pod, job))])
-    return ReconcileResult([Update(remove_tracking(pod))] if is_terminating(pod) and is_tracked(pod) else [])
+        return ReconcileResult([Update(remove_tracking_finalizer(pod))] if is_orphan else [])
+    job = reader.get(meta.Key(scheme.JOB, pod["metadata"].get("namespace", ""), owner_reference["name"]))
+    if job is not None and job["metadata"]["uid"] == owner_reference["uid"] and not (is_ours(job) and is_finished(job)):
+        is_still_owned = not is_ours(job) or "deletionTimestamp" in job["metadata"] or is_selected(pod, job)
+        return ReconcileResult() if is_still_owned else ReconcileResult([Update(release_pod_from_job(pod, job))])
+    return ReconcileResult([Update(remove_tracking_finalizer(pod))] if is_terminating(pod) and is_tracked(pod) else [])
 
 
 def _plan_writes(key: meta.Key, job: meta.Obj, plan: JobPlan, created_pods: Sequence[meta.Obj]) -> ReconcileResult:
@@ -503,23 +503,23 @@ def _plan_writes(key: meta.Key, job: meta.Obj, plan: JobPlan, created_pods: Sequ
 
     A rejected pod does not block the others.
     """
-    finalizer_removals = [Update(remove_tracking(pod.obj)) for pod in plan.pods_to_release]
-    outcome = ReconcileResult([*finalizer_removals], requeue_at=plan.wake_at, independent=True)
-    pod_changes, writes = plan.pod_changes, outcome.writes
+    finalizer_removals = [Update(remove_tracking_finalizer(pod.obj)) for pod in plan.pods_to_release]
+    reconcile_result = ReconcileResult([*finalizer_removals], requeue_at=plan.wake_at, independent=True)
+    pod_changes, writes = plan.pod_changes, reconcile_result.writes
     for pod in pod_changes.to_dismiss:
         if pod.tracked:
-            writes.append(Update(remove_tracking(pod.obj)))
+            writes.append(Update(remove_tracking_finalizer(pod.obj)))
     for pod in (*pod_changes.to_dismiss, *pod_changes.to_delete):
         deletion_event = _pod_event(key, "SuccessfulDelete", "Deleted", pod.obj)
-        outcome.add(Delete(meta.key_of(pod.obj), uid=pod.uid), [deletion_event])
+        reconcile_result.add(Delete(meta.key_of(pod.obj), uid=pod.uid), [deletion_event])
     for new_pod in created_pods:
-        outcome.add(Create(new_pod), [_pod_event(key, "SuccessfulCreate", "Created", new_pod)])
+        reconcile_result.add(Create(new_pod), [_pod_event(key, "SuccessfulCreate", "Created", new_pod)])
     if created_pods:
-        outcome.event_if_rejected = partial(_rejection_event, key)
+        reconcile_result.event_if_rejected = partial(_rejection_event, key)
     if plan.status is not None and plan.status != job.get("status"):
         writes.append(UpdateStatus({**job, "status": plan.status}))
-    outcome.events += [EventRecord(key, *each) for each in plan.events]
-    return outcome
+    reconcile_result.events += [EventRecord(key, *each) for each in plan.events]
+    return reconcile_result
 
 
 def _rejection_event(key: meta.Key, _write: Write, error: ApiError) -> EventRecord | None:

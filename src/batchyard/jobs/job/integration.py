@@ -16,7 +16,7 @@ POD_SET: Final = "main"
 
 #: Labels that the Job controller adds to a template, which the Workload omits, except the Job name as in Kueue.
 _GENERATED_LABELS: Final = {*well_known.POD_OWNER_LABELS} - {well_known.JOB_NAME}
-_TEMPLATE_PATH: Final = ("spec", "template")
+_POD_TEMPLATE_PATH: Final = ("spec", "template")
 
 
 class JobIntegration:
@@ -78,9 +78,9 @@ class JobIntegration:
             raise workloads.InvalidPodSetInfo(f"invalid podset infos: expecting 1 podset, got {len(injections)}")
         started_job: Obj = with_path(job, ("spec", "suspend"), False)
         started_job = _with_parallelism(started_job, injections[0].count)
-        return with_path(started_job, _TEMPLATE_PATH, workloads.inject(job["spec"]["template"], injections[0]))
+        return with_path(started_job, _POD_TEMPLATE_PATH, workloads.inject(job["spec"]["template"], injections[0]))
 
-    def stop(self, job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Write | None:
+    def stop(self, job: Obj, pod_set_infos: Sequence[workloads.PodSetInfo]) -> Write | None:
         """Return the next write that stops the Job: suspend, clear startTime, restore the pod template; None when done.
 
         An annotation marks a Job that is being stopped, so that the stop continues after a restart.
@@ -90,7 +90,7 @@ class JobIntegration:
             return Update(with_metadata(with_path(job, ("spec", "suspend"), True), annotations=annotations))
         if (job.get("status") or {}).get("startTime"):
             return UpdateStatus(with_path(job, ("status", "startTime"), None))
-        restored_job = _restore_template(job, infos)
+        restored_job = _restore_template(job, pod_set_infos)
         return None if restored_job == job else Update(restored_job)
 
 
@@ -117,21 +117,21 @@ def _with_parallelism(job: Obj, count: int) -> Obj:
     return job
 
 
-def _restore_template(job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Obj:
+def _restore_template(job: Obj, pod_set_infos: Sequence[workloads.PodSetInfo]) -> Obj:
     if annotation(job, well_known.STOPPING) is not None:
         job = with_path(job, ("metadata", "annotations", well_known.STOPPING), None)
         if not job["metadata"]["annotations"]:
             job = with_path(job, ("metadata", "annotations"), None)
-    if not infos:
+    if not pod_set_infos:
         return job
-    template, original = job["spec"]["template"], infos[0]
+    template, original = job["spec"]["template"], pod_set_infos[0]
     labels = (template.get("metadata") or {}).get("labels") or {}
     controller_labels = {name: labels[name] for name in well_known.POD_OWNER_LABELS if name in labels}
     restored_template = workloads.restore(template, replace(original, labels={**original.labels, **controller_labels}))
     job = _with_parallelism(job, original.count)
     if semantic_equality(scheme.JOB).is_same("PodTemplateSpec", restored_template, template):
         return job
-    return with_path(job, _TEMPLATE_PATH, restored_template)
+    return with_path(job, _POD_TEMPLATE_PATH, restored_template)
 
 
 def _ended_count(job: Obj, completions: int) -> int:

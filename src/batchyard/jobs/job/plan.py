@@ -43,7 +43,7 @@ from batchyard.jobs.job.spec import (
 # Evaluation of a Job's successPolicy. Source: pkg/controller/job/success_policy.go of Kubernetes.
 
 
-def matching_rule(spec: JobSpec, succeeded_indexes: Spans) -> int | None:
+def matching_success_rule_index(spec: JobSpec, succeeded_indexes: Spans) -> int | None:
     """Return the position of the first rule of the Job's success policy that the succeeded indexes meet, or None."""
     if succeeded_indexes:
         for number, rule in enumerate(spec.success_rules):
@@ -60,10 +60,10 @@ def matching_rule(spec: JobSpec, succeeded_indexes: Spans) -> int | None:
 
 def _is_rule_met(rule: PolicyRule, succeeded_indexes: Spans, completions: int) -> bool:
     """Report whether all indexes of a success policy rule, or the rule's `succeededCount` of them, succeeded."""
-    count, text = rule.get("succeededCount"), rule.get("succeededIndexes")
-    if text is None:
+    count, indexes_text = rule.get("succeededCount"), rule.get("succeededIndexes")
+    if indexes_text is None:
         return count is not None and index_count(succeeded_indexes) >= count
-    rule_indexes = _parse_rule_indexes(text, completions)
+    rule_indexes = _parse_rule_indexes(indexes_text, completions)
     met_count = count_common(rule_indexes, succeeded_indexes)
     return bool(rule_indexes) and (met_count == index_count(rule_indexes) or (count is not None and met_count >= count))
 
@@ -86,20 +86,20 @@ class JobOutcome(NamedTuple):
     message: str
 
     @property
-    def interim_condition(self) -> str:
+    def interim_condition_type(self) -> str:
         """The condition type set while the Job's pods still end: SuccessCriteriaMet or FailureTarget."""
         return SUCCESS_CRITERIA_MET if self.succeeded else FAILURE_TARGET
 
     @property
-    def final_condition(self) -> str:
+    def final_condition_type(self) -> str:
         """The type of the terminal condition of the Job: Complete or Failed."""
         return "Complete" if self.succeeded else "Failed"
 
 
 COMPLETE: Final = JobOutcome(True, "CompletionsReached", "Reached expected number of succeeded pods")
 _TOO_MANY_FAILURES: Final = JobOutcome(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
-_TOO_LATE: Final = JobOutcome(False, "DeadlineExceeded", "Job was active longer than specified deadline")
-_TOO_MANY_INDEXES: Final = JobOutcome(
+_DEADLINE_EXCEEDED: Final = JobOutcome(False, "DeadlineExceeded", "Job was active longer than specified deadline")
+_TOO_MANY_FAILED_INDEXES: Final = JobOutcome(
     False, "MaxFailedIndexesExceeded", "Job has exceeded the specified maximal number of failed indexes"
 )
 _FAILED_INDEXES: Final = JobOutcome(False, "FailedIndexes", "Job has failed indexes")
@@ -117,14 +117,14 @@ def recorded_outcome(job: ObservedJob) -> JobOutcome | None:
 def new_outcome(job: ObservedJob, active_since: Instant | None, now: Instant) -> JobOutcome | None:
     """Return the outcome of a Job that must end now, or None; the completion count is not checked here."""
     spec = job.spec
-    message = _failing_message(job)
+    message = _fail_job_message(job)
     if message is not None:
         return JobOutcome(False, "PodFailurePolicy", message)
-    if job.failed_count > spec.backoff_limit or _restarted_too_often(job):
+    if job.failed_count > spec.backoff_limit or _exceeds_restart_limit(job):
         return _TOO_MANY_FAILURES
     deadline_at = deadline(job, active_since)
     if deadline_at is not None and deadline_at <= now:
-        return _TOO_LATE
+        return _DEADLINE_EXCEEDED
     return _index_outcome(job) if spec.indexed else None
 
 
@@ -136,7 +136,7 @@ def deadline(job: ObservedJob, active_since: Instant | None) -> Instant | None:
     return active_since + spec.active_deadline
 
 
-def _failing_message(job: ObservedJob) -> str | None:
+def _fail_job_message(job: ObservedJob) -> str | None:
     """Return the message for the first failed pod that a FailJob rule of the pod failure policy matches, or None."""
     rules = job.spec.failure_rules
     for pod in job.pods if rules else ():
@@ -145,7 +145,7 @@ def _failing_message(job: ObservedJob) -> str | None:
     return None
 
 
-def _restarted_too_often(job: ObservedJob) -> bool:
+def _exceeds_restart_limit(job: ObservedJob) -> bool:
     """Report whether the container restarts in a Job's pods (restartPolicy OnFailure) reach its backoff limit."""
     if not job.spec.restarts_in_place:
         return False
@@ -162,10 +162,10 @@ def _index_outcome(job: ObservedJob) -> JobOutcome | None:
     """Return the outcome of an Indexed Job that its failed indexes or its success policy decide, or None."""
     spec, failed_count = job.spec, index_count(job.failed_indexes)
     if spec.max_failed_indexes is not None and failed_count > spec.max_failed_indexes:
-        return _TOO_MANY_INDEXES
+        return _TOO_MANY_FAILED_INDEXES
     if failed_count and failed_count + job.succeeded_count >= (spec.completions or 0):
         return _FAILED_INDEXES
-    rule = matching_rule(spec, job.succeeded_indexes)
+    rule = matching_success_rule_index(spec, job.succeeded_indexes)
     return None if rule is None else JobOutcome(True, "SuccessPolicy", f"Matched rules at index {rule}")
 
 
@@ -211,13 +211,13 @@ class JobConditions:
         if self.set("Suspended", suspended, reason, message):
             self.events.append(JobEvent("Normal", reason.removeprefix("Job"), message))
 
-    def end(self, outcome: JobOutcome, *, too_many: bool) -> None:
-        """Set the Job's Complete or Failed condition; `too_many` means that more pods than needed succeeded."""
-        self.set(outcome.final_condition, True, outcome.reason, outcome.message)
+    def end(self, outcome: JobOutcome, *, has_too_many_successes: bool) -> None:
+        """Set the Job's Complete or Failed condition, possibly with a message that more pods than needed succeeded."""
+        self.set(outcome.final_condition_type, True, outcome.reason, outcome.message)
         if not outcome.succeeded:
             self.events.append(JobEvent("Warning", outcome.reason, outcome.message))
             return
-        if too_many:
+        if has_too_many_successes:
             message = "Too many succeeded pods running after completion count reached"
             self.events.append(JobEvent("Warning", "TooManySucceededPods", message))
         self.events.append(JobEvent("Normal", "Completed", "Job completed"))
@@ -234,7 +234,7 @@ class JobConditions:
 
 
 #: The maximum number of uids in a status, to limit its size.
-UNCOUNTED_MAX: Final = 500
+UNCOUNTED_UIDS_MAX: Final = 500
 
 
 class PodTerminationRecord(Enum):
@@ -246,7 +246,7 @@ class PodTerminationRecord(Enum):
     FAILURE = auto()
 
 
-_NOT_YET, _NOTHING, _SUCCESS, _FAILURE = (
+_RECORD_NOT_YET, _RECORD_NOTHING, _RECORD_SUCCESS, _RECORD_FAILURE = (
     PodTerminationRecord.NOT_YET,
     PodTerminationRecord.NOTHING,
     PodTerminationRecord.SUCCESS,
@@ -256,27 +256,27 @@ _NOT_YET, _NOTHING, _SUCCESS, _FAILURE = (
 
 def releasable_pods(job: ObservedJob, outcome: JobOutcome | None) -> list[JobPod]:
     """Return the pods whose Job finalizer may be removed: the Job's status already records their termination."""
-    records = [(pod, _termination_record(pod, job, outcome)) for pod in job.pods if pod.tracked]
-    return [pod for pod, end in records if end is not _NOT_YET and _is_recorded(pod, end, job)]
+    termination_records = [(pod, _termination_record(pod, job, outcome)) for pod in job.pods if pod.tracked]
+    return [pod for pod, end in termination_records if end is not _RECORD_NOT_YET and _is_recorded(pod, end, job)]
 
 
 def termination_fields(job: ObservedJob, outcome: JobOutcome | None) -> dict[str, Any]:
     """Return the Job status fields that count succeeded and failed pods, with all unrecorded terminations added."""
     records = {pod.uid: _termination_record(pod, job, outcome) for pod in job.pods if pod.tracked}
     spec, uncounted_uids = job.spec, job.status.get("uncountedTerminatedPods") or {}
-    fields: dict[str, Any] = {}
+    status_fields: dict[str, Any] = {}
     uid_lists: list[list[str]] = []
-    for field, kind in (("succeeded", _SUCCESS), ("failed", _FAILURE)):
+    for field, kind in (("succeeded", _RECORD_SUCCESS), ("failed", _RECORD_FAILURE)):
         known_uids = dict.fromkeys(uncounted_uids.get(field) or ())
         tracked_uids = [uid for uid in known_uids if uid in records]
-        fields[field] = job.status.get(field, 0) + len(known_uids) - len(tracked_uids)
+        status_fields[field] = job.status.get(field, 0) + len(known_uids) - len(tracked_uids)
         uid_lists.append(tracked_uids + [uid for uid, end in records.items() if end is kind and uid not in known_uids])
     if spec.indexed:  # completedIndexes records the successes
         uid_lists[0] = []
-        fields |= {"succeeded": job.succeeded_count, "completedIndexes": format_indexes(job.succeeded_indexes)}
+        status_fields |= {"succeeded": job.succeeded_count, "completedIndexes": format_indexes(job.succeeded_indexes)}
     if spec.backoff_limit_per_index is not None:
-        fields["failedIndexes"] = format_indexes(job.failed_indexes)
-    return {**fields, "uncountedTerminatedPods": _limit_uids(*uid_lists)}
+        status_fields["failedIndexes"] = format_indexes(job.failed_indexes)
+    return {**status_fields, "uncountedTerminatedPods": _limit_uids(*uid_lists)}
 
 
 def _termination_record(pod: JobPod, job: ObservedJob, outcome: JobOutcome | None) -> PodTerminationRecord:
@@ -284,22 +284,22 @@ def _termination_record(pod: JobPod, job: ObservedJob, outcome: JobOutcome | Non
     spec = job.spec
     has_valid_index = not spec.indexed or spec.has_index(pod.index)
     if pod.phase == SUCCEEDED:
-        return _SUCCESS if has_valid_index and pod.uid not in job.uncounted_failed else _NOTHING
+        return _RECORD_SUCCESS if has_valid_index and pod.uid not in job.uncounted_failed else _RECORD_NOTHING
     is_failed = has_failed(pod, spec)
     if outcome is None and not job.is_deleted:
         predecessor = job.predecessors.get(pod.index)
         if not is_failed or (predecessor is not None and predecessor.uid == pod.uid):
-            return _NOT_YET
+            return _RECORD_NOT_YET
     if is_failed or (outcome is not None and not outcome.succeeded):  # a failing Job terminates its pods
-        return _FAILURE if has_valid_index and is_counted(spec.failure_rules, pod.obj) else _NOTHING
-    return _NOTHING
+        return _RECORD_FAILURE if has_valid_index and is_counted(spec.failure_rules, pod.obj) else _RECORD_NOTHING
+    return _RECORD_NOTHING
 
 
 def _is_recorded(pod: JobPod, record: PodTerminationRecord, job: ObservedJob) -> bool:
     """Report whether the Job's status already contains the pod's success or failure."""
-    if record is _FAILURE:
+    if record is _RECORD_FAILURE:
         return pod.uid in job.uncounted_failed
-    if record is _SUCCESS:
+    if record is _RECORD_SUCCESS:
         if job.spec.indexed:
             return contains(job.recorded_indexes, pod.index)
         return pod.uid in job.uncounted_succeeded
@@ -308,8 +308,8 @@ def _is_recorded(pod: JobPod, record: PodTerminationRecord, job: ObservedJob) ->
 
 def _limit_uids(succeeded_uids: Sequence[str], failed_uids: Sequence[str]) -> dict[str, Sequence[str]]:
     """Return `uncountedTerminatedPods` with at most 500 uids; the other pods keep their finalizer for now."""
-    failed_max = max(0, UNCOUNTED_MAX - len(succeeded_uids))
-    uids_by_field = {"succeeded": succeeded_uids[:UNCOUNTED_MAX], "failed": failed_uids[:failed_max]}
+    failed_uids_max = max(0, UNCOUNTED_UIDS_MAX - len(succeeded_uids))
+    uids_by_field = {"succeeded": succeeded_uids[:UNCOUNTED_UIDS_MAX], "failed": failed_uids[:failed_uids_max]}
     return {field: uids for field, uids in uids_by_field.items() if uids}
 
 
@@ -351,7 +351,7 @@ def plan_pod_changes(job: ObservedJob, failure_times: Iterable[Instant], now: In
     """Return the pods to create and delete for a running Job; `failure_times` are of pods without the Job finalizer."""
     if job.spec.suspended:
         return PodChanges(to_dismiss=job.active_pods)
-    desired_count = _desired_active(job)
+    desired_count = _desired_active_count(job)
     surplus_pods = _surplus_pods(job, max(0, len(job.active_pods) - desired_count))
     if surplus_pods:
         return PodChanges(to_dismiss=surplus_pods)
@@ -367,7 +367,7 @@ def plan_pod_changes(job: ObservedJob, failure_times: Iterable[Instant], now: In
     return PodChanges(to_create=[NewPod(index) for index in indexes])
 
 
-def _desired_active(job: ObservedJob) -> int:
+def _desired_active_count(job: ObservedJob) -> int:
     """Return how many active pods the Job should have now, from its parallelism and its remaining completions."""
     spec = job.spec
     if spec.completions is not None:
@@ -375,16 +375,16 @@ def _desired_active(job: ObservedJob) -> int:
     return len(job.active_pods) if job.succeeded_count else spec.parallelism
 
 
-def _surplus_pods(job: ObservedJob, count_min: int) -> list[JobPod]:
-    """Return the active pods to delete: at least `count_min`, including all with an invalid or duplicate index."""
-    if not count_min and _have_distinct_indexes(job):
+def _surplus_pods(job: ObservedJob, surplus_count_min: int) -> list[JobPod]:
+    """Return active pods to delete: at least `surplus_count_min`, including all with an invalid or duplicate index."""
+    if not surplus_count_min and _have_distinct_indexes(job):
         return []
-    candidates, surplus_pods = sorted(job.active_pods, key=_deletion_order), []
+    candidate_pods, surplus_pods = sorted(job.active_pods, key=_deletion_order), []
     if job.spec.indexed:
-        best_by_index = {pod.index: pod for pod in candidates if job.spec.has_index(pod.index)}
-        surplus_pods = [pod for pod in candidates if best_by_index.get(pod.index) is not pod]
-        candidates = [pod for pod in candidates if best_by_index.get(pod.index) is pod]
-    return surplus_pods + candidates[: max(0, count_min - len(surplus_pods))]
+        best_pods_by_index = {pod.index: pod for pod in candidate_pods if job.spec.has_index(pod.index)}
+        surplus_pods = [pod for pod in candidate_pods if best_pods_by_index.get(pod.index) is not pod]
+        candidate_pods = [pod for pod in candidate_pods if best_pods_by_index.get(pod.index) is pod]
+    return surplus_pods + candidate_pods[: max(0, surplus_count_min - len(surplus_pods))]
 
 
 def _have_distinct_indexes(job: ObservedJob) -> bool:
@@ -428,9 +428,9 @@ def _failures_since_success(job: ObservedJob, failure_times: Iterable[Instant]) 
     pods = [pod for pod in job.pods if pod.tracked and not pod.active]
     if job.spec.indexed:
         pods = [pod for pod in pods if job.spec.has_index(pod.index)]
-    new_times = [finished_at(pod.obj) for pod in pods if has_failed(pod, job.spec)]
+    new_failure_times = [finished_at(pod.obj) for pod in pods if has_failed(pod, job.spec)]
     success_times = [finished_at(pod.obj) for pod in pods if pod.phase == SUCCEEDED]
-    return failures_since_success([*failure_times, *new_times], success_times)
+    return failures_since_success([*failure_times, *new_failure_times], success_times)
 
 
 def _pods_after_backoff(job: ObservedJob, indexes: Sequence[int], now: Instant) -> PodChanges:
@@ -439,11 +439,11 @@ def _pods_after_backoff(job: ObservedJob, indexes: Sequence[int], now: Instant) 
     backoff_ends: list[Instant] = []
     for index in indexes:
         predecessor = job.predecessors.get(index)
-        due_at = 0 if predecessor is None else index_backoff_end(predecessor.obj)
-        if due_at <= now:
+        creation_due_at = 0 if predecessor is None else index_backoff_end(predecessor.obj)
+        if creation_due_at <= now:
             pods_to_create.append(_successor_pod(index, predecessor, job))
         else:
-            backoff_ends.append(due_at)
+            backoff_ends.append(creation_due_at)
     return PodChanges(to_create=pods_to_create, wake_at=min(backoff_ends, default=None))
 
 
@@ -458,7 +458,7 @@ def _successor_pod(index: int, failed_pod: JobPod | None, job: ObservedJob) -> N
 
 
 #: Fields that stay in the status even if they are empty.
-_ALWAYS_WRITTEN: Final = ("ready", "terminating", "uncountedTerminatedPods", "failedIndexes")
+_ALWAYS_WRITTEN_FIELDS: Final = ("ready", "terminating", "uncountedTerminatedPods", "failedIndexes")
 
 
 class JobPlan(NamedTuple):
@@ -479,29 +479,29 @@ def plan_job(job: Obj, pods: Sequence[JobPod], failure_times: Iterable[Instant],
     A plan either releases pods or writes the status, never both. So a finalizer is removed only after the status that
     records the termination is known to be written. The release triggers the next reconcile.
     """
-    state = observe_job(job, pods)
-    outcome = recorded_outcome(state)
-    pods_to_release = releasable_pods(state, outcome)
+    observed_job = observe_job(job, pods)
+    outcome = recorded_outcome(observed_job)
+    pods_to_release = releasable_pods(observed_job, outcome)
     if pods_to_release:
         return JobPlan(pods_to_release=pods_to_release)
-    active_since = _active_since(state, now)
+    active_since = _active_since(observed_job, now)
     if outcome is None:
-        outcome = new_outcome(state, active_since, now)
-    pod_changes = _plan_pods(state, outcome, failure_times, now)
-    if outcome is None and _is_complete(state, pod_changes):
+        outcome = new_outcome(observed_job, active_since, now)
+    pod_changes = _plan_pods(observed_job, outcome, failure_times, now)
+    if outcome is None and _is_complete(observed_job, pod_changes):
         outcome = COMPLETE
-    wake_times = (pod_changes.wake_at, deadline(state, active_since) if outcome is None else None)
+    wake_times = (pod_changes.wake_at, deadline(observed_job, active_since) if outcome is None else None)
     wake_at = min((instant for instant in wake_times if instant is not None), default=None)
-    status, events = _new_status(state, outcome, pod_changes, active_since, now)
+    status, events = _new_status(observed_job, outcome, pod_changes, active_since, now)
     return JobPlan(pod_changes=pod_changes, status=status, events=events, wake_at=wake_at)
 
 
-def _active_since(state: ObservedJob, now: Instant) -> Instant | None:
+def _active_since(observed_job: ObservedJob, now: Instant) -> Instant | None:
     """Return since when the Job has been active, that is started and not suspended; None if it is suspended."""
-    if state.spec.suspended:
+    if observed_job.spec.suspended:
         return None
-    text = state.status.get("startTime")
-    return now if not text or is_true(state.status, "Suspended") else parse_time(text)
+    text = observed_job.status.get("startTime")
+    return now if not text or is_true(observed_job.status, "Suspended") else parse_time(text)
 
 
 def _plan_pods(
@@ -530,16 +530,16 @@ def _new_status(
     if active_since is not None:
         status["startTime"] = format_time(active_since)
     if outcome is not None:
-        conditions.set(outcome.interim_condition, True, outcome.reason, outcome.message)
+        conditions.set(outcome.interim_condition_type, True, outcome.reason, outcome.message)
         if _all_pods_counted(state):
-            conditions.end(outcome, too_many=state.succeeded_count > _maximum_successes(state))
+            conditions.end(outcome, has_too_many_successes=state.succeeded_count > _success_count_max(state))
             status["completionTime"] = format_time(now) if outcome.succeeded else None
     elif not state.is_deleted:
         conditions.set_suspended(state.spec.suspended)
         if state.spec.suspended:
             status["startTime"] = None
     status["conditions"] = conditions.as_list()
-    return {name: value for name, value in status.items() if value or name in _ALWAYS_WRITTEN}, conditions.events
+    return {name: value for name, value in status.items() if value or name in _ALWAYS_WRITTEN_FIELDS}, conditions.events
 
 
 def _pod_counts(state: ObservedJob, pod_changes: PodChanges, active_since: Instant | None) -> dict[str, Any]:
@@ -550,19 +550,19 @@ def _pod_counts(state: ObservedJob, pod_changes: PodChanges, active_since: Insta
     """
     deleted_uids = {pod.uid for pod in (*pod_changes.to_dismiss, *pod_changes.to_delete)}
     remaining_pods = [pod for pod in state.active_pods if pod.uid not in deleted_uids]
-    is_start = active_since is not None and state.status.get("startTime") != format_time(active_since)
+    is_new_start_time = active_since is not None and state.status.get("startTime") != format_time(active_since)
     terminating_count = sum(pod.terminating for pod in state.pods) + len(pod_changes.to_delete)
     terminating_count += sum(
         bool(pod.obj["spec"].get("nodeName")) for pod in pod_changes.to_dismiss
     )  # unscheduled pods are removed at once
     return {
-        "active": len(remaining_pods) + (len(pod_changes.to_create) if is_start else 0),
+        "active": len(remaining_pods) + (len(pod_changes.to_create) if is_new_start_time else 0),
         "ready": sum(pod.ready for pod in remaining_pods),
         "terminating": terminating_count,
     }
 
 
-def _maximum_successes(state: ObservedJob) -> int:
+def _success_count_max(state: ObservedJob) -> int:
     """Return how many pods of the Job may succeed before "too many" is reported; no limit without completions."""
     return state.succeeded_count if state.spec.completions is None else state.spec.completions
 

@@ -48,13 +48,13 @@ class JobSpec:
 def job_spec(job: Obj) -> JobSpec:
     """Return the parsed spec of a Job, with defaults filled in."""
     spec = job["spec"]
-    parallelism, limit, deadline = (spec.get(f) for f in ("parallelism", "backoffLimit", "activeDeadlineSeconds"))
+    parallelism, retry_limit, deadline = (spec.get(f) for f in ("parallelism", "backoffLimit", "activeDeadlineSeconds"))
     failure_policy = spec.get("podFailurePolicy")
     return JobSpec(
         indexed=spec.get("completionMode") == "Indexed",
         completions=spec.get("completions"),
         parallelism=1 if parallelism is None else parallelism,
-        backoff_limit=_DEFAULT_BACKOFF_LIMIT if limit is None else limit,
+        backoff_limit=_DEFAULT_BACKOFF_LIMIT if retry_limit is None else retry_limit,
         backoff_limit_per_index=spec.get("backoffLimitPerIndex"),
         max_failed_indexes=spec.get("maxFailedIndexes"),
         active_deadline=None if deadline is None else deadline * SECOND,
@@ -175,12 +175,12 @@ def count_common(a: Spans, b: Spans) -> int:
 def unused_indexes(spans: Spans, count: int, completions: int) -> list[int]:
     """Return the lowest `count` completion indexes, below `completions`, that are not in the set."""
     found_indexes: list[int] = []
-    candidate = 0
+    candidate_index = 0
     for first, last in (*spans, (completions, completions)):
-        found_indexes += range(candidate, min(first, candidate + count - len(found_indexes)))
+        found_indexes += range(candidate_index, min(first, candidate_index + count - len(found_indexes)))
         if len(found_indexes) == count:
             break
-        candidate = max(candidate, last + 1)
+        candidate_index = max(candidate_index, last + 1)
     return found_indexes
 
 
@@ -219,9 +219,9 @@ def policy_decision(rules: Sequence[PolicyRule] | None, pod: Obj) -> PolicyDecis
         status = pod.get("status") or {}
         exit_code_rule, condition_patterns = rule.get("onExitCodes"), rule.get("onPodConditions")
         description = (
-            _matching_exit_code(status, exit_code_rule, pod)
+            _matching_exit_code_text(status, exit_code_rule, pod)
             if exit_code_rule is not None
-            else _matching_condition(status, condition_patterns or (), pod)
+            else _matching_condition_text(status, condition_patterns or (), pod)
         )
         if description is not None:
             action = rule["action"]
@@ -235,14 +235,14 @@ def is_counted(rules: Sequence[PolicyRule] | None, pod: Obj) -> bool:
     return not rules or policy_decision(rules, pod).action != IGNORE_ACTION
 
 
-def _matching_exit_code(status: Mapping[str, Any], rule: Mapping[str, Any], pod: Obj) -> str | None:
+def _matching_exit_code_text(status: Mapping[str, Any], rule: Mapping[str, Any], pod: Obj) -> str | None:
     """Return a description of the first container whose exit code a failure policy rule matches, or None."""
     for field in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(field) or ():
             termination = (container.get("state") or {}).get("terminated")
             if termination is not None and _matches_exit_code(rule, container["name"], termination.get("exitCode", 0)):
-                code = termination["exitCode"]
-                return f"Container {container['name']} for pod {_pod_name(pod)} failed with exit code {code}"
+                exit_code = termination["exitCode"]
+                return f"Container {container['name']} for pod {_pod_name(pod)} failed with exit code {exit_code}"
     return None
 
 
@@ -254,7 +254,7 @@ def _matches_exit_code(rule: Mapping[str, Any], container_name: str, exit_code: 
     return exit_code not in rule["values"]
 
 
-def _matching_condition(status: Mapping[str, Any], patterns: Sequence[Mapping[str, Any]], pod: Obj) -> str | None:
+def _matching_condition_text(status: Mapping[str, Any], patterns: Sequence[Mapping[str, Any]], pod: Obj) -> str | None:
     """Return a description of the first pod condition that a failure policy rule matches, or None."""
     for condition in status.get("conditions") or ():
         for pattern in patterns:
@@ -331,7 +331,7 @@ def is_tracked(obj: Obj) -> bool:
     return well_known.JOB_TRACKING in finalizers_of(obj)
 
 
-def remove_tracking(obj: Obj) -> Obj:
+def remove_tracking_finalizer(obj: Obj) -> Obj:
     """Return a copy of the pod without the Job finalizer."""
     return without_finalizer(obj, well_known.JOB_TRACKING)
 
@@ -366,13 +366,13 @@ def _parse_index(text: str) -> int:
 _BACKOFF_BASE: Final = 10 * SECOND
 _BACKOFF_MAX: Final = 10 * MINUTE
 #: The number of failures after which the backoff no longer increases.
-FAILURES_MAX: Final = 7
+BACKOFF_FAILURES_MAX: Final = 7
 
 
 def failures_since_success(failure_times: Iterable[Instant], success_times: Iterable[Instant]) -> list[Instant]:
     """Return the latest failure times (at most 7) after the last success time, sorted."""
-    last_success = max(success_times, default=-1)
-    return sorted(instant for instant in failure_times if instant > last_success)[-FAILURES_MAX:]
+    last_success_time = max(success_times, default=-1)
+    return sorted(instant for instant in failure_times if instant > last_success_time)[-BACKOFF_FAILURES_MAX:]
 
 
 def backoff_end(failed_at: list[Instant]) -> Instant:
@@ -390,10 +390,10 @@ def index_backoff_end(failed_pod: Obj) -> Instant:
 def finished_at(pod: Obj) -> Instant:
     """Return when a pod ended, from its containers, its Ready condition, or its deletion time."""
     status = pod.get("status") or {}
-    end_times = [_container_end(container) for container in status.get("containerStatuses") or ()]
-    known_ends = [end for end in end_times if end is not None]
-    if known_ends and len(known_ends) == len(end_times):
-        return max(map(parse_time, known_ends))
+    end_times = [_container_end_time(container) for container in status.get("containerStatuses") or ()]
+    known_end_times = [end for end in end_times if end is not None]
+    if known_end_times and len(known_end_times) == len(end_times):
+        return max(map(parse_time, known_end_times))
     condition = find_condition(status, READY)
     if condition is not None and condition["status"] == "False" and condition.get("lastTransitionTime"):
         return parse_time(condition["lastTransitionTime"])
@@ -401,9 +401,9 @@ def finished_at(pod: Obj) -> Instant:
     return parse_time(pod["metadata"]["creationTimestamp"]) if deletion_time is None else deletion_time
 
 
-def _container_end(container: Obj) -> str | None:
-    termination = (container.get("state") or {}).get("terminated") or {}
-    return termination.get("finishedAt") or None
+def _container_end_time(container: Obj) -> str | None:
+    terminated_state = (container.get("state") or {}).get("terminated") or {}
+    return terminated_state.get("finishedAt") or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,17 +473,17 @@ def _failed_indexes(spec: JobSpec, status: Mapping[str, Any], pods: Sequence[Job
     """Return the completion indexes that have finally failed, from the Job's status and its pods."""
     if spec.backoff_limit_per_index is None:
         return NO_INDEXES
-    old_indexes = parse_indexes(status.get("failedIndexes"), spec.completions or 0)
+    recorded_failed_indexes = parse_indexes(status.get("failedIndexes"), spec.completions or 0)
     limit = spec.backoff_limit_per_index
-    return with_indexes(old_indexes, [pod.index for pod in pods if _fails_index(pod, spec, limit)])
+    return with_indexes(recorded_failed_indexes, [pod.index for pod in pods if _fails_index(pod, spec, limit)])
 
 
-def _fails_index(pod: JobPod, spec: JobSpec, limit: int) -> bool:
+def _fails_index(pod: JobPod, spec: JobSpec, index_backoff_limit: int) -> bool:
     """Report whether the pod's failure makes its completion index fail finally, without a further retry."""
     if not (pod.tracked and spec.has_index(pod.index) and has_failed(pod, spec)):
         return False
     action = policy_decision(spec.failure_rules, pod.obj).action
-    has_reached_limit = annotation_count(pod.obj, well_known.INDEX_FAILURES) >= limit
+    has_reached_limit = annotation_count(pod.obj, well_known.INDEX_FAILURES) >= index_backoff_limit
     return action == FAIL_INDEX_ACTION or (action != IGNORE_ACTION and has_reached_limit)
 
 
@@ -494,16 +494,16 @@ def _failed_predecessors(
     if spec.backoff_limit_per_index is None:
         return {}
     active_indexes = {pod.index for pod in active_pods}
-    latest_by_index: dict[int, JobPod] = {}
+    latest_pods_by_index: dict[int, JobPod] = {}
     for pod in pods:
         index = pod.index
         if not (pod.tracked and spec.has_index(index) and has_failed(pod, spec)) or index in active_indexes:
             continue
         if any(contains(spans, index) for spans in finished_indexes):
             continue
-        if index not in latest_by_index or _retry_order(pod) >= _retry_order(latest_by_index[index]):
-            latest_by_index[index] = pod
-    return latest_by_index
+        if index not in latest_pods_by_index or _retry_order(pod) >= _retry_order(latest_pods_by_index[index]):
+            latest_pods_by_index[index] = pod
+    return latest_pods_by_index
 
 
 def _retry_order(pod: JobPod) -> tuple[int, int]:

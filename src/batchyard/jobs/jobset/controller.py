@@ -45,7 +45,7 @@ _RESERVED_NODE_TOLERATION: Final = {"key": well_known.NO_SCHEDULE, "operator": "
 def child_jobs(jobset: Obj, replicated_job: Mapping[str, Any], indexes: Iterable[int]) -> list[dict[str, Any]]:
     """Return new Job manifests for a replicated job of a JobSet, one per index."""
     template = replicated_job["template"]
-    placement_annotations = _exclusive_annotations(jobset, template)
+    placement_annotations = _exclusive_placement_annotations(jobset, template)
     shared_labels = _shared_labels(jobset, replicated_job)
     jobs = []
     for index in indexes:
@@ -105,9 +105,9 @@ def _reserve_nodes(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any
         return pod_template
     spec = pod_template["spec"]
     node_labels = {well_known.NAMESPACED_JOB: f"{metadata['namespace']}_{metadata['name']}"}
-    selector = {**(spec.get("nodeSelector") or {}), **node_labels}
+    node_selector = {**(spec.get("nodeSelector") or {}), **node_labels}
     tolerations = [*(spec.get("tolerations") or ()), _RESERVED_NODE_TOLERATION]
-    return {**pod_template, "spec": {**spec, "nodeSelector": selector, "tolerations": tolerations}}
+    return {**pod_template, "spec": {**spec, "nodeSelector": node_selector, "tolerations": tolerations}}
 
 
 def _labels_and_annotations(
@@ -122,14 +122,14 @@ def _labels_and_annotations(
 
 def _shared_labels(jobset: Obj, replicated_job: Mapping[str, Any]) -> dict[str, str]:
     """Return the JobSet labels that all Jobs of a replicated job share, such as names and replica counts."""
-    metadata, all_jobs = jobset["metadata"], replicated_jobs(jobset)
+    metadata, all_replicated_jobs = jobset["metadata"], replicated_jobs(jobset)
     position_labels = {
         well_known.JOB_SET_NAME: metadata["name"],
         well_known.JOB_SET_UID: metadata["uid"],
         well_known.REPLICATED_JOB_NAME: replicated_job["name"],
         well_known.RESTART_ATTEMPT: str((jobset.get("status") or {}).get("restarts", 0)),
         well_known.REPLICATED_JOB_REPLICAS: str(replicas_of(replicated_job)),
-        well_known.GLOBAL_REPLICAS: str(sum(map(replicas_of, all_jobs))),
+        well_known.GLOBAL_REPLICAS: str(sum(map(replicas_of, all_replicated_jobs))),
         well_known.JOB_GROUP_NAME: group_of(replicated_job),
         well_known.JOB_GROUP_REPLICAS: str(sum(map(replicas_of, _jobs_in_group(jobset, replicated_job)))),
     }
@@ -141,10 +141,10 @@ def _shared_labels(jobset: Obj, replicated_job: Mapping[str, Any]) -> dict[str, 
 
 def _index_labels(jobset: Obj, replicated_job: Mapping[str, Any], index: int) -> dict[str, str]:
     """Return the JobSet labels that are specific to the Job with this index: its indexes and its job key."""
-    full_name = f"{jobset['metadata'].get('namespace', '')}/{job_name(jobset, replicated_job, index)}"
+    namespaced_job_name = f"{jobset['metadata'].get('namespace', '')}/{job_name(jobset, replicated_job, index)}"
     return {
         well_known.JOB_INDEX: str(index),
-        well_known.JOB_KEY: hashlib.sha1(full_name.encode(), usedforsecurity=False).hexdigest(),
+        well_known.JOB_KEY: hashlib.sha1(namespaced_job_name.encode(), usedforsecurity=False).hexdigest(),
         well_known.JOB_GLOBAL_INDEX: str(_jobs_before(replicated_job, replicated_jobs(jobset)) + index),
         well_known.JOB_GROUP_INDEX: str(_jobs_before(replicated_job, _jobs_in_group(jobset, replicated_job)) + index),
     }
@@ -152,8 +152,8 @@ def _index_labels(jobset: Obj, replicated_job: Mapping[str, Any], index: int) ->
 
 def _jobs_in_group(jobset: Obj, replicated_job: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Return the replicated jobs of a JobSet with the same `groupName` as this one, including this one."""
-    group = group_of(replicated_job)
-    return [each for each in replicated_jobs(jobset) if group_of(each) == group]
+    group_name = group_of(replicated_job)
+    return [each for each in replicated_jobs(jobset) if group_of(each) == group_name]
 
 
 def _jobs_before(replicated_job: Mapping[str, Any], group_jobs: Sequence[Mapping[str, Any]]) -> int:
@@ -168,31 +168,31 @@ def _coordinator_host(jobset: Obj, coordinator: Mapping[str, Any]) -> str:
     return f"{coordinator_job}-{coordinator.get('podIndex', 0)}.{subdomain(jobset)}"
 
 
-def _exclusive_annotations(jobset: Obj, template: Obj) -> dict[str, str]:
+def _exclusive_placement_annotations(jobset: Obj, template: Obj) -> dict[str, str]:
     """Return the exclusive placement annotations for a child Job; those of the Job template override the JobSet's."""
-    annotations_found: dict[str, str] = {}
+    placement_annotations: dict[str, str] = {}
     for metadata in (jobset["metadata"], template.get("metadata") or {}):
         annotations = metadata.get("annotations") or {}
         if well_known.EXCLUSIVE_TOPOLOGY in annotations:
             names = (well_known.EXCLUSIVE_TOPOLOGY, well_known.NODE_SELECTOR_STRATEGY)
-            annotations_found.update({name: annotations[name] for name in names if name in annotations})
-    return annotations_found
+            placement_annotations.update({name: annotations[name] for name in names if name in annotations})
+    return placement_annotations
 
 
-class _JobSetPass(NamedTuple):
+class _JobSetReconcilePass(NamedTuple):
     """One reconcile of a JobSet: the JobSet with its Jobs, its next status, and the API writes so far."""
 
     key: Key
     jobset: Obj
     children: Children
-    draft: policies.JobSetStatusDraft
+    status_draft: policies.JobSetStatusDraft
     writes: list[client.Write]
 
-    def outcome(self) -> ReconcileResult:
+    def reconcile_result(self) -> ReconcileResult:
         """Return the result of the reconcile: the collected writes, the JobSet's status if changed, and the Events."""
-        if self.draft.is_changed:
-            self.writes.append(client.UpdateStatus(self.draft.result()))
-        events = [EventRecord(self.key, *event) for event in self.draft.events]
+        if self.status_draft.is_changed:
+            self.writes.append(client.UpdateStatus(self.status_draft.result()))
+        events = [EventRecord(self.key, *event) for event in self.status_draft.events]
         return ReconcileResult(self.writes, events, event_if_rejected=partial(_rejection_event, self.key))
 
 
@@ -208,12 +208,12 @@ class JobSetController:
         key = event.key
         if key.kind == scheme.JOB_SET:
             return (key,) if _changes_fields(event, _jobset_fields) else ()
-        owner = controller_of(event.obj)
-        if owner is not None and owner["kind"] == "JobSet":
+        owner_reference = controller_of(event.obj)
+        if owner_reference is not None and owner_reference["kind"] == "JobSet":
             is_relevant = key.kind == scheme.SERVICE or _changes_fields(event, _job_fields)
-            return (Key(scheme.JOB_SET, key.namespace, owner["name"]),) if is_relevant else ()
-        may_free_name = event.type is client.EventType.DELETED and key.kind == scheme.JOB
-        return _possible_jobsets(key) if may_free_name else ()
+            return (Key(scheme.JOB_SET, key.namespace, owner_reference["name"]),) if is_relevant else ()
+        may_free_job_name = event.type is client.EventType.DELETED and key.kind == scheme.JOB
+        return _possible_jobset_keys(key) if may_free_job_name else ()
 
     def reconcile(self, key: Key, reader: client.Reader, now: Instant) -> ReconcileResult:
         """Create, delete, suspend and resume Jobs as the JobSet requires, and update the status of the JobSet."""
@@ -223,47 +223,47 @@ class JobSetController:
         children = sort_children(jobset, _jobs_of(jobset, reader))
         if children is None:
             return ReconcileResult()
-        jobset_pass = _JobSetPass(key, jobset, children, policies.JobSetStatusDraft(jobset, now), [])
-        statuses = policies.replicated_statuses(jobset, children)
-        jobset_pass.draft.set_counts(statuses)
+        jobset_pass = _JobSetReconcilePass(key, jobset, children, policies.JobSetStatusDraft(jobset, now), [])
+        counts_by_name = policies.replicated_statuses(jobset, children)
+        jobset_pass.status_draft.set_counts(counts_by_name)
         if spec.is_finished(jobset):
-            jobset_pass.writes.extend(_job_deletions(children.active_jobs))
-            return jobset_pass.outcome()
-        jobset_pass.writes.extend(_job_deletions(children.previous_jobs))
-        if not spec.is_suspended(jobset) and policies.are_all_ready(jobset, statuses):
-            jobset_pass.draft.end_restart()
+            jobset_pass.writes.extend(_job_deletion_writes(children.active_jobs))
+            return jobset_pass.reconcile_result()
+        jobset_pass.writes.extend(_job_deletion_writes(children.previous_jobs))
+        if not spec.is_suspended(jobset) and policies.are_all_ready(jobset, counts_by_name):
+            jobset_pass.status_draft.end_restart()
         if children.failed_jobs:
-            policies.apply_failure_policy(jobset_pass.draft, jobset, children.failed_jobs)
-            return jobset_pass.outcome()
+            policies.apply_failure_policy(jobset_pass.status_draft, jobset, children.failed_jobs)
+            return jobset_pass.reconcile_result()
         if children.successful_jobs and policies.has_succeeded(jobset, children.successful_jobs):
-            jobset_pass.draft.complete()
-            return jobset_pass.outcome()
-        return _create_and_resume(jobset_pass, policies.startup_decision(jobset, statuses), reader)
+            jobset_pass.status_draft.complete()
+            return jobset_pass.reconcile_result()
+        return _create_and_resume(jobset_pass, policies.startup_decision(jobset, counts_by_name), reader)
 
 
 def _create_and_resume(
-    jobset_pass: _JobSetPass, startup: policies.StartupDecision, reader: client.Reader
+    jobset_pass: _JobSetReconcilePass, startup: policies.StartupDecision, reader: client.Reader
 ) -> ReconcileResult:
     """Create the missing Service and Jobs of a JobSet, then suspend or resume its Jobs."""
-    jobset, draft, writes = jobset_pass.jobset, jobset_pass.draft, jobset_pass.writes
-    writes.extend(_missing_service(jobset, reader))
+    jobset, status_draft, writes = jobset_pass.jobset, jobset_pass.status_draft, jobset_pass.writes
+    writes.extend(_missing_service_writes(jobset, reader))
     for jobs in _missing_jobs(jobset_pass, startup):
         existing_keys = [key for key in map(key_of, jobs) if reader.get(key) is not None]
         writes.extend(client.Create(job) for job in jobs if key_of(job) not in existing_keys)
         if existing_keys:  # later replicated jobs must wait too
             return ReconcileResult(writes, [_creation_failed_event(jobset_pass.key, existing_keys)])
     if spec.is_suspended(jobset):
-        writes.extend(_job_suspensions(jobset_pass.children.active_jobs))
-        draft.suspend()
-        return jobset_pass.outcome()
-    writes.extend(_job_resumptions(jobset_pass.children.active_jobs, startup))
+        writes.extend(_job_suspend_writes(jobset_pass.children.active_jobs))
+        status_draft.suspend()
+        return jobset_pass.reconcile_result()
+    writes.extend(_job_resume_writes(jobset_pass.children.active_jobs, startup))
     if startup.must_wait:
-        draft.start_in_order()
-        return jobset_pass.outcome()
+        status_draft.start_in_order()
+        return jobset_pass.reconcile_result()
     if spec.starts_in_order(jobset):
-        draft.end_start_in_order()
-    draft.resume()
-    return jobset_pass.outcome()
+        status_draft.end_start_in_order()
+    status_draft.resume()
+    return jobset_pass.reconcile_result()
 
 
 def _jobs_of(jobset: Obj, reader: client.Reader) -> Iterable[Obj]:
@@ -274,7 +274,7 @@ def _jobs_of(jobset: Obj, reader: client.Reader) -> Iterable[Obj]:
             yield obj
 
 
-def _job_deletions(jobs: Sequence[Obj]) -> list[client.Write]:
+def _job_deletion_writes(jobs: Sequence[Obj]) -> list[client.Write]:
     """Return foreground deletions of Jobs, so that a new Job never coexists with the pods of the Job it replaces."""
     return [
         client.Delete(key_of(job), propagation=client.Propagation.FOREGROUND, uid=job["metadata"]["uid"])
@@ -283,7 +283,7 @@ def _job_deletions(jobs: Sequence[Obj]) -> list[client.Write]:
     ]
 
 
-def _missing_service(jobset: Obj, reader: client.Reader) -> list[client.Write]:
+def _missing_service_writes(jobset: Obj, reader: client.Reader) -> list[client.Write]:
     """Return the write that creates the JobSet's headless Service; [] if not needed or if the name exists."""
     if not spec.has_host_names(jobset):
         return []
@@ -291,7 +291,7 @@ def _missing_service(jobset: Obj, reader: client.Reader) -> list[client.Write]:
     return [] if service is not None else [client.Create(headless_service(jobset))]
 
 
-def _missing_jobs(jobset_pass: _JobSetPass, startup: policies.StartupDecision) -> list[list[dict[str, Any]]]:
+def _missing_jobs(jobset_pass: _JobSetReconcilePass, startup: policies.StartupDecision) -> list[list[dict[str, Any]]]:
     """Return the Jobs to create, one list per replicated job that may start; names of existing child Jobs are left out.
 
     At most CREATED_MAX Jobs are created at once; their events trigger the next reconcile.
@@ -299,27 +299,27 @@ def _missing_jobs(jobset_pass: _JobSetPass, startup: policies.StartupDecision) -
     jobset, children = jobset_pass.jobset, jobset_pass.children
     if children.previous_jobs and spec.blocks_recreation(jobset):
         return []
-    names, count_max = children.names(), CREATED_MAX
+    names, job_count_max = children.names(), CREATED_MAX
     missing_jobs: list[list[dict[str, Any]]] = []
     for each in startup.replicated_jobs:
         indexes = range(spec.replicas_of(each))
-        new_indexes = list(islice((i for i in indexes if spec.job_name(jobset, each, i) not in names), count_max))
+        new_indexes = list(islice((i for i in indexes if spec.job_name(jobset, each, i) not in names), job_count_max))
         if new_indexes:
             missing_jobs.append(child_jobs(jobset, each, new_indexes))
-            count_max -= len(new_indexes)
+            job_count_max -= len(new_indexes)
     return missing_jobs
 
 
-def _job_suspensions(jobs: Sequence[Obj]) -> list[client.Write]:
+def _job_suspend_writes(jobs: Sequence[Obj]) -> list[client.Write]:
     return [client.Update(with_path(job, ("spec", "suspend"), True)) for job in jobs if not job["spec"].get("suspend")]
 
 
-def _job_resumptions(active_jobs: Sequence[Obj], startup: policies.StartupDecision) -> list[client.Write]:
+def _job_resume_writes(active_jobs: Sequence[Obj], startup: policies.StartupDecision) -> list[client.Write]:
     """Return the writes that resume suspended Jobs which may start; an old startTime is cleared first."""
-    templates = {each["name"]: each["template"]["spec"]["template"] for each in startup.replicated_jobs}
+    pod_templates = {each["name"]: each["template"]["spec"]["template"] for each in startup.replicated_jobs}
     writes: list[client.Write] = []
     for job in active_jobs:
-        template = templates.get(replicated_job_name(job)) if job["spec"].get("suspend") else None
+        template = pod_templates.get(replicated_job_name(job)) if job["spec"].get("suspend") else None
         if template is None:
             continue
         is_unstarted = not policies.has_start_time(job)
@@ -377,7 +377,7 @@ def _job_fields(job: Obj) -> tuple[Any, ...]:
     return (*spec_fields, *pod_counts, status.get("startTime") is None, status.get("conditions"))
 
 
-def _possible_jobsets(job: Key) -> Iterable[Key]:
+def _possible_jobset_keys(job: Key) -> Iterable[Key]:
     """Return the JobSets that can have a Job of this name: `<JobSet>-<replicated job>-<index>`."""
     name_parts = job.name.split("-")
     if name_parts[-1].isdecimal():

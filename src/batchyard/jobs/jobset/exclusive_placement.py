@@ -44,7 +44,7 @@ class PlacementReader(Protocol):
         """Return the objects in a namespace whose owner (a Job) has this uid."""
 
 
-def with_priority(pod: meta.Obj) -> meta.Obj:
+def with_priority_label(pod: meta.Obj) -> meta.Obj:
     """Return the pod with its priority as a label, by which pod anti-affinity can select Jobs of the same priority.
 
     The pod already has a priority, because the built-in admission plugins of the API server run first.
@@ -60,7 +60,7 @@ def with_priority(pod: meta.Obj) -> meta.Obj:
 def mutate_pod(pod: meta.Obj, reader: PlacementReader) -> meta.Obj:
     """Return the pod as JobSet's mutating webhook does: with affinity, or bound to its leader's topology domain."""
     annotations = pod["metadata"].get("annotations") or {}
-    pod = with_priority(pod)
+    pod = with_priority_label(pod)
     if not _is_handled(annotations) or well_known.EXCLUSIVE_TOPOLOGY not in annotations:
         return pod
     return _exclude_other_jobs(pod) if is_leader(pod) else _bind_to_leader_domain(pod, reader)
@@ -74,10 +74,10 @@ def validate_pod(pod: meta.Obj, reader: PlacementReader) -> None:
     topology_key = annotations.get(well_known.EXCLUSIVE_TOPOLOGY)
     if topology_key is None or is_leader(pod):
         return
-    selector = pod["spec"].get("nodeSelector")
-    if not selector:
+    node_selector = pod["spec"].get("nodeSelector")
+    if not node_selector:
         _deny_pod(_VALIDATING_WEBHOOK, "follower pod node selector not set")
-    if topology_key not in selector:
+    if topology_key not in node_selector:
         missing_text = f"missing selector: {topology_key}"
         _deny_pod(_VALIDATING_WEBHOOK, f"follower pod node selector for topology domain not found. {missing_text}")
     leader = _leader_of(pod, reader)
@@ -101,26 +101,26 @@ def _is_handled(annotations: Mapping[str, str]) -> bool:
 def _exclude_other_jobs(leader: meta.Obj) -> meta.Obj:
     """Return the leader pod with affinity to its Job, and anti-affinity to other Jobs of the same priority."""
     job_keys = [meta.label(leader, well_known.JOB_KEY) or ""]
-    priorities = [meta.label(leader, well_known.JOB_SET_PRIORITY) or ""]
-    same_job: meta.Obj = {"key": well_known.JOB_KEY, "operator": "In", "values": job_keys}
-    other_jobs: list[meta.Obj] = [
+    jobset_priorities = [meta.label(leader, well_known.JOB_SET_PRIORITY) or ""]
+    same_job_expression: meta.Obj = {"key": well_known.JOB_KEY, "operator": "In", "values": job_keys}
+    other_job_expressions: list[meta.Obj] = [
         {"key": well_known.JOB_KEY, "operator": "Exists"},
         {"key": well_known.JOB_KEY, "operator": "NotIn", "values": job_keys},
-        {"key": well_known.JOB_SET_PRIORITY, "operator": "In", "values": priorities},
+        {"key": well_known.JOB_SET_PRIORITY, "operator": "In", "values": jobset_priorities},
     ]
-    with_affinity = _with_affinity_term(leader, "podAffinity", [same_job])
-    return _with_affinity_term(with_affinity, "podAntiAffinity", other_jobs)
+    leader_with_affinity = _with_affinity_term(leader, "podAffinity", [same_job_expression])
+    return _with_affinity_term(leader_with_affinity, "podAntiAffinity", other_job_expressions)
 
 
 def _with_affinity_term(pod: meta.Obj, field: str, label_expressions: Sequence[meta.Obj]) -> meta.Obj:
     """Return the pod with one more required term in `podAffinity` or `podAntiAffinity`, for pods of all namespaces."""
-    term = {
+    affinity_term = {
         "labelSelector": {"matchExpressions": list(label_expressions)},
         "topologyKey": meta.annotation(pod, well_known.EXCLUSIVE_TOPOLOGY),
         "namespaceSelector": {},
     }
-    terms = ((pod["spec"].get("affinity") or {}).get(field) or {}).get(well_known.REQUIRED) or ()
-    return meta.with_path(pod, ("spec", "affinity", field, well_known.REQUIRED), [*terms, term])
+    affinity_terms = ((pod["spec"].get("affinity") or {}).get(field) or {}).get(well_known.REQUIRED) or ()
+    return meta.with_path(pod, ("spec", "affinity", field, well_known.REQUIRED), [*affinity_terms, affinity_term])
 
 
 def _bind_to_leader_domain(follower: meta.Obj, reader: PlacementReader) -> meta.Obj:
@@ -133,11 +133,11 @@ def _bind_to_leader_domain(follower: meta.Obj, reader: PlacementReader) -> meta.
     node = reader.get(meta.Key(scheme.NODE, "", node_name))
     if node is None:
         _deny_pod(_MUTATING_WEBHOOK, f'nodes "{node_name}" not found')
-    domain = meta.label(node, topology_key)
-    if domain is None:
+    topology_domain = meta.label(node, topology_key)
+    if topology_domain is None:
         _deny_pod(_MUTATING_WEBHOOK, f"node does not have topology label: {topology_key}")
-    selector = {**(follower["spec"].get("nodeSelector") or {}), topology_key: domain}
-    return meta.with_path(follower, ("spec", "nodeSelector"), selector)
+    node_selector = {**(follower["spec"].get("nodeSelector") or {}), topology_key: topology_domain}
+    return meta.with_path(follower, ("spec", "nodeSelector"), node_selector)
 
 
 def _leader_of(follower: meta.Obj, reader: PlacementReader) -> meta.Obj | str:
@@ -148,16 +148,16 @@ def _leader_of(follower: meta.Obj, reader: PlacementReader) -> meta.Obj | str:
     for name in (well_known.JOB_SET_NAME, well_known.REPLICATED_JOB_NAME, well_known.JOB_INDEX):
         if meta.label(follower, name) is None:
             return f"pod missing label: {name}"
-    owner = meta.controller_of(follower)
-    if owner is None:
+    owner_reference = meta.controller_of(follower)
+    if owner_reference is None:
         return "follower pod has no owner reference"
-    owned_objects = reader.owned_by(owner["uid"], follower["metadata"].get("namespace", ""))
-    leaders = [pod for pod in _pods(owned_objects) if is_leader(pod) and _is_active(pod)]
-    if len(leaders) == 1:
-        return leaders[0]
+    owned_objects = reader.owned_by(owner_reference["uid"], follower["metadata"].get("namespace", ""))
+    leader_pods = [pod for pod in _pods(owned_objects) if is_leader(pod) and _is_active(pod)]
+    if len(leader_pods) == 1:
+        return leader_pods[0]
     name_labels = (well_known.JOB_SET_NAME, well_known.REPLICATED_JOB_NAME, well_known.JOB_INDEX)
     name = "-".join([*(meta.label(follower, name_label) or "" for name_label in name_labels), "0"])
-    return f"expected 1 leader pod ({name}), but got {len(leaders)}. this is an expected, transient error"
+    return f"expected 1 leader pod ({name}), but got {len(leader_pods)}. this is an expected, transient error"
 
 
 def _is_active(pod: meta.Obj) -> bool:
@@ -197,7 +197,7 @@ def misplaced_followers(leader: meta.Obj, node: meta.Obj | None, job_objects: It
     return [] if is_consistent else followers
 
 
-def mark_disrupted(pod: meta.Obj, now: Instant) -> meta.Obj:
+def with_disruption_target(pod: meta.Obj, now: Instant) -> meta.Obj:
     """Return a copy of the pod with the DisruptionTarget condition, which a pod failure policy may ignore."""
     if meta.is_true(pod, "DisruptionTarget"):
         return pod
@@ -210,7 +210,7 @@ def mark_disrupted(pod: meta.Obj, now: Instant) -> meta.Obj:
     return {**pod, "status": status}
 
 
-class ExclusivePlacement:
+class ExclusivePlacementController:
     """Controller that deletes follower pods bound to another topology domain than the leader pod of their Job."""
 
     name = "exclusive-placement"
@@ -224,14 +224,14 @@ class ExclusivePlacement:
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Mark follower pods outside their leader's topology domain as disrupted, and delete these pods."""
         leader = reader.get(key)
-        owner = None if leader is None else meta.controller_of(leader)
-        if leader is None or owner is None or not is_scheduled_leader(leader):
+        owner_reference = None if leader is None else meta.controller_of(leader)
+        if leader is None or owner_reference is None or not is_scheduled_leader(leader):
             return ReconcileResult()
         node = reader.get(meta.Key(scheme.NODE, "", leader["spec"]["nodeName"]))
         writes: list[Write] = []
-        for pod in misplaced_followers(leader, node, reader.owned_by(owner["uid"], key.namespace)):
-            marked_pod = mark_disrupted(pod, now)
-            if marked_pod is not pod:
-                writes.append(UpdateStatus(marked_pod))
+        for pod in misplaced_followers(leader, node, reader.owned_by(owner_reference["uid"], key.namespace)):
+            pod_with_disruption_target = with_disruption_target(pod, now)
+            if pod_with_disruption_target is not pod:
+                writes.append(UpdateStatus(pod_with_disruption_target))
             writes.append(Delete(meta.key_of(pod), uid=pod["metadata"]["uid"]))
         return ReconcileResult(writes)

@@ -57,8 +57,8 @@ class JobSetIntegration:
         """Return the unsuspended JobSet, with each pod set's node selector, tolerations and labels in its template."""
         replicated_jobs = job["spec"].get("replicatedJobs") or ()
         if len(injections) != len(replicated_jobs):
-            count_text = f"expecting {len(replicated_jobs)} podset, got {len(injections)}"
-            raise workloads.InvalidPodSetInfo(f"invalid podset infos: {count_text}")
+            count_mismatch_text = f"expecting {len(replicated_jobs)} podset, got {len(injections)}"
+            raise workloads.InvalidPodSetInfo(f"invalid podset infos: {count_mismatch_text}")
         templates = [workloads.inject(_pod_template_of(r), i) for r, i in zip(replicated_jobs, injections, strict=True)]
         return _with_templates(with_path(job, ("spec", "suspend"), False), templates)
 
@@ -87,8 +87,8 @@ def _pod_template_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
 def _with_templates(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Obj:
     path = ("template", "spec", "template")
     replicated_jobs = job["spec"]["replicatedJobs"]
-    new_jobs = [with_path(r, path, template) for r, template in zip(replicated_jobs, templates, strict=True)]
-    return with_path(job, ("spec", "replicatedJobs"), new_jobs)
+    new_replicated_jobs = [with_path(r, path, template) for r, template in zip(replicated_jobs, templates, strict=True)]
+    return with_path(job, ("spec", "replicatedJobs"), new_replicated_jobs)
 
 
 def _pod_set(replicated_job: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,10 +48,10 @@ def replicated_statuses(jobset: Obj, children: Children) -> dict[str, Replicated
     return counts_by_name
 
 
-def are_all_ready(jobset: Obj, statuses: dict[str, ReplicatedJobCounts]) -> bool:
+def are_all_ready(jobset: Obj, counts_by_name: dict[str, ReplicatedJobCounts]) -> bool:
     """Report whether all Jobs of the JobSet exist and are ready or have succeeded."""
     expected_count = sum(map(replicas_of, replicated_jobs(jobset)))
-    ready_count: int = sum(counts["ready"] + counts["succeeded"] for counts in statuses.values())
+    ready_count: int = sum(counts["ready"] + counts["succeeded"] for counts in counts_by_name.values())
     return expected_count == ready_count
 
 
@@ -95,11 +95,11 @@ class JobSetStatusDraft:
             self._status["conditions"] = self._conditions
         return {**self._jobset, "status": self._status}
 
-    def set_counts(self, statuses: Mapping[str, ReplicatedJobCounts]) -> None:
+    def set_counts(self, counts_by_name: Mapping[str, ReplicatedJobCounts]) -> None:
         """Set `replicatedJobsStatus` of the JobSet, sorted by name in descending order as upstream."""
-        sorted_statuses = [statuses[name] for name in sorted(statuses, reverse=True)]
-        if sorted_statuses != (self._status.get("replicatedJobsStatus") or []):
-            self._status["replicatedJobsStatus"] = sorted_statuses
+        sorted_counts = [counts_by_name[name] for name in sorted(counts_by_name, reverse=True)]
+        if sorted_counts != (self._status.get("replicatedJobsStatus") or []):
+            self._status["replicatedJobsStatus"] = sorted_counts
             self.is_changed = True
 
     def complete(self) -> None:
@@ -108,9 +108,9 @@ class JobSetStatusDraft:
         self._set_condition(spec.RESTARTING, False, spec.RESTART_ENDED_BY_COMPLETION)
         self._status["terminalState"] = spec.COMPLETED
 
-    def fail(self, why: ReasonMessage) -> None:
+    def fail(self, reason_message: ReasonMessage) -> None:
         """Set the JobSet's Failed condition with this reason and message, and end a restart in progress."""
-        self._set_condition(spec.FAILED, True, why, _WARNING_EVENT)
+        self._set_condition(spec.FAILED, True, reason_message, _WARNING_EVENT)
         self._set_condition(spec.RESTARTING, False, spec.RESTART_ENDED_BY_FAILURE)
         self._status["terminalState"] = spec.FAILED
 
@@ -144,19 +144,19 @@ class JobSetStatusDraft:
         """Set the JobSet's condition that all replicated jobs have been started in order."""
         self._set_condition(spec.STARTUP_COMPLETED, True, spec.IN_ORDER_COMPLETED)
 
-    def _set_condition(self, kind: str, holds: bool, why: ReasonMessage, event_type: str = _NORMAL_EVENT) -> None:
+    def _set_condition(self, kind: str, is_true: bool, why: ReasonMessage, event_type: str = _NORMAL_EVENT) -> None:
         """Set a JobSet condition to True or False; record an Event if the condition changed."""
-        index = next((i for i, each in enumerate(self._conditions) if each["type"] == kind), None)
-        is_changed = holds and self._end_opposite_condition(kind)
-        if index is None:
-            if holds:
+        condition_index = next((i for i, each in enumerate(self._conditions) if each["type"] == kind), None)
+        is_changed = is_true and self._end_opposite_condition(kind)
+        if condition_index is None:
+            if is_true:
                 self._conditions.append(self._new_condition(kind, "True", self._time, why))
                 is_changed = True
         else:
-            old, status = self._conditions[index], "True" if holds else "False"
+            old, status = self._conditions[condition_index], "True" if is_true else "False"
             changed_at = self._time if old["status"] != status else old.get("lastTransitionTime", self._time)
             if (old["status"], old.get("reason"), old.get("message")) != (status, *why):
-                self._conditions[index] = self._new_condition(kind, status, changed_at, why)
+                self._conditions[condition_index] = self._new_condition(kind, status, changed_at, why)
                 is_changed = True
         if is_changed:
             self.is_changed = True
@@ -170,8 +170,8 @@ class JobSetStatusDraft:
                 return True
         return False
 
-    def _new_condition(self, kind: str, status: str, changed_at: str, why: ReasonMessage) -> dict[str, Any]:
-        reason, message = why
+    def _new_condition(self, kind: str, status: str, changed_at: str, reason_message: ReasonMessage) -> dict[str, Any]:
+        reason, message = reason_message
         return {"type": kind, "status": status, "lastTransitionTime": changed_at, "reason": reason, "message": message}
 
 
@@ -199,11 +199,11 @@ def startup_decision(jobset: Obj, statuses: Mapping[str, ReplicatedJobCounts]) -
 
 
 def _is_dependency_met(
-    dependency: Mapping[str, Any], replica_counts: Mapping[str, int], statuses: Mapping[str, ReplicatedJobCounts]
+    dependency: Mapping[str, Any], replica_counts: Mapping[str, int], counts_by_name: Mapping[str, ReplicatedJobCounts]
 ) -> bool:
     """Report whether all Jobs of a `dependsOn` entry are ready, or complete if the entry requires it."""
     name = dependency["name"]
-    job_counts = statuses.get(name)
+    job_counts = counts_by_name.get(name)
     if job_counts is None:
         return False
     if dependency["status"] == "Complete":
@@ -233,21 +233,21 @@ FailureRule = Mapping[str, Any]
 
 def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed_jobs: Sequence[Obj]) -> None:
     """Fail or restart the JobSet in its next status, as its failure policy requires for the failed Jobs."""
-    policy = jobset["spec"].get("failurePolicy")
-    if policy is None:
-        draft.fail(_name_failed_job(spec.JOBS_FAILED, _first_failed(failed_jobs)))
+    failure_policy = jobset["spec"].get("failurePolicy")
+    if failure_policy is None:
+        draft.fail(_name_failed_job(spec.JOBS_FAILED, _first_failed_job(failed_jobs)))
         return
-    rule, job = _first_matching_rule(policy.get("rules") or (), failed_jobs)
-    cause = spec.BY_DEFAULT if rule is None else f"{spec.BY_RULE_PREFIX}{rule['name']}"
+    rule, job = _first_matching_rule(failure_policy.get("rules") or (), failed_jobs)
+    policy_cause = spec.BY_DEFAULT_FAILURE_POLICY if rule is None else f"{spec.BY_RULE_PREFIX}{rule['name']}"
     match "RestartJobSet" if rule is None else rule["action"]:
         case "FailJobSet":
             draft.fail(_name_failed_job(spec.FAIL_ACTION, job))
-        case "RestartJobSet" if _restarts_counted(jobset) >= policy.get("maxRestarts", 0):
+        case "RestartJobSet" if _counted_restarts(jobset) >= failure_policy.get("maxRestarts", 0):
             draft.fail(_name_failed_job(spec.RESTARTS_EXHAUSTED, job))
         case "RestartJobSet":
-            draft.restart(cause, _name_failed_job(spec.RESTART_ACTION, job), counts_towards_max=True)
+            draft.restart(policy_cause, _name_failed_job(spec.RESTART_ACTION, job), counts_towards_max=True)
         case "RestartJobSetAndIgnoreMaxRestarts":
-            draft.restart(cause, _name_failed_job(spec.FREE_RESTART_ACTION, job), counts_towards_max=False)
+            draft.restart(policy_cause, _name_failed_job(spec.FREE_RESTART_ACTION, job), counts_towards_max=False)
 
 
 def _first_matching_rule(rules: Sequence[FailureRule], failed_jobs: Sequence[Obj]) -> tuple[FailureRule | None, Obj]:
@@ -255,15 +255,15 @@ def _first_matching_rule(rules: Sequence[FailureRule], failed_jobs: Sequence[Obj
     for rule in rules:
         matching_jobs = [job for job in failed_jobs if _rule_matches(rule, job)]
         if matching_jobs:
-            return rule, _first_failed(matching_jobs)
-    return None, _first_failed(failed_jobs)
+            return rule, _first_failed_job(matching_jobs)
+    return None, _first_failed_job(failed_jobs)
 
 
 def _rule_matches(rule: FailureRule, job: Obj) -> bool:
     """Report whether a failure policy rule matches a failed Job; a field absent from the rule matches every Job."""
     condition = end_condition(job) or {}
-    reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
-    if reasons and condition.get("reason", "") not in reasons:
+    failure_reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
+    if failure_reasons and condition.get("reason", "") not in failure_reasons:
         return False
     if patterns and not any(matches_anywhere(pattern, condition.get("message", "")) for pattern in patterns):
         return False
@@ -271,7 +271,7 @@ def _rule_matches(rule: FailureRule, job: Obj) -> bool:
     return bool(name) and (not target_names or name in target_names)
 
 
-def _first_failed(failed_jobs: Sequence[Obj]) -> Obj:
+def _first_failed_job(failed_jobs: Sequence[Obj]) -> Obj:
     """Return the Job with the earliest failure time; on a tie, the first in the list."""
     return min(failed_jobs, key=_failed_at)
 
@@ -281,9 +281,9 @@ def _failed_at(job: Obj) -> Instant:
     return parse_time(time_text) if time_text else 0
 
 
-def _restarts_counted(jobset: Obj) -> int:
-    restarts: int = (jobset.get("status") or {}).get("restartsCountTowardsMax", 0)
-    return restarts
+def _counted_restarts(jobset: Obj) -> int:
+    restart_count: int = (jobset.get("status") or {}).get("restartsCountTowardsMax", 0)
+    return restart_count
 
 
 def _name_failed_job(why: ReasonMessage, job: Obj) -> ReasonMessage:
@@ -315,7 +315,7 @@ def _merge_template(template: Obj, added_template: Obj) -> Obj:
             template = with_path(template, path, {**old, **new})
     for field in ("tolerations", "schedulingGates"):
         old_items = (template.get("spec") or {}).get(field) or []
-        new_items = [each for each in (added_template.get("spec") or {}).get(field) or () if each not in old_items]
-        if new_items:
-            template = with_path(template, ("spec", field), [*old_items, *new_items])
+        added_elements = [each for each in (added_template.get("spec") or {}).get(field) or () if each not in old_items]
+        if added_elements:
+            template = with_path(template, ("spec", field), [*old_items, *added_elements])
     return template

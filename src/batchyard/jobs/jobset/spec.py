@@ -45,7 +45,7 @@ FREE_RESTART_ACTION: Final = ReasonMessage(
 )
 
 # Causes of a restart: the default policy, or a rule, which the reason names.
-BY_DEFAULT: Final = "DefaultFailurePolicy"
+BY_DEFAULT_FAILURE_POLICY: Final = "DefaultFailurePolicy"
 BY_RULE_PREFIX: Final = "FailurePolicy_"
 
 # Why a restart has ended.
@@ -139,13 +139,13 @@ def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> Children | None:
 
     As upstream, a JobSet with such a Job is not reconciled until the Job is deleted or labelled.
     """
-    restarts: int = (jobset.get("status") or {}).get("restarts", 0)
+    restart_count: int = (jobset.get("status") or {}).get("restarts", 0)
     children = Children([], [], [], [])
     for job in jobs:
-        attempt = label(job, well_known.RESTART_ATTEMPT) or ""
-        if not (attempt.isascii() and attempt.isdigit()):
+        restart_attempt = label(job, well_known.RESTART_ATTEMPT) or ""
+        if not (restart_attempt.isascii() and restart_attempt.isdigit()):
             return None
-        if int(attempt) < restarts:
+        if int(restart_attempt) < restart_count:
             children.previous_jobs.append(job)
             continue
         terminal_condition = end_condition(job)

@@ -12,7 +12,7 @@ from batchyard.api import well_known
 from batchyard.api.times import format_time, is_time, reservation_window
 from batchyard.base.instant import SECOND, parse_duration
 from batchyard.cloud.catalog.machine_types import Accelerator, Catalog, MachineType, catalog_of
-from batchyard.cloud.catalog.nodes import PODS
+from batchyard.cloud.catalog.nodes import DEFAULT_PODS_PER_NODE
 from batchyard.cloud.catalog.pool_properties import hosts_of_slice, machine_of
 from batchyard.provision.model import Part
 
@@ -208,7 +208,7 @@ def _limit_fields(pool: Part) -> dict[str, Value]:
     row: dict[str, Value] = {}
     if "maxRunDuration" in pool:
         row["max_run_duration"] = f"{parse_duration(pool['maxRunDuration']) // SECOND}s"
-    if pool.get("maxPodsPerNode", PODS) != PODS:
+    if pool.get("maxPodsPerNode", DEFAULT_PODS_PER_NODE) != DEFAULT_PODS_PER_NODE:
         row["max_pods_per_node"] = pool["maxPodsPerNode"]
     return row
 

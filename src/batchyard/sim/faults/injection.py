@@ -233,7 +233,7 @@ class FaultInjector:
     def _reclaim_machines(self, action: ReclaimSpot, target_order: "_TargetOrder") -> Sequence[str]:
         """Send a termination notice to Spot machines of a pool; return the machines' names."""
         now = self._world.kernel.now()
-        stop_at = format_time(now + instances.NOTICE)
+        stop_at = format_time(now + instances.PREEMPTION_NOTICE)
         spot_machines = [obj for obj in _machines_of_pool(action.pool, self._world.client) if _is_spot(obj)]
         target_machines = target_order.sort_targets(spot_machines)[: action.count]
         for instance in target_machines:

@@ -13,7 +13,7 @@ LIMIT = "Job has reached the specified backoff limit"
 
 def verdict(of: Obj, *pods: Obj, at: float = 0) -> tuple[str, str] | None:
     found = new_outcome(observed(of, *pods), make.NOW, make.at(at))
-    return None if found is None else (found.interim_condition, found.reason)
+    return None if found is None else (found.interim_condition_type, found.reason)
 
 
 def failed(name: str, index: int | None = None, failures: int = 0, **more: Any) -> Obj:

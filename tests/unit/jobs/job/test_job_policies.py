@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.jobs.job import spec as indexes
-from batchyard.jobs.job.plan import matching_rule
+from batchyard.jobs.job.plan import matching_success_rule_index
 from batchyard.jobs.job.spec import PolicyDecision, is_counted, job_spec, policy_decision
 from unit.jobs.job.job_make import Obj, ended, indexed, pod
 
@@ -81,4 +81,4 @@ def test_condition_rule_respects_status() -> None:
 )
 def test_success_rule_checks_indexes_and_count(rule: Obj, succeeded: str, met: bool) -> None:
     spec = job_spec(indexed(completions=10, successPolicy={"rules": [{"succeededCount": 11}, rule]}))
-    assert matching_rule(spec, indexes.parse_indexes(succeeded, 10)) == (1 if met else None)
+    assert matching_success_rule_index(spec, indexes.parse_indexes(succeeded, 10)) == (1 if met else None)

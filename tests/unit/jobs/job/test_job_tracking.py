@@ -3,7 +3,7 @@
 from typing import Any
 
 import make
-from batchyard.jobs.job.plan import COMPLETE, UNCOUNTED_MAX, JobOutcome, releasable_pods, termination_fields
+from batchyard.jobs.job.plan import COMPLETE, UNCOUNTED_UIDS_MAX, JobOutcome, releasable_pods, termination_fields
 from unit.jobs.job.job_make import Obj, indexed, job, observed, per_index, pod, uids
 
 FAILED = JobOutcome(False, "DeadlineExceeded", "late")
@@ -90,6 +90,6 @@ def test_deleted_job_releases_its_pods() -> None:
 
 
 def test_uncounted_pods_are_limited() -> None:
-    ends = [pod(f"p{i}", "Succeeded" if i % 2 else "Failed") for i in range(2 * UNCOUNTED_MAX)]
+    ends = [pod(f"p{i}", "Succeeded" if i % 2 else "Failed") for i in range(2 * UNCOUNTED_UIDS_MAX)]
     listed = record(job(), *ends)["uncountedTerminatedPods"]
-    assert sum(map(len, listed.values())) == UNCOUNTED_MAX
+    assert sum(map(len, listed.values())) == UNCOUNTED_UIDS_MAX

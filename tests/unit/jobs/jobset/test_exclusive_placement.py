@@ -3,7 +3,7 @@
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
-from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacement
+from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacementController
 from stage import Stage, stated
 
 POOL = "cloud.google.com/gke-nodepool"
@@ -23,7 +23,7 @@ def node(name: str, pool: str) -> Obj:
 
 
 def staged(*pods: Obj) -> Stage:
-    stage = Stage(ExclusivePlacement())
+    stage = Stage(ExclusivePlacementController())
     stage.put(node("n1", "a"), node("n2", "b"), *pods)
     return stage
 

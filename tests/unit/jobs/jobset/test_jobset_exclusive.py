@@ -11,10 +11,10 @@ from batchyard.api.meta import Key, Obj
 from batchyard.jobs.jobset.exclusive_placement import (
     is_leader,
     is_scheduled_leader,
-    mark_disrupted,
     misplaced_followers,
     mutate_pod,
     validate_pod,
+    with_disruption_target,
 )
 
 DOMAIN = "jobset.sigs.k8s.io/"
@@ -207,7 +207,7 @@ def test_no_follower_is_misplaced_while_domain_of_leader_is_unknown() -> None:
 
 
 def test_disrupted_sets_condition_once() -> None:
-    marked = mark_disrupted(pod(1), make.at(9))
+    marked = with_disruption_target(pod(1), make.at(9))
     assert marked["status"]["conditions"] == [
         {
             "type": "DisruptionTarget",
@@ -217,4 +217,4 @@ def test_disrupted_sets_condition_once() -> None:
             "message": "Pod violated JobSet exclusive placement policy",
         }
     ]
-    assert mark_disrupted(marked, make.at(10)) is marked
+    assert with_disruption_target(marked, make.at(10)) is marked
