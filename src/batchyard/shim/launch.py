@@ -175,7 +175,7 @@ def describe_container(run: ShimRun, features: Features, pid: int, group: Cgroup
     return RunningContainer(
         name=run.spec["container"],
         pid=pid,
-        is_wrapped=is_enclosed,
+        has_own_namespaces=is_enclosed,
         group=cgroups.find_leaf_group(group) if runs_in_engine(run) else group,
         environment=variables(run, pid),
         folder=run.spec["workingDir"] or "/",
