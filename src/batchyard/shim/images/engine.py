@@ -279,7 +279,7 @@ def _reap_exited_children(exit_codes: dict[int, int]) -> bool:
 
 
 def _read_exit_status(request: EngineContainer, reaped_exit_code: int | None) -> tuple[int, bool]:
-    """Return a podman container's exit code, and whether it was OOM-killed; `reaped_exit_code` is from waitpid, if known."""
+    """Return a container's exit code, and whether it was OOM-killed; `reaped_exit_code` is from waitpid, if known."""
     output_format = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
     fields = request.engine.run_command("container", "inspect", "--format", output_format, request.name).output.split()
     is_oom = fields[-1:] == ["true"]
