@@ -84,7 +84,7 @@ class ShimEventLoop:
 def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoReturn:
     """In a forked child: be the shim of the container, sandbox or image pull at `path`; exit when that has ended."""
 
-    def task() -> None:
+    def supervise_claimed_run() -> None:
         # SIGTERM may arrive before the shim has its event loop; the shim checks for a stop request itself when it is
         # ready.
         signal.signal(signal.SIGTERM, lambda *_: None)
@@ -93,7 +93,7 @@ def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoRe
         if run.claim():
             supervise(run)
 
-    run_child(node, path, task)
+    run_child(node, path, supervise_claimed_run)
 
 
 def run_child(node: int, name: str, task: Callable[[], None]) -> NoReturn:
