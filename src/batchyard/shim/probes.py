@@ -141,11 +141,11 @@ def run_handler(handler: Mapping[str, Any], container: RunningContainer, timeout
     if "httpGet" in handler:
         return _run_http_check(handler["httpGet"], container.address, timeout)
     if "tcpSocket" in handler:
-        tcp_socket = handler["tcpSocket"]
-        return _run_tcp_check(tcp_socket.get("host") or container.address, int(tcp_socket["port"]), timeout)
+        action = handler["tcpSocket"]
+        return _run_tcp_check(action.get("host") or container.address, int(action["port"]), timeout)
     if "grpc" in handler:
-        tcp_socket = handler["grpc"]
-        return _run_grpc_check(container.address, int(tcp_socket["port"]), tcp_socket.get("service") or "", timeout)
+        action = handler["grpc"]
+        return _run_grpc_check(container.address, int(action["port"]), action.get("service") or "", timeout)
     return ProbeOutcome("unknown", f"missing probe handler for {container.name}")
 
 
