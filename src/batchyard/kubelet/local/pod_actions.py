@@ -103,7 +103,7 @@ class PodState(NamedTuple):
     #: The number of the next sandbox.
     next_sandbox: int
 
-    def containers_with_role(self, role: ContainerRole) -> Iterator[PodContainer]:
+    def with_role(self, role: ContainerRole) -> Iterator[PodContainer]:
         """Yield the init containers, sidecars or main containers, in the order of the pod's spec."""
         return (container for container in self.containers if container.role is role)
 
@@ -325,17 +325,17 @@ def _has_finished_without_sandbox(pod_state: PodState) -> bool:
     """Report whether a pod without sandbox must not start again: policy Never, or OnFailure and it succeeded."""
     if pod_state.restart_policy == "Never":
         return any(container.runs for container in pod_state.containers)
-    last_runs = [container.last_run for container in pod_state.containers_with_role(ContainerRole.MAIN)]
+    last_runs = [container.last_run for container in pod_state.with_role(ContainerRole.MAIN)]
     return pod_state.restart_policy == "OnFailure" and all(run is not None and run.exit_code == 0 for run in last_runs)
 
 
 def _actions_with_sandbox(pod_state: PodState, now: Instant) -> PodActions:
     pod, policy = pod_state.pod, pod_state.restart_policy
-    for container in pod_state.containers_with_role(ContainerRole.INIT):
+    for container in pod_state.with_role(ContainerRole.INIT):
         run = container.current_run
         if run is not None and not run.is_alive and run.exit_code != 0 and policy == "Never":
             return stop_actions(pod_state, graceful_termination(pod, run.ended_at), now)
-    main_runs = [container.last_run for container in pod_state.containers_with_role(ContainerRole.MAIN)]
+    main_runs = [container.last_run for container in pod_state.with_role(ContainerRole.MAIN)]
     if all(run and not run.is_alive and not _will_restart(ContainerRole.MAIN, run, policy) for run in main_runs):
         end_time = max(run.ended_at for run in main_runs if run)
         return stop_actions(pod_state, graceful_termination(pod, end_time), now)
@@ -348,7 +348,7 @@ def _startable_containers(pod_state: PodState) -> Sequence[PodContainer]:
     These are the current init container with the sidecars before it, or all sidecars and main containers.
     """
     init_containers = [container for container in pod_state.containers if container.role is not ContainerRole.MAIN]
-    main_containers = list(pod_state.containers_with_role(ContainerRole.MAIN))
+    main_containers = list(pod_state.with_role(ContainerRole.MAIN))
     sidecars = [container for container in init_containers if container.role is ContainerRole.SIDECAR]
     if not init_containers or any(container.is_alive for container in main_containers):
         return [*sidecars, *main_containers]
