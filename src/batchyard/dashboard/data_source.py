@@ -39,11 +39,11 @@ def usage_fraction(amount: int, total: int) -> float:
 
 
 def _format_bytes(amount: int) -> str:
-    scaled_amount, unit_index = float(amount), 0
-    while abs(scaled_amount) >= 1024 and unit_index < len(_BYTE_UNITS) - 1:
-        scaled_amount, unit_index = scaled_amount / 1024, unit_index + 1
-    decimal_places = 0 if scaled_amount == int(scaled_amount) or abs(scaled_amount) >= 100 else 1
-    return f"{scaled_amount:,.{decimal_places}f} {_BYTE_UNITS[unit_index]}"
+    amount_in_unit, unit_index = float(amount), 0
+    while abs(amount_in_unit) >= 1024 and unit_index < len(_BYTE_UNITS) - 1:
+        amount_in_unit, unit_index = amount_in_unit / 1024, unit_index + 1
+    decimal_places = 0 if amount_in_unit == int(amount_in_unit) or abs(amount_in_unit) >= 100 else 1
+    return f"{amount_in_unit:,.{decimal_places}f} {_BYTE_UNITS[unit_index]}"
 
 
 # The state of a Workload, and its owner.
@@ -58,8 +58,8 @@ _FAILURE_REASONS: Final = ("Failed", "JobFailed", "AdmissionChecksRejected")
 def workload_state(view: WorkloadView, obj: Obj) -> str:
     """Return the state that the dashboard shows for a Workload, such as Pending, Running or Evicted; one of STATES."""
     if view.finished:
-        reason = (find_condition(obj, "Finished") or {}).get("reason")
-        return "Failed" if reason in _FAILURE_REASONS else "Finished"
+        finished_reason = (find_condition(obj, "Finished") or {}).get("reason")
+        return "Failed" if finished_reason in _FAILURE_REASONS else "Finished"
     if view.evicted and view.quota_reserved:
         return "Evicted"
     if view.admitted:
@@ -78,7 +78,7 @@ def first_owner(obj: Obj) -> dict[str, str] | None:
 # Cached entries of the Workload list, recomputed only for changed objects: ten thousand take a few milliseconds.
 
 
-_ENTRY_ORDER: Final = attrgetter("order")
+_SORT_KEY_OF_ENTRY: Final = attrgetter("order")
 
 
 class WorkloadListEntry:
@@ -114,37 +114,37 @@ class WorkloadListCache:
 
     def entries(self, reader: Reader, namespaces: Sequence[str] | None) -> Sequence[WorkloadListEntry]:
         """Return the list entries of the Workloads in some namespaces (None: in all), newest first."""
-        self._refresh(reader.list(scheme.WORKLOAD))
+        self._refresh_entries(reader.list(scheme.WORKLOAD))
         if namespaces is None:
             return self._latest_first
         selected_namespaces = frozenset(namespaces)
         return [entry for entry in self._latest_first if entry.namespace in selected_namespaces]
 
-    def _refresh(self, objs: Sequence[Obj]) -> None:
+    def _refresh_entries(self, workload_objects: Sequence[Obj]) -> None:
         """Update the list entries of changed Workloads; unchanged Workloads are recognized by object identity."""
-        if objs is self._last_objects:
+        if workload_objects is self._last_objects:
             return
-        old_objects, self._last_objects = self._last_objects, objs
+        old_objects, self._last_objects = self._last_objects, workload_objects
         unchanged_ids = frozenset(map(id, old_objects))  # ids are unique while `old_objects` keeps the objects alive
-        entries, new_entries = self._entries_by_uid, list[WorkloadListEntry]()
-        for obj in objs:
+        entries_by_uid, new_entries = self._entries_by_uid, list[WorkloadListEntry]()
+        for obj in workload_objects:
             if id(obj) in unchanged_ids:
                 continue
             uid = obj["metadata"]["uid"]
-            entry = entries.get(uid)
+            entry = entries_by_uid.get(uid)
             if entry is None:
-                entries[uid] = entry = WorkloadListEntry(obj)
+                entries_by_uid[uid] = entry = WorkloadListEntry(obj)
                 new_entries.append(entry)
             else:
                 entry.update(obj)
         latest_first = self._latest_first
-        if len(entries) > len(objs):
-            current_ids = frozenset(map(id, objs))
-            entries = {uid: entry for uid, entry in entries.items() if id(entry.obj) in current_ids}
-            self._entries_by_uid = entries
-            latest_first = [entry for entry in latest_first if entry.view.uid in entries]
+        if len(entries_by_uid) > len(workload_objects):
+            current_ids = frozenset(map(id, workload_objects))
+            entries_by_uid = {uid: entry for uid, entry in entries_by_uid.items() if id(entry.obj) in current_ids}
+            self._entries_by_uid = entries_by_uid
+            latest_first = [entry for entry in latest_first if entry.view.uid in entries_by_uid]
         if new_entries or latest_first is not self._latest_first:
-            self._latest_first = sorted([*latest_first, *new_entries], key=_ENTRY_ORDER, reverse=True)
+            self._latest_first = sorted([*latest_first, *new_entries], key=_SORT_KEY_OF_ENTRY, reverse=True)
 
 
 ViewJson: TypeAlias = dict[str, Any]
@@ -260,9 +260,9 @@ def requested_page(inputs: ViewInputs, query: Query) -> PageWindow:
     """Return the offset and limit that a query requests for a list; invalid numbers select the defaults."""
     if inputs.is_complete:
         return PageWindow(0, UNPAGINATED)
-    limit = _parse_count(query.get("limit", "")) or PAGE_SIZE
-    return PageWindow(_parse_count(query.get("offset", "")), min(limit, PAGE_SIZE_MAX))
+    row_limit = _parse_row_count(query.get("limit", "")) or PAGE_SIZE
+    return PageWindow(_parse_row_count(query.get("offset", "")), min(row_limit, PAGE_SIZE_MAX))
 
 
-def _parse_count(text: str) -> int:
+def _parse_row_count(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0

@@ -159,51 +159,51 @@ class PlatformHistory:
         """Record watch events of Workloads and pods."""
         for event in events:
             if event.key.kind == scheme.WORKLOAD:
-                self._on_workload(event)
+                self._record_workload_event(event)
             elif event.key.kind == scheme.POD:
-                self._on_pod(event)
+                self._record_pod_event(event)
 
     def node_intervals(self) -> Iterable[NodeInterval]:
         """Yield the intervals of all pods on nodes: first the ended, then the current ones."""
         yield from self._ended_intervals
         yield from self._current_intervals.values()
 
-    def _on_workload(self, event: WatchEvent) -> None:
-        view, old = workload_view(event.obj), event.old
-        history = self.workload_histories.get(view.uid)
+    def _record_workload_event(self, event: WatchEvent) -> None:
+        view, old_object = workload_view(event.obj), event.old
+        workload_history = self.workload_histories.get(view.uid)
         if event.type is EventType.DELETED:
-            if history is not None and not history.is_over:
-                self._end_quota_interval(history, self._now(), DELETED)
-                self._add_mark(history, WorkloadMark(self._now(), DELETED))
+            if workload_history is not None and not workload_history.is_over:
+                self._end_quota_interval(workload_history, self._now(), DELETED)
+                self._add_mark(workload_history, WorkloadMark(self._now(), DELETED))
             return
-        if history is None:
-            history = self._start_history(view, event.obj)
-            if old is None:
+        if workload_history is None:
+            workload_history = self._start_history(view, event.obj)
+            if old_object is None:
                 return
-        old_view = None if old is None else workload_view(old)
+        old_view = None if old_object is None else workload_view(old_object)
         if old_view is not None and _recorded_state(old_view) == _recorded_state(view):
             return
-        self._record_changes(history, old_view, view, event.obj)
+        self._record_changes(workload_history, old_view, view, event.obj)
 
     def _start_history(self, view: WorkloadView, obj: Obj) -> WorkloadHistory:
         """Create the history of a Workload, and add its earlier events from its conditions."""
         queue = view.cluster_queue or self._queue_of(*view.queue.split("/", 1)) or ""
-        history = WorkloadHistory(view.uid, view.key, view.namespace, queue, view.priority)
-        self.workload_histories[view.uid] = history
-        history.marks.append(WorkloadMark(view.created, CREATED))
+        workload_history = WorkloadHistory(view.uid, view.key, view.namespace, queue, view.priority)
+        self.workload_histories[view.uid] = workload_history
+        workload_history.marks.append(WorkloadMark(view.created, CREATED))
         conditions_and_events = [(find_condition(obj, kind), event) for kind, event in _CONDITION_EVENTS]
         for condition, event in conditions_and_events:
             if condition is None or condition["status"] != "True":
                 continue
             changed_at = parse_time(condition["lastTransitionTime"])
             if event == RESERVED:
-                self._start_quota_interval(history, obj, changed_at)
+                self._start_quota_interval(workload_history, obj, changed_at)
             elif event == FINISHED:
-                self._end_quota_interval(history, changed_at, FINISHED)
+                self._end_quota_interval(workload_history, changed_at, FINISHED)
             reason, message = condition.get("reason", ""), condition.get("message", "")
-            self._add_mark(history, WorkloadMark(changed_at, event, reason, message))
-        history.marks.sort(key=lambda mark: mark.at)
-        return history
+            self._add_mark(workload_history, WorkloadMark(changed_at, event, reason, message))
+        workload_history.marks.sort(key=lambda mark: mark.at)
+        return workload_history
 
     def _record_changes(
         self, history: WorkloadHistory, old_view: WorkloadView | None, view: WorkloadView, obj: Obj
@@ -230,8 +230,8 @@ class PlatformHistory:
             )
 
     def _record_eviction(self, history: WorkloadHistory, obj: Obj, now: Instant) -> None:
-        eviction, preemption = find_condition(obj, "Evicted") or {}, find_condition(obj, "Preempted")
-        reason, message = eviction.get("reason", ""), eviction.get("message", "")
+        evicted_condition, preemption = find_condition(obj, "Evicted") or {}, find_condition(obj, "Preempted")
+        reason, message = evicted_condition.get("reason", ""), evicted_condition.get("message", "")
         if reason != "Preempted" or preemption is None:
             self._add_mark(history, WorkloadMark(now, EVICTED, reason, message))
             return
@@ -244,15 +244,15 @@ class PlatformHistory:
     def _start_quota_interval(history: WorkloadHistory, obj: Obj, reserved_at: Instant) -> None:
         """Start a quota interval of a Workload with its assigned usage; decreases as pods finish are not recorded."""
         admission = admission_of(obj)
-        usage = tuple(
+        flavor_usage = tuple(
             (assignment["flavors"][resource], resource, amount(resource, quantity))
             for assignment in admission.get("podSetAssignments") or ()
             for resource, quantity in (assignment.get("resourceUsage") or {}).items()
             if resource in (assignment.get("flavors") or {})
         )
-        flavors = tuple(dict.fromkeys(flavor for flavor, _, _ in usage))
+        flavor_names = tuple(dict.fromkeys(flavor for flavor, _, _ in flavor_usage))
         history.queue = cluster_queue_of(obj)
-        history.quota_intervals.append(QuotaInterval(history.queue, reserved_at, flavors, usage))
+        history.quota_intervals.append(QuotaInterval(history.queue, reserved_at, flavor_names, flavor_usage))
 
     @staticmethod
     def _end_quota_interval(history: WorkloadHistory, now: Instant, outcome: str) -> None:
@@ -266,10 +266,10 @@ class PlatformHistory:
             if len(self._ended_workloads) > self._limits.workloads:
                 del self.workload_histories[self._ended_workloads.popitem(last=False)[0]]
 
-    def _on_pod(self, event: WatchEvent) -> None:
+    def _record_pod_event(self, event: WatchEvent) -> None:
         obj, uid = event.obj, event.obj["metadata"].get("uid", "")
-        interval = self._current_intervals.get(uid)
-        if interval is None:
+        node_interval = self._current_intervals.get(uid)
+        if node_interval is None:
             node = obj["spec"].get("nodeName")
             if node and event.type is not EventType.DELETED and not pod_view(obj).is_terminal:
                 name = annotation(obj, well_known.WORKLOAD)
@@ -278,7 +278,7 @@ class PlatformHistory:
                 start = self._now() if start is None else start
                 self._current_intervals[uid] = NodeInterval(event.key.name, event.key.namespace, workload, node, start)
         elif event.type is EventType.DELETED or pod_view(obj).is_terminal:
-            interval.end = self._now()
+            node_interval.end = self._now()
             self._ended_intervals.append(self._current_intervals.pop(uid))
 
 

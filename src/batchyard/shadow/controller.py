@@ -36,7 +36,7 @@ from batchyard.shadow.state import ShadowSettings
 # (HumanReadablePreemptionReasons), pkg/workload (SetQuotaReservation, UpdateRequeueState).
 
 
-_RESERVATION_PREFIX: Final = "Quota reserved in ClusterQueue "
+_RESERVATION_MESSAGE_PREFIX: Final = "Quota reserved in ClusterQueue "
 _REASON_SEPARATOR: Final = " due to "
 
 
@@ -72,8 +72,8 @@ def _check_reservation(obj: Obj, condition: Obj) -> Iterator[Contradiction]:
     message = str(condition.get("message") or "")
     if (
         queue_name
-        and message.startswith(_RESERVATION_PREFIX)
-        and message.removeprefix(_RESERVATION_PREFIX).split(",")[0] != queue_name
+        and message.startswith(_RESERVATION_MESSAGE_PREFIX)
+        and message.removeprefix(_RESERVATION_MESSAGE_PREFIX).split(",")[0] != queue_name
     ):
         yield Contradiction(DivergenceType.MESSAGE, message, f"its admission is in {queue_name}")
 
@@ -82,8 +82,8 @@ def _check_requeue_count(obj: Obj, old: Obj) -> Iterator[Contradiction]:
     old_count, new_count = _requeue_count(old), _requeue_count(obj)
     if new_count and new_count not in (old_count, old_count + 1):
         change_text = f"requeueState.count goes from {old_count} to {new_count}"
-        rule = "each counted eviction must increase it by 1, or Kueue resets it"
-        yield Contradiction(DivergenceType.REQUEUED, change_text, rule)
+        requeue_rule = "each counted eviction must increase it by 1, or Kueue resets it"
+        yield Contradiction(DivergenceType.REQUEUED, change_text, requeue_rule)
 
 
 def _requeue_count(obj: Obj) -> int:
@@ -91,7 +91,7 @@ def _requeue_count(obj: Obj) -> int:
 
 
 #: Eviction reasons that follow from objects alone.
-_OBJECT_EVICTIONS: Final = (
+_OBJECT_EVICTION_REASONS: Final = (
     lifecycle.EVICTED_BY_CLUSTER_QUEUE_STOPPED,
     lifecycle.EVICTED_BY_LOCAL_QUEUE_STOPPED,
     lifecycle.DEACTIVATED,
@@ -203,8 +203,8 @@ class LifecycleCheck:
 
     def _record_transitions(self, event: WatchEvent, old: Obj, now: Instant) -> None:
         eviction, requeue = (find_condition(event.obj, kind) for kind in _CHECKED_CONDITIONS)
-        is_new = eviction is not None and eviction["status"] == "True" and not is_true(old, lifecycle.EVICTED)
-        if eviction is not None and is_new and eviction["reason"] in _OBJECT_EVICTIONS:
+        is_new_eviction = eviction is not None and eviction["status"] == "True" and not is_true(old, lifecycle.EVICTED)
+        if eviction is not None and is_new_eviction and eviction["reason"] in _OBJECT_EVICTION_REASONS:
             due_at = now + self._settings.settle
             self._transitions[event.key, lifecycle.EVICTED] = _Transition(old, str(eviction["reason"]), now, due_at)
         if requeue is not None and requeue["status"] == "True" and _has_visible_effect(old, evictions.REQUEUED):
@@ -222,11 +222,11 @@ class LifecycleCheck:
                     self.counts.agreements["eviction"] = self.counts.agreements.get("eviction", 0) + 1
             elif now >= transition.due_at and self._has_arrived(transition.due_at):
                 del self._transitions[key, kind]
-                action, divergence_type = _CHECKED_CONDITIONS[kind]
+                action_name, divergence_type = _CHECKED_CONDITIONS[kind]
                 model_action = "we take no action" if expected_reason is None else f"we evict it for {expected_reason}"
                 model_action += self._describe_state(key)
-                kueue_document = {"decision": action, "reason": transition.reason}
-                message = f"{action} for {transition.reason}; {model_action}"
+                kueue_document = {"decision": action_name, "reason": transition.reason}
+                message = f"{action_name} for {transition.reason}; {model_action}"
                 yield self._create_divergence(
                     divergence_type, transition.arrived_at, key, message, kueue_document, {"decision": model_action}
                 )
@@ -238,17 +238,17 @@ class LifecycleCheck:
             Key(scheme.LOCAL_QUEUE, key.namespace, str(workload["spec"].get("queueName")))
         )
         name = str(local_queue["spec"]["clusterQueue"]) if local_queue else ""
-        queue = self._current.get(Key(scheme.CLUSTER_QUEUE, "", name))
-        if not workload or not local_queue or not queue:
+        cluster_queue = self._current.get(Key(scheme.CLUSTER_QUEUE, "", name))
+        if not workload or not local_queue or not cluster_queue:
             return ": its queue does not exist"
         stop_policies = (
             f"{obj['kind']} {obj['metadata']['name']}: {obj['spec'].get('stopPolicy') or 'None'}"
-            for obj in (local_queue, queue)
+            for obj in (local_queue, cluster_queue)
         )
         requeue_text = ((workload.get("status") or {}).get("requeueState") or {}).get("requeueAt")
-        wait_text = f", requeueAt is {requeue_text}" if requeue_text else ""
+        requeue_at_text = f", requeueAt is {requeue_text}" if requeue_text else ""
         active_text = "active" if workload["spec"].get("active", True) else "not active"
-        return f": it is {active_text}, {', '.join(stop_policies)}{wait_text}"
+        return f": it is {active_text}, {', '.join(stop_policies)}{requeue_at_text}"
 
     def _find_missing_actions(self, now: Instant) -> Iterator[Divergence]:
         """Yield a divergence for each action of batchyard's controller that Kueue has not taken within `patience`."""
@@ -281,19 +281,19 @@ class LifecycleCheck:
         if old_workload is not None:
             workload_now = self._current.objects.get(key) or old_workload
             self._current.previous_objects[key] = {**old_workload, "spec": workload_now["spec"]}
-        outcome: ReconcileResult = self._workload_controller.reconcile(key, self._current, now)
+        controller_result: ReconcileResult = self._workload_controller.reconcile(key, self._current, now)
         self._current.previous_objects.clear()
-        if outcome.requeue_at is not None and old_workload is None:
-            self._check_times[key] = max(outcome.requeue_at, now + 1)
-        updates = [write.obj for write in outcome.writes if isinstance(write, UpdateStatus)]
-        reasons: dict[str, str] = {}
+        if controller_result.requeue_at is not None and old_workload is None:
+            self._check_times[key] = max(controller_result.requeue_at, now + 1)
+        updates = [write.obj for write in controller_result.writes if isinstance(write, UpdateStatus)]
+        reasons_by_condition: dict[str, str] = {}
         for kind in _ACTION_TEXTS if updates and old_workload is None else _CHECKED_CONDITIONS if updates else ():
             if old_workload is None and not _has_visible_effect(workload, kind):
                 continue
             condition = find_condition(updates[-1], kind)
             if condition is not None and condition["status"] == "True" and not is_true(workload, kind):
-                reasons[kind] = str(condition["reason"])
-        return reasons
+                reasons_by_condition[kind] = str(condition["reason"])
+        return reasons_by_condition
 
     def _report_contradiction(self, key: Key, contradiction: Contradiction, now: Instant) -> Divergence:
         message = f"Kueue wrote: {contradiction.actual_text}; {contradiction.expected_text}"
@@ -397,10 +397,10 @@ class Followers:
     def reset(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """Restart all comparisons from the current objects (`events`); existing quota reservations are not compared."""
         if self._blocked_periods is not None:
-            self._blocked_periods.reset(_workloads(events), now)
+            self._blocked_periods.reset(_workload_events(events), now)
         missed_decisions: dict[str, Signature] = {}
         for tree in list(self._followers):
-            follower = self._remove(tree)
+            follower = self._remove_follower(tree)
             missed_decisions |= follower.reported_decisions
             self._removed_counts.unseen_count += follower.uncompared_decisions
         self._trees = CohortTrees()
@@ -415,7 +415,7 @@ class Followers:
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """Process watch events of one kind, in order of arrival, in all cohort trees; run the checks due at `now`."""
         if self._blocked_periods is not None:
-            self._blocked_periods.observe(_workloads(events), now)
+            self._blocked_periods.observe(_workload_events(events), now)
         events_by_tree = self._group_events(events, now)
         for tree, follower in list(self._followers.items()):
             if tree in events_by_tree or follower.is_due(now):
@@ -432,7 +432,7 @@ class Followers:
     def _group_events(self, events: Sequence[WatchEvent], now: Instant) -> dict[int, Sequence[WatchEvent]]:
         """Group watch events by cohort tree; merge trees that an event connects, and start comparisons of new trees."""
         if events and not nodes_of(events[0].key, events[0].obj):
-            self._record_shared(events)
+            self._record_shared_objects(events)
             return dict.fromkeys(self._followers, events)
         events_by_tree: dict[int, list[WatchEvent]] = {}
         for event in events:
@@ -447,7 +447,7 @@ class Followers:
             events_by_tree.setdefault(tree, []).append(event)
         return {**events_by_tree}
 
-    def _record_shared(self, events: Sequence[WatchEvent]) -> None:
+    def _record_shared_objects(self, events: Sequence[WatchEvent]) -> None:
         for event in events:
             self._shared.pop(event.key, None)
             if event.type is not EventType.DELETED:
@@ -472,7 +472,7 @@ class Followers:
         """Merge two cohort trees that an event connected: the comparison of `new_tree` takes over the other one."""
         if old_tree in self._possible_splits:
             self._possible_splits[new_tree] = now
-        self._followers[new_tree].take_over(self._remove(old_tree), now)
+        self._followers[new_tree].take_over(self._remove_follower(old_tree), now)
 
     def _split_tree(self, tree: int, now: Instant) -> None:
         """If a cohort tree has split and no comparison in it is pending, start a comparison per part instead."""
@@ -482,11 +482,11 @@ class Followers:
         del self._possible_splits[tree]
         objects = follower.current_objects()
         if len(group_by_tree(objects, CohortTrees())) != 1:
-            self._remove(tree)
+            self._remove_follower(tree)
             self._trees.forget(tree)
             self._create_followers(objects, follower.reported_decisions, now)
 
-    def _remove(self, tree: int) -> TreeFollower:
+    def _remove_follower(self, tree: int) -> TreeFollower:
         """End the comparison of a cohort tree, add its counts to the totals, and return it."""
         follower = self._followers.pop(tree)
         self._possible_splits.pop(tree, None)
@@ -496,7 +496,7 @@ class Followers:
         return follower
 
 
-def _workloads(events: Sequence[WatchEvent]) -> list[WatchEvent]:
+def _workload_events(events: Sequence[WatchEvent]) -> list[WatchEvent]:
     return [event for event in events if event.key.kind == scheme.WORKLOAD]
 
 
@@ -514,7 +514,7 @@ class ShadowController:
     ) -> None:
         self._client = client
         self._timers = timers
-        self._staleness_check = StalenessCheck(client, transport, timers, self._check)
+        self._staleness_check = StalenessCheck(client, transport, timers, self._check_divergences)
         self.followers = Followers(*policy_and_settings, report, self._has_arrived)
         self.has_begun = False
         #: Whether it is stopped.
@@ -525,7 +525,7 @@ class ShadowController:
         self._listings: dict[str, int] = {}
         self._check_at: Instant | None = None
         self._ticket: Ticket | None = None
-        client.subscribe(self._observe)
+        client.subscribe(self._observe_events)
 
     def heard(self, informer: Informer) -> None:
         """Note that an informer has received a list or an event; start the comparisons after the last initial list."""
@@ -541,24 +541,24 @@ class ShadowController:
         """Restart all comparisons with Kueue from the objects in the API client's cache."""
         self._initial_revision = max(informer.revision or 0 for informer in self._client.informers.values())
         self.followers.reset(self._client.added_events(), self._timers.now())
-        self._check()
+        self._check_divergences()
 
-    def _observe(self, events: Sequence[WatchEvent]) -> None:
+    def _observe_events(self, events: Sequence[WatchEvent]) -> None:
         if not self.has_begun or self.is_over:
             return
-        if self._has_gap(events):
-            changes = [change for event in events for change in split_event(event)]
-            self.followers.count_uncompared(sum(change.decision is not None for change in changes))
+        if self._has_watch_gap(events):
+            observed_changes = [change for event in events for change in split_event(event)]
+            self.followers.count_uncompared(sum(change.decision is not None for change in observed_changes))
             self._load_current_objects()
         else:
             self.followers.observe(events, self._timers.now())
-            self._schedule_check()
+            self._schedule_next_check()
 
-    def _has_gap(self, events: Sequence[WatchEvent]) -> bool:
+    def _has_watch_gap(self, events: Sequence[WatchEvent]) -> bool:
         """Report whether watch events that preceded `events` (all of one kind) may have been missed."""
         kind = events[0].key.kind
-        is_listed = self._client.informers[kind].listings != self._listings.get(kind)
-        return is_listed or any(event.revision <= self._initial_revision for event in events)
+        is_newly_listed = self._client.informers[kind].listings != self._listings.get(kind)
+        return is_newly_listed or any(event.revision <= self._initial_revision for event in events)
 
     def _has_arrived(self, instant: Instant) -> bool:
         if self._staleness_check.caught_up_to >= instant:
@@ -566,14 +566,14 @@ class ShadowController:
         self._staleness_check.ask()
         return False
 
-    def _check(self) -> None:
+    def _check_divergences(self) -> None:
         if self.is_over:
             return
         self._ticket = None
         self.followers.observe((), self._timers.now())
-        self._schedule_check()
+        self._schedule_next_check()
 
-    def _schedule_check(self) -> None:
+    def _schedule_next_check(self) -> None:
         next_check = self.followers.next_check_at()
         if self._ticket is not None and self._check_at == next_check:
             return
@@ -582,4 +582,4 @@ class ShadowController:
             self._ticket = None
         if next_check is not None:
             self._check_at = next_check
-            self._ticket = self._timers.call_at(next_check, self._check)
+            self._ticket = self._timers.call_at(next_check, self._check_divergences)

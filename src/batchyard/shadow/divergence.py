@@ -36,28 +36,28 @@ def unpredicted_decision(
     kueue_decision: ObservedDecision, model: SchedulerModel, names: Mapping[str, str], now: Instant
 ) -> findings.Divergence:
     """Return the report of a Kueue decision that batchyard would not make; `names` are Workload names by uid."""
-    decision = kueue_decision.decision
-    if isinstance(decision, ObservedAdmission):
-        return _unpredicted_admission(decision, kueue_decision.at, model, names, now)
-    preemptor = names.get(decision.preemptor_uid, "")
+    observed_decision = kueue_decision.decision
+    if isinstance(observed_decision, ObservedAdmission):
+        return _unpredicted_admission(observed_decision, kueue_decision.at, model, names, now)
+    preemptor = names.get(observed_decision.preemptor_uid, "")
     prediction = model.decide_alone(preemptor) if preemptor else None
-    documents = findings.observed_document(decision, names), findings.predicted_document(prediction)
-    kueue_text = f"preempted for {preemptor or 'an unknown Workload'} ({decision.reason})"
-    victim = model.index.snapshot.holder(decision.workload)
+    documents = findings.observed_document(observed_decision, names), findings.predicted_document(prediction)
+    kueue_text = f"preempted for {preemptor or 'an unknown Workload'} ({observed_decision.reason})"
+    victim = model.index.snapshot.holder(observed_decision.workload)
     queue = "" if victim is None else victim.queue.name
     if isinstance(prediction, Preempt):
         divergence_type = findings.DivergenceType.VICTIMS
-        model_text = _describe_other_victims(decision, prediction, model)
+        model_text = _describe_other_victims(observed_decision, prediction, model)
         predicted_reasons = [target.reason for target in prediction.targets]
     else:
         divergence_type, predicted_reasons = findings.DivergenceType.PREEMPTED, []
         model_text = _explain_no_preemption(prediction, preemptor, model)
-    hint = findings.fair_sharing_hint_for(decision.reason, predicted_reasons, is_fair=model.has_fair_sharing)
-    hints = findings.where_to_look(divergence_type, decision.workload, queue, kueue_decision.at, hint)
+    hint = findings.fair_sharing_hint_for(observed_decision.reason, predicted_reasons, is_fair=model.has_fair_sharing)
+    hints = findings.where_to_look(divergence_type, observed_decision.workload, queue, kueue_decision.at, hint)
     return findings.Divergence(
         divergence_type,
         now,
-        decision.workload,
+        observed_decision.workload,
         f"{kueue_text}; {model_text}",
         *documents,
         since=kueue_decision.at,
@@ -99,9 +99,9 @@ def _describe_queue_order(admission: ObservedAdmission, model: SchedulerModel) -
     view = model.index.workload_cache.view(admission.workload)
     if not position or not first_pending_views or view is None:
         return "Workloads of other queues in its cohort are ahead of it"
-    head = first_pending_views[0]
-    order_fields = f"{_describe_order_fields(head)}; {admission.workload}: {_describe_order_fields(view)}"
-    return f"{position} Workloads are ahead of it in {admission.queue}, the first is {head.key} ({order_fields})"
+    first_view = first_pending_views[0]
+    order_fields = f"{_describe_order_fields(first_view)}; {admission.workload}: {_describe_order_fields(view)}"
+    return f"{position} Workloads are ahead of it in {admission.queue}, the first is {first_view.key} ({order_fields})"
 
 
 def _describe_order_fields(view: WorkloadView) -> str:
@@ -110,14 +110,14 @@ def _describe_order_fields(view: WorkloadView) -> str:
 
 def _explain_no_decision(workload: str, model: SchedulerModel) -> str:
     """Return, as text, why a Workload is no candidate for batchyard's scheduler, such as `it already holds quota`."""
-    quota_holder, view = model.index.snapshot.holder(workload), model.index.workload_cache.view(workload)
+    quota_holder, pending_view = model.index.snapshot.holder(workload), model.index.workload_cache.view(workload)
     if quota_holder is not None:
         return f"{workload} already holds quota in {quota_holder.queue.name}"
-    if view is None:
+    if pending_view is None:
         return f"{workload} is finished or deleted"
-    if not view.active:
+    if not pending_view.active:
         return f"{workload} is not active"
-    queue = model.queue_of(view)
+    queue = model.queue_of(pending_view)
     return f"{workload} names a LocalQueue that does not exist" if queue is None else f"{workload} waits in {queue}"
 
 
@@ -154,16 +154,16 @@ def missing_decision(decision: Decision, model: SchedulerModel, made_at: Instant
     """Return the divergence report for a decision that batchyard made at `made_at` and Kueue has not made."""
     view = decision.head.workload
     obj = model.get(Key(scheme.WORKLOAD, view.namespace, view.name))
-    condition = None if obj is None else find_condition(obj, lifecycle.QUOTA_RESERVED)
-    kueue_message = str((condition or {}).get("message") or "")
-    types = findings.DivergenceType
-    divergence_type = types.NOT_ADMITTED if isinstance(decision, Admit) else types.NOT_PREEMPTED
+    quota_condition = None if obj is None else find_condition(obj, lifecycle.QUOTA_RESERVED)
+    kueue_message = str((quota_condition or {}).get("message") or "")
+    divergence_types = findings.DivergenceType
+    divergence_type = divergence_types.NOT_ADMITTED if isinstance(decision, Admit) else divergence_types.NOT_PREEMPTED
     queue = decision.head.queue
     waited_seconds = round((now - made_at) / SECOND, 1)
     message = f"left waiting in {queue} for {waited_seconds:g} s; {findings.ours_in_words(decision)}"
     if kueue_message:
         message += f"; Kueue reports: {kueue_message}"
-    kueue_document = {"decision": "wait", "reason": (condition or {}).get("reason", ""), "message": kueue_message}
+    kueue_document = {"decision": "wait", "reason": (quota_condition or {}).get("reason", ""), "message": kueue_message}
     hints = findings.where_to_look(divergence_type, view.key, queue, made_at)
     return findings.Divergence(
         divergence_type,
@@ -189,7 +189,7 @@ class DivergenceDetector(DecisionReplay):
         """Return when the first unmatched decision became a divergence, if all events until then have arrived."""
         kueue_decision, model_decision = self._overdue_kueue_decision(), self._overdue_model_decision()
         if kueue_decision is not None:
-            return self._deadline(kueue_decision)
+            return self._change_deadline(kueue_decision)
         if model_decision is None:
             return self._now
         return (
@@ -209,15 +209,15 @@ class DivergenceDetector(DecisionReplay):
     def report_divergence(self) -> None:
         """Add the first divergence to `findings`, and go on with what Kueue did."""
         kueue_decision, model_decision = self._overdue_kueue_decision(), self._overdue_model_decision()
-        cause = None if kueue_decision is None else self._find_cause(kueue_decision)
-        if cause is not None:
-            self._report_missing_decision(*cause)
+        missing_model_decision = None if kueue_decision is None else self._find_overdue_cause(kueue_decision)
+        if missing_model_decision is not None:
+            self._report_missing_decision(*missing_model_decision)
         elif kueue_decision is not None:
             self._report_unpredicted_decision(kueue_decision)
         elif model_decision is not None:
             self._report_missing_decision(*model_decision)
 
-    def _find_cause(self, change_number: int) -> tuple[str, Decision] | None:
+    def _find_overdue_cause(self, change_number: int) -> tuple[str, Decision] | None:
         """Return batchyard's earlier decision that Kueue missed and that may explain Kueue's unpredicted one, or None.
 
         `change_number` is the backlog number of Kueue's unpredicted decision. The result includes the cohort tree.
@@ -237,7 +237,7 @@ class DivergenceDetector(DecisionReplay):
     def _overdue_kueue_decision(self) -> int | None:
         """Return the backlog number of Kueue's first decision that batchyard did not make in time, or None."""
         for number in self.backlog.decision_numbers:
-            if self.backlog.is_first_of_object(number) and self._now >= self._deadline(number):
+            if self.backlog.is_first_of_object(number) and self._now >= self._change_deadline(number):
                 return number
         return None
 
@@ -253,10 +253,10 @@ class DivergenceDetector(DecisionReplay):
 
     def _report_unpredicted_decision(self, change_number: int) -> None:
         """Report and apply a decision of Kueue that batchyard would not make, given its backlog number."""
-        pending = self.backlog.items[change_number]
-        decision, tree = pending.change.decision, self._tree_of(pending)
+        pending_change = self.backlog.items[change_number]
+        decision, tree = pending_change.change.decision, self._tree_of(pending_change)
         assert decision is not None, "every number in backlog.decision_numbers has a decision"
-        kueue_decision = ObservedDecision(decision, pending.arrived_at)
+        kueue_decision = ObservedDecision(decision, pending_change.arrived_at)
         finding = unpredicted_decision(kueue_decision, self.model, self._names, self._now)
         numbers = [change_number]
         if isinstance(decision, ObservedPreemption):  # report all victims of one preemptor as one divergence

@@ -186,7 +186,7 @@ def _pod_sets(pod_sets: PodSets) -> Sequence[Mapping[str, Any]]:
 
 
 #: The length of Kueue's log to read before the divergence.
-_LOG_PERIOD: Final = 10 * SECOND
+_LOG_LEAD_TIME: Final = 10 * SECOND
 FAIR_SHARING: Final = "InCohortFairSharing"
 
 #: By divergence type: the fields that affect the decision.
@@ -210,12 +210,12 @@ def where_to_look(kind: DivergenceType, workload: str, queue: str, at: Instant, 
     """Return kubectl commands to find the cause of a divergence, after `hint`; logs are read from just before `at`."""
     namespace, _, name = workload.rpartition("/")
     queue_arguments = f"clusterqueue {queue}" if queue else f"localqueues -n {namespace}"
-    start_text = format_time((at - _LOG_PERIOD) // SECOND * SECOND)
+    log_start_text = format_time((at - _LOG_LEAD_TIME) // SECOND * SECOND)
     return [
         *([hint] if hint else []),
         f"kubectl get {queue_arguments} -o yaml  # {_RELEVANT_FIELDS[kind]}",
         f"kubectl get workload -n {namespace} {name} -o yaml",
-        f"kubectl logs -n kueue-system deploy/kueue-controller-manager --since-time={start_text} | grep {name}",
+        f"kubectl logs -n kueue-system deploy/kueue-controller-manager --since-time={log_start_text} | grep {name}",
     ]
 
 

@@ -100,8 +100,8 @@ def nodes_of(key: Key, obj: Obj) -> Sequence[str]:
         case scheme.COHORT:
             return [f"cohort/{name}" for name in (key.name, spec.get("parentName")) if name]
         case scheme.CLUSTER_QUEUE:
-            cohort = spec.get("cohortName")
-            return [f"queue/{key.name}", *([f"cohort/{cohort}"] if cohort else [])]
+            cohort_name = spec.get("cohortName")
+            return [f"queue/{key.name}", *([f"cohort/{cohort_name}"] if cohort_name else [])]
         case scheme.LOCAL_QUEUE:
             return [f"local/{key.namespace}/{key.name}", f"queue/{spec['clusterQueue']}"]
         case scheme.WORKLOAD:
@@ -125,26 +125,26 @@ class ReplayCopy:
     def __init__(self, original: DivergenceDetector) -> None:
         self._shared: list[Any] = [NO_FLAVOR_ASSIGNMENT, SCAN_DONE]
         self._indexes = {id(each): index for index, each in enumerate(self._shared)}
-        buffer = io.BytesIO()
-        pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
+        pickle_buffer = io.BytesIO()
+        pickler = pickle.Pickler(pickle_buffer, pickle.HIGHEST_PROTOCOL)
         pickler.persistent_id = self._shared_index  # type: ignore[method-assign]
         pickler.dump(original)
-        self._bytes = buffer.getvalue()
+        self._bytes = pickle_buffer.getvalue()
 
     def restore(self) -> DivergenceDetector:
         """Return a new replay with the copied state."""
         unpickler = pickle.Unpickler(io.BytesIO(self._bytes))  # noqa: S301 - the pickle was written above
         unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
-        replay: DivergenceDetector = unpickler.load()
-        return replay
+        restored_replay: DivergenceDetector = unpickler.load()
+        return restored_replay
 
     def _shared_index(self, value: Any) -> int | None:
         """Return the index of an object that copy and original share; None if pickle must copy the object."""
-        index = self._indexes.get(id(value))
-        if index is None and isinstance(value, WorkloadView | WatchEvent | BlockedPeriods):
-            index = self._indexes[id(value)] = len(self._shared)
+        shared_index = self._indexes.get(id(value))
+        if shared_index is None and isinstance(value, WorkloadView | WatchEvent | BlockedPeriods):
+            shared_index = self._indexes[id(value)] = len(self._shared)
             self._shared.append(value)
-        return index
+        return shared_index
 
 
 #: The minimum number of `observe` calls between two copies; the number of Workloads if that is greater.
@@ -211,7 +211,7 @@ class TreeFollower:
         self.check_at: Instant | None = None
         #: Whether a divergence is due and waits until all changes up to its time have arrived.
         self._is_overdue = False
-        self._restart_bases()
+        self._restart_replay_bases()
 
     @property
     def counts(self) -> ComparisonCounts:
@@ -252,7 +252,7 @@ class TreeFollower:
         self._replay.reset(events, now)
         keys = [str(event.key) for event in events]
         self._replay.reported_decisions = {key: missed_decisions[key] for key in keys if key in missed_decisions}
-        self._restart_bases(is_beginning=True)
+        self._restart_replay_bases(is_beginning=True)
         self.check_at = now
 
     def current_objects(self) -> list[WatchEvent]:
@@ -265,7 +265,7 @@ class TreeFollower:
         pending_events = [item.change.event for item in other_follower._replay.backlog.items.values()]
         self.observe([*other_follower.current_objects(), *_events_in_tree(pending_events)], now)
         if other_follower.reported_decisions:
-            self._restart_bases()  # a replay from an older copy would report the missed decisions again
+            self._restart_replay_bases()  # a replay from an older copy would report the missed decisions again
 
     def is_due(self, now: Instant) -> bool:
         """Report whether this cohort tree must be checked at `now` even without a new watch event."""
@@ -283,7 +283,7 @@ class TreeFollower:
         ):
             self._replay.report_divergence()
             self._replay.advance(now)
-            self._restart_bases()
+            self._restart_replay_bases()
         findings, self._replay.findings = self._replay.findings, []
         for finding in findings:
             self._report(finding)
@@ -296,23 +296,23 @@ class TreeFollower:
         batch_count = batch_number - self._bases[0].batch_number
         if self._replay.is_agreed:
             if self._is_reordered or batch_count >= max(COPY_INTERVAL_MIN, self._replay.workload_count):
-                self._add_base()
+                self._add_replay_base()
             else:
                 self._agreements.append(batch_number)
         elif batch_count >= COPY_INTERVAL_MAX:
-            self._add_base()
+            self._add_replay_base()
 
-    def _add_base(self, *, is_beginning: bool = False) -> None:
+    def _add_replay_base(self, *, is_beginning: bool = False) -> None:
         """Copy the replay's current state as a start for later trial replays; drop events before the oldest copy."""
-        base = ReplayBase(ReplayCopy(self._replay), self._dropped_batches + len(self._batches), is_beginning)
-        self._bases.appendleft(base)
+        replay_base = ReplayBase(ReplayCopy(self._replay), self._dropped_batches + len(self._batches), is_beginning)
+        self._bases.appendleft(replay_base)
         self._agreements, self._is_reordered = [], False
         first_number = self._bases[-1].batch_number
         self._batches, self._dropped_batches = self._batches[first_number - self._dropped_batches :], first_number
 
-    def _restart_bases(self, *, is_beginning: bool = False) -> None:
+    def _restart_replay_bases(self, *, is_beginning: bool = False) -> None:
         self._bases.clear()
-        self._add_base(is_beginning=is_beginning)
+        self._add_replay_base(is_beginning=is_beginning)
 
     def _is_agreed_in_another_order(self, now: Instant) -> bool:
         """Search an order of recent watch events in which both schedulers agree; continue with that replay, if any."""
@@ -376,16 +376,16 @@ class TreeFollower:
     def _replay_in_steps(self, trial: DivergenceDetector, batches: Sequence[EventBatch]) -> DivergenceDetector:
         """Replay watch events by resource version, and choose an order for each section between two agreements."""
         agreed_copy, section_start = ReplayCopy(trial), 0
-        steps = list(by_revision(batches))
-        for position, step in enumerate(steps):
+        replay_steps = list(by_revision(batches))
+        for position, step in enumerate(replay_steps):
             _apply_batches(trial, step, self._orders[0])
             orders = self._orders if position - section_start < REORDERED_STEPS_MAX else ()
-            candidates = (
-                _replay_steps(agreed_copy, steps[section_start : position + 1], order)
+            candidate_replays = (
+                _replay_steps(agreed_copy, replay_steps[section_start : position + 1], order)
                 for order in orders
                 if not trial.is_agreed
             )
-            trial = next((each for each in candidates if each.is_agreed), trial)
+            trial = next((each for each in candidate_replays if each.is_agreed), trial)
             if trial.is_agreed:
                 agreed_copy, section_start = ReplayCopy(trial), position + 1
         return trial
@@ -396,8 +396,8 @@ class TreeFollower:
         agreements = [] if self._is_reordered else self._agreements
         if agreements:
             yield TrialStart(latest_base, agreements[-1])
-            time_max = self._batches[agreements[-1] - self._dropped_batches - 1].now - SECOND
-            numbers = [each for each in agreements if self._batches[each - self._dropped_batches - 1].now < time_max]
+            latest_time = self._batches[agreements[-1] - self._dropped_batches - 1].now - SECOND
+            numbers = [each for each in agreements if self._batches[each - self._dropped_batches - 1].now < latest_time]
             if numbers:
                 yield TrialStart(latest_base, numbers[-1])
         for base in self._bases:

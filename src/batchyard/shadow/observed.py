@@ -24,7 +24,7 @@ from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.pending_reason import SCHEDULER_REASONS
 
 #: Parts of Kueue's message for a head that waits for its victims or for the victims of other Workloads.
-_FOR_VICTIMS: Final = ("Pending the preemption of", "will fit after these preemptions complete")
+_WAITING_FOR_VICTIMS_TEXTS: Final = ("Pending the preemption of", "will fit after these preemptions complete")
 
 #: All fields of a Workload that affect decisions.
 _DECISION_FIELDS: Final = attrgetter(
@@ -88,7 +88,7 @@ def split_event(event: WatchEvent) -> Iterator[ObservedChange]:
     elif view.evicted and not old_view.evicted and (preemption := observed_preemption(event.obj, view)) is not None:
         yield ObservedChange(event, preemption)
     else:
-        yield ObservedChange(event, None, _was_readmitted(view, old_view), _is_idle(event, view, old_view))
+        yield ObservedChange(event, None, _was_readmitted(view, old_view), _is_idle_change(event, view, old_view))
 
 
 def observed_admission(view: WorkloadView) -> ObservedAdmission:
@@ -108,27 +108,27 @@ def predicted_admission(decision: Admit) -> ObservedAdmission:
 
 def observed_preemption(obj: Obj, view: WorkloadView) -> ObservedPreemption | None:
     """Return the preemption in a Workload's conditions; None if the Workload was evicted for another reason."""
-    evicted, preempted = find_condition(obj, lifecycle.EVICTED), find_condition(obj, lifecycle.PREEMPTED)
-    if evicted is None or evicted["reason"] != evictions.EVICTED_BY_PREEMPTION or preempted is None:
+    evicted_condition, preempted = find_condition(obj, lifecycle.EVICTED), find_condition(obj, lifecycle.PREEMPTED)
+    if evicted_condition is None or evicted_condition["reason"] != evictions.EVICTED_BY_PREEMPTION or preempted is None:
         return None
-    preemptor_uid = parse_preemptor_uid(str(preempted.get("message") or evicted.get("message") or ""))
+    preemptor_uid = parse_preemptor_uid(str(preempted.get("message") or evicted_condition.get("message") or ""))
     return ObservedPreemption(view.key, str(preempted["reason"]), preemptor_uid)
 
 
-def _is_idle(event: WatchEvent, view: WorkloadView, old_view: WorkloadView) -> bool:
+def _is_idle_change(event: WatchEvent, view: WorkloadView, old_view: WorkloadView) -> bool:
     is_new_message = waits_for_victims(event.obj) and not waits_for_victims(event.old or {})
     return not is_new_message and _DECISION_FIELDS(view) == _DECISION_FIELDS(old_view)
 
 
 def waits_for_victims(obj: Obj) -> bool | None:
     """Report whether a Workload waits for preemption victims, given Kueue's message; None if Kueue does not say."""
-    condition = find_condition(obj, lifecycle.QUOTA_RESERVED)
-    if condition is None or condition["status"] == "True":
+    quota_condition = find_condition(obj, lifecycle.QUOTA_RESERVED)
+    if quota_condition is None or quota_condition["status"] == "True":
         return None
-    message = condition.get("message") or ""
-    if any(words in message for words in _FOR_VICTIMS):
+    message = quota_condition.get("message") or ""
+    if any(words in message for words in _WAITING_FOR_VICTIMS_TEXTS):
         return True
-    is_pending_reason = condition["reason"] in SCHEDULER_REASONS or message.startswith("couldn't assign flavors")
+    is_pending_reason = quota_condition["reason"] in SCHEDULER_REASONS or message.startswith("couldn't assign flavors")
     return False if is_pending_reason else None
 
 
@@ -178,30 +178,30 @@ class ChangeBacklog:
 
     def take(self, change_number: int) -> PendingChange:
         """Remove the change with this number from the backlog and return it."""
-        pending = self.items.pop(change_number)
+        pending_change = self.items.pop(change_number)
         self.decision_numbers.pop(change_number, None)
-        numbers = self._by_key[pending.key]
-        numbers.remove(change_number)
-        if not numbers:
-            del self._by_key[pending.key]
-        return pending
+        change_numbers = self._by_key[pending_change.key]
+        change_numbers.remove(change_number)
+        if not change_numbers:
+            del self._by_key[pending_change.key]
+        return pending_change
 
     def first_decision_of(self, workload: str) -> int | None:
         """Return the number of a Workload's first relevant change if that is a decision of Kueue; otherwise None."""
-        change_number = self._first_relevant(Key(scheme.WORKLOAD, *workload.split("/", 1)))
+        change_number = self._first_relevant_change(Key(scheme.WORKLOAD, *workload.split("/", 1)))
         return change_number if change_number in self.decision_numbers else None
 
     def is_first_of_object(self, change_number: int) -> bool:
         """Report whether no earlier change in the backlog affects decisions about the same object."""
-        return self._first_relevant(self.items[change_number].key) == change_number
+        return self._first_relevant_change(self.items[change_number].key) == change_number
 
     def earlier_changes(self, change_number: int) -> list[int]:
         """Return the numbers of the earlier changes in the backlog of the same object."""
         return [each for each in self._by_key[self.items[change_number].key] if each < change_number]
 
-    def _first_relevant(self, key: Key) -> int | None:
-        numbers = self._by_key.get(key, ())
-        return next((number for number in numbers if not self.items[number].change.is_idle), None)
+    def _first_relevant_change(self, key: Key) -> int | None:
+        change_numbers = self._by_key.get(key, ())
+        return next((number for number in change_numbers if not self.items[number].change.is_idle), None)
 
     def first_decisions(self) -> Iterator[int]:
         """Yield the numbers of Kueue's decisions that no earlier relevant change of the same Workload precedes."""
@@ -251,11 +251,11 @@ def match_equivalent_victims(
     return tuple(evictions)
 
 
-def _take_target(eviction: ObservedPreemption, targets: dict[str, PreemptionTarget]) -> bool:
-    target = targets.get(eviction.workload)
+def _take_target(eviction: ObservedPreemption, predicted_targets: dict[str, PreemptionTarget]) -> bool:
+    target = predicted_targets.get(eviction.workload)
     if target is None or target.reason != eviction.reason:
         return False
-    del targets[eviction.workload]
+    del predicted_targets[eviction.workload]
     return True
 
 
@@ -298,8 +298,8 @@ def signature_of(decision: Decision) -> Signature:
     """Return the identity of a scheduling decision: a hashable value that stays the same in later cycles."""
     if isinstance(decision, Admit):
         return ("admit", *predicted_admission(decision))
-    targets = [each.workload.key for each in decision.targets] if isinstance(decision, Preempt) else []
-    return ("preempt", decision.head.workload.key, *targets)
+    target_keys = [each.workload.key for each in decision.targets] if isinstance(decision, Preempt) else []
+    return ("preempt", decision.head.workload.key, *target_keys)
 
 
 def is_effective(decision: Decision) -> bool:

@@ -67,7 +67,7 @@ class DecisionReplay(ShadowState):
     def add_events(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """Append watch events to the backlog of unprocessed changes, in the order of arrival."""
         for event in events:
-            self._record_name(event)
+            self._record_workload_name(event)
             for change in split_event(event):
                 self.backlog.add(change, now)
                 if event.key.kind == scheme.WORKLOAD:
@@ -76,10 +76,10 @@ class DecisionReplay(ShadowState):
     def advance(self, now: Instant) -> None:
         """Process backlog changes and run scheduling cycles until neither is possible at the time `now`."""
         self._now = now
-        first_step, second_step = (
+        first_action, second_action = (
             (self._apply_next_change, self._decide) if self.changes_first else (self._decide, self._apply_next_change)
         )
-        while self._complete_earlier_decisions() or first_step() or self._retry_parked() or second_step():
+        while self._complete_earlier_decisions() or first_action() or self._retry_parked() or second_action():
             pass
 
     @property
@@ -89,7 +89,7 @@ class DecisionReplay(ShadowState):
 
     def next_check_at(self) -> Instant | None:
         """Return when the replay must advance even without a new watch event; None for never."""
-        check_times = [self._deadline(change_number) for change_number in self.backlog.decision_numbers]
+        check_times = [self._change_deadline(change_number) for change_number in self.backlog.decision_numbers]
         for open_decisions in self._open_decisions.values():
             check_times += [
                 self._counts_from(first_made_at) + self._settings.patience
@@ -106,24 +106,24 @@ class DecisionReplay(ShadowState):
         """Run a cycle of batchyard's scheduler if a ClusterQueue head waits for one; return whether state changed."""
         if self.is_lazy and not self.backlog.decision_numbers:
             return False
-        heads, is_changed = [], False
+        heads, has_changed = [], False
         for head in self.model.heads(self._now):
             open_decisions = self._open_decisions.get(self._tree(head.queue))
             if open_decisions is not None and not open_decisions.is_stale:
                 continue
             if head.workload.key in self.reported_decisions:
-                is_changed |= self.model.park(head)  # the next Workload of its queue becomes the head
+                has_changed |= self.model.park(head)  # the next Workload of its queue becomes the head
             else:
                 heads.append(head)
         if not heads:
-            return is_changed
-        by_tree: dict[str, list[Decision]] = {}
+            return has_changed
+        decisions_by_tree: dict[str, list[Decision]] = {}
         for decision in self.model.decide(heads):
-            by_tree.setdefault(self._tree(decision.head.queue), []).append(decision)
-        has_completed = False
-        for tree, decisions in by_tree.items():
-            has_completed |= self._compare_with_kueue(tree, decisions)
-        return has_completed or is_changed
+            decisions_by_tree.setdefault(self._tree(decision.head.queue), []).append(decision)
+        has_completed_decision = False
+        for tree, decisions in decisions_by_tree.items():
+            has_completed_decision |= self._compare_with_kueue(tree, decisions)
+        return has_completed_decision or has_changed
 
     def _compare_with_kueue(self, tree: str, decisions: Sequence[Decision]) -> bool:
         """Complete a cohort tree's predicted decisions if Kueue made them all, and return True; else keep them open."""
@@ -236,19 +236,19 @@ class DecisionReplay(ShadowState):
         for change_number, pending in self.backlog.items.items():
             if pending.key in blocked_keys:
                 continue
-            tree = self._tree_of(pending)
-            if pending.change.decision is not None or not self._may_apply_next(tree):
+            cohort_tree = self._tree_of(pending)
+            if pending.change.decision is not None or not self._may_apply_next(cohort_tree):
                 blocked_keys[pending.key] = None
-                if tree == ALL_TREES:
+                if cohort_tree == ALL_TREES:
                     return False  # later changes may depend on this change
                 continue
-            if not self._activate_parked(pending.arrived_at, tree):
+            if not self._activate_parked_workloads(pending.arrived_at, cohort_tree):
                 self._apply_change(change_number)
-                self._mark_stale(tree)
+                self._mark_stale(cohort_tree)
             return True
-        return self._activate_parked(self._now, ALL_TREES)
+        return self._activate_parked_workloads(self._now, ALL_TREES)
 
-    def _activate_parked(self, now: Instant, tree: str) -> bool:
+    def _activate_parked_workloads(self, now: Instant, tree: str) -> bool:
         """Requeue a tree's inadmissible Workloads if its batching time is over; return whether there were any."""
         trees = self.model.activate_trees(now, lambda each: tree in (ALL_TREES, each) and self._may_apply_next(each))
         for each in trees:
@@ -274,7 +274,7 @@ class DecisionReplay(ShadowState):
 
     def _has_unpredicted_decision(self, tree: str) -> bool:
         """Report whether Kueue made a decision in a cohort tree that batchyard's scheduler has not made."""
-        predicted_numbers = self._matched_numbers(self._open_decisions[tree])
+        predicted_numbers = self._matched_change_numbers(self._open_decisions[tree])
         return any(
             change_number not in predicted_numbers
             and self.backlog.is_first_of_object(change_number)
@@ -282,7 +282,7 @@ class DecisionReplay(ShadowState):
             for change_number in self.backlog.decision_numbers
         )
 
-    def _matched_numbers(self, open_decisions: UnmatchedDecisions) -> set[int]:
+    def _matched_change_numbers(self, open_decisions: UnmatchedDecisions) -> set[int]:
         """Return the backlog numbers of Kueue's decisions that equal unmatched decisions of batchyard's scheduler."""
         effective_decisions = [each for each in open_decisions.decisions if is_effective(each)]
         return {change_number for each in effective_decisions for change_number in self._changes_for(each) or ()}
@@ -292,22 +292,22 @@ class DecisionReplay(ShadowState):
             self._apply_change(earlier)
         self._applied_count += 1
         self._retried_at.pop(change_number, None)
-        pending = self.backlog.take(change_number)
-        self.counts.unseen_count += pending.change.is_unseen
-        self.model.apply_event(pending.change.event, pending.arrived_at)
+        pending_change = self.backlog.take(change_number)
+        self.counts.unseen_count += pending_change.change.is_unseen
+        self.model.apply_event(pending_change.change.event, pending_change.arrived_at)
 
     # 3. Divergence (`divergence.py`).
 
-    def _deadline(self, change_number: int) -> Instant:
+    def _change_deadline(self, change_number: int) -> Instant:
         """Return the time until which later watch events may explain a decision of Kueue, given its backlog number.
 
         A change that came more than `settle` after the decision cannot explain it, because Kueue did not know it. A
         preemption of which Kueue has made only some evictions waits up to `patience` for the others.
         """
         open_decisions = self._open_decisions.get(self._tree_of(self.backlog.items[change_number]))
-        is_predicted = open_decisions is not None and change_number in self._matched_numbers(open_decisions)
-        time_limit = self._settings.patience if is_predicted else self._settings.settle
-        return self.backlog.items[change_number].arrived_at + time_limit
+        is_predicted = open_decisions is not None and change_number in self._matched_change_numbers(open_decisions)
+        waiting_limit = self._settings.patience if is_predicted else self._settings.settle
+        return self.backlog.items[change_number].arrived_at + waiting_limit
 
 
 class EventBatch(NamedTuple):
@@ -353,19 +353,19 @@ def arrange_batches(batches: Sequence[EventBatch], order: ReplayOrder) -> Iterat
 
 def _group_by_arrival(batches: Sequence[EventBatch], period: Duration) -> Iterator[Sequence[EventBatch]]:
     """Yield groups of consecutive event batches that arrived at most `period` after the group's first batch."""
-    group: list[EventBatch] = []
+    batch_group: list[EventBatch] = []
     for batch in batches:
-        if group and batch.now - group[0].now > period:
-            yield group
-            group = []
-        group.append(batch)
-    if group:
-        yield group
+        if batch_group and batch.now - batch_group[0].now > period:
+            yield batch_group
+            batch_group = []
+        batch_group.append(batch)
+    if batch_group:
+        yield batch_group
 
 
 def _order_queues_first(batches: Sequence[EventBatch]) -> Sequence[EventBatch]:
-    in_order = sorted(_split_batches(batches), key=lambda batch: batch.events[0].key.kind == scheme.WORKLOAD)
-    return [*in_order, EventBatch((), batches[-1].now)]
+    ordered_batches = sorted(_split_batches(batches), key=lambda batch: batch.events[0].key.kind == scheme.WORKLOAD)
+    return [*ordered_batches, EventBatch((), batches[-1].now)]
 
 
 def by_revision(batches: Sequence[EventBatch]) -> Iterator[Sequence[EventBatch]]:
@@ -378,11 +378,11 @@ def by_revision(batches: Sequence[EventBatch]) -> Iterator[Sequence[EventBatch]]
     follows_decision = False
     for (event,), arrived_at in sorted(_split_batches(batches), key=lambda batch: batch.events[0].revision):
         now = max(now, arrived_at)
-        is_decision = any(change.decision is not None for change in split_event(event))
-        if follows_decision and not is_decision:
+        has_decision = any(change.decision is not None for change in split_event(event))
+        if follows_decision and not has_decision:
             yield group
             group = []
-        follows_decision = is_decision
+        follows_decision = has_decision
         group.append(EventBatch([event], now))
     if group:
         yield group

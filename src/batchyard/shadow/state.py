@@ -73,18 +73,18 @@ class SchedulerModel:
         if pending_position is None or (entry := pending_position[0].get(str(event.key))) is None:
             return
         self._has_reasons = True
-        queue, name, was_waiting = pending_position[0], str(event.key), None
+        pending_queue, name, was_waiting_for_victims = pending_position[0], str(event.key), None
         if old_event is not None:
-            was_waiting = observed.waits_for_victims(old_event.obj)
+            was_waiting_for_victims = observed.waits_for_victims(old_event.obj)
             kind = lifecycle.QUOTA_RESERVED
             if find_condition(old_event.obj, kind) != find_condition(event.obj, kind):
-                queue.record_attempt(name, arrived_at)
-        if is_waiting and not was_waiting:
+                pending_queue.record_attempt(name, arrived_at)
+        if is_waiting and not was_waiting_for_victims:
             self.index.queue_manager.requeue(
-                queue.head_of(name), entry.last_assignment, RequeueReason.PENDING_PREEMPTION
+                pending_queue.head_of(name), entry.last_assignment, RequeueReason.PENDING_PREEMPTION
             )
-        elif was_waiting is None:
-            queue.release_preemptor(name)
+        elif was_waiting_for_victims is None:
+            pending_queue.release_preemptor(name)
 
     def current_objects(self) -> Iterator[WatchEvent]:
         """Yield all objects, as batchyard's scheduler last processed them, as watch events."""
@@ -143,10 +143,10 @@ class SchedulerModel:
     def _pending_position(self, workload: str) -> tuple[PendingQueue, str] | None:
         """Return the ClusterQueue's pending queue and the cohort tree of a Workload; None if it has no ClusterQueue."""
         view = self.index.workload_cache.view(workload)
-        queue = None if view is None else self.queue_of(view)
-        pending_queue = None if queue is None else self.index.queue_manager.pending.get(queue)
-        tree = None if queue is None else self.tree_of_queue(queue)
-        return None if pending_queue is None or tree is None else (pending_queue, tree)
+        cluster_queue_name = None if view is None else self.queue_of(view)
+        pending_queue = None if cluster_queue_name is None else self.index.queue_manager.pending.get(cluster_queue_name)
+        cohort_tree = None if cluster_queue_name is None else self.tree_of_queue(cluster_queue_name)
+        return None if pending_queue is None or cohort_tree is None else (pending_queue, cohort_tree)
 
     def decide(self, heads: Sequence[Head]) -> list[Decision]:
         """Run a cycle of batchyard's scheduler with these heads, and return its decisions."""
@@ -163,15 +163,15 @@ class SchedulerModel:
 
     def requeue_heads(self, decisions: Iterable[Decision]) -> None:
         """Requeue the heads that these decisions leave pending or waiting for victims, as the scheduler does."""
-        parked_flags: list[tuple[Decision, bool]] = []
+        decisions_with_parked_flag: list[tuple[Decision, bool]] = []
         for decision in decisions:
             is_parked = False
             if isinstance(decision, StayPending | Preempt):
                 is_parked = self.index.queue_manager.requeue(
                     decision.head, decision.last_assignment, self._requeue_reason(decision)
                 )
-            parked_flags.append((decision, is_parked))
-        self._quiescence_detector.record_cycle(parked_flags)
+            decisions_with_parked_flag.append((decision, is_parked))
+        self._quiescence_detector.record_cycle(decisions_with_parked_flag)
 
     def _requeue_reason(self, decision: StayPending | Preempt) -> RequeueReason:
         """Return why a Workload is requeued; Kueue's message decides whether it waits for other Workloads' victims."""
@@ -179,8 +179,8 @@ class SchedulerModel:
         if reason is not RequeueReason.PENDING_PREEMPTION or observed.is_effective(decision) or not self._has_reasons:
             return reason
         obj = self.get(Key(scheme.WORKLOAD, *decision.head.workload.key.split("/", 1)))
-        is_reported = obj is not None and observed.waits_for_victims(obj)
-        return reason if is_reported else RequeueReason.FAILED_AFTER_NOMINATION
+        is_victim_wait_reported = obj is not None and observed.waits_for_victims(obj)
+        return reason if is_victim_wait_reported else RequeueReason.FAILED_AFTER_NOMINATION
 
     def park(self, head: Head) -> bool:
         """Mark a head as inadmissible until its cohort tree changes; return False if it blocks its queue instead."""
@@ -212,8 +212,8 @@ class SchedulerModel:
 
     def tree_of_queue(self, name: str) -> str | None:
         """Return the name of a ClusterQueue's cohort tree; None for an unknown ClusterQueue."""
-        queue = self.index.snapshot.queues.get(name)
-        return None if queue is None else queue.node.tree
+        cluster_queue = self.index.snapshot.queues.get(name)
+        return None if cluster_queue is None else cluster_queue.node.tree
 
     def tree_of(self, workload: str, obj: Obj) -> str | None:
         """Return the cohort tree in which a Workload holds quota or is pending; None if its queue does not exist."""
@@ -229,8 +229,8 @@ class SchedulerModel:
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """Return all objects of a kind, as batchyard's scheduler last processed them, in one namespace or in all."""
-        objects = self._objects.values() if namespace is None else [self._objects.get(namespace, {})]
-        return [event.obj for events in objects for event in events.values() if event.key.kind == kind]
+        namespace_objects = self._objects.values() if namespace is None else [self._objects.get(namespace, {})]
+        return [event.obj for events in namespace_objects for event in events.values() if event.key.kind == kind]
 
 
 # Periods in which Kueue made no decision because it waited for the pods of admitted Workloads (blockAdmission).
@@ -241,7 +241,7 @@ class SchedulerModel:
 
 _PODS_READY_POLICY: Final = PodsReadyPolicy(without_job=True)
 #: The number of periods that are kept: only recent changes are replayed in other orders.
-_PERIODS_MAX: Final = 100
+_BLOCKED_PERIODS_MAX: Final = 100
 
 
 class BlockedPeriods:
@@ -250,7 +250,7 @@ class BlockedPeriods:
     def __init__(self) -> None:
         self._gate = PodsReadyGate(_PODS_READY_POLICY)
         #: Begin and end of each period, in order; the last may have no end yet.
-        self._periods: deque[tuple[Instant, Instant | None]] = deque(maxlen=_PERIODS_MAX)
+        self._periods: deque[tuple[Instant, Instant | None]] = deque(maxlen=_BLOCKED_PERIODS_MAX)
 
     def reset(self, events: Iterable[WatchEvent], now: Instant) -> None:
         """Forget the Workloads known so far, and load all existing ones, after the initial list or a gap in a watch."""
@@ -261,10 +261,10 @@ class BlockedPeriods:
         """Begin or end a blockAdmission period according to watch events of Workloads."""
         for event in events:
             self._gate.observe(event)
-        was_closed = bool(self._periods) and self._periods[-1][1] is None
-        if self._gate.is_closed and not was_closed:
+        was_blocked = bool(self._periods) and self._periods[-1][1] is None
+        if self._gate.is_closed and not was_blocked:
             self._periods.append((now, None))
-        elif was_closed and not self._gate.is_closed:
+        elif was_blocked and not self._gate.is_closed:
             self._periods[-1] = (self._periods[-1][0], now)
 
     def counted_from(self, start_time: Instant, now: Instant) -> Instant:
@@ -321,7 +321,7 @@ class ShadowState:
         """Load the current objects into batchyard's scheduler; their existing quota reservations are not compared."""
         self._now = now
         for event in events:
-            self._record_name(event)
+            self._record_workload_name(event)
             self.model.apply_event(event, now)
 
     def assume_all_tried(self) -> None:
@@ -345,22 +345,22 @@ class ShadowState:
     def _requeue_if_missed(self, change: observed.ObservedChange) -> None:
         """Requeue a Workload reported as missed by Kueue, if Kueue now decides about it or its spec changed."""
         if isinstance(change.decision, observed.ObservedPreemption):
-            self._requeue_missed(self._names.get(change.decision.preemptor_uid, ""))
+            self._requeue_missed_workload(self._names.get(change.decision.preemptor_uid, ""))
         event, old = change.event, change.event.old
         view = workload_view(event.obj)
-        is_changed = old is None or event.type is EventType.DELETED or old.get("spec") != event.obj.get("spec")
-        if view.key in self.reported_decisions and (change.decision is not None or is_changed):
-            self._requeue_missed(view.key)
+        is_spec_changed = old is None or event.type is EventType.DELETED or old.get("spec") != event.obj.get("spec")
+        if view.key in self.reported_decisions and (change.decision is not None or is_spec_changed):
+            self._requeue_missed_workload(view.key)
             if isinstance(change.decision, observed.ObservedAdmission):
                 self.counts.late_count += 1
                 self.findings.append(Divergence(DivergenceType.LATE, self._now, view.key, "admitted late"))
 
-    def _requeue_missed(self, workload: str) -> None:
+    def _requeue_missed_workload(self, workload: str) -> None:
         if workload in self.reported_decisions:
             del self.reported_decisions[workload]
             self.model.requeue_as_new(workload)
 
-    def _record_name(self, event: WatchEvent) -> None:
+    def _record_workload_name(self, event: WatchEvent) -> None:
         if event.key.kind == scheme.WORKLOAD:
             view = workload_view(event.obj)
             self._names[view.uid] = view.key

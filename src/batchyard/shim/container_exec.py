@@ -10,7 +10,7 @@ from batchyard.shim import linux, run
 from batchyard.shim.isolation import cgroups
 from batchyard.shim.isolation.cgroups import CgroupPaths
 
-_NAMESPACES = (
+_NAMESPACE_FLAGS = (
     ("mnt", linux.NEWNS),
     ("uts", linux.NEWUTS),
     ("ipc", linux.NEWIPC),
@@ -18,7 +18,7 @@ _NAMESPACES = (
     ("pid", linux.NEWPID),
     ("cgroup", linux.NEWCGROUP),
 )
-_NOT_STARTED_CODE = 127
+_NOT_STARTED_EXIT_CODE = 127
 
 
 #: The uid, gid and supplementary groups of a process.
@@ -32,7 +32,7 @@ class RunningContainer(NamedTuple):
     #: The pid of the container's first process in the machine's pid namespace.
     pid: int
     #: Whether the container has its own namespaces; False for a plain process.
-    is_wrapped: bool
+    has_own_namespaces: bool
     group: CgroupPaths
     environment: Mapping[str, str]
     folder: str
@@ -51,19 +51,19 @@ def execute(argv: Sequence[str], container: RunningContainer, timeout: float | N
     This process cannot leave the container again. OSError if the container cannot be entered.
     """
     cgroups.join_group(container.group)
-    if container.is_wrapped:
+    if container.has_own_namespaces:
         enter_container(container.pid)
     output_pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
-    child = os.fork()
-    if child == 0:
+    child_pid = os.fork()
+    if child_pid == 0:
         _execute_command(argv, container, output_pipes[0][1], output_pipes[1][1])
     for _, write_end in output_pipes:
         os.close(write_end)
     output_data = run.read_all([read_end for read_end, _ in output_pipes], timeout)
     if output_data is None:
         with suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            os.killpg(child_pid, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child_pid, 0)[1])
     if output_data is None:
         return None, b""
     return 128 - status if status < 0 else status, b"".join(output_data)
@@ -75,7 +75,7 @@ def enter_container(pid: int) -> bool:
     The user namespace is entered last, because the others may belong to its parent; its first uid and gid are used.
     """
     process = os.pidfd_open(pid)
-    namespaces = [flag for name, flag in _NAMESPACES if _is_other_namespace(name, pid)]
+    namespaces = [flag for name, flag in _NAMESPACE_FLAGS if _is_other_namespace(name, pid)]
     first_ids = (_first_id(pid, "uid_map"), _first_id(pid, "gid_map")) if _is_other_namespace("user", pid) else None
     linux.leave_session_keyring()
     linux.forbid_tracing()
@@ -97,16 +97,16 @@ def user_of(pid: int) -> ProcessUser:
     ids: dict[str, list[int]] = {}
     with open(f"/proc/{pid}/status", encoding="utf-8") as file:
         for line in file:
-            name, _, ids_text = line.partition(":")
+            name, _, id_list_text = line.partition(":")
             if name in {"Uid", "Gid", "Groups"}:
-                ids[name] = [int(id_text) for id_text in ids_text.split()]
+                ids[name] = [int(id_text) for id_text in id_list_text.split()]
     return ids["Uid"][1], ids["Gid"][1], ids["Groups"]
 
 
 def change_user(user: ProcessUser) -> None:
     """Make this process run permanently as another user, given as uid, gid and supplementary groups."""
-    uid, gid, groups = user
-    os.setgroups(groups)
+    uid, gid, supplementary_gids = user
+    os.setgroups(supplementary_gids)
     os.setgid(gid)
     os.setuid(uid)
 
@@ -138,10 +138,10 @@ def _execute_command(argv: Sequence[str], container: RunningContainer, stdout: i
         if container.user:
             change_user(container.user)
         linux.die_with_parent(signal.SIGKILL)  # Linux clears this when the process changes its user
-        if container.is_wrapped:
+        if container.has_own_namespaces:
             drop_privileges_and_filter(container.seccomp_program)
         linux.reset_signal_handlers()
         os.execvpe(argv[0], list(argv), dict(container.environment))
     except (OSError, IndexError) as failure:
         os.write(2, f"{failure}\n".encode())
-    os._exit(_NOT_STARTED_CODE)
+    os._exit(_NOT_STARTED_EXIT_CODE)

@@ -84,7 +84,7 @@ class ShimEventLoop:
 def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoReturn:
     """In a forked child: be the shim of the container, sandbox or image pull at `path`; exit when that has ended."""
 
-    def task() -> None:
+    def supervise_claimed_run() -> None:
         # SIGTERM may arrive before the shim has its event loop; the shim checks for a stop request itself when it is
         # ready.
         signal.signal(signal.SIGTERM, lambda *_: None)
@@ -93,14 +93,14 @@ def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoRe
         if run.claim():
             supervise(run)
 
-    run_child(node, path, task)
+    run_child(node, path, supervise_claimed_run)
 
 
 def run_child(node: int, name: str, task: Callable[[], None]) -> NoReturn:
     """In a forked child: run `task` in a new process session and exit; log its failure in `node.log` under `name`."""
     exit_code = 1
     try:
-        _release_inherited()
+        _release_inherited_resources()
         task()
         exit_code = 0
     finally:
@@ -110,13 +110,13 @@ def run_child(node: int, name: str, task: Callable[[], None]) -> NoReturn:
         os._exit(exit_code)
 
 
-def _release_inherited() -> None:
+def _release_inherited_resources() -> None:
     """Release the terminal, standard streams and signal handlers inherited from the parent process."""
     os.setsid()
-    null_fd = os.open("/dev/null", os.O_RDWR)
+    dev_null_fd = os.open("/dev/null", os.O_RDWR)
     for fd in range(3):
-        os.dup2(null_fd, fd)
-    os.close(null_fd)
+        os.dup2(dev_null_fd, fd)
+    os.close(dev_null_fd)
     signal.set_wakeup_fd(-1)
     for signal_number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(signal_number, signal.SIG_IGN)
@@ -126,8 +126,8 @@ def _release_inherited() -> None:
 
 def _format_failure(failure: BaseException) -> str:
     """Format an exception with the file names and line numbers of its traceback, on one line."""
-    locations, frame = [], failure.__traceback__
-    while frame is not None:
-        locations.append(f"{os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}")
-        frame = frame.tb_next
-    return f"{failure!r} at {' '.join(locations)}"
+    traceback_locations, traceback = [], failure.__traceback__
+    while traceback is not None:
+        traceback_locations.append(f"{os.path.basename(traceback.tb_frame.f_code.co_filename)}:{traceback.tb_lineno}")
+        traceback = traceback.tb_next
+    return f"{failure!r} at {' '.join(traceback_locations)}"

@@ -30,12 +30,12 @@ WATCHDOG_MEMORY_SIZE = 4096
 BLOCKED_AFTER = 1.0
 STUCK_AFTER = 10.0
 KILLED_AFTER = 3.0
-_CHECK_INTERVAL = 0.25
-_RESPONSE_TIMEOUT = 1.0
-_STACK_TIMEOUT = 0.1
-_REQUEST_HEAD_MAX = 16 * 1024
+_CHECK_INTERVAL_SECONDS = 0.25
+_RESPONSE_TIMEOUT_SECONDS = 1.0
+_STACK_DUMP_SECONDS = 0.1
+_REQUEST_HEAD_BYTES_MAX = 16 * 1024
 _HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
-_TOO_MANY_REQUESTS = (
+_TOO_MANY_BODY = (
     b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Too many requests, please try \
 again later.","reason":"TooManyRequests","details":{"retryAfterSeconds":1},"code":429}'
 )
@@ -68,19 +68,19 @@ class PlatformWatchdog:
     def run(self) -> None:
         """Watch the server's process until it has ended."""
         while True:
-            timeout = 0.0 if self._is_reported else _CHECK_INTERVAL
+            check_delay = 0.0 if self._is_reported else _CHECK_INTERVAL_SECONDS
             with suppress(InterruptedError):
-                if select.select([self._alive_pipe], [], [], timeout)[0]:
+                if select.select([self._alive_pipe], [], [], check_delay)[0]:
                     return
-            self._check()
+            self._check_event_loop()
 
-    def _check(self) -> None:
+    def _check_event_loop(self) -> None:
         """Check whether the server's event loop is blocked; if so, log it, answer clients, or kill it at shutdown."""
-        last_progress, request_began, length = WATCHDOG_LAYOUT.unpack_from(self._memory)
-        cpu_wait = self._read_cpu_wait()
-        if last_progress != self._last_progress:
-            self._last_progress, self._cpu_wait_then = last_progress, cpu_wait
-        blocked_seconds = monotonic() - last_progress - (cpu_wait - self._cpu_wait_then)
+        last_progress_at, request_started_at, length = WATCHDOG_LAYOUT.unpack_from(self._memory)
+        cpu_wait_seconds = self._read_cpu_wait_seconds()
+        if last_progress_at != self._last_progress:
+            self._last_progress, self._cpu_wait_then = last_progress_at, cpu_wait_seconds
+        blocked_seconds = monotonic() - last_progress_at - (cpu_wait_seconds - self._cpu_wait_then)
         if self._terminating_since and min(blocked_seconds, monotonic() - self._terminating_since) > KILLED_AFTER:
             message = f"the platform did not shut down: its event loop is blocked for {blocked_seconds:.1f} s"
             self._log(f"{message}; killing the process (all acknowledged writes are in the journal)")
@@ -92,11 +92,11 @@ class PlatformWatchdog:
         if not self._is_reported:
             self._is_reported = True
             request = self._memory[WATCHDOG_LAYOUT.size : WATCHDOG_LAYOUT.size + length].decode("utf-8", "replace")
-            activity = request if request_began else "internal work"
+            activity = request if request_started_at else "internal work"
             self._log(f"the event loop is blocked for {blocked_seconds:.1f} s by {activity}", self._dump_stacks())
         self._answer_clients(blocked_seconds)
 
-    def _read_cpu_wait(self) -> float:
+    def _read_cpu_wait_seconds(self) -> float:
         """Return the seconds that the server's main thread has waited for a CPU, which do not count as blocked."""
         with suppress(OSError, ValueError, IndexError), open(self._schedstat_path, "rb", buffering=0) as file:
             return int(file.read().split()[1]) / 1e9
@@ -110,10 +110,10 @@ class PlatformWatchdog:
         """Return the stack traces of the server's threads, which the server writes on SIGUSR2 even while blocked."""
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGUSR2)
-        select.select([self._alive_pipe], [], [], _STACK_TIMEOUT)
-        traces = os.pread(self._stacks, 1 << 20, self._stacks_offset)
-        self._stacks_offset += len(traces)
-        return traces.decode("utf-8", "replace")
+        select.select([self._alive_pipe], [], [], _STACK_DUMP_SECONDS)
+        stack_traces = os.pread(self._stacks, 1 << 20, self._stacks_offset)
+        self._stacks_offset += len(stack_traces)
+        return stack_traces.decode("utf-8", "replace")
 
     def _log(self, message: str, stack: str = "") -> None:
         """Write a warning to stderr in the server's log format."""
@@ -128,53 +128,53 @@ class PlatformWatchdog:
     def _answer_clients(self, blocked_seconds: float) -> None:
         """Accept and answer one HTTP client per listening socket, while the server's event loop is blocked."""
         awaited_files: list[int | socket.socket] = [self._alive_pipe, *self.listeners]
-        if not select.select(awaited_files, [], [], _CHECK_INTERVAL)[0]:
+        if not select.select(awaited_files, [], [], _CHECK_INTERVAL_SECONDS)[0]:
             return
         for listener in self.listeners:
             with suppress(OSError):
                 connection, _ = listener.accept()
-                connection.settimeout(_RESPONSE_TIMEOUT)
+                connection.settimeout(_RESPONSE_TIMEOUT_SECONDS)
                 with connection:
                     self._answer_client(connection, blocked_seconds)
 
     def _answer_client(self, connection: socket.socket, blocked_seconds: float) -> None:
         if not self.certificate:
-            connection.sendall(_format_answer(_read_head(connection), blocked_seconds))
+            connection.sendall(_format_answer(_read_request_head(connection), blocked_seconds))
             return
         if self._context is None:
             self._context = _create_tls_context(self.certificate)
         with self._context.wrap_socket(connection, server_side=True) as secured:
-            secured.sendall(_format_answer(_read_head(secured), blocked_seconds))
+            secured.sendall(_format_answer(_read_request_head(secured), blocked_seconds))
 
 
-def _create_tls_context(certificate: str) -> "ssl.SSLContext":
+def _create_tls_context(certificate_path: str) -> "ssl.SSLContext":
     import ssl  # noqa: PLC0415 - needs 5 MiB of memory, and only with TLS while blocked
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certificate)
-    return context
+    tls_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls_context.minimum_version = ssl.TLSVersion.TLSv1_2
+    tls_context.load_cert_chain(certificate_path)
+    return tls_context
 
 
-def _read_head(connection: socket.socket) -> bytes:
-    head = b""
-    while b"\r\n\r\n" not in head and len(head) < _REQUEST_HEAD_MAX:
-        chunk = connection.recv(_REQUEST_HEAD_MAX)
+def _read_request_head(connection: socket.socket) -> bytes:
+    request_head = b""
+    while b"\r\n\r\n" not in request_head and len(request_head) < _REQUEST_HEAD_BYTES_MAX:
+        chunk = connection.recv(_REQUEST_HEAD_BYTES_MAX)
         if not chunk:
             break
-        head += chunk
-    return head
+        request_head += chunk
+    return request_head
 
 
-def _format_answer(head: bytes, blocked_seconds: float) -> bytes:
-    """Return the HTTP response to the request `head` (request line and headers) while the server is blocked.
+def _format_answer(request_head: bytes, blocked_seconds: float) -> bytes:
+    """Return the HTTP response to the request `request_head` (request line and headers) while the server is blocked.
 
     Health checks get 200, or 500 after a long time; all other requests get 429.
     """
-    _, _, request_target = head.partition(b" ")
+    _, _, request_target = request_head.partition(b" ")
     path = request_target.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
     if not path.startswith(_HEALTH_PATHS):
-        return _format_response("429 Too Many Requests", "application/json", _TOO_MANY_REQUESTS, "retry-after: 1\r\n")
+        return _format_response("429 Too Many Requests", "application/json", _TOO_MANY_BODY, "retry-after: 1\r\n")
     if blocked_seconds < STUCK_AFTER:
         return _format_response("200 OK", "text/plain; charset=utf-8", b"ok")
     body = f"[-]event-loop failed: it is blocked for {blocked_seconds:.0f} s\n".encode()

@@ -41,8 +41,8 @@ def resolve_mounts(mounts: list[Mapping[str, Any]], pod: str, run_root: str) -> 
     if sources:
         unpacking.unshare_mounts()
     for number, source in sources.items():
-        volume = "/" if resolved[number]["isOfMachine"] else _absolute_source("/".join(source.split("/")[:2]), pod)
-        _bind_checked_source(volume, resolved[number]["source"], f"{run_root}/part-{number}", source)
+        volume_path = "/" if resolved[number]["isOfMachine"] else _absolute_source("/".join(source.split("/")[:2]), pod)
+        _bind_checked_source(volume_path, resolved[number]["source"], f"{run_root}/part-{number}", source)
         resolved[number] = {**resolved[number], "source": f"{run_root}/part-{number}"}
     return resolved
 
@@ -55,17 +55,17 @@ def _needs_bind_mount(source: str) -> bool:
     return source.startswith("/") or source.count("/") > 1
 
 
-def _bind_checked_source(volume: str, path: str, target: str, name: str) -> None:
+def _bind_checked_source(volume: str, path: str, target: str, source_name: str) -> None:
     """Bind-mount `path` of a volume, or of the machine, at `target`, after a check that it stays in the volume."""
     volume_root, real_path = os.path.realpath(volume), path if volume == "/" else os.path.realpath(path)
     if volume != "/" and real_path != volume_root and not real_path.startswith(f"{volume_root}/"):
-        raise ValueError(f"mount source {name} leads out of its volume through a symbolic link")
+        raise ValueError(f"mount source {source_name} leads out of its volume through a symbolic link")
     try:
         fd = nesting.open_path(volume_root, real_path.removeprefix(volume_root))
     except OSError as failure:
         if failure.errno != errno.ELOOP:
             raise
-        raise ValueError(f"mount source {name} leads out of its volume through a symbolic link") from failure
+        raise ValueError(f"mount source {source_name} leads out of its volume through a symbolic link") from failure
     unpacking.make_mount_point(target, stat.S_ISDIR(os.fstat(fd).st_mode))
     linux.bind_mount(f"/proc/self/fd/{fd}", target)
     os.close(fd)
@@ -95,9 +95,9 @@ class LaunchedProcess(NamedTuple):
         Linux counts a user's processes per user namespace, so the limit applies to this container only.
         """
         if self.start_pipe is not None:
-            limit = processes_max + cgroups.EXTRA_PROCESSES
+            process_limit = processes_max + cgroups.EXTRA_PROCESSES
             with suppress(ProcessLookupError):
-                resource.prlimit(child, resource.RLIMIT_NPROC, (limit, limit))
+                resource.prlimit(child, resource.RLIMIT_NPROC, (process_limit, process_limit))
             os.write(self.start_pipe, b"1")
 
 
@@ -114,15 +114,15 @@ class _ChildStreams(NamedTuple):
 def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> LaunchedProcess:
     """Fork the process that becomes a container's command. OSError if the preparation fails."""
     image_folder = run.spec["image"].get("unpacked")
-    image = rootfs_store.lock_image(run.node, image_folder) if image_folder else None
+    image_lock_fd = rootfs_store.lock_image(run.node, image_folder) if image_folder else None
     _create_run_files(run)
     if features.cgroups:
         version = features.cgroups.version
         cgroups.create_group(group, cgroups.control_file_contents(version, run.spec["limits"], run.spec["requests"]))
     outputs, child_streams = _open_streams(run)
     start_pipe = None
-    has_users = features.has_user_namespace or features.maps_users
-    if runs_in_bubblewrap(run, features) and has_users and "pids" not in group:
+    has_user_mapping = features.has_user_namespace or features.maps_users
+    if runs_in_bubblewrap(run, features) and has_user_mapping and "pids" not in group:
         start_reader, start_pipe = os.pipe2(os.O_CLOEXEC)
         child_streams = child_streams._replace(start_pipe=start_reader)
     pid = os.fork()
@@ -132,10 +132,10 @@ def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> La
         _execute_in_child(run, features, group, child_streams)
     for fd in dict.fromkeys(fd for fd in child_streams if fd is not None):
         os.close(fd)
-    status, stdin = outputs.pop("status"), outputs.pop("stdin", None)
+    status_reader, stdin = outputs.pop("status"), outputs.pop("stdin", None)
     for fd in outputs.values():
         os.set_blocking(fd, False)
-    return LaunchedProcess(pid, outputs, status, start_pipe, stdin, image)
+    return LaunchedProcess(pid, outputs, status_reader, start_pipe, stdin, image_lock_fd)
 
 
 def run_group(run: ShimRun) -> CgroupPaths:
@@ -168,21 +168,21 @@ def has_started(outer_pid: int, child_pid: int) -> bool:
 
 def describe_container(run: ShimRun, features: Features, pid: int, group: CgroupPaths) -> RunningContainer:
     """Return what other processes need to enter a running container or connect to it, as probes and exec do."""
-    sandbox = _read_sandbox_file(run, "spec.json")
-    network = features.network if run.spec["network"] == "pod" else None
-    address = sandbox.get("address") if network is not None else None
+    sandbox_spec = _read_sandbox_file(run, "spec.json")
+    network_fd = features.network if run.spec["network"] == "pod" else None
+    pod_address = sandbox_spec.get("address") if network_fd is not None else None
     is_enclosed = features.bubblewrap is not None or runs_in_engine(run)
     return RunningContainer(
         name=run.spec["container"],
         pid=pid,
-        is_wrapped=is_enclosed,
+        has_own_namespaces=is_enclosed,
         group=cgroups.find_leaf_group(group) if runs_in_engine(run) else group,
         environment=variables(run, pid),
         folder=run.spec["workingDir"] or "/",
         user=exec_user(run, pid, is_enclosed=is_enclosed),
         seccomp_program=seccomp_program_of(run, features),
-        network=network,
-        address=address.partition("/")[0] if address else "127.0.0.1",
+        network=network_fd,
+        address=pod_address.partition("/")[0] if pod_address else "127.0.0.1",
     )
 
 
@@ -198,11 +198,11 @@ def exec_user(run: ShimRun, pid: int, *, is_enclosed: bool) -> ProcessUser | Non
 
 def variables(run: ShimRun, pid: int) -> dict[str, str]:
     """Return the environment variables of a running container, including those of its engine and its image."""
-    environ_bytes = b""
+    environment_block = b""
     if runs_in_engine(run):
         with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            environ_bytes = file.read()
-    pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in environ_bytes.split(b"\0") if entry)
+            environment_block = file.read()
+    pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in environment_block.split(b"\0") if entry)
     return {name: value for name, _, value in pairs} or environment(run)
 
 
@@ -242,19 +242,19 @@ def _create_run_files(run: ShimRun) -> None:
 
 def _open_streams(run: ShimRun) -> tuple[dict[str, int], _ChildStreams]:
     """Open the pipes or the terminal between shim and container; return the shim's ends by name, and the child's."""
-    status, status_writer = os.pipe2(os.O_CLOEXEC)
+    status_reader, status_writer = os.pipe2(os.O_CLOEXEC)
     if run.spec["tty"]:
         terminal_master, terminal_slave = os.openpty()
-        return {"stdout": terminal_master, "status": status}, _ChildStreams(
+        return {"stdout": terminal_master, "status": status_reader}, _ChildStreams(
             terminal_slave, terminal_slave, terminal_slave, status_writer, None
         )
-    stdout, stderr = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
-    outputs = {"stdout": stdout[0], "stderr": stderr[0], "status": status}
+    stdout_pipe, stderr_pipe = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+    outputs = {"stdout": stdout_pipe[0], "stderr": stderr_pipe[0], "status": status_reader}
     stdin = os.open("stdin" if run.spec["stdin"] else "/dev/null", os.O_RDONLY | os.O_NONBLOCK, dir_fd=run.folder)
     os.set_blocking(stdin, True)
     if run.spec["stdin"]:  # keep a writer open, else the command would read EOF before a client attaches
         outputs["stdin"] = os.open("stdin", os.O_WRONLY, dir_fd=run.folder)
-    return outputs, _ChildStreams(stdin, stdout[1], stderr[1], status_writer, None)
+    return outputs, _ChildStreams(stdin, stdout_pipe[1], stderr_pipe[1], status_writer, None)
 
 
 def _execute_in_child(run: ShimRun, features: Features, group: CgroupPaths, child_streams: _ChildStreams) -> NoReturn:
@@ -271,10 +271,10 @@ def _execute_in_child(run: ShimRun, features: Features, group: CgroupPaths, chil
         apply_limits(run.spec["limits"], group)
         if features.bubblewrap:
             _execute_bubblewrap(run, features.bubblewrap, features, child_streams)
-        process_container.run_process_warden(_plain_command(run), child_streams.status)
+        process_container.run_process_warden(_plain_process_command(run), child_streams.status)
     except (OSError, ValueError) as failure:
-        failure_line = {"error": words.format_start_error(str(failure))}
-        os.write(child_streams.status, json.dumps(failure_line).encode() + b"\n")
+        status_line = {"error": words.format_start_error(str(failure))}
+        os.write(child_streams.status, json.dumps(status_line).encode() + b"\n")
     os._exit(1)
 
 
@@ -298,19 +298,19 @@ def _execute_bubblewrap(run: ShimRun, program: str, features: Features, child_st
     """Prepare the container and execute bubblewrap, which is opened before this process loses access to its path."""
     executable_fd = os.open(program, os.O_RDONLY)
     variables, user, seccomp_program = environment(run), _container_user(run), seccomp_program_of(run, features)
-    is_plugged = features.network is not None and run.spec["network"] == "pod"
-    sandbox_pid = _enter_pod(run, _SHARED_NAMESPACES | linux.NEWNET if is_plugged else _SHARED_NAMESPACES)
+    has_pod_network = features.network is not None and run.spec["network"] == "pod"
+    sandbox_pid = _enter_pod(run, _SHARED_NAMESPACES | linux.NEWNET if has_pod_network else _SHARED_NAMESPACES)
     linux.leave_session_keyring()
     spec = run.spec | {"user": user}
-    spec, view, paths = (
+    spec, container_view, paths = (
         _prepare_view_as_pod_user(run, spec, sandbox_pid) if features.maps_users else _prepare_view(run, spec)
     )
-    options = bubblewrap.options(spec, paths, view, variables)
+    option_list = bubblewrap.options(spec, paths, container_view, variables)
     if child_streams.start_pipe is not None:
-        options += ["--block-fd", str(child_streams.start_pipe), *bubblewrap.USER_NAMESPACE_OPTIONS]
+        option_list += ["--block-fd", str(child_streams.start_pipe), *bubblewrap.USER_NAMESPACE_OPTIONS]
     if seccomp_program is not None:
-        options += ["--seccomp", str(_create_memory_file(seccomp_program, "seccomp"))]
-    arguments_fd = _create_memory_file(b"\0".join(os.fsencode(option) for option in options) + b"\0", "arguments")
+        option_list += ["--seccomp", str(_create_memory_file(seccomp_program, "seccomp"))]
+    arguments_fd = _create_memory_file(b"\0".join(os.fsencode(option) for option in option_list) + b"\0", "arguments")
     for fd in (child_streams.status, child_streams.start_pipe):
         if fd is not None:
             os.set_inheritable(fd, True)
@@ -346,14 +346,14 @@ def seccomp_program_of(run: ShimRun, features: Features) -> bytes | None:
 def _container_paths(run: ShimRun) -> bubblewrap.ContainerPaths:
     node = os.readlink(f"/proc/self/fd/{run.node}")
     pod = f"{node}/{'/'.join(run.path.split('/')[:2])}"
-    masks = f"{node}/{bubblewrap.MASKS_FOLDER}"
-    return bubblewrap.ContainerPaths(node, pod, f"{pod}/sandbox", f"{node}/{run.path}", masks)
+    masks_folder = f"{node}/{bubblewrap.MASKS_FOLDER}"
+    return bubblewrap.ContainerPaths(node, pod, f"{pod}/sandbox", f"{node}/{run.path}", masks_folder)
 
 
-_SpecAndView: TypeAlias = tuple[dict[str, Any], bubblewrap.ContainerView, bubblewrap.ContainerPaths]
+_SpecViewAndPaths: TypeAlias = tuple[dict[str, Any], bubblewrap.ContainerView, bubblewrap.ContainerPaths]
 
 
-def _prepare_view(run: ShimRun, spec: dict[str, Any]) -> _SpecAndView:
+def _prepare_view(run: ShimRun, spec: dict[str, Any]) -> _SpecViewAndPaths:
     """Prepare a container's files, owned by the user that runs the node; return spec, visible files and paths."""
     paths = _container_paths(run)
     spec = spec | {"mounts": resolve_mounts(spec["mounts"], paths.pod, f"{paths.run}/root")}
@@ -362,22 +362,22 @@ def _prepare_view(run: ShimRun, spec: dict[str, Any]) -> _SpecAndView:
     return *_build_view(spec, paths, root, folders), paths
 
 
-def _prepare_view_as_pod_user(run: ShimRun, spec: dict[str, Any], sandbox_pid: int) -> _SpecAndView:
+def _prepare_view_as_pod_user(run: ShimRun, spec: dict[str, Any], sandbox_pid: int) -> _SpecViewAndPaths:
     """Become the pod's Unix user and prepare a container's files for it; return spec, visible files and paths."""
     paths = _container_paths(run)
-    mounts = resolve_mounts(spec["mounts"], paths.pod, f"{paths.run}/root")
-    pod, users_fd = run.path.split("/")[1], _read_sandbox_file(run, "state.json").get("users")
-    users_path = f"/proc/{sandbox_pid}/fd/{users_fd}"
-    namespace = create_pod_user_namespace(pod) if users_fd is None else os.open(users_path, os.O_RDONLY)
-    users = PodUsers(pod, namespace, paths.pod)
-    sandbox, run_folder, masks = map(users.copy_mount, (paths.sandbox, paths.run, paths.masks_folder))
+    resolved_mounts = resolve_mounts(spec["mounts"], paths.pod, f"{paths.run}/root")
+    pod, namespace_fd = run.path.split("/")[1], _read_sandbox_file(run, "state.json").get("users")
+    namespace_path = f"/proc/{sandbox_pid}/fd/{namespace_fd}"
+    namespace = create_pod_user_namespace(pod) if namespace_fd is None else os.open(namespace_path, os.O_RDONLY)
+    pod_users = PodUsers(pod, namespace, paths.pod)
+    sandbox, run_folder, masks = map(pod_users.copy_mount, (paths.sandbox, paths.run, paths.masks_folder))
     copied_paths = bubblewrap.ContainerPaths("", "", sandbox, run_folder, masks)
     root = store.root_filesystem(spec["image"], paths.node)
     folders = {} if root else store.visible_folders(spec["image"], paths.node)
-    root = users.copy_mount(root) if root else ""
-    folders = {mount_point: users.copy_mount(source) for mount_point, source in folders.items()}
-    spec = spec | {"mounts": [{**mount, "source": _copy_source(mount, users)} for mount in mounts]}
-    users.enter()
+    root = pod_users.copy_mount(root) if root else ""
+    folders = {mount_point: pod_users.copy_mount(source) for mount_point, source in folders.items()}
+    spec = spec | {"mounts": [{**mount, "source": _copy_source(mount, pod_users)} for mount in resolved_mounts]}
+    pod_users.enter()
     return *_build_view(spec, copied_paths, root, folders), copied_paths
 
 
@@ -398,10 +398,10 @@ def _prepare_engine_container(run: ShimRun, features: Features, group: CgroupPat
     )  # the engine reads the hostname from its own UTS namespace
     spec = run.spec | {"mounts": resolve_mounts(run.spec["mounts"], paths.pod, f"{paths.run}/root")}
     engine_paths = engines.EngineContainerPaths(paths.sandbox, paths.run, sandbox_pid, run.path)
-    variables = engines.variables(run.spec["environment"])
-    options = engines.options(spec, engine_paths, engine, group, variables)
+    environment_options = engines.variables(run.spec["environment"])
+    container_options = engines.options(spec, engine_paths, engine, group, environment_options)
     return engine_container.EngineContainer(
-        engine, engine.container_name(run.path), options, run.folder, bool(run.spec["tty"]), group
+        engine, engine.container_name(run.path), container_options, run.folder, bool(run.spec["tty"]), group
     )
 
 
@@ -414,7 +414,7 @@ def _build_view(
     """
     run_root = f"{paths.run}/root"
     if root:
-        _check_root(root)
+        _check_root_filesystem(root)
         resolve_path = partial(unpacking.resolve_in_root, root)
         spec = nesting.attach_nested_mounts(spec, resolve_path, paths.run)
         return spec, bubblewrap.ContainerView(
@@ -423,11 +423,11 @@ def _build_view(
     resolve_path = partial(unpacking.resolve_in_folders, folders, store.program_links() | bubblewrap.CONTAINER_LINKS)
     spec = nesting.attach_nested_mounts(spec, resolve_path, paths.run)
     lacks_folder = bubblewrap.lacks_folder(spec, folders)
-    sources = unpacking.add_mount_points(folders, bubblewrap.list_mount_points(spec), run_root)
-    return spec, bubblewrap.ContainerView(sources, store.program_links(), lacks_folder, resolve_path)
+    folder_sources = unpacking.add_mount_points(folders, bubblewrap.list_mount_points(spec), run_root)
+    return spec, bubblewrap.ContainerView(folder_sources, store.program_links(), lacks_folder, resolve_path)
 
 
-def _check_root(root: str) -> None:
+def _check_root_filesystem(root: str) -> None:
     """Raise ValueError if /proc, /sys or /dev of an image is a symbolic link: containers get mounts at these paths."""
     for name in ("proc", "sys", "dev"):
         if os.path.islink(f"{root}/{name}"):
@@ -439,21 +439,21 @@ def _enter_pod(run: ShimRun, namespaces: int) -> int:
     with suppress(OSError):
         sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder)
         sandbox_pid = (state_dir.read_json(sandbox_fd, "state.json") or {}).get("pid")
-        process_fd = sandbox_pid and os.pidfd_open(sandbox_pid)
-        if process_fd and state_dir.is_locked(sandbox_fd):
-            linux.enter_namespaces(process_fd, namespaces)
+        sandbox_pidfd = sandbox_pid and os.pidfd_open(sandbox_pid)
+        if sandbox_pidfd and state_dir.is_locked(sandbox_fd):
+            linux.enter_namespaces(sandbox_pidfd, namespaces)
             return int(sandbox_pid or 0)
     raise ValueError("the pod's sandbox is not running")
 
 
-def _plain_command(run: ShimRun) -> process_container.ProcessCommand:
+def _plain_process_command(run: ShimRun) -> process_container.ProcessCommand:
     spec: Mapping[str, Any] = run.spec
     if store.root_filesystem(spec["image"], ""):
         raise ValueError(f"image {spec['image']['name']} requires bubblewrap: apt-get install bubblewrap")
     if spec["mounts"]:
         raise ValueError(f"the mount {spec['mounts'][0]['target']} requires bubblewrap: apt-get install bubblewrap")
-    folder = spec["workingDir"] or "/"
-    return process_container.ProcessCommand(spec["argv"], environment(run), folder, _container_ids(run))
+    working_directory = spec["workingDir"] or "/"
+    return process_container.ProcessCommand(spec["argv"], environment(run), working_directory, _container_ids(run))
 
 
 def _container_user(run: ShimRun) -> Mapping[str, int] | None:
@@ -461,8 +461,8 @@ def _container_user(run: ShimRun) -> Mapping[str, int] | None:
     if "unpacked" not in run.spec["image"]:
         spec_user: Mapping[str, int] | None = run.spec["user"]
         return spec_user
-    account = _image_account(run)
-    return {"uid": account.uid, "gid": account.gid} if account.uid or account.gid else None
+    image_account = _image_account(run)
+    return {"uid": image_account.uid, "gid": image_account.gid} if image_account.uid or image_account.gid else None
 
 
 def _container_ids(run: ShimRun) -> tuple[int, int] | None:

@@ -25,7 +25,7 @@ NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
-_CAPABILITY_VERSION = 0x20080522
+_LINUX_CAPABILITY_VERSION_3 = 0x20080522
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_SECCOMP = 22
@@ -46,10 +46,10 @@ _MS_REC = 0x4000
 _MS_SLAVE = 0x80000
 
 
-_FILTER_STEP_BYTES = 8
+_BPF_INSTRUCTION_BYTES = 8
 
 
-class _FilterProgram(ctypes.Structure):
+class _SeccompFilterProgram(ctypes.Structure):
     """The C structure sock_fprog of Linux: a BPF program for seccomp."""
 
     _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_void_p))
@@ -57,27 +57,27 @@ class _FilterProgram(ctypes.Structure):
 
 def adopt_orphans() -> None:
     """Make this process a subreaper, which adopts descendants whose parents have ended."""
-    _check_result(_LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+    _raise_errno(_LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 
 def die_with_parent(signal_number: int) -> None:
     """Let the kernel send a signal to this process when its parent process ends."""
-    _check_result(_LIBC.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0))
+    _raise_errno(_LIBC.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0))
 
 
 def unshare(namespaces: int) -> None:
     """Create new namespaces and move this process into them; `namespaces` are CLONE_NEW* flags."""
-    _check_result(_LIBC.unshare(namespaces))
+    _raise_errno(_LIBC.unshare(namespaces))
 
 
 def enter_namespaces(fd: int, namespaces: int) -> None:
     """Enter one namespace, given as its descriptor, or a process's namespaces of these types, given as a pidfd."""
-    _check_result(_LIBC.setns(fd, namespaces))
+    _raise_errno(_LIBC.setns(fd, namespaces))
 
 
 def mount(source: str, target: str, kind: str, options: str = "", flags: int = 0) -> None:
     """Mount a filesystem of type `kind` at the path `target`."""
-    _check_result(_LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()))
+    _raise_errno(_LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()))
 
 
 def bind_mount(source: str, target: str) -> None:
@@ -88,7 +88,7 @@ def bind_mount(source: str, target: str) -> None:
 def clone_mount(source: str) -> int:
     """Return a descriptor of a detached copy of the mount at path `source`, with nested mounts."""
     flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
-    return _check_result(_LIBC.syscall(_OPEN_TREE, _AT_FDCWD, source.encode(), flags))
+    return _raise_errno(_LIBC.syscall(_OPEN_TREE, _AT_FDCWD, source.encode(), flags))
 
 
 def map_owners(mount: int, user_namespace: int) -> None:
@@ -97,25 +97,25 @@ def map_owners(mount: int, user_namespace: int) -> None:
     OSError if the filesystem does not support that (mount_setattr(2), MOUNT_ATTR_IDMAP).
     """
     settings = struct.pack("=QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
-    _check_result(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH, settings, ctypes.c_size_t(len(settings))))
+    _raise_errno(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH, settings, ctypes.c_size_t(len(settings))))
 
 
 def attach_mount(mount: int, target: str) -> None:
     """Attach a detached mount, given as a descriptor, at a path."""
-    _check_result(_LIBC.syscall(_MOVE_MOUNT, mount, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH))
+    _raise_errno(_LIBC.syscall(_MOVE_MOUNT, mount, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH))
 
 
 def attach_mount_at(mount: int, mount_point: int) -> None:
     """Attach a detached mount at a mount point; both are descriptors."""
     flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
-    _check_result(_LIBC.syscall(_MOVE_MOUNT, mount, b"", mount_point, b"", flags))
+    _raise_errno(_LIBC.syscall(_MOVE_MOUNT, mount, b"", mount_point, b"", flags))
 
 
 def make_read_only(mount: int) -> None:
     """Make a detached mount, given as a descriptor, read-only, with nested mounts."""
     attributes = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
     flags = _AT_EMPTY_PATH | _AT_RECURSIVE
-    _check_result(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", flags, attributes, ctypes.c_size_t(len(attributes))))
+    _raise_errno(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", flags, attributes, ctypes.c_size_t(len(attributes))))
 
 
 def change_folder(path: str) -> None:
@@ -156,8 +156,8 @@ def make_user_namespace(uids: str, gids: str) -> int:
     """Create a user namespace with these contents of uid_map and gid_map; return its descriptor. Requires root."""
     ready_reader, ready_writer = os.pipe2(os.O_CLOEXEC)
     exit_reader, exit_writer = os.pipe2(os.O_CLOEXEC)
-    child = os.fork()
-    if child == 0:
+    child_pid = os.fork()
+    if child_pid == 0:
         try:
             os.close(exit_writer)
             unshare(NEWUSER)
@@ -170,13 +170,13 @@ def make_user_namespace(uids: str, gids: str) -> int:
         if not os.read(ready_reader, 1):
             raise OSError(errno.EPERM, "a user namespace cannot be created: check sysctl user.max_user_namespaces")
         for name, content in (("uid_map", uids), ("gid_map", gids)):
-            with open(f"/proc/{child}/{name}", "w", encoding="utf-8") as map_file:
+            with open(f"/proc/{child_pid}/{name}", "w", encoding="utf-8") as map_file:
                 map_file.write(content)
-        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(f"/proc/{child_pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         for fd in (ready_reader, exit_reader, exit_writer):
             os.close(fd)
-        os.waitpid(child, 0)
+        os.waitpid(child_pid, 0)
 
 
 def become_user_of(user_namespace: int, uid: int, gid: int) -> None:
@@ -205,20 +205,20 @@ def set_controlling_terminal(fd: int) -> None:
 
 def drop_privileges() -> None:
     """Drop all capabilities permanently, so that executed programs cannot gain any."""
-    _check_result(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    _check_result(_LIBC.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()))
+    _raise_errno(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _raise_errno(_LIBC.capset((ctypes.c_uint32 * 2)(_LINUX_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()))
 
 
 def forbid_tracing() -> None:
     """Forbid unprivileged processes to trace this process or to open its files through /proc, until execve."""
-    _check_result(_LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
+    _raise_errno(_LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
 def install_seccomp_filter(program: bytes) -> None:
     """Install a seccomp BPF program for this process permanently (seccomp(2))."""
     instructions = ctypes.create_string_buffer(program, len(program))
-    program_header = _FilterProgram(len(program) // _FILTER_STEP_BYTES, ctypes.addressof(instructions))
-    _check_result(_LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program_header), 0, 0))
+    program_header = _SeccompFilterProgram(len(program) // _BPF_INSTRUCTION_BYTES, ctypes.addressof(instructions))
+    _raise_errno(_LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program_header), 0, 0))
 
 
 def reset_signal_handlers() -> None:
@@ -227,7 +227,7 @@ def reset_signal_handlers() -> None:
         signal.signal(signal_number, signal.SIG_DFL)
 
 
-def _check_result(result: int) -> int:
+def _raise_errno(result: int) -> int:
     if result < 0:
         error_number = ctypes.get_errno()
         raise OSError(error_number, os.strerror(error_number))
@@ -249,5 +249,5 @@ def monotonic() -> float:
 
 def format_time(instant: int) -> str:
     """Format a time in microseconds since the epoch as RFC 3339 with nanoseconds."""
-    seconds, micros = divmod(instant, 1_000_000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{micros:06d}000Z"
+    seconds, microseconds = divmod(instant, 1_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{microseconds:06d}000Z"

@@ -9,7 +9,7 @@ import os
 
 from batchyard.shim import linux
 
-_LINE_BYTES = 16 * 1024
+_LOG_LINE_BYTES_MAX = 16 * 1024
 
 
 class RotatingLog:
@@ -29,13 +29,13 @@ class RotatingLog:
             free_bytes = self._bytes_max - self._size
             fitting_bytes = len(lines) if len(lines) <= free_bytes else lines.rfind(b"\n", 0, max(free_bytes, 0)) + 1
             if not fitting_bytes and self._size:
-                self._rotate()
+                self._rotate_files()
                 continue
             fitting_bytes = fitting_bytes or lines.find(b"\n") + 1
-            self._append(lines[:fitting_bytes])
+            self._append_lines(lines[:fitting_bytes])
             lines = lines[fitting_bytes:]
 
-    def _append(self, lines: bytes) -> None:
+    def _append_lines(self, lines: bytes) -> None:
         try:
             written_count = os.write(self._fd, lines)
         except OSError:
@@ -64,11 +64,11 @@ class RotatingLog:
     def _open_file(self) -> int:
         return os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=self._folder)
 
-    def _rotate(self) -> None:
+    def _rotate_files(self) -> None:
         """Rename the log files to the next numbers and delete the oldest. If that fails, empty the current file."""
         try:
             for age in range(self._files_max - 1, 0, -1):
-                self._rename(f"{self._name}.{age - 1}" if age > 1 else self._name, f"{self._name}.{age}")
+                self._rename_file(f"{self._name}.{age - 1}" if age > 1 else self._name, f"{self._name}.{age}")
             fd = self._open_file()
         except OSError:
             fd = self._fd
@@ -77,9 +77,9 @@ class RotatingLog:
             os.close(self._fd)
         self._fd, self._size = fd, 0
 
-    def _rename(self, old: str, new: str) -> None:
+    def _rename_file(self, old_name: str, new_name: str) -> None:
         try:
-            os.rename(old, new, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            os.rename(old_name, new_name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except FileNotFoundError:
             return
 
@@ -98,15 +98,15 @@ class LogLineSplitter:
         lines = []
         if newline:
             line, separator, rest = complete_lines.partition(b"\n")
-            while len(line) > _LINE_BYTES:
-                lines.append(self._format_line(b"P", line[:_LINE_BYTES]))
-                line = line[_LINE_BYTES:]
+            while len(line) > _LOG_LINE_BYTES_MAX:
+                lines.append(self._format_line(b"P", line[:_LOG_LINE_BYTES_MAX]))
+                line = line[_LOG_LINE_BYTES_MAX:]
             prefix = self._format_line(b"F", b"")[:-1]
             lines.append(prefix + (line + separator + rest).replace(b"\n", b"\n" + prefix).replace(b"\r\n", b"\n"))
             lines[-1] = lines[-1].removesuffix(b"\r") + b"\n"
-        while len(remainder) > _LINE_BYTES:
-            lines.append(self._format_line(b"P", remainder[:_LINE_BYTES]))
-            remainder = remainder[_LINE_BYTES:]
+        while len(remainder) > _LOG_LINE_BYTES_MAX:
+            lines.append(self._format_line(b"P", remainder[:_LOG_LINE_BYTES_MAX]))
+            remainder = remainder[_LOG_LINE_BYTES_MAX:]
         self._incomplete_line = remainder
         if lines:
             self._log.write(b"".join(lines))
@@ -117,18 +117,18 @@ class LogLineSplitter:
             self._log.write(self._format_line(b"P", self._incomplete_line))
             self._incomplete_line = b""
 
-    def _format_line(self, tag: bytes, text: bytes) -> bytes:
-        return b"%s %s %s %s\n" % (_format_now(), self._name.encode(), tag, text)
+    def _format_line(self, line_tag: bytes, text: bytes) -> bytes:
+        return b"%s %s %s %s\n" % (_format_current_time(), self._name.encode(), line_tag, text)
 
 
-def _format_now() -> bytes:
+def _format_current_time() -> bytes:
     """Return the current time in RFC 3339 format with nanoseconds."""
     return linux.format_time(linux.now()).encode()
 
 
 def _extract_text(line: bytes) -> bytes:
     """Return a CRI log line's text, without time, stream and tag; without newline if the line is partial (tag P)."""
-    _, _, remainder = line.partition(b" ")
-    _, _, remainder = remainder.partition(b" ")
-    tag, _, text = remainder.partition(b" ")
+    _, _, text_after_time = line.partition(b" ")
+    _, _, text_after_time = text_after_time.partition(b" ")
+    tag, _, text = text_after_time.partition(b" ")
     return text.removesuffix(b"\n") if tag == b"P" else text

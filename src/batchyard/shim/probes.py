@@ -55,27 +55,27 @@ def check_grpc_health(connection: socket.socket, authority: str, service: str, u
     message = b"\x0a" + _encode_varint(len(name)) + name if name else b""
     request = _encode_frame(_SETTINGS, 0, 0, b"") + _encode_frame(_HEADERS, _END_HEADERS, _STREAM_ID, header_block)
     connection.sendall(_PREFACE + request + _encode_frame(_DATA, _END_STREAM, _STREAM_ID, _encode_message(message)))
-    return _parse_status(_read_response(connection))
+    return _parse_health_status(_read_grpc_response(connection))
 
 
-def _read_response(connection: socket.socket) -> bytes:
+def _read_grpc_response(connection: socket.socket) -> bytes:
     """Read HTTP/2 frames until the gRPC response message is complete; return the message."""
-    body = b""
+    response_body = b""
     while True:
-        length, kind, flags, stream = struct.unpack(">IBBI", b"\0" + _receive_exactly(connection, 9))
-        payload = _receive_exactly(connection, length)
+        payload_length, kind, flags, stream = struct.unpack(">IBBI", b"\0" + _receive_exactly(connection, 9))
+        payload = _receive_exactly(connection, payload_length)
         if kind in {_SETTINGS, _PING} and not flags & _ACK:
             connection.sendall(_encode_frame(kind, _ACK, 0, payload if kind == _PING else b""))
         if kind == _DATA and stream == _STREAM_ID:
-            body += payload[1 : len(payload) - payload[0]] if flags & _PADDED else payload
-            if len(body) >= 5 and len(body) - 5 >= int.from_bytes(body[1:5], "big"):
-                return body[5:]
-        is_over = stream == _STREAM_ID and (kind == _RST_STREAM or (flags & _END_STREAM and kind in {_DATA, _HEADERS}))
-        if is_over or kind == _GOAWAY:
+            response_body += payload[1 : len(payload) - payload[0]] if flags & _PADDED else payload
+            if len(response_body) >= 5 and len(response_body) - 5 >= int.from_bytes(response_body[1:5], "big"):
+                return response_body[5:]
+        is_end = stream == _STREAM_ID and (kind == _RST_STREAM or (flags & _END_STREAM and kind in {_DATA, _HEADERS}))
+        if is_end or kind == _GOAWAY:
             raise NoAnswerError("the server has ended the request without an answer")
 
 
-def _parse_status(message: bytes) -> str:
+def _parse_health_status(message: bytes) -> str:
     """Return the status field of an encoded gRPC HealthCheckResponse."""
     status_number = message[1] if message[:1] == b"\x08" else 0
     return _HEALTH_STATUSES[status_number] if status_number < len(_HEALTH_STATUSES) else str(status_number)
@@ -91,8 +91,8 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytes:
     return received_data
 
 
-def _encode_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+def _encode_frame(frame_kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", frame_kind, flags, stream_id) + payload
 
 
 def _encode_message(message: bytes) -> bytes:
@@ -117,7 +117,7 @@ def _encode_varint(number: int) -> bytes:
 
 ProbeResultKind: TypeAlias = Literal["success", "warning", "failure", "unknown"]
 _USER_AGENT = "kube-probe/1.32"
-_BODY_BYTES = 10 * 1024
+_BODY_BYTES_MAX = 10 * 1024
 _REDIRECTS_MAX = 10
 _REDIRECT_CODES = frozenset({301, 302, 303, 307, 308})
 
@@ -156,7 +156,7 @@ def _run_exec(argv: list[str], container: RunningContainer, timeout: float | Non
         return ProbeOutcome("unknown", str(failure))
     if exit_code is None:
         return ProbeOutcome("failure", f'command timed out: "{" ".join(argv)}" timed out after {timeout:g}s')
-    return ProbeOutcome("failure" if exit_code else "success", output[:_BODY_BYTES].decode(errors="replace"))
+    return ProbeOutcome("failure" if exit_code else "success", output[:_BODY_BYTES_MAX].decode(errors="replace"))
 
 
 def _run_tcp_check(host: str, port: int, timeout: float | None) -> ProbeOutcome:
@@ -176,8 +176,8 @@ def _run_grpc_check(host: str, port: int, service: str, timeout: float | None) -
     try:
         connection = _open_connection(host, port, timeout)
     except OSError:
-        time_limit = f"within {timeout:g}s" if timeout is not None else "at all"
-        message = f'timeout: failed to connect service "{address}" {time_limit}: context deadline exceeded'
+        time_limit_text = f"within {timeout:g}s" if timeout is not None else "at all"
+        message = f'timeout: failed to connect service "{address}" {time_limit_text}: context deadline exceeded'
         return ProbeOutcome("failure", message)
     with connection:
         try:
@@ -192,15 +192,15 @@ def _run_grpc_check(host: str, port: int, service: str, timeout: float | None) -
     return ProbeOutcome("success", "service healthy")
 
 
-def _run_http_check(action: Mapping[str, Any], address: str, timeout: float | None) -> ProbeOutcome:
+def _run_http_check(http_get: Mapping[str, Any], address: str, timeout: float | None) -> ProbeOutcome:
     """Run an httpGet probe or hook. Redirects to the same host are followed; others succeed with a warning."""
-    host, port = action.get("host") or address, int(action["port"])
-    scheme, path = (action.get("scheme") or "HTTP").lower(), "/" + (action.get("path") or "").removeprefix("/")
+    host, port = http_get.get("host") or address, int(http_get["port"])
+    scheme, path = (http_get.get("scheme") or "HTTP").lower(), "/" + (http_get.get("path") or "").removeprefix("/")
     deadline = None if timeout is None else linux.monotonic() + timeout
     url = f"{scheme}://{_join_host_port(host, port)}{path}"
     for _ in range(_REDIRECTS_MAX):
         try:
-            code, headers, body = _send_get(scheme, host, port, path, action.get("httpHeaders") or [], deadline)
+            code, headers, body = _send_http_get(scheme, host, port, path, http_get.get("httpHeaders") or [], deadline)
         except TimeoutError:
             text = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
             return ProbeOutcome("failure", f'Get "{url}": {text}')
@@ -208,12 +208,12 @@ def _run_http_check(action: Mapping[str, Any], address: str, timeout: float | No
             return ProbeOutcome("failure", f'Get "{url}": {_describe_read_error(host, port, failure)}')
         redirect = _parse_location(headers.get("location", ""), scheme, host, port) if code in _REDIRECT_CODES else None
         if redirect is None or redirect[1] != host:
-            return _evaluate_response(code, body)
+            return _evaluate_http_response(code, body)
         scheme, host, port, path = redirect
     return ProbeOutcome("failure", f'Get "{path}": stopped after {_REDIRECTS_MAX} redirects')
 
 
-def _evaluate_response(status_code: int, body: str) -> ProbeOutcome:
+def _evaluate_http_response(status_code: int, body: str) -> ProbeOutcome:
     if 300 <= status_code < 400:
         return ProbeOutcome("warning", f"Probe terminated redirects, Response body: {body}")
     if 200 <= status_code < 300:
@@ -221,7 +221,7 @@ def _evaluate_response(status_code: int, body: str) -> ProbeOutcome:
     return ProbeOutcome("failure", f"HTTP probe failed with statuscode: {status_code}")
 
 
-def _send_get(
+def _send_http_get(
     scheme: str, host: str, port: int, path: str, headers: list[dict[str, str]], deadline: float | None
 ) -> tuple[int, dict[str, str], str]:
     """Send an HTTP GET request; return status code, headers and body. TimeoutError or OSError on failure."""
@@ -232,28 +232,28 @@ def _send_get(
         connection = _wrap_tls(tcp_connection, host) if scheme == "https" else tcp_connection
         connection.sendall(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
         response = b""
-        while len(response) < 2 * _BODY_BYTES:
+        while len(response) < 2 * _BODY_BYTES_MAX:
             connection.settimeout(_remaining_seconds(deadline))
             data = connection.recv(65536)
             response += data
-            if not data or _is_complete(response):
+            if not data or _is_response_complete(response):
                 break
-    head, _, body = response.partition(b"\r\n\r\n")
-    status_line, *header_lines = head.decode("latin-1").split("\r\n")
+    response_head, _, body = response.partition(b"\r\n\r\n")
+    status_line, *header_lines = response_head.decode("latin-1").split("\r\n")
     version, _, status = status_line.partition(" ")
     if not response:
         raise OSError("EOF")
     if not version.startswith("HTTP/") or not status[:3].isdigit():
         raise OSError(f'net/http: HTTP/1.x transport connection broken: malformed HTTP response "{status_line}"')
-    pairs = (line.partition(":") for line in header_lines)
-    response_headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    return int(status[:3]), response_headers, body[:_BODY_BYTES].decode(errors="replace")
+    header_pairs = (line.partition(":") for line in header_lines)
+    response_headers = {name.strip().lower(): value.strip() for name, _, value in header_pairs}
+    return int(status[:3]), response_headers, body[:_BODY_BYTES_MAX].decode(errors="replace")
 
 
 def _open_connection(host: str, port: int, timeout: float | None) -> socket.socket:
     """Open a TCP connection to a host, encoded as bytes so that Python does not load the IDNA codec."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host.encode(), port, 0, socket.SOCK_STREAM)[0]
-    connection = socket.socket(family, kind, protocol)
+    family, socket_kind, protocol, _, address = socket.getaddrinfo(host.encode(), port, 0, socket.SOCK_STREAM)[0]
+    connection = socket.socket(family, socket_kind, protocol)
     try:
         connection.settimeout(timeout)
         connection.connect(address)
@@ -263,23 +263,23 @@ def _open_connection(host: str, port: int, timeout: float | None) -> socket.sock
     return connection
 
 
-def _is_complete(response: bytes) -> bool:
+def _is_response_complete(response: bytes) -> bool:
     """Report whether an HTTP response is complete according to its Content-Length or its status code."""
-    head, separator, body = response.partition(b"\r\n\r\n")
-    for line in head.lower().split(b"\r\n")[1:]:
+    response_head, separator, body = response.partition(b"\r\n\r\n")
+    for line in response_head.lower().split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name == b"content-length" and value.strip().isdigit():
             return bool(separator) and len(body) >= int(value)
-    return head.split(b" ")[1:2] in ([b"204"], [b"304"]) and bool(separator)
+    return response_head.split(b" ")[1:2] in ([b"204"], [b"304"]) and bool(separator)
 
 
 def _wrap_tls(connection: socket.socket, host: str) -> socket.socket:
     """Wrap a connection in TLS without verifying the certificate, as the kubelet does for probes."""
     ssl = import_module("ssl")
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    tls_connection: socket.socket = context.wrap_socket(connection, server_hostname=host)
+    tls_context = ssl.create_default_context()
+    tls_context.check_hostname = False
+    tls_context.verify_mode = ssl.CERT_NONE
+    tls_connection: socket.socket = tls_context.wrap_socket(connection, server_hostname=host)
     return tls_connection
 
 
@@ -287,10 +287,10 @@ def _parse_location(location: str, scheme: str, host: str, port: int) -> tuple[s
     """Parse the Location header of an HTTP redirect: scheme, host, port and path; None if it is malformed."""
     if location.startswith("/") and not location.startswith("//"):
         return scheme, host, port, location
-    target_scheme, separator, remainder = location.partition("://")
+    target_scheme, separator, host_and_path = location.partition("://")
     if not separator:
         return None
-    authority, _, path = remainder.partition("/")
+    authority, _, path = host_and_path.partition("/")
     target_host, _, port_text = authority.partition(":")
     target_port = int(port_text) if port_text.isdigit() else 443 if target_scheme == "https" else 80
     return target_scheme, target_host, target_port, f"/{path}"
@@ -299,10 +299,10 @@ def _parse_location(location: str, scheme: str, host: str, port: int) -> tuple[s
 def _remaining_seconds(deadline: float | None) -> float | None:
     if deadline is None:
         return None
-    seconds = deadline - linux.monotonic()
-    if seconds <= 0:
+    remaining_seconds = deadline - linux.monotonic()
+    if remaining_seconds <= 0:
         raise TimeoutError
-    return seconds
+    return remaining_seconds
 
 
 def _describe_read_error(host: str, port: int, failure: OSError) -> str:
@@ -325,8 +325,8 @@ def _join_host_port(host: str, port: int) -> str:
 
 
 #: Seconds after its timeout in which an attempt can report the timeout itself before it is killed.
-_KILL_DELAY_SECONDS = 5.0
-_LOST_ATTEMPT = ProbeOutcome("unknown", "the attempt was ended")
+_ATTEMPT_KILL_DELAY_SECONDS = 5.0
+_LOST_ATTEMPT_OUTCOME = ProbeOutcome("unknown", "the attempt was ended")
 
 
 class ProbeWorkers:
@@ -345,22 +345,22 @@ class ProbeWorkers:
         callback: Callable[[ProbeOutcome], None],
     ) -> None:
         """Run the handler of a probe or hook in a child process; call `callback` with the outcome."""
-        reader, writer = os.pipe2(os.O_CLOEXEC)
-        child = os.fork()
-        if child == 0:
-            self._run_in_child(container, handler, timeout, writer)
-        os.close(writer)
-        self._children[reader] = child
-        self._loop.when_readable(reader, partial(self._read_outcome, reader, b"", callback))
+        result_reader, result_writer = os.pipe2(os.O_CLOEXEC)
+        child_pid = os.fork()
+        if child_pid == 0:
+            self._run_handler_in_child(container, handler, timeout, result_writer)
+        os.close(result_writer)
+        self._children[result_reader] = child_pid
+        self._loop.when_readable(result_reader, partial(self._read_outcome, result_reader, b"", callback))
         if timeout is not None:
-            self._loop.call_later(timeout + _KILL_DELAY_SECONDS, partial(self._kill, reader, child))
+            self._loop.call_later(timeout + _ATTEMPT_KILL_DELAY_SECONDS, partial(self._kill, result_reader, child_pid))
 
     def end(self) -> None:
         """Kill all probe and hook attempts that run."""
         for reader, child in list(self._children.items()):
             self._kill(reader, child)
 
-    def _run_in_child(
+    def _run_handler_in_child(
         self, container: RunningContainer, handler: Mapping[str, Any], timeout: float | None, writer: int
     ) -> NoReturn:
         """In the forked child: run the handler of a probe or hook, and write the outcome to the pipe `writer`."""
@@ -383,12 +383,12 @@ class ProbeWorkers:
         self._loop.unregister(reader)
         os.close(reader)
         del self._children[reader]
-        callback(ProbeOutcome(*json.loads(received_data)) if received_data else _LOST_ATTEMPT)
+        callback(ProbeOutcome(*json.loads(received_data)) if received_data else _LOST_ATTEMPT_OUTCOME)
 
-    def _kill(self, reader: int, child: int) -> None:
-        if self._children.get(reader) == child:
+    def _kill(self, result_reader: int, child_pid: int) -> None:
+        if self._children.get(result_reader) == child_pid:
             with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+                os.kill(child_pid, signal.SIGKILL)
 
 
 # Evaluation of startup, liveness and readiness probes, as in the kubelet (pkg/kubelet/prober/worker.go).
@@ -397,7 +397,7 @@ class ProbeWorkers:
 # for the startup probe. After a failure, a liveness or startup probe does not run any more.
 
 
-_ATTEMPTS_MAX = 3
+_PROBE_ATTEMPTS_MAX = 3
 _PROBE_NAMES = {"startup": "Startup", "liveness": "Liveness", "readiness": "Readiness"}
 
 #: Starts a handler with a timeout in seconds, and calls back with its outcome.
@@ -440,17 +440,17 @@ class Health:
         """Report a failed probe's warning, which the kubelet records as an Event."""
         self._report.warn(reason, message)
 
-    def apply_result(self, kind: str, succeeded: bool, message: str) -> bool:
+    def apply_result(self, kind: str, has_succeeded: bool, message: str) -> bool:
         """Apply a probe's result after enough equal results in a row; return whether the probe goes on."""
         if kind == "readiness":
-            self._is_ready = succeeded
-        elif not succeeded:
+            self._is_ready = has_succeeded
+        elif not has_succeeded:
             self._report.report_failure({"probe": kind, "message": message})
             return False
         elif kind == "startup":
             self.started = True
             if "readiness" in self._workers:
-                self._workers["readiness"].run_early()
+                self._workers["readiness"].run_attempt_early()
         self._report.report_change()
         return True
 
@@ -486,14 +486,14 @@ class _ProbeWorker:
         self._turn_number = 0
 
     def begin(self) -> None:
-        self._loop.call_later(self._probe.get("initialDelaySeconds", 0), partial(self._run_turn, 0))
+        self._loop.call_later(self._probe.get("initialDelaySeconds", 0), partial(self._run_scheduled_attempt, 0))
 
-    def run_early(self) -> None:
+    def run_attempt_early(self) -> None:
         """Run the probe now instead of at the end of its period, unless its initial delay has not ended."""
         if self._turn_number:
-            self._run_turn(self._turn_number)
+            self._run_scheduled_attempt(self._turn_number)
 
-    def _run_turn(self, turn: int) -> None:
+    def _run_scheduled_attempt(self, turn: int) -> None:
         """Run the probe if it applies now, else wait another period; do nothing if `turn` is outdated."""
         if turn != self._turn_number:
             return
@@ -502,30 +502,30 @@ class _ProbeWorker:
             self._attempt_number = 1
             self._attempt(self._probe, self._probe["timeoutSeconds"], self._handle_outcome)
         else:
-            self._schedule_next()
+            self._schedule_next_attempt()
 
-    def _schedule_next(self) -> None:
-        self._loop.call_later(self._probe["periodSeconds"], partial(self._run_turn, self._turn_number))
+    def _schedule_next_attempt(self) -> None:
+        self._loop.call_later(self._probe["periodSeconds"], partial(self._run_scheduled_attempt, self._turn_number))
 
     def _handle_outcome(self, outcome: ProbeOutcome) -> None:
         """Count the outcome of a probe attempt; an unknown outcome is retried up to three times and then ignored."""
         name = _PROBE_NAMES[self._kind]
         if outcome.result == "unknown":
-            if self._attempt_number < _ATTEMPTS_MAX:
+            if self._attempt_number < _PROBE_ATTEMPTS_MAX:
                 self._attempt_number += 1
                 self._attempt(self._probe, self._probe["timeoutSeconds"], self._handle_outcome)
                 return
             self._health.warn("Unhealthy", f"{name} probe errored and resulted in unknown state: {outcome.text}")
-            self._schedule_next()
+            self._schedule_next_attempt()
             return
         if outcome.result == "failure":
             self._health.warn("Unhealthy", f"{name} probe failed: {outcome.text}")
         elif outcome.result == "warning":
             self._health.warn("ProbeWarning", f"{name} probe warning: {outcome.text}")
-        if self._count_result(outcome.result != "failure", f"{name} probe failed: {outcome.text}"):
-            self._schedule_next()
+        if self._count_probe_result(outcome.result != "failure", f"{name} probe failed: {outcome.text}"):
+            self._schedule_next_attempt()
 
-    def _count_result(self, succeeded: bool, message: str) -> bool:
+    def _count_probe_result(self, succeeded: bool, message: str) -> bool:
         """Count equal probe results in a row, and apply them at the threshold; return whether the probe goes on."""
         self._equal_results = self._equal_results + 1 if self._last_result == succeeded else 1
         self._last_result = succeeded

@@ -36,19 +36,19 @@ def run_process_warden(command: ProcessCommand, status: int, *, is_enclosed: boo
     If the command is in its own pid namespace (`is_enclosed`), the descendants are not killed here.
     """
     linux.adopt_orphans()
-    signal.signal(signal.SIGTERM, lambda *_: _kill_and_exit())
+    signal.signal(signal.SIGTERM, lambda *_: _kill_descendants_and_exit())
     linux.die_with_parent(signal.SIGTERM)
     failure_reader, failure_writer = os.pipe2(os.O_CLOEXEC)
-    child = os.fork()
-    if child == 0:
+    child_pid = os.fork()
+    if child_pid == 0:
         _execute_command(command, failure_writer)
     os.close(failure_writer)
     error = os.read(failure_reader, 4096)
     if error:
         os.write(status, json.dumps({"error": command.start_error(error.decode())}).encode() + b"\n")
     else:
-        os.write(status, json.dumps({"child-pid": child}).encode() + b"\n")
-        exit_code = _wait_for_command(child)
+        os.write(status, json.dumps({"child-pid": child_pid}).encode() + b"\n")
+        exit_code = _wait_for_command(child_pid)
         if not is_enclosed:
             stop.kill_descendants()
         os.write(status, json.dumps({"exit-code": exit_code}).encode() + b"\n")
@@ -58,7 +58,7 @@ def run_process_warden(command: ProcessCommand, status: int, *, is_enclosed: boo
 def _execute_command(command: ProcessCommand, failure_writer: int) -> NoReturn:
     """In a forked child: execute the command, or write why that failed to the pipe `failure_writer`."""
     try:
-        _prepare_process(command)
+        _prepare_command_process(command)
     except (OSError, ValueError) as failure:
         os.write(failure_writer, str(failure).encode())
         os._exit(1)
@@ -69,7 +69,7 @@ def _execute_command(command: ProcessCommand, failure_writer: int) -> NoReturn:
     os._exit(1)
 
 
-def _prepare_process(command: ProcessCommand) -> None:
+def _prepare_command_process(command: ProcessCommand) -> None:
     if command.has_terminal:
         linux.set_controlling_terminal(0)
     else:
@@ -85,16 +85,16 @@ def _prepare_process(command: ProcessCommand) -> None:
     linux.reset_signal_handlers()
 
 
-def _wait_for_command(child: int) -> int:
-    """Reap children until the process `child` has ended; return its exit code."""
+def _wait_for_command(command_pid: int) -> int:
+    """Reap children until the process `command_pid` has ended; return its exit code."""
     while True:
         pid, status = os.wait()
-        if pid == child:
+        if pid == command_pid:
             exit_code = os.waitstatus_to_exitcode(status)
             return 128 - exit_code if exit_code < 0 else exit_code
 
 
-def _kill_and_exit() -> NoReturn:
+def _kill_descendants_and_exit() -> NoReturn:
     """After the shim was killed: kill all descendants of this process and exit."""
     stop.kill_descendants()
     os._exit(1)

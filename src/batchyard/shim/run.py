@@ -83,8 +83,8 @@ class ShimRun:
 # Runs programs of the machine with a timeout, and collects their output.
 
 
-_OUTPUT_BYTES = 1 << 20
-_NOT_STARTED_CODE = 127
+_OUTPUT_BYTES_MAX = 1 << 20
+_NOT_STARTED_EXIT_CODE = 127
 
 
 class CommandResult(NamedTuple):
@@ -98,8 +98,8 @@ class CommandResult(NamedTuple):
 def run_command(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> CommandResult:
     """Run a command without stdin for at most `seconds`; it is killed if this process ends before."""
     pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
-    child = os.fork()
-    if child == 0:
+    child_pid = os.fork()
+    if child_pid == 0:
         try:
             linux.die_with_parent(signal.SIGKILL)
             os.setsid()
@@ -109,7 +109,7 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], seconds: fl
                 os.dup2(source, target)
             os.execve(argv[0], list(argv), dict(environment))
         finally:
-            os._exit(_NOT_STARTED_CODE)
+            os._exit(_NOT_STARTED_EXIT_CODE)
     for _, write_end in pipes:
         os.close(write_end)
     output = read_all([read_end for read_end, _ in pipes], seconds)
@@ -117,8 +117,8 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], seconds: fl
         os.close(read_end)
     if output is None:
         with suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            os.killpg(child_pid, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child_pid, 0)[1])
     if output is None:
         return CommandResult(None, "", f"{os.path.basename(argv[0])} did not answer within {seconds:g} seconds")
     return CommandResult(128 - status if status < 0 else status, *(text.decode(errors="replace") for text in output))
@@ -139,7 +139,7 @@ def read_all(fds: list[int], timeout: float | None) -> list[bytes] | None:
             data = os.read(fd, 65536)
             if not data:
                 open_fds.remove(fd)
-            elif len(received_data[fd]) < _OUTPUT_BYTES:
+            elif len(received_data[fd]) < _OUTPUT_BYTES_MAX:
                 received_data[fd] += data
     return list(received_data.values())
 
@@ -147,28 +147,28 @@ def read_all(fds: list[int], timeout: float | None) -> list[bytes] | None:
 # Error messages for commands that could not be started, in the format of containerd and runc.
 
 
-_CREATE_PREFIX = (
+_CREATE_ERROR_PREFIX = (
     "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
 )
 #: The texts that podman adds before and after the message of its OCI runtime.
 _PODMAN_PREFIXES = ("runc create failed: ", "unable to start container process: ", "error during container init: ")
-_PODMAN_SUFFIXES = (
+_PODMAN_ERROR_SUFFIXES = (
     ": OCI runtime attempted to invoke a command that was not found",
     ": OCI permission denied",
     ": OCI runtime error",
 )
-_ERROR_NUMBERS = {os.strerror(number): number for number in errno.errorcode}
+_ERROR_NUMBERS_BY_TEXT = {os.strerror(number): number for number in errno.errorcode}
 
 
 def format_start_error(text: str) -> str:
     """Return containerd's error message for a container that runc could not start."""
-    return f"{_CREATE_PREFIX}unable to start container process: error during container init: {text}"
+    return f"{_CREATE_ERROR_PREFIX}unable to start container process: error during container init: {text}"
 
 
 def format_exec_error(text: str) -> str:
     """Return containerd's error message for an exec command that runc could not start."""
-    prefix = f'failed to start exec "{os.getpid():064x}"'
-    return f"{prefix}: OCI runtime exec failed: exec failed: unable to start container process: {text}"
+    error_prefix = f'failed to start exec "{os.getpid():064x}"'
+    return f"{error_prefix}: OCI runtime exec failed: exec failed: unable to start container process: {text}"
 
 
 def format_execute_error(program: str, number: int) -> str:
@@ -183,8 +183,8 @@ def parse_bubblewrap_error(text: str) -> str:
     """Convert an error message of bubblewrap to the words of runc."""
     line = text.strip().removeprefix("bwrap: ")
     match = re.fullmatch(r"execvp (.*): (.*)", line, re.DOTALL)
-    if match and match[2] in _ERROR_NUMBERS:
-        return format_execute_error(match[1], _ERROR_NUMBERS[match[2]])
+    if match and match[2] in _ERROR_NUMBERS_BY_TEXT:
+        return format_execute_error(match[1], _ERROR_NUMBERS_BY_TEXT[match[2]])
     return line
 
 
@@ -194,7 +194,7 @@ def parse_engine_error(text: str) -> str:
     line = lines[-1].removeprefix("Error: ") if lines else ""
     for prefix in _PODMAN_PREFIXES:
         line = line.rpartition(prefix)[2]
-    for suffix in _PODMAN_SUFFIXES:
+    for suffix in _PODMAN_ERROR_SUFFIXES:
         line = line.removesuffix(suffix)
     return line
 

@@ -28,26 +28,26 @@ from batchyard.shim.stop import ContainerTermination, parse_stop_signal, signal_
 
 
 _REQUEST_BYTES_MAX = 4096
-_BACKLOG = 16
+_SOCKET_BACKLOG = 16
 
 
 class AttachedClients:
     """The clients attached to one container (kubectl attach); `set_reading` pauses or resumes reading an output."""
 
-    def __init__(self, loop: ShimEventLoop, run: int, set_reading: Callable[[str, bool], None]) -> None:
+    def __init__(self, loop: ShimEventLoop, run_fd: int, set_reading: Callable[[str, bool], None]) -> None:
         self._loop = loop
         self._set_reading = set_reading
         self._terminal: int | None = None
         self._input: int | None = None
         self._attachments: list[_AttachedClient] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.bind(state_dir.socket_address(run, "attach"))
+        self._socket.bind(state_dir.socket_address(run_fd, "attach"))
 
     def begin(self, terminal: int | None, stdin: int | None) -> None:
         """Start to accept attach clients, which can write to the container's terminal or stdin pipe, if any."""
         self._terminal, self._input = terminal, stdin
-        self._socket.listen(_BACKLOG)
-        self._loop.when_readable(self._socket.fileno(), self._accept)
+        self._socket.listen(_SOCKET_BACKLOG)
+        self._loop.when_readable(self._socket.fileno(), self._accept_client)
 
     def send_output(self, name: str, data: bytes) -> None:
         """Send data of the container's stdout or stderr (`name`) to all attached clients."""
@@ -61,9 +61,9 @@ class AttachedClients:
 
     def update_reading(self, name: str) -> None:
         """Resume reading stdout or stderr (`name`) if no attached client has unsent data of it; otherwise pause."""
-        self._set_reading(name, not any(attachment.has_pending(name) for attachment in self._attachments))
+        self._set_reading(name, not any(attachment.has_pending_data(name) for attachment in self._attachments))
 
-    def _accept(self) -> None:
+    def _accept_client(self) -> None:
         connection, _ = self._socket.accept()
         message, fds = state_dir.receive_fds(connection, _REQUEST_BYTES_MAX, 2)
         try:
@@ -75,11 +75,11 @@ class AttachedClients:
             return
         with suppress(OSError):
             socket.send_fds(connection, [b'{"started": true}'], [] if self._terminal is None else [self._terminal])
-        attachment = _AttachedClient(self, self._loop, dict(zip(names, fds, strict=True)))
-        self._attachments.append(attachment)
-        self._loop.when_readable(connection.fileno(), partial(self._handle_message, connection, attachment))
+        attached_client = _AttachedClient(self, self._loop, dict(zip(names, fds, strict=True)))
+        self._attachments.append(attached_client)
+        self._loop.when_readable(connection.fileno(), partial(self._handle_message, connection, attached_client))
 
-    def _handle_message(self, connection: socket.socket, attachment: "_AttachedClient") -> None:
+    def _handle_message(self, connection: socket.socket, attached_client: "_AttachedClient") -> None:
         message = b""
         with suppress(OSError):
             message = connection.recv(_REQUEST_BYTES_MAX)
@@ -90,8 +90,8 @@ class AttachedClients:
         elif not message:
             self._loop.unregister(connection.fileno())
             connection.close()
-            self._attachments.remove(attachment)
-            attachment.close()
+            self._attachments.remove(attached_client)
+            attached_client.close()
 
 
 class _AttachedClient:
@@ -109,9 +109,9 @@ class _AttachedClient:
         """Write data of stdout or stderr (`name`) to the client; keep the part that the client does not accept yet."""
         if name in self._fds:
             self._pending[name] = self._pending.get(name, b"") + data
-            self._write(name)
+            self._send_pending_data(name)
 
-    def has_pending(self, name: str) -> bool:
+    def has_pending_data(self, name: str) -> bool:
         """Report whether data of stdout or stderr (`name`) was not sent to the client yet."""
         return bool(self._pending.get(name))
 
@@ -129,7 +129,7 @@ class _AttachedClient:
             self.end(name)
             self._attached.update_reading(name)
 
-    def _write(self, name: str) -> None:
+    def _send_pending_data(self, name: str) -> None:
         fd, pending_data = self._fds[name], self._pending[name]
         try:
             self._pending[name] = pending_data[os.write(fd, pending_data) :]
@@ -138,8 +138,8 @@ class _AttachedClient:
         except OSError:
             self.end(name)
         self._loop.unregister(fd)
-        if self.has_pending(name):
-            self._loop.when_writable(fd, partial(self._write, name))
+        if self.has_pending_data(name):
+            self._loop.when_writable(fd, partial(self._send_pending_data, name))
         self._attached.update_reading(name)
 
 
@@ -164,7 +164,7 @@ class StateReporter:
     def report_state(self, **changed_fields: object) -> None:
         """Write changed fields of the container's state, and notify batchyard's server."""
         self.write(**changed_fields)
-        self._announce(linux.monotonic() + _ANNOUNCE_SECONDS)
+        self._announce_state(linux.monotonic() + _ANNOUNCE_SECONDS)
 
     def report_final(self, **changed_fields: object) -> None:
         """Write the container's final state; wait up to a second until batchyard's server accepts the notification."""
@@ -183,9 +183,9 @@ class StateReporter:
         while not self._run.write(**changed_fields) and not self._run.is_gone():
             signal.sigtimedwait([], 1.0)
 
-    def _announce(self, deadline: float) -> None:
+    def _announce_state(self, deadline: float) -> None:
         if not self._run.announce() and linux.monotonic() < deadline:
-            self._loop.call_later(_ANNOUNCE_RETRY_SECONDS, partial(self._announce, deadline))
+            self._loop.call_later(_ANNOUNCE_RETRY_SECONDS, partial(self._announce_state, deadline))
 
 
 # Source: pkg/kubelet/kuberuntime/kuberuntime_container.go.
@@ -198,14 +198,14 @@ _MESSAGE_LOG_LINES = 80
 
 def termination_message(run: ShimRun, log: RotatingLog, exit_code: int) -> str:
     """Return a container's termination message: from its file or, under FallbackToLogsOnError, from its log."""
-    text = _read_message_file(run) if run.spec["terminationMessagePath"] else b""
-    wants_log = run.spec["terminationMessagePolicy"] == "FallbackToLogsOnError" and exit_code != 0
-    if not text and wants_log:
+    text = _read_termination_message_file(run) if run.spec["terminationMessagePath"] else b""
+    falls_back_to_log = run.spec["terminationMessagePolicy"] == "FallbackToLogsOnError" and exit_code != 0
+    if not text and falls_back_to_log:
         text = log.tail(_MESSAGE_LOG_LINES, _MESSAGE_LOG_BYTES)
     return text.decode(errors="replace")
 
 
-def _read_message_file(run: ShimRun) -> bytes:
+def _read_termination_message_file(run: ShimRun) -> bytes:
     try:
         fd = os.open("termination-log", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=run.folder)
     except OSError:
@@ -217,13 +217,13 @@ def _read_message_file(run: ShimRun) -> bytes:
 
 
 _FOLDER_CHECK_SECONDS = 2.0
-_READ_BYTES = 16 * 1024
+_OUTPUT_READ_BYTES = 16 * 1024
 #: How long the outputs are read after the command has ended, while its remaining processes are killed.
-_DRAIN_SECONDS = 1.0
-_FIRST_POLL_SECONDS = 0.001
+_OUTPUT_DRAIN_SECONDS = 1.0
+_FIRST_START_POLL_SECONDS = 0.001
 #: How often and at which interval OOM kills are counted after an out-of-memory notification, which comes first.
 _OOM_POLLS, _OOM_POLL_SECONDS = 20, 0.01
-_START_ERROR_CODE = 128
+_START_ERROR_EXIT_CODE = 128
 _KILLED_CODE = 128 + signal.SIGKILL
 
 
@@ -264,17 +264,17 @@ class ContainerShim:
         """Start the container's command; return when all its processes have ended and the end is reported."""
         self._reporter.write(keeper=os.getpid(), phase="Starting", warnings=[])
         self._loop.when_signalled(signal.SIGTERM, self._check_stop_request)
-        self._loop.when_signalled(signal.SIGCHLD, self._reap)
-        self._loop.call_later(_FOLDER_CHECK_SECONDS, self._watch_folder)
+        self._loop.when_signalled(signal.SIGCHLD, self._reap_children)
+        self._loop.call_later(_FOLDER_CHECK_SECONDS, self._stop_if_folder_removed)
         try:
-            self._start()
+            self._start_command()
         except OSError as failure:
             self._error = words.format_start_error(str(failure))
         else:
             self._loop.run()
-        self._finish()
+        self._report_end()
 
-    def _start(self) -> None:
+    def _start_command(self) -> None:
         """Start the container's command, and read its output and status pipes in the event loop."""
         process = launch.launch_container(self._run, self._features, self._group)
         self._launched = process
@@ -318,7 +318,7 @@ class ContainerShim:
     def _forward_output(self, fd: int, name: str) -> None:
         """Read stdout or stderr of the container, and write the data to its log and to attached clients."""
         try:
-            data = os.read(fd, _READ_BYTES)
+            data = os.read(fd, _OUTPUT_READ_BYTES)
         except BlockingIOError:
             return
         except OSError:  # EIO: no process has the terminal open any more
@@ -329,9 +329,9 @@ class ContainerShim:
         else:
             self._outputs.pop(fd).end()
             self._attached.end(name)
-            self._close(fd)
+            self._close_pipe(fd)
 
-    def _close(self, fd: int) -> None:
+    def _close_pipe(self, fd: int) -> None:
         """Close an output or status pipe that was read to its end."""
         self._loop.unregister(fd)
         os.close(fd)
@@ -342,7 +342,7 @@ class ContainerShim:
         """Read JSON lines from the status pipe: the command's pid, its exit code, or why it could not be started."""
         data = os.read(status_fd, 4096)
         if not data:
-            self._close(status_fd)
+            self._close_pipe(status_fd)
         self._received += data
         *lines, self._received = self._received.split(b"\n")
         for line in lines:
@@ -352,7 +352,7 @@ class ContainerShim:
         if "child-pid" in status_line:
             self._child, self._began_at = status_line["child-pid"], linux.now()
             self._launched.let_start(self._child, self._run.spec["limits"]["pids"])
-            self._await_command_start(_FIRST_POLL_SECONDS)
+            self._await_command_start(_FIRST_START_POLL_SECONDS)
         self._exit_code = status_line.get("exit-code", self._exit_code)
         self._error = status_line.get("error", self._error)
         self._is_oom = status_line.get("oom", self._is_oom)
@@ -367,31 +367,31 @@ class ContainerShim:
         else:
             self._loop.call_later(interval, partial(self._await_command_start, interval * 1.5))
 
-    def _report_started(self, child: int) -> None:
-        """Report that the container runs (first process `child`), and start its postStart hook or its probes."""
-        container = launch.describe_container(self._run, self._features, child, self._group)
+    def _report_started(self, first_pid: int) -> None:
+        """Report that the container runs (first process `first_pid`), and start its postStart hook or its probes."""
+        container = launch.describe_container(self._run, self._features, first_pid, self._group)
         attempt = partial(self._attempts.start, container)
         hooks = self._run.spec["hooks"]
         callbacks = ProbeCallbacks(self._reporter.warn, self._report_failure, self._report_health)
         self._health = Health(self._run.spec["probes"], self._loop, attempt, callbacks)
         signal_number = parse_stop_signal(self._run.spec.get("stopSignal") or "")
         send_stop_signal = partial(
-            signal_first_process if launch.runs_in_engine(self._run) else signal_process_group, child, signal_number
+            signal_first_process if launch.runs_in_engine(self._run) else signal_process_group, first_pid, signal_number
         )
-        self._termination = ContainerTermination(child, self._loop, hooks.get("preStop"), attempt, send_stop_signal)
+        self._termination = ContainerTermination(first_pid, self._loop, hooks.get("preStop"), attempt, send_stop_signal)
         post_start_hook = hooks.get("postStart")
         has_no_hook = post_start_hook is None
         is_started, is_ready = has_no_hook and self._health.started, has_no_hook and self._health.ready
         self._reporter.report_state(
-            phase="Running", pid=child, startedAt=linux.now(), started=is_started, ready=is_ready
+            phase="Running", pid=first_pid, startedAt=linux.now(), started=is_started, ready=is_ready
         )
         if has_no_hook:
             self._health.begin()
         else:
-            attempt(post_start_hook, None, self._after_hook)
+            attempt(post_start_hook, None, self._handle_hook_outcome)
         self._check_stop_request()
 
-    def _after_hook(self, outcome: ProbeOutcome) -> None:
+    def _handle_hook_outcome(self, outcome: ProbeOutcome) -> None:
         """Start the probes if the postStart hook succeeded; otherwise report that the hook failed."""
         if outcome.result in {"success", "warning"} and self._health:
             self._report_health()
@@ -407,7 +407,7 @@ class ContainerShim:
         if self._health:
             self._reporter.report_state(started=self._health.started, ready=self._health.ready)
 
-    def _reap(self) -> None:
+    def _reap_children(self) -> None:
         """Reap ended child processes, including adopted orphans; finish when no child is left."""
         try:
             while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
@@ -416,7 +416,7 @@ class ContainerShim:
                     self._kill_descendants()
         except ChildProcessError:
             self._is_over = True
-            self._loop.call_later(_DRAIN_SECONDS, self._loop.stop)
+            self._loop.call_later(_OUTPUT_DRAIN_SECONDS, self._loop.stop)
             self._stop_if_over()
 
     def _kill_descendants(self) -> None:
@@ -437,13 +437,13 @@ class ContainerShim:
             self._health.stop_for_termination()
             self._termination.request_stop(stop_request, self._reporter.warn)
 
-    def _watch_folder(self) -> None:
+    def _stop_if_folder_removed(self) -> None:
         """Check periodically whether the container's directory was removed; if so, kill the container."""
         if self._run.is_gone() and self._termination:
             self._termination.kill()
-        self._loop.call_later(_FOLDER_CHECK_SECONDS, self._watch_folder)
+        self._loop.call_later(_FOLDER_CHECK_SECONDS, self._stop_if_folder_removed)
 
-    def _finish(self) -> None:
+    def _report_end(self) -> None:
         """Remove the ended container's control group and files, and report its end."""
         for stream in self._outputs.values():
             stream.end()
@@ -461,7 +461,7 @@ class ContainerShim:
             log_text = self._log.truncate().decode(errors="replace")
             parse_error = words.parse_engine_error if launch.runs_in_engine(self._run) else words.parse_bubblewrap_error
             message = self._error or words.format_start_error(parse_error(log_text))
-            return {"exitCode": _START_ERROR_CODE, "reason": "StartError", "message": message}
+            return {"exitCode": _START_ERROR_EXIT_CODE, "reason": "StartError", "message": message}
         is_oom = self._is_oom or cgroups.count_oom_kills(self._group) > 0
         # Kubernetes kills the whole container on an OOM kill (memory.oom.group), so the exit code is never 0.
         exit_code = _KILLED_CODE if self._exit_code is None or (is_oom and self._exit_code == 0) else self._exit_code
@@ -475,5 +475,5 @@ def _open_log(run: ShimRun) -> RotatingLog:
     os.makedirs(f"/proc/self/fd/{logs_fd}/{run.spec['container']}", 0o700, exist_ok=True)
     folder_fd = state_dir.open_folder(run.spec["container"], logs_fd)
     os.close(logs_fd)
-    limits = run.spec["log"]
-    return RotatingLog(folder_fd, f"{run.spec['attempt']}.log", limits["maxBytes"], limits["maxFiles"])
+    log_limits = run.spec["log"]
+    return RotatingLog(folder_fd, f"{run.spec['attempt']}.log", log_limits["maxBytes"], log_limits["maxFiles"])

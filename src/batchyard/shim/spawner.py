@@ -39,10 +39,10 @@ from batchyard.shim.run import ShimRun
 
 
 _REQUEST_BYTES_MAX = 1 << 20
-_KILLED_CODE = 128 + signal.SIGKILL
+_KILLED_EXIT_CODE = 128 + signal.SIGKILL
 
 
-def host_session(node: int, features: Features, connection: socket.socket) -> None:
+def host_exec_session(node: int, features: Features, connection: socket.socket) -> None:
     """Run the exec command that a client requests, or send the client sockets in a pod's network."""
     message, fds = state_dir.receive_fds(connection, _REQUEST_BYTES_MAX, 3)
     if not message:
@@ -76,40 +76,40 @@ class _ExecSession:
 
     def host(self) -> None:
         """Enter the container, start the exec command, and wait for its end."""
-        pid = _first_process(self._run)
-        process_fd = os.pidfd_open(pid)
-        group, variables = launch.run_group(self._run), launch.variables(self._run, pid)
+        pid = _read_first_pid(self._run)
+        container_pidfd = os.pidfd_open(pid)
+        group, container_environment = launch.run_group(self._run), launch.variables(self._run, pid)
         user = launch.exec_user(self._run, pid, is_enclosed=True)
         leaf_group = cgroups.find_leaf_group(group) if launch.runs_in_engine(self._run) else group
         launch.apply_limits(self._run.spec["limits"], leaf_group)
         self._seccomp_program = launch.seccomp_program_of(self._run, self._features)
-        terminal = list(os.openpty()) if self._request["tty"] else []
-        launch.change_stream_owner(self._run, self._features, [*terminal[1:], *self._fds])
+        terminal_fds = list(os.openpty()) if self._request["tty"] else []
+        launch.change_stream_owner(self._run, self._features, [*terminal_fds[1:], *self._fds])
         is_enclosed = container_exec.enter_container(pid)
         spec_user = self._run.spec["user"]
         client_fds = [] if self._request["tty"] else self._fds
-        inherited_fds = [*terminal, *self._fds]
-        command = process_container.ProcessCommand(
+        inherited_fds = [*terminal_fds, *self._fds]
+        exec_command = process_container.ProcessCommand(
             self._request["argv"],
-            variables | ({"TERM": "xterm"} if self._request["tty"] else {}),
+            container_environment | ({"TERM": "xterm"} if self._request["tty"] else {}),
             self._run.spec["workingDir"] or "/",
             (spec_user["uid"], spec_user["gid"]) if spec_user and not is_enclosed else None,
             has_terminal=bool(self._request["tty"]),
             start_error=words.format_exec_error,
         )
-        status = self._fork_child(
-            command, [*terminal[1:] * 3, *client_fds], inherited_fds, user, is_enclosed=is_enclosed
+        status_fd = self._fork_warden(
+            exec_command, [*terminal_fds[1:] * 3, *client_fds], inherited_fds, user, is_enclosed=is_enclosed
         )
-        _send_reply(self._connection, terminal[:1], started=True)
+        _send_reply(self._connection, terminal_fds[:1], started=True)
         for fd in inherited_fds:
             os.close(fd)
         self._loop.when_readable(self._connection.fileno(), self._end_if_disconnected)
-        self._loop.when_readable(process_fd, self._end_command)
-        self._loop.when_readable(status, lambda: self._read_status(status))
+        self._loop.when_readable(container_pidfd, self._end_command)
+        self._loop.when_readable(status_fd, lambda: self._read_status(status_fd))
         self._loop.run()
-        self._reap()
+        self._reap_warden()
 
-    def _fork_child(
+    def _fork_warden(
         self,
         command: process_container.ProcessCommand,
         standard_fds: list[int],
@@ -119,7 +119,7 @@ class _ExecSession:
         is_enclosed: bool,
     ) -> int:
         """Fork a parent process for the exec command, which starts it; return the pipe with its status lines."""
-        status, status_writer = os.pipe2(os.O_CLOEXEC)
+        status_reader, status_writer = os.pipe2(os.O_CLOEXEC)
         self._warden = os.fork()
         if self._warden == 0:
             self._connection.close()
@@ -137,21 +137,21 @@ class _ExecSession:
             finally:
                 os._exit(1)
         os.close(status_writer)
-        return status
+        return status_reader
 
-    def _read_status(self, status: int) -> None:
+    def _read_status(self, status_fd: int) -> None:
         """Read status lines about the exec command; send its exit code or error to the client."""
-        data = os.read(status, 4096)
+        data = os.read(status_fd, 4096)
         self._received += data
         *lines, self._received = self._received.split(b"\n")
         for line in lines:
             status_line = json.loads(line)
             if "exit-code" in status_line:
-                self._finish(exit_code=status_line["exit-code"])
+                self._send_reply_and_stop(exit_code=status_line["exit-code"])
             elif "error" in status_line:
-                self._finish(error=status_line["error"])
+                self._send_reply_and_stop(error=status_line["error"])
         if not data:  # the warden was killed
-            self._finish(exit_code=_KILLED_CODE)
+            self._send_reply_and_stop(exit_code=_KILLED_EXIT_CODE)
 
     def _end_if_disconnected(self) -> None:
         if not self._connection.recv(1):
@@ -161,19 +161,19 @@ class _ExecSession:
         """Kill the exec command, because the client has disconnected or the container has ended."""
         with suppress(ProcessLookupError):
             os.kill(self._warden, signal.SIGTERM)
-        self._reap()
-        self._finish(exit_code=_KILLED_CODE)
+        self._reap_warden()
+        self._send_reply_and_stop(exit_code=_KILLED_EXIT_CODE)
 
-    def _reap(self) -> None:
+    def _reap_warden(self) -> None:
         with suppress(ChildProcessError):
             os.waitpid(self._warden, 0)
 
-    def _finish(self, **reply: object) -> None:
+    def _send_reply_and_stop(self, **reply: object) -> None:
         _send_reply(self._connection, [], **reply)
         self._loop.stop()
 
 
-def _first_process(run: ShimRun) -> int:
+def _read_first_pid(run: ShimRun) -> int:
     """Return the first process of a container or sandbox, as a pid. ValueError if it does not run."""
     state = state_dir.read_json(run.folder, "state.json") or {}
     if state.get("phase") not in {"Running", "Ready"} or not state_dir.is_locked(run.folder):
@@ -184,7 +184,7 @@ def _first_process(run: ShimRun) -> int:
 
 def _send_sockets(node: int, path: str, connection: socket.socket) -> None:
     """Send the client an IPv4 and an IPv6 socket in the network of the container or sandbox at `path`."""
-    container_exec.enter_network(_first_process(ShimRun(node, path)))
+    container_exec.enter_network(_read_first_pid(ShimRun(node, path)))
     socket_type = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
     with socket.socket(socket.AF_INET, socket_type) as ipv4, socket.socket(socket.AF_INET6, socket_type) as ipv6:
         _send_reply(connection, [ipv4.fileno(), ipv6.fileno()], sockets=2)
@@ -200,7 +200,7 @@ def _send_reply(connection: socket.socket, fds: list[int], **reply: object) -> N
 
 
 #: The unit of st_blocks, in bytes.
-_BLOCK_BYTES = 512
+_DISK_BLOCK_BYTES = 512
 
 
 def measure_disk_usage(path: str) -> int:
@@ -208,12 +208,12 @@ def measure_disk_usage(path: str) -> int:
     block_counts: dict[tuple[int, int], int] = {}
     with suppress(FileNotFoundError):
         for _, folders, files, folder_fd in os.fwalk(path, follow_symlinks=False):
-            for file_status in filter(None, (_stat_file(name, folder_fd) for name in (*folders, *files))):
+            for file_status in filter(None, (_stat_counted_file(name, folder_fd) for name in (*folders, *files))):
                 block_counts[file_status.st_dev, file_status.st_ino] = file_status.st_blocks
-    return sum(block_counts.values()) * _BLOCK_BYTES
+    return sum(block_counts.values()) * _DISK_BLOCK_BYTES
 
 
-def _stat_file(name: str, folder_fd: int) -> os.stat_result | None:
+def _stat_counted_file(name: str, folder_fd: int) -> os.stat_result | None:
     try:
         return os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     except OSError:
@@ -225,7 +225,7 @@ _ANNOUNCE_SECONDS = 1.0
 #: Volumes are measured after one second, then every ten seconds as in the kubelet, or less often if that is slow.
 _FIRST_MEASURE_SECONDS, _MEASURE_SECONDS, _MEASURE_INTERVAL_FACTOR = 1.0, 10.0, 20.0
 #: How long the sandbox shim waits for the shims of killed containers, in seconds.
-_SHIM_END_SECONDS = 10.0
+_SHIM_END_TIMEOUT_SECONDS = 10.0
 
 
 def supervise_sandbox(run: ShimRun, features: Features) -> None:
@@ -233,32 +233,32 @@ def supervise_sandbox(run: ShimRun, features: Features) -> None:
     run.write(keeper=os.getpid(), phase="Starting")
     group = _pod_group(run, features)
     try:
-        users = create_pod_user_namespace(run.path.split("/")[1]) if features.maps_users else None
+        user_namespace_fd = create_pod_user_namespace(run.path.split("/")[1]) if features.maps_users else None
         _create_shared_resources(run, features, group)
-        _report_state(run, phase="Ready", pid=os.getpid(), startedAt=linux.now(), cgroup=group, users=users)
+        _report_state(run, phase="Ready", pid=os.getpid(), startedAt=linux.now(), cgroup=group, users=user_namespace_fd)
         _wait_for_stop(run)
-        _end_runs(run)
-        message = {}
+        _end_container_runs(run)
+        failure_fields = {}
     except (OSError, ValueError) as failure:
-        message = {"message": str(failure)}
+        failure_fields = {"message": str(failure)}
     cgroups.remove_group(group, has_namesakes=features.container_engine is not None)
-    _report_state(run, phase="Exited", finishedAt=linux.now(), **message)
+    _report_state(run, phase="Exited", finishedAt=linux.now(), **failure_fields)
 
 
 def _wait_for_stop(run: ShimRun) -> None:
     """Wait until the kubelet requests to stop the sandbox, or the sandbox's directory is removed."""
     loop = ShimEventLoop()
 
-    def check() -> None:
+    def stop_if_requested() -> None:
         if run.is_gone() or run.stop_request():
             loop.stop()
 
-    def check_periodically() -> None:
-        check()
-        loop.call_later(_FOLDER_CHECK_SECONDS, check_periodically)
+    def check_folder_periodically() -> None:
+        stop_if_requested()
+        loop.call_later(_FOLDER_CHECK_SECONDS, check_folder_periodically)
 
-    loop.when_signalled(signal.SIGTERM, check)
-    check_periodically()
+    loop.when_signalled(signal.SIGTERM, stop_if_requested)
+    check_folder_periodically()
     if run.spec.get("limited"):
         _measure_volumes(run, loop, _FIRST_MEASURE_SECONDS)
     loop.run()
@@ -273,13 +273,13 @@ def _measure_volumes(run: ShimRun, loop: ShimEventLoop, interval: float) -> None
             _report_state(run, exceeded={"volume": limit["volume"], "at": linux.now()})
             return
     measuring_seconds = linux.monotonic() - start_time
-    next_interval = max(min(2 * interval, _MEASURE_SECONDS), _MEASURE_INTERVAL_FACTOR * measuring_seconds)
-    loop.call_later(interval, lambda: _measure_volumes(run, loop, next_interval))
+    next_interval_seconds = max(min(2 * interval, _MEASURE_SECONDS), _MEASURE_INTERVAL_FACTOR * measuring_seconds)
+    loop.call_later(interval, lambda: _measure_volumes(run, loop, next_interval_seconds))
 
 
-def _end_runs(run: ShimRun) -> None:
+def _end_container_runs(run: ShimRun) -> None:
     """Kill the pod's running containers, and wait until their shims have ended."""
-    deadline = linux.monotonic() + _SHIM_END_SECONDS
+    deadline = linux.monotonic() + _SHIM_END_TIMEOUT_SECONDS
     pod_fd = state_dir.open_folder(os.path.dirname(run.path), run.node)
     while (supervised := image_pull.supervised_runs(pod_fd)) and linux.monotonic() < deadline:
         for path in supervised:
@@ -310,7 +310,7 @@ def _pod_group(run: ShimRun, features: Features) -> CgroupPaths:
 
 def _create_shared_resources(run: ShimRun, features: Features, group: CgroupPaths) -> None:
     """Create what the pod's containers share: /etc files, control group, namespaces, and volumes in memory."""
-    for name, content in _etc_files(run.spec).items():
+    for name, content in _sandbox_etc_files(run.spec).items():
         with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=run.folder), "w", encoding="utf-8") as file:
             file.write(content)
     if features.cgroups:
@@ -326,12 +326,12 @@ def _create_shared_resources(run: ShimRun, features: Features, group: CgroupPath
         _mount_volumes(run)
 
 
-def _etc_files(spec: dict[str, Any]) -> dict[str, str]:
+def _sandbox_etc_files(spec: dict[str, Any]) -> dict[str, str]:
     """Return the contents of the files hosts, hostname and resolv.conf of a pod's containers, by file name."""
-    resolvers, searches = spec["resolvers"], spec["searches"]
-    lines = [f"search {' '.join(searches)}"] if searches else []
-    lines += [f"nameserver {resolver}" for resolver in resolvers]
-    resolv = "".join(f"{line}\n" for line in [*lines, "options ndots:5"]) if resolvers else _read_etc("resolv.conf")
+    dns_servers, search_domains = spec["resolvers"], spec["searches"]
+    lines = [f"search {' '.join(search_domains)}"] if search_domains else []
+    lines += [f"nameserver {resolver}" for resolver in dns_servers]
+    resolv = "".join(f"{line}\n" for line in [*lines, "options ndots:5"]) if dns_servers else _read_etc("resolv.conf")
     return {"hosts": spec["hosts"], "hostname": f"{spec['hostname']}\n", "resolv.conf": resolv}
 
 
@@ -348,26 +348,26 @@ def _mount_volumes(run: ShimRun) -> None:
     """Mount the pod's emptyDir volumes with medium Memory (tmpfs) in this process's mount namespace."""
     pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for volume in run.spec["tmpfs"]:
-        size = f"mode=1777,size={volume['bytes']}" if volume["bytes"] is not None else "mode=1777"
-        linux.mount("tmpfs", f"{pod}/volumes/{volume['volume']}", "tmpfs", size)
+        tmpfs_options = f"mode=1777,size={volume['bytes']}" if volume["bytes"] is not None else "mode=1777"
+        linux.mount("tmpfs", f"{pod}/volumes/{volume['volume']}", "tmpfs", tmpfs_options)
 
 
 _FORK_RETRY_SECONDS = 0.2
-_SUPERVISORS = {"container": shim.supervise_container, "sandbox": supervise_sandbox}
-_SESSIONS_BACKLOG = 256
+_SUPERVISORS_BY_KIND = {"container": shim.supervise_container, "sandbox": supervise_sandbox}
+_SESSION_SOCKET_BACKLOG = 256
 
 
 def main(arguments: list[str]) -> int:
     """Run the spawner, which forks shims, for the node directory in `arguments[1]`; return the exit status."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     node = state_dir.open_folder(arguments[1])
-    lock = state_dir.acquire_lock(node, "spawner.lock")
-    if lock is None:
+    lock_fd = state_dir.acquire_lock(node, "spawner.lock")
+    if lock_fd is None:
         sys.stderr.write(f"{arguments[1]}: another spawner is running in this node directory; stop it first\n")
         return 1
-    os.ftruncate(lock, 0)
-    os.write(lock, str(os.getpid()).encode())
-    Spawner(node, lock).serve()
+    os.ftruncate(lock_fd, 0)
+    os.write(lock_fd, str(os.getpid()).encode())
+    Spawner(node, lock_fd).serve()
     return 0
 
 
@@ -378,8 +378,8 @@ class Spawner:
         self._node = node
         self._lock = lock
         disabled_names = capabilities.disabled_capabilities("BATCHYARD_NODE_WITHOUT")
-        start_helper = partial(image_pull.start_image_helper, node, disabled_names)
-        self._features = capabilities.detect_features(node, disabled_names, start_helper)
+        detect_engines = partial(image_pull.start_image_helper, node, disabled_names)
+        self._features = capabilities.detect_features(node, disabled_names, detect_engines)
         self._shim_paths: dict[int, str] = {}
         self._loop = ShimEventLoop()
         self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -389,8 +389,8 @@ class Spawner:
         """Clean up after an earlier spawner, then fork a shim per request until SIGTERM or SIGINT."""
         image_pull.remove_leftover_groups(self._node, self._features)
         for engine in () if self._features.image_helper else self._features.engines:
-            clean_up = partial(image_pull.remove_unsupervised_containers, self._node, engine)
-            self._run_in_child(f"containers of {engine.kind}", clean_up)
+            clean_up_containers = partial(image_pull.remove_unsupervised_containers, self._node, engine)
+            self._run_in_child(f"containers of {engine.kind}", clean_up_containers)
         self._run_in_child("unpacked images", partial(rootfs_store.collect_garbage, self._node, inf))
         if self._features.image_helper:
             self._loop.when_readable(self._features.image_helper.fileno(), self._loop.stop)
@@ -403,9 +403,9 @@ class Spawner:
         self._loop.when_readable(self._requests.fileno(), self._receive_request)
         state_dir.remove_file(self._node, "sessions")
         self._sessions.bind(state_dir.socket_address(self._node, "sessions"))
-        self._sessions.listen(_SESSIONS_BACKLOG)
+        self._sessions.listen(_SESSION_SOCKET_BACKLOG)
         self._loop.when_readable(self._sessions.fileno(), self._accept_session)
-        self._loop.when_signalled(signal.SIGCHLD, self._reap)
+        self._loop.when_signalled(signal.SIGCHLD, self._reap_children)
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             self._loop.when_signalled(signal_number, self._loop.stop)
         gc.collect()
@@ -437,25 +437,25 @@ class Spawner:
             self._loop.call_later(_FORK_RETRY_SECONDS, partial(self._fork_shim, path))
             return
         if shim_pid == 0:
-            self._close_inherited()
+            self._close_inherited_fds()
             event_loop.run_shim(self._node, path, partial(_supervise_run, self._features))
         self._shim_paths[shim_pid] = path
 
     def _accept_session(self) -> None:
         """Accept a client that requests an exec session, and fork a process that hosts the session."""
-        connection, _ = self._sessions.accept()
-        with connection:
+        client_connection, _ = self._sessions.accept()
+        with client_connection:
             try:
-                child = os.fork()
+                child_pid = os.fork()
             except OSError as failure:
                 state_dir.log_error(self._node, f"cannot fork the host of an exec session: {failure}")
                 return  # the client sees the connection closed
-            if child == 0:
-                self._close_inherited()
-                host = partial(host_session, self._node, self._features, connection)
-                event_loop.run_child(self._node, "a session", host)
+            if child_pid == 0:
+                self._close_inherited_fds()
+                host_session_task = partial(host_exec_session, self._node, self._features, client_connection)
+                event_loop.run_child(self._node, "a session", host_session_task)
 
-    def _clean_up_after(self, path: str) -> None:
+    def _clean_up_after_run(self, path: str) -> None:
         """Remove what an ended shim may have left: the podman container and control groups of the start at `path`."""
         engine = self._features.container_engine
         if engine and image_pull.may_leave_container(self._node, path):
@@ -465,28 +465,28 @@ class Spawner:
     def _run_in_child(self, name: str, task: Callable[[], None]) -> None:
         """Run a slow cleanup task in a forked child, which logs a failure as that of `name`."""
         if os.fork() == 0:
-            self._close_inherited()
+            self._close_inherited_fds()
             event_loop.run_child(self._node, name, task)
 
-    def _close_inherited(self) -> None:
+    def _close_inherited_fds(self) -> None:
         """In a forked child: close the spawner's lock and sockets."""
         os.close(self._lock)
         self._requests.close()
         self._sessions.close()
 
-    def _reap(self) -> None:
+    def _reap_children(self) -> None:
         with suppress(ChildProcessError):
             while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
                 path = self._shim_paths.pop(pid, None)
                 if path is not None:
-                    self._clean_up_after(path)
+                    self._clean_up_after_run(path)
 
 
 def _supervise_run(features: Features, run: ShimRun) -> None:
     if run.spec["kind"] == "image":
         image_pull.supervise_pull(run, features.engines)
     else:
-        _SUPERVISORS[run.spec["kind"]](run, features)
+        _SUPERVISORS_BY_KIND[run.spec["kind"]](run, features)
 
 
 if __name__ == "__main__":

@@ -100,10 +100,10 @@ def node_id(node: int) -> str:
     except FileExistsError:
         with open(os.open("id", os.O_RDONLY, dir_fd=node), encoding="utf-8") as file:
             return file.read()
-    identifier = f"{linux.now():x}{os.getpid():x}"
+    new_node_id = f"{linux.now():x}{os.getpid():x}"
     with open(fd, "w", encoding="utf-8") as file:
-        file.write(identifier)
-    return identifier
+        file.write(new_node_id)
+    return new_node_id
 
 
 def acquire_lock(folder: int, name: str) -> int | None:
@@ -132,7 +132,7 @@ def is_locked(folder: int, name: str = "lock") -> bool:
     return False
 
 
-_LOG_BYTES = 1 << 20
+_LOG_BYTES_MAX = 1 << 20
 
 
 def log_error(node: int, text: str) -> None:
@@ -140,8 +140,8 @@ def log_error(node: int, text: str) -> None:
     line = f"{linux.now()} {os.getpid()} {text}\n".encode(errors="replace")
     try:
         with open(os.open("node.log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=node), "rb+") as log:
-            if log.seek(0, os.SEEK_END) + len(line) > _LOG_BYTES:
-                log.seek(-_LOG_BYTES // 2, os.SEEK_END)
+            if log.seek(0, os.SEEK_END) + len(line) > _LOG_BYTES_MAX:
+                log.seek(-_LOG_BYTES_MAX // 2, os.SEEK_END)
                 newest_lines = log.read().partition(b"\n")[2]
                 log.truncate(0)
                 log.write(newest_lines)
@@ -160,7 +160,7 @@ def log_error(node: int, text: str) -> None:
 ETC_COPY_FOLDER = "etc"
 #: The files in /etc that the sandbox of a pod provides.
 SANDBOX_FILES = ("hosts", "hostname", "resolv.conf")
-_COPIED_PATTERNS = (
+_COPIED_NAME_PATTERNS = (
     *("OpenCL", "alternatives", "bash.bashrc", "ca-certificates*", "crypto-policies", "debian_version", "default"),
     *("fonts", "gai.conf", "glvnd", "gnutls", "group", "host.conf", "inputrc", "java*", "ld.so.*", "locale.*"),
     *("localtime", "magic*", "mime.types", "mtab", "networks", "nsswitch.conf", "os-release", "passwd", "perl", "pki"),
@@ -168,7 +168,7 @@ _COPIED_PATTERNS = (
     *("terminfo", "timezone", "vulkan", "xattr.conf", "xdg"),
 )
 #: Name patterns of files in the copied directories that are not copied.
-_SKIPPED_PATTERNS = ("private", "*.key", "*.pem.key")
+_SKIPPED_NAME_PATTERNS = ("private", "*.key", "*.pem.key")
 
 
 def update_etc_copy(node: str) -> None:
@@ -179,7 +179,7 @@ def update_etc_copy(node: str) -> None:
         with suppress(OSError):
             os.close(os.open(f"{copy_path}/{name}", os.O_WRONLY | os.O_CREAT, 0o644))
     for name in os.listdir("/etc"):
-        if any(fnmatch(name, pattern) for pattern in _COPIED_PATTERNS):
+        if any(fnmatch(name, pattern) for pattern in _COPIED_NAME_PATTERNS):
             _copy_etc_entry(f"/etc/{name}", f"{copy_path}/{name}")
 
 
@@ -190,27 +190,27 @@ def _copy_etc_entry(source: str, target: str) -> None:
         if stat.S_ISDIR(status.st_mode):
             os.makedirs(target, 0o755, exist_ok=True)
             for name in os.listdir(source):
-                if not any(fnmatch(name, pattern) for pattern in _SKIPPED_PATTERNS):
+                if not any(fnmatch(name, pattern) for pattern in _SKIPPED_NAME_PATTERNS):
                     _copy_etc_entry(f"{source}/{name}", f"{target}/{name}")
         elif stat.S_ISLNK(status.st_mode):
-            _copy_link(os.readlink(source), target)
+            _copy_symbolic_link(os.readlink(source), target)
         elif stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH:
             _copy_file(source, target, status)
 
 
-def _copy_link(link_target: str, target: str) -> None:
+def _copy_symbolic_link(link_target: str, target: str) -> None:
     if not os.path.islink(target) or os.readlink(target) != link_target:
         os.symlink(link_target, f"{target}.new")
         os.rename(f"{target}.new", target)
 
 
-def _copy_file(source: str, target: str, source_status: os.stat_result) -> None:
+def _copy_file(source: str, target: str, source_stat: os.stat_result) -> None:
     with suppress(FileNotFoundError):
-        target_status = os.stat(target)
-        if (target_status.st_size, target_status.st_mtime_ns) == (source_status.st_size, source_status.st_mtime_ns):
+        target_stat = os.stat(target)
+        if (target_stat.st_size, target_stat.st_mtime_ns) == (source_stat.st_size, source_stat.st_mtime_ns):
             return
     with open(source, "rb") as source_file, open(f"{target}.new", "wb") as target_file:
         target_file.write(source_file.read())
-    os.chmod(f"{target}.new", stat.S_IMODE(source_status.st_mode))
-    os.utime(f"{target}.new", ns=(source_status.st_mtime_ns, source_status.st_mtime_ns))
+    os.chmod(f"{target}.new", stat.S_IMODE(source_stat.st_mode))
+    os.utime(f"{target}.new", ns=(source_stat.st_mtime_ns, source_stat.st_mtime_ns))
     os.rename(f"{target}.new", target)

@@ -33,15 +33,15 @@ def kill_descendants() -> None:
         os.wait()
 
 
-def descendants_of(root: int) -> list[int]:
+def descendants_of(root_pid: int) -> list[int]:
     """Return the pids of a process's live descendants, parents first."""
-    pids: list[int] = []
-    pending_pids = [root]
+    descendant_pids: list[int] = []
+    pending_pids = [root_pid]
     while pending_pids:
         child_pids = children_of(pending_pids.pop())
-        pids += [pid for pid in child_pids if not _is_dead(pid)]
+        descendant_pids += [pid for pid in child_pids if not _is_dead(pid)]
         pending_pids += child_pids
-    return pids
+    return descendant_pids
 
 
 def children_of(pid: int) -> list[int]:
@@ -76,7 +76,7 @@ def _send_signal(pid: int, signal_number: int) -> None:
         return
 
 
-_AFTER_HOOK_SECONDS = 2.0
+_GRACE_AFTER_HOOK_SECONDS = 2.0
 
 
 def parse_stop_signal(text: str) -> int:
@@ -124,13 +124,13 @@ class ContainerTermination:
         self._kill_at = 0
         self._kill_not_before = 0
 
-    def request_stop(self, request: Mapping[str, Any], warn: Callable[[str, str], None]) -> None:
+    def request_stop(self, stop_request: Mapping[str, Any], warn: Callable[[str, str], None]) -> None:
         """Terminate the container as a stop request demands; a later request may shorten the grace period."""
-        self._kill_at = request["at"] + int(request["grace"] * 1e6)
+        self._kill_at = stop_request["at"] + int(stop_request["grace"] * 1e6)
         if not self._has_begun:
             self._has_begun = True
-            if self._hook and request["grace"] > 0:
-                self._attempt(self._hook, request["grace"], lambda outcome: self._after_hook(outcome, warn))
+            if self._hook and stop_request["grace"] > 0:
+                self._attempt(self._hook, stop_request["grace"], lambda outcome: self._stop_after_hook(outcome, warn))
             else:
                 self._send_stop_signal()
         self._kill_when_due()
@@ -140,16 +140,16 @@ class ContainerTermination:
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
-    def _after_hook(self, outcome: ProbeOutcome, warn: Callable[[str, str], None]) -> None:
+    def _stop_after_hook(self, outcome: ProbeOutcome, warn: Callable[[str, str], None]) -> None:
         if outcome.result not in {"success", "warning"}:
             warn("FailedPreStopHook", "PreStopHook failed")
-        self._kill_not_before = linux.now() + int(_AFTER_HOOK_SECONDS * 1e6)
+        self._kill_not_before = linux.now() + int(_GRACE_AFTER_HOOK_SECONDS * 1e6)
         self._send_stop_signal()
 
     def _kill_when_due(self) -> None:
         """Kill the container if its grace period has ended; otherwise check again when it ends."""
-        remaining_time = max(self._kill_at, self._kill_not_before) - linux.now()
-        if remaining_time <= 0:
+        remaining_microseconds = max(self._kill_at, self._kill_not_before) - linux.now()
+        if remaining_microseconds <= 0:
             self.kill()
         else:
-            self._loop.call_later(remaining_time / 1e6, self._kill_when_due)
+            self._loop.call_later(remaining_microseconds / 1e6, self._kill_when_due)

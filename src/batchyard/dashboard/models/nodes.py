@@ -15,18 +15,18 @@ READY, BOOTING, DRAINING, NOT_READY = "ready", "booting", "going", "notReady"
 NODES_MAX: Final = 5000
 PODS_MAX: Final = 200
 _MAIN_RESOURCES: Final = ("cpu", "memory")
-_POOL_OF_OTHERS: Final = "nodes"
+_POOL_NAME_OF_OTHERS: Final = "nodes"
 
 
 def nodes(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
     """Return the document of the page of all nodes by pool; it does not reveal whose pods use the nodes."""
     if not access.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}
-    used_by_node = _used_by_node(inputs)
+    amounts_by_node = _requests_by_node(inputs)
     pools: dict[str, list[ViewJson]] = {}
     node_objects = inputs.reader.list(scheme.NODE)
     for obj in node_objects[:NODES_MAX]:
-        cell = _node_cell(node_view(obj), used_by_node.get(obj["metadata"]["name"]), obj)
+        cell = _node_cell(node_view(obj), amounts_by_node.get(obj["metadata"]["name"]), obj)
         pools.setdefault(node_pool_name(obj), []).append(cell)
     node_names = {str(obj["metadata"]["name"]) for obj in node_objects}
     for instance in inputs.reader.list(scheme.INSTANCE):
@@ -50,9 +50,9 @@ def node(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson 
         return None
     pods = [obj for obj in inputs.reader.list(scheme.POD) if _runs_on(pod_view(obj), name)]
     visible_pods = [obj for obj in pods if access.may_list(scheme.POD, obj["metadata"]["namespace"])]
-    cell = _node_cell(node_view(node_object), _total_requests(map(pod_view, pods)), node_object)
+    node_cell = _node_cell(node_view(node_object), _total_requests(map(pod_view, pods)), node_object)
     return {
-        **cell,
+        **node_cell,
         "pool": node_pool_name(node_object),
         "labels": dict(sorted((node_object["metadata"].get("labels") or {}).items())),
         "pods": [_pod_row(pod_view(obj), obj) for obj in visible_pods[:PODS_MAX]],
@@ -64,7 +64,7 @@ def cluster_summary(inputs: ViewInputs) -> ViewJson:
     """Return the number of nodes, and the share of their total capacity that pods request."""
     node_views = [node_view(obj) for obj in inputs.reader.list(scheme.NODE)]
     capacity = _sum_amounts(view.allocatable for view in node_views)
-    used_amounts = _sum_amounts(dict(usage) for usage in _used_by_node(inputs).values())
+    used_amounts = _sum_amounts(dict(usage) for usage in _requests_by_node(inputs).values())
     resources = [r for r in sorted(capacity, key=_resource_order) if (r in _MAIN_RESOURCES or "/" in r) and capacity[r]]
     return {
         "nodes": {"ready": sum(view.ready for view in node_views), "all": len(node_views)},
@@ -82,10 +82,10 @@ def cluster_summary(inputs: ViewInputs) -> ViewJson:
 
 def node_pool_name(obj: Obj) -> str:
     """Return the name of a node's pool, or a default name for nodes without a pool."""
-    return label(obj, well_known.NODE_POOL) or _POOL_OF_OTHERS
+    return label(obj, well_known.NODE_POOL) or _POOL_NAME_OF_OTHERS
 
 
-def _used_by_node(inputs: ViewInputs) -> dict[str, dict[str, int]]:
+def _requests_by_node(inputs: ViewInputs) -> dict[str, dict[str, int]]:
     """Return by node the total resources that its pods request."""
     amounts_by_node: dict[str, dict[str, int]] = {}
     for obj in inputs.reader.list(scheme.POD):
@@ -103,21 +103,21 @@ def _total_requests(pods: Iterable[PodView]) -> dict[str, int]:
 
 
 def _sum_amounts(amounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
+    total_amounts: dict[str, int] = {}
     for addend in amounts:
-        _add_amounts(total, addend.items())
-    return total
+        _add_amounts(total_amounts, addend.items())
+    return total_amounts
 
 
-def _add_amounts(total: dict[str, int], amounts: Iterable[tuple[str, int]]) -> None:
+def _add_amounts(total_amounts: dict[str, int], amounts: Iterable[tuple[str, int]]) -> None:
     for resource, amount in amounts:
-        total[resource] = total.get(resource, 0) + amount
+        total_amounts[resource] = total_amounts.get(resource, 0) + amount
 
 
 def _node_cell(view: NodeView, requested_amounts: Mapping[str, int] | None, obj: Obj) -> ViewJson:
     requested_amounts = requested_amounts or {}
     device_resource = next((r for r in sorted(view.allocatable) if "/" in r and view.allocatable[r]), "")
-    resources = [*_MAIN_RESOURCES, *([device_resource] if device_resource else ())]
+    resource_names = [*_MAIN_RESOURCES, *([device_resource] if device_resource else ())]
     usage = [
         {
             "resource": resource,
@@ -125,7 +125,7 @@ def _node_cell(view: NodeView, requested_amounts: Mapping[str, int] | None, obj:
             "capacity": data_source.format_resource_amount(resource, view.allocatable.get(resource, 0)),
             "share": data_source.usage_fraction(requested_amounts.get(resource, 0), view.allocatable.get(resource, 0)),
         }
-        for resource in resources
+        for resource in resource_names
     ]
     # The heat is the share of the node's dominant resource: its accelerators, if it has any.
     return {
@@ -154,14 +154,14 @@ def _booting_cell(instance: Obj) -> ViewJson:
 
 
 def _pool_document(inputs: ViewInputs, name: str, node_cells: list[ViewJson]) -> ViewJson:
-    pool = inputs.reader.get(Key(scheme.NODE_POOL, "", name))
+    pool_object = inputs.reader.get(Key(scheme.NODE_POOL, "", name))
     node_counts = {
         state: sum(cell["state"] == state for cell in node_cells) for state in (READY, BOOTING, DRAINING, NOT_READY)
     }
     return {
         "name": name,
         "machine": node_cells[0]["machine"],
-        "provisioning": "" if pool is None else pool["spec"].get("provisioning", "standard"),
+        "provisioning": "" if pool_object is None else pool_object["spec"].get("provisioning", "standard"),
         "counts": {state: count for state, count in node_counts.items() if count},
         "nodes": node_cells,
     }

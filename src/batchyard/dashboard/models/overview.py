@@ -46,26 +46,26 @@ def overview(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> View
 def _cluster_queue_rows(inputs: ViewInputs) -> ViewJson:
     queues = inputs.queue_source.snapshot.queues
     names = sorted(queues)
-    rows = [cluster_queue_row(inputs, queues[name]) for name in names[:QUEUES_SHOWN_MAX]]
-    return {"queues": rows, "queuesCount": len(names)}
+    queue_rows = [cluster_queue_row(inputs, queues[name]) for name in names[:QUEUES_SHOWN_MAX]]
+    return {"queues": queue_rows, "queuesCount": len(names)}
 
 
 def _all_workloads(inputs: ViewInputs) -> ViewJson:
     """Return the counts and first rows of running and pending Workloads, for a user who may list all Workloads."""
     queues = inputs.queue_source.snapshot.queues
     admitted_workloads = [workload for queue in queues.values() for workload in queue.workloads.values()]
-    latest_workloads = heapq.nlargest(WORKLOADS_SHOWN_MAX, admitted_workloads, key=_reserved_at)
-    first_pending = heapq.nsmallest(
+    latest_workloads = heapq.nlargest(WORKLOADS_SHOWN_MAX, admitted_workloads, key=_reservation_sort_key)
+    first_pending_workloads = heapq.nsmallest(
         WORKLOADS_SHOWN_MAX, _first_pending_workloads(inputs), key=lambda sort_key: sort_key[:2]
     )
-    reasons = SharedPendingReasons()
+    pending_reasons = SharedPendingReasons()
     return {
         "runningCount": len(admitted_workloads),
         "running": [row for workload in latest_workloads if (row := workload_row_by_key(inputs, workload.key))],
         "waitingCount": sum(map(inputs.queue_source.count_pending, queues)),
         "waiting": [
-            reasons.with_reason(view, row)
-            for _, _, view in first_pending
+            pending_reasons.with_reason(view, row)
+            for _, _, view in first_pending_workloads
             if (row := workload_row_by_key(inputs, view.key))
         ],
     }
@@ -73,10 +73,10 @@ def _all_workloads(inputs: ViewInputs) -> ViewJson:
 
 def _first_pending_workloads(inputs: ViewInputs) -> Iterator[tuple[int, str, WorkloadView]]:
     """Yield (position, queue, Workload) of the first pending Workloads of each queue; more if there are few queues."""
-    queues = [name for name in inputs.queue_source.snapshot.queues if inputs.queue_source.count_pending(name)]
-    for name in queues:
-        shown_max = -(-WORKLOADS_SHOWN_MAX // len(queues))
-        for position, view in enumerate(inputs.queue_source.first_pending(name, shown_max)):
+    queue_names = [name for name in inputs.queue_source.snapshot.queues if inputs.queue_source.count_pending(name)]
+    for name in queue_names:
+        shown_per_queue = -(-WORKLOADS_SHOWN_MAX // len(queue_names))
+        for position, view in enumerate(inputs.queue_source.first_pending(name, shown_per_queue)):
             yield position, name, view
 
 
@@ -98,7 +98,7 @@ def _workloads_in_namespaces(inputs: ViewInputs, namespaces: list[str]) -> ViewJ
     }
 
 
-def _reserved_at(workload: AdmittedWorkload) -> tuple[int, str]:
+def _reservation_sort_key(workload: AdmittedWorkload) -> tuple[int, str]:
     return workload.reserved_at, workload.key
 
 
@@ -109,22 +109,22 @@ def cohorts(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJ
     """Return the document of the page of Cohort trees, those with children first; Cohorts show only names and usage."""
     if not access.may_list_all(scheme.CLUSTER_QUEUE):
         return {"forbidden": "clusterqueues"}
-    roots = dict.fromkeys(queue.node.path[0] for queue in inputs.queue_source.snapshot.queues.values())
-    roots |= dict.fromkeys(node for node in inputs.queue_source.snapshot.cohorts.values() if node.parent is None)
-    trees = [_cohort_tree(inputs, root) for root in roots]
-    return {"trees": sorted(trees, key=lambda tree: (not tree["children"], tree["kind"], tree["name"]))}
+    root_nodes = dict.fromkeys(queue.node.path[0] for queue in inputs.queue_source.snapshot.queues.values())
+    root_nodes |= dict.fromkeys(node for node in inputs.queue_source.snapshot.cohorts.values() if node.parent is None)
+    cohort_trees = [_cohort_tree(inputs, root) for root in root_nodes]
+    return {"trees": sorted(cohort_trees, key=lambda tree: (not tree["children"], tree["kind"], tree["name"]))}
 
 
 def _cohort_tree(inputs: ViewInputs, node: QuotaNode) -> ViewJson:
     queue = inputs.queue_source.snapshot.queue_of.get(node)
-    children = [_cohort_tree(inputs, node.children[name]) for name in sorted(node.children)]
+    child_trees = [_cohort_tree(inputs, node.children[name]) for name in sorted(node.children)]
     usage = quota_usage_rows(inputs.queue_source.snapshot, node)
-    fields = {"name": node.name, "usage": usage, "bars": dominant_usage_rows(usage), "children": children}
+    tree_fields = {"name": node.name, "usage": usage, "bars": dominant_usage_rows(usage), "children": child_trees}
     if queue is None:
-        workload_counts = {name: sum(child[name] for child in children) for name in ("pending", "admitted")}
-        return {"kind": "Cohort", **fields, **workload_counts}
+        workload_counts = {name: sum(child[name] for child in child_trees) for name in ("pending", "admitted")}
+        return {"kind": "Cohort", **tree_fields, **workload_counts}
     workload_counts = {"pending": inputs.queue_source.count_pending(queue.name), "admitted": len(queue.workloads)}
-    return {"kind": "ClusterQueue", **fields, **workload_counts}
+    return {"kind": "ClusterQueue", **tree_fields, **workload_counts}
 
 
 # The time line: quota intervals of Workloads by flavor, or pod intervals by node, and preemptions.
@@ -133,8 +133,8 @@ def _cohort_tree(inputs: ViewInputs, node: QuotaNode) -> ViewJson:
 #: The maximum number of bars; the oldest are dropped.
 SPANS_MAX: Final = 3000
 REPORT_SPANS_MAX: Final = 30_000
-_DEFAULT_PERIOD: Final = HOUR
-_MIN_PERIOD: Final = MINUTE
+_DEFAULT_TIMELINE_PERIOD: Final = HOUR
+_MIN_TIMELINE_PERIOD: Final = MINUTE
 
 
 class _Span(NamedTuple):
@@ -162,15 +162,15 @@ def timeline(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJ
     if dropped_count:
         spans = heapq.nlargest(spans_max, spans, key=lambda span: (span.start, span.workload))
     workload_numbers = {key: number for number, key in enumerate(dict.fromkeys(span.workload for span in spans))}
-    queues = sorted({histories_by_key[key].queue for key in workload_numbers if key in histories_by_key})
+    queue_names = sorted({histories_by_key[key].queue for key in workload_numbers if key in histories_by_key})
     return {
         "by": lane_kind,
         "origin": format_timestamp(period_start),
         "to": float(duration_seconds(inputs.now - period_start)),
         "lanes": _lanes(spans, workload_numbers, period_start),
-        "workloads": [_workload_entry(histories_by_key.get(key), key, queues) for key in workload_numbers],
-        "queues": queues,
-        "preemptions": _preemptions(inputs, histories_by_key, workload_numbers, period_start),
+        "workloads": [_workload_entry(histories_by_key.get(key), key, queue_names) for key in workload_numbers],
+        "queues": queue_names,
+        "preemptions": _preemption_documents(inputs, histories_by_key, workload_numbers, period_start),
         "dropped": dropped_count,
     }
 
@@ -180,11 +180,11 @@ def _period_start(inputs: ViewInputs, query: Query) -> Instant:
     period_text = query.get("last", "")
     if period_text == "all":
         histories = inputs.history.workload_histories.values()
-        start = min((history.marks[0].at for history in histories), default=inputs.now)
-        return start // SECOND * SECOND
+        first_mark_at = min((history.marks[0].at for history in histories), default=inputs.now)
+        return first_mark_at // SECOND * SECOND
     is_valid = period_text.isascii() and period_text.isdecimal() and len(period_text) < 10
-    period = int(period_text) * SECOND if is_valid else _DEFAULT_PERIOD
-    return (inputs.now - max(period, _MIN_PERIOD)) // SECOND * SECOND
+    period = int(period_text) * SECOND if is_valid else _DEFAULT_TIMELINE_PERIOD
+    return (inputs.now - max(period, _MIN_TIMELINE_PERIOD)) // SECOND * SECOND
 
 
 def _spans_by_flavor(histories: Iterable[WorkloadHistory]) -> list[_Span]:
@@ -203,23 +203,23 @@ def _spans_by_node(inputs: ViewInputs, access: NamespaceAccess) -> list[_Span]:
         if not interval.workload or not access.may_list(scheme.POD, interval.namespace):
             continue
         key = (interval.node, interval.workload, interval.start)
-        latest_end = span_ends.get(key, 0)
-        span_ends[key] = None if latest_end is None or interval.end is None else max(latest_end, interval.end)
+        latest_end_time = span_ends.get(key, 0)
+        span_ends[key] = None if latest_end_time is None or interval.end is None else max(latest_end_time, interval.end)
     return [_Span(start, end, node, workload, "") for (node, workload, start), end in span_ends.items()]
 
 
 def _lanes(spans: list[_Span], workload_numbers: dict[str, int], period_start: Instant) -> list[ViewJson]:
-    by_lane: dict[str, list[_Span]] = {}
+    spans_by_lane: dict[str, list[_Span]] = {}
     for span in spans:
-        by_lane.setdefault(span.lane, []).append(span)
-    lanes = []
-    for name in sorted(by_lane):
-        bars, row_count = _bars_in_rows(by_lane[name], workload_numbers, period_start)
-        lanes.append({"name": name, "rows": row_count, "bars": bars})
-    return lanes
+        spans_by_lane.setdefault(span.lane, []).append(span)
+    lane_documents = []
+    for name in sorted(spans_by_lane):
+        bars, row_count = _arrange_bars_in_rows(spans_by_lane[name], workload_numbers, period_start)
+        lane_documents.append({"name": name, "rows": row_count, "bars": bars})
+    return lane_documents
 
 
-def _bars_in_rows(
+def _arrange_bars_in_rows(
     spans: list[_Span], workload_numbers: dict[str, int], period_start: Instant
 ) -> tuple[list[list[object]], int]:
     """Return bars [start, end, row, Workload number, outcome], each in the first free row, and the row count."""
@@ -247,15 +247,15 @@ def _workload_entry(history: WorkloadHistory | None, key: str, queues: list[str]
     return [key, -1, 0] if history is None else [key, queues.index(history.queue), history.priority]
 
 
-def _preemptions(
+def _preemption_documents(
     inputs: ViewInputs, histories: dict[str, WorkloadHistory], workload_numbers: dict[str, int], period_start: Instant
 ) -> list[ViewJson]:
     """Return the preemptions in which both Workloads are on the time line."""
-    preemptions = []
+    preemption_documents = []
     for key, number in workload_numbers.items():
         for mark in histories[key].marks if key in histories else ():
             preemptor = inputs.history.workload_histories.get(mark.preemptor_uid) if mark.event == PREEMPTED else None
             if preemptor is not None and preemptor.key in workload_numbers and mark.at >= period_start:
                 at, preemptor_number = duration_seconds(mark.at - period_start), workload_numbers[preemptor.key]
-                preemptions.append({"at": at, "victim": number, "by": preemptor_number})
-    return sorted(preemptions, key=lambda preemption: (preemption["at"], preemption["victim"]))
+                preemption_documents.append({"at": at, "victim": number, "by": preemptor_number})
+    return sorted(preemption_documents, key=lambda preemption: (preemption["at"], preemption["victim"]))

@@ -47,8 +47,8 @@ def local_queues(inputs: ViewInputs, access: NamespaceAccess, cluster_queue: str
 
 
 def _local_queue_row(obj: Obj) -> ViewJson:
-    status, condition = obj.get("status") or {}, find_condition(obj, "Active")
-    is_active = condition is None or condition["status"] == "True"
+    status, active_condition = obj.get("status") or {}, find_condition(obj, "Active")
+    is_active = active_condition is None or active_condition["status"] == "True"
     return {
         "namespace": obj["metadata"]["namespace"],
         "name": obj["metadata"]["name"],
@@ -57,16 +57,16 @@ def _local_queue_row(obj: Obj) -> ViewJson:
         "reserving": status.get("reservingWorkloads", 0),
         "admitted": status.get("admittedWorkloads", 0),
         "active": is_active,
-        "why": "" if is_active or condition is None else condition.get("message", ""),
+        "why": "" if is_active or active_condition is None else active_condition.get("message", ""),
         "usage": [line for flavor in status.get("flavorsReservation") or () for line in _local_usage_rows(flavor)],
     }
 
 
-def _local_usage_rows(flavor: dict[str, Any]) -> list[ViewJson]:
+def _local_usage_rows(flavor_usage: dict[str, Any]) -> list[ViewJson]:
     """Return the nonzero reserved amounts of a LocalQueue in one flavor."""
-    reserved_totals = {each["name"]: each.get("total", "0") for each in flavor.get("resources") or ()}
+    reserved_totals = {each["name"]: each.get("total", "0") for each in flavor_usage.get("resources") or ()}
     nonzero_totals = {name: total for name, total in reserved_totals.items() if str(total) != "0"}
-    return [{"flavor": flavor["name"], "resource": name, "used": total} for name, total in nonzero_totals.items()]
+    return [{"flavor": flavor_usage["name"], "resource": name, "used": total} for name, total in nonzero_totals.items()]
 
 
 # Time series from the history: pending and running Workloads of a ClusterQueue, and their usage.
@@ -87,10 +87,10 @@ def queue_time_series(inputs: ViewInputs, queue: str) -> ViewJson | None:
     start = min(history.marks[0].at for history in histories)
     step_duration = max(SECOND, -(-(inputs.now - start) // SERIES_POINTS))
     step_starts = range(start, max(inputs.now, start + step_duration), step_duration)
-    usage: dict[tuple[str, str], list[tuple[Instant, int]]] = {}
+    usage_changes_by_flavor: dict[tuple[str, str], list[tuple[Instant, int]]] = {}
     for history in histories:
         for at, flavor, resource, amount in _usage_changes(history):
-            usage.setdefault((flavor, resource), []).append((at, amount))
+            usage_changes_by_flavor.setdefault((flavor, resource), []).append((at, amount))
     return {
         "from": format_timestamp(start),
         "to": format_timestamp(inputs.now),
@@ -102,7 +102,7 @@ def queue_time_series(inputs: ViewInputs, queue: str) -> ViewJson | None:
                 "resource": resource,
                 **_formatted_series(resource, _running_sums(changes, start, step_duration, len(step_starts))),
             }
-            for (flavor, resource), changes in sorted(usage.items())
+            for (flavor, resource), changes in sorted(usage_changes_by_flavor.items())
         ],
     }
 
@@ -146,12 +146,12 @@ def _usage_changes(history: WorkloadHistory) -> Iterator[tuple[Instant, str, str
 
 def _running_sums(changes: Iterable[tuple[Instant, int]], start: Instant, step_duration: int, count: int) -> list[int]:
     """Return the running sum of timed changes at the end of each time step."""
-    sums = [0] * count
+    sums_by_step = [0] * count
     for at, change in changes:
-        sums[min(count - 1, max(0, (at - start) // step_duration))] += change
+        sums_by_step[min(count - 1, max(0, (at - start) // step_duration))] += change
     for index in range(1, count):
-        sums[index] += sums[index - 1]
-    return sums
+        sums_by_step[index] += sums_by_step[index - 1]
+    return sums_by_step
 
 
 # One ClusterQueue in detail: pending Workloads in order, LocalQueues, quota, time series.
@@ -166,7 +166,7 @@ def queue(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson
     if cluster_queue is None:
         return None
     spec = (inputs.reader.get(Key(scheme.CLUSTER_QUEUE, "", name)) or {}).get("spec") or {}
-    preemption = spec.get("preemption") or {}
+    preemption_fields = spec.get("preemption") or {}
     admitted_workloads = sorted(
         cluster_queue.workloads.values(), key=lambda workload: (-workload.reserved_at, workload.key)
     )
@@ -179,8 +179,8 @@ def queue(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson
         **{field: value for field, value in queue_row.items() if field != "bars"},
         "path": [node.name for node in cluster_queue.node.path[:-1]],
         "rules": {
-            "preemption within the queue": preemption.get("withinClusterQueue", "Never"),
-            "reclaims in the cohort": preemption.get("reclaimWithinCohort", "Never"),
+            "preemption within the queue": preemption_fields.get("withinClusterQueue", "Never"),
+            "reclaims in the cohort": preemption_fields.get("reclaimWithinCohort", "Never"),
             "stop policy": cluster_queue.view.stop_policy,
             "admission checks": ", ".join(cluster_queue.view.admission_checks) or "none",
         },
@@ -196,12 +196,12 @@ def queue(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson
 
 
 def _pending_rows(
-    inputs: ViewInputs, access: NamespaceAccess, name: str, window: data_source.PageWindow
+    inputs: ViewInputs, access: NamespaceAccess, name: str, page_window: data_source.PageWindow
 ) -> list[ViewJson]:
     """Return the rows of a ClusterQueue's pending Workloads in scheduling order."""
-    first_pending_views = inputs.queue_source.first_pending(name, window.offset + window.limit)
+    first_pending_views = inputs.queue_source.first_pending(name, page_window.offset + page_window.limit)
     rows, reasons = list[ViewJson](), SharedPendingReasons()
     for position, view in enumerate(first_pending_views, 1):
         row = workload_row_by_key(inputs, view.key) if access.may_list(scheme.WORKLOAD, view.namespace) else None
         rows.append({"position": position, **({"hidden": True} if row is None else reasons.with_reason(view, row))})
-    return rows[window.offset :]
+    return rows[page_window.offset :]

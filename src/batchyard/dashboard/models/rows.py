@@ -22,7 +22,7 @@ def workload_row(inputs: ViewInputs, view: WorkloadView, obj: Obj) -> ViewJson:
     """Return a Workload as a row of the dashboard's lists."""
     state = data_source.workload_state(view, obj)
     queue = view.cluster_queue or inputs.queue_source.cluster_queue_of(*view.queue.split("/", 1)) or ""
-    reason, message = _state_reason(obj, state)
+    state_reason, message = _state_reason(obj, state)
     return {
         "namespace": view.namespace,
         "name": view.name,
@@ -34,7 +34,7 @@ def workload_row(inputs: ViewInputs, view: WorkloadView, obj: Obj) -> ViewJson:
         "pods": sum(pod_set.count for pod_set in view.pod_sets),
         "created": format_timestamp(view.created),
         "since": _state_since(view, obj, state),
-        "reason": reason,
+        "reason": state_reason,
         "why": message,
     }
 
@@ -50,11 +50,11 @@ class SharedPendingReasons:
 
     def with_reason(self, view: WorkloadView, row: ViewJson) -> ViewJson:
         """Return the row of a pending Workload with its pending reason. Call this in scheduling order."""
-        group = view.shape, view.namespace, row["clusterQueue"]
+        reason_group = view.shape, view.namespace, row["clusterQueue"]
         if row["why"]:
-            self._reasons.setdefault(group, (row["reason"], row["why"]))
+            self._reasons.setdefault(reason_group, (row["reason"], row["why"]))
             return row
-        reason, why = self._reasons.get(group, ("", ""))
+        reason, why = self._reasons.get(reason_group, ("", ""))
         return {**row, "reason": reason, "why": why}
 
 
@@ -107,14 +107,14 @@ def dominant_usage_rows(rows: Iterable[ViewJson]) -> list[ViewJson]:
         if row["isIdle"]:
             continue
         current_row = dominant_rows.get(row["flavor"])
-        if current_row is None or _usage_weight(row) > _usage_weight(current_row):
+        if current_row is None or _usage_sort_key(row) > _usage_sort_key(current_row):
             dominant_rows[row["flavor"]] = row
     return list(dominant_rows.values())
 
 
-def _usage_weight(line: ViewJson) -> tuple[bool, float]:
-    is_device = "/" in line["resource"]
-    return is_device, line["filled"] + line["over"]
+def _usage_sort_key(usage_row: ViewJson) -> tuple[bool, float]:
+    is_device = "/" in usage_row["resource"]
+    return is_device, usage_row["filled"] + usage_row["over"]
 
 
 def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> ViewJson:
@@ -139,17 +139,17 @@ def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> ViewJson:
         "isBorrowing": borrowed_amount > 0,
         "isLending": lent_amount > 0,
     }
-    limits = {"borrowingLimit": limit, "lendingLimit": node.lending_limit.get(fr)}
-    known_limits = {name: value for name, value in limits.items() if value is not None}
+    borrowing_and_lending_limits = {"borrowingLimit": limit, "lendingLimit": node.lending_limit.get(fr)}
+    known_limits = {name: value for name, value in borrowing_and_lending_limits.items() if value is not None}
     return row | {name: data_source.format_resource_amount(resource, value) for name, value in known_limits.items()}
 
 
-def _lendable_amount(node: QuotaNode, fr: int) -> int:
+def _lendable_amount(node: QuotaNode, flavor_resource: int) -> int:
     """Return the unused quota of a queue or Cohort that its siblings may borrow."""
     if node.parent is None:
         return 0
-    local_quota, used_amount = _amount_of(node.local, fr), _amount_of(node.usage, fr)
-    return max(0, _amount_of(node.subtree, fr) - local_quota - max(0, used_amount - local_quota))
+    local_quota, used_amount = _amount_of(node.local, flavor_resource), _amount_of(node.usage, flavor_resource)
+    return max(0, _amount_of(node.subtree, flavor_resource) - local_quota - max(0, used_amount - local_quota))
 
 
 def _borrowed_by_siblings(node: QuotaNode, fr: int) -> int:
@@ -162,8 +162,8 @@ def _borrowed_by_siblings(node: QuotaNode, fr: int) -> int:
     return max(0, borrowed_amount - parent.nominal.get(fr, 0))
 
 
-def _amount_of(amounts: list[int], fr: int) -> int:
-    return amounts[fr] if fr < len(amounts) else 0
+def _amount_of(amounts: list[int], flavor_resource: int) -> int:
+    return amounts[flavor_resource] if flavor_resource < len(amounts) else 0
 
 
 # The cost view: machine costs by team, queue and pool, of a finished run or from CostRecords.
@@ -176,24 +176,24 @@ COST_ROWS_MAX: Final = 200
 def costs(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
     """Return the document of the cost page for the namespaces that the user may list; `kept`: whether records exist."""
     if inputs.costs is not None:
-        statement = inputs.costs
+        cost_statement = inputs.costs
         cost_tables = [
-            ("team", _merge_statement_lines(statement.by_team, team=True)),
-            ("pool", _merge_statement_lines(statement.by_pool, team=False)),
+            ("team", _merge_statement_lines(cost_statement.by_team, team=True)),
+            ("pool", _merge_statement_lines(cost_statement.by_pool, team=False)),
         ]
         return _cost_document(cost_tables, "", "") if access.may_list_all(scheme.WORKLOAD) else {"kept": False}
     namespaces = access.namespaces(scheme.COST_RECORD, inputs.reader)
     if namespaces is None:
-        records = list(inputs.reader.list(scheme.COST_RECORD))
+        cost_records = list(inputs.reader.list(scheme.COST_RECORD))
     else:
-        records = [obj for name in namespaces for obj in inputs.reader.list(scheme.COST_RECORD, name)]
+        cost_records = [obj for name in namespaces for obj in inputs.reader.list(scheme.COST_RECORD, name)]
     end = inputs.now + 1
-    reports = {name: make_cost_report(records, name, 0, end) for name in ("team", "clusterqueue", "pool")}
-    team_report = reports["team"]
+    cost_reports = {name: make_cost_report(cost_records, name, 0, end) for name in ("team", "clusterqueue", "pool")}
+    team_report = cost_reports["team"]
     if team_report.begin is None or team_report.through is None:
         return {"kept": False}
     return _cost_document(
-        [(dimension, cost_report.rows) for dimension, cost_report in reports.items()],
+        [(dimension, cost_report.rows) for dimension, cost_report in cost_reports.items()],
         format_timestamp(team_report.begin),
         format_timestamp(team_report.through),
     )
@@ -207,8 +207,8 @@ def _cost_document(groups: Sequence[tuple[str, Sequence[CostReportRow]]], begin:
 
 def _cost_table_rows(rows: Sequence[CostReportRow]) -> list[ViewJson]:
     """Return the rows of a cost table, the most expensive first."""
-    total = sum(row.total for row in rows)
-    lines = [_cost_row(row, total) for row in sorted(rows, key=lambda row: (-row.total, row.name))]
+    total_cost = sum(row.total for row in rows)
+    lines = [_cost_row(row, total_cost) for row in sorted(rows, key=lambda row: (-row.total, row.name))]
     return lines[:COST_ROWS_MAX]
 
 
@@ -257,12 +257,12 @@ def shadow_comparison(inputs: ViewInputs, access: NamespaceAccess, workload: str
     if results is None or not access.may_list_all(scheme.WORKLOAD):
         return {}
     divergences = [divergence for divergence in results.recent_divergences if workload in ("", divergence.workload)]
-    fields = {
+    comparison_fields = {
         "agreed": results.count_agreements(),
         "parted": results.count_divergences(),
         "partings": [_divergence_row(divergence) for divergence in divergences[:DIVERGENCES_SHOWN_MAX]],
     }
-    return {"comparison": fields}
+    return {"comparison": comparison_fields}
 
 
 def _divergence_row(divergence: SchedulerDivergence) -> ViewJson:

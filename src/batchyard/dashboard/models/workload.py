@@ -29,8 +29,8 @@ def workload(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJ
         return None
     view = workload_view(obj)
     row = workload_row(inputs, view, obj)
-    position = None if view.quota_reserved else inputs.queue_source.place_of(row["clusterQueue"], view.key)
-    pods = _owned_pods(inputs, obj) if access.may_list(scheme.POD, namespace) else None
+    queue_position = None if view.quota_reserved else inputs.queue_source.place_of(row["clusterQueue"], view.key)
+    pods = _pods_of_workload(inputs, obj) if access.may_list(scheme.POD, namespace) else None
     document: ViewJson = {
         **row,
         "priorityClass": (obj["spec"].get("priorityClassRef") or {}).get("name", ""),
@@ -42,8 +42,8 @@ def workload(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJ
         "answers": {subresource: f"{_api_path(view)}/{subresource}" for subresource in _queried_subresources(view)},
     }
     document |= shadow_comparison(inputs, access, view.key)
-    if position is not None:
-        document["position"] = position + 1
+    if queue_position is not None:
+        document["position"] = queue_position + 1
     if pods is not None:
         document |= {"podLines": [_pod_row(entry) for entry in pods[:PODS_MAX]], "podsCount": len(pods)}
     if access.may_list(scheme.EVENT, namespace):
@@ -90,9 +90,9 @@ def _event_document(inputs: ViewInputs, access: NamespaceAccess, mark: WorkloadM
     }
     if mark.preemptor_uid:
         preemptor = inputs.history.workload_histories.get(mark.preemptor_uid)
-        is_visible = preemptor is not None and access.may_list(scheme.WORKLOAD, preemptor.namespace)
-        event["by"] = preemptor.key if preemptor is not None and is_visible else ""
-        if not is_visible:
+        is_preemptor_visible = preemptor is not None and access.may_list(scheme.WORKLOAD, preemptor.namespace)
+        event["by"] = preemptor.key if preemptor is not None and is_preemptor_visible else ""
+        if not is_preemptor_visible:
             event["message"] = ""  # the message can name the hidden preemptor
     return event
 
@@ -101,8 +101,8 @@ def _pod_set_document(view: WorkloadView, pod_set_index: int) -> ViewJson:
     pod_set = view.pod_sets[pod_set_index]
     quota_holding = next((each for each in view.holdings if each.name == pod_set.name and not view.finished), None)
     amounts = {resource: amount for resource, amount in pod_set.template.requests if resource != "pods"}
-    requests = {resource: data_source.format_resource_amount(resource, amounts[resource]) for resource in amounts}
-    document: ViewJson = {"name": pod_set.name, "count": pod_set.count, "requests": requests}
+    requests_text = {resource: data_source.format_resource_amount(resource, amounts[resource]) for resource in amounts}
+    document: ViewJson = {"name": pod_set.name, "count": pod_set.count, "requests": requests_text}
     if quota_holding is not None:
         document["flavors"] = [
             {
@@ -115,25 +115,25 @@ def _pod_set_document(view: WorkloadView, pod_set_index: int) -> ViewJson:
     return document
 
 
-def _owned_pods(inputs: ViewInputs, workload: Obj) -> Sequence[Obj]:
+def _pods_of_workload(inputs: ViewInputs, workload: Obj) -> Sequence[Obj]:
     """Return the pods that the Workload's owners own, directly or through the Jobs of a JobSet."""
     metadata = workload["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     pods: list[Obj] = []
     for reference in metadata.get("ownerReferences") or ():
-        pods += _pods_below(inputs, (reference["uid"], namespace), 3)
+        pods += _pods_owned_below(inputs, (reference["uid"], namespace), 3)
     own_pods = [obj for obj in pods if (annotation(obj, well_known.WORKLOAD) or name) == name]
     return sorted(own_pods, key=lambda obj: str(obj["metadata"]["name"]))
 
 
-def _pods_below(inputs: ViewInputs, owner: tuple[str, str], depth: int) -> list[Obj]:
+def _pods_owned_below(inputs: ViewInputs, owner: tuple[str, str], depth: int) -> list[Obj]:
     """Return the pods that an object owns, directly or through at most `depth` levels of other objects."""
     pods: list[Obj] = []
     for obj in inputs.reader.owned_by(*owner):
         if obj["kind"] == "Pod":
             pods.append(obj)
         elif depth and obj["kind"] != "Workload":
-            pods += _pods_below(inputs, (obj["metadata"]["uid"], owner[1]), depth - 1)
+            pods += _pods_owned_below(inputs, (obj["metadata"]["uid"], owner[1]), depth - 1)
     return pods
 
 
@@ -154,17 +154,17 @@ def _check_document(check: Mapping[str, Any]) -> ViewJson:
 
 
 def _condition_document(condition: Mapping[str, Any]) -> ViewJson:
-    fields = {"type": "type", "status": "status", "reason": "reason", "message": "message"}
-    fields["since"] = "lastTransitionTime"
-    return {name: condition.get(field, "") for name, field in fields.items()}
+    field_names = {"type": "type", "status": "status", "reason": "reason", "message": "message"}
+    field_names["since"] = "lastTransitionTime"
+    return {name: condition.get(field, "") for name, field in field_names.items()}
 
 
 def _event_rows(inputs: ViewInputs, obj: Obj) -> list[ViewJson]:
     """Return the Kubernetes Events of a Workload and its owners, the latest first."""
     metadata = obj["metadata"]
-    uids = {metadata["uid"], *(owner["uid"] for owner in metadata.get("ownerReferences") or ())}
+    involved_uids = {metadata["uid"], *(owner["uid"] for owner in metadata.get("ownerReferences") or ())}
     events = inputs.reader.list(scheme.EVENT, metadata["namespace"])
-    events = [event for event in events if (event.get("involvedObject") or {}).get("uid") in uids]
+    events = [event for event in events if (event.get("involvedObject") or {}).get("uid") in involved_uids]
     events.sort(key=_event_time, reverse=True)
     return [
         {
@@ -192,19 +192,19 @@ _NAMESPACE_OF_ENTRY: Final = attrgetter("namespace")
 
 def workloads(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson:
     """Return a page of the Workload list, newest first, and the numbers of Workloads by state on all pages."""
-    window = data_source.requested_page(inputs, query)
+    page_window = data_source.requested_page(inputs, query)
     visible_entries = inputs.workload_list.entries(inputs.reader, access.namespaces(scheme.WORKLOAD, inputs.reader))
     matching_entries = _filter_entries(inputs, visible_entries, query)
     state_counts = Counter(map(_STATE_OF_ENTRY, matching_entries))
-    state = query.get("state", "")
-    if state:
-        matching_entries = [entry for entry in matching_entries if entry.state == state]
-    page_entries = matching_entries[window.offset : window.offset + window.limit]
+    state_filter = query.get("state", "")
+    if state_filter:
+        matching_entries = [entry for entry in matching_entries if entry.state == state_filter]
+    page_entries = matching_entries[page_window.offset : page_window.offset + page_window.limit]
     return {
         "rows": [workload_row(inputs, entry.view, entry.obj) for entry in page_entries],
         "count": len(matching_entries),
-        "offset": window.offset,
-        "limit": window.limit,
+        "offset": page_window.offset,
+        "limit": page_window.limit,
         "states": {name: state_counts[name] for name in data_source.STATES if state_counts[name]},
         "namespaces": sorted(set(map(_NAMESPACE_OF_ENTRY, visible_entries))),
         "queues": sorted(inputs.queue_source.snapshot.queues) if access.may_list_all(scheme.CLUSTER_QUEUE) else [],
@@ -215,16 +215,16 @@ def _filter_entries(
     inputs: ViewInputs, entries: Sequence[data_source.WorkloadListEntry], query: Query
 ) -> Sequence[data_source.WorkloadListEntry]:
     """Return the list entries that match the query's namespace, queue, and search text."""
-    namespace, queue, text = query.get("namespace", ""), query.get("queue", ""), query.get("text", "").lower()
+    namespace, queue_name, text = query.get("namespace", ""), query.get("queue", ""), query.get("text", "").lower()
     if namespace:
         entries = [entry for entry in entries if entry.namespace == namespace]
     if text:
         entries = [entry for entry in entries if text in entry.search_text]
-    if not queue:
+    if not queue_name:
         return entries
     names = dict.fromkeys(entry.view.queue for entry in entries)
-    leads_to_queue = {name: _leads_to_queue(inputs, name, queue) for name in names}
-    return [entry for entry in entries if entry.view.cluster_queue == queue or leads_to_queue[entry.view.queue]]
+    leads_to_queue = {name: _leads_to_queue(inputs, name, queue_name) for name in names}
+    return [entry for entry in entries if entry.view.cluster_queue == queue_name or leads_to_queue[entry.view.queue]]
 
 
 def _leads_to_queue(inputs: ViewInputs, local_queue: str, queue: str) -> bool:

@@ -75,15 +75,15 @@ def field_value_for_variable(pod_fields: PodFields, path: str) -> str:
 def field_value_for_file(pod: Obj, path: str) -> str:
     """Return the value of the metadata field `path` for a downward API file. InputError if it is not supported."""
     metadata: Mapping[str, Any] = pod["metadata"]
-    field, subscript = _split_field_path(path)
+    field_path, subscript = _split_field_path(path)
     if subscript is not None:
-        return _metadata_entry(metadata, path, field, subscript)
+        return _metadata_entry(metadata, path, field_path, subscript)
     match path:
         case "metadata.annotations" | "metadata.labels":
-            values_by_key: Mapping[str, str] = metadata.get(field.removeprefix("metadata.")) or {}
-            return "\n".join(f"{key}={quote_like_go(value)}" for key, value in sorted(values_by_key.items()))
+            labels_or_annotations: Mapping[str, str] = metadata.get(field_path.removeprefix("metadata.")) or {}
+            return "\n".join(f"{key}={quote_like_go(value)}" for key, value in sorted(labels_or_annotations.items()))
         case "metadata.name" | "metadata.namespace" | "metadata.uid":
-            return str(metadata.get(field.removeprefix("metadata.")) or "")
+            return str(metadata.get(field_path.removeprefix("metadata.")) or "")
     raise InputError(f"unsupported fieldPath: {path}")
 
 
@@ -120,12 +120,12 @@ def resource_field_value(pod_fields: PodFields, selector: Mapping[str, Any], def
     """
     resource: str = selector["resource"]
     kind, _, name = resource.partition(".")
-    is_known = name in _NODE_LIMITED_RESOURCES or name.startswith("hugepages-")
-    if kind not in {"limits", "requests"} or not is_known:
+    is_known_resource = name in _NODE_LIMITED_RESOURCES or name.startswith("hugepages-")
+    if kind not in {"limits", "requests"} or not is_known_resource:
         raise InputError(f"unsupported container resource : {resource}")
     container = _find_container(pod_fields.pod, selector.get("containerName") or default_container)
-    amounts: Mapping[str, Any] = (container.get("resources") or {}).get(kind) or {}
-    nano_amount = meta.parse_quantity(amounts.get(name) or "0")
+    resource_amounts: Mapping[str, Any] = (container.get("resources") or {}).get(kind) or {}
+    nano_amount = meta.parse_quantity(resource_amounts.get(name) or "0")
     if kind == "limits" and not nano_amount and name in _NODE_LIMITED_RESOURCES:
         nano_amount = _default_limit(pod_fields, name)
     nano_per_unit = 1_000_000 if name == "cpu" else meta.NANO
@@ -137,8 +137,8 @@ def _default_limit(pod_fields: PodFields, name: str) -> int:
     """Return the default of an unset resource limit in billionths (node's or pod's amount); 0 if it is unknown."""
     allocatable: Mapping[str, Any] = ((pod_fields.node or {}).get("status") or {}).get("allocatable") or {}
     pod_limits: Mapping[str, Any] = (pod_fields.pod["spec"].get("resources") or {}).get("limits") or {}
-    limits = [meta.parse_quantity(amounts[name]) for amounts in (allocatable, pod_limits) if name in amounts]
-    return min((nano for nano in limits if nano), default=0)
+    default_limits = [meta.parse_quantity(amounts[name]) for amounts in (allocatable, pod_limits) if name in amounts]
+    return min((nano for nano in default_limits if nano), default=0)
 
 
 def _divide_rounding_up(dividend: int, divisor: int) -> int:
@@ -162,7 +162,7 @@ def _find_container(pod: Obj, name: str) -> Mapping[str, Any]:
 #: (MAX_ARG_STRLEN, and a quarter of the default stack limit).
 ARGUMENT_LENGTH_MAX: Final = 128 * 1024
 ARGUMENTS_LENGTH_MAX: Final = 2 * 1024 * 1024
-_REFERENCE: Final = re.compile(r"\$(?:\$|\(([^)]*)\))")
+_VARIABLE_REFERENCE: Final = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
 def expand_references(text: str, find_value: Callable[[str], str | None]) -> str:
@@ -171,39 +171,39 @@ def expand_references(text: str, find_value: Callable[[str], str | None]) -> str
     Inserted values are not expanded again. Unknown names and an unclosed `$(` stay as written. `$$` becomes `$`.
     InputError if the inserted values exceed the length limit of one argument.
     """
-    length = 0
+    expanded_length = 0
 
     def replace_reference(match: re.Match[str]) -> str:
-        nonlocal length
+        nonlocal expanded_length
         name = match.group(1)
         value = "$" if name is None else find_value(name)
         if value is None:
             return match.group(0)
-        length += len(value)
-        if length > ARGUMENT_LENGTH_MAX:
-            raise too_long_error()
+        expanded_length += len(value)
+        if expanded_length > ARGUMENT_LENGTH_MAX:
+            raise too_long_arguments_error()
         return value
 
     end = text.rfind(")") + 1  # the rest has no reference, and the regex would search it for an end at each `$(`
-    return _REFERENCE.sub(replace_reference, text[:end]) + text[end:].replace("$$", "$")
+    return _VARIABLE_REFERENCE.sub(replace_reference, text[:end]) + text[end:].replace("$$", "$")
 
 
-def too_long_error() -> InputError:
+def too_long_arguments_error() -> InputError:
     """Return the error for command or environment over the length limit, with the message of execve(2)."""
     return InputError("argument list too long")
 
 
 def expand_path(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]]:
     """Expand the variable references in a path; return the path, and the sorted names of unset or empty variables."""
-    missing_names: dict[str, None] = {}
+    missing_variable_names: dict[str, None] = {}
 
     def find_value(name: str) -> str:
         value = variables.get(name, "")
         if not value:
-            missing_names[name] = None
+            missing_variable_names[name] = None
         return value
 
-    return expand_references(text, find_value), sorted(missing_names)
+    return expand_references(text, find_value), sorted(missing_variable_names)
 
 
 # Service environment variables.
@@ -279,9 +279,9 @@ def _env_prefix(name: str) -> str:
     return name.replace("-", "_").upper()
 
 
-_FindConfig = Callable[[Reader, str, str], ConfigData | None]
+_ConfigFinder = Callable[[Reader, str, str], ConfigData | None]
 #: For each reference field: the lookup function, the kind for messages, and the message for a missing object.
-_REFERENCE_KINDS: Final[Mapping[str, tuple[_FindConfig, str, Callable[[str], str]]]] = {
+_REFERENCE_KINDS: Final[Mapping[str, tuple[_ConfigFinder, str, Callable[[str], str]]]] = {
     "configMapRef": (find_config_map, "ConfigMap", missing_config_map_message),
     "secretRef": (find_secret, "Secret", missing_secret_message),
     "configMapKeyRef": (find_config_map, "ConfigMap", missing_config_map_message),
@@ -313,7 +313,7 @@ def command_line(container: Mapping[str, Any], variables: Mapping[str, str]) -> 
             argv.append(expand_references(argument, variables.get))
             remaining_length -= len(argv[-1])
             if remaining_length < 0:
-                raise too_long_error()
+                raise too_long_arguments_error()
     except InputError as error:
         raise ContainerError(CREATE_ERROR, str(error)) from error
     return argv
@@ -329,7 +329,7 @@ def _environment_variables(pod_fields: PodFields, container: Mapping[str, Any], 
         object_variables = _variables_from_object(source, namespace, reader)
         remaining_length -= sum(len(name) + len(value) for name, value in object_variables.items())
         if remaining_length < 0:
-            raise too_long_error()
+            raise too_long_arguments_error()
         variables.update(object_variables)
     for variable in container.get("env") or ():
         if variable.get("value"):
@@ -339,7 +339,7 @@ def _environment_variables(pod_fields: PodFields, container: Mapping[str, Any], 
         if value is not None:
             remaining_length -= len(variable["name"]) + len(value)
             if remaining_length < 0:
-                raise too_long_error()
+                raise too_long_arguments_error()
             variables[variable["name"]] = value
     return {**{name: value for name, value in services.items() if name not in variables}, **variables}
 
@@ -350,7 +350,7 @@ def _variables_from_object(env_from: Mapping[str, Any], namespace: str, reader: 
     if entry is None:
         return {}
     field, reference = entry
-    config = _find_referenced(field, reference, namespace, reader)
+    config = _find_config_data(field, reference, namespace, reader)
     prefix: str = env_from.get("prefix") or ""
     return {prefix + key: value for key, value in sorted(config.variable_values.items())} if config is not None else {}
 
@@ -372,7 +372,7 @@ def _value_from_source(
 
 
 def _value_from_key(field: str, reference: Mapping[str, Any], namespace: str, reader: Reader) -> str | None:
-    config = _find_referenced(field, reference, namespace, reader)
+    config = _find_config_data(field, reference, namespace, reader)
     if config is None:
         return None
     key: str = reference["key"]
@@ -382,11 +382,11 @@ def _value_from_key(field: str, reference: Mapping[str, Any], namespace: str, re
     return config.variable_values.get(key)
 
 
-def _find_referenced(field: str, reference: Mapping[str, Any], namespace: str, reader: Reader) -> ConfigData | None:
+def _find_config_data(field: str, reference: Mapping[str, Any], namespace: str, reader: Reader) -> ConfigData | None:
     """Return the data of a referenced ConfigMap or Secret; None if it is optional and missing, otherwise InputError."""
-    find_object, _, not_found = _REFERENCE_KINDS[field]
+    find_object, _, not_found_message = _REFERENCE_KINDS[field]
     name: str = reference.get("name") or ""
-    config = find_object(reader, namespace, name)
-    if config is None and not reference.get("optional"):
-        raise InputError(not_found(name))
-    return config
+    config_data = find_object(reader, namespace, name)
+    if config_data is None and not reference.get("optional"):
+        raise InputError(not_found_message(name))
+    return config_data

@@ -45,7 +45,7 @@ class VolumeError(Exception):
 # Quoting in the format of Go's `%q`, which downward API files of labels and annotations use.
 
 
-_ESCAPES: Final = {
+_GO_ESCAPES: Final = {
     '"': '\\"',
     "\\": "\\\\",
     "\a": "\\a",
@@ -65,8 +65,8 @@ def quote_like_go(text: str) -> str:
 
 def _escape_character(char: str) -> str:
     code_point = ord(char)
-    if char in _ESCAPES:
-        return _ESCAPES[char]
+    if char in _GO_ESCAPES:
+        return _GO_ESCAPES[char]
     if char.isprintable():
         return char
     if code_point < 0x80:

@@ -73,14 +73,14 @@ def pod_events(
 def warnings_of(run: Obj, old: Obj | None) -> Iterator[EventRecord]:
     """Yield Events for the new warnings of a container's shim, such as failed probes."""
     pod = run["spec"]["pod"]
-    reported_count = max((warning["n"] for warning in _warnings(old)), default=0)
-    for warning in _warnings(run):
-        if warning["n"] > reported_count:
+    last_reported_number = max((warning["n"] for warning in _run_warnings(old)), default=0)
+    for warning in _run_warnings(run):
+        if warning["n"] > last_reported_number:
             key = Key(POD, pod["namespace"], pod["name"])
             yield EventRecord(key, warning.get("type", "Warning"), warning["reason"], warning["message"])
 
 
-def _warnings(run: Obj | None) -> list[Mapping[str, Any]]:
+def _run_warnings(run: Obj | None) -> list[Mapping[str, Any]]:
     return [] if run is None else (run.get("status") or {}).get("warnings") or []
 
 
@@ -150,41 +150,41 @@ def _pod_key(pod: Obj) -> Key:
 # fifths of its lifetime).
 
 
-_SYNC_INTERVAL: Final = MINUTE
-_TOKEN_SECONDS: Final = 3600
+_VOLUME_SYNC_INTERVAL: Final = MINUTE
+_TOKEN_EXPIRATION_SECONDS: Final = 3600
 #: The downward API fields that may change while the pod runs.
-_CHANGING_FIELDS: Final = ("metadata.labels", "metadata.annotations")
+_CHANGING_FIELD_PATHS: Final = ("metadata.labels", "metadata.annotations")
 
 
 def refresh_interval(pod: Obj) -> Duration | None:
     """Return how often the files of a pod's ConfigMap, Secret and similar volumes are updated; None for never."""
-    return min(chain.from_iterable(map(_volume_intervals, pod["spec"].get("volumes") or ())), default=None)
+    return min(chain.from_iterable(map(_volume_refresh_intervals, pod["spec"].get("volumes") or ())), default=None)
 
 
-def _volume_intervals(volume: Mapping[str, Any]) -> Iterator[Duration]:
-    yield from _source_intervals(volume)
+def _volume_refresh_intervals(volume: Mapping[str, Any]) -> Iterator[Duration]:
+    yield from _source_refresh_intervals(volume)
     for projected_source in (volume.get("projected") or {}).get("sources") or ():
-        yield from _source_intervals(projected_source)
+        yield from _source_refresh_intervals(projected_source)
 
 
-def _source_intervals(source: Mapping[str, Any]) -> Iterator[Duration]:
-    token, config = source.get("serviceAccountToken"), source.get("configMap") or {}
-    if token is not None:
-        yield (token.get("expirationSeconds") or _TOKEN_SECONDS) * SECOND * 4 // 5
-    if source.get("secret") or (config and config.get("name") != ROOT_CERTIFICATE):
-        yield _SYNC_INTERVAL
-    paths = [(item.get("fieldRef") or {}).get("fieldPath") or "" for item in _downward_items(source)]
-    if any(path.startswith(_CHANGING_FIELDS) for path in paths):
-        yield _SYNC_INTERVAL
+def _source_refresh_intervals(source: Mapping[str, Any]) -> Iterator[Duration]:
+    token_source, config_map = source.get("serviceAccountToken"), source.get("configMap") or {}
+    if token_source is not None:
+        yield (token_source.get("expirationSeconds") or _TOKEN_EXPIRATION_SECONDS) * SECOND * 4 // 5
+    if source.get("secret") or (config_map and config_map.get("name") != ROOT_CERTIFICATE):
+        yield _VOLUME_SYNC_INTERVAL
+    paths = [(item.get("fieldRef") or {}).get("fieldPath") or "" for item in _downward_api_items(source)]
+    if any(path.startswith(_CHANGING_FIELD_PATHS) for path in paths):
+        yield _VOLUME_SYNC_INTERVAL
 
 
-def _downward_items(source: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _downward_api_items(source: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     file_items: list[Mapping[str, Any]] = (source.get("downwardAPI") or {}).get("items") or []
     return file_items
 
 
 #: The delay before a failed start is retried if nothing changes.
-_RETRY_DELAY: Final = 10 * SECOND
+_PROBLEM_RETRY_DELAY: Final = 10 * SECOND
 _DELETED: Final = EventType.DELETED  # accessing an Enum member by name is slow
 
 
@@ -205,7 +205,7 @@ class LocalKubelet:
         #: By namespace, the pods that cannot start and the reason: a new object in the namespace may resolve it.
         self._blocked_pods: dict[str, dict[Key, str]] = {}
         #: Warnings from shims that are not yet recorded as Events.
-        self._warnings: dict[Key, list[EventRecord]] = {}
+        self._run_warnings: dict[Key, list[EventRecord]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the pods to reconcile: a changed pod, the pod of a changed Run, or pods that wait for an object.
@@ -218,28 +218,28 @@ class LocalKubelet:
             return () if _is_own_stop_request(event) else (pod,)
         if key.kind != scheme.POD:
             return tuple(self._blocked_pods.get(key.namespace, ()))
-        is_gone = event.type is _DELETED or is_terminal(event.obj)
-        self._pods.observe(key, event.old, None if is_gone else event.obj)
+        is_gone_or_terminal = event.type is _DELETED or is_terminal(event.obj)
+        self._pods.observe(key, event.old, None if is_gone_or_terminal else event.obj)
         is_local = bound_node(event.obj) == self._node or key in self._uids
-        return (key,) if is_local and _is_news(event) else ()
+        return (key,) if is_local and _is_relevant_pod_change(event) else ()
 
     def _index_run(self, event: WatchEvent) -> Key:
         """Index a changed Run object and collect its new warnings; return the key of its pod."""
         pod = pod_of(event.obj)
         key = Key(scheme.POD, pod["namespace"], pod["name"])
-        uids = self._uids.setdefault(key, {})
+        run_counts = self._uids.setdefault(key, {})
         if event.old is None:
-            uids[pod["uid"]] = uids.get(pod["uid"], 0) + 1
+            run_counts[pod["uid"]] = run_counts.get(pod["uid"], 0) + 1
         elif event.type is _DELETED:
-            uids[pod["uid"]] -= 1
-            if not uids[pod["uid"]]:
-                del uids[pod["uid"]]
-        if not uids:
+            run_counts[pod["uid"]] -= 1
+            if not run_counts[pod["uid"]]:
+                del run_counts[pod["uid"]]
+        if not run_counts:
             del self._uids[key]
         if event.type is not _DELETED and event.old is not None:
             warnings = list(warnings_of(event.obj, event.old))
             if warnings:
-                self._warnings.setdefault(key, []).extend(warnings)
+                self._run_warnings.setdefault(key, []).extend(warnings)
         return key
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -255,37 +255,37 @@ class LocalKubelet:
         ]
         if pod is None or not is_local:
             self._remember_problem(key, "")
-            self._warnings.pop(key, None)
+            self._run_warnings.pop(key, None)
             return ReconcileResult(writes)
         runs = reader.list(RUN, uid)
-        reconcile_pod = self._clean_up_ended if is_terminal(pod) else self._advance_pod
-        outcome = reconcile_pod(pod, runs, reader, now)
-        outcome.writes[:0] = writes
-        return outcome
+        reconcile_pod = self._clean_up_ended_pod if is_terminal(pod) else self._advance_pod
+        pod_result = reconcile_pod(pod, runs, reader, now)
+        pod_result.writes[:0] = writes
+        return pod_result
 
-    def _clean_up_ended(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> ReconcileResult:
+    def _clean_up_ended_pod(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> ReconcileResult:
         """Clean up after an ended pod: stop its sandbox, then delete the pod if a deletion was requested.
 
         If another component set the final status, the containers are first stopped with their grace period.
         """
         pod_state = pod_actions.observed_pod_state(pod, runs)
         if pod_state.live_containers():
-            actions = pod_actions.stop_actions(
+            stop_pod_actions = pod_actions.stop_actions(
                 pod_state, pod_actions.termination_of(pod_state, now) or pod_actions.graceful_termination(pod, 0), now
             )
-            return self._build_result(pod_state, actions, reader, now)
+            return self._build_result(pod_state, stop_pod_actions, reader, now)
         live_runs = [run for run in map(run_of, runs) if run.is_alive]
-        stops: list[Write] = [
+        stop_writes: list[Write] = [
             Update(with_stop_request(run, StopRequest(now, 0))) for run in live_runs if run.stop is None
         ]
         if any("terminated" not in c.status.get("state", {}) for c in pod_state.containers if c.runs):
             result = self._build_result(pod_state, pod_actions.PodActions(has_ended=True), reader, now)
-            return ReconcileResult([*stops, *result.writes], result.events)
+            return ReconcileResult([*stop_writes, *result.writes], result.events)
         # The finalizer is for simulated pods, which save their work; real pods do that themselves.
         if is_kept_by_finalizer(pod):
-            return ReconcileResult([*stops, *remove_work_finalizer(pod)])
+            return ReconcileResult([*stop_writes, *remove_work_finalizer(pod)])
         if live_runs or not awaits_deletion(pod):
-            return ReconcileResult(stops)
+            return ReconcileResult(stop_writes)
         metadata = pod["metadata"]
         key = Key(scheme.POD, metadata["namespace"], metadata["name"])
         return ReconcileResult([Delete(key, grace=0, uid=metadata["uid"])])
@@ -293,11 +293,11 @@ class LocalKubelet:
     def _advance_pod(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> ReconcileResult:
         key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
         if "startTime" not in (pod.get("status") or {}) and not is_terminating(pod):
-            rejection = self._requests.check_admission(pod, self._other_pods(key, reader), reader)
+            rejection = self._requests.check_admission(pod, self._other_pods_on_node(key, reader), reader)
             if rejection is not None:
                 status = rejected_pod_status(pod, rejection.status, now)
-                warning = EventRecord(key, "Warning", rejection.reason, rejection.message)
-                return ReconcileResult([UpdateStatus(with_status(pod, status))], [warning])
+                rejection_event = EventRecord(key, "Warning", rejection.reason, rejection.message)
+                return ReconcileResult([UpdateStatus(with_status(pod, status))], [rejection_event])
         pod_state = pod_actions.observed_pod_state(pod, runs)
         return self._build_result(pod_state, pod_actions.compute_pod_actions(pod_state, now), reader, now)
 
@@ -310,13 +310,13 @@ class LocalKubelet:
         desired_runs = self._compute_desired_runs(pod_state, actions, reader, now)
         host_ip = machine_of(reader.get(Key(scheme.NODE, "", self._node)), None, now).host_ip()
         new_pod = with_status(pod, status_of(StatusInputs(pod_state, actions, desired_runs.problems, host_ip), now))
-        events = [*self._warnings.pop(key, ())]
+        events = [*self._run_warnings.pop(key, ())]
         volume_error = desired_runs.volume_error
         if volume_error and volume_error != self._blocked_pods.get(key.namespace, {}).get(key):
             events.append(EventRecord(key, "Warning", "FailedMount", volume_error))
         problem = volume_error or next((start_problem.reason for start_problem in desired_runs.problems.values()), "")
         self._remember_problem(key, problem)
-        requeue_times = [actions.next_check_at, now + _RETRY_DELAY if problem else None]
+        requeue_times = [actions.next_check_at, now + _PROBLEM_RETRY_DELAY if problem else None]
         requeue_times += [self._refresh_volumes(pod_state, reader, desired_runs, now), *desired_runs.check_times]
         status_writes = [UpdateStatus(new_pod)] if new_pod["status"] != pod.get("status") else []
         events += pod_events(pod_state, actions, desired_runs.problems, new_pod, now)
@@ -352,25 +352,25 @@ class LocalKubelet:
         self, pod_state: pod_actions.PodState, reader: Reader, desired_runs: "_DesiredRuns", now: Instant
     ) -> Instant | None:
         """Update the files in a running pod's volumes if due; return when the next update is due, or None."""
-        sandbox, interval = pod_state.sandbox, refresh_interval(pod_state.pod)
-        if sandbox is None or sandbox.phase != READY or interval is None or not pod_state.live_containers():
+        sandbox, volume_interval = pod_state.sandbox, refresh_interval(pod_state.pod)
+        if sandbox is None or sandbox.phase != READY or volume_interval is None or not pod_state.live_containers():
             return None
-        due_at = sandbox.files_written_at + interval
-        if due_at > now:
-            return due_at
+        refresh_due_at = sandbox.files_written_at + volume_interval
+        if refresh_due_at > now:
+            return refresh_due_at
         refreshed_sandbox = self._requests.refresh_sandbox(pod_state, reader, now)
         if refreshed_sandbox is not None:
             desired_runs.writes.append(Update(refreshed_sandbox))
-        return now + interval
+        return now + volume_interval
 
-    def _other_pods(self, key: Key, reader: Reader) -> Sequence[Obj]:
+    def _other_pods_on_node(self, key: Key, reader: Reader) -> Sequence[Obj]:
         """Return this node's live pods other than `key`."""
         pods = [reader.get(other_key) for other_key in self._pods.pod_keys_on(self._node) if other_key != key]
         return [pod for pod in pods if pod is not None and not is_terminal(pod)]
 
-    def _remember_problem(self, key: Key, problem: str) -> None:
-        if problem:
-            self._blocked_pods.setdefault(key.namespace, {})[key] = problem
+    def _remember_problem(self, key: Key, problem_reason: str) -> None:
+        if problem_reason:
+            self._blocked_pods.setdefault(key.namespace, {})[key] = problem_reason
         elif key in self._blocked_pods.get(key.namespace, ()):
             del self._blocked_pods[key.namespace][key]
             if not self._blocked_pods[key.namespace]:
@@ -406,8 +406,8 @@ def _clean_up_runs(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
     """Yield the writes that stop a deleted pod's containers, then its sandbox, and then delete all its Run objects."""
     live_runs = [run for run in map(run_of, runs) if run.is_alive]
     container_runs = [run for run in live_runs if run.container] or live_runs
-    stop = StopRequest(now, pod_actions.GRACE_MIN)
-    yield from (Update(with_stop_request(run, stop)) for run in container_runs if run.stop is None)
+    stop_request = StopRequest(now, pod_actions.GRACE_MIN)
+    yield from (Update(with_stop_request(run, stop_request)) for run in container_runs if run.stop is None)
     if not live_runs:
         yield from (Delete(key_of_run(run_of(run))) for run in reversed(runs))
 
@@ -417,12 +417,12 @@ def _is_own_stop_request(event: WatchEvent) -> bool:
     return event.type is EventType.MODIFIED and event.old is not None and event.obj["status"] is event.old["status"]
 
 
-def _is_news(event: WatchEvent) -> bool:
+def _is_relevant_pod_change(event: WatchEvent) -> bool:
     """Report whether the kubelet must react to a pod's change: new, deleted, ended, or changed beyond its status."""
     pod, old = event.obj, event.old
     if event.type is _DELETED or old is None or pod["spec"] is not old["spec"] or awaits_deletion(pod):
         return True
     if pod["spec"].get("readinessGates") or is_terminal(pod):
         return True
-    fields = ("deletionTimestamp", "deletionGracePeriodSeconds")
-    return any(pod["metadata"].get(field) != old["metadata"].get(field) for field in fields)
+    deletion_fields = ("deletionTimestamp", "deletionGracePeriodSeconds")
+    return any(pod["metadata"].get(field) != old["metadata"].get(field) for field in deletion_fields)

@@ -25,8 +25,8 @@ from batchyard.kubelet.local.errors import InputError, quote_like_go
 # (GetNodenameForKernel).
 
 
-_LENGTH_MAX: Final = 63
-_FULL_LENGTH_MAX: Final = 64
+_HOSTNAME_LENGTH_MAX: Final = 63
+_FULL_HOSTNAME_LENGTH_MAX: Final = 64
 _HOSTS_HEADER: Final = "# Kubernetes-managed hosts file"
 _LOCALHOST_ENTRIES: Final = """\
 127.0.0.1\tlocalhost
@@ -59,27 +59,27 @@ def hostname_of(pod: Obj, cluster_domain: str) -> Hostname:
     """Return a pod's hostname and domain. InputError if setHostnameAsFQDN is set and the FQDN is too long."""
     metadata, spec = pod["metadata"], pod["spec"]
     if spec.get("hostnameOverride"):
-        return Hostname(_truncate_name(spec["hostnameOverride"]), "")
-    name = _truncate_name(spec.get("hostname") or metadata["name"])
+        return Hostname(_truncate_hostname(spec["hostnameOverride"]), "")
+    name = _truncate_hostname(spec.get("hostname") or metadata["name"])
     if not spec.get("subdomain"):
         return Hostname(name, "")
     domain = f"{spec['subdomain']}.{metadata.get('namespace') or ''}.svc.{cluster_domain}"
     if not spec.get("setHostnameAsFQDN"):
         return Hostname(name, domain)
-    fqdn = f"{name}.{domain}"
-    if len(fqdn) > _FULL_LENGTH_MAX:
+    full_hostname = f"{name}.{domain}"
+    if len(full_hostname) > _FULL_HOSTNAME_LENGTH_MAX:
         raise InputError(
-            f"failed to construct FQDN from pod hostname and cluster domain, FQDN {fqdn} is too long"
-            f" ({_FULL_LENGTH_MAX} characters is the max, {len(fqdn)} characters requested)"
+            f"failed to construct FQDN from pod hostname and cluster domain, FQDN {full_hostname} is too long"
+            f" ({_FULL_HOSTNAME_LENGTH_MAX} characters is the max, {len(full_hostname)} characters requested)"
         )
-    return Hostname(fqdn, domain)
+    return Hostname(full_hostname, domain)
 
 
 def hosts_file(
-    names: Sequence[str], address: str, aliases: Sequence[Mapping[str, Any]], machine_hosts: str | None
+    names: Sequence[str], address: str, host_aliases: Sequence[Mapping[str, Any]], machine_hosts: str | None
 ) -> str:
     """Return the text of a pod's /etc/hosts; it includes `machine_hosts`, the machine's own file, if not None."""
-    lines = ["\t".join([alias["ip"], *(alias.get("hostnames") or ())]) + "\n" for alias in aliases]
+    lines = ["\t".join([alias["ip"], *(alias.get("hostnames") or ())]) + "\n" for alias in host_aliases]
     alias_entries = "".join(["\n# Entries added by HostAliases.\n", *lines]) if lines else ""
     if machine_hosts is not None:
         return f"{_HOSTS_HEADER} (host network).\n{machine_hosts}{alias_entries}"
@@ -93,28 +93,28 @@ def pod_name(pod: Obj) -> str:
     return quote_like_go(f"{metadata['name']}_{metadata.get('namespace') or ''}({metadata.get('uid') or ''})")
 
 
-def _truncate_name(name: str) -> str:
-    return name if len(name) <= _LENGTH_MAX else name[:_LENGTH_MAX].rstrip("-.")
+def _truncate_hostname(name: str) -> str:
+    return name if len(name) <= _HOSTNAME_LENGTH_MAX else name[:_HOSTNAME_LENGTH_MAX].rstrip("-.")
 
 
-_POD_NAME_LABELS: Final = 2
-_SERVICE_RECORD: Final = "svc"
-_POD_RECORD: Final = "pod"
-_REVERSE_SUFFIX: Final = ".in-addr.arpa"
+_POD_DNS_LABEL_COUNT: Final = 2
+_SERVICE_RECORD_TYPE: Final = "svc"
+_POD_RECORD_TYPE: Final = "pod"
+_REVERSE_LOOKUP_SUFFIX: Final = ".in-addr.arpa"
 
 
 def resolve_dns_name(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
     """Return the addresses of a lowercase DNS name in the cluster; None if the name does not exist."""
-    prefix, separator, _ = name.rpartition(f".{domain}")
+    name_in_domain, separator, _ = name.rpartition(f".{domain}")
     if not separator or not name.endswith(f".{domain}"):
         return None
-    *name_labels, record_type = prefix.split(".")
-    if record_type == _POD_RECORD and len(name_labels) == _POD_NAME_LABELS:
+    *name_labels, record_type = name_in_domain.split(".")
+    if record_type == _POD_RECORD_TYPE and len(name_labels) == _POD_DNS_LABEL_COUNT:
         return _parse_dashed_address(name_labels[0])
-    if record_type != _SERVICE_RECORD or not 2 <= len(name_labels) <= 3:
-        return [] if record_type in {_POD_RECORD, _SERVICE_RECORD} and not name_labels else None
-    *hostname, service, namespace = name_labels
-    service_object = reader.get(Key(scheme.SERVICE, namespace, service))
+    if record_type != _SERVICE_RECORD_TYPE or not 2 <= len(name_labels) <= 3:
+        return [] if record_type in {_POD_RECORD_TYPE, _SERVICE_RECORD_TYPE} and not name_labels else None
+    *hostname, service_name, namespace = name_labels
+    service_object = reader.get(Key(scheme.SERVICE, namespace, service_name))
     if service_object is None:
         return None
     pods = _service_pods(service_object, reader)
@@ -123,20 +123,20 @@ def resolve_dns_name(name: str, domain: str, reader: Reader) -> Sequence[str] | 
         return [cluster_ip]  # such as the API's Service, at whose address the server itself listens
     if not hostname:
         return [_pod_ip(pod) for pod in pods]
-    return [_pod_ip(pod) for pod in pods if _has_hostname(pod, hostname[0], service)] or None
+    return [_pod_ip(pod) for pod in pods if _has_hostname(pod, hostname[0], service_name)] or None
 
 
 def resolve_address(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
     """Return the DNS names for a reverse lookup such as `5.0.77.10.in-addr.arpa`; None if there are none."""
-    if not name.endswith(_REVERSE_SUFFIX):
+    if not name.endswith(_REVERSE_LOOKUP_SUFFIX):
         return None
-    address = ".".join(reversed(name.removesuffix(_REVERSE_SUFFIX).split(".")))
+    address = ".".join(reversed(name.removesuffix(_REVERSE_LOOKUP_SUFFIX).split(".")))
     for pod in reader.list(scheme.POD):
         spec, metadata = pod["spec"], pod["metadata"]
         if (pod.get("status") or {}).get("podIP") != address or not spec.get("hostname") or not spec.get("subdomain"):
             continue
         if reader.get(Key(scheme.SERVICE, metadata["namespace"], spec["subdomain"])) is not None:
-            return [f"{spec['hostname']}.{spec['subdomain']}.{metadata['namespace']}.{_SERVICE_RECORD}.{domain}"]
+            return [f"{spec['hostname']}.{spec['subdomain']}.{metadata['namespace']}.{_SERVICE_RECORD_TYPE}.{domain}"]
     return None
 
 

@@ -94,10 +94,10 @@ class LocalNode:
         }
         is_same = all(old.get(name) == value for name, value in fields.items())
         new_node = conditions.with_resumed_heartbeats(node if is_same else with_status(node, {**old, **fields}), now)
-        return _with_heartbeat(new_node, now) if new_node is not node or _is_report_due(node, now) else node
+        return _with_heartbeat(new_node, now) if new_node is not node or _is_status_report_due(node, now) else node
 
 
-def _is_report_due(node: Obj, now: Instant) -> bool:
+def _is_status_report_due(node: Obj, now: Instant) -> bool:
     condition = conditions.conditions_of(node).get(conditions.READY) or {}
     return (
         now
@@ -170,26 +170,26 @@ def allocate_devices(
         number for allocation in allocations.values() for devices in allocation.values() for number in devices
     }
     reusable_devices: dict[int, None] = {}
-    result: dict[str, Sequence[int]] = {}
+    allocation_by_container: dict[str, Sequence[int]] = {}
     for container in containers_of(pod):
-        count = _requested_devices(container, resource)
+        count = _requested_device_count(container, resource)
         if not count:
             continue
         name: str = container["name"]
         if name in own_allocation:
-            _check_unchanged(container, own_allocation[name], (uid, resource, count, healthy_devices))
+            _check_unchanged_allocation(container, own_allocation[name], (uid, resource, count, healthy_devices))
             devices: Sequence[int] = own_allocation[name]
         else:
             devices = _choose_devices(
                 resource, count, reusable_devices, [n for n in sorted(healthy_devices) if n not in allocated_devices]
             )
-        result[name] = devices
+        allocation_by_container[name] = devices
         allocated_devices.update(devices)
         for number in devices:
             reusable_devices.pop(number, None)
         if _is_plain_init_container(pod, container):
             reusable_devices.update(dict.fromkeys(devices))
-    return result
+    return allocation_by_container
 
 
 def gpu_devices(gpus: Sequence[Gpu]) -> ContainerDevices:
@@ -204,7 +204,7 @@ def gpu_devices(gpus: Sequence[Gpu]) -> ContainerDevices:
     return ContainerDevices(list(paths), {"CUDA_VISIBLE_DEVICES": uuids, "NVIDIA_VISIBLE_DEVICES": uuids})
 
 
-def _requested_devices(container: Mapping[str, Any], resource: str) -> int:
+def _requested_device_count(container: Mapping[str, Any], resource: str) -> int:
     limits: Mapping[str, Any] = (container.get("resources") or {}).get("limits") or {}
     return meta.amount(resource, limits.get(resource) or "0")
 
@@ -213,14 +213,14 @@ def _is_plain_init_container(pod: Obj, container: Mapping[str, Any]) -> bool:
     return container in (pod["spec"].get("initContainers") or ()) and container.get("restartPolicy") != "Always"
 
 
-def _check_unchanged(
+def _check_unchanged_allocation(
     container: Mapping[str, Any], allocated_devices: Sequence[int], request: tuple[str, str, int, Sequence[int]]
 ) -> None:
-    uid, resource, count, healthy_devices = request
-    if len(allocated_devices) != count:
+    uid, resource, requested_count, healthy_devices = request
+    if len(allocated_devices) != requested_count:
         raise InputError(
             f'pod "{uid}" container "{container["name"]}" changed request for resource "{resource}"'
-            f" from {len(allocated_devices)} to {count}"
+            f" from {len(allocated_devices)} to {requested_count}"
         )
     if not set(allocated_devices) <= set(healthy_devices):
         error = "previously allocated devices are no longer healthy"

@@ -31,7 +31,7 @@ from batchyard.kubelet.local.runs import (
 # The observed state of a pod on this machine: its sandbox, and its containers with their runs.
 
 
-_STATUS_FIELDS = ("initContainerStatuses", "containerStatuses")
+_CONTAINER_STATUS_FIELDS = ("initContainerStatuses", "containerStatuses")
 
 
 class ContainerRole(Enum):
@@ -122,8 +122,8 @@ def observed_pod_state(pod: Obj, runs: Sequence[Obj]) -> PodState:
     """Return the observed state of a pod, computed from its Run objects and its status."""
     observed_runs = [run_of(run) for run in runs]
     sandbox = next((run for run in observed_runs if not run.container and not run.image_for), None)
-    last_sandbox = max((run.sandbox_number for run in observed_runs), default=-1)
-    sandbox_number = last_sandbox + 1 if sandbox is None else sandbox.sandbox_number
+    last_sandbox_number = max((run.sandbox_number for run in observed_runs), default=-1)
+    sandbox_number = last_sandbox_number + 1 if sandbox is None else sandbox.sandbox_number
     runs_by_container, statuses, spec = group_runs_by_container(observed_runs), statuses_by_name(pod), pod["spec"]
     images = group_pulls_by_container(observed_runs)
 
@@ -140,14 +140,14 @@ def observed_pod_state(pod: Obj, runs: Sequence[Obj]) -> PodState:
         pod,
         sandbox,
         [*init_containers, *(container(entry, ContainerRole.MAIN) for entry in spec["containers"])],
-        last_sandbox + 1,
+        last_sandbox_number + 1,
     )
 
 
 def statuses_by_name(pod: Obj) -> Mapping[str, Mapping[str, Any]]:
     """Return the container statuses of a pod, by name."""
     status = pod.get("status") or {}
-    status_lists: list[Sequence[Mapping[str, Any]]] = [status.get(field) or () for field in _STATUS_FIELDS]
+    status_lists: list[Sequence[Mapping[str, Any]]] = [status.get(field) or () for field in _CONTAINER_STATUS_FIELDS]
     return {entry["name"]: entry for statuses in status_lists for entry in statuses}
 
 
@@ -201,9 +201,9 @@ def termination_of(pod_state: PodState, now: Instant) -> PodTermination | None:
     deleted_at = pods.deleted_at(pod)
     if deleted_at is not None:
         return PodTermination(deleted_at, pod["metadata"].get("deletionGracePeriodSeconds") or 0)
-    expires_at = deadline_of(pod)
-    if expires_at is not None and expires_at <= now:
-        return graceful_termination(pod, expires_at)._replace(reason=DEADLINE_EXCEEDED, message=DEADLINE_MESSAGE)
+    deadline_at = deadline_of(pod)
+    if deadline_at is not None and deadline_at <= now:
+        return graceful_termination(pod, deadline_at)._replace(reason=DEADLINE_EXCEEDED, message=DEADLINE_MESSAGE)
     exceeded = {} if pod_state.sandbox is None else pod_state.sandbox.status.get("exceeded") or {}
     if exceeded:
         return PodTermination(exceeded["at"], _EVICTION_GRACE, EVICTED, _volume_limit_message(pod, exceeded["volume"]))
@@ -230,12 +230,12 @@ def deadline_of(pod: Obj) -> Instant | None:
 def containers_to_stop(pod_state: PodState, termination: PodTermination, now: Instant) -> PodStopPlan:
     """Return which containers of a terminating pod to stop now (sidecars last), and when to stop the others."""
     live_containers = pod_state.live_containers()
-    stop_by = _termination_start(pod_state, termination, now) + termination.grace * SECOND
+    grace_ends_at = _termination_start(pod_state, termination, now) + termination.grace * SECOND
     non_sidecars = [container for container in live_containers if container.role is not ContainerRole.SIDECAR]
-    containers = (non_sidecars or live_containers[-1:]) if now < stop_by else live_containers
-    grace_seconds = max(GRACE_MIN, -(-(stop_by - now) // SECOND))
+    containers = (non_sidecars or live_containers[-1:]) if now < grace_ends_at else live_containers
+    grace_seconds = max(GRACE_MIN, -(-(grace_ends_at - now) // SECOND))
     stops = list(_stop_requests(containers, StopRequest(now, grace_seconds), max(GRACE_MIN, termination.grace)))
-    return PodStopPlan(stops, stop_by if len(containers) < len(live_containers) else None, not live_containers)
+    return PodStopPlan(stops, grace_ends_at if len(containers) < len(live_containers) else None, not live_containers)
 
 
 def _termination_start(pod_state: PodState, termination: PodTermination, now: Instant) -> Instant:
@@ -259,7 +259,7 @@ def _stop_requests(containers: Sequence[PodContainer], stop: StopRequest, grace:
 BACKOFF_MIN: Final = 10 * SECOND
 BACKOFF_MAX: Final = 5 * MINUTE
 #: Containers that ran longer than this restart without backoff.
-_BACKOFF_RESET_TIME: Final = 2 * BACKOFF_MAX
+_BACKOFF_RESET_RUN_TIME: Final = 2 * BACKOFF_MAX
 #: The delay before a failed sandbox is retried.
 SANDBOX_AGAIN_AFTER: Final = 5 * SECOND
 
@@ -296,13 +296,13 @@ def compute_pod_actions(pod_state: PodState, now: Instant) -> PodActions:
         return _actions_without_sandbox(pod_state, sandbox, now)
     if sandbox.phase != READY:
         return PodActions(next_check_at=deadline_of(pod_state.pod))
-    return _running_actions(pod_state, now)
+    return _actions_with_sandbox(pod_state, now)
 
 
 def stop_actions(pod_state: PodState, termination: PodTermination, now: Instant) -> PodActions:
     """Return the stops that are due now to end all containers of a pod, sidecars last."""
-    plan = containers_to_stop(pod_state, termination, now)
-    return PodActions(stops=plan.stops, has_ended=plan.is_over, next_check_at=plan.next_check_at)
+    stop_plan = containers_to_stop(pod_state, termination, now)
+    return PodActions(stops=stop_plan.stops, has_ended=stop_plan.is_over, next_check_at=stop_plan.next_check_at)
 
 
 def _actions_without_sandbox(pod_state: PodState, sandbox: ObservedRun | None, now: Instant) -> PodActions:
@@ -329,7 +329,7 @@ def _has_finished_without_sandbox(pod_state: PodState) -> bool:
     return pod_state.restart_policy == "OnFailure" and all(run is not None and run.exit_code == 0 for run in last_runs)
 
 
-def _running_actions(pod_state: PodState, now: Instant) -> PodActions:
+def _actions_with_sandbox(pod_state: PodState, now: Instant) -> PodActions:
     pod, policy = pod_state.pod, pod_state.restart_policy
     for container in pod_state.with_role(ContainerRole.INIT):
         run = container.current_run
@@ -365,27 +365,27 @@ def _startable_containers(pod_state: PodState) -> Sequence[PodContainer]:
 def _start_actions(pod_state: PodState, now: Instant) -> PodActions:
     """Return the container starts and restarts that are due, and the stops after failed probes or hooks."""
     policy = pod_state.restart_policy
-    starts: list[ContainerStart] = []
-    stops: list[ContainerStop] = []
+    container_starts: list[ContainerStart] = []
+    container_stops: list[ContainerStop] = []
     backoffs: dict[str, Duration] = {}
     check_times = [deadline_of(pod_state.pod)]
     for container in _startable_containers(pod_state):
         run = container.last_run if container.role is ContainerRole.MAIN else container.current_run
         if run is None:
-            starts.append(ContainerStart(container, container.next_attempt))
+            container_starts.append(ContainerStart(container, container.next_attempt))
         elif run.is_alive:
-            stops += _stops_after_failure(container, run, pod_state, now)
+            container_stops += _stop_requests_after_failure(container, run, pod_state, now)
         elif _will_restart(container.role, run, policy):
             early_restarts = _restarts_in_row(run)
-            delay = exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, early_restarts) if early_restarts else 0
-            if run.ended_at + delay > now:
-                backoffs[container.name] = delay
-                check_times.append(run.ended_at + delay)
+            restart_delay = exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, early_restarts) if early_restarts else 0
+            if run.ended_at + restart_delay > now:
+                backoffs[container.name] = restart_delay
+                check_times.append(run.ended_at + restart_delay)
             else:
-                starts.append(ContainerStart(container, container.next_attempt, early_restarts + 1))
+                container_starts.append(ContainerStart(container, container.next_attempt, early_restarts + 1))
     return PodActions(
-        starts,
-        stops,
+        container_starts,
+        container_stops,
         backoffs=backoffs,
         next_check_at=min((time for time in check_times if time is not None), default=None),
     )
@@ -394,19 +394,19 @@ def _start_actions(pod_state: PodState, now: Instant) -> PodActions:
 def _restarts_in_row(run: ObservedRun) -> int:
     """Return how many early restarts in a row led to this ended container start; 0 if the container ran long."""
     run_time = run.ended_at - run.started_at if run.started_at else 0
-    return 0 if run_time > _BACKOFF_RESET_TIME else run.restarts_in_row
+    return 0 if run_time > _BACKOFF_RESET_RUN_TIME else run.restarts_in_row
 
 
-def _will_restart(role: ContainerRole, run: ObservedRun, policy: str) -> bool:
+def _will_restart(role: ContainerRole, run: ObservedRun, restart_policy: str) -> bool:
     """Report whether a container restarts after an ended start, given its role and the pod's restart policy."""
     if role is ContainerRole.SIDECAR:
         return True
-    if role is ContainerRole.MAIN and policy == "Always":
+    if role is ContainerRole.MAIN and restart_policy == "Always":
         return True
-    return policy != "Never" and (run.exit_code != 0 or (role is ContainerRole.MAIN and run.is_killed_by_probe))
+    return restart_policy != "Never" and (run.exit_code != 0 or (role is ContainerRole.MAIN and run.is_killed_by_probe))
 
 
-def _stops_after_failure(
+def _stop_requests_after_failure(
     container: PodContainer, run: ObservedRun, pod_state: PodState, now: Instant
 ) -> Iterable[ContainerStop]:
     """Yield the stop of a container if its liveness or startup probe or its postStart hook failed."""
@@ -414,16 +414,16 @@ def _stops_after_failure(
     if not failure or run.stop is not None:
         return
     probe = (container.spec.get(f"{failure['probe']}Probe") or {}) if "probe" in failure else {}
-    grace = probe.get("terminationGracePeriodSeconds")
-    grace_seconds = pods.grace_period(pod_state.pod) if grace is None else min(grace, GRACE_MAX)
-    stop = StopRequest(now, max(GRACE_MIN, grace_seconds), failure.get("message", ""))
-    yield ContainerStop(run, stop, _failure_message(container, failure, pod_state.restart_policy))
+    probe_grace = probe.get("terminationGracePeriodSeconds")
+    grace_seconds = pods.grace_period(pod_state.pod) if probe_grace is None else min(probe_grace, GRACE_MAX)
+    stop_request = StopRequest(now, max(GRACE_MIN, grace_seconds), failure.get("message", ""))
+    yield ContainerStop(run, stop_request, _failure_message(container, failure, pod_state.restart_policy))
 
 
-def _failure_message(container: PodContainer, failure: Mapping[str, Any], policy: str) -> str:
+def _failure_message(container: PodContainer, failure: Mapping[str, Any], restart_policy: str) -> str:
     if "hook" in failure:
         return "FailedPostStartHook"
     if container.role is not ContainerRole.MAIN:
         return f"Init container {container.name} failed {failure['probe']} probe"
     why = f"Container {container.name} failed {failure['probe']} probe"
-    return why if policy == "Never" else f"{why}, will be restarted"
+    return why if restart_policy == "Never" else f"{why}, will be restarted"

@@ -51,14 +51,14 @@ from batchyard.placement.node_info import NodeInfo
 # pkg/apis/core/v1/defaults.go; pkg/probe (ResolveContainerPort).
 
 
-_PROBES: Final = {"startupProbe": "startup", "livenessProbe": "liveness", "readinessProbe": "readiness"}
+_PROBE_NAMES_BY_FIELD: Final = {"startupProbe": "startup", "livenessProbe": "liveness", "readinessProbe": "readiness"}
 # The spec of a container run: the complete input of the container's shim.
 #
 # Sources of the order of checks, which determines the reported error: pkg/kubelet/kuberuntime (startContainer,
 # generateContainerConfig); of resources: kuberuntime_container_linux.go.
 
 
-_HOOKS: Final = ("postStart", "preStop")
+_HOOK_NAMES: Final = ("postStart", "preStop")
 _PROBE_DEFAULTS: Final[Mapping[str, int]] = {
     "initialDelaySeconds": 0,
     "timeoutSeconds": 1,
@@ -76,7 +76,7 @@ _PORT_MAX: Final = 65535
 
 def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return a container's probes by kind (`startup`, `liveness`, `readiness`). ContainerError if a port is unknown."""
-    probes = {name: container[field] for field, name in _PROBES.items() if container.get(field)}
+    probes = {name: container[field] for field, name in _PROBE_NAMES_BY_FIELD.items() if container.get(field)}
     for name, probe in probes.items():
         if not any(probe.get(action) for action in ("exec", *_HANDLER_DEFAULTS)):
             raise errors.ContainerError(errors.CONFIG_ERROR, f"{name} probe: must specify a handler type")
@@ -89,7 +89,7 @@ def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def hooks_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return a container's lifecycle hooks by kind (`postStart`, `preStop`). ContainerError if a port is unknown."""
     lifecycle: Mapping[str, Any] = container.get("lifecycle") or {}
-    hooks = {name: lifecycle[name] for name in _HOOKS if lifecycle.get(name)}
+    hooks = {name: lifecycle[name] for name in _HOOK_NAMES if lifecycle.get(name)}
     return {key: {**_without_nulls(hook), **_handlers(hook, container, f"{key} hook")} for key, hook in hooks.items()}
 
 
@@ -122,8 +122,8 @@ def _resolve_port(port: int | str | None, container: Mapping[str, Any], owner: s
     return int(port_number)
 
 
-_MESSAGE_PATH: Final = "/dev/termination-log"
-_MESSAGE_POLICY: Final = "File"
+_TERMINATION_MESSAGE_PATH: Final = "/dev/termination-log"
+_TERMINATION_MESSAGE_POLICY: Final = "File"
 
 
 def accept_any_profile(_: str) -> str:
@@ -199,9 +199,9 @@ def build_container_run(
         find_image_mapping(container.get("image") or "", settings.images), {}
     )
     security.reject_unsupported(pod, container, reader, host_network=settings.host_network)
-    seccomp = security.seccomp_of(pod, container, settings.profile_fault)
-    devices = inputs.devices.get(name, ContainerDevices())
-    variables = {**devices.variables, **environment(pod, container, inputs.addresses, reader)}
+    seccomp_profile = security.seccomp_of(pod, container, settings.profile_fault)
+    container_devices = inputs.devices.get(name, ContainerDevices())
+    variables = {**container_devices.variables, **environment(pod, container, inputs.addresses, reader)}
     mounts = mounts_of(container, variables, inputs.volumes)
     metadata, security_context = pod["metadata"], container.get("securityContext") or {}
     spec: dict[str, Any] = {
@@ -209,7 +209,7 @@ def build_container_run(
         "pod": {"uid": metadata["uid"], "namespace": metadata.get("namespace") or "", "name": metadata["name"]},
         "container": name,
         "attempt": attempt,
-        "argv": _argv(container, variables, resolved_image.image),
+        "argv": _container_argv(container, variables, resolved_image.image),
         "environment": {**_hostname_variable(pod, settings.cluster_domain), **variables},
         **_image_fields(pod, container, resolved_image, settings.default_user),
         "stdin": bool(container.get("stdin")),
@@ -218,14 +218,14 @@ def build_container_run(
         "mounts": [*_image_mounts(resolved_image.mapping), *(mount.row() for mount in mounts)],
         "readOnlyRoot": bool(security_context.get("readOnlyRootFilesystem")),
         **_resource_amounts(pod, container, settings.processes_max),
-        "seccomp": seccomp,
+        "seccomp": seccomp_profile,
         "procMount": security_context.get("procMount") or "Default",
-        "devices": list(devices.paths),
+        "devices": list(container_devices.paths),
         "network": "node" if pod["spec"].get("hostNetwork") else "pod",
         "probes": probes_of(container),
         "hooks": hooks_of(container),
-        "terminationMessagePath": container.get("terminationMessagePath") or _MESSAGE_PATH,
-        "terminationMessagePolicy": container.get("terminationMessagePolicy") or _MESSAGE_POLICY,
+        "terminationMessagePath": container.get("terminationMessagePath") or _TERMINATION_MESSAGE_PATH,
+        "terminationMessagePolicy": container.get("terminationMessagePolicy") or _TERMINATION_MESSAGE_POLICY,
         "log": {"maxBytes": settings.log_max_bytes, "maxFiles": settings.log_max_files},
     }
     return ContainerRunSpec(spec, mounts)
@@ -233,8 +233,8 @@ def build_container_run(
 
 def _image_mounts(mapping: ImageMapping) -> list[dict[str, Any]]:
     """Return the mount of the working directory that replaces an image's one; empty if none is configured."""
-    folder = mapping.working_dir
-    return [{"source": folder, "target": folder, "readOnly": True}] if folder else []
+    working_directory = mapping.working_dir
+    return [{"source": working_directory, "target": working_directory, "readOnly": True}] if working_directory else []
 
 
 def _image_fields(
@@ -242,25 +242,25 @@ def _image_fields(
 ) -> dict[str, Any]:
     """Return the fields of a container's Run spec that depend on its image: image, directory, user, stop signal."""
     mapping, image = resolved_image
-    name, folder = container.get("image") or "", container.get("workingDir")
+    name, working_directory = container.get("image") or "", container.get("workingDir")
     if not mapping.engine:
-        fields = {"image": mapping.image_field(name), "workingDir": folder or mapping.working_dir or None}
+        fields = {"image": mapping.image_field(name), "workingDir": working_directory or mapping.working_dir or None}
         return {**fields, "user": security.user_of(pod, container, default_user)}
     source = {"engine": mapping.engine, "id": image["id"], "resolved": image["name"] or name, "digest": image["digest"]}
     if "unpacked" in image:
-        content_fields, user, group = {"unpacked": image["unpacked"]}, image["user"] or None, None
+        content_fields, image_user, group = {"unpacked": image["unpacked"]}, image["user"] or None, None
     else:
-        content_fields, user, group = {"lacksFolder": image["lacksFolder"]}, None, security.shared_group(pod)
+        content_fields, image_user, group = {"lacksFolder": image["lacksFolder"]}, None, security.shared_group(pod)
     return {
         "image": {"name": name, **source, **content_fields},
-        "workingDir": folder or image["workingDir"] or "/",
-        "user": security.user_in_image(pod, container, image["user"]) or user,
+        "workingDir": working_directory or image["workingDir"] or "/",
+        "user": security.user_in_image(pod, container, image["user"]) or image_user,
         "groups": [] if group is None else [group],
         "stopSignal": image["stopSignal"],
     }
 
 
-def _argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Mapping[str, Any]) -> list[str]:
+def _container_argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Mapping[str, Any]) -> list[str]:
     """Return a container's command line, with the image's command and arguments as defaults.
 
     The image's arguments apply only with the image's command. If the image has no command, the container's arguments
@@ -268,8 +268,8 @@ def _argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Map
     """
     argv = command_line(container, variables)
     if not container.get("command"):
-        entrypoint, arguments = image.get("entrypoint") or [], image.get("command") or []
-        argv = [*entrypoint, *(argv or arguments)]
+        entrypoint, image_arguments = image.get("entrypoint") or [], image.get("command") or []
+        argv = [*entrypoint, *(argv or image_arguments)]
     if not argv:
         reason = f"image {errors.quote_like_go(container.get('image') or '')} has none"
         raise errors.ContainerError(errors.CREATE_ERROR, f"no command specified: {reason}; set the container's command")
@@ -342,12 +342,12 @@ def allocate_or_reject(
 
 def find_rejection(pod: Obj, node: Obj, other_pods: Sequence[Obj]) -> KubeletRejection | None:
     """Return the first reason for which a node rejects a pod, or None; `other_pods` are the node's other live pods."""
-    for rejection in _rejections(pod, node, other_pods):
+    for rejection in _find_rejections(pod, node, other_pods):
         return rejection
     return None
 
 
-def _rejections(pod: Obj, node: Obj, other_pods: Sequence[Obj]) -> Iterator[KubeletRejection]:
+def _find_rejections(pod: Obj, node: Obj, other_pods: Sequence[Obj]) -> Iterator[KubeletRejection]:
     """Yield all reasons for which a node rejects a pod, in the order in which the kubelet checks them."""
     yield from _system_rejections(pod, node)
     view, requested_pod = node_view(node), pod_view(pod)
@@ -380,9 +380,9 @@ def _resource_rejections(pod: PodView, node: NodeInfo) -> Iterator[KubeletReject
         pod_requests,
         key=lambda name: (_RESOURCE_ORDER.index(name) if name in _RESOURCE_ORDER else len(_RESOURCE_ORDER), name),
     ):
-        capacity, free_amount = total.get(name, 0), node.left.get(name, 0)
-        if pod_requests[name] > free_amount:
-            amounts_text = f"requested: {pod_requests[name]}, used: {capacity - free_amount}, capacity: {capacity}"
+        capacity, unused_amount = total.get(name, 0), node.left.get(name, 0)
+        if pod_requests[name] > unused_amount:
+            amounts_text = f"requested: {pod_requests[name]}, used: {capacity - unused_amount}, capacity: {capacity}"
             yield KubeletRejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {amounts_text}")
 
 
@@ -431,14 +431,14 @@ class RunRequests:
         """Return the Run object that requests a pod's next sandbox. VolumeError if a volume cannot be created."""
         pod = pod_state.pod
         metadata, domain = pod["metadata"], self._settings.cluster_domain
-        plans = volume_plans(pod, VolumeSources(reader, self._token, self._settings.host_paths))
+        plans_by_volume = volume_plans(pod, VolumeSources(reader, self._token, self._settings.host_paths))
         try:
             hostname = hostname_of(pod, domain)
         except errors.InputError as error:
             raise errors.VolumeError("", str(error)) from error
-        gpus = self._allocate_gpus(pod, reader) if self._gpus else {}
-        if isinstance(gpus, KubeletRejection):
-            raise errors.VolumeError("", gpus.message)
+        gpu_allocation = self._allocate_gpus(pod, reader) if self._gpus else {}
+        if isinstance(gpu_allocation, KubeletRejection):
+            raise errors.VolumeError("", gpu_allocation.message)
         search_domains = [f"{metadata['namespace']}.svc.{domain}", f"svc.{domain}", domain]
         spec = {
             "kind": "sandbox",
@@ -448,11 +448,11 @@ class RunRequests:
             "network": "node" if pod["spec"].get("hostNetwork") else "pod",
             "searches": search_domains if pod["spec"].get("dnsPolicy", "ClusterFirst") == "ClusterFirst" else [],
             "hostAliases": pod["spec"].get("hostAliases") or [],
-            "tmpfs": memory_volumes(plans),
-            "limited": limited_volumes(plans),
-            **({"gpus": gpus} if gpus else {}),
+            "tmpfs": memory_volumes(plans_by_volume),
+            "limited": limited_volumes(plans_by_volume),
+            **({"gpus": gpu_allocation} if gpu_allocation else {}),
         }
-        return runs.sandbox_run_request(pod, spec, plans)
+        return runs.sandbox_run_request(pod, spec, plans_by_volume)
 
     def refresh_sandbox(self, pod_state: PodState, reader: Reader, now: Instant) -> Obj | None:
         """Return the Run object of a pod's sandbox with current volume files; None if a source cannot be read now."""
@@ -461,8 +461,8 @@ class RunRequests:
             plans = volume_plans(pod_state.pod, VolumeSources(reader, self._token, self._settings.host_paths))
         except errors.VolumeError:
             return None
-        files = {name: plan for name, plan in plans.items() if isinstance(plan, VolumeFiles)}
-        return runs.with_volume_files(pod_state.sandbox, files, now)
+        volume_files = {name: plan for name, plan in plans.items() if isinstance(plan, VolumeFiles)}
+        return runs.with_volume_files(pod_state.sandbox, volume_files, now)
 
     def container(self, pod_state: PodState, start: ContainerStart, reader: Reader, now: Instant) -> Obj | ImageWait:
         """Return the Run object that requests a container or its image pull; ImageWait if the container must wait."""
@@ -478,8 +478,8 @@ class RunRequests:
             plans = volume_plans_without_contents(pod, settings.host_paths)
             devices = {start.container.name: self._container_gpus(sandbox, start.container.name)} if self._gpus else {}
             addresses = [sandbox.address] if sandbox.address else []
-            inputs = ContainerInputs(addresses, plans, devices, ResolvedImage(mapping, image))
-            run_spec = build_container_run(pod, start.container.spec, start.attempt, inputs, settings, reader)
+            container_inputs = ContainerInputs(addresses, plans, devices, ResolvedImage(mapping, image))
+            run_spec = build_container_run(pod, start.container.spec, start.attempt, container_inputs, settings, reader)
         except errors.ContainerError as error:
             return ImageWait(StartProblem(error.reason, error.message))
         spec = {**run_spec.spec, "restartsInRow": start.restarts_in_row, "sandbox": sandbox.sandbox_number}
@@ -487,8 +487,8 @@ class RunRequests:
 
     def _container_gpus(self, sandbox: runs.ObservedRun, container: str) -> ContainerDevices:
         """Return the devices for a container's GPUs, which the Run object of the pod's sandbox records."""
-        gpu_numbers = (sandbox.obj["spec"].get("gpus") or {}).get(container, ())
-        return gpu_devices([self._gpus[number] for number in gpu_numbers if number in self._gpus])
+        gpu_indices = (sandbox.obj["spec"].get("gpus") or {}).get(container, ())
+        return gpu_devices([self._gpus[number] for number in gpu_indices if number in self._gpus])
 
 
 def _resource_lists(pod: Obj) -> Iterator[Mapping[str, Any]]:

@@ -105,32 +105,32 @@ class ObservedRun(NamedTuple):
 
 def run_of(obj: Obj) -> ObservedRun:
     """Return the start of a container or sandbox, or the image pull, that a Run object describes."""
-    stop = obj.get("stop")
+    stop_fields = obj.get("stop")
     return ObservedRun(
         obj,
         obj["spec"].get("container", ""),
         obj["spec"].get("attempt", 0),
         obj.get("status") or {},
-        None if stop is None else StopRequest(stop["at"], stop["grace"], stop["why"]),
+        None if stop_fields is None else StopRequest(stop_fields["at"], stop_fields["grace"], stop_fields["why"]),
     )
 
 
 def group_pulls_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
     """Group those of the runs that are image pulls by container, the oldest first."""
-    groups: dict[str, list[ObservedRun]] = {}
+    pulls_by_container: dict[str, list[ObservedRun]] = {}
     for run in sorted(runs, key=lambda pull_run: int(pull_run.obj["spec"].get("number", 0))):
         if run.image_for:
-            groups.setdefault(run.image_for, []).append(run)
-    return groups
+            pulls_by_container.setdefault(run.image_for, []).append(run)
+    return pulls_by_container
 
 
 def group_runs_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequence[ObservedRun]]:
     """Group those of the runs that are container starts by container, the oldest first."""
-    groups: dict[str, list[ObservedRun]] = {}
+    runs_by_container: dict[str, list[ObservedRun]] = {}
     for run in sorted(runs, key=lambda observed_run: observed_run.attempt):
         if run.container:
-            groups.setdefault(run.container, []).append(run)
-    return groups
+            runs_by_container.setdefault(run.container, []).append(run)
+    return runs_by_container
 
 
 def container_run_request(

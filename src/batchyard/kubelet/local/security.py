@@ -15,9 +15,9 @@ from batchyard.kubelet.local.errors import CONFIG_ERROR, CREATE_ERROR, Container
 from batchyard.kubelet.local.names import pod_name
 
 #: RuntimeClass handlers that this node can replace: they require no stronger isolation.
-_SUPPORTED_HANDLERS: Final = frozenset({"", "runc", "crun", "nvidia"})
+_SUPPORTED_RUNTIME_HANDLERS: Final = frozenset({"", "runc", "crun", "nvidia"})
 _APPARMOR_PROFILES: Final = frozenset({"RuntimeDefault", "Unconfined"})
-_EMPTY: Final[Mapping[str, Any]] = {}
+_NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
 class ContainerUser(NamedTuple):
@@ -36,7 +36,7 @@ def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
     return [*(spec.get("initContainers") or ()), *spec["containers"]]
 
 
-def user_of(pod: Obj, container: Mapping[str, Any], default: ContainerUser) -> dict[str, int] | None:
+def user_of(pod: Obj, container: Mapping[str, Any], default_user: ContainerUser) -> dict[str, int] | None:
     """Return the ids under which a container runs, such as `{"uid": 1000, "gid": 1000}`; None for the default user.
 
     ContainerError if the user would be root despite runAsNonRoot. Volume files always belong to the container's user,
@@ -44,11 +44,11 @@ def user_of(pod: Obj, container: Mapping[str, Any], default: ContainerUser) -> d
     """
     uid, gid = _effective_setting(pod, container, "runAsUser"), _effective_setting(pod, container, "runAsGroup")
     if _effective_setting(pod, container, "runAsNonRoot"):
-        _reject_root(pod, container, uid, default)
+        _reject_root(pod, container, uid, default_user)
     if uid is None and gid is None:
         return None
-    default_gid = default.gid if uid is None else 0
-    return {"uid": default.uid if uid is None else uid, "gid": default_gid if gid is None else gid}
+    default_gid = default_user.gid if uid is None else 0
+    return {"uid": default_user.uid if uid is None else uid, "gid": default_gid if gid is None else gid}
 
 
 def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> str | None:
@@ -60,9 +60,9 @@ def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> st
     name, _, _ = image_user.partition(":")
     if _effective_setting(pod, container, "runAsNonRoot"):
         if uid is None and name and not name.isdigit():
-            owner = f"(pod: {pod_name(pod)}, container: {container['name']})"
+            container_text = f"(pod: {pod_name(pod)}, container: {container['name']})"
             reason = f"image has non-numeric user ({name}), cannot verify user is non-root"
-            raise ContainerError(CONFIG_ERROR, f"container has runAsNonRoot and {reason} {owner}")
+            raise ContainerError(CONFIG_ERROR, f"container has runAsNonRoot and {reason} {container_text}")
         _reject_root(pod, container, uid, ContainerUser(int(name or 0), 0))
     if uid is None and gid is None:
         return None
@@ -72,14 +72,14 @@ def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> st
 
 def fs_group(pod: Obj) -> int | None:
     """Return the fsGroup of a pod's security context; None if it has none."""
-    group: int | None = (pod["spec"].get("securityContext") or _EMPTY).get("fsGroup")
+    group: int | None = (pod["spec"].get("securityContext") or _NO_FIELDS).get("fsGroup")
     return group
 
 
 def fs_user(pod: Obj) -> int | None:
     """Return the runAsUser that all containers of a pod have in common; None if unset or different."""
-    users = {_effective_setting(pod, container, "runAsUser") for container in containers_of(pod)}
-    return users.pop() if len(users) == 1 else None
+    user_ids = {_effective_setting(pod, container, "runAsUser") for container in containers_of(pod)}
+    return user_ids.pop() if len(user_ids) == 1 else None
 
 
 def shared_group(pod: Obj) -> int | None:
@@ -92,18 +92,18 @@ def shared_group(pod: Obj) -> int | None:
     return fs_user(pod) if group is None else group
 
 
-def _reject_root(pod: Obj, container: Mapping[str, Any], uid: int | None, default: ContainerUser) -> None:
+def _reject_root(pod: Obj, container: Mapping[str, Any], uid: int | None, default_user: ContainerUser) -> None:
     owner = f"(pod: {pod_name(pod)}, container: {container['name']})"
     if uid == 0:
         raise ContainerError(CONFIG_ERROR, f"container's runAsUser breaks non-root policy {owner}")
-    if uid is None and default.uid == 0:
+    if uid is None and default_user.uid == 0:
         raise ContainerError(CONFIG_ERROR, f"container has runAsNonRoot and image will run as root {owner}")
 
 
 def _effective_setting(pod: Obj, container: Mapping[str, Any], field: str) -> Any:
     """Return a security context field of the container, or else of its pod."""
-    container_value = (container.get("securityContext") or _EMPTY).get(field)
-    return (pod["spec"].get("securityContext") or _EMPTY).get(field) if container_value is None else container_value
+    container_value = (container.get("securityContext") or _NO_FIELDS).get(field)
+    return (pod["spec"].get("securityContext") or _NO_FIELDS).get(field) if container_value is None else container_value
 
 
 def seccomp_of(pod: Obj, container: Mapping[str, Any], profile_error: Callable[[str], str]) -> dict[str, str]:
@@ -134,9 +134,9 @@ def reject_unsupported(pod: Obj, container: Mapping[str, Any], reader: Reader, *
     `host_network` is whether pods may use the machine's network.
     """
     fields = [
-        *_unsupported_in_pod(pod["spec"]),
-        *_unsupported_app_armor(pod, container),
-        *_unsupported_in_container(pod["spec"], container),
+        *_unsupported_pod_fields(pod["spec"]),
+        *_unsupported_app_armor_fields(pod, container),
+        *_unsupported_container_fields(pod["spec"], container),
     ]
     if pod["spec"].get("hostNetwork") and not host_network:
         fields.append("hostNetwork (start with `batchyard up --host-network`, or set spec.local.hostNetwork)")
@@ -145,29 +145,29 @@ def reject_unsupported(pod: Obj, container: Mapping[str, Any], reader: Reader, *
     _reject_unknown_runtime_class(pod["spec"].get("runtimeClassName") or "", reader)
 
 
-def _unsupported_in_pod(spec: Mapping[str, Any]) -> Iterator[str]:
+def _unsupported_pod_fields(spec: Mapping[str, Any]) -> Iterator[str]:
     for field in ("hostPID", "hostIPC", "shareProcessNamespace"):
         if spec.get(field):
             yield field
-    security_context: Mapping[str, Any] = spec.get("securityContext") or _EMPTY
-    lists_by_field = {
+    security_context: Mapping[str, Any] = spec.get("securityContext") or _NO_FIELDS
+    field_values = {
         "sysctls": [sysctl["name"] for sysctl in security_context.get("sysctls") or ()],
         "supplementalGroups": [str(group) for group in security_context.get("supplementalGroups") or ()],
     }
-    for field, names in lists_by_field.items():
+    for field, names in field_values.items():
         if names:
             yield f"{field} {', '.join(names)}"
 
 
-def _unsupported_app_armor(pod: Obj, container: Mapping[str, Any]) -> Iterator[str]:
-    profile = _effective_setting(pod, container, "appArmorProfile") or _EMPTY
+def _unsupported_app_armor_fields(pod: Obj, container: Mapping[str, Any]) -> Iterator[str]:
+    profile = _effective_setting(pod, container, "appArmorProfile") or _NO_FIELDS
     if profile.get("type", "RuntimeDefault") not in _APPARMOR_PROFILES:
         yield f"appArmorProfile of type {profile['type']}"
 
 
-def _unsupported_in_container(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:
-    security_context: Mapping[str, Any] = container.get("securityContext") or _EMPTY
-    added_capabilities: Sequence[str] = (security_context.get("capabilities") or _EMPTY).get("add") or ()
+def _unsupported_container_fields(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:
+    security_context: Mapping[str, Any] = container.get("securityContext") or _NO_FIELDS
+    added_capabilities: Sequence[str] = (security_context.get("capabilities") or _NO_FIELDS).get("add") or ()
     if security_context.get("privileged"):
         yield "privileged"
     if added_capabilities:
@@ -176,9 +176,9 @@ def _unsupported_in_container(spec: Mapping[str, Any], container: Mapping[str, A
         yield "procMount Unmasked without hostUsers: false"
     if container.get("volumeDevices"):
         yield f"volumeDevices {', '.join(device['name'] for device in container['volumeDevices'])}"
-    if (container.get("resources") or _EMPTY).get("claims"):
+    if (container.get("resources") or _NO_FIELDS).get("claims"):
         yield "resources.claims"
-    if (container.get("lifecycle") or _EMPTY).get("stopSignal", "SIGTERM") != "SIGTERM":
+    if (container.get("lifecycle") or _NO_FIELDS).get("stopSignal", "SIGTERM") != "SIGTERM":
         yield f"stopSignal {container['lifecycle']['stopSignal']}"
     ports = [] if spec.get("hostNetwork") else container.get("ports") or ()
     host_ports = [p["hostPort"] for p in ports if p.get("hostPort")]
@@ -193,5 +193,5 @@ def _reject_unknown_runtime_class(name: str, reader: Reader) -> None:
     runtime_class = reader.get(Key(scheme.RUNTIME_CLASS, "", name))
     if runtime_class is None:
         raise ContainerError(CREATE_ERROR, f'RuntimeClass "{name}" not found')
-    if runtime_class.get("handler", "") not in _SUPPORTED_HANDLERS:
+    if runtime_class.get("handler", "") not in _SUPPORTED_RUNTIME_HANDLERS:
         raise ContainerError(CREATE_ERROR, f'no runtime for "{runtime_class["handler"]}" is configured')

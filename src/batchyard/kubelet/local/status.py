@@ -25,7 +25,7 @@ from batchyard.kubelet.simulated.pod_status import qos_class
 LOST_REASON: Final = "ContainerStatusUnknown"
 _LOST_MESSAGE: Final = "The container could not be located when the pod was terminated"
 _DELETED_TEXT: Final = "The container could not be located when the pod was deleted.  The container used to be Running"
-_KILLED_CODE: Final = 137
+_KILLED_EXIT_CODE: Final = 137
 
 Statuses = Sequence[Mapping[str, Any]]
 
@@ -56,23 +56,23 @@ def container_status(
     run, reported_status = container.last_run, container.status
     waiting_problem = problem if backoff is None else crash_loop_problem(pod, container.name, backoff)
     if run is None:
-        return _status_without_runs(container, pod, waiting_problem)
+        return _never_started_status(container, pod, waiting_problem)
     was_waiting = bool(reported_status) and "waiting" in reported_status["state"] and bool(reported_status["lastState"])
     if reported_status and (run.phase == STARTING or (is_starting and waiting_problem is None and was_waiting)):
         return {**reported_status}
     previous_run = container.runs[-2] if len(container.runs) > 1 else None
-    state = _container_state(run, waiting_problem, pod)
+    container_state = _container_state(run, waiting_problem, pod)
     last_state = {} if previous_run is None else terminated_state(previous_run)
-    if "waiting" in state and not run.is_alive:
+    if "waiting" in container_state and not run.is_alive:
         last_state = terminated_state(run)
-    is_running = "running" in state
-    has_succeeded = container.role is ContainerRole.INIT and not run.is_alive and run.exit_code == 0
+    is_running = "running" in container_state
+    has_init_succeeded = container.role is ContainerRole.INIT and not run.is_alive and run.exit_code == 0
     return {
         **_base_status(container),
         **_image_fields(run),
-        "state": state,
+        "state": container_state,
         "lastState": last_state,
-        "ready": has_succeeded
+        "ready": has_init_succeeded
         or (is_running and container.role is not ContainerRole.INIT and bool(run.status.get("ready"))),
         "started": is_running and run.is_started,
         "restartCount": run.attempt,
@@ -82,7 +82,7 @@ def container_status(
 
 def unknown_state(message: str = _LOST_MESSAGE) -> Mapping[str, Any]:
     """Return a container's `terminated` state with an unknown exit code (137, ContainerStatusUnknown)."""
-    return {"terminated": {"exitCode": _KILLED_CODE, "reason": LOST_REASON, "message": message}}
+    return {"terminated": {"exitCode": _KILLED_EXIT_CODE, "reason": LOST_REASON, "message": message}}
 
 
 def crash_loop_problem(pod: Obj, container: str, restart_delay: Duration) -> StartProblem:
@@ -107,7 +107,7 @@ def _container_state(run: ObservedRun, waiting_problem: StartProblem | None, pod
     return terminated_state(run) if waiting_problem is None else waiting_problem.state()
 
 
-def _status_without_runs(container: PodContainer, pod: Obj, waiting_problem: StartProblem | None) -> dict[str, Any]:
+def _never_started_status(container: PodContainer, pod: Obj, waiting_problem: StartProblem | None) -> dict[str, Any]:
     """Return the status of a container that has no starts on this node, based on its reported status."""
     reported_status = container.status
     if reported_status and "terminated" in reported_status["state"]:
@@ -132,8 +132,8 @@ def _waiting_state(pod: Obj) -> Mapping[str, Any]:
 
 def _base_status(container: PodContainer) -> dict[str, Any]:
     status = {"name": container.name, "image": container.spec.get("image") or "", "imageID": ""}
-    mounts = [dict(_mount_status(mount)) for mount in container.spec.get("volumeMounts") or ()]
-    return {**status, "volumeMounts": mounts} if mounts else status
+    mount_statuses = [dict(_mount_status(mount)) for mount in container.spec.get("volumeMounts") or ()]
+    return {**status, "volumeMounts": mount_statuses} if mount_statuses else status
 
 
 def _image_fields(run: ObservedRun) -> Mapping[str, str]:
@@ -197,12 +197,12 @@ def conditions_of(
     """Return a pod's conditions: those of other controllers, then the kubelet's (`statuses`: of all containers)."""
     pod = pod_state.pod
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
-    containers_ready = _containers_ready_condition(pod_state, statuses, phase)
+    containers_ready_condition = _containers_ready_condition(pod_state, statuses, phase)
     kubelet_conditions = {
         "PodReadyToStartContainers": PodConditionStatus(has_sandbox),
         "Initialized": _initialized_condition(pod_state, statuses, phase),
-        "Ready": _ready_condition(pod, containers_ready),
-        "ContainersReady": containers_ready,
+        "Ready": _ready_condition(pod, containers_ready_condition),
+        "ContainersReady": containers_ready_condition,
         "PodScheduled": PodConditionStatus(True),
     }
     return [
@@ -229,11 +229,11 @@ def _foreign_conditions(old: Mapping[str, Mapping[str, Any]]) -> Iterable[Mappin
 def _containers_ready_condition(pod_state: PodState, statuses: Statuses, phase: str) -> PodConditionStatus:
     if phase in {SUCCEEDED, FAILED}:
         return PodConditionStatus(False, "PodCompleted" if phase == SUCCEEDED else "PodFailed")
-    is_ready = {status["name"]: status["ready"] for status in statuses}
+    ready_by_name = {status["name"]: status["ready"] for status in statuses}
     unready_names = [
         container.name
         for container in pod_state.containers
-        if container.role is not ContainerRole.INIT and not is_ready[container.name]
+        if container.role is not ContainerRole.INIT and not ready_by_name[container.name]
     ]
     if unready_names:
         message = f"containers with unready status: {_format_names(unready_names)}"
@@ -343,12 +343,12 @@ def _container_statuses(inputs: StatusInputs, roles: Sequence[ContainerRole]) ->
     ]
 
 
-def _pod_addresses(inputs: StatusInputs, old: Mapping[str, Any]) -> Mapping[str, Any]:
+def _pod_addresses(inputs: StatusInputs, old_status: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the podIP fields: the sandbox's address, or the node's address for a pod on the host network."""
     sandbox = inputs.pod_state.sandbox
     uses_host_network = bool(inputs.pod_state.pod["spec"].get("hostNetwork"))
     lacks_address = sandbox is None or sandbox.phase != READY
-    if lacks_address and not (uses_host_network and "podIP" not in old):
+    if lacks_address and not (uses_host_network and "podIP" not in old_status):
         return {}
     address = inputs.host_ip if uses_host_network or sandbox is None else sandbox.address or inputs.host_ip
     return {"podIP": address, "podIPs": [{"ip": address}]}
@@ -373,17 +373,17 @@ def _compute_phase(inputs: StatusInputs, init_statuses: Statuses, main_statuses:
     pod_state, policy = inputs.pod_state, inputs.pod_state.restart_policy
     roles = {container.name: container.role for container in pod_state.containers}
     plain_init_statuses = [status for status in init_statuses if roles[status["name"]] is ContainerRole.INIT]
-    sidecars = [status for status in init_statuses if roles[status["name"]] is ContainerRole.SIDECAR]
+    sidecar_statuses = [status for status in init_statuses if roles[status["name"]] is ContainerRole.SIDECAR]
     exit_codes = [_exit_code(status) for status in main_statuses]
     if policy == "Never" and any(_exit_code(status) for status in plain_init_statuses):
         return FAILED
     has_started = any("waiting" not in status["state"] for status in main_statuses)
     is_pending = any(_exit_code(status) is None for status in plain_init_statuses) or (
-        not has_started and any(_exit_code(status) is None and not status["started"] for status in sidecars)
+        not has_started and any(_exit_code(status) is None and not status["started"] for status in sidecar_statuses)
     )
     if is_pending or any(_exit_code(status) is None and "running" not in status["state"] for status in main_statuses):
         return PENDING
-    if any("running" in status["state"] for status in (*main_statuses, *sidecars)):
+    if any("running" in status["state"] for status in (*main_statuses, *sidecar_statuses)):
         return RUNNING
     if not inputs.actions.has_ended and (policy == "Always" or (policy == "OnFailure" and any(exit_codes))):
         return RUNNING
@@ -393,8 +393,8 @@ def _compute_phase(inputs: StatusInputs, init_statuses: Statuses, main_statuses:
 def _exit_code(status: Mapping[str, Any]) -> int | None:
     """Return the exit code of a container's last end; None if it runs now or has never ended."""
     state = status["state"]
-    termination = state.get("terminated") or ("waiting" in state and status["lastState"].get("terminated")) or None
-    return termination["exitCode"] if termination else None
+    terminated = state.get("terminated") or ("waiting" in state and status["lastState"].get("terminated")) or None
+    return terminated["exitCode"] if terminated else None
 
 
 def _final_statuses(pod_state: PodState, init_statuses: Statuses, main_statuses: Statuses) -> tuple[Statuses, Statuses]:

@@ -126,8 +126,8 @@ def _resolve_mount(
     container: str, mount: Mapping[str, Any], variables: Mapping[str, str], plans: Mapping[str, VolumePlan]
 ) -> Mount:
     name: str = mount["name"]
-    plan = plans.get(name)
-    if plan is None:
+    plan_of_volume = plans.get(name)
+    if plan_of_volume is None:
         raise InputError(f"cannot find volume {quote_like_go(name)} to mount into container {quote_like_go(container)}")
     sub_path = _resolve_sub_path(mount, variables)
     if mount.get("recursiveReadOnly") == "Enabled":
@@ -135,10 +135,10 @@ def _resolve_mount(
             "failed to resolve recursive read-only mode: "
             f"volume {quote_like_go(name)} requested recursive read-only mode, but it is not supported by the runtime"
         )
-    target = posixpath.normpath("/" + mount["mountPath"].lstrip("/"))
-    folder = plan.path if isinstance(plan, HostPathPlan) else f"volumes/{name}"
-    is_read_only = bool(mount.get("readOnly")) or isinstance(plan, VolumeFiles)
-    return Mount(name, container, folder, sub_path, target, is_read_only)
+    mount_target = posixpath.normpath("/" + mount["mountPath"].lstrip("/"))
+    folder = plan_of_volume.path if isinstance(plan_of_volume, HostPathPlan) else f"volumes/{name}"
+    is_read_only = bool(mount.get("readOnly")) or isinstance(plan_of_volume, VolumeFiles)
+    return Mount(name, container, folder, sub_path, mount_target, is_read_only)
 
 
 def _resolve_sub_path(mount: Mapping[str, Any], variables: Mapping[str, str]) -> str:
@@ -163,12 +163,12 @@ InputError if the ServiceAccount does not exist.
 """
 
 _DEFAULT_FILE_MODE: Final = 0o644
-_TOKEN_SECONDS: Final = 3600
+_TOKEN_EXPIRATION_SECONDS: Final = 3600
 #: The mode bits that files get if the pod has an fsGroup.
 _GROUP_READ_BITS: Final = 0o440
-_PATH_MAX: Final = 4096
-_NAME_MAX: Final = 255
-_SUPPORTED_TYPES: Final = "emptyDir, configMap, secret, downwardAPI, projected and hostPath"
+_PATH_LENGTH_MAX: Final = 4096
+_FILE_NAME_LENGTH_MAX: Final = 255
+_SUPPORTED_VOLUME_TYPES: Final = "emptyDir, configMap, secret, downwardAPI, projected and hostPath"
 
 
 class VolumeSources(NamedTuple):
@@ -195,7 +195,7 @@ def volume_plans_without_contents(pod: Obj, host_paths: Sequence[str]) -> dict[s
 
 def _plan_without_contents(volume: Mapping[str, Any], host_paths: Sequence[str]) -> VolumePlan:
     if volume.get("hostPath"):
-        return HostPathPlan(_host_folder(volume["hostPath"]["path"]), allowed=tuple(host_paths))
+        return HostPathPlan(_normalize_host_path(volume["hostPath"]["path"]), allowed=tuple(host_paths))
     kind = _volume_type(volume)
     return EmptyDirPlan((volume.get(kind) or {}).get("medium") == "Memory") if kind == "emptyDir" else VolumeFiles({})
 
@@ -221,9 +221,9 @@ def _build_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> 
         case "projected":
             files_by_path = _projected_files(source.get("sources") or (), pod, sources, default_mode)
         case "configMap" | "secret" | "downwardAPI":
-            files_by_path = _FILE_SOURCES[kind](source, pod, sources, default_mode)
+            files_by_path = _FILE_BUILDERS[kind](source, pod, sources, default_mode)
         case _:
-            raise InputError(f"volumes of type {kind} are not supported here: use one of {_SUPPORTED_TYPES}")
+            raise InputError(f"volumes of type {kind} are not supported here: use one of {_SUPPORTED_VOLUME_TYPES}")
     mode_bits = 0 if fs_group(pod) is None else _GROUP_READ_BITS
     files = {_validate_path(path): file._replace(mode=file.mode | mode_bits) for path, file in files_by_path.items()}
     return VolumeFiles(files, tuple(dict.fromkeys(_mount_points(pod, volume["name"]))), shared_group(pod))
@@ -266,44 +266,44 @@ def _projected_source_files(
     kind = next((field for field in projected_source if projected_source[field] is not None), "")
     if not kind:
         return {}
-    if kind not in _FILE_SOURCES:
-        raise InputError(f"{kind} cannot be projected here: use one of {_PROJECTED_TYPES}")
-    return _FILE_SOURCES[kind](projected_source[kind], pod, sources, mode)
+    if kind not in _FILE_BUILDERS:
+        raise InputError(f"{kind} cannot be projected here: use one of {_PROJECTED_SOURCE_TYPES}")
+    return _FILE_BUILDERS[kind](projected_source[kind], pod, sources, mode)
 
 
 def _raise_errors(error_messages: Sequence[str]) -> None:
     """Raise one InputError for several messages, formatted as a Go error list; do nothing without messages."""
-    messages = list(dict.fromkeys(error_messages))
-    if messages:
-        raise InputError(messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]")
+    distinct_messages = list(dict.fromkeys(error_messages))
+    if distinct_messages:
+        raise InputError(distinct_messages[0] if len(distinct_messages) == 1 else f"[{', '.join(distinct_messages)}]")
 
 
 def _config_map_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
     name = source.get("name") or ""
-    config = find_config_map(sources.reader, _namespace(pod), name)
-    if config is None and not source.get("optional"):
+    config_data = find_config_map(sources.reader, _namespace(pod), name)
+    if config_data is None and not source.get("optional"):
         raise InputError(missing_config_map_message(name))
-    return _entry_files(source, config, mode, "configmap references non-existent config key")
+    return _entry_files(source, config_data, mode, "configmap references non-existent config key")
 
 
 def _secret_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
     """Return the files of a Secret by path; volumes name the Secret by `secretName`, projected sources by `name`."""
     name = source.get("secretName") or source.get("name") or ""
-    config = find_secret(sources.reader, _namespace(pod), name)
-    if config is None and not source.get("optional"):
+    config_data = find_secret(sources.reader, _namespace(pod), name)
+    if config_data is None and not source.get("optional"):
         raise InputError(missing_secret_message(name))
-    return _entry_files(source, config, mode, "references non-existent secret key")
+    return _entry_files(source, config_data, mode, "references non-existent secret key")
 
 
 def _entry_files(source: Mapping[str, Any], config: ConfigData | None, mode: int, error: str) -> dict[str, VolumeFile]:
     """Return ConfigMap or Secret data as files: the keys in `items`, or all. InputError for a missing key."""
-    contents: Mapping[str, bytes] = config.file_contents if config is not None else {}
+    contents_by_key: Mapping[str, bytes] = config.file_contents if config is not None else {}
     if not source.get("items"):
-        return {key: VolumeFile(content, mode) for key, content in sorted(contents.items())}
+        return {key: VolumeFile(content, mode) for key, content in sorted(contents_by_key.items())}
     files: dict[str, VolumeFile] = {}
     for item in source["items"]:
-        if item["key"] in contents:
-            files[item["path"]] = VolumeFile(contents[item["key"]], _value_or_default(item.get("mode"), mode))
+        if item["key"] in contents_by_key:
+            files[item["path"]] = VolumeFile(contents_by_key[item["key"]], _value_or_default(item.get("mode"), mode))
         elif not source.get("optional"):
             raise InputError(f"{error}: {item['key']}")
     return files
@@ -334,20 +334,20 @@ def _downward_api_value(pod_fields: PodFields, item: Mapping[str, Any]) -> str:
 
 def _token_file(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
     """Return a ServiceAccount token as a file; it is not world-readable if the pod's user or group is known."""
-    account = pod["spec"].get("serviceAccountName") or "default"
-    expiration_seconds = _value_or_default(source.get("expirationSeconds"), _TOKEN_SECONDS)
-    token = sources.token(_namespace(pod), account, source.get("audience") or "", expiration_seconds)
-    is_private = shared_group(pod) is not None
-    return {source["path"]: VolumeFile(token.encode(), 0o640 if is_private else mode)}
+    service_account = pod["spec"].get("serviceAccountName") or "default"
+    expiration_seconds = _value_or_default(source.get("expirationSeconds"), _TOKEN_EXPIRATION_SECONDS)
+    token = sources.token(_namespace(pod), service_account, source.get("audience") or "", expiration_seconds)
+    is_group_readable = shared_group(pod) is not None
+    return {source["path"]: VolumeFile(token.encode(), 0o640 if is_group_readable else mode)}
 
 
-_FILE_SOURCES: Final[Mapping[str, Callable[[Mapping[str, Any], Obj, VolumeSources, int], dict[str, VolumeFile]]]] = {
+_FILE_BUILDERS: Final[Mapping[str, Callable[[Mapping[str, Any], Obj, VolumeSources, int], dict[str, VolumeFile]]]] = {
     "configMap": _config_map_files,
     "secret": _secret_files,
     "downwardAPI": _downward_files,
     "serviceAccountToken": _token_file,
 }
-_PROJECTED_TYPES: Final = "configMap, secret, downwardAPI and serviceAccountToken"
+_PROJECTED_SOURCE_TYPES: Final = "configMap, secret, downwardAPI and serviceAccountToken"
 
 
 def _validate_path(path: str) -> str:
@@ -357,12 +357,12 @@ def _validate_path(path: str) -> str:
         raise InputError('invalid path: must not be empty: ""')
     if path.startswith("/"):
         raise InputError(f"invalid path: must be relative path: {path}")
-    if len(path) > _PATH_MAX:
-        raise InputError(f"invalid path: must be less than or equal to {_PATH_MAX} characters")
+    if len(path) > _PATH_LENGTH_MAX:
+        raise InputError(f"invalid path: must be less than or equal to {_PATH_LENGTH_MAX} characters")
     if ".." in components:
         raise InputError(f"invalid path: must not contain '..': {path}")
-    if any(len(component) > _NAME_MAX for component in components):
-        raise InputError(f"invalid path: filenames must be less than or equal to {_NAME_MAX} characters")
+    if any(len(component) > _FILE_NAME_LENGTH_MAX for component in components):
+        raise InputError(f"invalid path: filenames must be less than or equal to {_FILE_NAME_LENGTH_MAX} characters")
     if components[0].startswith(".."):
         raise InputError(f"invalid path: must not start with '..': {path}")
     return posixpath.normpath(path)
@@ -371,11 +371,11 @@ def _validate_path(path: str) -> str:
 def _mount_points(pod: Obj, volume: str) -> Iterator[str]:
     """Yield the outermost directories of a volume in which containers mount other volumes."""
     for container in containers_of(pod):
-        mounts = [(m["name"], posixpath.normpath(m["mountPath"])) for m in container.get("volumeMounts") or ()]
-        targets = sorted(target for _, target in mounts)
-        for mount_path in (target for name, target in mounts if name == volume):
+        mounted_volumes = [(m["name"], posixpath.normpath(m["mountPath"])) for m in container.get("volumeMounts") or ()]
+        mount_targets = sorted(target for _, target in mounted_volumes)
+        for mount_path in (target for name, target in mounted_volumes if name == volume):
             previous_prefix = ""
-            for target in targets:
+            for target in mount_targets:
                 if target.startswith(f"{mount_path}/") and not (previous_prefix and target.startswith(previous_prefix)):
                     previous_prefix = f"{target}/"
                     yield target[len(mount_path) + 1 :]
@@ -385,21 +385,21 @@ def _empty_dir_plan(pod: Obj, source: Mapping[str, Any], reader: Reader) -> Empt
     medium: str = source.get("medium") or ""
     if medium not in {"", "Memory"}:
         raise InputError(f"storage medium {quote_like_go(medium)} is not supported here: use Memory, or none")
-    limit = max(0, meta.amount("memory", source.get("sizeLimit") or "0")) or None
+    size_limit = max(0, meta.amount("memory", source.get("sizeLimit") or "0")) or None
     mode = 0o1777 if source.get("stickyBit") else 0o777
     if medium:
-        size_limits = [size for size in (limit, _pod_memory_limit(pod), _node_memory(pod, reader)) if size]
+        size_limits = [size for size in (size_limit, _pod_memory_limit(pod), _node_memory(pod, reader)) if size]
         return EmptyDirPlan(True, min(size_limits, default=None), mode)
-    return EmptyDirPlan(False, limit, mode)
+    return EmptyDirPlan(False, size_limit, mode)
 
 
 def _pod_memory_limit(pod: Obj) -> int:
     """Return the memory limit of a pod in bytes; 0 if the pod or one of its containers has no limit."""
     spec = pod["spec"]
-    total = pod_total_amounts(spec, container_limits).get("memory", 0)
+    total_memory = pod_total_amounts(spec, container_limits).get("memory", 0)
     pod_level_limit = container_limits(spec).get("memory", 0)
     is_limited = pod_level_limit or all(container_limits(container).get("memory") for container in containers_of(pod))
-    return total // meta.NANO if is_limited else 0
+    return total_memory // meta.NANO if is_limited else 0
 
 
 def _node_memory(pod: Obj, reader: Reader) -> int:
@@ -412,21 +412,21 @@ def _host_path_plan(source: Mapping[str, Any], allowed_folders: Sequence[str]) -
     path: str = source["path"]
     if ".." in path.split("/"):
         raise InputError(f"invalid HostPath `{path}`: must not contain '..'")
-    normalized_path = _host_folder(path)
+    normalized_path = _normalize_host_path(path)
     if not is_within_any(normalized_path, allowed_folders):
         remedy = "list the path, or a folder above it, in spec.local.hostPaths of the Cluster"
         raise InputError(f"hostPath {path} is not allowed here: {remedy}")
     return HostPathPlan(normalized_path, source.get("type") or "", tuple(allowed_folders))
 
 
-def _host_folder(path: str) -> str:
+def _normalize_host_path(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
 def is_within_any(path: str, folders: Iterable[str]) -> bool:
     """Report whether a path is one of the directories or lies in one; all paths are absolute."""
-    roots = (posixpath.normpath(folder) for folder in folders)
-    return any(path == root or path.startswith(root if root == "/" else f"{root}/") for root in roots)
+    normalized_folders = (posixpath.normpath(folder) for folder in folders)
+    return any(path == root or path.startswith(root if root == "/" else f"{root}/") for root in normalized_folders)
 
 
 def _namespace(pod: Obj) -> str:

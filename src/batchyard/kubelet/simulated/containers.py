@@ -38,8 +38,8 @@ class SimulatedRun(NamedTuple):
 def find_run(pod: Obj, container: str, *, previous: bool) -> SimulatedRun | None:
     """Return a container's last start, or the one before it if `previous`; None if there is none."""
     status = status_of(pod, container)
-    states = [status.get("lastState")] if previous else [status.get("state"), status.get("lastState")]
-    return next(filter(None, map(_parse_run, states)), None)
+    container_states = [status.get("lastState")] if previous else [status.get("state"), status.get("lastState")]
+    return next(filter(None, map(_parse_run, container_states)), None)
 
 
 def find_run_started_at(pod: Obj, container: str, start_time: Instant) -> SimulatedRun | None:
@@ -65,9 +65,9 @@ def first_lines(pod: Obj, start_time: Instant, plan: RunPlan, *, previous: bool)
         "until it is stopped" if plan.runtime >= UNLIMITED_RUNTIME else f"for {format_duration(plan.runtime)} in all"
     )
     lines = [f"started: a simulated container, which works {run_time} and runs no process"]
-    resumed_from = None if previous else resumption(pod)
-    if resumed_from is not None:
-        lines.append(f"resumes from {format_duration(resumed_from.work)} of work saved at {resumed_from.pod_key}")
+    resumed_work = None if previous else resumption(pod)
+    if resumed_work is not None:
+        lines.append(f"resumes from {format_duration(resumed_work.work)} of work saved at {resumed_work.pod_key}")
     return [_format_line(start_time, text) for text in lines]
 
 
@@ -77,9 +77,9 @@ def checkpoint_lines(
     """Yield the log lines of checkpoints, one per `interval`, after `last_time` and up to `end_time`."""
     if interval is None:
         return
-    last_number = (end_time - start_time) // interval
-    first_number = max((last_time - start_time) // interval + 1, last_number - CHECKPOINT_LINES_MAX + 1)
-    for number in range(first_number, last_number + 1):
+    last_checkpoint = (end_time - start_time) // interval
+    first_checkpoint = max((last_time - start_time) // interval + 1, last_checkpoint - CHECKPOINT_LINES_MAX + 1)
+    for number in range(first_checkpoint, last_checkpoint + 1):
         work_done = format_duration(number * interval)
         yield _format_line(start_time + number * interval, f"saved: the work of {work_done} since the start")
 
@@ -87,10 +87,10 @@ def checkpoint_lines(
 def last_line(pod: Obj, terminated_state: Mapping[str, Any], plan: RunPlan, *, previous: bool) -> containers.LogLine:
     """Return the last log line of an ended container: its exit code, and why it was stopped."""
     exit_code = terminated_state["exitCode"]
-    cause = "" if previous else _why_stopped(pod)
-    if exit_code in _SIGNAL_EXIT_CODES and (cause or exit_code != plan.exit_code):
+    stop_reason = "" if previous else _stop_reason_text(pod)
+    if exit_code in _SIGNAL_EXIT_CODES and (stop_reason or exit_code != plan.exit_code):
         verb = "killed" if exit_code == _SIGNAL_EXIT_CODES[0] else "stopped"
-        text = f"{verb}: {cause}, exit code {exit_code}" if cause else f"{verb}: exit code {exit_code}"
+        text = f"{verb}: {stop_reason}, exit code {exit_code}" if stop_reason else f"{verb}: exit code {exit_code}"
     else:
         text = f"finished: exit code {exit_code}" if exit_code == 0 else f"failed: exit code {exit_code}"
     return _format_line(parse_time(terminated_state["finishedAt"]), text)
@@ -101,7 +101,7 @@ def lost_line(now: Instant) -> containers.LogLine:
     return _format_line(now, "lost: the outcome of the container is unknown")
 
 
-def _why_stopped(pod: Obj) -> str:
+def _stop_reason_text(pod: Obj) -> str:
     """Return why a pod was stopped, according to its status; empty if unknown."""
     status = pod.get("status") or {}
     disruption = find_condition(pod, DISRUPTION_TARGET) or {}
@@ -123,7 +123,7 @@ def _format_line(at: Instant, text: str) -> containers.LogLine:
 
 #: The run plan of init containers, which end immediately.
 _INIT_PLAN: Final = RunPlan(0, 0)
-_NO_PROCESS: Final = "is simulated: it has no process"
+_NO_PROCESS_TEXT: Final = "is simulated: it has no process"
 
 
 class SimulatedContainers:
@@ -151,9 +151,9 @@ class SimulatedContainers:
     def usage(self, pod: Obj) -> containers.MeasuredUsage:
         """Return the resource usage of each container of a pod: simulated containers use what they request."""
         spec = pod["spec"]
-        sidecars = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
+        sidecar_containers = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
         return containers.MeasuredUsage(
-            {container["name"]: _requested_usage(container) for container in (*spec["containers"], *sidecars)}
+            {container["name"]: _requested_usage(container) for container in (*spec["containers"], *sidecar_containers)}
         )
 
     def node_usage(self, node: str) -> None:
@@ -161,7 +161,7 @@ class SimulatedContainers:
 
     def no_process_reason(self, pod: Obj) -> str:
         """Return the error message for exec, attach and port-forward requests to a simulated pod."""
-        return f"pod {pod['metadata']['name']} {_NO_PROCESS}"
+        return f"pod {pod['metadata']['name']} {_NO_PROCESS_TEXT}"
 
     def execute(
         self,
@@ -199,14 +199,14 @@ class SimulatedContainers:
                 log.close()
 
     def _register_log(self, key: Key, log: "SimulatedLog") -> None:
-        def unregister() -> None:
-            logs = self._open_logs.get(key, {})
-            logs.pop(log, None)
-            if not logs:
+        def unregister_log() -> None:
+            open_logs = self._open_logs.get(key, {})
+            open_logs.pop(log, None)
+            if not open_logs:
                 self._open_logs.pop(key, None)
 
         self._open_logs.setdefault(key, {})[log] = None
-        log.on_close = unregister
+        log.on_close = unregister_log
         if self._is_ending:
             log.close()
 
@@ -248,7 +248,7 @@ class SimulatedLog:
     def read(self) -> Sequence[containers.LogLine]:
         """Return the log lines since the last read."""
         if not self._is_over:
-            self._add_checkpoints(self._kernel.now())
+            self._add_checkpoint_lines(self._kernel.now())
             self._schedule_next_checkpoint()
         lines, self._lines = self._lines, []
         return lines
@@ -277,11 +277,11 @@ class SimulatedLog:
         if run.end_state is None:
             return
         end_line = last_line(self._pod, run.end_state, self._plan, previous=self._previous)
-        self._add_checkpoints(end_line.at)
+        self._add_checkpoint_lines(end_line.at)
         self._lines.append(end_line)
         self.close()
 
-    def _add_checkpoints(self, end_time: Instant) -> None:
+    def _add_checkpoint_lines(self, end_time: Instant) -> None:
         """Add the log lines of checkpoints up to `end_time` that the log does not have yet."""
         if end_time > self._reported_until:
             self._lines += checkpoint_lines(

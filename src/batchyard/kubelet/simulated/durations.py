@@ -30,15 +30,15 @@ DEFAULT_RUNTIME: Final = MINUTE
 #: A duration longer than any simulation, for `sleep infinity`.
 UNLIMITED_RUNTIME: Final = 1 << 62
 
-_SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "zsh"})
+_SHELL_PROGRAMS: Final = frozenset({"sh", "bash", "ash", "dash", "zsh"})
 #: Shell keywords that make it uncertain which commands run and how often.
 _FLOW_KEYWORDS: Final = frozenset({"for", "while", "until", "if", "case", "select", "function", "trap", "{", "}", "("})
 #: Operators between commands that run one after the other.
 _SEPARATORS: Final = frozenset({";", "\n", "&&"})
-_PUNCTUATION: Final = "();<>|&\n"
+_SHELL_PUNCTUATION: Final = "();<>|&\n"
 _SLEEP_UNITS: Final = {"": SECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": 24 * HOUR}
-_SLEEP: Final = re.compile(r"(\d{1,9})(?:\.(\d{1,6}))?([smhd]?)", re.ASCII)
-_SLEEP_IMAGE: Final = re.compile(r"(?:.*/)?sleep(?::[^/@]*)?(?:@.*)?")
+_SLEEP_ARGUMENT_PATTERN: Final = re.compile(r"(\d{1,9})(?:\.(\d{1,6}))?([smhd]?)", re.ASCII)
+_SLEEP_IMAGE_PATTERN: Final = re.compile(r"(?:.*/)?sleep(?::[^/@]*)?(?:@.*)?")
 
 
 class RunPlan(NamedTuple):
@@ -55,24 +55,24 @@ def plan_of(pod: meta.Obj, reader: Reader, default: Duration | None = None) -> R
 
     `default` is the run time if no other source gives one, in place of the Cluster's default.
     """
-    objects = [pod, *meta.controlling_jobs(pod, reader.get)]
-    runtime = next((time for obj in objects if (time := annotated_runtime(obj)) is not None), None)
+    pod_and_jobs = [pod, *meta.controlling_jobs(pod, reader.get)]
+    runtime = next((time for obj in pod_and_jobs if (time := annotated_runtime(obj)) is not None), None)
     if runtime is None:
         container = pod["spec"]["containers"][0]
         command, args = tuple(container.get("command") or ()), tuple(container.get("args") or ())
         runtime = sleep_time_of_command(container.get("image") or "", command, args)
     if runtime is None:
         # The annotation of a deleted Job is unknown, so the pod runs until it is deleted too.
-        owner = meta.controlling_job_key(objects[-1])
-        runtime = UNLIMITED_RUNTIME if owner else _cluster_runtime(objects, reader, default)
-    exit_code = next(chain.from_iterable(map(_exit_codes, objects)), 0)
-    return RunPlan(runtime, exit_code, pods.checkpoint_interval(objects))
+        top_job_key = meta.controlling_job_key(pod_and_jobs[-1])
+        runtime = UNLIMITED_RUNTIME if top_job_key else _cluster_runtime(pod_and_jobs, reader, default)
+    exit_code = next(chain.from_iterable(map(_exit_codes, pod_and_jobs)), 0)
+    return RunPlan(runtime, exit_code, pods.checkpoint_interval(pod_and_jobs))
 
 
-def _cluster_runtime(objects: Sequence[meta.Obj], reader: Reader, default: Duration | None) -> Duration:
+def _cluster_runtime(pod_and_jobs: Sequence[meta.Obj], reader: Reader, default: Duration | None) -> Duration:
     """Return the run time in the Cluster object for a pod, its Job or its JobSet; otherwise the default."""
     cluster = next(iter(reader.list(scheme.CLUSTER)), None)
-    runtime = named_runtime(cluster, [_namespaced_name(obj) for obj in objects])
+    runtime = named_runtime(cluster, [_namespaced_name(obj) for obj in pod_and_jobs])
     if runtime is None:
         runtime = default_runtime(cluster) if default is None else default
     return DEFAULT_RUNTIME if runtime is None else runtime
@@ -96,13 +96,13 @@ def sleep_time_of_command(image: str, command: tuple[str, ...], args: tuple[str,
 
 @lru_cache(maxsize=4096)
 def _sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
-    if not command and _SLEEP_IMAGE.fullmatch(image) and args:
-        return _go_duration(args[0])
+    if not command and _SLEEP_IMAGE_PATTERN.fullmatch(image) and args:
+        return _parse_go_duration(args[0])
     argv = (*command, *args)
     program = argv[0].rpartition("/")[2] if argv else ""
     if program == "sleep":
         return _sleep_duration(argv[1:])
-    script = _find_script(argv[1:]) if program in _SHELLS else None
+    script = _find_script(argv[1:]) if program in _SHELL_PROGRAMS else None
     return None if script is None else _script_duration(script)
 
 
@@ -114,7 +114,7 @@ def _exit_codes(obj: meta.Obj) -> Iterable[int]:
         yield exit_code
 
 
-def _go_duration(text: str) -> Duration | None:
+def _parse_go_duration(text: str) -> Duration | None:
     try:
         return parse_duration(text)
     except ValueError:
@@ -123,16 +123,16 @@ def _go_duration(text: str) -> Duration | None:
 
 def _sleep_duration(args: Sequence[str]) -> Duration | None:
     """Return the total duration of GNU sleep's arguments, such as `1m 30`; None if one is invalid."""
-    total = 0
+    total_sleep_time = 0
     for arg in args:
         if arg in {"inf", "infinity"}:
             return UNLIMITED_RUNTIME
-        match = _SLEEP.fullmatch(arg)
+        match = _SLEEP_ARGUMENT_PATTERN.fullmatch(arg)
         if match is None:
             return None
         integer_part, fraction, unit = match[1], match[2] or "", match[3]
-        total += int(integer_part + fraction) * _SLEEP_UNITS[unit] // 10 ** len(fraction)
-    return total if args else None
+        total_sleep_time += int(integer_part + fraction) * _SLEEP_UNITS[unit] // 10 ** len(fraction)
+    return total_sleep_time if args else None
 
 
 def _find_script(args: Sequence[str]) -> str | None:
@@ -147,20 +147,20 @@ def _find_script(args: Sequence[str]) -> str | None:
 
 def _script_duration(script: str) -> Duration | None:
     """Return the total of a script's sleeps; None if it has none, or one that may not run exactly once."""
-    words = _split_script(script)
-    if words is None or not _FLOW_KEYWORDS.isdisjoint(words):
+    script_words = _split_script(script)
+    if script_words is None or not _FLOW_KEYWORDS.isdisjoint(script_words):
         return None
-    total: Duration | None = None
-    for previous_operator, command, next_operator in _split_commands(words):
-        is_last = command[0] in {"exec", "exit"}
+    total_duration: Duration | None = None
+    for previous_operator, command, next_operator in _split_commands(script_words):
+        is_last_command = command[0] in {"exec", "exit"}
         if any("sleep" in word for word in command):
-            sleep_time = _command_duration(command[1:] if is_last else command)
+            sleep_time = _command_duration(command[1:] if is_last_command else command)
             if sleep_time is None or previous_operator not in _SEPARATORS or next_operator not in _SEPARATORS:
                 return None
-            total = sleep_time + (total or 0)
-        if is_last:
+            total_duration = sleep_time + (total_duration or 0)
+        if is_last_command:
             break
-    return total
+    return total_duration
 
 
 def _command_duration(command: Sequence[str]) -> Duration | None:
@@ -171,26 +171,26 @@ def _command_duration(command: Sequence[str]) -> Duration | None:
 def _split_script(script: str) -> list[str] | None:
     """Split a shell script into words and operators; None if quotes are unbalanced or it has a here-document."""
     lines = [line for line in script.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
-    lexer = shlex.shlex("\n".join(lines), posix=True, punctuation_chars=_PUNCTUATION)
+    lexer = shlex.shlex("\n".join(lines), posix=True, punctuation_chars=_SHELL_PUNCTUATION)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     try:
         words = list(lexer)
     except ValueError:  # unbalanced quotes
         return None
-    return None if any(word.startswith("<<") for word in words) else _without_comments(words)
+    return None if any(word.startswith("<<") for word in words) else _remove_comment_words(words)
 
 
-def _without_comments(words: Sequence[str]) -> list[str] | None:
+def _remove_comment_words(words: Sequence[str]) -> list[str] | None:
     """Return a script's words without comments; None if one contains `sleep`, since its `#` may have been quoted."""
-    words_kept: list[str] = []
+    kept_words: list[str] = []
     is_comment = False
     for word in words:
         is_comment = not _is_operator(word, "\n") and (is_comment or word.startswith("#"))
         if not is_comment:
-            words_kept.append(word)
+            kept_words.append(word)
         elif "sleep" in word:
             return None
-    return words_kept
+    return kept_words
 
 
 def _split_commands(words: Sequence[str]) -> Iterable[tuple[str, list[str], str]]:
@@ -208,7 +208,7 @@ def _split_commands(words: Sequence[str]) -> Iterable[tuple[str, list[str], str]
 
 
 def _is_operator(word: str, characters: str = "") -> bool:
-    return bool(word) and characters in word and set(word) <= set(_PUNCTUATION)
+    return bool(word) and characters in word and set(word) <= set(_SHELL_PUNCTUATION)
 
 
 # Work of simulated pods is saved when containers end, and resumed when containers start.
@@ -245,7 +245,7 @@ def record_work_at_end(pod: meta.Obj, new_pod: meta.Obj, interval: Duration, rea
     if has_succeeded and (pods.is_interchangeable(pod) or meta.group_kind(job) != scheme.JOB_SET):
         # Its Job never recreates it.
         return _update_if_changed(job, pods.with_saved_work(job, pods.saved_work_key(pod), 0))
-    return _record_work(job, pods.saved_work_key(pod), _work_after(pod, new_pod, interval))
+    return _record_work(job, pods.saved_work_key(pod), _work_after_run(pod, new_pod, interval))
 
 
 def record_work_at_loss(pod: meta.Obj, lost_at: Instant, interval: Duration, reader: Reader) -> list[Write]:
@@ -263,28 +263,28 @@ def resume_from_checkpoint(
     """Return `new_pod`, the pod after a change, with the checkpoint from which its containers resume."""
     if pods.is_terminal(new_pod):
         return new_pod
-    work_done = _work_after(pod, new_pod, interval)
-    resumption = pods.ResumedWork(pods.saved_work_key(pod), work_done) if work_done else None
+    work_done = _work_after_run(pod, new_pod, interval)
+    resumed_work = pods.ResumedWork(pods.saved_work_key(pod), work_done) if work_done else None
     if pods.running_since(new_pod) is not None and pods.running_since(new_pod) != pods.running_since(pod):
-        resumption = _larger_resumption(pod, resumption, reader)
-    return pods.with_resumption(new_pod, resumption, now)
+        resumed_work = _larger_resumed_work(pod, resumed_work, reader)
+    return pods.with_resumption(new_pod, resumed_work, now)
 
 
-def _work_after(pod: meta.Obj, new_pod: meta.Obj, interval: Duration) -> Duration:
+def _work_after_run(pod: meta.Obj, new_pod: meta.Obj, interval: Duration) -> Duration:
     """Return the checkpointed work of `pod` after its change to `new_pod`; 0 if it succeeded and starts again."""
-    start_time, earlier_work = pods.running_since(pod), pods.resumed_work(pod)
+    start_time, work_before_run = pods.running_since(pod), pods.resumed_work(pod)
     if start_time is None or pods.running_since(new_pod) == start_time:
-        return earlier_work
+        return work_before_run
     container = new_pod["status"]["containerStatuses"][0]
     terminated_state = container["state"].get("terminated") or container["lastState"]["terminated"]
     if "finishedAt" not in terminated_state:  # it was lost, and its work recorded then
-        return earlier_work
+        return work_before_run
     if terminated_state["exitCode"] == 0 and not pods.is_terminal(new_pod):
         return 0
-    return earlier_work + pods.kept_work(start_time, interval, parse_time(terminated_state["finishedAt"]))
+    return work_before_run + pods.kept_work(start_time, interval, parse_time(terminated_state["finishedAt"]))
 
 
-def _larger_resumption(pod: meta.Obj, own_work: pods.ResumedWork | None, reader: Reader) -> pods.ResumedWork | None:
+def _larger_resumed_work(pod: meta.Obj, own_work: pods.ResumedWork | None, reader: Reader) -> pods.ResumedWork | None:
     """Return the checkpoint from which a pod resumes: its own, or the one recorded on its Job if that is larger."""
     job, slot = _work_owner(pod, reader), pods.saved_work_key(pod)
     if job is None:
@@ -306,10 +306,10 @@ def _larger_resumption(pod: meta.Obj, own_work: pods.ResumedWork | None, reader:
 def _used_slots(pod: meta.Obj, reader: Reader) -> dict[str, None]:
     """Return the names under which other live or succeeded pods of the same Job record their checkpoints."""
     owner = meta.controller_of(pod)
-    objects = () if owner is None else reader.owned_by(owner["uid"], pod["metadata"].get("namespace", ""))
+    owned_objects = () if owner is None else reader.owned_by(owner["uid"], pod["metadata"].get("namespace", ""))
     return {
         pods.saved_work_key(obj): None
-        for obj in objects
+        for obj in owned_objects
         if meta.group_kind(obj) == scheme.POD and pods.phase(obj) != pods.FAILED
     }
 
@@ -371,7 +371,7 @@ class BareWorkloads:
 
 def named_runtime(cluster: meta.Obj | None, names: Sequence[str]) -> Duration | None:
     """Return the run time in the Cluster's first row that matches one of the names (`namespace/name`), or None."""
-    for entry in _runtimes(cluster).get("jobs") or ():
+    for entry in _cluster_runtimes(cluster).get("jobs") or ():
         if _matches_pattern(entry["names"], names):
             return parse_duration(entry["runtime"])
     return None
@@ -379,11 +379,11 @@ def named_runtime(cluster: meta.Obj | None, names: Sequence[str]) -> Duration | 
 
 def default_runtime(cluster: meta.Obj | None) -> Duration | None:
     """Return the Cluster's default run time for pods that match none of its rows; None if it has no default."""
-    text = _runtimes(cluster).get("default")
+    text = _cluster_runtimes(cluster).get("default")
     return None if text is None else parse_duration(text)
 
 
-def _runtimes(cluster: meta.Obj | None) -> Mapping[str, Any]:
+def _cluster_runtimes(cluster: meta.Obj | None) -> Mapping[str, Any]:
     runtimes: Mapping[str, Any] = {} if cluster is None else cluster["spec"].get("runtimes") or {}
     return runtimes
 

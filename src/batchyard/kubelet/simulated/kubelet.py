@@ -51,13 +51,13 @@ SHUTDOWN_GRACE_CRITICAL: Final = 5
 BACKOFF_MIN: Final = 10 * SECOND
 BACKOFF_MAX: Final = 5 * MINUTE
 #: Containers that ran longer than this restart without backoff.
-_BACKOFF_RESET_TIME: Final = 2 * BACKOFF_MAX
+_BACKOFF_RESET_RUN_TIME: Final = 2 * BACKOFF_MAX
 
 NODE_SHUTDOWN_MESSAGE: Final = "Pod was rejected as the node is shutting down."
 DEADLINE_MESSAGE: Final = "Pod was active on the node longer than the specified deadline"
 
-_KILLED_CODE: Final = 137
-_STOPPED_CODE: Final = 143
+_KILLED_EXIT_CODE: Final = 137
+_TERMINATED_EXIT_CODE: Final = 143
 _LOST_MESSAGE: Final = "The container could not be located when the pod was terminated"
 _RESTART_TEXT: Final = "The container could not be located when the pod was deleted.  The container used to be Running"
 
@@ -119,8 +119,8 @@ def status_after(sim_pod: SimulatedPod, pod_event: PodEvent, now: Instant) -> Ma
     run = pod_status.run_of(sim_pod.pod) or pod_status.SimulatedRunState(pod_status.creating_state(sim_pod.pod))
     match pod_event.event_kind:
         case PodEventKind.TAKE_UP:
-            runs_at_once = sim_pod.delays.start_delay(sim_pod.pod) == 0
-            return _running_status(sim_pod, run, now) if runs_at_once else _status(sim_pod, PENDING, run, now)
+            starts_without_delay = sim_pod.delays.start_delay(sim_pod.pod) == 0
+            return _running_status(sim_pod, run, now) if starts_without_delay else _status(sim_pod, PENDING, run, now)
         case PodEventKind.START:
             return _running_status(sim_pod, run._replace(restart_count=run.restart_count + bool(run.last_state)), now)
         case PodEventKind.EXIT:
@@ -156,8 +156,8 @@ def _run_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Ite
         if started_at < sim_pod.machine.booted_at:
             return [PodEvent(started_at, PodEventKind.LOSE)]
         remaining_runtime = max(0, sim_pod.plan.runtime - resumed_work(sim_pod.pod))
-        is_limited = sim_pod.plan.runtime < durations.UNLIMITED_RUNTIME
-        return [PodEvent(started_at + remaining_runtime, PodEventKind.EXIT)] if is_limited else []
+        is_runtime_limited = sim_pod.plan.runtime < durations.UNLIMITED_RUNTIME
+        return [PodEvent(started_at + remaining_runtime, PodEventKind.EXIT)] if is_runtime_limited else []
     if run.last_state:
         exited_at = parse_time(run.last_state["terminated"]["finishedAt"])
         return [PodEvent(exited_at + _restart_delay(run), PodEventKind.START)]
@@ -176,22 +176,22 @@ def _end_requests(sim_pod: SimulatedPod) -> Iterable[tuple[Instant, Duration, Po
     pod, deleted_at = sim_pod.pod, pods.deleted_at(sim_pod.pod)
     if deleted_at is not None:
         yield deleted_at, (pod["metadata"].get("deletionGracePeriodSeconds") or 0) * SECOND, PodEventKind.DELETE
-    grace = pods.grace_period(pod)
+    grace_seconds = pods.grace_period(pod)
     if sim_pod.machine.notice_at is not None:
         is_critical = pods.priority(pod) >= pods.SYSTEM_CRITICAL
-        limit = SHUTDOWN_GRACE_CRITICAL if is_critical else SHUTDOWN_GRACE
+        shutdown_grace = SHUTDOWN_GRACE_CRITICAL if is_critical else SHUTDOWN_GRACE
         shutdown_at = sim_pod.machine.notice_at + (SHUTDOWN_GRACE * SECOND if is_critical else 0)
-        yield shutdown_at, min(grace, limit) * SECOND, PodEventKind.SHUT_DOWN
+        yield shutdown_at, min(grace_seconds, shutdown_grace) * SECOND, PodEventKind.SHUT_DOWN
     deadline = pod["spec"].get("activeDeadlineSeconds")
     if deadline is not None:
-        yield parse_time(pod["status"]["startTime"]) + deadline * SECOND, grace * SECOND, PodEventKind.EXPIRE
+        yield parse_time(pod["status"]["startTime"]) + deadline * SECOND, grace_seconds * SECOND, PodEventKind.EXPIRE
 
 
 def _restart_delay(run: pod_status.SimulatedRunState) -> Duration:
     """Return the restart delay of ended containers: 0 for the first restart and after a long run."""
     terminated_state = run.last_state["terminated"]
     run_time = parse_time(terminated_state["finishedAt"]) - parse_time(terminated_state["startedAt"])
-    if not run.restart_count or run_time > _BACKOFF_RESET_TIME:
+    if not run.restart_count or run_time > _BACKOFF_RESET_RUN_TIME:
         return 0
     return exponential_backoff(BACKOFF_MIN, BACKOFF_MAX, run.restart_count)
 
@@ -210,8 +210,8 @@ def _status_after_exit(
     """Return a pod's status after its containers exited: restarted, in CrashLoopBackOff, or the final status."""
     exit_code = sim_pod.plan.exit_code
     terminated_state = pod_status.exited_state(exit_code, run.state["running"]["startedAt"], at)
-    policy = sim_pod.pod["spec"].get("restartPolicy", "Always")
-    is_done = policy == "Never" or (policy == "OnFailure" and exit_code == 0)
+    restart_policy = sim_pod.pod["spec"].get("restartPolicy", "Always")
+    is_done = restart_policy == "Never" or (restart_policy == "OnFailure" and exit_code == 0)
     if is_done or any(requested_at <= at for requested_at, _, _ in _end_requests(sim_pod)):
         return _status(sim_pod, FAILED if exit_code else SUCCEEDED, run._replace(state=terminated_state), now)
     run_in_backoff = run._replace(last_state=terminated_state)
@@ -276,7 +276,7 @@ def _final_container_state(
     if "running" not in run.state:
         return run.last_state or pod_status.lost_state(_LOST_MESSAGE)
     grace = next(grace for _, grace, event_kind in _end_requests(sim_pod) if event_kind is pod_event.event_kind)
-    exit_code = _STOPPED_CODE if sim_pod.delays.stop_time <= grace else _KILLED_CODE
+    exit_code = _TERMINATED_EXIT_CODE if sim_pod.delays.stop_time <= grace else _KILLED_EXIT_CODE
     return pod_status.exited_state(exit_code, run.state["running"]["startedAt"], pod_event.at)
 
 
@@ -431,9 +431,9 @@ def container_delays_of(cluster: Obj | None, seed: int) -> ContainerDelays:
 
 def _start_delay(cluster: Obj, seed: int) -> Callable[[Obj], Duration]:
     catalog = catalog_of(cluster)
-    distribution = step_duration(POD_START, catalog.machine(""), cluster, catalog)  # the same on every machine
+    delay_distribution = step_duration(POD_START, catalog.machine(""), cluster, catalog)  # the same on every machine
 
-    def delay(pod: Obj) -> Duration:
-        return draw_triangular(*distribution, seed, POD_START, pod["metadata"]["uid"])
+    def start_delay_of(pod: Obj) -> Duration:
+        return draw_triangular(*delay_distribution, seed, POD_START, pod["metadata"]["uid"])
 
-    return delay
+    return start_delay_of

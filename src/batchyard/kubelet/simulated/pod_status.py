@@ -86,8 +86,8 @@ def pod_address(uid: str) -> str:
 @lru_cache(maxsize=16384)
 def _host_address(name: str) -> str:
     """Return an IP address in 10.128.0.0/20 for a node, derived from its name; two nodes may have the same one."""
-    name_hash = zlib.crc32(name.encode())
-    return f"10.128.{name_hash >> 8 & 15}.{name_hash & 255}"
+    node_name_hash = zlib.crc32(name.encode())
+    return f"10.128.{node_name_hash >> 8 & 15}.{node_name_hash & 255}"
 
 
 def _is_on(status: Mapping[str, Any], now: Instant) -> bool:
@@ -168,10 +168,10 @@ def pod_status(pod: Obj, phase: str, run: SimulatedRunState, machine: NodeMachin
 def qos_class(spec: Mapping[str, Any]) -> str:
     """Return the QoS class of a pod: Guaranteed, Burstable or BestEffort."""
     containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
-    amounts = [(_parse_amounts(c, "requests"), _parse_amounts(c, "limits")) for c in containers]
-    if not any(requests or limits for requests, limits in amounts):
+    container_amounts = [(_parse_amounts(c, "requests"), _parse_amounts(c, "limits")) for c in containers]
+    if not any(requests or limits for requests, limits in container_amounts):
         return "BestEffort"
-    for requests, limits in amounts:
+    for requests, limits in container_amounts:
         if len(limits) < len(_QOS_RESOURCES) or any(requests.get(key, limits[key]) != limits[key] for key in limits):
             return "Burstable"
     return "Guaranteed"
@@ -181,7 +181,7 @@ def _conditions(pod: Obj, phase: str, run: SimulatedRunState, now: Instant) -> l
     """Return a simulated pod's conditions: those of other controllers, then the kubelet's own."""
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     is_creating = "waiting" in run.state and not run.last_state
-    is_running, not_ready = "running" in run.state, _unready_reason(pod, phase, run)
+    is_running, unready_reason = "running" in run.state, _unready_reason(pod, phase, run)
     is_initialized, initialized_reason = _initialized_condition(pod, phase, is_creating)
     return [
         *[c for kind, c in old.items() if kind not in _KUBELET_CONDITIONS],
@@ -193,8 +193,8 @@ def _conditions(pod: Obj, phase: str, run: SimulatedRunState, now: Instant) -> l
             now,
         ),
         pod_condition("Initialized", is_initialized, initialized_reason, old.get("Initialized"), now),
-        pod_condition("Ready", is_running, not_ready, old.get("Ready"), now),
-        pod_condition("ContainersReady", is_running, not_ready, old.get("ContainersReady"), now),
+        pod_condition("Ready", is_running, unready_reason, old.get("Ready"), now),
+        pod_condition("ContainersReady", is_running, unready_reason, old.get("ContainersReady"), now),
         pod_condition("PodScheduled", True, _NO_REASON, old.get("PodScheduled"), now),
     ]
 
@@ -204,8 +204,8 @@ def _unready_reason(pod: Obj, phase: str, run: SimulatedRunState) -> tuple[str, 
         return ("PodCompleted" if phase == SUCCEEDED else "PodFailed"), ""
     if "running" in run.state:
         return _NO_REASON
-    sidecars = [c for c in pod["spec"].get("initContainers") or () if _is_sidecar(c)]
-    names = _format_names([*sidecars, *pod["spec"]["containers"]])
+    sidecar_containers = [c for c in pod["spec"].get("initContainers") or () if _is_sidecar(c)]
+    names = _format_names([*sidecar_containers, *pod["spec"]["containers"]])
     return "ContainersNotReady", f"containers with unready status: {names}"
 
 

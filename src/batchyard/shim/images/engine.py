@@ -24,7 +24,7 @@ _REMOVAL_ATTEMPTS = 3
 #: The engines' messages for a missing image.
 _MISSING_IMAGE_MESSAGES = ("No such image", "image not known", "no such image")
 #: docker's message for a missing container.
-_NO_CONTAINER = "No such container"
+_MISSING_CONTAINER_MESSAGE = "No such container"
 
 
 class ContainerEngine(NamedTuple):
@@ -53,16 +53,16 @@ class ContainerEngine(NamedTuple):
     def container_name(self, path: str) -> str:
         """Return the engine's name for a container, derived from `path`, its path in the node directory."""
         _, uid, kind, container, attempt = path.split("/")
-        infix = "" if kind == "runs" else "image-"
-        return f"batchyard-{self.node_id}-{uid}-{infix}{container}-{attempt}"
+        kind_infix = "" if kind == "runs" else "image-"
+        return f"batchyard-{self.node_id}-{uid}-{kind_infix}{container}-{attempt}"
 
     def remove_containers(self, *names: str) -> None:
         """Kill and remove containers of the engine by name; retry if that fails."""
-        options = ["--ignore", "--time", "0"] if self.kind == PODMAN else []
+        podman_options = ["--ignore", "--time", "0"] if self.kind == PODMAN else []
         for _ in range(_REMOVAL_ATTEMPTS if names else 0):
-            result = self.run_command("rm", "--force", *options, "--volumes", *names)
+            result = self.run_command("rm", "--force", *podman_options, "--volumes", *names)
             if result.exit_code == 0 or (
-                result.exit_code and all(_NO_CONTAINER in line for line in result.errors.splitlines())
+                result.exit_code and all(_MISSING_CONTAINER_MESSAGE in line for line in result.errors.splitlines())
             ):
                 return
 
@@ -120,20 +120,20 @@ def find_program(name: str) -> str | None:
 
 def _parse_image(image: Mapping[str, Any]) -> dict[str, Any]:
     """Return an image's id, names and configuration from the output of podman's or docker's `image inspect`."""
-    config = image.get("Config") or {}
-    tags, digests = image.get("RepoTags") or (), image.get("RepoDigests") or ()
+    image_config = image.get("Config") or {}
+    repo_tags, repo_digests = image.get("RepoTags") or (), image.get("RepoDigests") or ()
     hex_digest = image["Id"].removeprefix("sha256:")
     return {
         "id": image["Id"],
-        "name": tags[0] if tags else "",
-        "digest": digests[0] if digests else f"sha256:{hex_digest}",
+        "name": repo_tags[0] if repo_tags else "",
+        "digest": repo_digests[0] if repo_digests else f"sha256:{hex_digest}",
         "size": image.get("Size") or 0,
-        "entrypoint": config.get("Entrypoint") or [],
-        "command": config.get("Cmd") or [],
-        "environment": dict(pair.split("=", 1) for pair in config.get("Env") or () if "=" in pair),
-        "workingDir": config.get("WorkingDir") or "",
-        "user": config.get("User") or "",
-        "stopSignal": config.get("StopSignal") or "",
+        "entrypoint": image_config.get("Entrypoint") or [],
+        "command": image_config.get("Cmd") or [],
+        "environment": dict(pair.split("=", 1) for pair in image_config.get("Env") or () if "=" in pair),
+        "workingDir": image_config.get("WorkingDir") or "",
+        "user": image_config.get("User") or "",
+        "stopSignal": image_config.get("StopSignal") or "",
     }
 
 
@@ -147,7 +147,7 @@ def _parse_image(image: Mapping[str, Any]) -> dict[str, Any]:
 _START_SECONDS = 120.0
 #: How long the engine may take to clean up after a container.
 _CLEANUP_SECONDS = 30.0
-_KILLED_CODE = 128 + signal.SIGKILL
+_KILLED_EXIT_CODE = 128 + signal.SIGKILL
 #: The engine's exit codes if it did not start the container. With a terminal, other codes may be the container's.
 _NOT_STARTED_CODES = (125, 126, 127)
 _POLL_SECONDS = 0.005
@@ -179,8 +179,8 @@ def run_engine_warden(request: EngineContainer, status: int) -> NoReturn:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     oom_fd = cgroups.watch_for_oom(request.group)
-    engine_pid = _start_engine(request)
-    signal.signal(signal.SIGTERM, lambda *_: _remove_after_shim_end(request, engine_pid))
+    engine_pid = _start_engine_command(request)
+    signal.signal(signal.SIGTERM, lambda *_: _remove_container_after_shim_end(request, engine_pid))
     linux.die_with_parent(signal.SIGTERM)
     exit_codes: dict[int, int] = {}
     pid = _wait_for_command(request, engine_pid, exit_codes)
@@ -208,11 +208,11 @@ def run_engine_warden(request: EngineContainer, status: int) -> NoReturn:
     os._exit(0)
 
 
-def _start_engine(request: EngineContainer) -> int:
+def _start_engine_command(request: EngineContainer) -> int:
     """Fork `podman run` for a container, with this process's standard streams; return the pid of podman."""
     engine = request.engine
-    child = os.fork()
-    if child == 0:
+    engine_pid = os.fork()
+    if engine_pid == 0:
         try:
             linux.reset_signal_handlers()
             argv = [engine.program, *engine.options, "run", *request.options]
@@ -221,19 +221,19 @@ def _start_engine(request: EngineContainer) -> int:
             os._exit(127)
     for fd in range(3):
         os.dup2(os.open("/dev/null", os.O_RDWR), fd)
-    return child
+    return engine_pid
 
 
 def _wait_for_command(request: EngineContainer, engine_pid: int, exit_codes: dict[int, int]) -> int | None:
     """Wait until a podman container executes its command; return the pid of its first process, or None on failure."""
     deadline = linux.monotonic() + _START_SECONDS
     while linux.monotonic() < deadline:
-        _reap_once(exit_codes)
+        _reap_exited_children(exit_codes)
         pid = _read_container_pid(request.run)
-        code = exit_codes.get(engine_pid)
-        if code is not None and (code in _NOT_STARTED_CODES or not (request.has_terminal or code == 0)):
+        exit_code = exit_codes.get(engine_pid)
+        if exit_code is not None and (exit_code in _NOT_STARTED_CODES or not (request.has_terminal or exit_code == 0)):
             return None
-        if (request.has_terminal or code == 0) and pid is not None and _is_command_executed(pid):
+        if (request.has_terminal or exit_code == 0) and pid is not None and _is_command_executed(pid):
             return pid
         select.select([], [], [], _POLL_SECONDS)
     return None
@@ -264,11 +264,11 @@ def _wait_for_process(process_fd: int) -> None:
 def _reap_children(exit_codes: dict[int, int]) -> None:
     """Reap this process's children after a container has ended, until none is left or a time limit is reached."""
     deadline = linux.monotonic() + _CLEANUP_SECONDS
-    while _reap_once(exit_codes) and linux.monotonic() < deadline:
+    while _reap_exited_children(exit_codes) and linux.monotonic() < deadline:
         select.select([], [], [], _POLL_SECONDS)
 
 
-def _reap_once(exit_codes: dict[int, int]) -> bool:
+def _reap_exited_children(exit_codes: dict[int, int]) -> bool:
     """Record the exit codes of ended children in `exit_codes`, by pid; return whether other children still run."""
     try:
         while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
@@ -278,16 +278,16 @@ def _reap_once(exit_codes: dict[int, int]) -> bool:
     return True
 
 
-def _read_exit_status(request: EngineContainer, reaped_code: int | None) -> tuple[int, bool]:
-    """Return a podman container's exit code, and whether it was OOM-killed; `reaped_code` is from waitpid, if known."""
+def _read_exit_status(request: EngineContainer, reaped_exit_code: int | None) -> tuple[int, bool]:
+    """Return a container's exit code, and whether it was OOM-killed; `reaped_exit_code` is from waitpid, if known."""
     output_format = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
     fields = request.engine.run_command("container", "inspect", "--format", output_format, request.name).output.split()
     is_oom = fields[-1:] == ["true"]
-    if reaped_code is not None:  # the engine's monitor was killed
-        return (128 - reaped_code if reaped_code < 0 else reaped_code), is_oom
+    if reaped_exit_code is not None:  # the engine's monitor was killed
+        return (128 - reaped_exit_code if reaped_exit_code < 0 else reaped_exit_code), is_oom
     if fields[:1] in (["exited"], ["stopped"]):
         return int(fields[1]) % 256, is_oom
-    return _KILLED_CODE, is_oom
+    return _KILLED_EXIT_CODE, is_oom
 
 
 def _was_oom_notified(oom_fd: int | None) -> bool:
@@ -296,7 +296,7 @@ def _was_oom_notified(oom_fd: int | None) -> bool:
     return False
 
 
-def _remove_after_shim_end(request: EngineContainer, engine_pid: int) -> NoReturn:
+def _remove_container_after_shim_end(request: EngineContainer, engine_pid: int) -> NoReturn:
     """After the shim was killed: kill podman and all descendants, remove the container, and exit."""
     with suppress(ProcessLookupError):
         os.kill(engine_pid, signal.SIGKILL)
@@ -305,5 +305,5 @@ def _remove_after_shim_end(request: EngineContainer, engine_pid: int) -> NoRetur
     os._exit(1)
 
 
-def _report_status(status: int, **status_fields: object) -> None:
-    os.write(status, json.dumps(status_fields).encode() + b"\n")
+def _report_status(status_fd: int, **status_fields: object) -> None:
+    os.write(status_fd, json.dumps(status_fields).encode() + b"\n")

@@ -17,9 +17,9 @@ from batchyard.shim.images.engine import DOCKER, PODMAN, ContainerEngine, find_p
 from batchyard.shim.isolation import cgroups
 from batchyard.shim.isolation.cgroups import CgroupPaths, Cgroups
 
-_TRIAL_SECONDS = 20.0
+_TRIAL_TIMEOUT_SECONDS = 20.0
 #: Time limit in seconds for an engine's version: a remote engine may not answer, and the server waits.
-_ANSWER_SECONDS = 4.0
+_ANSWER_TIMEOUT_SECONDS = 4.0
 #: The OCI runtimes to try, first the engine's default.
 _OCI_RUNTIMES = ("", "runc", "crun")
 #: Resource limits are inherited from the spawner, because the engine's defaults exceed the limits of many machines.
@@ -68,29 +68,29 @@ def find_engines(
 
 
 def _detect_podman(path: str, environment: Mapping[str, str], node: int) -> ContainerEngine | EngineFailure:
-    result = commands.run_command([path, "--version"], environment, _ANSWER_SECONDS)
+    result = commands.run_command([path, "--version"], environment, _ANSWER_TIMEOUT_SECONDS)
     name_and_version = result.output.strip().replace(" version", "") or PODMAN
     if result.exit_code == 0:
-        variables = {**environment, "CONTAINERS_CONF": _write_podman_settings(node)}
+        podman_env = {**environment, "CONTAINERS_CONF": _write_podman_settings(node)}
         engine = ContainerEngine(
-            PODMAN, path, name_and_version.split()[-1], (), variables, state_dir.node_id(node), runs_containers=False
+            PODMAN, path, name_and_version.split()[-1], (), podman_env, state_dir.node_id(node), runs_containers=False
         )
-        result = engine.run_command("info", "--format", "{{.Store.GraphRoot}}", seconds=2 * _ANSWER_SECONDS)
+        result = engine.run_command("info", "--format", "{{.Store.GraphRoot}}", seconds=2 * _ANSWER_TIMEOUT_SECONDS)
     return engine if result.exit_code == 0 else EngineFailure(name_and_version, last_line(result.errors))
 
 
 def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> ContainerEngine | EngineFailure:
     """Return docker if its daemon answers at the endpoint of the user's docker context; otherwise why it does not."""
-    variables = dict(environment)
-    if "DOCKER_HOST" not in variables:
+    docker_environment = dict(environment)
+    if "DOCKER_HOST" not in docker_environment:
         argv = [path, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
-        result = commands.run_command(argv, variables, _ANSWER_SECONDS)
+        result = commands.run_command(argv, docker_environment, _ANSWER_TIMEOUT_SECONDS)
         if result.exit_code is None:
             return EngineFailure(DOCKER, result.errors)
         docker_host = result.output.strip()
-        variables |= {"DOCKER_HOST": docker_host} if docker_host else {}
-    engine = ContainerEngine(DOCKER, path, "", (), variables, state_dir.node_id(node), runs_containers=False)
-    result = engine.run_command("version", "--format", "{{.Server.Version}}", seconds=_ANSWER_SECONDS)
+        docker_environment |= {"DOCKER_HOST": docker_host} if docker_host else {}
+    engine = ContainerEngine(DOCKER, path, "", (), docker_environment, state_dir.node_id(node), runs_containers=False)
+    result = engine.run_command("version", "--format", "{{.Server.Version}}", seconds=_ANSWER_TIMEOUT_SECONDS)
     version = result.output.strip()
     if result.exit_code == 0 and version:
         return engine._replace(version=version)
@@ -110,11 +110,11 @@ def _find_working_runtime(node: int, engine: ContainerEngine, node_cgroups: Cgro
         return "the control group of this process has different names for different controllers (cgroup v1)"
     node_path, first_failure = os.readlink(f"/proc/self/fd/{node}"), ""
     for runtime in _OCI_RUNTIMES:
-        candidate = engine._replace(options=("--runtime", runtime) if runtime else (), runs_containers=True)
-        options = _trial_options(node_path, node_cgroups)
-        result = candidate.run_command("run", "--rm", *options, "true", seconds=_TRIAL_SECONDS)
+        candidate_engine = engine._replace(options=("--runtime", runtime) if runtime else (), runs_containers=True)
+        trial_options = _trial_options(node_path, node_cgroups)
+        result = candidate_engine.run_command("run", "--rm", *trial_options, "true", seconds=_TRIAL_TIMEOUT_SECONDS)
         if result.exit_code == 0:
-            return candidate
+            return candidate_engine
         first_failure = first_failure or last_line(result.errors)
     return first_failure
 
@@ -145,7 +145,7 @@ def cgroup_options(group: str | None) -> list[str]:
 
 
 #: Names of variables that can be in an environment file, if the value is short and has one line.
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
 _LINE_BYTES = 32 * 1024
 
 
@@ -192,7 +192,7 @@ def variables(environment: Mapping[str, str]) -> tuple[int, list[str]]:
     other_variables = []
     for name, value in environment.items():
         assignment = f"{name}={value}"
-        if _PLAIN_NAME.fullmatch(name) and "\n" not in value and "\r" not in value and len(assignment) < _LINE_BYTES:
+        if _VARIABLE_NAME.fullmatch(name) and "\n" not in value and "\r" not in value and len(assignment) < _LINE_BYTES:
             os.write(fd, f"{assignment}\n".encode())
         else:
             other_variables.append(assignment)
@@ -210,8 +210,8 @@ def _stream_options(spec: Mapping[str, Any]) -> list[str]:
 
 def _namespace_options(spec: Mapping[str, Any], sandbox_pid: int) -> list[str]:
     """Return podman's options that let a container join the namespaces of its pod's sandbox."""
-    options = [option for name in ("ipc", "uts") for option in (f"--{name}", f"ns:/proc/{sandbox_pid}/ns/{name}")]
-    return [*options, "--network", f"ns:/proc/{sandbox_pid}/ns/net" if spec["network"] == "pod" else "host"]
+    ns_options = [option for name in ("ipc", "uts") for option in (f"--{name}", f"ns:/proc/{sandbox_pid}/ns/{name}")]
+    return [*ns_options, "--network", f"ns:/proc/{sandbox_pid}/ns/net" if spec["network"] == "pod" else "host"]
 
 
 def _limit_options(spec: Mapping[str, Any], group: CgroupPaths) -> list[str]:
@@ -220,30 +220,30 @@ def _limit_options(spec: Mapping[str, Any], group: CgroupPaths) -> list[str]:
         return [*cgroup_options(cgroups.engine_group_name(group)), "--pids-limit", "-1"]
     limits = spec["limits"]
     cpu = ["--cpus", f"{limits['cpu'] / 1000:g}"] if limits["cpu"] else []
-    memory = ["--memory", f"{limits['memory']}b"] if limits["memory"] else []
-    return [*cgroup_options(None), "--pids-limit", str(limits["pids"]), *cpu, *memory]
+    memory_options = ["--memory", f"{limits['memory']}b"] if limits["memory"] else []
+    return [*cgroup_options(None), "--pids-limit", str(limits["pids"]), *cpu, *memory_options]
 
 
 def _user_options(spec: Mapping[str, Any]) -> list[str]:
     """Return podman's options for a container's user (if not the image's own) and supplementary groups."""
-    groups = [option for group in spec.get("groups") or () for option in ("--group-add", str(group))]
-    return [*(["--user", spec["user"]] if spec["user"] else []), *groups]
+    group_options = [option for group in spec.get("groups") or () for option in ("--group-add", str(group))]
+    return [*(["--user", spec["user"]] if spec["user"] else []), *group_options]
 
 
 def _mount_options(spec: Mapping[str, Any], paths: EngineContainerPaths) -> list[str]:
     """Return podman's options that mount volumes, the sandbox's /etc files, and the termination-message file."""
     termination_path = spec["terminationMessagePath"]
-    mounts = [(mount["source"], mount["target"], mount["readOnly"]) for mount in spec["mounts"]]
-    targets = {target for _, target, _ in mounts}
-    mounts += [
+    mount_fields = [(mount["source"], mount["target"], mount["readOnly"]) for mount in spec["mounts"]]
+    targets = {target for _, target, _ in mount_fields}
+    mount_fields += [
         (f"{paths.sandbox}/{name}", f"/etc/{name}", False)
         for name in state_dir.SANDBOX_FILES
         if f"/etc/{name}" not in targets
     ]
-    mounts += [(f"{paths.run}/termination-log", termination_path, False)] if termination_path else []
+    mount_fields += [(f"{paths.run}/termination-log", termination_path, False)] if termination_path else []
     if spec["image"].get("lacksFolder") and not any(store.is_within(spec["workingDir"], target) for target in targets):
-        mounts.append((f"{paths.run}/root/folder", spec["workingDir"], False))
-    return [option for entry in mounts for option in ("--mount", _format_mount(*entry))]
+        mount_fields.append((f"{paths.run}/root/folder", spec["workingDir"], False))
+    return [option for entry in mount_fields for option in ("--mount", _format_mount(*entry))]
 
 
 def _format_mount(source: str, target: str, is_read_only: bool) -> str:

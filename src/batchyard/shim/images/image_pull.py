@@ -30,7 +30,7 @@ from batchyard.shim.run import CommandResult, ShimRun
 
 #: The command of the created container, which engines require; it is never run.
 _PLACEHOLDER_COMMAND = "true"
-_ERROR_BYTES = 1 << 16
+_ERROR_TEXT_BYTES = 1 << 16
 
 
 def export_image(engine: ContainerEngine, image: str, path: str, target: str) -> dict[str, Any]:
@@ -40,10 +40,10 @@ def export_image(engine: ContainerEngine, image: str, path: str, target: str) ->
     this process is killed.
     """
     name = engine.container_name(path)
-    options = ["--pull", "never", "--network", "none", "--name", name, *engine.label_options(path)]
-    result = engine.run_command("create", *options, image, _PLACEHOLDER_COMMAND)
-    if result.exit_code != 0:
-        raise OSError(last_line(result.errors))
+    create_options = ["--pull", "never", "--network", "none", "--name", name, *engine.label_options(path)]
+    create_result = engine.run_command("create", *create_options, image, _PLACEHOLDER_COMMAND)
+    if create_result.exit_code != 0:
+        raise OSError(last_line(create_result.errors))
     try:
         return _export_container(engine, name, target)
     finally:
@@ -52,22 +52,22 @@ def export_image(engine: ContainerEngine, image: str, path: str, target: str) ->
 
 def _export_container(engine: ContainerEngine, name: str, target: str) -> dict[str, Any]:
     """Export a container's files and unpack them into `target`; return the size, /etc/passwd and /etc/group."""
-    archive, archive_writer = os.pipe2(os.O_CLOEXEC)
+    archive_reader, archive_writer = os.pipe2(os.O_CLOEXEC)
     error_fd = os.memfd_create("errors")
-    child = os.fork()
-    if child == 0:
-        _execute_export(engine, name, archive_writer, error_fd)
+    child_pid = os.fork()
+    if child_pid == 0:
+        _execute_export_command(engine, name, archive_writer, error_fd)
     os.close(archive_writer)
     failure: OSError | None = None
     metadata: dict[str, Any] = {}
     try:
-        metadata = unpacking.unpack(archive, target)
+        metadata = unpacking.unpack(archive_reader, target)
     except OSError as unpack_error:
         failure = unpack_error
         with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-    exit_code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    error_text = os.pread(error_fd, _ERROR_BYTES, 0).decode(errors="replace")
+            os.kill(child_pid, signal.SIGKILL)
+    exit_code = os.waitstatus_to_exitcode(os.waitpid(child_pid, 0)[1])
+    error_text = os.pread(error_fd, _ERROR_TEXT_BYTES, 0).decode(errors="replace")
     os.close(error_fd)
     if exit_code != 0 and error_text.strip():  # the export failed, which is why the archive ended
         raise OSError(last_line(error_text))
@@ -76,7 +76,7 @@ def _export_container(engine: ContainerEngine, name: str, target: str) -> dict[s
     return metadata
 
 
-def _execute_export(engine: ContainerEngine, name: str, stdout: int, stderr: int) -> None:
+def _execute_export_command(engine: ContainerEngine, name: str, stdout: int, stderr: int) -> None:
     """In a forked child: execute the engine's command that exports container `name` as a tar archive to `stdout`."""
     try:
         linux.die_with_parent(signal.SIGKILL)
@@ -94,7 +94,7 @@ def _execute_export(engine: ContainerEngine, name: str, stdout: int, stderr: int
 _PARALLEL_PULLS_MAX = 3
 _LOCK_POLL_SECONDS = 0.2
 _ANNOUNCE_SECONDS = 1.0
-_NEVER, _ALWAYS = "Never", "Always"
+_PULL_NEVER, _PULL_ALWAYS = "Never", "Always"
 
 
 def supervise_pull(run: ShimRun, engines: Sequence[ContainerEngine]) -> None:
@@ -104,7 +104,7 @@ def supervise_pull(run: ShimRun, engines: Sequence[ContainerEngine]) -> None:
     if engine is None:
         _report_failure(run, "ErrImagePull", f"container engine {run.spec['engine']} is no longer on this node")
         return
-    signal.signal(signal.SIGTERM, lambda *_: _cancel_if_stopped(run))
+    signal.signal(signal.SIGTERM, lambda *_: _cancel_pull_if_stopped(run))
     try:
         _apply_pull_policy(run, engine)
     except _PullCancelled:
@@ -114,11 +114,11 @@ def supervise_pull(run: ShimRun, engines: Sequence[ContainerEngine]) -> None:
 
 
 def _apply_pull_policy(run: ShimRun, engine: ContainerEngine) -> None:
-    name, policy = run.spec["image"], run.spec["policy"]
-    image = engine.inspect_image(run.spec["reference"]) or engine.inspect_image(run.spec["named"])
-    if image is not None and policy != _ALWAYS:
-        _report_success(run, engine, image, f'Container image "{name}" already present on machine')
-    elif policy == _NEVER:
+    name, pull_policy = run.spec["image"], run.spec["policy"]
+    engine_image = engine.inspect_image(run.spec["reference"]) or engine.inspect_image(run.spec["named"])
+    if engine_image is not None and pull_policy != _PULL_ALWAYS:
+        _report_success(run, engine, engine_image, f'Container image "{name}" already present on machine')
+    elif pull_policy == _PULL_NEVER:
         message = f'Container image "{name}" is not present with pull policy of Never'
         _report_event(run, "Warning", "ErrImageNeverPull", message)
         _report_failure(run, "ErrImageNeverPull", message)
@@ -134,14 +134,14 @@ def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
     lock_name = f"{sha256(run.spec['reference'].encode()).hexdigest()}-{_hash_credentials(run.spec)}"
     with _FileLock(run, [lock_name]) as lock_fd:
         pulled_at = os.pread(lock_fd, 32, 0)
-        is_shared = pulled_at.isdigit() and int(pulled_at) > requested_at
+        is_pulled_by_other_run = pulled_at.isdigit() and int(pulled_at) > requested_at
         pull_started_at = linux.monotonic()
-        if not is_shared:
-            with _FileLock(run, _SLOT_LOCKS):
+        if not is_pulled_by_other_run:
+            with _FileLock(run, _SLOT_LOCK_NAMES):
                 pull_started_at = linux.monotonic()
-                result = _run_pull(run, engine)
-            if result.exit_code != 0:
-                _report_failure(run, "ErrImagePull", last_line(result.errors))
+                pull_result = _run_pull(run, engine)
+            if pull_result.exit_code != 0:
+                _report_failure(run, "ErrImagePull", last_line(pull_result.errors))
                 return
             os.pwrite(lock_fd, str(linux.now()).encode(), 0)
     image = engine.inspect_image(run.spec["reference"])
@@ -150,8 +150,8 @@ def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
     _unpack_if_needed(run, engine, image)
     now = linux.monotonic()
     durations_text = f"{_format_seconds(now - pull_started_at)} ({_format_seconds(now - started_at)} including waiting)"
-    size = f"Image size: {image['size']} bytes."
-    _report_success(run, engine, image, f'Successfully pulled image "{name}" in {durations_text}. {size}')
+    size_text = f"Image size: {image['size']} bytes."
+    _report_success(run, engine, image, f'Successfully pulled image "{name}" in {durations_text}. {size_text}')
 
 
 def _run_pull(run: ShimRun, engine: ContainerEngine) -> CommandResult:
@@ -166,7 +166,7 @@ def _unpack_if_needed(run: ShimRun, engine: ContainerEngine, image: Mapping[str,
     name = rootfs_store.store_name(image["id"])
     with _FileLock(run, [rootfs_store.pull_lock_name(name)]):
         if not rootfs_store.has_image(run.node, name):
-            with _FileLock(run, _SLOT_LOCKS):
+            with _FileLock(run, _SLOT_LOCK_NAMES):
                 maximum_bytes = max(0, run.spec["cacheBytes"] - image["size"])
                 rootfs_store.collect_garbage(run.node, maximum_bytes)
                 unpack = partial(export_image, engine, image["id"], run.path)
@@ -180,7 +180,7 @@ def _hash_credentials(spec: Mapping[str, Any]) -> str:
 
 
 #: Names of the locks that limit the number of parallel pulls and unpackings.
-_SLOT_LOCKS = [f"slot-{number}" for number in range(_PARALLEL_PULLS_MAX)]
+_SLOT_LOCK_NAMES = [f"slot-{number}" for number in range(_PARALLEL_PULLS_MAX)]
 
 
 class _PullCancelled(BaseException):
@@ -214,7 +214,7 @@ def _format_seconds(seconds: float) -> str:
     return f"{milliseconds}ms" if milliseconds < 1000 else f"{milliseconds / 1000:g}s"
 
 
-def _cancel_if_stopped(run: ShimRun) -> None:
+def _cancel_pull_if_stopped(run: ShimRun) -> None:
     """Raise _PullCancelled if the kubelet has requested to stop the image pull or has removed its directory."""
     if run.is_gone() or run.stop_request():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only once: the cleanup must not be interrupted
@@ -243,8 +243,8 @@ def _lacks_working_directory(engine: ContainerEngine, image: str, path: str) -> 
     """Report whether the directory `path` is missing in an image, in which case the engine would not create it."""
     if path in {"", "/"} or not engine.runs_containers:
         return False
-    result = engine.run_command("image", "mount", image)
-    is_missing = result.exit_code == 0 and not os.path.lexists(result.output.strip() + path)
+    mount_result = engine.run_command("image", "mount", image)
+    is_missing = mount_result.exit_code == 0 and not os.path.lexists(mount_result.output.strip() + path)
     engine.run_command("image", "unmount", image)
     return is_missing
 
@@ -399,8 +399,8 @@ def _serve_requests(node: int, connection: socket.socket, detect_engines: Callab
     connection.send(json.dumps({"engines": engine_documents, "failures": search_result.failures}).encode())
     for engine in search_result.engines:
         if os.fork() == 0:
-            clean_up = partial(remove_unsupervised_containers, node, engine)
-            event_loop.run_child(node, f"containers of {engine.kind}", clean_up)
+            clean_up_containers = partial(remove_unsupervised_containers, node, engine)
+            event_loop.run_child(node, f"containers of {engine.kind}", clean_up_containers)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims are not waited for
     while path := connection.recv(_PATH_BYTES).decode(errors="replace"):
         if os.fork() == 0:

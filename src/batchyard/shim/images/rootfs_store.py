@@ -19,7 +19,7 @@ STORE_FOLDER = "roots"
 #: The directory with the lock files of image pulls and unpackings.
 PULL_LOCKS_FOLDER = "pulls"
 _MINIMUM_AGE_SECONDS = 120
-_NEW_SUFFIX, _REMOVED_SUFFIX = ".new", ".gone"
+_INCOMPLETE_SUFFIX, _REMOVED_SUFFIX = ".new", ".gone"
 
 
 def store_name(image: str) -> str:
@@ -44,19 +44,19 @@ def has_image(node: int, name: str) -> bool:
 def add_image(node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], extra: Mapping[str, Any]) -> None:
     """Add an image to the store with the function `unpack`; the caller has locked the image. OSError on failure."""
     roots_fd = _open_store(node)
-    new_name = f"{name}{_NEW_SUFFIX}"
+    temporary_name = f"{name}{_INCOMPLETE_SUFFIX}"
     try:
-        state_dir.remove_tree(roots_fd, new_name)
-        os.makedirs(f"/proc/self/fd/{roots_fd}/{new_name}/root", 0o755)
-        path = os.readlink(f"/proc/self/fd/{roots_fd}") + f"/{new_name}"
+        state_dir.remove_tree(roots_fd, temporary_name)
+        os.makedirs(f"/proc/self/fd/{roots_fd}/{temporary_name}/root", 0o755)
+        path = os.readlink(f"/proc/self/fd/{roots_fd}") + f"/{temporary_name}"
         metadata = unpack(f"{path}/root")
-        image_fd = state_dir.open_folder(new_name, roots_fd)
+        image_fd = state_dir.open_folder(temporary_name, roots_fd)
         state_dir.write_json(image_fd, "image.json", {**metadata, **extra})
         os.close(os.open("lock", os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=image_fd))
         os.close(image_fd)
-        os.rename(new_name, name, src_dir_fd=roots_fd, dst_dir_fd=roots_fd)
+        os.rename(temporary_name, name, src_dir_fd=roots_fd, dst_dir_fd=roots_fd)
     finally:
-        state_dir.remove_tree(roots_fd, new_name)
+        state_dir.remove_tree(roots_fd, temporary_name)
         os.close(roots_fd)
 
 
@@ -91,23 +91,23 @@ def pull_lock_name(name: str) -> str:
 def collect_garbage(node: int, maximum: float) -> None:
     """Remove incomplete images, and the least recently used ones while the store exceeds `maximum` bytes."""
     roots_fd = _open_store(node)
-    images: list[tuple[float, str, int]] = []
+    images_by_use: list[tuple[float, str, int]] = []
     for name in os.listdir(roots_fd):
-        if name.endswith((_NEW_SUFFIX, _REMOVED_SUFFIX)):
+        if name.endswith((_INCOMPLETE_SUFFIX, _REMOVED_SUFFIX)):
             if not state_dir.is_locked(node, f"{PULL_LOCKS_FOLDER}/{pull_lock_name(name.partition('.')[0])}"):
                 state_dir.remove_tree(roots_fd, name)
             continue
         with suppress(FileNotFoundError):
             used_at = os.stat(f"{name}/lock", dir_fd=roots_fd).st_mtime
-            images.append((used_at, name, int(image_metadata(node, name).get("bytes") or 0)))
-    total = sum(size for _, _, size in images)
-    for used_at, name, size in sorted(images):
-        if total > maximum and used_at < linux.now() / 1e6 - _MINIMUM_AGE_SECONDS and _remove_if_unused(roots_fd, name):
+            images_by_use.append((used_at, name, int(image_metadata(node, name).get("bytes") or 0)))
+    total = sum(size for _, _, size in images_by_use)
+    for used_at, name, size in sorted(images_by_use):
+        if total > maximum and used_at < linux.now() / 1e6 - _MINIMUM_AGE_SECONDS and _try_remove_image(roots_fd, name):
             total -= size
     os.close(roots_fd)
 
 
-def _remove_if_unused(roots_fd: int, name: str) -> bool:
+def _try_remove_image(roots_fd: int, name: str) -> bool:
     """Remove an unpacked image from the store; return False if a container uses it."""
     with suppress(FileNotFoundError):
         lock_fd = os.open(f"{name}/lock", os.O_RDWR, dir_fd=roots_fd)

@@ -39,7 +39,7 @@ def environment(image: Mapping[str, Any]) -> dict[str, str]:
 def visible_folders(image: Mapping[str, Any], node: str) -> dict[str, str]:
     """Return the machine's directories that an image's containers see read-only: the source path by mount point."""
     program_folders = [folder for folder in PROGRAM_FOLDERS if os.path.isdir(folder) and not os.path.islink(folder)]
-    paths = [*program_folders, *_environment_folders(image.get("environment"))]
+    paths = [*program_folders, *_venv_folders(image.get("environment"))]
     return {"/etc": f"{node}/{state_dir.ETC_COPY_FOLDER}"} | {folder: folder for folder in paths}
 
 
@@ -48,7 +48,7 @@ def program_links() -> dict[str, str]:
     return {folder: os.readlink(folder) for folder in PROGRAM_FOLDERS if os.path.islink(folder)}
 
 
-def _environment_folders(venv: str | None) -> list[str]:
+def _venv_folders(venv: str | None) -> list[str]:
     """Return the directories that containers need for a Python virtual environment and do not see anyway."""
     if not venv:
         return []

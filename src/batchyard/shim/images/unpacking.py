@@ -28,17 +28,17 @@ def unpack(archive_fd: int, target: str) -> dict[str, Any]:
     The result is `{"bytes": 123, "passwd": "...", "group": "..."}`. OSError if the archive is invalid or a write fails.
     """
     result_reader, result_writer = os.pipe2(os.O_CLOEXEC)
-    child = os.fork()
-    if child == 0:
+    child_pid = os.fork()
+    if child_pid == 0:
         os.close(result_reader)
         _unpack_in_child(archive_fd, target, result_writer)
     os.close(result_writer)
     os.close(archive_fd)
     with open(result_reader, "rb") as file:
-        message = file.read()
-    status = os.waitpid(child, 0)[1]
-    failure = f"unpacking the image ended with status {status}"
-    result: dict[str, Any] = json.loads(message) if message else {"error": failure}
+        result_json = file.read()
+    status = os.waitpid(child_pid, 0)[1]
+    failure_message = f"unpacking the image ended with status {status}"
+    result: dict[str, Any] = json.loads(result_json) if result_json else {"error": failure_message}
     if "error" in result:
         raise OSError(result["error"])
     return result
@@ -103,10 +103,10 @@ def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) 
     elif member.isfifo():
         os.mkfifo(path, member.mode & 0o777)
     elif member.isreg():
-        source = archive.extractfile(member)
+        member_file = archive.extractfile(member)
         with open(path, "xb") as file:
-            if source is not None:
-                copyfileobj(source, file, _COPY_CHUNK_BYTES)
+            if member_file is not None:
+                copyfileobj(member_file, file, _COPY_CHUNK_BYTES)
             os.fchmod(file.fileno(), member.mode & 0o777 | _FILE_MODE)
         os.utime(path, (member.mtime, member.mtime))
 
@@ -124,7 +124,7 @@ def _read_text(path: str) -> str:
 
 
 #: The maximum number of symbolic links in a path, as in Linux.
-_LINKS_MAX = 40
+_FOLLOWED_LINKS_MAX = 40
 
 
 def add_mount_points(folders: Mapping[str, str], needed_paths: Sequence[tuple[str, bool]], run: str) -> dict[str, str]:
@@ -133,7 +133,7 @@ def add_mount_points(folders: Mapping[str, str], needed_paths: Sequence[tuple[st
     A needed path is a path in the container, and whether it is a directory. This process enters a new mount namespace,
     so that no other process sees the overlays.
     """
-    sources = dict(folders)
+    sources_by_mount_point = dict(folders)
     missing_by_folder: dict[str, list[tuple[str, bool]]] = {}
     for target, is_folder in needed_paths:
         path = _resolve_first_component(target)
@@ -147,10 +147,10 @@ def add_mount_points(folders: Mapping[str, str], needed_paths: Sequence[tuple[st
         os.mkdir(overlay)
         for path, is_folder in missing_paths:
             make_mount_point(f"{added_folder}{path}", is_folder)
-        layers = f"lowerdir={_escape_path(added_folder)}:{_escape_path(folders[mount_point])}"
-        linux.mount("overlay", overlay, "overlay", layers)
-        sources[mount_point] = overlay
-    return sources
+        overlay_options = f"lowerdir={_escape_path(added_folder)}:{_escape_path(folders[mount_point])}"
+        linux.mount("overlay", overlay, "overlay", overlay_options)
+        sources_by_mount_point[mount_point] = overlay
+    return sources_by_mount_point
 
 
 def mount_writable_overlay(folder: str, run_folder: str) -> str:
@@ -200,15 +200,15 @@ def _resolve_links(path: str, read_link_at: Callable[[str], str | None]) -> str:
         if component == "..":
             resolved_path = resolved_path.rpartition("/")[0]
             continue
-        target = read_link_at(f"{resolved_path}/{component}")
-        if target is None:
+        link_target = read_link_at(f"{resolved_path}/{component}")
+        if link_target is None:
             resolved_path = f"{resolved_path}/{component}"
             continue
         link_count += 1
-        if link_count > _LINKS_MAX:
-            raise ValueError(f"{path}: too many levels of symbolic links (more than {_LINKS_MAX})")
-        resolved_path = "" if target.startswith("/") else resolved_path
-        components += target.split("/")[::-1]
+        if link_count > _FOLLOWED_LINKS_MAX:
+            raise ValueError(f"{path}: too many levels of symbolic links (more than {_FOLLOWED_LINKS_MAX})")
+        resolved_path = "" if link_target.startswith("/") else resolved_path
+        components += link_target.split("/")[::-1]
     return resolved_path or "/"
 
 

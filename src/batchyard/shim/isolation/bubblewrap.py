@@ -43,7 +43,7 @@ def create_masks(node: str) -> None:
     os.close(os.open(f"{node}/{MASKS_FOLDER}/file", os.O_WRONLY | os.O_CREAT, 0o444))
 
 
-def proc_mask_options(masks_folder: str) -> Iterator[str]:
+def proc_masking_options(masks_folder: str) -> Iterator[str]:
     """Yield bubblewrap's options that hide paths of /proc; `masks_folder` has the empty mounts."""
     for path in READ_ONLY_PATHS:
         if os.path.exists(path):
@@ -100,7 +100,7 @@ class ContainerView(NamedTuple):
 
 
 def options(
-    spec: Mapping[str, Any], paths: ContainerPaths, view: ContainerView, environment: Mapping[str, str]
+    spec: Mapping[str, Any], paths: ContainerPaths, container_view: ContainerView, environment: Mapping[str, str]
 ) -> list[str]:
     """Return bubblewrap's options for a container's spec (absolute mount sources), except those with descriptors."""
     return [
@@ -111,13 +111,13 @@ def options(
         "--cap-drop",
         "ALL",
         *_user_options(spec["user"]),
-        *_root_options(view, paths),
+        *_root_options(container_view, paths),
         *_device_options(spec["devices"]),
-        *([] if spec.get("procMount") == "Unmasked" else proc_mask_options(paths.masks_folder)),
-        *_etc_options(paths, view),
-        *_working_directory_options(spec, paths, view),
-        *_mount_options(spec["mounts"], view),
-        *_termination_log_options(spec["terminationMessagePath"], paths, view),
+        *([] if spec.get("procMount") == "Unmasked" else proc_masking_options(paths.masks_folder)),
+        *_etc_options(paths, container_view),
+        *_working_directory_options(spec, paths, container_view),
+        *_mount_options(spec["mounts"], container_view),
+        *_termination_log_options(spec["terminationMessagePath"], paths, container_view),
         *(["--remount-ro", "/"] if spec["readOnlyRoot"] else []),
         *(option for name, value in environment.items() for option in ("--setenv", name, value)),
     ]
@@ -130,26 +130,26 @@ def _user_options(user: Mapping[str, int] | None) -> list[str]:
 
 def list_mount_points(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
     """Return the paths that must exist in a container, each with whether it is a directory."""
-    mounts = [(mount["target"], os.path.isdir(mount["source"])) for mount in spec["mounts"]]
-    working_directory = [(spec["workingDir"], True)] if spec["workingDir"] else []
-    termination_log = [(spec["terminationMessagePath"], False)] if spec["terminationMessagePath"] else []
-    return [*mounts, *working_directory, *termination_log]
+    volume_mount_points = [(mount["target"], os.path.isdir(mount["source"])) for mount in spec["mounts"]]
+    working_directory_points = [(spec["workingDir"], True)] if spec["workingDir"] else []
+    termination_log_points = [(spec["terminationMessagePath"], False)] if spec["terminationMessagePath"] else []
+    return [*volume_mount_points, *working_directory_points, *termination_log_points]
 
 
 def lacks_folder(spec: Mapping[str, Any], folder_sources: Mapping[str, str]) -> bool:
     """Report whether a container's working directory is missing in the visible directories and in its own mounts."""
     working_directory = spec["workingDir"] or "/"
-    own_paths = ["/dev", "/proc", "/sys", "/tmp", "/root", *(mount["target"] for mount in spec["mounts"])]
-    candidates = [
+    mounted_paths = ["/dev", "/proc", "/sys", "/tmp", "/root", *(mount["target"] for mount in spec["mounts"])]
+    candidate_paths = [
         source + working_directory.removeprefix(mount_point)
         for mount_point, source in folder_sources.items()
         if store.is_within(working_directory, mount_point)
     ]
-    is_visible = any(os.path.isdir(path) for path in candidates)
+    is_visible = any(os.path.isdir(path) for path in candidate_paths)
     return not (
         working_directory == "/"
         or is_visible
-        or any(store.is_within(working_directory, mount_point) for mount_point in own_paths)
+        or any(store.is_within(working_directory, mount_point) for mount_point in mounted_paths)
     )
 
 
@@ -172,16 +172,16 @@ def _device_options(devices: Sequence[str]) -> list[str]:
 
 def _etc_options(paths: ContainerPaths, view: ContainerView) -> list[str]:
     """Return bubblewrap's options that mount the pod's hosts, hostname and resolv.conf in /etc."""
-    files = {f"{paths.sandbox}/{name}": view.resolve_path(f"/etc/{name}") for name in state_dir.SANDBOX_FILES}
-    return [option for file, target in files.items() for option in ("--bind", file, target)]
+    etc_paths = {f"{paths.sandbox}/{name}": view.resolve_path(f"/etc/{name}") for name in state_dir.SANDBOX_FILES}
+    return [option for file, target in etc_paths.items() for option in ("--bind", file, target)]
 
 
 def _mount_options(mounts: Sequence[Mapping[str, Any]], view: ContainerView) -> list[str]:
     """Return bubblewrap's options that mount the container's volumes, outer mount points first."""
     mount_options: list[str] = []
     for mount in sorted(mounts, key=lambda mount: mount["target"].rstrip("/").count("/")):
-        target = view.resolve_path(mount["target"])
-        mount_options += ["--ro-bind" if mount["readOnly"] else "--bind", mount["source"], target]
+        resolved_target = view.resolve_path(mount["target"])
+        mount_options += ["--ro-bind" if mount["readOnly"] else "--bind", mount["source"], resolved_target]
     return mount_options
 
 
@@ -193,15 +193,15 @@ def _working_directory_options(spec: Mapping[str, Any], paths: ContainerPaths, v
     """Return bubblewrap's options that create the working directory, if it is missing, and change to it."""
     working_directory = spec["workingDir"] or "/"
     if view.lacks_folder:
-        create_options = ["--bind", f"{paths.run}/root/folder", view.resolve_path(working_directory)]
-    elif working_directory == "/" or _is_in_mount(view.resolve_path(working_directory), spec):
-        create_options = []
+        bind_options = ["--bind", f"{paths.run}/root/folder", view.resolve_path(working_directory)]
+    elif working_directory == "/" or _is_in_container_mount(view.resolve_path(working_directory), spec):
+        bind_options = []
     else:
-        create_options = ["--dir", view.resolve_path(working_directory)]
-    return [*create_options, "--chdir", working_directory]
+        bind_options = ["--dir", view.resolve_path(working_directory)]
+    return [*bind_options, "--chdir", working_directory]
 
 
-def _is_in_mount(path: str, spec: Mapping[str, Any]) -> bool:
+def _is_in_container_mount(path: str, spec: Mapping[str, Any]) -> bool:
     """Report whether a container path lies in a mount, in which bubblewrap must not create directories."""
     mount_points = ["/dev", "/proc", "/sys", *(mount["target"] for mount in spec["mounts"])]
     return any(store.is_within(path, mount_point) for mount_point in mount_points)

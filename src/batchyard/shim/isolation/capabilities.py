@@ -48,9 +48,9 @@ _EFFECTS_AND_REMEDIES = {
 }
 
 
-_TRIAL_SECONDS = 10.0
+_TRIAL_TIMEOUT_SECONDS = 10.0
 #: The directory in the node directory for the trial of id-mapped pod users.
-_USERS_TRIAL = "users-trial"
+_USER_MAPPING_TRIAL_FOLDER = "users-trial"
 #: Starts the image helper with environment variables; returns its socket and the engines that it detected.
 EngineDetector: TypeAlias = Callable[[Mapping[str, str]], tuple[socket.socket, EngineSearchResult]]
 
@@ -102,7 +102,7 @@ def detect_features(node: int, disabled_names: Collection[str], detect_engines: 
     namespaces = succeeds_in_child(_make_namespaces)
     user_namespace = not namespaces and "userns" not in disabled_names and succeeds_in_child(_make_user_namespace)
     has_engines = any(kind not in disabled_names and find_program(kind) for kind in (PODMAN, DOCKER))
-    may_run = is_root and namespaces
+    may_run_engines = is_root and namespaces
     image_helper, engine_search = (
         detect_engines(dict(os.environ)) if has_engines and user_namespace else (None, EngineSearchResult())
     )
@@ -113,13 +113,13 @@ def detect_features(node: int, disabled_names: Collection[str], detect_engines: 
         switch_connection = switch.start_switch(node)
     network = switch_connection.network if switch_connection and "network" not in disabled_names else None
     network_failure_reason = switch_connection.failure if switch_connection else "namespaces cannot be created"
-    bwrap = None if "bubblewrap" in disabled_names or not namespaces else find_program("bwrap")
-    may_map = is_root and not user_namespace and "users" not in disabled_names
-    maps_users = may_map and bwrap is not None and _can_map_users(node, bwrap)
-    version = _read_bubblewrap_version(bwrap, is_tried=maps_users) if bwrap else None
-    filters = "seccomp" not in disabled_names and _can_filter()
+    bubblewrap_path = None if "bubblewrap" in disabled_names or not namespaces else find_program("bwrap")
+    may_map_users = is_root and not user_namespace and "users" not in disabled_names
+    maps_users = may_map_users and bubblewrap_path is not None and _can_map_users(node, bubblewrap_path)
+    version = _read_bubblewrap_version(bubblewrap_path, is_tried=maps_users) if bubblewrap_path else None
+    filters = "seccomp" not in disabled_names and _can_filter_syscalls()
     groups = None if "cgroups" in disabled_names else cgroups.find_cgroups()
-    if has_engines and may_run:
+    if has_engines and may_run_engines:
         # podman would run a container's root as this machine's root, so it runs no containers when pods have their own
         # users.
         engine_search = engines.find_engines(node, dict(os.environ), groups, disabled_names, may_run=not maps_users)
@@ -131,7 +131,7 @@ def detect_features(node: int, disabled_names: Collection[str], detect_engines: 
         switch=switch_connection.connection if switch_connection else None,
         network=network,
         network_failure=network_failure_reason,
-        bubblewrap=bwrap if version else None,
+        bubblewrap=bubblewrap_path if version else None,
         bubblewrap_version=version,
         maps_users=maps_users,
         has_seccomp=filters,
@@ -169,13 +169,13 @@ def is_isolated(features: Features) -> bool:
 
     Without this isolation, only the owner of the node may run containers.
     """
-    is_separated = features.bubblewrap is not None and features.network is not None
-    return is_separated and features.has_seccomp and (features.maps_users or not features.is_root)
+    has_bubblewrap_and_network = features.bubblewrap is not None and features.network is not None
+    return has_bubblewrap_and_network and features.has_seccomp and (features.maps_users or not features.is_root)
 
 
 def missing_capabilities(features: Features) -> list[dict[str, str]]:
     """Return the missing capabilities of a node, each with the consequence and the advice for users."""
-    is_available = {
+    is_available_by_name = {
         "user namespaces": features.has_namespaces or features.is_root,
         "bubblewrap": features.bubblewrap is not None,
         "users of pods": features.maps_users or not features.is_root or features.bubblewrap is None,
@@ -184,46 +184,46 @@ def missing_capabilities(features: Features) -> list[dict[str, str]]:
         "cgroups": features.cgroups is not None,
         "container engine": bool(features.engines) or not features.engine_failures,
     }
-    engines = "; ".join(f"{failure.engine}: {failure.reason}" for failure in features.engine_failures or ())
-    detail_texts = {"pod network": features.network_failure, "container engine": engines}
+    engine_failure_text = "; ".join(f"{failure.engine}: {failure.reason}" for failure in features.engine_failures or ())
+    capability_details = {"pod network": features.network_failure, "container engine": engine_failure_text}
     return [
         {
             "what": capability,
-            "means": effect + (f" ({detail_texts[capability]})" if detail_texts.get(capability) else ""),
+            "means": effect + (f" ({capability_details[capability]})" if capability_details.get(capability) else ""),
             "remedy": remedy,
         }
         for capability, (effect, remedy) in _EFFECTS_AND_REMEDIES.items()
-        if not is_available[capability]
+        if not is_available_by_name[capability]
     ]
 
 
-def _drop_unusable_engines(node: int, search: EngineSearchResult, *, has_bubblewrap: bool) -> EngineSearchResult:
+def _drop_unusable_engines(node: int, engine_search: EngineSearchResult, *, has_bubblewrap: bool) -> EngineSearchResult:
     """Return the search result without engines that only provide images, if bubblewrap cannot run these images."""
-    image_providers = [engine for engine in search.engines if not engine.runs_containers]
-    if not image_providers or (has_bubblewrap and _can_mount_overlay(node)):
-        return search
+    image_providers = [engine for engine in engine_search.engines if not engine.runs_containers]
+    if not image_providers or (has_bubblewrap and _can_mount_overlayfs(node)):
+        return engine_search
     reason = "overlayfs cannot be mounted in the data directory: use a data directory on ext4 or xfs"
     reason = reason if has_bubblewrap else "bubblewrap is required to run its images: apt-get install bubblewrap"
     failures = [EngineFailure(f"{engine.kind} {engine.version}", reason) for engine in image_providers]
-    return search._replace(
-        engines=tuple(engine for engine in search.engines if engine.runs_containers),
-        failures=(*failures, *search.failures),
+    return engine_search._replace(
+        engines=tuple(engine for engine in engine_search.engines if engine.runs_containers),
+        failures=(*failures, *engine_search.failures),
     )
 
 
-def _can_mount_overlay(node: int) -> bool:
+def _can_mount_overlayfs(node: int) -> bool:
     """Report whether a writable overlay can be mounted over a directory, as containers of images need."""
     path = os.readlink(f"/proc/self/fd/{node}") + "/layers"
     state_dir.remove_tree(node, "layers")
     os.makedirs(f"{path}/lower")
-    can_mount = succeeds_in_child(partial(_write_to_overlay, f"{path}/lower", path))
+    can_mount_overlay = succeeds_in_child(partial(_write_to_overlay, f"{path}/lower", path))
     state_dir.remove_tree(node, "layers")
-    return can_mount
+    return can_mount_overlay
 
 
-def disabled_capabilities(environment: str) -> list[str]:
+def disabled_capabilities(variable_name: str) -> list[str]:
     """Return the capabilities that the user disables, given the value of an environment variable."""
-    return os.environ.get(environment, "").replace(",", " ").split()
+    return os.environ.get(variable_name, "").replace(",", " ").split()
 
 
 def succeeds_in_child(trial: Callable[[], None]) -> bool:
@@ -273,45 +273,45 @@ _TRIAL_COMMAND = (
 )
 
 
-def _read_bubblewrap_version(bubblewrap: str, *, is_tried: bool) -> str | None:
+def _read_bubblewrap_version(bubblewrap_path: str, *, is_tried: bool) -> str | None:
     """Return bubblewrap's version if it works on this machine with the options of containers; otherwise None."""
-    trial_command = [bubblewrap, "--die-with-parent", *_TRIAL_COMMAND]
-    if not is_tried and run.run_command(trial_command, os.environ, _TRIAL_SECONDS).exit_code != 0:
+    trial_command = [bubblewrap_path, "--die-with-parent", *_TRIAL_COMMAND]
+    if not is_tried and run.run_command(trial_command, os.environ, _TRIAL_TIMEOUT_SECONDS).exit_code != 0:
         return None
-    return run.run_command([bubblewrap, "--version"], os.environ, _TRIAL_SECONDS).output.split()[-1]
+    return run.run_command([bubblewrap_path, "--version"], os.environ, _TRIAL_TIMEOUT_SECONDS).output.split()[-1]
 
 
-def _can_map_users(node: int, bubblewrap: str) -> bool:
+def _can_map_users(node: int, bubblewrap_path: str) -> bool:
     """Report whether bubblewrap works as an id-mapped user of a pod, and that user can write to its pod's directory."""
-    os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}", 0o700, exist_ok=True)
-    can_map = succeeds_in_child(partial(_execute_as_pod_user, node, bubblewrap))
-    state_dir.remove_tree(node, _USERS_TRIAL)
-    return can_map
+    os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{_USER_MAPPING_TRIAL_FOLDER}", 0o700, exist_ok=True)
+    can_map_users = succeeds_in_child(partial(_execute_as_pod_user, node, bubblewrap_path))
+    state_dir.remove_tree(node, _USER_MAPPING_TRIAL_FOLDER)
+    return can_map_users
 
 
-def _execute_as_pod_user(node: int, bubblewrap: str) -> None:
+def _execute_as_pod_user(node: int, bubblewrap_path: str) -> None:
     """In a forked child: become the user of a trial pod, write to the pod's directory, and execute bubblewrap."""
-    trial_folder = os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}"
-    executable_fd, null_fd = os.open(bubblewrap, os.O_RDONLY), os.open("/dev/null", os.O_RDWR)
-    users = PodUsers("", create_pod_user_namespace(""), trial_folder)
-    copied_folder = users.copy_mount(trial_folder)
-    users.enter()
+    trial_folder = os.readlink(f"/proc/self/fd/{node}") + f"/{_USER_MAPPING_TRIAL_FOLDER}"
+    executable_fd, null_fd = os.open(bubblewrap_path, os.O_RDONLY), os.open("/dev/null", os.O_RDWR)
+    pod_users = PodUsers("", create_pod_user_namespace(""), trial_folder)
+    copied_folder = pod_users.copy_mount(trial_folder)
+    pod_users.enter()
     os.close(os.open(f"{copied_folder}/file", os.O_WRONLY | os.O_CREAT))
     for fd in (1, 2):
         os.dup2(null_fd, fd)
     os.execve(executable_fd, ["bwrap", *_TRIAL_COMMAND], dict(os.environ))
 
 
-def _can_filter() -> bool:
+def _can_filter_syscalls() -> bool:
     """Report whether a seccomp filter can be installed; compile the default one, which forked shims inherit."""
     try:
-        rules = seccomp.default_filter()
+        filter_program = seccomp.default_filter()
     except ValueError:
         return False
-    return succeeds_in_child(partial(_filter_calls, rules))
+    return succeeds_in_child(partial(_install_trial_filter, filter_program))
 
 
-def _filter_calls(rules: bytes) -> None:
-    """In a forked child: drop all privileges and install the seccomp filter `rules`, a BPF program."""
+def _install_trial_filter(filter_program: bytes) -> None:
+    """In a forked child: drop all privileges and install the seccomp filter `filter_program`, a BPF program."""
     linux.drop_privileges()
-    linux.install_seccomp_filter(rules)
+    linux.install_seccomp_filter(filter_program)

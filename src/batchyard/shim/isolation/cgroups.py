@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeAlias
 from batchyard.shim import linux
 
 _CONTROLLERS = ("cpu", "cpuacct", "memory", "pids")
-_PERIOD_MICROSECONDS = 100_000
-_SHARES_MIN, _SHARES_MAX = 2, 262_144
+_CPU_PERIOD_MICROSECONDS = 100_000
+_CPU_SHARES_MIN, _CPU_SHARES_MAX = 2, 262_144
 #: The number of processes in the group in addition to the container's: those of bubblewrap, or the warden.
 EXTRA_PROCESSES = 2
-_REMOVAL_SECONDS = 10.0
+_REMOVAL_TIMEOUT_SECONDS = 10.0
 
 #: The directories of one control group, by controller; for v2 they are all the same.
 CgroupPaths: TypeAlias = Mapping[str, str]
@@ -33,22 +33,22 @@ class Cgroups(NamedTuple):
 
 def find_cgroups() -> Cgroups | None:
     """Return the control group in which this process may create groups for pods; None if there is none."""
-    own_groups = _read_own_groups()
-    mounts = _read_mounts()
+    own_groups = _read_own_group_names()
+    mounts = _read_cgroup_mounts()
     controllers = [name for name in _CONTROLLERS if name in mounts and name in own_groups]
     memory_group = own_groups.get("memory", "")
     paths = {name: _group_path(mounts[name], _choose_deepest(own_groups[name], memory_group)) for name in controllers}
-    usable_paths = {name: path for name, path in paths.items() if _can_create_children(path)}
+    usable_paths = {name: path for name, path in paths.items() if _can_create_child_groups(path)}
     if "memory" in usable_paths:
         return Cgroups(1, usable_paths)
     if "" in mounts and "" in own_groups:
-        return _find_unified(mounts[""][1], _group_path(mounts[""], own_groups[""]))
+        return _find_unified_hierarchy(mounts[""][1], _group_path(mounts[""], own_groups[""]))
     return None
 
 
 def engine_group_name(group: CgroupPaths) -> str | None:
     """Return a control group's name for podman's `--cgroup-parent`; None if it differs between v1 controllers."""
-    mount_points = {name: mount_point for name, (_, mount_point) in _read_mounts().items()}
+    mount_points = {name: mount_point for name, (_, mount_point) in _read_cgroup_mounts().items()}
     names = {path.removeprefix(mount_points.get(name, mount_points.get("", ""))) for name, path in group.items()}
     return f"/{names.pop().strip('/')}" if len(names) == 1 else None
 
@@ -64,19 +64,19 @@ def create_group(group: CgroupPaths, settings: Mapping[str, Mapping[str, str]]) 
         os.makedirs(path, exist_ok=True)
     for controller, contents in settings.items():
         for file_name, value in contents.items() if controller in group else ():
-            _write_if_exists(f"{group[controller]}/{file_name}", value)
+            _write_file_if_exists(f"{group[controller]}/{file_name}", value)
 
 
 def enable_controllers(version: int, group: CgroupPaths) -> None:
     """Enable a control group's controllers for its child groups, which only cgroup v2 requires."""
     if version == 2:
-        _write(f"{group['memory']}/cgroup.subtree_control", " ".join(f"+{name}" for name in group))
+        _write_file(f"{group['memory']}/cgroup.subtree_control", " ".join(f"+{name}" for name in group))
 
 
 def join_group(group: CgroupPaths) -> None:
     """Move this process into a control group, for v1 in the hierarchies of all controllers."""
     for path in dict.fromkeys(group.values()):
-        _write(f"{path}/cgroup.procs", "0")
+        _write_file(f"{path}/cgroup.procs", "0")
 
 
 def control_file_contents(
@@ -86,18 +86,18 @@ def control_file_contents(
 
     `cpu` is in millicores and `memory` in bytes (None for no limit); `pids` is the maximum number of processes.
     """
-    shares = min(max((requests["cpu"] or limits["cpu"] or 0) * 1024 // 1000, _SHARES_MIN), _SHARES_MAX)
-    quota = limits["cpu"] and max(limits["cpu"] * _PERIOD_MICROSECONDS // 1000, 1000)
+    cpu_shares = min(max((requests["cpu"] or limits["cpu"] or 0) * 1024 // 1000, _CPU_SHARES_MIN), _CPU_SHARES_MAX)
+    cpu_quota = limits["cpu"] and max(limits["cpu"] * _CPU_PERIOD_MICROSECONDS // 1000, 1000)
     memory = limits["memory"] and str(limits["memory"])
     pids_files = {"pids.max": str(limits["pids"] + EXTRA_PROCESSES)}
     if version == 1:
-        cpu = {"cpu.shares": str(shares)} | ({"cpu.cfs_quota_us": str(quota)} if quota else {})
-        memory_and_swap = {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory} if memory else {}
-        return {"cpu": cpu, "memory": memory_and_swap, "pids": pids_files}
-    weight = 1 + (shares - _SHARES_MIN) * 9999 // (_SHARES_MAX - _SHARES_MIN)
-    cpu = {"cpu.weight": str(weight)} | ({"cpu.max": f"{quota} {_PERIOD_MICROSECONDS}"} if quota else {})
-    memory_limits = {"memory.max": memory, "memory.swap.max": "0", "memory.oom.group": "1"} if memory else {}
-    return {"cpu": cpu, "memory": memory_limits, "pids": pids_files}
+        cpu = {"cpu.shares": str(cpu_shares)} | ({"cpu.cfs_quota_us": str(cpu_quota)} if cpu_quota else {})
+        memory_v1_files = {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory} if memory else {}
+        return {"cpu": cpu, "memory": memory_v1_files, "pids": pids_files}
+    weight = 1 + (cpu_shares - _CPU_SHARES_MIN) * 9999 // (_CPU_SHARES_MAX - _CPU_SHARES_MIN)
+    cpu = {"cpu.weight": str(weight)} | ({"cpu.max": f"{cpu_quota} {_CPU_PERIOD_MICROSECONDS}"} if cpu_quota else {})
+    memory_files = {"memory.max": memory, "memory.swap.max": "0", "memory.oom.group": "1"} if memory else {}
+    return {"cpu": cpu, "memory": memory_files, "pids": pids_files}
 
 
 def count_oom_kills(group: CgroupPaths) -> int:
@@ -122,7 +122,7 @@ def watch_for_oom(group: CgroupPaths) -> int | None:
     event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     oom_fd = os.open(f"{group['memory']}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
     with suppress(OSError):
-        _write(control_path, f"{event_fd} {oom_fd}")
+        _write_file(control_path, f"{event_fd} {oom_fd}")
     os.close(oom_fd)
     return event_fd
 
@@ -132,9 +132,9 @@ def remove_group(group: CgroupPaths, *, has_namesakes: bool = False) -> None:
 
     `has_namesakes`: a container runtime has also created groups of that name for controllers that are not used here.
     """
-    deadline = linux.monotonic() + _REMOVAL_SECONDS
+    deadline = linux.monotonic() + _REMOVAL_TIMEOUT_SECONDS
     for path in dict.fromkeys((_groups_of_all_controllers(group) if has_namesakes else group).values()):
-        while not _try_remove(path) and linux.monotonic() < deadline:
+        while not _try_remove_cgroup(path) and linux.monotonic() < deadline:
             signal.sigtimedwait([], 0.002)
 
 
@@ -147,13 +147,13 @@ def find_leftover_groups(base: CgroupPaths, prefix: str) -> dict[str, CgroupPath
 def _groups_of_all_controllers(group: CgroupPaths) -> CgroupPaths:
     """Return the directories of a control group in all mounted v1 hierarchies, by controller."""
     name = engine_group_name(group)
-    return {key: f"{mount_point}{name}" for key, (_, mount_point) in _read_mounts().items()} if name else group
+    return {key: f"{mount_point}{name}" for key, (_, mount_point) in _read_cgroup_mounts().items()} if name else group
 
 
-def _try_remove(path: str) -> bool:
+def _try_remove_cgroup(path: str) -> bool:
     """Kill the processes of a control group and remove its directory; return whether it is gone."""
     for name in _list_folders(path):
-        _try_remove(f"{path}/{name}")
+        _try_remove_cgroup(f"{path}/{name}")
     for pid in _read_file(f"{path}/cgroup.procs").split():
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
@@ -166,21 +166,21 @@ def _try_remove(path: str) -> bool:
     return True
 
 
-def _read_own_groups() -> dict[str, str]:
+def _read_own_group_names() -> dict[str, str]:
     """Return the control group paths of this process by controller, from /proc; the key '' is cgroup v2."""
     fields_by_line = (line.split(":", 2) for line in _read_file("/proc/self/cgroup").splitlines())
     return {name: path for _, names, path in fields_by_line for name in names.split(",")}
 
 
-def _read_mounts() -> dict[str, tuple[str, str]]:
+def _read_cgroup_mounts() -> dict[str, tuple[str, str]]:
     """Return each controller's cgroup mount as (root group, mount point), from /proc; the key '' is cgroup v2."""
-    mounts: dict[str, tuple[str, str]] = {}
+    cgroup_mounts: dict[str, tuple[str, str]] = {}
     for line in _read_file("/proc/self/mountinfo").splitlines():
-        fields = line.split(" ")
-        filesystem = fields[fields.index("-") + 1 :]
+        mount_fields = line.split(" ")
+        filesystem = mount_fields[mount_fields.index("-") + 1 :]
         names = filesystem[2].split(",") if filesystem[0] == "cgroup" else [""] if filesystem[0] == "cgroup2" else []
-        mounts |= dict.fromkeys(names, (fields[3], fields[4]))
-    return mounts
+        cgroup_mounts |= dict.fromkeys(names, (mount_fields[3], mount_fields[4]))
+    return cgroup_mounts
 
 
 def _group_path(mount: tuple[str, str], group: str) -> str:
@@ -194,11 +194,11 @@ def _choose_deepest(group: str, memory_group: str) -> str:
     return memory_group if memory_group.startswith(f"{group.rstrip('/')}/") else group
 
 
-def _find_unified(mount_point: str, path: str) -> Cgroups | None:
+def _find_unified_hierarchy(mount_point: str, path: str) -> Cgroups | None:
     """Return the nearest v2 group, this process's own or an ancestor, that can have child groups with controllers."""
     while True:
-        if _can_create_children(path):
-            _write_each(f"{path}/cgroup.subtree_control", [f"+{name}" for name in _CONTROLLERS])
+        if _can_create_child_groups(path):
+            _write_each_value(f"{path}/cgroup.subtree_control", [f"+{name}" for name in _CONTROLLERS])
             controllers = _read_file(f"{path}/cgroup.subtree_control").split()
             usable_controllers = {name: path for name in _CONTROLLERS if name in controllers}
             if "memory" in usable_controllers:
@@ -208,21 +208,21 @@ def _find_unified(mount_point: str, path: str) -> Cgroups | None:
         path = os.path.dirname(path)
 
 
-def _can_create_children(path: str) -> bool:
+def _can_create_child_groups(path: str) -> bool:
     """Report whether this process can create a child group of a control group and join it."""
     trial_path = f"{path}/batchyard-trial-{os.getpid()}"
     try:
         os.makedirs(trial_path)
     except OSError:
         return False
-    child = os.fork()
-    if child == 0:
+    child_pid = os.fork()
+    if child_pid == 0:
         try:
             join_group({"": trial_path})
             os._exit(0)
         finally:
             os._exit(1)
-    has_joined = os.waitpid(child, 0)[1] == 0
+    has_joined = os.waitpid(child_pid, 0)[1] == 0
     remove_group({"": trial_path})
     return has_joined
 
@@ -243,18 +243,18 @@ def _read_file(path: str) -> str:
         return ""
 
 
-def _write(path: str, value: str) -> None:
+def _write_file(path: str, value: str) -> None:
     with open(path, "w", encoding="utf-8") as file:
         file.write(value)
 
 
-def _write_each(path: str, values: list[str]) -> None:
+def _write_each_value(path: str, values: list[str]) -> None:
     for value in values:
         with suppress(OSError):
-            _write(path, value)
+            _write_file(path, value)
 
 
-def _write_if_exists(path: str, value: str) -> None:
+def _write_file_if_exists(path: str, value: str) -> None:
     """Write a control file if the kernel has it: some kernels have no limit on swap."""
     with suppress(FileNotFoundError):
-        _write(path, value)
+        _write_file(path, value)

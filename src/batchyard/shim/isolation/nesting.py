@@ -114,11 +114,11 @@ class _MountTree:
         indexes = [index for index, mount in enumerate(self._mounts[:limit]) if store.is_within(target, mount.target)]
         return indexes[-1] if indexes else None
 
-    def attach_nested(self) -> None:
+    def attach_nested_volumes(self) -> None:
         """Attach each volume mount whose mount point lies in another volume."""
         for index, outer_index in enumerate(self._outer_indexes):
             if outer_index is not None:
-                self._attach(index, outer_index)
+                self._attach_mount(index, outer_index)
 
     def make_folder(self, target: str, outer: int) -> None:
         """Create the working directory `target` in mount number `outer`; the container start reports any failure."""
@@ -156,7 +156,7 @@ class _MountTree:
             linux.make_read_only(mount_fd)
         return mount_fd
 
-    def _attach(self, index: int, outer_index: int) -> None:
+    def _attach_mount(self, index: int, outer_index: int) -> None:
         outer_fd, mount = self._open_mount(outer_index), self._mounts[index]
         mount_fd, relative_path = self._copy_mount(mount), self._relative_path(mount.target, outer_index)
         try:
@@ -193,20 +193,20 @@ def attach_nested_mounts(spec: Mapping[str, Any], resolve_path: Callable[[str], 
         _check_mount_point(volume_mount.target)
     mounts.sort(key=lambda volume_mount: volume_mount.target.count("/"))
     log_path = resolve_path(normalize_path(spec["terminationMessagePath"])) if spec["terminationMessagePath"] else ""
-    tree = _MountTree(mounts, f"{run}/root")
+    mount_tree = _MountTree(mounts, f"{run}/root")
     if log_path:
         _check_mount_point(log_path)
-        if tree.find_enclosing(log_path) is not None:
-            tree = _MountTree([*mounts, _VolumeMount(f"{run}/termination-log", log_path, False)], f"{run}/root")
+        if mount_tree.find_enclosing(log_path) is not None:
+            mount_tree = _MountTree([*mounts, _VolumeMount(f"{run}/termination-log", log_path, False)], f"{run}/root")
             log_path = ""
-    tree.attach_nested()
+    mount_tree.attach_nested_volumes()
     working_directory = normalize_path(spec["workingDir"] or "/")
-    outer_index = tree.find_enclosing(resolve_path(working_directory))
+    outer_index = mount_tree.find_enclosing(resolve_path(working_directory))
     if outer_index is not None:
-        tree.make_folder(resolve_path(working_directory), outer_index)
+        mount_tree.make_folder(resolve_path(working_directory), outer_index)
     return {
         **spec,
-        "mounts": tree.outermost_mounts(),
+        "mounts": mount_tree.outermost_mounts(),
         "terminationMessagePath": log_path,
         "workingDir": working_directory,
     }

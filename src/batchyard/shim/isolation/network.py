@@ -55,31 +55,31 @@ class Netlink:
         master_attribute = _number_attribute(_MASTER, self.interface_index(bridge))
         self._send_request(_NEWLINK, 0, _link_header(up=True) + _text_attribute(_NAME, name) + master_attribute)
 
-    def bring_up(self, name: str) -> None:
+    def bring_interface_up(self, name: str) -> None:
         """Bring a network interface up."""
         self._send_request(_NEWLINK, 0, _link_header(up=True) + _text_attribute(_NAME, name))
 
-    def remove(self, name: str) -> None:
+    def remove_interface(self, name: str) -> None:
         """Delete a network interface."""
         self._send_request(_DELLINK, 0, _link_header() + _text_attribute(_NAME, name))
 
     def add_address(self, name: str, address: str) -> None:
         """Add an address such as `10.77.0.5/16` to a network interface. FileExistsError if the interface has it."""
-        host, _, prefix_length = address.partition("/")
-        packed_address = socket.inet_aton(host)
-        header = struct.pack("=BBBBI", socket.AF_INET, int(prefix_length), 0, 0, self.interface_index(name))
-        body = header + _encode_attribute(_LOCAL, packed_address) + _encode_attribute(_ADDRESS, packed_address)
+        host_address, _, prefix_length = address.partition("/")
+        packed_address = socket.inet_aton(host_address)
+        address_header = struct.pack("=BBBBI", socket.AF_INET, int(prefix_length), 0, 0, self.interface_index(name))
+        body = address_header + _encode_attribute(_LOCAL, packed_address) + _encode_attribute(_ADDRESS, packed_address)
         self._send_request(_NEWADDR, _CREATE | _EXCL, body)
 
     def add_default_route(self, gateway: str, name: str) -> None:
         """Add a default route through a gateway and the network interface `name`."""
-        header = struct.pack("=8BI", socket.AF_INET, 0, 0, 0, _TABLE_MAIN, _PROTOCOL_BOOT, 0, _UNICAST, 0)
-        body = (
-            header
+        route_header = struct.pack("=8BI", socket.AF_INET, 0, 0, 0, _TABLE_MAIN, _PROTOCOL_BOOT, 0, _UNICAST, 0)
+        request_body = (
+            route_header
             + _encode_attribute(_GATEWAY, socket.inet_aton(gateway))
             + _number_attribute(_OUTPUT, self.interface_index(name))
         )
-        self._send_request(_NEWROUTE, _CREATE | _EXCL, body)
+        self._send_request(_NEWROUTE, _CREATE | _EXCL, request_body)
 
     def interface_index(self, name: str) -> int:
         """Return the index of a network interface."""
@@ -147,14 +147,14 @@ def connect_to_switch(node: int) -> SwitchConnection | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(state_dir.socket_address(node, "switch"))
-        greeting, fds = state_dir.receive_fds(connection, 4096, 2)
+        switch_reply, fds = state_dir.receive_fds(connection, 4096, 2)
     except OSError:
-        greeting, fds = b"", []
-    if not greeting:
+        switch_reply, fds = b"", []
+    if not switch_reply:
         connection.close()
         return None
-    network = fds[1] if greeting == b"ok" else None
-    return SwitchConnection(connection, fds[0], network, "" if greeting == b"ok" else greeting.decode())
+    network_fd = fds[1] if switch_reply == b"ok" else None
+    return SwitchConnection(connection, fds[0], network_fd, "" if switch_reply == b"ok" else switch_reply.decode())
 
 
 def start_switch(node: int) -> SwitchConnection | None:
@@ -187,22 +187,22 @@ class _Switch:
         self._listening = listener
         self._loop = ShimEventLoop()
         self._client_count = 0
-        self._greeting = _make_network()
+        self._greeting = _create_pod_network()
         self._namespace_fds = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("user", "net")]
 
     def serve(self) -> None:
-        self._loop.when_readable(self._listening.fileno(), self._accept)
+        self._loop.when_readable(self._listening.fileno(), self._accept_connection)
         self._loop.run()
 
-    def _accept(self) -> None:
-        connection, _ = self._listening.accept()
+    def _accept_connection(self) -> None:
+        client_connection, _ = self._listening.accept()
         self._client_count += 1
         try:
-            socket.send_fds(connection, [self._greeting], self._namespace_fds)
+            socket.send_fds(client_connection, [self._greeting], self._namespace_fds)
         except OSError:
             self._client_count -= 1
             return
-        self._loop.when_readable(connection.fileno(), partial(self._handle_request, connection))
+        self._loop.when_readable(client_connection.fileno(), partial(self._handle_request, client_connection))
 
     def _handle_request(self, connection: socket.socket) -> None:
         """Send a client that asks for one a socket in the pods' network; close the connection at its end."""
@@ -221,12 +221,12 @@ class _Switch:
                 self._loop.stop()
 
 
-def _make_network() -> bytes:
+def _create_pod_network() -> bytes:
     """Create the network namespace and bridge of all pods; return the message for clients: `ok`, or the error."""
     try:
         linux.unshare(linux.NEWNET)
         netlink = Netlink()
-        netlink.bring_up("lo")
+        netlink.bring_interface_up("lo")
         netlink.create_bridge(BRIDGE)
         linux.allow_unprivileged_ports()
     except OSError as failure:
@@ -247,7 +247,7 @@ def enter_pod_network(spec: dict[str, Any], network_fd: int) -> None:
     _connect_pod(pod_netlink, bridge_netlink, f"pod{socket.inet_aton(address.partition('/')[0]).hex()}", network_fd)
     with suppress(FileExistsError):
         bridge_netlink.add_address(BRIDGE, f"{gateway}/{address.partition('/')[2]}")
-    pod_netlink.bring_up("lo")
+    pod_netlink.bring_interface_up("lo")
     pod_netlink.add_address(_POD_INTERFACE, address)
     pod_netlink.add_default_route(gateway, _POD_INTERFACE)
     linux.allow_unprivileged_ports()
@@ -260,6 +260,6 @@ def _connect_pod(pod_netlink: Netlink, bridge_netlink: Netlink, peer_name: str, 
     try:
         pod_netlink.create_veth_pair(_POD_INTERFACE, peer_name, network_fd)
     except FileExistsError:
-        bridge_netlink.remove(peer_name)
+        bridge_netlink.remove_interface(peer_name)
         pod_netlink.create_veth_pair(_POD_INTERFACE, peer_name, network_fd)
     bridge_netlink.attach_to_bridge(peer_name, BRIDGE)

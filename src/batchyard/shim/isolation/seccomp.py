@@ -81,13 +81,13 @@ def _search_steps(spans: Sequence[SyscallSpan]) -> list[_Instruction]:
     """Return BPF instructions that find the range of the system call by binary search, and return its action."""
     if len(spans) == 1:
         return _decision_steps(spans[0])
-    middle = len(spans) // 2
-    lower_half, upper_half = _search_steps(spans[:middle]), _search_steps(spans[middle:])
+    middle_index = len(spans) // 2
+    lower_half_steps, upper_half_steps = _search_steps(spans[:middle_index]), _search_steps(spans[middle_index:])
     return [
-        _Instruction(_IF_AT_LEAST, spans[middle].first_number, 0, 1),
-        _Instruction(_JUMP, len(lower_half)),
-        *lower_half,
-        *upper_half,
+        _Instruction(_IF_AT_LEAST, spans[middle_index].first_number, 0, 1),
+        _Instruction(_JUMP, len(lower_half_steps)),
+        *lower_half_steps,
+        *upper_half_steps,
     ]
 
 
@@ -105,52 +105,52 @@ _JUMP_FAIL, _JUMP_PASS = 300, 301
 
 def _comparison_steps(comparison: ArgumentComparison) -> list[_Instruction]:
     """Return BPF instructions that compare a 64-bit argument: first its high half, then its low half."""
-    low, high = comparison.value & _WORD_MASK, comparison.value >> 32 & _WORD_MASK
-    offset = _ARGUMENTS_OFFSET + 8 * comparison.argument
-    load_high, load_low = _Instruction(_LOAD, offset + 4), _Instruction(_LOAD, offset)
+    low_half, high = comparison.value & _WORD_MASK, comparison.value >> 32 & _WORD_MASK
+    argument_offset = _ARGUMENTS_OFFSET + 8 * comparison.argument
+    load_high, load_low = _Instruction(_LOAD, argument_offset + 4), _Instruction(_LOAD, argument_offset)
     match comparison.operator:
         case "==":
             return [
                 load_high,
                 _Instruction(_IF_EQUAL, high, 0, _JUMP_FAIL),
                 load_low,
-                _Instruction(_IF_EQUAL, low, _JUMP_PASS, _JUMP_FAIL),
+                _Instruction(_IF_EQUAL, low_half, _JUMP_PASS, _JUMP_FAIL),
             ]
         case "!=":
             return [
                 load_high,
                 _Instruction(_IF_EQUAL, high, 0, _JUMP_PASS),
                 load_low,
-                _Instruction(_IF_EQUAL, low, _JUMP_FAIL, _JUMP_PASS),
+                _Instruction(_IF_EQUAL, low_half, _JUMP_FAIL, _JUMP_PASS),
             ]
         case ">" | ">=":
-            low_test = _IF_GREATER if comparison.operator == ">" else _IF_AT_LEAST
+            low_half_test = _IF_GREATER if comparison.operator == ">" else _IF_AT_LEAST
             high_steps = [_Instruction(_IF_GREATER, high, _JUMP_PASS), _Instruction(_IF_EQUAL, high, 0, _JUMP_FAIL)]
-            return [load_high, *high_steps, load_low, _Instruction(low_test, low, _JUMP_PASS, _JUMP_FAIL)]
+            return [load_high, *high_steps, load_low, _Instruction(low_half_test, low_half, _JUMP_PASS, _JUMP_FAIL)]
         case "<" | "<=":
-            low_test = _IF_AT_LEAST if comparison.operator == "<" else _IF_GREATER
+            low_half_test = _IF_AT_LEAST if comparison.operator == "<" else _IF_GREATER
             high_steps = [_Instruction(_IF_GREATER, high, _JUMP_FAIL), _Instruction(_IF_EQUAL, high, 0, _JUMP_PASS)]
-            return [load_high, *high_steps, load_low, _Instruction(low_test, low, _JUMP_FAIL, _JUMP_PASS)]
+            return [load_high, *high_steps, load_low, _Instruction(low_half_test, low_half, _JUMP_FAIL, _JUMP_PASS)]
     operand = comparison.expected
-    masked_high = [_Instruction(_AND, high), _Instruction(_IF_EQUAL, operand >> 32 & _WORD_MASK, 0, _JUMP_FAIL)]
-    masked_low = [_Instruction(_AND, low), _Instruction(_IF_EQUAL, operand & _WORD_MASK, _JUMP_PASS, _JUMP_FAIL)]
-    return [load_high, *masked_high, load_low, *masked_low]
+    masked_high_steps = [_Instruction(_AND, high), _Instruction(_IF_EQUAL, operand >> 32 & _WORD_MASK, 0, _JUMP_FAIL)]
+    masked_low = [_Instruction(_AND, low_half), _Instruction(_IF_EQUAL, operand & _WORD_MASK, _JUMP_PASS, _JUMP_FAIL)]
+    return [load_high, *masked_high_steps, load_low, *masked_low]
 
 
 def _resolve_jumps(tests: list[_Instruction]) -> list[_Instruction]:
     """Replace jump placeholders in BPF instructions: `_PASS` skips to the next test, `_FAIL` past the final return."""
-    instructions = []
+    resolved_steps = []
     for position, step in enumerate(tests):
         fail_distance = len(tests) - position
-        next_test = next((i for i in range(position + 1, len(tests)) if _is_test_start(tests, i)), len(tests))
-        distances = {_JUMP_FAIL: fail_distance, _JUMP_PASS: next_test - position - 1}
-        instructions.append(
+        next_test_index = next((i for i in range(position + 1, len(tests)) if _is_test_start(tests, i)), len(tests))
+        jump_distances = {_JUMP_FAIL: fail_distance, _JUMP_PASS: next_test_index - position - 1}
+        resolved_steps.append(
             step._replace(
-                skip_if_true=distances.get(step.skip_if_true, step.skip_if_true),
-                skip_if_false=distances.get(step.skip_if_false, step.skip_if_false),
+                skip_if_true=jump_distances.get(step.skip_if_true, step.skip_if_true),
+                skip_if_false=jump_distances.get(step.skip_if_false, step.skip_if_false),
             )
         )
-    return instructions
+    return resolved_steps
 
 
 def _is_test_start(test_steps: list[_Instruction], index: int) -> bool:
@@ -250,15 +250,15 @@ class Processor(NamedTuple):
     foreign_bit: int
 
 
-def _number_calls(text: str, first_number: int = 0) -> dict[str, int]:
+def _number_syscalls(text: str, first_number: int = 0) -> dict[str, int]:
     return {name: first_number + number for number, name in enumerate(text.split())}
 
 
-_COMMON_NUMBERS: Final = _number_calls(_COMMON_CALLS, _COMMON_FIRST_NUMBER)
+_COMMON_NUMBERS: Final = _number_syscalls(_COMMON_CALLS, _COMMON_FIRST_NUMBER)
 _PROCESSORS: Final = {
-    "x86_64": Processor(0xC000003E, _number_calls(_X86_64_CALLS) | _COMMON_NUMBERS, 0x40000000),
+    "x86_64": Processor(0xC000003E, _number_syscalls(_X86_64_CALLS) | _COMMON_NUMBERS, 0x40000000),
     "aarch64": Processor(
-        0xC00000B7, _number_calls(_ARM64_CALLS) | _number_calls(_ARM64_CALLS_FROM_260, 260) | _COMMON_NUMBERS, 0
+        0xC00000B7, _number_syscalls(_ARM64_CALLS) | _number_syscalls(_ARM64_CALLS_FROM_260, 260) | _COMMON_NUMBERS, 0
     ),
 }
 
@@ -271,14 +271,14 @@ def find_processor(machine: str | None = None) -> Processor | None:
 #: The directory in the node directory with the profiles that pods name by `localhostProfile`.
 PROFILES_FOLDER: Final = "seccomp"
 _ALLOW: Final = 0x7FFF0000
-_ERRNO: Final = 0x00050000
-_DENY: Final = _ERRNO | errno.EPERM
-_UNKNOWN_CALL: Final = _ERRNO | errno.ENOSYS
+_RET_ERRNO: Final = 0x00050000
+_DENY: Final = _RET_ERRNO | errno.EPERM
+_UNKNOWN_CALL: Final = _RET_ERRNO | errno.ENOSYS
 _ACTION_MASK: Final = 0xFFFF0000
 _ERRNO_MAX: Final = 4095
-_ACTIONS: Final = {
+_ACTIONS_BY_NAME: Final = {
     "SCMP_ACT_ALLOW": _ALLOW,
-    "SCMP_ACT_ERRNO": _ERRNO,
+    "SCMP_ACT_ERRNO": _RET_ERRNO,
     "SCMP_ACT_KILL": 0,
     "SCMP_ACT_KILL_THREAD": 0,
     "SCMP_ACT_KILL_PROCESS": 0x80000000,
@@ -349,31 +349,31 @@ def compile_profile_file(path: str) -> bytes:
 
 def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
     """Compile a seccomp profile to a BPF program for one processor architecture."""
-    decisions: dict[int, list[tuple[Sequence[ArgumentComparison], int]]] = {}
+    decisions_by_number: dict[int, list[tuple[Sequence[ArgumentComparison], int]]] = {}
     for rule in profile.rules:
         for name in rule.names:
             call_number = processor.call_numbers.get(name)
             if call_number is not None:
-                decisions.setdefault(call_number, []).append((rule.conditions, rule.action))
+                decisions_by_number.setdefault(call_number, []).append((rule.conditions, rule.action))
     highest_number = max(processor.call_numbers.values())
-    action_beyond = _UNKNOWN_CALL if profile.default & _ACTION_MASK == _ERRNO else profile.default
-    spans = list(_merge_spans(decisions, profile.default, highest_number))
-    spans.append(SyscallSpan(highest_number + 1, (((), action_beyond),)))
+    action_beyond_highest = _UNKNOWN_CALL if profile.default & _ACTION_MASK == _RET_ERRNO else profile.default
+    spans = list(_merge_spans(decisions_by_number, profile.default, highest_number))
+    spans.append(SyscallSpan(highest_number + 1, (((), action_beyond_highest),)))
     return build_program(spans, processor.audit_number, processor.foreign_bit, _UNKNOWN_CALL)
 
 
 def _merge_spans(
-    decisions: Mapping[int, Sequence[tuple[Sequence[ArgumentComparison], int]]], default: int, highest_number: int
+    call_decisions: Mapping[int, Sequence[tuple[Sequence[ArgumentComparison], int]]], default: int, highest_number: int
 ) -> Iterator[SyscallSpan]:
     """Yield ranges of system call numbers in ascending order; neighboring calls with the same rules share a range."""
     previous_decision: tuple[tuple[Sequence[ArgumentComparison], int], ...] | None = None
     for number in range(highest_number + 1):
-        all_decisions = (*decisions.get(number, ()), ((), default))
-        first_unconditional = next(index for index, (conditions, _) in enumerate(all_decisions) if not conditions)
-        decision = all_decisions[: first_unconditional + 1]
-        if decision != previous_decision:
-            yield SyscallSpan(number, decision)
-        previous_decision = decision
+        all_decisions = (*call_decisions.get(number, ()), ((), default))
+        first_unconditional_index = next(index for index, (conditions, _) in enumerate(all_decisions) if not conditions)
+        effective_decisions = all_decisions[: first_unconditional_index + 1]
+        if effective_decisions != previous_decision:
+            yield SyscallSpan(number, effective_decisions)
+        previous_decision = effective_decisions
 
 
 def _require_processor() -> Processor:
@@ -410,12 +410,12 @@ _OPERATORS: Final = {
     "SCMP_CMP_GT": ">",
     "SCMP_CMP_MASKED_EQ": "masked",
 }
-_SECCOMP_ARGUMENTS: Final = 6
+_SYSCALL_ARGUMENTS_MAX: Final = 6
 
 
 def _parse_profile(document: Mapping[str, Any]) -> SeccompProfile:
     """Parse the JSON document of a seccomp profile. ValueError, KeyError or TypeError if it is malformed."""
-    default = _parse_action(document["defaultAction"], document.get("defaultErrnoRet"))
+    default_action = _parse_action(document["defaultAction"], document.get("defaultErrnoRet"))
     rules = []
     for syscall_rule in document.get("syscalls") or ():
         names = [*(syscall_rule.get("names") or ()), *([syscall_rule["name"]] if syscall_rule.get("name") else [])]
@@ -427,24 +427,24 @@ def _parse_profile(document: Mapping[str, Any]) -> SeccompProfile:
             ]  # as in runc: any one of them suffices
         else:
             rules.append(SeccompRule(names, action, conditions))
-    return SeccompProfile(default, rules)
+    return SeccompProfile(default_action, rules)
 
 
 def _parse_action(name: str, error_number: int | None) -> int:
-    if name not in _ACTIONS:
+    if name not in _ACTIONS_BY_NAME:
         raise ValueError(f"invalid seccomp action {name}")
-    if _ACTIONS[name] != _ERRNO and name != "SCMP_ACT_TRACE":
-        return _ACTIONS[name]
+    if _ACTIONS_BY_NAME[name] != _RET_ERRNO and name != "SCMP_ACT_TRACE":
+        return _ACTIONS_BY_NAME[name]
     value = errno.EPERM if error_number is None else int(error_number)
     if not 0 <= value <= _ERRNO_MAX:
         raise ValueError(f"invalid errno {value}")
-    return _ACTIONS[name] | value
+    return _ACTIONS_BY_NAME[name] | value
 
 
 def _parse_condition(fields: Mapping[str, Any]) -> ArgumentComparison:
     if fields["op"] not in _OPERATORS:
         raise ValueError(f"invalid seccomp operator {fields['op']}")
     index = int(fields["index"])
-    if not 0 <= index < _SECCOMP_ARGUMENTS:
-        raise ValueError(f"invalid argument index {index}: must be from 0 to {_SECCOMP_ARGUMENTS - 1}")
+    if not 0 <= index < _SYSCALL_ARGUMENTS_MAX:
+        raise ValueError(f"invalid argument index {index}: must be from 0 to {_SYSCALL_ARGUMENTS_MAX - 1}")
     return ArgumentComparison(index, _OPERATORS[fields["op"]], int(fields["value"]), int(fields.get("valueTwo") or 0))

@@ -24,8 +24,8 @@ from batchyard.shim.images import store
 # which assigns no ids from 1879048192 to 2147352575.
 
 
-_FIRST_ID: Final = 0x70000000
-_ID_COUNT: Final = 1 << 27
+_FIRST_POD_UID: Final = 0x70000000
+_POD_UID_COUNT: Final = 1 << 27
 #: The directory, accessible to all users, where mount copies are attached in this process's own mount namespace.
 _STAGE_FOLDER: Final = "/tmp"
 _STAGE_OPTIONS: Final = "mode=755,size=1m"
@@ -33,9 +33,9 @@ _STAGE_OPTIONS: Final = "mode=755,size=1m"
 
 def pod_unix_id(pod: str) -> int:
     """Return the Unix user id for a pod, derived from the pod's uid. OSError if this user namespace has too few ids."""
-    first_id, count = _FIRST_ID, _ID_COUNT
-    if not _has_ids(first_id, count):
-        first_id, count = _upper_ids()
+    first_id, count = _FIRST_POD_UID, _POD_UID_COUNT
+    if not _has_id_range(first_id, count):
+        first_id, count = _upper_id_range()
     return first_id + zlib.crc32(pod.encode()) % count
 
 
@@ -84,17 +84,17 @@ class PodUsers:
 
     def _copy_mapped_mount(self, source: str, is_shared: bool, is_of_machine: bool) -> int:
         """Return a detached copy of a mount whose owners are mapped to the pod's user, or unchanged if that fails."""
-        copy = linux.clone_mount(source)
+        copied_mount_fd = linux.clone_mount(source)
         try:
-            linux.map_owners(copy, self._shared_namespace() if is_shared else self._namespace)
+            linux.map_owners(copied_mount_fd, self._create_shared_namespace() if is_shared else self._namespace)
         except OSError:
             if store.is_within(source, self._own_folder) and not is_of_machine:
                 change_owner(source, self.id)
-        return copy
+        return copied_mount_fd
 
-    def _shared_namespace(self) -> int:
+    def _create_shared_namespace(self) -> int:
         """Return a user namespace that maps root to the pod's Unix user, and each other user to itself."""
-        last_id = _last_id()
+        last_id = _last_mapped_id()
         return linux.make_user_namespace(*_format_id_maps((0, self.id, 1), (1, 1, min(self.id, last_id + 1) - 1)))
 
 
@@ -126,25 +126,25 @@ def _read_id_ranges() -> list[tuple[int, int]]:
     """Return the half-open ranges of ids that this user namespace maps for users and groups; empty if they differ."""
     with open("/proc/self/uid_map", encoding="utf-8") as users, open("/proc/self/gid_map", encoding="utf-8") as groups:
         map_texts = users.read(), groups.read()
-    mappings = [[tuple(map(int, line.split())) for line in text.splitlines()] for text in map_texts]
-    id_ranges = mappings[0] if mappings[0] == mappings[1] else []
+    id_mappings = [[tuple(map(int, line.split())) for line in text.splitlines()] for text in map_texts]
+    id_ranges = id_mappings[0] if id_mappings[0] == id_mappings[1] else []
     return [(first, first + count) for first, _, count in id_ranges]
 
 
-def _has_ids(first_id: int, count: int) -> bool:
-    return any(start <= first_id and first_id + count <= end for start, end in _read_id_ranges())
+def _has_id_range(first_id: int, id_count: int) -> bool:
+    return any(start <= first_id and first_id + id_count <= end for start, end in _read_id_ranges())
 
 
-def _upper_ids() -> tuple[int, int]:
+def _upper_id_range() -> tuple[int, int]:
     """Return the ids for pods if this user namespace has few: the upper part of the largest range (first id, count)."""
-    start, end = max(_read_id_ranges(), key=lambda extent: extent[1] - extent[0], default=(0, 0))
-    count = (end - start) // 4
-    if count < 1:
+    range_start, end = max(_read_id_ranges(), key=lambda extent: extent[1] - extent[0], default=(0, 0))
+    id_count = (end - range_start) // 4
+    if id_count < 1:
         raise OSError(0, "the user namespace of root maps too few ids to assign one to each pod")
-    return start + 2 * count, count
+    return range_start + 2 * id_count, id_count
 
 
-def _last_id() -> int:
+def _last_mapped_id() -> int:
     return max((end for start, end in _read_id_ranges() if start <= 1), default=1) - 1
 
 
@@ -158,18 +158,18 @@ class ImageAccount(NamedTuple):
 
 def resolve_account(user_and_group: str, passwd: str, group: str) -> ImageAccount:
     """Return the account for an image's user, such as `user:group` (names or ids). ValueError for unknown names."""
-    user, _, group_name = user_and_group.partition(":")
-    image_account = _find_account(user or "0", passwd)
+    user_text, _, group_name = user_and_group.partition(":")
+    image_account = _find_account(user_text or "0", passwd)
     if not group_name:
         return image_account
-    group_entries = [entry for entry in _parse_entries(group, 3) if group_name in (entry[0], entry[2])]
+    group_entries = [entry for entry in _parse_account_entries(group, 3) if group_name in (entry[0], entry[2])]
     if not group_entries and not group_name.isdigit():
         raise ValueError(f"unable to find group {group_name}: no matching entries in group file")
     return image_account._replace(gid=int(group_entries[0][2] if group_entries else group_name))
 
 
 def _find_account(user: str, passwd: str) -> ImageAccount:
-    passwd_entries = [entry for entry in _parse_entries(passwd, 6) if user in (entry[0], entry[2])]
+    passwd_entries = [entry for entry in _parse_account_entries(passwd, 6) if user in (entry[0], entry[2])]
     if passwd_entries:
         return ImageAccount(int(passwd_entries[0][2]), int(passwd_entries[0][3]), passwd_entries[0][5] or "/")
     if not user.isdigit():
@@ -177,7 +177,7 @@ def _find_account(user: str, passwd: str) -> ImageAccount:
     return ImageAccount(int(user), 0, "/")
 
 
-def _parse_entries(text: str, fields_min: int) -> Iterator[list[str]]:
+def _parse_account_entries(text: str, fields_min: int) -> Iterator[list[str]]:
     """Yield the valid lines of a passwd or group file as lists of fields: with enough fields and numeric ids."""
     for line in text.splitlines():
         entry = line.split(":")
