@@ -136,11 +136,11 @@ def test_resumed_ledger_equals_original_ledger(remembers: bool) -> None:
         costs = world.platform.costs
         assert costs is not None
         assert costs.ledger is not None
-        expected = costs.ledger.accounts(now)
+        expected = costs.ledger.accounts_until_now(now)
         ledger, missed, _ = resume_ledger(world.client, history, now)
         for change, then in missed:
             ledger.observe((change,), then)
-        found = ledger.accounts(now)
+        found = ledger.accounts_until_now(now)
         assert ledger.period_start == costs.ledger.period_start
         for place in {**expected, **found}:
             if not remembers and not place.team:

@@ -96,7 +96,7 @@ def _restore_ledger(ledger: CostLedger, last_checkpoint: ParsedCostRecord, exist
     objects_by_key = {key_of(obj): obj for obj in existing_objects}
     for key, obj in _in_observation_order(objects_by_key):
         ledger.observe([_added_event(key, obj)], last_checkpoint.through)
-    ledger.accounts(last_checkpoint.through)
+    ledger.accounts_until_now(last_checkpoint.through)
     ended_accounts = accounts_of(
         {account_key: amount for account_key, amount in last_checkpoint.lines.items() if account_key.use != RUNS}
     )
@@ -290,7 +290,7 @@ class CostController:
         )
         ledger = self.ledger
         if ledger is not None:
-            _add_to_sums(accounts, ledger.accounts(now))
+            _add_to_sums(accounts, ledger.accounts_until_now(now))
             _add_to_sums(settlements, {key: account for (_, key), account in ledger.settlements.items()})
         return CostTotals(accounts, settlements)
 
@@ -341,7 +341,7 @@ class CostController:
     def _open_hour_records(self, ledger: CostLedger, reader: Reader, now: Instant) -> dict[Key, Obj]:
         """Return the CostRecords of the open hour that changed, and the ledger's checkpoint record."""
         ledger.limit_workload_names()
-        lines, settlements = _recorded_amounts(ledger.accounts(now), ledger.settlements)
+        lines, settlements = _recorded_amounts(ledger.accounts_until_now(now), ledger.settlements)
         hour_span, name = (ledger.period_start, ledger.period_start + HOUR), hour_name(ledger.period_start)
         spec_by_namespace = specs_of(lines, settlements, ledger.unpriced_pools())
         changed_records: dict[Key, Obj] = {}

@@ -143,7 +143,7 @@ class CostLedger:
 
     def close(self, at: Instant) -> tuple[dict[AccountKey, CostAccount], _Settlements]:
         """Close the open hour and begin the next; return the accounts of the hour, and corrections of earlier hours."""
-        accounts, settlements = self.accounts(at), self.settlements
+        accounts, settlements = self.accounts_until_now(at), self.settlements
         self.ended_accounts, self.settlements, self.period_start = {}, {}, at
         self._ended_by_team = {}
         for pod in self._pods.values():

@@ -287,9 +287,9 @@ class NodeGroupsState:
         """Return how many more machines of a group fit the capacity, reservations and quotas in the Cluster's spec."""
         spec = cluster["spec"]
         count_bounds = [
-            row["count"] - self._total(lambda each: each.reservation == group.reservation)
+            row["count"] - self._total(lambda each: each.reservation_name == group.reservation_name)
             for row in spec.get("reservations") or ()
-            if row["name"] == group.reservation
+            if row["name"] == group.reservation_name
         ]
         count_bounds += [
             row["count"] - self._total(partial(_capacity_row_applies_to, row))
@@ -328,6 +328,6 @@ def _quota_usage(quota: str, group: node_groups.NodeGroup) -> int:
 
 def _capacity_row_applies_to(row: Mapping[str, object], group: node_groups.NodeGroup) -> bool:
     """Report whether a row of the Cluster's spec.capacity limits the machines of a node group."""
-    if group.reservation is not None or (row["machineType"], row["zone"]) != (group.machine.name, group.name.zone):
+    if group.reservation_name is not None or (row["machineType"], row["zone"]) != (group.machine.name, group.name.zone):
         return False
     return row.get("provisioning") in {None, group.provisioning}

@@ -386,7 +386,9 @@ class Failures:
         error = ((instance or {}).get("status") or {}).get("error") or {}
         code = error.get("code") or "OTHER"
         group = self._groups.get(machine.group)
-        available_at = self._reservation_start(group.reservation) if group is not None and code == _NOT_READY else None
+        available_at = (
+            self._reservation_start(group.reservation_name) if group is not None and code == _NOT_READY else None
+        )
         return expander.ScaleUpFailure(code, error.get("message") or "", available_at)
 
     def _reservation_start(self, name: str | None) -> Instant | None:

@@ -369,7 +369,9 @@ def choose_group(
         else:
             scale_up_options.append(option_or_refusal)
     if not scale_up_options and provisioner is not None:
-        scale_up_options = [option for option in provisioner.options(pods, scale_up) if not option.unplaced_pods]
+        scale_up_options = [
+            option for option in provisioner.scale_up_options(pods, scale_up) if not option.unplaced_pods
+        ]
     if not scale_up_options:
         return _condition_for_refusals(refusals)
     guaranteed_options = [option for option in scale_up_options if _is_guaranteed(option, scale_up)]

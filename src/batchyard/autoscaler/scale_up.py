@@ -263,7 +263,7 @@ class LoopContext(NamedTuple):
 class NewPools(Protocol):
     """A planner of new node pools for pods that fit no existing pool."""
 
-    def options(self, pods: Sequence[PodView], scale_up: "ScaleUp") -> Sequence[ScaleUpOption]:
+    def scale_up_options(self, pods: Sequence[PodView], scale_up: "ScaleUp") -> Sequence[ScaleUpOption]:
         """Return the possible scale-ups with new node pools for these pods."""
 
     def explain_no_new_pool(self, pod: PodView, scale_up: "ScaleUp") -> str:
@@ -435,7 +435,7 @@ class ScaleUp:
         pods_by_kind = pods_by_kind_of(unplaced_pods, self.nodes)
         options = [option for groups in self.fleet.pools() for option in self._options(groups, pods_by_kind)]
         if self._new_pools and (not options or (unit.is_gang and all(option.unplaced_pods for option in options))):
-            options += self._new_pools.options(unplaced_pods, self)
+            options += self._new_pools.scale_up_options(unplaced_pods, self)
         if unit.is_gang:
             options = [option for option in options if self._is_promising(option)]
         complete_options = [option for option in options if not option.unplaced_pods] if unit.is_gang else []

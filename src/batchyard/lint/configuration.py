@@ -155,7 +155,9 @@ def _max_machine_count(pool: Obj, cluster: Obj, node_groups: Sequence[NodeGroup]
     else:
         zone_count = 1 if node_groups[0].hosts > 1 else len(zones_of(pool, cluster))
         max_count = pool["spec"].get("nodeCount", node_groups[0].hosts if node_groups[0].hosts > 1 else 0) * zone_count
-    reservation = find_reservation(cluster, node_groups[0].reservation) if node_groups[0].reservation else None
+    reservation = (
+        find_reservation(cluster, node_groups[0].reservation_name) if node_groups[0].reservation_name else None
+    )
     return max_count if reservation is None else min(max_count, reservation["count"])
 
 

@@ -294,7 +294,7 @@ class RunAccounting:
 
     def cost_statement(self, now: Instant) -> Statement:
         """Return the costs from the start of the simulation until now."""
-        return statement_of(self.ledger.accounts(now))
+        return statement_of(self.ledger.accounts_until_now(now))
 
     def _observe(self, batch: Sequence[WatchEvent]) -> None:
         now = self._kernel.now()

@@ -45,7 +45,7 @@ class LedgerFixture:
         self.ledger = CostLedger(client, detail)
 
     def statement(self, now: int) -> Statement:
-        return statement_of(self.ledger.accounts(now))
+        return statement_of(self.ledger.accounts_until_now(now))
 
     def observe(self, obj: Mapping[str, Any], at: int, *, gone: bool = False) -> None:
         kind = EventType.DELETED if gone else EventType.MODIFIED

@@ -20,7 +20,7 @@ class NoPools:
     def __init__(self) -> None:
         self.calls: list[int] = []
 
-    def options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> Sequence[ScaleUpOption]:
+    def scale_up_options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> Sequence[ScaleUpOption]:
         self.calls.append(len(pods))
         return ()
 

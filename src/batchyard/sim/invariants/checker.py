@@ -221,7 +221,7 @@ class CostsAddUp(Invariant):
         now = self.world_view.world.kernel.now()
         for name in self._billed:
             self._bill_machine(name, now)
-        accounts = self._ledger.accounts(now).values()
+        accounts = self._ledger.accounts_until_now(now).values()
         account_sum, expected_cost = sum(account.cost for account in accounts), self._cost * WHOLE_MACHINE
         if account_sum != expected_cost:
             self.violate(f"the cost accounts add up to {account_sum}, but the machines cost {expected_cost}")
@@ -240,7 +240,7 @@ class CostsAddUp(Invariant):
             return
         if world.start != EPOCH:  #  earlier costs of a restored state are unknown
             return
-        recorded_cost = sum(account.cost for account in accounting.ledger.accounts(now).values())
+        recorded_cost = sum(account.cost for account in accounting.ledger.accounts_until_now(now).values())
         cost_records = [
             *(obj for obj in world.objects(scheme.COST_RECORD, PLATFORM)),
             *(obj for key, obj in accounting.unwritten.items() if key.namespace == PLATFORM),
