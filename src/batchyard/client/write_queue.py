@@ -234,7 +234,7 @@ class Submission:
     """Writes of one caller, sent one after the other until one is rejected, with the progress of sending them."""
 
     __slots__ = (
-        *("bases", "followers", "is_repeat", "keys", "on_end", "request", "requests", "responses", "tries"),
+        *("base_objects", "followers", "is_repeat", "keys", "on_end", "request", "requests", "responses", "tries"),
         *("waits_for", "writes"),
     )
 

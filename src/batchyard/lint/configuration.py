@@ -400,8 +400,8 @@ class Configuration:
     @cached_property
     def resource_groups(self) -> list[tuple[Manifest, tuple[workload.ResourceGroup, ...]]]:
         """The resource groups of each ClusterQueue, then of each Cohort, each with the manifest of that object."""
-        quota_groups = [(manifest, view.groups) for manifest, view in self.queues.values()]
-        return quota_groups + [(manifest, view.groups) for manifest, view in self.cohorts.values()]
+        groups = [(manifest, view.groups) for manifest, view in self.queues.values()]
+        return groups + [(manifest, view.groups) for manifest, view in self.cohorts.values()]
 
     @cached_property
     def local_queues(self) -> dict[str, tuple[Manifest, workload.LocalQueueView]]:
