@@ -184,7 +184,7 @@ class CostLedger:
         return sorted({(rate.pool, rate.provisioning) for rate in unpriced_rates})
 
     def usage_of_team(self, team: str, now: Instant) -> dict[tuple[str, bool], CostAccount]:
-        """Return the charges of a namespace in the open hour, by LocalQueue and whether the pods still run."""
+        """Return the charges of a team in the current hour, by LocalQueue and by whether the pods still run."""
         usage_by_queue: dict[tuple[str, bool], CostAccount] = {}
         for queue, account in self._ended_by_team.get(team, {}).items():
             usage_by_queue[queue, False] = replace(account)

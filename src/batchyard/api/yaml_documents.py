@@ -13,6 +13,7 @@ import json
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 from typing import Any, Final, NamedTuple
@@ -243,7 +244,8 @@ def _read_json_chunk(chunk: str) -> Any:
 def _reject_duplicate_fields(name_value_pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(name_value_pairs)
     if len(fields) < len(name_value_pairs):
-        raise ValueError("a JSON object sets the same field twice; remove one of the two")
+        repeated_name = Counter(name for name, _ in name_value_pairs).most_common(1)[0][0]
+        raise ValueError(f"a JSON object sets the field {repeated_name} twice; remove one of the two")
     return fields
 
 

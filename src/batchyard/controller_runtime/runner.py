@@ -574,7 +574,7 @@ def _is_permanent_error(error: ApiError) -> bool:
 
 
 def refused_backoff(failure_count: int) -> Duration:
-    """Return the delay before a retry after this many consecutive rejections: it doubles from 1 s up to 1 min."""
+    """Return the retry delay after this many writes in a row that the API server rejected: 1 s, doubled up to 1 min."""
     return exponential_backoff(REFUSED_BACKOFF_MIN, REFUSED_BACKOFF_MAX, failure_count)
 
 

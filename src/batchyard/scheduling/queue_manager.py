@@ -397,7 +397,9 @@ class QueueManager:
         return bool(self._marked_queues) or bool(self._queues_in_line) or bool(self._scheduled_reactivations)
 
     def heads(self) -> list[Head]:
-        """Return the first Workload in line of each active ClusterQueue, after reactivating marked cohort trees."""
+        """Return the first Workload in line of each active ClusterQueue, after requeueing inadmissible ones of marked
+        trees.
+        """
         if self._marked_queues and not (self.requeue_batch_period and self.is_reactivated_externally):
             self.reactivate_marked(self.now - self.requeue_batch_period)
         heads = []

@@ -390,17 +390,17 @@ def encode_quality(possibility: PreemptionPossibility, height: int = 0) -> Granu
 
 
 def possibility_of(mode: GranularMode) -> PreemptionPossibility:
-    """Decode the PreemptionPossibility from a flavor quality of `encode_quality()`."""
+    """Return the PreemptionPossibility that `encode_quality()` has encoded in the quality of a flavor."""
     return _POSSIBILITIES[(mode + _HEIGHT_MASK) >> _STEP_BITS]
 
 
 def mode_of(mode: GranularMode) -> FlavorAssignmentMode:
-    """Return the assignment mode that follows from a flavor quality of `encode_quality()`."""
+    """Return the assignment mode for the quality of a flavor, as `encode_quality()` has encoded it."""
     return _MODE_BY_POSSIBILITY[(mode + _HEIGHT_MASK) >> _STEP_BITS]
 
 
 def height_of(mode: GranularMode) -> int:
-    """Decode the borrowing height from a flavor quality of `encode_quality()`."""
+    """Return the borrowing height that `encode_quality()` has encoded in the quality of a flavor."""
     return -mode & _HEIGHT_MASK
 
 

@@ -423,7 +423,9 @@ class SchedulerCache:
                 self.workload_cache.observe(WatchEvent(EventType.MODIFIED, key_of(obj), obj, obj, revision))
 
     def heads(self, now: Instant) -> list[Head]:
-        """Return the first Workload in line of each active ClusterQueue, after reactivating trees that changed."""
+        """Return the first Workload in line of each active ClusterQueue, after requeueing inadmissible ones of changed
+        trees.
+        """
         self.queue_manager.now = now
         self.snapshot.settle()
         if self.snapshot.rebuilds != self._rebuilds:  # another caller may have rebuilt the trees

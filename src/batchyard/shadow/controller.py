@@ -469,7 +469,9 @@ class Followers:
         return follower
 
     def _merge_trees(self, old_tree: int, new_tree: int, now: Instant) -> None:
-        """Merge two cohort trees that an event connected: the comparison of `new_tree` takes over the other one."""
+        """Merge two cohort trees that an event connected: the follower of `new_tree` takes over the Workloads of
+        `old_tree`.
+        """
         if old_tree in self._possible_splits:
             self._possible_splits[new_tree] = now
         self._followers[new_tree].take_over(self._remove_follower(old_tree), now)

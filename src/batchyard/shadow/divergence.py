@@ -178,7 +178,7 @@ def missing_decision(decision: Decision, model: SchedulerModel, made_at: Instant
 
 
 class DivergenceDetector(DecisionReplay):
-    """The replay of Kueue's watch events in one cohort tree, which also detects and reports divergences."""
+    """Replays Kueue's decisions of one cohort tree, and reports where they differ from batchyard's decisions."""
 
     @property
     def is_overdue(self) -> bool:

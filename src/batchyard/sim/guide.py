@@ -129,7 +129,7 @@ class GuideObservation:
 
     @property
     def exact_queues(self) -> Sequence[str]:
-        """The ClusterQueues whose figures in the guide follow from quota alone, even if the simulation lacks them."""
+        """The ClusterQueues whose figures must equal the guide's, because quota alone determines them."""
         names = dict.fromkeys([*self.rows, *self.step.exact_rows])
         return [name for name in names if self.step.is_exact(name)]
 

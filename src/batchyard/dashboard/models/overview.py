@@ -243,7 +243,9 @@ def _arrange_bars_in_rows(
 
 
 def _workload_entry(history: WorkloadHistory | None, key: str, queues: list[str]) -> list[object]:
-    """Return a Workload as [key, queue number, priority]; the numbers are -1 and 0 if its history was dropped."""
+    """Return a Workload as [key, index of its queue in `queues`, priority]; [key, -1, 0] if it left the recorded
+    history.
+    """
     return [key, -1, 0] if history is None else [key, queues.index(history.queue), history.priority]
 
 

@@ -205,7 +205,7 @@ class RelevantJobPods:
         return max(now, self._reconcile_at if self._wake_at is None else min(self._reconcile_at, self._wake_at))
 
     def record_job(self, job: meta.Obj) -> None:
-        """Record from the Job's spec whether each succeeded pod may end the Job or allow another pod to be created."""
+        """Record from the Job's spec whether one more succeeded pod can end the Job or lets it create another pod."""
         spec = job_spec(job)
         self.job_is_known = True
         self._needs_successes = bool(spec.success_rules) or (spec.completions or 0) > spec.parallelism

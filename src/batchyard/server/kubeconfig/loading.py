@@ -244,9 +244,9 @@ def _normalized_server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
     """Return `{"server": URL}` of a kubeconfig cluster, with the URL scheme in lowercase. Raises ValueError."""
     url, proxy = str(cluster.get("server") or ""), str(cluster.get("proxy-url") or "")
     if urlsplit(url).scheme not in _SUPPORTED_SCHEMES or not urlsplit(url).hostname:
-        raise ValueError(f"the server of its cluster is not an http or https URL: {url!r}")
+        raise ValueError(f"the server of the kubeconfig's cluster is not an http or https URL: {url!r}")
     if proxy and (urlsplit(proxy).scheme not in _SUPPORTED_SCHEMES or not urlsplit(proxy).hostname):
-        raise ValueError(f"its proxy-url is not an http or https URL: {proxy!r}")
+        raise ValueError(f"the cluster's proxy-url is not an http or https URL: {proxy!r}")
     scheme, _, authority_and_path = url.partition("://")
     return {"server": f"{scheme.lower()}://{authority_and_path}"}
 

@@ -222,7 +222,7 @@ def _can_mount_overlayfs(node: int) -> bool:
 
 
 def disabled_capabilities(variable_name: str) -> list[str]:
-    """Return the capabilities that the user disables, given the value of an environment variable."""
+    """Return the names of isolation features that the user disables, from the environment variable `variable_name`."""
     return os.environ.get(variable_name, "").replace(",", " ").split()
 
 
