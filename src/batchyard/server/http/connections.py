@@ -76,7 +76,7 @@ class Connections:
         return self._body_bytes <= BODY_BYTES_MAX and (not holder or holder_bytes <= USER_BODY_BYTES_MAX)
 
     def enter_port(self, holder: str) -> bool:
-        """Count a new port-forward connection of a user ('' for the owner); if a limit is reached, return False instead."""
+        """Count a new port-forward connection of a user ('' for the owner); return False if a limit is reached."""
         port_count = self._ports.get(holder, 0)
         if sum(self._ports.values()) >= FORWARDED_PORTS_MAX or (holder and port_count >= USER_FORWARDED_PORTS_MAX):
             return False
