@@ -1,10 +1,10 @@
-"""Durable creates of Workloads by many clients at once, and how soon a watch tells of them.
+"""Measures durable creates of Workloads by concurrent clients, and the delay of their watch events.
 
     python benchmarks/http_creates.py [--creates N] [--connections N] [--insecure-loopback] [--scrape-every SECONDS]
 
-Each client creates one after the other, in a queue that admits a few; every answer says that the Workload is on disk.
-Prints creates a second, the CPU time of the platform for each, how long creates took, and how much later than the
-answer of its create a watch told of each Workload (it may be earlier: then nothing).
+Each client creates one Workload after another, in a queue that admits few of them. A response means that the Workload
+is on disk. Prints creates per second, the platform's CPU time per create, the latency of creates, and the watch delay:
+the time from the response of a create to its watch event, or 0 if the event came first.
 """
 
 import argparse
@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import msgspec
 import uvloop
-from http_load import KUEUE, Event
-from wire import JSON, Ask, Running, platform
+from http_load import KUEUE, WorkloadWatchEvent
+from wire import JSON, BenchmarkPlatform, WireRequest, run_platform
 
 API: Final = "kueue.x-k8s.io/v1beta2"
-_decode = msgspec.json.Decoder(Event).decode
+_decode = msgspec.json.Decoder(WorkloadWatchEvent).decode
 _QUOTA: Final = {"name": "cpu", "nominalQuota": "4"}
 _GROUP: Final = {"coveredResources": ["cpu"], "flavors": [{"name": "default", "resources": [_QUOTA]}]}
 _QUEUES: Final = (
@@ -41,116 +41,120 @@ _QUEUES: Final = (
 
 
 def workload(number: int) -> dict[str, Any]:
-    """A small Workload."""
+    """Return a Workload that requests one CPU."""
     pod = {"restartPolicy": "Never", "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}
     spec = {"queueName": "q", "podSets": [{"name": "main", "count": 1, "template": {"spec": pod}}]}
     return {"apiVersion": API, "kind": "Workload", "metadata": {"name": f"w-{number}"}, "spec": spec}
 
 
-async def make_queue(running: Running) -> None:
-    """The queue that they wait in."""
+async def make_queue(platform: BenchmarkPlatform) -> None:
+    """Create the queue of the Workloads."""
     for path, obj in _QUEUES:
-        code, body = await running.wire.asked("POST", f"{KUEUE}/{path}", {"apiVersion": API, **obj})
+        code, body = await platform.client.request("POST", f"{KUEUE}/{path}", {"apiVersion": API, **obj})
         assert code == 201, body
 
 
-class Creates:
-    """One run."""
+class CreateLoad:
+    """A number of creates by concurrent clients, with the times of responses and watch events."""
 
-    def __init__(self, running: Running, creates: int) -> None:
-        self._running = running
+    def __init__(self, platform: BenchmarkPlatform, creates: int) -> None:
+        self._platform = platform
         self._creates = creates
-        self._begun = 0
+        self._sent_count = 0
         self._answered: dict[str, float] = {}
         self._reported: dict[str, float] = {}
-        self._is_over = asyncio.Event()
+        self._completed = asyncio.Event()
         self.latencies: list[float] = []
 
     async def run(self, clients: int) -> float:
-        """Create all; the seconds it took."""
+        """Create all Workloads; return the time until the last response, in seconds."""
         watch = asyncio.ensure_future(self._watch())
         began = time.perf_counter()
         for _ in range(clients):
             self._create()
-        await self._is_over.wait()
+        await self._completed.wait()
         took = max(self._answered.values()) - began
         watch.cancel()
         return took
 
-    def behind(self) -> Sequence[float]:
-        """How much later than the answer the watch told of each."""
+    def watch_delays(self) -> Sequence[float]:
+        """Return the time from each response to the watch event, in ascending order; 0 if the event came first."""
         return sorted(max(0.0, self._reported[name] - answered) for name, answered in self._answered.items())
 
     def _create(self) -> None:
-        number, self._begun = self._begun, self._begun + 1
+        number, self._sent_count = self._sent_count, self._sent_count + 1
         if number < self._creates:
             path = f"{KUEUE}/namespaces/default/workloads"
             name = f"w-{number}"
-            done = lambda code, body, seconds: self._created(name, code, body, seconds)  # noqa: E731
-            self._running.wire.ask(Ask("POST", path, workload(number), JSON, done))
+            callback = lambda code, body, seconds: self._handle_response(name, code, body, seconds)  # noqa: E731
+            self._platform.client.send(WireRequest("POST", path, workload(number), JSON, callback))
 
-    def _created(self, name: str, code: int, body: bytes, seconds: float) -> None:
+    def _handle_response(self, name: str, code: int, body: bytes, seconds: float) -> None:
         assert code == 201, body
         self._answered[name] = time.perf_counter()
         self.latencies.append(seconds)
-        self._look()
+        self._check_completion()
         asyncio.get_running_loop().call_soon(self._create)
 
     async def _watch(self) -> None:
-        async for line in self._running.wire.watched(f"{KUEUE}/workloads?watch=true"):
+        async for line in self._platform.client.stream_lines(f"{KUEUE}/workloads?watch=true"):
             self._reported.setdefault(_decode(line).object.metadata.name, time.perf_counter())
-            self._look()
+            self._check_completion()
 
-    def _look(self) -> None:
+    def _check_completion(self) -> None:
         if len(self._answered) == len(self._reported) == self._creates:
-            self._is_over.set()
+            self._completed.set()
 
 
-def shares(seconds: Sequence[float]) -> str:
-    """The middle, and what one of a hundred exceeds, in milliseconds."""
+def format_percentiles(seconds: Sequence[float]) -> str:
+    """Return the median and the 99th percentile in milliseconds, as text."""
     ordered = sorted(seconds)
     return ", ".join(f"p{share} {ordered[len(ordered) * share // 100] * 1000:.1f} ms" for share in (50, 99))
 
 
-class Scraper:
-    """Takes all of /metrics every so many seconds, as long as it is let."""
+class MetricsScraper:
+    """Scrapes /metrics at an interval in seconds until its task is canceled."""
 
-    def __init__(self, running: Running, every: float) -> None:
-        self._running = running
-        self._every = every
+    def __init__(self, platform: BenchmarkPlatform, interval: float) -> None:
+        self._platform = platform
+        self._interval = interval
         self.scrapes = 0
         self.task = asyncio.ensure_future(self._scrape())
 
     async def _scrape(self) -> None:
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.Event().wait(), self._every)
-            async for _ in self._running.wire.watched("/metrics"):
+                await asyncio.wait_for(asyncio.Event().wait(), self._interval)
+            async for _ in self._platform.client.stream_lines("/metrics"):
                 pass
             self.scrapes += 1
 
 
 async def main() -> None:
-    """Run it, and print what came of it."""
+    """Run the creates, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--creates", type=int, default=20_000)
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--insecure-loopback", action="store_true")
-    parser.add_argument("--scrape-every", type=float, help="Take all of /metrics so often meanwhile.")
+    parser.add_argument(
+        "--scrape-every",
+        type=float,
+        help="interval of scrapes of /metrics during the run, in seconds; default: no scrapes",
+    )
     arguments = parser.parse_args()
     options = ("--insecure-loopback",) if arguments.insecure_loopback else ()
-    async with platform(*options, connections=arguments.connections) as running:
-        await make_queue(running)
-        cpu = running.cpu()
-        creates = Creates(running, arguments.creates)
-        scraper = Scraper(running, arguments.scrape_every) if arguments.scrape_every else None
-        took = await creates.run(arguments.connections)
-        each = (running.cpu() - cpu) / arguments.creates * 1e6
-        reported = f"creates {shares(creates.latencies)}; watch behind {shares(creates.behind())}"
+    async with run_platform(*options, connections=arguments.connections) as platform:
+        await make_queue(platform)
+        cpu_before = platform.cpu_seconds()
+        load = CreateLoad(platform, arguments.creates)
+        scraper = MetricsScraper(platform, arguments.scrape_every) if arguments.scrape_every else None
+        seconds = await load.run(arguments.connections)
+        cpu_per_create = (platform.cpu_seconds() - cpu_before) / arguments.creates * 1e6
+        delays = f"latency {format_percentiles(load.latencies)}; watch delay {format_percentiles(load.watch_delays())}"
         if scraper is not None:
             scraper.task.cancel()
-            reported += f"; {scraper.scrapes} scrapes"
-        print(f"{arguments.creates / took:.0f} creates/s, {each:.0f} us of CPU each; {reported}")
+            delays += f"; {scraper.scrapes} scrapes"
+        print(f"{arguments.creates / seconds:.0f} creates/s, {cpu_per_create:.0f} us of CPU per create; {delays}")
 
 
 if __name__ == "__main__":

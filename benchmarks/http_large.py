@@ -1,9 +1,10 @@
-"""A large state: what it takes to hold 100,000 Workloads and 5,000 nodes, and to list them with kubectl.
+"""Measures the memory of a platform with 100,000 Workloads and 5,000 nodes, and the time to list them.
 
     python benchmarks/http_large.py [--workloads N] [--nodes N] [--kubectl PATH]
 
-The Workloads wait in one queue. Prints the memory of the platform, how long the rows that kubectl prints take in pages
-of 500, and how long kubectl takes: it asks for 5 pages a second at most, so larger ones are measured too.
+The Workloads wait in one queue. Prints the memory of the platform, the time to read all rows that kubectl prints in
+pages of 500, and the time of `kubectl get`. kubectl requests at most 5 pages per second, so the benchmark also measures
+larger pages.
 """
 
 import argparse
@@ -15,26 +16,26 @@ from typing import Any, Final
 
 import msgspec
 import uvloop
-from http_creates import make_queue, shares, workload
+from http_creates import format_percentiles, make_queue, workload
 from http_load import KUEUE
-from wire import JSON, Ask, Running, platform
+from wire import JSON, BenchmarkPlatform, WireRequest, run_platform
 
 _ROWS: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
-class _Metadata(msgspec.Struct):
-    further: str = msgspec.field(default="", name="continue")
+class _PageMetadata(msgspec.Struct):
+    continue_token: str = msgspec.field(default="", name="continue")
 
 
-class _Listed(msgspec.Struct):
-    metadata: _Metadata
+class _TablePage(msgspec.Struct):
+    metadata: _PageMetadata
 
 
-_decode = msgspec.json.Decoder(_Listed).decode
+_decode = msgspec.json.Decoder(_TablePage).decode
 
 
 def node(number: int) -> dict[str, Any]:
-    """A node as its kubelet would register it."""
+    """Return a node as a kubelet registers it."""
     capacity = {"cpu": "8", "memory": "32Gi", "pods": "110", "nvidia.com/gpu": "8"}
     labels = {"kubernetes.io/hostname": f"node-{number}", "topology.kubernetes.io/zone": f"zone-{number % 3}"}
     status = {"capacity": capacity, "allocatable": capacity, "conditions": [{"type": "Ready", "status": "True"}]}
@@ -42,58 +43,58 @@ def node(number: int) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status}
 
 
-async def create_all(running: Running, path: str, objs: list[dict[str, Any]]) -> list[float]:
-    """Create them, and wait for the answers."""
-    over, seconds = asyncio.Event(), list[float]()
+async def create_all(platform: BenchmarkPlatform, path: str, objs: list[dict[str, Any]]) -> list[float]:
+    """Create objects, and wait for all responses; return the latencies in seconds."""
+    completed, latencies = asyncio.Event(), list[float]()
 
-    def done(code: int, body: bytes, took: float) -> None:
+    def handle_response(code: int, body: bytes, seconds: float) -> None:
         assert code == 201, body
-        seconds.append(took)
-        if len(seconds) == len(objs):
-            over.set()
+        latencies.append(seconds)
+        if len(latencies) == len(objs):
+            completed.set()
 
     for obj in objs:
-        running.wire.ask(Ask("POST", path, obj, JSON, done))
-    await over.wait()
-    return seconds
+        platform.client.send(WireRequest("POST", path, obj, JSON, handle_response))
+    await completed.wait()
+    return latencies
 
 
-async def read_pages(running: Running) -> int:
-    """Read the rows of all Workloads page by page; how many pages."""
-    pages, following = 0, ""
-    while following or not pages:
-        path = f"{KUEUE}/workloads?limit=500{following}"
-        code, body = await running.wire.asked("GET", path, accept=_ROWS)
+async def read_pages(platform: BenchmarkPlatform) -> int:
+    """Read the rows of all Workloads page by page; return the number of pages."""
+    pages, parameter = 0, ""
+    while parameter or not pages:
+        path = f"{KUEUE}/workloads?limit=500{parameter}"
+        code, body = await platform.client.request("GET", path, accept=_ROWS)
         assert code == 200, body
-        reported = _decode(body).metadata.further
-        pages, following = pages + 1, f"&continue={reported}" if reported else ""
+        token = _decode(body).metadata.continue_token
+        pages, parameter = pages + 1, f"&continue={token}" if token else ""
     return pages
 
 
 async def main() -> None:
-    """Make it, list it, and print what it took."""
+    """Create the objects, list them, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", type=int, default=100_000)
     parser.add_argument("--nodes", type=int, default=5_000)
     parser.add_argument("--kubectl", default=shutil.which("kubectl"))
     arguments = parser.parse_args()
-    async with platform() as running:
-        await make_queue(running)
-        await create_all(running, "/api/v1/nodes", [node(number) for number in range(arguments.nodes)])
+    async with run_platform() as platform:
+        await make_queue(platform)
+        await create_all(platform, "/api/v1/nodes", [node(number) for number in range(arguments.nodes)])
         path, objs = f"{KUEUE}/namespaces/default/workloads", [workload(n) for n in range(arguments.workloads)]
-        print(f"creates: {shares(await create_all(running, path, objs))}")
-        print(f"{arguments.workloads} Workloads and {arguments.nodes} nodes: {running.memory()} MB")
-        began, cpu = time.perf_counter(), running.cpu()
-        pages = await read_pages(running)
-        took = f"{time.perf_counter() - began:.1f} s, {running.cpu() - cpu:.1f} CPU-s in the platform"
-        print(f"rows of all Workloads in {pages} pages: {took}")
-        for listed in (("workloads", "-A"), ("workloads", "-A", "--chunk-size=10000"), ("nodes",)):
-            command = [arguments.kubectl, "--kubeconfig", str(running.kubeconfig), "get", *listed]
-            began = time.perf_counter()
+        print(f"creates: {format_percentiles(await create_all(platform, path, objs))}")
+        print(f"{arguments.workloads} Workloads and {arguments.nodes} nodes: {platform.resident_memory()} MB")
+        start, cpu_before = time.perf_counter(), platform.cpu_seconds()
+        pages = await read_pages(platform)
+        cost = f"{time.perf_counter() - start:.1f} s, {platform.cpu_seconds() - cpu_before:.1f} CPU-s in the platform"
+        print(f"rows of all Workloads in {pages} pages: {cost}")
+        for options in (("workloads", "-A"), ("workloads", "-A", "--chunk-size=10000"), ("nodes",)):
+            command = [arguments.kubectl, "--kubeconfig", str(platform.kubeconfig), "get", *options]
+            start = time.perf_counter()
             process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
             lines = (await process.communicate())[0].count(b"\n")
-            print(f"kubectl get {' '.join(listed)}: {lines} lines in {time.perf_counter() - began:.1f} s")
-        print(f"afterwards: {running.memory()} MB")
+            print(f"kubectl get {' '.join(options)}: {lines} lines in {time.perf_counter() - start:.1f} s")
+        print(f"after the lists: {platform.resident_memory()} MB")
 
 
 if __name__ == "__main__":
