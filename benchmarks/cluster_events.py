@@ -1,10 +1,10 @@
-"""How many store events a second a simulated cluster carries with all its controllers.
+"""Measures the store events per CPU second of a simulated cluster with all controllers.
 
     python benchmarks/cluster_events.py [--jobs 2000] [--repeat 3] [--profile]
 
-Teams send Jobs of one to eight pods to two queues, one every two seconds, which run for some minutes on 200 machines of
-a pool of fixed size and on those of one that grows and shrinks. Counts CPU time, without imports and reading. Prints a
-row of a table; with --profile also where the time goes, by part of the source.
+Two queues receive one Job of one to eight pods every two seconds; each Job runs for some minutes. The cluster has a
+fixed node pool of 100 nodes and an autoscaled one of up to 100 nodes. The CPU time excludes imports and the parsing of
+manifests. Prints a table row; --profile also prints the share of each part of the source in the CPU time.
 """
 
 import argparse
@@ -86,7 +86,7 @@ spec:
 
 
 def manifests(jobs: int) -> Iterator[str]:
-    """The cluster, its queues, and the Jobs."""
+    """Yield the manifests of the cluster, its queues and the Jobs."""
     yield PLATFORM
     for name in ("one", "two"):
         yield QUEUE % {"name": name}
@@ -97,12 +97,12 @@ def manifests(jobs: int) -> Iterator[str]:
 
 
 def make_world(jobs: int) -> World:
-    """The world before anything happens."""
+    """Return the simulated cluster at its start."""
     return World(make_scenario(read_manifests([("bench.yaml", "".join(manifests(jobs)))])))
 
 
 def measure(jobs: int) -> tuple[int, float]:
-    """Store events and CPU seconds of one run."""
+    """Run the simulation; return the number of store events and the CPU seconds."""
     world = make_world(jobs)
     start = time.process_time()
     world.run_until(None)
@@ -110,30 +110,30 @@ def measure(jobs: int) -> tuple[int, float]:
 
 
 def profile(jobs: int) -> str:
-    """Where the time goes: shares of all time spent in each part of the source itself, not in what it calls."""
+    """Return the share of each part of the source in the CPU time, as text; each call counts for its own part."""
     world, profiler = make_world(jobs), cProfile.Profile()
     profiler.runcall(world.run_until, None)
     rows: Any = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
-    spent: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
     for (file, _, _), (_, _, own, _, callers) in rows.items():
         if file.startswith(str(SOURCE)):
-            spent[part_of(file)] += own
+            seconds[part_of(file)] += own
             continue
-        for (caller, _, _), row in callers.items():  # the time of what is built in belongs to whoever calls it
-            spent[part_of(caller)] += row[2]
-    total = sum(spent.values())
-    return "\n".join(f"{100 * own / total:5.1f}%  {part}" for part, own in spent.most_common(PARTS_SHOWN))
+        for (caller, _, _), row in callers.items():  # time in built-in functions counts for their callers
+            seconds[part_of(caller)] += row[2]
+    total = sum(seconds.values())
+    return "\n".join(f"{100 * own / total:5.1f}%  {part}" for part, own in seconds.most_common(PARTS_SHOWN))
 
 
 def part_of(file: str) -> str:
-    """A package of the source with its subpackage, or a module."""
+    """Return the package and subpackage of a source file, or its module."""
     if not file.startswith(str(SOURCE)):
-        return "Python's own modules"
+        return "Python standard library"
     return "/".join(Path(file).relative_to(SOURCE).parts[:2]).removesuffix(".py")
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run all measurements, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--repeat", type=int, default=3)

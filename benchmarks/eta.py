@@ -1,11 +1,11 @@
-"""How long a forecast takes where many wait, and how long the platform stands still for it.
+"""Measures the time of a forecast with many pending Workloads, and the time for which its fork blocks the platform.
 
-    python benchmarks/eta.py [--pending N] [--queues N] [--at PLACE ...]
+    python benchmarks/eta.py [--pending N] [--queues N] [--at POSITION ...]
 
-Makes a platform's objects with so many pending Workloads in queues of one Cohort each, and one finished Workload for
-every ten. Then, as `up` does: forks, forecasts the Workload at a place of its queue in the child, and waits for the
-answer; and what a platform asks itself to learn from. Told are the CPU seconds of the child, the wall time until it
-answered, and the CPU time that the fork took.
+Creates the objects of a platform: N pending Workloads in queues of one Cohort, and one finished Workload per ten
+pending ones. Forks as `up` does: the child forecasts the Workload at a position of its queue, and the parent waits for
+the answer. Does the same for the sample forecasts from which a platform learns its accuracy. Prints the CPU seconds of
+the child, the wall time until its answer, and the CPU time of the fork in the parent.
 """
 
 import argparse
@@ -29,23 +29,24 @@ API = "kueue.x-k8s.io/v1beta2"
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser()
+    """Run all measurements, and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pending", type=int, default=50_000)
     parser.add_argument("--queues", type=int, default=10)
     parser.add_argument("--at", type=int, nargs="*", default=[10, 500, 4000])
     options = parser.parse_args()
-    world = filled(options.pending, options.queues)
+    world = make_world(options.pending, options.queues)
     views = [workload_view(obj) for obj in world.objects(WORKLOAD)]
-    line = sorted((v for v in views if v.queue == "team/q0" and v.admissible), key=lambda v: (v.queued, v.uid))
-    print(f"{len(views)} Workloads, {sum(view.admissible for view in views)} pending, {len(line)} in the asked queue")
-    for place in options.at:
-        measured(f"place {place}", partial(of_place, world, line[min(place, len(line) - 1)].name))
-    measured("sample", partial(of_sample, world))
+    queue = sorted((v for v in views if v.queue == "team/q0" and v.admissible), key=lambda v: (v.queued, v.uid))
+    print(f"{len(views)} Workloads, {sum(view.admissible for view in views)} pending, {len(queue)} of them in queue q0")
+    for position in options.at:
+        name = queue[min(position, len(queue) - 1)].name
+        measure_fork(f"position {position}", partial(forecast_workload, world, name))
+    measure_fork("sample", partial(forecast_sample, world))
 
 
-def filled(pending: int, queues: int) -> World:
-    """A world in which so many wait, a while after they came."""
+def make_world(pending: int, queues: int) -> World:
+    """Return a simulated platform with this number of pending Workloads, ten minutes after its start."""
     objects: list[dict[str, Any]] = [{"apiVersion": API, "kind": "ResourceFlavor", "metadata": {"name": "f"}}]
     for number in range(queues):
         quota = {"name": "f", "resources": [{"name": "cpu", "nominalQuota": 50}]}
@@ -62,7 +63,7 @@ def filled(pending: int, queues: int) -> World:
 
 
 def workload(number: int, queues: int) -> dict[str, Any]:
-    """One that runs for one to four minutes."""
+    """Return a Workload that runs for one to four minutes."""
     container = {"name": "main", "image": "i", "resources": {"requests": {"cpu": 1 + number % 3}}}
     pod_set = {"name": "main", "count": 1, "template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}
     annotations = {"batchyard.dev/runtime": f"{60 + number * 7 % 180}s", "batchyard.dev/submit-at": f"{number % 500}s"}
@@ -74,37 +75,39 @@ def workload(number: int, queues: int) -> dict[str, Any]:
     }
 
 
-def of_place(world: World, name: str) -> str:
-    """The forecast of one Workload."""
-    reported = ForecastAnswers().forecast_of(
+def forecast_workload(world: World, name: str) -> str:
+    """Return the forecast of a Workload, as text."""
+    forecast = ForecastAnswers().forecast_of(
         world.store.list, world.kernel.now(), Key(WORKLOAD, "team", name), 0, lambda _: True, Calibration()
     )
-    return f"{reported['forks']} forks, waits {reported['waitSeconds']}, within {reported['within']}"
+    return (
+        f"{forecast['forks']} forks, wait in seconds {forecast['waitSeconds']}, fraction started {forecast['within']}"
+    )
 
 
-def of_sample(world: World) -> str:
-    """The forecasts that a platform learns from."""
-    found = ForecastAnswers().samples_of(world.store.list, world.kernel.now(), Calibration())
-    return f"{len(found)} Workloads"
+def forecast_sample(world: World) -> str:
+    """Compute the sample forecasts from which a platform learns; return their number, as text."""
+    forecasts = ForecastAnswers().samples_of(world.store.list, world.kernel.now(), Calibration())
+    return f"{len(forecasts)} Workloads"
 
 
-def measured(what: str, work: Callable[[], str]) -> None:
-    """One answer by a fork of this process."""
+def measure_fork(label: str, work: Callable[[], str]) -> None:
+    """Execute work in a fork of this process, and print its cost and its answer."""
     reading, writing = os.pipe()
-    began, before = perf_counter(), process_time()
+    start, cpu_before = perf_counter(), process_time()
     pid = os.fork()
     if not pid:
         gc.disable()
-        used = process_time()
-        reported = work()
-        os.write(writing, f"{process_time() - used:.2f} CPU-s, {reported}".encode())
+        child_start = process_time()
+        answer = work()
+        os.write(writing, f"{process_time() - child_start:.2f} CPU-s, {answer}".encode())
         os._exit(0)
-    held_up = process_time() - before
+    fork_seconds = process_time() - cpu_before
     os.close(writing)
     answer = os.read(reading, 10_000).decode()
     os.waitpid(pid, 0)
     print(
-        f"{what}: fork {1000 * held_up:.1f} CPU-ms, answer after {perf_counter() - began:.2f} s; child {answer}",
+        f"{label}: fork {1000 * fork_seconds:.1f} CPU-ms, answer after {perf_counter() - start:.2f} s; child {answer}",
         flush=True,
     )
 

@@ -1,11 +1,11 @@
-"""The loads of upstream Kueue's scheduler performance test, as scenarios.
+"""Writes the loads of Kueue's scheduler performance test as scenarios.
 
     python benchmarks/loads.py {baseline,large-scale} OUT.yaml [--stagger MS] [--cohorts N]
 
-`baseline` has 15,000 Workloads in 30 ClusterQueues, `large-scale` 50,000 in 1,000. Every ClusterQueue begins at once,
-and its sets create Workloads side by side, the first after one interval. --stagger delays all of queue i (counted over
-all Cohorts) by i times so many milliseconds, as users do who know nothing of each other. --cohorts makes it smaller or
-larger. Figures of test/performance/scheduler of Kueue.
+`baseline` has 15,000 Workloads in 30 ClusterQueues, `large-scale` 50,000 in 1,000. Each set of a ClusterQueue creates
+Workloads at its interval, independent of other sets; the first one arrives after one interval. --stagger delays all
+arrivals of queue i (counted over all Cohorts) by i times MS milliseconds, like users without coordination. --cohorts
+changes the number of Cohorts. Source of the figures: test/performance/scheduler of Kueue.
 """
 
 import argparse
@@ -20,50 +20,54 @@ API: Final = "kueue.x-k8s.io/v1beta2"
 NOMINAL_QUOTA, BORROWING_LIMIT = 20, 100
 
 
-class Set(NamedTuple):
+class WorkloadSet(NamedTuple):
     """Workloads of one class in one queue; times in milliseconds."""
 
     name: str
     workloads: int
-    create_every: int
-    runs: int
+    interval: int
+    run_time: int
     priority: int
     cpu: int
 
 
-class Load(NamedTuple):
-    """So many Cohorts of so many queues, with these sets in each queue."""
+class LoadShape(NamedTuple):
+    """The number of Cohorts, the queues per Cohort, and the Workload sets of each queue."""
 
     cohorts: int
     queues: int
-    sets: Sequence[Set]
+    sets: Sequence[WorkloadSet]
 
 
 LOADS: Final = {
-    "baseline": Load(
+    "baseline": LoadShape(
         5,
         6,
         (
-            Set("small", 350, 100, 200, 50, 1),
-            Set("medium", 100, 500, 500, 100, 5),
-            Set("large", 50, 1200, 1000, 200, 20),
+            WorkloadSet("small", 350, 100, 200, 50, 1),
+            WorkloadSet("medium", 100, 500, 500, 100, 5),
+            WorkloadSet("large", 50, 1200, 1000, 200, 20),
         ),
     ),
-    "large-scale": Load(
+    "large-scale": LoadShape(
         10,
         100,
-        (Set("small", 35, 60, 150, 50, 1), Set("medium", 11, 300, 350, 100, 5), Set("large", 4, 700, 700, 200, 20)),
+        (
+            WorkloadSet("small", 35, 60, 150, 50, 1),
+            WorkloadSet("medium", 11, 300, 350, 100, 5),
+            WorkloadSet("large", 4, 700, 700, 200, 20),
+        ),
     ),
 }
 
 
-def seconds(milliseconds: int) -> str:
-    """As durations are written."""
+def format_seconds(milliseconds: int) -> str:
+    """Return a duration in seconds as text, such as `0.1s`."""
     return f"{milliseconds / 1000:.3f}".rstrip("0").rstrip(".") + "s"
 
 
 def queue_objects(name: str, cohort: str) -> Iterator[dict[str, Any]]:
-    """A ClusterQueue and its LocalQueue, in a namespace of their own."""
+    """Yield a ClusterQueue and its LocalQueue; the LocalQueue has a separate namespace."""
     quota = {"name": "cpu", "nominalQuota": str(NOMINAL_QUOTA), "borrowingLimit": str(BORROWING_LIMIT)}
     spec = {
         "namespaceSelector": {},
@@ -77,25 +81,28 @@ def queue_objects(name: str, cohort: str) -> Iterator[dict[str, Any]]:
     yield {"apiVersion": API, "kind": "LocalQueue", "metadata": metadata, "spec": {"clusterQueue": name}}
 
 
-def workload(queue: str, one: Set, number: int, arrival: int) -> dict[str, Any]:
-    """One Workload of a set."""
-    name = f"{one.name}-{number}"
+def workload(queue: str, workload_set: WorkloadSet, number: int, arrival: int) -> dict[str, Any]:
+    """Return a Workload of a set; `arrival` is in milliseconds."""
+    name = f"{workload_set.name}-{number}"
     digest = hashlib.md5(f"{queue}/{name}".encode(), usedforsecurity=False).digest()
     metadata = {
         "name": name,
         "namespace": queue,
         "uid": str(uuid.UUID(bytes=digest, version=4)),
-        "annotations": {"batchyard.dev/submit-at": seconds(arrival), "batchyard.dev/runtime": seconds(one.runs)},
+        "annotations": {
+            "batchyard.dev/submit-at": format_seconds(arrival),
+            "batchyard.dev/runtime": format_seconds(workload_set.run_time),
+        },
     }
-    container = {"name": "c", "resources": {"requests": {"cpu": str(one.cpu)}}}
+    container = {"name": "c", "resources": {"requests": {"cpu": str(workload_set.cpu)}}}
     template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
     pod_set = {"name": "main", "count": 1, "template": template}
-    spec = {"queueName": queue, "priority": one.priority, "podSets": [pod_set]}
+    spec = {"queueName": queue, "priority": workload_set.priority, "podSets": [pod_set]}
     return {"apiVersion": API, "kind": "Workload", "metadata": metadata, "spec": spec}
 
 
-def scenario(name: str, load: Load, stagger: int) -> Iterator[dict[str, Any]]:
-    """The documents, Workloads in order of creation."""
+def scenario(name: str, load: LoadShape, stagger: int) -> Iterator[dict[str, Any]]:
+    """Yield the documents of a scenario, with the Workloads in order of arrival."""
     metadata = {"name": name}
     yield {
         "apiVersion": "sim.batchyard.dev/v1alpha1",
@@ -106,36 +113,35 @@ def scenario(name: str, load: Load, stagger: int) -> Iterator[dict[str, Any]]:
     yield {"apiVersion": API, "kind": "ResourceFlavor", "metadata": {"name": "default"}}
     arrivals: list[tuple[int, int, dict[str, Any]]] = []
     for number in range(load.cohorts * load.queues):
-        cohort, place = divmod(number, load.queues)
-        queue = f"cq-{place}-cohort-{cohort}"
+        cohort, position = divmod(number, load.queues)
+        queue = f"cq-{position}-cohort-{cohort}"
         yield from queue_objects(queue, f"cohort-{cohort}")
-        for one in load.sets:
-            for index in range(one.workloads):
-                arrival = one.create_every * (index + 1) + number * stagger
-                arrivals.append((arrival, len(arrivals), workload(queue, one, index, arrival)))
+        for workload_set in load.sets:
+            for index in range(workload_set.workloads):
+                arrival = workload_set.interval * (index + 1) + number * stagger
+                arrivals.append((arrival, len(arrivals), workload(queue, workload_set, index, arrival)))
     yield from (obj for _, _, obj in sorted(arrivals, key=lambda arrival: arrival[:2]))
 
 
 def main() -> None:
-    """Write a load, one JSON object a document, and say how long the machines alone would take."""
+    """Write a load, one JSON object per document; print the minimum duration at full use of the quota."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("load", choices=LOADS)
     parser.add_argument("out", type=Path)
     parser.add_argument("--stagger", type=int, default=0)
     parser.add_argument("--cohorts", type=int)
-    chosen = parser.parse_args()
-    load = LOADS[chosen.load]
-    if chosen.cohorts is not None:
-        load = load._replace(cohorts=chosen.cohorts)
-    documents = list(scenario(chosen.load, load, chosen.stagger))
-    with chosen.out.open("w") as out:
+    arguments = parser.parse_args()
+    load = LOADS[arguments.load]
+    if arguments.cohorts is not None:
+        load = load._replace(cohorts=arguments.cohorts)
+    documents = list(scenario(arguments.load, load, arguments.stagger))
+    with arguments.out.open("w") as out:
         for document in documents:
             out.write("---\n" + json.dumps(document, separators=(",", ":")) + "\n")
-    ideal = sum(one.workloads * one.runs * one.cpu for one in load.sets) / 1000 / NOMINAL_QUOTA
+    ideal = sum(each.workloads * each.run_time * each.cpu for each in load.sets) / 1000 / NOMINAL_QUOTA
     count = sum(document["kind"] == "Workload" for document in documents)
-    print(
-        f"{count} Workloads in {load.cohorts * load.queues} ClusterQueues; with all quota in use they take {ideal:g} s"
-    )
+    queues = load.cohorts * load.queues
+    print(f"{count} Workloads in {queues} ClusterQueues; minimum duration {ideal:g} s, with all quota in use")
 
 
 if __name__ == "__main__":

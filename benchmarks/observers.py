@@ -1,11 +1,11 @@
-"""What those who look on cost the scheduling cycle: metrics, the decision ledger, the page's history.
+"""Measures what observers cost the scheduling cycle: metrics, the decision ledger, the dashboard's history.
 
     python benchmarks/observers.py LOAD.yaml [--runs N]
 
-The load runs in virtual time, without nodes, once with nobody looking on and once with each of them and with all, in
-turn. CPU seconds of one thread: what the cycles took to decide, what they took to apply what was decided (where each
-decision is recorded), and all of the run; medians of the runs. The ledger's rows are written to a file by another
-thread where a platform is live: that is counted by itself.
+Runs the load in virtual time without nodes: without observers, with each observer, and with all of them. Prints the CPU
+seconds of one thread as medians of the runs: the decisions of the cycles, the application and recording of the
+decisions, and the whole run. On a live platform another thread writes the rows of the ledger to a file; this time is a
+separate column.
 """
 
 import argparse
@@ -36,108 +36,108 @@ from batchyard.store.memory import changes_reader
 from batchyard.wiring import PlatformPorts, WiredPlatform, build_platform
 
 METRICS, LEDGER, HISTORY = "metrics", "ledger", "history"
-CHOICES: Final = {"nobody": (), "metrics": (METRICS,), "ledger": (LEDGER,), "history": (HISTORY,)}
+OBSERVERS: Final = {"none": (), "metrics": (METRICS,), "ledger": (LEDGER,), "history": (HISTORY,)}
 ALL: Final = (METRICS, LEDGER, HISTORY)
 ROWS: Final = 1000
 
 
-class Took(NamedTuple):
-    """CPU seconds of a run, and how many cycles it had."""
+class CycleTimes(NamedTuple):
+    """The number of cycles of a run, and the CPU seconds of its parts."""
 
     cycles: int
-    deciding: float
-    applying: float
-    whole: float
-    writing: float
+    decisions: float
+    application: float
+    total: float
+    ledger_file: float
 
 
-class Stopwatch:
-    """What cycles take, those who are told of them included. A CycleWatch before another."""
+class CycleStopwatch:
+    """A CycleObserver that measures the CPU time of cycles, including a wrapped observer."""
 
-    def __init__(self, watch: CycleObserver) -> None:
-        self._watch = watch
-        self._at = 0.0
-        self.cycles, self.deciding, self.applying = 0, 0.0, 0.0
+    def __init__(self, observer: CycleObserver) -> None:
+        self._observer = observer
+        self._last = 0.0
+        self.cycles, self.decisions, self.application = 0, 0.0, 0.0
 
     def begin(self) -> None:
-        """There are heads."""
-        self._at = time.thread_time()
-        self._watch.begin()
+        """Start the measurement of a cycle."""
+        self._last = time.thread_time()
+        self._observer.begin()
 
     def decide(self) -> None:
-        """All is decided."""
-        self._watch.decide()
+        """Record the time of the decisions."""
+        self._observer.decide()
         now = time.thread_time()
-        self.deciding += now - self._at
-        self._at = now
+        self.decisions += now - self._last
+        self._last = now
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
-        """All is applied."""
-        self._watch.end(cycle, decisions)
-        self.applying += time.thread_time() - self._at
+        """Record the time of the application of the decisions."""
+        self._observer.end(cycle, decisions)
+        self.application += time.thread_time() - self._last
         self.cycles += 1
 
 
-class Watched(World):
-    """A world as those see it who look on."""
+class ObservedWorld(World):
+    """A simulated world with some of the observers of a live platform."""
 
-    def __init__(self, scenario: Scenario, those: Sequence[str]) -> None:
+    def __init__(self, scenario: Scenario, observers: Sequence[str]) -> None:
         self.entries: list[DecisionRecord] = []
-        self._those = those
+        self._observers = observers
         super().__init__(scenario)
-        if HISTORY in those:
+        if HISTORY in observers:
             history = PlatformHistory(self.kernel.now, self.platform.index.cluster_queue_of)
             self.client.subscribe(history.observe)
 
     def _start_platform(self) -> WiredPlatform:
-        figures = ServerMetrics()
-        watch: CycleObserver = CycleLog(figures.cycles, None) if METRICS in self._those else NoCycleObserver()
-        self.stopwatch = Stopwatch(watch)
-        sink = DecisionLog(self._record, self.entries.append) if LEDGER in self._those else self._record
+        metrics = ServerMetrics()
+        observer: CycleObserver = CycleLog(metrics.cycles, None) if METRICS in self._observers else NoCycleObserver()
+        self.stopwatch = CycleStopwatch(observer)
+        sink = DecisionLog(self._record, self.entries.append) if LEDGER in self._observers else self._record
         runtime = (BareWorkloads(), SimulatedKubelets(container_delays_of(self.scenario.cluster, 0), with_nodes=False))
-        loop = figures.cycles.loop if METRICS in self._those else self._on_loop
+        loop = metrics.cycles.loop if METRICS in self._observers else self._on_loop
         ports = PlatformPorts(self.kernel, self.client, runtime, (), sink, loop, cycle_observer=self.stopwatch)
         platform = build_platform(replace(ports, history=changes_reader(self.store)), self._settings)
-        if METRICS in self._those:
-            figures.begin(ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=False), ())
+        if METRICS in self._observers:
+            metrics.begin(ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=False), ())
         return platform
 
 
-def run(scenario: Scenario, those: Sequence[str]) -> Took:
-    """One run."""
-    began = time.thread_time()
-    world = Watched(scenario, those)
+def run(scenario: Scenario, observers: Sequence[str]) -> CycleTimes:
+    """Run the scenario with these observers; return its times."""
+    start = time.thread_time()
+    world = ObservedWorld(scenario, observers)
     world.run_until(None)
     world.settle()
-    ran = time.thread_time()
+    end = time.thread_time()
     with tempfile.TemporaryDirectory() as folder:
         file = LedgerFile(Path(folder) / "ledger")
         for first in range(0, len(world.entries), ROWS):
             file.append(world.entries[first : first + ROWS])
         file.close()
     watch = world.stopwatch
-    return Took(watch.cycles, watch.deciding, watch.applying, ran - began, time.thread_time() - ran)
+    return CycleTimes(watch.cycles, watch.decisions, watch.application, end - start, time.thread_time() - end)
 
 
 def main() -> None:
-    """Run, and print the table's rows."""
+    """Run all choices of observers, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("load", type=Path)
     parser.add_argument("--runs", type=int, default=5)
     arguments = parser.parse_args()
     logging.disable(logging.DEBUG)
     scenario, _ = read_scenario([arguments.load])
-    choices = {**CHOICES, "all": ALL}
-    took: dict[str, list[Took]] = {name: [] for name in choices}
-    gc.disable()  # the kernel lets the collector run rarely too
+    choices = {**OBSERVERS, "all": ALL}
+    times: dict[str, list[CycleTimes]] = {name: [] for name in choices}
+    gc.disable()  # the collector also runs rarely in a platform
     for _ in range(arguments.runs):
-        for name, those in choices.items():
-            took[name].append(run(scenario, those))
+        for name, observers in choices.items():
+            times[name].append(run(scenario, observers))
             gc.collect()
-    print("| who looks on | cycles | deciding | applying | the whole run | writing the ledger's rows |")
-    for name, runs in took.items():
-        deciding, applying, whole, writing = (statistics.median(each[i] for each in runs) for i in range(1, 5))
-        print(f"| {name} | {runs[0].cycles} | {deciding:.2f} | {applying:.2f} | {whole:.2f} | {writing:.2f} |")
+    print("| observers | cycles | decisions | application | whole run | ledger file |")
+    for name, runs in times.items():
+        medians = (f"{statistics.median(each[i] for each in runs):.2f}" for i in range(1, 5))
+        print(f"| {name} | {runs[0].cycles} | {' | '.join(medians)} |")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How many store events a second the kernel, store, client and runner carry with a few small controllers.
+"""Measures the store events per CPU second of the event loop, store, client and runner, with three small controllers.
 
     python benchmarks/store_events.py [--jobs 10000] [--seed 7] [--repeat 3] [--profile]
 
-One simulated day: suspended Jobs arrive, a gate of a higher rank starts them in order of arrival while there is room,
-a Job controller makes their Pods, and a kubelet runs those. Counts CPU time, without imports. Prints a row of a table
-and the digest of all events, which depends on the jobs and the seed alone; it is taken in a run of its own.
+Simulates one day. Suspended Jobs arrive; an admission gate with a higher rank starts them in order of arrival, up to a
+limit of running Jobs. A Job controller creates their Pods, and a kubelet runs the Pods. The CPU time excludes imports.
+Prints a table row, and the digest of all events of a separate run. The digest depends only on --jobs and --seed.
 """
 
 import argparse
@@ -28,13 +28,13 @@ from batchyard.interfaces.controller import ReconcileResult
 from batchyard.store.memory import Store
 
 JOB, POD = "Job.batch", "Pod"
-ADDED, DELETED = EventType.ADDED, EventType.DELETED  # members are slow to look up by name
+ADDED, DELETED = EventType.ADDED, EventType.DELETED  # attribute access on an enum is slow
 START = parse_time("2026-01-01T00:00:00Z")
-ROOM = 1500  # Jobs that may run at once
+RUNNING_JOBS_MAX = 1500
 
 
 class JobController:
-    """Makes the Pods of started Jobs and completes a Job when all have succeeded."""
+    """Creates the Pods of started Jobs, and completes a Job when all of its Pods have succeeded."""
 
     name, rank, kinds = "job", 0, (JOB, POD)
 
@@ -49,14 +49,14 @@ class JobController:
         if job is None or job["spec"]["suspend"] or "completionTime" in job.get("status", {}):
             return ReconcileResult()
         pods = reader.owned_by(job["metadata"]["uid"], key.namespace)
-        wanted = job["spec"]["parallelism"]
-        if sum(pod.get("status", {}).get("phase") == "Succeeded" for pod in pods) == wanted:
+        parallelism = job["spec"]["parallelism"]
+        if sum(pod.get("status", {}).get("phase") == "Succeeded" for pod in pods) == parallelism:
             return ReconcileResult([UpdateStatus(with_status(job, {"completionTime": format_time(now)}))])
-        return ReconcileResult([Create(pod_of(job, index)) for index in range(len(pods), wanted)])
+        return ReconcileResult([Create(make_pod(job, index)) for index in range(len(pods), parallelism)])
 
 
 class Kubelet:
-    """Runs each Pod for the seconds it asks for."""
+    """Runs each Pod for its activeDeadlineSeconds."""
 
     name, rank, kinds = "kubelet", 0, (POD,)
 
@@ -80,8 +80,8 @@ class Kubelet:
         return ReconcileResult([UpdateStatus(with_status(pod, {**status, "phase": "Succeeded"}))])
 
 
-class Gate:
-    """Starts suspended Jobs in order of arrival while there is room. One key stands for the whole queue."""
+class AdmissionGate:
+    """Starts suspended Jobs in order of arrival, up to RUNNING_JOBS_MAX; one key represents the whole queue."""
 
     name, rank, kinds = "gate", 10, (JOB,)
     key = Key("Gate", "", "all")
@@ -100,7 +100,7 @@ class Gate:
         return (self.key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        started = list(self.pending)[: max(0, ROOM - len(self.running))]
+        started = list(self.pending)[: max(0, RUNNING_JOBS_MAX - len(self.running))]
         writes = []
         for job_key in started:
             del self.pending[job_key]
@@ -111,8 +111,8 @@ class Gate:
         return ReconcileResult([*writes])
 
 
-def job_of(seed: int, number: int) -> Obj:
-    """The Job of that number, its size and seconds drawn from the seed."""
+def make_job(seed: int, number: int) -> Obj:
+    """Return the Job with a number; its parallelism and run time are derived from the seed."""
     draw = fnv1a_64(f"{seed}/{number}/size")
     pod = {"containers": [{"name": "main", "image": "trainer:1", "resources": {"requests": {"cpu": "4"}}}]}
     return {
@@ -132,8 +132,8 @@ def job_of(seed: int, number: int) -> Obj:
     }
 
 
-def pod_of(job: Obj, index: int) -> Obj:
-    """A Pod of a Job."""
+def make_pod(job: Obj, index: int) -> Obj:
+    """Return the Pod of a Job with an index."""
     metadata, spec = job["metadata"], job["spec"]
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": metadata["name"], "uid": metadata["uid"]}
     return {
@@ -150,8 +150,8 @@ def pod_of(job: Obj, index: int) -> Obj:
 
 
 @dataclass(slots=True)
-class World:
-    """All that one run is made of."""
+class BenchmarkWorld:
+    """The components of one run."""
 
     kernel: VirtualEventLoop
     store: Store
@@ -159,27 +159,27 @@ class World:
     runner: Runner
 
 
-def world_of(seed: int, jobs: int) -> World:
-    """A day of arrivals, ready to run."""
+def make_world(seed: int, jobs: int) -> BenchmarkWorld:
+    """Return a world with the scheduled arrivals of one day."""
     kernel = VirtualEventLoop(START)
-    store = Store(window=32)  # nobody watches, and what is forgotten early is still in the cache
+    store = Store(window=32)  # small, because no watch resumes from an old revision
     client = LocalClient(store, kernel, seed)
-    runner = Runner(kernel, client, [JobController(), Kubelet(), Gate()])
+    runner = Runner(kernel, client, [JobController(), Kubelet(), AdmissionGate()])
     for number in range(jobs):
         arrival = START + fnv1a_64(f"{seed}/{number}/arrival") % 86_400 * SECOND
-        write = Create(job_of(seed, number))
-        kernel.call_at(arrival, lambda write=write: client.submit([write], must_succeed))  # type: ignore[misc]
-    return World(kernel, store, client, runner)
+        write = Create(make_job(seed, number))
+        kernel.call_at(arrival, lambda write=write: client.submit([write], assert_success))  # type: ignore[misc]
+    return BenchmarkWorld(kernel, store, client, runner)
 
 
-def must_succeed(result: WriteResult) -> None:
-    """Nothing here may fail."""
+def assert_success(result: WriteResult) -> None:
+    """Raise an AssertionError if a write has failed."""
     assert result.error is None, result.error
 
 
-def digest_of(seed: int, jobs: int) -> str:
-    """The digest of all events of a run, which nothing but its arguments may change."""
-    world = world_of(seed, jobs)
+def event_digest(seed: int, jobs: int) -> str:
+    """Return the digest of all events of a run; it depends only on the arguments."""
+    world = make_world(seed, jobs)
     digest = hashlib.sha256()
 
     def record(events: Sequence[WatchEvent]) -> None:
@@ -192,8 +192,8 @@ def digest_of(seed: int, jobs: int) -> str:
     return digest.hexdigest()[:16]
 
 
-class Measurement(NamedTuple):
-    """One run: CPU seconds, and how much was done in them."""
+class StoreThroughput(NamedTuple):
+    """The CPU seconds of one run, and the numbers of its store events, reconciles and event loop steps."""
 
     seconds: float
     events: int
@@ -201,39 +201,44 @@ class Measurement(NamedTuple):
     steps: int
 
 
-def measure(seed: int, jobs: int) -> Measurement:
-    """Run a day, and see that all of it was done."""
-    world = world_of(seed, jobs)
-    begin = time.process_time()
+def measure(seed: int, jobs: int) -> StoreThroughput:
+    """Run one day, and check that all Jobs have completed."""
+    world = make_world(seed, jobs)
+    start = time.process_time()
     world.kernel.run()
-    seconds = time.process_time() - begin
+    seconds = time.process_time() - start
     completed = sum("completionTime" in job.get("status", {}) for job in world.store.list(JOB))
     assert completed == jobs, f"{completed} of {jobs} jobs completed"
-    return Measurement(seconds, world.store.revision, world.runner.reconciles, world.kernel.steps)
+    return StoreThroughput(seconds, world.store.revision, world.runner.reconciles, world.kernel.steps)
 
 
 def main() -> None:
+    """Run all measurements, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--repeat", type=int, default=3, help="the fastest run counts; 0 only takes the digest")
-    parser.add_argument("--profile", action="store_true", help="where the time goes")
-    chosen = parser.parse_args()
-    if chosen.profile:
-        world, profile = world_of(chosen.seed, chosen.jobs), cProfile.Profile()
+    parser.add_argument(
+        "--repeat", type=int, default=3, help="number of runs; the fastest one counts; 0 prints only the digest"
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="print the functions with the most CPU time, and no table"
+    )
+    arguments = parser.parse_args()
+    if arguments.profile:
+        world, profile = make_world(arguments.seed, arguments.jobs), cProfile.Profile()
         profile.runcall(world.kernel.run)
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
         return
-    runs = [measure(chosen.seed, chosen.jobs) for _ in range(chosen.repeat)]
+    runs = [measure(arguments.seed, arguments.jobs) for _ in range(arguments.repeat)]
     if runs:
         best = min(runs)
-        print("| jobs | store events | reconciles | kernel steps | CPU s | events/s |")
+        print("| jobs | store events | reconciles | event loop steps | CPU s | events/s |")
         print("| ---: | ---: | ---: | ---: | ---: | ---: |")
         print(
-            f"| {chosen.jobs:,} | {best.events:,} | {best.reconciles:,} | {best.steps:,} "
+            f"| {arguments.jobs:,} | {best.events:,} | {best.reconciles:,} | {best.steps:,} "
             f"| {best.seconds:.2f} | {best.events / best.seconds:,.0f} |"
         )
-    print(f"digest {digest_of(chosen.seed, chosen.jobs)}")
+    print(f"digest {event_digest(arguments.seed, arguments.jobs)}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""`why` with many who wait: what one answer takes.
+"""Measures the CPU time of a `why` request with many pending Workloads.
 
     python benchmarks/why.py [--workloads N] [--asks N]
 
-Three platforms with so many Workloads, of which nearly all wait in queues whose quota is used up: one queue; 30 queues
-in 5 Cohorts; 1,000 queues in 10 Cohorts; sizes, priorities and policies as in upstream Kueue's performance test. Asks
-about Workloads all over the lines and prints the CPU time of an answer: the median, the longest, and how many changes
-were proposed. Nothing is scheduled meanwhile: nobody pays for `why` but who asks.
+Creates three platforms with N Workloads each: in one queue, in 30 queues of 5 Cohorts, and in 1,000 queues of 10
+Cohorts. The quota is used up, and nearly all Workloads are pending. Sizes, priorities and policies are those of Kueue's
+performance test. Requests `why` for Workloads at evenly spaced positions of the queues. Prints the median and the
+maximum CPU time of an answer, and the mean number of suggested changes. No scheduling cycle runs meanwhile: `why` has
+no cost between requests.
 """
 
 import argparse
@@ -27,18 +28,18 @@ from batchyard.scheduling.scheduler_cache import SchedulerCache
 API = "kueue.x-k8s.io/v1beta2"
 NOW = 1_000_000 * SECOND
 SHAPES = {"one queue": (1, 1), "30 queues in 5 Cohorts": (30, 5), "1,000 queues in 10 Cohorts": (1000, 10)}
-#: Of every ten Workloads: their priorities and cpus.
+#: Priority and CPUs of ten consecutive Workloads.
 SIZES = [(50, 1)] * 7 + [(100, 5)] * 2 + [(200, 20)]
 
 
-class Objects:
-    """The objects, for who reads them."""
+class BenchmarkObjects:
+    """The objects of a platform in memory, as a Reader."""
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[Key, Obj]] = {}
 
     def put(self, obj: Obj) -> WatchEvent:
-        """Keep an object; the event that tells of it."""
+        """Store an object; return its watch event."""
         key = key_of(obj)
         self._objects.setdefault(key.kind, {})[key] = obj
         return WatchEvent(EventType.ADDED, key, obj, None, 1)
@@ -53,13 +54,13 @@ class Objects:
         return ()
 
 
-def made(kind: str, name: str, spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
-    """An object of Kueue's."""
+def make_object(kind: str, name: str, spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    """Return an object of a Kueue kind, with its name as uid."""
     return {"apiVersion": API, "kind": kind, "metadata": {"name": name, "uid": name, **metadata}, "spec": spec}
 
 
-def queue_of(name: str, cohort: str) -> dict[str, Any]:
-    """A ClusterQueue as the performance test has it."""
+def cluster_queue(name: str, cohort: str) -> dict[str, Any]:
+    """Return a ClusterQueue of the performance test."""
     quota = {"name": "cpu", "nominalQuota": "20", "borrowingLimit": "100"}
     spec = {
         "cohortName": cohort,
@@ -67,80 +68,83 @@ def queue_of(name: str, cohort: str) -> dict[str, Any]:
         "preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"},
         "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [{"name": "default", "resources": [quota]}]}],
     }
-    return made("ClusterQueue", name, spec)
+    return make_object("ClusterQueue", name, spec)
 
 
 def workload(number: int, queue: str) -> dict[str, Any]:
-    """A Workload that came at its second."""
+    """Return a Workload whose creation time is its number, in seconds."""
     priority, cpu = SIZES[number % len(SIZES)]
     container = {"name": "c", "resources": {"requests": {"cpu": str(cpu)}}}
     pod_set = {"name": "main", "count": 1, "template": {"spec": {"containers": [container]}}}
     spec = {"queueName": queue, "priority": priority, "podSets": [pod_set]}
     hours, rest = divmod(number, 3600)
-    born = f"2026-01-{1 + hours // 24:02}T{hours % 24:02}:{rest // 60:02}:{rest % 60:02}Z"
-    return made("Workload", f"w-{number}", spec, namespace="team", creationTimestamp=born)
+    created = f"2026-01-{1 + hours // 24:02}T{hours % 24:02}:{rest // 60:02}:{rest % 60:02}Z"
+    return make_object("Workload", f"w-{number}", spec, namespace="team", creationTimestamp=created)
 
 
-def platform(count: int, queues: int, cohorts: int) -> tuple[SchedulerCache, Objects]:
-    """So many Workloads in so many queues, decided upon until nothing more happens."""
-    index, objects = SchedulerCache(), Objects()
+def make_platform(count: int, queues: int, cohorts: int) -> tuple[SchedulerCache, BenchmarkObjects]:
+    """Return a scheduler cache and objects with `count` Workloads, after all possible admissions."""
+    cache, objects = SchedulerCache(), BenchmarkObjects()
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team", "labels": {}}}
-    reported = [namespace, made("ResourceFlavor", "default", {})]
+    manifests = [namespace, make_object("ResourceFlavor", "default", {})]
     for number in range(queues):
-        reported.append(queue_of(f"q-{number}", f"c-{number % cohorts}"))
-        reported.append(made("LocalQueue", f"q-{number}", {"clusterQueue": f"q-{number}"}, namespace="team"))
-    reported += [workload(number, f"q-{number % queues}") for number in range(count)]
-    for obj in reported:
-        index.observe(objects.put(obj), NOW)
-    settle(index)
-    return index, objects
+        manifests.append(cluster_queue(f"q-{number}", f"c-{number % cohorts}"))
+        manifests.append(make_object("LocalQueue", f"q-{number}", {"clusterQueue": f"q-{number}"}, namespace="team"))
+    manifests += [workload(number, f"q-{number % queues}") for number in range(count)]
+    for obj in manifests:
+        cache.observe(objects.put(obj), NOW)
+    run_cycles(cache)
+    return cache, objects
 
 
-def settle(index: SchedulerCache) -> None:
-    """Let the scheduler's cycles run; whom it would preempt stays, and who would preempt is admitted no more."""
+def run_cycles(cache: SchedulerCache) -> None:
+    """Run scheduling cycles until they admit no more Workloads.
+
+    Preemptions are not carried out: the victims keep their quota, and the preemptors stay pending.
+    """
     for number in range(1, 10_000):
-        heads = index.heads(NOW)
-        decisions = Cycle(index.snapshot, SchedulingPolicy(), index.namespaces, number).run(heads)
-        moved = False
+        heads = cache.heads(NOW)
+        decisions = Cycle(cache.snapshot, SchedulingPolicy(), cache.namespaces, number).run(heads)
+        has_progress = False
         for decision in decisions:
             if isinstance(decision, Admit):
-                index.workload_cache.dequeue(decision.head.workload.key)
-                index.workload_cache.assume(decision, NOW, admitted=True)
-                moved = True
+                cache.workload_cache.dequeue(decision.head.workload.key)
+                cache.workload_cache.assume(decision, NOW, admitted=True)
+                has_progress = True
             else:
-                parked = index.queue_manager.requeue(decision.head, decision.last_assignment, decision.requeue_reason)
-                moved |= parked and isinstance(decision, StayPending)
-        if not moved:
+                is_parked = cache.queue_manager.requeue(
+                    decision.head, decision.last_assignment, decision.requeue_reason
+                )
+                has_progress |= is_parked and isinstance(decision, StayPending)
+        if not has_progress:
             return
 
 
 @no_garbage_collection()
-def measured(shape: str, count: int, asks: int) -> str:
-    """What answers take on one of the platforms."""
-    index, objects = platform(count, *SHAPES[shape])
-    explainer = Explainer(index, SchedulingPolicy(), objects)
-    waiting = [view for queue in index.queue_manager.pending.values() for view in queue.views()]
+def measure_answers(shape: str, count: int, requests: int) -> str:
+    """Return the cost of `why` requests on a platform of a shape, as text."""
+    cache, objects = make_platform(count, *SHAPES[shape])
+    explainer = Explainer(cache, SchedulingPolicy(), objects)
+    pending = [view for queue in cache.queue_manager.pending.values() for view in queue.views()]
     times, changes = [], []
     gc.collect()
-    for view in waiting[:: max(1, len(waiting) // asks)][:asks]:
-        begun = time.process_time()
+    for view in pending[:: max(1, len(pending) // requests)][:requests]:
+        start = time.process_time()
         document = explainer.why(Key("Workload.kueue.x-k8s.io", view.namespace, view.name), NOW)
-        times.append((time.process_time() - begun) * 1000)
+        times.append((time.process_time() - start) * 1000)
         changes.append(len((document or {}).get("changes", ())))
-    median, longest = statistics.median(times), max(times)
-    reported = f"{statistics.mean(changes):.1f} changes each"
-    figures = f"{len(times)} answers, median {median:.1f} ms, longest {longest:.1f} ms"
-    return f"{shape}: {len(waiting):,} wait; {figures}; {reported}"
+    figures = f"{len(times)} answers, median {statistics.median(times):.1f} ms, max {max(times):.1f} ms"
+    return f"{shape}: {len(pending):,} pending; {figures}; {statistics.mean(changes):.1f} changes per answer"
 
 
 def main() -> None:
-    """Measure all three."""
+    """Measure all three platforms, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", type=int, default=50_000)
     parser.add_argument("--asks", type=int, default=60)
     options = parser.parse_args()
     for shape in SHAPES:
-        print(measured(shape, options.workloads, options.asks))
+        print(measure_answers(shape, options.workloads, options.asks))
 
 
 if __name__ == "__main__":

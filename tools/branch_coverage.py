@@ -1,9 +1,10 @@
-"""The branches of the decision packages that no test takes; fails if tools/missed_branches.toml lacks one.
+"""Checks that tools/missed_branches.toml lists each branch of the decision packages that no test takes.
 
     python tools/branch_coverage.py REPORT [--write]
 
-REPORT is coverage's JSON report; `make coverage` makes it. `--write` updates the list and keeps the reasons. An entry
-names its branch by the texts of two lines, because line numbers change with each edit.
+REPORT is coverage's JSON report; `make coverage` creates it. Exits with 1 if the list lacks a branch or its reason.
+`--write` updates the list and keeps the reasons. An entry identifies its branch by the texts of two lines, because line
+numbers change with each edit.
 """
 
 import argparse
@@ -19,7 +20,7 @@ ROOT: Final = Path(__file__).parents[1]
 MISSED: Final = ROOT / "tools" / "missed_branches.toml"
 _HEADER: Final = """\
 # The branches of the decision packages that `make coverage` does not reach, each with the reason. `branch` has the text
-# of the line that decides, and of the line that is not reached from it.
+# of the branching line, and of the line that no test reaches from it.
 """
 
 
@@ -61,7 +62,7 @@ def _functions_by_line(text: str) -> dict[int, str]:
 
 
 def read_reasons(path: Path) -> dict[Branch, str]:
-    """Return the listed branches with their reasons; empty without a list."""
+    """Return the listed branches with their reasons; empty if the file does not exist."""
     if not path.exists():
         return {}
     entries = tomllib.loads(path.read_text("utf-8")).get("missed", ())
@@ -79,7 +80,7 @@ def write_reasons(path: Path, reasons: Mapping[Branch, str]) -> None:
 
 
 def main() -> None:
-    """Compare the report with the list; print the counts, and each branch that is not listed."""
+    """Compare the report with the list; print the counts, and each branch without a reason."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report", type=Path)
     parser.add_argument("--write", action="store_true")
@@ -92,7 +93,10 @@ def main() -> None:
     print(f"{totals['covered_branches']} of {totals['num_branches']} branches taken; {len(missed)} missed")
     unlisted = [branch for branch in missed if not known.get(branch)]
     for branch in unlisted:
-        print(f"not listed with a reason: {branch.file}: {branch.function}: {branch.branch}", file=sys.stderr)
+        print(
+            f"missing in {MISSED.name}, or without a reason: {branch.file}: {branch.function}: {branch.branch}",
+            file=sys.stderr,
+        )
     sys.exit(1 if unlisted else 0)
 
 

@@ -1,6 +1,6 @@
-"""Lets the platform of every small world with nodes crash after each of its writes in turn: `python tools/crashes.py`.
+"""Crashes the platform of each small simulated world with nodes, after each write in turn: `python tools/crashes.py`.
 
-Run it with the project's environment; it ends with 1 if some end differs from the one without a crash.
+Use the project's environment. Exits with 1 if a final state differs from the final state without a crash.
 """
 
 import sys
@@ -12,15 +12,15 @@ from sim_worlds.small_worlds import WORLDS, play
 
 
 def main() -> int:
-    """Try them all."""
+    """Simulate all crashes; return 1 if a final state differs."""
     differing = 0
     for name in WORLDS:
-        end, writes = play(name)
+        expected, writes = play(name)
         for count in range(1, writes + 1):
-            again, _ = play(name, [count])
-            if again != end:
+            actual, _ = play(name, [count])
+            if actual != expected:
                 differing += 1
-                sys.stdout.write(f"{name}, crash after write {count}: {again}\n")
+                sys.stdout.write(f"{name}, crash after write {count}: final state {actual}, expected {expected}\n")
         sys.stdout.write(f"{name}: {writes} writes\n")
         sys.stdout.flush()
     return 1 if differing else 0

@@ -1,8 +1,15 @@
-"""Fuzzes a platform for as long as it is told to: `python tools/fuzz_api.py --seed 1 --rounds 100`.
+"""Fuzzes the API of a platform: `python tools/fuzz_api.py --seed 1 --rounds 100`.
 
-A round is five hundred requests from the seed and its number, bytes that are none, and clients that stall. No answer
-may be a 5xx but 503 under overload and 504 for revisions that are yet to come, the log may tell of no defect, others
-are served all the while, memory stays where it was, and after a kill at the end the journal recovers.
+Each round sends 500 requests that depend on the seed and the round, and 20 requests with invalid bytes. Every tenth
+round also has invalid HTTP messages and clients that stall. Checks:
+
+- No response is a 5xx, except 503 under overload and 504 for future revisions.
+- The log has no internal errors.
+- Other clients get responses throughout.
+- The memory does not grow.
+- The journal recovers after a kill at the end.
+
+Exits with 1 if a check fails.
 """
 
 import argparse
@@ -16,11 +23,11 @@ from fuzz.platform import Fuzzed, Stalled
 
 
 def main() -> int:
-    """Send, and tell each round."""
+    """Run all rounds and print their results; return 1 if a check failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", default="1")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--schemas", action="store_true", help="then let schemathesis go through all OpenAPI documents")
+    parser.add_argument("--schemas", action="store_true", help="also test all OpenAPI documents with schemathesis")
     args = parser.parse_args()
     with TemporaryDirectory() as folder, Fuzzed(Path(folder)) as fuzzed:
         for number in range(args.rounds):
@@ -29,8 +36,8 @@ def main() -> int:
             if number % 10 == 0:
                 fuzzed.send_shapes()
                 with Stalled(fuzzed.url, 20):
-                    fuzzed.send(50, args.seed, number, "among those who stall")
-            sys.stdout.write(f"round {number + 1}: {sum(fuzzed.codes.values())} answers, {fuzzed.resident()} MB, ")
+                    fuzzed.send(50, args.seed, number, "with stalled clients")
+            sys.stdout.write(f"round {number + 1}: {sum(fuzzed.codes.values())} responses, {fuzzed.resident()} MB, ")
             sys.stdout.write(f"{len(fuzzed.faults)} faults\n")
             sys.stdout.flush()
         for document in fuzzed.documents() if args.schemas else ():

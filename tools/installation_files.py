@@ -1,10 +1,10 @@
-"""Write what is made of batchyard.install below deploy/: `python tools/installation_files.py`.
+"""Generates the files of deploy/ from batchyard.operator_manifests: `python tools/installation_files.py`.
 
 deploy/operator/base              the kustomization, as `batchyard install --out` writes it
-deploy/charts/batchyard/files     what the chart's templates put together: kinds, rights and webhooks by group of
-                                  controllers, and the roles for people
+deploy/charts/batchyard/files     the data of the chart's templates: CRDs, permissions and webhooks by controller group,
+                                  and the roles for users
 
-A test holds that they are there as this would write them.
+A test checks that the files are up to date.
 """
 
 import json
@@ -21,17 +21,17 @@ DEPLOY = Path(__file__).parents[1] / "deploy"
 
 
 def main() -> None:
-    """Write all of them."""
+    """Write all files."""
     for path, text in files().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
 
 
 def files() -> dict[Path, str]:
-    """Their places and texts."""
+    """Return the path and text of each file."""
     base = {DEPLOY / "operator/base" / name: text for name, text in kustomization(InstallSettings()).items()}
     chart = {
-        "definitions.json": [{"groups": groups, "definition": obj} for groups, obj in definitions()],
+        "definitions.json": [{"groups": groups, "definition": obj} for groups, obj in crd_definitions()],
         "rights.json": {group: controller_rules([group]) for group in REMOTE_GROUPS},
         "roles.json": [
             obj
@@ -40,30 +40,30 @@ def files() -> dict[Path, str]:
         ],
         "webhooks.json": {group: webhooks(group) for group in REMOTE_GROUPS},
     }
-    return base | {DEPLOY / "charts/batchyard/files" / name: _text(held) for name, held in chart.items()}
+    return base | {DEPLOY / "charts/batchyard/files" / name: _text(data) for name, data in chart.items()}
 
 
-def definitions() -> list[tuple[list[str], Mapping[str, Any]]]:
-    """All kinds, each with the groups that need it; converted by a Service that the chart names."""
-    found = []
+def crd_definitions() -> list[tuple[list[str], Mapping[str, Any]]]:
+    """Return all CRDs, each with the controller groups that need it; the chart sets the Service of their conversion."""
+    rows = []
     for obj in manifests_by_file(InstallSettings(controllers=REMOTE_GROUPS))["definitions"]:
         spec = obj["spec"]
         groups = [group for group in REMOTE_GROUPS if f"{spec['names']['kind']}.{spec['group']}" in kinds_read([group])]
-        found.append((groups, obj))
-    return found
+        rows.append((groups, obj))
+    return rows
 
 
 def webhooks(group: str) -> dict[str, Any]:
-    """The webhooks of a group, by whether they change objects."""
+    """Return the webhooks of a controller group, as `Mutating` and `Validating`."""
     configurations = manifests_by_file(InstallSettings(controllers=(group,))).get("webhooks", ())
-    found = {obj["kind"].removesuffix("WebhookConfiguration"): obj["webhooks"] for obj in configurations}
-    return {word: found.get(word, []) for word in ("Mutating", "Validating")}
+    by_type = {obj["kind"].removesuffix("WebhookConfiguration"): obj["webhooks"] for obj in configurations}
+    return {name: by_type.get(name, []) for name in ("Mutating", "Validating")}
 
 
-def _text(held: Any) -> str:
-    """One line for each item."""
-    is_list = isinstance(held, list)
-    items = held if is_list else [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in held.items()]
+def _text(data: Any) -> str:
+    """Return JSON with one line per item."""
+    is_list = isinstance(data, list)
+    items = data if is_list else [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in data.items()]
     lines = ",\n".join(json.dumps(item, separators=(",", ":")) if is_list else item for item in items)
     return f"[\n{lines}\n]\n" if is_list else f"{{\n{lines}\n}}\n"
 

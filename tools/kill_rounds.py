@@ -1,12 +1,16 @@
-"""Kills a platform under sixteen writers, again and again: `python tools/kill_rounds.py --rounds 200`.
+"""Kills a platform with sixteen concurrent writers repeatedly: `python tools/kill_rounds.py --rounds 200`.
 
-Every write that was answered must be there after the restart, revisions must increase, a watch that goes on from its
-last revision must see each change once, and as the journal has it; one that begins anew goes on from its bookmark. The
-promise of the journal changes from round to round, and all the while somebody makes backups, each of which must be
-whole. Then the platform is killed again and again under teams that preempt each other: they must come to the end that
-they come to in peace, and quota holds at every revision.
+Checks after each restart:
 
-Run it with the project's environment; it ends with 1 if that is not so.
+- Every acknowledged write exists, and revisions increase.
+- A watch that resumes from its last revision gets each change of the journal exactly once.
+- A watch that starts with initial events resumes from its bookmark.
+- Each backup made during the round is complete.
+
+The rounds alternate between `--sync full` and `--sync process`. Then kills the platform repeatedly while teams preempt
+each other. The final state must equal that of a run without kills, and quota must hold at every revision.
+
+Use the project's environment. Exits with 1 if a check fails.
 """
 
 import argparse
@@ -27,29 +31,29 @@ SYNCS = ("full", "process")
 
 
 def main() -> int:
-    """Kill and look; tell each round."""
+    """Run all rounds and print their results; return 1 if a check failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--kills", type=int, default=20, help="how often under teams that preempt each other")
+    parser.add_argument("--kills", type=int, default=20, help="number of kills while teams preempt each other")
     args = parser.parse_args()
     answers = Answers()
     with TemporaryDirectory() as folder:
         for number in range(args.rounds):
-            backup(Path(folder), number, answers, SYNCS[number % 2])
-            reported = f"{len(answers.acknowledged)} answered, {len(answers.watched)} watched"
-            tell(f"round {number + 1}: {reported}, {len(answers.faults)} faults")
+            run_round(Path(folder), number, answers, SYNCS[number % 2])
+            counts = f"{len(answers.acknowledged)} acknowledged writes, {len(answers.watched)} watch events"
+            print_line(f"round {number + 1}: {counts}, {len(answers.faults)} faults")
         last_look(Path(folder), answers)
-    answers.faults += converged(args.kills)
+    answers.faults += convergence_faults(args.kills)
     for fault in answers.faults:
-        tell(fault)
+        print_line(fault)
     return 1 if answers.faults else 0
 
 
-def backup(folder: Path, number: int, answers: Answers, sync: str) -> None:
-    """One round, in which somebody makes backups as long as it lasts."""
+def run_round(folder: Path, number: int, answers: Answers, sync: str) -> None:
+    """Run one round, and make backups until it ends; `sync` is the value of --sync."""
     is_over = threading.Event()
 
-    def keep() -> None:
+    def make_backups() -> None:
         file = folder / "backup.db"
         while not is_over.wait(0.2):
             file.unlink(missing_ok=True)
@@ -59,26 +63,28 @@ def backup(folder: Path, number: int, answers: Answers, sync: str) -> None:
                 if "does not exist; pass the data directory" not in str(error):
                     answers.faults.append(f"round {number}: {error}")
 
-    keeper = threading.Thread(target=keep)
-    keeper.start()
+    backups = threading.Thread(target=make_backups)
+    backups.start()
     try:
         kill_round(folder, number, answers, "--sync", sync)
     finally:
         is_over.set()
-        keeper.join()
+        backups.join()
 
 
-def converged(kills: int) -> list[str]:
-    """What is wrong with the end that teams come to, or with their way there."""
-    with TemporaryDirectory() as calm, TemporaryDirectory() as killed:
-        wanted, found = end_of(Path(calm), 0), end_of(Path(killed), kills)
+def convergence_faults(kills: int) -> list[str]:
+    """Return the violations during kills, and the difference from the final state without kills."""
+    with TemporaryDirectory() as undisturbed, TemporaryDirectory() as killed:
+        expected, actual = end_of(Path(undisturbed), 0), end_of(Path(killed), kills)
         faults = faults_of(Path(killed))
-    tell(f"{kills} kills under teams that preempt: {len(faults)} faults")
-    return [*faults, *([] if sorted(wanted.values()) == sorted(found.values()) else [f"{found} is not {wanted}"])]
+    print_line(f"{kills} kills while teams preempt each other: {len(faults)} faults")
+    if sorted(expected.values()) != sorted(actual.values()):
+        faults = [*faults, f"final state {actual}, expected {expected}"]
+    return faults
 
 
-def tell(line: str) -> None:
-    """Write a line at once."""
+def print_line(line: str) -> None:
+    """Write a line to stdout, and flush."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -1,11 +1,15 @@
-"""Kills the leader of two operators under the guide, again and again: `python tools/operator_kills.py --kills 50`.
+"""Kills the leader of two operators repeatedly during the guide: `python tools/operator_kills.py --kills 50`.
 
-The guide of the reference architecture is played by kubectl, as often as it takes, on a platform that leaves to
-operators what they do on a cluster; they have the rights that they are installed with, and no more. Whoever leads is
-killed without a word, another takes over, and a third waits then. No Workload may get quota twice without having been
-evicted, none may be made twice or be lost, quota holds at every revision, and nothing is asked for that is not allowed.
+kubectl plays the guide of the reference architecture, until the number of kills is reached. The platform runs only the
+API server; the operators run the controllers, with the permissions of their installation. SIGKILL ends the leader, the
+standby takes over, and a new standby starts. Checks:
 
-Run it with the project's environment; it ends with 1 if that is not so.
+- No Workload gets quota twice without an eviction.
+- No Workload is created twice or lost.
+- Quota holds at every revision.
+- The API server forbids no request of the operators.
+
+Use the project's environment. Exits with 1 if a check fails.
 """
 
 import argparse
@@ -20,30 +24,29 @@ from e2e_platform.leader_kills import killed_guide
 
 
 def main() -> int:
-    """Kill and look; tell of each guide."""
+    """Run guides until the number of kills is reached, and print their results; return 1 if a check failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--speed", type=float, default=20.0, help="how fast time runs: kills cost seconds of the clock")
+    parser.add_argument("--speed", type=float, default=20.0, help="speed of time on the platform")
     args = parser.parse_args()
     folder, steps = examples_folder(), played_steps(None)
-    assert folder is not None, "the examples are beside the package"
-    left, faults = args.kills, 0
-    while left > 0:
+    assert folder is not None, "the folder examples/ is missing"
+    remaining, faults = args.kills, 0
+    while remaining > 0:
         guide = Guide(folder, steps)
         with TemporaryDirectory() as work:
-            found = killed_guide(guide, steps, Path(work), left, args.speed)
-        left -= found.kills
-        faults += len(found.faults)
-        tell(
-            f"{found.kills} kills, {found.workloads} Workloads, {found.evictions} evictions: {len(found.faults)} faults"
-        )
-        for fault in found.faults:
-            tell(fault)
+            outcome = killed_guide(guide, steps, Path(work), remaining, args.speed)
+        remaining -= outcome.kills
+        faults += len(outcome.faults)
+        counts = f"{outcome.kills} kills, {outcome.workloads} Workloads, {outcome.evictions} evictions"
+        print_line(f"{counts}: {len(outcome.faults)} faults")
+        for fault in outcome.faults:
+            print_line(fault)
     return 1 if faults else 0
 
 
-def tell(line: str) -> None:
-    """Write a line at once."""
+def print_line(line: str) -> None:
+    """Write a line to stdout, and flush."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
