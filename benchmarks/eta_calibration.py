@@ -4,8 +4,8 @@
         [--keep FILE] [--plot FILE.svg]
 
 TRACE is a folder in the format of `batchyard simulate --trace`. Each pod that requests GPUs becomes a Workload in one
-of two queues, by its quality of service; the queues borrow from each other. A first simulation with the run times of the
-trace gives the true start of each Workload. A second one is interrupted at N moments of each half of the trace, at
+of two queues, by its quality of service; the queues borrow from each other. A first simulation with the run times of
+the trace gives the true start of each Workload. A second one is interrupted at N moments of each half of the trace, at
 which Workloads are pending. At each moment it forecasts the starts of some random pending Workloads. The forecasts use
 only data known at that moment: the run times of finished Workloads, and no later arrivals.
 

@@ -1,22 +1,22 @@
-"""Make the field tables of src/batchyard/api/schema/fields from CRD files and from lightkube-models.
+"""Generates the field tables of src/batchyard/api/schema/fields from CRD files and from lightkube-models.
 
-    python tools/field_tables.py --crds PATH...  all tables; a PATH is a CRD file or a folder of them
-    python tools/field_tables.py                 native.json alone, from lightkube-models and the tables there
+    python tools/field_tables.py --crds PATH...  all tables; PATH is a CRD file or a folder of CRD files
+    python tools/field_tables.py                 only native.json, from lightkube-models and the existing tables
 
-With `--merging FILE` native.json also learns anew how lists and mappings are merged; otherwise it keeps what it says of
-that. FILE is Kubernetes' own JSON schema with its x-kubernetes-* words: `_definitions.json` of a version in the Python
-package kubernetes-validate.
+`--merging FILE` updates the merge strategies of lists and maps in native.json; without it they are unchanged. FILE is
+the JSON schema of Kubernetes with x-kubernetes-* keywords: `_definitions.json` of a version in the Python package
+kubernetes-validate.
 
-Tables hold facts only: names, types, what is required, bounds, defaults, how lists are merged. Their format is in
-src/batchyard/api/scheme.py. What neither source states is in the tables by hand below; x-kubernetes-validations
-are rules, not fields, and are written in batchyard.api.validation.
+Tables contain only facts: names, types, required fields, bounds, defaults, and merge strategies. The module
+batchyard.api.scheme defines their format. Facts that neither source has are in the manual tables below.
+x-kubernetes-validations are rules, not fields; batchyard.api.validation implements them.
 
-core.json                pod templates and what is in them, exactly as the CRDs embed them, named as by Kubernetes
-native.json              the kinds of Kubernetes itself, and where its own types are other than those embedded in CRDs
-kueue.v1beta1.json ...   one file for each group and version of the CRDs: those of Kueue and JobSet, and the cluster
-                         autoscaler's of ProvisioningRequests (cluster-autoscaler/apis/config/crd)
+core.json                pod templates and their types, exactly as embedded in the CRDs, with the names of Kubernetes
+native.json              the kinds of Kubernetes, and the differences between its types and those embedded in CRDs
+kueue.v1beta1.json ...   one file per group and version of the CRDs: those of Kueue and JobSet, and ProvisioningRequests
+                         of the cluster autoscaler (cluster-autoscaler/apis/config/crd)
 
-Tables of our own kinds (sim.v1alpha1.json, cloud.v1alpha1.json) have no CRD and are written by hand.
+batchyard's own kinds (sim.v1alpha1.json, cloud.v1alpha1.json) have no CRD; their tables are written by hand.
 """
 
 import argparse
@@ -36,12 +36,12 @@ Table: TypeAlias = dict[str, dict[str, Spec]]
 
 FIELDS: Final = Path(__file__).parent.parent / "src/batchyard/api/schema/fields"
 
-#: Where in the CRDs the types of core.json are: CRD file, path to the schema, the Kubernetes type it is.
+#: The locations of the types of core.json in the CRDs: CRD file, path to the schema, Kubernetes type.
 CORE_ROOTS: Final = (
     ("jobset.x-k8s.io_jobsets", "spec.replicatedJobs[].template", "batch_v1.JobTemplateSpec"),
     ("jobset.x-k8s.io_jobsets", "status.conditions[]", "meta_v1.Condition"),
 )
-#: Other types that CRDs embed whole; the rest of what looks like a core type looks so by chance.
+#: The types that CRDs embed completely; other types that equal a core type do so by chance.
 EMBEDDED: Final = ("Condition", "JobTemplateSpec", "LabelSelector", "PodTemplateSpec", "Toleration")
 
 NATIVE_ROOTS: Final = (
@@ -57,7 +57,7 @@ NATIVE_ROOTS: Final = (
     "admissionregistration_v1.MutatingWebhookConfiguration",
     "admissionregistration_v1.ValidatingWebhookConfiguration",
 )
-#: Mappings of other things than texts, by `DnsType.field` or by the name of the field wherever it is.
+#: Maps whose values are not strings, by `Type.field`, or by field name for all types.
 MAPS: Final = {
     "ConfigMap.binaryData": "{bytes}",
     "Secret.data": "{bytes}",
@@ -76,11 +76,11 @@ MAPS: Final = {
     "requests": "{quantity}",
     "used": "{quantity}",
 }
-#: What the API server requires though the type leaves it optional.
+#: Fields that the API server requires although their type makes them optional.
 REQUIRED: Final = (
     *("Job.spec", "Pod.spec", "PodTemplate.template", "PodTemplateSpec.spec", "Service.spec", "PriorityClass.value"),
 )
-#: What CRDs require, but their webhooks fill in before that is checked.
+#: Fields that CRDs require, but their webhooks set before the validation.
 FILLED_IN: Final = ("JobSet.spec.failurePolicy.rules.name",)
 WEBHOOKS: Final = ("MutatingWebhook", "ValidatingWebhook")
 WEBHOOK: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -91,7 +91,7 @@ WEBHOOK: Final[Mapping[str, Mapping[str, Any]]] = {
     "sideEffects": {"enum": ["None", "NoneOnDryRun"]},
     "timeoutSeconds": {"min": 1, "max": 30, "default": 10},
 }
-#: Values and bounds that Kubernetes checks in code, where being told early is worth most.
+#: Values and bounds that Kubernetes checks in code; only those whose early rejection helps most.
 CHECKED: Final[Mapping[str, Mapping[str, Any]]] = {
     "Container.imagePullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
     "ContainerPort.protocol": {"enum": ["TCP", "UDP", "SCTP"]},
@@ -137,10 +137,10 @@ CHECKED: Final[Mapping[str, Mapping[str, Any]]] = {
     "ServiceSpec.type": {"enum": ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"], "default": "ClusterIP"},
     "Taint.effect": {"enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
     "Toleration.effect": {"enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
-    # Gt and Lt are behind a gate of Kubernetes that is off.
+    # Gt and Lt require a feature gate of Kubernetes that is off by default.
     "Toleration.operator": {"enum": ["Equal", "Exists"]},
 }
-#: Further defaults that do not depend on other fields, as Kubernetes' defaults.go sets them by type.
+#: Further defaults that do not depend on other fields. Source: the defaults.go files of Kubernetes.
 DEFAULTS: Final[Mapping[str, Any]] = {
     **{
         f"{name}.{field}": value
@@ -177,14 +177,14 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "ServiceAccountTokenProjection.expirationSeconds": 3600,
     "StatefulSetSpec.serviceName": "",
 }
-#: Lists that CRDs hold to be maps, but in which Kubernetes itself lets keys come twice.
-MAY_REPEAT: Final = (
+#: Lists that are maps in CRDs, but for which Kubernetes accepts duplicate keys.
+DUPLICATE_KEYS_ALLOWED: Final = (
     *("Container.env", "Container.ports", "EphemeralContainer.env", "EphemeralContainer.ports"),
     *("PodSpec.hostAliases", "PodSpec.imagePullSecrets", "PodFailurePolicyOnExitCodesRequirement.values"),
 )
 
-#: The facts of how a field is merged.
-MERGING: Final = ("items", "merge", "owned", "retain")
+#: The facts about the merge strategy of a field.
+MERGE_FACTS: Final = ("items", "merge", "owned", "retain")
 
 _QUANTITY_PATTERN_START: Final = r"^(\+|-)?(([0-9]+"
 _SCALARS: Final = {"string": "string", "boolean": "bool", "integer": "int", "number": "number"}
@@ -202,8 +202,8 @@ _FACTS: Final = {
     "pattern": "pattern",
     "x-kubernetes-list-map-keys": "keys",
 }
-#: Known, and of no weight for what is a field: texts, rules, and how server-side apply merges.
-_LEFT_OUT: Final = ("description", "x-kubernetes-validations", "x-kubernetes-map-type", "x-kubernetes-list-type")
+#: Keywords that do not affect the fields: descriptions, rules, and merge strategies of server-side apply.
+_IGNORED: Final = ("description", "x-kubernetes-validations", "x-kubernetes-map-type", "x-kubernetes-list-type")
 _STRUCTURE: Final = (
     *("additionalProperties", "anyOf", "format", "items", "properties", "required", "type"),
     *("x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"),
@@ -211,30 +211,31 @@ _STRUCTURE: Final = (
 
 
 class UnknownSchemaError(ValueError):
-    """A CRD says something that the tables have no words for."""
+    """A CRD has a keyword or shape that the tables cannot express."""
 
 
 class CrdTable:
-    """The types of one CRD version, named by their path; what core.json has already is referred to by its name."""
+    """The types of one CRD version, named by their path; types of core.json are referred to by their name."""
 
-    def __init__(self, named: Mapping[str, str]) -> None:
-        self.named = named
+    def __init__(self, core_names: Mapping[str, str]) -> None:
+        #: The names of the types of core.json, by the fingerprint of their schema.
+        self.core_names = core_names
         self.types: Table = {}
 
     def add(self, schema: Schema, name: str) -> str:
-        """Add an object type and all it holds."""
+        """Add an object type and its fields; return its name."""
         required = schema.get("required", ())
         fields = self.types.setdefault(name, {})
         for field, child in schema["properties"].items():
-            place = f"{name}.{field}"
-            fields[field] = spec_of(*self._typed(child, place), field in required and place not in FILLED_IN)
+            path = f"{name}.{field}"
+            fields[field] = make_spec(*self._parse(child, path), field in required and path not in FILLED_IN)
         return name
 
-    def _typed(self, schema: Schema, place: str) -> tuple[str, dict[str, Any]]:
-        """The type and the facts of a place."""
-        unknown = [key for key in schema if key not in {*_FACTS, *_LEFT_OUT, *_STRUCTURE}]
+    def _parse(self, schema: Schema, path: str) -> tuple[str, dict[str, Any]]:
+        """Return the type and the facts of a schema."""
+        unknown = [key for key in schema if key not in {*_FACTS, *_IGNORED, *_STRUCTURE}]
         if unknown:
-            raise UnknownSchemaError(f"{place}: {', '.join(unknown)}")
+            raise UnknownSchemaError(f"{path}: {', '.join(unknown)}")
         facts = {word: schema[key] for key, word in _FACTS.items() if key in schema}
         if schema.get("x-kubernetes-list-type") == "set":
             facts["set"] = True
@@ -245,37 +246,37 @@ class CrdTable:
         if schema.get("x-kubernetes-int-or-string"):
             is_quantity = facts.get("pattern", "").startswith(_QUANTITY_PATTERN_START)
             return ("quantity", _without(facts, "pattern")) if is_quantity else ("int-or-string", facts)
-        return self._compound(schema, place, facts)
+        return self._parse_compound(schema, path, facts)
 
-    def _compound(self, schema: Schema, place: str, facts: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Lists, maps and objects by what they hold; all else by its scalar type."""
+    def _parse_compound(self, schema: Schema, path: str, facts: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Return the type and the facts of a list, map, object or scalar."""
         if schema["type"] == "array":
-            of, inner = self._typed(schema["items"], place)
-            return f"[{of}]", facts | ({"items": inner} if inner else {})
+            element, inner = self._parse(schema["items"], path)
+            return f"[{element}]", facts | ({"items": inner} if inner else {})
         if "additionalProperties" in schema:
-            of, inner = self._typed(schema["additionalProperties"], place)
-            return f"{{{of}}}", facts | ({"values": inner} if inner else {})
+            element, inner = self._parse(schema["additionalProperties"], path)
+            return f"{{{element}}}", facts | ({"values": inner} if inner else {})
         if schema["type"] == "object":
             if "properties" not in schema:
-                is_metadata = place.count(".") == 1 and place.endswith(".metadata")
+                is_metadata = path.count(".") == 1 and path.endswith(".metadata")
                 return ("native.ObjectMeta" if is_metadata else "any"), facts
-            return self.named.get(shape(schema)) or self.add(schema, place), facts
+            return self.core_names.get(fingerprint(schema)) or self.add(schema, path), facts
         if schema.get("format") == "date-time":
             return "time", facts
         return schema.get("format", _SCALARS[schema["type"]]), facts
 
 
 class CoreTable(CrdTable):
-    """The types of core.json: walks a CRD and the Kubernetes classes beside it, and takes the names from these."""
+    """The types of core.json: their fields are those of the CRDs, their names those of the Kubernetes classes."""
 
-    def __init__(self, classes: "Classes") -> None:
+    def __init__(self, classes: "LightkubeClasses") -> None:
         super().__init__({})
         self.classes = classes
         self.class_of: dict[str, str] = {}
-        self.shapes: dict[str, str] = {}
+        self.embedded_names: dict[str, str] = {}
 
     def add_class(self, schema: Schema, qualified: str) -> str:
-        """Add a type under the name of its Kubernetes class; wherever that comes again, it must look the same."""
+        """Add a type under the name of its Kubernetes class; return the name. All uses must have the same shape."""
         name = qualified.partition(".")[2]
         self.class_of[name] = qualified
         before = self.types.pop(name, None)
@@ -283,29 +284,29 @@ class CoreTable(CrdTable):
         if before not in (None, self.types[name]):
             raise UnknownSchemaError(f"{name} is embedded in different shapes")
         if name in EMBEDDED:
-            self.shapes[shape(schema)] = name
+            self.embedded_names[fingerprint(schema)] = name
         return name
 
     def add(self, schema: Schema, name: str) -> str:
-        """Add the type of a field, found in the class that has the field."""
+        """Add the type of a field; the class that has the field determines its name."""
         owner, _, field = name.rpartition(".")
-        return self.add_class(schema, self.classes.of_field(self.class_of[owner], field).named)
+        return self.add_class(schema, self.classes.field(self.class_of[owner], field).class_name)
 
 
-class Merging:
-    """How patches and server-side apply take the fields of Kubernetes' own kinds."""
+class MergeStrategies:
+    """The merge strategies of Kubernetes kinds for patches and server-side apply, from a JSON schema."""
 
-    #: The modules of lightkube-models whose definitions are not called `io.k8s.api.<group>.<version>`.
-    _PLACES: Final = {"meta_v1": "io.k8s.apimachinery.pkg.apis.meta.v1"}
+    #: The modules of lightkube-models whose definitions do not have the prefix `io.k8s.api.<group>.<version>`.
+    _PREFIXES: Final = {"meta_v1": "io.k8s.apimachinery.pkg.apis.meta.v1"}
 
     def __init__(self, definitions: Mapping[str, Schema]) -> None:
         self.definitions = definitions
 
     def facts(self, qualified: str, field: str) -> dict[str, Any]:
-        """The facts of a field of a class, such as `core_v1.PodSpec`; none where the schema does not know it."""
+        """Return the merge facts of a field of a class such as `core_v1.PodSpec`; empty if the schema lacks it."""
         module, _, name = qualified.partition(".")
-        place = self._PLACES.get(module) or f"io.k8s.api.{module.replace('_', '.')}"
-        schema = self.definitions.get(f"{place}.{name}", {}).get("properties", {}).get(field, {})
+        prefix = self._PREFIXES.get(module) or f"io.k8s.api.{module.replace('_', '.')}"
+        schema = self.definitions.get(f"{prefix}.{name}", {}).get("properties", {}).get(field, {})
         facts: dict[str, Any] = {"owned": "atomic"} if self._is_atomic(schema) else {}
         if self._is_atomic(schema.get("items", {})):
             facts["items"] = {"owned": "atomic"}
@@ -317,37 +318,37 @@ class Merging:
         return facts | ({"retain": True} if "retainKeys" in strategies else {})
 
     def _is_atomic(self, schema: Schema) -> bool:
-        """Whether a mapping, or the type it refers to, is owned as a whole."""
-        referred = self.definitions.get(schema.get("$ref", "").removeprefix("#/$defs/"), {})
-        return "atomic" in (schema.get("x-kubernetes-map-type"), referred.get("x-kubernetes-map-type"))
+        """Return whether a map, or the type that it refers to, has one field owner as a whole."""
+        target = self.definitions.get(schema.get("$ref", "").removeprefix("#/$defs/"), {})
+        return "atomic" in (schema.get("x-kubernetes-map-type"), target.get("x-kubernetes-map-type"))
 
 
-class MergingAsBefore(Merging):
-    """The same, as the tables in the tree have it."""
+class StoredMergeStrategies(MergeStrategies):
+    """The merge strategies in the existing tables."""
 
     def __init__(self) -> None:
         super().__init__({})
         self.tables = (read_table("native"), read_table("core"))
 
     def facts(self, qualified: str, field: str) -> dict[str, Any]:
-        """The facts of a field of a class; none where the tables do not know it."""
+        """Return the merge facts of a field of a class; empty if the tables lack the field."""
         name = qualified.partition(".")[2]
         spec = next((table[name][field] for table in self.tables if field in table.get(name, {})), "")
-        return {word: fact for word, fact in parts_of(spec)[1].items() if word in MERGING}
+        return {word: fact for word, fact in split_spec(spec)[1].items() if word in MERGE_FACTS}
 
 
 class ClassField(NamedTuple):
-    """A field of a Kubernetes class: its type in the words of the tables, and the qualified class in it, if any."""
+    """A field of a Kubernetes class: its type expression, and the qualified name of its class; '' without a class."""
 
     type: str
     required: bool
-    named: str
+    class_name: str
 
 
-class Classes:
-    """The dataclasses of lightkube-models, read from their source: field names, type hints, what has no default."""
+class LightkubeClasses:
+    """The dataclasses of lightkube-models, parsed from their source: field names, type hints, required fields."""
 
-    _WORDS: Final = {
+    _TYPES: Final = {
         "str": "string",
         "int": "int",
         "bool": "bool",
@@ -367,12 +368,12 @@ class Classes:
         self.modules: dict[str, dict[str, ast.ClassDef]] = {}
 
     def fields(self, qualified: str) -> dict[str, ClassField]:
-        """All fields of a class, such as `core_v1.PodSpec`."""
+        """Return all fields of a class, such as `core_v1.PodSpec`."""
         module, _, name = qualified.partition(".")
         return dict(self._fields(module, self._classes(module)[name]))
 
-    def of_field(self, qualified: str, field: str) -> ClassField:
-        """One field of a class."""
+    def field(self, qualified: str, field: str) -> ClassField:
+        """Return one field of a class."""
         return self.fields(qualified)[field]
 
     def _classes(self, module: str) -> dict[str, ast.ClassDef]:
@@ -386,47 +387,48 @@ class Classes:
             if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
                 hint = ast.literal_eval(member.annotation)
                 json_name = re.search(r"'json': '(\w+)'", ast.unparse(member.value)) if member.value else None
-                yield json_name[1] if json_name else member.target.id, self._field(module, hint, member.value is None)
+                name = json_name[1] if json_name else member.target.id
+                yield name, self._parse_hint(module, hint, member.value is None)
 
-    def _field(self, module: str, hint: str, required: bool) -> ClassField:
+    def _parse_hint(self, module: str, hint: str, required: bool) -> ClassField:
         inner = re.sub(r"Optional\[(.*)\]", r"\1", hint)
         element = re.sub(r"List\[(.*)\]", r"\1", inner)
         qualified = element if "." in element else f"{module}.{element}"
         home, _, name = qualified.partition(".")
-        word = self._WORDS.get(element) or self._WORDS.get(qualified)
-        if word is None and name not in self._classes(home):
-            word = "any"  # an alias of Dict: an object without fields of its own
-        of = word or name
-        return ClassField(f"[{of}]" if element != inner else of, required, "" if word else qualified)
+        builtin = self._TYPES.get(element) or self._TYPES.get(qualified)
+        if builtin is None and name not in self._classes(home):
+            builtin = "any"  # an alias of Dict: an object without fixed fields
+        type_name = builtin or name
+        return ClassField(f"[{type_name}]" if element != inner else type_name, required, "" if builtin else qualified)
 
 
-def spec_of(type_name: str, facts: Mapping[str, Any], required: bool) -> Spec:
-    """A field as the tables write it."""
+def make_spec(type_name: str, facts: Mapping[str, Any], required: bool) -> Spec:
+    """Return a field in the format of the tables."""
     expression = type_name + "!" * required
     return [expression, dict(sorted(facts.items()))] if facts else expression
 
 
-def shape(schema: Any) -> str:
-    """What makes two schemas the same: all but texts, rules and ways to merge."""
-    return json.dumps(_shape(schema), sort_keys=True)
+def fingerprint(schema: Any) -> str:
+    """Return a text that is equal for equal schemas, without descriptions, rules and merge strategies."""
+    return json.dumps(_normalize(schema), sort_keys=True)
 
 
-def _shape(schema: Any, is_fields: bool = False) -> Any:
+def _normalize(schema: Any, is_fields: bool = False) -> Any:
     if isinstance(schema, dict):
-        kept = {key: value for key, value in schema.items() if is_fields or key not in _LEFT_OUT}
+        kept = {key: value for key, value in schema.items() if is_fields or key not in _IGNORED}
         is_set = not is_fields and schema.get("x-kubernetes-list-type") == "set"
-        return {key: _shape(value, key == "properties" and not is_fields) for key, value in kept.items()} | (
+        return {key: _normalize(value, key == "properties" and not is_fields) for key, value in kept.items()} | (
             {"set": True} if is_set else {}
         )
-    return [_shape(value) for value in schema] if isinstance(schema, list) else schema
+    return [_normalize(value) for value in schema] if isinstance(schema, list) else schema
 
 
 def _without(facts: Mapping[str, Any], word: str) -> dict[str, Any]:
     return {key: value for key, value in facts.items() if key != word}
 
 
-def at(schema: Schema, path: str) -> Schema:
-    """The schema at a path such as `spec.replicatedJobs[].template`."""
+def schema_at(schema: Schema, path: str) -> Schema:
+    """Return the schema at a path such as `spec.replicatedJobs[].template`."""
     for part in path.split("."):
         schema = schema["properties"][part.removesuffix("[]")]
         schema = schema["items"] if part.endswith("[]") else schema
@@ -434,74 +436,75 @@ def at(schema: Schema, path: str) -> Schema:
 
 
 def read_crds(*paths: Path) -> dict[str, Schema]:
-    """The spec of every CRD of some files and folders, by file name."""
+    """Return the spec of each CRD in files and folders, by file name."""
     files = [file for path in paths for file in (sorted(path.glob("*.yaml")) if path.is_dir() else [path])]
     return {file.stem: yaml.load(file.read_text("utf-8"), yaml.CSafeLoader)["spec"] for file in files}
 
 
 def crd_tables(crds: Mapping[str, Schema]) -> dict[str, Table]:
-    """core.json and the tables of the CRDs, by file name."""
-    core = CoreTable(Classes())
+    """Return core.json and the tables of the CRDs, by file name."""
+    core = CoreTable(LightkubeClasses())
     for stem, path, qualified in CORE_ROOTS:
-        core.add_class(at(crds[stem]["versions"][0]["schema"]["openAPIV3Schema"], path), qualified)
+        core.add_class(schema_at(crds[stem]["versions"][0]["schema"]["openAPIV3Schema"], path), qualified)
     tables = {"core": core.types}
     for crd in crds.values():
         for version in crd["versions"]:
-            table = CrdTable(core.shapes)
+            table = CrdTable(core.embedded_names)
             table.add(version["schema"]["openAPIV3Schema"], crd["names"]["kind"])
             group = crd["group"].partition(".")[0]
             tables.setdefault(f"{group}.{version['name']}", {}).update(table.types)
     return tables
 
 
-def native_table(core: Table, merging: Merging) -> Table:
-    """native.json: the classes of Kubernetes's own kinds, less what core.json says of them already."""
-    classes, table, waiting = Classes(), {}, list(NATIVE_ROOTS)
-    seen = dict.fromkeys(waiting)
-    while waiting:
-        qualified = waiting.pop()
+def native_table(core: Table, merging: MergeStrategies) -> Table:
+    """Return native.json: the fields of Kubernetes kinds that differ from those in core.json."""
+    classes, table, queue = LightkubeClasses(), {}, list(NATIVE_ROOTS)
+    seen = dict.fromkeys(queue)
+    while queue:
+        qualified = queue.pop()
         name, fields = qualified.partition(".")[2], classes.fields(qualified)
-        own = {
-            field: native_spec(f"{name}.{field}", found, core.get(name, {}).get(field), merging.facts(qualified, field))
-            for field, found in fields.items()
+        embedded = core.get(name, {})
+        specs = {
+            field: native_spec(f"{name}.{field}", each, embedded.get(field), merging.facts(qualified, field))
+            for field, each in fields.items()
         }
-        changed = {field: spec for field, spec in own.items() if spec != core.get(name, {}).get(field)}
+        changed = {field: spec for field, spec in specs.items() if spec != embedded.get(field)}
         if changed:
             table[name] = changed
-        named = [found.named for found in fields.values() if found.named and found.named not in seen]
-        seen.update(dict.fromkeys(named))
-        waiting += dict.fromkeys(named)
+        added = [each.class_name for each in fields.values() if each.class_name and each.class_name not in seen]
+        seen.update(dict.fromkeys(added))
+        queue += dict.fromkeys(added)
     return table
 
 
-def native_spec(place: str, found: ClassField, embedded: Spec | None, merging: Mapping[str, Any]) -> Spec:
-    """A field as Kubernetes itself has it: as the CRDs embed it where they do, else as its class says."""
-    expression, facts = parts_of(embedded) if embedded else (found.type, {})
-    if embedded is None and found.type == "{string}":
-        expression = MAPS.get(place) or MAPS.get(place.partition(".")[2]) or expression
-    type_name = "ObjectMeta" if found.named == "meta_v1.ObjectMeta" else expression.removesuffix("!")
-    if place in MAY_REPEAT:
+def native_spec(path: str, field: ClassField, embedded: Spec | None, merging: Mapping[str, Any]) -> Spec:
+    """Return a field of a Kubernetes kind: as embedded in CRDs, or as in its class if no CRD embeds it."""
+    expression, facts = split_spec(embedded) if embedded else (field.type, {})
+    if embedded is None and field.type == "{string}":
+        expression = MAPS.get(path) or MAPS.get(path.partition(".")[2]) or expression
+    type_name = "ObjectMeta" if field.class_name == "meta_v1.ObjectMeta" else expression.removesuffix("!")
+    if path in DUPLICATE_KEYS_ALLOWED:
         facts = _without(_without(facts, "keys"), "set")
     inner = {**facts.get("items", {}), **merging.get("items", {})}
-    default = {"default": DEFAULTS[place]} if place in DEFAULTS else {}
-    checked = {**CHECKED.get(place, {}), **default}
+    default = {"default": DEFAULTS[path]} if path in DEFAULTS else {}
+    checked = {**CHECKED.get(path, {}), **default}
     facts = {**_without(facts, "owned"), **checked, **merging, **({"items": inner} if inner else {})}
-    return spec_of(type_name, facts, found.required or place in REQUIRED)
+    return make_spec(type_name, facts, field.required or path in REQUIRED)
 
 
-def parts_of(spec: Spec) -> tuple[str, Mapping[str, Any]]:
-    """The type expression and the facts of a field as the tables write it."""
+def split_spec(spec: Spec) -> tuple[str, Mapping[str, Any]]:
+    """Return the type expression and the facts of a field in the format of the tables."""
     return (spec, {}) if isinstance(spec, str) else (spec[0], spec[1])
 
 
 def read_table(name: str) -> Table:
-    """A table as it is in the tree."""
+    """Read an existing table."""
     table: Table = json.loads((FIELDS / f"{name}.json").read_text("utf-8"))
     return table
 
 
-def text_of(table: Table) -> str:
-    """A table as a file: one line a field, types and fields by name, so that changes read well."""
+def format_table(table: Table) -> str:
+    """Return a table as JSON with one line per field, sorted by name, for readable diffs."""
     types = []
     for name, fields in sorted(table.items()):
         lines = [f"  {json.dumps(field)}: {json.dumps(spec)}" for field, spec in sorted(fields.items())]
@@ -510,17 +513,17 @@ def text_of(table: Table) -> str:
 
 
 def main() -> None:
-    """Write the tables."""
+    """Write the tables, and print the number of their types."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--crds", type=Path, nargs="+", metavar="PATH", help="CRD files, or folders of them")
-    parser.add_argument("--merging", type=Path, metavar="FILE", help="Kubernetes' own JSON schema")
+    parser.add_argument("--crds", type=Path, nargs="+", metavar="PATH", help="a CRD file, or a folder of CRD files")
+    parser.add_argument("--merging", type=Path, metavar="FILE", help="the JSON schema of Kubernetes")
     arguments = parser.parse_args()
     definitions = json.loads(arguments.merging.read_text("utf-8"))["$defs"] if arguments.merging else None
-    merging = MergingAsBefore() if definitions is None else Merging(definitions)
+    merging = StoredMergeStrategies() if definitions is None else MergeStrategies(definitions)
     tables = crd_tables(read_crds(*arguments.crds)) if arguments.crds else {}
     tables["native"] = native_table(tables.get("core") or read_table("core"), merging)
     for name, table in tables.items():
-        (FIELDS / f"{name}.json").write_text(text_of(table), "utf-8")
+        (FIELDS / f"{name}.json").write_text(format_table(table), "utf-8")
         print(f"{name}.json: {len(table)} types")
 
 

@@ -1,9 +1,9 @@
-"""Makes the pictures of docs/page.md anew: docs/images/*.png, with a Chromium of this machine.
+"""Takes the screenshots of docs/page.md, docs/images/*.png, with the installed Chromium.
 
     .venv/bin/python tools/page_images.py
 
-Most are of the guide at its step of high priority, as a report of it shows it; that of a Workload that waits is of a
-platform that runs. Those at 10,000 Workloads are made by benchmarks/page.py --shots docs/images/many.
+Most of them show an HTML report of the guide at the step high-priority. `why.png` shows a pending Workload on a running
+platform. `benchmarks/page.py --shots docs/images/many` takes the screenshots with 10,000 Workloads.
 """
 
 import json
@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 ROOT: Final = Path(__file__).parents[1]
 IMAGES: Final = ROOT / "docs" / "images"
 LARGE, SMALL = {"width": 1280, "height": 900}, {"width": 400, "height": 800}
-#: By file, the view, the size, and light or dark.
+#: File name, route, size, and color scheme of each screenshot.
 SHOTS: Final = (
     ("overview", "#/", LARGE, "light"),
     ("overview-dark", "#/", LARGE, "dark"),
@@ -36,47 +36,47 @@ SHOTS: Final = (
 )
 
 
-def command(*arguments: str) -> None:
-    """Run batchyard."""
+def run_batchyard(*arguments: str) -> None:
+    """Run a batchyard command; raise an error if it fails."""
     subprocess.run([sys.executable, "-m", "batchyard", *arguments], check=True, capture_output=True)
 
 
 @contextmanager
-def looking(browser: Browser, size: Any, scheme: Any) -> Iterator[Page]:
-    """A page of a size, light or dark."""
+def open_page(browser: Browser, size: Any, scheme: Any) -> Iterator[Page]:
+    """Open a page with a size and a color scheme."""
     context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
     yield context.new_page()
     context.close()
 
 
-def shot(page: Page, name: str) -> None:
-    """A picture of what is to be seen."""
+def save_screenshot(page: Page, name: str) -> None:
+    """Save the visible part of a page after the next frame."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     page.screenshot(path=IMAGES / f"{name}.png")
     print(f"{name}.png {(IMAGES / f'{name}.png').stat().st_size // 1000} KB")
 
 
-def of_the_guide(browser: Browser, folder: Path) -> None:
-    """The views of a report."""
+def capture_report(browser: Browser, folder: Path) -> None:
+    """Take the screenshots of a report of the guide."""
     report = folder / "guide.html"
-    command("guide", "--step", "high-priority", "--report", str(report))
+    run_batchyard("guide", "--step", "high-priority", "--report", str(report))
     for name, route, size, scheme in SHOTS:
-        with looking(browser, size, scheme) as page:
+        with open_page(browser, size, scheme) as page:
             page.goto(f"{report.as_uri()}{route}")
             page.wait_for_selector("main .page")
-            shot(page, name)
-    with looking(browser, LARGE, "light") as page:
+            save_screenshot(page, name)
+    with open_page(browser, LARGE, "light") as page:
         page.goto(f"{report.as_uri()}#/timeline")
         page.click("main table a")
         page.wait_for_selector(".life")
-        shot(page, "workload")
+        save_screenshot(page, "workload")
 
 
-def of_a_platform(browser: Browser, folder: Path) -> None:
-    """A Workload that waits on a platform that plays the same, with why it does."""
+def capture_platform(browser: Browser, folder: Path) -> None:
+    """Take the screenshot of a pending Workload, with its reason, on a running platform with the same Jobs."""
     data, refarch = str(folder / "data"), ROOT / "examples" / "refarch"
     options = ("--speed", "2x", "--insecure-loopback", "--detach")
-    command("up", "--data-dir", data, "--cluster", str(refarch / "cluster.yaml"), *options)
+    run_batchyard("up", "--data-dir", data, "--cluster", str(refarch / "cluster.yaml"), *options)
     try:
         url = json.loads((folder / "data" / "up.json").read_text("utf-8"))["url"]
         kubectl = ("kubectl", "--server", url)
@@ -88,22 +88,22 @@ def of_a_platform(browser: Browser, folder: Path) -> None:
             )
         for step in ("low_priority", "high_priority"):
             subprocess.run([*kubectl, "create", "-R", "-f", str(refarch / step)], capture_output=True, check=True)
-        with looking(browser, LARGE, "light") as page:
+        with open_page(browser, LARGE, "light") as page:
             page.goto(f"{url}/ui/#/workloads?state=Pending&text=high")
             page.click("main table a")
             page.wait_for_selector("section[aria-label='Why']")
-            shot(page, "why")
+            save_screenshot(page, "why")
     finally:
-        command("down", "--data-dir", data)
+        run_batchyard("down", "--data-dir", data)
 
 
 def main() -> None:
-    """Make them all."""
+    """Take all screenshots."""
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        of_the_guide(browser, Path(folder))
-        of_a_platform(browser, Path(folder))
+        capture_report(browser, Path(folder))
+        capture_platform(browser, Path(folder))
         browser.close()
 
 

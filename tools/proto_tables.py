@@ -1,16 +1,16 @@
-"""Make the table of protobuf messages, src/batchyard/apiserver/protobuf_messages.json, from the Go types of Kubernetes.
+"""Generates src/batchyard/apiserver/protobuf_messages.json, the protobuf messages of Kubernetes, from its Go types.
 
     python tools/proto_tables.py API APIMACHINERY
 
-The two are checkouts of k8s.io/api and k8s.io/apimachinery. What is read are the tags of struct fields: the number and
-the name in JSON, whether a field is part of the object around it, whether it can be absent (a pointer) or is left out
-of JSON when it is empty. The table has a message for each type that the roots below reach:
+API and APIMACHINERY are checkouts of k8s.io/api and k8s.io/apimachinery. The script reads the tags of struct fields:
+the protobuf number, the JSON name, whether the field is inlined, whether it is a pointer, and omitempty. The table has
+a message for each type that is reachable from ROOTS:
 
     {"batch.v1.Job": {"1": "metadata meta.v1.ObjectMeta", "2": "spec batch.v1.JobSpec", ...}, ...}
 
-A field is its name and its type: string, int, bool, double, bytes, a message, [T], or {T} for a mapping of names. `*`
-after the type says that a zero is meant; without it a zero is the same as nothing. No name: its fields are those of the
-object.
+A field consists of its name and its type: string, int, bool, double, bytes, a message, [T], or {T} for a map with
+string keys. If `*` follows the type, a zero value is significant; otherwise a zero value is the same as an absent one.
+A field without a name is inlined.
 """
 
 import argparse
@@ -42,8 +42,8 @@ ROOTS: Final = (
     "admissionregistration.v1.MutatingWebhookConfiguration",
     "admissionregistration.v1.ValidatingWebhookConfiguration",
 )
-#: Types that are not what their Go declaration says: what they are on the wire is known to the decoder.
-WIRED: Final = {
+#: Types whose encoding differs from their Go declaration; the decoder implements them.
+WIRE_TYPES: Final = {
     "meta.v1.Time": "time",
     "meta.v1.MicroTime": "micro-time",
     "resource.Quantity": "quantity",
@@ -69,8 +69,8 @@ _FIELD: Final = re.compile(r"^\t(?:(\w+) +)?(\*?)([\w.\[\]*]+) +`(.*protobuf:.*)
 _IMPORT: Final = re.compile(r'^\t(?:(\w+) )?"k8s\.io/(?:api|apimachinery/pkg)/([\w/]+)"$', re.MULTILINE)
 
 
-class Struct(NamedTuple):
-    """A Go struct: the text of its fields, and what the packages that it names are."""
+class GoStruct(NamedTuple):
+    """A Go struct: the text of its fields, its package, and the imports of its file."""
 
     text: str
     package: str
@@ -78,18 +78,18 @@ class Struct(NamedTuple):
 
 
 class GoTypes:
-    """The declarations of some packages, by `group.version.Type`."""
+    """The type declarations of the two checkouts, by `group.version.Type`."""
 
     def __init__(self, api: Path, machinery: Path) -> None:
-        self.structs: dict[str, Struct] = {}
-        self.aliases: dict[str, tuple[str, Struct]] = {}
+        self.structs: dict[str, GoStruct] = {}
+        self.aliases: dict[str, tuple[str, GoStruct]] = {}
         for file in sorted(api.glob("*/*/*.go")):
             self._read(file, ".".join(file.parts[-3:-1]))
         for file in sorted((machinery / "pkg/apis/meta/v1").glob("*.go")):
             self._read(file, "meta.v1")
 
     def message(self, name: str) -> dict[str, str]:
-        """The fields of a struct, as the table has them."""
+        """Return the fields of a struct in the format of the table."""
         struct = self.structs[name]
         return dict(self._fields(struct))
 
@@ -99,21 +99,21 @@ class GoTypes:
         text = file.read_text("utf-8")
         imports = {short or path.rpartition("/")[2]: _package(path) for short, path in _IMPORT.findall(text)}
         for name, fields in _STRUCT.findall(text):
-            self.structs[f"{package}.{name}"] = Struct(fields, package, imports)
-        for name, of, _, _ in _ALIAS.findall(text):
-            if name and of != "struct":
-                self.aliases[f"{package}.{name}"] = (of, Struct("", package, imports))
+            self.structs[f"{package}.{name}"] = GoStruct(fields, package, imports)
+        for name, target, _, _ in _ALIAS.findall(text):
+            if name and target != "struct":
+                self.aliases[f"{package}.{name}"] = (target, GoStruct("", package, imports))
 
-    def _fields(self, struct: Struct) -> Iterator[tuple[str, str]]:
+    def _fields(self, struct: GoStruct) -> Iterator[tuple[str, str]]:
         for _, pointer, go_type, tags in _FIELD.findall(struct.text):
             tag = re.search(r'protobuf:"(?:\w+,)?(\d+),', tags)
-            named = re.search(r'json:"([^,"]*)(,[^"]*)?"', tags)
-            if tag is None or named is None:
+            json_tag = re.search(r'json:"([^,"]*)(,[^"]*)?"', tags)
+            if tag is None or json_tag is None:
                 continue
-            kept = "*" if pointer or "omitempty" not in (named[2] or "") else ""
-            yield tag[1], f"{named[1]} {self._type(go_type, struct)}{kept}"
+            suffix = "*" if pointer or "omitempty" not in (json_tag[2] or "") else ""
+            yield tag[1], f"{json_tag[1]} {self._type(go_type, struct)}{suffix}"
 
-    def _type(self, go_type: str, struct: Struct) -> str:
+    def _type(self, go_type: str, struct: GoStruct) -> str:
         go_type = go_type.lstrip("*")
         if go_type == "[]byte":
             return "bytes"
@@ -125,34 +125,34 @@ class GoTypes:
             return _BASIC[go_type]
         package, _, name = go_type.rpartition(".")
         qualified = f"{struct.imports.get(package, package) if package else struct.package}.{name}"
-        if qualified in WIRED:
-            return WIRED[qualified]
+        if qualified in WIRE_TYPES:
+            return WIRE_TYPES[qualified]
         if qualified in self.aliases:
-            of, where = self.aliases[qualified]
-            return self._type(of, where)
+            target, scope = self.aliases[qualified]
+            return self._type(target, scope)
         return qualified
 
 
 def _package(path: str) -> str:
-    """The package of an import path, as messages are named: `core.v1`, `meta.v1`, `resource`."""
+    """Return the package of an import path as used in message names: `core.v1`, `meta.v1`, `resource`."""
     parts = path.split("/")
     return ".".join(parts[-2:]) if re.fullmatch(r"v\d\w*", parts[-1]) else parts[-1]
 
 
-def reached(types: GoTypes) -> dict[str, dict[str, str]]:
-    """The messages that the roots reach."""
-    found: dict[str, dict[str, str]] = {}
-    waiting = list(ROOTS)
-    while waiting:
-        name = waiting.pop()
-        if name in found:
+def reachable_messages(types: GoTypes) -> dict[str, dict[str, str]]:
+    """Return the messages that are reachable from ROOTS, sorted by name."""
+    messages: dict[str, dict[str, str]] = {}
+    queue = list(ROOTS)
+    while queue:
+        name = queue.pop()
+        if name in messages:
             continue
-        found[name] = types.message(name)
-        for field in found[name].values():
+        messages[name] = types.message(name)
+        for field in messages[name].values():
             inner = field.partition(" ")[2].strip("*[]{}")
             if "." in inner:
-                waiting.append(inner)
-    return dict(sorted(found.items()))
+                queue.append(inner)
+    return dict(sorted(messages.items()))
 
 
 def main() -> None:
@@ -160,8 +160,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("api", type=Path)
     parser.add_argument("machinery", type=Path)
-    asked = parser.parse_args()
-    table = reached(GoTypes(asked.api, asked.machinery))
+    arguments = parser.parse_args()
+    table = reachable_messages(GoTypes(arguments.api, arguments.machinery))
     lines = [f"{json.dumps(name)}: {json.dumps(fields)}" for name, fields in table.items()]
     TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
 

@@ -1,13 +1,14 @@
-"""Follows what upstream decided in recorded scenarios by a shadow in a process of its own, over HTTP.
+"""Replays Kueue's decisions of recorded scenarios, and lets a shadow in a separate process follow them over HTTP.
 
     python tools/shadow_http.py [NAME...] [--together 1] [--servers 8] [--bad SEED]
 
-The embedded API server runs in this process, with a journal, and upstream's decisions are put into its store at their
-moments, with what lies between them made short. `batchyard operator --shadow` is another process, and reads over HTTP.
-Each scenario has a server, or several share one, with names of their own. `--bad` puts a proxy between both on which
-each watch is late by a time of its own, up to three seconds, lines come twice, watches break off and cannot go on; and
-the shadow is ended and begun again in the middle. Run it with the project's environment; it ends with 1 if a parting
-was told.
+This process runs the embedded API server with a journal, and puts Kueue's decisions into its store at their recorded
+times; longer pauses are cut to 50 ms. `batchyard operator --shadow` runs as a separate process. Each scenario has its
+own server, or --together of them share one, with unique names. `--bad` adds a proxy that delays each watch by a
+different time of up to three seconds, repeats lines, breaks watches, and rejects their resumption. It also restarts the
+shadow in the middle.
+
+Use the project's environment. Exits with 1 if a shadow reports a divergence.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from batchyard.admission_plugins.built_in import new_namespace
 from batchyard.base.instant import MILLISECOND, SECOND
 from batchyard.server.clocks.wall import sleep_for
 from batchyard.server.http.connections import Connections
+from batchyard.server.http.flow_control import ResponseTurns
 from batchyard.server.http.protocol import HttpProtocol
 from batchyard.server.platform.data_dir import PlatformOptions
 from batchyard.server.platform.platform import EmbeddedPlatform
@@ -39,144 +41,150 @@ from differential.upstream_writes import Moment, Upstream, read_case
 from e2e_platform.bad_proxy import Badness, BadProxy
 from e2e_platform.operator_process import plain_kubeconfig
 
-#: The longest wait between two moments that are apart, and how long a shadow waits for Kueue.
-_APART = 50 * MILLISECOND
-_PATIENCE = 4  # seconds
-_SETTLES = 8 * SECOND
+#: The maximum pause between two recorded times.
+_PAUSE_MAX = 50 * MILLISECOND
+#: The time for which a shadow waits for Kueue's decision, in seconds.
+_PATIENCE = 4
+#: The pause between the last decision and the end of the shadow.
+_FINAL_PAUSE = 8 * SECOND
 BAD = Badness(0, 3, 0.5, 5, 6, 3)
 
 
-class Stored(EmbeddedPlatform):
-    """A platform into whose store is put what upstream wrote."""
+class ScenarioPlatform(EmbeddedPlatform):
+    """A platform whose store receives Kueue's recorded writes."""
 
-    def put_into(self) -> Served:
-        """Where it is put."""
+    def writable_store(self) -> Served:
+        """Return the store, for direct writes."""
         return Served(self._store)
 
-    def work(self, moment: Moment) -> None:
-        """Do what is due."""
+    def execute(self, moment: Moment) -> None:
+        """Execute the writes of a moment on the event loop."""
         self._kernel.post(moment.work)
 
 
-class Told(NamedTuple):
-    """What a shadow printed."""
+class ShadowReport(NamedTuple):
+    """The output of a shadow: its divergences, and the numbers of matching and of unobserved decisions."""
 
-    findings: list[dict[str, Any]]
+    divergences: list[dict[str, Any]]
     agreed: int
     unseen: int
 
 
-def moments_of(names: Sequence[str], cases: Any, stored: Served) -> list[Moment]:
-    """All that happens in these scenarios, in order of time."""
-    found: list[Moment] = []
+def create_moments(names: Sequence[str], cases: Any, store: Served) -> list[Moment]:
+    """Create the namespaces of the scenarios; return their recorded writes in order of time."""
+    moments: list[Moment] = []
     for number, name in enumerate(names):
         scenario, log = read_case(name, *cases[name])
-        word = f"s{number}"
+        prefix = f"s{number}"
         for namespace in namespaces_of(scenario):
-            named = f"{word}-{namespace}"
-            stored.put(new_namespace(named))
-        found += Upstream(stored, *apart(word, scenario, log)).moments()
-    return sorted(found, key=lambda moment: moment.at)
+            store.put(new_namespace(f"{prefix}-{namespace}"))
+        moments += Upstream(store, *apart(prefix, scenario, log)).moments()
+    return sorted(moments, key=lambda moment: moment.at)
 
 
-async def followed(names: Sequence[str], cases: Any, badness: Badness | None, *, fair_sharing: bool) -> Told:
-    """What a shadow tells of some scenarios on one server."""
+async def follow_scenarios(
+    names: Sequence[str], cases: Any, badness: Badness | None, *, fair_sharing: bool
+) -> ShadowReport:
+    """Replay scenarios on one server; return the report of its shadow."""
     folder = Path(mkdtemp())
     try:
-        async with AsyncExitStack() as open_:
+        async with AsyncExitStack() as stack:
             loop = asyncio.get_running_loop()
-            place = PlatformOptions(folder, controllers=("api", "namespaces"), is_insecure=True)
-            stored = Stored(place, None, 1.0)
-            open_.push_async_callback(stored.close)
-            connect = partial(HttpProtocol, stored.create_dispatcher(), Connections(), is_secure=False)
+            settings = PlatformOptions(folder, controllers=("api", "namespaces"), is_insecure=True)
+            platform = ScenarioPlatform(settings, None, 1.0)
+            stack.push_async_callback(platform.close)
+            connect = partial(
+                HttpProtocol, platform.create_dispatcher(), Connections(), ResponseTurns(loop), is_secure=False
+            )
             server = await loop.create_server(connect, "127.0.0.1", 0)
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             if badness is not None:
-                url = (await open_.enter_async_context(BadProxy(url, badness))).url
+                url = (await stack.enter_async_context(BadProxy(url, badness))).url
             options = ["--patience", f"{_PATIENCE}s", *(["--fair-sharing"] if fair_sharing else [])]
-            shadow = partial(begun, plain_kubeconfig(folder, url), options)
-            moments = moments_of(names, cases, stored.put_into())
-            one = await shadow()
-            reported = []
+            start = partial(start_shadow, plain_kubeconfig(folder, url), options)
+            moments = create_moments(names, cases, platform.writable_store())
+            shadow = await start()
+            reports = []
             for number, moment in enumerate(moments):
                 if number and moment.at - moments[number - 1].at:
-                    await sleep_for(min(_APART, moment.at - moments[number - 1].at))
+                    await sleep_for(min(_PAUSE_MAX, moment.at - moments[number - 1].at))
                 if badness is not None and number == len(moments) // 2:
-                    reported.append(await ended(one))
-                    one = await shadow()
-                stored.work(moment)
-            await sleep_for(_SETTLES)
-            reported.append(await ended(one))
+                    reports.append(await stop_shadow(shadow))
+                    shadow = await start()
+                platform.execute(moment)
+            await sleep_for(_FINAL_PAUSE)
+            reports.append(await stop_shadow(shadow))
             server.close()
-            stored.end_watches()
+            platform.end_watches()
     finally:
         shutil.rmtree(folder)
-    return all_of(reported)
+    return merge_reports(reports)
 
 
-async def begun(kubeconfig: Path, options: Sequence[str]) -> asyncio.subprocess.Process:
-    """A shadow that looks on."""
+async def start_shadow(kubeconfig: Path, options: Sequence[str]) -> asyncio.subprocess.Process:
+    """Start a shadow, and wait until it follows Kueue."""
     command = [sys.executable, "-m", "batchyard", "operator", "--shadow", "--kubeconfig", str(kubeconfig), *options]
     pipe = asyncio.subprocess.PIPE
     shadow = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     assert shadow.stderr is not None
     async for line in shadow.stderr:
-        if b"looks on" in line:
+        if b"comparing with Kueue" in line:
             return shadow
-    raise AssertionError("it ended before it looked on")
+    raise AssertionError("the shadow exited before it was ready")
 
 
-async def ended(shadow: asyncio.subprocess.Process) -> Told:
-    """What a shadow has told, which is told to end."""
+async def stop_shadow(shadow: asyncio.subprocess.Process) -> ShadowReport:
+    """Stop a shadow; return its report."""
     shadow.send_signal(signal.SIGTERM)
     printed, _ = await shadow.communicate()
-    *findings, summary = [json.loads(line) for line in printed.splitlines()]
-    return Told(findings, sum(summary["agreed"].values()), summary["unseen"])
+    *divergences, summary = [json.loads(line) for line in printed.splitlines()]
+    return ShadowReport(divergences, sum(summary["agreed"].values()), summary["unseen"])
 
 
-async def all_followed(args: argparse.Namespace, cases: Any) -> Told:
-    """The same of all scenarios, some on one server, and several servers at a time."""
+async def follow_all(args: argparse.Namespace, cases: Any) -> ShadowReport:
+    """Replay all scenarios, on several servers at a time; return the merged report."""
     badness = None if args.bad is None else BAD._replace(seed=args.bad)
     names = args.names or list(cases)
-    shares = {name: read_case(name, *cases[name])[0].fair_sharing for name in names}
-    gate = asyncio.Semaphore(args.servers)
+    has_fair_sharing = {name: read_case(name, *cases[name])[0].fair_sharing for name in names}
+    servers = asyncio.Semaphore(args.servers)
 
-    async def one(some: Sequence[str]) -> Told:
-        async with gate:
-            reported = await followed(some, cases, badness, fair_sharing=shares[some[0]])
-        sys.stdout.write(f"{', '.join(some)}: {reported.agreed} as foreseen, {len(reported.findings)} partings\n")
-        for finding in reported.findings:
-            sys.stdout.write(f"  {finding['type']} {finding['workload']}: {finding['message']}\n")
+    async def follow_group(group: Sequence[str]) -> ShadowReport:
+        async with servers:
+            report = await follow_scenarios(group, cases, badness, fair_sharing=has_fair_sharing[group[0]])
+        counts = f"{report.agreed} decisions agree, {len(report.divergences)} divergences"
+        sys.stdout.write(f"{', '.join(group)}: {counts}\n")
+        for divergence in report.divergences:
+            sys.stdout.write(f"  {divergence['type']} {divergence['workload']}: {divergence['message']}\n")
         sys.stdout.flush()
-        return reported
+        return report
 
-    found: list[Sequence[str]] = []
+    groups: list[Sequence[str]] = []
     for fair_sharing in (False, True):
-        chosen = [name for name in names if shares[name] is fair_sharing]
-        found += [chosen[begin : begin + args.together] for begin in range(0, len(chosen), args.together)]
-    return all_of(await asyncio.gather(*map(one, found)))
+        selected = [name for name in names if has_fair_sharing[name] is fair_sharing]
+        groups += [selected[begin : begin + args.together] for begin in range(0, len(selected), args.together)]
+    return merge_reports(await asyncio.gather(*map(follow_group, groups)))
 
 
-def all_of(reported: Sequence[Told]) -> Told:
-    """What several have told, together."""
-    findings = [finding for each in reported for finding in each.findings]
-    return Told(findings, sum(each.agreed for each in reported), sum(each.unseen for each in reported))
+def merge_reports(reports: Sequence[ShadowReport]) -> ShadowReport:
+    """Return one report with the divergences and total counts of several reports."""
+    divergences = [divergence for report in reports for divergence in report.divergences]
+    return ShadowReport(divergences, sum(each.agreed for each in reports), sum(each.unseen for each in reports))
 
 
 def main() -> int:
-    """Follow the scenarios; tell of partings, and what all came to."""
+    """Replay the scenarios; print the divergences and the totals."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--together", type=int, default=1, help="how many scenarios are on one server")
-    parser.add_argument("--servers", type=int, default=8, help="how many servers there are at a time")
-    parser.add_argument("--bad", type=int, metavar="SEED")
+    parser.add_argument("--together", type=int, default=1, help="number of scenarios per server")
+    parser.add_argument("--servers", type=int, default=8, help="number of concurrent servers")
+    parser.add_argument("--bad", type=int, metavar="SEED", help="inject network faults chosen by the seed")
     args = parser.parse_args()
     cases = {**packed_cases(), **shared_cases()}
-    reported = asyncio.run(all_followed(args, cases))
+    report = asyncio.run(follow_all(args, cases))
     count = len(args.names or cases)
-    sys.stdout.write(f"{count} scenarios: {reported.agreed} decisions as foreseen, {reported.unseen} not seen; ")
-    sys.stdout.write(f"{len(reported.findings)} partings\n")
-    return 1 if reported.findings else 0
+    sys.stdout.write(f"{count} scenarios: {report.agreed} decisions agree, {report.unseen} not observed; ")
+    sys.stdout.write(f"{len(report.divergences)} divergences\n")
+    return 1 if report.divergences else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Runs random clusters under all laws and tells what they broke: `python tools/worlds.py FIRST [END]`.
+"""Simulates random clusters, and reports violated invariants: `python tools/worlds.py FIRST [END]`.
 
-With `--conflicts SHARE` so many writes of the platform meet a conflict, with `--crash-every WRITES` it crashes after so
-many of them, again and again. Run it with the project's environment; it ends with 1 if a law was broken.
+`--conflicts SHARE` rejects this share of the platform's writes with a conflict. `--crash-every WRITES` crashes the
+platform repeatedly, each time after this number of writes. Use the project's environment. Exits with 1 if a cluster
+violates an invariant.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from properties.worlds import told_of_cluster
 
 
 def main() -> int:
-    """Run the clusters of seeds from the first to before the end; one seed alone if there is no end."""
+    """Simulate the clusters of the seeds from FIRST up to END, without END itself; without END only the seed FIRST."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("first", type=int)
     parser.add_argument("end", type=int, nargs="?")
@@ -22,18 +23,18 @@ def main() -> int:
     parser.add_argument("--crash-every", type=int, default=0, metavar="WRITES")
     args = parser.parse_args()
     seeds = range(args.first, args.first + 1 if args.end is None else args.end)
-    broken = 0
+    failed = 0
     for seed in seeds:
-        reported = _reported(seed, args.conflicts, args.crash_every)
-        if reported:
-            broken += 1
-            sys.stdout.write(f"seed {seed}: {reported}\n")
+        violations = _find_violations(seed, args.conflicts, args.crash_every)
+        if violations:
+            failed += 1
+            sys.stdout.write(f"seed {seed}: {violations}\n")
             sys.stdout.flush()
-    sys.stdout.write(f"{len(seeds)} worlds, {broken} of them broke a law\n")
-    return 1 if broken else 0
+    sys.stdout.write(f"{len(seeds)} clusters, {failed} with violations\n")
+    return 1 if failed else 0
 
 
-def _reported(seed: int, conflicts: float, crash_every: int) -> str:
+def _find_violations(seed: int, conflicts: float, crash_every: int) -> str:
     try:
         return told_of_cluster(seed, conflicts=conflicts, crash_every=crash_every)
     except AssertionError as error:

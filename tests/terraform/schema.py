@@ -1,7 +1,8 @@
 """The schemas of the providers google and google-beta, as extracted by tools/provider_schema.py.
 
 A body maps names to entries: `string optional computed` for an attribute. The entry of a block, or of an attribute with
-objects, has its nesting (`nesting`, `max`), whether it is required (`said`), its kind (`is`), and its body (`of`).
+objects, has its nesting (`nesting`, `max`), the flags required, optional or computed (`flags`), its kind (`is`), and
+its body (`of`).
 """
 
 import json
@@ -47,14 +48,14 @@ def _read(name: str) -> Schema:
 
 def is_computed(entry: Any) -> bool:
     """Whether the provider fills in an attribute that is not set."""
-    return "computed" in (entry if isinstance(entry, str) else entry["said"]).split()
+    return "computed" in (entry if isinstance(entry, str) else entry["flags"]).split()
 
 
 def is_required(entry: Any) -> bool:
     """Whether an attribute or a block is required."""
-    return "required" in (entry if isinstance(entry, str) else entry["said"]).split()
+    return "required" in (entry if isinstance(entry, str) else entry["flags"]).split()
 
 
 def is_settable(entry: Any) -> bool:
     """Whether a configuration may set an attribute: it may not set computed-only attributes."""
-    return bool({"required", "optional"} & set((entry if isinstance(entry, str) else entry["said"]).split()))
+    return bool({"required", "optional"} & set((entry if isinstance(entry, str) else entry["flags"]).split()))

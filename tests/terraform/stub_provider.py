@@ -147,7 +147,7 @@ def _block(body: Body) -> bytes:
 
 
 def _attribute(name: str, entry: Any) -> bytes:
-    flags = (entry if isinstance(entry, str) else entry["said"]).split()
+    flags = (entry if isinstance(entry, str) else entry["flags"]).split()
     stated = b"".join(
         _number(field, 1) for field, flag in ((4, "required"), (5, "optional"), (6, "computed")) if flag in flags
     )
@@ -155,7 +155,7 @@ def _attribute(name: str, entry: Any) -> bytes:
 
 
 def _nested(name: str, entry: Mapping[str, Any]) -> bytes:
-    least = _number(4, 1) if "required" in entry["said"] else b""
+    least = _number(4, 1) if "required" in entry["flags"] else b""
     most = _number(5, entry["max"]) if "max" in entry else b""
     nesting = _number(3, _NESTINGS[entry["nesting"]])
     return _bytes(1, name.encode()) + _bytes(2, _block(entry["of"])) + nesting + least + most
