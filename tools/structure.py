@@ -1,9 +1,9 @@
-"""The structure of the sources: files, folders, imports, class names, words; fails beyond the limits.
+"""Measures the structure of the sources: files, folders, imports, class names, odd words.
 
     python tools/structure.py [--list] [--profile]
 
-`--list` names the files and classes behind each figure. `--profile` also counts the files on the way of a trivial Job
-through the simulator, and of a POST of a Job.
+`--list` also prints the files, classes or lines that contribute to each figure. `--profile` also counts the files with
+code that runs for a trivial Job in the simulator, and for a POST of a Job. Exits with 1 if a figure exceeds its limit.
 """
 
 import argparse
@@ -26,14 +26,14 @@ ROOT: Final = Path(__file__).parents[1]
 SRC: Final = ROOT / "src"
 PACKAGE: Final = "batchyard"
 SMALL: Final = 60  # lines
-#: The highest value of each figure. They only ever go down.
+#: The maximum of each figure. Changes may only lower a limit.
 LIMITS: Final[Mapping[str, float]] = {
     "files": 475,
     "largest folder": 25,
     "small modules imported once": 1,
     "duplicated class names": 2,
     "import share, percent": 5.0,
-    "import circles": 0,
+    "import cycles": 0,
     "odd words of sources per 1,000": 1.0,
     "odd words of documents per 1,000": 1.0,
 }
@@ -48,7 +48,7 @@ _WORD: Final = re.compile(r"[A-Za-z][A-Za-z'-]*")
 _NOT_TEXT: Final = re.compile(r"`[^`]*`|\]\([^)]*\)")
 
 
-#: The tests' event loop, which is not on the way of a request to a platform.
+#: The event loop of the tests, which a platform does not use.
 _VIRTUAL_LOOP: Final = frozenset({"controller_runtime/kernel.py", "base/memory.py"})
 _QUEUE: Final = """\
 apiVersion: kueue.x-k8s.io/v1beta1
@@ -68,8 +68,8 @@ metadata: {name: q, namespace: default}
 spec: {clusterQueue: q}"""
 
 
-class Module(NamedTuple):
-    """A module of the sources."""
+class SourceModule(NamedTuple):
+    """A module of the sources, with its syntax tree."""
 
     name: str
     path: Path
@@ -78,44 +78,44 @@ class Module(NamedTuple):
 
     @property
     def lines(self) -> int:
-        """The number of lines."""
+        """Return the number of lines."""
         return self.text.count("\n")
 
     @property
     def top_level(self) -> Sequence[ast.stmt]:
-        """The statements outside of functions and classes."""
+        """Return the statements outside of functions and classes."""
         module = self.nodes[0]
         assert isinstance(module, ast.Module)
         return module.body
 
 
-class Figure(NamedTuple):
-    """A measured value, and what is behind it."""
+class StructureFigure(NamedTuple):
+    """A measured value, and the files, classes or lines that contribute to it."""
 
     name: str
     value: float
-    behind: Sequence[str] = ()
+    details: Sequence[str] = ()
 
 
-def modules() -> Sequence[Module]:
+def read_modules() -> Sequence[SourceModule]:
     """Read all modules of the package."""
-    found = []
+    modules = []
     for path in sorted((SRC / PACKAGE).rglob("*.py")):
         name = ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
         text = path.read_text("utf-8")
-        found.append(Module(name, path, text, tuple(ast.walk(ast.parse(text)))))
-    return found
+        modules.append(SourceModule(name, path, text, tuple(ast.walk(ast.parse(text)))))
+    return modules
 
 
-def imports(all_modules: Sequence[Module], *, lazy: bool) -> Mapping[str, set[str]]:
+def imports(modules: Sequence[SourceModule], *, lazy: bool) -> Mapping[str, set[str]]:
     """Return the modules of the package that each module imports; with `lazy` also inside functions."""
-    names = {module.name for module in all_modules}
-    found: dict[str, set[str]] = {}
-    for module in all_modules:
+    names = {module.name for module in modules}
+    graph: dict[str, set[str]] = {}
+    for module in modules:
         nodes = module.nodes if lazy else module.top_level
         targets = (target for node in nodes if isinstance(node, ast.ImportFrom) for target in _targets(node, names))
-        found[module.name] = {target for target in targets if target != module.name}
-    return found
+        graph[module.name] = {target for target in targets if target != module.name}
+    return graph
 
 
 def _targets(node: ast.ImportFrom, names: set[str]) -> Iterator[str]:
@@ -126,93 +126,94 @@ def _targets(node: ast.ImportFrom, names: set[str]) -> Iterator[str]:
             yield str(target)
 
 
-def circles(graph: Mapping[str, set[str]]) -> Sequence[Sequence[str]]:
-    """Return the strongly connected groups of more than one module (Tarjan)."""
+def import_cycles(graph: Mapping[str, set[str]]) -> Sequence[Sequence[str]]:
+    """Return the strongly connected components with more than one module (Tarjan's algorithm)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    found: list[Sequence[str]] = []
+    components: list[Sequence[str]] = []
 
     def visit(name: str) -> None:
         index[name] = low[name] = len(index)
         stack.append(name)
-        for each in graph[name]:
-            if each not in index:
-                visit(each)
-                low[name] = min(low[name], low[each])
-            elif each in stack:
-                low[name] = min(low[name], index[each])
+        for target in graph[name]:
+            if target not in index:
+                visit(target)
+                low[name] = min(low[name], low[target])
+            elif target in stack:
+                low[name] = min(low[name], index[target])
         if low[name] == index[name]:
-            group = stack[stack.index(name) :]
+            component = stack[stack.index(name) :]
             del stack[stack.index(name) :]
-            if len(group) > 1:
-                found.append(sorted(group))
+            if len(component) > 1:
+                components.append(sorted(component))
 
     for name in graph:
         if name not in index:
             visit(name)
-    return found
+    return components
 
 
-def figures() -> Iterator[Figure]:
+def structure_figures() -> Iterator[StructureFigure]:
     """Measure the sources and documents."""
-    found = modules()
-    lines = sum(module.lines for module in found)
-    yield Figure("files", len(found))
-    yield Figure("lines", lines)
-    yield Figure("median lines of a file", statistics.median(module.lines for module in found))
-    by_folder = Counter(str(module.path.parent.relative_to(SRC)) for module in found)
+    modules = read_modules()
+    lines = sum(module.lines for module in modules)
+    yield StructureFigure("files", len(modules))
+    yield StructureFigure("lines", lines)
+    yield StructureFigure("median lines of a file", statistics.median(module.lines for module in modules))
+    by_folder = Counter(str(module.path.parent.relative_to(SRC)) for module in modules)
     large = [f"{folder}: {count}" for folder, count in by_folder.most_common() if count > 25]
-    yield Figure("largest folder", max(by_folder.values()), large)
-    users: dict[str, set[str]] = defaultdict(set)
-    for name, targets in imports(found, lazy=True).items():
+    yield StructureFigure("largest folder", max(by_folder.values()), large)
+    importers: dict[str, set[str]] = defaultdict(set)
+    for name, targets in imports(modules, lazy=True).items():
         for target in targets:
-            users[target].add(name)
-    once = [module for module in found if len(users[module.name]) == 1 and module.path.name != "__init__.py"]
-    yield Figure("modules imported once", len(once), [module.name for module in once])
+            importers[target].add(name)
+    once = [module for module in modules if len(importers[module.name]) == 1 and module.path.name != "__init__.py"]
+    yield StructureFigure("modules imported once", len(once), [module.name for module in once])
     small = [module.name for module in once if module.lines < SMALL]
-    yield Figure("small modules imported once", len(small), small)
-    classes = Counter(node.name for module in found for node in module.nodes if isinstance(node, ast.ClassDef))
-    twice = [f"{name}: {count}" for name, count in classes.most_common() if count > 1 and not name.startswith("_")]
-    yield Figure("duplicated class names", len(twice), twice)
+    yield StructureFigure("small modules imported once", len(small), small)
+    classes = Counter(node.name for module in modules for node in module.nodes if isinstance(node, ast.ClassDef))
+    duplicates = [f"{name}: {count}" for name, count in classes.most_common() if count > 1 and not name.startswith("_")]
+    yield StructureFigure("duplicated class names", len(duplicates), duplicates)
     imported = sum(
         (node.end_lineno or node.lineno) - node.lineno + 1
-        for module in found
+        for module in modules
         for node in module.top_level
         if isinstance(node, ast.Import | ast.ImportFrom)
     )
-    yield Figure("import share, percent", round(100 * imported / lines, 1))
-    groups = circles(imports(found, lazy=True))
-    yield Figure("import circles", len(groups), [" ".join(group) for group in groups])
-    yield _odd("odd words of sources per 1,000", _texts(found))
-    yield _odd("odd words of documents per 1,000", _documents())
+    yield StructureFigure("import share, percent", round(100 * imported / lines, 1))
+    cycles = import_cycles(imports(modules, lazy=True))
+    yield StructureFigure("import cycles", len(cycles), [" ".join(cycle) for cycle in cycles])
+    yield _count_odd_words("odd words of sources per 1,000", _source_texts(modules))
+    yield _count_odd_words("odd words of documents per 1,000", _document_lines())
 
 
-def _odd(name: str, texts: Iterator[tuple[str, str]]) -> Figure:
-    words, behind = 0, []
-    hits = 0
-    for where, text in texts:
+def _count_odd_words(name: str, texts: Iterator[tuple[str, str]]) -> StructureFigure:
+    """Return the rate of odd words in texts, given with their locations."""
+    words, hits = 0, 0
+    details: list[str] = []
+    for location, text in texts:
         words += len(_WORD.findall(text))
         odd = _ODD.findall(text)
         hits += len(odd)
-        behind += [f"{where}: {text.strip()[:100]}"] if odd else []
-    return Figure(name, round(1000 * hits / max(words, 1), 2), behind)
+        details += [f"{location}: {text.strip()[:100]}"] if odd else []
+    return StructureFigure(name, round(1000 * hits / max(words, 1), 2), details)
 
 
-def _texts(found: Sequence[Module]) -> Iterator[tuple[str, str]]:
-    """Yield strings, comments and identifiers with their places."""
-    for module in found:
+def _source_texts(modules: Sequence[SourceModule]) -> Iterator[tuple[str, str]]:
+    """Yield the strings, comments and identifiers with their locations."""
+    for module in modules:
         path = module.path.relative_to(ROOT)
         for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
-            where = f"{path}:{token.start[0]}"
+            location = f"{path}:{token.start[0]}"
             if token.type in {tokenize.STRING, tokenize.COMMENT}:
-                yield from ((where, line) for line in token.string.splitlines())
+                yield from ((location, line) for line in token.string.splitlines())
             elif token.type == tokenize.NAME and "_" in token.string:
-                yield where, token.string.replace("_", " ")
+                yield location, token.string.replace("_", " ")
 
 
-def _documents() -> Iterator[tuple[str, str]]:
-    """Yield the lines of documents outside of code."""
+def _document_lines() -> Iterator[tuple[str, str]]:
+    """Yield the lines of documents outside of code blocks, with their locations."""
     paths = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     for path in sorted(paths):
         is_code = False
@@ -223,10 +224,10 @@ def _documents() -> Iterator[tuple[str, str]]:
                 yield f"{path.relative_to(ROOT)}:{number}", _NOT_TEXT.sub(" ", line)
 
 
-def profiled() -> Iterator[Figure]:
-    """Count the files on the way of a trivial Job through the simulator, and of a POST of a Job.
+def profile_figures() -> Iterator[StructureFigure]:
+    """Count the files with code that runs for a trivial Job in the simulator, and for a POST of a Job.
 
-    A file is on the way if one more Job, or one more POST, runs more of its functions' calls.
+    A file counts if an additional Job or POST causes additional calls of its functions.
     """
     sys.path.insert(0, str(ROOT / "tests"))
     from unit.apiserver.api import Api  # noqa: PLC0415 - only with --profile
@@ -234,20 +235,20 @@ def profiled() -> Iterator[Figure]:
     api = Api()
 
     def post(count: int) -> None:
-        for each in range(count):
-            api.post("/apis/batch/v1/namespaces/default/jobs", _job(10 * count + each))
+        for number in range(count):
+            api.post("/apis/batch/v1/namespaces/default/jobs", _job(10 * count + number))
 
     with TemporaryDirectory() as folder:
-        yield _way("files of a trivial Job", partial(_simulate, Path(folder)))
-    yield _way("files of a POST of a Job", post, _VIRTUAL_LOOP)
+        yield _count_files("files of a trivial Job", partial(_simulate, Path(folder)))
+    yield _count_files("files of a POST of a Job", post, _VIRTUAL_LOOP)
 
 
-def _way(name: str, work: Callable[[int], object], besides: frozenset[str] = frozenset()) -> Figure:
-    """The files that a second unit of work runs again; the first warms the caches."""
+def _count_files(name: str, work: Callable[[int], object], excluded: frozenset[str] = frozenset()) -> StructureFigure:
+    """Count the files with more calls for two units of work than for one; a first execution fills the caches."""
     work(3)
-    one, two = _calls(partial(work, 1)), _calls(partial(work, 2))
-    found = {code.co_filename.rpartition(f"/src/{PACKAGE}/")[2] for code in two if two[code] > one[code]}
-    return Figure(name, len(found - besides), sorted(found - besides))
+    one, two = _count_calls(partial(work, 1)), _count_calls(partial(work, 2))
+    files = {code.co_filename.rpartition(f"/src/{PACKAGE}/")[2] for code in two if two[code] > one[code]}
+    return StructureFigure(name, len(files - excluded), sorted(files - excluded))
 
 
 def _job(number: int) -> dict[str, object]:
@@ -261,42 +262,42 @@ def _simulate(folder: Path, count: int) -> None:
     """Simulate a queue with this number of Jobs, without nodes."""
     from batchyard import simulate  # noqa: PLC0415 - only with --profile
 
-    (folder / "world.yaml").write_text("\n---\n".join([_QUEUE, *(json.dumps(_job(each)) for each in range(count))]))
+    (folder / "world.yaml").write_text("\n---\n".join([_QUEUE, *(json.dumps(_job(number)) for number in range(count))]))
     simulate(folder)
 
 
-def _calls(work: Callable[[], object]) -> Counter[CodeType]:
-    """Count the calls of each function of the package during a call."""
-    found: Counter[CodeType] = Counter()
+def _count_calls(work: Callable[[], object]) -> Counter[CodeType]:
+    """Execute work, and count the calls of each function of the package."""
+    calls: Counter[CodeType] = Counter()
 
-    def note(frame: FrameType, event: str, _: object) -> None:
+    def observe(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event == "call" and f"/{PACKAGE}/" in code.co_filename and code.co_name != "<module>":
-            found[code] += 1
+            calls[code] += 1
 
-    sys.setprofile(note)
+    sys.setprofile(observe)
     try:
         work()
     finally:
         sys.setprofile(None)
-    return found
+    return calls
 
 
 def main() -> int:
-    """Print the figures; return 1 if one exceeds its limit."""
+    """Print the figures; return 1 if a figure exceeds its limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--profile", action="store_true")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     exceeded = 0
-    for figure in [*figures(), *(profiled() if given.profile else ())]:
+    for figure in [*structure_figures(), *(profile_figures() if arguments.profile else ())]:
         limit = LIMITS.get(figure.name)
         is_over = limit is not None and figure.value > limit
         exceeded += is_over
-        about = "" if limit is None else f"  (at most {limit:g})"
-        sys.stdout.write(f"{figure.name:36} {figure.value:>10,g}{about}{'  EXCEEDED' if is_over else ''}\n")
-        if given.list:
-            sys.stdout.writelines(f"    {each}\n" for each in figure.behind)
+        note = "" if limit is None else f"  (limit {limit:g})"
+        sys.stdout.write(f"{figure.name:36} {figure.value:>10,g}{note}{'  EXCEEDED' if is_over else ''}\n")
+        if arguments.list:
+            sys.stdout.writelines(f"    {detail}\n" for detail in figure.details)
     return 1 if exceeded else 0
 
 
