@@ -69,11 +69,11 @@ class CreateLoad:
     async def run(self, clients: int) -> float:
         """Create all Workloads; return the time until the last response, in seconds."""
         watch = asyncio.ensure_future(self._watch())
-        began = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(clients):
             self._create()
         await self._completed.wait()
-        took = max(self._answered.values()) - began
+        took = max(self._answered.values()) - start
         watch.cancel()
         return took
 
