@@ -216,14 +216,13 @@ class NodeAutoProvisioner:
         pool_name_parts = ["nap", shorten_machine_type(machine.name)]
         pool_name_parts += ["spot"] if requirements.provisioning == "spot" else []
         pool_name_parts += [f"gpu{gpu_count}"] if gpu_count else []
-        for number in range(len(self._existing_names) + len(used_pool_names) + 1):
-            hash_digits = f"{fnv1a_64(_encode_json([number, spec]).decode()) & 0xFFFFFFFF:08x}"
-            name = "-".join([*pool_name_parts, hash_digits])
-            if name not in self._existing_names and name not in used_pool_names:
-                return name
-            if "tpuTopology" not in spec:
-                return ""
-        return ""
+        name_count = len(self._existing_names) + len(used_pool_names) + 1 if "tpuTopology" in spec else 1
+        names = ("-".join([*pool_name_parts, _hash_digits(number, spec)]) for number in range(name_count))
+        return next((name for name in names if name not in self._existing_names and name not in used_pool_names), "")
+
+
+def _hash_digits(number: int, spec: PoolSpec) -> str:
+    return f"{fnv1a_64(_encode_json([number, spec]).decode()) & 0xFFFFFFFF:08x}"
 
 
 def node_pool(name: str, spec: PoolSpec) -> dict[str, Any]:

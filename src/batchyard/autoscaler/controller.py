@@ -276,7 +276,7 @@ class AutoscalerLoop:
         self._loop_context = loop_context
         self._last_messages = last_messages
         self._now = loop_context.now
-        self._failures = Failures(index, reader, loop_context.now)
+        self._failures = Failures(index, reader, loop_context)
         self.outcome = ReconcileResult()
 
     def run(self) -> ReconcileResult:

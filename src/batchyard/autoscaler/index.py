@@ -14,6 +14,7 @@ from batchyard.api.views.pods import PodView, pod_view
 from batchyard.autoscaler import expander, node_groups
 from batchyard.autoscaler.machines import MachineIndex, MachineRecord
 from batchyard.autoscaler.provisioning_request_pods import QUEUED_CLASS, consumed_request, resize_request_name, state_of
+from batchyard.autoscaler.scale_up import LoopContext
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.cloud.catalog.instances import begins_at, find_reservation
 from batchyard.cloud.catalog.nodes import awaits_drivers
@@ -318,10 +319,11 @@ _NOT_READY: Final = "RESERVATION_NOT_READY"
 class Failures:
     """The failed machines that one scan finds and deletes, with the resulting backoffs of node groups and Events."""
 
-    def __init__(self, index: ScalingIndex, reader: Reader, now: Instant) -> None:
+    def __init__(self, index: ScalingIndex, reader: Reader, loop_context: LoopContext) -> None:
         self._index = index
         self._reader = reader
-        self._now = now
+        self._loop_context = loop_context
+        self._now = loop_context.now
         self._groups = {group.name: group for group in index.all_groups() if group.is_autoscaled}
         #: The failed machines to delete, by name.
         self.machines: dict[str, MachineRecord] = {}
@@ -335,9 +337,9 @@ class Failures:
             self._record_failure(machine, self._machine_error(machine))
         for machine in self._index.machines.upcoming_machines.values():
             group = self._groups.get(machine.group)
-            if group is None or self._index.settings is None:
+            if group is None:
                 continue
-            time_limit = group.provision_time(self._index.settings)
+            time_limit = group.provision_time(self._loop_context.settings)
             if machine.created_at + time_limit > self._now:
                 due_at = machine.created_at + time_limit
                 self.requeue_at = due_at if self.requeue_at is None else min(due_at, self.requeue_at)
@@ -393,9 +395,7 @@ class Failures:
 
     def _reservation_start(self, name: str | None) -> Instant | None:
         """Return the start time of the reservation with this name; None if there is none."""
-        cluster = self._index.cluster
-        if cluster is None:
-            return None
+        cluster = self._loop_context.cluster
         reservation = None if name is None else find_reservation(cluster, name)
         return None if reservation is None else begins_at(cluster, reservation)
 

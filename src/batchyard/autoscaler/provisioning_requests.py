@@ -257,7 +257,7 @@ class QueuedRequest:
         if context.settings.makes_pools:
             provisioner = NodeAutoProvisioner(context.cluster, context.settings.limits, self._index.pools, "queued")
         with self._index.nodes.what_if():
-            failures = Failures(self._index, self._reader, self._now)
+            failures = Failures(self._index, self._reader, context)
             upcoming_cluster = UpcomingCluster(self._index, self._reader, context, failures)
             upcoming_cluster.prepare()
             return choose_group(pods, upcoming_cluster.scale_up, provisioner)
@@ -391,7 +391,7 @@ class CapacityRequest:
 
     def _attempt_provisioning(self, pods: Sequence[PodView]) -> tuple[ConditionText, list[Write]]:
         """Return the condition that results from one attempt, and the writes that create machines for all pods."""
-        failures = Failures(self._index, self._reader, self._now)
+        failures = Failures(self._index, self._reader, self._loop_context)
         upcoming_cluster = UpcomingCluster(self._index, self._reader, self._loop_context, failures)
         upcoming_cluster.prepare()
         if self._request["spec"]["provisioningClassName"] == CHECK_CLASS:

@@ -6,7 +6,7 @@ scan scales up for all pods, whereas upstream grows one group per loop. Source: 
 pkg/core/scaleup/orchestrator (its reasons too) and pkg/processors/status/eventing_scale_up_processor.go.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -73,15 +73,9 @@ class PodPlacements:
         #: The node name by pod uid.
         self.node_by_pod: dict[str, str] = {}
 
-    def place_all(self, pods: Sequence[PodView]) -> list[PodView]:
+    def place_all(self, pods: Sequence[PodView]) -> Sequence[PodView]:
         """Place pods on free capacity, and retry pods with affinity to others; return the pods that fit no node."""
-        unplaced_pods = list(pods)
-        while unplaced_pods:
-            still_unplaced = self._place_in_order(unplaced_pods)
-            if len(still_unplaced) == len(unplaced_pods) or not any(pod.shape.affinity for pod in still_unplaced):
-                return still_unplaced
-            unplaced_pods = still_unplaced
-        return unplaced_pods
+        return _place_with_retries(pods, self._place_in_order)
 
     def add(self, pod: PodView, node_name: str) -> None:
         """Place a pod on a node of the snapshot."""
@@ -100,6 +94,22 @@ class PodPlacements:
                 unplaceable_kinds[kind] = None
                 unplaced_pods.append(pod)
         return unplaced_pods
+
+
+def _place_with_retries(
+    pods: Sequence[PodView], place_all_once: Callable[[Sequence[PodView]], Sequence[PodView]]
+) -> Sequence[PodView]:
+    """Place pods; retry while some are placed and others have affinity to pods. Return the pods that do not fit.
+
+    `place_all_once` tries each pod once and returns the pods that did not fit.
+    """
+    unplaced_pods = pods
+    while unplaced_pods:
+        still_unplaced = place_all_once(unplaced_pods)
+        if len(still_unplaced) == len(unplaced_pods) or not any(pod.shape.affinity for pod in still_unplaced):
+            return still_unplaced
+        unplaced_pods = still_unplaced
+    return unplaced_pods
 
 
 def _sort_key(pod: PodView) -> tuple[int, int, str]:
@@ -161,15 +171,9 @@ class _Packing:
         self._start_index: dict[PodKind, int] = {}
         self.pods_by_node: list[list[PodView]] = []
 
-    def pack(self, pods: Sequence[PodView]) -> list[PodView]:
+    def pack(self, pods: Sequence[PodView]) -> Sequence[PodView]:
         """Place pods on new nodes, and retry pods with affinity to others; return the pods that do not fit."""
-        unplaced_pods = list(pods)
-        while unplaced_pods:
-            still_unplaced = [pod for pod in unplaced_pods if not self._place(pod)]
-            if len(still_unplaced) == len(unplaced_pods) or not any(pod.shape.affinity for pod in still_unplaced):
-                return still_unplaced
-            unplaced_pods = still_unplaced
-        return unplaced_pods
+        return _place_with_retries(pods, lambda unplaced_pods: [pod for pod in unplaced_pods if not self._place(pod)])
 
     def _place(self, pod: PodView) -> bool:
         kind = kind_of(pod, self._nodes)

@@ -299,7 +299,7 @@ class DisruptionBudgets:
             outcome.events.append(EventRecord(key, "Warning", "CalculateExpectedPodCountFailed", why))
             return _with_status_update(outcome, obj, failed_status(obj, str(error), now))
         if expected_pods.unmanaged_names:
-            selector_text = _format_selector(spec_of(obj))
+            selector_text = _format_selector(spec_of(obj)["selector"])
             message = f"Pods selected by this PodDisruptionBudget (selector: {selector_text}) {_UNMANAGED_MESSAGE}"
             outcome.events.append(EventRecord(key, "Warning", "UnmanagedPods", message))
         disrupted_pods = find_disrupted(obj, pods, now)
@@ -373,11 +373,8 @@ def _resource(plural: str, group: str) -> str:
     return f"{plural}.{group}" if group else plural
 
 
-def _format_selector(spec: Mapping[str, Any]) -> str:
+def _format_selector(label_selector: Mapping[str, Any]) -> str:
     """Return a label selector in the text form of Go's LabelSelector.String()."""
-    label_selector = spec.get("selector")
-    if label_selector is None:
-        return "nil"
     labels = "".join(f"{key}: {value}," for key, value in sorted((label_selector.get("matchLabels") or {}).items()))
     expressions = "".join(map(_format_selector_expression, label_selector.get("matchExpressions") or ()))
     text = f"MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},"

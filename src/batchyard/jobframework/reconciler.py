@@ -296,9 +296,6 @@ class JobReconciler:
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingClass):
             return _report_missing_class(job_pass, priority)
-        spec = workload["spec"]
-        if adjustments.Priority(spec.get("priority", 0), spec.get("priorityClassRef")) == priority:
-            return None
         new_workload = meta.with_path(workload, ("spec", "priority"), priority.value)
         new_workload = meta.with_path(new_workload, ("spec", "priorityClassRef"), priority.class_ref)
         message = f"Updated workload priority class: {meta.key_of(workload)}"

@@ -150,6 +150,17 @@ def test_check_reports_conflict_of_pod_template_with_flavor() -> None:
     assert (check_state(stage), event(stage, "FailedCreate")) == (("Pending", message), [message])
 
 
+def test_request_is_not_created_while_assigned_flavor_is_missing() -> None:
+    stage = requested()
+    stage.delete(scheme.RESOURCE_FLAVOR, "spot", "")
+    stage.put(config(parameters={"a": "2"}))
+    assert lifecycle.has_quota_reservation(stage.only_workload())
+    assert (check_state(stage), requests(stage), event(stage, "FailedCreate")) == (("Pending", ""), [], [])
+    stage.put(make.flavor("spot", labels={"pool": "dws"}), config(parameters={"a": "3"}))
+    assert only_request(stage)["spec"]["parameters"] == {"a": "3"}
+    assert [each["template"]["spec"]["nodeSelector"] for each in templates(stage)] == [{"pool": "dws"}]
+
+
 # Conditions of requests.
 
 

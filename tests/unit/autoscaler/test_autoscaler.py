@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.api import scheme
+from batchyard.api.meta import with_path
 from batchyard.autoscaler.index import ScalingIndex
 from unit.autoscaler.scaling_make import ZONES, Scaled, cluster, pod, pool
 
@@ -117,6 +118,15 @@ def test_autoscaler_does_not_reconcile_without_autoscaled_pools() -> None:
     world.put(pod("p", cpu="3"), pod("q", cpu="3"))
     world.run(60)
     assert (autoscaler_reconciles(world), world.reported("NotTriggerScaleUp")) == (0, [])
+
+
+def test_autoscaler_skips_scan_once_no_pool_is_autoscaled() -> None:
+    world = Scaled(cluster([pool()]))
+    world.run(3)
+    world.put(pod("p", cpu="3"))
+    world.put(with_path(world.get(scheme.NODE_POOL, "pool", ""), ("spec", "autoscaling"), None))
+    world.run(60)
+    assert (autoscaler_reconciles(world) > 0, world.machines(), world.reported("NotTriggerScaleUp")) == (True, [], [])
 
 
 def test_autoscaler_does_not_reconcile_for_booting_machines() -> None:

@@ -119,6 +119,17 @@ def test_autoscaler_completes_partly_created_slice() -> None:
     assert "half" in world.nodes()
 
 
+def test_failed_host_of_incomplete_slice_causes_no_backoff() -> None:
+    slices = pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)
+    world = Scaled(cluster([slices]))
+    half = new_instance(world.get(scheme.NODE_POOL, "pool", ""), A, world.get(scheme.CLUSTER, "batch", ""))
+    failed = {"phase": "Failed", "error": {"code": "OTHER", "message": "broken"}}
+    world.put({**with_metadata(half, name="half"), "status": failed}, pod("p", requests={"google.com/tpu": "4"}))
+    world.run(200)
+    assert (backoffs(world), world.reported("FailedToScaleUpGroup")) == ({}, [])
+    assert (len(world.nodes()), "half" in world.machines(), world.place("p") != "") == (2, False, True)
+
+
 def test_autoscaler_does_not_retry_gang_without_capacity_for_all_pods() -> None:
     world = Scaled(cluster([pool()], capacity=none_left(A, count=1)))
     world.put(*[pod(f"g{number}", cpu="3", gang="g") for number in range(2)])

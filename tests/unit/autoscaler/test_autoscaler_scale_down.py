@@ -5,6 +5,7 @@ from typing import Any
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import is_true
+from batchyard.autoscaler.machines import taint_to_be_deleted
 from unit.autoscaler.scaling_make import Scaled, cluster, pod, pool
 from unit.nodes.node_make import running
 
@@ -158,21 +159,50 @@ def test_scale_down_deletes_slice_after_all_hosts_are_unneeded() -> None:
     assert world.machines() == []
 
 
-def test_scale_down_keeps_node_while_disruption_budget_is_exhausted() -> None:
-    guarded = pod("r", cpu="1", labels={"app": "web"})
-    world = with_pods(pod("p", cpu="2500m"), pod("q", cpu="2500m"), guarded)
-    budget = {
+def budget(allowed: int) -> Any:
+    """A budget for the pods of app web that allows this many disruptions."""
+    return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": make.metadata("b", generation=1),
         "spec": {"selector": {"matchLabels": {"app": "web"}}},
-        "status": {"disruptionsAllowed": 0, "observedGeneration": 1},
+        "status": {"disruptionsAllowed": allowed, "observedGeneration": 1},
     }
-    world.put(budget, {**world.get(scheme.POD, "r"), "status": running()})
+
+
+def with_guarded_pod() -> Scaled:
+    """Two nodes, of which one runs only a pod that an exhausted budget protects."""
+    guarded = pod("r", cpu="1", labels={"app": "web"})
+    world = with_pods(pod("p", cpu="2500m"), pod("q", cpu="2500m"), guarded)
+    world.put(budget(0), {**world.get(scheme.POD, "r"), "status": running()})
     world.end(next(name for name in ("p", "q") if world.place(name) == world.place("r")))
     world.run(1500)
     assert len(world.nodes()) == 2
-    world.put({**budget, "status": {"disruptionsAllowed": 1, "observedGeneration": 1}})
+    return world
+
+
+def test_scale_down_keeps_node_while_disruption_budget_is_exhausted() -> None:
+    world = with_guarded_pod()
+    world.put(budget(1))
     world.run(2800)
     assert len(world.nodes()) == 1
+    assert world.get(scheme.POD_DISRUPTION_BUDGET, "b")["status"]["disruptionsAllowed"] == 0
+
+
+def test_scale_down_deletes_node_after_its_disruption_budget_is_deleted() -> None:
+    world = with_guarded_pod()
+    world.delete(scheme.POD_DISRUPTION_BUDGET, "b")
+    world.run(2800)
+    assert len(world.nodes()) == 1
+
+
+def test_drain_evicts_guarded_pod_once_its_disruption_budget_allows_it() -> None:
+    world = with_guarded_pod()
+    node = world.get(scheme.NODE, world.place("r"), "")
+    world.put(taint_to_be_deleted(node, world.kernel.now()))
+    world.run(1530)
+    assert "deletionTimestamp" not in world.get(scheme.POD, "r")["metadata"]
+    world.put(budget(1))
+    world.run(1540)
+    assert is_true(world.get(scheme.POD, "r"), "DisruptionTarget")
     assert world.get(scheme.POD_DISRUPTION_BUDGET, "b")["status"]["disruptionsAllowed"] == 0

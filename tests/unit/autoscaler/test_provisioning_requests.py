@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_path
-from batchyard.autoscaler.provisioning_request_pods import admit_queued_pod
+from batchyard.autoscaler.provisioning_request_pods import admit_queued_pod, resize_request_name
 from batchyard.interfaces.client import Create, Delete, WriteResult
 from unit.autoscaler.scaling_make import ZONES, Scaled, cluster, pod, pod_template, pool, provisioning_request, says
 
@@ -147,6 +147,70 @@ def test_request_accepts_late_pod_template() -> None:
     assert state(world, "Provisioned") == "True/Provisioned"
 
 
+def test_request_without_pod_template_fails_after_two_minutes() -> None:
+    world = Scaled(cluster([queued()]))
+    world.put(provisioning_request())
+    world.run(130)
+    assert state(world, "Failed") == "True/MissingPodTemplates"
+    message = world.get(scheme.PROVISIONING_REQUEST, "pr")["status"]["conditions"][-1]["message"]
+    assert message.startswith("Provisioning Request failed because there were missing pod templates, 1 pod templates")
+
+
+def accepted() -> tuple[Scaled, Obj]:
+    """A request that waits for capacity, with its ResizeRequest."""
+    world = with_request(provisioning_request(), capacity=NONE_LEFT)
+    world.run(60)
+    (resize_request,) = world.client.list(scheme.RESIZE_REQUEST)
+    return world, resize_request
+
+
+def test_request_fails_if_its_resize_request_is_deleted() -> None:
+    world, resize_request = accepted()
+    world.delete(scheme.RESIZE_REQUEST, resize_request["metadata"]["name"], "")
+    world.run(80)
+    assert state(world, "Failed") == "True/MissingResizeRequest"
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "message"),
+    [
+        (
+            {"state": "CANCELLED"},
+            "InternalErrorResizeRequestGotCancelled",
+            "Provisioning Request failed because Resize Request got cancelled.",
+        ),
+        (
+            {"state": "FAILED"},
+            "InternalErrorResizeRequestFailed",
+            "Provisioning Request failed, but no errors with details can be provided.",
+        ),
+        ({"state": "FAILED", "error": {"code": "QUOTA_EXCEEDED", "message": "no"}}, "QuotaExceeded", "no"),
+        ({"state": "FAILED", "error": {"code": "NEW"}}, "InternalError", ""),
+    ],
+)
+def test_request_fails_with_error_of_its_resize_request(status: Obj, reason: str, message: str) -> None:
+    world, resize_request = accepted()
+    world.put({**resize_request, "status": status})
+    world.run(80)
+    assert state(world, "Failed") == f"True/{reason}"
+    assert world.get(scheme.PROVISIONING_REQUEST, "pr")["status"]["conditions"][-1]["message"] == message
+    assert world.client.list(scheme.RESIZE_REQUEST) == []
+
+
+def test_request_replaces_resize_request_for_missing_pool() -> None:
+    world = with_request(provisioning_request())
+    asked = {
+        "apiVersion": "cloud.batchyard.dev/v1alpha1",
+        "kind": "ResizeRequest",
+        "metadata": {"name": resize_request_name("team", "pr")},
+        "spec": {"pool": "gone", "zone": ZONES[0], "count": 1, "maxRunDuration": "600s"},
+    }
+    world.put(asked)
+    world.run(60)
+    assert [each["spec"]["pool"] for each in world.client.list(scheme.RESIZE_REQUEST)] == ["dws"]
+    assert state(world, "Provisioned") == "True/Provisioned"
+
+
 def test_booking_expires_after_ten_minutes_and_nodes_are_deleted() -> None:
     world = with_request(provisioning_request())
     world.run(615)
@@ -245,6 +309,21 @@ def test_check_capacity_request_excludes_booked_capacity() -> None:
     world.run(320)
     assert state(world, "Provisioned", "late") == "False/CapacityIsNotFound"
     assert state(world, "Failed", "once") == "True/CapacityIsNotFound"
+
+
+def test_request_without_its_pod_template_books_no_capacity() -> None:
+    world = with_request(provisioning_request(kind=CHECK), pool(nodeCount=1), template={"cpu": "2"})
+    world.run(30)
+    assert state(world, "Provisioned") == "True/CapacityIsFound"
+    world.delete(scheme.POD_TEMPLATE, "t")
+    late = provisioning_request("late", CHECK, created=30)
+    world.put(pod_template("u", cpu="3"), with_path(late, ("spec", "podSets"), [_pod_set("u")]))
+    world.run(60)
+    assert state(world, "Provisioned", "late") == "True/CapacityIsFound"
+
+
+def _pod_set(template: str) -> Obj:
+    return {"count": 1, "podTemplateRef": {"name": template}}
 
 
 def test_booking_ends_at_timeout_or_after_consumption() -> None:

@@ -109,6 +109,16 @@ def test_new_pool_grows_in_selected_zones() -> None:
             'placement group name "' + "g" * 41 + '" is invalid, should be at most 40 characters long',
         ),
         ({"nodeSelector": {f"{GKE}/gke-tpu-topology": "big"}}, 'TPU topology "big" not supported'),
+        (
+            {
+                "requests": {"google.com/tpu": "4"},
+                "nodeSelector": {
+                    f"{GKE}/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+                    f"{GKE}/gke-tpu-topology": "1x1",
+                },
+            },
+            "no node pool can be made for it",
+        ),
         ({"cpu": "40"}, "18 Insufficient cpu"),
         ({"nodeSelector": {f"{GKE}/gke-spot": "true"}}, f"18 node(s) had untolerated taint {{{GKE}/gke-spot: true}}"),
     ],
@@ -180,6 +190,11 @@ def test_invalid_max_run_duration_is_rejected() -> None:
     selector = {f"{GKE}/gke-max-run-duration-seconds": "1h"}
     found = NodeAutoProvisioner(cluster(), LIMITED, ()).requirements(views("a", nodeSelector=selector)[0])
     assert found == UnsatisfiableRequirements("MaxRunDuration is not a valid int64.")
+
+
+def test_new_pool_limits_run_duration_as_its_pods_require() -> None:
+    (pool,) = made("a", nodeSelector={f"{GKE}/gke-max-run-duration-seconds": "3600"})
+    assert pool["spec"]["maxRunDuration"] == "3600s"
 
 
 def test_new_pools_respect_resource_limits() -> None:

@@ -62,6 +62,10 @@ def test_pack_adds_no_node_for_pod_that_never_fits() -> None:
     assert (packed.nodes, [pod.name for pod in packed.unplaced_pods]) == ([], ["a"])
 
 
+def test_pack_adds_no_node_without_pods() -> None:
+    assert pack([], GROUP, 10, ClusterSnapshot()) == ([], [])
+
+
 def test_misfit_reports_reasons_like_kube_scheduler() -> None:
     (large,), (picky,) = views("a", cpu="5"), views("b", nodeSelector={"x": "y"})
     assert misfit(large, GROUP, ClusterSnapshot()) == ("Insufficient cpu",)

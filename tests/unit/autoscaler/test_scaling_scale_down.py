@@ -105,6 +105,17 @@ def test_node_is_needed_if_its_pods_fit_no_other_node() -> None:
     assert list(world.removals().unneeded_nodes) == []
 
 
+def test_pods_return_to_their_node_if_one_of_them_fits_no_other() -> None:
+    world = ScaleDownBench("a", "b")
+    world.run("a", "p", cpu="500m")
+    world.run("a", "q", cpu="1400m")
+    world.run("b", "r", cpu="3200m")
+    assert list(world.removals().unneeded_nodes) == []
+    nodes = {name: world.nodes.get(name) for name in ("a", "b")}
+    names = {name: sorted(pod.name for pod in node.pods.values()) for name, node in nodes.items() if node}
+    assert names == {"a": ["p", "q"], "b": ["r"]}
+
+
 def test_scale_down_keeps_destination_of_moved_pods() -> None:
     world = ScaleDownBench("a", "b")
     world.run("a", "p")

@@ -145,6 +145,16 @@ def test_scale_up_reuses_failure_of_identical_gang() -> None:
     assert (no_pools.calls, scale_up.refusal_by_pod["uid-h2"]) == ([2, 1], f"1 {NOT_ALL_PODS_FIT}")
 
 
+def test_group_without_room_or_fitting_pods_offers_no_scale_up() -> None:
+    scale_up = planner(found := groups(pool(most=1, zones=[A])))
+    assert scale_up.option(found, views("a", cpu="9"), []) is None
+    option = scale_up.option(found, views("a"), [])
+    assert option is not None
+    assert [[pod.name for pod in pods] for pods in option.nodes] == [["a"]]
+    scale_up.fleet.grow(found[0], 1)
+    assert scale_up.option(found, views("a"), []) is None
+
+
 def test_fitting_returns_shapes_that_fit() -> None:
     found: list[NodeGroup] = groups(pool(zones=[A]))
     scale_up, (pod, large) = planner(found), [*views("a"), *views("b", cpu="9")]

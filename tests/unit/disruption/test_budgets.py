@@ -91,6 +91,22 @@ def test_budget_with_outdated_observed_generation_rejects_eviction() -> None:
     assert reported.retry_after == 10
 
 
+def test_eviction_is_forbidden_if_disruptions_allowed_are_negative() -> None:
+    reported = refusal(budget(status={"disruptionsAllowed": -1}))
+    assert (reported.code, reported.reason) == (403, "Forbidden")
+    assert reported.message == 'poddisruptionbudget.policy "b" is forbidden: pdb disruptions allowed is negative'
+
+
+@pytest.mark.parametrize(("pending", "code"), [(2000, None), (2001, 403)])
+def test_eviction_is_forbidden_while_too_many_evictions_are_unconfirmed(pending: int, code: int | None) -> None:
+    evicted = {f"p{number}": make.stamp() for number in range(pending)}
+    found = eviction_decision(web(), [budget(status={"disruptionsAllowed": 1, "disruptedPods": evicted})], make.NOW)
+    assert (found.refusal and found.refusal.code) == code
+    if found.refusal is not None:
+        cause = "does not allow evicting pods currently: too many pending evictions not confirmed by PDB controller"
+        assert found.refusal.cause == f"The disruption budget b {cause}"
+
+
 def test_budget_with_failed_sync_reports_reason() -> None:
     condition = make.condition("DisruptionAllowed", False, reason="SyncFailed", message="no scale")
     reported = refusal(budget(status={"disruptionsAllowed": 0, "conditions": [condition]}))

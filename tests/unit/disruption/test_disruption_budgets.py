@@ -6,7 +6,9 @@ import pytest
 
 import make
 from batchyard.api import scheme
+from batchyard.api.meta import Key, key_of
 from batchyard.disruption.controller import DisruptionBudgets
+from batchyard.interfaces.client import Create, Delete, EventType, WatchEvent, WriteResult
 from stage import Stage, stated
 from unit.disruption.test_budgets import budget, web
 from unit.nodes.node_make import running
@@ -18,7 +20,7 @@ def status(stage: Stage) -> Any:
     return stage.get(scheme.POD_DISRUPTION_BUDGET, "b")["status"]
 
 
-def owned(name: str, **owner: Any) -> dict[str, Any]:
+def owned(name: str, /, **owner: Any) -> dict[str, Any]:
     made = web(name)
     return {**made, "metadata": {**made["metadata"], "ownerReferences": [{**OWNED, **owner}]}}
 
@@ -69,6 +71,73 @@ def test_budget_allows_no_disruption_if_expected_pods_are_unknown(owner: Any, wh
     assert status(stage)["disruptionsAllowed"] == 0
     assert stated(stage.get(scheme.POD_DISRUPTION_BUDGET, "b"), "DisruptionAllowed") == ("False", "SyncFailed", why)
     assert stage.events[0].message == f"Failed to calculate the number of expected pods: {why}"
+
+
+def fleets(scale: dict[str, str] | None, *, version: str = "v1", established: bool = True) -> dict[str, Any]:
+    """The definition of a custom kind Fleet with this scale subresource in its only version."""
+    declared: dict[str, Any] = {"name": version, "served": True, "storage": True}
+    if scale is not None:
+        declared["subresources"] = {"scale": scale}
+    names = {"plural": "fleets", "kind": "Fleet"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": make.metadata("fleets.example.com", None),
+        "spec": {"group": "example.com", "names": names, "scope": "Namespaced", "versions": [declared]},
+        "status": {"conditions": [make.condition("Established", established)]},
+    }
+
+
+FLEET = {"apiVersion": "example.com/v1", "kind": "Fleet", "name": "f", "uid": "uid-f"}
+SCALE = {"specReplicasPath": ".spec.size"}
+
+
+def fleet_stage(definition: dict[str, Any]) -> Stage:
+    """A budget for the pod of a Fleet of size 4."""
+    stage = Stage(DisruptionBudgets())
+    fleet = {"apiVersion": "example.com/v1", "kind": "Fleet", "metadata": make.metadata("f"), "spec": {"size": 4}}
+    stage.put(definition, fleet, owned("a", **FLEET), budget(maxUnavailable="25%"))
+    return stage
+
+
+def test_expected_pods_use_scale_of_custom_resource() -> None:
+    stage = fleet_stage(fleets(SCALE))
+    assert (status(stage)["expectedPods"], status(stage)["desiredHealthy"]) == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("definition", "why"),
+    [
+        (fleets(None), "fleets.example.com does not implement the scale subresource"),
+        (fleets(SCALE, version="v2"), 'no matches for kind "Fleet" in version "example.com/v1"'),
+        (fleets(SCALE, established=False), 'no matches for kind "Fleet" in version "example.com/v1"'),
+    ],
+)
+def test_budget_reports_custom_resource_without_scale(definition: dict[str, Any], why: str) -> None:
+    stage = fleet_stage(definition)
+    assert stated(stage.get(scheme.POD_DISRUPTION_BUDGET, "b"), "DisruptionAllowed") == ("False", "SyncFailed", why)
+
+
+def test_pods_of_deleted_budget_require_no_reconcile() -> None:
+    controller = DisruptionBudgets()
+    pod_key = Key(scheme.POD, "team", "a")
+
+    def keys_for(change: EventType, key: Key, obj: dict[str, Any]) -> list[Key]:
+        return list(controller.keys_for(WatchEvent(change, key, obj, None, 1), make.NOW))
+
+    key = key_of(budget())
+    assert keys_for(EventType.ADDED, key, budget()) == [key]
+    assert keys_for(EventType.ADDED, pod_key, web("a")) == [key]
+    assert keys_for(EventType.DELETED, key, budget()) == []
+    assert keys_for(EventType.ADDED, pod_key, web("a")) == []
+
+
+def test_budget_deleted_before_its_status_is_written_stays_deleted() -> None:
+    stage = Stage(DisruptionBudgets())
+    results: list[WriteResult] = []
+    stage.client.submit([Create(budget(minAvailable=1)), Delete(key_of(budget()))], results.append)
+    stage.settle()
+    assert (stage.client.get(key_of(budget())), stage.events, [each.error for each in results]) == (None, [], [None])
 
 
 def test_budget_reports_event_for_unmanaged_pods() -> None:

@@ -8,6 +8,7 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, selector, with_metadata, with_path
+from batchyard.interfaces.client import Create, Update, WriteResult
 from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobframework.workloads import workload_name
 from batchyard.jobs.job.integration import JobIntegration
@@ -344,6 +345,32 @@ def test_duplicate_workload_is_deleted() -> None:
     stage.put(twin)
     assert stage.only_workload()["metadata"]["name"] != "twin"
     assert stage.events[-1].message == "Deleted not matching Workload: team/twin"
+
+
+def test_changed_job_updates_its_workload_and_deletes_duplicate() -> None:
+    stage = job_stage(make.job())
+    name = stage.only_workload()["metadata"]["name"]
+    twin = with_metadata(stage.only_workload(), name="twin", uid=None, creationTimestamp=make.stamp(9))
+    changed = with_path(job(stage), ("spec", "template"), make.pod_template({"cpu": "7"}))
+    results: list[WriteResult] = []
+    stage.client.submit([Create(with_metadata(twin, resourceVersion=None)), Update(changed)], results.append)
+    stage.settle()
+    assert [each.error for each in results] == [None]
+    assert stage.only_workload()["metadata"]["name"] == name
+    assert stage.only_workload()["spec"]["podSets"][0]["template"] == make.pod_template({"cpu": "7"})
+    assert stage.reasons() == ["CreatedWorkload", "DeletedWorkload", "UpdatedWorkload"]
+
+
+def test_finished_job_gets_no_workload() -> None:
+    stage = job_stage({**make.job(), "status": {"conditions": [make.condition("Complete")]}})
+    assert stage.workloads() == []
+
+
+def test_suspended_job_gets_workload_after_its_pods_are_gone() -> None:
+    stage = job_stage({**make.job(), "status": {"active": 1}})
+    assert stage.workloads() == []
+    set_status(stage, active=0)
+    assert stage.only_workload()["spec"]["podSets"][0]["count"] == 1
 
 
 def test_workload_of_previous_job_with_same_name_is_replaced() -> None:

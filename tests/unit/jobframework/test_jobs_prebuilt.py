@@ -73,3 +73,10 @@ def test_job_is_suspended_after_prebuilt_workload_is_deleted() -> None:
     stage.delete(scheme.WORKLOAD, "wl")
     assert stage.get(scheme.JOB, "job")["spec"]["suspend"] is True
     assert "Stopped" in [event.reason for event in stage.events]
+
+
+def test_finished_job_is_kept_as_it_is_without_its_prebuilt_workload() -> None:
+    ended = make.job(labels={PREBUILT: "wl"}, suspend=False)
+    stage = job_stage({**ended, "status": {"succeeded": 1, "conditions": [make.condition("Complete")]}})
+    assert stage.get(scheme.JOB, "job")["spec"]["suspend"] is False
+    assert (stage.workloads(), stage.events) == ([], [])

@@ -97,3 +97,12 @@ def test_pod_priority_class_is_kept() -> None:
     stage = stage_with(job_with("pods"))
     stage.put(with_path(stage.get(scheme.JOB, "job"), ("metadata", "labels", LABEL), "high"))
     assert priority(stage) == (50, "PriorityClass", "pods")
+
+
+def test_changed_label_waits_for_missing_priority_class() -> None:
+    stage = stage_with(job_with())
+    stage.put(with_path(stage.get(scheme.JOB, "job"), ("metadata", "labels", LABEL), "later"))
+    assert priority(stage) == (0, "", "")
+    assert stage.events[-1].message == 'WorkloadPriorityClass "later" not found'
+    stage.put(make.workload_priority_class("later", 3))
+    assert priority(stage) == (3, "WorkloadPriorityClass", "later")

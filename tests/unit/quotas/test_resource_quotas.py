@@ -1,11 +1,16 @@
 """Status of ResourceQuotas, and root certificates in Namespaces."""
 
+from collections.abc import Mapping
 from typing import Any
+
+import pytest
 
 import make
 from batchyard.api import scheme
+from batchyard.api.meta import NANO, key_of
 from batchyard.housekeeping.controllers import RootCertificates
-from batchyard.quotas.resource_quotas import ResourceQuotas
+from batchyard.interfaces.client import Create, Delete, WriteResult
+from batchyard.quotas.resource_quotas import ResourceQuotas, object_usage
 from stage import Stage
 from unit.nodes.node_make import pod, running
 
@@ -42,6 +47,71 @@ def test_quota_status_omits_pod_after_its_grace_period() -> None:
     assert used(stage) == {"pods": "1"}
     stage.run(61)
     assert used(stage) == {"pods": "0"}
+
+
+def requesting(requests: Mapping[str, str], limits: Mapping[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    """A pod of one container with these resources; keywords are other fields of its spec."""
+    resources = {"requests": dict(requests), "limits": dict(limits or {})}
+    return pod(containers=[{"name": "c", "image": "i", "resources": resources}], **spec)
+
+
+def test_quota_adds_pod_overhead_to_requests_and_existing_limits() -> None:
+    stage = Stage(ResourceQuotas())
+    hard = dict.fromkeys(("requests.cpu", "limits.cpu", "requests.memory", "limits.memory"), 8)
+    overhead = {"cpu": "250m", "memory": "10Mi"}
+    stage.put(quota(**hard), requesting({"cpu": "1"}, {"cpu": "2"}, overhead=overhead))
+    expected = {"requests.cpu": "1250m", "limits.cpu": "2250m", "requests.memory": "10485760", "limits.memory": "0"}
+    assert used(stage) == expected
+
+
+def test_pods_use_quota_of_extended_but_not_of_other_native_resources() -> None:
+    usage = object_usage(requesting({"nvidia.com/gpu": "2", "example.kubernetes.io/card": "1"}), scheme.POD, ())
+    assert usage == {"count/pods": NANO, "pods": NANO, "requests.nvidia.com/gpu": 2 * NANO}
+
+
+def affinity(kind: str, *, preferred: bool = False, **term: Any) -> dict[str, Any]:
+    """The affinity of a pod with one term."""
+    term = {"topologyKey": "zone", **term}
+    if preferred:
+        return {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}}
+    return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+HIGH = {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}
+ANY_CLASS = {"scopeName": "PriorityClass", "operator": "Exists"}
+CROSS = {"scopeName": "CrossNamespacePodAffinity", "operator": "Exists"}
+
+
+@pytest.mark.parametrize(
+    ("scope", "spec", "expected"),
+    [
+        (HIGH, {"priorityClassName": "high"}, "1"),
+        (HIGH, {"priorityClassName": "low"}, "0"),
+        (HIGH, {}, "0"),
+        (ANY_CLASS, {"priorityClassName": "low"}, "1"),
+        (ANY_CLASS, {}, "0"),
+        (CROSS, {}, "0"),
+        (CROSS, {"affinity": affinity("podAffinity")}, "0"),
+        (CROSS, {"affinity": affinity("podAffinity", namespaces=["other"])}, "1"),
+        (CROSS, {"affinity": affinity("podAntiAffinity", preferred=True, namespaceSelector={})}, "1"),
+        (CROSS, {"affinity": affinity("podAntiAffinity", preferred=True)}, "0"),
+    ],
+)
+def test_scope_selects_pods_that_count_for_quota(scope: Any, spec: Any, expected: str) -> None:
+    stage = Stage(ResourceQuotas())
+    limited = quota(pods=3)
+    limited["spec"]["scopeSelector"] = {"matchExpressions": [scope]}
+    stage.put(limited, pod(status=running(), **spec))
+    assert used(stage) == {"pods": expected}
+
+
+def test_quota_deleted_before_its_status_is_written_stays_deleted() -> None:
+    stage = Stage(ResourceQuotas())
+    results: list[WriteResult] = []
+    key = key_of(quota(pods=1))
+    stage.client.submit([Create(quota(pods=1)), Delete(key)], results.append)
+    stage.put(pod(status=running()))
+    assert (stage.client.get(key), [each.error for each in results]) == (None, [None])
 
 
 def test_quota_counts_custom_resources_once_they_are_served() -> None:
