@@ -144,7 +144,7 @@ def test_pod_affinity_selects_pods_that_lack_label_value() -> None:
     not_b = {"key": "app", "operator": "NotIn", "values": ["b"]}
     nodes = cluster(*NODES, labelled("one", "a", app="b"), pod("two", nodeName="c", cpu="4"))
     near = required("podAffinity", pod_term(ZONE, labelSelector={"matchExpressions": [not_b]}))
-    assert place(nodes, [pod("p", affinity=near)]) == ["b"]
+    assert place(nodes, [pod("p", labels={"app": "b"}, affinity=near)]) == ["b"]
     nodes.add_pod(view(labelled("three", "b", app="b")), "b")
     gold = {"key": "tier", "operator": "In", "values": ["gold"]}
     near = required("podAffinity", pod_term(ZONE, labelSelector={"matchExpressions": [not_b, gold]}))
