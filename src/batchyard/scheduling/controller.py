@@ -253,10 +253,7 @@ class QuiescenceDetector:
         """
         unchanged_heads_by_tree: dict[str, list[tuple[str, str]] | None] = {}
         for decision, parked in decisions_with_parked:
-            queue = self._cache.snapshot.queues.get(decision.head.queue)
-            if queue is None:
-                continue
-            root = queue.node.tree
+            root = self._cache.snapshot.queues[decision.head.queue].node.tree
             if parked or isinstance(decision, Admit) or is_new_decision(decision):
                 unchanged_heads_by_tree[root] = None
                 continue
@@ -389,15 +386,12 @@ class Scheduler:
 
     def _apply_decision(self, decision: Decision, reader: Reader, now: Instant, outcome: ReconcileResult) -> bool:
         """Apply one scheduling decision; return whether its Workload was set aside as inadmissible until a change."""
-        match decision:
-            case StayPending():
-                return self._requeue_pending(decision, now)
-            case Admit():
-                self._admit_workload(decision, reader, now, outcome)
-                return False
-            case Preempt():
-                self._preempt_targets(decision, reader, now, outcome)
-                return self._requeue_pending(decision, now)
+        if isinstance(decision, Admit):
+            self._admit_workload(decision, reader, now, outcome)
+            return False
+        if isinstance(decision, Preempt):
+            self._preempt_targets(decision, reader, now, outcome)
+        return self._requeue_pending(decision, now)
 
     def _admit_workload(self, decision: Admit, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         view = decision.head.workload

@@ -143,7 +143,6 @@ def _tie_break_key(entry: OrderableEntry) -> tuple[int, int, str]:
 _WILL_FIT_MESSAGE: Final = (
     "Workload has overlapping preemption targets with another workload, but will fit after these preemptions complete"
 )
-_OVERLAP_MESSAGE: Final = "Workload has overlapping preemption targets with another workload"
 _NO_VICTIMS: Final[Mapping[str, AdmittedWorkload]] = {}
 _NO_LONGER_FITS: Final = "Workload no longer fits after processing another workload"
 
@@ -302,10 +301,8 @@ class Cycle:
             self.snapshot.add_usage(entry.queue, entry.usage)
             why = InadmissibleReason(messages.WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT_MESSAGE)
             return StayPending(head, why, messages.RequeueReason.PENDING_PREEMPTION)
-        if entry.targets and claimed_victims.has_claimed_target(entry):
-            return self._skip_entry(entry, _OVERLAP_MESSAGE)
         if not claimed_victims.leaves_room_for(entry):
-            return self._skip_entry(entry, _NO_LONGER_FITS)
+            return self._skip_entry(entry)
         claimed_victims.claim_targets(entry)
         self.snapshot.add_usage(entry.queue, entry.usage)
         if assignment.mode is _MODE_PREEMPT:
@@ -314,10 +311,11 @@ class Cycle:
             return Preempt(head, entry.queue, tuple(entry.targets), why)
         return Admit(head, entry.queue, assignment)
 
-    def _skip_entry(self, entry: NominatedEntry, message: str) -> Decision:
+    def _skip_entry(self, entry: NominatedEntry) -> Decision:
+        """Return the decision for a Workload whose quota an earlier decision of this cycle took."""
         if entry.assignment.mode is _MODE_PREEMPT:
             self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
-        why = InadmissibleReason(messages.WAITING_FOR_QUOTA, text=message)
+        why = InadmissibleReason(messages.WAITING_FOR_QUOTA, text=_NO_LONGER_FITS)
         last_assignment = self._search_position(entry)
         return StayPending(entry.head, why, messages.RequeueReason.FAILED_AFTER_NOMINATION, last_assignment)
 

@@ -434,10 +434,9 @@ class QueueManager:
 
     def record_new_workload(self, name: str) -> None:
         """Record that a ClusterQueue may have a new first Workload, which also ends a pause of its cohort tree."""
-        queue = self._snapshot.queues.get(name)
+        queue = self._snapshot.queues[name]
         self._record_queue_in_line(name, queue)
-        if queue is not None:
-            self.record_tree_change(queue)
+        self.record_tree_change(queue)
 
     def mark_queue(self, name: str) -> None:
         """Mark a ClusterQueue: its cohort tree's inadmissible Workloads are tried again, because something changed."""

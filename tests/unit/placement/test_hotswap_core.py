@@ -11,7 +11,7 @@ from batchyard.api.views.pods import pod_view
 from batchyard.base.instant import MINUTE
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.gang import GangPlaced, PlacementClaim, place_claims
-from batchyard.placement.hotswap import EvictionUnit, HotswapPlan, eviction_message, find_hotswap
+from batchyard.placement.hotswap import COMPARED_DOMAINS_MAX, EvictionUnit, HotswapPlan, eviction_message, find_hotswap
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.scheduling.messages import parse_preemptor_uid
 from unit.placement.hotswap_make import HIGH, LOW, EvictionUnits, claim, names, running, slice_of
@@ -105,6 +105,20 @@ def test_hotswap_keeps_workload_that_is_not_evictable() -> None:
 def test_hotswap_keeps_pods_of_preempting_gang() -> None:
     nodes = cluster(node("n"), member("m1", "a", cpu="4", nodeName="n", priority=LOW))
     assert swap(nodes, single(member("m2", "a", cpu="4", priority=HIGH))) is None
+
+
+def test_hotswap_compares_first_hundred_nodes_with_victims() -> None:
+    hosts = [f"n{number:03}" for number in range(COMPARED_DOMAINS_MAX + 1)]
+    nodes = cluster(*map(node, hosts), *[pod(f"on-{name}", nodeName=name, cpu="4", priority=LOW) for name in hosts])
+    lost = {f"on-{name}": 9 for name in hosts} | {"on-n050": 5, "on-n100": 1}
+    claims = [single(pod("p", cpu="4", priority=HIGH))]
+    found = find_hotswap(claims, nodes, EvictionUnits(nodes, lost), FULL)
+    assert found is not None
+    assert names(found.victims) == ["on-n050"]
+    nodes.remove_node("n000")
+    found = find_hotswap(claims, nodes, EvictionUnits(nodes, lost), FULL)
+    assert found is not None
+    assert names(found.victims) == ["on-n100"]
 
 
 # --- victims that already terminate ---

@@ -50,6 +50,17 @@ def leaving(stage: Stage) -> list[str]:
     return [p["metadata"]["name"] for p in stage.client.list(scheme.POD) if "deletionTimestamp" in p["metadata"]]
 
 
+def budget(app: str) -> make.Obj:
+    """A PodDisruptionBudget of pods with this label that allows no disruption."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": make.metadata(app),
+        "spec": {"selector": {"matchLabels": {"app": app}}},
+        "status": {"disruptionsAllowed": 0},
+    }
+
+
 def delete_now(stage: Stage, *names: str) -> None:
     """Delete pods without grace period."""
     for name in names:
@@ -288,6 +299,15 @@ def test_placement_does_not_preempt_for_preemption_policy_never() -> None:
     stage = staged(node(), pod("low", cpu="4"), pod("high", priority=1, preemptionPolicy="Never"))
     assert (leaving(stage), nominated(stage, "high")) == ([], "")
     assert reported(stage, "high").endswith("preemption: not eligible due to preemptionPolicy=Never.")
+
+
+def test_placement_spares_pods_of_budgets_until_their_deletion() -> None:
+    stage = staged(node(cpu="3"), budget("b"), budget("c"), *[pod(name, labels={"app": name}) for name in "abc"])
+    stage.put(pod("high", priority=1))
+    assert leaving(stage) == ["a"]
+    stage.delete(scheme.POD_DISRUPTION_BUDGET, "b")
+    stage.put(pod("other", priority=1))
+    assert leaving(stage) == ["a", "b"]
 
 
 # --- restarts and writes that fail ---

@@ -2,7 +2,19 @@
 
 from typing import Any
 
-from unit.placement.placement_make import HOST, ZONE, cluster, node, place, pod, pod_term, preferred, reported, required
+from unit.placement.placement_make import (
+    HOST,
+    ZONE,
+    cluster,
+    node,
+    place,
+    pod,
+    pod_term,
+    preferred,
+    reported,
+    required,
+    view,
+)
 
 NEAR = required("podAffinity", pod_term(ZONE))
 FAR = required("podAntiAffinity", pod_term(ZONE))
@@ -119,3 +131,37 @@ def test_required_affinity_of_existing_pod_attracts_matching_pod() -> None:
     needy = required("podAffinity", pod_term(HOST))
     nodes = cluster(*NODES, labelled("needy", "c", affinity=needy))
     assert place(nodes, [pod("p", labels={"app": "a"})]) == ["c"]
+
+
+def test_affinity_term_without_label_selector_selects_no_pod() -> None:
+    bare = {"topologyKey": ZONE}
+    nodes = cluster(*NODES, labelled("there", "a"))
+    assert place(nodes, [pod("p", affinity=required("podAffinity", bare))]) == [""]
+    assert place(nodes, [pod("q", affinity=required("podAntiAffinity", bare), nodeSelector={ZONE: "x"})]) == ["a"]
+
+
+def test_pod_affinity_selects_pods_that_lack_label_value() -> None:
+    not_b = {"key": "app", "operator": "NotIn", "values": ["b"]}
+    nodes = cluster(*NODES, labelled("one", "a", app="b"), pod("two", nodeName="c", cpu="4"))
+    near = required("podAffinity", pod_term(ZONE, labelSelector={"matchExpressions": [not_b]}))
+    assert place(nodes, [pod("p", labels={"app": "b"}, affinity=near)]) == ["b"]
+    nodes.add_pod(view(labelled("three", "b", app="b")), "b")
+    gold = {"key": "tier", "operator": "In", "values": ["gold"]}
+    near = required("podAffinity", pod_term(ZONE, labelSelector={"matchExpressions": [not_b, gold]}))
+    assert place(nodes, [pod("q", affinity=near)]) == [""]
+    nodes.add_pod(view(pod("four", labels={"tier": "gold"}, nodeName="a")), "a")
+    assert place(nodes, [pod("q", affinity=near)]) == ["a"]
+
+
+def test_preferred_affinity_ignores_pods_of_other_namespaces() -> None:
+    nodes = cluster(*NODES, labelled("stranger", "c", namespace="other"))
+    assert place(nodes, [pod("p", affinity=preferred("podAffinity", 1, pod_term(ZONE)))]) == ["a"]
+
+
+def test_preferred_affinity_ignores_pods_on_nodes_without_topology_label() -> None:
+    bare = node("c")
+    del bare["metadata"]["labels"][ZONE]
+    nodes = cluster(*NODES[:2], bare, labelled("there", "c"), labelled("lost", "unknown"))
+    assert place(nodes, [pod("p", affinity=preferred("podAffinity", 1, pod_term(ZONE)))]) == ["a"]
+    nodes = cluster(*NODES, labelled("there", "c"), labelled("lost", "unknown"))
+    assert place(nodes, [pod("p", affinity=preferred("podAffinity", 1, pod_term(ZONE)))]) == ["b"]

@@ -5,7 +5,7 @@ from batchyard.api.views.pods import pod_view
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
 from batchyard.placement.gang import GangPlaced, GangUnschedulable, PlacementClaim, place_claims, placeholders
 from batchyard.placement.node_filters import AutoscalingProfile
-from unit.placement.hotswap_make import HIGH, LOW, claim, leader, running, slice_of
+from unit.placement.hotswap_make import HIGH, LOW, claim, leader, running, slice_of, worker
 from unit.placement.placement_make import cluster, node, pod, pod_term, required
 
 
@@ -41,6 +41,12 @@ def test_placeholders_keep_affinity_terms_of_pod_template() -> None:
     own = required("podAntiAffinity", pod_term(match={"app": "noisy"}))
     (follower,) = placeholders(leader("high", affinity=own), 1)
     assert [term.topology_key for term in follower.shape.anti_affinity] == ["kubernetes.io/hostname"]
+
+
+def test_placeholders_of_leader_without_affinity_equal_it() -> None:
+    plain = worker("high", 0, 0, HIGH)
+    (follower,) = placeholders(plain, 1)
+    assert follower.shape is pod_view(plain).shape
 
 
 def test_exclusive_claims_get_separate_domains() -> None:

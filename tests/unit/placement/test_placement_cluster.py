@@ -3,7 +3,9 @@
 import pytest
 
 from batchyard.api.views.node import node_view
+from batchyard.api.views.pods import PodView
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
+from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.placement.node_info import NodeGenerations
 from unit.placement.placement_make import cluster, node, place, pod, view
 
@@ -141,3 +143,44 @@ def test_node_generations_list_each_changed_name_once() -> None:
     assert changes.changed_since(0) == ["a", "b"]
     changes.record_change("c")
     assert (changes.changed_since(moment), changes.changed_since(changes.now)) == (["c"], [])
+
+
+def selecting(number: int) -> PodView:
+    """A pod with a node selector of its own, so that its node rules and its shape are its own too."""
+    return view(pod("p", nodeSelector={"number": str(number)}))
+
+
+def test_filter_cache_drops_rules_used_longest_ago() -> None:
+    cache = cluster(node()).candidate_cache
+    first, second = (cache.static_results(selecting(number).shape.rules) for number in range(2))
+    for number in range(2, 1024):
+        cache.static_results(selecting(number).shape.rules)
+    assert cache.static_results(selecting(0).shape.rules) is first
+    cache.static_results(selecting(1024).shape.rules)
+    assert cache.static_results(selecting(0).shape.rules) is first
+    assert cache.static_results(selecting(1).shape.rules) is not second
+
+
+def test_candidate_cache_drops_shape_used_longest_ago() -> None:
+    cache = cluster(node()).candidate_cache
+    first, second = (cache.of(selecting(number).shape, AutoscalingProfile.BALANCED) for number in range(2))
+    for number in range(2, 1024):
+        cache.of(selecting(number).shape, AutoscalingProfile.BALANCED)
+    assert cache.of(selecting(0).shape, AutoscalingProfile.BALANCED) is first
+    cache.of(selecting(1024).shape, AutoscalingProfile.BALANCED)
+    assert cache.of(selecting(0).shape, AutoscalingProfile.BALANCED) is first
+    assert cache.of(selecting(1).shape, AutoscalingProfile.BALANCED) is not second
+
+
+def test_candidate_nodes_keep_best_node_after_many_changes() -> None:
+    nodes = cluster(node("a"), node("b"))
+    shape = view(pod("p")).shape
+    candidates = nodes.candidate_cache.of(shape, AutoscalingProfile.BALANCED)
+    for number in range(200):
+        nodes.add_pod(view(pod("q", cpu=str(1 + number % 2))), "a")
+        assert nodes.candidate_cache.of(shape, AutoscalingProfile.BALANCED) is candidates
+    assert len(candidates._heap) <= 4 * len(nodes) + 64
+    assert candidates.best_node(bool) == "b"
+    nodes.add_pod(view(pod("q")), "b")
+    candidates = nodes.candidate_cache.of(shape, AutoscalingProfile.BALANCED)
+    assert candidates.best_node(bool) == "a"

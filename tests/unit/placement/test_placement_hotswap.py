@@ -204,6 +204,31 @@ def test_succeeded_followers_get_no_placeholders() -> None:
     assert place(stage, "high-0-0") == "a-3"
 
 
+def test_leader_whose_job_is_gone_is_placed_without_followers() -> None:
+    full = [pod(f"f{i}", nodeName=f"a-{i}", priority=HIGH, cpu="4") for i in range(3)]
+    objects = pending_jobset()
+    stage = staged(*full, objects[0], objects[2], pools="a")
+    assert place(stage, "high-0-0") == "a-3"
+
+
+def test_job_without_completions_gets_placeholders_for_its_parallelism() -> None:
+    objects = pending_jobset()
+    objects[1] = {**objects[1], "spec": {**objects[1]["spec"], "completions": None}}
+    stage = staged(pod("small", nodeName="a-3", priority=HIGH), *objects)
+    assert place(stage, "high-0-0") == "b-0"
+
+
+def test_hotswap_evicts_workload_for_pod_without_workload() -> None:
+    stage = staged(*jobset("low", "a"), pod("high", cpu="4", priority=HIGH), pools="a")
+    assert place(stage, "high") == "(a-0)"
+    message = stated(stage.workload("jobset-low"), "Evicted")[2]
+    assert message.startswith(
+        "Preempted to accommodate a workload (UID: uid-high, JobUID: UNKNOWN) due to Hotswap: team/high needs "
+    )
+    reported = [event.regarding for event in stage.events if event.reason == "PreemptedWorkload"]
+    assert reported == [Key(scheme.POD, "team", "high")]
+
+
 def test_hotswap_preempts_pods_without_workload_individually() -> None:
     small = [pod(f"s{i}", nodeName=f"a-{i}", priority=LOW) for i in range(2)]
     stage = staged(*small, *pending_jobset(pods=3), pools="a")

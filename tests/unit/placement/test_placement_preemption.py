@@ -97,6 +97,16 @@ def test_preemption_compares_node_name_last() -> None:
     assert victims(nodes, pod("p", priority=1)) == ("a", ["x"])
 
 
+def test_preemption_compares_first_hundred_nodes_with_victims() -> None:
+    priorities = {50: -1, 100: -9}
+    names = [f"n{number:03}" for number in range(101)]
+    low = [on(f"low-{name}", name, priorities.get(i, 0), cpu="4") for i, name in enumerate(names)]
+    nodes = cluster(*map(node, names), *low)
+    assert victims(nodes, pod("p", priority=1)) == ("n050", ["low-n050"])
+    nodes.remove_node("n000")
+    assert victims(nodes, pod("p", priority=1)) == ("n100", ["low-n100"])
+
+
 def test_preemption_rejects_preemption_policy_never() -> None:
     nodes = cluster(node(), on("low", cpu="4"))
     pending = pod("p", priority=1, preemptionPolicy="Never")

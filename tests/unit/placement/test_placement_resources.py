@@ -80,6 +80,16 @@ def test_removed_pod_releases_host_port() -> None:
     assert has_room(view(pod(ports=[{"hostPort": 80}])).shape, of)
 
 
+def test_host_port_stays_used_until_last_of_its_pods_is_removed() -> None:
+    ports = [{"hostPort": 80}]
+    nodes = cluster(node(), *[pod(name, ports=ports, nodeName="n") for name in "tu"])
+    (of,) = nodes
+    nodes.remove_pod("uid-t")
+    assert not has_room(view(pod(ports=ports)).shape, of)
+    nodes.remove_pod("uid-u")
+    assert has_room(view(pod(ports=ports)).shape, of)
+
+
 def test_resource_score_of_balanced_profile() -> None:
     # cpu 2/4 and memory 4/16 would be used: (50 + 75) // 2, and half of the difference of 0.25.
     assert score(pod(cpu="1", memory="2Gi"), node(), pod("t", cpu="1", memory="2Gi", nodeName="n")) == 62 + 87

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 import make
 from unit.placement.placement_make import HOST, ZONE, cluster, node, place, pod, reported, required
 
@@ -109,3 +111,11 @@ def test_schedule_anyway_constraint_prefers_nodes_with_topology_label() -> None:
 def test_spread_and_anti_affinity_apply_together() -> None:
     far = required("podAntiAffinity", {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "a"}}})
     assert place(cluster(*NODES), [spread(f"p{i}", affinity=far) for i in range(4)]) == ["a", "b", "c", ""]
+
+
+@pytest.mark.parametrize("selector", [None, {}])
+def test_spread_without_label_selector_counts_no_pods(selector: Any) -> None:
+    nodes = cluster(*NODES, counted("one", "a"), counted("two", "a"))
+    assert place(nodes, [spread("p", nodeSelector={ZONE: "x"}, nodeAffinityPolicy="Ignore")]) == [""]
+    free = spread("p", nodeSelector={ZONE: "x"}, nodeAffinityPolicy="Ignore", labelSelector=selector)
+    assert place(nodes, [free]) == ["a"]

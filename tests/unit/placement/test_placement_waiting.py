@@ -164,6 +164,18 @@ def test_queue_ignores_capacity_nominated_for_other_pods() -> None:
     assert queue.run_pass() == [["a"]]
 
 
+def test_queue_retries_each_pod_nominated_to_changed_node() -> None:
+    queue = QueueBench(node(), pod("t", cpu="4", nodeName="n", priority=9))
+    nominated = [pod("a", cpu="3"), pod("b", cpu="4")]
+    for obj in nominated:
+        queue.nodes.nominate(view(obj), "n")
+    queue.add(*nominated)
+    queue.run_pass()
+    queue.waiting.drop("uid-a")
+    queue.nodes.set_node(node_view(node(labels={"x": "y"}, cpu="1")))
+    assert queue.run_pass() == [["b"]]
+
+
 def test_queue_retries_anti_affinity_pod_after_matching_pod_leaves() -> None:
     far = required("podAntiAffinity", pod_term(ZONE))
     queue = QueueBench(node(), node("m"), pod("t", labels={"app": "a"}, nodeName="m"), pod("u", nodeName="m"))

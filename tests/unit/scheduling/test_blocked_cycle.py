@@ -209,3 +209,13 @@ def test_workload_reports_missing_quota_while_its_cycle_is_blocked() -> None:
     stage.run(5)
     assert stated(stage.workload("b"), "QuotaReserved") == BLOCKED
     assert stated(stage.workload("large"), "QuotaReserved")[1] == "ExceedsMaxQuota"
+
+
+def test_restart_skips_blocked_workload_whose_local_queue_stopped_meanwhile() -> None:
+    stage = blocked()
+    stage.start_anew()
+    stage.put(make.local_queue("cq", cluster_queue="cq", stopPolicy="Hold"), workload("b", queue="other", created=2))
+    stage.start_anew(scheduler())
+    assert stated(stage.workload("b"), "QuotaReserved") == BLOCKED
+    be_ready(stage, "a")
+    assert admitted(stage) == ["a", "b"]

@@ -6,6 +6,8 @@ import pytest
 
 import make
 from batchyard.api.meta import Obj
+from batchyard.api.views.workload import flavor_view, workload_view
+from batchyard.scheduling.cluster_queue import FlavorMismatches
 from yard import Yard, flavors_of, group, queue, workload
 
 SPOT_TAINT = {"key": "spot", "value": "true", "effect": "NoSchedule"}
@@ -178,3 +180,13 @@ def test_admission_reports_skipped_flavors() -> None:
     assert flavors_of(decision) == "main 1 cpu=plain"
     (attempt,) = decision.assignment.pod_sets[0].attempts
     assert (attempt.flavor, attempt.no_fit_reason) == ("tainted", "NoMatchingFlavor")
+
+
+def test_mismatch_cache_is_bounded() -> None:
+    mismatches = FlavorMismatches({"spot": flavor_view(make.flavor("spot", labels={"n": "1"}))})
+    selecting = [workload(pod_sets=[pod(nodeSelector={"n": str(number)})]) for number in range(4097)]
+    templates = [workload_view(obj).pod_sets[0].template for obj in selecting]
+    texts = [mismatches.of(template, ("spot",)) for template in templates]
+    assert len(mismatches._cache) <= 4096
+    assert [number for number, (text,) in enumerate(texts) if not text] == [1]
+    assert mismatches.of(templates[0], ("spot",)) == texts[0]

@@ -458,6 +458,12 @@ def test_workload_is_removed_from_middle_of_queue() -> None:
     assert pop_all(queue) == ["a", "c"]
 
 
+def test_front_skips_removed_workload() -> None:
+    queue = waiting(*(workload(name, created=n) for n, name in enumerate("abcd")))
+    queue.remove("team/b")
+    assert (names(queue.front(2)), names(queue.front(9))) == (["a", "c"], ["a", "c", "d"])
+
+
 @pytest.mark.parametrize("name", ["a", "b", "c"])
 def test_inadmissible_workload_is_removed(name: str) -> None:
     queue = waiting(*(workload(one, created=n) for n, one in enumerate("abc")))

@@ -346,3 +346,11 @@ def test_released_quota_is_reported_after_deletion_of_local_queue() -> None:
     stage.put(lifecycle.finish(lifecycle.set_pending(stage.workload("a"), "Why", "", make.NOW), "Done", "", make.NOW))
     stage.run(5)
     assert counts(cluster_queue(stage)) == (0, 0, 0)
+
+
+def test_objects_unknown_to_scheduler_cache_keep_their_status() -> None:
+    """Their watch events are not processed yet."""
+    status = QueueStatusController(SchedulerCache(), fair_sharing=True)
+    for obj in (queue("cq", 4), cohort("root", 4)):
+        known = {**obj, "status": {"fairSharing": {"weightedShare": 5}}}
+        assert status.reconcile(key_of(obj), {key_of(obj): known}, make.NOW).writes == []  # type: ignore[arg-type]

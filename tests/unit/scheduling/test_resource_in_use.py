@@ -2,8 +2,9 @@
 
 import make
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, with_metadata
+from batchyard.api.meta import Key, Obj, key_of, with_metadata
 from batchyard.api.well_known import RESOURCE_IN_USE
+from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.controller import Scheduler
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
@@ -122,3 +123,10 @@ def test_topology_is_removed_when_no_flavor_references_it() -> None:
     assert exists(stage, scheme.TOPOLOGY, "racks")
     stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
     assert not exists(stage, scheme.TOPOLOGY, "racks")
+
+
+def test_object_that_is_gone_gets_no_finalizer() -> None:
+    flavor = make.flavor("spot")
+    controller = ResourceInUseFinalizer(SchedulerCache())
+    (key,) = controller.keys_for(WatchEvent(EventType.ADDED, key_of(flavor), flavor, None, 1), make.NOW)
+    assert controller.reconcile(key, Stage().client, make.NOW).writes == []

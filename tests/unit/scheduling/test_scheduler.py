@@ -81,6 +81,16 @@ def test_admission_is_written_like_kueue() -> None:
     assert stated(stage.workload("a"), "Admitted") == ("True", "Admitted", "The workload is admitted")
 
 
+def test_pod_set_without_requests_is_admitted_without_flavors() -> None:
+    stage = open_stage(queue("cq", 4))
+    idle = {"name": "idle", "count": 2, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}
+    stage.put(workload("a", pod_sets=[make.pod_set(), idle]))
+    assert stage.workload("a")["status"]["admission"]["podSetAssignments"] == [
+        {"name": "main", "count": 1, "flavors": {"cpu": "spot"}, "resourceUsage": {"cpu": "1"}},
+        {"name": "idle", "count": 2},
+    ]
+
+
 def test_admission_is_recorded_in_events() -> None:
     stage = open_stage(queue("cq", 4))
     pass_time(stage, 12)

@@ -1,10 +1,17 @@
 """A requeued Workload that is skipped, since an equivalent Workload did not fit, reports this."""
 
 import make
+from admission_watch import holding
 from batchyard.api import scheme
-from batchyard.api.meta import with_path
-from stage import stated
-from unit.scheduling.test_scheduler import events, open_stage, pass_time
+from batchyard.api.meta import key_of, with_path
+from batchyard.interfaces.client import EventType, UpdateStatus, WatchEvent
+from batchyard.scheduling.controller import CYCLE_KEY, Scheduler
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION
+from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.workload import lifecycle
+from stage import Stage, stated
+from unit.scheduling.test_scheduler import added, events, open_stage, pass_time, settings
 from yard import queue, workload
 
 
@@ -26,3 +33,20 @@ def test_bypassed_workload_reports_reason_after_stop_and_reactivation() -> None:
     why = "Bypassed scheduling evaluation because an equivalent workload recently failed"
     assert stated(stage.workload("w"), "QuotaReserved") == ("False", "WaitingForQuota", why)
     assert events(stage, "WaitingForQuota") == reported
+
+
+def test_bypassed_workload_that_is_gone_gets_no_report() -> None:
+    scheduler, stage, waiting = Scheduler(SchedulerCache(), SchedulingPolicy()), Stage(), workload("w")
+    added(scheduler, *settings(), queue("cq", 1), holding("holder", 1), waiting)
+    stage.put(waiting)
+    scheduler.reconcile(CYCLE_KEY, stage.client, make.NOW)
+    message = "Workload is pending evaluation in the scheduling queue"
+    awaiting = lifecycle.set_pending(waiting, PENDING_EVALUATION, message, make.NOW)
+    event = WatchEvent(EventType.MODIFIED, key_of(awaiting), awaiting, waiting, 2)
+    assert list(scheduler.keys_for(event, make.NOW)) == [CYCLE_KEY]
+    assert scheduler.reconcile(CYCLE_KEY, Stage().client, make.NOW).writes == []
+    stage.put(awaiting)
+    assert list(scheduler.keys_for(event, make.NOW)) == [CYCLE_KEY]
+    (write,) = scheduler.reconcile(CYCLE_KEY, stage.client, make.NOW).writes
+    assert isinstance(write, UpdateStatus)
+    assert stated(write.obj, "QuotaReserved") == ("False", "WaitingForQuota", BYPASSED)

@@ -4,8 +4,12 @@ from pathlib import Path
 
 import pytest
 
+import make
+from batchyard.api.meta import Obj, key_of
 from batchyard.base.instant import SECOND
+from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.interfaces.controller import TraceSpan
+from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload_traces import WorkloadTracer, root_span_id, workload_trace_id
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.world import World
@@ -67,3 +71,44 @@ def test_trace_ids_are_hexadecimal_and_never_zero(uid: str, trace: str | None) -
     assert found == (trace or found)
     assert (len(found), len(root_span_id(uid))) == (32, 16)
     assert int(found, 16) > 0
+
+
+def traced(*steps: tuple[float, Obj], before: Obj | None = None) -> list[TraceSpan]:
+    """The spans of a Workload with these states, each with its time; `before` is the state before the first event."""
+    spans, times = list[TraceSpan](), iter([make.at(seconds) for seconds, _ in steps])
+    tracer = WorkloadTracer(lambda: next(times), spans.append)
+    for number, (_, obj) in enumerate(steps):
+        event_type = EventType.ADDED if before is None else EventType.MODIFIED
+        tracer.observe([WatchEvent(event_type, key_of(obj), obj, before, number)])
+        before = obj
+    return spans
+
+
+def phases_of(spans: list[TraceSpan]) -> list[tuple[str, float, float]]:
+    """The names of the spans, with start and end in seconds from the beginning."""
+    return [(span.name, (span.start - make.NOW) / SECOND, (span.end - make.NOW) / SECOND) for span in spans]
+
+
+PENDING = make.workload("w")
+RESERVED = lifecycle.reserve_quota(PENDING, make.admission(), make.at(5), admitted=False, checks=["check"])
+ADMITTED = lifecycle.reserve_quota(PENDING, make.admission(), make.at(5), admitted=True)
+FINISHED = lifecycle.finish(ADMITTED, "Succeeded", "", make.at(20))
+
+
+def test_admission_checks_are_phase_of_their_own() -> None:
+    spans = traced((0, PENDING), (5, RESERVED), (9, ADMITTED), (20, FINISHED))
+    assert phases_of(spans) == [("queued", 0, 5), ("admission checks", 5, 9), ("running", 9, 20), ("workload", 0, 20)]
+
+
+def test_tracer_that_starts_late_takes_start_of_phase_from_status() -> None:
+    assert phases_of(traced((9, ADMITTED), (20, FINISHED), before=RESERVED))[0] == ("running", 5, 20)
+    assert phases_of(traced((3, PENDING), (5, ADMITTED), before=PENDING))[0] == ("queued", 0, 5)
+
+
+def test_eviction_without_preemptor_has_event_but_no_link() -> None:
+    evicted = evictions.evict(ADMITTED, reason="Deactivated", message="stopped by a user", now=make.at(9))
+    spans = traced((5, ADMITTED), (9, evicted), (12, evictions.release_after_eviction(evicted, make.at(12))))
+    assert [span.name for span in spans] == ["running", "stopping"]
+    assert spans[0].links == ()
+    ((_, name, attributes),) = spans[0].events
+    assert (name, dict(attributes)) == ("evicted", {"reason": "Deactivated", "message": "stopped by a user"})

@@ -160,8 +160,7 @@ NO_ALTERNATIVES: Final = Alternatives((), 0)
 def preemption_alternatives(decision: Preempt, snapshot: Snapshot, *, fair_sharing: bool) -> Alternatives:
     """Return the Workloads that could have been preempted but were not; `snapshot` is from before the preemption."""
     assignment = decision.why.assignment
-    if assignment is None:
-        return NO_ALTERNATIVES
+    assert assignment is not None, "a preemption results from a flavor search"
     queue, contested_frs = decision.queue, assignment.preempting_frs
     request = PreemptionContext(decision.head.workload, queue, snapshot, assignment.usage, contested_frs)
     victim_keys = {target.workload.key for target in decision.targets}

@@ -92,12 +92,8 @@ class PreemptionCandidates:
         if may_borrow and queue not in self._with_advantage and not self._may_preempt_while_borrowing(candidate):
             return False
         common_cohort = self._lowest_common_cohort[queue]
-        for node in reversed(queue.node.path):
-            if node is common_cohort:
-                return True
-            if is_within_nominal(node, request.contested_frs):
-                return False
-        return True
+        nodes_below = queue.node.path[len(common_cohort.path) :]
+        return not any(is_within_nominal(node, request.contested_frs) for node in nodes_below)
 
     def reason(self, candidate: AdmittedWorkload) -> str:
         """Return the reason of the Preempted condition for the preemption of a candidate."""

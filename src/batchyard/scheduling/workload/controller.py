@@ -431,9 +431,7 @@ class WorkloadLifecycle:
             return (event.key,) if event.type is not EventType.DELETED and self._needs_reconcile(event.obj) else ()
         if kind == scheme.LOCAL_QUEUE:
             return self._index.record_local_queue(event)
-        if kind == scheme.CLUSTER_QUEUE:
-            return self._index.record_cluster_queue(event)
-        return ()
+        return self._index.record_cluster_queue(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Run the first reconcile step that has something to do; finish a Workload whose owner is gone."""

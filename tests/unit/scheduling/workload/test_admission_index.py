@@ -7,7 +7,8 @@ import pytest
 import make
 from admission_watch import Watcher, assumed, holding, open_queue
 from batchyard.api import scheme
-from batchyard.api.meta import with_metadata, with_path
+from batchyard.api.meta import key_of, with_metadata, with_path
+from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.workload import evictions, lifecycle
 from yard import group, queue, workload
 
@@ -177,6 +178,22 @@ def test_concurrent_change_reverts_assumed_admission() -> None:
     watcher = Watcher(*open_queue(), workload("a", 3))
     watcher.put(with_metadata(assumed(watcher), labels={"changed": "meanwhile"}))
     assert (watcher.used(), watcher.heads()) == (0, ["a"])
+
+
+def test_assumed_admission_of_workload_that_is_gone_is_dropped() -> None:
+    watcher = Watcher(*open_queue(), workload("a", 3))
+    assumed(watcher)
+    watcher.delete(scheme.WORKLOAD, "a", "team")
+    watcher.index.workload_cache.drop_unconfirmed_workloads()
+    assert (watcher.used(), watcher.heads(), watcher.waiting()) == (0, [], [])
+
+
+def test_deletion_of_unknown_workload_changes_nothing() -> None:
+    watcher = Watcher(*open_queue(), holding("x", 3))
+    gone = workload("gone", 3)
+    watcher.index.heads(watcher.now)
+    assert not watcher.index.observe(WatchEvent(EventType.DELETED, key_of(gone), gone, gone, 9), watcher.now)
+    assert (watcher.used(), watcher.waiting()) == (3, [])
 
 
 def test_counts_follow_reservations() -> None:

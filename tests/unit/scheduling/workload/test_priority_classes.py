@@ -1,6 +1,8 @@
 """The priority of Workloads follows the value of their WorkloadPriorityClass."""
 
 import make
+from batchyard.api.meta import key_of
+from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.adjustments import PriorityClassValues
 from stage import Stage
@@ -40,3 +42,13 @@ def test_workload_follows_its_new_class() -> None:
     stage.put(make.workload(priorityClassRef={**REF, "name": "low"}, priority=1))
     stage.put(make.workload_priority_class("high", 9))
     assert stage.workload()["spec"]["priority"] == 1
+
+
+def test_class_that_is_gone_changes_no_workload() -> None:
+    stage, controller = Stage(), PriorityClassValues()
+    stage.put(make.workload(priorityClassRef=REF, priority=5))
+    changed = make.workload_priority_class("high", 9)
+    for obj in (stage.workload(), changed):
+        keys = controller.keys_for(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 1), make.NOW)
+    assert list(keys) == [key_of(changed)]
+    assert controller.reconcile(key_of(changed), stage.client, make.NOW).writes == []
