@@ -27,8 +27,9 @@ from batchyard.sim.compare.comparison import (
 from batchyard.sim.compare.inputs import ComparedConfiguration, ConfigurationPair, read_pair
 from batchyard.sim.compare.page import comparison_page
 from batchyard.sim.compare.runs import is_trace, trace_as_jobs
-from batchyard.sim.compare.sections import Section, Unit, ValuePair, format_change, format_figure
+from batchyard.sim.compare.sections import Section, ValuePair, format_change
 from batchyard.sim.scenario import InvalidScenario, Source
+from batchyard.sim.summary.figure import Unit, format_figure
 
 #: The maximum number of rejected writes of a run that are printed.
 REJECTIONS_SHOWN_MAX: Final = 10
