@@ -34,6 +34,7 @@ class RunEnding(StrEnum):
     HORIZON = "horizon"
     LOOP = "loop"  #  Workloads preempted each other endlessly, and the run was configured to stop then
     BOUND = "bound"  #  it reached the maximum length of a run
+    INTERRUPTED = "interrupted"  #  the user interrupted it
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from batchyard.accounting.accounts import LOST, StatementLine
-from batchyard.base.instant import HOUR, duration_seconds
+from batchyard.base.instant import HOUR, SECOND, duration_seconds
 from batchyard.sim.summary.fairness import jain_index, shares_of
 from batchyard.sim.summary.figure import BetterDirection, Figure, Figures, FigureTable, Unit
 from batchyard.sim.summary.run_watch import WatchedSimulation
@@ -46,12 +46,14 @@ OVERALL_FIGURES: Final = (
     Figure("lostHours", "machine hours of work that was lost", Unit.HOURS, BetterDirection.LESS),
     Figure("cost", "cost", Unit.DOLLARS, BetterDirection.LESS),
 )
+#: The time with quota that evictions ended, in seconds.
+EVICTED_WORK_FIGURE: Final = Figure("evictedWork", "evicted work", Unit.SECONDS, BetterDirection.LESS)
 _OUTCOME_FIGURES: Final = (
     Figure("workloads", "Workloads", Unit.COUNT),
     *OVERALL_FIGURES[1:4],
     *_WAIT_FIGURES[1:],
     Figure("preemptions", "preemptions", Unit.COUNT, BetterDirection.LESS),
-    Figure("cutShort", "evicted work", Unit.HOURS, BetterDirection.LESS),
+    EVICTED_WORK_FIGURE,
 )
 _QUOTA_USE_FIGURE: Final = Figure("meanUse", "quota in use", Unit.SHARE, BetterDirection.MORE)
 _QUOTA_FIGURES: Final = (
@@ -130,6 +132,7 @@ def overall_figures(run: WatchedSimulation) -> Figures:
         "preemptions": workload_counts.preemptions,
         "evictions": workload_counts.evictions,
     }
+    figure_values["cutShort"] = sum(record.evicted_duration for record in run.workload_records) / HOUR
     if costs is not None:
         end = run.result.now
         figure_values["nodes"] = sum(curve.mean_and_peak(end)[0] for curve in run.watch.machines.nodes.values())
@@ -144,7 +147,7 @@ def _outcome_figures(records: Sequence[WorkloadRecord]) -> Figures:
         "finished": sum(record.finished_at is not None for record in records),
         "admitted": sum(record.reserved_since is not None for record in records),
         "pending": sum(record.is_waiting and record.deleted_at is None for record in records),
-        "cutShort": sum(record.evicted_duration for record in records) / HOUR,
+        "evictedWork": sum(record.evicted_duration for record in records) / SECOND,
     }
 
 

@@ -74,7 +74,8 @@ class MachineUsage:
 class RunWatch:
     """Observer of a simulation's Workloads, quota and nodes over time; create it before the simulation begins."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, initial_events: Sequence[WatchEvent] = ()) -> None:
+        """Start to observe a world; `initial_events` are its initial objects as ADDED events."""
         self._world = world
         self._kernel = world.kernel
         self.start_time = self._start_time = world.start
@@ -83,6 +84,7 @@ class RunWatch:
         #: The nominal quota over time by ClusterQueue or Cohort, flavor and resource; Cohorts are named `Cohort/NAME`.
         self.nominal: dict[FlavorResource, Curve] = {}
         self._quotas: dict[Key, dict[FlavorResource, int]] = {}
+        self.observe(initial_events)
         world.client.subscribe(self.observe)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:

@@ -99,6 +99,8 @@ class WorkloadRecords:
         """Update the history of a Workload after its watch event."""
         view = workload_view(event.obj)
         workload_record = self.workload_records.get(view.uid)
+        if workload_record is None and view.finished:  #  it finished before the simulation
+            return
         if workload_record is None:
             workload_record = self.workload_records[view.uid] = WorkloadRecord(event.obj, now)
         workload_record.obj = event.obj

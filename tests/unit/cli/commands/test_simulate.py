@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from batchyard import simulate
-from batchyard.cli.commands.simulate import REMARKS_SHOWN_MAX, format_go_duration, run_remarks
 from batchyard.cli.output import fraction_done, run_with_progress
+from batchyard.cli.simulation_output import REMARKS_SHOWN_MAX, format_go_duration, run_remarks
 from batchyard.sim.simulate import Simulation, read_scenario
 
 ROOT = Path(__file__).parents[4]
