@@ -1,11 +1,11 @@
 """Figures of runs as tables of text: of one run, and of two runs side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from batchyard.api.printing import Table, format_table
 from batchyard.sim.compare.sections import Section, format_change
-from batchyard.sim.summary.figure import Figure, FigureTable, format_figure
+from batchyard.sim.summary.figure import FigureTable, format_figure, without_zero_columns
 
 #: The maximum number of rows of a table without `-o wide`.
 ROWS_SHOWN_MAX: Final = 20
@@ -26,7 +26,7 @@ def omission_line(omitted_count: int) -> str:
 
 def figure_table_text(table: FigureTable, *, wide: bool) -> str:
     """Format the figures of one run with a title; without `wide`, only the first rows, and no columns of zeros."""
-    figures = [figure for figure in table.figures if wide or not _is_zero(figure, table.rows)]
+    figures = table.figures if wide else without_zero_columns(table).figures
     header = [table.row_subject.upper(), *(figure.title.upper() for figure in figures)]
     rows = [
         [name, *(format_figure(figure.unit, row.get(figure.name)) for figure in figures)]
@@ -34,10 +34,6 @@ def figure_table_text(table: FigureTable, *, wide: bool) -> str:
     ]
     note = f" ({table.note})" if table.note and wide else ""
     return f"# {table.title}{note}\n{format_bounded_table([header, *rows], wide=wide)}"
-
-
-def _is_zero(figure: Figure, rows: Mapping[str, Mapping[str, float | None]]) -> bool:
-    return figure.name != "meanWait" and not any(row.get(figure.name) for row in rows.values())
 
 
 def two_run_totals(names: Sequence[str], section: Section) -> Table:

@@ -1,11 +1,11 @@
 """The command `batchyard simulate`: runs manifests or a cluster trace in virtual time and prints the result."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, NoReturn
+from typing import Annotated, Any, BinaryIO, Final, NoReturn, TypeAlias
 
 import msgspec
 import typer
@@ -33,6 +33,12 @@ from batchyard.lint.findings import Severity
 from batchyard.lint.references import unknown_cluster_queue, unknown_local_queue
 from batchyard.lint.registry import build_configuration, lint_manifests
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS
+from batchyard.sim.compare.result_view import (
+    EARLIER_RESULT_LENGTH_MAX,
+    compare_with_earlier,
+    earlier_totals,
+    result_view,
+)
 from batchyard.sim.event_log import Record
 from batchyard.sim.result import Reporter, Result, RunEnding
 from batchyard.sim.run_time_rules import parse_run_time_rules, unknown_run_times, with_run_times
@@ -72,6 +78,8 @@ class SimulateRequest:
     grouping: SummaryGrouping = SummaryGrouping.QUEUE
     #: Whether jobs may name queues that do not exist.
     is_lenient: bool = True
+    #: The report or the JSON output of an earlier run, to compare with.
+    compare_with: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,7 @@ class SimulationInput:
 
 def run(request: SimulateRequest) -> None:
     """Run the simulation and print its result; exit with 1 on failure, and with 130 after an interrupt."""
+    earlier = None if request.compare_with is None else _read_earlier_totals(request.compare_with)
     simulation_input = read_input(request)
     scenario, state = simulation_input.scenario, simulation_input.state
     for line in input_remarks(simulation_input, request):
@@ -96,11 +105,25 @@ def run(request: SimulateRequest) -> None:
         reporter = None if request.report is None else Reporter(simulation.world, earlier_events)
         result = run_to_end(simulation)
     summary = summarize_run(WatchedSimulation(result, watch, result.now), request.grouping)
+    comparison = None if earlier is None else compare_with_earlier(summary, earlier, str(request.compare_with))
     if reporter is not None and request.report is not None:
-        write_report(request.report, reporter.html(result.now, result.costs))
+        write_report(request.report, reporter.html(result.now, result.costs, result_view(summary, comparison)))
     if request.events != "-":
-        output.write(format_result(result, request.output, summary))
+        output.write(format_result(result, request.output, summary, comparison))
     report_remarks(result)
+
+
+def _read_earlier_totals(path: Path) -> Mapping[str, float]:
+    """Return the totals of the run whose report or JSON output a file is; the command exits if it is neither."""
+    remedy = "give a file of --report, or of --output json, with --compare-with"
+    try:
+        if path.stat().st_size > EARLIER_RESULT_LENGTH_MAX:
+            output.fail(f"{path}: the file is larger than {EARLIER_RESULT_LENGTH_MAX >> 20} MiB; {remedy}")
+        return earlier_totals(path.read_text("utf-8"))
+    except OSError as error:
+        output.fail(f"{path}: cannot be read: {error.strerror}; {remedy}")
+    except ValueError as error:
+        output.fail(f"{path}: {error}; {remedy}")
 
 
 def write_report(path: Path, html: str, option: str = "--report") -> None:
@@ -336,47 +359,70 @@ def parse_load_factor(text: str) -> Fraction:
         raise typer.BadParameter(str(error)) from None
 
 
+ManifestPaths: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="PATH", help="Manifests: files, folders (*.yaml, *.yml, *.json below), - for stdin."),
+]
+ClusterFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--cluster", metavar="FILE", help="The nodes: pools, limits, capacity, prices.")
+]
+TraceFolder: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="DIR", help="Replay a cluster trace (CSV of nodes and pods); print a report."),
+]
+LoadFactor: TypeAlias = Annotated[
+    Fraction | None,
+    typer.Option(parser=parse_load_factor, metavar="FACTOR", help="Multiply the arrival rate of the trace's pods."),
+]
+RunLength: TypeAlias = Annotated[
+    Duration | None,
+    typer.Option(parser=parse_run_length, metavar="DURATION", help="Stop after this virtual time, such as 2h or 90s."),
+]
+EventsFile: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Write the event log as JSON lines; - for stdout, instead of the tables."),
+]
+OnLoop: TypeAlias = Annotated[
+    LoopAction, typer.Option("--on-loop", help="On an endless preemption loop: continue, or stop.")
+]
+ResultFormat: TypeAlias = Annotated[Output | None, typer.Option("--output", "-o", help="How to print the result.")]
+EarlierResult: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Show changes from another run: its report, or its output as JSON.")
+]
+DefaultRuntime: TypeAlias = Annotated[
+    Duration | None,
+    typer.Option(
+        parser=to_duration,
+        metavar="DURATION",
+        help="Run time of jobs that set none.",
+        show_default="from the Cluster, else 1m",
+    ),
+]
+OldRuntime: TypeAlias = Annotated[Duration | None, typer.Option("--runtime", parser=to_duration, hidden=True)]
+RuntimesFile: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Run times by name: CSV rows such as train-*,uniform(5m,20m).")
+]
+By: TypeAlias = Annotated[SummaryGrouping, typer.Option(help="What the summary groups Workloads by.")]
+Lenient: TypeAlias = Annotated[bool, typer.Option("--lenient", help="Allow jobs to name queues that do not exist.")]
+
+
 def simulate(
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PATH", help="Manifests: files, folders (*.yaml, *.yml, *.json below), - for stdin."),
-    ] = None,
-    cluster: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The nodes: pools, limits, capacity, prices.")
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Replay a cluster trace (CSV of nodes and pods); print a report.")
-    ] = None,
-    load: Annotated[
-        Fraction | None,
-        typer.Option(parser=parse_load_factor, metavar="FACTOR", help="Multiply the arrival rate of the trace's pods."),
-    ] = None,
-    until: Annotated[
-        Duration | None,
-        typer.Option(
-            parser=parse_run_length, metavar="DURATION", help="Stop after this virtual time, such as 2h or 90s."
-        ),
-    ] = None,
+    paths: ManifestPaths = None,
+    cluster: ClusterFile = None,
+    trace: TraceFolder = None,
+    load: LoadFactor = None,
+    until: RunLength = None,
     seed: Annotated[int, typer.Option(help="Seed of all random values, such as uids.")] = 0,
-    events: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Write the event log as JSON lines; - for stdout, instead of the tables."),
-    ] = None,
-    on_preemption_loop: Annotated[
-        LoopAction, typer.Option("--on-loop", help="On an endless preemption loop: continue, or stop.")
-    ] = LoopAction.CONTINUE,
-    output_format: Annotated[Output | None, typer.Option("--output", "-o", help="How to print the result.")] = None,
+    events: EventsFile = None,
+    on_preemption_loop: OnLoop = LoopAction.CONTINUE,
+    output_format: ResultFormat = None,
+    by: By = SummaryGrouping.QUEUE,
     report: Report = None,
-    default_runtime: Annotated[
-        Duration | None,
-        typer.Option(parser=to_duration, metavar="DURATION", help="Run time of jobs that set none.", show_default="1m"),
-    ] = None,
-    runtime: Annotated[Duration | None, typer.Option(parser=to_duration, hidden=True)] = None,
-    runtimes: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Run times by name: CSV rows such as train-*,uniform(5m,20m).")
-    ] = None,
-    by: Annotated[SummaryGrouping, typer.Option(help="What the summary groups Workloads by.")] = SummaryGrouping.QUEUE,
-    lenient: Annotated[bool, typer.Option("--lenient", help="Allow jobs to name queues that do not exist.")] = False,
+    compare_with: EarlierResult = None,
+    default_runtime: DefaultRuntime = None,
+    runtime: OldRuntime = None,
+    runtimes: RuntimesFile = None,
+    lenient: Lenient = False,
 ) -> None:
     """Run manifests in virtual time; print the final state of queues, Workloads and Jobs, and a summary."""
     if events == "-" and output_format is not None:
@@ -385,25 +431,26 @@ def simulate(
         raise typer.BadParameter("Missing argument 'PATH...'; give manifests, a trace with --trace DIR, or both")
     if load is not None and trace is None:
         raise typer.BadParameter("--load scales a trace: add --trace DIR")
-
+    if trace is not None and (report is not None or compare_with is not None):
+        option = "--report" if report is not None else "--compare-with"
+        raise typer.BadParameter(f"{option} is for manifests only: --trace prints its own report")
     if runtime is not None:
         output.report_line("batchyard: --runtime is the old name of --default-runtime")
     request = SimulateRequest(
-        paths or [],
-        cluster,
-        until,
-        seed,
-        events,
-        on_preemption_loop,
-        output_format or Output.TABLE,
-        report,
-        runtime if default_runtime is None else default_runtime,
-        runtimes,
-        by,
-        lenient or trace is not None,
+        paths=paths or [],
+        cluster=cluster,
+        until=until,
+        seed=seed,
+        events=events,
+        on_preemption_loop=on_preemption_loop,
+        output=output_format or Output.TABLE,
+        report=report,
+        runtime=runtime if default_runtime is None else default_runtime,
+        runtimes=runtimes,
+        grouping=by,
+        is_lenient=lenient or trace is not None,
+        compare_with=compare_with,
     )
-    if report is not None and trace is not None:
-        raise typer.BadParameter("--report is for manifests only: --trace prints its own report")
     if trace is None:
         run(request)
     else:

@@ -1,7 +1,7 @@
 """Figures of a run: their names, titles and units, and how they are formatted."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -50,6 +50,16 @@ class FigureTable:
     figures: Sequence[Figure]
     rows: Mapping[str, Figures]
     note: str = ""
+
+
+def without_zero_columns(table: FigureTable) -> FigureTable:
+    """Return a table without the columns that are zero or unknown in all rows; `meanWait` is kept."""
+    figures = [
+        figure
+        for figure in table.figures
+        if figure.name == "meanWait" or any(row.get(figure.name) for row in table.rows.values())
+    ]
+    return replace(table, figures=figures)
 
 
 NO_VALUE = "-"

@@ -199,12 +199,31 @@ def series_document(run: WatchedSimulation) -> list[dict[str, Any]]:
     records, end = run.watch.workload_records, run.result.now
     series = [_series("Workloads pending", "count", records.waiting.means(end, INTERVAL_COUNT), "waiting")]
     series.append(_series("Workloads with quota", "count", records.running.means(end, INTERVAL_COUNT), "running"))
+    series.append(_series("mean wait of Workloads that start", "seconds", _waits_over_time(run), "waiting"))
     quota = run_tables.sum_curves(run, run.watch.nominal, lambda at: at[2])
     used = run_tables.sum_curves(run, records.used, lambda at: at[2])
     series += _share_series("quota in use", quota, used, run)
     machines = run.watch.machines
     by_resource = [_by_resource(curves, run) for curves in (machines.total, machines.used)]
     return series + _share_series("of nodes requested", by_resource[0], by_resource[1], run)
+
+
+def _waits_over_time(run: WatchedSimulation) -> list[float]:
+    """Return for each interval how long the Workloads waited that first got quota in it, on average, in seconds.
+
+    An interval without such Workloads repeats the value before it.
+    """
+    length = max(1, run.result.now - run.start_time)
+    waits: list[list[float]] = [[] for _ in range(INTERVAL_COUNT)]
+    for record in run.workload_records:
+        if record.first_start is not None:
+            index = min(INTERVAL_COUNT - 1, (record.first_start - run.start_time) * INTERVAL_COUNT // length)
+            waits[index].append(duration_seconds(record.first_start - record.created_at))
+    means: list[float] = []
+    for interval_waits in waits:
+        last_mean = means[-1] if means else 0.0
+        means.append(sum(interval_waits) / len(interval_waits) if interval_waits else last_mean)
+    return means
 
 
 def _by_resource(curves: Mapping[tuple[str, str], Curve], run: WatchedSimulation) -> dict[str, Curve]:

@@ -50,8 +50,11 @@ OVERALL_FIGURES: Final = (
 EVICTED_WORK_FIGURE: Final = Figure("evictedWork", "evicted work", Unit.SECONDS, BetterDirection.LESS)
 _OUTCOME_FIGURES: Final = (
     Figure("workloads", "Workloads", Unit.COUNT),
-    *OVERALL_FIGURES[1:4],
-    *_WAIT_FIGURES[1:],
+    Figure("finished", "finished", Unit.COUNT, BetterDirection.MORE),
+    Figure("admitted", "running", Unit.COUNT),
+    Figure("pending", "pending", Unit.COUNT, BetterDirection.LESS),
+    *_WAIT_FIGURES[1:-1],
+    Figure("maxWait", "max wait", Unit.SECONDS, BetterDirection.LESS),
     Figure("preemptions", "preemptions", Unit.COUNT, BetterDirection.LESS),
     EVICTED_WORK_FIGURE,
 )
