@@ -29,11 +29,8 @@ DRAWS = 4000
 def job(name: str, command: tuple[str, ...] = (), **annotations: str) -> dict[str, Any]:
     container = {"name": "c", "image": "i", "command": list(command)}
     template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-    metadata = {
-        "name": name,
-        "namespace": "team",
-        "annotations": {f"batchyard.dev/{k}": v for k, v in annotations.items()},
-    }
+    stated = {f"batchyard.dev/{field}": value for field, value in annotations.items()}
+    metadata = {"name": name, "namespace": "team", "annotations": stated}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template}}
 
 
@@ -82,7 +79,7 @@ def test_first_match_wins_and_annotations_are_kept() -> None:
     scenario = scenario_of(job("train-1"), job("other"), job("own", runtime="7s"))
     rules = parse_run_time_rules("r.csv", "team/train-*,1m\nnone-*,2m\n*,3m")
     timed, unused = with_run_times(scenario, rules, seed=0)
-    assert run_times(timed) == {"train-1": "1m0s", "other": "3m0s", "own": "7s"}
+    assert run_times(timed) == {"train-1": "60s", "other": "180s", "own": "7s"}
     assert [rule.place for rule in unused] == ["r.csv:2"]
 
 
@@ -97,9 +94,8 @@ def test_run_times_depend_on_seed_and_name_only() -> None:
 
 
 def test_run_times_of_file_are_simulated() -> None:
-    scenario = scenario_of(
-        *queue(1), workload("one", 30), {**workload("two", 30), "metadata": {"name": "two", "namespace": "team"}}
-    )
+    two = {**workload("two", 30), "metadata": {"name": "two", "namespace": "team"}}
+    scenario = scenario_of(*queue(1), workload("one", 30), two)
     timed, _ = with_run_times(scenario, parse_run_time_rules("r.csv", "two,45s"), seed=0)
     simulation = Simulation(timed)
     simulation.advance()

@@ -105,8 +105,8 @@ def _outcome_sentence(summary: RunSummary) -> str:
         text += f", the last after {_seconds_text(figures['makespan'])}"
     else:
         text = f"{_count(finished, '')}of {_count(total, 'Workload')} finished within {length}"
-        text += f", {_count(figures['admitted'], '')}still hold quota" if figures["admitted"] else ""
-        text += f", {_count(pending, '')}are pending" if pending else ""
+        text += f", {_count(figures['admitted'], '')}still with quota" if figures["admitted"] else ""
+        text += f", {_count(pending, '')}pending" if pending else ""
     return f"{prefix}{text}." if prefix else f"{text[:1].upper()}{text[1:]}."
 
 

@@ -47,7 +47,7 @@ def test_pending_workloads_have_reason_and_wait() -> None:
     (pending,) = summary_document(summary)["pending"]
     assert (pending["name"], pending["waitSeconds"]) == ("large", 30)
     assert "insufficient quota for cpu" in pending["reason"]
-    assert conclusion_of(summary)[0] == "1 of 2 Workloads finished within 30s, 1 are pending."
+    assert conclusion_of(summary)[0] == "1 of 2 Workloads finished within 30s, 1 pending."
 
 
 @pytest.mark.parametrize("grouping", list(SummaryGrouping))
