@@ -5,9 +5,11 @@ No other module writes to the terminal. A closed pipe (`| head`) ends the comman
 
 import json
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
+from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn, TextIO, TypeAlias
 
 import yaml
@@ -15,7 +17,7 @@ import yaml
 from batchyard.api.meta import Obj
 from batchyard.api.printing import format_table, table
 from batchyard.api.scheme import kind_info
-from batchyard.base.instant import Instant, format_age
+from batchyard.base.instant import SECOND, Instant, format_age
 from batchyard.cli.options import Output
 from batchyard.sim.simulate import Simulation
 
@@ -141,19 +143,38 @@ STEPS_PER_UPDATE: Final = 2_000
 PROGRESS_DELAY_SECONDS: Final = 1.0
 
 
-def run_with_progress(simulation: Simulation) -> None:
-    """Run a simulation to its end; show a progress bar if the run is long and standard error is a terminal."""
-    if not sys.stderr.isatty():
-        simulation.advance()
-        return
-    started_at = monotonic()
-    while monotonic() - started_at < PROGRESS_DELAY_SECONDS:
-        if not simulation.advance(STEPS_PER_UPDATE):
+def run_with_progress(simulation: Simulation, is_interrupted: Callable[[], bool] = lambda: False) -> None:
+    """Run a simulation to its end, or until `is_interrupted` returns true between two slices.
+
+    If the run is long and standard error is a terminal, show a progress bar.
+    """
+    started_at, is_terminal = monotonic(), sys.stderr.isatty()
+    while not is_terminal or monotonic() - started_at < PROGRESS_DELAY_SECONDS:
+        if is_interrupted() or not simulation.advance(STEPS_PER_UPDATE):
             return
     with _progress_bar() as bar:
         task_id = bar.add_task("simulating", total=1.0)
-        while simulation.advance(STEPS_PER_UPDATE):
-            bar.update(task_id, completed=fraction_done(simulation), description=_progress_text(simulation))
+        while not is_interrupted() and simulation.advance(STEPS_PER_UPDATE):
+            description = _progress_text(simulation, monotonic() - started_at)
+            bar.update(task_id, completed=fraction_done(simulation), description=description)
+
+
+def run_until_interrupted(simulation: Simulation) -> None:
+    """Run a simulation to its end with progress output; the first Ctrl-C ends the run, a second one the command."""
+    interrupts: list[int] = []
+
+    def on_interrupt(number: int, _frame: FrameType | None) -> None:
+        if interrupts:
+            raise KeyboardInterrupt
+        interrupts.append(number)
+
+    old_handler = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        run_with_progress(simulation, lambda: bool(interrupts))
+        if interrupts:
+            simulation.interrupt()
+    finally:
+        signal.signal(signal.SIGINT, old_handler)
 
 
 def fraction_done(simulation: Simulation) -> float:
@@ -165,10 +186,18 @@ def fraction_done(simulation: Simulation) -> float:
     return max(0.0, min(0.99, max(admitted_fraction, time_fraction)))
 
 
-def _progress_text(simulation: Simulation) -> str:
+def _progress_text(simulation: Simulation, seconds: float) -> str:
+    """Return the progress after some seconds: virtual time, placed Workloads, the rates of both, and the time left."""
     wait_counts, total = simulation.world.waits, _workload_count(simulation)
-    progress = f"{format_age(simulation.world.now())} of virtual time"
-    return f"{progress}, {wait_counts.admissions - wait_counts.evictions:,} of {total:,} placed" if total else progress
+    virtual_time, seconds = simulation.world.now(), max(seconds, 0.001)
+    placed_count = wait_counts.admissions - wait_counts.evictions
+    parts = [f"{format_age(virtual_time)} of virtual time ({format_age(round(virtual_time / seconds))}/s)"]
+    if total:
+        parts.append(f"{placed_count:,} of {total:,} placed ({placed_count / seconds:,.0f}/s)")
+    fraction = fraction_done(simulation)
+    if fraction:
+        parts.append(f"about {format_age(round(seconds * (1 - fraction) / fraction * SECOND))} left")
+    return ", ".join(parts)
 
 
 def _workload_count(simulation: Simulation) -> int:

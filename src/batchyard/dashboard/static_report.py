@@ -42,6 +42,7 @@ SCRIPTS: Final = (
     "queue.js",
     "workload.js",
     "timeline.js",
+    "result.js",
     "nodes.js",
     "costs.js",
     "keys.js",
@@ -172,9 +173,13 @@ _EXPORT_KEYWORD: Final = re.compile(r"^export ", re.MULTILINE)
 _encode = msgspec.json.Encoder().encode
 
 
-def render_static_report(views: DashboardViews) -> str:
-    """Return the HTML report, which contains the JSON documents of all dashboard pages."""
-    documents_json = _encode({**views.time(), "models": _all_documents(views)}).decode()
+def render_static_report(views: DashboardViews, result: data_source.ViewJson | None = None) -> str:
+    """Return the HTML report, which contains the JSON documents of all dashboard pages.
+
+    It opens on the page of the `result` of a run, if there is one.
+    """
+    result_document = {} if result is None else {"result": result}
+    documents_json = _encode({**views.time(), "models": {**_all_documents(views), **result_document}}).decode()
     embedded_json = documents_json.replace("<", "\\u003c")  # valid JSON that cannot close the script element
     style_element = f"<style>\n{_read_text(STYLE)}</style>"
     data = f'<script type="application/json" id="report">{embedded_json}</script>'

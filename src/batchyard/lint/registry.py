@@ -326,16 +326,26 @@ def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> LintReport:
     """Check the manifests in files, folders, texts or objects by the named rules (all if empty) and return a report."""
     unreadable_files: list[FileFault] = []
     source_texts = list(manifest_texts(read_sources(sources, unreadable_files)))
-    manifests = read_manifests(source_texts)
+    names = [name for name, _ in source_texts]
+    return lint_manifests(read_manifests(source_texts), names, unreadable_files, rules)
+
+
+def lint_manifests(
+    manifests: Manifests,
+    source_names: Sequence[str],
+    unreadable_files: Sequence[FileFault] = (),
+    rules: Collection[str] = (),
+) -> LintReport:
+    """Check manifests that are already read by the named rules (all if empty) and return a report."""
     repaired_documents = [(broken, repair) for broken in manifests.broken if (repair := repair_manifest(broken.value))]
     repairs = [Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in repaired_documents]
-    objects = _sort_by_position([*manifests.objects, *repairs], [source for source, _ in source_texts])
+    objects = _sort_by_position([*manifests.objects, *repairs], source_names)
     valid_forms = {(broken.source, broken.document, broken.at): value for broken, (value, _) in repaired_documents}
     findings = [*map(_file_finding, unreadable_files), *_document_findings(manifests, valid_forms)]
     findings += _cluster_findings(objects)
     findings = [finding for finding in findings if not rules or finding.rule in rules]
     findings += run_rules(build_configuration(objects), rules)
-    position_by_source = {source: position for position, (source, _) in enumerate(source_texts)}
+    position_by_source = {source: position for position, source in enumerate(source_names)}
     located_findings = _add_line_numbers(findings, manifests)
     located_findings.sort(
         key=lambda f: (position_by_source.get(f.source, -1), f.document, f.line, _SEVERITIES.index(f.severity))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 from batchyard.accounting.accounts import Statement
 from batchyard.api import printing, scheme
@@ -34,6 +35,7 @@ class RunEnding(StrEnum):
     HORIZON = "horizon"
     LOOP = "loop"  #  Workloads preempted each other endlessly, and the run was configured to stop then
     BOUND = "bound"  #  it reached the maximum length of a run
+    INTERRUPTED = "interrupted"  #  the user interrupted it
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,12 +261,16 @@ class Reporter:
         self._history.observe(initial_events)
         world.client.subscribe(self._history.observe)
 
-    def html(self, now: Instant, costs: Statement | None) -> str:
-        """Return the HTML report of the simulation so far; ages of objects are counted to `now`."""
+    def html(self, now: Instant, costs: Statement | None, result: dict[str, Any] | None = None) -> str:
+        """Return the HTML report of the simulation so far; ages of objects are counted to `now`.
+
+        `result` is the document of the page on which the report opens.
+        """
         world = self._world
         time = PlatformTime(lambda: now, 0)
         return render_static_report(
-            DashboardViews(world.client, world.platform.index, self._history, time, lambda: costs, is_complete=True)
+            DashboardViews(world.client, world.platform.index, self._history, time, lambda: costs, is_complete=True),
+            result,
         )
 
     def _queue_of(self, namespace: str, local_queue: str) -> str | None:

@@ -138,6 +138,10 @@ class Simulation:
         self._ending = self._find_ending()
         return False
 
+    def interrupt(self) -> None:
+        """End the simulation now, between two slices; without effect if it has ended."""
+        self._ending = self._ending or RunEnding.INTERRUPTED
+
     def result(self) -> Result:
         """Return the result of the ended simulation. The first call flushes pending writes and ends the event log."""
         assert self._ending is not None, "the run has not ended: call advance() until it returns False"
@@ -184,12 +188,12 @@ class Simulation:
         return RunEnding.IDLE if self.world.kernel.next_instant() is None else RunEnding.BOUND
 
     def _log_end_time(self, workloads: Sequence[Obj]) -> Instant:
-        """Return when the event log ends: at the horizon, at the preemption loop that ended the run, or at the last
+        """Return when the event log ends: at the horizon, at the loop or interrupt that ended the run, or at the last
         event.
 
         Reports that some controllers write a moment later do not count as events.
         """
-        if self._ending in (RunEnding.HORIZON, RunEnding.LOOP):
+        if self._ending in (RunEnding.HORIZON, RunEnding.LOOP, RunEnding.INTERRUPTED):
             return self.world.kernel.now()
         last_step_time = max((self._start + step.at for step in self.scenario.steps), default=self._start)
         last_charge_time = self._start if self._accounting is None else self._accounting.ledger.charged_until

@@ -13,7 +13,7 @@ from batchyard.admission_chain import AdmissionChain
 from batchyard.admission_plugins.built_in import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api import scheme
 from batchyard.api.errors import ApiError, InvalidObject
-from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.meta import Key, Obj, find_condition, key_of
 from batchyard.api.times import parse_time
 from batchyard.api.validation import validate_update
 from batchyard.api.views.workload import workload_view
@@ -59,6 +59,15 @@ class WaitTracker:
         self.admissions = 0
         self.evictions = 0
         self.preemptions = 0
+
+    def recall(self, workloads: Iterable[Obj]) -> None:
+        """Add the Workloads that exist at the start; those with quota waited from their creation to its reservation."""
+        for workload in workloads:
+            condition = find_condition(workload, "QuotaReserved")
+            if condition is not None and condition["status"] == "True":
+                created = parse_time(workload["metadata"]["creationTimestamp"])
+                total_wait = max(0, parse_time(condition["lastTransitionTime"]) - created)
+                self._waits[_workload_key(workload)] = _WorkloadWaits(created, None, total_wait)
 
     def observe(self, at: Instant, record: EventRecord) -> None:
         """Update the waits after a Kubernetes Event of a Workload; Events of other objects are ignored."""
@@ -222,6 +231,7 @@ class World:
         """Pass the objects of the initial state as watch events to all components that need them."""
         events = state.added_events()
         self.log.recall(state.of_kind(scheme.WORKLOAD))
+        self.waits.recall(state.of_kind(scheme.WORKLOAD))
         self.client.recall(events)
         self.platform.runner.observe(events)
 

@@ -15,7 +15,7 @@ Batchyard = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def test_nodes_and_their_costs_are_shown(batchyard: Batchyard) -> None:
-    done = batchyard("simulate", *PARTS, "--cluster", REFARCH / "cluster.yaml", "--until", "6m")
+    done = batchyard("simulate", *PARTS, "--cluster", REFARCH / "cluster.yaml", "--until", "6m", "-o", "wide")
     assert done.returncode == 0
     assert sum(" Ready " in line for line in done.stdout.splitlines()) == 34
     costs = done.stdout.partition("POOL ")[2]
@@ -38,7 +38,7 @@ def test_json_contains_costs_and_recoveries(batchyard: Batchyard) -> None:
 
 def test_json_without_machines_contains_no_costs(batchyard: Batchyard) -> None:
     reported = json.loads(batchyard("simulate", HOTSWAP.parent / "first-steps", "-o", "json").stdout)
-    assert sorted(reported) == ["apiVersion", "items", "kind", "metadata"]
+    assert sorted(reported) == ["apiVersion", "items", "kind", "metadata", "summary"]
 
 
 def test_pods_without_node_are_shown_with_reason(batchyard: Batchyard) -> None:

@@ -27,7 +27,8 @@ def test_tables_go_to_stdout_and_summary_to_stderr(batchyard: Batchyard) -> None
     done = batchyard("simulate", FIRST_STEPS)
     assert done.returncode == 0
     assert done.stdout.startswith("NAME         COHORT   STRATEGY")
-    assert done.stdout.endswith("team        train-c   Complete   2/2           30s        59s\n")
+    assert "team        train-c   Complete   2/2           30s        59s\n" in done.stdout
+    assert done.stdout.endswith("The most used quota (default-flavor cpu) was 98% in use.\n")
     summary = "batchyard: 1m1s of virtual time; Workloads: 3 finished, 0 admitted, 0 pending; 0 preemptions\n"
     assert done.stderr == summary
 
@@ -165,7 +166,8 @@ def test_closed_stdout_ends_run_without_traceback() -> None:
     os.close(writing)
 
 
-def test_interrupt_ends_run_without_traceback(tmp_path: Path) -> None:
+def interrupted_run(tmp_path: Path, *options: str) -> tuple[int, str, str]:
+    """Start a long run, interrupt it once its event log has begun, and return its exit code, output and remarks."""
     pods = make.pod_set(count=4, template=make.pod_template({"cpu": 1}, restartPolicy="Never"))
     work = {
         "spec": {"queueName": "jobs", "podSets": [pods]},
@@ -175,13 +177,33 @@ def test_interrupt_ends_run_without_traceback(tmp_path: Path) -> None:
     metadata = {"namespace": "team", "annotations": {"batchyard.dev/runtime": "1s"}}
     many = [json.dumps({**work, "metadata": {**metadata, "name": f"w{number}"}}) for number in range(6000)]
     (tmp_path / "many.yaml").write_text("\n".join([f"{QUEUE}---", *many]))
-    command = [sys.executable, "-m", "batchyard", "simulate", str(tmp_path / "many.yaml"), "--events", "-"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        running.stdout.readline()
-        running.send_signal(signal.SIGINT)
-        _, reported = running.communicate(timeout=60)
-    assert (running.returncode, reported) == (main.INTERRUPTED_EXIT_CODE, "")
+    log = tmp_path / "log"
+    os.mkfifo(log)
+    command = [sys.executable, "-m", "batchyard", "simulate", str(tmp_path / "many.yaml"), "--events", str(log)]
+    with subprocess.Popen(
+        [*command, *options], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        with log.open("rb") as events:
+            events.readline()
+            running.send_signal(signal.SIGINT)
+            events.read()
+        printed, reported = running.communicate(timeout=60)
+    return running.returncode, printed, reported
+
+
+def test_interrupted_run_prints_results_so_far(tmp_path: Path) -> None:
+    code, printed, reported = interrupted_run(tmp_path)
+    assert code == main.INTERRUPTED_EXIT_CODE
+    assert "Interrupted after" in printed.partition("# summary\n")[2]
+    assert "batchyard: interrupted: the results are those up to the interrupt\n" in reported
+    assert "Traceback" not in reported
+
+
+def test_interrupted_run_prints_document_so_far(tmp_path: Path) -> None:
+    code, printed, _ = interrupted_run(tmp_path, "--output", "json")
+    summary = json.loads(printed)["summary"]
+    assert (code, summary["ending"]) == (main.INTERRUPTED_EXIT_CODE, "interrupted")
+    assert summary["overall"]["finished"] < 6000
 
 
 def test_internal_error_is_reported_without_traceback() -> None:

@@ -12,6 +12,7 @@ from batchyard.api.printing import Table, format_table
 from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.commands.simulate import parse_load_factor, print_warnings, write_report
+from batchyard.cli.figure_tables import two_run_totals
 from batchyard.cli.options import Output, OutputOption, Seed, to_duration
 from batchyard.cli.output import render_document, run_with_progress
 from batchyard.controller_runtime.kernel import EndlessInstant
@@ -27,8 +28,9 @@ from batchyard.sim.compare.comparison import (
 from batchyard.sim.compare.inputs import ComparedConfiguration, ConfigurationPair, read_pair
 from batchyard.sim.compare.page import comparison_page
 from batchyard.sim.compare.runs import is_trace, trace_as_jobs
-from batchyard.sim.compare.sections import Section, Unit, ValuePair, format_change, format_figure
+from batchyard.sim.compare.sections import Section, ValuePair, format_change
 from batchyard.sim.scenario import InvalidScenario, Source
+from batchyard.sim.summary.figure import Unit, format_figure
 
 #: The maximum number of rejected writes of a run that are printed.
 REJECTIONS_SHOWN_MAX: Final = 10
@@ -74,7 +76,7 @@ def format_comparison(comparison: ConfigurationComparison, output_format: Output
     section_texts = [f"{comparison.headline}\n"]
     for section in comparison.sections:
         if section.name == "overall":
-            section_texts.append(format_table(_overall_table(comparison.names, section)))
+            section_texts.append(format_table(two_run_totals(comparison.names, section)))
         elif output_format is Output.WIDE or section.name not in _WIDE_ONLY_SECTIONS:
             section_texts.append(f"# {section.title}\n{format_table(_section_table(section))}")
     for title, changes in (("wait less", comparison.changes.shorter), ("wait longer", comparison.changes.longer)):
@@ -118,18 +120,6 @@ def _read_loads(request: CompareRequest, variants: Sequence[ComparedConfiguratio
     for path in request.loads:
         sources += trace_as_jobs(Path(path), request.factor or Fraction(1), variants) if path in trace_paths else [path]
     return sources
-
-
-def _overall_table(names: tuple[str, str], section: Section) -> Table:
-    """Return the table of the comparison's overall metrics, without metrics that are zero for both configurations."""
-    rows = [["", *(name.upper() for name in names), "CHANGE"]]
-    (row,) = section.rows
-    for figure in section.figures:
-        value_pair = row.figures[figure.name]
-        if any(value_pair):
-            cells = [format_figure(figure.unit, value) for value in value_pair]
-            rows.append([figure.title, *cells, format_change(figure, value_pair)])
-    return rows
 
 
 def _section_table(section: Section) -> Table:

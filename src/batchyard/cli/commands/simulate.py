@@ -1,149 +1,61 @@
 """The command `batchyard simulate`: runs manifests or a cluster trace in virtual time and prints the result."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final, NoReturn, TypeAlias
 
 import msgspec
 import typer
 
-from batchyard.accounting.accounts import USES, Statement, StatementLine
 from batchyard.api import scheme
-from batchyard.api.meta import Obj
-from batchyard.api.printing import Table, format_table
-from batchyard.api.views.pods import pod_view
-from batchyard.base.instant import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, Duration, Instant, format_age
+from batchyard.api.errors import FieldError
+from batchyard.api.manifests import Manifest, ManifestFault, Manifests, read_manifests
+from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, read_state_file, with_explicit_runtimes
-from batchyard.cli.options import LoopAction, Output, Report, Runtime
-from batchyard.cli.output import NOTHING_FOUND, render, render_document, run_with_progress
+from batchyard.cli.main import INTERRUPTED_EXIT_CODE
+from batchyard.cli.options import LoopAction, Output, Report, to_duration
+from batchyard.cli.output import render_document, run_until_interrupted
+from batchyard.cli.simulation_output import (
+    REMARKS_SHOWN_MAX,
+    first_lines,
+    format_result,
+    lint_remarks,
+    run_remarks,
+    run_time_remarks,
+)
+from batchyard.cli.trace_tables import report_tables
 from batchyard.controller_runtime.kernel import EndlessInstant
-from batchyard.scheduling.cycle import PreemptionLoop
+from batchyard.lint.findings import Severity
+from batchyard.lint.references import unknown_cluster_queue, unknown_local_queue
+from batchyard.lint.registry import build_configuration, lint_manifests
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS
+from batchyard.sim.compare.result_view import (
+    EARLIER_RESULT_LENGTH_MAX,
+    compare_with_earlier,
+    earlier_totals,
+    result_view,
+)
 from batchyard.sim.event_log import Record
-from batchyard.sim.recovery import GangLoss
 from batchyard.sim.result import Reporter, Result, RunEnding
-from batchyard.sim.scenario import VIRTUAL_TIME_MAX, InvalidScenario, Scenario, run_length
+from batchyard.sim.run_time_rules import parse_run_time_rules, unknown_run_times, with_run_times
+from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario, read_sources, run_length
 from batchyard.sim.simulate import OnLoop as WhenLooping
-from batchyard.sim.simulate import Simulation, SimulationOptions, read_scenario
+from batchyard.sim.simulate import Simulation, SimulationOptions
 from batchyard.sim.state import State
 from batchyard.sim.state_document import is_state
-from batchyard.sim.trace_report import DurationStatistics, TraceReport, TraceRun, Usage
+from batchyard.sim.summary.run_summary import SummaryGrouping, summarize_run
+from batchyard.sim.summary.run_watch import RunWatch, WatchedSimulation
+from batchyard.sim.trace_report import TraceReport, TraceRun
 from batchyard.sim.traces import NAMESPACE, Trace, add_manifests, parse_load, read_trace
 from batchyard.sim.whatif import start_from_state
-from batchyard.sim.world import EPOCH, ignore_record
+from batchyard.sim.world import ignore_record
 
-# The accounting of a run as tables and as a document: machine costs, gang recoveries, unscheduled pods.
-
-
-_COST_COLUMNS: Final = ("MACHINE-HOURS", "ACCELERATOR-HOURS", *(use.upper() for use in USES), "COST")
-#: The decimal places of hours, which make them exact to a hundredth of a second.
-_HOUR_DECIMAL_PLACES: Final = 6
-
-
-def costs_tables(statement: Statement) -> str:
-    """Return two tables of a run's costs: by pool and by team; the row (unused) has costs of unused machine hours."""
-    pools = [["POOL", "PROVISIONING", *_COST_COLUMNS]]
-    pools += [[line.pool, line.provisioning, *_cost_cells(lines)] for line, lines in _group_lines(statement.by_pool)]
-    team_rows = [["TEAM", *_COST_COLUMNS]]
-    team_rows += [[line.team or "(unused)", *_cost_cells(lines)] for line, lines in _group_lines(statement.by_team)]
-    team_rows.append(["all", *_cost_cells(statement.by_team)])
-    return f"{_table_without_empty_columns(pools)}\n{_table_without_empty_columns(team_rows)}"
-
-
-def losses_table(losses: Sequence[GangLoss], now: Instant) -> str:
-    """Return the table of Workloads (gangs) that lost a machine: recovery time, lost pod time, preempted Workloads."""
-    header = ["GANG", "LOST AT", "RECOVERED IN", "LOST POD TIME", "PREEMPTED"]
-    return format_table([header, *(_loss_row(loss, now) for loss in losses)])
-
-
-def unplaced_table(pods: Iterable[Obj]) -> str:
-    """Return a table of the pods that were not scheduled to a node, with the reasons; empty if there are none."""
-    pod_views = [pod_view(pod) for pod in pods]
-    pod_rows = [
-        [pod.namespace, pod.name, pod.unschedulable_message]
-        for pod in pod_views
-        if pod.awaits_node and pod.unschedulable_message
-    ]
-    return format_table([["NAMESPACE", "POD WITHOUT A NODE", "WHY"], *pod_rows]) if pod_rows else ""
-
-
-def accounting_document(result: Result) -> dict[str, Any]:
-    """Return a run's costs (dollars as exact text) and recoveries from machine losses; empty without machines."""
-    if result.costs is None:
-        return {}
-    costs = {
-        "currency": "USD",
-        "total": _exact_dollars(result.costs.cents),
-        "pools": [
-            {"pool": line.pool, "provisioning": line.provisioning, **_use_fields(line)} for line in result.costs.by_pool
-        ],
-        "teams": [{"team": line.team, **_use_fields(line)} for line in result.costs.by_team],
-    }
-    return {"costs": costs, "recoveries": [loss.document(EPOCH) for loss in result.losses]}
-
-
-def _use_fields(line: StatementLine) -> dict[str, Any]:
-    return {
-        "use": line.use,
-        "machineHours": round(line.machine_hours, _HOUR_DECIMAL_PLACES),
-        "acceleratorHours": round(line.accelerator_hours, _HOUR_DECIMAL_PLACES),
-        "cost": _exact_dollars(line.cents),
-    }
-
-
-def _exact_dollars(cents: int) -> str:
-    return f"{cents // 100}.{cents % 100:02}"
-
-
-def _table_without_empty_columns(rows: Table) -> str:
-    """Format a table without its empty columns."""
-    header, *body = rows
-    used_columns = [index for index in range(len(header)) if any(row[index] for row in body)]
-    return format_table([[row[index] for index in used_columns] for row in rows])
-
-
-def _group_lines(lines: Sequence[StatementLine]) -> list[tuple[StatementLine, list[StatementLine]]]:
-    """Group cost lines by pool, provisioning and team; return each group's first line and all of its lines."""
-    lines_by_group: dict[tuple[str, str, str], list[StatementLine]] = {}
-    for line in lines:
-        lines_by_group.setdefault((line.pool, line.provisioning, line.team), []).append(line)
-    return [(group[0], group) for group in lines_by_group.values()]
-
-
-def _cost_cells(lines: Sequence[StatementLine]) -> list[str]:
-    """Return the cells of a cost table row: machine and accelerator hours, the cost of each use, and the total cost."""
-    hours = sum(line.machine_hours for line in lines), sum(line.accelerator_hours for line in lines)
-    cents_per_use = [sum(line.cents for line in lines if line.use == use) for use in USES]
-    return [
-        *(f"{hour_count:,.2f}" for hour_count in hours),
-        *(_format_dollars(cents) if cents else "" for cents in cents_per_use),
-        _format_dollars(sum(cents_per_use)),
-    ]
-
-
-def _format_dollars(cents: int) -> str:
-    return f"${cents // 100:,}.{cents % 100:02}"
-
-
-def _loss_row(loss: GangLoss, now: Instant) -> list[str]:
-    recovery_time = format_age((now if loss.recovered_at is None else loss.recovered_at) - loss.lost_at)
-    victim_names = ", ".join(victim.gang for victim in loss.victims)
-    return [
-        loss.gang,
-        format_age(loss.lost_at - EPOCH),
-        recovery_time if loss.recovered_at is not None else f"not after {recovery_time}",
-        format_age(loss.lost_work),
-        victim_names or "none",
-    ]
-
-
-#: The maximum number of remarks of one kind that are printed; further remarks are counted.
-REMARKS_SHOWN_MAX: Final = 20
-_YEAR: Final = 365 * 24 * HOUR
+#: The maximum number of documents that are linted before a run; the check takes a fraction of the run's time.
+LINTED_DOCUMENTS_MAX: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,21 +73,57 @@ class SimulateRequest:
     report: Path | None = None
     #: The run time of pods without any other run time setting.
     runtime: Duration | None = None
+    #: The file with run times of jobs by name pattern.
+    runtimes: Path | None = None
+    grouping: SummaryGrouping = SummaryGrouping.QUEUE
+    #: Whether jobs may name queues that do not exist.
+    is_lenient: bool = True
+    #: The report or the JSON output of an earlier run, to compare with.
+    compare_with: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationInput:
+    """What a simulation runs: the scenario, the state that it starts from, and the manifests as they were read."""
+
+    scenario: Scenario
+    state: State | None
+    manifests: Manifests
 
 
 def run(request: SimulateRequest) -> None:
-    """Run the simulation and print its result; exit with 1 on failure."""
-    scenario, state = read_scenario_and_state(request)
+    """Run the simulation and print its result; exit with 1 on failure, and with 130 after an interrupt."""
+    earlier = None if request.compare_with is None else _read_earlier_totals(request.compare_with)
+    simulation_input = read_input(request)
+    scenario, state = simulation_input.scenario, simulation_input.state
+    for line in input_remarks(simulation_input, request):
+        output.report_line(line)
     with options_of(request, state) as options:
         simulation = Simulation(scenario, options)
         earlier_events = () if state is None else state.added_events()
+        watch = RunWatch(simulation.world, earlier_events)
         reporter = None if request.report is None else Reporter(simulation.world, earlier_events)
         result = run_to_end(simulation)
+    summary = summarize_run(WatchedSimulation(result, watch, result.now), request.grouping)
+    comparison = None if earlier is None else compare_with_earlier(summary, earlier, str(request.compare_with))
     if reporter is not None and request.report is not None:
-        write_report(request.report, reporter.html(result.now, result.costs))
+        write_report(request.report, reporter.html(result.now, result.costs, result_view(summary, comparison)))
     if request.events != "-":
-        output.write(format_result(result, request.output))
+        output.write(format_result(result, request.output, summary, comparison))
     report_remarks(result)
+
+
+def _read_earlier_totals(path: Path) -> Mapping[str, float]:
+    """Return the totals of the run whose report or JSON output a file is; the command exits if it is neither."""
+    remedy = "give a file of --report, or of --output json, with --compare-with"
+    try:
+        if path.stat().st_size > EARLIER_RESULT_LENGTH_MAX:
+            output.fail(f"{path}: the file is larger than {EARLIER_RESULT_LENGTH_MAX >> 20} MiB; {remedy}")
+        return earlier_totals(path.read_text("utf-8"))
+    except OSError as error:
+        output.fail(f"{path}: cannot be read: {error.strerror}; {remedy}")
+    except ValueError as error:
+        output.fail(f"{path}: {error}; {remedy}")
 
 
 def write_report(path: Path, html: str, option: str = "--report") -> None:
@@ -188,35 +136,117 @@ def write_report(path: Path, html: str, option: str = "--report") -> None:
 
 def requested_scenario(request: SimulateRequest) -> Scenario:
     """Return the scenario (the manifests to simulate) that the arguments name; exit with 1 if it is invalid."""
-    scenario = read_scenario_or_exit([*request.paths, *([str(request.cluster)] if request.cluster else ())])
-    if request.cluster is not None and scenario.cluster is None:
-        output.fail(f"{request.cluster}: this file contains no Cluster of cloud.batchyard.dev/v1alpha1; add one")
-    return replace(scenario, runtime=request.runtime)
+    return read_input(request).scenario
 
 
 def read_scenario_and_state(request: SimulateRequest) -> tuple[Scenario, State | None]:
-    """Return the scenario to simulate and the cluster state that it starts from, or None without a state file.
+    """Return the scenario to simulate and the cluster state that it starts from, or None without a state file."""
+    simulation_input = read_input(request)
+    return simulation_input.scenario, simulation_input.state
 
-    Other manifests are applied to that state.
+
+def read_input(request: SimulateRequest) -> SimulationInput:
+    """Read the files that the arguments name; exit with 1 if they are invalid.
+
+    Manifests beside a state file are applied to that state.
     """
     states = [path for path in request.paths if is_state(path)]
-    if not states:
-        return requested_scenario(request), None
     if len(states) > 1:
         output.fail(f"batchyard: {' and '.join(states)} are several states: give one state, and optionally manifests")
-    state = with_explicit_runtimes(read_state_file(states[0]))
+    state = with_explicit_runtimes(read_state_file(states[0])) if states else None
     manifest_paths = [path for path in request.paths if path not in states]
-    scenario = (
-        read_scenario_or_exit([*manifest_paths, *([str(request.cluster)] if request.cluster else ())])
-        if manifest_paths or request.cluster
-        else None
-    )
-    run_start = start_from_state(state)
-    if scenario is None:
-        return replace(run_start.scenario, runtime=request.runtime), state
-    kueue_settings = run_start.scenario.kueue if scenario.kueue == SIMULATION_SETTINGS else scenario.kueue
-    cluster = scenario.cluster or run_start.cluster
-    return replace(scenario, cluster=cluster, kueue=kueue_settings, runtime=request.runtime), state
+    manifest_paths += [str(request.cluster)] if request.cluster else []
+    manifests, scenario = _read_manifests_or_exit(manifest_paths)
+    if not request.is_lenient:
+        _check_queue_names(manifests, state)
+    if request.cluster is not None and scenario.cluster is None:
+        output.fail(f"{request.cluster}: this file contains no Cluster of cloud.batchyard.dev/v1alpha1; add one")
+    if state is not None:
+        run_start = start_from_state(state)
+        kueue_settings = run_start.scenario.kueue if scenario.kueue == SIMULATION_SETTINGS else scenario.kueue
+        scenario = replace(scenario, cluster=scenario.cluster or run_start.cluster, kueue=kueue_settings)
+    scenario = replace(_with_requested_run_times(scenario, request), runtime=request.runtime)
+    return SimulationInput(scenario, state, manifests)
+
+
+def read_scenario_or_exit(paths: Sequence[str]) -> Scenario:
+    """Return the scenario in the manifests at these paths; print warnings, and exit if a manifest is invalid."""
+    return _read_manifests_or_exit(paths)[1]
+
+
+def _read_manifests_or_exit(paths: Sequence[str]) -> tuple[Manifests, Scenario]:
+    unread: list[FileFault] = []
+    manifests = read_manifests(read_sources(paths, unread))
+    try:
+        scenario = make_scenario(manifests, unread)
+    except InvalidScenario as invalid:
+        _fail_with_faults(invalid.faults)
+    print_warnings(manifests.warnings)
+    return manifests, scenario
+
+
+def _fail_with_faults(faults: Sequence[ManifestFault | FileFault], remedy: str = "") -> NoReturn:
+    lines = [*map(str, faults), f"batchyard: {len(faults)} fault{'s' * (len(faults) > 1)}; nothing was run{remedy}"]
+    output.fail("\n".join(lines))
+
+
+def print_warnings(warnings: Sequence[str]) -> None:
+    """Print the first warnings about manifests, and how many more there are."""
+    for line in first_lines(warnings, "warning"):
+        output.report_line(line)
+
+
+def _check_queue_names(manifests: Manifests, state: State | None) -> None:
+    """Exit if a job names a LocalQueue, or a LocalQueue a ClusterQueue, that exists at no time of the run."""
+    existing = [] if state is None else [Manifest(dict(obj), "", 0) for obj in state.objects.values()]
+    configuration = build_configuration([*existing, *manifests.objects])
+    faults: dict[str, ManifestFault] = {}
+    fault_count = 0
+    for result in (*unknown_local_queue(configuration), *unknown_cluster_queue(configuration)):
+        if not result.manifest.source:  #  an object of the state
+            continue
+        fault_count += 1
+        fix = "add it to the files" if result.severity is Severity.NOTE else result.fix
+        fault = result.manifest.fault(FieldError(result.path, result.problem, fix))
+        faults.setdefault(result.problem, fault)
+    if faults:
+        lines = [*first_lines(list(map(str, faults.values())), "fault")]
+        lines.append(f"batchyard: {fault_count} objects name a queue that does not exist; nothing was run")
+        lines.append("batchyard: --lenient runs them nevertheless: they wait until the end")
+        output.fail("\n".join(lines))
+
+
+def _with_requested_run_times(scenario: Scenario, request: SimulateRequest) -> Scenario:
+    """Return the scenario with the run times of the file that the arguments name; exit with 1 if it is invalid."""
+    path = request.runtimes
+    if path is None:
+        return scenario
+    try:
+        rules = parse_run_time_rules(str(path), path.read_text("utf-8"))
+    except InvalidScenario as invalid:
+        _fail_with_faults(invalid.faults)
+    except UnicodeDecodeError as error:
+        output.fail(f"{path}: the file is not text: byte {error.start} is not UTF-8; save the file as UTF-8")
+    except OSError as error:
+        output.fail(f"{path}: cannot be read: {error.strerror}; choose another file with --runtimes")
+    timed_scenario, unused_rules = with_run_times(scenario, rules, request.seed)
+    unused_lines = [f"{rule.place}: {rule.pattern!r} is the first match of no job" for rule in unused_rules]
+    for line in first_lines(unused_lines, "runtimes"):
+        output.report_line(line)
+    return timed_scenario
+
+
+def input_remarks(simulation_input: SimulationInput, request: SimulateRequest) -> Iterator[str]:
+    """Yield remarks on the input of a run: lint findings of manifests, and jobs without a run time."""
+    manifests = simulation_input.manifests
+    if simulation_input.state is None:
+        if len(manifests.texts) <= LINTED_DOCUMENTS_MAX:
+            source_names = list(dict.fromkeys(source for source, _ in manifests.texts))
+            paths = [*request.paths, *([str(request.cluster)] if request.cluster else ())]
+            yield from lint_remarks(lint_manifests(manifests, source_names), paths)
+        else:
+            yield f"batchyard: {len(manifests.texts):,} documents are not linted before the run: use `batchyard lint`"
+    yield from run_time_remarks(unknown_run_times(simulation_input.scenario))
 
 
 @contextmanager
@@ -228,83 +258,22 @@ def options_of(request: SimulateRequest, state: State | None = None) -> Iterator
 
 
 def report_remarks(result: Result) -> None:
-    """Print remarks on a simulation run; exit with 1 if a preemption loop ended the run."""
+    """Print remarks on a simulation run; exit with 1 if a preemption loop ended it, with 130 if the user did."""
     for line in run_remarks(result):
         output.report_line(line)
     if result.ending is RunEnding.LOOP:
         raise SystemExit(1)
-
-
-def read_scenario_or_exit(paths: Sequence[str]) -> Scenario:
-    """Return the scenario in the manifests at these paths; print warnings, and exit if a manifest is invalid."""
-    try:
-        scenario, warnings = read_scenario(paths)
-    except InvalidScenario as invalid:
-        fault_count = len(invalid.faults)
-        output.fail(f"{invalid}\nbatchyard: {fault_count} fault{'s' * (fault_count > 1)}; nothing was run")
-    print_warnings(warnings)
-    return scenario
-
-
-def print_warnings(warnings: Sequence[str]) -> None:
-    """Print the first warnings about manifests, and how many more there are."""
-    for line in _first_lines(warnings, "warning"):
-        output.report_line(line)
-
-
-def format_result(result: Result, output_format: Output) -> str:
-    """Format a run's final objects, then tables of unplaced pods, losses and costs; ClusterQueues get all columns."""
-    if output_format in (Output.JSON, Output.YAML):
-        return render(result.objects, output_format, now=result.now, extra_fields=accounting_document(result))
-    queues = {scheme.CLUSTER_QUEUE: result.objects[scheme.CLUSTER_QUEUE]}
-    other_objects = {kind: objs for kind, objs in result.objects.items() if kind != scheme.CLUSTER_QUEUE}
-    table_texts = [render(queues, Output.WIDE, now=result.now), render(other_objects, output_format, now=result.now)]
-    table_texts.append(unplaced_table(result.objects[scheme.POD]))
-    if result.losses:
-        table_texts.append(losses_table(result.losses, result.now))
-    if result.costs is not None:
-        table_texts.append(costs_tables(result.costs))
-    return "\n".join(table for table in table_texts if table not in ("", NOTHING_FOUND)) or NOTHING_FOUND
-
-
-def run_remarks(result: Result) -> Iterator[str]:
-    """Yield remarks on a simulation run: rejected writes, faults without effect, preemption loops, and a summary."""
-    yield from _first_lines([str(refusal) for refusal in result.refused], "rejected")
-    yield from _first_lines(
-        [f"{fault.path}: the fault matched no object at its time and had no effect" for fault in result.missed], "fault"
-    )
-    yield from _first_lines(list(_loop_messages(result.loops)), "loop")
-    if result.loops:
-        is_stopped = result.ending is RunEnding.LOOP
-        yield f"batchyard: {'the run stopped at the loop' if is_stopped else 'the run continued after the loops'}"
-    if result.ending is RunEnding.BOUND:
-        yield f"batchyard: the run was stopped at the maximum of {VIRTUAL_TIME_MAX // _YEAR} years of virtual time"
-    counts = result.counts
-    yield (
-        f"batchyard: {format_go_duration(result.duration)} of virtual time; Workloads: {counts.finished} finished, "
-        f"{counts.admitted} admitted, {counts.pending} pending; {counts.preemptions} preemptions"
-    )
-
-
-def format_go_duration(seconds: float) -> str:
-    """Format a duration in Go's notation: 1h2m3.5s, 250ms."""
-    microseconds = round(seconds * SECOND)
-    for unit, name in ((MICROSECOND, "µs"), (MILLISECOND, "ms")):
-        if 0 < microseconds < unit * 1000:
-            return f"{microseconds / unit:g}{name}"
-    hours, remainder = divmod(microseconds, HOUR)
-    minutes, remainder = divmod(remainder, MINUTE)
-    amount_by_text = {f"{hours}h": hours, f"{minutes}m": minutes, f"{remainder / SECOND:.9g}s": remainder}
-    return "".join(text for text, amount in amount_by_text.items() if amount) or "0s"
+    if result.ending is RunEnding.INTERRUPTED:
+        raise SystemExit(INTERRUPTED_EXIT_CODE)
 
 
 def run_to_end(simulation: Simulation) -> Result:
-    """Run a simulation to its end with progress output, and return its result."""
+    """Run a simulation to its end, or to an interrupt, with progress output, and return its result."""
     try:
-        run_with_progress(simulation)
+        run_until_interrupted(simulation)
+        return simulation.result()
     except EndlessInstant as error:
         output.fail(f"batchyard: {error}")
-    return simulation.result()
 
 
 @contextmanager
@@ -331,27 +300,6 @@ def _line_writer(stream: BinaryIO) -> Callable[[Record], None]:
     return write
 
 
-def _loop_messages(loops: Sequence[PreemptionLoop]) -> Iterator[str]:
-    """Yield the message of each distinct preemption loop once, with the number of times that it was detected."""
-    detection_counts: dict[str, int] = {}
-    for loop in loops:
-        detection_counts[loop.message] = detection_counts.get(loop.message, 0) + 1
-    for message, count in detection_counts.items():
-        yield f"{message}{f' (found {count} times)' if count > 1 else ''}"
-
-
-def _first_lines(lines: Sequence[str], label: str) -> Iterator[str]:
-    """Yield the first lines, each prefixed with `label`, and the number of omitted lines."""
-    yield from (f"{label}: {line}" for line in lines[:REMARKS_SHOWN_MAX])
-    if len(lines) > REMARKS_SHOWN_MAX:
-        yield f"{label}: and {len(lines) - REMARKS_SHOWN_MAX} more"
-
-
-#: Without `-o wide`, the table over time has only every tenth point.
-_POINT_STRIDE: Final = 10
-_UNKNOWN: Final = "-"
-
-
 def run_trace(folder: Path, load: Fraction, request: SimulateRequest) -> None:
     """Replay a cluster trace with its arrival rate times `load`, and print a report; exit with 1 on failure."""
     trace = _read_trace_or_exit(folder, load)
@@ -364,19 +312,6 @@ def run_trace(folder: Path, load: Fraction, request: SimulateRequest) -> None:
         manifests_result = _without_trace(result) if has_manifests else None
         output.write(_format_trace_report(replay.report(), manifests_result, request.output))
     report_remarks(result)
-
-
-def report_tables(report: TraceReport, *, wide: bool) -> str:
-    """Return the report on a replayed trace as tables, separated by empty lines."""
-    tables_by_title = {
-        "pods" if report.load == 1 else f"pods, {report.load:g} times the arrival rate": _pods_table(report),
-        "waits of pods scheduled in both, from creation to binding": _waits_table(report),
-        "reasons of pods that were never scheduled": _reasons_table(report),
-        "requested share of the allocatable resources": [_USAGE_HEADER, *map(_usage_row, report.usage)],
-        "free GPU share that a typical pod cannot use": _fragmentation_table(report),
-        "over time": _points_table(report, 1 if wide else _POINT_STRIDE),
-    }
-    return "\n".join(f"# {title}\n{format_table(rows)}" for title, rows in tables_by_title.items() if len(rows) > 1)
 
 
 def _read_trace_or_exit(folder: Path, load: Fraction) -> Trace:
@@ -408,74 +343,6 @@ def _without_trace(result: Result) -> Result:
     return replace(result, objects={**result.objects, scheme.NODE: [], scheme.POD: pods})
 
 
-_USAGE_HEADER: Final = ["NODES WITH", "NODES", "RESOURCE", "MEAN", "PEAK", "PEAK AT", "MEAN THERE", "PEAK THERE"]
-
-
-def _pods_table(report: TraceReport) -> Table:
-    pods = report.pods
-    header = ["PODS", "PLACED HERE", "PLACED THERE", "IN BOTH", "WAITING", "NOT CREATED"]
-    pod_counts = pods.total, pods.placed_here, pods.placed_there, pods.placed_in_both, pods.waiting, pods.not_created
-    return [header, list(map(str, pod_counts))]
-
-
-def _waits_table(report: TraceReport) -> Table:
-    comparison = report.waits
-    pods_in_both = report.pods.placed_in_both
-    rows = [
-        ["", "PODS", "MEAN", "P50", "P90", "P99", "MAX"],
-        ["here", str(pods_in_both), *_statistics_cells(comparison.here)],
-        ["in the trace", str(pods_in_both), *_statistics_cells(comparison.there)],
-        ["longer here, by", str(comparison.longer_here), *_statistics_cells(comparison.excess_here)],
-        ["longer in the trace, by", str(comparison.longer_there), *_statistics_cells(comparison.excess_there)],
-    ]
-    return rows + [
-        [f"alike within {agreement.within}s", str(agreement.pods), *[""] * 5] for agreement in comparison.agree
-    ]
-
-
-def _statistics_cells(statistics: DurationStatistics) -> list[str]:
-    quantiles = (statistics.p50, statistics.p90, statistics.p99)
-    return [f"{amount:.1f}s" for amount in (statistics.mean, *quantiles, statistics.max)]
-
-
-def _reasons_table(report: TraceReport) -> Table:
-    rows = [[str(row.pods), row.reason] for row in report.unplaced]
-    return [["PODS", "REASON"], *rows[:REMARKS_SHOWN_MAX]]
-
-
-def _usage_row(row: Usage) -> list[str]:
-    cells = [_UNKNOWN if share is None else _format_percent(share) for share in (row.mean_there, row.peak_there)]
-    mean, peak = _format_percent(row.mean), _format_percent(row.peak)
-    return [row.model or "any GPU", str(row.nodes), row.resource, mean, peak, _format_seconds(row.peak_at), *cells]
-
-
-def _fragmentation_table(report: TraceReport) -> Table:
-    fragmentation = report.fragmentation
-    share_cells = [_format_percent(share) for share in (fragmentation.mean, fragmentation.peak)]
-    cells = [*share_cells, _format_seconds(fragmentation.peak_at), _format_percent(fragmentation.least)]
-    return [["MEAN", "PEAK", "PEAK AT", "AT LEAST"], cells]
-
-
-def _points_table(report: TraceReport, stride: int) -> Table:
-    rows = [
-        [
-            _format_seconds(point.at),
-            *map(_format_percent, (point.cpu, point.memory, point.gpu, point.fragmentation)),
-            str(point.waiting),
-        ]
-        for point in report.points[::stride]
-    ]
-    return [["AFTER", "CPU", "MEMORY", "GPU", "FRAGMENTATION", "WAITING"], *rows]
-
-
-def _format_percent(share: float) -> str:
-    return f"{share:.3%}"
-
-
-def _format_seconds(seconds: float) -> str:
-    return format_age(round(seconds * SECOND))
-
-
 def parse_run_length(text: str) -> Duration:
     """Parse the maximum virtual time of a simulation run; raise BadParameter if the text is malformed."""
     try:
@@ -492,52 +359,98 @@ def parse_load_factor(text: str) -> Fraction:
         raise typer.BadParameter(str(error)) from None
 
 
+ManifestPaths: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="PATH", help="Manifests: files, folders (*.yaml, *.yml, *.json below), - for stdin."),
+]
+ClusterFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--cluster", metavar="FILE", help="The nodes: pools, limits, capacity, prices.")
+]
+TraceFolder: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="DIR", help="Replay a cluster trace (CSV of nodes and pods); print a report."),
+]
+LoadFactor: TypeAlias = Annotated[
+    Fraction | None,
+    typer.Option(parser=parse_load_factor, metavar="FACTOR", help="Multiply the arrival rate of the trace's pods."),
+]
+RunLength: TypeAlias = Annotated[
+    Duration | None,
+    typer.Option(parser=parse_run_length, metavar="DURATION", help="Stop after this virtual time, such as 2h or 90s."),
+]
+EventsFile: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Write the event log as JSON lines; - for stdout, instead of the tables."),
+]
+OnLoop: TypeAlias = Annotated[
+    LoopAction, typer.Option("--on-loop", help="On an endless preemption loop: continue, or stop.")
+]
+ResultFormat: TypeAlias = Annotated[Output | None, typer.Option("--output", "-o", help="How to print the result.")]
+EarlierResult: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Show changes from another run: its report, or its output as JSON.")
+]
+DefaultRuntime: TypeAlias = Annotated[
+    Duration | None,
+    typer.Option(
+        parser=to_duration,
+        metavar="DURATION",
+        help="Run time of jobs that set none.",
+        show_default="from the Cluster, else 1m",
+    ),
+]
+OldRuntime: TypeAlias = Annotated[Duration | None, typer.Option("--runtime", parser=to_duration, hidden=True)]
+RuntimesFile: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Run times by name: CSV rows such as train-*,uniform(5m,20m).")
+]
+By: TypeAlias = Annotated[SummaryGrouping, typer.Option(help="What the summary groups Workloads by.")]
+Lenient: TypeAlias = Annotated[bool, typer.Option("--lenient", help="Allow jobs to name queues that do not exist.")]
+
+
 def simulate(
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PATH", help="Manifests: files, folders (*.yaml, *.yml, *.json below), - for stdin."),
-    ] = None,
-    cluster: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The nodes: pools, limits, capacity, prices.")
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Replay a cluster trace (CSV of nodes and pods); print a report.")
-    ] = None,
-    load: Annotated[
-        Fraction | None,
-        typer.Option(parser=parse_load_factor, metavar="FACTOR", help="Multiply the arrival rate of the trace's pods."),
-    ] = None,
-    until: Annotated[
-        Duration | None,
-        typer.Option(
-            parser=parse_run_length, metavar="DURATION", help="Stop after this virtual time, such as 2h or 90s."
-        ),
-    ] = None,
+    paths: ManifestPaths = None,
+    cluster: ClusterFile = None,
+    trace: TraceFolder = None,
+    load: LoadFactor = None,
+    until: RunLength = None,
     seed: Annotated[int, typer.Option(help="Seed of all random values, such as uids.")] = 0,
-    events: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Write the event log as JSON lines; - for stdout, instead of the tables."),
-    ] = None,
-    on_preemption_loop: Annotated[
-        LoopAction, typer.Option("--on-loop", help="On an endless preemption loop: continue, or stop.")
-    ] = LoopAction.CONTINUE,
-    output: Annotated[Output | None, typer.Option("--output", "-o", help="How to print the objects.")] = None,
+    events: EventsFile = None,
+    on_preemption_loop: OnLoop = LoopAction.CONTINUE,
+    output_format: ResultFormat = None,
+    by: By = SummaryGrouping.QUEUE,
     report: Report = None,
-    runtime: Runtime = None,
+    compare_with: EarlierResult = None,
+    default_runtime: DefaultRuntime = None,
+    runtime: OldRuntime = None,
+    runtimes: RuntimesFile = None,
+    lenient: Lenient = False,
 ) -> None:
-    """Run manifests in virtual time; print the final state of queues, Workloads and Jobs."""
-    if events == "-" and output is not None:
+    """Run manifests in virtual time; print the final state of queues, Workloads and Jobs, and a summary."""
+    if events == "-" and output_format is not None:
         raise typer.BadParameter("--events - writes the event log to standard output: remove --output")
     if not paths and trace is None:
         raise typer.BadParameter("Missing argument 'PATH...'; give manifests, a trace with --trace DIR, or both")
     if load is not None and trace is None:
         raise typer.BadParameter("--load scales a trace: add --trace DIR")
-
+    if trace is not None and (report is not None or compare_with is not None):
+        option = "--report" if report is not None else "--compare-with"
+        raise typer.BadParameter(f"{option} is for manifests only: --trace prints its own report")
+    if runtime is not None:
+        output.report_line("batchyard: --runtime is the old name of --default-runtime")
     request = SimulateRequest(
-        paths or [], cluster, until, seed, events, on_preemption_loop, output or Output.TABLE, report, runtime
+        paths=paths or [],
+        cluster=cluster,
+        until=until,
+        seed=seed,
+        events=events,
+        on_preemption_loop=on_preemption_loop,
+        output=output_format or Output.TABLE,
+        report=report,
+        runtime=runtime if default_runtime is None else default_runtime,
+        runtimes=runtimes,
+        grouping=by,
+        is_lenient=lenient or trace is not None,
+        compare_with=compare_with,
     )
-    if report is not None and trace is not None:
-        raise typer.BadParameter("--report is for manifests only: --trace prints its own report")
     if trace is None:
         run(request)
     else:

@@ -13,8 +13,9 @@ from batchyard.api.scheme import KINDS
 from batchyard.base.instant import Duration
 from batchyard.cli import options, output
 from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, ClusterTarget, requested_state, with_explicit_runtimes
-from batchyard.cli.commands.simulate import format_go_duration, print_warnings, read_scenario_or_exit
+from batchyard.cli.commands.simulate import print_warnings, read_scenario_or_exit
 from batchyard.cli.output import render_document
+from batchyard.cli.simulation_output import format_go_duration
 from batchyard.controller_runtime.kernel import EndlessInstant
 from batchyard.sim.scenario import FileFault, InvalidScenario
 from batchyard.sim.whatif import (

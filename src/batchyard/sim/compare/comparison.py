@@ -6,11 +6,13 @@ from math import sqrt
 from typing import Any, Final
 
 from batchyard.base.instant import Duration, duration_seconds
-from batchyard.sim.compare.figures import OVERALL_FIGURES, sections_of, sum_curves, to_display_units
+from batchyard.sim.compare.figures import sections_of
 from batchyard.sim.compare.inputs import ConfigurationPair
 from batchyard.sim.compare.runs import ComparedRun, ComparedRuns, run_both
-from batchyard.sim.compare.sections import Figure, Section, Unit, ValuePair, difference, format_figure
+from batchyard.sim.compare.sections import Section, ValuePair, difference
 from batchyard.sim.simulate import Simulation
+from batchyard.sim.summary.figure import Figure, Unit, format_figure
+from batchyard.sim.summary.run_tables import OVERALL_FIGURES, sum_curves, to_display_units
 from batchyard.sim.time_series import Curve
 from batchyard.sim.whatif import API_VERSION, difference_of, run_to_end
 
@@ -58,11 +60,13 @@ def changes_of(runs: ComparedRuns) -> WaitChanges:
     for name in sorted(a):
         if name in b:
             run_records = a[name], b[name]
-            wait_pair = runs.waited_seconds(*run_records[0]), runs.waited_seconds(*run_records[1])
+            waits = [run.waited_seconds(record) for run, record in run_records]
             counts = [run.result.waits.preemption_count(record.obj) for run, record in run_records]
             view = run_records[0][1].view
             changes.append(
-                WaitChange(name, view.queue, effect_by_workload.get(name, ""), wait_pair, (counts[0], counts[1]))
+                WaitChange(
+                    name, view.queue, effect_by_workload.get(name, ""), (waits[0], waits[1]), (counts[0], counts[1])
+                )
             )
     shorter = sorted((each for each in changes if each.longer_by < 0), key=lambda each: (each.longer_by, each.workload))
     longer = sorted((each for each in changes if each.longer_by > 0), key=lambda each: (-each.longer_by, each.workload))

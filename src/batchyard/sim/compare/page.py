@@ -12,16 +12,8 @@ from batchyard.sim.compare.comparison import (
     RepeatedFigure,
     WaitChange,
 )
-from batchyard.sim.compare.sections import (
-    Figure,
-    Section,
-    SectionRow,
-    Unit,
-    ValuePair,
-    change_rating,
-    format_change,
-    format_figure,
-)
+from batchyard.sim.compare.sections import Section, SectionRow, ValuePair, change_rating, format_change
+from batchyard.sim.summary.figure import Figure, Unit, format_figure
 
 #: The figures shown first, in large cards.
 _CARD_FIGURES: Final = ("meanWait", "p90Wait", "neverAdmitted", "makespan", "fairness", "preemptions", "cost")

@@ -1,39 +1,10 @@
-"""The tables of a comparison (sections): their rows hold the figures of both runs; formatting of figures."""
+"""The tables of a comparison (sections): their rows hold the figures of both runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeAlias
 
-
-class Unit(StrEnum):
-    """The unit of a figure, which determines its format."""
-
-    COUNT = "count"
-    SECONDS = "seconds"
-    HOURS = "hours"
-    SHARE = "share"  # of 1
-    DOLLARS = "dollars"
-    INDEX = "index"
-
-
-class BetterDirection(StrEnum):
-    """Whether a smaller or a larger value of a figure is better."""
-
-    LESS = "less"
-    MORE = "more"
-    NEITHER = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A column of a comparison table: its name in JSON, its title, its unit, and whether less or more is better."""
-
-    name: str
-    title: str
-    unit: Unit
-    better: BetterDirection = BetterDirection.NEITHER
-
+from batchyard.sim.summary.figure import BetterDirection, Figure, FigureTable, Unit, format_figure
 
 #: The values of a figure in both runs; None for an unknown value.
 ValuePair: TypeAlias = tuple[float | None, float | None]
@@ -85,36 +56,10 @@ def merge_rows(
     return section_rows
 
 
-NO_VALUE = "-"
-
-
-def format_figure(unit: Unit, value: float | None) -> str:
-    """Return the value of a figure as text with its unit; `-` for None."""
-    if value is None:
-        return NO_VALUE
-    match unit:
-        case Unit.SECONDS:
-            return _format_seconds(value)
-        case Unit.SHARE:
-            return f"{value:.1%}"
-        case Unit.DOLLARS:
-            return f"${value:,.2f}"
-        case Unit.HOURS:
-            return f"{value:,.2f}h"
-        case Unit.INDEX:
-            return f"{value:.3f}"
-        case Unit.COUNT:
-            return f"{value:,.2f}".rstrip("0").rstrip(".")
-
-
-def _format_seconds(seconds: float) -> str:
-    """Return seconds as text, with one decimal below ten: `1h4m30s`, `2.5s`."""
-    if seconds < 10:
-        return f"{round(seconds, 1):g}s"
-    minutes, seconds_part = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    amount_by_unit = {f"{hours}h": hours, f"{minutes}m": minutes, f"{seconds_part}s": seconds_part}
-    return "".join(text for text, amount in amount_by_unit.items() if amount)
+def pair_tables(a: FigureTable, b: FigureTable) -> Section:
+    """Return the same table of two runs side by side; the columns are those of `a`, or of `b` if it has more."""
+    figures = max(a.figures, b.figures, key=len)
+    return Section(a.name, a.title, a.row_subject, figures, merge_rows(a.rows, b.rows), a.note)
 
 
 def format_change(figure: Figure, value_pair: ValuePair) -> str:

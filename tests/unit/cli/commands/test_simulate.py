@@ -2,13 +2,14 @@
 
 import dataclasses
 import io
+import re
 from pathlib import Path
 
 import pytest
 
 from batchyard import simulate
-from batchyard.cli.commands.simulate import REMARKS_SHOWN_MAX, format_go_duration, run_remarks
 from batchyard.cli.output import fraction_done, run_with_progress
+from batchyard.cli.simulation_output import REMARKS_SHOWN_MAX, format_go_duration, run_remarks
 from batchyard.sim.simulate import Simulation, read_scenario
 
 ROOT = Path(__file__).parents[4]
@@ -78,5 +79,5 @@ def test_long_run_shows_progress_bar_and_same_result(monkeypatch: pytest.MonkeyP
     scenario, _ = read_scenario([PREEMPTION])
     simulation = Simulation(scenario)
     run_with_progress(simulation)
-    assert "of 6 placed" in terminal.getvalue()
+    assert re.search(r"of virtual time \(\w+/s\), \d of 6 placed \([\d,]+/s\), about \w+ left", terminal.getvalue())
     assert simulation.result().objects == simulate(PREEMPTION).objects

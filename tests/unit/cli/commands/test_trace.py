@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.cli.commands.simulate import REMARKS_SHOWN_MAX
 from batchyard.cli.output import fraction_done
+from batchyard.cli.simulation_output import REMARKS_SHOWN_MAX
 from batchyard.sim.simulate import SimulationOptions
 from batchyard.sim.trace_report import TraceRun
 from batchyard.sim.traces import read_trace

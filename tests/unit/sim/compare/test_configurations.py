@@ -15,12 +15,13 @@ from batchyard.sim.compare.comparison import (
     headline,
     repeat_figure,
 )
-from batchyard.sim.compare.figures import jain_index
 from batchyard.sim.compare.inputs import ComparedConfiguration, read_pair
 from batchyard.sim.compare.page import comparison_page
 from batchyard.sim.compare.runs import trace_as_jobs
-from batchyard.sim.compare.sections import Figure, Unit, format_change, format_figure
+from batchyard.sim.compare.sections import format_change
 from batchyard.sim.scenario import InvalidScenario
+from batchyard.sim.summary.fairness import jain_index
+from batchyard.sim.summary.figure import Figure, Unit, format_figure
 from batchyard.sim.time_series import Curve
 from batchyard.sim.traces import parse_load
 from unit.sim.forks_make import queue, workload

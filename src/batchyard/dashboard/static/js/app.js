@@ -9,6 +9,7 @@ import { nodePage, nodesPage } from "./nodes.js";
 import { overviewPage } from "./overview.js";
 import { empty } from "./parts.js";
 import { queuePage } from "./queue.js";
+import { resultPage } from "./result.js";
 import { hasToken, LiveSource, ReportSource, setToken, takeToken } from "./source.js";
 import { timelinePage } from "./timeline.js";
 import { workloadPage } from "./workload.js";
@@ -16,13 +17,16 @@ import { workloadsPage } from "./workloads.js";
 
 const PAGES = {
   "": overviewPage, cohorts: cohortsPage, queue: queuePage, workloads: workloadsPage, workload: workloadPage,
-  timeline: timelinePage, nodes: nodesPage, node: nodePage, costs: costsPage,
+  timeline: timelinePage, nodes: nodesPage, node: nodePage, costs: costsPage, result: resultPage,
 };
 const NAV = [["", "Overview"], ["cohorts", "Cohorts"], ["workloads", "Workloads"], ["timeline", "Time line"], ["nodes", "Nodes"], ["costs", "Cost"]];
 const WITHIN = { queue: "cohorts", workload: "workloads", node: "nodes" };
 const main = document.getElementById("main");
 const embedded = document.getElementById("report");
 const source = embedded ? new ReportSource(JSON.parse(embedded.textContent)) : new LiveSource();
+const hasResult = Boolean(embedded && source.report.models.result);
+if (hasResult) NAV.unshift(["result", "Result"]);
+if (hasResult && !location.hash) history.replaceState(null, "", "#/result");
 const seen = { route: null, page: null, model: null, besides: {}, stop: () => {}, state: "loading", typing: 0 };
 
 function routeOf(hash) {

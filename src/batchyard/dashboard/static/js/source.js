@@ -98,6 +98,7 @@ export class ReportSource {
     if (view === "queue" || view === "node") return models[view][query.name];
     if (view === "workload") return models.workload[`${query.namespace}/${query.name}`];
     if (view === "timeline") return models.timeline[query.by === "node" ? "node" : "flavor"];
+    if (view === "result") return models.result && { ...models.result, timeline: models.timeline.flavor };
     return view === "workloads" ? chosen(models.workloads, query) : models[view];
   }
 }

@@ -41,7 +41,7 @@ function preemptionsPanel(model) {
 }
 
 // The canvas and its zoom persist across models.
-function drawing(model) {
+export function drawing(model) {
   const canvas = h("canvas", { class: "gantt", id: "gantt", tabindex: "0", role: "img", "aria-label": `Time line of ${model.workloads.length} workloads in ${model.lanes.length} lanes` });
   canvas.adopt = (old) => { old.gantt.take(model); };
   canvas.gantt = new Gantt(canvas, model);

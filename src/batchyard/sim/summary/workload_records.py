@@ -35,6 +35,8 @@ class WorkloadRecord:
     #: The total time of the quota reservations that ended in an eviction.
     evicted_duration: Duration = 0
     held_amounts: Mapping[FlavorResource, int] = field(default_factory=dict)
+    #: The flavors of the last quota reservation, separated by `, `; '' before the first.
+    flavors: str = ""
     is_waiting: bool = False
 
     @property
@@ -97,6 +99,8 @@ class WorkloadRecords:
         """Update the history of a Workload after its watch event."""
         view = workload_view(event.obj)
         workload_record = self.workload_records.get(view.uid)
+        if workload_record is None and view.finished:  #  it finished before the simulation
+            return
         if workload_record is None:
             workload_record = self.workload_records[view.uid] = WorkloadRecord(event.obj, now)
         workload_record.obj = event.obj
@@ -131,6 +135,8 @@ class WorkloadRecords:
                 team.held[at[2]] = team.held.get(at[2], 0) + sign * amount
                 team.requested[at[2]] = team.requested.get(at[2], 0) + sign * amount
         workload_record.held_amounts = amounts_held
+        if amounts_held:
+            workload_record.flavors = ", ".join(sorted({flavor for _, flavor, _ in amounts_held}))
 
     def _record_wait(self, workload_record: WorkloadRecord, is_waiting: bool, now: Instant) -> None:
         view = workload_record.view

@@ -1,0 +1,251 @@
+"""The summary of a run: a conclusion, its figures in total and by group, and why Workloads are pending."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from batchyard.base.instant import HOUR, SECOND, duration_seconds
+from batchyard.scheduling.workload.lifecycle import Status
+from batchyard.sim.result import RunEnding, WorkloadResult
+from batchyard.sim.summary import run_tables
+from batchyard.sim.summary.figure import Figure, Figures, FigureTable, Unit, format_figure
+from batchyard.sim.summary.run_watch import WatchedSimulation
+from batchyard.sim.time_series import Curve
+
+#: The number of intervals in a series over time.
+INTERVAL_COUNT: Final = 120
+#: Decimal places of figures in a document.
+_DECIMAL_PLACES: Final = 9
+
+
+class SummaryGrouping(StrEnum):
+    """What the Workloads in a summary are grouped by."""
+
+    QUEUE = "queue"
+    TEAM = "team"
+    PRIORITY = "priority"
+    FLAVOR = "flavor"
+
+
+_GROUPINGS: Final[Mapping[SummaryGrouping, run_tables.Grouping]] = {
+    SummaryGrouping.QUEUE: run_tables.queue_of,
+    SummaryGrouping.TEAM: run_tables.team_of,
+    SummaryGrouping.PRIORITY: run_tables.priority_of,
+    SummaryGrouping.FLAVOR: run_tables.flavor_of,
+}
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """How a run went: its totals, its Workloads by group, the usage of quota and nodes, and pending Workloads."""
+
+    run: WatchedSimulation
+    grouping: SummaryGrouping
+    overall: FigureTable
+    groups: FigureTable
+    #: Quota by flavor and by queue, nodes and fairness; without empty tables.
+    tables: Sequence[FigureTable]
+    #: The pending Workloads, the longest wait first.
+    pending: Sequence[WorkloadResult]
+
+    @property
+    def figures(self) -> Figures:
+        """Return the totals of the run by name."""
+        return self.overall.rows["all"]
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Report whether the user interrupted the run."""
+        return self.run.result.ending is RunEnding.INTERRUPTED
+
+
+def summarize_run(run: WatchedSimulation, grouping: SummaryGrouping = SummaryGrouping.QUEUE) -> RunSummary:
+    """Return the summary of a run, with its Workloads grouped by queue, team, priority class or flavor."""
+    title = {SummaryGrouping.QUEUE: "ClusterQueue", SummaryGrouping.PRIORITY: "priority class"}.get(grouping, grouping)
+    groups = run_tables.outcome_table(run, grouping, title, _GROUPINGS[grouping])
+    tables = (
+        run_tables.flavor_quota_table(run),
+        run_tables.queue_quota_table(run),
+        run_tables.machines_table(run),
+        run_tables.fairness_table(run),
+    )
+    pending = [row for row in run.result.workloads if row.status == Status.PENDING]
+    pending.sort(key=lambda row: -row.waited)
+    overall = run_tables.overall_table(run)
+    figures = [run_tables.EVICTED_WORK_FIGURE if each.name == "cutShort" else each for each in overall.figures]
+    known_tables = [table for table in tables if table.rows]
+    return RunSummary(run, grouping, replace(overall, figures=figures), groups, known_tables, pending)
+
+
+def conclusion_of(summary: RunSummary) -> list[str]:
+    """Return in a few sentences how a run went."""
+    figures = summary.figures
+    if not figures["workloads"]:
+        return ["The run had no Workloads."]
+    sentences = [_outcome_sentence(summary), _wait_sentence(figures)]
+    has_machines = "lostHours" in figures
+    lost_seconds = (figures["lostHours"] or 0) * HOUR / SECOND if has_machines else figures["evictedWork"]
+    if figures["preemptions"] or lost_seconds:
+        lost_text = f"{_seconds_text(lost_seconds)} of {'machine time' if has_machines else 'work'} was lost"
+        sentences.append(f"{_count(figures['preemptions'], 'preemption')}; {lost_text}.")
+    sentences += _usage_sentences(summary)
+    if figures.get("cost"):
+        sentences.append(f"The machines cost {format_figure(Unit.DOLLARS, figures['cost'])}.")
+    return sentences
+
+
+def _outcome_sentence(summary: RunSummary) -> str:
+    figures = summary.figures
+    total, finished, pending = figures["workloads"], figures["finished"], figures["pending"]
+    length = _seconds_text(duration_seconds(summary.run.result.now - summary.run.start_time))
+    prefix = f"Interrupted after {length}: " if summary.is_interrupted else ""
+    if total == finished:
+        text = f"all {_count(total, 'Workload')} finished" if total != 1 else "the only Workload finished"
+        text += f", the last after {_seconds_text(figures['makespan'])}"
+    else:
+        text = f"{_count(finished, '')}of {_count(total, 'Workload')} finished within {length}"
+        text += f", {_count(figures['admitted'], '')}still with quota" if figures["admitted"] else ""
+        text += f", {_count(pending, '')}pending" if pending else ""
+    return f"{prefix}{text}." if prefix else f"{text[:1].upper()}{text[1:]}."
+
+
+def _wait_sentence(figures: Figures) -> str:
+    if not figures["maxWait"]:
+        return "No Workload waited for quota."
+    waits = [_seconds_text(figures[name]) for name in ("meanWait", "p90Wait", "maxWait")]
+    never = figures["neverAdmitted"]
+    suffix = f"; {_count(never, 'Workload')} never got quota" if never else ""
+    return f"Waits for quota: mean {waits[0]}, p90 {waits[1]}, longest {waits[2]}{suffix}."
+
+
+def _usage_sentences(summary: RunSummary) -> list[str]:
+    """Return sentences on the usage of quota and of nodes, in the most used resource, and on fairness."""
+    sentences = []
+    for name, noun in (("quotaByFlavor", "quota"), ("machines", "node capacity")):
+        table = next((table for table in summary.tables if table.name == name), None)
+        use_by_row = {row: figures["meanUse"] or 0 for row, figures in table.rows.items()} if table else {}
+        if use_by_row:
+            row = max(use_by_row, key=lambda row: use_by_row[row])
+            sentences.append(f"The most used {noun} ({row}) was {use_by_row[row]:.0%} in use.")
+    fairness = next((table for table in summary.tables if table.name == "fairness"), None)
+    if fairness is not None and len(fairness.rows) > 1 and summary.figures["fairness"] is not None:
+        sentences.append(f"Fairness among teams (Jain's index, at most 1): {summary.figures['fairness']:.2f}.")
+    return sentences
+
+
+def _count(value: float | None, noun: str) -> str:
+    count = int(value or 0)
+    return f"{count:,} {noun}{'s' if noun and count != 1 else ''}"
+
+
+def _seconds_text(seconds: float | None) -> str:
+    return format_figure(Unit.SECONDS, seconds)
+
+
+def summary_document(summary: RunSummary) -> dict[str, Any]:
+    """Return a summary as a JSON document: durations in seconds, shares of 1, costs in dollars."""
+    result = summary.run.result
+    return {
+        "conclusion": " ".join(conclusion_of(summary)),
+        "ending": result.ending.value,
+        "durationSeconds": _rounded(result.duration),
+        "by": summary.grouping.value,
+        "overall": _row_document(summary.overall.figures, summary.figures),
+        "groups": _table_document(summary.groups),
+        **{table.name: _table_document(table) for table in summary.tables},
+        "pending": [
+            {
+                "namespace": row.namespace,
+                "name": row.name,
+                "owner": row.owner,
+                "queue": row.queue,
+                "waitSeconds": _rounded(row.waited),
+                "reason": row.why,
+            }
+            for row in summary.pending
+        ],
+    }
+
+
+def _table_document(table: FigureTable) -> list[dict[str, Any]]:
+    return [{"name": name, **_row_document(table.figures, row)} for name, row in table.rows.items()]
+
+
+def _row_document(figures: Sequence[Figure], row: Figures) -> dict[str, float]:
+    """Return the known figures of a row; durations have the suffix `Seconds`, machine hours stay hours."""
+    document = {}
+    for figure in figures:
+        value = row.get(figure.name)
+        if value is not None:
+            document[field_name(figure)] = _rounded(value)
+    return document
+
+
+def field_name(figure: Figure) -> str:
+    """Return the field of a figure in the document of a summary."""
+    return f"{figure.name}Seconds" if figure.unit is Unit.SECONDS else figure.name
+
+
+def _rounded(value: float) -> float:
+    return int(value) if value == int(value) else round(value, _DECIMAL_PLACES)
+
+
+def series_document(run: WatchedSimulation) -> list[dict[str, Any]]:
+    """Return numbers over time: pending and running Workloads, and the usage of quota and nodes as shares of 1.
+
+    Each series has its means over equal intervals of the run, and its maximum.
+    """
+    records, end = run.watch.workload_records, run.result.now
+    series = [_series("Workloads pending", "count", records.waiting.means(end, INTERVAL_COUNT), "waiting")]
+    series.append(_series("Workloads with quota", "count", records.running.means(end, INTERVAL_COUNT), "running"))
+    series.append(_series("mean wait of Workloads that start", "seconds", _waits_over_time(run), "waiting"))
+    quota = run_tables.sum_curves(run, run.watch.nominal, lambda at: at[2])
+    used = run_tables.sum_curves(run, records.used, lambda at: at[2])
+    series += _share_series("quota in use", quota, used, run)
+    machines = run.watch.machines
+    by_resource = [_by_resource(curves, run) for curves in (machines.total, machines.used)]
+    return series + _share_series("of nodes requested", by_resource[0], by_resource[1], run)
+
+
+def _waits_over_time(run: WatchedSimulation) -> list[float]:
+    """Return for each interval how long the Workloads waited that first got quota in it, on average, in seconds.
+
+    An interval without such Workloads repeats the value before it.
+    """
+    length = max(1, run.result.now - run.start_time)
+    waits: list[list[float]] = [[] for _ in range(INTERVAL_COUNT)]
+    for record in run.workload_records:
+        if record.first_start is not None:
+            index = min(INTERVAL_COUNT - 1, (record.first_start - run.start_time) * INTERVAL_COUNT // length)
+            waits[index].append(duration_seconds(record.first_start - record.created_at))
+    means: list[float] = []
+    for interval_waits in waits:
+        last_mean = means[-1] if means else 0.0
+        means.append(sum(interval_waits) / len(interval_waits) if interval_waits else last_mean)
+    return means
+
+
+def _by_resource(curves: Mapping[tuple[str, str], Curve], run: WatchedSimulation) -> dict[str, Curve]:
+    groups: dict[str, list[Curve]] = {}
+    for (_, resource), curve in curves.items():
+        groups.setdefault(resource, []).append(curve)
+    return {resource: Curve.sum_of(group, run.start_time) for resource, group in sorted(groups.items())}
+
+
+def _share_series(
+    title: str, totals: Mapping[str, Curve], used: Mapping[str, Curve], run: WatchedSimulation
+) -> list[dict[str, Any]]:
+    """Return for each resource the share of the total that is used over time."""
+    series = []
+    for resource, total in totals.items():
+        total_means = total.means(run.result.now, INTERVAL_COUNT)
+        used_means = used.get(resource, Curve(run.start_time)).means(run.result.now, INTERVAL_COUNT)
+        shares = [amount / whole if whole else 0.0 for amount, whole in zip(used_means, total_means, strict=True)]
+        if any(total_means):
+            series.append(_series(f"{resource} {title}", "share", shares, ""))
+    return series
+
+
+def _series(name: str, unit: str, values: Sequence[float], kind: str) -> dict[str, Any]:
+    return {"name": name, "unit": unit, "kind": kind, "values": [round(value, 4) for value in values]}
