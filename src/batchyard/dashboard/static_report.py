@@ -16,6 +16,7 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.dashboard import data_source
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.models.nodes import node, nodes
+from batchyard.dashboard.models.objects import object_yaml, search
 from batchyard.dashboard.models.overview import cohorts, overview, timeline
 from batchyard.dashboard.models.queues import queue
 from batchyard.dashboard.models.rows import costs
@@ -99,6 +100,8 @@ VIEWS: Final[Mapping[str, View]] = {
     "nodes": nodes,
     "node": node,
     "costs": costs,
+    "yaml": object_yaml,
+    "search": search,
 }
 
 
