@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import yaml
 
-from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj, annotation
+from batchyard.api.views.pods import pod_view
 from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, ViewJson
 
 #: The kinds whose objects are shown as YAML.
@@ -67,6 +68,23 @@ _ObjectYamlDumper.add_representer(str, _represent_text)
 def _dump(obj: Any) -> str:
     text: str = yaml.dump(obj, Dumper=_ObjectYamlDumper, sort_keys=False, allow_unicode=True, width=1 << 20)
     return text
+
+
+def pod(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson | None:
+    """Return what the log page shows of a pod: its containers, phase and Workload; None if it is hidden or missing."""
+    namespace, name = query.get("namespace", ""), query.get("name", "")
+    obj = inputs.reader.get(Key(scheme.POD, namespace, name)) if access.may_list(scheme.POD, namespace) else None
+    if obj is None:
+        return None
+    spec = obj["spec"]
+    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    return {
+        "namespace": namespace,
+        "name": name,
+        "containers": [container["name"] for container in containers],
+        "phase": pod_view(obj).phase,
+        "workload": annotation(obj, well_known.WORKLOAD) or "",
+    }
 
 
 # The search.
