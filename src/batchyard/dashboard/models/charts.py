@@ -21,7 +21,7 @@ def usage_charts(inputs: ViewInputs, access: NamespaceAccess) -> ViewJson:
     """Return the charts of the overview, limited to what the user may list; none without any such permission."""
     recorded = inputs.history.usage.series(inputs.now)
     sees_quota, sees_nodes = access.may_list_all(scheme.CLUSTER_QUEUE), access.may_list_all(scheme.NODE)
-    charts: list[ViewJson] = []
+    charts = _workload_charts(recorded, access)
     for resource in _chart_resources(recorded):
         lines = []
         if sees_quota:
@@ -33,23 +33,25 @@ def usage_charts(inputs: ViewInputs, access: NamespaceAccess) -> ViewJson:
         shown_lines = [line for line in lines if line is not None]
         if shown_lines:
             charts.append({"name": resource, "unit": _unit_of(resource), "lines": shown_lines})
-    if access.may_list_all(scheme.WORKLOAD):
-        counts = [
-            _line(recorded, "workloads", "pending", "pending", "pending"),
-            _line(recorded, "workloads", "running", "hold quota", "running"),
-        ]
-        if any(counts):
-            charts.append({"name": "Workloads", "unit": "", "lines": [line for line in counts if line is not None]})
     if not charts:
         return {}
     return {"charts": {"times": [instant // SECOND for instant in recorded.instants], "charts": charts}}
 
 
+def _workload_charts(recorded: RecordedSeries, access: NamespaceAccess) -> list[ViewJson]:
+    """Return the chart of the numbers of Workloads, for a user who may list all."""
+    names = (("pending", "pending"), ("running", "hold quota")) if access.may_list_all(scheme.WORKLOAD) else ()
+    lines = [_line(recorded, "workloads", name, title, name) for name, title in names]
+    shown_lines = [line for line in lines if line is not None]
+    return [{"name": "Workloads", "unit": "", "lines": shown_lines}] if shown_lines else []
+
+
 def _chart_resources(recorded: RecordedSeries) -> Sequence[str]:
-    """Return the resources with a chart: accelerators, and cpu and memory if they are recorded."""
+    """Return the resources with a chart: accelerators and cpu, without accelerators also memory."""
     resources = {resource for what, resource in recorded.values if what in {QUOTA, REQUESTED}}
     devices = sorted(resource for resource in resources if "/" in resource and not resource.startswith("hugepages"))
-    return [*devices[:_DEVICE_CHARTS_MAX], *(resource for resource in ("cpu", "memory") if resource in resources)]
+    main_resources = ("cpu",) if devices else ("cpu", "memory")
+    return [*devices[:_DEVICE_CHARTS_MAX], *(resource for resource in main_resources if resource in resources)]
 
 
 def _line(recorded: RecordedSeries, what: str, name: str, title: str, style: str) -> ViewJson | None:

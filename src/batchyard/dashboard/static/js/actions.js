@@ -64,7 +64,8 @@ export function announce(text) {
 }
 
 export function openDialog(title, ...children) {
-  const dialog = h("dialog", { "aria-label": title, onclose: () => dialog.remove(), onclick: (event) => event.target === dialog && dialog.close() }, h("h2", {}, title), ...children);
+  const closeOutside = (event) => { if (event.target === dialog) dialog.close(); }; // returning false would cancel the click
+  const dialog = h("dialog", { "aria-label": title, onclose: () => dialog.remove(), onclick: closeOutside }, h("h2", {}, title), ...children);
   document.getElementById("over").appendChild(dialog);
   dialog.showModal();
   return dialog;

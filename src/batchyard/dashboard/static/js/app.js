@@ -46,6 +46,7 @@ function unescaped(text) {
 
 function open() {
   takeToken();
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   const route = routeOf(location.hash);
   const page = Object.hasOwn(PAGES, route.view) ? PAGES[route.view] : null;
   const isSame = seen.route && seen.route.path === route.path;

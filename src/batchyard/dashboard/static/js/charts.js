@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { clockText } from "./format.js";
 
-const HEIGHT = 168;
+const HEIGHT = 150;
 // By the style of a line: its color, whether it is filled, and its dashes.
 const LINE_STYLES = {
   used: { color: "--used", isFilled: true }, nodes: { color: "--good" }, capacity: { color: "--faint" },
@@ -22,6 +22,14 @@ function plotBox(chart, times) {
   box.plot = new Plot(box, chart, times);
   return h("figure", { "data-key": chart.name },
     h("figcaption", {}, h("b", {}, chart.name), chart.unit ? h("span", { class: "faint" }, ` ${chart.unit}`) : null), box);
+}
+
+// The time of a tick; the date where a day begins or the day is the first shown.
+function tickText(seconds, n, ticks) {
+  const [day, time] = clockText(seconds * 1000).split(" "), before = n ? clockText(ticks[n - 1] * 1000).split(" ")[0] : "";
+  const step = ticks.length > 1 ? ticks[1] - ticks[0] : 60, shown = step % 60 ? time : time.slice(0, 5);
+  if (step >= 86400) return day.slice(5);
+  return day === before ? shown : `${shown}\n${day.slice(5)}`;
 }
 
 function valueText(value, unit) {
@@ -63,7 +71,7 @@ class Plot {
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC"),
       cursor: { sync: { key: "batchyard" }, drag: { x: true, y: false } },
       scales: { y: { range: (_, low, high) => [Math.min(0, low), Math.max(1, high * 1.08)] } },
-      axes: [{ ...axis, space: 70 }, { ...axis, size: 46 }],
+      axes: [{ ...axis, space: 70, size: 34, values: (_, ticks) => ticks.map(tickText) }, { ...axis, size: 46 }],
       series: [{ label: "UTC", value: (_, seconds) => (seconds === null ? "–" : clockText(seconds * 1000)) }, ...this.chart.lines.map((line) => this.series(line, color))],
     };
   }

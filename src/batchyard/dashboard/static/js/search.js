@@ -20,7 +20,7 @@ export function openSearch(source) {
   const field = h("input", { type: "search", id: "find", "aria-label": "Search workloads, queues and nodes", placeholder: "Search workloads, queues, nodes", autocomplete: "off", spellcheck: "false", oninput: () => { clearTimeout(timer); timer = setTimeout(look, 150); }, onkeydown: (event) => move(event, list, field) });
   const dialog = openDialog("Search", field, list, h("menu", {}, h("a", { class: "button", href: "#/workloads", onclick: () => dialog.close() }, "All workloads"), h("button", { type: "button", onclick: () => dialog.close() }, "Close")));
   list.onkeydown = (event) => move(event, list, field);
-  list.onclick = (event) => event.target.closest("a") && dialog.close();
+  list.onclick = (event) => { if (event.target.closest("a")) dialog.close(); };
   look();
   field.focus();
 }
@@ -34,6 +34,11 @@ function resultRow(result) {
 // Arrow keys move between the field and the results; Enter in the field opens the first result.
 function move(event, list, field) {
   const stops = [field, ...list.querySelectorAll("a")], at = stops.indexOf(document.activeElement);
+  if (event.key === "Escape") { // the first press would only clear the field
+    event.preventDefault();
+    field.closest("dialog").close();
+    return;
+  }
   if (event.key === "Enter" && at === 0 && stops[1]) stops[1].click();
   const next = { ArrowDown: at + 1, ArrowUp: at - 1 }[event.key];
   if (next === undefined) return;
