@@ -168,17 +168,26 @@ def test_phone_shows_state_and_reason(site: Site) -> None:
 def test_every_view_passes_axe(site: Site, scheme: Any) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     node = site.get("nodes")["items"][0]["metadata"]["name"]
-    routes = ["#/", "#/cohorts", "#/queue/queue-of-team-a", "#/workloads", route_of(workload(site, "one"))]
-    routes += [route_of(workload(site, "three")), "#/timeline", "#/nodes", f"#/node/{node}", "#/costs"]
-    routes += ["#/yaml/Job/team-a/one", "#/nonsense"]
+    texts_by_route = {
+        "#/": "Over time",
+        "#/cohorts": "all resources",
+        "#/queue/queue-of-team-a": "stop policy",
+        "#/workloads": "all namespaces",
+        route_of(workload(site, "one")): "Pod sets",
+        route_of(workload(site, "three")): "Changes that would help",
+        "#/timeline": "by node",
+        "#/nodes": "gpus",
+        f"#/node/{node}": "Requested",
+        "#/costs": "By team",
+        "#/yaml/Job/team-a/one": "kind: Job",
+        "#/nonsense": "Unknown address",
+    }
     problems = []
     with Looking(site.browser, color_scheme=scheme, reduced_motion="reduce") as looking:
         looking.open(site.link("--actions"), "queue-of-team-a")
-        for route in routes:
-            looking.go(route, "")
-            looking.page.wait_for_load_state("networkidle" if route == "#/nonsense" else "load")
+        for route, text in texts_by_route.items():
+            looking.go(route, text)
             found = axe.run(looking.page, options={"resultTypes": ["violations"]}).response["violations"]
-            problems += [
-                (route, each["id"], [(node["target"], node["html"][:120]) for node in each["nodes"][:3]]) for each in found
-            ]
+            nodes = {each["id"]: [(node["target"], node["html"][:120]) for node in each["nodes"][:3]] for each in found}
+            problems += [(route, name, places) for name, places in nodes.items()]
     assert problems == []
