@@ -14,10 +14,8 @@ from playwright.sync_api import Browser
 from e2e_platform.browser import Looking, chromium, needs_chromium
 from e2e_platform.platform_process import Running
 
-pytestmark = [
-    needs_chromium,
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine"),
-]
+needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+pytestmark = [needs_chromium, needs_kubectl]
 SCRIPT = "<img src=x onerror='window.taken=1'><script>window.taken=1</script>"
 CLUSTER = """
 apiVersion: cloud.batchyard.dev/v1alpha1
@@ -166,11 +164,11 @@ def test_page_supports_keyboard_navigation(looking: Looking) -> None:
     keys = looking.page.keyboard
     keys.type("gn")
     looking.sees("requested, of allocatable")
-    keys.type("/")
+    keys.type("gw")
     looking.sees("team-b-two")
-    looking.page.wait_for_function("() => document.activeElement.id === 'search'")
-    keys.type("a-two")
+    looking.page.fill("#search", "a-two")
     looking.page.wait_for_function("() => document.querySelectorAll('main tbody tr').length === 1")
+    looking.page.wait_for_function("() => location.hash.includes('a-two')")
     keys.press("Escape")
     keys.press("j")
     keys.press("Enter")

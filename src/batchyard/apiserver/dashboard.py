@@ -30,6 +30,8 @@ from batchyard.interfaces.controller import Kernel
 #: The URL path prefixes of static files and of page documents (models).
 DASHBOARD_FILES_PATH: Final = "/ui"
 DASHBOARD_MODELS_PATH: Final = "/apis/ui.batchyard.dev/v1alpha1/"
+#: The path at which actions are offered (GET) and executed (POST).
+DASHBOARD_ACTIONS_PATH: Final = f"{DASHBOARD_MODELS_PATH}actions"
 #: The same message for missing and for hidden objects.
 _NO_MODEL_MESSAGE: Final = "not found, or not visible to you"
 #: Maximum number of open streams: in total, for one flow, and reserved for `system:masters`.

@@ -38,6 +38,16 @@ class UserInfo(NamedTuple):
         return {name: value for name, value in {**fields, "extra": extra}.items() if value}
 
 
+#: The extra attribute of users with a dashboard token, and its values.
+PAGE_TOKEN_EXTRA: Final = "batchyard.dev/page-token"  # noqa: S105 - an attribute's name
+READ_ONLY_TOKEN, ACTIONS_TOKEN = "read-only", "actions"
+
+
+def has_read_only_token(user: UserInfo) -> bool:
+    """Report whether a user was authenticated with a dashboard token that permits no actions."""
+    return (PAGE_TOKEN_EXTRA, (READ_ONLY_TOKEN,)) in user.extra
+
+
 ANONYMOUS: Final = UserInfo("system:anonymous", (UNAUTHENTICATED_GROUP,))
 
 

@@ -134,6 +134,7 @@ class ApiServer:
         self._openapi = OpenApi(resources)
         self._documents: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._put_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
+        self._post_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._forecast_dry_run: DryRunForecaster | None = None
         self._write_executor: write.WriteExecutor | None = None
         self._prefix_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
@@ -149,6 +150,10 @@ class ApiServer:
     def add_put_handler(self, path: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
         """Answer PUT requests at a path with a handler, for users with the verb `put` on the path."""
         self._put_handlers[path] = handler
+
+    def add_post_handler(self, path: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
+        """Answer POST requests at a path with a handler, for all authenticated users: the handler authorizes them."""
+        self._post_handlers[path] = handler
 
     def set_dry_run_forecast(self, forecast_dry_run: DryRunForecaster) -> None:
         """Set the function that adds predicted effects to the responses to dry-run writes of queue objects."""
@@ -201,7 +206,7 @@ class ApiServer:
         return DeferredResponse(lambda respond: deferred_response.then(partial(audit_and_respond, respond)))
 
     def _handle_request(self, request: ApiRequest, path: ResourcePath | None) -> AnyResponse:
-        self._auth_filters.authorize(request, path)
+        self._authorize(request, path)
         _check_body_size(request, path)
         self._read_handler.drop_expired()
         if path is None:
@@ -231,6 +236,11 @@ class ApiServer:
         if path.name:
             return handler.get(request, path)
         return handler.watch(request, path) if request.flag("watch") else handler.list(request, path)
+
+    def _authorize(self, request: ApiRequest, path: ResourcePath | None) -> None:
+        """Raise StatusError unless the user may perform a request; POST handlers check the rights of their users."""
+        if path is not None or request.method != "POST" or request.path not in self._post_handlers:
+            self._auth_filters.authorize(request, path)
 
     def _is_large_write(self, request: ApiRequest, path: ResourcePath) -> bool:
         """Report whether a write is large or changes a large object; deletions never count."""
@@ -277,8 +287,9 @@ class ApiServer:
 
     def _serve_document(self, request: ApiRequest) -> AnyResponse:
         """Answer requests for paths that name no resource: documents, health, OpenAPI and discovery."""
-        if request.method == "PUT" and request.path in self._put_handlers:
-            return self._put_handlers[request.path](request)
+        handlers = {"PUT": self._put_handlers, "POST": self._post_handlers}.get(request.method, {})
+        if request.path in handlers:
+            return handlers[request.path](request)
         if request.method not in {"GET", "HEAD"}:
             return NO_SUCH_PATH_RESPONSE
         root, _, subpath = request.path.strip("/").partition("/")

@@ -12,9 +12,11 @@ from typing import Final, NamedTuple
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, amount, annotation, find_condition
 from batchyard.api.times import parse_time
+from batchyard.api.views.node import Requests, node_view
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
+from batchyard.dashboard import usage_history
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.messages import parse_preemptor_uid
 from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_of
@@ -130,6 +132,7 @@ class NodeInterval:
     node: str
     start: Instant
     end: Instant | None = None
+    requests: Requests = ()
 
 
 class PlatformHistory:
@@ -154,6 +157,11 @@ class PlatformHistory:
         #: The current node intervals by pod uid; `_ended_intervals` has the ended ones.
         self._current_intervals: dict[str, NodeInterval] = {}
         self._ended_intervals: deque[NodeInterval] = deque(maxlen=limits.node_intervals)
+        #: The totals for the charts of the overview, and what they are counted from.
+        self.usage = usage_history.UsageHistory(self.began)
+        self._pending_uids: set[str] = set()
+        self._running_count = 0
+        self._node_capacities: dict[str, tuple[tuple[str, int], ...]] = {}
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
         """Record watch events of Workloads and pods."""
@@ -162,14 +170,41 @@ class PlatformHistory:
                 self._record_workload_event(event)
             elif event.key.kind == scheme.POD:
                 self._record_pod_event(event)
+            elif event.key.kind == scheme.NODE:
+                self._record_node_event(event)
 
     def node_intervals(self) -> Iterable[NodeInterval]:
         """Yield the intervals of all pods on nodes: first the ended, then the current ones."""
         yield from self._ended_intervals
         yield from self._current_intervals.values()
 
+    def _record_node_event(self, event: WatchEvent) -> None:
+        """Record a change of the nodes' total capacity."""
+        name, now = event.key.name, self._now()
+        capacity: tuple[tuple[str, int], ...] = ()
+        if event.type is not EventType.DELETED:
+            capacity = tuple(node_view(event.obj).allocatable.items())
+        old_capacity = self._node_capacities.pop(name, ())
+        if capacity:
+            self._node_capacities[name] = capacity
+        if capacity != old_capacity:
+            self.usage.add(now, usage_history.CAPACITY, old_capacity, -1)
+            self.usage.add(now, usage_history.CAPACITY, capacity)
+
+    def _count_pending(self, view: WorkloadView, *, is_deleted: bool) -> None:
+        """Record the number of pending Workloads, if this Workload changes it."""
+        is_pending = view.active and not (view.quota_reserved or view.finished or is_deleted)
+        if is_pending == (view.uid in self._pending_uids):
+            return
+        if is_pending:
+            self._pending_uids.add(view.uid)
+        else:
+            self._pending_uids.remove(view.uid)
+        self.usage.set_count(self._now(), usage_history.PENDING_COUNT, len(self._pending_uids))
+
     def _record_workload_event(self, event: WatchEvent) -> None:
         view, old_object = workload_view(event.obj), event.old
+        self._count_pending(view, is_deleted=event.type is EventType.DELETED)
         workload_history = self.workload_histories.get(view.uid)
         if event.type is EventType.DELETED:
             if workload_history is not None and not workload_history.is_over:
@@ -240,8 +275,7 @@ class PlatformHistory:
             history, WorkloadMark(now, PREEMPTED, preemption["reason"], preemption["message"], preemptor_uid)
         )
 
-    @staticmethod
-    def _start_quota_interval(history: WorkloadHistory, obj: Obj, reserved_at: Instant) -> None:
+    def _start_quota_interval(self, history: WorkloadHistory, obj: Obj, reserved_at: Instant) -> None:
         """Start a quota interval of a Workload with its assigned usage; decreases as pods finish are not recorded."""
         admission = admission_of(obj)
         flavor_usage = tuple(
@@ -253,11 +287,20 @@ class PlatformHistory:
         flavor_names = tuple(dict.fromkeys(flavor for flavor, _, _ in flavor_usage))
         history.queue = cluster_queue_of(obj)
         history.quota_intervals.append(QuotaInterval(history.queue, reserved_at, flavor_names, flavor_usage))
+        self._count_usage(history.quota_intervals[-1], 1)
 
-    @staticmethod
-    def _end_quota_interval(history: WorkloadHistory, now: Instant, outcome: str) -> None:
+    def _end_quota_interval(self, history: WorkloadHistory, now: Instant, outcome: str) -> None:
         if history.quota_intervals and history.quota_intervals[-1].end is None:
             history.quota_intervals[-1].end, history.quota_intervals[-1].outcome = now, outcome
+            self._count_usage(history.quota_intervals[-1], -1)
+
+    def _count_usage(self, interval: QuotaInterval, sign: int) -> None:
+        """Record that the usage of an interval begins (1) or ends (-1)."""
+        now = self._now()
+        self._running_count += sign
+        self.usage.set_count(now, usage_history.RUNNING_COUNT, self._running_count)
+        amounts = [(resource, amount) for _, resource, amount in interval.usage]
+        self.usage.add(now, usage_history.QUOTA, amounts, sign)
 
     def _add_mark(self, history: WorkloadHistory, mark: WorkloadMark) -> None:
         history.marks.append(mark)
@@ -276,9 +319,14 @@ class PlatformHistory:
                 workload = f"{event.key.namespace}/{name}" if name else ""
                 start = pod_view(obj).started if event.old is None else None  # None for a pod older than this record
                 start = self._now() if start is None else start
-                self._current_intervals[uid] = NodeInterval(event.key.name, event.key.namespace, workload, node, start)
+                requests = pod_view(obj).requests
+                self.usage.add(self._now(), usage_history.REQUESTED, requests)
+                self._current_intervals[uid] = NodeInterval(
+                    event.key.name, event.key.namespace, workload, node, start, requests=requests
+                )
         elif event.type is EventType.DELETED or pod_view(obj).is_terminal:
             node_interval.end = self._now()
+            self.usage.add(node_interval.end, usage_history.REQUESTED, node_interval.requests, -1)
             self._ended_intervals.append(self._current_intervals.pop(uid))
 
 

@@ -16,6 +16,7 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.dashboard import data_source
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.models.nodes import node, nodes
+from batchyard.dashboard.models.objects import object_yaml, pod, search
 from batchyard.dashboard.models.overview import cohorts, overview, timeline
 from batchyard.dashboard.models.queues import queue
 from batchyard.dashboard.models.rows import costs
@@ -25,7 +26,13 @@ from batchyard.interfaces.client import Reader
 # The static files of the dashboard. They contain no data, so they need no authentication. Reports use the same files.
 
 
-_MEDIA_TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_MEDIA_TYPES: Final = {
+    "html": "text/html",
+    "css": "text/css",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+    "txt": "text/plain",
+}
 INDEX: Final = "index.html"
 STYLE: Final = "style.css"
 COMPARE_STYLE: Final = "compare.css"
@@ -35,6 +42,9 @@ SCRIPTS: Final = (
     "format.js",
     "source.js",
     "parts.js",
+    "charts.js",
+    "actions.js",
+    "search.js",
     "comparison.js",
     "overview.js",
     "cohorts.js",
@@ -45,10 +55,16 @@ SCRIPTS: Final = (
     "result.js",
     "nodes.js",
     "costs.js",
+    "objects.js",
     "keys.js",
     "app.js",
 )
-_STATIC_FILES: Final = (INDEX, STYLE, COMPARE_STYLE, "icon.svg", *(f"js/{name}" for name in SCRIPTS))
+#: The chart library uPlot, vendored: its script, its style, and its licence, which reports include.
+_CHART_SCRIPT, _CHART_STYLE = "vendor/uplot/uPlot.iife.min.js", "vendor/uplot/uPlot.min.css"
+_CHART_LICENSE: Final = "vendor/uplot/LICENSE.txt"
+_VENDORED_FILES: Final = (_CHART_SCRIPT, _CHART_STYLE, _CHART_LICENSE)
+_SCRIPT_FILES: Final = tuple(f"js/{name}" for name in SCRIPTS)
+_STATIC_FILES: Final = (INDEX, STYLE, COMPARE_STYLE, "icon.svg", *_SCRIPT_FILES, *_VENDORED_FILES)
 
 _CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -100,6 +116,9 @@ VIEWS: Final[Mapping[str, View]] = {
     "nodes": nodes,
     "node": node,
     "costs": costs,
+    "yaml": object_yaml,
+    "pod": pod,
+    "search": search,
 }
 
 
@@ -181,13 +200,16 @@ def render_static_report(views: DashboardViews, result: data_source.ViewJson | N
     result_document = {} if result is None else {"result": result}
     documents_json = _encode({**views.time(), "models": {**_all_documents(views), **result_document}}).decode()
     embedded_json = documents_json.replace("<", "\\u003c")  # valid JSON that cannot close the script element
-    style_element = f"<style>\n{_read_text(STYLE)}</style>"
+    style_element = f"<style>\n{_read_text(_CHART_STYLE)}\n{_read_text(STYLE)}</style>"
     data = f'<script type="application/json" id="report">{embedded_json}</script>'
-    script_element = f'<script type="module">\n{bundled_script()}</script>'
+    chart_library = f"/*!\n{_read_text(_CHART_LICENSE)}*/\n{_read_text(_CHART_SCRIPT)}"
+    script_element = f'<script type="module">\n{chart_library}\n{bundled_script()}</script>'
     html = _PRELOAD_LINE.sub("", _read_text(INDEX))
     for old, replacement in (
         ('<link rel="icon" href="icon.svg" type="image/svg+xml">\n', ""),
+        (f'<link rel="stylesheet" href="{_CHART_STYLE}">\n', ""),
         ('<link rel="stylesheet" href="style.css">', style_element),
+        (f'<script src="{_CHART_SCRIPT}"></script>\n', ""),
         ('<script type="module" src="js/app.js"></script>\n', ""),
         ("</body>", f"{data}\n{script_element}\n</body>"),
     ):

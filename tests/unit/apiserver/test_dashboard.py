@@ -11,6 +11,7 @@ from batchyard.apiserver.auth.authorization import AuthorizationDecision, Reques
 from batchyard.apiserver.auth.security import AuthFilters
 from batchyard.apiserver.auth.tokens import TokenIssuer, dashboard_token
 from batchyard.apiserver.dashboard import (
+    DASHBOARD_ACTIONS_PATH,
     DASHBOARD_FILES_PATH,
     DASHBOARD_MODELS_PATH,
     DASHBOARD_STREAMS_FOR_OWNER,
@@ -20,7 +21,15 @@ from batchyard.apiserver.dashboard import (
     ModelStream,
     StaticFileHandler,
 )
-from batchyard.apiserver.request import ANONYMOUS, MASTERS_GROUP, ApiRequest, Response, StatusError, UserInfo
+from batchyard.apiserver.request import (
+    ANONYMOUS,
+    MASTERS_GROUP,
+    ApiRequest,
+    Response,
+    StatusError,
+    UserInfo,
+    has_read_only_token,
+)
 from batchyard.base.instant import HOUR, SECOND
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.dashboard.static_report import HEADERS, read_asset
@@ -220,7 +229,7 @@ class PageAccess:
     def __init__(self) -> None:
         self.now = 10 * HOUR
         self.access = AuthFilters(Rights(), TokenIssuer(VirtualStore(), Sealed(), lambda: self.now))
-        self.token = dashboard_token(Sealed(), "ann", ("team",), self.now, self.now + HOUR)
+        self.token = dashboard_token(Sealed(), UserInfo("ann", ("team",)), self.now, self.now + HOUR)
 
     def user(self, method: str, path: str, **headers: str) -> UserInfo | None:
         reported = {"authorization": f"Bearer {self.token}", **headers}
@@ -259,9 +268,27 @@ def test_page_token_allows_dashboard_reads_until_expiry() -> None:
         for path in (secret, f"/api/v1/namespaces/{name}", f"{why}/{name}", f"/{name}"):
             assert page_access.user("GET", path) is None, "a path that only ends like a subresource is not one"
     assert page_access.user("GET", "/api/v1/namespaces/team/pods/p/why") == found
+    assert page_access.user("GET", "/api/v1/namespaces/team/pods/p/log") == found
     assert page_access.user("GET", f"{DASHBOARD_MODELS_PATH}overview", upgrade="websocket") is None
     page_access.now += HOUR
     assert page_access.user("GET", f"{DASHBOARD_MODELS_PATH}overview") is None
+
+
+def test_only_token_with_actions_permits_an_action() -> None:
+    page_access = PageAccess()
+    asked = ApiRequest("POST", DASHBOARD_ACTIONS_PATH, headers={"authorization": f"Bearer {page_access.token}"})
+    with pytest.raises(StatusError, match="this link is read-only") as refused:
+        page_access.access.authenticate(asked)
+    assert refused.value.code == 403
+    assert page_access.user("POST", DASHBOARD_ACTIONS_PATH, **{"impersonate-user": "owner"}) is None
+    user = UserInfo("ann", ("team",))
+    page_access.token = dashboard_token(Sealed(), user, page_access.now, page_access.now + HOUR, permits_actions=True)
+    found = page_access.user("POST", DASHBOARD_ACTIONS_PATH)
+    assert found is not None
+    assert (found.name, has_read_only_token(found)) == ("ann", False)
+    job = "/apis/batch/v1/namespaces/team/jobs/j"
+    for method, path in (("POST", f"{DASHBOARD_ACTIONS_PATH}/x"), ("DELETE", DASHBOARD_ACTIONS_PATH), ("DELETE", job)):
+        assert page_access.user(method, path) is None
 
 
 def test_page_token_is_not_service_account_token_and_files_need_none() -> None:

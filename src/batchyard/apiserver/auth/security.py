@@ -10,7 +10,7 @@ from batchyard.api.meta import Obj
 from batchyard.apiserver.auth import authorization
 from batchyard.apiserver.auth.reviews import AccessReviews, TokenRequestHandler
 from batchyard.apiserver.auth.tokens import TokenIssuer
-from batchyard.apiserver.dashboard import DASHBOARD_MODELS_PATH
+from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH, DASHBOARD_MODELS_PATH
 from batchyard.apiserver.request import (
     ANONYMOUS,
     AUTHENTICATED_GROUP,
@@ -22,6 +22,7 @@ from batchyard.apiserver.request import (
     UserInfo,
     account_groups,
     bad_request,
+    has_read_only_token,
     service_account_of,
 )
 from batchyard.apiserver.resources import (
@@ -103,7 +104,7 @@ HEALTH_ENDPOINTS: Final = ("healthz", "livez", "readyz")
 _PUBLIC_PATH_ROOTS: Final = (*HEALTH_ENDPOINTS, "version", "ui")
 _BEARER_SCHEME: Final = "bearer"
 #: Subresources that the dashboard reads beside the documents of its pages.
-_UI_SUBRESOURCES: Final = ("why", "eta")
+_UI_SUBRESOURCES: Final = ("why", "eta", "log")
 
 
 class AuthFilters:
@@ -113,6 +114,11 @@ class AuthFilters:
         self._authorizer = authorizer
         self._tokens = tokens
 
+    @property
+    def authorizer(self) -> authorization.Authorizer:
+        """The authorizer of all requests."""
+        return self._authorizer
+
     def authenticate(self, request: ApiRequest) -> ApiRequest:
         """Return the request with the user of its certificate or token. Raises StatusError if they are invalid."""
         if request.user != ANONYMOUS:
@@ -121,13 +127,23 @@ class AuthFilters:
         if scheme.lower() == _BEARER_SCHEME and token.strip():
             user = self._tokens.user_of(token.strip())
             if user is None and permits_dashboard_token(request):
-                user = self._tokens.dashboard_user_of(token.strip())
+                user = self._dashboard_user(request, token.strip())
             if user is None:
                 raise unauthorized_error()
             return request.made_by(user)
         if not _is_public_path(request):
             raise unauthorized_error()
         return request
+
+    def _dashboard_user(self, request: ApiRequest, token: str) -> UserInfo | None:
+        """Return the user of a dashboard token. Raises StatusError for an action with a read-only token.
+
+        This is checked before impersonation, which drops the attribute of the token.
+        """
+        user = self._tokens.dashboard_user_of(token)
+        if user is not None and request.method == "POST" and has_read_only_token(user):
+            raise StatusError(403, "Forbidden", "this link is read-only: open a link of `batchyard page --actions`")
+        return user
 
     def impersonate(self, request: ApiRequest) -> ApiRequest:
         """Return the request with the impersonated user, if any. Raises StatusError if that is not allowed."""
@@ -158,7 +174,12 @@ def unauthorized_error() -> StatusError:
 
 
 def permits_dashboard_token(request: ApiRequest) -> bool:
-    """Report whether a dashboard token may be used for a request: only to read dashboard pages, `why` and `eta`."""
+    """Report whether a dashboard token may be used for a request.
+
+    It may read dashboard pages, `why`, `eta` and logs of pods, and perform actions if it permits them.
+    """
+    if request.method == "POST":
+        return request.path == DASHBOARD_ACTIONS_PATH
     if request.method != "GET" or "upgrade" in request.headers:
         return False
     return request.path.startswith(DASHBOARD_MODELS_PATH) or subresource_in_path(request.path) in _UI_SUBRESOURCES

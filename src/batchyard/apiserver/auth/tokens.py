@@ -14,7 +14,15 @@ import msgspec
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
-from batchyard.apiserver.request import AUTHENTICATED_GROUP, UserInfo, account_groups, account_name
+from batchyard.apiserver.request import (
+    ACTIONS_TOKEN,
+    AUTHENTICATED_GROUP,
+    PAGE_TOKEN_EXTRA,
+    READ_ONLY_TOKEN,
+    UserInfo,
+    account_groups,
+    account_name,
+)
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import ObjectReader
 
@@ -22,6 +30,9 @@ from batchyard.interfaces.client import ObjectReader
 ISSUER: Final = "https://kubernetes.default.svc"
 #: The issuer of tokens for the dashboard.
 DASHBOARD_ISSUER: Final = "https://batchyard.dev/page"
+#: The issuer of action tokens, and their duration in seconds.
+ACTION_ISSUER: Final = "https://batchyard.dev/page-action"
+ACTION_TOKEN_SECONDS: Final = 600
 ALGORITHM: Final = "ES256"
 _BINDABLE_KINDS: Final[Mapping[str, str]] = {"pod": scheme.POD, "secret": scheme.SECRET}
 _TOKEN_LENGTH_MAX: Final = 16 * 1024
@@ -68,7 +79,24 @@ class TokenIssuer:
         claims, now = self._decode_claims(token), self.clock() // SECOND
         if claims is None or claims["iss"] != DASHBOARD_ISSUER or not claims["nbf"] <= now < claims["exp"]:
             return None
-        return UserInfo(claims["sub"], (*claims["groups"], AUTHENTICATED_GROUP))
+        permission = ACTIONS_TOKEN if claims.get("actions") is True else READ_ONLY_TOKEN
+        extra = ((PAGE_TOKEN_EXTRA, (permission,)),)
+        return UserInfo(claims["sub"], (*claims["groups"], AUTHENTICATED_GROUP), extra=extra)
+
+    def issue_action_token(self, user: UserInfo) -> str:
+        """Return an action token, which shows that a request of a user comes from the dashboard; it authenticates
+        nobody.
+        """
+        now = self.clock() // SECOND
+        claims = {"iss": ACTION_ISSUER, "nbf": now, "exp": now + ACTION_TOKEN_SECONDS, "sub": user.name}
+        return _sign_claims(self._signer, {**claims, "groups": list(user.groups)})
+
+    def is_action_token(self, token: str, user: UserInfo) -> bool:
+        """Report whether a token is a valid action token of a user."""
+        claims, now = self._decode_claims(token), self.clock() // SECOND
+        if claims is None or claims["iss"] != ACTION_ISSUER or not claims["nbf"] <= now < claims["exp"]:
+            return False
+        return bool(claims["sub"] == user.name and claims["groups"] == list(user.groups))
 
     def issue(self, account: Obj, bound_object: Obj | None, audiences: Sequence[str], expires_at: Instant) -> str:
         """Issue a token for a ServiceAccount, valid while the object it is bound to exists."""
@@ -136,10 +164,13 @@ class TokenIssuer:
         return kind == scheme.POD or "deletionTimestamp" not in obj["metadata"]
 
 
-def dashboard_token(signer: Signer, user: str, groups: Sequence[str], now: Instant, expires_at: Instant) -> str:
-    """Return a dashboard token, with which a browser can only read the dashboard as a user."""
-    validity_claims = {"nbf": now // SECOND, "exp": expires_at // SECOND}
-    return _sign_claims(signer, {"iss": DASHBOARD_ISSUER, "sub": user, "groups": list(groups), **validity_claims})
+def dashboard_token(
+    signer: Signer, user: UserInfo, now: Instant, expires_at: Instant, *, permits_actions: bool = False
+) -> str:
+    """Return a dashboard token, with which a browser can only read the dashboard as a user, or also perform actions."""
+    claims: dict[str, Any] = {"iss": DASHBOARD_ISSUER, "sub": user.name, "groups": list(user.groups)}
+    claims |= {"nbf": now // SECOND, "exp": expires_at // SECOND}
+    return _sign_claims(signer, {**claims, "actions": True} if permits_actions else claims)
 
 
 def _sign_claims(signer: Signer, claims: Mapping[str, Any]) -> str:

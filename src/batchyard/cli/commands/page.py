@@ -1,4 +1,4 @@
-"""The command `batchyard page`: prints a link to the dashboard, with a read-only token."""
+"""The command `batchyard page`: prints a link to the dashboard, with a token in it."""
 
 import webbrowser
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import typer
 
 from batchyard.apiserver.auth.tokens import dashboard_token
 from batchyard.apiserver.dashboard import DASHBOARD_FILES_PATH
-from batchyard.apiserver.request import MASTERS_GROUP
+from batchyard.apiserver.request import MASTERS_GROUP, UserInfo
 from batchyard.base.instant import HOUR
 from batchyard.cli import output
 from batchyard.cli.background import running_platform
@@ -19,11 +19,13 @@ from batchyard.server.platform.credentials import ADMIN_USER, CredentialsError, 
 
 
 class PageViewer(NamedTuple):
-    """The user that the dashboard link authenticates: name ('' for the platform's owner), groups, hours of validity."""
+    """The user of the dashboard link: name ('' for the platform's owner), groups, hours of validity, permissions."""
 
     name: str
     groups: Sequence[str]
     hours: int
+    #: Whether the user may perform actions; without them the link is read-only.
+    permits_actions: bool = False
 
 
 def print_link(folder: Path, viewer: PageViewer, *, open_it: bool) -> None:
@@ -37,8 +39,10 @@ def print_link(folder: Path, viewer: PageViewer, *, open_it: bool) -> None:
             key = SigningKey(folder)
         except CredentialsError as error:
             output.fail(f"batchyard: {error}")
-        page_url += f"#token={dashboard_token(key, name, groups, now, now + viewer.hours * HOUR)}"
-        message = f"valid for {viewer.hours} h as {name}, read-only; treat the link like a password"
+        user, expires_at = UserInfo(name, tuple(groups)), now + viewer.hours * HOUR
+        page_url += f"#token={dashboard_token(key, user, now, expires_at, permits_actions=viewer.permits_actions)}"
+        permission = "with actions" if viewer.permits_actions else "read-only"
+        message = f"valid for {viewer.hours} h as {name}, {permission}; treat the link like a password"
         output.report_line(f"batchyard: {message}")
     elif viewer.name:
         output.fail("batchyard: --user has no effect with --insecure-loopback: all users of this machine are the owner")
@@ -58,11 +62,17 @@ def page(
         list[str] | None, typer.Option(metavar="GROUP", help="A group of the user, such as a team; repeatable.")
     ] = None,
     hours: Annotated[int, typer.Option(metavar="N", min=1, max=168, help="Hours of validity.")] = 1,
+    actions: Annotated[
+        bool,
+        typer.Option(
+            "--actions", help="Permit the page to suspend, cancel and reprioritize what the user may; else read-only."
+        ),
+    ] = False,
 ) -> None:
-    """Print a link to the platform's dashboard with a read-only token."""
+    """Print a link to the platform's dashboard, with a token for one user."""
     if user is not None and not user:  # such as an unset variable in a script: it must not select the owner
         raise typer.BadParameter("--user must not be empty: set a name, or remove the option to use the owner")
     if group and not user:
         raise typer.BadParameter("--group requires --user")
 
-    print_link(data_dir, PageViewer(user or "", group or (), hours), open_it=open_it)
+    print_link(data_dir, PageViewer(user or "", group or (), hours, actions), open_it=open_it)

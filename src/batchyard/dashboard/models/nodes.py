@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, annotation, label
+from batchyard.api.meta import Key, Obj, annotation, find_condition, label
+from batchyard.api.times import parse_time
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
+from batchyard.base.instant import MINUTE, Instant
 from batchyard.cloud.catalog.instances import CRASHED, FAILED, STOPPING, phase_of
 from batchyard.dashboard import data_source
 from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, ViewJson
@@ -14,6 +16,8 @@ from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, 
 READY, BOOTING, DRAINING, NOT_READY = "ready", "booting", "going", "notReady"
 NODES_MAX: Final = 5000
 PODS_MAX: Final = 200
+#: A registered node that has not been ready yet counts as booting for this long, later as not ready.
+BOOT_DURATION_MAX: Final = 15 * MINUTE
 _MAIN_RESOURCES: Final = ("cpu", "memory")
 _POOL_NAME_OF_OTHERS: Final = "nodes"
 
@@ -26,7 +30,7 @@ def nodes(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJso
     pools: dict[str, list[ViewJson]] = {}
     node_objects = inputs.reader.list(scheme.NODE)
     for obj in node_objects[:NODES_MAX]:
-        cell = _node_cell(node_view(obj), amounts_by_node.get(obj["metadata"]["name"]), obj)
+        cell = _node_cell(inputs, amounts_by_node.get(obj["metadata"]["name"]), obj)
         pools.setdefault(node_pool_name(obj), []).append(cell)
     node_names = {str(obj["metadata"]["name"]) for obj in node_objects}
     for instance in inputs.reader.list(scheme.INSTANCE):
@@ -50,7 +54,7 @@ def node(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson 
         return None
     pods = [obj for obj in inputs.reader.list(scheme.POD) if _runs_on(pod_view(obj), name)]
     visible_pods = [obj for obj in pods if access.may_list(scheme.POD, obj["metadata"]["namespace"])]
-    node_cell = _node_cell(node_view(node_object), _total_requests(map(pod_view, pods)), node_object)
+    node_cell = _node_cell(inputs, _total_requests(map(pod_view, pods)), node_object)
     return {
         **node_cell,
         "pool": node_pool_name(node_object),
@@ -62,12 +66,17 @@ def node(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson 
 
 def cluster_summary(inputs: ViewInputs) -> ViewJson:
     """Return the number of nodes, and the share of their total capacity that pods request."""
-    node_views = [node_view(obj) for obj in inputs.reader.list(scheme.NODE)]
+    nodes_and_views = [(node_view(obj), obj) for obj in inputs.reader.list(scheme.NODE)]
+    node_views = [view for view, _ in nodes_and_views]
     capacity = _sum_amounts(view.allocatable for view in node_views)
     used_amounts = _sum_amounts(dict(usage) for usage in _requests_by_node(inputs).values())
     resources = [r for r in sorted(capacity, key=_resource_order) if (r in _MAIN_RESOURCES or "/" in r) and capacity[r]]
     return {
-        "nodes": {"ready": sum(view.ready for view in node_views), "all": len(node_views)},
+        "nodes": {
+            "ready": sum(view.ready for view in node_views),
+            "all": len(node_views),
+            "booting": sum(_node_state(view, obj, inputs.now) == BOOTING for view, obj in nodes_and_views),
+        },
         "resources": [
             {
                 "resource": resource,
@@ -114,8 +123,8 @@ def _add_amounts(total_amounts: dict[str, int], amounts: Iterable[tuple[str, int
         total_amounts[resource] = total_amounts.get(resource, 0) + amount
 
 
-def _node_cell(view: NodeView, requested_amounts: Mapping[str, int] | None, obj: Obj) -> ViewJson:
-    requested_amounts = requested_amounts or {}
+def _node_cell(inputs: ViewInputs, requested_amounts: Mapping[str, int] | None, obj: Obj) -> ViewJson:
+    view, requested_amounts = node_view(obj), requested_amounts or {}
     device_resource = next((r for r in sorted(view.allocatable) if "/" in r and view.allocatable[r]), "")
     resource_names = [*_MAIN_RESOURCES, *([device_resource] if device_resource else ())]
     usage = [
@@ -130,7 +139,7 @@ def _node_cell(view: NodeView, requested_amounts: Mapping[str, int] | None, obj:
     # The heat is the share of the node's dominant resource: its accelerators, if it has any.
     return {
         "name": view.name,
-        "state": _node_state(view, obj),
+        "state": _node_state(view, obj, inputs.now),
         "zone": view.labels.get(well_known.ZONE, ""),
         "machine": view.labels.get(well_known.INSTANCE_TYPE, ""),
         "usage": usage,
@@ -139,11 +148,17 @@ def _node_cell(view: NodeView, requested_amounts: Mapping[str, int] | None, obj:
     }
 
 
-def _node_state(view: NodeView, obj: Obj) -> str:
+def _node_state(view: NodeView, obj: Obj, now: Instant) -> str:
     keys = [taint.key for taint in view.taints]
     if well_known.TO_BE_DELETED in keys or "deletionTimestamp" in obj["metadata"] or view.unschedulable:
         return DRAINING
-    return READY if view.ready else NOT_READY
+    if view.ready:
+        return READY
+    created_at = obj["metadata"].get("creationTimestamp")
+    if not created_at or now - parse_time(created_at) >= BOOT_DURATION_MAX:
+        return NOT_READY
+    condition = find_condition(obj, "Ready")  # unchanged since the node registered: it was never ready
+    return BOOTING if condition is None or (condition.get("lastTransitionTime") or "") <= created_at else NOT_READY
 
 
 def _booting_cell(instance: Obj) -> ViewJson:

@@ -9,6 +9,7 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant, duration_seconds
 from batchyard.dashboard.data_source import PENDING, NamespaceAccess, Query, ViewInputs, ViewJson
 from batchyard.dashboard.history import PREEMPTED, WorkloadHistory
+from batchyard.dashboard.models.charts import usage_charts
 from batchyard.dashboard.models.nodes import cluster_summary
 from batchyard.dashboard.models.queues import cluster_queue_row, local_queues
 from batchyard.dashboard.models.rows import (
@@ -34,6 +35,7 @@ def overview(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> View
     if access.may_list_all(scheme.NODE):
         document["cluster"] = cluster_summary(inputs)
     document |= shadow_comparison(inputs, access)
+    document |= usage_charts(inputs, access)
     if access.may_list_all(scheme.CLUSTER_QUEUE):
         document |= _cluster_queue_rows(inputs)
     else:

@@ -14,6 +14,8 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.dashboard import data_source
 from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, ViewJson
 from batchyard.dashboard.history import SchedulerDivergence
+from batchyard.dashboard.models.charts import cost_trend
+from batchyard.dashboard.models.reasons import shorten_reason
 from batchyard.scheduling.quota import QuotaNode
 from batchyard.scheduling.snapshot import Snapshot
 
@@ -36,7 +38,14 @@ def workload_row(inputs: ViewInputs, view: WorkloadView, obj: Obj) -> ViewJson:
         "since": _state_since(view, obj, state),
         "reason": state_reason,
         "why": message,
+        **_short_reason(message),
     }
+
+
+def _short_reason(message: str) -> ViewJson:
+    """Return the fields `brief` and `scarce` of a row: the reason in few words, and the scarce resource."""
+    reason = shorten_reason(message)
+    return {"brief": reason.text, "scarce": reason.scarce}
 
 
 class SharedPendingReasons:
@@ -55,7 +64,7 @@ class SharedPendingReasons:
             self._reasons.setdefault(reason_group, (row["reason"], row["why"]))
             return row
         reason, why = self._reasons.get(reason_group, ("", ""))
-        return {**row, "reason": reason, "why": why}
+        return {**row, "reason": reason, "why": why, **_short_reason(why)}
 
 
 def workload_row_by_key(inputs: ViewInputs, key: str) -> ViewJson | None:
@@ -192,11 +201,12 @@ def costs(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJso
     team_report = cost_reports["team"]
     if team_report.begin is None or team_report.through is None:
         return {"kept": False}
-    return _cost_document(
+    document = _cost_document(
         [(dimension, cost_report.rows) for dimension, cost_report in cost_reports.items()],
         format_timestamp(team_report.begin),
         format_timestamp(team_report.through),
     )
+    return {**document, "trend": cost_trend(cost_records)}
 
 
 def _cost_document(groups: Sequence[tuple[str, Sequence[CostReportRow]]], begin: str, through: str) -> ViewJson:

@@ -1,7 +1,7 @@
 """The Workload pages of the dashboard: the list of Workloads; one Workload with history, pods, conditions, Events."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -199,6 +199,7 @@ def workloads(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> View
     state_filter = query.get("state", "")
     if state_filter:
         matching_entries = [entry for entry in matching_entries if entry.state == state_filter]
+    matching_entries = _sort_entries(matching_entries, query.get("sort", ""))
     page_entries = matching_entries[page_window.offset : page_window.offset + page_window.limit]
     return {
         "rows": [workload_row(inputs, entry.view, entry.obj) for entry in page_entries],
@@ -209,6 +210,23 @@ def workloads(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> View
         "namespaces": sorted(set(map(_NAMESPACE_OF_ENTRY, visible_entries))),
         "queues": sorted(inputs.queue_source.snapshot.queues) if access.may_list_all(scheme.CLUSTER_QUEUE) else [],
     }
+
+
+_SORT_KEYS: Final[Mapping[str, Callable[[data_source.WorkloadListEntry], Any]]] = {
+    "name": lambda entry: (data_source.first_owner(entry.obj) or entry.obj["metadata"])["name"],
+    "queue": lambda entry: entry.view.queue,
+    "priority": lambda entry: entry.view.priority,
+    "created": lambda entry: entry.view.created,
+    "state": _STATE_OF_ENTRY,
+}
+
+
+def _sort_entries(
+    entries: Sequence[data_source.WorkloadListEntry], sort: str
+) -> Sequence[data_source.WorkloadListEntry]:
+    """Return the list entries sorted by a column, with `-` descending; equal ones and unknown columns: newest first."""
+    sort_key = _SORT_KEYS.get(sort.removeprefix("-"))
+    return entries if sort_key is None else sorted(entries, key=sort_key, reverse=sort.startswith("-"))
 
 
 def _filter_entries(

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
+from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH
 from batchyard.apiserver.request import (
     ANONYMOUS,
     MASTERS_GROUP,
@@ -531,8 +532,10 @@ def _quote_warnings(warnings: Sequence[str]) -> Iterator[str]:
 def _reject_browser_request(request: ApiRequest) -> None:
     """Reject a request without TLS that may come from a web page in the owner's browser. Raises StatusError (403).
 
-    Without TLS, requests need no credentials. Browsers send `Origin` for pages of other sites. An unknown `Host` may be
-    DNS rebinding.
+    Without TLS, requests need no credentials. Browsers send `Origin` for pages of other sites, and for actions of the
+    dashboard. An unknown `Host` may be DNS rebinding.
     """
-    if not _LOOPBACK_HOST.fullmatch(request.headers.get("host", "")) or "origin" in request.headers:
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    is_own_page = request.path == DASHBOARD_ACTIONS_PATH and origin == f"http://{host}"
+    if not _LOOPBACK_HOST.fullmatch(host) or not (origin is None or is_own_page):
         raise StatusError(403, "Forbidden", "without TLS, only requests to localhost without Origin header are served")

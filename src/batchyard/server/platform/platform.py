@@ -30,8 +30,9 @@ from batchyard.apiserver.auth.security import ServerSecurity, build_security
 from batchyard.apiserver.auth.tokens import ISSUER, TokenIssuer
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.crd.definitions import CustomResources, definition_resource
+from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH, DASHBOARD_MODELS_PATH, ModelHandler, StaticFileHandler
 from batchyard.apiserver.dashboard import DASHBOARD_FILES_PATH as DASHBOARD_FILES
-from batchyard.apiserver.dashboard import DASHBOARD_MODELS_PATH, ModelHandler, StaticFileHandler
+from batchyard.apiserver.dashboard_actions import DashboardActions
 from batchyard.apiserver.openapi_definitions import platform_definition
 from batchyard.apiserver.request import ApiRequest, Response, StatusError
 from batchyard.apiserver.resources import Resource, Resources
@@ -327,6 +328,7 @@ class EmbeddedPlatform:
         self._server.add_document(REPORT, lambda: self._status_document(status_report))
         timers = LoopTimers(loop)
         self._serve_dashboard(server_security, timers, speed)
+        self._serve_actions(server_security, token_issuer)
         self._start_clock(timers, speed)
         self._replay_stored_objects(cluster)
 
@@ -384,6 +386,12 @@ class EmbeddedPlatform:
         views = DashboardViews(self._client, scheduler_cache, self._history, PlatformTime(clock, speed))
         self._server.add_prefix(DASHBOARD_FILES, StaticFileHandler(read_asset, HEADERS).respond)
         self._server.add_prefix(DASHBOARD_MODELS_PATH, ModelHandler(views, security.rbac, self._commit, timers).respond)
+
+    def _serve_actions(self, security: ServerSecurity, token_issuer: TokenIssuer) -> None:
+        """Offer the dashboard's actions, and execute them as requests of their users."""
+        actions = DashboardActions(self._client, security.auth_filters.authorizer, token_issuer, self._server.handle)
+        self._server.add_handler(DASHBOARD_ACTIONS_PATH, actions.offer)
+        self._server.add_post_handler(DASHBOARD_ACTIONS_PATH, actions.perform)
 
     def _status_document(self, status_report: StatusReport) -> Mapping[str, Any]:
         node_status = None if self._local is None else self._local.status()

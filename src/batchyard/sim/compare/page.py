@@ -31,10 +31,38 @@ def comparison_page(comparison: ConfigurationComparison) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        f'<header class="contrast">\n<h1>{escape(title)}</h1>\n<p class="lead">{escape(comparison.headline)}</p>\n'
+        f'<header class="contrast">\n<p class="crumbs">{escape(title)}</p>\n'
+        f"<h1>{escape(_conclusion(comparison))}</h1>\n"
+        f'<p class="lead">{escape(comparison.headline)}</p>\n'
         f'<p class="facts">{_facts_html(comparison)}</p>\n</header>\n'
         f'<main class="page contrast">\n{"".join(_page_panels_html(comparison))}</main>\n</body>\n</html>\n'
     )
+
+
+def _conclusion(comparison: ConfigurationComparison) -> str:
+    """Return in which of the main figures the second configuration is better and worse, as a sentence."""
+    (row,) = _overall_section(comparison).rows
+    figures = [each for each in _overall_section(comparison).figures if each.name in _CARD_FIGURES]
+    titles_by_rating: dict[str, list[str]] = {}
+    for figure in figures:
+        rating = change_rating(figure, row.figures[figure.name])
+        title = "makespan" if figure.name == "makespan" else figure.title.partition(":")[0]
+        titles_by_rating.setdefault(rating, []).append(title)
+    verdicts = [
+        f"{rating} in {_join(titles)}" for rating in ("better", "worse") if (titles := titles_by_rating.get(rating))
+    ]
+    second = comparison.names[1]
+    if not verdicts:
+        return f"{second} and {comparison.names[0]} have equal main figures"
+    return f"{second} is {', '.join(verdicts)}"
+
+
+def _join(titles: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(titles[:-1]), titles[-1]]))
+
+
+def _overall_section(comparison: ConfigurationComparison) -> Section:
+    return next(section for section in comparison.sections if section.name == "overall")
 
 
 def _style_sheet(name: str) -> str:
@@ -53,7 +81,7 @@ def _facts_html(comparison: ConfigurationComparison) -> str:
 
 
 def _page_panels_html(comparison: ConfigurationComparison) -> Iterator[str]:
-    overall_section = next(section for section in comparison.sections if section.name == "overall")
+    overall_section = _overall_section(comparison)
     yield _cards_html(overall_section)
     charts_html = "".join(_chart_html(line, comparison) for line in comparison.lines)
     yield _panel_html("over time", f'<div class="lines">{charts_html}</div>')

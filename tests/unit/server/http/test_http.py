@@ -15,6 +15,7 @@ from typing import TypeAlias
 import pytest
 import uvloop
 
+from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH
 from batchyard.apiserver.request import ANONYMOUS, ApiRequest, Response
 from batchyard.apiserver.server import ApiServer
 from batchyard.metrics.controllers import RequestMetrics
@@ -298,6 +299,17 @@ def test_connection_above_limit_is_rejected(tmp_path: Path, monkeypatch: pytest.
 def test_cross_origin_request_without_tls_is_rejected(tmp_path: Path, begin: bytes, headers: bytes, code: int) -> None:
     asked = b"GET %b%b HTTP/1.1\r\nconnection: close\r\n%b\r\n" % (begin, MAPS.encode(), headers)
     assert codes(exchange(tmp_path, asked)) == [code]
+
+
+@pytest.mark.parametrize(
+    ("origin", "code"),
+    [(b"http://localhost", 404), (b"http://localhost:81", 401), (b"https://localhost", 401), (b"null", 401)],
+)
+def test_own_page_may_send_actions_without_tls(tmp_path: Path, origin: bytes, code: int) -> None:
+    headers = b"host: localhost\r\nconnection: close\r\norigin: %b\r\n" % origin
+    asked = b"%b HTTP/1.1\r\n%bcontent-length: 2\r\n\r\n{}"
+    assert codes(exchange(tmp_path, asked % (b"POST " + DASHBOARD_ACTIONS_PATH.encode(), headers))) == [code]
+    assert codes(exchange(tmp_path, asked % (b"POST " + MAPS.encode(), headers))) == [401]
 
 
 @pytest.mark.parametrize(

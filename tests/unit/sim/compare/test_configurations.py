@@ -81,6 +81,15 @@ def test_comparison_reports_waits_of_both_configurations() -> None:
     assert (b["meanWait"], b["maxWait"], b["makespan"]) == (10, 30, 60)
 
 
+def test_page_starts_with_conclusion() -> None:
+    page = comparison_page(compared(queue(1), queue(2), LOAD))
+    assert "<h1>b is better in mean wait, p90 wait and makespan</h1>" in page
+    assert "<h1>b is worse in mean wait, p90 wait and makespan</h1>" in comparison_page(
+        compared(queue(2), queue(1), LOAD)
+    )
+    assert "<h1>b and a have equal main figures</h1>" in comparison_page(compared(queue(1), queue(1), LOAD))
+
+
 def test_mean_quota_use_is_relative_to_run_time() -> None:
     a, b = figures(compared(queue(1), queue(2), LOAD), "quotaByFlavor")
     assert (a["nominal"], a["meanUse"], b["nominal"], b["meanUse"]) == (1, 1, 2, 0.75)

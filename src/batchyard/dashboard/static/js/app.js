@@ -1,16 +1,19 @@
 // The page: routing, the model of the current view, rendering.
 
+import { announce } from "./actions.js";
 import { cohortsPage } from "./cohorts.js";
 import { costsPage } from "./costs.js";
 import { h, morph } from "./dom.js";
-import { ageText, clockText, nowOf, setClock } from "./format.js";
-import { focusSearch, help, listen } from "./keys.js";
+import { ageText, clockText, nowOf, setClock, speedOf } from "./format.js";
+import { help, listen } from "./keys.js";
 import { nodePage, nodesPage } from "./nodes.js";
+import { logsPage, yamlPage } from "./objects.js";
 import { overviewPage } from "./overview.js";
 import { empty } from "./parts.js";
 import { queuePage } from "./queue.js";
 import { resultPage } from "./result.js";
 import { hasToken, LiveSource, ReportSource, setToken, takeToken } from "./source.js";
+import { openSearch } from "./search.js";
 import { timelinePage } from "./timeline.js";
 import { workloadPage } from "./workload.js";
 import { workloadsPage } from "./workloads.js";
@@ -18,7 +21,9 @@ import { workloadsPage } from "./workloads.js";
 const PAGES = {
   "": overviewPage, cohorts: cohortsPage, queue: queuePage, workloads: workloadsPage, workload: workloadPage,
   timeline: timelinePage, nodes: nodesPage, node: nodePage, costs: costsPage, result: resultPage,
+  yaml: yamlPage, logs: logsPage,
 };
+const ANNOUNCE_INTERVAL = 5000;
 const NAV = [["", "Overview"], ["cohorts", "Cohorts"], ["workloads", "Workloads"], ["timeline", "Time line"], ["nodes", "Nodes"], ["costs", "Cost"]];
 const WITHIN = { queue: "cohorts", workload: "workloads", node: "nodes" };
 const main = document.getElementById("main");
@@ -27,7 +32,7 @@ const source = embedded ? new ReportSource(JSON.parse(embedded.textContent)) : n
 const hasResult = Boolean(embedded && source.report.models.result);
 if (hasResult) NAV.unshift(["result", "Result"]);
 if (hasResult && !location.hash) history.replaceState(null, "", "#/result");
-const seen = { route: null, page: null, model: null, besides: {}, stop: () => {}, state: "loading", typing: 0 };
+const seen = { route: null, page: null, model: null, besides: {}, stop: () => {}, state: "loading", typing: 0, said: "", saidAt: 0 };
 
 function routeOf(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
@@ -46,11 +51,18 @@ function unescaped(text) {
 
 function open() {
   takeToken();
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   const route = routeOf(location.hash);
-  const page = PAGES[route.view] || PAGES[""];
+  const page = Object.hasOwn(PAGES, route.view) ? PAGES[route.view] : null;
   const isSame = seen.route && seen.route.path === route.path;
   seen.stop();
-  Object.assign(seen, { route, page, besides: isSame ? seen.besides : {}, state: "loading", model: isSame ? seen.model : null });
+  Object.assign(seen, { route, page, besides: isSame ? seen.besides : {}, state: "loading", model: isSame ? seen.model : null, said: "" });
+  if (!isSame) main.replaceChildren();
+  if (!page) {
+    Object.assign(seen, { state: "unknown", stop: () => {} });
+    document.title = "Unknown address · batchyard";
+    return draw();
+  }
   document.title = `${page.title(route)} · batchyard`;
   seen.stop = source.watch(page.model, page.query(route), take, (state, text) => {
     Object.assign(seen, { state, text, model: state === "away" ? seen.model : null });
@@ -58,7 +70,6 @@ function open() {
   });
   drawTop();
   if (!isSame) {
-    main.replaceChildren();
     document.querySelector("#top [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
     window.scrollTo(0, 0);
   }
@@ -66,19 +77,30 @@ function open() {
 
 function take(model, envelope) {
   setClock(envelope);
-  const isFirst = seen.model === null;
   Object.assign(seen, { model, state: source.isLive ? "live" : "report" });
   draw();
-  if (isFirst) focusSearch();
   if (seen.page.besides) askBesides(model);
+  say(model);
+}
+
+// Tell screen readers what changed, at most every few seconds.
+function say(model) {
+  const text = seen.page.summary ? seen.page.summary(model) : "";
+  const isNews = text && seen.said && text !== seen.said && Date.now() - seen.saidAt > ANNOUNCE_INTERVAL;
+  if (isNews) {
+    announce(text);
+    seen.saidAt = Date.now();
+  }
+  if (isNews || !seen.said) seen.said = text;
 }
 
 // These requests cost more than models: repeat them when the state changes, or 10 s later when the reason changes.
 function askBesides(model) {
   const { route, besides } = seen, asked = seen.page.besides(model);
-  const isSame = besides.state === model.state, isNews = besides.why?.summary !== undefined && besides.of !== model.why;
+  const state = seen.page.stateOf ? seen.page.stateOf(model) : model.state;
+  const isSame = besides.state === state, isNews = besides.why?.summary !== undefined && besides.of !== model.why;
   if (isSame && !(isNews && Date.now() - besides.at > 10000)) return;
-  seen.besides = { ...Object.fromEntries(Object.keys(asked).map((name) => [name, besides[name]])), state: model.state, of: model.why, at: Date.now() };
+  seen.besides = { ...Object.fromEntries(Object.keys(asked).map((name) => [name, besides[name]])), state, of: model.why, at: Date.now() };
   for (const [name, path] of Object.entries(asked)) {
     source.get(path).then((answer) => {
       if (seen.route !== route) return;
@@ -102,16 +124,28 @@ function later(act) {
 function draw() {
   drawTop();
   if (seen.model) {
-    const context = { route: seen.route, go, later, redraw: draw, besides: seen.besides, isLive: source.isLive };
+    const context = { route: seen.route, go, later, redraw: draw, besides: seen.besides, isLive: source.isLive, source, refresh };
     show(seen.page.show(seen.model, context));
     performance.mark("batchyard-drawn");
   } else if (seen.state === "unauthorized") {
     show(signIn());
   } else if (seen.state === "missing") {
-    show(h("div", { class: "page" }, empty("Not found", "It does not exist, or you may not see it. Press `g w` to list the workloads.")));
+    show(messagePage("Not found", "It does not exist, or you may not see it."));
+  } else if (seen.state === "unknown") {
+    show(messagePage("Unknown address", `This page has no view for “${seen.route.path}”.`));
   } else if (seen.state === "away") {
     show(h("div", { class: "page" }, empty("The platform does not answer", "Retrying every few seconds.")));
   }
+}
+
+// Ask again for what is shown beside the model, because an action changed the object.
+function refresh() {
+  seen.besides = { ...seen.besides, state: undefined };
+  if (seen.model && seen.page.besides) askBesides(seen.model);
+}
+
+function messagePage(title, hint) {
+  return h("div", { class: "page" }, h("h1", { class: "sr" }, title), empty(title, [hint, " ", h("a", { href: "#/" }, "Go to the overview"), source.isLive ? [" or ", h("a", { href: "#/workloads" }, "list the workloads")] : null, "."]));
 }
 
 function show(made) {
@@ -127,15 +161,25 @@ function signIn() {
 
 function drawTop() {
   const { view } = seen.route;
-  const words = { live: "live", loading: "…", away: "reconnecting", report: "report", unauthorized: "signed out", missing: "live" };
+  const words = { live: "live", loading: "…", away: "reconnecting", report: "report", unauthorized: "signed out", missing: "live", unknown: "" };
   const made = h("header", { id: "top" },
     h("a", { href: "#/", class: "brand" }, "batchyard"),
     h("nav", { "aria-label": "Views" }, NAV.map(([name, title]) => h("a", { href: `#/${name}`, "aria-current": (WITHIN[view] || view) === name ? "page" : null, "data-key": name }, title))),
-    h("span", { class: `status status-${seen.state}`, role: "status" }, h("i", {}), words[seen.state]),
+    words[seen.state] ? h("span", { class: `status status-${seen.state}`, role: "status" }, h("i", {}), words[seen.state]) : h("span", { class: "status" }),
+    speedChip(),
     h("time", { class: "num clock", id: "clock", title: "the platform's time, UTC" }, clockText(nowOf())),
+    h("button", { type: "button", class: "quiet", title: "search (/)", "aria-label": "search", onclick: () => openSearch(source) }, "⌕"),
     h("button", { type: "button", class: "quiet", title: "dark or light (d)", "aria-label": "dark or light", onclick: switchTheme }, "◐"),
     h("button", { type: "button", class: "quiet", title: "keys (?)", "aria-label": "keys", onclick: help }, "?"));
   morph(document.getElementById("top"), made);
+}
+
+// Why ages and times run faster than the clock on the wall.
+function speedChip() {
+  const speed = speedOf();
+  if (!source.isLive || speed === 1) return null;
+  const text = speed ? `Virtual time runs ${speed}× as fast: a real minute is ${ageText(speed * 60000)} here.` : "Virtual time is stopped.";
+  return h("span", { class: "speed", title: text, "data-key": "speed" }, speed ? `time ${speed}×` : "time stopped", h("span", { class: "sr" }, text));
 }
 
 function switchTheme() {
@@ -157,7 +201,7 @@ function tick() {
 }
 
 setTheme(localStorage.getItem("batchyard-theme"));
-listen({ theme: switchTheme });
+listen({ theme: switchTheme, search: () => openSearch(source) });
 window.addEventListener("hashchange", open);
 open();
 if (source.isLive) setInterval(tick, 1000);

@@ -1,5 +1,6 @@
 // Machine costs by team and by pool.
 
+import { charts } from "./charts.js";
 import { h } from "./dom.js";
 import { timeText } from "./format.js";
 import { empty, panel, table } from "./parts.js";
@@ -13,6 +14,7 @@ function showCosts(model) {
   return h("div", { class: "page" }, h("h1", {}, "Cost"),
     h("section", { class: "figures" }, h("div", { class: "figure" }, h("b", {}, model.total), h("span", {}, model.from ? `${timeText(model.from)} – ${timeText(model.through)}` : "for all machines"))),
     h("p", { class: "legend" }, ["done", "running", "lost", "idle", "booting"].map((use) => h("span", { class: "use", "data-key": use }, h("i", { class: `use-${use}` }), use))),
+    model.trend ? panel("Trend", "cost per hour of all machines that you may see, UTC", charts(model.trend)) : null,
     model.tables.map((each) => costPanel(`By ${WORDS[each.by] || each.by}`, WORDS[each.by] || each.by, each.rows)));
 }
 

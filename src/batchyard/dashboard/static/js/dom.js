@@ -56,6 +56,7 @@ function morphAttributes(old, made) {
   }
   for (const { name, value } of [...made.attributes]) {
     if (old.getAttribute(name) === value) continue;
+    if (name === "open") continue; // a details element keeps what the user chose
     if (name === "style") old.style.cssText = made.style.cssText;
     else old.setAttribute(name, value);
   }

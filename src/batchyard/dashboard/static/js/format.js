@@ -6,6 +6,11 @@ export function setClock(envelope) {
   if (envelope.time) known = { at: performance.now(), time: Date.parse(envelope.time), speed: envelope.speed };
 }
 
+// Virtual seconds per real second; 0 if the time is stopped.
+export function speedOf() {
+  return known.speed;
+}
+
 export function nowOf() {
   return known.time + (known.speed ? (performance.now() - known.at) * known.speed : 0);
 }

@@ -1,10 +1,11 @@
 // Keyboard: / searches, j and k move between lines, g and a letter opens a view, ? shows the help.
 
+import { openDialog } from "./actions.js";
 import { h } from "./dom.js";
 
 const GOTO = { o: ["#/", "overview"], c: ["#/cohorts", "cohorts"], w: ["#/workloads", "workloads"], t: ["#/timeline", "time line"], n: ["#/nodes", "nodes"], m: ["#/costs", "cost"] };
 const HELP = [
-  ["/", "search workloads"], ["j  k", "next and previous line"], ["Enter", "open the line"],
+  ["/", "search workloads, queues, nodes"], ["j  k", "next and previous line"], ["Enter", "open the line"],
   ...Object.entries(GOTO).map(([key, [, name]]) => [`g ${key}`, name]),
   ["[  ]", "previous and next page"], ["+  −  ←  →  0", "time line: zoom, move, show all"], ["d", "dark or light"], ["?", "this help"], ["Esc", "close, leave the search"],
 ];
@@ -21,7 +22,7 @@ export function listen(actions) {
       if (GOTO[event.key]) location.hash = GOTO[event.key][0];
       return;
     }
-    const act = { "/": search, j: () => step(1), k: () => step(-1), g: () => { isGoing = true; }, "?": help, d: actions.theme, "[": () => press("earlier"), "]": () => press("later") }[event.key];
+    const act = { "/": actions.search, j: () => step(1), k: () => step(-1), g: () => { isGoing = true; }, "?": help, d: actions.theme, "[": () => press("earlier"), "]": () => press("later") }[event.key];
     if (!act) return;
     event.preventDefault();
     act();
@@ -38,31 +39,12 @@ function step(by) {
   next.scrollIntoView({ block: "nearest" });
 }
 
-function search() {
-  const field = document.getElementById("search");
-  if (field) return field.select();
-  sessionStorage.setItem("batchyard-search", "1");
-  location.hash = "#/workloads";
-}
-
-export function focusSearch() {
-  if (!sessionStorage.getItem("batchyard-search")) return;
-  const field = document.getElementById("search");
-  if (!field) return;
-  sessionStorage.removeItem("batchyard-search");
-  field.focus();
-}
-
 function press(id) {
   const button = document.getElementById(id);
   if (button) button.click();
 }
 
 export function help() {
-  const over = document.getElementById("over");
-  const dialog = h("dialog", { "aria-label": "Keys", onclose: () => dialog.remove(), onclick: (event) => event.target === dialog && dialog.close() },
-    h("h2", {}, "Keys"), h("dl", {}, HELP.map(([keys, what]) => [h("dt", {}, keys.split("  ").map((key) => [h("kbd", {}, key), " "])), h("dd", {}, what)])),
+  const dialog = openDialog("Keys", h("dl", {}, HELP.map(([keys, what]) => [h("dt", {}, keys.split("  ").map((key) => [h("kbd", {}, key), " "])), h("dd", {}, what)])),
     h("button", { type: "button", onclick: () => dialog.close() }, "Close"));
-  over.appendChild(dialog);
-  dialog.showModal();
 }

@@ -1,14 +1,16 @@
 // The overview: cluster, queues, running Workloads, pending Workloads and their reasons.
 
+import { charts } from "./charts.js";
 import { comparisonPanel } from "./comparison.js";
 import { h } from "./dom.js";
 import { countText } from "./format.js";
-import { empty, flavorBars, linkTo, panel, plainBar, since, stateBadge, table, workloadCells } from "./parts.js";
+import { empty, flavorBars, linkTo, panel, plainBar, reasonCell, since, stateBadge, table, workloadCells } from "./parts.js";
 
-export const overviewPage = { model: "overview", title: () => "Overview", query: () => ({}), show: showOverview };
+export const overviewPage = { model: "overview", title: () => "Overview", query: () => ({}), show: showOverview, summary: (model) => `${model.waitingCount} pending, ${model.runningCount} hold quota` };
 
 function showOverview(model) {
   return h("div", { class: "page overview" }, h("h1", { class: "sr" }, "Overview"), figures(model), comparisonPanel(model.comparison, false),
+    model.charts ? panel("Over time", "UTC; drag to zoom, double-click shows all", charts(model.charts)) : null,
     model.queues ? queuesPanel(model) : localQueuesPanel(model),
     h("div", { class: "columns" }, waitingPanel(model), runningPanel(model)));
 }
@@ -18,10 +20,15 @@ function figures(model) {
   return h("section", { class: "figures", "aria-label": "Figures" },
     figure("waiting", model.waitingCount, h("a", { href: "#/workloads?state=Pending" }, "workloads pending")),
     figure("running", model.runningCount, "hold quota"),
-    cluster && cluster.nodes.all ? figure("nodes", cluster.nodes.ready, linkTo("nodes", [], cluster.nodes.ready === cluster.nodes.all ? "nodes ready" : `of ${cluster.nodes.all} nodes ready`)) : null,
+    cluster && cluster.nodes.all ? figure("nodes", cluster.nodes.ready, linkTo("nodes", [], nodesText(cluster.nodes))) : null,
     cluster ? cluster.resources.slice(0, 4).map((line) => h("div", { class: "figure", "data-key": line.resource },
       h("b", {}, line.used, h("small", {}, ` / ${line.capacity}`)), h("span", {}, line.resource.replace("nvidia.com/gpu", "GPUs")),
       plainBar(line.share, `${line.resource}: ${line.used} of ${line.capacity} requested`))) : null);
+}
+
+function nodesText(nodes) {
+  if (nodes.ready === nodes.all) return "nodes ready";
+  return `of ${nodes.all} nodes ready${nodes.booting ? `, ${nodes.booting} booting` : ""}`;
 }
 
 function figure(key, number, words) {
@@ -57,8 +64,8 @@ function waitingPanel(model) {
   const cells = workloadCells();
   const columns = [cells[0], cells[1], cells[2],
     ["pending for", "num", (row) => since(row.since)],
-    ["why", "why", (row) => h("span", { class: "clip", title: row.why }, row.why || "not considered yet")]];
-  return panel("Pending", h("a", { href: "#/workloads?state=Pending" }, `all ${model.waitingCount.toLocaleString("en")}`), table(columns, model.waiting, (row) => `${row.namespace}/${row.name}`));
+    ["why", "why", reasonCell]];
+  return panel("Pending", h("a", { href: "#/workloads?state=Pending" }, `all ${model.waitingCount.toLocaleString("en")}`), table(columns, model.waiting, (row) => `${row.namespace}/${row.name}`, { isStacked: true }));
 }
 
 function runningPanel(model) {
@@ -68,5 +75,5 @@ function runningPanel(model) {
     ["state", "", (row) => stateBadge(row.state)],
     ["since", "num", (row) => since(row.since)]];
   const more = model.runningCount > model.running.length ? `the latest of ${model.runningCount.toLocaleString("en")}` : "the latest first";
-  return panel("Running", more, table(columns, model.running, (row) => `${row.namespace}/${row.name}`));
+  return panel("Running", more, table(columns, model.running, (row) => `${row.namespace}/${row.name}`, { isStacked: true }));
 }

@@ -33,12 +33,27 @@ export function empty(text, hint) {
   return h("p", { class: "empty" }, text, hint ? h("span", {}, hint) : null);
 }
 
-// A table; columns are [title, class, cell of a row]. Keys move between rows with a link.
-export function table(columns, rows, key) {
-  return h("div", { class: "scroll" }, h("table", {},
-    h("thead", {}, h("tr", {}, columns.map(([title, kind]) => h("th", { class: kind, scope: "col" }, title)))),
+// A table; columns are [title, class, cell of a row, sort key]. Keys move between rows with a link.
+// `sort` is {key, set}: the current sort key, with - for descending, and a function that changes it.
+// On phones the rows of a table with `isStacked` become blocks of lines.
+export function table(columns, rows, key, { sort = null, isStacked = false } = {}) {
+  return h("div", { class: "scroll", tabindex: isStacked ? null : "0", role: isStacked ? null : "group", "aria-label": isStacked ? null : "table" }, h("table", { class: isStacked ? "stacked" : null },
+    h("thead", {}, h("tr", {}, columns.map((column) => heading(column, sort)))),
     h("tbody", {}, rows.map((row) => h("tr", { "data-row": true, "data-key": key(row) },
-      columns.map(([, kind, cell]) => h("td", { class: kind }, cell(row))))))));
+      columns.map(([title, kind, cell]) => h("td", { class: kind, "data-title": title || null }, cell(row))))))));
+}
+
+function heading([title, kind, , name], sort) {
+  if (!title) return h("td", { class: kind });
+  if (!sort || !name) return h("th", { class: kind, scope: "col" }, title);
+  const isUp = sort.key === name, isDown = sort.key === `-${name}`;
+  return h("th", { class: kind, scope: "col", "aria-sort": isUp ? "ascending" : isDown ? "descending" : "none" },
+    h("button", { type: "button", class: "sort", onclick: () => sort.set(isUp ? `-${name}` : isDown ? "" : name) }, title, isUp ? " ↑" : isDown ? " ↓" : ""));
+}
+
+// A pending reason in few words, with the whole message as title.
+export function reasonCell(row) {
+  return h("span", { class: "clip", title: row.why }, row.scarce ? h("b", { class: "scarce" }, row.scarce.replace("nvidia.com/gpu", "GPU")) : null, row.scarce ? " " : null, row.brief || row.why || (row.state === "Pending" ? "not considered yet" : ""));
 }
 
 export function bar(line) {
@@ -81,9 +96,9 @@ export function usageTable(lines) {
 export function workloadCells() {
   return [
     ["workload", "main", (row) => [linkTo("workload", [row.namespace, row.name], row.owner ? row.owner.name : row.name),
-      h("span", { class: "under" }, row.namespace, row.owner ? ` · ${row.owner.kind}` : "")]],
-    ["queue", "queue", (row) => (row.clusterQueue ? linkTo("queue", [row.clusterQueue]) : row.queue)],
-    ["priority", "num", (row) => row.priority],
+      h("span", { class: "under" }, row.namespace, row.owner ? ` · ${row.owner.kind}` : "")], "name"],
+    ["queue", "queue", (row) => (row.clusterQueue ? linkTo("queue", [row.clusterQueue]) : row.queue), "queue"],
+    ["priority", "num", (row) => row.priority, "priority"],
     ["pods", "num", (row) => row.pods],
   ];
 }

@@ -1,8 +1,9 @@
 // One ClusterQueue: pending Workloads, LocalQueues, quota, history.
 
+import { actionBar, offerPath, openDialog } from "./actions.js";
 import { forbiddenPage } from "./cohorts.js";
 import { h } from "./dom.js";
-import { chart, empty, linkTo, panel, since, stateBadge, table, usageTable, workloadCells } from "./parts.js";
+import { chart, empty, linkTo, panel, reasonCell, since, stateBadge, table, usageTable, workloadCells } from "./parts.js";
 import { pager } from "./workloads.js";
 
 export const queuePage = {
@@ -10,17 +11,25 @@ export const queuePage = {
   title: (route) => route.names[0],
   query: (route) => ({ name: route.names[0], offset: route.query.offset || "0" }),
   show: showQueue,
+  summary: (model) => `${model.name}: ${model.pending} pending, ${model.reserving} hold quota`,
+  stateOf: (model) => (model.rules ? model.rules["stop policy"] : ""),
+  besides: (model) => (model.name ? { offer: offerPath(targetOf(model)) } : {}),
 };
+
+function targetOf(model) {
+  return { kind: "ClusterQueue", namespace: "", name: model.name };
+}
 
 function showQueue(model, context) {
   if (model.forbidden) return forbiddenPage(model.forbidden);
   return h("div", { class: "page" },
     h("p", { class: "crumbs" }, model.path.length ? model.path.map((name) => [linkTo("cohorts", [], name), " / "]) : null, "ClusterQueue"),
     h("h1", {}, model.name, model.active ? null : h("span", { class: "warn" }, model.why)),
+    actionBar(targetOf(model), context.besides.offer, context),
     h("p", { class: "facts" }, fact("strategy", model.strategy), Object.entries(model.rules).map(([name, value]) => fact(name, value))),
     panel("Quota", model.cohort ? `in cohort ${model.cohort}` : "no cohort", usageTable(model.usage)),
     h("div", { class: "columns" }, linePanel(model, context), runningPanelOf(model)),
-    seriesPanel(model), localPanel(model));
+    seriesPanel(model), localPanel(model, context));
 }
 
 export function fact(name, value) {
@@ -34,7 +43,7 @@ function linePanel(model, context) {
     ["workload", "main", (row) => (row.hidden ? h("span", { class: "faint" }, "of another team") : [linkTo("workload", [row.namespace, row.name], row.owner ? row.owner.name : row.name), h("span", { class: "under" }, row.namespace)])],
     ["priority", "num", (row) => (row.hidden ? "" : row.priority)],
     ["pending for", "num", (row) => (row.hidden ? "" : since(row.since))],
-    ["why", "why", (row) => (row.hidden ? "" : h("span", { class: "clip", title: row.why }, row.why || "not considered yet"))],
+    ["why", "why", (row) => (row.hidden ? "" : reasonCell(row))],
   ];
   return panel("Pending", `${model.pending.toLocaleString("en")} pending`, table(columns, model.line, (row) => String(row.position)), pager(model, model.pending, context));
 }
@@ -57,14 +66,27 @@ function seriesPanel(model) {
   return panel("Over time", "since recording began", chart(model.series, lines, model.name));
 }
 
-function localPanel(model) {
+// The actions on a LocalQueue are asked when they are wanted: a queue can have hundreds.
+function localActions(line, context) {
+  if (!context.isLive) return null;
+  const target = { kind: "LocalQueue", namespace: line.namespace, name: line.name };
+  return h("button", { type: "button", class: "quiet", "aria-label": `Actions on ${line.name} in ${line.namespace}`, onclick: () => openActions(target, context) }, "⋯");
+}
+
+async function openActions(target, context) {
+  const offer = await context.source.get(offerPath(target));
+  const dialog = openDialog(`LocalQueue ${target.name}`, actionBar(target, offer, { ...context, refresh: () => { dialog.close(); context.refresh(); } }),
+    h("menu", {}, h("button", { type: "button", onclick: () => dialog.close() }, "Close")));
+}
+
+function localPanel(model, context) {
   if (!model.localQueues.length) return panel("LocalQueues", "", empty("No LocalQueue points here", "Jobs are submitted through a LocalQueue in their namespace."));
   const columns = [
     ["queue", "main", (line) => [h("a", { href: `#/workloads?namespace=${encodeURIComponent(line.namespace)}&queue=${encodeURIComponent(line.name)}` }, line.name), h("span", { class: "under" }, line.namespace)]],
     ["pending", "num", (line) => line.pending],
     ["hold quota", "num", (line) => line.reserving],
     ["uses", "", (line) => line.usage.map((each) => `${each.flavor} ${each.resource} ${each.used}`).join(" · ") || h("span", { class: "faint" }, "nothing")],
-    ["", "", (line) => (line.active ? null : h("span", { class: "warn" }, line.why))],
+    ["", "", (line) => [line.active ? null : h("span", { class: "warn" }, line.why), localActions(line, context)]],
   ];
   return panel("LocalQueues", String(model.localQueues.length), table(columns, model.localQueues, (line) => `${line.namespace}/${line.name}`));
 }

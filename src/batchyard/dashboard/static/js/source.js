@@ -35,8 +35,43 @@ export class LiveSource {
   }
 
   async get(path) {
-    const answer = await fetch(path, { headers: headers() });
-    return answer.ok ? answer.json() : null;
+    try {
+      const answer = await fetch(path, { headers: headers() });
+      return answer.ok ? await answer.json() : null;
+    } catch {
+      return null;
+    }
+  }
+
+  // Return the error message, or "" on success.
+  async post(path, body, more) {
+    try {
+      const answer = await fetch(path, { method: "POST", headers: { ...headers(), "Content-Type": "application/json", ...more }, body: JSON.stringify(body) });
+      return answer.ok ? "" : await problemOf(answer);
+    } catch (error) {
+      return `The platform does not answer: ${error.message}`;
+    }
+  }
+
+  // Pass a text to take() as it arrives; return the error message, or "" at its end.
+  async text(path, take, signal) {
+    try {
+      const answer = await fetch(path, { headers: headers(), signal });
+      if (!answer.ok) return await problemOf(answer);
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done) return "";
+        take(value);
+      }
+    } catch (error) {
+      return `The log ended: ${error.message}`;
+    }
+  }
+
+  async search(text) {
+    const answer = await this.get(`${MODELS}search?${new URLSearchParams({ text })}`);
+    return answer ? answer.model.results : [];
   }
 
   async #follow(view, query, take, tell, signal) {
@@ -75,6 +110,15 @@ export class LiveSource {
   }
 }
 
+async function problemOf(answer) {
+  const text = await answer.text();
+  try {
+    return JSON.parse(text).message || `the platform responded with ${answer.status}`;
+  } catch {
+    return `the platform responded with ${answer.status}`;
+  }
+}
+
 export class ReportSource {
   isLive = false;
 
@@ -91,6 +135,18 @@ export class ReportSource {
 
   async get() {
     return null;
+  }
+
+  // As the platform's search, of at most eight results of each kind.
+  async search(text) {
+    const { workloads, overview, nodes } = this.report.models, wanted = text.toLowerCase();
+    const found = (kind, items, nameOf, path) => items.filter((item) => nameOf(item).toLowerCase().includes(wanted)).slice(0, 8)
+      .map((item) => ({ kind, path: path(item), title: item.owner ? item.owner.name : item.name, state: item.owner || kind === "Workload" ? item.state : "" }));
+    return [
+      ...found("Workload", workloads.rows, (row) => `${row.namespace}/${row.name} ${row.owner ? row.owner.name : ""}`, (row) => [row.namespace, row.name]),
+      ...found("ClusterQueue", overview.queues || [], (line) => line.name, (line) => [line.name]),
+      ...found("Node", (nodes.pools || []).flatMap((pool) => pool.nodes), (node) => node.name, (node) => [node.name]),
+    ];
   }
 
   #model(view, query) {
@@ -112,7 +168,15 @@ function chosen(all, query) {
     && (!text || `${row.namespace}/${row.name} ${row.owner ? row.owner.name : ""}`.toLowerCase().includes(text)));
   const states = {};
   for (const name of Object.keys(all.states)) states[name] = meant.filter((row) => row.state === name).length;
-  const found = query.state ? meant.filter((row) => row.state === query.state) : meant;
+  const found = sorted(query.state ? meant.filter((row) => row.state === query.state) : meant, query.sort || "");
   const offset = Number(query.offset || 0), limit = 100;
   return { ...all, rows: found.slice(offset, offset + limit), count: found.length, offset, limit, states };
+}
+
+// The keys of the server's list; equal rows keep their order, the newest first.
+function sorted(rows, sort) {
+  const name = sort.replace("-", ""), sign = sort.startsWith("-") ? -1 : 1;
+  const key = { name: (row) => (row.owner ? row.owner.name : row.name), queue: (row) => row.queue, priority: (row) => row.priority, created: (row) => row.created, state: (row) => row.state }[name];
+  if (!key) return rows;
+  return [...rows].sort((a, b) => sign * (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0));
 }

@@ -1,11 +1,14 @@
 // One Workload: history, pods, conditions, reason for waiting, start forecast.
 
+import { actionBar, offerPath } from "./actions.js";
 import { comparisonPanel } from "./comparison.js";
 import { h } from "./dom.js";
-import { clockText, timeText } from "./format.js";
-import { empty, linkTo, panel, since, stateBadge, table, workloadLink } from "./parts.js";
+import { clockText, stateWord, timeText } from "./format.js";
+import { empty, hashOf, linkTo, panel, since, stateBadge, table, workloadLink } from "./parts.js";
 import { fact } from "./queue.js";
 
+// Owners that are shown as YAML.
+const OWNER_KINDS = ["Job", "JobSet"];
 const WHAT = {
   created: "was created", quotaReserved: "got quota", admitted: "was admitted", podsReady: "its pods were ready",
   evicted: "was evicted", preempted: "was preempted", preempts: "preempted", finished: "finished", deleted: "was deleted",
@@ -17,21 +20,27 @@ export const workloadPage = {
   query: (route) => ({ namespace: route.names[0], name: route.names[1] }),
   show: showWorkload,
   // Requests beside the model; without an answer nothing is shown.
-  besides: (model) => model.answers,
+  besides: (model) => ({ ...model.answers, offer: offerPath(targetOfWorkload(model)) }),
+  summary: (model) => `${model.owner ? model.owner.name : model.name}: ${stateWord(model.state)}`,
 };
+
+function targetOfWorkload(model) {
+  return { kind: "Workload", namespace: model.namespace, name: model.name };
+}
 
 function showWorkload(model, context) {
   return h("div", { class: "page" },
     h("p", { class: "crumbs" }, h("a", { href: `#/workloads?namespace=${encodeURIComponent(model.namespace)}` }, model.namespace), " / Workload"),
     h("h1", {}, model.owner ? model.owner.name : model.name, " ", stateBadge(model.state)),
+    actionBar(targetOfWorkload(model), context.besides.offer, context),
     h("p", { class: "facts" },
-      model.owner ? fact(model.owner.kind, model.owner.name) : null, fact("workload", model.name),
+      model.owner ? fact(model.owner.kind, context.isLive && OWNER_KINDS.includes(model.owner.kind) ? linkTo("yaml", [model.owner.kind, model.namespace, model.owner.name]) : model.owner.name) : null, fact("workload", model.name),
       fact("queue", [model.queue, " → ", model.clusterQueue ? linkTo("queue", [model.clusterQueue]) : "none"]),
       fact("priority", `${model.priority}${model.priorityClass ? ` (${model.priorityClass})` : ""}`),
       fact("pods", model.pods), model.position ? fact("position", `#${model.position}`) : null, fact("for", since(model.since))),
     model.why && !context.besides.why ? h("p", { class: "because" }, model.reason ? h("b", {}, model.reason, " ") : null, model.why) : null,
     comparisonPanel(model.comparison, true), whyPanel(context.besides.why), etaPanel(context.besides.eta),
-    h("div", { class: "columns" }, lifePanel(model), podsPanel(model)),
+    h("div", { class: "columns" }, lifePanel(model), podsPanel(model, context)),
     podSetsPanel(model), conditionsPanel(model), eventsPanel(model));
 }
 
@@ -43,7 +52,7 @@ function lifePanel(model) {
       mark.reason ? h("span", { class: "under", title: mark.message || "" }, mark.reason) : null)))));
 }
 
-function podsPanel(model) {
+function podsPanel(model, context) {
   if (!model.podLines) return panel("Pods", "", empty("You may not list pods here"));
   if (!model.podLines.length) return panel("Pods", "", empty("No pods", model.state === "Pending" ? "Pods are created after admission." : ""));
   const columns = [
@@ -52,6 +61,7 @@ function podsPanel(model) {
     ["node", "", (pod) => (pod.node ? linkTo("node", [pod.node]) : h("span", { class: "faint clip", title: pod.why }, pod.why || "none yet"))],
     ["since", "num", (pod) => since(pod.since)],
   ];
+  if (context.isLive) columns.push(["", "num", (pod) => [h("a", { href: hashOf("logs", model.namespace, pod.name), "aria-label": `log of ${pod.name}` }, "log"), " ", h("a", { href: hashOf("yaml", "Pod", model.namespace, pod.name), "aria-label": `YAML of ${pod.name}` }, "YAML")]]);
   const more = model.podsCount > model.podLines.length ? `the first ${model.podLines.length} of ${model.podsCount}` : String(model.podsCount);
   return panel("Pods", more, table(columns, model.podLines, (pod) => pod.name));
 }

@@ -2,15 +2,16 @@
 
 import { h } from "./dom.js";
 import { stateWord } from "./format.js";
-import { empty, since, stateBadge, table, workloadCells } from "./parts.js";
+import { empty, reasonCell, since, stateBadge, table, workloadCells } from "./parts.js";
 
-const FIELDS = ["text", "namespace", "queue", "state", "offset"];
+const FIELDS = ["text", "namespace", "queue", "state", "sort", "offset"];
 
 export const workloadsPage = {
   model: "workloads",
   title: () => "Workloads",
   query: (route) => Object.fromEntries(FIELDS.filter((name) => route.query[name]).map((name) => [name, route.query[name]])),
   show: showWorkloads,
+  summary: (model) => `${model.count} workloads match`,
 };
 
 function showWorkloads(model, context) {
@@ -19,21 +20,21 @@ function showWorkloads(model, context) {
   const all = Object.values(model.states).reduce((sum, count) => sum + count, 0);
   return h("div", { class: "page" }, h("h1", {}, "Workloads"),
     h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
-      h("input", { type: "search", id: "search", placeholder: "Search by name  ( / )", "aria-label": "Search by name", value: query.text || "", oninput: (event) => context.later(() => set({ text: event.target.value })) }),
+      h("input", { type: "search", id: "search", placeholder: "Filter by name", "aria-label": "Filter by name", value: query.text || "", oninput: (event) => context.later(() => set({ text: event.target.value })) }),
       choice("namespace", "all namespaces", model.namespaces, query.namespace, set),
       model.queues.length ? choice("queue", "all queues", model.queues, query.queue, set) : null,
       h("span", { class: "chips", role: "group", "aria-label": "State" }, chip("", "all", all, query, set), Object.entries(model.states).map(([state, count]) => chip(state, stateWord(state), count, query, set)))),
-    model.rows.length ? list(model) : empty(all || query.text || query.namespace || query.queue ? "No matching Workloads" : "No Workloads", all ? "Remove a filter." : "A Workload is created for each Job with a queue."),
+    model.rows.length ? list(model, { key: query.sort || "", set: (sort) => set({ sort }) }) : empty(all || query.text || query.namespace || query.queue ? "No matching Workloads" : "No Workloads", all ? "Remove a filter." : "A Workload is created for each Job with a queue."),
     pager(model, model.count, context));
 }
 
-function list(model) {
+function list(model, sort) {
   const cells = workloadCells();
   return table([cells[0], cells[1], cells[2], cells[3],
-    ["state", "", (row) => stateBadge(row.state)],
+    ["state", "", (row) => stateBadge(row.state), "state"],
     ["since", "num", (row) => since(row.since)],
-    ["age", "num", (row) => since(row.created)],
-    ["why", "why", (row) => h("span", { class: "clip", title: row.why }, row.why)]], model.rows, (row) => `${row.namespace}/${row.name}`);
+    ["age", "num", (row) => since(row.created), "created"],
+    ["why", "why", reasonCell]], model.rows, (row) => `${row.namespace}/${row.name}`, { sort, isStacked: true });
 }
 
 function choice(name, all, values, value, set) {

@@ -1,0 +1,279 @@
+"""Actions of the dashboard: suspend, resume, cancel and reprioritize a Workload; stop and resume a queue.
+
+Each action is one write of the API, which this server executes as the user of the page: RBAC, admission and the audit
+log apply to it as to a request of kubectl. The browser sends only the action, the object and a value.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.apiserver.auth.authorization import Authorizer, RequestAttributes
+from batchyard.apiserver.request import (
+    JSON,
+    MERGE_PATCH,
+    AnyResponse,
+    ApiRequest,
+    Response,
+    StatusError,
+    UserInfo,
+    bad_request,
+    has_read_only_token,
+)
+from batchyard.interfaces.client import ObjectReader
+from batchyard.scheduling.workload.adjustments import follows_label
+from batchyard.scheduling.workload.lifecycle import has_quota_reservation, is_active, is_finished
+
+#: The header of the action token, which pages of other sites can neither read nor send.
+ACTION_TOKEN_HEADER: Final = "x-batchyard-action-token"  # noqa: S105 - a header's name
+#: The maximum size of an action's body in bytes.
+ACTION_BODY_MAX: Final = 4096
+#: The maximum number of priority classes that are offered as values.
+_CLASSES_MAX: Final = 200
+_AUDIT_ANNOTATION: Final = "batchyard.dev/page-action"
+_RESPONSE_HEADERS: Final = (("x-content-type-options", "nosniff"), ("cache-control", "no-store"))
+_KINDS: Final = {"Workload": scheme.WORKLOAD, "ClusterQueue": scheme.CLUSTER_QUEUE, "LocalQueue": scheme.LOCAL_QUEUE}
+
+SUSPEND, RESUME, CANCEL, PRIORITY, STOP = "suspend", "resume", "cancel", "priority", "stop"
+_HOLD: Final = "Hold"
+_STOP_POLICIES: Final = (_HOLD, "HoldAndDrain")
+
+
+class ActionTokens(Protocol):
+    """Issues and checks action tokens, which protect users against forged requests of other sites."""
+
+    def issue_action_token(self, user: UserInfo) -> str:
+        """Return an action token for a user, valid for some minutes."""
+
+    def is_action_token(self, token: str, user: UserInfo) -> bool:
+        """Report whether a token is a valid action token of a user."""
+
+
+class ActionBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The body of an action request. `uid` is of the object that the user saw; `value` depends on the action."""
+
+    action: str
+    kind: str
+    name: str
+    uid: str
+    namespace: str = ""
+    value: str = ""
+
+
+_decode_body = msgspec.json.Decoder(ActionBody).decode
+
+
+class PlannedWrite(NamedTuple):
+    """The API write that an action stands for: HTTP method, target, and body."""
+
+    method: str
+    target: Key
+    body: Mapping[str, Any]
+
+    @property
+    def verb(self) -> str:
+        """The verb that RBAC requires on the target."""
+        return self.method.lower()
+
+
+class DashboardActions:
+    """The handlers that offer and execute the actions of dashboard users."""
+
+    def __init__(
+        self,
+        objects: ObjectReader,
+        authorizer: Authorizer,
+        tokens: ActionTokens,
+        execute: Callable[[ApiRequest], AnyResponse],
+    ) -> None:
+        """Create the handlers; `execute` answers an API request as its user, with all checks."""
+        self._objects = objects
+        self._authorizer = authorizer
+        self._tokens = tokens
+        self._execute = execute
+
+    def offer(self, request: ApiRequest) -> Response:
+        """Return the actions on an object that the user may perform now, and an action token. Raises StatusError."""
+        query, user = request.query, request.user
+        obj = self._find_object(user, query.get("kind", ""), query.get("namespace", ""), query.get("name", ""))
+        is_read_only = has_read_only_token(user)
+        offered_actions = [] if is_read_only else [self._offered_action(user, obj, name) for name in _actions_of(obj)]
+        document = {
+            "uid": obj["metadata"]["uid"],
+            "readOnly": is_read_only,
+            "actions": [action for action in offered_actions if action is not None],
+            "token": "" if is_read_only else self._tokens.issue_action_token(user),
+        }
+        return Response(200, document, headers=_RESPONSE_HEADERS)
+
+    def perform(self, request: ApiRequest) -> AnyResponse:
+        """Execute an action as the user of the request, and return the response to its write. Raises StatusError."""
+        check_request_origin(request)
+        if not self._tokens.is_action_token(request.headers.get(ACTION_TOKEN_HEADER, ""), request.user):
+            raise StatusError(403, "Forbidden", "the action token is missing or has expired: reload the page")
+        body = _read_body(request)
+        obj = self._find_object(request.user, body.kind, body.namespace, body.name)
+        if obj["metadata"]["uid"] != body.uid:
+            raise StatusError(409, "Conflict", f"{body.kind} {body.name} was replaced meanwhile: reload the page")
+        if body.action not in _actions_of(obj):
+            raise StatusError(409, "Conflict", f"{body.action} is not possible in the current state of {body.name}")
+        planned_write = self._plan(obj, body.action, body.value)
+        response = self._execute(_write_request(planned_write, request))
+        if not isinstance(response, Response):
+            return response  # a large object is written asynchronously
+        annotations = {_AUDIT_ANNOTATION: f"{body.action} {body.kind} {key_of(obj)} {body.value}".rstrip()}
+        if response.code >= 400:
+            return response._replace(annotations=annotations, headers=_RESPONSE_HEADERS)
+        document = {"done": body.action, "warnings": list(response.warnings)}
+        return Response(200, document, annotations=annotations, headers=_RESPONSE_HEADERS)
+
+    def _find_object(self, user: UserInfo, kind: str, namespace: str, name: str) -> Obj:
+        """Return a Workload or queue that the user may get. Raises StatusError (404) for missing and hidden ones."""
+        constant = _KINDS.get(kind)
+        obj = None if constant is None else self._objects.get(Key(constant, namespace, name))
+        if obj is None or not self._may(user, "get", key_of(obj)):
+            raise StatusError(404, "NotFound", "not found, or not visible to you")
+        return obj
+
+    def _may(self, user: UserInfo, verb: str, target: Key) -> bool:
+        kind = scheme.kind_info(target.kind)
+        attributes = RequestAttributes(user, verb, kind.group, kind.plural, "", target.namespace, target.name)
+        return self._authorizer.decide(attributes).allowed
+
+    def _offered_action(self, user: UserInfo, obj: Obj, action: str) -> dict[str, Any] | None:
+        """Return an action with its possible values; None if the user may not perform it."""
+        values = self._values(user, action)
+        try:
+            planned_write = self._plan(obj, action, values[0] if values else "")
+        except StatusError:
+            return None
+        if not self._may(user, planned_write.verb, planned_write.target):
+            return None
+        target_kind = scheme.kind_info(planned_write.target.kind).kind
+        return {"name": action, "values": values, "target": f"{target_kind} {planned_write.target}"}
+
+    def _values(self, user: UserInfo, action: str) -> list[str]:
+        """Return the values from which the user can choose for an action; none for an action without a value."""
+        if action == STOP:
+            return list(_STOP_POLICIES)
+        if action != PRIORITY or not self._may(user, "list", Key(scheme.WORKLOAD_PRIORITY_CLASS, "", "")):
+            return []
+        classes = self._objects.list(scheme.WORKLOAD_PRIORITY_CLASS)[:_CLASSES_MAX]
+        return [str(each["metadata"]["name"]) for each in sorted(classes, key=lambda each: -each["value"])]
+
+    def _plan(self, obj: Obj, action: str, value: str) -> PlannedWrite:
+        """Return the write of an action. Raises StatusError if the action or its value is not possible."""
+        if action == CANCEL:
+            return _deletion(obj)
+        if action == PRIORITY:
+            return self._priority_change(obj, value)
+        if action == STOP:
+            if value not in _STOP_POLICIES:
+                raise bad_request(f"value: must be one of {', '.join(_STOP_POLICIES)}, is {value!r}")
+            return _patch(obj, {"stopPolicy": value})
+        if obj["kind"] == "Workload":
+            return _patch(obj, {"active": action == RESUME})
+        return _patch(obj, {"stopPolicy": "None"})
+
+    def _priority_change(self, workload: Obj, class_name: str) -> PlannedWrite:
+        """Return the write that gives a Workload another WorkloadPriorityClass, through its job if it has one."""
+        if not follows_label(workload, has_quota_reservation(workload)):
+            message = "its priority comes from the PriorityClass of its pods, or it holds quota without a class"
+            raise StatusError(409, "Conflict", f"the priority cannot be changed now: {message}")
+        if not class_name:  # offered without values: the user types the name
+            return PlannedWrite("PATCH", _owner_key(workload) or key_of(workload), {})
+        priority_class = self._objects.get(Key(scheme.WORKLOAD_PRIORITY_CLASS, "", class_name))
+        if priority_class is None:
+            raise bad_request(f"value: WorkloadPriorityClass {class_name!r} does not exist")
+        owner = _owner_key(workload)
+        if owner is not None:
+            metadata = {"uid": _owner_reference(workload)["uid"], "labels": {well_known.PRIORITY_CLASS: class_name}}
+            return PlannedWrite("PATCH", owner, {"metadata": metadata})
+        kind, _, group = scheme.WORKLOAD_PRIORITY_CLASS.partition(".")
+        reference = {"group": group, "kind": kind, "name": class_name}
+        return _patch(workload, {"priority": priority_class["value"], "priorityClassRef": reference})
+
+
+def check_request_origin(request: ApiRequest) -> None:
+    """Raise StatusError (403) unless a request can come only from a page of this server.
+
+    Forms and simple requests of other sites cannot have this content type; browsers state the site in two headers.
+    """
+    origin, fetch_site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
+    is_same_origin = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    if not is_same_origin or fetch_site != "same-origin":
+        raise StatusError(403, "Forbidden", "actions are accepted only from the page of this server")
+    if request.headers.get("content-type", "").partition(";")[0].strip() != JSON:
+        raise StatusError(415, "UnsupportedMediaType", f"the content type must be {JSON}")
+
+
+def _read_body(request: ApiRequest) -> ActionBody:
+    if len(request.body) > ACTION_BODY_MAX:
+        raise StatusError(413, "RequestEntityTooLarge", f"the body has more than {ACTION_BODY_MAX} bytes")
+    try:
+        return _decode_body(request.body)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise bad_request(f"invalid action: {error}") from error
+
+
+def _actions_of(obj: Obj) -> Iterator[str]:
+    """Yield the actions that are possible in the current state of an object."""
+    if obj["kind"] != "Workload":
+        stop_policy = obj["spec"].get("stopPolicy") or "None"
+        yield from () if stop_policy == _STOP_POLICIES[-1] else (STOP,)
+        yield from () if stop_policy == "None" else (RESUME,)
+    elif not is_finished(obj):
+        yield SUSPEND if is_active(obj) else RESUME
+        yield PRIORITY
+        yield CANCEL
+
+
+def _owner_reference(workload: Obj) -> Mapping[str, str]:
+    references: list[Mapping[str, str]] = workload["metadata"]["ownerReferences"]
+    return references[0]
+
+
+def _owner_key(workload: Obj) -> Key | None:
+    """Return the key of the job that owns a Workload; None without an owner. Raises StatusError for other kinds."""
+    metadata = workload["metadata"]
+    if not metadata.get("ownerReferences"):
+        return None
+    owner = _owner_reference(workload)
+    kind = scheme.find_kind(owner["apiVersion"], owner["kind"])
+    if kind is None:
+        problem = f"its owner is a {owner['kind']} ({owner['apiVersion']}), which the page cannot change: use kubectl"
+        raise StatusError(409, "Conflict", problem)
+    return Key(kind.constant, metadata["namespace"], owner["name"])
+
+
+def _deletion(workload: Obj) -> PlannedWrite:
+    """Return the deletion of a Workload's job, or of the Workload without a job."""
+    owner = _owner_key(workload)
+    uid = workload["metadata"]["uid"] if owner is None else _owner_reference(workload)["uid"]
+    options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+    return PlannedWrite("DELETE", owner or key_of(workload), {**options, "preconditions": {"uid": uid}})
+
+
+def _patch(obj: Obj, spec: Mapping[str, Any]) -> PlannedWrite:
+    return PlannedWrite("PATCH", key_of(obj), {"metadata": {"uid": obj["metadata"]["uid"]}, "spec": spec})
+
+
+def _write_request(planned_write: PlannedWrite, request: ApiRequest) -> ApiRequest:
+    """Return the API request of a write, made by the user and from the address of the action request."""
+    kind, target = scheme.kind_info(planned_write.target.kind), planned_write.target
+    root = f"/apis/{kind.api_version}" if kind.group else f"/api/{kind.api_version}"
+    scope = f"/namespaces/{quote(target.namespace, safe='')}" if target.namespace else ""
+    content_type = MERGE_PATCH if planned_write.method == "PATCH" else JSON
+    return ApiRequest(
+        planned_write.method,
+        f"{root}{scope}/{kind.plural}/{quote(target.name, safe='')}",
+        {"fieldManager": "batchyard-page"} if planned_write.method == "PATCH" else {},
+        {"content-type": content_type, "user-agent": request.headers.get("user-agent", ""), "accept": JSON},
+        msgspec.json.encode(planned_write.body),
+        request.user,
+        request.client_address,
+    )

@@ -1,0 +1,71 @@
+"""Recorded totals over time for the charts of the overview: quota, node requests and capacity, and Workload counts.
+
+The number of recorded points is bounded: when they are full, every second one is dropped and the interval doubles.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from batchyard.base.instant import SECOND, Duration, Instant
+
+#: The maximum number of recorded points, and the first interval between two points.
+POINTS_MAX: Final = 240
+_FIRST_INTERVAL: Final = 5 * SECOND
+#: The maximum number of resources that are recorded; later ones are ignored.
+RESOURCES_MAX: Final = 32
+
+#: What is recorded of a resource: quota in use, requests of pods on nodes, and capacity of nodes.
+QUOTA, REQUESTED, CAPACITY = "quota", "requested", "capacity"
+#: The recorded counts of Workloads.
+PENDING_COUNT, RUNNING_COUNT = ("workloads", "pending"), ("workloads", "running")
+
+
+class RecordedSeries(NamedTuple):
+    """The recorded values of one total at each of the given instants."""
+
+    instants: Sequence[Instant]
+    values: Mapping[tuple[str, str], Sequence[int]]
+
+
+class UsageHistory:
+    """The totals at the end of each interval since the start, keyed by (what, resource)."""
+
+    def __init__(self, began: Instant) -> None:
+        self._began = began
+        self._interval: Duration = _FIRST_INTERVAL
+        self._resources: set[str] = set()
+        #: The last point is current and changes in place.
+        self._points: list[dict[tuple[str, str], int]] = [{}]
+
+    def set_count(self, now: Instant, name: tuple[str, str], count: int) -> None:
+        """Record a current count."""
+        self._current_point(now)[name] = count
+
+    def add(self, now: Instant, what: str, amounts: Iterable[tuple[str, int]], sign: int = 1) -> None:
+        """Add amounts of resources to the current totals; `sign` -1 subtracts them."""
+        point = self._current_point(now)
+        for resource, amount in amounts:
+            if resource not in self._resources:
+                if len(self._resources) >= RESOURCES_MAX:
+                    continue
+                self._resources.add(resource)
+            point[what, resource] = point.get((what, resource), 0) + sign * amount
+
+    def series(self, now: Instant) -> RecordedSeries:
+        """Return all totals that were ever nonzero, with the current totals at `now`."""
+        self._current_point(now)
+        names = sorted({name for point in self._points for name, value in point.items() if value})
+        instants = [self._began + number * self._interval for number in range(1, len(self._points))]
+        values = {name: [point.get(name, 0) for point in self._points] for name in names}
+        return RecordedSeries([*instants, max(now, self._began)], values)
+
+    def _current_point(self, now: Instant) -> dict[tuple[str, str], int]:
+        """Return the point of the current interval, after copies of the last one for the intervals before it."""
+        while (now - self._began) // self._interval >= POINTS_MAX:
+            if len(self._points) % 2:
+                self._points.append(dict(self._points[-1]))
+            self._points = self._points[1::2]
+            self._interval *= 2
+        while len(self._points) <= (now - self._began) // self._interval:
+            self._points.append(dict(self._points[-1]))
+        return self._points[-1]

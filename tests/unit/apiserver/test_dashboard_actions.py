@@ -1,0 +1,234 @@
+"""Actions of the dashboard: as their user, only from the page, and only what RBAC allows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.apiserver.auth.authorization import RbacAuthorizer
+from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH
+from batchyard.apiserver.dashboard_actions import ACTION_BODY_MAX, ACTION_TOKEN_HEADER, DashboardActions
+from batchyard.apiserver.request import PAGE_TOKEN_EXTRA, READ_ONLY_TOKEN, Response, UserInfo
+from unit.apiserver.api import OWNER, Api
+from unit.apiserver.roles import GROUP, binding, role, rule
+
+KUEUE = "kueue.x-k8s.io"
+READER = UserInfo("reader", ("readers", "system:authenticated"))
+EDITOR = UserInfo("editor", ("editors", "system:authenticated"))
+STRANGER = UserInfo("stranger", ("system:authenticated",))
+PAGE = {"content-type": "application/json", "host": "localhost:8443", "origin": "https://localhost:8443"}
+
+
+class Actions:
+    """A server with a Job's Workload in the namespace team, a queue, a reader, and an editor of Jobs."""
+
+    def __init__(self) -> None:
+        self.api = Api()
+        api = self.api
+        authorizer = RbacAuthorizer(api.stored)
+        api.stored.store.listen(authorizer.observe)
+        handlers = DashboardActions(api.stored, authorizer, api.tokens, api.server.handle)
+        api.server.add_handler(DASHBOARD_ACTIONS_PATH, handlers.offer)
+        api.server.add_post_handler(DASHBOARD_ACTIONS_PATH, handlers.perform)
+        self.grant("readers", rule("get list", "workloads clusterqueues localqueues", KUEUE))
+        self.grant("editors", rule("get", "workloads", KUEUE), rule("patch delete", "jobs", "batch"))
+        self.grant("system:authenticated", {"verbs": ["get"], "nonResourceURLs": ["/apis/*"]})
+        api.post(f"/apis/{KUEUE}/v1beta2/workloadpriorityclasses", make.workload_priority_class("urgent", 9))
+        self.job = api.post("/apis/batch/v1/namespaces/team/jobs", make.job("train"))
+        self.workload = self.put_workload(self.job)
+        queue = make.cluster_queue("gpus")
+        self.queue = api.post(f"/apis/{KUEUE}/v1beta2/clusterqueues", queue)
+
+    def grant(self, group: str, *rules: dict[str, Any]) -> None:
+        name = group.replace(":", "-")
+        self.api.post(f"/apis/{GROUP}/v1/clusterroles", role(name, *rules))
+        subject = {"kind": "Group", "name": group}
+        self.api.post(f"/apis/{GROUP}/v1/clusterrolebindings", binding(name, f"ClusterRole/{name}", subject))
+
+    def put_workload(self, owner: Obj | None, name: str = "w") -> Obj:
+        obj = make.workload(name)
+        if owner is not None:
+            reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"]}
+            reference |= {"uid": owner["metadata"]["uid"], "controller": True}
+            obj = {**obj, "metadata": {**obj["metadata"], "ownerReferences": [reference]}}
+        made: Obj = self.api.post(f"/apis/{KUEUE}/v1beta2/namespaces/team/workloads", obj)
+        return made
+
+    def offer(self, obj: Obj, user: UserInfo) -> Response:
+        metadata = obj["metadata"]
+        query = f"kind={obj['kind']}&name={metadata['name']}&namespace={metadata.get('namespace', '')}"
+        return self.api.ask("GET", f"{DASHBOARD_ACTIONS_PATH}?{query}", user=user)
+
+    def names(self, obj: Obj, user: UserInfo) -> list[str]:
+        return [action["name"] for action in self.offer(obj, user).body["actions"]]
+
+    def perform(
+        self, user: UserInfo, obj: Obj, action: str, value: str = "", headers: Mapping[str, str] = PAGE, **other: Any
+    ) -> Response:
+        metadata = obj["metadata"]
+        body = {"action": action, "kind": obj["kind"], "namespace": metadata.get("namespace", ""), "value": value}
+        body |= {"name": metadata["name"], "uid": metadata["uid"], **other}
+        sent = {ACTION_TOKEN_HEADER: self.api.tokens.issue_action_token(user), **headers}
+        return self.api.ask("POST", DASHBOARD_ACTIONS_PATH, body, headers=sent, user=user)
+
+    def stored(self, obj: Obj) -> Obj | None:
+        kind = scheme.find_kind(obj["apiVersion"], obj["kind"])
+        assert kind is not None
+        return self.api.stored.get(Key(kind.constant, obj["metadata"].get("namespace", ""), obj["metadata"]["name"]))
+
+
+@pytest.fixture
+def page() -> Actions:
+    return Actions()
+
+
+def test_actions_are_offered_by_rights_and_state(page: Actions) -> None:
+    assert page.names(page.workload, OWNER) == ["suspend", "priority", "cancel"]
+    assert page.names(page.workload, EDITOR) == ["priority", "cancel"]
+    assert page.names(page.workload, READER) == []
+    assert page.names(page.queue, OWNER) == ["stop"]
+    assert page.offer(page.workload, STRANGER).code == 404
+    assert page.offer(page.queue, EDITOR).code == 404
+    priority = page.offer(page.workload, OWNER).body["actions"][1]
+    assert (priority["values"], priority["target"]) == (["urgent"], "Job team/train")
+
+
+def test_read_only_link_is_offered_no_action_and_no_token(page: Actions) -> None:
+    visitor = OWNER._replace(extra=((PAGE_TOKEN_EXTRA, (READ_ONLY_TOKEN,)),))
+    offered = page.offer(page.workload, visitor).body
+    assert (offered["readOnly"], offered["actions"], offered["token"]) == (True, [], "")
+
+
+@pytest.mark.parametrize("action", ["suspend", "cancel", "priority"])
+def test_user_without_rights_cannot_change_a_workload(page: Actions, action: str) -> None:
+    before = page.stored(page.workload), page.stored(page.job)
+    assert page.perform(READER, page.workload, action, "urgent").code == 403
+    assert page.perform(STRANGER, page.workload, action, "urgent").code == 404
+    assert (page.stored(page.workload), page.stored(page.job)) == before
+
+
+def test_user_without_rights_cannot_stop_a_queue(page: Actions) -> None:
+    assert page.perform(READER, page.queue, "stop", "Hold").code == 403
+    assert page.perform(EDITOR, page.queue, "stop", "Hold").code == 404
+    assert page.stored(page.queue) == page.queue
+
+
+def test_workload_is_suspended_and_resumed(page: Actions) -> None:
+    assert page.perform(OWNER, page.workload, "suspend").body == {"done": "suspend", "warnings": []}
+    suspended = page.stored(page.workload)
+    assert suspended is not None
+    assert suspended["spec"]["active"] is False
+    assert page.names(page.workload, OWNER) == ["resume", "priority", "cancel"]
+    assert page.perform(OWNER, page.workload, "suspend").code == 409
+    assert page.perform(OWNER, page.workload, "resume").code == 200
+    resumed = page.stored(page.workload)
+    assert resumed is not None
+    assert resumed["spec"]["active"] is True
+
+
+def test_cancel_deletes_the_job_that_owns_the_workload(page: Actions) -> None:
+    assert page.perform(EDITOR, page.workload, "cancel").code == 200
+    assert page.stored(page.job) is None
+
+
+def test_cancel_without_a_job_deletes_the_workload(page: Actions) -> None:
+    alone = page.put_workload(None, "alone")
+    assert page.perform(EDITOR, alone, "cancel").code == 403
+    assert page.perform(OWNER, alone, "cancel").code == 200
+    left = page.stored(alone)
+    assert left is None or "deletionTimestamp" in left["metadata"]
+
+
+def test_cancel_of_a_replaced_job_is_a_conflict(page: Actions) -> None:
+    metadata = page.workload["metadata"]
+    owner = {**metadata["ownerReferences"][0], "uid": "of-an-earlier-job"}
+    late = {**page.workload, "metadata": {**metadata, "name": "late", "ownerReferences": [owner]}}
+    page.api.stored.store.put(Key(scheme.WORKLOAD, "team", "late"), late)
+    assert page.perform(EDITOR, late, "cancel").code == 409
+    assert page.stored(page.job) is not None
+
+
+def test_priority_is_set_on_the_job(page: Actions) -> None:
+    assert page.perform(EDITOR, page.workload, "priority", "urgent").code == 200
+    job = page.stored(page.job)
+    assert job is not None
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] == "urgent"
+    missing = page.perform(EDITOR, page.workload, "priority", "none")
+    assert (missing.code, missing.body["message"]) == (400, "value: WorkloadPriorityClass 'none' does not exist")
+
+
+def test_queue_is_stopped_and_resumed(page: Actions) -> None:
+    assert page.perform(OWNER, page.queue, "stop", "Drain").code == 400
+    for action, value, policy, offered in (
+        ("stop", "Hold", "Hold", ["stop", "resume"]),
+        ("stop", "HoldAndDrain", "HoldAndDrain", ["resume"]),
+        ("resume", "", "None", ["stop"]),
+    ):
+        assert page.perform(OWNER, page.queue, action, value).code == 200
+        queue = page.stored(page.queue)
+        assert queue is not None
+        assert queue["spec"]["stopPolicy"] == policy
+        assert page.names(page.queue, OWNER) == offered
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({**PAGE, "origin": "https://evil.example.com"}, 403),
+        ({**PAGE, "origin": "null"}, 403),
+        ({**PAGE, "sec-fetch-site": "cross-site"}, 403),
+        ({**PAGE, "sec-fetch-site": "same-site"}, 403),
+        ({**PAGE, ACTION_TOKEN_HEADER: ""}, 403),
+        ({**PAGE, ACTION_TOKEN_HEADER: "a.b.c"}, 403),
+        ({**PAGE, "content-type": "text/plain"}, 415),
+    ],
+    ids=["other origin", "opaque origin", "cross site", "same site", "no token", "wrong token", "form"],
+)
+def test_request_of_another_site_is_rejected(page: Actions, headers: Mapping[str, str], code: int) -> None:
+    assert page.perform(OWNER, page.workload, "suspend", headers=headers).code == code
+    assert page.stored(page.workload) == page.workload
+
+
+def test_action_token_is_of_one_user_and_expires(page: Actions) -> None:
+    token = page.api.tokens.issue_action_token(EDITOR)
+    headers = {**PAGE, ACTION_TOKEN_HEADER: token}
+    assert page.perform(OWNER, page.workload, "suspend", headers=headers).code == 403
+    assert page.api.tokens.user_of(token) is None
+    assert page.api.tokens.dashboard_user_of(token) is None
+    page.api.pass_time(600)
+    assert page.perform(EDITOR, page.workload, "cancel", headers=headers).code == 403
+    assert page.stored(page.job) is not None
+
+
+@pytest.mark.parametrize(
+    ("other", "code"),
+    [
+        ({"uid": "another"}, 409),
+        ({"kind": "Secret"}, 404),
+        ({"name": "../../jobs/train"}, 404),
+        ({"action": "delete"}, 409),
+        ({"extra": 1}, 400),
+        ({"value": "x" * ACTION_BODY_MAX}, 413),
+    ],
+)
+def test_malformed_action_is_rejected(page: Actions, other: Mapping[str, Any], code: int) -> None:
+    assert page.perform(OWNER, page.workload, **{"action": "suspend", **other}).code == code
+    assert page.stored(page.workload) == page.workload
+
+
+def test_audit_log_has_the_write_and_the_action(page: Actions) -> None:
+    page.api.audited.clear()
+    page.perform(READER, page.workload, "cancel")
+    denied = [each.response.code for each in page.api.audited if isinstance(each.response, Response)]
+    assert denied == [403, 403]
+    page.api.audited.clear()
+    page.perform(EDITOR, page.workload, "cancel")
+    write, action = page.api.audited
+    assert write.path is not None
+    assert (write.effective_request.method, write.path.info.plural, write.path.name) == ("DELETE", "jobs", "train")
+    assert write.effective_request.user == EDITOR
+    assert isinstance(action.response, Response)
+    assert dict(action.response.annotations) == {"batchyard.dev/page-action": "cancel Workload team/w"}

@@ -1,0 +1,45 @@
+"""Pending reasons in few words keep the scarce resource and the missing amount."""
+
+import pytest
+
+from batchyard.dashboard.models.reasons import shorten_reason
+from batchyard.scheduling.messages import ExceedsMaxCapacity, InsufficientQuota, PodSetReasons, format_pod_set_reasons
+
+GPU = "nvidia.com/gpu"
+
+
+def message(*rejections: InsufficientQuota | ExceedsMaxCapacity) -> str:
+    return format_pod_set_reasons((PodSetReasons("main", rejections),))
+
+
+@pytest.mark.parametrize(
+    ("text", "short", "scarce"),
+    [
+        (message(InsufficientQuota(GPU, "spot", 8)), "8 more needed in spot", GPU),
+        (
+            message(InsufficientQuota("cpu", "spot", 4000), InsufficientQuota(GPU, "spot", 8)),
+            "8 more needed in spot",
+            GPU,
+        ),
+        (
+            message(InsufficientQuota(GPU, "a", 8), InsufficientQuota(GPU, "b", 2)),
+            "8 more needed in a or 2 more needed in b",
+            GPU,
+        ),
+        (message(ExceedsMaxCapacity(GPU, "spot", 0, 16, 8)), "requests 16, at most 8 in spot", GPU),
+        (
+            message(InsufficientQuota("cpu", "a", 1000)) + ". Pending the preemption of 3 workload(s)",
+            "1 more needed in a; preempts 3",
+            "cpu",
+        ),
+        ("ClusterQueue q is stopped", "ClusterQueue q is stopped", ""),
+        ("couldn't assign flavors to pod set main: no flavor fits", "no flavor fits", ""),
+        ("", "", ""),
+    ],
+)
+def test_reason_is_shortened(text: str, short: str, scarce: str) -> None:
+    assert shorten_reason(text) == (short, scarce)
+
+
+def test_unknown_reason_is_cut() -> None:
+    assert len(shorten_reason("x" * 1000).text) == 120
