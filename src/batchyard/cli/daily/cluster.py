@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from difflib import get_close_matches
 from http import HTTPStatus
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -28,9 +28,10 @@ from batchyard.client.transport import (
     to_storage_version,
 )
 from batchyard.interfaces.client import WatchEvent
-from batchyard.server.clocks.wall import sleep_for, wall_clock
+from batchyard.server.clocks.wall import monotonic_seconds, sleep_for, wall_clock
 from batchyard.server.kubeconfig.access import ApiServerAccess
 from batchyard.server.operator.aiohttp_transport import HttpTransport
+from batchyard.server.platform.status_report import STATUS_REPORT_PATH
 
 NamespaceOption: TypeAlias = Annotated[
     str, typer.Option("--namespace", "-n", metavar="NS", help="The namespace; default: the kubeconfig's.")
@@ -54,6 +55,14 @@ class ClusterRequestError(Exception):
     """A request to the cluster fails; the message has the place, the reason and the remedy."""
 
 
+class _ServerTime(NamedTuple):
+    """A reading of the server's clock: its instant and speed, and this machine's monotonic clock in seconds."""
+
+    instant: Instant
+    speed: float
+    read_at: float
+
+
 class ClusterClient:
     """An HTTP client of one cluster, with the URL of its API server and the default namespace of its user."""
 
@@ -61,10 +70,25 @@ class ClusterClient:
         self.transport = transport
         self.url = access.url
         self.namespace = access.namespace
-        #: The server's time at the latest list.
-        self.now: Instant = wall_clock()
+        self._time_source = _ServerTime(wall_clock(), 1.0, monotonic_seconds())
         self._served_versions: dict[str, str] = {}
         self._visibility_versions: Sequence[str] = _VISIBILITY_VERSIONS
+
+    @property
+    def now(self) -> Instant:
+        """The server's time, extrapolated from its last report; before `read_time`, this machine's time."""
+        instant, speed, read_at = self._time_source
+        return instant + round((monotonic_seconds() - read_at) * SECOND * speed)
+
+    async def read_time(self) -> None:
+        """Read the time of a batchyard server and its speed; of another server, the date of its response."""
+        response = await self.get(STATUS_REPORT_PATH)
+        report = decode_object(response.body) if response.code == HTTPStatus.OK else {}
+        instant, speed = report.get("instant"), report.get("speed")
+        if isinstance(instant, int) and isinstance(speed, int | float):
+            self._time_source = _ServerTime(instant, float(speed), monotonic_seconds())
+        elif response.server_time:
+            self._time_source = _ServerTime(response.server_time, 1.0, monotonic_seconds())
 
     async def list_objects(
         self, kind: str, namespace: str = "", query: str = "", *, is_required: bool = True
@@ -163,7 +187,6 @@ class ClusterClient:
             page = list_in_response(response)
             if page is None:
                 raise ClusterRequestError(f"{self.url}: {failure_reason(response)}")
-            self.now = response.server_time or self.now
             items.extend(page.get("items") or ())
             token = page["metadata"].get("continue")
             if not token:
@@ -186,7 +209,9 @@ def run_in_cluster(target: ClusterTarget, work: Callable[[ClusterClient], Awaita
         access = await read_access()
         transport = HttpTransport(access, read_access)
         try:
-            return await work(ClusterClient(transport, access))
+            client = ClusterClient(transport, access)
+            await client.read_time()
+            return await work(client)
         finally:
             await transport.close()
 

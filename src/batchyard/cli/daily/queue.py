@@ -226,15 +226,15 @@ class _PlaceAnswer:
         entry, place = self.entry, self.place
         if entry.state not in _WAITING_STATES:
             age = format_age(self.now - entry.since)
-            yield f"{entry.title} in namespace {entry.namespace} does not wait: it is {entry.state} since {age}"
+            yield f"{entry.title} in namespace {entry.namespace} does not wait: it is {entry.state}, for {age}"
             return
         if place is None:
             reason = f": {entry.reason}" if entry.reason else ""
             yield f"{entry.title} in namespace {entry.namespace} is not in a line: it is {entry.state}{reason}"
             return
         total = f" of {len(self.line.jobs)}" if not self.line.note.startswith("no permission") else ""
-        yield f"{entry.title} is {place.place}{total} in ClusterQueue {self.line.cluster_queue}"
-        yield f"and {place.local_place} in LocalQueue {entry.queue} of namespace {entry.namespace}"
+        local_place = f"{place.local_place} in LocalQueue {entry.queue} of namespace {entry.namespace}"
+        yield f"{entry.title} is {place.place}{total} in ClusterQueue {self.line.cluster_queue}, and {local_place}"
         if entry.reason:
             yield f"it waits: {entry.reason if is_wide else shorten(entry.reason, 100)}"
         yield from _forecast_lines(entry, self.forecast)
@@ -251,7 +251,7 @@ def _forecast_lines(entry: JobEntry, forecast: Mapping[str, Any] | None) -> Iter
     seconds = forecast["waitSeconds"]
     texts = {level: format_age(round(value * SECOND)) for level, value in seconds.items()}
     if "p50" not in texts:
-        yield f"start: not within the forecast's horizon in most of {forecast['forks']} forks"
+        yield f"start: not within a day in most of the {forecast['forks']} simulated forks"
     else:
         yield f"start: likely in {texts['p50']}; in 80% of the forks in {texts['p10']} to {texts.get('p90', 'unknown')}"
 
