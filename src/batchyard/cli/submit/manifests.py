@@ -60,6 +60,8 @@ class JobRequest:
     memory: str = ""
     #: The number of devices by resource name, such as nvidia.com/gpu.
     devices: Mapping[str, int] = field(default_factory=dict)
+    #: The model of the devices, which `Cluster.prepare` replaces by a node selector; '' for any.
+    gpu_model: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
