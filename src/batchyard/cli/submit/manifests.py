@@ -85,7 +85,7 @@ def job_manifest(job_request: JobRequest, archive: bytes | None) -> Obj:
         "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]},
         "template": {"spec": _pod_spec(job_request, archive)},
     }
-    labels = {well_known.QUEUE_NAME: job_request.queue}
+    labels = {well_known.QUEUE_NAME: job_request.queue} if job_request.queue else {}
     if job_request.priority:
         labels[well_known.PRIORITY_CLASS] = job_request.priority
     metadata = _metadata(job_request, job_request.name, labels)
