@@ -73,7 +73,7 @@ class QueueLine:
 
 
 @dataclass(frozen=True, slots=True)
-class _LineSources:
+class LineSources:
     """The objects from which lines are read: the LocalQueues and the Workloads that the user may list."""
 
     local_queues: Sequence[Obj]
@@ -87,7 +87,7 @@ class _LineSources:
         return ""
 
 
-async def _line_sources(client: ClusterClient, namespace: str) -> _LineSources:
+async def _line_sources(client: ClusterClient, namespace: str) -> LineSources:
     """Read the LocalQueues and Workloads of all namespaces, or if that is forbidden, of the given namespace."""
     local_queues = await client.list_objects(scheme.LOCAL_QUEUE)
     if local_queues is None and namespace:
@@ -100,10 +100,10 @@ async def _line_sources(client: ClusterClient, namespace: str) -> _LineSources:
     if workloads is None:
         raise forbidden_error(client, "workloads.kueue.x-k8s.io", namespace)
     entries = job_entries(workloads, (), None)
-    return _LineSources(local_queues, {(entry.namespace, entry.workload_name): entry for entry in entries})
+    return LineSources(local_queues, {(entry.namespace, entry.workload_name): entry for entry in entries})
 
 
-async def read_line(client: ClusterClient, sources: _LineSources, cluster_queue: str, namespace: str) -> QueueLine:
+async def read_line(client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str) -> QueueLine:
     """Return the line of a ClusterQueue: of the visibility API if it is served and allowed, otherwise an estimate.
 
     Without permission for the ClusterQueue, the line has only the Workloads of the namespace's LocalQueues.
@@ -117,11 +117,11 @@ async def read_line(client: ClusterClient, sources: _LineSources, cluster_queue:
             note = f"{problem}: jobs of other LocalQueues are counted, but not shown"
             return QueueLine(cluster_queue, [_pending_job(item, sources) for item in items], note)
     note = f"{problem}: the order is estimated from priority and age"
-    return QueueLine(cluster_queue, list(_estimated_line(sources, cluster_queue)), note)
+    return QueueLine(cluster_queue, list(estimated_line(sources, cluster_queue)), note)
 
 
 async def _list_local_lines(
-    client: ClusterClient, sources: _LineSources, cluster_queue: str, namespace: str
+    client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str
 ) -> tuple[Sequence[Obj], str]:
     """Return the pending Workloads of a namespace's LocalQueues of the ClusterQueue in scheduling order, or why not."""
     items: list[Obj] = []
@@ -136,7 +136,7 @@ async def _list_local_lines(
     return sorted(items, key=lambda item: item.get("positionInClusterQueue", 0)), ""
 
 
-def _pending_job(item: Obj, sources: _LineSources) -> PendingJob:
+def _pending_job(item: Obj, sources: LineSources) -> PendingJob:
     """Return a PendingWorkload of the visibility API as a job, with what is known from its Workload."""
     metadata = item["metadata"]
     entry = sources.entries.get((metadata["namespace"], metadata["name"]))
@@ -160,7 +160,7 @@ def _requests_of(entry: JobEntry | None) -> str:
     return "" if entry is None or entry.workload is None else format_requests(entry.workload)
 
 
-def _estimated_line(sources: _LineSources, cluster_queue: str) -> Iterator[PendingJob]:
+def estimated_line(sources: LineSources, cluster_queue: str) -> Iterator[PendingJob]:
     """Yield the pending jobs of a ClusterQueue by priority and age, as Kueue sorts them by default."""
     queued_views = []
     for entry in sources.entries.values():
