@@ -55,6 +55,8 @@ spec: {clusterQueue: cq-team-b}
 """
 LONG = ("--annotation", "batchyard.dev/runtime=36000s")
 _ENDS_WITHIN = 120
+#: How often a program's output is read in vain: it draws about one frame a second.
+_READS_MAX = 300
 
 
 class Yard(NamedTuple):
@@ -234,7 +236,7 @@ class Screen:
 
     def wait_for(self, text: str) -> list[str]:
         """Wait until a whole frame contains the text; return its lines."""
-        while True:
+        for _ in range(_READS_MAX):
             frames = [re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", each) for each in self._received.split(b"\x1b[H")[-3:]]
             for frame in frames:
                 if text in frame.decode("utf-8", "ignore") and b"quit" in frame:
@@ -243,6 +245,7 @@ class Screen:
             ready, _, _ = select.select([self._descriptor], [], [], _ENDS_WITHIN)
             assert ready, f"no {text!r} in: {frames[-1].decode('utf-8', 'replace')}"
             self._received += os.read(self._descriptor, 65536)
+        raise AssertionError(f"no {text!r} in: {frames[-1].decode('utf-8', 'replace')}")
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from batchyard.cli.daily.cluster import (
     run_in_cluster,
     similar_names,
 )
-from batchyard.cli.daily.jobs import JobEntry, JobState, find_job, required_entries
+from batchyard.cli.daily.jobs import JobEntry, JobState, find_job, find_jobs, required_entries
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, OutputOption, select_kubeconfig
 from batchyard.server.clocks.wall import sleep_for
 
@@ -136,8 +136,7 @@ async def _named_jobs(client: ClusterClient, namespace: str, names: Sequence[str
     """Return the jobs that the user names, each once; raise ClusterRequestError before any change if one is missing."""
     if len(names) > _JOBS_MAX:
         raise ClusterRequestError(f"{len(names)} names are too many: give at most {_JOBS_MAX} at once")
-    entries = [await find_job(client, namespace or client.namespace, name) for name in names]
-    return list({entry.uid: entry for entry in entries}.values())
+    return await find_jobs(client, namespace or client.namespace, names)
 
 
 def _confirm_cancellation(entries: Sequence[JobEntry], *, is_confirmed: bool) -> None:

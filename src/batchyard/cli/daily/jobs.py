@@ -292,7 +292,17 @@ async def find_job(client: ClusterClient, namespace: str, text: str) -> JobEntry
 
     Raises ClusterRequestError if there is none or more than one, with the names that the user may have meant.
     """
+    return (await find_jobs(client, namespace, [text]))[0]
+
+
+async def find_jobs(client: ClusterClient, namespace: str, texts: Sequence[str]) -> Sequence[JobEntry]:
+    """Return the jobs that the user names, each once, as `find_job` does, from one read of the namespace."""
     entries = await required_entries(client, namespace)
+    named_entries = [await _select_entry(client, namespace, text, entries) for text in texts]
+    return list({entry.uid: entry for entry in named_entries}.values())
+
+
+async def _select_entry(client: ClusterClient, namespace: str, text: str, entries: Sequence[JobEntry]) -> JobEntry:
     matches = [entry for entry in entries if _is_named(entry, text)]
     if len(matches) == 1:
         return matches[0]

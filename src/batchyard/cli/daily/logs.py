@@ -1,7 +1,7 @@
 """The command `batchyard logs`: prints or follows the logs of a job's pods."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final
@@ -34,6 +34,8 @@ _POLL_INTERVAL: Final = 2 * SECOND
 _RETRY_DELAY: Final = SECOND
 _DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 _NAMES_SHOWN_MAX: Final = 10
+#: The labels with the names of jobs on their pods; the pods of other kinds are found by their owner.
+_POD_LABELS: Final[Mapping[str, str]] = {"Job": well_known.OLD_JOB_NAME, "JobSet": well_known.JOB_SET_NAME}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,9 @@ class _JobLogs:
     async def _list_pods(self) -> Sequence[Obj]:
         """Return the job's pods that the options select, by completion index and name; raise if one is missing."""
         entry, request = self._entry, self._request
-        listed_pods = await self._client.list_objects(scheme.POD, entry.namespace)
+        selector = _POD_LABELS.get(entry.kind)
+        query = f"labelSelector={quote(f'{selector}={entry.name}')}" if selector else ""
+        listed_pods = await self._client.list_objects(scheme.POD, entry.namespace, query)
         if listed_pods is None:
             raise forbidden_error(self._client, "pods", entry.namespace)
         pods = [pod for pod in listed_pods if pod_owner(pod) == (entry.kind, entry.name)]

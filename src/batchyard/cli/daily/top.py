@@ -8,6 +8,7 @@ import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
@@ -26,6 +27,7 @@ from batchyard.cli.daily.commands import target_of
 from batchyard.cli.daily.jobs import JobEntry, JobState, format_requests, job_entries
 from batchyard.cli.options import Context, DataDir, Kubeconfig
 from batchyard.client.informer import Informer, InformerScope, ObjectCache
+from batchyard.client.transport import kind_path
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.server.clocks.wall import sleep_for
 
@@ -313,17 +315,14 @@ def draw_frame(model: TopModel, state: ViewState, size: ScreenSize) -> "Renderab
         body.add_row(*drawn[2:])
     else:
         body = _draw_section(model.sections[state.tab], state, body_height, has_title=False)
-    return Group(_summary_line(model, state), _tab_line(model, state), body, _key_line(state))
+    return Group(_summary_line(model, state), _tab_line(model, state), body, _key_line(model, state))
 
 
 def _summary_line(model: TopModel, state: ViewState) -> "Text":
-    text = _line(f"batchyard top  {format_time(model.now // SECOND * SECOND)}  {model.summary}", "bold")
+    text = _line("batchyard top", "bold")
     if state.is_paused:
-        text.append("  paused", "bold yellow")
-    problem = next((section.problem for section in model.sections if section.problem and section.rows), "")
-    if problem:
-        text.append(f"  not up to date: {problem}", "bold red")
-    return text
+        text.append("  paused", "yellow")
+    return text.append(f"  {format_time(model.now // SECOND * SECOND)}  {model.summary}")
 
 
 def _tab_line(model: TopModel, state: ViewState) -> "Text":
@@ -335,9 +334,13 @@ def _tab_line(model: TopModel, state: ViewState) -> "Text":
     return line
 
 
-def _key_line(state: ViewState) -> "Text":
+def _key_line(model: TopModel, state: ViewState) -> "Text":
+    """Return the last line: the filter being typed, why rows are not up to date, or the keys."""
     if state.is_typing:
         return _line(f"filter: {state.filter_text}_  (Enter keeps it, Esc removes it)", "bold")
+    problem = next((section.problem for section in model.sections if section.problem and section.rows), "")
+    if problem:
+        return _line(f"q quit  not up to date: {problem}", "bold red")
     active_filter = f"  filter: {state.filter_text} (Esc removes it)" if state.filter_text else ""
     return _line(f"{_HELP}{active_filter}", "dim")
 
@@ -535,8 +538,9 @@ async def _scope_of(client: ClusterClient, namespace: str) -> str:
     """Return the namespace to show: all ('') unless the user gives one, or may only list one."""
     if namespace:
         return namespace
-    workloads = await client.list_objects(scheme.WORKLOAD, "", "limit=1")
-    return client.namespace if workloads is None else ""
+    info = kind_info(scheme.WORKLOAD)
+    response = await client.get(f"{kind_path(info, info.storage_version)}?limit=1")
+    return client.namespace if response.code == HTTPStatus.FORBIDDEN else ""
 
 
 def top(

@@ -121,6 +121,15 @@ def test_forbidden_kind_is_reported_in_its_section() -> None:
     assert frame(model, ViewState(tab=3), 80, 24)[3].startswith("no permission to list nodes")
 
 
+def test_pause_is_visible_on_small_terminal(model: TopModel) -> None:
+    assert " paused " in frame(model, ViewState(is_paused=True), 80, 24)[0]
+
+
+def test_lost_server_is_reported_below_the_last_known_rows() -> None:
+    model = top_model(cache_of((scheme.NODE, node())), {scheme.NODE: "no answer: connection refused"}, make.NOW)
+    assert frame(model, ViewState(), 80, 24)[-1].startswith("q quit  not up to date: no answer: connection refused")
+
+
 def test_once_prints_all_rows_as_plain_text(model: TopModel) -> None:
     text = format_once(model, 160)
     assert text.count("workload/w-") == PENDING_COUNT
