@@ -48,7 +48,7 @@ class JobState(StrEnum):
         return self in (JobState.RUNNING, JobState.STARTING, JobState.STOPPING)
 
 
-class PodCounts(NamedTuple):
+class JobPods(NamedTuple):
     """The pods of a job: how many are ready, how many nodes they use, and why the first waiting one waits."""
 
     ready: int
@@ -78,7 +78,7 @@ class JobEntry:
     job: Obj | None
     workload: Obj | None
     #: None if the pods may not be read.
-    pods: PodCounts | None
+    pods: JobPods | None
     state: JobState
     since: Instant
     reason: str
@@ -181,12 +181,12 @@ def _entry_of(job: Obj | None, workload: Obj | None, pods_by_job: Mapping[_JobNa
     )
 
 
-def count_pods(pods: Sequence[Obj]) -> PodCounts:
+def count_pods(pods: Sequence[Obj]) -> JobPods:
     """Count the ready pods of a job and the nodes that its pods use, and find out why the first waiting pod waits."""
     live_pods = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in _FINISHED_POD_PHASES]
     nodes = {node for pod in live_pods if (node := (pod.get("spec") or {}).get("nodeName"))}
     waits = next((reason for pod in live_pods if (reason := _waiting_reason(pod))), "")
-    return PodCounts(sum(is_true(pod, "Ready") for pod in live_pods), len(nodes), waits)
+    return JobPods(sum(is_true(pod, "Ready") for pod in live_pods), len(nodes), waits)
 
 
 def _waiting_reason(pod: Obj) -> str:
@@ -201,7 +201,7 @@ def _waiting_reason(pod: Obj) -> str:
     return ""
 
 
-def state_of(job: Obj | None, workload: Obj | None, pods: PodCounts | None) -> StateSince:
+def state_of(job: Obj | None, workload: Obj | None, pods: JobPods | None) -> StateSince:
     """Return the state of a job, from its conditions, those of its Workload, and its pods."""
     source = job if job is not None else workload
     assert source is not None, "a state needs a job or a Workload"
@@ -218,7 +218,7 @@ def state_of(job: Obj | None, workload: Obj | None, pods: PodCounts | None) -> S
     return _workload_state(workload, pods)
 
 
-def _workload_state(workload: Obj, pods: PodCounts | None) -> StateSince:
+def _workload_state(workload: Obj, pods: JobPods | None) -> StateSince:
     finished, evicted = find_condition(workload, "Finished"), find_condition(workload, "Evicted")
     admitted, reserved = find_condition(workload, "Admitted"), find_condition(workload, "QuotaReserved")
     created_at = workload_view(workload).created

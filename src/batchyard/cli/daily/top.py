@@ -33,6 +33,7 @@ from batchyard.server.clocks.wall import sleep_for
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.live import Live
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -58,7 +59,7 @@ class ViewRow(NamedTuple):
         return filter_text.lower() in " ".join(texts).lower()
 
 
-class Section(NamedTuple):
+class TopSection(NamedTuple):
     """A section of the view: its title, column names and rows, and why it is incomplete ('' if it is complete)."""
 
     title: str
@@ -73,7 +74,7 @@ class TopModel:
 
     now: Instant
     summary: str
-    sections: Sequence[Section]
+    sections: Sequence[TopSection]
 
 
 #: The kinds of the view; without permission for a kind, its section says so.
@@ -97,14 +98,14 @@ def top_model(objects: ObjectCache, problems: Mapping[str, str], now: Instant) -
     queues = objects.list(scheme.CLUSTER_QUEUE)
     summary = f"{len(waiting)} waiting, {len(running)} running, {ready_count} of {len(nodes)} nodes ready"
     sections = (
-        Section("Queues", _QUEUE_COLUMNS, list(_queue_rows(queues)), problems.get(scheme.CLUSTER_QUEUE, "")),
-        Section(
+        TopSection("Queues", _QUEUE_COLUMNS, list(_queue_rows(queues)), problems.get(scheme.CLUSTER_QUEUE, "")),
+        TopSection(
             "Waiting", _WAITING_COLUMNS, [_waiting_row(e, now) for e in waiting], problems.get(scheme.WORKLOAD, "")
         ),
-        Section(
+        TopSection(
             "Running", _RUNNING_COLUMNS, [_running_row(e, now) for e in running], problems.get(scheme.WORKLOAD, "")
         ),
-        Section("Nodes", _NODE_COLUMNS, list(_node_rows(nodes, pods or ())), problems.get(scheme.NODE, "")),
+        TopSection("Nodes", _NODE_COLUMNS, list(_node_rows(nodes, pods or ())), problems.get(scheme.NODE, "")),
     )
     return TopModel(now, summary, sections)
 
@@ -352,11 +353,11 @@ def _line(text: str, style: str) -> "Text":
     return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
-def _matching_rows(section: Section, state: ViewState) -> Sequence[ViewRow]:
+def _matching_rows(section: TopSection, state: ViewState) -> Sequence[ViewRow]:
     return [row for row in section.rows if row.matches(state.filter_text)] if state.filter_text else section.rows
 
 
-def _draw_section(section: Section, state: ViewState, height: int, *, has_title: bool) -> "RichTable":
+def _draw_section(section: TopSection, state: ViewState, height: int, *, has_title: bool) -> "RichTable":
     """Return a section as a table of exactly `height` lines, from the first row that the user scrolled to."""
     rows = _matching_rows(section, state)
     room = max(1, height - 1 - has_title)
@@ -381,7 +382,7 @@ def _draw_section(section: Section, state: ViewState, height: int, *, has_title:
     return table
 
 
-def _new_table(section: Section, title: str | None) -> "RichTable":
+def _new_table(section: TopSection, title: str | None) -> "RichTable":
     from rich.table import Table  # noqa: PLC0415 - slow to load
 
     table = Table(
@@ -457,24 +458,26 @@ class _TopView:
         from rich.console import Console  # noqa: PLC0415 - slow to load
         from rich.live import Live  # noqa: PLC0415 - slow to load
 
-        console = Console()
         watches = [asyncio.ensure_future(self._watch(informer)) for informer in self._informers]
         try:
-            with _keys_of_terminal(self._on_keys), Live(console=console, screen=True, auto_refresh=False) as live:
-                frame_number = 0
-                while not self._state.has_quit:
-                    if self._has_changed or frame_number % _IDLE_FRAMES == 0:
-                        self._has_changed = False
-                        live.update(self._frame(ScreenSize(*console.size)), refresh=True)
-                    frame_number += 1
-                    if frame_number % _CLOCK_FRAMES == 0:
-                        with suppress(ClusterRequestError):  # the watches report a server that does not respond
-                            await self._client.read_time()
-                    await self._check_watches(watches)
+            with _keys_of_terminal(self._on_keys), Live(console=Console(), screen=True, auto_refresh=False) as live:
+                await self._draw_until_quit(live, watches)
         finally:
             for task in watches:
                 task.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
+
+    async def _draw_until_quit(self, live: "Live", watches: Sequence["asyncio.Task[None]"]) -> None:
+        frame_number = 0
+        while not self._state.has_quit:
+            if self._has_changed or frame_number % _IDLE_FRAMES == 0:
+                self._has_changed = False
+                live.update(self._frame(ScreenSize(*live.console.size)), refresh=True)
+            frame_number += 1
+            if frame_number % _CLOCK_FRAMES == 0:
+                with suppress(ClusterRequestError):  # the watches report a server that does not respond
+                    await self._client.read_time()
+            await self._check_watches(watches)
 
     async def _check_watches(self, watches: Sequence["asyncio.Task[None]"]) -> None:
         """Wait for the time of the next frame; raise the error of a watch that ended."""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.cli.daily.jobs import JobState, PodCounts, count_pods, format_requests, job_entries, state_of
+from batchyard.cli.daily.jobs import JobPods, JobState, count_pods, format_requests, job_entries, state_of
 
 Obj = dict[str, Any]
 QUOTA, ADMITTED = make.condition("QuotaReserved"), make.condition("Admitted")
@@ -48,14 +48,14 @@ def pod(name: str, job: str, *, node: str = "", ready: bool = False, phase: str 
     ],
 )
 def test_state_follows_conditions(obj: Obj, state: JobState) -> None:
-    assert state_of(None, obj, PodCounts(0, 0)).state is state
+    assert state_of(None, obj, JobPods(0, 0)).state is state
 
 
 def test_admitted_job_runs_with_a_ready_pod_or_with_unknown_pods() -> None:
     obj = workload(QUOTA, ADMITTED)
-    assert state_of(None, obj, PodCounts(1, 1)).state is JobState.RUNNING
+    assert state_of(None, obj, JobPods(1, 1)).state is JobState.RUNNING
     assert state_of(None, obj, None).state is JobState.RUNNING
-    assert state_of(None, obj, PodCounts(0, 0, "no node fits")).reason == "no node fits"
+    assert state_of(None, obj, JobPods(0, 0, "no node fits")).reason == "no node fits"
 
 
 def test_condition_of_job_goes_before_conditions_of_workload() -> None:
@@ -66,7 +66,7 @@ def test_condition_of_job_goes_before_conditions_of_workload() -> None:
 
 def test_ended_pods_use_no_node_and_are_not_ready() -> None:
     pods = [pod("a", "j", node="n1", ready=True), pod("b", "j", node="n1"), pod("c", "j", node="n2", phase="Succeeded")]
-    assert count_pods(pods) == PodCounts(ready=1, nodes=1)
+    assert count_pods(pods) == JobPods(ready=1, nodes=1)
 
 
 def test_entries_combine_jobs_workloads_and_pods_in_order_of_states() -> None:
@@ -78,7 +78,7 @@ def test_entries_combine_jobs_workloads_and_pods_in_order_of_states() -> None:
         ("job/wait", JobState.PENDING, "lq"),
         ("job/free", JobState.UNMANAGED, ""),
     ]
-    assert entries[0].pods == PodCounts(1, 1)
+    assert entries[0].pods == JobPods(1, 1)
 
 
 def test_unfinished_workload_of_a_job_counts() -> None:
