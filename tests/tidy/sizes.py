@@ -13,6 +13,7 @@ PARAMETERS = 6
 #: The modules with functions whose parameters are the options of a command.
 COMMANDS = (
     "src/batchyard/cli/commands/",
+    "src/batchyard/cli/daily/",
     "src/batchyard/cli/submit/command.py",
     "src/batchyard/cli/platform/command.py",
 )

@@ -1,49 +1,93 @@
 """API requests of `batchyard submit`: checks, creation of the Job, its queue position, Events and pod logs."""
 
 import asyncio
+import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, event_last_time
 from batchyard.api.scheme import kind_info
-from batchyard.cli.submit.manifests import JobRequest, with_job_owner
-from batchyard.client.transport import HttpRequest, HttpResponse, decode_object, failure_reason, kind_path, object_path
-from batchyard.server.operator.aiohttp_transport import HttpTransport
+from batchyard.api.views.node import PodTemplate, Taint, parse_pod_template
+from batchyard.api.views.workload import ClusterQueueView, FlavorView, cluster_queue_view, flavor_view
+from batchyard.cli.daily.cluster import ClusterClient
+from batchyard.cli.submit.manifests import JobRequest, job_manifest, with_job_owner
+from batchyard.client.transport import HttpRequest, HttpResponse, decode_object, failure_reason, object_path
+from batchyard.scheduling.cluster_queue import TAINT_MISMATCH, flavor_mismatch, mismatch_rule
 
-_VISIBILITY_PATH: Final = "/apis/visibility.kueue.x-k8s.io"
-_VISIBILITY_VERSIONS: Final = ("v1beta2", "v1beta1")
 _DELETION: Final = msgspec.json.encode({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"})
 _NOT_FOUND_CODE: Final = 404
-_FORBIDDEN_CODE: Final = 403
+_MODELS_SHOWN_MAX: Final = 10
+#: The labels that hold a GPU model: of GKE, NVIDIA's feature discovery, and others with such names.
+_GPU_LABEL: Final = re.compile(r"gpu[-.](product|model|type)$|accelerator$")
 
 
 class SubmitError(Exception):
     """The Job cannot be created; the message has the reason and the remedy."""
 
 
+class _QueueFlavors(NamedTuple):
+    """The ClusterQueue of the Job, and its ResourceFlavors by name."""
+
+    cluster_queue: ClusterQueueView
+    flavors: Mapping[str, FlavorView]
+
+
 class Cluster:
-    """The cluster that receives the Job: an HTTP client, its URL, and the versions of Kueue's visibility API to try."""
+    """The cluster that receives the Job."""
 
-    def __init__(self, transport: HttpTransport, url: str) -> None:
-        self.transport = transport
-        self.url = url
-        self._versions: Sequence[str] = _VISIBILITY_VERSIONS
+    def __init__(self, client: ClusterClient) -> None:
+        self.client = client
 
-    async def check(self, job_request: JobRequest) -> None:
-        """Raise SubmitError if the LocalQueue or priority class is missing; skip checks that the user may not do."""
-        queue_names = await self._list_names(scheme.LOCAL_QUEUE, job_request.namespace)
-        if queue_names is not None and job_request.queue not in queue_names:
-            all_queues = await self._list_items(scheme.LOCAL_QUEUE) or ()
-            raise SubmitError(_missing_queue_message(job_request, queue_names, all_queues))
-        if job_request.priority:
-            priority_class_names = await self._list_names(scheme.WORKLOAD_PRIORITY_CLASS)
-            if priority_class_names is not None and job_request.priority not in priority_class_names:
-                available = ", ".join(priority_class_names) or "none"
-                raise SubmitError(f"WorkloadPriorityClass {job_request.priority} not found; available: {available}")
+    async def prepare(self, job_request: JobRequest) -> tuple[JobRequest, Sequence[str]]:
+        """Return the request with its queue and node selector, and remarks about what was chosen.
+
+        Raises SubmitError if the LocalQueue, priority class or GPU model does not exist, or if no flavor accepts the
+        Job. Skips the checks that the user may not do.
+        """
+        remarks = []
+        queues = await self.client.list_objects(scheme.LOCAL_QUEUE, job_request.namespace)
+        if not job_request.queue:
+            job_request = replace(job_request, queue=_only_queue(job_request.namespace, queues))
+            remarks.append(f"queue {job_request.queue}, the only one in namespace {job_request.namespace}")
+        queue = next((each for each in queues or () if each["metadata"]["name"] == job_request.queue), None)
+        if queues is not None and queue is None:
+            all_queues = await self.client.list_objects(scheme.LOCAL_QUEUE) or ()
+            names = [each["metadata"]["name"] for each in queues]
+            raise SubmitError(_missing_queue_message(job_request, names, all_queues))
+        await self._check_priority(job_request.priority)
+        queue_flavors = None if queue is None else await self._read_flavors(queue)
+        if job_request.gpu_model:
+            nodes = await self.client.list_objects(scheme.NODE)
+            match = match_gpu_model(job_request, queue_flavors and queue_flavors.flavors, nodes)
+            remarks.append(match.remark)
+            job_request = replace(job_request, node_selector={**match.node_selector, **job_request.node_selector})
+        if queue_flavors is not None:
+            check_flavors(job_request, queue_flavors.cluster_queue, queue_flavors.flavors)
+        return job_request, remarks
+
+    async def _check_priority(self, name: str) -> None:
+        classes = await self.client.list_objects(scheme.WORKLOAD_PRIORITY_CLASS) if name else None
+        if classes is not None and name not in [each["metadata"]["name"] for each in classes]:
+            available = ", ".join(each["metadata"]["name"] for each in classes) or "none"
+            raise SubmitError(f"WorkloadPriorityClass {name} not found; available: {available}")
+
+    async def _read_flavors(self, queue: Obj) -> _QueueFlavors | None:
+        """Return the ClusterQueue of a LocalQueue with its flavors; None if it is missing or may not be read."""
+        cluster_queues = await self.client.list_objects(scheme.CLUSTER_QUEUE) or ()
+        flavors = await self.client.list_objects(scheme.RESOURCE_FLAVOR)
+        name = queue["spec"].get("clusterQueue")
+        cluster_queue = next((each for each in cluster_queues if each["metadata"]["name"] == name), None)
+        if cluster_queue is None or flavors is None:
+            return None
+        view = cluster_queue_view(cluster_queue)
+        views = [flavor_view(each) for each in flavors]
+        return _QueueFlavors(view, {each.name: each for each in views if each.name in view.flavors})
 
     async def create(self, job: Obj, config_maps: Sequence[Obj]) -> Mapping[str, Any]:
         """Create the Job and its ConfigMaps and return the Job; if a ConfigMap is rejected, delete the Job again."""
@@ -60,14 +104,8 @@ class Cluster:
 
     async def queue_position(self, job_request: JobRequest, uid: str) -> tuple[int, int] | None:
         """Return the number of Workloads before the Job in its LocalQueue, and of all pending ones; None if unknown."""
-        if not self._versions:
-            return None
-        queue_path = f"namespaces/{job_request.namespace}/localqueues/{job_request.queue}/pendingworkloads"
-        response = await self.transport.ask(HttpRequest("GET", f"{_VISIBILITY_PATH}/{self._versions[0]}/{queue_path}"))
-        if response.code in {_NOT_FOUND_CODE, _FORBIDDEN_CODE}:  # not served in this version, or no permission
-            self._versions = self._versions[1:]
-            return None
-        pending_workloads = _items_in_response(response)
+        path = f"namespaces/{job_request.namespace}/localqueues/{job_request.queue}"
+        pending_workloads, _ = await self.client.list_pending(path)
         for item in pending_workloads:
             owner_references = item["metadata"].get("ownerReferences") or ()
             if any(owner["uid"] == uid for owner in owner_references):
@@ -77,7 +115,7 @@ class Cluster:
     async def list_pods(self, namespace: str, selector: str) -> Sequence[Obj]:
         """Request the pods that match a label selector from the API server."""
         path = object_path(kind_info(scheme.POD), "v1", namespace)
-        response = await self.transport.ask(HttpRequest("GET", f"{path}?{selector}"))
+        response = await self.client.transport.ask(HttpRequest("GET", f"{path}?{selector}"))
         return _items_in_response(response)
 
     async def latest_warning(self, pod: Obj) -> tuple[str, str] | None:
@@ -85,7 +123,7 @@ class Cluster:
         metadata = pod["metadata"]
         path = object_path(kind_info(scheme.EVENT), "v1", metadata["namespace"])
         field_selector = quote(f"involvedObject.uid={metadata['uid']},type=Warning")
-        response = await self.transport.ask(HttpRequest("GET", f"{path}?fieldSelector={field_selector}"))
+        response = await self.client.transport.ask(HttpRequest("GET", f"{path}?fieldSelector={field_selector}"))
         events = [(event_last_time(event), event) for event in _items_in_response(response)]
         if not events:
             return None
@@ -96,16 +134,12 @@ class Cluster:
         self, namespace: str, pod: str, container: str, since_time: str, handle_lines: Callable[[Sequence[bytes]], None]
     ) -> HttpResponse:
         """Stream a container's log with timestamps to `handle_lines`; return the response when the stream ends."""
-        path = object_path(kind_info(scheme.POD), "v1", namespace, pod, "log")
-        since_query = f"&sinceTime={since_time.replace('+', '%2B')}" if since_time else ""
-        log_query = f"container={container}&follow=true&timestamps=true{since_query}"
-        return await self.transport.stream(
-            HttpRequest("GET", f"{path}?{log_query}", accept="*/*"), handle_lines, deliver_incomplete_line=True
-        )
+        path = object_path(kind_info(scheme.POD), "v1", namespace, pod)
+        return await self.client.stream_log(path, f"container={container}&follow=true", since_time, handle_lines)
 
     async def _delete_job(self, job: Mapping[str, Any]) -> None:
         """Delete a Job whose ConfigMaps could not be created; raise SubmitError if the deletion fails."""
-        response = await self.transport.ask(HttpRequest("DELETE", _object_path(scheme.JOB, job), _DELETION))
+        response = await self.client.transport.ask(HttpRequest("DELETE", _object_path(scheme.JOB, job), _DELETION))
         if not 200 <= response.code < 300 and response.code != _NOT_FOUND_CODE:
             name = job["metadata"]["name"]
             raise SubmitError(
@@ -114,28 +148,10 @@ class Cluster:
 
     async def _create_object(self, kind: str, obj: Obj, query: str = "") -> Mapping[str, Any]:
         path = object_path(kind_info(kind), "v1", obj["metadata"]["namespace"]) + query
-        response = await self.transport.ask(HttpRequest("POST", path, msgspec.json.encode(obj)))
+        response = await self.client.transport.ask(HttpRequest("POST", path, msgspec.json.encode(obj)))
         if not 200 <= response.code < 300:
             raise SubmitError(f"{obj['kind']} {obj['metadata']['name']}: {failure_reason(response)}")
         return decode_object(response.body)
-
-    async def _list_names(self, kind: str, namespace: str = "") -> Sequence[str] | None:
-        objects = await self._list_items(kind, namespace)
-        return None if objects is None else [item["metadata"]["name"] for item in objects]
-
-    async def _list_items(self, kind: str, namespace: str = "") -> Sequence[Obj] | None:
-        """Return all objects of a kind, or None if forbidden; raise SubmitError if the kind is not served."""
-        served_kind = kind_info(kind)
-        for version in reversed(served_kind.versions):
-            path = object_path(served_kind, version, namespace) if namespace else kind_path(served_kind, version)
-            response = await self.transport.ask(HttpRequest("GET", path))
-            if response.code == 200:
-                return _items_in_response(response)
-            if response.code == _FORBIDDEN_CODE:
-                return None
-            if response.code != _NOT_FOUND_CODE:
-                raise SubmitError(f"{self.url}: {failure_reason(response)}")
-        raise SubmitError(f"{self.url} does not serve {served_kind.plural}.{served_kind.group}: install Kueue first")
 
 
 def _items_in_response(response: HttpResponse) -> Sequence[Obj]:
@@ -160,3 +176,123 @@ def _missing_queue_message(request: JobRequest, names_in_namespace: Sequence[str
         namespaced_names = (f"{queue['metadata']['namespace']}/{queue['metadata']['name']}" for queue in all_queues)
         return f"{message}; available in other namespaces: {', '.join(namespaced_names)}"
     return f"{message}, nor any other LocalQueue; create a ResourceFlavor, a ClusterQueue and a LocalQueue first"
+
+
+def _only_queue(namespace: str, queues: Sequence[Obj] | None) -> str:
+    """Return the name of a namespace's only LocalQueue; raise SubmitError if there is none or more than one."""
+    if queues is None:
+        raise SubmitError(f"no permission to list the LocalQueues of namespace {namespace}: add --queue QUEUE")
+    names: Sequence[str] = [queue["metadata"]["name"] for queue in queues]
+    if len(names) == 1:
+        return names[0]
+    if names:
+        raise SubmitError(
+            f"namespace {namespace} has {len(names)} LocalQueues: add --queue with one of {', '.join(names)}"
+        )
+    raise SubmitError(f"namespace {namespace} has no LocalQueue: select a namespace with -n NS, or create a LocalQueue")
+
+
+# GPU models as node selectors, and the taints of flavors.
+
+
+class GpuMatch(NamedTuple):
+    """The node labels that select the nodes of a GPU model, and a remark that names them."""
+
+    node_selector: Mapping[str, str]
+    remark: str
+
+
+def match_gpu_model(
+    job_request: JobRequest, flavors: Mapping[str, FlavorView] | None, nodes: Sequence[Obj] | None
+) -> GpuMatch:
+    """Return the labels of the queue's flavors, or else of nodes, that contain a GPU model such as `a100`.
+
+    Raises SubmitError if there are none, or if they are different models. `flavors` or `nodes` is None if the user may
+    not read them.
+    """
+    model = job_request.gpu_model
+    if flavors is None and nodes is None:
+        message = f"no permission to list ResourceFlavors and Nodes, so the GPU model {model} cannot be found"
+        raise SubmitError(f"{message}: use --gpus N --node-selector NAME=VALUE")
+    flavor_labels = {f"flavor {name}": flavor.labels for name, flavor in (flavors or {}).items()}
+    node_labels = {f"node {node['metadata']['name']}": node["metadata"].get("labels") or {} for node in nodes or ()}
+    for labels_by_place in (flavor_labels, node_labels):
+        matches = _matching_labels(model, labels_by_place)
+        if len(matches) == 1:
+            selector, places = next(iter(matches.items()))
+            place = places[0] if len(places) == 1 else f"{places[0]} and {len(places) - 1} more"
+            return GpuMatch(dict(selector), f"GPU model {model}: {place}, node label {_format_labels(selector)}")
+        if matches:
+            models = "; ".join(f"{_format_labels(labels)} ({places[0]})" for labels, places in matches.items())
+            raise SubmitError(f"GPU model {model} is ambiguous: {models}: give more of the name, as in MODEL-80gb:N")
+    values = _gpu_values([*flavor_labels.values(), *node_labels.values()])
+    available = ", ".join(values[:_MODELS_SHOWN_MAX]) or "none has a label with a GPU model"
+    place = f"the flavors of queue {job_request.queue} and the nodes"
+    raise SubmitError(f"GPU model {model} not found in the labels of {place}; available: {available}")
+
+
+def _matching_labels(
+    model: str, labels_by_place: Mapping[str, Mapping[str, str]]
+) -> Mapping[tuple[tuple[str, str], ...], Sequence[str]]:
+    """Return the labels that contain the model with the places that have them; an exact value goes before others."""
+    places_by_labels: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for place, labels in labels_by_place.items():
+        pairs = [pair for pair in labels.items() if pair[0] != well_known.HOSTNAME and _contains_words(pair[1], model)]
+        matching = tuple([pair for pair in pairs if _GPU_LABEL.search(pair[0])] or pairs)
+        if matching:
+            places_by_labels.setdefault(matching, []).append(place)
+    exact = {
+        labels: places
+        for labels, places in places_by_labels.items()
+        if any(value.lower() == model.lower() for _, value in labels)
+    }
+    return exact or places_by_labels
+
+
+def _contains_words(value: str, model: str) -> bool:
+    """Return whether a label value contains a model as whole words: a100 is in nvidia-tesla-a100."""
+    words, model_words = (re.split(r"[^a-z0-9]+", text.lower()) for text in (value, model))
+    return f" {' '.join(model_words)} " in f" {' '.join(words)} "
+
+
+def _gpu_values(all_labels: Sequence[Mapping[str, str]]) -> Sequence[str]:
+    pairs = (pair for labels in all_labels for pair in labels.items())
+    return list(dict.fromkeys(value for key, value in pairs if _GPU_LABEL.search(key)))
+
+
+def _format_labels(labels: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in labels)
+
+
+def check_flavors(job_request: JobRequest, cluster_queue: ClusterQueueView, flavors: Mapping[str, FlavorView]) -> None:
+    """Raise SubmitError if a resource group of the ClusterQueue has no flavor that the Job's pods may use."""
+    template = parse_pod_template(job_manifest(job_request, None)["spec"]["template"]["spec"])
+    requested = {resource for resource, _ in template.requests}
+    for group in cluster_queue.groups:
+        if not requested.intersection(group.resources):
+            continue
+        mismatches = {name: flavor_mismatch(template, name, flavors.get(name)) for name in group.flavors}
+        if all(mismatches.values()):
+            raise SubmitError(_unusable_flavors_message(template, cluster_queue.name, mismatches, flavors))
+
+
+def _unusable_flavors_message(
+    template: PodTemplate, cluster_queue: str, mismatches: Mapping[str, str], flavors: Mapping[str, FlavorView]
+) -> str:
+    causes, remedies = [], []
+    for name, mismatch in mismatches.items():
+        if mismatch_rule(mismatch) == TAINT_MISMATCH:
+            flavor = flavors[name]
+            tolerations = (*template.tolerations, *flavor.tolerations)
+            taints = [_format_taint(t) for t in flavor.taints if not any(each.tolerates(t) for each in tolerations)]
+            causes.append(f"flavor {name} has the taint {', '.join(taints)}")
+            remedies.append(" ".join(f"--toleration {shlex.quote(taint)}" for taint in taints))
+        else:
+            causes.append(mismatch)
+    remedy = " or ".join(dict.fromkeys(remedies)) or "another --node-selector or --queue"
+    verb = "add" if remedies else "use"
+    return f"no flavor of ClusterQueue {cluster_queue} accepts the Job: {'; '.join(causes)}; {verb} {remedy}"
+
+
+def _format_taint(taint: Taint) -> str:
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"

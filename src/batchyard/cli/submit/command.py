@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +17,13 @@ from typer.core import TyperCommand
 
 from batchyard.api import scheme, well_known
 from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, parse_quantity
 from batchyard.api.scheme import kind_info
 from batchyard.base import uid_for
 from batchyard.base.instant import SECOND
 from batchyard.cli import cluster_access, output
 from batchyard.cli.cluster_access import ClusterTarget, access_reader_of_target
+from batchyard.cli.daily.cluster import ClusterClient, ClusterRequestError, LogReader, watch_objects
 from batchyard.cli.options import DATA_DIR, Context, DataDir, DocumentFormat, Kubeconfig, select_kubeconfig
 from batchyard.cli.output import render_json, render_yaml
 from batchyard.cli.submit import manifests, progress
@@ -49,10 +51,35 @@ class CommandWithArguments(TyperCommand):
     """A Typer command whose arguments end with another command line, after `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Store the arguments after `--` in the Click context, and parse the arguments before it."""
-        separator_index = args.index("--") if "--" in args else len(args)
-        ctx.obj = args[separator_index + 1 :]
+        """Store the arguments after `--` in the Click context, and parse the arguments before it.
+
+        Without `--`, the command starts at the first argument that is no option and no folder.
+        """
+        separator_index = args.index("--") if "--" in args else self._command_index(ctx, args)
+        ctx.obj = args[separator_index:]
+        if ctx.obj[:1] == ["--"]:
+            ctx.obj = ctx.obj[1:]
+        elif ctx.obj:
+            self._check_command(ctx, args[:separator_index], ctx.obj)
         return super().parse_args(ctx, args[:separator_index])
+
+    def _command_index(self, ctx: Any, args: Sequence[str]) -> int:
+        """Return the index at which the command starts in arguments without `--`."""
+        parser = self.make_parser(ctx)
+        parser.allow_interspersed_args = False
+        values, rest, _ = parser.parse_args(list(args))
+        index = len(args) - len(rest) - (values.get("folder") is not None)
+        return index + 1 if index < len(args) and Path(args[index]).is_dir() else index
+
+    def _check_command(self, ctx: Any, options: Sequence[str], argv: Sequence[str]) -> None:
+        """Report a command without `--` before it; raise BadParameter if it contains an option of `submit`."""
+        own_options = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        ambiguous_option = next((each for each in argv if each.partition("=")[0] in own_options), "")
+        command = f"batchyard submit {shlex.join(options)}{' ' if options else ''}-- {shlex.join(argv)}"
+        if ambiguous_option:
+            message = f"{ambiguous_option} could belong to submit or to the command: write -- before the command"
+            raise typer.BadParameter(f"{message}, such as: {command}")
+        output.report_line(f"batchyard: -- is missing before the command; read as: {command}")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the parts of the usage line, with `-- COMMAND...` added."""
@@ -86,6 +113,34 @@ def parse_toleration(text: str) -> dict[str, str]:
     return {**({"key": key} if key else {}), **operator_fields, **({"effect": taint_effect} if taint_effect else {})}
 
 
+_BYTES_PATTERN: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgtpe])(i?)b?", re.IGNORECASE)
+_GPUS_PATTERN: Final = re.compile(r"(?:([A-Za-z0-9][\w.-]*):)?(\d{1,4})")
+
+
+def parse_memory(text: str) -> str:
+    """Return an amount of memory; raise BadParameter with Kubernetes's notation if it is written as 4GB or 4gb."""
+    match = _BYTES_PATTERN.fullmatch(text)
+    try:
+        parse_quantity(text or 0)
+    except ValueError:
+        if match is None:
+            return text  # the validation of the Job rejects it, with the field's path
+        number, unit = match[1], match[2].upper()
+        binary = f"{number}{unit}i (powers of 1024)"
+        decimal = f"{number}{unit.replace('K', 'k')} (powers of 1000) or "
+        message = f"--memory {text}: Kubernetes writes {'' if match[3] else decimal}{binary}"
+        raise typer.BadParameter(message) from None
+    return text
+
+
+def parse_gpus(text: str) -> tuple[str, int]:
+    """Parse the value of --gpus, N or MODEL:N, to the model ('' for any) and the number of GPUs."""
+    match = _GPUS_PATTERN.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"--gpus {text}: use N or MODEL:N, such as 1 or a100:1, with N up to 9999")
+    return match[1] or "", int(match[2])
+
+
 def _repeatable_option(*names: str, metavar: str = "NAME=VALUE", description: str) -> Any:
     return typer.Option(*names, metavar=metavar, help=f"{description}; repeatable.")
 
@@ -96,7 +151,9 @@ def _count_option(minimum: int, description: str) -> Any:
 
 _OptionalTexts: TypeAlias = list[str] | None
 
-Queue: TypeAlias = Annotated[str, typer.Option(metavar="QUEUE", help="The LocalQueue of the Job.")]
+Queue: TypeAlias = Annotated[
+    str, typer.Option(metavar="QUEUE", help="The LocalQueue of the Job; default: the only one of the namespace.")
+]
 Folder: TypeAlias = Annotated[
     Path | None, typer.Argument(metavar="DIR", help="A folder to ship as the working directory.", show_default=False)
 ]
@@ -107,7 +164,7 @@ Namespace: TypeAlias = Annotated[
 Image: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The container image.")]
 Cpu: TypeAlias = Annotated[str, typer.Option(metavar="AMOUNT", help="CPUs of each pod: 2, 500m; '' requests none.")]
 Memory: TypeAlias = Annotated[str, typer.Option(metavar="AMOUNT", help="Memory of each pod, such as 4Gi.")]
-Gpus: TypeAlias = Annotated[int, _count_option(0, "GPUs of each pod.")]
+Gpus: TypeAlias = Annotated[str, typer.Option(metavar="[MODEL:]N", help="GPUs of each pod, such as 1 or a100:1.")]
 GpuResource: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="The resource name of GPUs.")]
 Priority: TypeAlias = Annotated[str, typer.Option(metavar="CLASS", help="The Job's WorkloadPriorityClass.")]
 Completions: TypeAlias = Annotated[
@@ -218,20 +275,8 @@ class JobFollower:
 
     async def _watch(self, informer: Informer) -> None:
         """List and watch the objects of an informer until the task is cancelled."""
-        while True:
-            plan = informer.plan_request()
-            if plan.delay:
-                await sleep_for(plan.delay)
-            if plan.is_watch:
-                process_lines = partial(self._on_watch_lines, informer)
-                response = await self._cluster.transport.stream(plan.request, process_lines)
-                informer.process_watch_end(response)
-            else:
-                self._process_events(informer.process_list_page(await self._cluster.transport.ask(plan.request)))
-            self._report_informer_problem(informer)
-
-    def _on_watch_lines(self, informer: Informer, lines: Sequence[bytes]) -> None:
-        self._process_events(informer.process_watch_lines(lines))
+        client = self._cluster.client
+        await watch_objects(client.transport, informer, self._process_events, self._report_informer_problem)
 
     def _process_events(self, events: Sequence[WatchEvent]) -> None:
         for event in events:
@@ -308,40 +353,11 @@ class JobFollower:
             self._notify(progress.ProgressMessage("Trouble", problem, {"message": problem}))
 
 
-class LogReader:
-    """Reports each line of a pod's timestamped log exactly once, even if the log is read again."""
-
-    def __init__(self, pod: str, notify: Callable[[str, str], None]) -> None:
-        self._pod = pod
-        self._notify = notify
-        #: The timestamp of the last reported line; `_reported_count` lines with it were reported.
-        self.since = ""
-        self._reported_count = 0
-        self._lines_to_skip = 0
-
-    def process_lines(self, lines: Sequence[bytes]) -> None:
-        """Report the new lines of the log; skip lines that were reported before reading restarted."""
-        for line in lines:
-            timestamp, _, text = line.decode("utf-8", "replace").partition(" ")
-            if timestamp == self.since and self._lines_to_skip:
-                self._lines_to_skip -= 1
-                continue
-            if timestamp < self.since:
-                continue
-            self._reported_count = self._reported_count + 1 if timestamp == self.since else 1
-            self.since = timestamp
-            self._notify(self._pod, text)
-
-    def restart_reading(self) -> None:
-        """Prepare for reading the log again, from the timestamp of the last reported line."""
-        self._lines_to_skip = self._reported_count
-
-
 # Creates the Job in its cluster and follows it.
 
 
 #: Errors that the command prints as one line, without a traceback.
-SUBMIT_ERRORS: Final = (SubmitError, *cluster_access.REQUEST_ERRORS)
+SUBMIT_ERRORS: Final = (SubmitError, ClusterRequestError, *cluster_access.REQUEST_ERRORS)
 
 
 async def submit_job(
@@ -357,8 +373,10 @@ async def submit_job(
     archive = None if packed_folder is None else packed_folder.content
     transport = HttpTransport(access, read_access)
     try:
-        cluster = Cluster(transport, access.url)
-        await cluster.check(job_request)
+        cluster = Cluster(ClusterClient(transport, access))
+        job_request, remarks = await cluster.prepare(job_request)
+        for remark in remarks:
+            submit_output.report(progress.ProgressMessage("Remark", remark, {"message": remark}))
         job = await cluster.create(
             job_manifest(job_request, archive), [] if archive is None else archive_config_maps(job_request, archive)
         )
@@ -507,14 +525,14 @@ app = typer.Typer(rich_markup_mode=None)
 @app.command(cls=CommandWithArguments)
 def submit(
     context: typer.Context,
-    queue: Queue,
+    queue: Queue = "",
     folder: Folder = None,
     name: Name = "",
     namespace: Namespace = "",
     image: Image = "python:3.12-slim",
     cpu: Cpu = "1",
     memory: Memory = "",
-    gpus: Gpus = 0,
+    gpus: Gpus = "0",
     gpu_resource: GpuResource = "nvidia.com/gpu",
     priority: Priority = "",
     completions: Completions = None,
@@ -537,8 +555,14 @@ def submit(
     if output is DocumentFormat.YAML and not dry_run:
         raise typer.BadParameter("--output yaml requires --dry-run: use --output json for events as JSON lines")
 
-    accelerator_counts = {gpu_resource: gpus} if gpus else {}
-    job = JobRequest(argv, name, queue, image, namespace, priority, cpu, memory, accelerator_counts)
+    if dry_run and not queue:
+        raise typer.BadParameter("--dry-run sends no requests, so it cannot find the queue: add --queue QUEUE")
+    gpu_model, gpu_count = parse_gpus(gpus)
+    if dry_run and gpu_model:
+        message = f"--dry-run sends no requests, so it cannot find the nodes of {gpu_model}"
+        raise typer.BadParameter(f"{message}: use --gpus {gpu_count} --node-selector NAME=VALUE")
+    accelerator_counts = {gpu_resource: gpu_count} if gpu_count else {}
+    job = JobRequest(argv, name, queue, image, namespace, priority, cpu, parse_memory(memory), accelerator_counts)
     pods_in_parallel = parallelism or completions or 1
     job = replace(
         job,
@@ -549,6 +573,7 @@ def submit(
         completions=completions or pods_in_parallel,
         parallelism=pods_in_parallel,
         backoff_limit=backoff_limit,
+        gpu_model=gpu_model,
         checkpoint_folder="" if checkpoint_dir is None else str(checkpoint_dir.resolve()),
     )
     kubeconfig = select_kubeconfig(context, kubeconfig, data_dir)

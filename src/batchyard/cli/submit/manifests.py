@@ -60,6 +60,8 @@ class JobRequest:
     memory: str = ""
     #: The number of devices by resource name, such as nvidia.com/gpu.
     devices: Mapping[str, int] = field(default_factory=dict)
+    #: The model of the devices, which `Cluster.prepare` replaces by a node selector; '' for any.
+    gpu_model: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -83,7 +85,7 @@ def job_manifest(job_request: JobRequest, archive: bytes | None) -> Obj:
         "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]},
         "template": {"spec": _pod_spec(job_request, archive)},
     }
-    labels = {well_known.QUEUE_NAME: job_request.queue}
+    labels = {well_known.QUEUE_NAME: job_request.queue} if job_request.queue else {}
     if job_request.priority:
         labels[well_known.PRIORITY_CLASS] = job_request.priority
     metadata = _metadata(job_request, job_request.name, labels)

@@ -1,6 +1,6 @@
 """Logs that are read again after a broken connection: each line once."""
 
-from batchyard.cli.submit.command import LogReader
+from batchyard.cli.daily.cluster import LogReader
 
 ONE, TWO, THREE = b"2026-01-01T00:00:01.5Z one", b"2026-01-01T00:00:02.0Z two", b"2026-01-01T00:00:02.0Z three"
 

@@ -126,7 +126,30 @@ def test_default_name_derives_from_command(batchyard: Batchyard) -> None:
     ("arguments", "code", "reported"),
     [
         pytest.param(("--queue", "q"), 2, "add the command after --", id="no command"),
-        pytest.param(("--", "true"), 2, "--queue", id="no queue"),
+        pytest.param(("--dry-run", "--", "true"), 2, "cannot find the queue: add --queue", id="no queue"),
+        pytest.param(
+            ("--queue", "q", "--dry-run", "--gpus", "a100:2", "--", "true"),
+            2,
+            "use --gpus 2 --node-selector NAME=VALUE",
+            id="a model without a cluster",
+        ),
+        pytest.param(("--gpus", "a100", "--", "true"), 2, "use N or MODEL:N, such as 1 or a100:1", id="no GPU count"),
+        pytest.param(
+            ("--memory", "4GB", "--", "true"),
+            2,
+            "Kubernetes writes 4G (powers of 1000) or 4Gi (powers of 1024)",
+            id="decimal bytes",
+        ),
+        pytest.param(
+            ("--memory", "1.5gib", "--", "true"), 2, "Kubernetes writes 1.5Gi (powers of 1024)", id="binary bytes"
+        ),
+        pytest.param(
+            ("python", "train.py", "--name", "x"),
+            2,
+            "--name could belong to submit or to the command: write -- before the command, such as: batchyard submit"
+            " -- python train.py --name x",
+            id="ambiguous option",
+        ),
         pytest.param(("--queue", "q", "-e", "A", "--", "true"), 2, "use the form NAME=VALUE", id="no value"),
         pytest.param(("--queue", "q", "-o", "yaml", "--", "true"), 2, "--output yaml requires --dry-run", id="yaml"),
         pytest.param(
@@ -153,3 +176,21 @@ def test_invalid_submit_is_reported_with_remedy(
     done = batchyard("submit", *arguments, KUBECONFIG="")
     assert done.returncode == code
     assert reported in " ".join(done.stderr.split())
+
+
+def test_command_without_separator_starts_at_first_argument(batchyard: Batchyard) -> None:
+    arguments = ("--queue", "jobs", "--dry-run", "-o", "json")
+    done = batchyard("submit", *arguments, "python", "train.py", "--epochs", "3")
+    assert done.returncode == 0
+    container = json.loads(done.stdout)["spec"]["template"]["spec"]["containers"][0]
+    assert container["command"] == ["python", "train.py", "--epochs", "3"]
+    assert done.stderr == (
+        "batchyard: -- is missing before the command; read as: batchyard submit --queue jobs --dry-run -o json --"
+        " python train.py --epochs 3\n"
+    )
+
+
+def test_folder_before_command_without_separator_is_shipped(batchyard: Batchyard, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    done = batchyard("submit", "--queue", "jobs", "--dry-run", "-o", "json", tmp_path, "python", "train.py")
+    assert [item["kind"] for item in json.loads(done.stdout)["items"]] == ["ConfigMap", "Job"]

@@ -1,0 +1,278 @@
+"""The cluster of the daily commands: lists, changes, log streams and watches of its objects, over one HTTP client."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from difflib import get_close_matches
+from http import HTTPStatus
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import quote
+
+import msgspec
+import typer
+
+from batchyard.api.meta import Obj
+from batchyard.api.scheme import ServedKind, find_kind, kind_info
+from batchyard.base.instant import SECOND, Instant
+from batchyard.cli import output
+from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, access_reader_of_target
+from batchyard.client.informer import LIST_PAGE_SIZE, Informer
+from batchyard.client.transport import (
+    HttpRequest,
+    HttpResponse,
+    api_version_path,
+    decode_object,
+    failure_reason,
+    kind_path,
+    list_in_response,
+    object_path,
+    to_storage_version,
+)
+from batchyard.interfaces.client import WatchEvent
+from batchyard.server.clocks.wall import monotonic_seconds, sleep_for, wall_clock
+from batchyard.server.kubeconfig.access import ApiServerAccess
+from batchyard.server.operator.aiohttp_transport import HttpTransport
+from batchyard.server.platform.status_report import STATUS_REPORT_PATH
+
+NamespaceOption: TypeAlias = Annotated[
+    str, typer.Option("--namespace", "-n", metavar="NS", help="The namespace; default: the kubeconfig's.")
+]
+AllNamespaces: TypeAlias = Annotated[bool, typer.Option("--all-namespaces", "-A", help="All namespaces.")]
+
+#: The maximum number of pages of one list: 200,000 objects.
+_PAGES_MAX: Final = 400
+_VISIBILITY_GROUP: Final = "visibility.kueue.x-k8s.io"
+_VISIBILITY_PATH: Final = f"/apis/{_VISIBILITY_GROUP}"
+_VISIBILITY_VERSIONS: Final = ("v1beta2", "v1beta1")
+#: The number of Workloads in one page of the visibility API, which is also Kueue's default.
+_VISIBILITY_PAGE_SIZE: Final = 1000
+_MERGE_PATCH: Final = "application/merge-patch+json"
+_SIMILAR_NAMES_MAX: Final = 5
+
+T = TypeVar("T")
+
+
+class ClusterRequestError(Exception):
+    """A request to the cluster fails; the message has the place, the reason and the remedy."""
+
+
+class _ServerTime(NamedTuple):
+    """A reading of the server's clock: its instant and speed, and this machine's monotonic clock in seconds."""
+
+    instant: Instant
+    speed: float
+    read_at: float
+
+
+class ClusterClient:
+    """An HTTP client of one cluster, with the URL of its API server and the default namespace of its user."""
+
+    def __init__(self, transport: HttpTransport, access: ApiServerAccess) -> None:
+        self.transport = transport
+        self.url = access.url
+        self.namespace = access.namespace
+        self._time_source = _ServerTime(wall_clock(), 1.0, monotonic_seconds())
+        self._served_versions: dict[str, str] = {}
+        self._visibility_versions: Sequence[str] = _VISIBILITY_VERSIONS
+
+    @property
+    def now(self) -> Instant:
+        """The server's time, extrapolated from its last report; before `read_time`, this machine's time."""
+        instant, speed, read_at = self._time_source
+        return instant + round((monotonic_seconds() - read_at) * SECOND * speed)
+
+    async def read_time(self) -> None:
+        """Read the time of a batchyard server and its speed; of another server, the date of its response."""
+        response = await self.get(STATUS_REPORT_PATH)
+        report = decode_object(response.body) if response.code == HTTPStatus.OK else {}
+        instant, speed = report.get("instant"), report.get("speed")
+        if isinstance(instant, int) and isinstance(speed, int | float):
+            self._time_source = _ServerTime(instant, float(speed), monotonic_seconds())
+        elif response.server_time:
+            self._time_source = _ServerTime(response.server_time, 1.0, monotonic_seconds())
+
+    async def list_objects(
+        self, kind: str, namespace: str = "", query: str = "", *, is_required: bool = True
+    ) -> Sequence[Obj] | None:
+        """Return the objects of a kind in their storage version, in all namespaces for ''; None if it is forbidden.
+
+        `query` holds more URL parameters. A kind that the server does not serve has no objects, or if it is required,
+        raises ClusterRequestError.
+        """
+        info = kind_info(kind)
+        for version in self._versions_of(info):
+            path = object_path(info, version, namespace) if namespace else kind_path(info, version)
+            code, items = await self._list_pages(path, query)
+            if code == HTTPStatus.NOT_FOUND:
+                continue
+            self._served_versions[kind] = version
+            return None if code == HTTPStatus.FORBIDDEN else [to_storage_version(info, version, item) for item in items]
+        if is_required:
+            raise ClusterRequestError(f"{self.url} does not serve {info.plural}.{info.group}: install Kueue first")
+        return ()
+
+    async def list_pending(self, queue_path: str) -> tuple[Sequence[Obj], str]:
+        """Return the pending Workloads of a queue in scheduling order from Kueue's visibility API, or why it cannot.
+
+        `queue_path` is the path of the queue in the API, such as `clusterqueues/NAME`.
+        """
+        for version in self._visibility_versions:
+            path = f"{_VISIBILITY_PATH}/{version}/{queue_path}/pendingworkloads"
+            items: list[Obj] = []
+            for _ in range(_PAGES_MAX):
+                response = await self.get(f"{path}?limit={_VISIBILITY_PAGE_SIZE}&offset={len(items)}")
+                page: Sequence[Obj] = decode_object(response.body).get("items") or ()
+                items.extend(page)
+                if len(page) < _VISIBILITY_PAGE_SIZE:
+                    break
+            if response.code == HTTPStatus.OK:
+                self._visibility_versions = (version,)
+                return items, ""
+            if response.code == HTTPStatus.FORBIDDEN:
+                return (), f"no permission to get {queue_path}/pendingworkloads of {_VISIBILITY_GROUP}"
+        return (), f"the server does not serve pending Workloads ({_VISIBILITY_GROUP})"
+
+    async def get(self, path: str, timeout_seconds: int = 30) -> HttpResponse:
+        """Send a GET request; raise ClusterRequestError if the server does not respond."""
+        return await self._request(HttpRequest("GET", path, timeout=timeout_seconds * SECOND))
+
+    async def merge(self, path: str, patch: Mapping[str, Any]) -> None:
+        """Apply a JSON merge patch to the object at a path; raise ClusterRequestError if the server rejects it."""
+        body = msgspec.json.encode(patch)
+        response = await self._request(HttpRequest("PATCH", path, body, content_type=_MERGE_PATCH))
+        if not 200 <= response.code < 300:
+            raise ClusterRequestError(failure_reason(response))
+
+    async def delete(self, path: str, uid: str) -> None:
+        """Delete an object after its dependents (foreground); raise ClusterRequestError if the server rejects it."""
+        fields = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
+        options = msgspec.json.encode({"apiVersion": "v1", "kind": "DeleteOptions", **fields})
+        response = await self._request(HttpRequest("DELETE", path, options))
+        if not 200 <= response.code < 300 and response.code != HTTPStatus.NOT_FOUND:
+            raise ClusterRequestError(failure_reason(response))
+
+    async def path_of(self, api_version: str, kind: str, namespace: str, name: str) -> str:
+        """Return the URL path of an object of any kind; raise ClusterRequestError if the server does not serve it."""
+        info = find_kind(api_version, kind)
+        group, _, version = api_version.rpartition("/")
+        if info is not None:
+            return object_path(info, self._served_versions.get(info.constant, version), namespace, name)
+        path = api_version_path(group, version)
+        resources: Sequence[Mapping[str, Any]] = decode_object((await self.get(path)).body).get("resources") or ()
+        for resource in resources:
+            if resource["kind"] == kind and "/" not in resource["name"]:
+                return f"{path}/namespaces/{quote(namespace)}/{resource['name']}/{quote(name)}"
+        raise ClusterRequestError(f"{self.url} does not serve kind {kind} of {api_version}: install its definition")
+
+    async def stream_log(
+        self, path: str, query: str, since_time: str, handle_lines: Callable[[Sequence[bytes]], None]
+    ) -> HttpResponse:
+        """Stream the log of the pod at a path with timestamps to `handle_lines`; return the response at its end."""
+        since_query = f"&sinceTime={quote(since_time)}" if since_time else ""
+        request = HttpRequest("GET", f"{path}/log?timestamps=true&{query}{since_query}", accept="*/*")
+        return await self.transport.stream(request, handle_lines, deliver_incomplete_line=True)
+
+    def _versions_of(self, info: ServedKind) -> Sequence[str]:
+        if info.constant in self._served_versions:
+            return [self._served_versions[info.constant]]
+        return [info.storage_version, *[each for each in reversed(info.versions) if each != info.storage_version]]
+
+    async def _list_pages(self, path: str, query: str) -> tuple[int, Sequence[Obj]]:
+        """Return the status code (200, 403 or 404) of a list, and the items of all its pages."""
+        items: list[Obj] = []
+        selector, next_page = f"&{query}" if query else "", ""
+        for _ in range(_PAGES_MAX):
+            response = await self.get(f"{path}?limit={LIST_PAGE_SIZE}{next_page}{selector}")
+            if response.code in {HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN}:
+                return response.code, ()
+            page = list_in_response(response)
+            if page is None:
+                raise ClusterRequestError(f"{self.url}: {failure_reason(response)}")
+            items.extend(page.get("items") or ())
+            token = page["metadata"].get("continue")
+            if not token:
+                return response.code, items
+            next_page = f"&continue={quote(token, safe='')}"
+        raise ClusterRequestError(f"{self.url}{path}: more than {_PAGES_MAX * LIST_PAGE_SIZE:,} objects: use -n NS")
+
+    async def _request(self, request: HttpRequest) -> HttpResponse:
+        response = await self.transport.ask(request)
+        if not response.code or response.code == HTTPStatus.UNAUTHORIZED:
+            raise ClusterRequestError(f"{self.url}: {failure_reason(response)}")
+        return response
+
+
+def run_in_cluster(target: ClusterTarget, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
+    """Run a coroutine with a client of the target cluster; print an error and exit with 1 if a request fails."""
+
+    async def run() -> T:
+        read_access = access_reader_of_target(target)
+        access = await read_access()
+        transport = HttpTransport(access, read_access)
+        try:
+            client = ClusterClient(transport, access)
+            await client.read_time()
+            return await work(client)
+        finally:
+            await transport.close()
+
+    try:
+        return asyncio.run(run())
+    except (ClusterRequestError, *REQUEST_ERRORS) as error:
+        output.fail(f"batchyard: {error}")
+
+
+def similar_names(name: str, names: Sequence[str]) -> Sequence[str]:
+    """Return the existing names that contain a missing name or resemble it, at most five."""
+    matches = [candidate for candidate in names if name in candidate]
+    return list(dict.fromkeys([*matches, *get_close_matches(name, names, _SIMILAR_NAMES_MAX)]))[:_SIMILAR_NAMES_MAX]
+
+
+async def watch_objects(
+    transport: HttpTransport,
+    informer: Informer,
+    on_events: Callable[[Sequence[WatchEvent]], None],
+    on_trouble: Callable[[Informer], None],
+) -> None:
+    """List and watch the objects of an informer until the task is cancelled; `on_trouble` follows each request."""
+
+    def on_lines(lines: Sequence[bytes]) -> None:
+        on_events(informer.process_watch_lines(lines))
+
+    while True:
+        plan = informer.plan_request()
+        if plan.delay:
+            await sleep_for(plan.delay)
+        if plan.is_watch:
+            informer.process_watch_end(await transport.stream(plan.request, on_lines))
+        else:
+            on_events(informer.process_list_page(await transport.ask(plan.request)))
+        on_trouble(informer)
+
+
+class LogReader:
+    """Reads each line of a pod's timestamped log exactly once, even if the log is read again."""
+
+    def __init__(self, pod: str, notify: Callable[[str, str], None]) -> None:
+        self._pod = pod
+        self._notify = notify
+        #: The timestamp of the last reported line; `_reported_count` lines with it were reported.
+        self.since = ""
+        self._reported_count = 0
+        self._lines_to_skip = 0
+
+    def process_lines(self, lines: Sequence[bytes]) -> None:
+        """Report the new lines of the log; skip lines that were reported before reading restarted."""
+        for line in lines:
+            timestamp, _, text = line.decode("utf-8", "replace").partition(" ")
+            if timestamp == self.since and self._lines_to_skip:
+                self._lines_to_skip -= 1
+                continue
+            if timestamp < self.since:
+                continue
+            self._reported_count = self._reported_count + 1 if timestamp == self.since else 1
+            self.since = timestamp
+            self._notify(self._pod, text)
+
+    def restart_reading(self) -> None:
+        """Prepare for reading the log again, from the timestamp of the last reported line."""
+        self._lines_to_skip = self._reported_count

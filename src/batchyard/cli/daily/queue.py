@@ -1,0 +1,380 @@
+"""The command `batchyard queue`: the place of a job in the line of its queue, which jobs are before it, and when."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+import typer
+
+from batchyard.api import scheme
+from batchyard.api.meta import Obj, controller_of
+from batchyard.api.printing import format_table
+from batchyard.api.scheme import kind_info
+from batchyard.api.times import format_time, parse_time
+from batchyard.api.views.workload import workload_view
+from batchyard.base.instant import SECOND, Instant, format_age
+from batchyard.cli import output as terminal
+from batchyard.cli.daily.cluster import AllNamespaces, ClusterClient, NamespaceOption, run_in_cluster
+from batchyard.cli.daily.commands import list_document, shorten, target_of
+from batchyard.cli.daily.jobs import JobEntry, JobState, find_job, forbidden_error, format_requests, job_entries
+from batchyard.cli.options import Context, DataDir, Kubeconfig, Output, OutputOption
+from batchyard.client.transport import decode_object, object_path
+
+#: The maximum number of jobs before the job in question that the table shows; `-o wide` shows all.
+_AHEAD_MAX: Final = 20
+_FORECAST_TIMEOUT: Final = 60  # seconds
+_WAITING_STATES: Final = frozenset({JobState.PENDING, JobState.CHECKING, JobState.SUSPENDED})
+
+
+@dataclass(frozen=True, slots=True)
+class PendingJob:
+    """A job in the line of a ClusterQueue; its places count from 1, and are 0 if they are unknown."""
+
+    title: str
+    namespace: str
+    queue: str
+    workload_name: str
+    priority: int
+    created: Instant
+    place: int
+    local_place: int
+    #: The requests of all pods as text; '' if the Workload may not be read.
+    requests: str
+    reason: str
+
+    def document(self) -> Mapping[str, Any]:
+        """Return the row as a mapping for JSON and YAML output."""
+        return {
+            "job": self.title,
+            "namespace": self.namespace,
+            "queue": self.queue,
+            "workload": self.workload_name,
+            "priority": self.priority,
+            "created": format_time(self.created),
+            "placeInClusterQueue": self.place,
+            "placeInLocalQueue": self.local_place,
+            "requests": self.requests,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLine:
+    """The line of a ClusterQueue, the first job to be considered first; `note` says what it lacks, and why."""
+
+    cluster_queue: str
+    jobs: Sequence[PendingJob]
+    note: str = ""
+
+    def place_of(self, namespace: str, workload_name: str) -> PendingJob | None:
+        """Return the job with this Workload in the line; None if it is not in the line."""
+        return next((e for e in self.jobs if (e.namespace, e.workload_name) == (namespace, workload_name)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class LineSources:
+    """The objects from which lines are read: the LocalQueues and the Workloads that the user may list."""
+
+    local_queues: Sequence[Obj]
+    entries: Mapping[tuple[str, str], JobEntry]
+
+    def cluster_queue_of(self, namespace: str, queue: str) -> str:
+        """Return the name of a LocalQueue's ClusterQueue; '' if the LocalQueue is unknown."""
+        for each in self.local_queues:
+            if (each["metadata"]["namespace"], each["metadata"]["name"]) == (namespace, queue):
+                return str(each["spec"].get("clusterQueue") or "")
+        return ""
+
+
+async def _line_sources(client: ClusterClient, namespace: str) -> LineSources:
+    """Read the LocalQueues and Workloads of all namespaces, or if that is forbidden, of the given namespace."""
+    local_queues = await client.list_objects(scheme.LOCAL_QUEUE)
+    if local_queues is None and namespace:
+        local_queues = await client.list_objects(scheme.LOCAL_QUEUE, namespace)
+    if local_queues is None:
+        raise forbidden_error(client, "localqueues.kueue.x-k8s.io", namespace)
+    workloads = await client.list_objects(scheme.WORKLOAD)
+    if workloads is None and namespace:
+        workloads = await client.list_objects(scheme.WORKLOAD, namespace)
+    if workloads is None:
+        raise forbidden_error(client, "workloads.kueue.x-k8s.io", namespace)
+    entries = job_entries(workloads, (), None)
+    return LineSources(local_queues, {(entry.namespace, entry.workload_name): entry for entry in entries})
+
+
+async def read_line(client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str) -> QueueLine:
+    """Return the line of a ClusterQueue: of the visibility API if it is served and allowed, otherwise an estimate.
+
+    Without permission for the ClusterQueue, the line has only the Workloads of the namespace's LocalQueues.
+    """
+    items, problem = await client.list_pending(f"clusterqueues/{cluster_queue}")
+    if not problem:
+        return QueueLine(cluster_queue, [_pending_job(item, sources) for item in items])
+    if problem.startswith("no permission") and namespace:
+        items, local_problem = await _list_local_lines(client, sources, cluster_queue, namespace)
+        if not local_problem:
+            note = f"{problem}: jobs of other LocalQueues are counted, but not shown"
+            return QueueLine(cluster_queue, [_pending_job(item, sources) for item in items], note)
+    note = f"{problem}: the order is estimated from priority and age"
+    return QueueLine(cluster_queue, list(estimated_line(sources, cluster_queue)), note)
+
+
+async def _list_local_lines(
+    client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str
+) -> tuple[Sequence[Obj], str]:
+    """Return the pending Workloads of a namespace's LocalQueues of the ClusterQueue in scheduling order, or why not."""
+    items: list[Obj] = []
+    for queue in sources.local_queues:
+        metadata = queue["metadata"]
+        if metadata["namespace"] == namespace and queue["spec"].get("clusterQueue") == cluster_queue:
+            path = f"namespaces/{namespace}/localqueues/{metadata['name']}"
+            queue_items, problem = await client.list_pending(path)
+            if problem:
+                return (), problem
+            items.extend(queue_items)
+    return sorted(items, key=lambda item: item.get("positionInClusterQueue", 0)), ""
+
+
+def _pending_job(item: Obj, sources: LineSources) -> PendingJob:
+    """Return a PendingWorkload of the visibility API as a job, with what is known from its Workload."""
+    metadata = item["metadata"]
+    entry = sources.entries.get((metadata["namespace"], metadata["name"]))
+    owner = controller_of(item) or next(iter(metadata.get("ownerReferences") or ()), None)
+    title = f"workload/{metadata['name']}" if owner is None else f"{owner['kind'].lower()}/{owner['name']}"
+    return PendingJob(
+        title,
+        metadata["namespace"],
+        item.get("localQueueName", ""),
+        metadata["name"],
+        item.get("priority", 0),
+        parse_time(metadata["creationTimestamp"]),
+        item.get("positionInClusterQueue", 0) + 1,
+        item.get("positionInLocalQueue", 0) + 1,
+        _requests_of(entry),
+        "" if entry is None else entry.reason,
+    )
+
+
+def _requests_of(entry: JobEntry | None) -> str:
+    return "" if entry is None or entry.workload is None else format_requests(entry.workload)
+
+
+def estimated_line(sources: LineSources, cluster_queue: str) -> Iterator[PendingJob]:
+    """Yield the pending jobs of a ClusterQueue by priority and age, as Kueue sorts them by default."""
+    queued_views = []
+    for entry in sources.entries.values():
+        view = None if entry.workload is None else workload_view(entry.workload)
+        if (
+            view is not None
+            and view.admissible
+            and sources.cluster_queue_of(entry.namespace, entry.queue) == cluster_queue
+        ):
+            queued_views.append((-view.priority, view.queued, view.key, entry))
+    local_counts: dict[str, int] = {}
+    for place, (_, _, _, entry) in enumerate(sorted(queued_views, key=lambda row: row[:3]), 1):
+        queue = f"{entry.namespace}/{entry.queue}"
+        local_counts[queue] = local_counts.get(queue, 0) + 1
+        yield _entry_in_line(entry, place, local_counts[queue])
+
+
+def _entry_in_line(entry: JobEntry, place: int, local_place: int) -> PendingJob:
+    assert entry.workload is not None, "only Workloads are in a line"
+    return PendingJob(
+        *(entry.title, entry.namespace, entry.queue, entry.workload_name, entry.priority),
+        *(workload_view(entry.workload).created, place, local_place, format_requests(entry.workload), entry.reason),
+    )
+
+
+# The place of one job.
+
+
+@dataclass(frozen=True, slots=True)
+class _PlaceAnswer:
+    """What is known about the place of one job: its line, its place in it, and the forecast of its start."""
+
+    entry: JobEntry
+    line: QueueLine
+    place: PendingJob | None
+    forecast: Mapping[str, Any] | None
+    now: Instant
+
+    def document(self) -> Mapping[str, Any]:
+        ahead = [each.document() for each in self.ahead]
+        return {
+            "job": self.entry.title,
+            "namespace": self.entry.namespace,
+            "queue": self.entry.queue,
+            "clusterQueue": self.line.cluster_queue,
+            "state": str(self.entry.state),
+            "placeInClusterQueue": 0 if self.place is None else self.place.place,
+            "placeInLocalQueue": 0 if self.place is None else self.place.local_place,
+            "pending": len(self.line.jobs),
+            "ahead": ahead,
+            "reason": self.entry.reason,
+            "note": self.line.note,
+            **({} if self.forecast is None else {"forecast": dict(self.forecast)}),
+        }
+
+    @property
+    def ahead(self) -> Sequence[PendingJob]:
+        """The jobs before this one."""
+        return [] if self.place is None else [each for each in self.line.jobs if each.place < self.place.place]
+
+    def lines(self, *, is_wide: bool) -> Iterator[str]:
+        """Yield the lines of the text output."""
+        entry, place = self.entry, self.place
+        if entry.state not in _WAITING_STATES:
+            age = format_age(self.now - entry.since)
+            yield f"{entry.title} in namespace {entry.namespace} does not wait: it is {entry.state}, for {age}"
+            return
+        if place is None:
+            reason = f": {entry.reason}" if entry.reason else ""
+            yield f"{entry.title} in namespace {entry.namespace} is not in a line: it is {entry.state}{reason}"
+            return
+        total = f" of {len(self.line.jobs)}" if not self.line.note.startswith("no permission") else ""
+        local_place = f"{place.local_place} in LocalQueue {entry.queue} of namespace {entry.namespace}"
+        yield f"{entry.title} is {place.place}{total} in ClusterQueue {self.line.cluster_queue}, and {local_place}"
+        if entry.reason:
+            yield f"it waits: {entry.reason if is_wide else shorten(entry.reason, 100)}"
+        yield from _forecast_lines(entry, self.forecast)
+        if self.line.note:
+            yield f"note: {self.line.note}"
+        yield from _ahead_lines(self.ahead, self.now, is_wide=is_wide)
+
+
+def _forecast_lines(entry: JobEntry, forecast: Mapping[str, Any] | None) -> Iterator[str]:
+    if forecast is None:
+        command = f"batchyard eta workload/{entry.workload_name} -n {entry.namespace}"
+        yield f"start: unknown: the server offers no forecast; `{command}` computes one here"
+        return
+    seconds = forecast["waitSeconds"]
+    texts = {level: format_age(round(value * SECOND)) for level, value in seconds.items()}
+    if "p50" not in texts:
+        yield f"start: not within a day in most of the {forecast['forks']} simulated forks"
+    else:
+        yield f"start: likely in {texts['p50']}; in 80% of the forks in {texts['p10']} to {texts.get('p90', 'unknown')}"
+
+
+def _ahead_lines(ahead: Sequence[PendingJob], now: Instant, *, is_wide: bool) -> Iterator[str]:
+    if not ahead:
+        return
+    shown = ahead if is_wide else ahead[-_AHEAD_MAX:]
+    header = ["BEFORE IT", "JOB", "OWNER", "QUEUE", "PRIORITY", "REQUESTS", "AGE", *(["WORKLOAD"] if is_wide else [])]
+    rows = [
+        [
+            *(str(each.place), each.title, each.namespace, each.queue, str(each.priority)),
+            *(each.requests or "-", format_age(now - each.created), *([each.workload_name] if is_wide else [])),
+        ]
+        for each in shown
+    ]
+    yield ""
+    yield format_table([header, *rows]).rstrip("\n")
+    if len(shown) < len(ahead):
+        yield f"... and {len(ahead) - len(shown)} more before them: -o wide"
+
+
+async def _answer_place(client: ClusterClient, namespace: str, name: str, *, with_forecast: bool) -> _PlaceAnswer:
+    entry = await find_job(client, namespace, name)
+    if entry.state not in _WAITING_STATES or entry.workload is None:
+        return _PlaceAnswer(entry, QueueLine(entry.cluster_queue, ()), None, None, client.now)
+    sources = await _line_sources(client, namespace)
+    cluster_queue = sources.cluster_queue_of(namespace, entry.queue)
+    if not cluster_queue:
+        return _PlaceAnswer(entry, QueueLine("", ()), None, None, client.now)
+    line = await read_line(client, sources, cluster_queue, namespace)
+    place = line.place_of(namespace, entry.workload_name)
+    forecast = await _read_forecast(client, entry) if with_forecast and place is not None else None
+    return _PlaceAnswer(entry, line, place, forecast, client.now)
+
+
+async def _read_forecast(client: ClusterClient, entry: JobEntry) -> Mapping[str, Any] | None:
+    """Return the server's forecast of a Workload's start; None if it offers none or is overloaded."""
+    info = kind_info(scheme.WORKLOAD)
+    path = object_path(info, info.storage_version, entry.namespace, entry.workload_name, "eta")
+    response = await client.get(path, _FORECAST_TIMEOUT)
+    return decode_object(response.body) if response.code == HTTPStatus.OK else None
+
+
+# All lines of a namespace.
+
+
+async def _pending_jobs(client: ClusterClient, namespace: str) -> tuple[list[PendingJob], Mapping[str, QueueLine]]:
+    """Return the pending jobs of a namespace ('' for all) by queue and place, and the lines of their ClusterQueues."""
+    sources = await _line_sources(client, namespace)
+    queues = [each for each in sources.local_queues if namespace in ("", each["metadata"]["namespace"])]
+    names = dict.fromkeys(name for each in queues if (name := each["spec"].get("clusterQueue")))
+    lines = {name: await read_line(client, sources, name, namespace) for name in names}
+    pending = [job for line in lines.values() for job in line.jobs if namespace in ("", job.namespace)]
+    in_lines = {(job.namespace, job.workload_name) for job in pending}
+    outside = [
+        _entry_in_line(entry, 0, 0)
+        for key, entry in sources.entries.items()
+        if entry.state in _WAITING_STATES and key not in in_lines and namespace in ("", entry.namespace)
+    ]
+    return sorted([*pending, *outside], key=lambda job: (job.namespace, job.queue, job.place == 0, job.place)), lines
+
+
+def _format_pending(jobs: Sequence[PendingJob], now: Instant, output_format: Output, *, with_namespace: bool) -> str:
+    if not output_format.is_table:
+        return terminal.render_document(list_document([job.document() for job in jobs]), output_format)
+    if not jobs:
+        return "no pending jobs\n"
+    is_wide = output_format is Output.WIDE
+    header = [
+        "QUEUE",
+        "PLACE",
+        "OVERALL",
+        "JOB",
+        "PRIORITY",
+        "REQUESTS",
+        "AGE",
+        *(["WORKLOAD"] if is_wide else []),
+        "REASON",
+    ]
+    rows = [
+        [
+            *([job.namespace] if with_namespace else []),
+            *(job.queue, str(job.local_place or "-"), str(job.place or "-"), job.title, str(job.priority)),
+            *(job.requests or "-", format_age(now - job.created), *([job.workload_name] if is_wide else [])),
+            job.reason if is_wide else shorten(job.reason),
+        ]
+        for job in jobs
+    ]
+    return format_table([["NAMESPACE", *header] if with_namespace else header, *rows])
+
+
+def queue(
+    context: typer.Context,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NAME]", help="job/NAME, jobset/NAME, workload/NAME or only the name.", show_default=False
+        ),
+    ] = "",
+    namespace: NamespaceOption = "",
+    all_namespaces: AllNamespaces = False,
+    eta: Annotated[bool, typer.Option("--eta/--no-eta", help="Forecast the start of the job.")] = True,
+    kubeconfig: Kubeconfig = "",
+    kube_context: Context = "",
+    data_dir: DataDir = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the place of a job in its line, the jobs before it and its likely start; without NAME, all pending jobs."""
+    if name and all_namespaces:
+        raise typer.BadParameter("-A lists all pending jobs: remove it, or remove NAME and select a namespace with -n")
+
+    async def show_place(client: ClusterClient) -> str:
+        answer = await _answer_place(client, namespace or client.namespace, name, with_forecast=eta)
+        if not output.is_table:
+            return terminal.render_document(answer.document(), output)
+        return "\n".join(answer.lines(is_wide=output is Output.WIDE)) + "\n"
+
+    async def show_pending(client: ClusterClient) -> str:
+        pending, lines = await _pending_jobs(client, "" if all_namespaces else namespace or client.namespace)
+        for note in dict.fromkeys(line.note for line in lines.values() if line.note):
+            terminal.report_line(f"batchyard: {note}")
+        return _format_pending(pending, client.now, output, with_namespace=all_namespaces)
+
+    target = target_of(context, kubeconfig, kube_context, data_dir)
+    terminal.write(run_in_cluster(target, show_place if name else show_pending))
