@@ -43,7 +43,10 @@ def _wrong_limit(made: BindingWorld, answer: dict[str, Any]) -> str:
     binding, expected = answer.get("binding") or {}, made.expected
     where = binding.get("where") or {}
     answered = ExpectedLimitAnswer(
-        binding.get("limit", ""), f"{where.get('kind')} {where.get('name')}", binding.get("flavor"), binding.get("resource")
+        binding.get("limit", ""),
+        f"{where.get('kind')} {where.get('name')}",
+        binding.get("flavor"),
+        binding.get("resource"),
     )
     is_right = (
         answered.limit in expected.limits

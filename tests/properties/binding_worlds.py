@@ -31,13 +31,16 @@ class ExpectedLimit(NamedTuple):
     resource: str = ""
 
 
+NOTHING: Final = ExpectedLimit((), ())
+
+
 @dataclass(slots=True)
 class BindingWorld:
     """The manifests of a world, and the binding limit of its asked Workload."""
 
     rng: RandomChoices
     objects: list[ObjectDict] = field(default_factory=list)
-    expected: ExpectedLimit = ExpectedLimit((), ())
+    expected: ExpectedLimit = NOTHING
     fair_sharing: bool = False
     #: The requested resources: the binding one, and others.
     resource: str = "cpu"
@@ -82,7 +85,7 @@ class BindingWorld:
     def quotas(self, nominal: int, **limits: int) -> dict[str, Quota]:
         """Return quotas of one flavor: of the binding resource as given, of the others plenty."""
         plenty: Quota = {"nominalQuota": PLENTY}
-        return {each: plenty for each in self.resources} | {self.resource: {"nominalQuota": nominal, **limits}}
+        return dict.fromkeys(self.resources, plenty) | {self.resource: {"nominalQuota": nominal, **limits}}
 
     def pods(self, amount: int) -> tuple[int, dict[str, int]]:
         """Return a number of pods and the requests of each, so that they request `amount` of the binding resource."""
@@ -258,7 +261,9 @@ def lending(rng: RandomChoices) -> BindingWorld:
     free = own + lent - max(0, used)
     world.ask(free + missing)
     limit = "lending" if free + missing <= own + lent else "maximum"
-    places = ["ClusterQueue other"] if limit == "lending" else ["ClusterQueue other", f"ClusterQueue {QUEUE}", "Cohort tree"]
+    places = (
+        ["ClusterQueue other"] if limit == "lending" else ["ClusterQueue other", f"ClusterQueue {QUEUE}", "Cohort tree"]
+    )
     world.expect(limit, *places, flavor=flavor, resource=world.resource)
     return world
 
@@ -538,7 +543,7 @@ def partial_admission(rng: RandomChoices) -> BindingWorld:
     world.add_queue(QUEUE, {flavor: world.quotas(used + free)})
     world.hold("holder", used)
     least, most = free + missing, free + missing + rng.draw_integer(1, 4)
-    others = {each: 1 for each in world.resources}
+    others = dict.fromkeys(world.resources, 1)
     obj = world.submit(SUBJECT, most, others)
     obj["spec"]["podSets"][0]["minCount"] = least
     world.expected = ExpectedLimit(("nominal", "maximum"), (f"ClusterQueue {QUEUE}",), flavor, world.resource)
@@ -589,7 +594,9 @@ def quota_of_pods(rng: RandomChoices) -> BindingWorld:
     quotas: dict[str, Quota] = {"cpu": {"nominalQuota": PLENTY}, "pods": {"nominalQuota": used + free}}
     world.add_queue(QUEUE, {flavor: quotas})
     world.submit("holder", used, {"cpu": 1}, at=_HOLDERS_AT)
-    world.submit(SUBJECT, free + missing, {"cpu": rng.draw_integer(1, 3)}, kind=rng.choose(["Workload", "Job", "JobSet"]))
+    world.submit(
+        SUBJECT, free + missing, {"cpu": rng.draw_integer(1, 3)}, kind=rng.choose(["Workload", "Job", "JobSet"])
+    )
     world.expect("nominal", f"ClusterQueue {QUEUE}", flavor=flavor, resource="pods")
     return world
 

@@ -1,5 +1,6 @@
 """Explains finished Workloads and those that hold quota: admission checks, pods without a node, possible preemptors."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -17,7 +18,8 @@ from batchyard.autoscaler.node_groups import NodeGroup
 from batchyard.base.instant import Instant
 from batchyard.explain.blockers import NodeOccupant, occupants_of, selected_nodes
 from batchyard.explain.document import BindingLimit, DocumentPart, ExplanationUser, nonempty_fields, pods_of
-from batchyard.explain.proposals import END, NODES, SIZE, Patch, Proposal, merge_patch, minimum_between
+from batchyard.explain.proposals import END, NODES, SIZE, merge_patch
+from batchyard.explain.searches import Patch, Proposal
 from batchyard.interfaces.client import Reader
 from batchyard.placement.controller import PlacementController
 from batchyard.scheduling.quota import is_within_nominal
@@ -202,7 +204,7 @@ def _minimum_number(is_satisfied: Callable[[int], bool], highest_number: int) ->
     """Return the smallest number from 1 to `highest_number` that satisfies a monotonic predicate, or else 0."""
     if highest_number < 1 or not is_satisfied(highest_number):
         return 0
-    return minimum_between(is_satisfied, 1, highest_number)
+    return 1 + bisect_left(range(1, highest_number), True, key=is_satisfied)
 
 
 QUOTA_RESERVED: Final = "QuotaReserved"

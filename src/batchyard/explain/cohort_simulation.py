@@ -74,9 +74,9 @@ def _copy_holder(quota_holder: AdmittedWorkload, queue: ClusterQueue) -> Admitte
 #: Limits on the simulated pending Workloads: ahead of the explained one in its queue, and in all other queues together.
 AHEAD_WORKLOADS_MAX: Final = 64
 OTHER_WORKLOADS_MAX: Final = 32
-#: Limits on simulated decisions: of a CohortSimulation, and of one search for changes. Beyond, a trial has no result.
-DECISIONS_MAX: Final = 1000
-SEARCH_DECISIONS_MAX: Final = 400
+#: Limits on simulated decisions: of all trials of a CohortSimulation, and of one trial. Beyond, a trial has no result.
+DECISIONS_MAX: Final = 2000
+TRIAL_DECISIONS_MAX: Final = 400
 #: If a Workload is preempted more often in one trial, the trial ends as a preemption loop.
 _TIMES_PREEMPTED_MAX: Final = 3
 
@@ -130,18 +130,15 @@ class CohortSimulation:
         #: Views of quota holders, needed if they are preempted and become pending.
         self._views = {key: view for key in self._holder_keys() if (view := cache.workload_cache.view(key)) is not None}
         self._cycle_number = 0
-        self._decision_count = 0
-        self._decision_count_max = SEARCH_DECISIONS_MAX
+        #: The number of scheduling decisions in all trials, and the number at which the current trial ends.
+        self.decision_count = 0
+        self._decision_count_max = 0
         self._original_views: tuple[dict[str, ClusterQueueView], dict[str, CohortView]] = ({}, {})
-
-    def begin_search(self) -> None:
-        """Restart the limit on simulated scheduling decisions for a search of another kind of change."""
-        self._decision_count_max = min(DECISIONS_MAX, self._decision_count + SEARCH_DECISIONS_MAX)
 
     def count_decisions(self, decision_count: int) -> None:
         """Count one scheduling decision for each queue head; raise DecisionLimitReached if the limit is exceeded."""
-        self._decision_count += decision_count
-        if self._decision_count > self._decision_count_max:
+        self.decision_count += decision_count
+        if self.decision_count > self._decision_count_max:
             raise DecisionLimitReached
 
     def close(self) -> None:
@@ -158,6 +155,7 @@ class CohortSimulation:
 
     def run_trial(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
         """Simulate a change and return the outcome; raise DecisionLimitReached if it takes too many decisions."""
+        self._decision_count_max = min(DECISIONS_MAX, self.decision_count + TRIAL_DECISIONS_MAX)
         self._apply_change(change)
         return _Trial(self, change).run()
 

@@ -177,10 +177,15 @@ def _change_lines(document: Document) -> Iterator[str]:
     changes = document.get("changes") or ()
     if changes:
         effect = "place its pods" if document.get("nodes") else "admit it"
-        yield f"Any one of these changes would {effect}. Each was verified and is minimal:"
+        is_minimal = all(change.get("minimal", True) for change in changes)
+        claim = "Each was verified and is minimal" if is_minimal else "Each was verified; not all are minimal"
+        yield f"Any one of these changes would {effect}. {claim}:"
     for change in changes:
         condition = f" ({change['given']})" if change.get("given") else ""
         yield from wrap(f"{change['text']}{condition}", LINE_WIDTH - 2, initial_indent="- ", subsequent_indent="  ")
+    if document.get("changesEnd"):
+        prefix = "Search for changes: " if changes else "No change is proposed: "
+        yield from wrap(f"{prefix}{document['changesEnd']}.", LINE_WIDTH)
 
 
 def _table_lines(rows: Sequence[Sequence[str]], *, is_last_column_uncut: bool = False) -> Iterator[str]:
