@@ -1,65 +1,192 @@
-"""Corrections of one field that keeps a Workload out of scheduling, verified by simulation."""
+"""Corrections of what keeps a Workload out of scheduling, verified by simulation, and remedies without a patch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
+from batchyard.api import well_known
 from batchyard.api.meta import Obj, selector
-from batchyard.api.views.workload import ClusterQueueView, WorkloadView
+from batchyard.api.views.workload import ClusterQueueView, LocalQueueView, WorkloadView
+from batchyard.explain import blockers
 from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached, HypotheticalChange
+from batchyard.explain.document import BindingLimit, DocumentPart, nonempty_fields
 from batchyard.explain.proposals import FIX, json_patch, merge_patch
 from batchyard.explain.searches import Patch, Proposal
-from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.pending_reason import WorkloadQueues
 
 _STOP_POLICY_NONE: Final = {"spec": {"stopPolicy": "None"}}
+_LOCAL_QUEUES_TRIED_MAX: Final = 4
+_SIMILARITY_MIN: Final = 0.3
+#: What helps if a limit has no correction that a patch can make.
+_REMEDY_BY_LIMIT: Final = {
+    blockers.MISCONFIGURED: "correct the object that the limit names; if that is the Workload, submit a new job",
+    blockers.STOPPED: "correct the object that the limit names",
+    blockers.GATED: f"it waits until its gates are removed from the annotation {well_known.ADMISSION_GATED_BY}",
+    blockers.CHECK: "the controller of the AdmissionCheck decides; see its message",
+    blockers.BACKOFF: "it is queued again without a change when its backoff ends",
+    blockers.PODS_READY: "it is admitted without a change when the pods of admitted Workloads are ready",
+}
 
 
-class _Fix(NamedTuple):
-    """A correction of what keeps a Workload out of scheduling: text, patch, and the resulting ClusterQueue view."""
+class WaitingCase(NamedTuple):
+    """A Workload that the scheduler does not consider, with its job (None if it has none) and its queues."""
+
+    workload: Obj
+    view: WorkloadView
+    owner_job: Obj | None
+    queues: WorkloadQueues
+    limit: BindingLimit
+
+
+class _Correction(NamedTuple):
+    """A correction of one field: text, patch, and the function that corrects the view of the ClusterQueue."""
 
     text: str
     patch: Patch
-    view: ClusterQueueView
+    correct: Callable[[ClusterQueueView], ClusterQueueView] = lambda view: view
 
 
-def propose_fixes(
-    workload: Obj, view: WorkloadView, queue: ClusterQueue, scheduler_cache: SchedulerCache, policy: SchedulingPolicy
-) -> Iterator[Proposal]:
-    """Yield the correction of a Workload's only configuration error, if the scheduler would then admit the Workload."""
-    fixes = list(_possible_fixes(workload, view, queue, scheduler_cache))
-    if len(fixes) != 1:
-        return
-    fix, simulation = fixes[0], CohortSimulation(scheduler_cache, policy, view, queue)
+def fixes_part(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> DocumentPart:
+    """Return the document fields `changes` and `changesEnd`: corrections after which the scheduler admits the Workload.
+
+    Without such a correction, `changesEnd` is the remedy.
+    """
+    is_queue_missing = case.queues.cluster_queue_name not in cache.snapshot.queues
+    propose = _propose_local_queues if is_queue_missing else _propose_corrections
     try:
-        if simulation.admits(HypotheticalChange(queues={queue.name: fix.view}, activates_queue=True)):
-            yield Proposal(FIX, fix.text, (fix.patch,))
+        proposals = list(propose(case, cache, policy))
     except DecisionLimitReached:
-        return
-    finally:
-        simulation.close()
+        return {"changesEnd": "the limit of simulated decisions was reached"}
+    remedy = "" if proposals else _remedy(case, cache)
+    return nonempty_fields(changes=[each.document() for each in proposals], changesEnd=remedy)
 
 
-def _possible_fixes(workload: Obj, view: WorkloadView, queue: ClusterQueue, cache: SchedulerCache) -> Iterator[_Fix]:
-    """Yield a fix for each cause that one field can correct, such as a stopPolicy; nothing if other errors exist."""
-    started_view, labels = replace(queue.view, stop_policy="None"), cache.namespaces.get(view.namespace)
-    if not cache.readiness_of_view(started_view).active or queue.is_in_cohort_cycle or labels is None:
+def _remedy(case: WaitingCase, cache: SchedulerCache) -> str:
+    """Return what helps if no patch does."""
+    local_queue, queue_name = case.view.queue.partition("/")[2], case.queues.cluster_queue_name
+    queue = cache.snapshot.queues.get(queue_name)
+    if case.queues.local_queue is None:
+        label = well_known.QUEUE_NAME
+        return (
+            f"create LocalQueue {local_queue} in namespace {case.view.namespace}, or name another in the label {label}"
+        )
+    if queue is None:
+        return f"create ClusterQueue {queue_name}, or a LocalQueue of a ClusterQueue that exists"
+    if queue.is_in_cohort_cycle:
+        return "correct spec.parentName of one of the Cohorts in the cycle"
+    readiness = cache.readiness_of_view(replace(queue.view, stop_policy="None"))
+    if not readiness.active:
+        return f"create or correct the objects that ClusterQueue {queue_name} references: {readiness.message}"
+    if list(_corrections(case, cache)):
+        return "corrected, it would still wait for quota; ask again after the correction"
+    return _REMEDY_BY_LIMIT.get(case.limit.limit, "")
+
+
+# Corrections of the Workload, its LocalQueue and its ClusterQueue.
+
+
+def _propose_corrections(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> Iterator[Proposal]:
+    """Yield the corrections of all errors together, if the scheduler would then admit the Workload."""
+    queue, corrections = cache.snapshot.queues[case.queues.cluster_queue_name], list(_corrections(case, cache))
+    corrected_view = queue.view
+    for correction in corrections:
+        corrected_view = correction.correct(corrected_view)
+    if not corrections or queue.is_in_cohort_cycle or not cache.readiness_of_view(corrected_view).active:
         return
-    if not lifecycle.is_active(workload):
+    change = HypotheticalChange(queues={queue.name: corrected_view}, activates_queue=True)
+    if _is_admitted(case.view, queue.name, change, cache, policy):
+        text = "; ".join(each.text for each in corrections)
+        yield Proposal(FIX, text, [each.patch for each in corrections])
+
+
+def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correction]:
+    """Yield a correction for each cause that one field can correct, such as a stopPolicy."""
+    view, queue = case.view, cache.snapshot.queues[case.queues.cluster_queue_name]
+    if not lifecycle.is_active(case.workload):
         patch = merge_patch("Workload", view.name, {"spec": {"active": True}}, view.namespace)
-        yield _Fix("set spec.active of the Workload to true", patch, started_view)
+        yield _Correction("set spec.active of the Workload to true", patch)
     local_queue = cache.workload_cache.local_queues.get(view.queue)
     if local_queue is not None and local_queue.stop_policy != "None":
         name = view.queue.partition("/")[2]
         patch = merge_patch("LocalQueue", name, _STOP_POLICY_NONE, view.namespace)
-        yield _Fix(f"LocalQueue {name}: set stopPolicy to None", patch, started_view)
+        yield _Correction(f"LocalQueue {name}: set stopPolicy to None", patch)
     if queue.view.stop_policy != "None":
         patch = merge_patch("ClusterQueue", queue.name, _STOP_POLICY_NONE)
-        yield _Fix(f"ClusterQueue {queue.name}: set stopPolicy to None", patch, started_view)
-    if queue.view.namespaces is None or not queue.view.namespaces.matches(labels):
+        text = f"ClusterQueue {queue.name}: set stopPolicy to None"
+        yield _Correction(text, patch, lambda each: replace(each, stop_policy="None"))
+    labels = cache.namespaces.get(view.namespace)
+    if labels is not None and (queue.view.namespaces is None or not queue.view.namespaces.matches(labels)):
         selector_operation: dict[str, Any] = {"op": "add", "path": "/spec/namespaceSelector", "value": {}}
         text = f"ClusterQueue {queue.name}: let namespaceSelector select namespace {view.namespace}, such as by {{}}"
-        selecting_view = replace(started_view, namespaces=selector({}))
-        yield _Fix(text, json_patch("ClusterQueue", queue.name, [selector_operation]), selecting_view)
+        patch = json_patch("ClusterQueue", queue.name, [selector_operation])
+        yield _Correction(text, patch, lambda each: replace(each, namespaces=selector({})))
+    yield from _check_corrections(case, queue.view, cache)
+
+
+def _check_corrections(case: WaitingCase, view: ClusterQueueView, cache: SchedulerCache) -> Iterator[_Correction]:
+    """Yield the removal of AdmissionChecks that do not exist from a ClusterQueue that refers to them."""
+    missing_names = [name for name in view.admission_checks if not cache.has_admission_check(name)]
+    if not missing_names or case.queues.cluster_queue is None:
+        return
+    strategy = case.queues.cluster_queue["spec"].get("admissionChecksStrategy") or {}
+    kept_checks = [each for each in strategy.get("admissionChecks") or () if each["name"] not in missing_names]
+    patch = merge_patch(
+        "ClusterQueue", view.name, {"spec": {"admissionChecksStrategy": {"admissionChecks": kept_checks}}}
+    )
+    text = f"ClusterQueue {view.name}: remove AdmissionCheck {', '.join(missing_names)}, which does not exist"
+
+    def remove_checks(corrected: ClusterQueueView) -> ClusterQueueView:
+        rules = [rule for rule in corrected.check_rules if rule.name not in missing_names]
+        return replace(corrected, check_rules=tuple(rules))
+
+    yield _Correction(text, patch, remove_checks)
+
+
+# Another LocalQueue, if that of the Workload or its ClusterQueue does not exist.
+
+
+def _propose_local_queues(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> Iterator[Proposal]:
+    """Yield the LocalQueues of the namespace with similar names in which the Workload would be admitted."""
+    for local_queue in _similar_local_queues(case.view, cache):
+        queue, name = cache.snapshot.queues[local_queue.cluster_queue], local_queue.key.partition("/")[2]
+        if queue.active and _is_admitted(case.view, queue.name, HypotheticalChange(), cache, policy):
+            text = f"name LocalQueue {name} in the label {well_known.QUEUE_NAME}"
+            yield Proposal(FIX, text, [_queue_name_patch(case, name)])
+
+
+def _similar_local_queues(view: WorkloadView, cache: SchedulerCache) -> Sequence[LocalQueueView]:
+    """Return LocalQueues of the namespace that admit Workloads, those with the most similar names first."""
+    prefix = f"{view.namespace}/"
+    usable_queues = {
+        key.removeprefix(prefix): local_queue
+        for key, local_queue in cache.workload_cache.local_queues.items()
+        if key.startswith(prefix)
+        and local_queue.stop_policy == "None"
+        and local_queue.cluster_queue in cache.snapshot.queues
+    }
+    wanted_name = view.queue.removeprefix(prefix)
+    similar_names = get_close_matches(wanted_name, usable_queues, _LOCAL_QUEUES_TRIED_MAX, _SIMILARITY_MIN)
+    names = list(dict.fromkeys([*similar_names, *sorted(usable_queues)]))[:_LOCAL_QUEUES_TRIED_MAX]
+    return [usable_queues[name] for name in names]
+
+
+def _queue_name_patch(case: WaitingCase, local_queue: str) -> Patch:
+    if case.owner_job is None:
+        return merge_patch("Workload", case.view.name, {"spec": {"queueName": local_queue}}, case.view.namespace)
+    metadata = {"labels": {well_known.QUEUE_NAME: local_queue}}
+    name, namespace = case.owner_job["metadata"]["name"], case.view.namespace
+    return merge_patch(case.owner_job["kind"], name, {"metadata": metadata}, namespace)
+
+
+def _is_admitted(
+    view: WorkloadView, queue: str, change: HypotheticalChange, cache: SchedulerCache, policy: SchedulingPolicy
+) -> bool:
+    simulation = CohortSimulation(cache, policy, view, cache.snapshot.queues[queue])
+    try:
+        return simulation.admits(change)
+    finally:
+        simulation.close()

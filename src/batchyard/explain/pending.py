@@ -22,7 +22,7 @@ from batchyard.explain.document import (
     nonempty_fields,
     pod_sets_part,
 )
-from batchyard.explain.fixes import propose_fixes
+from batchyard.explain.fixes import WaitingCase, fixes_part
 from batchyard.explain.proposals import (
     ProposalCase,
     propose_flavors,
@@ -32,7 +32,7 @@ from batchyard.explain.proposals import (
     propose_size,
     propose_workload_ends,
 )
-from batchyard.explain.quota_raises import propose_quota_raises
+from batchyard.explain.quota_raises import propose_coverage, propose_quota_raises
 from batchyard.explain.searches import Proposal, run_searches
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cluster_queue import ClusterQueue
@@ -44,6 +44,7 @@ from batchyard.scheduling.preemption.context import PreemptionContext
 from batchyard.scheduling.quota import weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.pending_reason import WorkloadQueues
 
 PRIORITY: Final = "priority"
 HEAD_OF_LINE: Final = "headOfLine"
@@ -85,14 +86,15 @@ class PendingExplainer:
         """Return the fields of the Explanation document that say why a Workload is pending and what would admit it."""
         workload_queues = blockers.queues_of(workload, self._reader)
         blocker = blockers.blocker_of(workload, workload_queues, self._cache)
-        if blocker is not None:
-            return {"binding": blocker.document(), **self._fixes_part(workload, workload_queues.cluster_queue_name)}
         queue = self._cache.snapshot.queues.get(workload_queues.cluster_queue_name)
         view = self._pending_view(workload, workload_queues.cluster_queue_name)
-        if queue is None:
+        if blocker is None and queue is None:
             message = f"ClusterQueue {workload_queues.cluster_queue_name} doesn't exist"
-            return {"binding": BindingLimit(blockers.MISCONFIGURED, message, "LocalQueue", view.queue).document()}
-        return self._explain_in_queue(workload, view, queue, now, user)
+            blocker = BindingLimit(blockers.MISCONFIGURED, message, "LocalQueue", view.queue)
+        if blocker is not None or queue is None:
+            assert blocker is not None
+            return {"binding": blocker.document(), **self._fixes_part(workload, view, workload_queues, blocker)}
+        return self._explain_in_queue(workload, view, queue, workload_queues, now, user)
 
     def binding_of_pending(self, key: str, queue: ClusterQueue, user: ExplanationUser) -> BindingLimit | None:
         """Return the shortage of a pending Workload, queue order aside; None if the Workload fits or is gone."""
@@ -111,7 +113,13 @@ class PendingExplainer:
         return self._cache.hypothetical_view(workload, view) if pending_entry is None else pending_entry.view
 
     def _explain_in_queue(
-        self, workload: Obj, view: WorkloadView, queue: ClusterQueue, now: Instant, user: ExplanationUser
+        self,
+        workload: Obj,
+        view: WorkloadView,
+        queue: ClusterQueue,
+        queues: WorkloadQueues,
+        now: Instant,
+        user: ExplanationUser,
     ) -> DocumentPart:
         self._cache.snapshot.settle()
         analysis = self._analyze_pending(workload, view, queue)
@@ -123,7 +131,7 @@ class PendingExplainer:
         limit = blockers.binding_of_refusal(analysis.decision, self._cache) or blockers.failed_check_binding(workload)
         limit = limit or blockers.requeue_binding(view, now) or self._pods_ready_binding(workload)
         if limit is not None:
-            return {**part, "binding": limit.document(), **self._fixes_part(workload, queue.name)}
+            return {**part, "binding": limit.document(), **self._fixes_part(workload, view, queues, limit)}
         simulation = CohortSimulation(self._cache, self._policy, view, queue)
         try:
             return {**part, **self._simulate(analysis, simulation, user)}
@@ -309,6 +317,7 @@ class PendingExplainer:
         searches = [
             propose_queueing_strategy(case),
             propose_flavors(case, build_view),
+            propose_coverage(case),
             propose_quota_raises(case),
             propose_priority(case, build_view, priority_values),
             propose_preemption_rules(case),
@@ -320,15 +329,13 @@ class PendingExplainer:
         changes_end = _LIMIT_REACHED if result.is_limit_reached else "" if changes else _NO_CHANGE_FOUND
         return nonempty_fields(changes=changes, changesEnd=changes_end)
 
-    def _fixes_part(self, workload: Obj, name: str) -> DocumentPart:
-        """Return corrections of a stopped or misconfigured object that would let the Workload be admitted."""
-        queue = self._cache.snapshot.queues.get(name)
-        if queue is None:
-            return {}
+    def _fixes_part(
+        self, workload: Obj, view: WorkloadView, queues: WorkloadQueues, limit: BindingLimit
+    ) -> DocumentPart:
+        """Return corrections of a stopped, missing or misconfigured object that would let the Workload be admitted."""
         self._cache.snapshot.settle()
-        view = self._pending_view(workload, name)
-        fixes = propose_fixes(workload, view, queue, self._cache, self._policy)
-        return nonempty_fields(changes=[each.document() for each in fixes])
+        case = WaitingCase(workload, view, self._owner_job(workload), queues, limit)
+        return fixes_part(case, self._cache, self._policy)
 
     def _owner_job(self, workload: Obj) -> Obj | None:
         owner = controller_of(workload)

@@ -156,8 +156,10 @@ def propose_flavors(case: ProposalCase, build_view: ViewBuilder) -> Search:
         pod_sets = [_fit_pod_set_to_flavor(pod_set, flavor) for pod_set in case.workload["spec"]["podSets"]]
         obj = with_path(case.workload, ("spec", "podSets"), pod_sets)
         if (yield HypotheticalChange(workload=build_view(obj, case.view))):
-            text = f"let its pods use flavor {name}: {_describe_pod_changes(case, flavor)}"
-            yield Proposal(FLAVOR, text, _pod_patches(case, pod_sets))
+            patches = _pod_patches(case, pod_sets)
+            suffix = "" if patches else "; submit the job again with it"
+            text = f"let its pods use flavor {name}: {_describe_pod_changes(case, flavor)}{suffix}"
+            yield Proposal(FLAVOR, text, patches)
 
 
 def _excluded_flavors(case: ProposalCase) -> list[str]:

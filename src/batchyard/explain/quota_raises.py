@@ -239,3 +239,65 @@ def _raise_patch(quota_field: _QuotaField, increase_by_key: Mapping[tuple[str, s
                 path = f"/spec/resourceGroups/{group_number}/flavors/{number // width}/resources/{number % width}"
                 operations.append({"op": "replace", "path": f"{path}/{quota_field.field}", "value": value})
     return json_patch(quota_field.kind, quota_field.view.name, operations)
+
+
+# Quota for resources that no resource group of the ClusterQueue covers.
+
+
+_COVERAGE_FLAVORS_MAX: Final = 4
+
+
+def propose_coverage(case: ProposalCase) -> Search:
+    """Search the smallest quotas of uncovered resources in one flavor of the ClusterQueue that admit the Workload."""
+    if not any(pod_set.uncovered_resource for pod_set in case.outcomes):
+        return
+    view = case.simulation.queue.view
+    covered_resources = {resource for group in view.groups for resource in group.resources}
+    amount_by_resource: dict[str, int] = {}
+    for pod_set, count in zip(case.view.pod_sets, case.view.counts, strict=True):
+        for resource, amount in pod_set.template.requests:
+            if resource not in covered_resources and amount:
+                amount_by_resource[resource] = amount_by_resource.get(resource, 0) + amount * count
+    resources = tuple(amount_by_resource)
+    locations = [(number, flavor) for number, group in enumerate(view.groups) for flavor in group.flavors]
+    for group_number, flavor in locations[:_COVERAGE_FLAVORS_MAX]:
+        change_with = partial(_cover_resources, view, group_number, flavor, resources)
+        amounts, is_minimal = yield from _least_amounts(change_with, [list(amount_by_resource.values())])
+        if amounts:
+            amount_texts = [format_amount(*each) for each in zip(resources, amounts, strict=True)]
+            quota_text = " and ".join(f"{amount} {name}" for name, amount in zip(resources, amount_texts, strict=True))
+            text = f"ClusterQueue {view.name}: cover {quota_text} in flavor {flavor}"
+            quota_by_resource = dict(zip(resources, amount_texts, strict=True))
+            yield Proposal(QUOTA, text, (_coverage_patch(view, group_number, flavor, quota_by_resource),), is_minimal)
+            return
+
+
+def _cover_resources(
+    view: ClusterQueueView, group_number: int, flavor: str, resources: Sequence[str], amounts: Sequence[int]
+) -> HypotheticalChange:
+    """Return the change that adds resources to a resource group, with nominal quota in one of its flavors."""
+    group = view.groups[group_number]
+    quotas = []
+    for each in group.flavors:
+        quotas += [quota for quota in group.quotas if quota.flavor == each]
+        quotas += [
+            FlavorResourceQuota(each, resource, amount if each == flavor else 0, None, None)
+            for resource, amount in zip(resources, amounts, strict=True)
+        ]
+    larger_group = replace(group, resources=(*group.resources, *resources), quotas=tuple(quotas))
+    groups = (*view.groups[:group_number], larger_group, *view.groups[group_number + 1 :])
+    return HypotheticalChange(queues={view.name: replace(view, groups=groups)})
+
+
+def _coverage_patch(
+    view: ClusterQueueView, group_number: int, flavor: str, quota_by_resource: Mapping[str, str]
+) -> Mapping[str, Any]:
+    path = f"/spec/resourceGroups/{group_number}"
+    operations: list[Mapping[str, Any]] = [
+        {"op": "add", "path": f"{path}/coveredResources/-", "value": resource} for resource in quota_by_resource
+    ]
+    for number, each in enumerate(view.groups[group_number].flavors):
+        for resource, amount in quota_by_resource.items():
+            value = {"name": resource, "nominalQuota": amount if each == flavor else "0"}
+            operations.append({"op": "add", "path": f"{path}/flavors/{number}/resources/-", "value": value})
+    return json_patch("ClusterQueue", view.name, operations)
