@@ -6,6 +6,7 @@ quota at once. A trial simulates one hypothetical change and is then undone, so 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from batchyard.api.views.workload import ClusterQueueView, CohortView, WorkloadView
@@ -90,8 +91,8 @@ class HypotheticalChange(NamedTuple):
     workload: WorkloadView | None = None
     #: Keys of Workloads that no longer hold quota.
     ended_workloads: Sequence[str] = ()
-    #: Whether the Workload's ClusterQueue becomes active.
-    activates_queue: bool = False
+    #: Keys of Workloads that are no longer pending.
+    withdrawn_workloads: Sequence[str] = ()
 
 
 NO_CHANGE: Final = HypotheticalChange()
@@ -114,12 +115,20 @@ class CohortSimulation:
     """A copy of the explained Workload's cohort tree, with its pending Workloads, in which changes are tried."""
 
     def __init__(
-        self, cache: SchedulerCache, policy: SchedulingPolicy, explained_view: WorkloadView, queue: ClusterQueue
+        self,
+        cache: SchedulerCache,
+        policy: SchedulingPolicy,
+        explained_view: WorkloadView,
+        queue: ClusterQueue,
+        corrected_view: ClusterQueueView | None = None,
     ) -> None:
+        """Copy the tree. With a `corrected_view`, the ClusterQueue is active and has that spec in all trials."""
         self.snapshot = copy_tree(cache.snapshot, queue)
         self.explained_view = explained_view
+        if corrected_view is not None:
+            self.snapshot.put_queue(corrected_view).active = True
+            self.snapshot.settle()
         self.queue = self.snapshot.queues[queue.name]
-        self._is_active = self.queue.active
         self._policy = policy
         self._namespaces = cache.namespaces
         self._now: Instant = cache.queue_manager.now
@@ -152,6 +161,10 @@ class CohortSimulation:
     def other_pending_views(self) -> Iterable[WorkloadView]:
         """Return the views of all simulated pending Workloads except the explained Workload."""
         return [view for views in self._pending_views.values() for view in views if view.key != self.explained_view.key]
+
+    def views_ahead(self) -> list[WorkloadView]:
+        """Return the views of the simulated Workloads that are ahead in the explained Workload's queue, in order."""
+        return list(takewhile(lambda each: each is not self.explained_view, self._pending_views[self.queue.name]))
 
     def run_trial(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
         """Simulate a change and return the outcome; raise DecisionLimitReached if it takes too many decisions."""
@@ -198,7 +211,6 @@ class CohortSimulation:
             cohorts.setdefault(name, current_cohort)
             if cohort_view is not current_cohort:
                 snapshot.put_cohort(cohort_view)
-        self.queue.active = change.activates_queue or self._is_active
         old_cohorts, rebuild_count = list(snapshot.cohorts.values()), snapshot.rebuilds
         snapshot.settle()
         if snapshot.rebuilds > rebuild_count:
@@ -225,6 +237,8 @@ class _Trial:
             pending_queue = self._queue_manager.pending[name] = PendingQueue(name)
             pending_queue.strict_fifo = queue.view.strict_fifo
             for view in simulation._pending_views.get(name, ()):
+                if view.key in change.withdrawn_workloads:
+                    continue
                 pending_queue.put_in_line(self._explained_view if view.key == self._explained_view.key else view)
             if len(pending_queue):
                 self._queue_manager.record_new_workload(name)

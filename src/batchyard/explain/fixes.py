@@ -9,10 +9,11 @@ from batchyard.api import well_known
 from batchyard.api.meta import Obj, selector
 from batchyard.api.views.workload import ClusterQueueView, LocalQueueView, WorkloadView
 from batchyard.explain import blockers
-from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached, HypotheticalChange
-from batchyard.explain.document import BindingLimit, DocumentPart, nonempty_fields
+from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached
+from batchyard.explain.document import BindingLimit
 from batchyard.explain.proposals import FIX, json_patch, merge_patch
 from batchyard.explain.searches import Patch, Proposal
+from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
@@ -50,23 +51,30 @@ class _Correction(NamedTuple):
     correct: Callable[[ClusterQueueView], ClusterQueueView] = lambda view: view
 
 
-def fixes_part(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> DocumentPart:
-    """Return the document fields `changes` and `changesEnd`: corrections after which the scheduler admits the Workload.
+class CorrectedQueue(NamedTuple):
+    """The ClusterQueue of a Workload after corrections of all errors, and the corrections' texts and patches."""
 
-    Without such a correction, `changesEnd` is the remedy.
-    """
-    is_queue_missing = case.queues.cluster_queue_name not in cache.snapshot.queues
-    propose = _propose_local_queues if is_queue_missing else _propose_corrections
-    try:
-        proposals = list(propose(case, cache, policy))
-    except DecisionLimitReached:
-        return {"changesEnd": "the limit of simulated decisions was reached"}
-    remedy = "" if proposals else _remedy(case, cache)
-    return nonempty_fields(changes=[each.document() for each in proposals], changesEnd=remedy)
+    view: ClusterQueueView
+    text: str
+    patches: Sequence[Patch]
 
 
-def _remedy(case: WaitingCase, cache: SchedulerCache) -> str:
-    """Return what helps if no patch does."""
+def correct_queue(case: WaitingCase, cache: SchedulerCache) -> CorrectedQueue | None:
+    """Return the Workload's ClusterQueue with all errors corrected; None if patches of fields cannot correct them."""
+    queue = cache.snapshot.queues.get(case.queues.cluster_queue_name)
+    if queue is None or case.queues.local_queue is None or queue.is_in_cohort_cycle:
+        return None
+    corrections, corrected_view = list(_corrections(case, cache)), queue.view
+    for correction in corrections:
+        corrected_view = correction.correct(corrected_view)
+    if not corrections or not cache.readiness_of_view(corrected_view).active:
+        return None
+    text = "; ".join(each.text for each in corrections)
+    return CorrectedQueue(corrected_view, text, [each.patch for each in corrections])
+
+
+def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
+    """Return what helps if no patch does; '' if nothing is known."""
     local_queue, queue_name = case.view.queue.partition("/")[2], case.queues.cluster_queue_name
     queue = cache.snapshot.queues.get(queue_name)
     if case.queues.local_queue is None:
@@ -81,26 +89,7 @@ def _remedy(case: WaitingCase, cache: SchedulerCache) -> str:
     readiness = cache.readiness_of_view(replace(queue.view, stop_policy="None"))
     if not readiness.active:
         return f"create or correct the objects that ClusterQueue {queue_name} references: {readiness.message}"
-    if list(_corrections(case, cache)):
-        return "corrected, it would still wait for quota; ask again after the correction"
     return _REMEDY_BY_LIMIT.get(case.limit.limit, "")
-
-
-# Corrections of the Workload, its LocalQueue and its ClusterQueue.
-
-
-def _propose_corrections(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> Iterator[Proposal]:
-    """Yield the corrections of all errors together, if the scheduler would then admit the Workload."""
-    queue, corrections = cache.snapshot.queues[case.queues.cluster_queue_name], list(_corrections(case, cache))
-    corrected_view = queue.view
-    for correction in corrections:
-        corrected_view = correction.correct(corrected_view)
-    if not corrections or queue.is_in_cohort_cycle or not cache.readiness_of_view(corrected_view).active:
-        return
-    change = HypotheticalChange(queues={queue.name: corrected_view}, activates_queue=True)
-    if _is_admitted(case.view, queue.name, change, cache, policy):
-        text = "; ".join(each.text for each in corrections)
-        yield Proposal(FIX, text, [each.patch for each in corrections])
 
 
 def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correction]:
@@ -149,11 +138,13 @@ def _check_corrections(case: WaitingCase, view: ClusterQueueView, cache: Schedul
 # Another LocalQueue, if that of the Workload or its ClusterQueue does not exist.
 
 
-def _propose_local_queues(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> Iterator[Proposal]:
-    """Yield the LocalQueues of the namespace with similar names in which the Workload would be admitted."""
+def propose_local_queues(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> Iterator[Proposal]:
+    """Yield other LocalQueues of the namespace in which the Workload would be admitted, similar names first."""
+    if case.limit.limit not in {blockers.MISCONFIGURED, blockers.STOPPED}:
+        return
     for local_queue in _similar_local_queues(case.view, cache):
         queue, name = cache.snapshot.queues[local_queue.cluster_queue], local_queue.key.partition("/")[2]
-        if queue.active and _is_admitted(case.view, queue.name, HypotheticalChange(), cache, policy):
+        if queue.active and _is_admitted(case.view, queue, cache, policy):
             text = f"name LocalQueue {name} in the label {well_known.QUEUE_NAME}"
             yield Proposal(FIX, text, [_queue_name_patch(case, name)])
 
@@ -165,6 +156,7 @@ def _similar_local_queues(view: WorkloadView, cache: SchedulerCache) -> Sequence
         key.removeprefix(prefix): local_queue
         for key, local_queue in cache.workload_cache.local_queues.items()
         if key.startswith(prefix)
+        and key != view.queue
         and local_queue.stop_policy == "None"
         and local_queue.cluster_queue in cache.snapshot.queues
     }
@@ -182,11 +174,11 @@ def _queue_name_patch(case: WaitingCase, local_queue: str) -> Patch:
     return merge_patch(case.owner_job["kind"], name, {"metadata": metadata}, namespace)
 
 
-def _is_admitted(
-    view: WorkloadView, queue: str, change: HypotheticalChange, cache: SchedulerCache, policy: SchedulingPolicy
-) -> bool:
-    simulation = CohortSimulation(cache, policy, view, cache.snapshot.queues[queue])
+def _is_admitted(view: WorkloadView, queue: ClusterQueue, cache: SchedulerCache, policy: SchedulingPolicy) -> bool:
+    simulation = CohortSimulation(cache, policy, view, queue)
     try:
-        return simulation.admits(change)
+        return simulation.run_trial().is_admitted
+    except DecisionLimitReached:
+        return False
     finally:
         simulation.close()

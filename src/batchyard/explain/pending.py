@@ -22,18 +22,20 @@ from batchyard.explain.document import (
     nonempty_fields,
     pod_sets_part,
 )
-from batchyard.explain.fixes import WaitingCase, fixes_part
+from batchyard.explain.fixes import CorrectedQueue, WaitingCase, correct_queue, propose_local_queues, remedy_of
 from batchyard.explain.proposals import (
+    FIX,
     ProposalCase,
     propose_flavors,
     propose_preemption_rules,
     propose_priority,
     propose_queueing_strategy,
     propose_size,
+    propose_withdrawals,
     propose_workload_ends,
 )
 from batchyard.explain.quota_raises import propose_coverage, propose_quota_raises
-from batchyard.explain.searches import Proposal, run_searches
+from batchyard.explain.searches import Proposal, SearchResult, run_searches
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
@@ -93,7 +95,8 @@ class PendingExplainer:
             blocker = BindingLimit(blockers.MISCONFIGURED, message, "LocalQueue", view.queue)
         if blocker is not None or queue is None:
             assert blocker is not None
-            return {"binding": blocker.document(), **self._fixes_part(workload, view, workload_queues, blocker)}
+            case = WaitingCase(workload, view, self._owner_job(workload), workload_queues, blocker)
+            return {"binding": blocker.document(), **self._fixes_part(case, user)}
         return self._explain_in_queue(workload, view, queue, workload_queues, now, user)
 
     def binding_of_pending(self, key: str, queue: ClusterQueue, user: ExplanationUser) -> BindingLimit | None:
@@ -131,7 +134,8 @@ class PendingExplainer:
         limit = blockers.binding_of_refusal(analysis.decision, self._cache) or blockers.failed_check_binding(workload)
         limit = limit or blockers.requeue_binding(view, now) or self._pods_ready_binding(workload)
         if limit is not None:
-            return {**part, "binding": limit.document(), **self._fixes_part(workload, view, queues, limit)}
+            case = WaitingCase(workload, view, self._owner_job(workload), queues, limit)
+            return {**part, "binding": limit.document(), **self._fixes_part(case, user)}
         simulation = CohortSimulation(self._cache, self._policy, view, queue)
         try:
             return {**part, **self._simulate(analysis, simulation, user)}
@@ -308,9 +312,17 @@ class PendingExplainer:
         self, analysis: PendingAnalysis, simulation: CohortSimulation, user: ExplanationUser
     ) -> DocumentPart:
         """Return the changes that would admit the Workload, each verified by simulation."""
-        owner_job, shortage = self._owner_job(analysis.workload), analysis.shortage
-        limit_kind = shortage.limit if shortage is not None else ""
+        limit_kind = analysis.shortage.limit if analysis.shortage is not None else ""
+        owner_job = self._owner_job(analysis.workload)
         case = ProposalCase(analysis.workload, analysis.view, analysis.outcomes, simulation, owner_job, limit_kind)
+        result = self._search_changes(case, analysis.holders, user)
+        changes = [_proposal_part(each, simulation) for each in result.proposals]
+        changes_end = _LIMIT_REACHED if result.is_limit_reached else "" if changes else _NO_CHANGE_FOUND
+        return nonempty_fields(changes=changes, changesEnd=changes_end)
+
+    def _search_changes(
+        self, case: ProposalCase, holders: Sequence[MissingQuotaHolder], user: ExplanationUser
+    ) -> SearchResult:
         build_view = self._cache.hypothetical_view
         priority_classes = self._reader.list(scheme.WORKLOAD_PRIORITY_CLASS)
         priority_values = {each["metadata"]["name"]: each.get("value", 0) for each in priority_classes}
@@ -322,20 +334,41 @@ class PendingExplainer:
             propose_priority(case, build_view, priority_values),
             propose_preemption_rules(case),
             propose_size(case, build_view),
-            propose_workload_ends(analysis.holders, user.name_of),
+            propose_workload_ends(holders, user.name_of),
+            propose_withdrawals(case, user.name_of),
         ]
-        result = run_searches(searches, simulation)
-        changes = [_proposal_part(each, simulation) for each in result.proposals]
-        changes_end = _LIMIT_REACHED if result.is_limit_reached else "" if changes else _NO_CHANGE_FOUND
-        return nonempty_fields(changes=changes, changesEnd=changes_end)
+        return run_searches(searches, case.simulation)
 
-    def _fixes_part(
-        self, workload: Obj, view: WorkloadView, queues: WorkloadQueues, limit: BindingLimit
-    ) -> DocumentPart:
+    def _fixes_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
         """Return corrections of a stopped, missing or misconfigured object that would let the Workload be admitted."""
         self._cache.snapshot.settle()
-        case = WaitingCase(workload, view, self._owner_job(workload), queues, limit)
-        return fixes_part(case, self._cache, self._policy)
+        corrected = correct_queue(waiting_case, self._cache)
+        if corrected is not None:
+            return self._corrections_part(waiting_case, corrected, user)
+        changes = [each.document() for each in propose_local_queues(waiting_case, self._cache, self._policy)]
+        return nonempty_fields(changes=changes, changesEnd="" if changes else remedy_of(waiting_case, self._cache))
+
+    def _corrections_part(
+        self, waiting_case: WaitingCase, corrected: CorrectedQueue, user: ExplanationUser
+    ) -> DocumentPart:
+        """Return the corrections, with the further changes that the Workload needs if they do not suffice."""
+        view, queue = waiting_case.view, self._cache.snapshot.queues[corrected.view.name]
+        simulation = CohortSimulation(self._cache, self._policy, view, queue, corrected.view)
+        try:
+            if _baseline_outcome(simulation).is_admitted:
+                return {"changes": [Proposal(FIX, corrected.text, corrected.patches).document()]}
+            outcomes = assess_flavors(simulation.snapshot, simulation.queue, view, self._policy)
+            case = ProposalCase(waiting_case.workload, view, outcomes, simulation, waiting_case.owner_job)
+            result = self._search_changes(case, (), user)
+        finally:
+            simulation.close()
+        changes = [
+            _proposal_part(each._replace(text=f"{corrected.text}; {each.text}", apply=patches), simulation)
+            for each in result.proposals
+            for patches in ([*corrected.patches, *each.apply] if each.apply else (),)
+        ]
+        changes_end = f"{corrected.text}: that alone is not enough, because it would then wait for quota or its turn"
+        return nonempty_fields(changes=changes, changesEnd=changes_end)
 
     def _owner_job(self, workload: Obj) -> Obj | None:
         owner = controller_of(workload)

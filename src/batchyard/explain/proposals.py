@@ -256,15 +256,35 @@ def propose_workload_ends(holders: Sequence[MissingQuotaHolder], name_of: Callab
     `name_of` returns the name of a Workload by its key, or a placeholder if it is hidden.
     """
     keys = [holder.workload.key for holder in holders[:_ENDED_WORKLOADS_MAX]]
-    if not keys or not (yield HypotheticalChange(ended_workloads=keys)):
+    return _propose_deactivations(
+        keys, lambda each: HypotheticalChange(ended_workloads=each), "end or suspend", name_of
+    )
+
+
+def propose_withdrawals(case: ProposalCase, name_of: Callable[[str], str]) -> Search:
+    """Search a minimal set of the first pending Workloads of the ClusterQueue whose withdrawal admits the other one."""
+    keys = [view.key for view in case.simulation.views_ahead()[:_ENDED_WORKLOADS_MAX]]
+    return _propose_deactivations(
+        keys, lambda each: HypotheticalChange(withdrawn_workloads=each), "withdraw or suspend pending", name_of
+    )
+
+
+def _propose_deactivations(
+    keys: Sequence[str],
+    change_with: Callable[[Sequence[str]], HypotheticalChange],
+    verb: str,
+    name_of: Callable[[str], str],
+) -> Search:
+    """Search a minimal set of Workloads, from the first of `keys`, whose deactivation admits the explained one."""
+    if not keys or not (yield change_with(keys)):
         return
-    found = yield from least_between(lambda count: HypotheticalChange(ended_workloads=keys[:count]), 1, len(keys))
-    chosen_keys, is_minimal = keys[: found.amount], found.is_minimal
+    found = yield from least_between(lambda count: change_with(keys[:count]), 1, len(keys))
+    chosen_keys, is_minimal = list(keys[: found.amount]), found.is_minimal
     candidates = list(chosen_keys)
     try:
         while candidates and len(chosen_keys) > 1:
             remaining_keys = [each for each in chosen_keys if each != candidates[0]]
-            is_needless = yield HypotheticalChange(ended_workloads=remaining_keys)
+            is_needless = yield change_with(remaining_keys)
             chosen_keys = remaining_keys if is_needless else chosen_keys
             candidates = list(chosen_keys) if is_needless else candidates[1:]
     except DecisionLimitReached:
@@ -275,7 +295,7 @@ def propose_workload_ends(holders: Sequence[MissingQuotaHolder], name_of: Callab
     ]
     names = [name_of(key) for key in chosen_keys]
     applied = tuple(patches) if names == chosen_keys else ()
-    yield Proposal(END, f"end or suspend {', '.join(dict.fromkeys(names))}", applied, is_minimal)
+    yield Proposal(END, f"{verb} {', '.join(dict.fromkeys(names))}", applied, is_minimal)
 
 
 def propose_queueing_strategy(case: ProposalCase) -> Search:
