@@ -17,7 +17,7 @@ from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
-from batchyard.scheduling.workload.pending_reason import WorkloadQueues
+from batchyard.scheduling.workload.pending_reason import WorkloadQueues, holding_budgets_suffix
 
 _STOP_POLICY_NONE: Final = {"spec": {"stopPolicy": "None"}}
 _LOCAL_QUEUES_TRIED_MAX: Final = 4
@@ -61,8 +61,8 @@ class CorrectedQueue(NamedTuple):
 
 def correct_queue(case: WaitingCase, cache: SchedulerCache) -> CorrectedQueue | None:
     """Return the Workload's ClusterQueue with all errors corrected; None if patches of fields cannot correct them."""
-    queue = cache.snapshot.queues.get(case.queues.cluster_queue_name)
-    if queue is None or case.queues.local_queue is None or queue.is_in_cohort_cycle:
+    queue, local_queue = cache.snapshot.queues.get(case.queues.cluster_queue_name), case.queues.local_queue
+    if queue is None or local_queue is None or queue.is_in_cohort_cycle or holding_budgets_suffix(local_queue):
         return None
     corrections, corrected_view = list(_corrections(case, cache)), queue.view
     for correction in corrections:
@@ -84,6 +84,8 @@ def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
         )
     if queue is None:
         return f"create ClusterQueue {queue_name}, or a LocalQueue of a ClusterQueue that exists"
+    if holding_budgets_suffix(case.queues.local_queue):
+        return "raise the amount of the Budget that holds the LocalQueue, or wait for its next period"
     if queue.is_in_cohort_cycle:
         return "correct spec.parentName of one of the Cohorts in the cycle"
     readiness = cache.readiness_of_view(replace(queue.view, stop_policy="None"))
