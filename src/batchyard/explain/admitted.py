@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Obj, controller_of, find_condition, is_true
+from batchyard.api.errors import TemporarilyForbidden
+from batchyard.api.meta import Key, Obj, controller_of, find_condition, is_true
+from batchyard.api.times import format_time
 from batchyard.api.views import pods
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
@@ -24,6 +26,7 @@ from batchyard.explain.node_capacity import (
     propose_pod_constraints,
 )
 from batchyard.interfaces.client import Reader
+from batchyard.quotas.resource_quotas import QuotaAdmission
 from batchyard.scheduling.quota import is_within_nominal
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.lifecycle import READY, checks_of
@@ -134,9 +137,10 @@ class AdmittedExplainer:
     def _explain_pods(self, workload: Obj, admission: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         job_pods = pods_of(workload, self._reader)
         admitted_at = admission["lastTransitionTime"]
-        expected_count = sum(holding.pods for holding in workload_view(workload).holdings)
-        if len(job_pods) < expected_count and (rejection := self._pod_rejection(workload)) is not None:
-            text = f"admitted, but {expected_count - len(job_pods)} of {expected_count} pods do not exist: {rejection}"
+        incomplete_jobs = [job for job in _jobs_of(workload, self._reader) if _lacking_pods(job)]
+        rejection = self._pod_rejection(incomplete_jobs, now)
+        if rejection is not None:
+            text = f"admitted, but {sum(map(_lacking_pods, incomplete_jobs))} of its pods do not exist: {rejection}"
             quota_name = _quota_in_message(rejection)
             kind, name = ("ResourceQuota", quota_name) if quota_name else ("Workload", _name_of(workload))
             binding_limit = BindingLimit(POD_CREATION, text, kind, name)
@@ -158,17 +162,28 @@ class AdmittedExplainer:
             text = f"{len(starting_pods)} of {len(job_pods)} pods are not ready{location_suffix}: {start_reason}"
             binding_limit = BindingLimit(STARTING, text, "Pod", _name_of(starting_pods[0]))
             return {"state": ADMITTED, "summary": text, "binding": binding_limit.document()}
+        expected_count = sum(holding.pods for holding in workload_view(workload).holdings)
         expected_suffix = f" of {expected_count}" if expected_count > len(job_pods) else ""
         summary = f"it runs since {admitted_at}: {len(job_pods)}{expected_suffix} pods{location_suffix}"
         return {"state": RUNNING, "summary": summary}
 
-    def _pod_rejection(self, workload: Obj) -> str | None:
-        """Return the latest message that the API server rejected a pod of the Workload's Jobs; None without one."""
-        namespace = workload["metadata"].get("namespace", "")
-        job_uids = dict.fromkeys(_job_uids(workload, self._reader))
+    def _pod_rejection(self, jobs: Sequence[Obj], now: Instant) -> str | None:
+        """Return why the API server rejects pods of these Jobs: a ResourceQuota, or the latest Event; None if unknown."""
+        for job in jobs:
+            namespace = job["metadata"].get("namespace", "")
+            metadata = {"namespace": namespace, "name": f"{_name_of(job)}-"}
+            metadata["creationTimestamp"] = format_time(now)
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": job["spec"]["template"]["spec"]}
+            try:
+                QuotaAdmission().check_new_object(pod, self._reader)
+            except TemporarilyForbidden as error:
+                return str(error)
+        job_uids = [job["metadata"]["uid"] for job in jobs]
+        if not job_uids:
+            return None
         events = [
             (str(event.get("lastTimestamp") or event.get("eventTime") or ""), str(event["message"]))
-            for event in self._reader.list(scheme.EVENT, namespace)
+            for event in self._reader.list(scheme.EVENT, jobs[0]["metadata"].get("namespace", ""))
             if event.get("reason") == _POD_REJECTED and event["involvedObject"].get("uid") in job_uids
         ]
         return max(events)[1] if events else None
@@ -254,13 +269,26 @@ def _assignment_parts(admission: Mapping[str, Any]) -> list[DocumentPart]:
     ]
 
 
-def _job_uids(workload: Obj, reader: Reader) -> list[str]:
-    """Return the uids of a Workload's Job, or of its JobSet and the Jobs of that."""
-    owner = controller_of(workload)
+def _jobs_of(workload: Obj, reader: Reader) -> list[Obj]:
+    """Return a Workload's Job, or the Jobs of its JobSet."""
+    owner, namespace = controller_of(workload), workload["metadata"].get("namespace", "")
     if owner is None:
         return []
-    owned_objects = reader.owned_by(owner["uid"], workload["metadata"].get("namespace", ""))
-    return [owner["uid"], *[each["metadata"]["uid"] for each in owned_objects if each["kind"] == "Job"]]
+    job = reader.get(Key(scheme.JOB, namespace, owner["name"])) if owner["kind"] == "Job" else None
+    return [
+        each for each in (job, *reader.owned_by(owner["uid"], namespace)) if each is not None and each["kind"] == "Job"
+    ]
+
+
+def _lacking_pods(job: Obj) -> int:
+    """Return how many pods a Job should run in addition to those that it has; 0 while it is suspended."""
+    spec, status = job["spec"], job.get("status") or {}
+    if spec.get("suspend"):
+        return 0
+    parallelism = int(spec.get("parallelism", 1))
+    completions = spec.get("completions")
+    remaining = parallelism if completions is None else int(completions) - int(status.get("succeeded", 0))
+    return max(0, min(parallelism, remaining) - int(status.get("active", 0)))
 
 
 def _quota_in_message(message: str) -> str:
