@@ -168,7 +168,7 @@ class AdmittedExplainer:
         return {"state": RUNNING, "summary": summary}
 
     def _pod_rejection(self, jobs: Sequence[Obj], now: Instant) -> str | None:
-        """Return why the API server rejects pods of these Jobs: a ResourceQuota, or the latest Event; None if unknown."""
+        """Return why the API server rejects pods of these Jobs, by a ResourceQuota or an Event; None if unknown."""
         for job in jobs:
             namespace = job["metadata"].get("namespace", "")
             metadata = {"namespace": namespace, "name": f"{_name_of(job)}-"}

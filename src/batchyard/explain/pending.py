@@ -9,7 +9,15 @@ from batchyard.api.meta import Key, Obj, controller_of, find_condition, format_a
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.explain import blockers
-from batchyard.explain.blockers import BORROWING, LENDING, MAXIMUM, NOMINAL, QuotaShortage, shortage_of
+from batchyard.explain.blockers import (
+    BORROWING,
+    LENDING,
+    MAXIMUM,
+    NOMINAL,
+    QuotaShortage,
+    binding_requests,
+    shortage_of,
+)
 from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached, TrialOutcome
 from batchyard.explain.document import (
     BindingLimit,
@@ -417,9 +425,12 @@ def _describe_shortage(analysis: PendingAnalysis, limit_kind: str, limiting_obje
     assert shortage.outcome is not None
     request, flavor = shortage.request, shortage.outcome.flavor
     request_text = f"{format_amount(request.resource, request.total)} {request.resource} of flavor {flavor} requested"
+    other_requests = [each.resource for each in binding_requests(shortage.outcome) if each.resource != request.resource]
+    others_text = f"; {' and '.join(other_requests)} is short as well" if other_requests else ""
     if limit_kind == MAXIMUM:
         potential_text = format_amount(request.resource, request.potential_quota)
-        return f"{request_text}, but ClusterQueue {analysis.queue.name} can never use more than {potential_text}"
+        queue = f"ClusterQueue {analysis.queue.name}"
+        return f"{request_text}, but {queue} can never use more than {potential_text}{others_text}"
     free_quota_text = format_amount(request.resource, max(0, request.free_quota))
     cause_by_limit = {
         BORROWING: f"the borrowingLimit of {limiting_object} is reached",
@@ -427,4 +438,4 @@ def _describe_shortage(analysis: PendingAnalysis, limit_kind: str, limiting_obje
         PRIORITY: "the Workloads that hold it do not have a lower priority",
     }
     shortage_cause = cause_by_limit.get(limit_kind, f"the quota of {limiting_object} is in use")
-    return f"{request_text}, {free_quota_text} free, {missing_text} more needed: {shortage_cause}"
+    return f"{request_text}, {free_quota_text} free, {missing_text} more needed: {shortage_cause}{others_text}"
