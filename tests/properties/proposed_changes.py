@@ -95,9 +95,13 @@ def one_less(change: Change, world: World) -> Iterator[Sequence[Change]]:
 
 
 def _less(kind: str, patch: Change, world: World) -> Iterator[Any]:
+    if patch["type"] == "merge" and kind not in patch["patch"].get("spec", {}) and kind != "size":
+        return  # a correction beside the change
     if kind == "priority":
         yield {"spec": {"priority": patch["patch"]["spec"]["priority"] - 1}}
     elif kind == "size" and patch["type"] == "merge":
+        if "parallelism" not in patch["patch"]["spec"]:
+            return
         yield {"spec": {"parallelism": patch["patch"]["spec"]["parallelism"] + 1}}
     elif kind == "size":
         yield [{**patch["patch"][0], "value": patch["patch"][0]["value"] + 1}]

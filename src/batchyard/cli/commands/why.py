@@ -184,7 +184,7 @@ def _change_lines(document: Document) -> Iterator[str]:
         condition = f" ({change['given']})" if change.get("given") else ""
         yield from wrap(f"{change['text']}{condition}", LINE_WIDTH - 2, initial_indent="- ", subsequent_indent="  ")
     if document.get("changesEnd"):
-        prefix = "Search for changes: " if changes else "No change is proposed: "
+        prefix = "Note: " if changes else "No change is proposed: "
         yield from wrap(f"{prefix}{document['changesEnd']}.", LINE_WIDTH)
 
 
