@@ -172,6 +172,13 @@ class CohortSimulation:
         self._apply_change(change)
         return _Trial(self, change).run()
 
+    def run_baseline(self) -> TrialOutcome:
+        """Return the simulated outcome without any change; not admitted if that takes too many decisions."""
+        try:
+            return self.run_trial()
+        except DecisionLimitReached:
+            return TrialOutcome()
+
     def admits(self, change: HypotheticalChange) -> bool:
         """Report whether the explained Workload is admitted after a hypothetical change, possibly by preemption."""
         return self.run_trial(change).is_admitted

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, controller_of, find_condition, format_amount
+from batchyard.api.meta import Key, Obj, find_condition, format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.explain import blockers
@@ -18,7 +18,8 @@ from batchyard.explain.blockers import (
     binding_requests,
     shortage_of,
 )
-from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached, TrialOutcome
+from batchyard.explain.changes import ChangeExplainer
+from batchyard.explain.cohort_simulation import CohortSimulation, TrialOutcome
 from batchyard.explain.document import (
     BindingLimit,
     DocumentPart,
@@ -30,20 +31,8 @@ from batchyard.explain.document import (
     nonempty_fields,
     pod_sets_part,
 )
-from batchyard.explain.fixes import CorrectedQueue, WaitingCase, correct_queue, propose_local_queues, remedy_of
-from batchyard.explain.proposals import (
-    FIX,
-    ProposalCase,
-    propose_flavors,
-    propose_preemption_rules,
-    propose_priority,
-    propose_queueing_strategy,
-    propose_size,
-    propose_withdrawals,
-    propose_workload_ends,
-)
-from batchyard.explain.quota_raises import propose_coverage, propose_quota_raises
-from batchyard.explain.searches import Proposal, SearchResult, run_searches
+from batchyard.explain.fixes import WaitingCase
+from batchyard.explain.proposals import ProposalCase
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
@@ -60,11 +49,6 @@ PRIORITY: Final = "priority"
 HEAD_OF_LINE: Final = "headOfLine"
 PREEMPTION: Final = "waitingForPreemption"
 TURN: Final = "turn"
-_LIMIT_REACHED: Final = "the limit of simulated decisions was reached: further or smaller changes may exist"
-_NO_CHANGE_FOUND: Final = (
-    "no single change of quota, priority, preemption policy, size, flavor or queueing strategy, and no end of other"
-    " Workloads, admits it"
-)
 HOLDERS_SHOWN: Final = 5
 AHEAD_SHOWN: Final = 5
 _HOLDERS_CHECKED_MAX: Final = 200
@@ -91,6 +75,7 @@ class PendingExplainer:
         self._cache = scheduler_cache
         self._policy = policy
         self._reader = reader
+        self._changes = ChangeExplainer(scheduler_cache, policy, reader)
 
     def explain(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         """Return the fields of the Explanation document that say why a Workload is pending and what would admit it."""
@@ -103,8 +88,8 @@ class PendingExplainer:
             blocker = BindingLimit(blockers.MISCONFIGURED, message, "LocalQueue", view.queue)
         if blocker is not None or queue is None:
             assert blocker is not None
-            case = WaitingCase(workload, view, self._owner_job(workload), workload_queues, blocker)
-            return {"binding": blocker.document(), **self._fixes_part(case, user)}
+            case = WaitingCase(workload, view, self._changes.owner_job(workload), workload_queues, blocker)
+            return {"binding": blocker.document(), **self._changes.fixes_part(case, user)}
         return self._explain_in_queue(workload, view, queue, workload_queues, now, user)
 
     def binding_of_pending(self, key: str, queue: ClusterQueue, user: ExplanationUser) -> BindingLimit | None:
@@ -142,8 +127,8 @@ class PendingExplainer:
         limit = blockers.binding_of_refusal(analysis.decision, self._cache) or blockers.failed_check_binding(workload)
         limit = limit or blockers.requeue_binding(view, now) or self._pods_ready_binding(workload)
         if limit is not None:
-            case = WaitingCase(workload, view, self._owner_job(workload), queues, limit)
-            return {**part, "binding": limit.document(), **self._fixes_part(case, user)}
+            case = WaitingCase(workload, view, self._changes.owner_job(workload), queues, limit)
+            return {**part, "binding": limit.document(), **self._changes.fixes_part(case, user)}
         simulation = CohortSimulation(self._cache, self._policy, view, queue)
         try:
             return {**part, **self._simulate(analysis, simulation, user)}
@@ -152,13 +137,16 @@ class PendingExplainer:
 
     def _simulate(self, analysis: PendingAnalysis, simulation: CohortSimulation, user: ExplanationUser) -> DocumentPart:
         """Return why the Workload is pending, who holds the missing quota and, by simulation, what would admit it."""
-        baseline = _baseline_outcome(simulation)
+        baseline = simulation.run_baseline()
         binding = self._head_of_line_binding(analysis, user) or self._preemption_binding(analysis, baseline, user)
         binding = binding or self._shortage_binding(analysis, user)
         binding = binding or self._queue_order_binding(analysis, baseline, user)
         document_part: DocumentPart = {"binding": binding.document(), **self._holders_part(analysis, binding, user)}
         if binding.limit != PREEMPTION and not baseline.is_admitted:
-            document_part |= self._changes_part(analysis, simulation, user)
+            limit_kind = analysis.shortage.limit if analysis.shortage is not None else ""
+            owner_job = self._changes.owner_job(analysis.workload)
+            case = ProposalCase(analysis.workload, analysis.view, analysis.outcomes, simulation, owner_job, limit_kind)
+            document_part |= self._changes.changes_part(case, analysis.holders, user)
         return document_part
 
     def _analyze_pending(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> PendingAnalysis:
@@ -316,99 +304,9 @@ class PendingExplainer:
             share_parts.append(nonempty_fields(clusterQueue=each.name, **share_fields))
         return share_parts
 
-    def _changes_part(
-        self, analysis: PendingAnalysis, simulation: CohortSimulation, user: ExplanationUser
-    ) -> DocumentPart:
-        """Return the changes that would admit the Workload, each verified by simulation."""
-        limit_kind = analysis.shortage.limit if analysis.shortage is not None else ""
-        owner_job = self._owner_job(analysis.workload)
-        case = ProposalCase(analysis.workload, analysis.view, analysis.outcomes, simulation, owner_job, limit_kind)
-        result = self._search_changes(case, analysis.holders, user)
-        changes = [_proposal_part(each, simulation) for each in result.proposals]
-        changes_end = _LIMIT_REACHED if result.is_limit_reached else "" if changes else _NO_CHANGE_FOUND
-        return nonempty_fields(changes=changes, changesEnd=changes_end)
-
-    def _search_changes(
-        self, case: ProposalCase, holders: Sequence[MissingQuotaHolder], user: ExplanationUser
-    ) -> SearchResult:
-        build_view = self._cache.hypothetical_view
-        priority_classes = self._reader.list(scheme.WORKLOAD_PRIORITY_CLASS)
-        priority_values = {each["metadata"]["name"]: each.get("value", 0) for each in priority_classes}
-        searches = [
-            propose_queueing_strategy(case),
-            propose_flavors(case, build_view),
-            propose_coverage(case),
-            propose_quota_raises(case),
-            propose_priority(case, build_view, priority_values),
-            propose_preemption_rules(case),
-            propose_size(case, build_view),
-            propose_workload_ends(holders, user.name_of),
-            propose_withdrawals(case, user.name_of),
-        ]
-        return run_searches(searches, case.simulation)
-
-    def _fixes_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
-        """Return corrections of a stopped, missing or misconfigured object that would let the Workload be admitted."""
-        self._cache.snapshot.settle()
-        corrected = correct_queue(waiting_case, self._cache)
-        if corrected is not None:
-            return self._corrections_part(waiting_case, corrected, user)
-        changes = [each.document() for each in propose_local_queues(waiting_case, self._cache, self._policy)]
-        return nonempty_fields(changes=changes, changesEnd="" if changes else remedy_of(waiting_case, self._cache))
-
-    def _corrections_part(
-        self, waiting_case: WaitingCase, corrected: CorrectedQueue, user: ExplanationUser
-    ) -> DocumentPart:
-        """Return the corrections, with the further changes that the Workload needs if they do not suffice."""
-        view, queue = waiting_case.view, self._cache.snapshot.queues[corrected.view.name]
-        simulation = CohortSimulation(self._cache, self._policy, view, queue, corrected.view)
-        try:
-            if _baseline_outcome(simulation).is_admitted:
-                return {"changes": [Proposal(FIX, corrected.text, corrected.patches).document()]}
-            outcomes = assess_flavors(simulation.snapshot, simulation.queue, view, self._policy)
-            case = ProposalCase(waiting_case.workload, view, outcomes, simulation, waiting_case.owner_job)
-            result = self._search_changes(case, (), user)
-        finally:
-            simulation.close()
-        changes = [
-            _proposal_part(each._replace(text=f"{corrected.text}; {each.text}", apply=patches), simulation)
-            for each in result.proposals
-            for patches in ([*corrected.patches, *each.apply] if each.apply else (),)
-        ]
-        changes_end = f"{corrected.text}: that alone is not enough, because it would then wait for quota or its turn"
-        return nonempty_fields(changes=changes, changesEnd=changes_end)
-
-    def _owner_job(self, workload: Obj) -> Obj | None:
-        owner = controller_of(workload)
-        if owner is None:
-            return None
-        kinds = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
-        namespace = workload["metadata"].get("namespace", "")
-        return self._reader.get(Key(kinds[owner["kind"]], namespace, owner["name"])) if owner["kind"] in kinds else None
-
-
-def _proposal_part(proposal: Proposal, simulation: CohortSimulation) -> DocumentPart:
-    part, ahead_count = proposal.document(), simulation.omitted_ahead
-    assumptions = [part["given"]] if "given" in part else []
-    if ahead_count:
-        assumptions.append(f"once the {ahead_count} Workloads ahead of it in the queue have started")
-    if simulation.omitted_elsewhere:
-        assumptions.append(
-            f"if none of {simulation.omitted_elsewhere} other Workloads in its cohort takes the quota first"
-        )
-    return {**part, **nonempty_fields(given=", ".join(assumptions))}
-
 
 def _queueing_strategy(queue: ClusterQueue) -> str:
     return "StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
-
-
-def _baseline_outcome(simulation: CohortSimulation) -> TrialOutcome:
-    """Return the simulated outcome without any change; not admitted if that takes too many decisions."""
-    try:
-        return simulation.run_trial()
-    except DecisionLimitReached:
-        return TrialOutcome()
 
 
 def _join_obstacles(analysis: PendingAnalysis) -> str:
