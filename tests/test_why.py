@@ -50,7 +50,8 @@ CASES = [
     Case("taint", "spot", "delicate", "1m", "taint", "ResourceFlavor spot-machines", "",
          "let its pods use flavor spot-machines: tolerate spot=true:NoSchedule"),
     Case("affinity", "zonal", "elsewhere", "1m", "affinity", "ResourceFlavor zone-a-machines", "",
-         "let its pods use flavor zone-a-machines: select topology.kubernetes.io/zone=zone-a"),
+         "let its pods use flavor zone-a-machines: select topology.kubernetes.io/zone=zone-a;"
+         " submit the job again with it"),
     Case("head-of-line", "strict", "small", "1m", "headOfLine", "Workload strict/job-large-", "",
          "ClusterQueue strict-queue: set queueingStrategy to BestEffortFIFO"),
     Case("priority", "rank", "equal", "1m", "priority", "ClusterQueue rank-queue", "holder",

@@ -18,8 +18,8 @@ from batchyard.base.instant import Duration
 from batchyard.client.informer import ViewExpiry
 from batchyard.controller_runtime.runner import DefectReporter, EventSink, Runner, raise_defect
 from batchyard.disruption.controller import DisruptionBudgets
-from batchyard.explain.admitted import NodeCapacityView
 from batchyard.explain.explainer import Explainer
+from batchyard.explain.node_capacity import NodeCapacityView
 from batchyard.housekeeping.controllers import (
     ClusterRoleAggregation,
     CustomResourceDefinitions,

@@ -103,8 +103,14 @@ def test_why_prints_plain_text_for_cluster_queue(platform: Running) -> None:
 
 def test_unknown_job_error_suggests_similar_names(platform: Running) -> None:
     done = asked(platform, "job/repor", "-n", "lab")
-    assert (done.returncode, 'jobs.batch "repor" not found; similar names: report' in done.stderr) == (1, True)
+    assert (done.returncode, "job repor not found in namespace lab; similar names: report" in done.stderr) == (1, True)
     assert asked(platform, "node/x").returncode == 2
+
+
+def test_job_of_other_namespace_is_pointed_out(platform: Running) -> None:
+    done = asked(platform, "job/report")
+    message = "batchyard: job report not found in namespace default; found in lab (use -n lab)\n"
+    assert (done.returncode, done.stderr) == (1, message)
 
 
 def test_why_hides_names_of_other_namespaces_from_team_member(platform: Running) -> None:
@@ -119,6 +125,7 @@ def test_why_hides_names_of_other_namespaces_from_team_member(platform: Running)
     assert json.loads(done.stdout)["holders"][0]["workload"] == "a Workload of another namespace"
     assert "sweep" not in done.stdout
     refused = asked(platform, "job/report", "-n", "lab", kubeconfig=str(hers))
+    assert "ask an administrator for the ClusterRole view in namespace lab" in refused.stderr
     assert (refused.returncode, "cannot get resource" in refused.stderr) == (1, True)
 
 

@@ -95,17 +95,33 @@ def one_less(change: Change, world: World) -> Iterator[Sequence[Change]]:
 
 
 def _less(kind: str, patch: Change, world: World) -> Iterator[Any]:
+    if patch["type"] == "merge" and kind not in patch["patch"].get("spec", {}) and kind != "size":
+        return  # a correction beside the change
     if kind == "priority":
         yield {"spec": {"priority": patch["patch"]["spec"]["priority"] - 1}}
     elif kind == "size" and patch["type"] == "merge":
+        if "parallelism" not in patch["patch"]["spec"]:
+            return
         yield {"spec": {"parallelism": patch["patch"]["spec"]["parallelism"] + 1}}
     elif kind == "size":
         yield [{**patch["patch"][0], "value": patch["patch"][0]["value"] + 1}]
     elif kind == "quota":
         for number, operation in enumerate(patch["patch"]):
+            if operation["path"].endswith("/-"):
+                yield from _less_coverage(patch["patch"], number)
+                continue
             resource = _resource_at(operation["path"].split("/"), world.client.get(_key(patch)))
             amount = format_amount(resource, quota_amount(resource, operation["value"]) - 1)
             yield [*patch["patch"][:number], {**operation, "value": amount}, *patch["patch"][number + 1 :]]
+
+
+def _less_coverage(operations: Sequence[Change], number: int) -> Iterator[Sequence[Change]]:
+    """Yield the operations with one unit less of a quota that one of them adds."""
+    value = operations[number]["value"]
+    units = quota_amount(value["name"], value["nominalQuota"]) if isinstance(value, Mapping) else 0
+    if units:
+        less = {**value, "nominalQuota": format_amount(value["name"], units - 1)}
+        yield [*operations[:number], {**operations[number], "value": less}, *operations[number + 1 :]]
 
 
 def _key(patch: Change) -> Key:
@@ -129,6 +145,8 @@ def _merged(obj: Any, fields: Mapping[str, Any]) -> Any:
 
 def _set(value: Any, path: Sequence[str], new: Any) -> Any:
     first, *rest = path
+    if first == "-":
+        return [*value, new]
     if isinstance(value, list):
         place = int(first)
         return [*value[:place], _set(value[place], rest, new) if rest else new, *value[place + 1 :]]

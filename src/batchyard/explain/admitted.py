@@ -1,25 +1,32 @@
 """Explains finished Workloads and those that hold quota: admission checks, pods without a node, possible preemptors."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from batchyard.api.meta import Obj, find_condition, is_true
+from batchyard.api import scheme
+from batchyard.api.errors import TemporarilyForbidden
+from batchyard.api.meta import Key, Obj, controller_of, find_condition, is_true
 from batchyard.api.times import format_time
 from batchyard.api.views import pods
-from batchyard.api.views.node import NodeView
-from batchyard.api.views.pods import PodView, pod_view
+from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.autoscaler.controller import Autoscaler
-from batchyard.autoscaler.expander import FULL, IN_BACKOFF, Backoff
-from batchyard.autoscaler.index import ScalingIndex
-from batchyard.autoscaler.node_groups import NodeGroup
+from batchyard.autoscaler.expander import FULL
 from batchyard.base.instant import Instant
-from batchyard.explain.blockers import NodeOccupant, occupants_of, selected_nodes
+from batchyard.explain.blockers import occupants_of, selected_nodes
 from batchyard.explain.document import BindingLimit, DocumentPart, ExplanationUser, nonempty_fields, pods_of
-from batchyard.explain.proposals import END, NODES, SIZE, Patch, Proposal, merge_patch, minimum_between
+from batchyard.explain.node_capacity import (
+    AUTOSCALER_LIMITS,
+    BOOTING,
+    CLOUD_QUOTA,
+    NODE_CAPACITY,
+    STOCK_OUT,
+    NodeCapacityView,
+    propose_node_changes,
+    propose_pod_constraints,
+)
 from batchyard.interfaces.client import Reader
-from batchyard.placement.controller import PlacementController
+from batchyard.quotas.resource_quotas import QuotaAdmission
 from batchyard.scheduling.quota import is_within_nominal
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.lifecycle import READY, checks_of
@@ -27,11 +34,6 @@ from batchyard.scheduling.workload.lifecycle import READY, checks_of
 # Node capacity: the autoscaler's messages about pods without a node, and the machines and retries that it waits for.
 
 
-STOCK_OUT: Final = "stockOut"
-CLOUD_QUOTA: Final = "cloudQuota"
-AUTOSCALER_LIMITS: Final = "autoscalerLimits"
-BOOTING: Final = "booting"
-NODE_CAPACITY: Final = "nodeCapacity"
 TOPOLOGY: Final = "topology"
 TAINT: Final = "taint"
 AFFINITY: Final = "affinity"
@@ -43,10 +45,14 @@ _FREE_NODE_MESSAGES: Final = (
     "topology spread constraints",
 )
 _FULL_NODE_MESSAGES: Final = ("Insufficient", "Too many pods", FULL)
-_SCALE_UP_TRIGGERED: Final = "pod triggered scale-up"
-_QUOTA_EXCEEDED_MESSAGE: Final = "exceeded quota"
-_QUOTA_EXCEEDED: Final = "QUOTA_EXCEEDED"
 _SHOWN_MAX: Final = 5
+#: What helps if no change of the existing pools, the other Workloads or the pods gives all pods a node.
+_OTHER_NODES_NEEDED: Final = "its pods need nodes that no pool has, or a new job with other requests and constraints"
+_REMEDY_BY_LIMIT: Final = {
+    STOCK_OUT: "the autoscaler tries again by itself; otherwise use a pool of another zone or machine type",
+    CLOUD_QUOTA: "raise the project's quota at the cloud; the autoscaler tries again by itself",
+    BOOTING: "the pods are placed without a change when the machines are ready",
+}
 
 
 def limit_among_nodes(scheduler_text: str, autoscaler_text: str, *, is_selected: bool) -> str:
@@ -63,148 +69,6 @@ def limit_among_nodes(scheduler_text: str, autoscaler_text: str, *, is_selected:
     return AFFINITY if "node affinity/selector" in scheduler_text else NODE_CAPACITY
 
 
-class NodeCapacityView:
-    """The cluster autoscaler's state and a simulation of pod placement, to explain why pods have no node."""
-
-    def __init__(self, scaling_index: ScalingIndex, autoscaler: Autoscaler, placement: PlacementController) -> None:
-        self._scaling_index = scaling_index
-        self._autoscaler = autoscaler
-        self.has_room_for = placement.has_room_for
-
-    def groups(self) -> Sequence[NodeGroup]:
-        """Return one node group for each NodePool, because the groups of a pool differ only by zone."""
-        return [groups[0] for groups in self._scaling_index.groups.values() if groups]
-
-    def zones_of(self, pool: str) -> int:
-        """Return the number of zones in which a NodePool has node groups."""
-        return len(self._scaling_index.groups.get(pool, ()))
-
-    def last_message_for(self, pod: str) -> str:
-        """Return the cluster autoscaler's last message about the pod with the given uid; '' if there is none."""
-        return self._autoscaler.last_message_for(pod)
-
-    def limit_of(self, message: str, now: Instant) -> tuple[str, str]:
-        """Return the cause in an autoscaler message (such as STOCK_OUT) and the NodePool's name; '' if unknown."""
-        if message.startswith(_SCALE_UP_TRIGGERED):
-            booting_machines = self._scaling_index.machines.upcoming_machines.values()
-            return BOOTING, next((machine.group.pool for machine in booting_machines), "")
-        if IN_BACKOFF in message:
-            backoffs = self._unretried_backoffs(now)
-            backoff_codes = {each.code for _, each in backoffs}
-            pool = backoffs[0][0].partition("/")[0] if backoffs else ""
-            return (CLOUD_QUOTA if backoff_codes == {_QUOTA_EXCEEDED} else STOCK_OUT), pool
-        return (AUTOSCALER_LIMITS if _QUOTA_EXCEEDED_MESSAGE in message and FULL not in message else NODE_CAPACITY), ""
-
-    def waits_for(self, now: Instant) -> list[str]:
-        """Return texts on booting machines and node groups in backoff, for which the autoscaler waits."""
-        created_by_zone: dict[str, list[Instant]] = {}
-        for machine in self._scaling_index.machines.upcoming_machines.values():
-            created_by_zone.setdefault(f"pool {machine.group.pool} in {machine.group.zone}", []).append(
-                machine.created_at
-            )
-        awaited_texts = [
-            f"{len(times)} machine{'s' * (len(times) > 1)} of {zone} requested, the first at {format_time(min(times))}"
-            for zone, times in sorted(created_by_zone.items())
-        ]
-        for location, each in self._unretried_backoffs(now):
-            awaited_texts.append(f"pool {location}: {each.code}; retried after {format_time(each.end)}")
-        return awaited_texts[:_SHOWN_MAX]
-
-    def _unretried_backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
-        """Return the running backoffs of node groups; if none runs, the ended ones that were not retried yet."""
-        all_backoffs = sorted(self._scaling_index.backoffs.items())
-        return [(location, each) for location, each in all_backoffs if each.end > now] or all_backoffs
-
-
-# Changes that give nodes to pods without one: more machines, fewer pods, or ending other Workloads. All are simulated.
-
-
-_ENDED_WORKLOADS_MAX: Final = 4
-_OCCUPANTS_CHECKED_MAX: Final = 16
-
-
-def propose_node_changes(
-    pods: Sequence[PodView], occupants: Sequence[NodeOccupant], node_capacity: NodeCapacityView, user: ExplanationUser
-) -> Iterator[Proposal]:
-    """Yield changes that would give nodes to all of `pods`: more machines, fewer pods, or ending other Workloads."""
-    yield from _machine_proposals(pods, node_capacity)
-    yield from _pod_count_proposals(pods, node_capacity)
-    yield from _workload_end_proposals(pods, occupants, node_capacity, user)
-
-
-def _machine_proposals(pods: Sequence[PodView], node_capacity: NodeCapacityView) -> Iterator[Proposal]:
-    """Yield for each NodePool the smallest number of additional machines that gives all pods a node."""
-    for group in node_capacity.groups():
-        if group.hosts > 1 or not node_capacity.has_room_for(pods[:1], with_nodes=_hypothetical_nodes(group, 1)):
-            continue
-        count = _minimum_number(partial(_is_enough, pods, node_capacity, group), len(pods))
-        if count:
-            text = f"{count} more machine{'s' * (count > 1)} of pool {group.name.pool} ({group.machine.name})"
-            yield Proposal(NODES, text, _growth_patches(group, count, node_capacity))
-
-
-def _is_enough(pods: Sequence[PodView], node_capacity: NodeCapacityView, group: NodeGroup, node_count: int) -> bool:
-    return node_capacity.has_room_for(pods, with_nodes=_hypothetical_nodes(group, node_count))
-
-
-def _growth_patches(group: NodeGroup, node_count: int, node_capacity: NodeCapacityView) -> Sequence[Patch]:
-    """Return the patches that let a NodePool grow by `node_count` machines; () for a fixed pool in several zones."""
-    name, spec = group.name.pool, group.pool["spec"]
-    if group.is_autoscaled:
-        limit_field = "totalMax" if "totalMax" in (spec.get("autoscaling") or {}) else "max"
-        current_maximum = group.total.maximum if limit_field == "totalMax" else group.size.maximum
-        spec_fields: dict[str, Any] = {"autoscaling": {limit_field: current_maximum + node_count}}
-    elif node_capacity.zones_of(name) == 1:
-        spec_fields = {"nodeCount": int(spec.get("nodeCount", 0)) + node_count}
-    else:
-        return ()
-    return (merge_patch("NodePool", name, {"spec": spec_fields}),)
-
-
-def _pod_count_proposals(pods: Sequence[PodView], node_capacity: NodeCapacityView) -> Iterator[Proposal]:
-    """Yield how many pods must be left out so that all the other pods get nodes."""
-    count = _minimum_number(lambda omitted_count: node_capacity.has_room_for(pods[omitted_count:]), len(pods) - 1)
-    if count:
-        yield Proposal(SIZE, f"with {count} pods fewer, the other {len(pods) - count} pods would have nodes", ())
-
-
-def _workload_end_proposals(
-    pods: Sequence[PodView], occupants: Sequence[NodeOccupant], capacity: NodeCapacityView, user: ExplanationUser
-) -> Iterator[Proposal]:
-    """Yield a minimal set of Workloads whose end makes room for all pods, chosen from the first (largest) occupants."""
-
-    def is_satisfied(selected_occupants: Sequence[NodeOccupant]) -> bool:
-        return capacity.has_room_for(pods, without_uids=[uid for each in selected_occupants for uid in each.pod_uids])
-
-    selected_occupants: list[NodeOccupant] = []
-    for occupant in [each for each in occupants[:_OCCUPANTS_CHECKED_MAX] if each.key][:_ENDED_WORKLOADS_MAX]:
-        selected_occupants.append(occupant)
-        if is_satisfied(selected_occupants):
-            break
-    else:
-        return
-    for occupant in list(selected_occupants):
-        remaining_occupants = [each for each in selected_occupants if each is not occupant]
-        if remaining_occupants and is_satisfied(remaining_occupants):
-            selected_occupants = remaining_occupants
-    names = [user.name_of(each.key) for each in selected_occupants]
-    keys = [each.key.partition("/") for each in selected_occupants]
-    patches = [merge_patch("Workload", name, {"spec": {"active": False}}, namespace) for namespace, _, name in keys]
-    is_visible = names == [each.key for each in selected_occupants]
-    yield Proposal(END, f"end or suspend {', '.join(dict.fromkeys(names))}", patches if is_visible else ())
-
-
-def _hypothetical_nodes(group: NodeGroup, node_count: int) -> list[NodeView]:
-    return [group.node(f"{group.id}-imagined-{number}") for number in range(node_count)]
-
-
-def _minimum_number(is_satisfied: Callable[[int], bool], highest_number: int) -> int:
-    """Return the smallest number from 1 to `highest_number` that satisfies a monotonic predicate, or else 0."""
-    if highest_number < 1 or not is_satisfied(highest_number):
-        return 0
-    return minimum_between(is_satisfied, 1, highest_number)
-
-
 QUOTA_RESERVED: Final = "QuotaReserved"
 ADMITTED: Final = "Admitted"
 RUNNING: Final = "Running"
@@ -212,6 +76,11 @@ EVICTED: Final = "Evicted"
 FINISHED: Final = "Finished"
 ADMISSION_CHECK: Final = "admissionCheck"
 STARTING: Final = "starting"
+POD_CREATION: Final = "podCreation"
+#: The reason of the Job controller's Events about pods that the API server rejected.
+_POD_REJECTED: Final = "FailedCreate"
+_QUOTA_PATTERN: Final = re.compile(r"exceeded quota: ([^\s,]+)")
+_POD_REMEDY: Final = "correct what rejects the pods, such as a ResourceQuota; the Job controller then creates them"
 
 
 class AdmittedExplainer:
@@ -268,6 +137,14 @@ class AdmittedExplainer:
     def _explain_pods(self, workload: Obj, admission: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         job_pods = pods_of(workload, self._reader)
         admitted_at = admission["lastTransitionTime"]
+        incomplete_jobs = [job for job in _jobs_of(workload, self._reader) if _lacking_pods(job)]
+        rejection = self._pod_rejection(incomplete_jobs, now)
+        if rejection is not None:
+            text = f"admitted, but {sum(map(_lacking_pods, incomplete_jobs))} of its pods do not exist: {rejection}"
+            quota_name = _quota_in_message(rejection)
+            kind, name = ("ResourceQuota", quota_name) if quota_name else ("Workload", _name_of(workload))
+            binding_limit = BindingLimit(POD_CREATION, text, kind, name)
+            return {"state": ADMITTED, "summary": text, "binding": binding_limit.document(), "changesEnd": _POD_REMEDY}
         if not job_pods:
             if is_true(workload, "PodsReady") or not _has_owner(workload):
                 return {"state": RUNNING, "summary": f"it runs since {admitted_at}"}
@@ -289,6 +166,27 @@ class AdmittedExplainer:
         expected_suffix = f" of {expected_count}" if expected_count > len(job_pods) else ""
         summary = f"it runs since {admitted_at}: {len(job_pods)}{expected_suffix} pods{location_suffix}"
         return {"state": RUNNING, "summary": summary}
+
+    def _pod_rejection(self, jobs: Sequence[Obj], now: Instant) -> str | None:
+        """Return why the API server rejects pods of these Jobs, by a ResourceQuota or an Event; None if unknown."""
+        for job in jobs:
+            namespace = job["metadata"].get("namespace", "")
+            metadata = {"namespace": namespace, "name": f"{_name_of(job)}-"}
+            metadata["creationTimestamp"] = format_time(now)
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": job["spec"]["template"]["spec"]}
+            try:
+                QuotaAdmission().check_new_object(pod, self._reader)
+            except TemporarilyForbidden as error:
+                return str(error)
+        job_uids = [job["metadata"]["uid"] for job in jobs]
+        if not job_uids:
+            return None
+        events = [
+            (str(event.get("lastTimestamp") or event.get("eventTime") or ""), str(event["message"]))
+            for event in self._reader.list(scheme.EVENT, jobs[0]["metadata"].get("namespace", ""))
+            if event.get("reason") == _POD_REJECTED and event["involvedObject"].get("uid") in job_uids
+        ]
+        return max(events)[1] if events else None
 
     def _unplaced_part(
         self, workload: Obj, job_pods: Sequence[Obj], now: Instant, user: ExplanationUser
@@ -317,8 +215,11 @@ class AdmittedExplainer:
         document_part |= nonempty_fields(holders=holder_parts, holdersMore=max(0, len(occupants) - _SHOWN_MAX) or None)
         if limit_kind in {NODE_CAPACITY, AUTOSCALER_LIMITS, TOPOLOGY}:
             proposals = propose_node_changes([pod_view(p) for p in unplaced_pods], occupants, self._capacity, user)
-            document_part |= nonempty_fields(changes=[each.document() for each in proposals])
-        return document_part
+        else:
+            proposals = propose_pod_constraints(unplaced_pods, self._capacity, self._reader)
+        changes = [each.document() for each in proposals]
+        changes_end = "" if changes else _REMEDY_BY_LIMIT.get(limit_kind, _OTHER_NODES_NEEDED)
+        return {**document_part, **nonempty_fields(changes=changes, changesEnd=changes_end)}
 
     def _autoscaler_text(self, pod: Obj) -> str:
         return "" if self._capacity is None else self._capacity.last_message_for(pod["metadata"].get("uid", ""))
@@ -366,6 +267,34 @@ def _assignment_parts(admission: Mapping[str, Any]) -> list[DocumentPart]:
         )
         for each in admission.get("podSetAssignments") or ()
     ]
+
+
+def _jobs_of(workload: Obj, reader: Reader) -> list[Obj]:
+    """Return a Workload's Job, or the Jobs of its JobSet."""
+    owner, namespace = controller_of(workload), workload["metadata"].get("namespace", "")
+    if owner is None:
+        return []
+    job = reader.get(Key(scheme.JOB, namespace, owner["name"])) if owner["kind"] == "Job" else None
+    return [
+        each for each in (job, *reader.owned_by(owner["uid"], namespace)) if each is not None and each["kind"] == "Job"
+    ]
+
+
+def _lacking_pods(job: Obj) -> int:
+    """Return how many pods a Job should run in addition to those that it has; 0 while it is suspended."""
+    spec, status = job["spec"], job.get("status") or {}
+    if spec.get("suspend"):
+        return 0
+    parallelism = int(spec.get("parallelism", 1))
+    completions = spec.get("completions")
+    remaining = parallelism if completions is None else int(completions) - int(status.get("succeeded", 0))
+    return max(0, min(parallelism, remaining) - int(status.get("active", 0)))
+
+
+def _quota_in_message(message: str) -> str:
+    """Return the name of the ResourceQuota that an API server's message says is exceeded; '' if there is none."""
+    match = _QUOTA_PATTERN.search(message)
+    return "" if match is None else match[1]
 
 
 def _conditions_text(request: Obj) -> str:

@@ -6,6 +6,7 @@ quota at once. A trial simulates one hypothetical change and is then undone, so 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from batchyard.api.views.workload import ClusterQueueView, CohortView, WorkloadView
@@ -74,9 +75,9 @@ def _copy_holder(quota_holder: AdmittedWorkload, queue: ClusterQueue) -> Admitte
 #: Limits on the simulated pending Workloads: ahead of the explained one in its queue, and in all other queues together.
 AHEAD_WORKLOADS_MAX: Final = 64
 OTHER_WORKLOADS_MAX: Final = 32
-#: Limits on simulated decisions: of a CohortSimulation, and of one search for changes. Beyond, a trial has no result.
-DECISIONS_MAX: Final = 1000
-SEARCH_DECISIONS_MAX: Final = 400
+#: Limits on simulated decisions: of all trials of a CohortSimulation, and of one trial. Beyond, a trial has no result.
+DECISIONS_MAX: Final = 2000
+TRIAL_DECISIONS_MAX: Final = 400
 #: If a Workload is preempted more often in one trial, the trial ends as a preemption loop.
 _TIMES_PREEMPTED_MAX: Final = 3
 
@@ -90,8 +91,8 @@ class HypotheticalChange(NamedTuple):
     workload: WorkloadView | None = None
     #: Keys of Workloads that no longer hold quota.
     ended_workloads: Sequence[str] = ()
-    #: Whether the Workload's ClusterQueue becomes active.
-    activates_queue: bool = False
+    #: Keys of Workloads that are no longer pending.
+    withdrawn_workloads: Sequence[str] = ()
 
 
 NO_CHANGE: Final = HypotheticalChange()
@@ -114,12 +115,20 @@ class CohortSimulation:
     """A copy of the explained Workload's cohort tree, with its pending Workloads, in which changes are tried."""
 
     def __init__(
-        self, cache: SchedulerCache, policy: SchedulingPolicy, explained_view: WorkloadView, queue: ClusterQueue
+        self,
+        cache: SchedulerCache,
+        policy: SchedulingPolicy,
+        explained_view: WorkloadView,
+        queue: ClusterQueue,
+        corrected_view: ClusterQueueView | None = None,
     ) -> None:
+        """Copy the tree. With a `corrected_view`, the ClusterQueue is active and has that spec in all trials."""
         self.snapshot = copy_tree(cache.snapshot, queue)
         self.explained_view = explained_view
+        if corrected_view is not None:
+            self.snapshot.put_queue(corrected_view).active = True
+            self.snapshot.settle()
         self.queue = self.snapshot.queues[queue.name]
-        self._is_active = self.queue.active
         self._policy = policy
         self._namespaces = cache.namespaces
         self._now: Instant = cache.queue_manager.now
@@ -130,18 +139,15 @@ class CohortSimulation:
         #: Views of quota holders, needed if they are preempted and become pending.
         self._views = {key: view for key in self._holder_keys() if (view := cache.workload_cache.view(key)) is not None}
         self._cycle_number = 0
-        self._decision_count = 0
-        self._decision_count_max = SEARCH_DECISIONS_MAX
+        #: The number of scheduling decisions in all trials, and the number at which the current trial ends.
+        self.decision_count = 0
+        self._decision_count_max = 0
         self._original_views: tuple[dict[str, ClusterQueueView], dict[str, CohortView]] = ({}, {})
-
-    def begin_search(self) -> None:
-        """Restart the limit on simulated scheduling decisions for a search of another kind of change."""
-        self._decision_count_max = min(DECISIONS_MAX, self._decision_count + SEARCH_DECISIONS_MAX)
 
     def count_decisions(self, decision_count: int) -> None:
         """Count one scheduling decision for each queue head; raise DecisionLimitReached if the limit is exceeded."""
-        self._decision_count += decision_count
-        if self._decision_count > self._decision_count_max:
+        self.decision_count += decision_count
+        if self.decision_count > self._decision_count_max:
             raise DecisionLimitReached
 
     def close(self) -> None:
@@ -156,10 +162,22 @@ class CohortSimulation:
         """Return the views of all simulated pending Workloads except the explained Workload."""
         return [view for views in self._pending_views.values() for view in views if view.key != self.explained_view.key]
 
+    def views_ahead(self) -> list[WorkloadView]:
+        """Return the views of the simulated Workloads that are ahead in the explained Workload's queue, in order."""
+        return list(takewhile(lambda each: each is not self.explained_view, self._pending_views[self.queue.name]))
+
     def run_trial(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
         """Simulate a change and return the outcome; raise DecisionLimitReached if it takes too many decisions."""
+        self._decision_count_max = min(DECISIONS_MAX, self.decision_count + TRIAL_DECISIONS_MAX)
         self._apply_change(change)
         return _Trial(self, change).run()
+
+    def run_baseline(self) -> TrialOutcome:
+        """Return the simulated outcome without any change; not admitted if that takes too many decisions."""
+        try:
+            return self.run_trial()
+        except DecisionLimitReached:
+            return TrialOutcome()
 
     def admits(self, change: HypotheticalChange) -> bool:
         """Report whether the explained Workload is admitted after a hypothetical change, possibly by preemption."""
@@ -200,7 +218,6 @@ class CohortSimulation:
             cohorts.setdefault(name, current_cohort)
             if cohort_view is not current_cohort:
                 snapshot.put_cohort(cohort_view)
-        self.queue.active = change.activates_queue or self._is_active
         old_cohorts, rebuild_count = list(snapshot.cohorts.values()), snapshot.rebuilds
         snapshot.settle()
         if snapshot.rebuilds > rebuild_count:
@@ -227,6 +244,8 @@ class _Trial:
             pending_queue = self._queue_manager.pending[name] = PendingQueue(name)
             pending_queue.strict_fifo = queue.view.strict_fifo
             for view in simulation._pending_views.get(name, ()):
+                if view.key in change.withdrawn_workloads:
+                    continue
                 pending_queue.put_in_line(self._explained_view if view.key == self._explained_view.key else view)
             if len(pending_queue):
                 self._queue_manager.record_new_workload(name)

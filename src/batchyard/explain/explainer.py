@@ -10,9 +10,10 @@ from batchyard.api.views.pods import is_terminal, phase
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import MINUTE, Instant, format_age
 from batchyard.explain import document
-from batchyard.explain.admitted import AdmittedExplainer, NodeCapacityView, explain_finished, pod_part
+from batchyard.explain.admitted import AdmittedExplainer, explain_finished, pod_part
 from batchyard.explain.blockers import STOPPED
 from batchyard.explain.document import DocumentPart, ExplanationUser
+from batchyard.explain.node_capacity import NodeCapacityView
 from batchyard.explain.pending import PendingExplainer
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue

@@ -1,29 +1,29 @@
 """Explains why a Workload has no quota: what stops it, who holds the quota, and changes that would admit it."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice, product
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, controller_of, find_condition, format_amount, is_unlimited
-from batchyard.api.views.workload import (
-    ClusterQueueView,
-    CohortView,
-    FlavorResourceQuota,
-    ResourceGroup,
-    WorkloadView,
-    workload_view,
-)
+from batchyard.api.meta import Key, Obj, find_condition, format_amount
+from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.explain import blockers
-from batchyard.explain.blockers import BORROWING, LENDING, MAXIMUM, NOMINAL, QuotaShortage, retained_quota, shortage_of
-from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached, HypotheticalChange, TrialOutcome
+from batchyard.explain.blockers import (
+    BORROWING,
+    LENDING,
+    MAXIMUM,
+    NOMINAL,
+    QuotaShortage,
+    binding_requests,
+    shortage_of,
+)
+from batchyard.explain.changes import ChangeExplainer
+from batchyard.explain.cohort_simulation import CohortSimulation, TrialOutcome
 from batchyard.explain.document import (
     BindingLimit,
     DocumentPart,
     ExplanationUser,
-    FlavorOutcome,
     PodSetFlavorOutcomes,
     assess_flavors,
     holder_part,
@@ -31,226 +31,19 @@ from batchyard.explain.document import (
     nonempty_fields,
     pod_sets_part,
 )
-from batchyard.explain.proposals import (
-    QUOTA,
-    Proposal,
-    ProposalCase,
-    json_patch,
-    minimize_amounts,
-    propose_fixes,
-    propose_flavors,
-    propose_priority,
-    propose_queueing_strategy,
-    propose_size,
-    propose_workload_ends,
-)
+from batchyard.explain.fixes import WaitingCase
+from batchyard.explain.proposals import ProposalCase
 from batchyard.interfaces.client import Reader
-from batchyard.scheduling.cluster_queue import PODS, ClusterQueue
+from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.decisions import Admit, Decision, Preempt
 from batchyard.scheduling.preemption import alternatives
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder, protection_reason, ranked_quota_holders
 from batchyard.scheduling.preemption.context import PreemptionContext
-from batchyard.scheduling.quota import QuotaNode, weighted_share
+from batchyard.scheduling.quota import weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
-
-# Quota raises that would admit a Workload: nominal quota, a borrowing limit, or the lending limit of a lender.
-
-
-_NOMINAL: Final = "nominalQuota"
-_BORROWING: Final = "borrowingLimit"
-_LENDING: Final = "lendingLimit"
-_VIEW_FIELDS: Final = {_NOMINAL: "nominal", _BORROWING: "borrowing_limit", _LENDING: "lending_limit"}
-#: Limits on the flavor combinations and on the lenders that are considered.
-_COMBINATIONS_MAX: Final = 3
-_LENDERS_MAX: Final = 2
-
-#: The requested amount and the missing amount, by flavor and resource.
-RequestedAmounts: TypeAlias = dict[tuple[str, str], tuple[int, int]]
-
-
-class _QuotaField(NamedTuple):
-    """One of nominalQuota, borrowingLimit and lendingLimit of a ClusterQueue or Cohort, which a proposal may raise."""
-
-    view: ClusterQueueView | CohortView
-    node: QuotaNode
-    field: str
-
-    @property
-    def kind(self) -> str:
-        return "ClusterQueue" if isinstance(self.view, ClusterQueueView) else "Cohort"
-
-    def quota(self, quota_key: tuple[str, str]) -> FlavorResourceQuota | None:
-        """Return the object's quota for a (flavor, resource) pair; None if the object has no quota for it."""
-        quotas = (quota for group in self.view.groups for quota in group.quotas)
-        return next((quota for quota in quotas if (quota.flavor, quota.resource) == quota_key), None)
-
-    def value(self, quota_key: tuple[str, str]) -> int | None:
-        """Return the quota field's amount for a (flavor, resource) pair; None if the field is unset or unlimited."""
-        quota = self.quota(quota_key)
-        field_value: int | None = None if quota is None else getattr(quota, _VIEW_FIELDS[self.field])
-        return None if field_value is None or is_unlimited(field_value) else field_value
-
-    def raise_by(self, increase_by_key: Mapping[tuple[str, str], int]) -> HypotheticalChange:
-        """Return the hypothetical change that adds `amounts`, by flavor and resource, to the quota field."""
-        groups = tuple([self._raise_in_group(group, increase_by_key) for group in self.view.groups])
-        if isinstance(self.view, ClusterQueueView):
-            return HypotheticalChange(queues={self.view.name: replace(self.view, groups=groups)})
-        return HypotheticalChange(cohorts={self.view.name: replace(self.view, groups=groups)})
-
-    def _raise_in_group(self, group: ResourceGroup, increase_by_key: Mapping[tuple[str, str], int]) -> ResourceGroup:
-        quotas = []
-        for quota in group.quotas:
-            increase = increase_by_key.get((quota.flavor, quota.resource), 0)
-            view_field = _VIEW_FIELDS[self.field]
-            quotas.append(quota._replace(**{view_field: getattr(quota, view_field) + increase}) if increase else quota)
-        return replace(group, quotas=tuple(quotas))
-
-
-def propose_quota_raises(case: ProposalCase) -> Iterator[Proposal]:
-    """Yield the smallest quota raises that admit the Workload, in its ClusterQueue or elsewhere in its cohort tree."""
-    for number, amounts in enumerate(islice(_flavor_combinations(case), _COMBINATIONS_MAX)):
-        shortfall_by_key = {quota_key: shortfall for quota_key, (_, shortfall) in amounts.items() if shortfall}
-        if not shortfall_by_key:
-            continue
-        case.simulation.restore_quota_objects()
-        quota_fields = list(_raisable_fields(case.simulation, list(shortfall_by_key), case.limit_kind))
-        own_quota_fields = [each for each in quota_fields if each.node is case.simulation.queue.node]
-        for quota_field in quota_fields if number == 0 else own_quota_fields[:1]:
-            proposal = _minimal_raise(case, quota_field, shortfall_by_key)
-            if (
-                proposal is None
-                and quota_field.node is case.simulation.queue.node
-                and len(amounts) > len(shortfall_by_key)
-            ):
-                # The currently missing amount may not suffice after Workloads ahead of it have taken quota.
-                shortfalls = {quota_key: shortfall for quota_key, (amount, shortfall) in amounts.items() if amount}
-                if all(quota_field.value(quota_key) is not None for quota_key in shortfalls):
-                    proposal = _minimal_raise(case, quota_field, shortfalls)
-            if proposal is not None:
-                yield proposal
-
-
-def _flavor_combinations(case: ProposalCase) -> Iterator[RequestedAmounts]:
-    """Yield the requested amounts for each choice of one usable flavor per resource group, smallest shortage first."""
-    outcomes_by_group: dict[int, dict[str, list[FlavorOutcome]]] = {}
-    for pod_set in case.outcomes:
-        for outcome in pod_set.outcomes:
-            outcomes_by_group.setdefault(outcome.group_index, {}).setdefault(outcome.flavor, []).append(outcome)
-    usable_by_group = []
-    for flavors in outcomes_by_group.values():
-        usable_flavors = [each for each in flavors.values() if not any(outcome.obstacle for outcome in each)]
-        usable_by_group.append(sorted(map(_amounts_in_flavor, usable_flavors), key=_shortage_rank))
-    for combination in product(*usable_by_group):
-        merged_amounts: RequestedAmounts = {}
-        for amounts in combination:
-            merged_amounts.update(amounts)
-        yield merged_amounts
-
-
-def _amounts_in_flavor(outcomes: Sequence[FlavorOutcome]) -> RequestedAmounts:
-    """Return what all pod sets together request of one flavor, and what of it is missing, by flavor and resource."""
-    requested_amounts: dict[tuple[str, str], int] = {}
-    available_quota: dict[tuple[str, str], int] = {}
-    for outcome in outcomes:
-        for request in outcome.requests:
-            quota_key = outcome.flavor, request.resource
-            requested_amounts[quota_key] = requested_amounts.get(quota_key, 0) + request.amount
-            available_quota[quota_key] = request.free_quota
-    return {
-        quota_key: (amount, max(0, amount - available_quota[quota_key]) if amount else 0)
-        for quota_key, amount in requested_amounts.items()
-    }
-
-
-def _shortage_rank(amounts: RequestedAmounts) -> tuple[bool, float]:
-    """Return a sort key for requested amounts: whether any is missing, and the largest missing fraction."""
-    missing_fractions = [shortfall / request_amount for request_amount, shortfall in amounts.values() if request_amount]
-    return max(missing_fractions, default=0.0) > 0, max(missing_fractions, default=0.0)
-
-
-def _raisable_fields(
-    simulation: CohortSimulation, quota_keys: Sequence[tuple[str, str]], limit_kind: str
-) -> Iterator[_QuotaField]:
-    snapshot, queue = simulation.snapshot, simulation.queue
-    node, views = queue.node, snapshot.forest.views
-    quota_fields = [_QuotaField(queue.view, node, _NOMINAL), _QuotaField(queue.view, node, _BORROWING)]
-    for ancestor in node.path[-2::-1]:
-        if ancestor.name in views:
-            quota_fields.append(_QuotaField(views[ancestor.name], ancestor, _BORROWING))  # noqa: PERF401 - consistent with the other cases
-    flavor_resource = snapshot.id_of(*quota_keys[0])
-    for retained in retained_quota(node, flavor_resource)[:_LENDERS_MAX]:
-        lender = snapshot.queue_of.get(retained.node)
-        view = lender.view if lender is not None else views[retained.node.name]
-        quota_fields.append(_QuotaField(view, retained.node, _LENDING))
-    if node.parent is not None and node.parent.name in views:
-        quota_fields.append(_QuotaField(views[node.parent.name], node.parent, _NOMINAL))
-    binding_field = {BORROWING: _BORROWING, LENDING: _LENDING}.get(limit_kind, _NOMINAL)
-    raisable = [each for each in quota_fields if all(each.value(quota_key) is not None for quota_key in quota_keys)]
-    yield from sorted(raisable, key=lambda each: each.field != binding_field)
-
-
-def _minimal_raise(
-    case: ProposalCase, quota_field: _QuotaField, shortfall_by_key: Mapping[tuple[str, str], int]
-) -> Proposal | None:
-    """Return the smallest raise of one quota field that admits the Workload; None if no raise admits it."""
-    quota_keys = list(shortfall_by_key)
-    raise_steps = _raise_steps(case, quota_keys, [shortfall_by_key[quota_key] for quota_key in quota_keys])
-
-    def is_admitted(increases_per_key: Sequence[int]) -> bool:
-        return case.simulation.admits(quota_field.raise_by(dict(zip(quota_keys, increases_per_key, strict=True))))
-
-    increases = minimize_amounts(is_admitted, raise_steps)
-    if increases is None or not any(increases):
-        return None
-    increase_by_key = {
-        quota_key: increase for quota_key, increase in zip(quota_keys, increases, strict=True) if increase
-    }
-    text, patch = _describe_raise(quota_field, increase_by_key), _raise_patch(quota_field, increase_by_key)
-    return Proposal(QUOTA, text, (patch,))
-
-
-def _raise_steps(case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shortfalls: list[int]) -> list[list[int]]:
-    """Return quota raises to try, ascending: the shortfalls, then with other pending Workloads' requests added."""
-    raise_steps, total_amounts = [shortfalls], list(shortfalls)
-    for view in case.simulation.other_pending_views():
-        requests = {PODS: sum(view.counts)}
-        for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
-            for resource, amount in pod_set.template.requests:
-                requests[resource] = requests.get(resource, 0) + amount * count
-        competing_amounts = [requests.get(resource, 0) for _, resource in quota_keys]
-        if any(competing_amounts):
-            total_amounts = [
-                one + competing_amount for one, competing_amount in zip(total_amounts, competing_amounts, strict=True)
-            ]
-            raise_steps.append(total_amounts)
-    return raise_steps
-
-
-def _describe_raise(field: _QuotaField, increase_by_key: Mapping[tuple[str, str], int]) -> str:
-    change_texts = []
-    for (flavor, resource), increase in increase_by_key.items():
-        current_value = field.value((flavor, resource)) or 0
-        old_text, new_text, delta = [
-            format_amount(resource, each) for each in (current_value, current_value + increase, increase)
-        ]
-        change_texts.append(f"{field.field} of {resource} in flavor {flavor} from {old_text} to {new_text} (+{delta})")
-    return f"{field.kind} {field.view.name}: raise {' and '.join(change_texts)}"
-
-
-def _raise_patch(quota_field: _QuotaField, increase_by_key: Mapping[tuple[str, str], int]) -> Mapping[str, Any]:
-    operations = []
-    for group_number, group in enumerate(quota_field.view.groups):
-        width = len(group.resources)
-        for number, quota in enumerate(group.quotas):
-            increase = increase_by_key.get((quota.flavor, quota.resource))
-            if increase:
-                value = format_amount(quota.resource, getattr(quota, _VIEW_FIELDS[quota_field.field]) + increase)
-                path = f"/spec/resourceGroups/{group_number}/flavors/{number // width}/resources/{number % width}"
-                operations.append({"op": "replace", "path": f"{path}/{quota_field.field}", "value": value})
-    return json_patch(quota_field.kind, quota_field.view.name, operations)
-
+from batchyard.scheduling.workload.pending_reason import WorkloadQueues
 
 PRIORITY: Final = "priority"
 HEAD_OF_LINE: Final = "headOfLine"
@@ -282,19 +75,22 @@ class PendingExplainer:
         self._cache = scheduler_cache
         self._policy = policy
         self._reader = reader
+        self._changes = ChangeExplainer(scheduler_cache, policy, reader)
 
     def explain(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         """Return the fields of the Explanation document that say why a Workload is pending and what would admit it."""
         workload_queues = blockers.queues_of(workload, self._reader)
         blocker = blockers.blocker_of(workload, workload_queues, self._cache)
-        if blocker is not None:
-            return {"binding": blocker.document(), **self._fixes_part(workload, workload_queues.cluster_queue_name)}
         queue = self._cache.snapshot.queues.get(workload_queues.cluster_queue_name)
         view = self._pending_view(workload, workload_queues.cluster_queue_name)
-        if queue is None:
+        if blocker is None and queue is None:
             message = f"ClusterQueue {workload_queues.cluster_queue_name} doesn't exist"
-            return {"binding": BindingLimit(blockers.MISCONFIGURED, message, "LocalQueue", view.queue).document()}
-        return self._explain_in_queue(workload, view, queue, now, user)
+            blocker = BindingLimit(blockers.MISCONFIGURED, message, "LocalQueue", view.queue)
+        if blocker is not None or queue is None:
+            assert blocker is not None
+            case = WaitingCase(workload, view, self._changes.owner_job(workload), workload_queues, blocker)
+            return {"binding": blocker.document(), **self._changes.fixes_part(case, user)}
+        return self._explain_in_queue(workload, view, queue, workload_queues, now, user)
 
     def binding_of_pending(self, key: str, queue: ClusterQueue, user: ExplanationUser) -> BindingLimit | None:
         """Return the shortage of a pending Workload, queue order aside; None if the Workload fits or is gone."""
@@ -313,7 +109,13 @@ class PendingExplainer:
         return self._cache.hypothetical_view(workload, view) if pending_entry is None else pending_entry.view
 
     def _explain_in_queue(
-        self, workload: Obj, view: WorkloadView, queue: ClusterQueue, now: Instant, user: ExplanationUser
+        self,
+        workload: Obj,
+        view: WorkloadView,
+        queue: ClusterQueue,
+        queues: WorkloadQueues,
+        now: Instant,
+        user: ExplanationUser,
     ) -> DocumentPart:
         self._cache.snapshot.settle()
         analysis = self._analyze_pending(workload, view, queue)
@@ -325,7 +127,8 @@ class PendingExplainer:
         limit = blockers.binding_of_refusal(analysis.decision, self._cache) or blockers.failed_check_binding(workload)
         limit = limit or blockers.requeue_binding(view, now) or self._pods_ready_binding(workload)
         if limit is not None:
-            return {**part, "binding": limit.document(), **self._fixes_part(workload, queue.name)}
+            case = WaitingCase(workload, view, self._changes.owner_job(workload), queues, limit)
+            return {**part, "binding": limit.document(), **self._changes.fixes_part(case, user)}
         simulation = CohortSimulation(self._cache, self._policy, view, queue)
         try:
             return {**part, **self._simulate(analysis, simulation, user)}
@@ -334,13 +137,16 @@ class PendingExplainer:
 
     def _simulate(self, analysis: PendingAnalysis, simulation: CohortSimulation, user: ExplanationUser) -> DocumentPart:
         """Return why the Workload is pending, who holds the missing quota and, by simulation, what would admit it."""
-        baseline = _baseline_outcome(simulation)
+        baseline = simulation.run_baseline()
         binding = self._head_of_line_binding(analysis, user) or self._preemption_binding(analysis, baseline, user)
         binding = binding or self._shortage_binding(analysis, user)
         binding = binding or self._queue_order_binding(analysis, baseline, user)
         document_part: DocumentPart = {"binding": binding.document(), **self._holders_part(analysis, binding, user)}
         if binding.limit != PREEMPTION and not baseline.is_admitted:
-            document_part |= self._changes_part(analysis, simulation, user)
+            limit_kind = analysis.shortage.limit if analysis.shortage is not None else ""
+            owner_job = self._changes.owner_job(analysis.workload)
+            case = ProposalCase(analysis.workload, analysis.view, analysis.outcomes, simulation, owner_job, limit_kind)
+            document_part |= self._changes.changes_part(case, analysis.holders, user)
         return document_part
 
     def _analyze_pending(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> PendingAnalysis:
@@ -498,75 +304,9 @@ class PendingExplainer:
             share_parts.append(nonempty_fields(clusterQueue=each.name, **share_fields))
         return share_parts
 
-    def _changes_part(
-        self, analysis: PendingAnalysis, simulation: CohortSimulation, user: ExplanationUser
-    ) -> DocumentPart:
-        """Return the changes that would admit the Workload, each verified by simulation."""
-        owner_job, shortage = self._owner_job(analysis.workload), analysis.shortage
-        limit_kind = shortage.limit if shortage is not None else ""
-        case = ProposalCase(analysis.workload, analysis.view, analysis.outcomes, simulation, owner_job, limit_kind)
-        build_view = self._cache.hypothetical_view
-        priority_classes = self._reader.list(scheme.WORKLOAD_PRIORITY_CLASS)
-        priority_values = {each["metadata"]["name"]: each.get("value", 0) for each in priority_classes}
-        proposal_searches: list[Callable[[], Iterator[Proposal]]] = [
-            lambda: propose_queueing_strategy(case),
-            lambda: propose_flavors(case, build_view),
-            lambda: propose_quota_raises(case),
-            lambda: propose_priority(case, build_view, priority_values),
-            lambda: propose_size(case, build_view),
-            lambda: propose_workload_ends(case, analysis.holders, user.name_of),
-        ]
-        change_parts: list[DocumentPart] = []
-        is_limit_reached = False
-        for search in proposal_searches:
-            simulation.begin_search()
-            try:
-                change_parts.extend(_proposal_part(proposal, simulation) for proposal in search())
-            except DecisionLimitReached:
-                is_limit_reached = True
-        return nonempty_fields(
-            changes=change_parts, changesEnd="the limit of simulated decisions was reached" if is_limit_reached else ""
-        )
-
-    def _fixes_part(self, workload: Obj, name: str) -> DocumentPart:
-        """Return corrections of a stopped or misconfigured object that would let the Workload be admitted."""
-        queue = self._cache.snapshot.queues.get(name)
-        if queue is None:
-            return {}
-        self._cache.snapshot.settle()
-        view = self._pending_view(workload, name)
-        fixes = propose_fixes(workload, view, queue, self._cache, self._policy)
-        return nonempty_fields(changes=[each.document() for each in fixes])
-
-    def _owner_job(self, workload: Obj) -> Obj | None:
-        owner = controller_of(workload)
-        if owner is None:
-            return None
-        kinds = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
-        namespace = workload["metadata"].get("namespace", "")
-        return self._reader.get(Key(kinds[owner["kind"]], namespace, owner["name"])) if owner["kind"] in kinds else None
-
-
-def _proposal_part(proposal: Proposal, simulation: CohortSimulation) -> DocumentPart:
-    ahead_count = simulation.omitted_ahead
-    assumptions = [f"once the {ahead_count} Workloads ahead of it in the queue have started"] if ahead_count else []
-    if simulation.omitted_elsewhere:
-        assumptions.append(
-            f"if none of {simulation.omitted_elsewhere} other Workloads in its cohort takes the quota first"
-        )
-    return {**proposal.document(), **nonempty_fields(given=", ".join(assumptions))}
-
 
 def _queueing_strategy(queue: ClusterQueue) -> str:
     return "StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
-
-
-def _baseline_outcome(simulation: CohortSimulation) -> TrialOutcome:
-    """Return the simulated outcome without any change; not admitted if that takes too many decisions."""
-    try:
-        return simulation.run_trial()
-    except DecisionLimitReached:
-        return TrialOutcome()
 
 
 def _join_obstacles(analysis: PendingAnalysis) -> str:
@@ -583,9 +323,12 @@ def _describe_shortage(analysis: PendingAnalysis, limit_kind: str, limiting_obje
     assert shortage.outcome is not None
     request, flavor = shortage.request, shortage.outcome.flavor
     request_text = f"{format_amount(request.resource, request.total)} {request.resource} of flavor {flavor} requested"
+    other_requests = [each.resource for each in binding_requests(shortage.outcome) if each.resource != request.resource]
+    others_text = f"; {' and '.join(other_requests)} is short as well" if other_requests else ""
     if limit_kind == MAXIMUM:
         potential_text = format_amount(request.resource, request.potential_quota)
-        return f"{request_text}, but ClusterQueue {analysis.queue.name} can never use more than {potential_text}"
+        queue = f"ClusterQueue {analysis.queue.name}"
+        return f"{request_text}, but {queue} can never use more than {potential_text}{others_text}"
     free_quota_text = format_amount(request.resource, max(0, request.free_quota))
     cause_by_limit = {
         BORROWING: f"the borrowingLimit of {limiting_object} is reached",
@@ -593,4 +336,4 @@ def _describe_shortage(analysis: PendingAnalysis, limit_kind: str, limiting_obje
         PRIORITY: "the Workloads that hold it do not have a lower priority",
     }
     shortage_cause = cause_by_limit.get(limit_kind, f"the quota of {limiting_object} is in use")
-    return f"{request_text}, {free_quota_text} free, {missing_text} more needed: {shortage_cause}"
+    return f"{request_text}, {free_quota_text} free, {missing_text} more needed: {shortage_cause}{others_text}"

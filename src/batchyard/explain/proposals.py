@@ -1,21 +1,17 @@
-"""Changes that would admit a pending Workload, verified by simulation: configuration fixes, priority, size, flavors."""
+"""Searches for changes that would admit a pending Workload: priority, size, flavors, preemption, order, ends."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, NamedTuple
 
-from batchyard.api.meta import Obj, selector, with_path
-from batchyard.api.views.workload import ClusterQueueView, FlavorView, WorkloadView
+from batchyard.api.meta import Obj, with_path
+from batchyard.api.views.workload import FlavorView, WorkloadView
 from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached, HypotheticalChange
 from batchyard.explain.document import PodSetFlavorOutcomes
-from batchyard.scheduling.cluster_queue import ClusterQueue
-from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.explain.searches import Patch, Proposal, Search, least_between
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
-from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.workload import lifecycle
 
-# The data of a proposal: a change that admits a Workload in a simulation, with its description and its patches.
+# The kinds of proposals, and their patches.
 
 
 QUOTA: Final = "quota"
@@ -26,20 +22,7 @@ END: Final = "end"
 STRATEGY: Final = "strategy"
 NODES: Final = "nodes"
 FIX: Final = "fix"
-
-Patch = Mapping[str, Any]
-
-
-class Proposal(NamedTuple):
-    """A change that would admit a pending Workload, verified by simulation, with its text and its patches."""
-
-    kind: str
-    text: str
-    apply: Sequence[Patch]
-
-    def document(self) -> dict[str, Any]:
-        """Return the proposal as an entry of the field `changes` in the Explanation document."""
-        return {"kind": self.kind, "text": self.text, "apply": list(self.apply), "proven": True}
+PREEMPTION: Final = "preemption"
 
 
 class ProposalCase(NamedTuple):
@@ -70,115 +53,6 @@ def _patch(kind: str, name: str, namespace: str, patch_type: str, patch: Any) ->
     return {"kind": kind, **namespace_field, "name": name, "type": patch_type, "patch": patch}
 
 
-# Searches for the smallest values that satisfy a predicate.
-
-
-def minimize_amounts(is_satisfied: Callable[[Sequence[int]], bool], steps: Sequence[Sequence[int]]) -> list[int] | None:
-    """Return amounts that satisfy a predicate, none of which can be reduced further; None if the last step does not.
-
-    `steps` are lists of amounts to start from, in ascending order. The first step is tried before the last one.
-    """
-    step_index = _first_satisfying_index(lambda index: is_satisfied(steps[index]), len(steps))
-    if step_index is None:
-        return None
-    amounts = list(steps[step_index])
-    has_changed = True
-    while has_changed:
-        has_changed = False
-        for dimension, amount in enumerate(amounts):
-            amounts_before, amounts_after = amounts[:dimension], amounts[dimension + 1 :]
-            minimal_amount = minimum_amount(
-                partial(_satisfies_with_amount, is_satisfied, amounts_before, amounts_after), amount
-            )
-            has_changed |= minimal_amount < amount and len(amounts) > 1
-            amounts[dimension] = minimal_amount
-    return amounts
-
-
-def _satisfies_with_amount(
-    is_satisfied: Callable[[Sequence[int]], bool], amounts_before: list[int], amounts_after: list[int], amount: int
-) -> bool:
-    return is_satisfied([*amounts_before, amount, *amounts_after])
-
-
-def minimum_amount(is_satisfied: Callable[[int], bool], amount: int) -> int:
-    """Return the smallest amount that satisfies a monotonic predicate; `amount` must satisfy it."""
-    if amount == 0 or not is_satisfied(amount - 1):
-        return amount
-    return minimum_between(is_satisfied, 0, amount - 1)
-
-
-def _first_satisfying_index(is_satisfied: Callable[[int], bool], count: int) -> int | None:
-    """Return the first index below `count` that satisfies a monotonic predicate; None if the last index does not."""
-    if is_satisfied(0):
-        return 0
-    if count < 2 or not is_satisfied(count - 1):
-        return None
-    return minimum_between(is_satisfied, 1, count - 1)
-
-
-def minimum_between(is_satisfied: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the smallest number from `low` to `high` that satisfies a monotonic predicate; `high` must satisfy it."""
-    while low < high:
-        middle = (low + high) // 2
-        if is_satisfied(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return high
-
-
-_STOP_POLICY_NONE: Final = {"spec": {"stopPolicy": "None"}}
-
-
-class _Fix(NamedTuple):
-    """A correction of what keeps a Workload out of scheduling: text, patch, and the resulting ClusterQueue view."""
-
-    text: str
-    patch: Patch
-    view: ClusterQueueView
-
-
-def propose_fixes(
-    workload: Obj, view: WorkloadView, queue: ClusterQueue, scheduler_cache: SchedulerCache, policy: SchedulingPolicy
-) -> Iterator[Proposal]:
-    """Yield the correction of a Workload's only configuration error, if the scheduler would then admit the Workload."""
-    fixes = list(_possible_fixes(workload, view, queue, scheduler_cache))
-    if len(fixes) != 1:
-        return
-    fix, simulation = fixes[0], CohortSimulation(scheduler_cache, policy, view, queue)
-    try:
-        if simulation.admits(HypotheticalChange(queues={queue.name: fix.view}, activates_queue=True)):
-            yield Proposal(FIX, fix.text, (fix.patch,))
-    except DecisionLimitReached:
-        return
-    finally:
-        simulation.close()
-
-
-def _possible_fixes(workload: Obj, view: WorkloadView, queue: ClusterQueue, cache: SchedulerCache) -> Iterator[_Fix]:
-    """Yield a fix for each cause that one field can correct, such as a stopPolicy; nothing if other errors exist."""
-    started_view, labels = replace(queue.view, stop_policy="None"), cache.namespaces.get(view.namespace)
-    if not cache.readiness_of_view(started_view).active or queue.is_in_cohort_cycle or labels is None:
-        return
-    if not lifecycle.is_active(workload):
-        patch = merge_patch("Workload", view.name, {"spec": {"active": True}}, view.namespace)
-        yield _Fix("set spec.active of the Workload to true", patch, started_view)
-    local_queue = cache.workload_cache.local_queues.get(view.queue)
-    if local_queue is not None and local_queue.stop_policy != "None":
-        name = view.queue.partition("/")[2]
-        patch = merge_patch("LocalQueue", name, _STOP_POLICY_NONE, view.namespace)
-        yield _Fix(f"LocalQueue {name}: set stopPolicy to None", patch, started_view)
-    if queue.view.stop_policy != "None":
-        patch = merge_patch("ClusterQueue", queue.name, _STOP_POLICY_NONE)
-        yield _Fix(f"ClusterQueue {queue.name}: set stopPolicy to None", patch, started_view)
-    if queue.view.namespaces is None or not queue.view.namespaces.matches(labels):
-        selector_operation: dict[str, Any] = {"op": "add", "path": "/spec/namespaceSelector", "value": {}}
-        text = f"ClusterQueue {queue.name}: let namespaceSelector select namespace {view.namespace}, such as by {{}}"
-        selecting_view = replace(started_view, namespaces=selector({}))
-        yield _Fix(text, json_patch("ClusterQueue", queue.name, [selector_operation]), selecting_view)
-
-
 # Changes of priority, size, flavors and queueing strategy that would admit a Workload, and the end of other Workloads.
 
 
@@ -186,13 +60,17 @@ ViewBuilder = Callable[[Obj, WorkloadView], WorkloadView]
 
 _PRIORITIES_MAX: Final = 64
 _PRIORITY_MAX: Final = (1 << 31) - 1
-#: At most this many holders are proposed to end, and at most this many are considered.
-_ENDED_WORKLOADS_MAX: Final = 4
-_CHECKED_WORKLOADS_MAX: Final = 64
+#: At most this many holders are proposed to end.
+_ENDED_WORKLOADS_MAX: Final = 8
+#: The policies of each field of ClusterQueue.spec.preemption from the weakest, with the field of PreemptionRules.
+_PREEMPTION_POLICIES: Final = (
+    ("withinClusterQueue", "within_cluster_queue", ("Never", "LowerPriority", "LowerOrNewerEqualPriority")),
+    ("reclaimWithinCohort", "reclaim_within_cohort", ("Never", "LowerPriority", "Any")),
+)
 
 
-def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mapping[str, int]) -> Iterator[Proposal]:
-    """Yield the lowest priority that admits the Workload, because it then preempts others or is ahead in the queue.
+def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mapping[str, int]) -> Search:
+    """Search the lowest priority that admits the Workload, because it then preempts others or is ahead in the queue.
 
     `classes` are the values of the WorkloadPriorityClasses by name.
     """
@@ -204,67 +82,45 @@ def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mappi
     thresholds = dict.fromkeys([value + step for value in (*pending_priorities, *held_priorities) for step in (0, 1)])
     priorities = sorted(value for value in thresholds if current_priority < value <= _PRIORITY_MAX)[:_PRIORITIES_MAX]
 
-    def is_satisfied(value: int) -> bool:
+    def with_priority(value: int) -> HypotheticalChange:
         obj = with_path(case.workload, ("spec", "priority"), value)
-        return simulation.admits(HypotheticalChange(workload=build_view(obj, case.view)))
+        return HypotheticalChange(workload=build_view(obj, case.view))
 
-    new_priority = _first_satisfying_value(priorities, is_satisfied)
-    if new_priority is None or is_satisfied(new_priority - 1):
+    if not priorities or not (yield with_priority(priorities[-1])):
+        return
+    found = yield from least_between(lambda index: with_priority(priorities[index]), 0, len(priorities) - 1)
+    new_priority = priorities[found.amount]
+    if found.is_minimal and new_priority - 1 > current_priority and (yield with_priority(new_priority - 1)):
         return
     priority_class = min(((value, name) for name, value in classes.items() if value >= new_priority), default=None)
     hint = "" if priority_class is None else f"; WorkloadPriorityClass {priority_class[1]} has {priority_class[0]}"
     text = f"raise its priority from {current_priority} to {new_priority}{hint}"
     patch = merge_patch("Workload", case.view.name, {"spec": {"priority": new_priority}}, case.view.namespace)
-    yield Proposal(PRIORITY, text, (patch,))
+    yield Proposal(PRIORITY, text, (patch,), found.is_minimal)
 
 
-def _first_satisfying_value(values: Sequence[int], is_satisfied: Callable[[int], bool]) -> int | None:
-    """Return the first of ascending values that satisfies a monotonic predicate; None if the last value does not."""
-    if not values or not is_satisfied(values[-1]):
-        return None
-    low, high = 0, len(values) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if is_satisfied(values[middle]):
-            high = middle
-        else:
-            low = middle + 1
-    return values[high]
-
-
-def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Iterator[Proposal]:
-    """Yield the largest reduced pod count of the Workload's largest pod set with which it would be admitted."""
+def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Search:
+    """Search the largest reduced pod count of the Workload's largest pod set with which it would be admitted."""
     pod_sets = case.workload["spec"]["podSets"]
     index = max(range(len(pod_sets)), key=lambda each: int(pod_sets[each].get("count", 1)))
     pod_set = pod_sets[index]
     pod_count: int = pod_set.get("count", 1)
+    pods_per_step = _pod_count_step(case.owner_job, pod_set["name"])
+    steps_max = pod_count // pods_per_step
 
-    def is_satisfied(pods: int) -> bool:
-        smaller_set = {**pod_set, "count": pods}
+    def without_steps(omitted_steps: int) -> HypotheticalChange:
+        smaller_set = {**pod_set, "count": (steps_max - omitted_steps) * pods_per_step}
         smaller_set.pop("minCount", None)
         obj = with_path(case.workload, ("spec", "podSets"), [*pod_sets[:index], smaller_set, *pod_sets[index + 1 :]])
-        return case.simulation.admits(HypotheticalChange(workload=build_view(obj, case.view)))
+        return HypotheticalChange(workload=build_view(obj, case.view))
 
-    pods_per_step = _pod_count_step(case.owner_job, pod_set["name"])
-    step_count = _largest_number(lambda jobs: is_satisfied(jobs * pods_per_step), pod_count // pods_per_step)
-    if step_count:
-        pod_set_suffix = f" of pod set {pod_set['name']}" if len(pod_sets) > 1 else ""
-        text = f"request {step_count * pods_per_step} pods{pod_set_suffix} instead of {pod_count}"
-        yield Proposal(SIZE, text, _count_patches(case, index, step_count * pods_per_step))
-
-
-def _largest_number(is_satisfied: Callable[[int], bool], limit: int) -> int:
-    """Return the largest number from 1 to below `limit` that satisfies a monotonic predicate; 0 if 1 does not."""
-    if limit < 2 or not is_satisfied(1):
-        return 0
-    low, high = 1, limit  # holds, fails
-    while high - low > 1:
-        middle = (low + high) // 2
-        if is_satisfied(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    if steps_max < 2 or not (yield without_steps(steps_max - 1)):
+        return
+    omitted = yield from least_between(without_steps, 1, steps_max - 1)
+    new_count = (steps_max - omitted.amount) * pods_per_step
+    pod_set_suffix = f" of pod set {pod_set['name']}" if len(pod_sets) > 1 else ""
+    text = f"request {new_count} pods{pod_set_suffix} instead of {pod_count}"
+    yield Proposal(SIZE, text, _count_patches(case, index, new_count), omitted.is_minimal)
 
 
 def _pod_count_step(owner: Obj | None, pod_set: str) -> int:
@@ -291,17 +147,19 @@ def _count_patches(case: ProposalCase, pod_set_index: int, pod_count: int) -> Se
     return (json_patch("Workload", case.view.name, [operation], case.view.namespace),)
 
 
-def propose_flavors(case: ProposalCase, build_view: ViewBuilder) -> Iterator[Proposal]:
-    """Yield tolerations or selectors with which the Workload's pods could use an excluded flavor and be admitted."""
+def propose_flavors(case: ProposalCase, build_view: ViewBuilder) -> Search:
+    """Search tolerations or selectors with which the Workload's pods could use an excluded flavor and be admitted."""
     for name in _excluded_flavors(case):
         flavor = case.simulation.snapshot.flavors.get(name)
         if flavor is None:
             continue
         pod_sets = [_fit_pod_set_to_flavor(pod_set, flavor) for pod_set in case.workload["spec"]["podSets"]]
         obj = with_path(case.workload, ("spec", "podSets"), pod_sets)
-        if case.simulation.admits(HypotheticalChange(workload=build_view(obj, case.view))):
-            text = f"let its pods use flavor {name}: {_describe_pod_changes(case, flavor)}"
-            yield Proposal(FLAVOR, text, _pod_patches(case, pod_sets))
+        if (yield HypotheticalChange(workload=build_view(obj, case.view))):
+            patches = _pod_patches(case, pod_sets)
+            suffix = "" if patches else "; submit the job again with it"
+            text = f"let its pods use flavor {name}: {_describe_pod_changes(case, flavor)}{suffix}"
+            yield Proposal(FLAVOR, text, patches)
 
 
 def _excluded_flavors(case: ProposalCase) -> list[str]:
@@ -392,51 +250,72 @@ def _add_operations(
     ]
 
 
-def propose_workload_ends(
-    case: ProposalCase, holders: Sequence[MissingQuotaHolder], name_of: Callable[[str], str]
-) -> Iterator[Proposal]:
-    """Yield a minimal set of quota-holding Workloads whose end admits the pending one, chosen from `holders` in order.
+def propose_workload_ends(holders: Sequence[MissingQuotaHolder], name_of: Callable[[str], str]) -> Search:
+    """Search a minimal set of quota-holding Workloads whose end admits the pending one, from the first of `holders`.
 
     `name_of` returns the name of a Workload by its key, or a placeholder if it is hidden.
     """
-    keys = [holder.workload.key for holder in holders[:_CHECKED_WORKLOADS_MAX]]
-    chosen_keys = _minimal_ended_keys(case.simulation, keys)
-    if not chosen_keys:
+    keys = [holder.workload.key for holder in holders[:_ENDED_WORKLOADS_MAX]]
+    return _propose_deactivations(
+        keys, lambda each: HypotheticalChange(ended_workloads=each), "end or suspend", name_of
+    )
+
+
+def propose_withdrawals(case: ProposalCase, name_of: Callable[[str], str]) -> Search:
+    """Search a minimal set of the first pending Workloads of the ClusterQueue whose withdrawal admits the other one."""
+    keys = [view.key for view in case.simulation.views_ahead()[:_ENDED_WORKLOADS_MAX]]
+    return _propose_deactivations(
+        keys, lambda each: HypotheticalChange(withdrawn_workloads=each), "withdraw or suspend pending", name_of
+    )
+
+
+def _propose_deactivations(
+    keys: Sequence[str],
+    change_with: Callable[[Sequence[str]], HypotheticalChange],
+    verb: str,
+    name_of: Callable[[str], str],
+) -> Search:
+    """Search a minimal set of Workloads, from the first of `keys`, whose deactivation admits the explained one."""
+    if not keys or not (yield change_with(keys)):
         return
+    found = yield from least_between(lambda count: change_with(keys[:count]), 1, len(keys))
+    chosen_keys, is_minimal = list(keys[: found.amount]), found.is_minimal
+    candidates = list(chosen_keys)
+    try:
+        while candidates and len(chosen_keys) > 1:
+            remaining_keys = [each for each in chosen_keys if each != candidates[0]]
+            is_needless = yield change_with(remaining_keys)
+            chosen_keys = remaining_keys if is_needless else chosen_keys
+            candidates = list(chosen_keys) if is_needless else candidates[1:]
+    except DecisionLimitReached:
+        is_minimal = False
     patches = [
         merge_patch("Workload", name, {"spec": {"active": False}}, namespace)
         for namespace, _, name in (key.partition("/") for key in chosen_keys)
     ]
     names = [name_of(key) for key in chosen_keys]
-    is_visible = names == chosen_keys
-    yield Proposal(END, f"end or suspend {', '.join(dict.fromkeys(names))}", tuple(patches) if is_visible else ())
+    applied = tuple(patches) if names == chosen_keys else ()
+    yield Proposal(END, f"{verb} {', '.join(dict.fromkeys(names))}", applied, is_minimal)
 
 
-def _minimal_ended_keys(simulation: CohortSimulation, keys: Sequence[str]) -> list[str]:
-    """Return the keys of a minimal set of Workloads whose end admits the pending Workload; [] if none does."""
-    chosen_keys: list[str] = []
-    for key in keys[:_ENDED_WORKLOADS_MAX]:
-        chosen_keys.append(key)
-        if simulation.admits(HypotheticalChange(ended_workloads=chosen_keys)):
-            break
-    else:
-        return []
-    candidates = list(chosen_keys)
-    while candidates:
-        remaining_keys = [each for each in chosen_keys if each != candidates[0]]
-        if simulation.admits(HypotheticalChange(ended_workloads=remaining_keys)):
-            chosen_keys = candidates = remaining_keys
-        else:
-            candidates = candidates[1:]
-    return chosen_keys
-
-
-def propose_queueing_strategy(case: ProposalCase) -> Iterator[Proposal]:
-    """Yield the change to BestEffortFIFO if the order of a StrictFIFO ClusterQueue alone keeps the Workload pending."""
-    case.simulation.restore_quota_objects()
+def propose_queueing_strategy(case: ProposalCase) -> Search:
+    """Try BestEffortFIFO, if the order of a StrictFIFO ClusterQueue may keep the Workload pending."""
     view = case.simulation.queue.view
-    if not view.strict_fifo:
-        return
-    if case.simulation.admits(HypotheticalChange(queues={view.name: replace(view, strict_fifo=False)})):
+    if view.strict_fifo and (yield HypotheticalChange(queues={view.name: replace(view, strict_fifo=False)})):
         patch = merge_patch("ClusterQueue", view.name, {"spec": {"queueingStrategy": "BestEffortFIFO"}})
         yield Proposal(STRATEGY, f"ClusterQueue {view.name}: set queueingStrategy to BestEffortFIFO", (patch,))
+
+
+def propose_preemption_rules(case: ProposalCase) -> Search:
+    """Try weaker to stronger preemption of the ClusterQueue: within the queue, then in the Cohort."""
+    view = case.simulation.queue.view
+    for field, view_field, policies in _PREEMPTION_POLICIES:
+        current_policy = getattr(view.preemption, view_field)
+        for policy in policies[policies.index(current_policy) + 1 :]:
+            changed_field: dict[str, Any] = {view_field: policy}
+            rules = replace(view.preemption, **changed_field)
+            if (yield HypotheticalChange(queues={view.name: replace(view, preemption=rules)})):
+                text = f"ClusterQueue {view.name}: set preemption.{field} from {current_policy} to {policy}"
+                patch = merge_patch("ClusterQueue", view.name, {"spec": {"preemption": {field: policy}}})
+                yield Proposal(PREEMPTION, text, (patch,))
+                break

@@ -448,6 +448,10 @@ class SchedulerCache:
             view, terminating=view.name in self._terminating, flavors=self.snapshot.flavors, checks=self._checks
         )
 
+    def has_admission_check(self, name: str) -> bool:
+        """Report whether an AdmissionCheck exists."""
+        return name in self._checks
+
     def hypothetical_view(self, obj: Obj, current_view: WorkloadView) -> WorkloadView:
         """Parse a hypothetically changed Workload (`obj`); `current_view` is the parsed existing Workload."""
         return self._views.hypothetical_view(obj, current_view)

@@ -96,7 +96,7 @@ def test_eta_reports_single_workload_and_all(batchyard: Batchyard, tmp_path: Pat
 
 def test_eta_of_unknown_object_fails(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("eta", "job/x", "--state", state_at_ten_seconds(tmp_path))
-    assert (done.returncode, done.stderr) == (1, "batchyard: not found: job default/x\n")
+    assert (done.returncode, done.stderr) == (1, "batchyard: job x not found in namespace default\n")
     assert batchyard("eta", "pod/x", "--state", state_at_ten_seconds(tmp_path)).returncode == 1
     assert batchyard("eta").returncode == 2
     assert batchyard("whatif").returncode == 2

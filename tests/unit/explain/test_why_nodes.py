@@ -1,8 +1,16 @@
-"""The limit derived from the messages of kube-scheduler and the autoscaler about unschedulable Pods."""
+"""The limit of pods without a node or without an object, and changes that would give them a node."""
+
+from typing import Any
 
 import pytest
 
+from batchyard.api import scheme
+from batchyard.api.manifests import read_manifests
+from batchyard.api.meta import Key
+from batchyard.base.instant import MINUTE
 from batchyard.explain.admitted import limit_among_nodes
+from batchyard.sim.scenario import make_scenario
+from batchyard.sim.world import World
 
 SELECTED = "node(s) didn't match Pod's node affinity/selector"
 TAINTED = "node(s) had untolerated taint {spot: true}"
@@ -25,3 +33,100 @@ def test_limit_among_nodes_returns_filter_failed_by_nearest_nodes(
     scheduler: str, autoscaler: str, is_selected: bool, limit: str
 ) -> None:
     assert limit_among_nodes(scheduler, autoscaler, is_selected=is_selected) == limit
+
+
+CLUSTER = """
+apiVersion: cloud.batchyard.dev/v1alpha1
+kind: Cluster
+metadata: {name: c}
+spec:
+  region: us-central1
+  zones: [us-central1-a]
+  nodePools: [{name: p, machineType: e2-standard-4, zones: [us-central1-a], nodeCount: 2, taints: [TAINTS]}]
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: team}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: f}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: q}
+spec:
+  namespaceSelector: {}
+  resourceGroups: [{coveredResources: [cpu], flavors: [{name: f, resources: [{name: cpu, nominalQuota: 1000}]}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: q, namespace: team}
+spec: {clusterQueue: q}
+---
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: r, namespace: team}
+spec: {hard: {pods: QUOTA}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: asked
+  namespace: team
+  labels: {kueue.x-k8s.io/queue-name: q}
+  annotations: {batchyard.dev/submit-at: 10m, batchyard.dev/runtime: 10h}
+spec:
+  parallelism: 2
+  completions: 2
+  template:
+    spec: {restartPolicy: Never, CONSTRAINTS, containers: [{name: c, image: i, resources: {requests: {cpu: AMOUNT}}}]}
+"""
+TAINT = "{key: a, value: b, effect: NoSchedule}"
+
+
+def explained(taints: str = "", quota: str = "9", constraints: str = "tolerations: []", cpu: str = "1") -> Any:
+    """Return the answer about the Job in a cluster of two machines."""
+    text = CLUSTER.replace("TAINTS", taints).replace("QUOTA", quota)
+    found = read_manifests([("c.yaml", text.replace("CONSTRAINTS", constraints).replace("AMOUNT", cpu))])
+    assert [*map(str, found.faults)] == []
+    world = World(make_scenario(found))
+    world.run_until(30 * MINUTE)
+    world.settle()
+    return world.platform.explainer.why(Key(scheme.JOB, "team", "asked"), world.kernel.now())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limit", "constraints", "text"),
+    [
+        ({"taints": TAINT}, "taint", "tolerations: [{key: a, operator: Exists}]", "tolerate a=b:NoSchedule"),
+        ({"constraints": "nodeSelector: {x: y}"}, "affinity", "tolerations: []", "no longer select x"),
+        (
+            {"constraints": "nodeSelector: {topology.kubernetes.io/zone: z}"},
+            "affinity",
+            "nodeSelector: {topology.kubernetes.io/zone: us-central1-a}",
+            "select topology.kubernetes.io/zone=us-central1-a",
+        ),
+    ],
+)
+def test_proposed_constraints_place_pods(arguments: dict[str, str], limit: str, constraints: str, text: str) -> None:
+    answer = explained(**arguments)
+    assert answer["binding"]["limit"] == limit
+    assert [each["text"] for each in answer["changes"]] == [
+        f"let its pods use other nodes: {text}; submit the job again with it"
+    ]
+    assert explained(**{**arguments, "constraints": constraints})["state"] == "Running"
+
+
+def test_pods_larger_than_machines_have_no_proposal() -> None:
+    answer = explained(cpu="5")
+    assert (answer["binding"]["limit"], answer.get("changes")) == ("nodeCapacity", None)
+    assert answer["changesEnd"].startswith("its pods need nodes that no pool has")
+
+
+def test_resource_quota_that_rejects_pods_is_limit() -> None:
+    answer = explained(quota="1")
+    assert (answer["state"], answer["binding"]["limit"]) == ("Admitted", "podCreation")
+    assert answer["binding"]["where"] == {"kind": "ResourceQuota", "name": "r"}
+    assert "exceeded quota: r, requested: pods=1, used: pods=1, limited: pods=1" in answer["summary"]
+    assert explained(quota="2")["state"] == "Running"

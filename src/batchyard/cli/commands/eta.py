@@ -15,6 +15,7 @@ from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import MINUTE, SECOND, Duration, format_age
 from batchyard.cli import options, output
 from batchyard.cli.cluster_access import SOURCE_ERRORS, ClusterTarget, access_reader_of_source, requested_state
+from batchyard.cli.missing_objects import NamespacedName, not_found_text
 from batchyard.cli.output import render_document
 from batchyard.client.transport import HttpRequest, decode_object, failure_reason, object_path
 from batchyard.server.operator.aiohttp_transport import HttpTransport
@@ -91,8 +92,11 @@ def _forecast_locally(request: EtaRequest, subject: Key) -> Mapping[str, Any]:
     state = requested_state(request.state, request.source)
     name = workload_of(state.objects, subject)
     if name is None:
-        owner_note = "" if subject.kind == scheme.WORKLOAD or subject not in state.objects else "Workload of "
-        output.fail(f"batchyard: not found: {owner_note}{kind_info(subject.kind).singular} {subject}")
+        if subject.kind != scheme.WORKLOAD and subject in state.objects:
+            output.fail(f"batchyard: not found: Workload of {kind_info(subject.kind).singular} {subject}")
+        existing = [NamespacedName(key.namespace, key.name) for key in state.objects if key.kind == subject.kind]
+        wanted = NamespacedName(subject.namespace, subject.name)
+        output.fail(f"batchyard: {not_found_text(kind_info(subject.kind), wanted, existing)}")
     forecasts_by_name = forecasts(state, [name], request.forecast_options)
     if name not in forecasts_by_name:
         output.fail(f"batchyard: {kind_info(subject.kind).singular} {subject} has ended: there is nothing to forecast")

@@ -1,7 +1,6 @@
 """The command `batchyard why`: explains why a Workload, pod or queue of a cluster or simulation is in its state."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
@@ -14,6 +13,7 @@ from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, request_document
+from batchyard.cli.missing_objects import NamespacedName, ask_for_role_text, not_found_text
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, select_kubeconfig
 from batchyard.cli.output import render_document
 from batchyard.client.transport import kind_path, object_path
@@ -177,10 +177,15 @@ def _change_lines(document: Document) -> Iterator[str]:
     changes = document.get("changes") or ()
     if changes:
         effect = "place its pods" if document.get("nodes") else "admit it"
-        yield f"Any one of these changes would {effect}. Each was verified and is minimal:"
+        is_minimal = all(change.get("minimal", True) for change in changes)
+        claim = "Each was verified and is minimal" if is_minimal else "Each was verified; not all are minimal"
+        yield f"Any one of these changes would {effect}. {claim}:"
     for change in changes:
         condition = f" ({change['given']})" if change.get("given") else ""
         yield from wrap(f"{change['text']}{condition}", LINE_WIDTH - 2, initial_indent="- ", subsequent_indent="  ")
+    if document.get("changesEnd"):
+        prefix = "Note: " if changes else "No change is proposed: "
+        yield from wrap(f"{prefix}{document['changesEnd']}.", LINE_WIDTH)
 
 
 def _table_lines(rows: Sequence[Sequence[str]], *, is_last_column_uncut: bool = False) -> Iterator[str]:
@@ -210,8 +215,10 @@ SUBJECT_FORMS: Final = "workload/NAME, job/NAME, jobset/NAME, pod/NAME or cluste
 _EXPLAINED_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
 _SHORT_KIND_NAMES: Final = {"wl": scheme.WORKLOAD, "po": scheme.POD, "cq": scheme.CLUSTER_QUEUE}
 #: The status codes of servers without the `why` subresource: 404, or 403 without permission for it.
-_MISSING_SUBRESOURCE_CODES: Final = (404, 403)
-_SIMILAR_MAX: Final = 5
+_FORBIDDEN_CODE: Final = 403
+#: The number of objects whose names are compared with a name that does not exist.
+_LISTED_MAX: Final = 500
+_MISSING_SUBRESOURCE_CODES: Final = (404, _FORBIDDEN_CODE)
 
 
 class Subject(NamedTuple):
@@ -248,18 +255,25 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
     """Print the explanation of an object of a live cluster; exit with 1 on failure."""
     served_kind = subject.info
     api_version = served_kind.versions[-1] if served_kind.group == "kueue.x-k8s.io" else served_kind.storage_version
+    requested_namespaces: list[str] = []
 
     def path_in(namespace: str) -> str:
-        return object_path(served_kind, api_version, subject.namespace or namespace, quote(subject.name), "why")
+        requested_namespaces.append(subject.namespace or namespace)
+        return object_path(served_kind, api_version, requested_namespaces[-1], quote(subject.name), "why")
 
     try:
         document = request_document(target, path_in)
     except UnreachableError as error:
-        names = _names_in_cluster(subject, target) if error.code in _MISSING_SUBRESOURCE_CODES else []
-        if subject.name in names:
+        if error.code not in _MISSING_SUBRESOURCE_CODES:
+            output.fail(f"batchyard: {error}")
+        namespace = requested_namespaces[-1] if served_kind.namespaced else ""
+        existing = _listed_in_cluster(subject, target)
+        if NamespacedName(namespace, subject.name) in existing:
             _explain_locally(subject, target, output_format)
             return
-        output.fail(f"batchyard: {error}{_similar_names_hint(subject.name, names)}")
+        if error.code == _FORBIDDEN_CODE:
+            output.fail(f"batchyard: {error}; {ask_for_role_text(served_kind, namespace)}")
+        output.fail(f"batchyard: {not_found_text(served_kind, NamespacedName(namespace, subject.name), existing)}")
     except REQUEST_ERRORS as error:
         output.fail(f"batchyard: {error}")
     output.write(_format_answer(document, output_format))
@@ -315,10 +329,9 @@ def _resolve_key(world: "World", subject: Subject) -> Key:
             f"batchyard: {subject.info.singular} {subject.name} is in {', '.join(namespaces)}: use --namespace"
             f" {namespaces[0]}"
         )
-    names = [_full_name(metadata) for metadata in all_metadata]
-    namespace_note = f" in namespace {subject.namespace}" if subject.namespace else ""
-    similar_note = _similar_names_hint(subject.name, names)
-    return output.fail(f"batchyard: not found: {subject.info.singular} {subject.name}{namespace_note}{similar_note}")
+    existing = [NamespacedName(metadata.get("namespace", ""), metadata["name"]) for metadata in all_metadata]
+    wanted = NamespacedName(subject.namespace, subject.name)
+    return output.fail(f"batchyard: {not_found_text(subject.info, wanted, existing)}")
 
 
 def _explain_locally(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
@@ -328,32 +341,30 @@ def _explain_locally(subject: Subject, target: ClusterTarget, output_format: Out
     explain_in_state(subject, requested_state(None, target), output_format)
 
 
-def _names_in_cluster(subject: Subject, target: ClusterTarget) -> list[str]:
-    """Return the names of all objects of the subject's kind that the user may list."""
-    info = subject.info
+def _listed_in_cluster(subject: Subject, target: ClusterTarget) -> list[NamespacedName]:
+    """Return the objects that the user may list: those of the same name everywhere, and the first of the namespace."""
+    info, query = subject.info, f"fieldSelector=metadata.name%3D{quote(subject.name)}"
     for version in reversed(info.versions):
 
-        def path_in(namespace: str, version: str = version) -> str:
-            selected_namespace = subject.namespace or namespace
-            return object_path(info, version, selected_namespace) if info.namespaced else kind_path(info, version)
+        def path_of_same_named(_: str, version: str = version) -> str:
+            return f"{kind_path(info, version)}?{query}"
 
-        try:
-            return [obj["metadata"]["name"] for obj in request_document(target, path_in).get("items") or ()]
-        except REQUEST_ERRORS:
-            continue
+        def path_in(namespace: str, version: str = version) -> str:
+            return f"{object_path(info, version, subject.namespace or namespace)}?limit={_LISTED_MAX}"
+
+        same_named, in_namespace = _list_names(target, path_of_same_named), _list_names(target, path_in)
+        if same_named is not None or in_namespace is not None:
+            return [*(same_named or ()), *(in_namespace or ())]
     return []
 
 
-def _similar_names_hint(name: str, names: Sequence[str]) -> str:
-    """Return a hint with the existing names that are most similar to a missing name."""
-    matches = [candidate for candidate in names if name in candidate]
-    similar_names = list(dict.fromkeys([*matches, *get_close_matches(name, names, _SIMILAR_MAX, 0.5)]))[:_SIMILAR_MAX]
-    return f"; similar names: {', '.join(similar_names)}" if similar_names else ""
-
-
-def _full_name(metadata: Mapping[str, Any]) -> str:
-    namespace = metadata.get("namespace", "")
-    return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+def _list_names(target: ClusterTarget, path_in: Callable[[str], str]) -> list[NamespacedName] | None:
+    """Return the names in a list of objects; None if the server does not return the list."""
+    try:
+        items = request_document(target, path_in).get("items") or ()
+    except REQUEST_ERRORS:
+        return None
+    return [NamespacedName(obj["metadata"].get("namespace", ""), obj["metadata"]["name"]) for obj in items]
 
 
 def _kinds_by_name() -> dict[str, str]:

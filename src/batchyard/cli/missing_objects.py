@@ -1,0 +1,48 @@
+"""Error messages about objects that do not exist, or that the user may not read, with the remedy."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Final, NamedTuple
+
+from batchyard.api import scheme
+from batchyard.api.scheme import ServedKind
+
+_SIMILAR_MAX: Final = 5
+_NAMESPACES_SHOWN_MAX: Final = 5
+#: The kinds of Kubernetes itself, which its role `view` allows to read. Kueue has a role for each other kind.
+_KINDS_OF_VIEW: Final = (scheme.JOB, scheme.POD)
+
+
+class NamespacedName(NamedTuple):
+    """The name of an object, and its namespace ('' if it has none)."""
+
+    namespace: str
+    name: str
+
+
+def not_found_text(info: ServedKind, wanted: NamespacedName, existing: Sequence[NamespacedName]) -> str:
+    """Return a message about a missing object, with other namespaces that have one of that name, or similar names.
+
+    `existing` are the objects of that kind that the user may list. Similar names are from the wanted namespace, if any.
+    """
+    place = f" in namespace {wanted.namespace}" if wanted.namespace else ""
+    text = f"{info.singular} {wanted.name} not found{place}"
+    namespaces = sorted({each.namespace for each in existing if each.name == wanted.name and each.namespace})
+    if namespaces:
+        shown = ", ".join(namespaces[:_NAMESPACES_SHOWN_MAX]) + (
+            "..." if len(namespaces) > _NAMESPACES_SHOWN_MAX else ""
+        )
+        return f"{text}; found in {shown} (use -n {namespaces[0]})"
+    near_names = [each.name for each in existing if wanted.namespace in {"", each.namespace}]
+    names = near_names or [each.name for each in existing]
+    containing_names = [name for name in names if wanted.name in name]
+    close_names = get_close_matches(wanted.name, names, _SIMILAR_MAX, 0.5)
+    similar_names = list(dict.fromkeys([*containing_names, *close_names]))[:_SIMILAR_MAX]
+    return f"{text}; similar names: {', '.join(similar_names)}" if similar_names else text
+
+
+def ask_for_role_text(info: ServedKind, namespace: str) -> str:
+    """Return which role allows the user to read an object of this kind."""
+    role = "view" if info.constant in _KINDS_OF_VIEW else f"kueue-{info.singular}-viewer-role"
+    place = f"in namespace {namespace}" if namespace else "by a ClusterRoleBinding"
+    return f"ask an administrator for the ClusterRole {role} {place}"

@@ -1,0 +1,125 @@
+"""The changes of an explanation: those that would admit a pending Workload, or correct what keeps it from its queue."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, controller_of
+from batchyard.explain.cohort_simulation import CohortSimulation
+from batchyard.explain.document import DocumentPart, ExplanationUser, assess_flavors, nonempty_fields
+from batchyard.explain.fixes import CorrectedQueue, WaitingCase, correct_queue, propose_local_queues, remedy_of
+from batchyard.explain.proposals import (
+    FIX,
+    ProposalCase,
+    propose_flavors,
+    propose_preemption_rules,
+    propose_priority,
+    propose_queueing_strategy,
+    propose_size,
+    propose_withdrawals,
+    propose_workload_ends,
+)
+from batchyard.explain.quota_raises import propose_coverage, propose_quota_raises
+from batchyard.explain.searches import Proposal, SearchResult, run_searches
+from batchyard.interfaces.client import Reader
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
+from batchyard.scheduling.scheduler_cache import SchedulerCache
+
+_LIMIT_REACHED: Final = "the limit of simulated decisions was reached: further or smaller changes may exist"
+_NO_CHANGE_FOUND: Final = (
+    "no single change of quota, priority, preemption policy, size, flavor or queueing strategy, and no end of other"
+    " Workloads, admits it"
+)
+
+
+class ChangeExplainer:
+    """Searches the changes that would admit pending Workloads."""
+
+    def __init__(self, scheduler_cache: SchedulerCache, policy: SchedulingPolicy, reader: Reader) -> None:
+        self._cache = scheduler_cache
+        self._policy = policy
+        self._reader = reader
+
+    def changes_part(
+        self, case: ProposalCase, holders: Sequence[MissingQuotaHolder], user: ExplanationUser
+    ) -> DocumentPart:
+        """Return the changes that would admit the Workload, each verified by simulation, and why there are no more.
+
+        `holders` are the Workloads that hold the missing quota.
+        """
+        result = self._search_changes(case, holders, user)
+        changes = [_proposal_part(each, case.simulation) for each in result.proposals]
+        changes_end = _LIMIT_REACHED if result.is_limit_reached else "" if changes else _NO_CHANGE_FOUND
+        return nonempty_fields(changes=changes, changesEnd=changes_end)
+
+    def _search_changes(
+        self, case: ProposalCase, holders: Sequence[MissingQuotaHolder], user: ExplanationUser
+    ) -> SearchResult:
+        build_view = self._cache.hypothetical_view
+        priority_classes = self._reader.list(scheme.WORKLOAD_PRIORITY_CLASS)
+        priority_values = {each["metadata"]["name"]: each.get("value", 0) for each in priority_classes}
+        searches = [
+            propose_queueing_strategy(case),
+            propose_flavors(case, build_view),
+            propose_coverage(case),
+            propose_quota_raises(case),
+            propose_priority(case, build_view, priority_values),
+            propose_preemption_rules(case),
+            propose_size(case, build_view),
+            propose_workload_ends(holders, user.name_of),
+            propose_withdrawals(case, user.name_of),
+        ]
+        return run_searches(searches, case.simulation)
+
+    def fixes_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
+        """Return corrections of a stopped, missing or misconfigured object that would let the Workload be admitted."""
+        self._cache.snapshot.settle()
+        corrected = correct_queue(waiting_case, self._cache)
+        if corrected is not None:
+            return self._corrections_part(waiting_case, corrected, user)
+        changes = [each.document() for each in propose_local_queues(waiting_case, self._cache, self._policy)]
+        return nonempty_fields(changes=changes, changesEnd="" if changes else remedy_of(waiting_case, self._cache))
+
+    def _corrections_part(
+        self, waiting_case: WaitingCase, corrected: CorrectedQueue, user: ExplanationUser
+    ) -> DocumentPart:
+        """Return the corrections, with the further changes that the Workload needs if they do not suffice."""
+        view, queue = waiting_case.view, self._cache.snapshot.queues[corrected.view.name]
+        simulation = CohortSimulation(self._cache, self._policy, view, queue, corrected.view)
+        try:
+            if simulation.run_baseline().is_admitted:
+                return {"changes": [Proposal(FIX, corrected.text, corrected.patches).document()]}
+            outcomes = assess_flavors(simulation.snapshot, simulation.queue, view, self._policy)
+            case = ProposalCase(waiting_case.workload, view, outcomes, simulation, waiting_case.owner_job)
+            result = self._search_changes(case, (), user)
+        finally:
+            simulation.close()
+        changes = [
+            _proposal_part(each._replace(text=f"{corrected.text}; {each.text}", apply=patches), simulation)
+            for each in result.proposals
+            for patches in ([*corrected.patches, *each.apply] if each.apply else (),)
+        ]
+        changes_end = f"{corrected.text}: that alone is not enough, because it would then wait for quota or its turn"
+        return nonempty_fields(changes=changes, changesEnd=changes_end)
+
+    def owner_job(self, workload: Obj) -> Obj | None:
+        """Return the Job or JobSet of a Workload; None if it has none."""
+        owner = controller_of(workload)
+        if owner is None:
+            return None
+        kinds = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
+        namespace = workload["metadata"].get("namespace", "")
+        return self._reader.get(Key(kinds[owner["kind"]], namespace, owner["name"])) if owner["kind"] in kinds else None
+
+
+def _proposal_part(proposal: Proposal, simulation: CohortSimulation) -> DocumentPart:
+    part, ahead_count = proposal.document(), simulation.omitted_ahead
+    assumptions = [part["given"]] if "given" in part else []
+    if ahead_count:
+        assumptions.append(f"once the {ahead_count} Workloads ahead of it in the queue have started")
+    if simulation.omitted_elsewhere:
+        assumptions.append(
+            f"if none of {simulation.omitted_elsewhere} other Workloads in its cohort takes the quota first"
+        )
+    return {**part, **nonempty_fields(given=", ".join(assumptions))}

@@ -1,0 +1,133 @@
+"""Runs the searches for changes that would admit a Workload side by side, so that a costly one does not hide others.
+
+A search is a generator. It yields a hypothetical change, is sent whether the change admits the Workload in a
+simulation, and yields the proposals that it finds. The simulations have a common limit of scheduling decisions.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached, HypotheticalChange
+
+Patch: TypeAlias = Mapping[str, Any]
+
+_NOT_MINIMAL: Final = "a smaller change may suffice: the search ended at its limit"
+
+
+class Proposal(NamedTuple):
+    """A change that would admit a pending Workload, verified by simulation, with its text and its patches."""
+
+    kind: str
+    text: str
+    apply: Sequence[Patch]
+    #: Whether the simulations showed that one unit less does not admit the Workload.
+    is_minimal: bool = True
+
+    def document(self) -> dict[str, Any]:
+        """Return the proposal as an entry of the field `changes` in the Explanation document."""
+        fields = {"kind": self.kind, "text": self.text, "apply": list(self.apply), "proven": True}
+        return fields if self.is_minimal else {**fields, "minimal": False, "given": _NOT_MINIMAL}
+
+
+#: A search, and a part of a search that returns a result.
+Search: TypeAlias = Generator[HypotheticalChange | Proposal, bool, None]
+Trials: TypeAlias = Generator[HypotheticalChange, bool, "SearchedAmount"]
+
+
+class SearchedAmount(NamedTuple):
+    """An amount that satisfies a condition, and whether it is known that the next smaller one does not."""
+
+    amount: int
+    is_minimal: bool = True
+
+
+def least_between(change_with: Callable[[int], HypotheticalChange], low: int, high: int) -> Trials:
+    """Search the smallest amount from `low` to `high` whose change admits the Workload; that of `high` must do so.
+
+    If the limit of decisions is reached, the smallest amount so far that admits the Workload is returned.
+    """
+    try:
+        while low < high:
+            middle = (low + high) // 2
+            if (yield change_with(middle)):
+                high = middle
+            else:
+                low = middle + 1
+    except DecisionLimitReached:
+        return SearchedAmount(high, is_minimal=False)
+    return SearchedAmount(high)
+
+
+def least_amount(change_with: Callable[[int], HypotheticalChange], amount: int) -> Trials:
+    """Search the smallest amount whose change admits the Workload; that of `amount` must do so.
+
+    One unit less is tried first, because the missing amount of quota is most often minimal.
+    """
+    if amount == 0:
+        return SearchedAmount(0)
+    try:
+        is_reducible = yield change_with(amount - 1)
+    except DecisionLimitReached:
+        return SearchedAmount(amount, is_minimal=False)
+    return (yield from least_between(change_with, 0, amount - 1)) if is_reducible else SearchedAmount(amount)
+
+
+class SearchResult(NamedTuple):
+    """The proposals of several searches, in the order of the searches, and whether the limit ended one of them."""
+
+    proposals: Sequence[Proposal]
+    is_limit_reached: bool
+
+
+@dataclass(slots=True)
+class _RunningSearch:
+    search: Search
+    proposals: list[Proposal]
+    decision_count: int = 0
+    answer: bool | None = None
+
+    def next_change(self, limit: DecisionLimitReached | None) -> HypotheticalChange | None:
+        """Resume the search until it tries a change, and return that; None at its end."""
+        try:
+            step = self._resume(limit)
+            while isinstance(step, Proposal):
+                self.proposals.append(step)
+                step = next(self.search)
+        except (StopIteration, DecisionLimitReached):
+            return None
+        return step
+
+    def _resume(self, limit: DecisionLimitReached | None) -> HypotheticalChange | Proposal:
+        if limit is not None:
+            return self.search.throw(limit)
+        return next(self.search) if self.answer is None else self.search.send(self.answer)
+
+
+def run_searches(searches: Sequence[Search], simulation: CohortSimulation) -> SearchResult:
+    """Run searches side by side: first those without a proposal, of these the one with the fewest decisions so far."""
+    all_running = [_RunningSearch(search, []) for search in searches]
+    waiting: list[tuple[_RunningSearch, HypotheticalChange]] = []
+    is_limit_reached = False
+
+    def resume(running: _RunningSearch, limit: DecisionLimitReached | None = None) -> None:
+        change = running.next_change(limit)
+        if change is not None:
+            waiting.append((running, change))
+
+    for running in all_running:
+        resume(running)
+    while waiting:
+        entry = min(waiting, key=lambda each: (len(each[0].proposals), each[0].decision_count))
+        waiting.remove(entry)
+        running, change = entry
+        count_before = simulation.decision_count
+        try:
+            running.answer = simulation.admits(change)
+        except DecisionLimitReached as limit:
+            is_limit_reached = True
+            resume(running, limit)
+        else:
+            running.decision_count += simulation.decision_count - count_before
+            resume(running)
+    return SearchResult([proposal for each in all_running for proposal in each.proposals], is_limit_reached)
