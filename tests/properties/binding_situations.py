@@ -1,7 +1,7 @@
 """Worlds in which one limit binds. The asked Workload requests `free + missing` of the binding resource."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from batchyard.api import well_known
 from batchyard.sim.random_worlds import RandomChoices, SeededDraws
@@ -199,7 +199,7 @@ def affinity(rng: RandomChoices) -> BindingWorld:
     world.add_queue(QUEUE, {name: world.quotas(PLENTY) for name in names})
     term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["elsewhere"]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
-    by_selector = {"nodeSelector": {"zone": "elsewhere"}}
+    by_selector: dict[str, Any] = {"nodeSelector": {"zone": "elsewhere"}}
     world.ask(free + missing, **rng.choose([by_selector, {"affinity": {"nodeAffinity": required}}]))
     world.expect("affinity", *[f"ResourceFlavor {name}" for name in names])
     # The node selector of a suspended Job does not change its Workload.
