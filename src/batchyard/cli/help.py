@@ -55,7 +55,7 @@ class HelpCommand(TyperCommand):
         _write_examples(ctx, formatter)
         for group, parameters in parameter_groups(self.get_params(ctx)).items():
             with formatter.section(group):
-                formatter.write_dl([_help_row(parameter, ctx) for parameter in parameters])
+                formatter.write_dl([help_row(parameter, ctx) for parameter in parameters])
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the parts of the usage line after the command's name."""
@@ -72,7 +72,7 @@ class HelpGroup(TyperGroup):
             formatter.write_dl([(name, first_sentence(each.help or "")) for name, each in self.commands.items()])
         _write_examples(ctx, formatter)
         with formatter.section(_OPTIONS):
-            formatter.write_dl([_help_row(parameter, ctx) for parameter in self.get_params(ctx)])
+            formatter.write_dl([help_row(parameter, ctx) for parameter in self.get_params(ctx)])
 
 
 def command_name(ctx: Any) -> str:
@@ -117,7 +117,7 @@ def _group_of(parameter: Any) -> str:
     return _OPTIONS
 
 
-def _help_row(parameter: Any, ctx: Any) -> tuple[str, str]:
+def help_row(parameter: Any, ctx: Any) -> tuple[str, str]:
     """Return the name of a parameter, with its values, and its help text."""
     record = parameter.get_help_record(ctx)
     assert record is not None, f"the hidden parameter {parameter.name} has no row in the help"
