@@ -25,7 +25,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "batchyard whatif -f change.yaml",
         "batchyard whatif --state state.json -f change.yaml --until 12h",
     ),
-    "guide": ("batchyard guide", "batchyard guide --step low-priority", "batchyard guide -o json"),
+    "guide": ("batchyard guide", "batchyard guide --step low-priority --verbose", "batchyard guide -o json"),
     "lint": (
         "batchyard lint examples/first-steps",
         "batchyard lint examples/refarch --severity warning",
@@ -69,11 +69,11 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "backup": ("batchyard backup monday.db", "batchyard backup --data-dir .batchyard monday.db"),
     "restore": ("batchyard restore monday.db", "batchyard restore monday.db --data-dir restored"),
     "monitoring": ("batchyard monitoring", "batchyard monitoring --detach --no-grafana", "batchyard monitoring --end"),
-    "fault": ("batchyard fault node spot-np-0 --reclaim", "batchyard fault node spot-np-0 --drain"),
+    "fault": ('batchyard fault node "$(hostname)" --reclaim', 'batchyard fault node "$(hostname)" --drain'),
     "fault node": (
-        "batchyard fault node spot-np-0 --crash",
-        "batchyard fault node spot-np-0 --reclaim",
-        "batchyard fault node spot-np-0 --drain",
+        'batchyard fault node "$(hostname)" --crash',
+        'batchyard fault node "$(hostname)" --reclaim',
+        'batchyard fault node "$(hostname)" --drain',
     ),
     "operator": (
         "batchyard operator --kubeconfig ~/.kube/config --install-crds",

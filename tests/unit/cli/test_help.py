@@ -89,7 +89,7 @@ def test_every_command_has_two_to_four_examples() -> None:
 
 def batchyard_words(example: str) -> list[str]:
     """Return the words after `batchyard` up to a redirection, a pipe or a closing parenthesis."""
-    words = shlex.split(example.replace("\\\n", " ").partition("batchyard ")[2].partition(")")[0])
+    words = shlex.split(example.replace("\\\n", " ").partition("batchyard ")[2].removesuffix(")" * ("<(" in example)))
     end = next((index for index, word in enumerate(words) if word in {"|", ">"}), len(words))
     return words[:end]
 

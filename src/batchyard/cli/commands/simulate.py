@@ -18,6 +18,7 @@ from batchyard.api.views.pods import pod_view
 from batchyard.base.instant import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, Duration, Instant, format_age
 from batchyard.cli import output
 from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, read_state_file, with_explicit_runtimes
+from batchyard.cli.manifest_warnings import Verbose, print_warnings
 from batchyard.cli.options import LoopAction, Output, Report, Runtime
 from batchyard.cli.output import NOTHING_FOUND, render, render_document, run_with_progress
 from batchyard.controller_runtime.kernel import EndlessInstant
@@ -244,12 +245,6 @@ def read_scenario_or_exit(paths: Sequence[str]) -> Scenario:
         output.fail(f"{invalid}\nbatchyard: {fault_count} fault{'s' * (fault_count > 1)}; nothing was run")
     print_warnings(warnings)
     return scenario
-
-
-def print_warnings(warnings: Sequence[str]) -> None:
-    """Print the first warnings about manifests, and how many more there are."""
-    for line in _first_lines(warnings, "warning"):
-        output.report_line(line)
 
 
 def format_result(result: Result, output_format: Output) -> str:
@@ -524,6 +519,7 @@ def simulate(
     output: Annotated[Output | None, typer.Option("--output", "-o", help="How to print the objects.")] = None,
     report: Report = None,
     runtime: Runtime = None,
+    verbose: Verbose = False,  # noqa: ARG001 - its callback passes it to the warnings
 ) -> None:
     """Run manifests in virtual time; print the final state of queues, Workloads and Jobs."""
     if events == "-" and output is not None:
