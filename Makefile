@@ -18,10 +18,14 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit("batchyard needs Python 3.11 or newer; say PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@echo "1 of 3: creating the virtual environment $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "2 of 3: installing the packages that requirements.lock pins"
+	@$(BIN)/python tools/install_packages.py requirements.lock
+	@echo "3 of 3: installing batchyard itself, in editable mode"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
+	@echo "done: try $(BIN)/batchyard --help, or make demo"
 
 demo: setup
 	@$(BIN)/batchyard guide

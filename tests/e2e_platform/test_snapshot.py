@@ -68,7 +68,7 @@ def taken(platform: Running, *options: str) -> Finished:
 
 def test_snapshot_contains_workloads_and_file_is_private(platform: Running, tmp_path: Path) -> None:
     file = tmp_path / "state.yaml"
-    done = taken(platform, "-o", str(file))
+    done = taken(platform, str(file))
     listed = json.loads(file.read_text("utf-8"))
     names = {item["metadata"]["name"] for item in listed["items"] if item["kind"] == "Workload"}
     assert (done.code, names, file.stat().st_mode & 0o777) == (0, {"a", "b"}, 0o600)
@@ -92,7 +92,7 @@ def test_snapshot_contains_configuration_of_kueue(platform: Running, tmp_path: P
         "create", "-f", "-", sent=sent(*manager_config("metrics: {}\nfairSharing: {preemptionStrategies: %s}"))
     )
     try:
-        done = taken(platform, "-o", str(file))
+        done = taken(platform, str(file))
         reported = batchyard("eta", "workload/b", "-n", "team", "-f", str(file)).code
     finally:
         platform.kubectl("delete", "namespace", "kueue-system")
@@ -124,7 +124,7 @@ def test_snapshot_contains_configuration_of_platform(tmp_path: Path) -> None:
 
 
 def test_snapshot_fails_without_running_platform(tmp_path: Path) -> None:
-    done = batchyard("snapshot", "--data-dir", str(tmp_path), "-o", str(tmp_path / "x"))
+    done = batchyard("snapshot", "--data-dir", str(tmp_path), str(tmp_path / "x"))
     assert done.code == 1
     assert "no platform runs in" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -134,7 +134,7 @@ def test_snapshot_writes_to_named_pipe_without_replacing_it(platform: Running, t
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     command = [sys.executable, "-m", "batchyard", "snapshot", "--kubeconfig", str(platform.kubeconfig)]
-    with subprocess.Popen([*command, "-o", str(pipe)]) as taking:
+    with subprocess.Popen([*command, str(pipe)]) as taking:
         assert json.loads(pipe.read_text("utf-8"))["kind"] == "List"
         assert taking.wait(60) == 0
     assert pipe.is_fifo()
@@ -143,7 +143,7 @@ def test_snapshot_writes_to_named_pipe_without_replacing_it(platform: Running, t
 def test_snapshot_reports_write_errors_and_leaves_no_file(platform: Running, tmp_path: Path) -> None:
     (tmp_path / "full").symlink_to("/dev/full")
     for name, why in (("full", "No space left on device"), ("gone/x", "No such file"), (".", "Is a directory")):
-        done = taken(platform, "-o", str(tmp_path / name))
+        done = taken(platform, str(tmp_path / name))
         assert done.code == 1
         assert f"{tmp_path / name}: {why}" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["full"]

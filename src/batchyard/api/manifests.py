@@ -1,7 +1,7 @@
-"""Reads manifests, which are YAML or JSON files of objects, and reports each error with file, document and field.
+"""Reads manifests, which are YAML or JSON files of objects, and reports each error with file, line and field.
 
-An error prints as `file:document kind/name: field.path: problem; remedy`. Documents are counted from 1;
-empty ones are not counted.
+An error prints as `file:line kind/name: field.path: problem; remedy`. Lines are counted from 1 in the file. The line is
+that of the field, or of its closest parent that the file has.
 """
 
 import re
@@ -17,7 +17,7 @@ from batchyard.api.schema import validate_and_default
 from batchyard.api.schema.violations import STRICT_EDIT_RATIO, find_nearest_name, format_value
 from batchyard.api.scheme import CONFIGURATION, JOB, JOB_SET, KINDS, ServedKind, find_kind
 from batchyard.api.validation.rules import metadata_errors
-from batchyard.api.yaml_documents import Document, read_documents
+from batchyard.api.yaml_documents import Document, DocumentLines, read_documents
 
 # Decoding of user-supplied objects into stored form. All errors are reported at once.
 #
@@ -165,6 +165,10 @@ _KIND_LINE_PATTERN: Final = re.compile(r"^kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
 _NAME_LINE: Final = re.compile(r"(?m)^metadata:.*\n(?:[ \t]*\n|[ \t]+[^ \t\n].*\n)*?[ \t]+name:[ \t]*[\"']?([\w.-]+)")
 
 
+#: The path of a syntax error, which is its line.
+_LINE_PATH: Final = re.compile(r"line (\d+)")
+
+
 class ManifestFault(NamedTuple):
     """An error in a YAML document of a manifest file. `kind` and `name` are empty if the document lacks them."""
 
@@ -173,11 +177,21 @@ class ManifestFault(NamedTuple):
     kind: str
     name: str
     error: FieldError
+    #: The line numbers of the document; None if its text is not known.
+    lines: DocumentLines | None = None
+    #: The path in the document if the object is an item of a List and the error's path is one in the item; else ''.
+    at: str = ""
 
     def __str__(self) -> str:
-        """Return `file:document kind/name: field.path: problem; remedy`, on one line."""
+        """Return `file:line kind/name: field.path: problem; remedy`, on one line."""
         object_text = f" {_printable_word(self.kind)}/{_printable_word(self.name)}" if self.kind or self.name else ""
-        return _text_on_one_line(f"{self.source}:{self.document}{object_text}: {self.error}")
+        line_path = _LINE_PATH.fullmatch(self.error.path)
+        if line_path is not None:
+            place, error = f":{line_path[1]}", self.error._replace(path="")
+        else:
+            path = ".".join(filter(None, (self.at, self.error.path)))
+            place, error = "" if self.lines is None else f":{self.lines.of(path)}", self.error
+        return _text_on_one_line(f"{self.source}{place}{object_text}: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +203,13 @@ class Manifest:
     document: int
     #: The path in the document if the object is an item of a List, such as `items[0]`; else ''.
     at: str = ""
+    #: The line numbers of the document; None if its text is not known.
+    lines: DocumentLines | None = field(default=None, compare=False)
 
     def fault(self, error: FieldError) -> ManifestFault:
-        """Return an error with the file, document, kind and name of this object."""
-        return ManifestFault(self.source, self.document, self.obj["kind"], _name_text(self.obj), error)
+        """Return an error with the file, line, kind and name of this object."""
+        kind, name = self.obj["kind"], _name_text(self.obj)
+        return ManifestFault(self.source, self.document, kind, name, error, self.lines, self.at)
 
 
 class InvalidDocument(NamedTuple):
@@ -222,6 +239,11 @@ class Manifests:
         return list(map(str, self.odd))
 
 
+def is_deprecation(warning: str) -> bool:
+    """Report whether a warning about a manifest is that its API version is deprecated."""
+    return warning.endswith(tuple(info.deprecation for info in KINDS if info.deprecation))
+
+
 def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
     """Read manifests from pairs of file name and text. Errors are part of the result; nothing is raised.
 
@@ -238,15 +260,18 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
     """Add the objects of a YAML document, and their errors and warnings, to `manifests`."""
     document_number = document.number
     manifests.texts[source, document_number] = document.text, document.line
+    lines = DocumentLines(document.text, document.line)
     if document.faults:
         kind, name = _kind_and_name(document)
-        manifests.faults += [ManifestFault(source, document_number, kind, name, error) for error in document.faults]
+        manifests.faults += [
+            ManifestFault(source, document_number, kind, name, error, lines) for error in document.faults
+        ]
         if document.value is None:
             return
     for obj, item_path in _objects_with_paths(document.value):
         decoded_object = decode(obj)
         if decoded_object.obj is not None and not document.faults:
-            manifests.objects.append(Manifest(decoded_object.obj, source, document_number, item_path))
+            manifests.objects.append(Manifest(decoded_object.obj, source, document_number, item_path, lines))
         else:
             manifests.broken.append(InvalidDocument(obj, source, document_number, item_path))
         if decoded_object.obj is not None and not decoded_object.warnings:
@@ -254,9 +279,10 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
         kind, name = _kind_text(obj), _name_text(obj)
         for error in decoded_object.faults:
             located_error = error._replace(path=".".join(filter(None, (item_path, error.path))))
-            manifests.faults.append(ManifestFault(source, document_number, kind, name, located_error))
+            manifests.faults.append(ManifestFault(source, document_number, kind, name, located_error, lines))
         for warning in decoded_object.warnings:
-            manifests.odd.append(ManifestFault(source, document_number, kind, name, FieldError(item_path, warning)))
+            error = FieldError(item_path, warning)
+            manifests.odd.append(ManifestFault(source, document_number, kind, name, error, lines))
 
 
 def _objects_with_paths(value: Any) -> Iterator[tuple[Any, str]]:

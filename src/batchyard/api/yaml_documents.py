@@ -442,25 +442,32 @@ _OLD_FIELD_NAMES: Final = {
 
 
 class DocumentLines:
-    """Finds the line number of a field in the text of a YAML document."""
+    """Finds the line number of a field in the text of a YAML document; parses the text when it is first asked."""
 
     def __init__(self, text: str, first_line: int) -> None:
-        """Parse the text of a YAML document that starts at line `first_line` of its file."""
+        """Keep the text of a YAML document that starts at line `first_line` of its file."""
+        self._text = text
         self._first = first_line
-        self._start = first_line + _blank_line_count(text)
-        try:
-            self._root: Any = yaml.compose(text, Loader=yaml.CSafeLoader)
-        except yaml.YAMLError:
-            self._root = None
+        self._start = 0
+        self._root: Any = None
 
     def of(self, path: str) -> int:
         """Return the line number of a field such as `spec.groups[0].name`, or of its closest existing parent."""
+        if not self._start:
+            self._parse()
         line, depth = self._find_deepest(path)
         old = next((old for new, old in _OLD_FIELD_NAMES.items() if path.startswith(new)), None)
         if old is not None:
             old_line, old_depth = self._find_deepest(old)
             line = old_line if old_depth >= depth else line
         return line
+
+    def _parse(self) -> None:
+        self._start = self._first + _blank_line_count(self._text)
+        try:
+            self._root = yaml.compose(self._text, Loader=yaml.CSafeLoader)
+        except yaml.YAMLError:
+            self._root = None
 
     def _find_deepest(self, path: str) -> tuple[int, int]:
         """Return the line number of the deepest existing part of a path, and how many of its steps exist."""

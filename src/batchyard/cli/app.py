@@ -1,12 +1,18 @@
 """The table of all `batchyard` commands. Only the module of the invoked command is imported, so help is fast."""
 
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
-_HELP_SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
+from batchyard.cli.help import HELP_SETTINGS, HelpCommand
+
+_HELP_FOOTER: Final = """\
+batchyard COMMAND --help  shows the options and examples of a command.
+batchyard --version       prints the version.
+Exit codes: 0 success, 1 invalid input or failed run, 2 wrong usage."""
 
 
 class CommandEntry(NamedTuple):
@@ -24,7 +30,7 @@ def _command_entry(group: str, summary: str, module: str, attribute: str) -> Com
 
 _SIMULATE_GROUP, _RUN_GROUP, _ASK_GROUP = "Simulate", "Run", "Ask"
 _OPERATE_GROUP, _PROVISION_GROUP = "Operate", "Provision"
-#: The commands by name, in the order of the help.
+#: The commands by name, in the order of the help. A summary has at most 50 characters.
 COMMANDS: Final = {
     "simulate": _command_entry(_SIMULATE_GROUP, "Run manifests in virtual time.", "commands.simulate", "simulate"),
     "compare": _command_entry(
@@ -64,6 +70,9 @@ COMMANDS: Final = {
         _OPERATE_GROUP, "Run Prometheus and Grafana for a platform.", "commands.monitoring", "monitoring"
     ),
     "fault": _command_entry(_OPERATE_GROUP, "Inject faults into a running platform.", "commands.fault", "app"),
+    "completion": _command_entry(
+        _OPERATE_GROUP, "Print the completion script of a shell.", "completion.command", "completion"
+    ),
     "operator": _command_entry(
         _PROVISION_GROUP, "Run controllers against a Kubernetes cluster.", "commands.operator", "operator"
     ),
@@ -87,21 +96,32 @@ class CommandGroup(TyperGroup):
         command_entry = COMMANDS.get(cmd_name)
         return None if command_entry is None else _load_command(cmd_name, command_entry)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the command list of the help by group, without importing any command module."""
-        width = max(map(len, COMMANDS))
-        for group in dict.fromkeys(entry.group for entry in COMMANDS.values()):
-            with formatter.section(group):
-                rows = [(f"{name:{width}}", entry.summary) for name, entry in COMMANDS.items() if entry.group == group]
-                formatter.write_dl(rows)
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help of `batchyard`: a line for each command, without importing any command module."""
+        formatter.write_usage(ctx.command_path, "[OPTIONS] COMMAND [ARGS]...")
+        formatter.write(f"\n{self.help}\n\n")
+        formatter.write(_command_list())
+        formatter.write(f"\n{_HELP_FOOTER}\n")
+
+
+def _command_list() -> str:
+    """Return a line for each command: its group if it is the first of the group, its name, and its summary."""
+    group_width = max(len(entry.group) for entry in COMMANDS.values())
+    name_width = max(map(len, COMMANDS))
+    lines, last_group = [], ""
+    for name, entry in COMMANDS.items():
+        group = "" if entry.group == last_group else entry.group
+        lines.append(f"{group:{group_width}}  {name:{name_width}}  {entry.summary}\n")
+        last_group = entry.group
+    return "".join(lines)
 
 
 def _load_command(name: str, command_entry: CommandEntry) -> Any:
     """Return the Click command that an entry of the command table defines."""
     definition = getattr(import_module(command_entry.module), command_entry.attribute)
     if not isinstance(definition, typer.Typer):
-        command_app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=_HELP_SETTINGS)
-        command_app.command(name)(definition)
+        command_app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP_SETTINGS)
+        command_app.command(name, cls=HelpCommand)(definition)
         definition = command_app
     return typer.main.get_command(definition)
 
@@ -110,12 +130,11 @@ app = typer.Typer(
     name="batchyard",
     cls=CommandGroup,
     help="A multi-tenant batch platform: decides which workload runs where and when.",
-    epilog="Exit codes: 0 success, 1 invalid input or failed run, 2 wrong usage.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings=_HELP_SETTINGS,
+    context_settings=HELP_SETTINGS,
 )
 
 
@@ -134,3 +153,18 @@ def batchyard(
     ] = False,
 ) -> None:
     """A multi-tenant batch platform: decides which workload runs where and when."""
+
+
+def command_contexts() -> Iterator[Any]:
+    """Yield the Click context of each command and subcommand, parents first; imports the modules of all commands."""
+    root = typer.main.get_command(app)
+    yield from _contexts_below(root.context_class(root, info_name="batchyard"))
+
+
+def _contexts_below(parent: Any) -> Iterator[Any]:
+    for name in parent.command.list_commands(parent):
+        command = parent.command.get_command(parent, name)
+        context = command.context_class(command, parent=parent, info_name=name, **command.context_settings)
+        yield context
+        if isinstance(command, TyperGroup):
+            yield from _contexts_below(context)

@@ -11,12 +11,19 @@ import traceback
 from batchyard.base.memory import rare_garbage_collection
 
 INTERRUPTED_EXIT_CODE = 130
+#: The first argument with which the scripts of cli/completion request completions.
+_COMPLETE_WORD = "__complete"
 
 
 def main() -> None:
     """Run the `batchyard` command line."""
     try:
         with rare_garbage_collection():
+            if sys.argv[1:2] == [_COMPLETE_WORD]:
+                from batchyard.cli.completion.answer import answer  # noqa: PLC0415 - no other module may be loaded
+
+                sys.stdout.write(answer(sys.argv[2:]))
+                return
             from batchyard.cli.app import app  # noqa: PLC0415 - handles Ctrl-C during the import
 
             app()

@@ -25,6 +25,7 @@ spec:
     reclaimWithinCohort: Never
     reclaimOutOfCohort: {enable: true}
 """
+AS_PRINTED_LINES = [11, 16]
 AS_PRINTED = [
     "spec.resourceGroups[0].coveredResources: Required value; set the field to a list of strings",
     "spec.preemption.reclaimOutOfCohort: unknown field; did you mean reclaimWithinCohort?",
@@ -52,15 +53,15 @@ def test_objects_are_returned_in_order_with_source_and_document() -> None:
     assert [(m.source, m.document) for m in manifests.objects] == [("a.yaml", 1), ("a.yaml", 2), ("b.yaml", 1)]
 
 
-def test_fault_contains_file_document_object_field_and_remedy() -> None:
+def test_fault_contains_file_line_object_field_and_remedy() -> None:
     assert reported(NAMESPACE % "x" + "---" + PRINTED) == [
-        f"a.yaml:2 ClusterQueue/tpu: {fault}" for fault in AS_PRINTED
+        f"a.yaml:{line} ClusterQueue/tpu: {fault}" for line, fault in zip(AS_PRINTED_LINES, AS_PRINTED, strict=True)
     ]
 
 
 def test_fault_of_decoded_object_contains_its_source() -> None:
     fault = read(NAMESPACE % "x").objects[0].fault(FieldError("metadata.name", "is taken", "choose another"))
-    assert str(fault) == "a.yaml:1 Namespace/x: metadata.name: is taken; choose another"
+    assert str(fault) == "a.yaml:3 Namespace/x: metadata.name: is taken; choose another"
 
 
 def test_faults_of_all_files_are_reported_and_valid_objects_returned() -> None:
@@ -78,7 +79,7 @@ def test_faults_of_all_files_are_reported_and_valid_objects_returned() -> None:
     [
         (
             "kind: Job\nmetadata:\n  labels: {a: b}\n  name: x\n  spec: a: b",
-            "a.yaml:1 Job/x: line 5: mapping values are not allowed in this context; check the indentation",
+            "a.yaml:5 Job/x: mapping values are not allowed in this context; check the indentation",
         ),
         ("- a", "a.yaml:1: a list is not an object; write apiVersion, kind, metadata and spec"),
         ("hello", 'a.yaml:1: "hello" is not an object; write apiVersion, kind, metadata and spec'),
@@ -90,14 +91,14 @@ def test_faults_of_all_files_are_reported_and_valid_objects_returned() -> None:
             "apiVersion: v1\nkind: Namespace",
             "a.yaml:1 Namespace/?: metadata: Required value; add metadata with a name to the object",
         ),
-        (NAMESPACE % '"a\\nb"', "a.yaml:1 Namespace/?: metadata.name: Invalid value"),
+        (NAMESPACE % '"a\\nb"', "a.yaml:3 Namespace/?: metadata.name: Invalid value"),
         (
             "apiVersion: v1\nkind: Namespace\nmetadata: {generateName: a-, x: 1}",
-            "a.yaml:1 Namespace/a-*: metadata.x: unknown field",
+            "a.yaml:3 Namespace/a-*: metadata.x: unknown field",
         ),
         (
             "apiVersion: apps/v1\nkind: Gadget\nmetadata: {name: web}\nspec: {replicas: 3}",
-            'a.yaml:1 Gadget/web: kind: the kind "Gadget" of "apps/v1" is not known; check kind and apiVersion',
+            'a.yaml:2 Gadget/web: kind: the kind "Gadget" of "apps/v1" is not known; check kind and apiVersion',
         ),
     ],
     ids=["syntax", "list", "text", "no kind", "no metadata", "line break in the name", "generateName", "unknown kind"],
@@ -111,9 +112,9 @@ def test_fault_is_single_line_with_object_name(text: str, line: str) -> None:
 def test_name_search_in_invalid_yaml_takes_linear_time() -> None:
     lines = "\n".join(f"{' ' * 10}label-{number}: x" for number in range(5000))
     (fault,) = reported(f"kind: Namespace\nmetadata:\n{lines}\nspec: }}\n")
-    assert fault.startswith("a.yaml:1 Namespace/?: ")
+    assert fault.startswith("a.yaml:5003 Namespace/?: ")
     assert reported("kind: Namespace\nmetadata:\n\n  \n  labels:\n    a: b\n  name: x\nspec: }")[0].startswith(
-        "a.yaml:1 Namespace/x: "
+        "a.yaml:8 Namespace/x: "
     )
 
 
@@ -139,9 +140,9 @@ def test_fault_in_list_contains_path_of_item() -> None:
     (fault,) = reported(
         "apiVersion: v1\nkind: NamespaceList\nitems: [{metadata: {name: x}}, {metadata: {name: y}, zzz: 1}]"
     )
-    assert fault.startswith("a.yaml:1 Namespace/y: items[1].zzz: unknown field; use one of the fields apiVersion")
+    assert fault.startswith("a.yaml:3 Namespace/y: items[1].zzz: unknown field; use one of the fields apiVersion")
     assert reported("apiVersion: v1\nkind: List\nitems: [3]") == [
-        "a.yaml:1: items[0]: 3 is not an object; write apiVersion, kind, metadata and spec"
+        "a.yaml:3: items[0]: 3 is not an object; write apiVersion, kind, metadata and spec"
     ]
 
 
@@ -149,7 +150,7 @@ def test_json_file_is_read() -> None:
     assert names(read('{"apiVersion": "v1",\n "kind": "Namespace",\n "metadata": {"name": "x"}}\n')) == ["x"]
 
 
-def test_warnings_contain_file_and_document() -> None:
+def test_warnings_contain_file_and_line() -> None:
     manifests = read("apiVersion: kueue.x-k8s.io/v1beta1\nkind: ResourceFlavor\nmetadata: {name: spot}")
     assert names(manifests) == ["spot"]
     assert manifests.warnings == ["a.yaml:1 ResourceFlavor/spot: This version is deprecated. Use v1beta2 instead."]
@@ -185,10 +186,41 @@ def test_printed_cluster_queue_has_two_known_faults() -> None:
 
 def test_unprintable_characters_in_fault_are_escaped() -> None:
     (fault,) = reported('apiVersion: v1\nkind: Namespace\nmetadata: {name: x, "a\\nb": 1}')
-    assert fault.startswith("a.yaml:1 Namespace/x: metadata.a\\nb: unknown field")
+    assert fault.startswith("a.yaml:3 Namespace/x: metadata.a\\nb: unknown field")
 
 
 def test_object_with_items_and_invalid_kind_is_no_list() -> None:
     assert reported("apiVersion: v1\nkind: 3\nitems: []") == [
-        "a.yaml:1: kind: Invalid value: 3: must be a string; set the field to the kind of the object, such as Job"
+        "a.yaml:2: kind: Invalid value: 3: must be a string; set the field to the kind of the object, such as Job"
     ]
+
+
+LOCATED = [
+    ("# a comment\n\n---\n# another\napiVersion: v1\nkind: Namespace\nmetadata:\n  nam: x\n", 8),
+    ("---\n---\n" + NAMESPACE % "x" + "---\n\n# b\nkind: Namespace\nmetadata: {name: y}\napiVersion: v1\nzzz: 1", 12),
+    ("%YAML 1.1\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: x}\nzzz: 1\n", 6),
+    ("apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Namespace\n  metadata: {name: x}\n  zzz: 1\n", 7),
+    ('{"apiVersion": "v1",\n "kind": "Namespace",\n "metadata": {"name": "x"},\n "zzz": 1}\n', 4),
+    ('{"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "x"}}\n{"kind": "A", "apiVersion": "v1"}\n', 2),
+    ("apiVersion: v1\r\nkind: Namespace\r\nmetadata: {name: x}\r\nzzz: 1\r\n", 4),
+    ("apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\nkind: Namespace\n", 4),
+    (NAMESPACE % "x" + "---\na: b: c\n", 5),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    LOCATED,
+    ids=["comments", "documents", "directive", "list", "JSON", "JSON lines", "CRLF", "duplicate", "syntax"],
+)
+def test_line_of_fault_is_that_of_the_file(text: str, line: int) -> None:
+    faults = reported(text)
+    assert faults
+    assert faults[-1].startswith(f"a.yaml:{line}")
+    assert not faults[-1].removeprefix(f"a.yaml:{line}")[0].isdigit()
+
+
+def test_line_of_fault_found_later_is_that_of_the_item() -> None:
+    manifests = read("apiVersion: v1\nkind: NamespaceList\nitems:\n- metadata: {name: x}\n- metadata:\n    name: y\n")
+    fault = manifests.objects[1].fault(FieldError("metadata.name", "is taken"))
+    assert str(fault) == "a.yaml:6 Namespace/y: metadata.name: is taken"

@@ -19,7 +19,7 @@ Batchyard = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def test_demo_completes_all_jobs(batchyard: Batchyard) -> None:
-    done = batchyard("guide")
+    done = batchyard("guide", "--verbose")
     assert done.returncode == 0
     assert "22 of 22 rows that quota alone decides (exact) agree with the guide" in done.stderr
     assert "66 of 66 Jobs are complete; nodes after each step: 34, 42, 24, 42, 17, 10" in done.stderr
@@ -28,8 +28,33 @@ def test_demo_completes_all_jobs(batchyard: Batchyard) -> None:
     assert all(" Complete " in line for line in jobs)
 
 
+def test_story_has_a_paragraph_for_each_step(batchyard: Batchyard) -> None:
+    done = batchyard("guide")
+    assert done.returncode == 0
+    paragraphs = done.stdout.split("\n\n")
+    steps = [paragraph for paragraph in paragraphs if paragraph[:1].isdigit()]
+    assert [step.splitlines()[0].split()[0] for step in steps] == [f"{number}." for number in range(1, 7)]
+    assert all(part in step for step in steps for part in ("   Why it matters: ", "   Shown by: "))
+    evidence = [" ".join(step.partition("Shown by: ")[2].split()) for step in steps]
+    assert evidence[0] == "16 Workloads have quota; 34 nodes (+24 spot-np)."
+    assert evidence[1].startswith("20 Workloads have quota, 9 wait, 2 were preempted; 42 nodes")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert done.stdout.endswith("`batchyard down` stops it\n")
+    assert "22 of 22 rows" in done.stderr
+
+
+def test_story_ends_at_the_selected_step(batchyard: Batchyard) -> None:
+    story = batchyard("guide", "--step", "low-priority").stdout
+    assert ("1. Idle nodes are lent" in story, "\n2. " in story) == (True, False)
+
+
+def test_verbose_prints_the_tables_of_wide_output(batchyard: Batchyard) -> None:
+    verbose, wide = (batchyard("guide", "--step", "low-priority", *words) for words in (["-v"], ["-o", "wide"]))
+    assert verbose.stdout == wide.stdout
+
+
 def test_each_table_shows_values_of_guide(batchyard: Batchyard) -> None:
-    lines = batchyard("guide", "--step", "low-priority").stdout.splitlines()
+    lines = batchyard("guide", "--step", "low-priority", "-v").stdout.splitlines()
     assert lines[1].split("   ")[-3:] == ["GUIDE PENDING", "GUIDE ADMITTED", "AGREES"]
     row = next(line for line in lines if line.startswith("cq-team-b-lp"))
     assert row.split() == ["cq-team-b-lp", "team-a-b", "StrictFIFO", "0", "4", "0", "4", "yes,", "exact"]
@@ -51,7 +76,7 @@ def test_single_step_shows_state_at_its_time(batchyard: Batchyard) -> None:
     document = json.loads(batchyard("guide", "--step", "high-priority", "--output", "json").stdout)
     assert [step["name"] for step in document["steps"]] == ["high-priority"]
     assert len(document["jobs"]) == 32
-    lines = batchyard("guide", "--step", "high-priority").stdout.splitlines()
+    lines = batchyard("guide", "--step", "high-priority", "-v").stdout.splitlines()
     titles = ["# high-priority: queues after 6m17s", "# high-priority: nodes after 10m"]
     assert [line for line in lines if line.startswith("#")] == titles
     assert len([line for line in lines if "-job-" in line]) == 32
@@ -65,7 +90,7 @@ def test_unknown_step_is_rejected(batchyard: Batchyard) -> None:
 
 
 def test_nodes_are_counted_by_pool_beside_guide_values(batchyard: Batchyard) -> None:
-    lines = batchyard("guide", "--step", "low-priority").stdout.splitlines()
+    lines = batchyard("guide", "--step", "low-priority", "-v").stdout.splitlines()
     assert next(line for line in lines if line.startswith("spot-np")).split() == ["spot-np", "24", "24", "yes"]
     assert next(line for line in lines if line.startswith("all ")).split() == ["all", "34", "34", "yes"]
     assert len([line for line in lines if line.startswith("gke-gke-batch-refarch-")]) == 34

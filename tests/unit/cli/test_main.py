@@ -67,8 +67,8 @@ def test_empty_input_prints_no_resources_found(batchyard: Batchyard) -> None:
     ("content", "expected"),
     [
         pytest.param(b"\x7fELF\xff", "the file is not text: byte 4 is not UTF-8", id="binary"),
-        pytest.param(b"a: b: c\n", ":1: line 1: mapping values are not allowed", id="bad YAML"),
-        pytest.param(b'{"kind": "Job"', ":1: line 1: did not find expected", id="bad JSON"),
+        pytest.param(b"a: b: c\n", ":1: mapping values are not allowed", id="bad YAML"),
+        pytest.param(b'{"kind": "Job"', ":1: did not find expected", id="bad JSON"),
         pytest.param(b"- 1\n", ":1: a list is not an object", id="no object"),
         pytest.param(b"kind: Jobb\napiVersion: batch/v1\n", "did you mean Job (batch/v1)?", id="unknown kind"),
         pytest.param(QUEUE.replace("nominalQuota: 4", "nominalQuota: x").encode(), "nominalQuota", id="bad quantity"),
@@ -93,7 +93,7 @@ def test_all_errors_are_reported_together(batchyard: Batchyard, tmp_path: Path) 
     assert done.returncode == 1
     places = [line.partition(": ")[0].rpartition("/")[2] for line in done.stderr.splitlines()[:3]]
     assert places == ["none.yaml", "empty", "?"]
-    assert "bad.yaml:2 B/?" in done.stderr
+    assert "bad.yaml:3 B/?" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_namespace_manifest_is_applied_at_its_submit_time() -> None:
 def test_object_to_delete_needs_name() -> None:
     nameless = config_map("a", delete_at="5s").replace("name: a", "generateName: a-")
     (fault,) = faults(nameless)
-    place = "f.yaml:1 ConfigMap/a-*: metadata.annotations[batchyard.dev/delete-at]"
+    place = "f.yaml:7 ConfigMap/a-*: metadata.annotations[batchyard.dev/delete-at]"
     assert fault == f"{place}: an object with this annotation needs a name; set metadata.name instead of generateName"
 
 
@@ -112,33 +112,33 @@ def test_wait_for_pods_ready_has_fields_and_defaults_of_kueue() -> None:
 )
 def test_invalid_wait_for_pods_ready_is_reported_with_path(spec: str, reported: str) -> None:
     (fault,) = faults(waiting(spec))
-    assert fault.startswith(f"f.yaml:1 Scenario/example: spec.waitForPodsReady.{reported}")
+    assert fault.startswith(f"f.yaml:5 Scenario/example: spec.waitForPodsReady.{reported}")
 
 
 def test_second_scenario_is_rejected() -> None:
     assert faults(CONFIG, CONFIG) == [
-        "f.yaml:2 Scenario/example: there is already a document of kind Scenario; keep one of them"
+        "f.yaml:8 Scenario/example: there is already a document of kind Scenario; keep one of them"
     ]
 
 
 def test_every_invalid_duration_is_reported_with_path() -> None:
     reported = faults(config_map("a", submit_at="soon", runtime="10 minutes"), config_map("b", delete_at="-5s"))
     assert [fault.removesuffix("; write it as 90s, 1h30m or 0.5s") for fault in reported] == [
-        "f.yaml:1 ConfigMap/a: metadata.annotations[batchyard.dev/submit-at]: 'soon' is not a duration",
-        "f.yaml:1 ConfigMap/a: metadata.annotations[batchyard.dev/runtime]: '10 minutes' is not a duration",
-        "f.yaml:2 ConfigMap/b: metadata.annotations[batchyard.dev/delete-at]: '-5s' is not a duration",
+        "f.yaml:7 ConfigMap/a: metadata.annotations[batchyard.dev/submit-at]: 'soon' is not a duration",
+        "f.yaml:8 ConfigMap/a: metadata.annotations[batchyard.dev/runtime]: '10 minutes' is not a duration",
+        "f.yaml:16 ConfigMap/b: metadata.annotations[batchyard.dev/delete-at]: '-5s' is not a duration",
     ]
 
 
 def test_invalid_horizon_is_reported_with_path() -> None:
     (fault,) = faults(CONFIG.replace("10m", "for ever"))
-    assert fault.startswith("f.yaml:1 Scenario/example: spec.horizon: Invalid value: 'for ever' is not")
+    assert fault.startswith("f.yaml:5 Scenario/example: spec.horizon: Invalid value: 'for ever' is not")
 
 
 def test_horizon_over_ten_years_is_rejected() -> None:
     (fault,) = faults(CONFIG.replace("10m", "99999999h"))
     problem = "the run length 99999999h is more than ten years; give a shorter one"
-    assert fault == f"f.yaml:1 Scenario/example: spec.horizon: {problem}"
+    assert fault == f"f.yaml:5 Scenario/example: spec.horizon: {problem}"
 
 
 def test_unreadable_files_are_reported_with_other_faults() -> None:
@@ -173,7 +173,7 @@ def test_cluster_applied_later_updates_existing_cluster() -> None:
 
 def test_second_cluster_at_start_is_rejected() -> None:
     assert faults(cluster(), cluster()) == [
-        "f.yaml:2 Cluster/c: there is already a document of kind Cluster; keep one of them"
+        "f.yaml:11 Cluster/c: there is already a document of kind Cluster; keep one of them"
     ]
 
 

@@ -11,8 +11,9 @@ import typer
 from batchyard.api.printing import Table, format_table
 from batchyard.base.instant import Duration
 from batchyard.cli import output
-from batchyard.cli.commands.simulate import parse_load_factor, print_warnings, write_report
+from batchyard.cli.commands.simulate import parse_load_factor, write_report
 from batchyard.cli.figure_tables import two_run_totals
+from batchyard.cli.manifest_warnings import Verbose, print_warnings
 from batchyard.cli.options import Output, OutputOption, Seed, to_duration
 from batchyard.cli.output import render_document, run_with_progress
 from batchyard.controller_runtime.kernel import EndlessInstant
@@ -224,6 +225,7 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds to run both with, from --seed on.")] = 1,
     output: OutputOption = Output.TABLE,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write an HTML report.")] = None,
+    verbose: Verbose = False,  # noqa: ARG001 - its callback passes it to the warnings
 ) -> None:
     """Compare two configurations on the same load: waits, utilization, fairness, preemptions, costs."""
     settings = ComparisonSettings(until, seed, seeds)

@@ -154,12 +154,12 @@ async def _request_forecast(request: EtaRequest, subject: Key) -> Mapping[str, A
 def eta(
     context: typer.Context,
     subject: Annotated[
-        str, typer.Argument(metavar="[KIND/NAME]", help="workload/NAME, job/NAME or jobset/NAME.", show_default=False)
+        str, typer.Argument(metavar="KIND/NAME", help="workload/NAME, job/NAME or jobset/NAME.", show_default=False)
     ] = "",
     all_: Annotated[bool, typer.Option("--all", help="All pending Workloads.")] = False,
     namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NS", help="The namespace.")] = "",
     queue: Annotated[str, typer.Option(metavar="QUEUE", help="With --all: only this LocalQueue.")] = "",
-    forks: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="The most forks to run.")] = 40,
+    forks: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="The number of forks to run, at most.")] = 40,
     until: options.Until = None,
     arrivals: Annotated[
         bool, typer.Option("--arrivals/--no-arrivals", help="Simulate arrivals at the recent rate.")

@@ -21,6 +21,7 @@ from batchyard.base.instant import Instant
 from batchyard.cli import output
 from batchyard.cli.background import running_platform
 from batchyard.cli.commands.status import owner_connection, read_status
+from batchyard.cli.help import HELP_SETTINGS, HelpCommand, HelpGroup
 from batchyard.cli.options import DATA_DIR
 from batchyard.cloud.catalog import instances
 from batchyard.nodes.conditions import DrainOptions, drain
@@ -147,7 +148,15 @@ def _pod_key(pod: Obj) -> str:
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
 
 
-app = typer.Typer(name="fault", help="Inject faults into a running platform.", no_args_is_help=True)
+app = typer.Typer(
+    name="fault",
+    cls=HelpGroup,
+    help="Inject faults into a running platform.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings=HELP_SETTINGS,
+)
 
 
 @app.callback()
@@ -155,7 +164,7 @@ def fault() -> None:
     """Inject faults into a running platform."""
 
 
-@app.command()
+@app.command(cls=HelpCommand)
 def node(
     name: Annotated[str, typer.Argument(metavar="NODE", help="The node.")],
     crash: Annotated[bool, typer.Option("--crash", help="Crash its simulated machine until it is repaired.")] = False,
@@ -165,7 +174,7 @@ def node(
     drain: Annotated[bool, typer.Option("--drain", help="Cordon it and evict its pods.")] = False,
     data_dir: Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The data directory.")] = DATA_DIR,
 ) -> None:
-    """Crash, reclaim or drain a node of a running platform, as its owner."""
+    """Crash, reclaim or drain a node, as its owner."""
     if crash + reclaim + drain != 1:
         raise typer.BadParameter("give exactly one of --crash, --reclaim and --drain")
 

@@ -17,8 +17,10 @@ from batchyard.api import printing, scheme
 from batchyard.api.meta import Obj
 from batchyard.base.instant import Instant, format_age
 from batchyard.cli import output
+from batchyard.cli.commands.guide_story import format_next_steps, format_story
 from batchyard.cli.commands.live_guide import DifferentRow, LiveGuide, running_platform_context
-from batchyard.cli.commands.simulate import print_warnings, write_report
+from batchyard.cli.commands.simulate import write_report
+from batchyard.cli.manifest_warnings import print_warnings, remember_verbosity
 from batchyard.cli.options import GuideStepName, Output, Report, parse_speed
 from batchyard.cli.output import render_document
 from batchyard.cli.platform.render import write_platform_files
@@ -91,8 +93,9 @@ def run(
 ) -> None:
     """Simulate the guide; if `live_speed` is set, also run it on a live platform at that speed.
 
-    `platform_dir` is a rendered platform folder. Exits with 1 in three cases: a row that quota alone decides differs
-    from the guide, a Job does not end, or a live row differs from the simulation without a late timing as its reason.
+    The format `table` prints the story of a simulation, `wide` all tables. `platform_dir` is a rendered platform
+    folder. Exits with 1 in three cases: a row that quota alone decides differs from the guide, a Job does not end, or a
+    live row differs from the simulation without a late timing as its reason.
     """
     folder = manifests or examples_folder()
     if folder is None:
@@ -103,9 +106,17 @@ def run(
         output.fail(f"{invalid}\nbatchyard: the guide cannot be played with invalid manifests")
     print_warnings(guide.warnings)
     reporter, accounting = Reporter(guide.world), RunAccounting(guide.world.client, guide.world.kernel)
-    observations = _play_simulated(guide)
+    observations, preemption_totals = [], []
+    for observation in guide.play():
+        observations.append(observation)
+        preemption_totals.append(guide.world.waits.preemptions)
     if report is not None:
         write_report(report, reporter.html(guide.now(), accounting.cost_statement(guide.now())))
+    if live_speed is None and output_format is Output.TABLE:
+        output.write(format_story(observations, preemption_totals, guide.initial, guide.began))
+        _report_run(observations, guide, is_complete=step is None)
+        output.write(format_next_steps())
+        return
     if live_speed is None:
         _print_guide(observations, guide, step, output_format)
         return
@@ -129,10 +140,6 @@ def _treat_signals_as_ctrl_c() -> None:
             signal.signal(number, signal.default_int_handler)
 
 
-def _play_simulated(guide: Guide) -> Sequence[GuideObservation]:
-    return list(guide.play())
-
-
 def _print_guide(
     observations: Sequence[GuideObservation],
     guide: PlayedGuide,
@@ -141,10 +148,15 @@ def _print_guide(
     live_doc: Mapping[str, Any] | None = None,
 ) -> None:
     output.write(_format_guide(observations if step is None else observations[-1:], guide, output_format, live_doc))
+    _report_run(observations, guide, is_complete=step is None)
+
+
+def _report_run(observations: Sequence[GuideObservation], guide: PlayedGuide, *, is_complete: bool) -> None:
+    """Print the rejected writes of a simulation, and how far the run agrees with the guide."""
     if isinstance(guide, Guide):
         for write, error in guide.world.refused:
             output.report_line(f"rejected write: {rejected_write(write, error)}")
-    _report_agreement(observations, guide, is_complete=step is None)
+    _report_agreement(observations, guide, is_complete=is_complete)
 
 
 def _print_timings(live_guide: LiveGuide, row_count: int, different_rows: Sequence[DifferentRow], speed: float) -> None:
@@ -296,9 +308,14 @@ def run_for_platform(
 
 
 def play_on_platform(platform: PlatformModel, output_format: Output) -> None:
-    """Simulate the whole reference architecture guide on a platform."""
+    """Simulate the whole reference architecture guide on a platform, and print all tables."""
     with _render_temporarily(platform) as folder:
-        run(None, None, output_format, None, platform_dir=folder)
+        run(None, None, _with_tables(output_format), None, platform_dir=folder)
+
+
+def _with_tables(output_format: Output) -> Output:
+    """Return the output format with all tables instead of the story."""
+    return Output.WIDE if output_format is Output.TABLE else output_format
 
 
 @contextmanager
@@ -320,7 +337,15 @@ def guide(
     step: Annotated[
         GuideStepName | None, typer.Option(help="Play up to this step and show the state after it.")
     ] = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.TABLE,
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="How to print it; table: the story, wide: all tables.")
+    ] = Output.TABLE,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", callback=remember_verbosity, help="Print all tables beside the guide's, as -o wide does."
+        ),
+    ] = False,
     live: Annotated[
         bool, typer.Option("--live", help="Play it on a running platform by kubectl; report differences.")
     ] = False,
@@ -330,11 +355,12 @@ def guide(
     ] = 60.0,
     report: Report = None,
 ) -> None:
-    """Play the reference architecture's guide; print its queues after each step beside the published figures.
+    """Play the reference architecture's guide: what happens in each step, why it matters, and what shows it.
 
     Exits with 1 if a row that quota alone decides differs, a Job does not end, or a live row differs without a reason.
     """
     if live and report is not None:
         raise typer.BadParameter("--report is for simulations: remove --live, or remove --report")
 
-    run_for_platform(platform, manifests, step, output, speed if live else None, report)
+    output_format = _with_tables(output) if verbose or live else output
+    run_for_platform(platform, manifests, step, output_format, speed if live else None, report)

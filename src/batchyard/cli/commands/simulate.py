@@ -17,6 +17,7 @@ from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, read_state_file, with_explicit_runtimes
 from batchyard.cli.main import INTERRUPTED_EXIT_CODE
+from batchyard.cli.manifest_warnings import Verbose, print_warnings
 from batchyard.cli.options import LoopAction, Output, Report, to_duration
 from batchyard.cli.output import render_document, run_until_interrupted
 from batchyard.cli.simulation_output import (
@@ -190,12 +191,6 @@ def _fail_with_faults(faults: Sequence[ManifestFault | FileFault], remedy: str =
     output.fail("\n".join(lines))
 
 
-def print_warnings(warnings: Sequence[str]) -> None:
-    """Print the first warnings about manifests, and how many more there are."""
-    for line in first_lines(warnings, "warning"):
-        output.report_line(line)
-
-
 def _check_queue_names(manifests: Manifests, state: State | None) -> None:
     """Exit if a job names a LocalQueue, or a LocalQueue a ClusterQueue, that exists at no time of the run."""
     existing = [] if state is None else [Manifest(dict(obj), "", 0) for obj in state.objects.values()]
@@ -203,7 +198,7 @@ def _check_queue_names(manifests: Manifests, state: State | None) -> None:
     faults: dict[str, ManifestFault] = {}
     fault_count = 0
     for result in (*unknown_local_queue(configuration), *unknown_cluster_queue(configuration)):
-        if not result.manifest.source:  #  an object of the state
+        if not result.manifest.source:  # an object of the state
             continue
         fault_count += 1
         fix = "add it to the files" if result.severity is Severity.NOTE else result.fix
@@ -423,6 +418,7 @@ def simulate(
     runtime: OldRuntime = None,
     runtimes: RuntimesFile = None,
     lenient: Lenient = False,
+    verbose: Verbose = False,  # noqa: ARG001 - its callback passes it to the warnings
 ) -> None:
     """Run manifests in virtual time; print the final state of queues, Workloads and Jobs, and a summary."""
     if events == "-" and output_format is not None:

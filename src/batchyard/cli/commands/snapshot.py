@@ -135,12 +135,15 @@ def _hash_key(text: str) -> bytes:
 
 def snapshot(
     context: typer.Context,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="The file to write; -: standard output.")
+    ] = STANDARD_OUTPUT,
     kubeconfig: Kubeconfig = "",
     kube_context: Context = "",
     data_dir: DataDir = None,
-    file: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="The file to write; `-`: standard output.")
-    ] = "-",
+    old_file: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", hidden=True, help="The old spelling of FILE.")
+    ] = "",
     redact: Annotated[
         bool, typer.Option("--redact", help="Hash names, and leave out commands, images and messages.")
     ] = False,
@@ -151,6 +154,12 @@ def snapshot(
     """Write the state of a live cluster to a file, for why, eta, whatif, lint, simulate and compare. Read-only."""
     if redact_key and not redact:
         raise typer.BadParameter("--redact-key requires --redact")
+    if old_file and file != STANDARD_OUTPUT:
+        raise typer.BadParameter(f"--output {old_file} and {file} are two files: remove --output")
+    if old_file:
+        output.report_line(
+            f"batchyard: -o is the output format in all commands; write `batchyard snapshot {old_file}` without it"
+        )
 
     source = ClusterTarget(select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
-    run(SnapshotRequest(source, file, redact, redact_key))
+    run(SnapshotRequest(source, old_file or file, redact, redact_key))

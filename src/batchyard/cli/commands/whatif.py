@@ -13,7 +13,8 @@ from batchyard.api.scheme import KINDS
 from batchyard.base.instant import Duration
 from batchyard.cli import options, output
 from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, ClusterTarget, requested_state, with_explicit_runtimes
-from batchyard.cli.commands.simulate import print_warnings, read_scenario_or_exit
+from batchyard.cli.commands.simulate import read_scenario_or_exit
+from batchyard.cli.manifest_warnings import Verbose, print_warnings
 from batchyard.cli.output import render_document
 from batchyard.cli.simulation_output import format_go_duration
 from batchyard.controller_runtime.kernel import EndlessInstant
@@ -204,6 +205,7 @@ def whatif(
     fair_sharing: options.FairSharing = False,
     seed: options.Seed = 0,
     output: options.OutputOption = options.Output.TABLE,
+    verbose: Verbose = False,  # noqa: ARG001 - its callback passes it to the warnings
 ) -> None:
     """Compare two simulated runs of the same state, with and without a change. The cluster is not changed."""
     if not change and not delete:

@@ -40,10 +40,10 @@ _WAIT_POLLS_MAX: Final = 120
 _JOBS_MAX: Final = 100
 
 JobName: TypeAlias = Annotated[
-    str, typer.Argument(metavar="NAME", help="job/NAME, jobset/NAME, workload/NAME, or only the name.")
+    str, typer.Argument(metavar="JOB", help="job/NAME, jobset/NAME, workload/NAME, or only the name.")
 ]
 JobNames: TypeAlias = Annotated[
-    list[str], typer.Argument(metavar="NAME...", help="job/NAME, jobset/NAME, workload/NAME, or only the name.")
+    list[str], typer.Argument(metavar="JOB...", help="job/NAME, jobset/NAME, workload/NAME, or only the name.")
 ]
 
 

@@ -6,16 +6,19 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from batchyard.cli.help import HELP_SETTINGS, HelpCommand, HelpGroup
 from batchyard.cli.options import Output, ProgressFormat
 
 FILE = "platform.yaml"
 
 app = typer.Typer(
     name="platform",
+    cls=HelpGroup,
     help="Describe a whole platform in one file: plan, price and lint it, then create it.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP_SETTINGS,
 )
 
 
@@ -31,7 +34,7 @@ class Example(StrEnum):
     HOTSWAP = "hotswap"
 
 
-@app.command()
+@app.command(cls=HelpCommand)
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")] = Path(FILE),
     example: Annotated[
@@ -44,7 +47,7 @@ def init(
     write_example(example.value, file)
 
 
-@app.command()
+@app.command(cls=HelpCommand)
 def plan(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")] = FILE,
     project: _Project = "",
@@ -53,13 +56,13 @@ def plan(
         bool, typer.Option("--guide", help="Also simulate the reference architecture's guide on it.")
     ] = False,
 ) -> None:
-    """Show what would be created: objects, machines, costs, required quotas and lint findings."""
+    """Show what would be created, and its costs. Lists objects, machines, required quotas and lint findings."""
     from batchyard.cli.platform import plan as command  # noqa: PLC0415 - loads the platform
 
     command.run(file, project, output, guide=guide)
 
 
-@app.command()
+@app.command(cls=HelpCommand)
 def render(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write to; other files are kept.")],
     file: Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")] = FILE,
@@ -68,7 +71,7 @@ def render(
         bool, typer.Option("--overwrite", help="Replace files that were written or changed otherwise.")
     ] = False,
 ) -> None:
-    """Write all files: Terraform, manifests, and the cluster file of the embedded platform."""
+    """Write all files of the platform to a folder. Terraform, manifests, and the embedded platform's cluster file."""
     from batchyard.cli.platform import render as command  # noqa: PLC0415 - loads the platform
 
     command.run(file, out, project, overwrite=overwrite)
@@ -89,7 +92,7 @@ _Skip: TypeAlias = Annotated[list[str] | None, typer.Option("--skip", metavar="S
 _ProgressFormat: TypeAlias = Annotated[ProgressFormat, typer.Option("--output", "-o", help="Text or JSON lines.")]
 
 
-@app.command()
+@app.command(cls=HelpCommand)
 def create(
     file: _File = FILE,
     out: _Out = None,
@@ -104,7 +107,7 @@ def create(
     skip: _Skip = None,
     output: _ProgressFormat = ProgressFormat.TEXT,
 ) -> None:
-    """Create the platform on GKE or on an existing cluster; resumes an unfinished run."""
+    """Create the platform, or resume an unfinished run. It runs on GKE or on an existing cluster."""
     from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.step_runner import StepRunnerSettings  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform
@@ -115,7 +118,7 @@ def create(
     drive.run_create(drive.render_requested_platform(request), request)
 
 
-@app.command()
+@app.command(cls=HelpCommand)
 def status(
     file: _File = FILE,
     out: _Out = None,
@@ -124,7 +127,7 @@ def status(
     context: _Context = "",
     output: _ProgressFormat = ProgressFormat.TEXT,
 ) -> None:
-    """Show the state of the platform step by step; exits with 1 if something is missing."""
+    """Show the state of the platform step by step. Exits with 1 if something is missing."""
     from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform
 
@@ -132,7 +135,7 @@ def status(
     drive.run_status(drive.render_requested_platform(request), request)
 
 
-@app.command()
+@app.command(cls=HelpCommand)
 def destroy(
     file: _File = FILE,
     out: _Out = None,
@@ -145,7 +148,7 @@ def destroy(
     skip: _Skip = None,
     output: _ProgressFormat = ProgressFormat.TEXT,
 ) -> None:
-    """Destroy the platform: first the workloads, then the resources; list what remains."""
+    """Destroy the platform and list what remains. Destroys first the workloads, then the resources."""
     from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.step_runner import StepRunnerSettings  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import typer
-from typer.core import TyperCommand
 
 from batchyard.api import scheme, well_known
 from batchyard.api.manifests import read_manifests
@@ -24,6 +23,7 @@ from batchyard.base.instant import SECOND
 from batchyard.cli import cluster_access, output
 from batchyard.cli.cluster_access import ClusterTarget, access_reader_of_target
 from batchyard.cli.daily.cluster import ClusterClient, ClusterRequestError, LogReader, watch_objects
+from batchyard.cli.help import HELP_SETTINGS, HelpCommand
 from batchyard.cli.options import DATA_DIR, Context, DataDir, DocumentFormat, Kubeconfig, select_kubeconfig
 from batchyard.cli.output import render_json, render_yaml
 from batchyard.cli.submit import manifests, progress
@@ -47,7 +47,7 @@ from batchyard.server.platform.data_dir import KUBECONFIG_FILE
 # The options of `batchyard submit` and the parsing of their values. Imports little, to keep startup fast.
 
 
-class CommandWithArguments(TyperCommand):
+class CommandWithArguments(HelpCommand):
     """A Typer command whose arguments end with another command line, after `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -519,7 +519,7 @@ def _format_manifests(objects: Sequence[Obj], document_format: DocumentFormat) -
     return render_json({"apiVersion": "v1", "kind": "List", "items": objects})
 
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP_SETTINGS)
 
 
 @app.command(cls=CommandWithArguments)

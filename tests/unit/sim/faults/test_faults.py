@@ -23,6 +23,8 @@ from batchyard.sim.faults import read_faults as read
 from batchyard.sim.scenario import InvalidScenario, make_scenario
 
 HEAD = "apiVersion: sim.batchyard.dev/v1alpha1\nkind: Scenario\nmetadata: {name: s}\nspec:\n  faults:\n"
+#: The line of the first fault after the head.
+FAULT_LINE = HEAD.count("\n") + 1
 
 
 def read_one(**given: Any) -> ScheduledFault:
@@ -102,7 +104,7 @@ def test_random_faults_end_at_until() -> None:
 def test_invalid_fault_is_reported_with_path(fault: str, stated: str) -> None:
     with pytest.raises(InvalidScenario) as reported:
         make_scenario(read_manifests([("s.yaml", f"{HEAD}  - {fault}\n")]))
-    assert str(reported.value).startswith(f"s.yaml:1 Scenario/s: {stated}")
+    assert str(reported.value).startswith(f"s.yaml:{FAULT_LINE} Scenario/s: {stated}")
 
 
 CLUSTER = """---
@@ -126,7 +128,7 @@ def fault_in_cluster(fault: str, autoscaling: str = "{}") -> str:
     try:
         make_scenario(read_manifests([("s.yaml", text)]))
     except InvalidScenario as invalid:
-        return str(invalid).removeprefix("s.yaml:1 Scenario/s: spec.faults[0].")
+        return str(invalid).removeprefix(f"s.yaml:{FAULT_LINE} Scenario/s: spec.faults[0].")
     return ""
 
 

@@ -1,0 +1,181 @@
+"""Answers a shell that completes a `batchyard` command line: what the current word may be.
+
+Runs at each press of the Tab key. It reads the commands from a file instead of importing their modules, and asks the
+platform only for names.
+"""
+
+import json
+import pkgutil
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from batchyard.cli.completion.names import NAME_KINDS, NameQuery, list_names
+
+#: The kinds of values whose names the shell itself completes.
+_SHELL_KINDS: Final = ("files", "folders")
+#: The kinds of objects in arguments such as `job/train`, by the plural of the API.
+_OBJECT_KINDS: Final = {
+    "job": "jobs",
+    "jobset": "jobsets",
+    "workload": "workloads",
+    "pod": "pods",
+    "clusterqueue": "clusterqueues",
+    "localqueue": "localqueues",
+}
+
+#: A possible value of the current word, and what it means.
+Row: TypeAlias = tuple[str, str]
+_Table: TypeAlias = Mapping[str, Any]
+
+
+class CompletionAnswer(NamedTuple):
+    """The completions of a word: `files` and `folders` are for the shell to list, `parts` may be continued."""
+
+    kind: str
+    rows: Sequence[Row] = ()
+
+    def text(self) -> str:
+        """Return the answer as the scripts read it: its kind, then a line of value, tab and help for each row."""
+        return "".join(f"{line}\n" for line in (self.kind, *map("\t".join, self.rows)))
+
+
+def answer(arguments: Sequence[str]) -> str:
+    """Answer a completion script; its arguments are $KUBECONFIG and the words after `batchyard` up to the current."""
+    kubeconfig, *words = arguments or ("",)
+    return complete(_join_assignments(words or [""]), kubeconfig).text()
+
+
+def complete(words: Sequence[str], kubeconfig: str = "") -> CompletionAnswer:
+    """Return the completions of the last word; `kubeconfig` is the value of the variable KUBECONFIG."""
+    *complete_words, current = words
+    line = _CommandLine(_load_table())
+    for word in complete_words:
+        line.read(word)
+    value_prefix = ""
+    if line.pending is not None:
+        value_kind = line.pending["value"]
+    elif current.startswith("-") and not line.is_past_dashes:
+        name, separator, current_value = current.partition("=")
+        if not separator:
+            return _rows_with_prefix(line.option_rows(), current)
+        value_kind = (line.option(name) or {"value": "text"})["value"]
+        value_prefix, current = f"{name}=", current_value
+    elif line.command["commands"]:
+        return _rows_with_prefix([(name, each["help"]) for name, each in line.command["commands"].items()], current)
+    else:
+        value_kind = line.argument_kind()
+    completions = _complete_value(value_kind, current, line.name_query(kubeconfig))
+    return completions._replace(rows=[(value_prefix + value, text) for value, text in completions.rows])
+
+
+class _CommandLine:
+    """The words of a command line before the current one: the command, and the options and arguments given so far."""
+
+    def __init__(self, table: _Table) -> None:
+        self.command = table
+        #: The option that the next word is the value of.
+        self.pending: Mapping[str, Any] | None = None
+        self.is_past_dashes = False
+        self._argument_count = 0
+        #: The values of the options so far, by all names of each option.
+        self._values: dict[str, str] = {}
+
+    def read(self, word: str) -> None:
+        """Read the next complete word."""
+        if self.pending is not None:
+            self._set(self.pending, word)
+            self.pending = None
+        elif self.is_past_dashes:
+            self._argument_count += 1
+        elif word == "--":
+            self.is_past_dashes = True
+        elif word.startswith("-") and word != "-":
+            name, separator, value = word.partition("=")
+            option = self.option(name)
+            if option is not None and separator:
+                self._set(option, value)
+            elif option is not None and option["value"]:
+                self.pending = option
+        elif self.command["commands"]:
+            self.command = self.command["commands"].get(word, _UNKNOWN_COMMAND)
+        else:
+            self._argument_count += 1
+
+    def _set(self, option: Mapping[str, Any], value: str) -> None:
+        self._values |= dict.fromkeys(option["names"], value)
+
+    def option(self, name: str) -> Mapping[str, Any] | None:
+        """Return the command's option with a name such as `-o`; None if there is none."""
+        return next((option for option in self.command["options"] if name in option["names"]), None)
+
+    def option_rows(self) -> Sequence[Row]:
+        """Return the long names of the command's options, with their help."""
+        return [
+            (name, option["help"])
+            for option in self.command["options"]
+            for name in option["names"]
+            if name.startswith("--") or len(option["names"]) == 1
+        ]
+
+    def argument_kind(self) -> str:
+        """Return the kind of values of the next argument; `none` after the last."""
+        kinds: Sequence[str] = self.command["arguments"]
+        if self._argument_count < len(kinds):
+            return kinds[self._argument_count].removesuffix("*")
+        return kinds[-1].removesuffix("*") if kinds and kinds[-1].endswith("*") else "none"
+
+    def name_query(self, kubeconfig: str) -> NameQuery:
+        """Return where to look for names, according to the options so far and the variable KUBECONFIG."""
+        data_dir = self._values.get("--data-dir", "")
+        chosen = self._values.get("--kubeconfig", "") or (f"{data_dir}/kubeconfig" if data_dir else kubeconfig)
+        return NameQuery(chosen, self._values.get("--context", ""), self._values.get("--namespace", ""))
+
+
+_UNKNOWN_COMMAND: Final[_Table] = {"commands": {}, "options": [], "arguments": []}
+
+
+def _complete_value(kind: str, current: str, query: NameQuery) -> CompletionAnswer:
+    """Return the completions of the value of an option or argument."""
+    if kind in _SHELL_KINDS:
+        return CompletionAnswer(kind)
+    if kind.startswith("choices:"):
+        return _rows_with_prefix([(choice, "") for choice in kind.removeprefix("choices:").split("|")], current)
+    if kind in NAME_KINDS:
+        return _rows_with_prefix([(name, "") for name in list_names(kind, query)], current)
+    if kind == "objects":
+        return _complete_object(current, query)
+    return CompletionAnswer("values")
+
+
+def _complete_object(current: str, query: NameQuery) -> CompletionAnswer:
+    """Return the completions of an object such as `job/train`: its kind, then its name."""
+    prefix, separator, _ = current.partition("/")
+    if not separator:
+        kinds = [(f"{kind}/", "") for kind in _OBJECT_KINDS]
+        return _rows_with_prefix(kinds, current)._replace(kind="parts")
+    plural = _OBJECT_KINDS.get(prefix.lower())
+    names = list_names(plural, query) if plural else ()
+    return _rows_with_prefix([(f"{prefix}/{name}", "") for name in names], current)
+
+
+def _rows_with_prefix(rows: Iterable[Row], prefix: str) -> CompletionAnswer:
+    return CompletionAnswer("values", [row for row in rows if row[0].startswith(prefix)])
+
+
+def _join_assignments(words: Sequence[str]) -> list[str]:
+    """Undo the splits of bash, which makes three words of `--output=json`; the current word keeps its own value."""
+    joined: list[str] = []
+    for index, word in enumerate(words):
+        if word != "=" or not joined or not joined[-1].startswith("--"):
+            joined.append(word)
+        elif index == len(words) - 1:
+            joined.append("")
+    return joined
+
+
+def _load_table() -> _Table:
+    """Return the table of all commands that tools/completion_table.py writes."""
+    content = pkgutil.get_data("batchyard.cli.completion", "commands.json")
+    assert content is not None, "the file commands.json is missing: reinstall the package batchyard"
+    table: _Table = json.loads(content)
+    return table

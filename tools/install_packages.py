@@ -1,0 +1,46 @@
+"""Installs the pinned packages with pip, and prints a line for each that it downloads: `make setup` runs it.
+
+Usage: `python tools/install_packages.py requirements.lock`, with the Python of the virtual environment.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+PIP = (sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off")
+#: pip's lines about a file: whether it comes from the network, its name, and its size.
+FILE_LINE = re.compile(
+    r"^\s*(Downloading|Using cached|Processing) (?:\S*/)?([^/\s]+\.(?:whl|tar\.gz|zip))(?: \(([^)]*)\))?"
+)
+INSTALL_LINE = "Installing collected packages"
+
+
+def main() -> int:
+    """Run pip and return its exit code; its errors go to standard error."""
+    (lock_file,) = sys.argv[1:]
+    pin_count = sum("==" in line for line in Path(lock_file).read_text("utf-8").splitlines())
+    command = [*PIP, "--require-hashes", "-r", lock_file]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as pip:
+        assert pip.stdout is not None
+        for line in progress_lines(pip.stdout, pin_count):
+            print(line, flush=True)
+    return pip.returncode
+
+
+def progress_lines(pip_lines: Iterable[str], pin_count: int) -> Iterator[str]:
+    """Yield a line for each package file that pip names, and one when it begins to install them."""
+    file_count = 0
+    for line in pip_lines:
+        named = FILE_LINE.match(line)
+        if named is not None:
+            file_count += 1
+            origin = {"Downloading": "", "Using cached": "cached, ", "Processing": "local, "}[named[1]]
+            yield f"      {file_count:>3} of at most {pin_count}: {named[2]} ({origin}{named[3] or 'size unknown'})"
+        elif line.startswith(INSTALL_LINE):
+            yield f"      installing {file_count} packages"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Writes a manual page for each command: `python tools/man_pages.py build/man [DATE]`, then `man -l build/man/NAME.1`.
+
+DATE is the date of the release, such as 2026-01-31. The pages are built, not committed.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperArgument, TyperGroup
+
+from batchyard.cli.app import COMMANDS, command_contexts
+from batchyard.cli.examples import EXAMPLES
+from batchyard.cli.help import argument_usage, command_name, first_sentence, help_row, parameter_groups
+
+EXIT_CODES = (("0", "success"), ("1", "invalid input or failed run"), ("2", "wrong usage"))
+
+
+def main() -> None:
+    """Write all pages to the folder that the first argument names."""
+    folder, date = Path(sys.argv[1]), "".join(sys.argv[2:3])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in pages(date):
+        (folder / f"{name}.1").write_text(text, "utf-8")
+
+
+def pages(date: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each page: one of `batchyard`, and one of each command."""
+    yield "batchyard", "\n".join([title_line("batchyard", date), *overview_lines(), ""])
+    for context in command_contexts():
+        name = page_name(command_name(context))
+        yield name, "\n".join([title_line(name, date), *command_lines(context), ""])
+
+
+def title_line(name: str, date: str) -> str:
+    """Return the first line of a page."""
+    return f'.TH "{escape(name.upper())}" 1 "{date}" batchyard "User Commands"'
+
+
+def page_name(command: str) -> str:
+    """Return the name of a command's page, such as `batchyard-platform-plan`."""
+    return "-".join(["batchyard", *command.split()])
+
+
+def overview_lines() -> Iterator[str]:
+    """Yield the page of `batchyard`: its commands by group."""
+    yield from heading_lines("batchyard", "a multi-tenant batch platform")
+    yield from (".SH SYNOPSIS", r".B batchyard", r"\fICOMMAND\fR [\fIOPTIONS\fR]")
+    yield from (".SH DESCRIPTION", "Decides which workload runs where and when, in simulation and for real.")
+    group = ""
+    for name, entry in COMMANDS.items():
+        if entry.group != group:
+            group = entry.group
+            yield f".SH {escape(group.upper())} COMMANDS"
+        yield from (".TP", rf".BR {escape(page_name(name))} (1)", escape(entry.summary))
+    yield from exit_lines()
+
+
+def command_lines(context: Any) -> Iterator[str]:
+    """Yield the page of a command."""
+    command, name = context.command, command_name(context)
+    help_text = command.help or ""
+    yield from heading_lines(page_name(name), first_sentence(help_text.partition("\n\n")[0]).rstrip("."))
+    parameters = command.get_params(context)
+    arguments = [argument_usage(each) for each in parameters if isinstance(each, TyperArgument)]
+    words = "SUBCOMMAND [ARGS]..." if isinstance(command, TyperGroup) else " ".join(arguments)
+    yield from (
+        ".SH SYNOPSIS",
+        f".B batchyard {escape(name)}",
+        escape(f"[OPTIONS] {words}".rstrip()),
+        ".SH DESCRIPTION",
+    )
+    yield "\n.PP\n".join(escape(" ".join(paragraph.split())) for paragraph in help_text.split("\n\n"))
+    if isinstance(command, TyperGroup):
+        yield ".SH SUBCOMMANDS"
+        for subcommand in command.list_commands(context):
+            yield from (".TP", rf".BR {escape(page_name(f'{name} {subcommand}'))} (1)")
+            yield escape(first_sentence(command.commands[subcommand].help or ""))
+    for group, members in parameter_groups(parameters).items():
+        yield f".SH {escape(group.upper())}"
+        for parameter in members:
+            label, text = help_row(parameter, context)
+            yield from (".TP", rf"\fB{escape(label)}\fR", escape(" ".join(text.split())))
+    yield from (".SH EXAMPLES", ".EX", *(escape(line) for each in EXAMPLES[name] for line in each.splitlines()), ".EE")
+    yield from exit_lines()
+
+
+def heading_lines(name: str, summary: str) -> Iterator[str]:
+    """Yield the line that `man -k` finds, under its heading."""
+    yield ".SH NAME"
+    yield rf"{escape(name)} \- {escape(summary)}"
+
+
+def exit_lines() -> Iterator[str]:
+    """Yield the section about exit codes, which are the same for all commands."""
+    yield ".SH EXIT STATUS"
+    for code, meaning in EXIT_CODES:
+        yield from (".TP", rf".B {code}", meaning)
+
+
+def escape(text: str) -> str:
+    """Return a text for roff: a backslash and a dash stand for themselves, and no line is taken for a request."""
+    escaped = text.replace("\\", r"\e").replace("-", r"\-")
+    return rf"\&{escaped}" if escaped[:1] in {".", "'"} else escaped
+
+
+if __name__ == "__main__":
+    main()
