@@ -45,7 +45,7 @@ function linePanel(model, context) {
     ["pending for", "num", (row) => (row.hidden ? "" : since(row.since))],
     ["why", "why", (row) => (row.hidden ? "" : reasonCell(row))],
   ];
-  return panel("Pending", `${model.pending.toLocaleString("en")} pending`, table(columns, model.line, (row) => String(row.position)), pager(model, model.pending, context));
+  return panel("Pending", `${model.pending.toLocaleString("en")} pending`, table(columns, model.line, (row) => String(row.position), { isStacked: true }), pager(model, model.pending, context));
 }
 
 function runningPanelOf(model) {
@@ -53,7 +53,7 @@ function runningPanelOf(model) {
   const cells = workloadCells();
   const columns = [cells[0], cells[2], cells[3], ["state", "", (row) => stateBadge(row.state)], ["since", "num", (row) => since(row.since)]];
   const hidden = model.hiddenRunning ? h("p", { class: "faint more" }, `and ${model.hiddenRunning} of other teams`) : null;
-  return panel("Hold quota", `${model.reserving}`, table(columns, model.running, (row) => `${row.namespace}/${row.name}`), hidden);
+  return panel("Hold quota", `${model.reserving}`, table(columns, model.running, (row) => `${row.namespace}/${row.name}`, { isStacked: true }), hidden);
 }
 
 function seriesPanel(model) {
