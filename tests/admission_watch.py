@@ -13,7 +13,7 @@ from batchyard.scheduling.workload import lifecycle
 from yard import queue, workload
 
 
-class Watcher:
+class AdmissionWatcher:
     """An index, and the watch events that reach it."""
 
     def __init__(self, *objects: Obj) -> None:
@@ -80,14 +80,14 @@ def holding(name: str = "x", cpu: int = 2, *, queue: str = "cq", admitted: bool 
     return lifecycle.reserve_quota(obj, admission, make.NOW, admitted=admitted)
 
 
-def parked(*objects: Obj, name: str = "a", cpu: int = 1) -> Watcher:
+def parked(*objects: Obj, name: str = "a", cpu: int = 1) -> AdmissionWatcher:
     """One cq with a parked Workload; the objects come before it."""
-    watcher = Watcher(*open_queue(), *objects, workload(name, cpu))
+    watcher = AdmissionWatcher(*open_queue(), *objects, workload(name, cpu))
     watcher.park()
     return watcher
 
 
-def assumed(watcher: Watcher) -> Obj:
+def assumed(watcher: AdmissionWatcher) -> Obj:
     """Decide on the one head and count its admission before it is written."""
     index = watcher.index
     heads = index.heads(watcher.now)

@@ -38,7 +38,7 @@ spec:
 """
 
 
-class Cloud:
+class CloudProject:
     """A project of its own, and the tools that reach it."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:

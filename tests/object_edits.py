@@ -11,7 +11,7 @@ Obj = dict[str, Any]
 Edits = Mapping[str, Any]
 
 
-class Gone:
+class RemovedField:
     """The value of a field that an edit takes away."""
 
     def __repr__(self) -> str:
@@ -19,7 +19,7 @@ class Gone:
         return "GONE"
 
 
-GONE: Final = Gone()
+GONE: Final = RemovedField()
 
 
 def edited(obj: Mapping[str, Any], edits: Edits) -> Obj:
@@ -33,7 +33,7 @@ def edited(obj: Mapping[str, Any], edits: Edits) -> Obj:
         holder: Any = new
         for step in way:
             holder = holder[step] if isinstance(step, int) else holder.setdefault(step, {})
-        if isinstance(value, Gone):
+        if isinstance(value, RemovedField):
             del holder[last]
         else:
             holder[last] = value

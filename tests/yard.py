@@ -78,7 +78,7 @@ def head(name: str, cpu: Any = 1, **fields: Any) -> Obj:
     return workload(name, cpu, queue=fields.pop("queue", name[0]), **fields)
 
 
-class Yard:
+class SchedulerBench:
     """See the module. A flavor that a queue names exists, without labels or taints, unless it is put."""
 
     def __init__(self, *objects: Obj, fair_sharing: bool = False) -> None:

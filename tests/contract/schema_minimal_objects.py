@@ -20,14 +20,14 @@ _TEXTS: Final = {"date-time": "2026-01-01T00:00:00Z", "duration": "5s"}
 _OF_ALL: Final = ("apiVersion", "kind", "metadata")
 
 
-class Allowed(NamedTuple):
+class AllowedObjects(NamedTuple):
     """A kind, and objects that its schema allows; the first has only required fields."""
 
     info: ServedKind
     objects: list[Obj]
 
 
-def allowed() -> Mapping[str, Allowed]:
+def allowed() -> Mapping[str, AllowedObjects]:
     """Return such objects of each kind that an operator installs."""
     by_name = {f"{info.plural}.{info.group}": info for info in scheme.KINDS}
     found = {}
@@ -36,7 +36,7 @@ def allowed() -> Mapping[str, Allowed]:
         schema = next(v["schema"]["openAPIV3Schema"] for v in definition["spec"]["versions"] if v["storage"])
         bodies = list(_fuller(schema, _DEPTH))
         distinct = [body for number, body in enumerate(bodies) if body not in bodies[:number]]
-        found[info.constant] = Allowed(info, [_stored(info, body) for body in distinct])
+        found[info.constant] = AllowedObjects(info, [_stored(info, body) for body in distinct])
     return found
 
 

@@ -6,8 +6,8 @@ from batchyard.shadow.findings import Divergence, DivergenceType
 from batchyard.sim.scenario import Scenario
 from differential import injected_divergences
 from differential.recorded_scenarios import packed_cases
-from differential.shadow_runs import Shadowed, shadowed, shadowed_case
-from differential.unreliable_transport import Trouble
+from differential.shadow_runs import ShadowResults, shadowed, shadowed_case
+from differential.unreliable_transport import ConnectionFaults
 from differential.upstream_writes import Record, read_case
 
 #: One case of each family, and those that depend most on the order of events; `tools/shadow_oracle.py` runs all.
@@ -37,7 +37,7 @@ def test_shadow_predicts_all_upstream_decisions(name: str) -> None:
 @pytest.mark.parametrize("name", ["updates-21", "updates-1", "mixed-25"])
 @pytest.mark.parametrize("late", ["clusterqueues", "workloads", "localqueues"])
 def test_shadow_tolerates_delayed_watch_of_one_kind(name: str, late: str) -> None:
-    assert shadowed_case(name, *packed_cases()[name], trouble=Trouble(late={late: 1_200_000})).findings == []
+    assert shadowed_case(name, *packed_cases()[name], trouble=ConnectionFaults(late={late: 1_200_000})).findings == []
 
 
 def test_shadow_only_sends_get_requests() -> None:
@@ -45,7 +45,7 @@ def test_shadow_only_sends_get_requests() -> None:
     assert {line.partition(" ")[0] for line in reported.asked} == {"GET"}
 
 
-def found(scenario: Scenario, log: list[Record]) -> tuple[Divergence, Shadowed]:
+def found(scenario: Scenario, log: list[Record]) -> tuple[Divergence, ShadowResults]:
     reported = shadowed(scenario, log)
     assert reported.findings, "nothing was found"
     return reported.findings[0], reported

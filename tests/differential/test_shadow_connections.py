@@ -9,23 +9,23 @@ from batchyard.base.instant import SECOND, Duration
 from batchyard.shadow.findings import Divergence, DivergenceType
 from differential import injected_divergences
 from differential.recorded_scenarios import packed_cases
-from differential.shadow_runs import Shadowed, shadowed, shadowed_case
-from differential.unreliable_transport import Trouble, drawn_trouble
+from differential.shadow_runs import ShadowResults, shadowed, shadowed_case
+from differential.unreliable_transport import ConnectionFaults, drawn_trouble
 from differential.upstream_writes import read_case
 
 
-def reported(name: str, trouble: Trouble | None = None, restarts_at: Sequence[Duration] = ()) -> Shadowed:
+def reported(name: str, trouble: ConnectionFaults | None = None, restarts_at: Sequence[Duration] = ()) -> ShadowResults:
     return shadowed_case(name, *packed_cases()[name], trouble=trouble, restarts_at=restarts_at)
 
 
 def test_watches_may_have_different_delays() -> None:
-    trouble = Trouble(late={"clusterqueues": 1_300_000, "localqueues": 400_000})
+    trouble = ConnectionFaults(late={"clusterqueues": 1_300_000, "localqueues": 400_000})
     assert reported("hierarchy-41", trouble).findings == []
 
 
 @pytest.mark.parametrize("name", ["updates-21", "updates-9", "affinity-33"])
 def test_watch_delay_may_exceed_patience(name: str) -> None:
-    assert reported(name, Trouble(late={"clusterqueues": 7 * SECOND, "workloads": 3 * SECOND})).findings == []
+    assert reported(name, ConnectionFaults(late={"clusterqueues": 7 * SECOND, "workloads": 3 * SECOND})).findings == []
 
 
 @pytest.mark.parametrize(("name", "at"), [("cohort-5", 28), ("hierarchy-41", 14), ("fair-49", 54)])
@@ -38,7 +38,7 @@ def test_shadow_started_after_scheduling_attempt_reports_no_divergence() -> None
 
 
 def test_decisions_during_broken_watch_are_counted_as_unseen() -> None:
-    gone = reported("refarch-1", Trouble(seed=3, breaks_after=5 * SECOND, gone=1))
+    gone = reported("refarch-1", ConnectionFaults(seed=3, breaks_after=5 * SECOND, gone=1))
     assert gone.findings == []
     assert gone.counts.unseen_count > 0
 
@@ -50,7 +50,7 @@ def test_unreliable_connection_causes_no_divergence(seed: int) -> None:
 
 
 def test_delayed_decisions_are_ordered_step_by_step() -> None:
-    trouble = Trouble(6, {}, 3 * SECOND, SECOND // 2, 5, 6 * SECOND, hurry=20)
+    trouble = ConnectionFaults(6, {}, 3 * SECOND, SECOND // 2, 5, 6 * SECOND, hurry=20)
     assert reported("hierarchy-41", trouble).findings == []
 
 

@@ -18,7 +18,7 @@ from batchyard.shadow.state import ShadowSettings
 from batchyard.sim.scenario import Scenario
 from differential import injected_divergences
 from differential.recorded_scenarios import packed_cases
-from differential.shadow_runs import Shadowed, shadowed
+from differential.shadow_runs import ShadowResults, shadowed
 from differential.upstream_writes import Record, read_case
 from yard import workload
 
@@ -27,7 +27,7 @@ def case(name: str) -> tuple[Scenario, list[Record]]:
     return read_case(name, *packed_cases()[name])
 
 
-def reported(scenario: Scenario, changed: tuple[list[Record], Record]) -> tuple[Divergence, Shadowed]:
+def reported(scenario: Scenario, changed: tuple[list[Record], Record]) -> tuple[Divergence, ShadowResults]:
     """Return the finding of a planted divergence, which is the first, and all results."""
     found = shadowed(scenario, changed[0])
     first = found.findings[0]

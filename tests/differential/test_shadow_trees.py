@@ -14,8 +14,8 @@ from batchyard.shadow.follower import CohortTrees, group_by_tree, nodes_of
 from batchyard.sim.scenario import Scenario
 from differential.merged_scenarios import apart, together
 from differential.recorded_scenarios import packed_cases, run
-from differential.shadow_runs import Shadowed, shadowed
-from differential.unreliable_transport import Trouble
+from differential.shadow_runs import ShadowResults, shadowed
+from differential.unreliable_transport import ConnectionFaults
 from differential.upstream_writes import Record, read_case
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
@@ -78,7 +78,7 @@ def test_decisions_are_predicted_when_trees_merge_and_split(
     objects: list[dict[str, Any]], late: dict[str, int]
 ) -> None:
     scenario, log = played(objects)
-    reported = shadowed(scenario, log, Trouble(late=late))
+    reported = shadowed(scenario, log, ConnectionFaults(late=late))
     assert (reported.findings, reported.trees, reported.counts.unseen_count) == ([], 2, 0)
     assert sum(reported.counts.agreements.values()) == count_decisions(log)
 
@@ -99,10 +99,10 @@ def test_missing_admission_is_detected_around_merge_of_trees(second: int) -> Non
     )
 
 
-def busy(*names: str) -> Shadowed:
+def busy(*names: str) -> ShadowResults:
     """Run some scenarios on one server, accelerated by a factor of 20, with delayed watches."""
     cases = [apart(f"s{number}", *read_case(name, *packed_cases()[name])) for number, name in enumerate(names)]
-    trouble = Trouble(6, {}, 3 * SECOND, SECOND // 2, hurry=20)
+    trouble = ConnectionFaults(6, {}, 3 * SECOND, SECOND // 2, hurry=20)
     return shadowed(*together(cases), trouble)
 
 

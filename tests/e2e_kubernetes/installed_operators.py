@@ -10,7 +10,7 @@ import yaml
 
 from batchyard.operator_manifests import InstallSettings, manifests
 from batchyard.operator_manifests.deployment import arguments
-from e2e_kubernetes.kubernetes import Kubernetes, Terms, wait_for
+from e2e_kubernetes.kubernetes import Kubernetes, KubernetesSettings, wait_for
 from e2e_platform.operator_account import audited, refused
 from e2e_platform.operator_process import Operating, free_port
 
@@ -26,7 +26,7 @@ _ELECTION: Final = (
 )
 
 
-class Installed:
+class InstalledOperators:
     """A cluster and its operators: one leads, and the other, which serves the webhooks, is on standby."""
 
     def __init__(self, kubernetes: Kubernetes, kubeconfig: Path, started: ExitStack) -> None:
@@ -92,11 +92,11 @@ class Installed:
 
 
 @contextmanager
-def installed(folder: Path, terms: Terms) -> Iterator[Installed]:
+def installed(folder: Path, terms: KubernetesSettings) -> Iterator[InstalledOperators]:
     """Kubernetes with batchyard, as a context manager."""
     with Kubernetes(folder, terms) as kubernetes, ExitStack() as started:
         # The first apply creates the account, its token follows.
-        found = Installed(kubernetes, folder / "token.kubeconfig", started)
+        found = InstalledOperators(kubernetes, folder / "token.kubeconfig", started)
         objects = [_reached(obj, found.asked) for obj in manifests(SETTINGS) if obj["kind"] != "Deployment"]
         options = ("--server-side", "--warnings-as-errors")
         kubernetes.kubectl("apply", *options, "-f", "-", sent=yaml.safe_dump_all(objects))

@@ -16,7 +16,7 @@ SETTINGS = InstallSettings(webhooks=False, page=False)
 SPEED = 60.0
 
 
-class Guided(NamedTuple):
+class GuidePlatform(NamedTuple):
     """A platform without these controllers, and the kubeconfig of the operators."""
 
     started: StartedPlatform
@@ -29,9 +29,9 @@ class Guided(NamedTuple):
 
 
 @contextmanager
-def guided(guide: Guide, folder: Path, speed: float = SPEED) -> Iterator[Guided]:
+def guided(guide: Guide, folder: Path, speed: float = SPEED) -> Iterator[GuidePlatform]:
     """A platform for the guide, with permissions for the account of the operators."""
     others = [group for group in GROUPS if group not in KUBERNETES_GROUPS]
     audit_log = folder / "audit.log"
     with running_platform_context(guide.cluster, speed, others, audit_log) as started:
-        yield Guided(started, granted(started.folder / "kubeconfig", folder, SETTINGS), audit_log)
+        yield GuidePlatform(started, granted(started.folder / "kubeconfig", folder, SETTINGS), audit_log)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.kill_rounds import Client, ask
+from e2e_platform.kill_rounds import PlainHttpClient, ask
 from e2e_platform.operator_process import Operating, plain_kubeconfig
 from e2e_platform.platform_process import Child, Running
 from e2e_platform.test_crashes import WORKLOADS, submitted
@@ -63,7 +63,7 @@ def conditions(workload: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 def states(platform: Running, until: Callable[[Mapping[str, Any]], bool]) -> Iterator[Mapping[str, Any]]:
     """The Workload after each change, until it satisfies a condition."""
-    with Client(platform.url) as client:
+    with PlainHttpClient(platform.url) as client:
         for event in client.lines(f"{WORKLOADS}?watch=1&resourceVersion=1"):
             yield event["object"]
             if until(event["object"]):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.kill_rounds import Client, ask
+from e2e_platform.kill_rounds import PlainHttpClient, ask
 from e2e_platform.platform_process import Running
 
 PLAIN = "--insecure-loopback"
@@ -50,7 +50,7 @@ def refusal(folder: Path, *options: str) -> tuple[int, str]:
 
 def test_platform_ends_on_full_disk_and_keeps_acknowledged_writes(disk: Path) -> None:
     answered = []
-    with Running(disk / "data", PLAIN) as running, Client(running.url) as client:
+    with Running(disk / "data", PLAIN) as running, PlainHttpClient(running.url) as client:
         assert mount("-o", "remount,size=4m", str(disk))
         for number in range(1000):
             code, answer = client.ask("POST", MAPS, config_map(number))

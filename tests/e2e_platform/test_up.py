@@ -19,7 +19,7 @@ from batchyard.cli.commands.status import print_status
 from batchyard.cli.commands.up import start
 from batchyard.cli.options import Output
 from batchyard.server.platform.data_dir import PlatformOptions, running_process_in
-from e2e_platform.kill_rounds import Client, ask
+from e2e_platform.kill_rounds import PlainHttpClient, ask
 from e2e_platform.platform_process import Running
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
@@ -101,7 +101,7 @@ def test_detached_platform_runs_until_stop(tmp_path: Path, capsys: pytest.Captur
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     running = running_process_in(tmp_path)
     assert running is not None
-    with Client(running.url) as client:
+    with PlainHttpClient(running.url) as client:
         events = client.lines(f"{CONFIG_MAPS}?watch=1")
         assert ask(running.url, "POST", CONFIG_MAPS, config_map("a"))[0] == 201
         assert next(events)["type"] == "ADDED"

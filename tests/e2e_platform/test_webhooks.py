@@ -35,7 +35,7 @@ OPTIONS = (
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
 
-class Served(NamedTuple):
+class WebhookPlatform(NamedTuple):
     """A platform, and the ports of two operators that share certificates."""
 
     platform: Running
@@ -63,7 +63,7 @@ class Served(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebhookPlatform]:
     folder = tmp_path_factory.mktemp("webhooks")
     audit_log = folder / "audit.log"
     with ExitStack() as started:
@@ -80,7 +80,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         ]
         for operator in operators:
             operator.wait_until("webhooks at https")
-        yield Served(platform, ports, audit_log, (operators[0], operators[1]), figures)
+        yield WebhookPlatform(platform, ports, audit_log, (operators[0], operators[1]), figures)
 
 
 CONFIGURATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
@@ -124,7 +124,7 @@ def job(**labels: str) -> Any:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a", "labels": labels}, "spec": spec}
 
 
-def test_both_operators_queue_job_in_namespace_with_default_queue(served: Served) -> None:
+def test_both_operators_queue_job_in_namespace_with_default_queue(served: WebhookPlatform) -> None:
     queue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": {"name": "default"}}
     served.platform.kubectl("apply", "-f", "-", sent=json.dumps({**queue, "spec": {"clusterQueue": "none"}}))
     for port in served.ports:
@@ -135,20 +135,20 @@ def test_both_operators_queue_job_in_namespace_with_default_queue(served: Served
         ]
 
 
-def test_webhook_rejects_invalid_queue_name(served: Served) -> None:
+def test_webhook_rejects_invalid_queue_name(served: WebhookPlatform) -> None:
     answer = ask(served.ports[0], served.bundle(), "/validate", admission(job(**{"kueue.x-k8s.io/queue-name": "No"})))
     assert answer["allowed"] is False
     assert answer["status"]["message"].startswith("metadata.labels[kueue.x-k8s.io/queue-name]: Invalid value")
 
 
-def asked(served: Served) -> dict[str, float]:
+def asked(served: WebhookPlatform) -> dict[str, float]:
     """The metrics of webhook requests."""
     text = ask_text(served.figures, "/metrics")[1]
     lines = [line for line in text.splitlines() if line.startswith("controller_runtime_webhook_")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-def test_webhook_requests_are_counted_by_path_and_code(served: Served) -> None:
+def test_webhook_requests_are_counted_by_path_and_code(served: WebhookPlatform) -> None:
     before = asked(served)
     ask(served.ports[0], served.bundle(), "/mutate", admission(job(a="b")))
     assert posted(served.ports[0], served.bundle(), "/validate", {"kind": "Other"})[0] == 400
@@ -163,7 +163,7 @@ def test_webhook_requests_are_counted_by_path_and_code(served: Served) -> None:
     assert after[f'{total}{{webhook="/convert",code="500"}}'] == 0
 
 
-def test_conversion_webhook_in_crd_converts_objects(served: Served) -> None:
+def test_conversion_webhook_in_crd_converts_objects(served: WebhookPlatform) -> None:
     webhook = served.raw(CRD)["spec"]["conversion"]["webhook"]
     bundle = base64.b64decode(webhook["clientConfig"]["caBundle"])
     queue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": "a"}}
@@ -173,7 +173,7 @@ def test_conversion_webhook_in_crd_converts_objects(served: Served) -> None:
     assert answer["convertedObjects"][0]["spec"] == {"cohort": "all"}
 
 
-def test_webhook_calls_succeed_during_certificate_rotation(served: Served) -> None:
+def test_webhook_calls_succeed_during_certificate_rotation(served: WebhookPlatform) -> None:
     bundles, certificates = dict.fromkeys([served.bundle()]), dict[bytes, None]()
     for _ in range(10 * LIFETIME):
         bundle = served.bundle()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fuzz.seeded_random import Dice
+from fuzz.seeded_random import SeededRandom
 
 #: Values that are likely to cause faults.
 NASTY: tuple[Any, ...] = (
@@ -64,7 +64,7 @@ _NAMES = (
 _DEPTHS = (20, 90, 101, 5_000)
 
 
-def mutated(value: Any, dice: Dice, changes: int | None = None) -> Any:
+def mutated(value: Any, dice: SeededRandom, changes: int | None = None) -> Any:
     """Return a value with some changed places."""
     for _ in range(changes or 1 + dice.below(4)):
         places = list(_places(value))
@@ -88,7 +88,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
             yield from _places(child, (*path, index))
 
 
-def _changed(value: Any, path: tuple[Any, ...], dice: Dice) -> Any:
+def _changed(value: Any, path: tuple[Any, ...], dice: SeededRandom) -> Any:
     if not path:
         return _another(value, dice)
     step, rest = path[0], path[1:]
@@ -103,7 +103,7 @@ def _changed(value: Any, path: tuple[Any, ...], dice: Dice) -> Any:
     return new
 
 
-def _another(value: Any, dice: Dice) -> Any:
+def _another(value: Any, dice: SeededRandom) -> Any:
     """Return a replacement of a value."""
     throw = dice.below(100)
     if isinstance(value, dict) and throw < 50:

@@ -17,7 +17,7 @@ from integration_shim.image_engines import (
     ordinary_user,
     user_home,
 )
-from integration_shim.machine import ORDINARY_USER, Machine, machine
+from integration_shim.machine import ORDINARY_USER, ShimMachine, machine
 from integration_shim.registry import Registry, registry
 
 #: Engines are used only in tests of engines, because podman of an ordinary user leaves a process.
@@ -29,16 +29,16 @@ _NONE: Mapping[str, str] = {}
 _Kind = tuple[str, int | None, tuple[tuple[str, str], ...]]
 
 
-class Pool:
+class SharedNodes:
     """Nodes that tests share one after the other; a node is discarded after a failure."""
 
     def __init__(self) -> None:
-        self._nodes: dict[_Kind, tuple[Machine, ExitStack]] = {}
+        self._nodes: dict[_Kind, tuple[ShimMachine, ExitStack]] = {}
 
     @contextmanager
     def lend(
         self, without: str = "", user: int | None = None, variables: Mapping[str, str] = _NONE
-    ) -> Iterator[Machine]:
+    ) -> Iterator[ShimMachine]:
         """An idle node; nothing of the test may be left on it afterwards."""
         kind = without, user, tuple(variables.items())
         if kind not in self._nodes:
@@ -60,22 +60,22 @@ class Pool:
 
 
 @pytest.fixture(scope="session")
-def pool() -> Iterator[Pool]:
+def pool() -> Iterator[SharedNodes]:
     """The shared nodes of these tests."""
-    made = Pool()
+    made = SharedNodes()
     yield made
     made.close()
 
 
 @pytest.fixture
-def plain(pool: Pool) -> Iterator[Machine]:
+def plain(pool: SharedNodes) -> Iterator[ShimMachine]:
     """A node that runs containers as plain processes; none may be left at the end."""
     with pool.lend(PLAIN) as made:
         yield made
 
 
 @pytest.fixture(params=["root", "user"])
-def node(request: pytest.FixtureRequest, pool: Pool) -> Iterator[Machine]:
+def node(request: pytest.FixtureRequest, pool: SharedNodes) -> Iterator[ShimMachine]:
     """A node with all features of the machine, as root and as an ordinary user; no pods may be left."""
     as_user = request.param == "user"
     if os.geteuid() != 0 and not as_user:
@@ -87,7 +87,7 @@ def node(request: pytest.FixtureRequest, pool: Pool) -> Iterator[Machine]:
 
 
 @pytest.fixture
-def grouped(pool: Pool) -> Iterator[Machine]:
+def grouped(pool: SharedNodes) -> Iterator[ShimMachine]:
     """A node with control groups; no pods may be left at the end."""
     with pool.lend(NO_ENGINES) as made:
         if not made.features["bubblewrap"] or not made.features["cgroups"]:
@@ -103,7 +103,7 @@ def busybox() -> Iterator[str]:
 
 
 @pytest.fixture
-def engine(pool: Pool, busybox: str) -> Iterator[tuple[Machine, dict[str, str]]]:
+def engine(pool: SharedNodes, busybox: str) -> Iterator[tuple[ShimMachine, dict[str, str]]]:
     """A node that runs containers with podman, because it lacks users of pods; none may be left."""
     with pool.lend("docker,users") as made:
         if not any(engine["runs"] for engine in made.features["engines"]):
@@ -143,7 +143,7 @@ def images() -> Iterator[Registry]:
 
 
 @pytest.fixture(params=["docker", "podman of root", "podman of a user"])
-def image_node(request: pytest.FixtureRequest, pool: Pool) -> Iterator[ImageNode]:
+def image_node(request: pytest.FixtureRequest, pool: SharedNodes) -> Iterator[ImageNode]:
     """A node with an engine that pulls images and bubblewrap that runs them; no containers may be left."""
     if request.param == "docker":
         bringer, without, user = request.getfixturevalue("docker_image"), "podman", None

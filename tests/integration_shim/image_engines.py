@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from integration_shim.engine_image import SAYS, archive_of_busybox, name_of_image
-from integration_shim.machine import ORDINARY_USER, Machine, until
+from integration_shim.machine import ORDINARY_USER, ShimMachine, until
 
 
 @contextmanager
@@ -101,7 +101,7 @@ class EngineImage(NamedTuple):
 class ImageNode(NamedTuple):
     """A node with an engine that pulls images, and a busybox image of the engine."""
 
-    node: Machine
+    node: ShimMachine
     engine: str
     image: str
 

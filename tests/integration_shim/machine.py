@@ -94,7 +94,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-class Machine:
+class ShimMachine:
     """The folder of a node, and its running spawner."""
 
     def __init__(
@@ -339,14 +339,14 @@ def reached(run: Path, phase: str) -> dict[str, Any]:
 @contextmanager
 def machine(
     without: str = "", user: int | None = None, root: Path | None = None, variables: Mapping[str, str] | None = None
-) -> Iterator[Machine]:
+) -> Iterator[ShimMachine]:
     """A node in a separate folder; it is ended afterwards, and nothing may be left."""
     if root is None:
         root = Path(mkdtemp(prefix="node-"))
     root.mkdir(exist_ok=True)
     if user is not None:
         os.chown(root, user, user)
-    made = Machine(root, without, user, variables)
+    made = ShimMachine(root, without, user, variables)
     try:
         yield made
         made.settle()

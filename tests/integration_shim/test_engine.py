@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from batchyard.shim.stop import parse_stop_signal
-from integration_shim.machine import Machine, container, is_alive, is_kept, reached, shell, state, until
+from integration_shim.machine import ShimMachine, container, is_alive, is_kept, reached, shell, state, until
 
-EngineNode = tuple[Machine, dict[str, str]]
+EngineNode = tuple[ShimMachine, dict[str, str]]
 
 
 def output_of(script: str, engine: EngineNode, **fields: Any) -> list[str]:
@@ -192,7 +192,7 @@ def image_wish(name: str, policy: str, **fields: Any) -> dict[str, Any]:
     return {**wish, **names, **fields}
 
 
-def find_image(node: Machine, number: int, wish: dict[str, Any]) -> dict[str, Any]:
+def find_image(node: ShimMachine, number: int, wish: dict[str, Any]) -> dict[str, Any]:
     """The state of a finished image wish."""
     run = node.make(f"pods/u/images/main/{number}")
     (run / "spec.json").write_text(json.dumps(wish))

@@ -15,8 +15,8 @@ from batchyard.shim import state_dir
 from batchyard.shim.container_exec import user_of
 from batchyard.shim.isolation import seccomp
 from integration_shim import escapes
-from integration_shim.conftest import Pool
-from integration_shim.machine import ORDINARY_USER, Machine, container, reached, until
+from integration_shim.conftest import SharedNodes
+from integration_shim.machine import ORDINARY_USER, ShimMachine, container, reached, until
 
 POD: dict[str, Any] = {"network": "pod", "address": "10.99.0.9/16", "gateway": "10.99.0.1"}
 VOLUME = [{"source": "volumes/data", "target": "/volume", "readOnly": False}]
@@ -31,21 +31,21 @@ CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
 pytestmark = pytest.mark.skipif(PROCESSOR is None, reason="the numbers of this processor's calls are not known")
 
 
-def run_as_command(node: Machine, **fields: Any) -> dict[str, Any]:
+def run_as_command(node: ShimMachine, **fields: Any) -> dict[str, Any]:
     """Run the program as the command of a container."""
     reported = node.ended(container(*PROGRAM, mounts=VOLUME, network="pod", **fields))
     assert reported["exitCode"] == 0, node.texts()
     return found_in("".join(text for _, _, text in node.log()))
 
 
-def run_as_hook(node: Machine, **fields: Any) -> dict[str, Any]:
+def run_as_hook(node: ShimMachine, **fields: Any) -> dict[str, Any]:
     """Run the program as a postStart hook."""
     hook = {"exec": {"command": ["sh", "-c", '"$@" > /volume/found', "sh", *PROGRAM]}}
     node.start(container("sleep", "600", mounts=VOLUME, network="pod", hooks={"postStart": hook}, **fields))
     return found_in(until(lambda: (text := text_of(node, "found")).endswith("\n") and text, "the end of the hook"))
 
 
-def run_in_session(node: Machine, **fields: Any) -> dict[str, Any]:
+def run_in_session(node: ShimMachine, **fields: Any) -> dict[str, Any]:
     """Run the program in a session, as `kubectl exec` does."""
     run = node.start(container("sleep", "600", mounts=VOLUME, network="pod", **fields))
     reached(run, "Running")
@@ -60,7 +60,7 @@ def run_in_session(node: Machine, **fields: Any) -> dict[str, Any]:
     return found_in(text)
 
 
-def text_of(node: Machine, name: str) -> str:
+def text_of(node: ShimMachine, name: str) -> str:
     path = node.root / "pods/u/volumes/data" / name
     return path.read_text() if path.exists() else ""
 
@@ -100,7 +100,7 @@ def owner(request: pytest.FixtureRequest) -> str:
 
 
 @contextmanager
-def lent(pool: Pool, owner: str) -> Iterator[Machine]:
+def lent(pool: SharedNodes, owner: str) -> Iterator[ShimMachine]:
     """A node with the sandbox of a pod with a volume. Restores the core pattern of the machine."""
     ordinary = ORDINARY_USER if owner == "node of a user" and os.geteuid() == 0 else None
     with pool.lend("podman,docker", ordinary) as node:
@@ -123,7 +123,7 @@ def user(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(params=WAYS)
-def tried(request: pytest.FixtureRequest, pool: Pool, owner: str, user: str) -> AttemptResults:
+def tried(request: pytest.FixtureRequest, pool: SharedNodes, owner: str, user: str) -> AttemptResults:
     """The results of all attempts."""
     key = (request.param, owner, user)
     if key not in _RESULTS:
@@ -148,7 +148,7 @@ def remember_key() -> None:
     libc.syscall(NUMBERS["add_key"], b"user", b"batchyard-of-the-machine", b"x", 1, ctypes.c_long(-3))
 
 
-def handlers_of(node: Machine) -> list[str]:
+def handlers_of(node: ShimMachine) -> list[str]:
     """The folders with files that a core pattern handler wrote on the machine."""
     return [
         place for place, _, names in os.walk(node.root) if "handler.ran" in names
@@ -189,7 +189,7 @@ def test_container_user_is_mapped_and_has_no_capabilities(tried: AttemptResults)
     assert (identity["seccomp"], identity["no_new_privs"]) == ("2", "1")
 
 
-def test_container_runs_as_unprivileged_user_of_machine(pool: Pool, owner: str, user: str) -> None:
+def test_container_runs_as_unprivileged_user_of_machine(pool: SharedNodes, owner: str, user: str) -> None:
     with lent(pool, owner) as node:
         run = node.start(container("sleep", "600", network="pod", user=USERS[user]))
         uid, gid, groups = user_of(reached(run, "Running")["pid"])
@@ -207,7 +207,7 @@ def test_container_cannot_reach_keyrings_of_machine(found: dict[str, Any]) -> No
     assert found["keys"] == {"search": ["EPERM"] * 3, "seen": False}
 
 
-def test_unconfined_container_has_separate_keyrings(pool: Pool, owner: str, user: str) -> None:
+def test_unconfined_container_has_separate_keyrings(pool: SharedNodes, owner: str, user: str) -> None:
     remember_key()
     with lent(pool, owner) as node:
         found = run_as_command(node, user=USERS[user], seccomp={"type": "Unconfined"})

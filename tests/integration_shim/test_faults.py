@@ -10,7 +10,7 @@ from shutil import rmtree
 import pytest
 
 from integration_shim.machine import (
-    Machine,
+    ShimMachine,
     container,
     is_alive,
     is_kept,
@@ -26,7 +26,7 @@ FORKS = 'python3 -c "import os\nwhile True:\n try: os.fork()\n except OSError: p
 PROCESS_LIMITS = {"cpu": None, "memory": None, "pids": 50}
 
 
-def test_endlessly_forking_container_is_ended_with_its_children(node: Machine) -> None:
+def test_endlessly_forking_container_is_ended_with_its_children(node: ShimMachine) -> None:
     node.sandbox()
     run = node.start(shell(FORKS, limits=PROCESS_LIMITS))
     reached(run, "Running")
@@ -35,7 +35,7 @@ def test_endlessly_forking_container_is_ended_with_its_children(node: Machine) -
     assert reached(run, "Exited")["exitCode"] in {137, 143}
 
 
-def test_daemons_of_plain_process_are_ended_on_stop(plain: Machine) -> None:
+def test_daemons_of_plain_process_are_ended_on_stop(plain: ShimMachine) -> None:
     run = plain.start(shell("for i in 1 2 3 4 5 6 7 8; do (setsid sh -c 'sleep 600 & sleep 600' &); done; sleep 600"))
     until(lambda: sum("sleep" in name_of(pid) for pid in plain.processes()) == 17, "they are daemons")
     plain.stop(run, grace=0)
@@ -43,7 +43,7 @@ def test_daemons_of_plain_process_are_ended_on_stop(plain: Machine) -> None:
     assert not any("sleep" in name_of(pid) for pid in plain.processes())
 
 
-def test_background_process_is_ended_with_its_command(node: Machine) -> None:
+def test_background_process_is_ended_with_its_command(node: ShimMachine) -> None:
     node.sandbox()
     run = node.start(shell("(setsid sleep 600 &) ; sleep 0.1; exit 4"))
     assert reached(run, "Exited")["exitCode"] == 4
@@ -52,7 +52,7 @@ def test_background_process_is_ended_with_its_command(node: Machine) -> None:
     until(lambda: not any("sleep" in name_of(pid) for pid in node.processes()), "its processes are gone")
 
 
-def test_run_stopped_before_its_start_ends(node: Machine) -> None:
+def test_run_stopped_before_its_start_ends(node: ShimMachine) -> None:
     pause = node.write("pods/u/sandbox", sandbox())
     node.wish_for_end(pause, 0)
     node.ask("pods/u/sandbox")
@@ -64,13 +64,13 @@ def test_run_stopped_before_its_start_ends(node: Machine) -> None:
     assert reached(run, "Exited")["exitCode"] in {137, 143}
 
 
-def test_container_with_closed_output_keeps_running(node: Machine) -> None:
+def test_container_with_closed_output_keeps_running(node: ShimMachine) -> None:
     node.sandbox()
     run = node.start(shell("exec >&- 2>&-; sleep 0.3; exit 5"))
     assert reached(run, "Exited")["exitCode"] == 5
 
 
-def test_container_ignoring_sigterm_is_killed_after_shortened_grace_period(node: Machine) -> None:
+def test_container_ignoring_sigterm_is_killed_after_shortened_grace_period(node: ShimMachine) -> None:
     node.sandbox()
     run = node.start(shell("trap '' TERM; echo up; while :; do sleep 0.01; done"))
     until(lambda: reached(run, "Running") and node.texts(), "it is up")
@@ -79,7 +79,7 @@ def test_container_ignoring_sigterm_is_killed_after_shortened_grace_period(node:
     assert reached(run, "Exited")["exitCode"] == 137
 
 
-def test_runs_survive_kill_of_spawner_and_next_spawner_continues(node: Machine) -> None:
+def test_runs_survive_kill_of_spawner_and_next_spawner_continues(node: ShimMachine) -> None:
     node.sandbox()
     run = node.start(shell("sleep 0.5; echo done"))
     reached(run, "Running")
@@ -91,7 +91,7 @@ def test_runs_survive_kill_of_spawner_and_next_spawner_continues(node: Machine) 
     assert (reported["exitCode"], reached(run, "Exited")["exitCode"], node.texts()) == (0, 0, ["done"])
 
 
-def test_second_spawner_is_rejected(plain: Machine) -> None:
+def test_second_spawner_is_rejected(plain: ShimMachine) -> None:
     second = subprocess.run(plain.spawner.args, capture_output=True, check=False)
     assert second.returncode == 1
     assert second.stderr.decode() == f"{plain.root}: another spawner is running in this node directory; stop it first\n"
@@ -109,7 +109,7 @@ def test_spawner_ends_when_its_folder_is_removed(tmp_path: Path) -> None:
         assert spawner.wait(20) == 0
 
 
-def test_container_ends_when_its_keeper_is_killed(node: Machine) -> None:
+def test_container_ends_when_its_keeper_is_killed(node: ShimMachine) -> None:
     node.sandbox()
     run = node.start(shell("setsid sleep 600 & sleep 600"))
     reported = reached(run, "Running")
@@ -119,7 +119,7 @@ def test_container_ends_when_its_keeper_is_killed(node: Machine) -> None:
     assert state(run)["phase"] == "Running"
 
 
-def test_containers_end_with_sandbox_of_their_pod(node: Machine) -> None:
+def test_containers_end_with_sandbox_of_their_pod(node: ShimMachine) -> None:
     pause = node.sandbox()
     run = node.start(shell("trap '' TERM; sleep 600"))
     reached(run, "Running")
@@ -128,7 +128,7 @@ def test_containers_end_with_sandbox_of_their_pod(node: Machine) -> None:
     reached(pause, "Exited")
 
 
-def test_runs_end_when_their_folder_is_removed(node: Machine) -> None:
+def test_runs_end_when_their_folder_is_removed(node: ShimMachine) -> None:
     pause = node.sandbox()
     run = node.start(container("sleep", "600"))
     pids = [reached(run, "Running")["pid"], state(pause)["keeper"], state(run)["keeper"]]
@@ -136,7 +136,7 @@ def test_runs_end_when_their_folder_is_removed(node: Machine) -> None:
     until(lambda: not any(map(is_alive, pids)), "all has ended")
 
 
-def test_container_without_sandbox_fails_with_start_error(node: Machine) -> None:
+def test_container_without_sandbox_fails_with_start_error(node: ShimMachine) -> None:
     reported = node.ended(container("true"))
     assert (reported["reason"], reported["message"].rpartition(": ")[2]) == (
         "StartError",

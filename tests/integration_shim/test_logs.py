@@ -5,7 +5,7 @@ from pathlib import Path
 
 from batchyard.shim import state_dir
 from batchyard.shim.logs import LogLineSplitter, RotatingLog
-from integration_shim.machine import Machine, container, reached, shell
+from integration_shim.machine import ShimMachine, container, reached, shell
 
 SMALL = {"maxBytes": 4096, "maxFiles": 3}
 #: Writes much more than a log holds, at the speed of a pipe.
@@ -59,7 +59,7 @@ def test_tail_returns_text_of_last_lines(tmp_path: Path) -> None:
     os.close(opened)
 
 
-def test_log_is_limited_to_its_number_of_files(plain: Machine) -> None:
+def test_log_is_limited_to_its_number_of_files(plain: ShimMachine) -> None:
     plain.ended(container("seq", "1000", log=SMALL))
     logs = plain.root / "pods/u/logs/main"
     assert sorted(place.name for place in logs.iterdir()) == ["0.log", "0.log.1", "0.log.2"]
@@ -68,7 +68,7 @@ def test_log_is_limited_to_its_number_of_files(plain: Machine) -> None:
     assert [text for _, _, text in texts] == [str(number) for number in range(1001 - len(texts), 1001)]
 
 
-def test_log_flood_drops_oldest_lines_with_bounded_memory(plain: Machine) -> None:
+def test_log_flood_drops_oldest_lines_with_bounded_memory(plain: ShimMachine) -> None:
     run = plain.start(shell(FLOOD, log={"maxBytes": 1 << 20, "maxFiles": 2}))
     keeper = reached(run, "Running")["keeper"]
     other = plain.ended(shell("echo meanwhile"), pod="other")
@@ -88,20 +88,20 @@ def status_of(pid: int) -> str:
         return ""
 
 
-def test_termination_message_is_read_from_its_file(node: Machine) -> None:
+def test_termination_message_is_read_from_its_file(node: ShimMachine) -> None:
     node.sandbox()
     reported = node.ended(shell("echo out; printf 'last words' > /dev/termination-log; exit 1"))
     assert reported["message"] == "last words"
 
 
-def test_termination_message_keeps_its_last_4096_bytes(node: Machine) -> None:
+def test_termination_message_keeps_its_last_4096_bytes(node: ShimMachine) -> None:
     node.sandbox()
     reported = node.ended(shell("yes | head -c 5000 > /last; printf end >> /last", terminationMessagePath="/last"))
     assert len(reported["message"]) == 4096
     assert reported["message"].endswith("y\nend")
 
 
-def test_termination_message_falls_back_to_log_on_error_only_by_policy(plain: Machine) -> None:
+def test_termination_message_falls_back_to_log_on_error_only_by_policy(plain: ShimMachine) -> None:
     wanted = {"terminationMessagePolicy": "FallbackToLogsOnError"}
     assert plain.ended(shell("echo one; echo two >&2; exit 1", **wanted), "a")["message"] == "one\ntwo\n"
     assert plain.ended(shell("echo one", **wanted), "b")["message"] == ""

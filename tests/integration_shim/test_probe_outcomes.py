@@ -13,7 +13,7 @@ from batchyard.shim.probes import ProbeOutcome, run_handler
 CONTAINER = RunningContainer("main", 1, False, {}, {}, "/", None, None, None, "127.0.0.1")
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
+class StatusCodeHandler(http.server.BaseHTTPRequestHandler):
     """Responds with the status code, and the redirect target, in the path."""
 
     def do_GET(self) -> None:
@@ -34,7 +34,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def port() -> Iterator[int]:
     """The port of a server with responses that its clients select."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), StatusCodeHandler) as server:
         serving = Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
         yield server.server_port

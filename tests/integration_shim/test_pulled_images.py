@@ -11,7 +11,7 @@ import pytest
 
 from batchyard.shim.images import rootfs_store
 from batchyard.shim.stop import parse_stop_signal
-from integration_shim.conftest import Pool
+from integration_shim.conftest import SharedNodes
 from integration_shim.image_engines import EngineImage, ImageNode, ordinary_user
 from integration_shim.machine import container, is_alive, is_kept, reached, shell, state, until
 from integration_shim.registry import Registry
@@ -186,7 +186,7 @@ def test_new_spawner_removes_incomplete_root(image_node: ImageNode) -> None:
     assert [engine["name"] for engine in features["engines"]] == [image_node.engine]
 
 
-def test_ordinary_user_with_access_to_docker_runs_its_images(pool: Pool, docker_image: EngineImage) -> None:
+def test_ordinary_user_with_access_to_docker_runs_its_images(pool: SharedNodes, docker_image: EngineImage) -> None:
     with pool.lend("podman", ordinary_user(), docker_image.variables) as node:
         assert [engine["name"] for engine in node.features["engines"]] == ["docker"]
         assert output_of(ImageNode(node, "docker", docker_image.image), "id -u; echo $WHO", user="7") == ["7", "image"]

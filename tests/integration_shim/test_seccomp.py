@@ -12,7 +12,7 @@ import pytest
 
 from batchyard.shim import linux
 from batchyard.shim.isolation import seccomp
-from integration_shim.machine import Machine, shell
+from integration_shim.machine import ShimMachine, shell
 
 PROCESSOR = seccomp.find_processor()
 pytestmark = pytest.mark.skipif(PROCESSOR is None, reason="the numbers of this processor's calls are not known")
@@ -122,7 +122,7 @@ def test_missing_profile_is_reported_with_containerd_error(tmp_path: Path) -> No
         seccomp.compile_profile_file(str(path))
 
 
-def test_container_uses_its_localhost_profile(node: Machine) -> None:
+def test_container_uses_its_localhost_profile(node: ShimMachine) -> None:
     place = node.make("seccomp", 0o700)
     rows = [row("mkdir", "SCMP_ACT_ERRNO", errnoRet=28), row("mkdirat", "SCMP_ACT_ERRNO", errnoRet=28)]
     (place / "own.json").write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rows}))
@@ -132,13 +132,13 @@ def test_container_uses_its_localhost_profile(node: Machine) -> None:
     assert node.texts() == ["mkdir: cannot create directory '/tmp/x': No space left on device"]
 
 
-def test_unconfined_container_has_no_filter(node: Machine) -> None:
+def test_unconfined_container_has_no_filter(node: ShimMachine) -> None:
     node.sandbox()
     node.ended(shell("grep Seccomp: /proc/self/status | tr -d '\\t'", seccomp={"type": "Unconfined"}))
     assert node.texts() == ["Seccomp:0"]
 
 
-def test_proc_is_masked_by_default(node: Machine) -> None:
+def test_proc_is_masked_by_default(node: ShimMachine) -> None:
     node.sandbox()
     script = "grep -c ' /proc/' /proc/self/mountinfo; true"
     node.ended(shell(script, procMount="Unmasked"))

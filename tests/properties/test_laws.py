@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchyard.sim.random_worlds import SeededDraws, WorldBounds, random_scenario
-from properties.worlds import SMALL, Drawn, broken_laws, event_log, examples, troubled_laws
+from properties.worlds import SMALL, HypothesisDraws, broken_laws, event_log, examples, troubled_laws
 
 CORPUS = [
     pytest.param(34, id="head whose victims free too few pods blocks others"),
@@ -29,7 +29,7 @@ LOOPING = [302]
 @given(data=st.data())
 def test_random_worlds_keep_all_invariants(data: st.DataObject, fair_sharing: bool) -> None:
     bounds = replace(SMALL, fair_sharing=fair_sharing)
-    assert broken_laws(random_scenario(Drawn(data), bounds)) == ""
+    assert broken_laws(random_scenario(HypothesisDraws(data), bounds)) == ""
 
 
 @pytest.mark.parametrize("seed", SEEDS)

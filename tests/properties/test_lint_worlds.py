@@ -14,7 +14,7 @@ from batchyard.sim.random_clusters import random_cluster_scenario
 from batchyard.sim.random_worlds import RandomSource, SeededDraws, WorldBounds, random_objects, scenario_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import World
-from properties.worlds import STEPS_MAX, Drawn, examples
+from properties.worlds import STEPS_MAX, HypothesisDraws, examples
 
 #: Errors of work that cannot be admitted.
 NEVER_ADMITTED = ("unknown-local-queue", "uncovered-resource", "exceeds-quota", "no-matching-flavor")
@@ -65,7 +65,7 @@ def false_alarms_of(draws: RandomSource) -> list[str]:
 @settings(max_examples=examples() // 4)
 @given(data=st.data())
 def test_workload_excluded_by_lint_is_never_admitted(data: st.DataObject) -> None:
-    assert false_alarms_of(Drawn(data)) == []
+    assert false_alarms_of(HypothesisDraws(data)) == []
 
 
 @pytest.mark.parametrize("seed", range(3000, 3030))

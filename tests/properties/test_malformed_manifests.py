@@ -239,7 +239,7 @@ LINES: Final = (
 )
 
 
-class Chance:
+class SeededChoices:
     """Random draws that follow from a number."""
 
     def __init__(self, number: int) -> None:
@@ -271,7 +271,7 @@ def places(value: Any) -> Iterator[Place]:
             yield from places(value[key])
 
 
-def edit_field(text: str, chance: Chance) -> str:
+def edit_field(text: str, chance: SeededChoices) -> str:
     """Delete, rename, retype or double one field or item."""
     value = yaml.load(text, yaml.CSafeLoader)
     holder, key = chance.of(list(places(value)))
@@ -288,7 +288,7 @@ def edit_field(text: str, chance: Chance) -> str:
     return written(value, chance)
 
 
-def written(value: Any, chance: Chance) -> str:
+def written(value: Any, chance: SeededChoices) -> str:
     """Return a document as JSON, as YAML in blocks, or as YAML in braces."""
     how = chance.below(3)
     if how == 0:
@@ -296,7 +296,7 @@ def written(value: Any, chance: Chance) -> str:
     return yaml.dump(value, Dumper=yaml.CSafeDumper, default_flow_style=how == 1, allow_unicode=True)
 
 
-def edit_line(text: str, chance: Chance) -> str:
+def edit_line(text: str, chance: SeededChoices) -> str:
     """Shift, drop, double, replace or precede one line."""
     lines = text.split("\n")
     number = chance.below(len(lines))
@@ -317,7 +317,7 @@ def edit_line(text: str, chance: Chance) -> str:
     return "\n".join(lines)
 
 
-def edit_character(text: str, chance: Chance) -> str:
+def edit_character(text: str, chance: SeededChoices) -> str:
     """Replace, insert or swap one character, or cut the text there."""
     at = chance.below(len(text))
     new = chance.of("\0\t\x85\ufeff\ud800{}[]\"'&*!%@`:-,#\\é日x0 \n")
@@ -326,12 +326,12 @@ def edit_character(text: str, chance: Chance) -> str:
     )
 
 
-EDITORS: Final[Sequence[Callable[[str, Chance], str]]] = (edit_field, edit_field, edit_line, edit_character)
+EDITORS: Final[Sequence[Callable[[str, SeededChoices], str]]] = (edit_field, edit_field, edit_line, edit_character)
 
 
 def malformed(number: int) -> str:
     """Return the malformed manifest of a number."""
-    chance = Chance(number)
+    chance = SeededChoices(number)
     return chance.of(EDITORS)(chance.of(good_manifests()), chance)
 
 

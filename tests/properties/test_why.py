@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from batchyard.sim.random_worlds import SeededDraws, WorldBounds
 from batchyard.sim.scenario import Scenario
 from properties.proposed_changes import admits, lasting_scenario, one_less, waiting, world_at_query
-from properties.worlds import Drawn, examples
+from properties.worlds import HypothesisDraws, examples
 
 SMALL = WorldBounds(queues_max=4, workloads_max=12, edits_max=0)
 #: The number of explained Workloads of each world: each change runs in separate worlds.
@@ -47,7 +47,7 @@ def broken_promises(scenario: Scenario, most: int = ASKED_MAX) -> list[str]:
 @settings(max_examples=max(1, examples() // 6))
 @given(data=st.data())
 def test_proposed_change_admits_and_one_unit_less_does_not(data: st.DataObject) -> None:
-    assert broken_promises(lasting_scenario(Drawn(data), SMALL)) == []
+    assert broken_promises(lasting_scenario(HypothesisDraws(data), SMALL)) == []
 
 
 @pytest.mark.parametrize("fair_sharing", [False, True])

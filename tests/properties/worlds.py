@@ -21,7 +21,7 @@ CRASHES_MAX = 50
 """The maximum number of crashes of a platform."""
 
 
-class Drawn:
+class HypothesisDraws:
     """Random numbers that hypothesis draws."""
 
     def __init__(self, source: st.DataObject) -> None:

@@ -11,7 +11,17 @@ from batchyard.api.manifests import read_manifests
 from batchyard.base.instant import HOUR, SECOND
 from batchyard.sim.scenario import Scenario, make_scenario
 from batchyard.sim.world import World
-from sim_worlds.world_history import EXAMPLES, SHARED, Chronicle, ConditionChange, beside, example, objects, read, then
+from sim_worlds.world_history import (
+    EXAMPLES,
+    SHARED,
+    ConditionChange,
+    WorldHistory,
+    beside,
+    example,
+    objects,
+    read,
+    then,
+)
 
 OURS = EXAMPLES / "dws"
 THEIRS = SHARED / "dws"
@@ -28,20 +38,20 @@ spec:
 
 
 @cache
-def ours() -> Chronicle:
+def ours() -> WorldHistory:
     """Return the chronicle of the example."""
-    return Chronicle(example("dws"))
+    return WorldHistory(example("dws"))
 
 
 @cache
-def theirs() -> Chronicle:
+def theirs() -> WorldHistory:
     """Return the chronicle of the article's unchanged Jobs, in our cluster and queue."""
     scenario = make_scenario(read(OURS / "cluster.yaml", OURS / "platform.yaml"))
     jobs = [objects(THEIRS / f"{name}.yaml") for name in JOBS]
-    return Chronicle(then(scenario, (600, jobs[0]), (3600, jobs[1])))
+    return WorldHistory(then(scenario, (600, jobs[0]), (3600, jobs[1])))
 
 
-def played(whose: str) -> Chronicle:
+def played(whose: str) -> WorldHistory:
     """Return a chronicle by its name."""
     return ours() if whose == "ours" else theirs()
 
@@ -49,7 +59,7 @@ def played(whose: str) -> Chronicle:
 both = pytest.mark.parametrize("whose", ["ours", pytest.param("theirs", marks=beside("dws"))])
 
 
-def request(chronicle: Chronicle, job: str) -> list[ConditionChange]:
+def request(chronicle: WorldHistory, job: str) -> list[ConditionChange]:
     """Return the conditions of the ProvisioningRequest of a Job."""
     pattern = re.compile(rf"job-{job}-[0-9a-f]{{5}}-dws-prov-1")
     (name,) = [name for name in chronicle.names(scheme.PROVISIONING_REQUEST) if pattern.fullmatch(name)]
@@ -98,8 +108,8 @@ def test_requests_are_deleted_with_their_jobs(whose: str) -> None:
     assert list(played(whose).world.objects(scheme.RESIZE_REQUEST)) == []
 
 
-@pytest.mark.parametrize("played", [ours, lambda: Chronicle(with_stockout())], ids=["capacity", "stockout"])
-def test_job_without_capacity_starts_after_three_days(played: Callable[[], Chronicle]) -> None:
+@pytest.mark.parametrize("played", [ours, lambda: WorldHistory(with_stockout())], ids=["capacity", "stockout"])
+def test_job_without_capacity_starts_after_three_days(played: Callable[[], WorldHistory]) -> None:
     chronicle = played()
     waiting, provisioned = request(chronicle, "sample-job-h100")[-2:]
     assert waiting == ConditionChange(70, "Provisioned", "False", "ResourcePoolExhausted")
@@ -129,7 +139,7 @@ def test_job_with_resources_uncovered_by_queue_stays_pending() -> None:
     kueue = (SHARED / "refarch" / "dws" / "kueue-dws-config.yaml").read_text("utf-8").replace("team-a", "default")
     cluster = (OURS / "cluster.yaml").read_text("utf-8")
     scenario = make_scenario(read_manifests([("cluster.yaml", cluster), ("kueue.yaml", kueue)]))
-    chronicle = Chronicle(then(scenario, (60, objects(THEIRS / "sample-job.yaml"))))
+    chronicle = WorldHistory(then(scenario, (60, objects(THEIRS / "sample-job.yaml"))))
     (workload,) = chronicle.world.objects(scheme.WORKLOAD)
     reported = {each["type"]: each["message"] for each in workload["status"]["conditions"]}
     assert "unavailable in ClusterQueue" in reported["QuotaReserved"]

@@ -11,7 +11,7 @@ from batchyard.base.instant import duration_seconds
 from batchyard.sim.recovery import GangLoss
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import EPOCH
-from sim_worlds.world_history import EXAMPLES, SHARED, Chronicle, beside
+from sim_worlds.world_history import EXAMPLES, SHARED, WorldHistory, beside
 
 OURS = EXAMPLES / "hotswap"
 THEIRS = SHARED / "hotswap"
@@ -45,20 +45,20 @@ def texts(whose: str) -> dict[str, str]:
 
 
 @cache
-def played(whose: str, mode: str) -> Chronicle:
+def played(whose: str, mode: str) -> WorldHistory:
     """Return the chronicle of one run."""
     found = texts(whose)
     for old, new in MODES[mode].items():
         assert any(old in text for text in found.values())
         found = {name: text.replace(old, new) for name, text in found.items()}
-    return Chronicle(make_scenario(read_manifests(found.items())))
+    return WorldHistory(make_scenario(read_manifests(found.items())))
 
 
 each_source = pytest.mark.parametrize("whose", ["ours", pytest.param("theirs", marks=beside("hotswap"))])
 each_mode = pytest.mark.parametrize("mode", MODES)
 
 
-def loss_of(chronicle: Chronicle) -> GangLoss:
+def loss_of(chronicle: WorldHistory) -> GangLoss:
     """Return the loss of the high-priority JobSet, the only one on the lost machine."""
     (loss,) = chronicle.losses
     assert loss.gang.startswith(f"default/jobset-{HIGH}-")
@@ -73,13 +73,13 @@ def recovery(whose: str, mode: str) -> float:
     return duration_seconds(loss.recovered_at - loss.lost_at)
 
 
-def lost_slice(chronicle: Chronicle) -> str:
+def lost_slice(chronicle: WorldHistory) -> str:
     """Return the pool that lost its nodes."""
     (name,) = [name for name in SLICES if 0 in chronicle.sizes(name)[1:]]
     return name
 
 
-def job_set(chronicle: Chronicle, name: str) -> Obj:
+def job_set(chronicle: WorldHistory, name: str) -> Obj:
     """Return a JobSet at the end."""
     found = chronicle.world.client.get(Key(scheme.JOB_SET, "default", name))
     assert found is not None
@@ -202,14 +202,14 @@ QUEUE_LABEL = "  labels:\n    kueue.x-k8s.io/queue-name: default-queue\n"
 
 
 @cache
-def unqueued(mode: str) -> Chronicle:
+def unqueued(mode: str) -> WorldHistory:
     """Return the chronicle of our JobSets without a queue: only pod priority decides."""
     found = texts("ours")
     assert found["jobsets.yaml"].count(QUEUE_LABEL) == 2
     found["jobsets.yaml"] = found["jobsets.yaml"].replace(QUEUE_LABEL, "")
     for old, new in MODES[mode].items():
         found = {name: text.replace(old, new) for name, text in found.items()}
-    return Chronicle(make_scenario(read_manifests(found.items())))
+    return WorldHistory(make_scenario(read_manifests(found.items())))
 
 
 def test_job_set_without_queue_recovers_by_pod_priority() -> None:

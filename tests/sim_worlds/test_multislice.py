@@ -8,7 +8,7 @@ from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj
 from batchyard.sim.scenario import make_scenario
-from sim_worlds.world_history import EXAMPLES, SHARED, Chronicle, beside, example, objects, read, then
+from sim_worlds.world_history import EXAMPLES, SHARED, WorldHistory, beside, example, objects, read, then
 
 CLUSTER = EXAMPLES / "multislice" / "cluster.yaml"
 THEIRS = SHARED / "multislice"
@@ -33,32 +33,32 @@ spec:
 
 
 @cache
-def ours() -> Chronicle:
+def ours() -> WorldHistory:
     """Return the chronicle of the example."""
-    return Chronicle(example("multislice"))
+    return WorldHistory(example("multislice"))
 
 
 @cache
-def theirs(mode: str) -> Chronicle:
+def theirs(mode: str) -> WorldHistory:
     """Return the chronicle of the tutorial's unchanged manifests: the large JobSet is applied 6 s before the others."""
     one, two, three = objects(THEIRS / f"jobsets-multislice-{mode}.yaml")
     cluster = CLUSTER.read_text("utf-8") if mode == "standard" else AUTOPILOT
     kueue = (THEIRS / "kueue.yaml").read_text("utf-8")
     scenario = make_scenario(read_manifests([("cluster.yaml", cluster), ("kueue.yaml", kueue)]))
-    return Chronicle(then(scenario, (600, [three]), (606, [two]), (607, [one])))
+    return WorldHistory(then(scenario, (600, [three]), (606, [two]), (607, [one])))
 
 
 @cache
-def theirs_with_priorities() -> Chronicle:
+def theirs_with_priorities() -> WorldHistory:
     """Return the chronicle of the tutorial's last part: preemption is enabled while three slices are in use."""
     three = objects(THEIRS / "jobsets-multislice-standard.yaml")[2]
     updates = objects(THEIRS / "kueue-preemption.yaml", THEIRS / "priorityclass.yaml")
     low = objects(THEIRS / "jobset-low-priority-standard.yaml")
     scenario = make_scenario(read(CLUSTER, THEIRS / "kueue.yaml"))
-    return Chronicle(then(scenario, (600, [three]), (610, updates), (620, low)))
+    return WorldHistory(then(scenario, (600, [three]), (610, updates), (620, low)))
 
 
-def played(whose: str) -> Chronicle:
+def played(whose: str) -> WorldHistory:
     """Return a chronicle by its name."""
     if whose == "ours":
         return ours()
@@ -74,7 +74,7 @@ each_ordered_chronicle = pytest.mark.parametrize(
 )
 
 
-def completed(chronicle: Chronicle) -> dict[str, bool]:
+def completed(chronicle: WorldHistory) -> dict[str, bool]:
     """Return whether each JobSet is complete."""
     return {obj["metadata"]["name"]: _is_complete(obj) for obj in chronicle.world.objects(scheme.JOB_SET)}
 

@@ -51,7 +51,7 @@ def example(name: str) -> Scenario:
     return make_scenario(read(*sorted((EXAMPLES / name).glob("*.yaml"))))
 
 
-class Seat(NamedTuple):
+class PlacedPod(NamedTuple):
     """An active pod on a node."""
 
     #: Its JobSet, or its Job if it has none.
@@ -70,13 +70,13 @@ class ConditionChange(NamedTuple):
     reason: str
 
 
-class Chronicle:
+class WorldHistory:
     """A world run to its end, and its history."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.records: list[Record] = []
         #: The pods on each pool, after each change.
-        self.seats: list[tuple[float, list[Seat]]] = []
+        self.seats: list[tuple[float, list[PlacedPod]]] = []
         self._reported: dict[Key, list[ConditionChange]] = {}
         self._pools: dict[str, str] = {}
         self._sizes: dict[str, list[tuple[float, int]]] = {}
@@ -166,10 +166,10 @@ class Chronicle:
             if last is None or last[2:] != new[2:]:
                 reported.append(new)
 
-    def _seat(self, pod: Obj) -> Seat:
+    def _seat(self, pod: Obj) -> PlacedPod:
         job = label(pod, "job-name") or ""
         owner = label(pod, "jobset.sigs.k8s.io/jobset-name") or job
-        return Seat(owner, job, self._pools[bound_node(pod)], phase(pod) == RUNNING)
+        return PlacedPod(owner, job, self._pools[bound_node(pod)], phase(pod) == RUNNING)
 
 
 def _owner(record: Record) -> str:

@@ -51,7 +51,7 @@ def rendered(platform: PlatformModel, folder: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Workplace:
+class TerraformFolder:
     """A working folder of Terraform."""
 
     folder: Path
@@ -104,11 +104,11 @@ def _resources(module: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
 
 
 @contextmanager
-def workplace(platform: PlatformModel, folder: Path, configuration: str = "terraform") -> Iterator[Workplace]:
+def workplace(platform: PlatformModel, folder: Path, configuration: str = "terraform") -> Iterator[TerraformFolder]:
     """The initialized Terraform of a platform, with its state in the folder instead of a bucket."""
     place = rendered(platform, folder) / configuration
     (place / "override.tf").write_text('terraform {\n  backend "local" {}\n}\n', "utf-8")
     with serving([provider_schema(), beta_schema()], folder) as provider:
-        opened = Workplace(place, provider)
+        opened = TerraformFolder(place, provider)
         opened.must("init", "-input=false", "-no-color")
         yield opened

@@ -8,7 +8,16 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.autoscaler.provisioning_request_pods import admit_queued_pod, resize_request_name
 from batchyard.interfaces.client import Create, Delete, WriteResult
-from unit.autoscaler.scaling_make import ZONES, Scaled, cluster, pod, pod_template, pool, provisioning_request, says
+from unit.autoscaler.scaling_make import (
+    ZONES,
+    AutoscalerStage,
+    cluster,
+    pod,
+    pod_template,
+    pool,
+    provisioning_request,
+    says,
+)
 
 ATOMIC = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
 CHECK = "check-capacity.autoscaling.x-k8s.io"
@@ -23,20 +32,20 @@ def queued(most: int = 1, **spec: Any) -> Any:
     return pool("dws", "n1-standard-2", most, provisioning="queued", accelerator=accelerator, policy="ANY", **spec)
 
 
-def with_request(request: Obj, *pools: Any, template: Any = None, **spec: Any) -> Scaled:
+def with_request(request: Obj, *pools: Any, template: Any = None, **spec: Any) -> AutoscalerStage:
     """A cluster with a request for pods of the template."""
-    world = Scaled(cluster(pools or [queued()], **spec))
+    world = AutoscalerStage(cluster(pools or [queued()], **spec))
     world.put(pod_template(**(OWN if template is None else template)), request)
     world.run(0)
     return world
 
 
-def state(world: Scaled, kind: str, name: str = "pr") -> str:
+def state(world: AutoscalerStage, kind: str, name: str = "pr") -> str:
     """Status and reason of a condition of a request."""
     return says(world.get(scheme.PROVISIONING_REQUEST, name), kind)
 
 
-def is_there(world: Scaled, name: str = "pr") -> bool:
+def is_there(world: AutoscalerStage, name: str = "pr") -> bool:
     """Whether the request still exists."""
     return world.client.get(Key(scheme.PROVISIONING_REQUEST, "team", name)) is not None
 
@@ -138,7 +147,7 @@ def test_request_with_unsupported_parameters_fails(parameters: Any, reason: str)
 
 
 def test_request_accepts_late_pod_template() -> None:
-    world = Scaled(cluster([queued()]))
+    world = AutoscalerStage(cluster([queued()]))
     world.put(provisioning_request())
     world.run(30)
     assert state(world, "Accepted") == "False/MissingPodTemplates"
@@ -148,7 +157,7 @@ def test_request_accepts_late_pod_template() -> None:
 
 
 def test_request_without_pod_template_fails_after_two_minutes() -> None:
-    world = Scaled(cluster([queued()]))
+    world = AutoscalerStage(cluster([queued()]))
     world.put(provisioning_request())
     world.run(130)
     assert state(world, "Failed") == "True/MissingPodTemplates"
@@ -156,7 +165,7 @@ def test_request_without_pod_template_fails_after_two_minutes() -> None:
     assert message.startswith("Provisioning Request failed because there were missing pod templates, 1 pod templates")
 
 
-def accepted() -> tuple[Scaled, Obj]:
+def accepted() -> tuple[AutoscalerStage, Obj]:
     """A request that waits for capacity, with its ResizeRequest."""
     world = with_request(provisioning_request(), capacity=NONE_LEFT)
     world.run(60)
@@ -347,7 +356,7 @@ def test_unprovisioned_request_expires_after_week() -> None:
 
 
 def test_check_capacity_request_without_pod_templates_fails() -> None:
-    world = Scaled(cluster([pool()]))
+    world = AutoscalerStage(cluster([pool()]))
     world.put(provisioning_request(kind=CHECK))
     world.run(0)
     assert state(world, "Failed") == "True/FailedToCreatePods"

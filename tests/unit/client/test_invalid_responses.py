@@ -7,8 +7,8 @@ import pytest
 from batchyard.base.instant import SECOND
 from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.interfaces.client import Create, Delete, Update, Write
-from unit.client.client_and_server import Served
-from unit.client.test_election import Rivals
+from unit.client.client_and_server import ClientAndServer
+from unit.client.test_election import ElectionPair
 from unit.client.test_rest import config_map, failing, key, put, served, write
 
 LOGIN = HttpResponse(200, b"<html>Log in</html>")
@@ -32,7 +32,7 @@ def test_html_response_with_200_does_not_complete_write(odd: Write, method: str)
 
 
 def test_html_response_with_200_does_not_elect_leader() -> None:
-    rivals = Rivals()
+    rivals = ElectionPair()
     rivals.run(5)
     rivals.second.line.trouble = lambda _request: LOGIN
     rivals.run(30)
@@ -43,7 +43,7 @@ def test_html_response_with_200_does_not_elect_leader() -> None:
     assert rivals.first.reported == ["leads", "lost"]
 
 
-def requests_in_ten_seconds(world: Served) -> int:
+def requests_in_ten_seconds(world: ClientAndServer) -> int:
     before = len(world.line.asked)
     world.line.cut()
     world.run(10)
@@ -94,7 +94,7 @@ def test_list_with_invalid_items_is_trouble(items: bytes) -> None:
 
 
 def test_leader_with_html_responses_writes_until_deadline_only() -> None:
-    rivals = Rivals()
+    rivals = ElectionPair()
     rivals.run(5)
     rivals.first.line.trouble = lambda _request: LOGIN
     deadline = rivals.first.leadership._elector.deadline

@@ -3,11 +3,11 @@
 from batchyard.client.transport import HttpResponse
 from batchyard.interfaces.client import Create, Delete, WriteResult
 from unit.apiserver.api import Api
-from unit.client.client_and_server import Served
+from unit.client.client_and_server import ClientAndServer
 from unit.client.test_rest import LOST, changes, config_map, key, put, served, write
 
 
-def client_with_objects() -> Served:
+def client_with_objects() -> ClientAndServer:
     world = served()
     for name in ("kept", "gone-0", "gone-1", "gone-2"):
         put(world, name, x="1")
@@ -16,7 +16,7 @@ def client_with_objects() -> Served:
     return world
 
 
-def reset_server(world: Served) -> None:
+def reset_server(world: ClientAndServer) -> None:
     """Replace the server by an empty one."""
     world.line.cut()
     world.line.api = world.api = Api(1000, world.kernel.now())

@@ -9,7 +9,7 @@ from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base.instant import SECOND
 from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.interfaces.client import Create, Delete, EventType, Update, UpdateStatus, WatchEvent, Write, WriteResult
-from unit.client.client_and_server import Served
+from unit.client.client_and_server import ClientAndServer
 
 PATH = "/api/v1/namespaces/team/configmaps"
 KINDS = (scheme.CONFIG_MAP, scheme.JOB)
@@ -25,22 +25,22 @@ def key(name: str = "a") -> Key:
     return Key(scheme.CONFIG_MAP, "team", name)
 
 
-def served(**how: Any) -> Served:
-    return Served(KINDS, **how).start()
+def served(**how: Any) -> ClientAndServer:
+    return ClientAndServer(KINDS, **how).start()
 
 
-def put(served: Served, name: str, **data: str) -> None:
+def put(served: ClientAndServer, name: str, **data: str) -> None:
     """Create or update an object as another client."""
     code = served.api.ask("PUT", f"{PATH}/{name}", config_map(name, **data)).code
     if code == 404:
         served.api.post(PATH, config_map(name, **data))
 
 
-def remove(served: Served, name: str) -> None:
+def remove(served: ClientAndServer, name: str) -> None:
     assert served.api.ask("DELETE", f"{PATH}/{name}").code == 200
 
 
-def changes(served: Served) -> list[tuple[str, str, Any, Any]]:
+def changes(served: ClientAndServer) -> list[tuple[str, str, Any, Any]]:
     """The reported events: type, name, data and old data."""
     return [
         (event.type.value, event.key.name, event.obj.get("data"), event.old and event.old.get("data"))
@@ -49,7 +49,7 @@ def changes(served: Served) -> list[tuple[str, str, Any, Any]]:
     ]
 
 
-def write(served: Served, *writes: Write) -> WriteResult:
+def write(served: ClientAndServer, *writes: Write) -> WriteResult:
     results: list[WriteResult] = []
     served.client.submit(writes, results.append)
     assert not results, "never from within"
@@ -82,7 +82,7 @@ def test_events_have_new_and_old_object() -> None:
 
 
 def test_long_list_is_read_in_pages() -> None:
-    world = Served(KINDS)
+    world = ClientAndServer(KINDS)
     for number in range(1100):
         world.api.post(PATH, config_map(f"c-{number:04}"))
     world.start()
@@ -296,7 +296,7 @@ def test_rate_limit_delays_writes() -> None:
 
 
 def test_unserved_kind_has_no_objects_until_served() -> None:
-    world = Served(KINDS)
+    world = ClientAndServer(KINDS)
     world.line.trouble = lambda request: HttpResponse(404) if "configmaps" in request.path else None
     world.start()
     informer = world.client.informers[scheme.CONFIG_MAP]
@@ -310,7 +310,7 @@ def test_unserved_kind_has_no_objects_until_served() -> None:
 
 
 def test_client_uses_older_api_version_of_server() -> None:
-    world = Served([scheme.CLUSTER_QUEUE])
+    world = ClientAndServer([scheme.CLUSTER_QUEUE])
     world.line.trouble = lambda request: HttpResponse(404) if "v1beta2" in request.path else None
     world.api.post("/apis/kueue.x-k8s.io/v1beta1/clusterqueues", queue("old", "v1beta1", {"cohort": "all"}))
     world.start()
@@ -328,7 +328,7 @@ def queue(name: str, version: str, spec: Mapping[str, Any]) -> Obj:
 
 
 def test_status_is_written_separately() -> None:
-    world = Served([scheme.CLUSTER_QUEUE]).start()
+    world = ClientAndServer([scheme.CLUSTER_QUEUE]).start()
     made = write(world, Create(queue("q", "v1beta2", {}))).obj
     assert made is not None
     assert write(world, UpdateStatus({**made, "status": {"pendingWorkloads": 3}})).error is None
@@ -350,7 +350,7 @@ def test_delete_with_finalizers_is_answered_when_marked() -> None:
 
 
 def test_client_caches_its_writes_of_unwatched_kinds() -> None:
-    world = Served([scheme.JOB]).start()
+    world = ClientAndServer([scheme.JOB]).start()
     made = write(world, Create(config_map())).obj
     assert made is not None
     assert world.client.get(key()) == made

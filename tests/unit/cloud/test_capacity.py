@@ -4,7 +4,7 @@ from typing import Any
 
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata
-from unit.cloud.catalog.cloud_make import ZONE, Cloud, autoscaled, cluster, instance, node_pool, resize_request
+from unit.cloud.catalog.cloud_make import ZONE, CloudStage, autoscaled, cluster, instance, node_pool, resize_request
 
 L4 = "g2-standard-24"
 EXHAUSTED = "ZONE_RESOURCE_POOL_EXHAUSTED"
@@ -15,9 +15,9 @@ def row(count: int, machine: str = L4, **fields: Any) -> dict[str, Any]:
     return {"machineType": machine, "zone": ZONE, "count": count, **fields}
 
 
-def cloud(*pools: dict[str, Any], **spec: Any) -> Cloud:
+def cloud(*pools: dict[str, Any], **spec: Any) -> CloudStage:
     """Return a cloud some seconds after its start, with pools that were added later."""
-    world = Cloud(cluster(**spec))
+    world = CloudStage(cluster(**spec))
     world.wait(5)
     world.put(*pools)
     return world
@@ -105,7 +105,7 @@ def test_reservation_window_accepts_start_time_and_duration() -> None:
 
 def test_machine_stops_at_end_of_reservation_and_is_not_replaced() -> None:
     kept = {"name": "r", "machineType": L4, "zone": ZONE, "count": 1, "end": "1h"}
-    world = Cloud(
+    world = CloudStage(
         cluster(
             reservations=[kept],
             nodePools=[{"name": "p", "machineType": L4, "zones": [ZONE], "nodeCount": 1, "reservation": "r"}],
@@ -179,7 +179,7 @@ def queued() -> dict[str, Any]:
     return autoscaled("dws", "a3-highgpu-8g", provisioning="queued")
 
 
-def state(world: Cloud, name: str) -> str:
+def state(world: CloudStage, name: str) -> str:
     """Return the state of a ResizeRequest."""
     found: str = world.get(scheme.RESIZE_REQUEST, name, "")["status"]["state"]
     return found

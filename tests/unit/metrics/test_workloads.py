@@ -31,7 +31,7 @@ GAUGES = ("kueue_cohort_info", "kueue_cohort_subtree_quota", "kueue_cohort_subtr
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-class Played(NamedTuple):
+class MetricsRun(NamedTuple):
     """A simulated run at one instant."""
 
     world: World
@@ -44,7 +44,7 @@ class Played(NamedTuple):
         return sum(self.reported.get(name, {}).values())
 
 
-def play(name: str, until: str, *, fair_sharing: bool = False) -> Played:
+def play(name: str, until: str, *, fair_sharing: bool = False) -> MetricsRun:
     """Runs an example, watched from its start."""
     records: list[Record] = []
     files = sorted((EXAMPLES / name).rglob("*.yaml"))
@@ -61,7 +61,7 @@ def play(name: str, until: str, *, fair_sharing: bool = False) -> Played:
     world.run_until(parse_duration(until))
     world.settle()
     queues = QueueMetrics(index, workloads, world.client, "standalone", fair_sharing=fair_sharing)
-    return Played(world, records, samples([*workloads.texts(), *queues.texts()]))
+    return MetricsRun(world, records, samples([*workloads.texts(), *queues.texts()]))
 
 
 MOMENTS = [
@@ -74,11 +74,11 @@ MOMENTS = [
 
 
 @pytest.fixture(scope="module", params=MOMENTS, ids=str)
-def played(request: pytest.FixtureRequest) -> Played:
+def played(request: pytest.FixtureRequest) -> MetricsRun:
     return play(*request.param)
 
 
-def test_counters_match_event_log(played: Played) -> None:
+def test_counters_match_event_log(played: MetricsRun) -> None:
     log = Counter("Evicted" if record["event"] == "Preempted" else record["event"] for record in played.records)
     of = {"quota_reserved": "QuotaReserved", "admitted": "Admitted", "finished": "Finished", "evicted": "Evicted"}
     for name, event in of.items():
@@ -86,7 +86,7 @@ def test_counters_match_event_log(played: Played) -> None:
             assert played.total(f"{prefix}_{name}_workloads_total") == log[event], name
 
 
-def test_duration_histograms_count_every_counted_workload(played: Played) -> None:
+def test_duration_histograms_count_every_counted_workload(played: MetricsRun) -> None:
     for count, measured in (
         ("quota_reserved_workloads_total", "quota_reserved_wait_time_seconds_count"),
         ("admitted_workloads_total", "admission_wait_time_seconds_count"),
@@ -95,7 +95,7 @@ def test_duration_histograms_count_every_counted_workload(played: Played) -> Non
         assert played.total(f"kueue_{count}") == played.total(f"kueue_{measured}")
 
 
-def test_queue_gauges_match_queue_status(played: Played) -> None:
+def test_queue_gauges_match_queue_status(played: MetricsRun) -> None:
     for kind, prefix in ((scheme.CLUSTER_QUEUE, "kueue_"), (scheme.LOCAL_QUEUE, "kueue_local_queue_")):
         for obj in played.world.client.list(kind):
             status, key = obj["status"], names(obj)
@@ -112,7 +112,7 @@ def names(obj: Any) -> tuple[str, ...]:
     return (metadata["name"], *([metadata["namespace"]] if "namespace" in metadata else []))
 
 
-def test_unadmitted_and_finished_gauges_cover_all_other_workloads(played: Played) -> None:
+def test_unadmitted_and_finished_gauges_cover_all_other_workloads(played: MetricsRun) -> None:
     workloads = played.world.client.list(scheme.WORKLOAD)
     admitted = played.total("kueue_admitted_active_workloads")
     unadmitted, finished = played.total("kueue_unadmitted_workloads"), played.total("kueue_finished_workloads")
@@ -121,7 +121,7 @@ def test_unadmitted_and_finished_gauges_cover_all_other_workloads(played: Played
     assert finished == played.total("kueue_local_queue_finished_workloads")
 
 
-def test_cohort_reservations_equal_sum_of_queue_reservations(played: Played) -> None:
+def test_cohort_reservations_equal_sum_of_queue_reservations(played: MetricsRun) -> None:
     below = played.reported.get("kueue_cohort_subtree_resource_reservations", {})
     info = played.reported["kueue_cluster_queue_info"]
     root_of = {labels[0]: labels[2] for labels in info}

@@ -8,7 +8,7 @@ import make
 from batchyard.api.meta import Obj
 from batchyard.scheduling.decisions import Admit, Head, Preempt, StayPending
 from batchyard.scheduling.messages import RequeueReason
-from yard import Yard, cohort, group, head, head_of, line, preemption, queue, quota, workload
+from yard import SchedulerBench, cohort, group, head, head_of, line, preemption, queue, quota, workload
 
 WILL_FIT = (
     "Workload has overlapping preemption targets with another workload, but will fit after these preemptions complete"
@@ -20,31 +20,31 @@ SHORT = "couldn't assign flavors to pod set main: insufficient unused quota for 
 # Inadmissible heads.
 
 
-def reported(yard: Yard, obj: Obj) -> tuple[str, str, RequeueReason]:
+def reported(yard: SchedulerBench, obj: Obj) -> tuple[str, str, RequeueReason]:
     decision = yard.wait(obj)
     return decision.why.reason, decision.why.message, decision.requeue_reason
 
 
 def test_missing_cluster_queue_is_reported() -> None:
     expected = ("Misconfigured", "ClusterQueue cq not found", RequeueReason.GENERIC)
-    assert reported(Yard(), workload()) == expected
+    assert reported(SchedulerBench(), workload()) == expected
 
 
 def test_inactive_cluster_queue_is_reported() -> None:
-    yard = Yard(queue("cq", 4))
+    yard = SchedulerBench(queue("cq", 4))
     yard.snapshot.queues["cq"].active = False
     assert reported(yard, workload()) == ("Suspended", "ClusterQueue cq is inactive", RequeueReason.GENERIC)
 
 
 def test_cohort_cycle_makes_its_queues_inactive() -> None:
-    yard = Yard(cohort("x", 4, parent="y"), cohort("y", 4, parent="x"), queue("cq", 4, cohort="x"))
+    yard = SchedulerBench(cohort("x", 4, parent="y"), cohort("y", 4, parent="x"), queue("cq", 4, cohort="x"))
     assert reported(yard, workload())[:2] == ("Suspended", "ClusterQueue cq is inactive")
     yard.put(cohort("y", 4))
     assert yard.decide(workload(cpu=12)) == ["wl: main 1 cpu=spot"]
 
 
 def test_missing_namespace_is_reported() -> None:
-    yard = Yard(queue("cq", 4))
+    yard = SchedulerBench(queue("cq", 4))
     yard.namespaces.clear()
     message = 'workload namespace "team" does not exist: Namespace "team" not found'
     assert reported(yard, workload()) == ("Misconfigured", message, RequeueReason.GENERIC)
@@ -61,7 +61,7 @@ def test_missing_namespace_is_reported() -> None:
     ],
 )
 def test_namespace_must_match_selector(selector: Obj | None, *, matches: bool) -> None:
-    yard = Yard(queue("cq", 4, namespaceSelector=selector))
+    yard = SchedulerBench(queue("cq", 4, namespaceSelector=selector))
     if matches:
         assert yard.decide(workload()) == ["wl: main 1 cpu=spot"]
         return
@@ -82,28 +82,28 @@ def test_requests_above_limits_are_reported() -> None:
         ' ["cpu","memory"]: requests must not exceed its limits'
     )
     expected = ("Misconfigured", message, RequeueReason.GENERIC)
-    assert reported(Yard(queue("cq", 4)), workload(pod_sets=pod_sets)) == expected
+    assert reported(SchedulerBench(queue("cq", 4)), workload(pod_sets=pod_sets)) == expected
 
 
 def test_all_containers_with_requests_above_limits_are_reported() -> None:
     above = limited({"cpu": "2"}, {"cpu": "1"})
     spec = {"initContainers": [above], "containers": [limited({"cpu": "1"}, {"cpu": "1"}), above]}
     pod_sets = [{"name": "main", "count": 1, "template": {"spec": spec}}]
-    message = reported(Yard(queue("cq", 4)), workload(pod_sets=pod_sets))[1]
+    message = reported(SchedulerBench(queue("cq", 4)), workload(pod_sets=pod_sets))[1]
     place = 'spec.podSets[0].template.spec.{0}: Invalid value: ["cpu"]: requests must not exceed its limits'
     faults = ", ".join(place.format(p) for p in ("initContainers[0]", "containers[1]"))
     assert message == f"resources validation failed: [{faults}]"
 
 
 def test_first_obstacle_is_reported() -> None:
-    yard = Yard(queue("cq", 4, namespaceSelector=None))
+    yard = SchedulerBench(queue("cq", 4, namespaceSelector=None))
     yard.snapshot.queues["cq"].active = False
     yard.namespaces.clear()
     assert reported(yard, workload())[0] == "Suspended"
 
 
 def test_last_assignment_is_kept_for_inadmissible_head() -> None:
-    yard = Yard(queue("cq", 4))
+    yard = SchedulerBench(queue("cq", 4))
     last = yard.wait(workload(cpu=9)).last_assignment
     yard.snapshot.queues["cq"].active = False
     assert yard.wait(head_of(workload(cpu=9), last)).last_assignment is last
@@ -122,21 +122,21 @@ def test_last_assignment_is_kept_for_inadmissible_head() -> None:
 def test_pending_decision_contains_requeue_reason(
     cpu: int, held: int, rules: dict[str, Any], reason: str, requeue: RequeueReason
 ) -> None:
-    yard = Yard(queue("cq", 4, **rules))
+    yard = SchedulerBench(queue("cq", 4, **rules))
     yard.hold("x", held)
     decision = yard.wait(workload(cpu=cpu))
     assert (decision.why.reason, decision.requeue_reason) == (reason, requeue)
 
 
 def test_borrowing_without_preemption_is_no_fit() -> None:
-    yard = Yard(queue("cq", 2, cohort="all"), queue("other", 4, cohort="all"))
+    yard = SchedulerBench(queue("cq", 2, cohort="all"), queue("other", 4, cohort="all"))
     yard.hold("x", 4, "other")
     decision = yard.wait(workload(cpu=3))
     assert (decision.why.reason, decision.requeue_reason) == ("WaitingForQuota", RequeueReason.NO_FIT)
 
 
 def test_preemptor_is_requeued_as_pending_preemption() -> None:
-    yard = Yard(queue("cq", 4, preemption=preemption("LowerPriority")))
+    yard = SchedulerBench(queue("cq", 4, preemption=preemption("LowerPriority")))
     yard.hold("x", 4, priority=-1)
     decision = yard.preemption(workload())
     assert (decision.requeue_reason, decision.last_assignment) == (RequeueReason.PENDING_PREEMPTION, None)
@@ -145,11 +145,11 @@ def test_preemptor_is_requeued_as_pending_preemption() -> None:
 def test_workload_without_pod_sets_is_no_fit() -> None:
     obj = make.workload("wl", queue="cq")
     bare = {**obj, "spec": {**obj["spec"], "podSets": []}}
-    assert Yard(queue("cq", 4)).wait(bare).requeue_reason is RequeueReason.NO_FIT
+    assert SchedulerBench(queue("cq", 4)).wait(bare).requeue_reason is RequeueReason.NO_FIT
 
 
 def test_cycle_without_heads_returns_no_decisions() -> None:
-    assert Yard(queue("cq", 4)).cycle() == []
+    assert SchedulerBench(queue("cq", 4)).cycle() == []
 
 
 def test_cycle_restores_snapshot() -> None:
@@ -163,11 +163,11 @@ def test_cycle_restores_snapshot() -> None:
 # Preemptions of one cycle.
 
 
-def rivals(**spec: Any) -> Yard:
+def rivals(**spec: Any) -> SchedulerBench:
     """Queues a and b of 3 cpu each may reclaim; Workload x of v holds all six cpu."""
     rules = preemption("LowerPriority", "Any")
     return held(
-        Yard(
+        SchedulerBench(
             queue("a", 3, cohort="all", preemption=rules, **spec),
             queue("b", 3, cohort="all", preemption=rules, **spec),
             queue("v", 0, cohort="all"),
@@ -175,7 +175,7 @@ def rivals(**spec: Any) -> Yard:
     )
 
 
-def held(yard: Yard) -> Yard:
+def held(yard: SchedulerBench) -> SchedulerBench:
     yard.hold("x", 6, "v")
     return yard
 
@@ -200,7 +200,7 @@ def test_head_preempts_other_victims_if_overlapping_victims_are_not_enough() -> 
 
 
 def test_head_without_other_victims_waits() -> None:
-    yard = Yard(
+    yard = SchedulerBench(
         cohort("all", 4),
         queue("a", 0, cohort="all", preemption=preemption("Never", "LowerPriority", {"policy": "LowerPriority"})),
         queue("b", 0, cohort="all", preemption=preemption("Never", "LowerPriority", {"policy": "LowerPriority"})),
@@ -215,7 +215,7 @@ def test_head_without_other_victims_waits() -> None:
 
 def test_second_assignment_uses_flavors_of_nomination() -> None:
     rules = preemption("Never", "LowerPriority", {"policy": "LowerPriority"})
-    yard = Yard(
+    yard = SchedulerBench(
         queue("a", groups=[group(one={"cpu": 3}, two={"cpu": 3})], cohort="all", preemption=rules),
         queue("b", groups=[group(one={"cpu": 2}, two={"cpu": 2})], cohort="all", preemption=rules),
         queue("v", groups=[group(one={"cpu": 0}, two={"cpu": 0})], cohort="all"),
@@ -231,7 +231,9 @@ def test_second_assignment_uses_flavors_of_nomination() -> None:
 
 
 def test_quota_of_victims_is_reserved_for_preemptor() -> None:
-    yard = Yard(queue("a", 4, cohort="all", preemption=preemption("LowerPriority")), queue("b", 0, cohort="all"))
+    yard = SchedulerBench(
+        queue("a", 4, cohort="all", preemption=preemption("LowerPriority")), queue("b", 0, cohort="all")
+    )
     yard.hold("x", 3, "a", priority=-1)
     assert yard.decide(head("a", 3, priority=1), head("b", 1)) == [
         "a preempts x (InClusterQueue)",
@@ -244,7 +246,7 @@ def test_quota_of_victims_is_reserved_for_preemptor() -> None:
 
 
 def test_victims_free_no_quota_in_other_tree() -> None:
-    yard = Yard(
+    yard = SchedulerBench(
         queue("a", 4, preemption=preemption("LowerPriority")), queue("b", 4, preemption=preemption("LowerPriority"))
     )
     yard.hold("x", 4, "a", priority=-1)
@@ -255,9 +257,9 @@ def test_victims_free_no_quota_in_other_tree() -> None:
 # Quota reserved for heads that cannot reclaim it.
 
 
-def lender(own: Any = 4, reclaim: str = "Never", **spec: Any) -> Yard:
+def lender(own: Any = 4, reclaim: str = "Never", **spec: Any) -> SchedulerBench:
     """Queue a uses 2 cpu of its quota; b has no quota."""
-    yard = Yard(
+    yard = SchedulerBench(
         queue("a", own, cohort="all", preemption=preemption("Never", reclaim), **spec),
         queue("b", 0, cohort="all"),
         queue("c", 2, cohort="all"),
@@ -305,10 +307,10 @@ def test_borrowing_head_reserves_at_most_borrowing_limit() -> None:
     assert yard.decide(head("a", 2, priority=5), head("b", 1))[1] == "b: main 1 cpu=spot"
 
 
-def borrower(borrowing: int | None, held: int = 0) -> Yard:
+def borrower(borrowing: int | None, held: int = 0) -> SchedulerBench:
     """Queue a may preempt while borrowing but finds no candidate; 2 cpu of 6 are free."""
     rules = preemption("Never", "LowerPriority", {"policy": "LowerPriority"})
-    yard = Yard(
+    yard = SchedulerBench(
         cohort("all", 6),
         queue("a", quota(0, borrowing=borrowing), cohort="all", preemption=rules),
         queue("b", 0, cohort="all"),
@@ -320,7 +322,7 @@ def borrower(borrowing: int | None, held: int = 0) -> Yard:
 
 
 def test_decision_contains_its_head() -> None:
-    yard = Yard(queue("cq", 4, preemption=preemption("LowerPriority")))
+    yard = SchedulerBench(queue("cq", 4, preemption=preemption("LowerPriority")))
     given = head_of(workload())
     decision = yard.cycle(given)[0]
     assert isinstance(decision, Admit)
@@ -332,7 +334,7 @@ def test_decision_contains_its_head() -> None:
 @pytest.mark.parametrize(("fair_sharing", "reclaim"), [(False, "Any"), (False, "LowerPriority"), (True, "Never")])
 def test_borrower_preempts_no_workload_without_borrow_within_cohort(reclaim: str, *, fair_sharing: bool) -> None:
     rules = preemption("LowerPriority", reclaim)
-    yard = Yard(
+    yard = SchedulerBench(
         queue("cq", 2, cohort="all", preemption=rules), queue("other", 4, cohort="all"), fair_sharing=fair_sharing
     )
     yard.hold("x", 5, "other", priority=-1)
@@ -341,7 +343,9 @@ def test_borrower_preempts_no_workload_without_borrow_within_cohort(reclaim: str
 
 def test_fair_sharing_lets_borrower_search_candidates() -> None:
     rules = preemption("Never", "LowerPriority")
-    yard = Yard(queue("cq", 2, cohort="all", preemption=rules), queue("other", 4, cohort="all"), fair_sharing=True)
+    yard = SchedulerBench(
+        queue("cq", 2, cohort="all", preemption=rules), queue("other", 4, cohort="all"), fair_sharing=True
+    )
     yard.hold("x", 5, "other")
     assert yard.wait(workload(cpu=3)).requeue_reason is RequeueReason.PREEMPTION_NO_CANDIDATES
 
@@ -349,7 +353,7 @@ def test_fair_sharing_lets_borrower_search_candidates() -> None:
 def test_waiting_head_reserves_no_more_than_its_requests() -> None:
     groups = [group(spot={"cpu": 6}), group(v100={"gpu": 1})]
     nothing = [group(spot={"cpu": 0}), group(v100={"gpu": 0})]
-    yard = Yard(queue("a", groups=groups, cohort="all"), queue("b", groups=nothing, cohort="all"))
+    yard = SchedulerBench(queue("a", groups=groups, cohort="all"), queue("b", groups=nothing, cohort="all"))
     yard.hold("x", 0, "b", usage={("v100", "gpu"): 1})
     asks = workload("a", queue="a", pod_sets=[make.pod_set(requests={"cpu": 2, "gpu": 1})])
     assert [reported.split(" (")[0] for reported in yard.decide(asks, head("b", 4))] == [

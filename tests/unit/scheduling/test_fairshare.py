@@ -7,16 +7,16 @@ import pytest
 
 from batchyard.api.meta import INT64_MAX
 from batchyard.scheduling.quota import LOWEST_SHARE, Share, compare_shares, weighted_share
-from yard import Yard, cohort, group, queue, quota
+from yard import SchedulerBench, cohort, group, queue, quota
 
 
-def share(yard: Yard, name: str) -> Share:
+def share(yard: SchedulerBench, name: str) -> Share:
     return weighted_share(yard.node(name), yard.snapshot.names)
 
 
-def lending(**fields: Any) -> Yard:
+def lending(**fields: Any) -> SchedulerBench:
     """A ClusterQueue `cq` of 2 cpu, with 8 more in its cohort."""
-    return Yard(queue("cq", 2, cohort="all", **fields), queue("lender", 8, cohort="all"))
+    return SchedulerBench(queue("cq", 2, cohort="all", **fields), queue("lender", 8, cohort="all"))
 
 
 @pytest.mark.parametrize(("cpu", "expected"), [(0, 0), (2, 0), (3, 100), (5, 300), (10, 800)])
@@ -27,7 +27,7 @@ def test_share_is_borrowed_quota_relative_to_lendable_quota(cpu: int, expected: 
 
 
 def test_queue_without_cohort_has_no_share() -> None:
-    yard = Yard(queue("cq", 2))
+    yard = SchedulerBench(queue("cq", 2))
     yard.hold("x", 5)
     assert (share(yard, "cq").rounded_value, share(yard, "cq").is_borrowing) == (0, False)
 
@@ -39,7 +39,7 @@ def test_root_cohort_has_no_share() -> None:
 
 
 def test_share_in_status_is_rounded_up() -> None:
-    yard = Yard(queue("cq", 0, cohort="all"), queue("lender", 3, cohort="all"))
+    yard = SchedulerBench(queue("cq", 0, cohort="all"), queue("lender", 3, cohort="all"))
     yard.hold("x", 1)
     found = share(yard, "cq")
     assert (found.weighted_value, found.rounded_value) == (1000 / 3, 334)
@@ -62,7 +62,7 @@ def test_queue_with_zero_weight_has_no_share_without_borrowing() -> None:
 
 def test_share_is_that_of_dominant_resource() -> None:
     amounts = {"cpu": 10, "gpu": 4}
-    yard = Yard(
+    yard = SchedulerBench(
         queue("cq", groups=[group(spot={"cpu": 0, "gpu": 0})], cohort="all"),
         queue("lender", groups=[group(spot=amounts)], cohort="all"),
     )
@@ -73,7 +73,7 @@ def test_share_is_that_of_dominant_resource() -> None:
 
 
 def test_first_resource_by_name_is_dominant_at_equal_shares() -> None:
-    yard = Yard(
+    yard = SchedulerBench(
         queue("cq", groups=[group(spot={"gpu": 0, "cpu": 0})], cohort="all"),
         queue("lender", groups=[group(spot={"gpu": 4, "cpu": 4})], cohort="all"),
     )
@@ -84,33 +84,33 @@ def test_first_resource_by_name_is_dominant_at_equal_shares() -> None:
 def test_share_sums_all_flavors_of_resource() -> None:
     groups = [group(one={"cpu": 2}, two={"cpu": 2})]
     lenders = [group(one={"cpu": 4}, two={"cpu": 2})]
-    yard = Yard(queue("cq", groups=groups, cohort="all"), queue("lender", groups=lenders, cohort="all"))
+    yard = SchedulerBench(queue("cq", groups=groups, cohort="all"), queue("lender", groups=lenders, cohort="all"))
     yard.hold("x", 0, usage={("one", "cpu"): 4000, ("two", "cpu"): 3000})
     assert (share(yard, "cq").rounded_value, len(share(yard, "cq").borrowed_frs)) == (300, 2)
 
 
 def test_unused_quota_of_flavor_does_not_offset_borrowing_in_other_flavor() -> None:
     groups = [group(one={"cpu": 5}, two={"cpu": 0})]
-    yard = Yard(queue("cq", groups=groups, cohort="all"), queue("lender", groups=groups, cohort="all"))
+    yard = SchedulerBench(queue("cq", groups=groups, cohort="all"), queue("lender", groups=groups, cohort="all"))
     yard.hold("x", 1, flavor="two")
     assert share(yard, "cq").rounded_value == 100
 
 
 def test_share_excludes_quota_above_lending_limit() -> None:
-    yard = Yard(queue("cq", 2, cohort="all"), queue("lender", quota(8, lending=2), cohort="all"))
+    yard = SchedulerBench(queue("cq", 2, cohort="all"), queue("lender", quota(8, lending=2), cohort="all"))
     yard.hold("x", 3)
     assert share(yard, "cq").rounded_value == 250
 
 
 def test_share_is_zero_without_lendable_quota() -> None:
-    yard = Yard(queue("cq", 0, cohort="all"), queue("lender", 0, cohort="all"))
+    yard = SchedulerBench(queue("cq", 0, cohort="all"), queue("lender", 0, cohort="all"))
     yard.hold("x", 1)
     found = share(yard, "cq")
     assert (found.rounded_value, found.is_borrowing) == (0, True)
 
 
 def test_share_of_cohort_is_that_of_its_subtree() -> None:
-    yard = Yard(
+    yard = SchedulerBench(
         cohort("root", 4),
         cohort("team", 2, parent="root", weight=2),
         queue("a", 2, cohort="team"),
@@ -123,7 +123,9 @@ def test_share_of_cohort_is_that_of_its_subtree() -> None:
 
 
 def test_borrowing_limit_of_cohort_reduces_lendable_quota_of_its_queues() -> None:
-    yard = Yard(cohort("root", 4), cohort("team", quota(6, borrowing=2), parent="root"), queue("a", 2, cohort="team"))
+    yard = SchedulerBench(
+        cohort("root", 4), cohort("team", quota(6, borrowing=2), parent="root"), queue("a", 2, cohort="team")
+    )
     yard.hold("x", 7, "a")
     assert share(yard, "a").rounded_value == 500
 

@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api.meta import Obj
-from yard import Yard, cohort, flavors_of, group, queue, quota, workload
+from yard import SchedulerBench, cohort, flavors_of, group, queue, quota, workload
 
 EXCEEDS = (
     "insufficient quota for {0} in flavor {1}, previously considered podsets requests ({2})"
@@ -14,16 +14,16 @@ EXCEEDS = (
 )
 
 
-def two_flavors(**fields: Any) -> Yard:
+def two_flavors(**fields: Any) -> SchedulerBench:
     """Flavors `one` and `two`, 4 cpu each."""
-    return Yard(queue("cq", groups=[group(one={"cpu": 4}, two={"cpu": 4})], **fields))
+    return SchedulerBench(queue("cq", groups=[group(one={"cpu": 4}, two={"cpu": 4})], **fields))
 
 
 def pods(name: str, count: int = 1, **requests: Any) -> Obj:
     return make.pod_set(name, count, requests=requests)
 
 
-def admitted(yard: Yard, obj: Obj) -> str:
+def admitted(yard: SchedulerBench, obj: Obj) -> str:
     return flavors_of(yard.admission(obj))
 
 
@@ -35,18 +35,20 @@ def test_first_fitting_flavor_is_assigned() -> None:
 
 
 def test_all_resources_of_group_get_same_flavor() -> None:
-    yard = Yard(queue("cq", groups=[group(one={"cpu": 9, "memory": "1Gi"}, two={"cpu": 2, "memory": "8Gi"})]))
+    yard = SchedulerBench(queue("cq", groups=[group(one={"cpu": 9, "memory": "1Gi"}, two={"cpu": 2, "memory": "8Gi"})]))
     obj = workload(pod_sets=[pods("main", cpu="2", memory="4Gi")])
     assert admitted(yard, obj) == "main 1 cpu=two memory=two"
 
 
 def test_resource_groups_are_searched_independently() -> None:
-    yard = Yard(queue("cq", groups=[group(one={"cpu": 1}, two={"cpu": 4}), group(v100={"gpu": 2}, a100={"gpu": 8})]))
+    yard = SchedulerBench(
+        queue("cq", groups=[group(one={"cpu": 1}, two={"cpu": 4}), group(v100={"gpu": 2}, a100={"gpu": 8})])
+    )
     assert admitted(yard, workload(pod_sets=[pods("main", cpu="3", gpu=4)])) == "main 1 cpu=two gpu=a100"
 
 
 def test_workload_waits_if_any_resource_group_has_no_quota() -> None:
-    yard = Yard(queue("cq", groups=[group(one={"cpu": 4}), group(v100={"gpu": 2})]))
+    yard = SchedulerBench(queue("cq", groups=[group(one={"cpu": 4}), group(v100={"gpu": 2})]))
     assert yard.decide(workload(pod_sets=[pods("main", cpu="3", gpu=4)])) == [
         "wl waits (ExceedsMaxQuota): couldn't assign flavors to pod set main: " + EXCEEDS.format("gpu", "v100", 0, 4, 2)
     ]
@@ -64,24 +66,24 @@ def test_zero_request_needs_no_resource_group() -> None:
 
 
 def test_zero_request_gets_flavor_of_its_resource_group() -> None:
-    yard = Yard(queue("cq", groups=[group(one={"cpu": 4}), group(v100={"gpu": 0})]))
+    yard = SchedulerBench(queue("cq", groups=[group(one={"cpu": 4}), group(v100={"gpu": 0})]))
     assert admitted(yard, workload(pod_sets=[pods("main", cpu="1", gpu=0)])) == "main 1 cpu=one gpu=v100"
 
 
 def test_pods_with_zero_requests_are_admitted_without_quota() -> None:
     obj = workload(pod_sets=[pods("main", 3, cpu="0")])
-    assert admitted(Yard(queue("cq", 0)), obj) == "main 3 cpu=spot"
+    assert admitted(SchedulerBench(queue("cq", 0)), obj) == "main 3 cpu=spot"
 
 
 def test_pods_resource_is_counted_if_it_has_quota() -> None:
-    yard = Yard(queue("cq", groups=[group(one={"cpu": 9, "pods": 2}, two={"cpu": 9, "pods": 5})]))
+    yard = SchedulerBench(queue("cq", groups=[group(one={"cpu": 9, "pods": 2}, two={"cpu": 9, "pods": 5})]))
     decision = yard.admission(workload(pod_sets=[pods("main", 3, cpu="1")]))
     assert flavors_of(decision) == "main 3 cpu=two pods=two"
     assert dict(decision.assignment.pod_sets[0].requests) == {"cpu": 3000, "pods": 3}
 
 
 def test_pod_count_replaces_request_for_pods_resource() -> None:
-    yard = Yard(queue("cq", groups=[group(one={"pods": 2})]))
+    yard = SchedulerBench(queue("cq", groups=[group(one={"pods": 2})]))
     assert admitted(yard, workload(pod_sets=[pods("main", 2, pods=7)])) == "main 2 pods=one"
 
 
@@ -117,7 +119,7 @@ def test_messages_of_pod_sets_are_joined() -> None:
 
 
 def test_messages_format_amounts_as_quantities() -> None:
-    yard = Yard(queue("cq", groups=[group(one={"cpu": "1500m", "memory": "2Gi", "gpu": 1})]))
+    yard = SchedulerBench(queue("cq", groups=[group(one={"cpu": "1500m", "memory": "2Gi", "gpu": 1})]))
     decision = yard.wait(workload(pod_sets=[pods("main", cpu="1600m", memory="3Gi", gpu=1)]))
     assert decision.why.message.partition(": ")[2] == ", ".join(
         [EXCEEDS.format("cpu", "one", 0, "1600m", "1500m"), EXCEEDS.format("memory", "one", 0, "3Gi", "2Gi")]
@@ -129,14 +131,14 @@ def test_pod_sets_of_one_group_get_same_flavor() -> None:
         {**pods(name, cpu=cpu), "topologyRequest": {"podSetGroupName": "together"}}
         for name, cpu in (("leader", "1"), ("worker", "4"))
     ]
-    yard = Yard(queue("cq", groups=[group(one={"cpu": 4}, two={"cpu": 9})]))
+    yard = SchedulerBench(queue("cq", groups=[group(one={"cpu": 4}, two={"cpu": 9})]))
     assert admitted(yard, workload(pod_sets=sets)) == "leader 1 cpu=two; worker 1 cpu=two"
 
 
 def test_pod_set_in_group_gets_only_its_requested_resources() -> None:
     together = {"topologyRequest": {"podSetGroupName": "together"}}
     sets = [{**pods("leader", cpu="1"), **together}, {**pods("worker", cpu="1", gpu=2), **together}]
-    yard = Yard(queue("cq", groups=[group(one={"cpu": 4, "gpu": 2})]))
+    yard = SchedulerBench(queue("cq", groups=[group(one={"cpu": 4, "gpu": 2})]))
     assert admitted(yard, workload(pod_sets=sets)) == "leader 1 cpu=one; worker 1 cpu=one gpu=one"
 
 
@@ -154,19 +156,19 @@ def test_reclaimable_pods_are_not_counted_in_requests() -> None:
     ],
 )
 def test_reason_depends_on_capacity_of_cohort(held: int, own: int, waits: str) -> None:
-    yard = Yard(cohort("all", 1), queue("cq", 4, cohort="all"), queue("other", 4, cohort="all"))
+    yard = SchedulerBench(cohort("all", 1), queue("cq", 4, cohort="all"), queue("other", 4, cohort="all"))
     if held:
         yard.hold("x", held, "other")
     assert yard.wait(workload(cpu=own)).why.reason == waits
 
 
 def test_capacity_includes_borrowing_limit() -> None:
-    yard = Yard(queue("cq", quota(4, borrowing=2), cohort="all"), queue("other", 4, cohort="all"))
+    yard = SchedulerBench(queue("cq", quota(4, borrowing=2), cohort="all"), queue("other", 4, cohort="all"))
     assert yard.wait(workload(cpu=7)).why.message.endswith(EXCEEDS.format("cpu", "spot", 0, 7, 6))
 
 
 def test_missing_quota_is_computed_from_free_quota() -> None:
-    yard = Yard(queue("cq", 4, cohort="all"), queue("other", 4, cohort="all"))
+    yard = SchedulerBench(queue("cq", 4, cohort="all"), queue("other", 4, cohort="all"))
     yard.hold("x", 6, "other")
     assert yard.wait(workload(cpu=5)).why.message.endswith(
         "insufficient unused quota for cpu in flavor spot, 3 more needed"
@@ -174,14 +176,14 @@ def test_missing_quota_is_computed_from_free_quota() -> None:
 
 
 def test_missing_quota_excludes_exceeded_quota() -> None:
-    yard = Yard(queue("cq", 4))
+    yard = SchedulerBench(queue("cq", 4))
     yard.hold("x", 4)
     yard.put(queue("cq", 2))
     assert yard.wait(workload(cpu=2)).why.message.endswith(", 2 more needed")
 
 
 def test_least_severe_reason_of_flavors_is_reported() -> None:
-    yard = Yard(queue("cq", groups=[group(small={"cpu": 1}, large={"cpu": 4})]))
+    yard = SchedulerBench(queue("cq", groups=[group(small={"cpu": 1}, large={"cpu": 4})]))
     yard.hold("x", 4, flavor="large")
     yard.put(
         queue("cq", groups=[group(small={"cpu": 1}, large={"cpu": 4})], cohort="all"),
@@ -193,14 +195,14 @@ def test_least_severe_reason_of_flavors_is_reported() -> None:
 
 def test_most_severe_reason_of_resource_groups_is_reported() -> None:
     groups = [group(large={"cpu": 4}), group(v100={"gpu": 2})]
-    yard = Yard(queue("cq", groups=groups, cohort="all"), queue("lender", groups=groups, cohort="all"))
+    yard = SchedulerBench(queue("cq", groups=groups, cohort="all"), queue("lender", groups=groups, cohort="all"))
     yard.hold("x", 0, "lender", usage={("large", "cpu"): 5000, ("v100", "gpu"): 1})
     assert yard.wait(workload(pod_sets=[pods("main", cpu="5", gpu=5)])).why.reason == "ExceedsMaxQuota"
 
 
 def test_preemptible_group_does_not_soften_reason_of_other_group() -> None:
     groups = [group(large={"cpu": 4}), group(v100={"gpu": 2})]
-    yard = Yard(queue("cq", groups=groups, preemption={"withinClusterQueue": "LowerPriority"}))
+    yard = SchedulerBench(queue("cq", groups=groups, preemption={"withinClusterQueue": "LowerPriority"}))
     yard.hold("x", 0, usage={("large", "cpu"): 4000, ("v100", "gpu"): 2}, priority=-1)
     assert yard.wait(workload(pod_sets=[pods("main", cpu="5", gpu=1)])).why.reason == "ExceedsMaxQuota"
     assert yard.wait(workload(pod_sets=[pods("main", cpu="4", gpu=5)])).why.reason == "ExceedsMaxQuota"
@@ -208,7 +210,7 @@ def test_preemptible_group_does_not_soften_reason_of_other_group() -> None:
 
 def test_zero_request_needs_no_victims() -> None:
     groups = [group(large={"cpu": 4}), group(v100={"gpu": 0})]
-    yard = Yard(queue("cq", groups=groups, preemption={"withinClusterQueue": "LowerPriority"}))
+    yard = SchedulerBench(queue("cq", groups=groups, preemption={"withinClusterQueue": "LowerPriority"}))
     yard.hold("x", 4, flavor="large", priority=-1)
     assert yard.victims(workload(pod_sets=[pods("main", cpu="4", gpu=0)])) == ["x"]
 

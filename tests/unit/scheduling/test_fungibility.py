@@ -9,7 +9,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.views.workload import workload_view
 from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
 from batchyard.scheduling.flavor_assigner import LastAssignment
-from yard import Yard, flavors_of, group, head_of, preemption, queue, workload
+from yard import SchedulerBench, flavors_of, group, head_of, preemption, queue, workload
 
 SHORT = "insufficient unused quota for cpu in flavor {0}, {1} more needed"
 
@@ -19,11 +19,11 @@ def fungibility(borrow: str = "MayStopSearch", preempt: str = "TryNextFlavor", p
     return {**rules, **({"preference": preference} if preference else {})}
 
 
-def lending_yard(**fields: Any) -> Yard:
+def lending_yard(**fields: Any) -> SchedulerBench:
     """`one` needs borrowing (nominal 4, 8 in the cohort), `two` does not (nominal 4)."""
     groups = [group(one={"cpu": 4}, two={"cpu": 4})]
     lender = queue("lender", groups=[group(one={"cpu": 4})], cohort="all")
-    return Yard(queue("cq", groups=groups, cohort="all", **fields), lender)
+    return SchedulerBench(queue("cq", groups=groups, cohort="all", **fields), lender)
 
 
 def last_of(decision: Decision) -> LastAssignment:
@@ -78,7 +78,7 @@ def test_flavor_without_victims_never_ends_search() -> None:
     assert yard.decide(workload(cpu=3)) == ["wl: main 1 cpu=two"]
 
 
-def preempting_yard(preference: str) -> Yard:
+def preempting_yard(preference: str) -> SchedulerBench:
     """`one` offers 3 cpu by borrowing; `two` offers 4 by preemption of x in the same queue."""
     rules = fungibility("TryNextFlavor", preference=preference)
     yard = lending_yard(flavorFungibility=rules, preemption=preemption("LowerPriority"))
@@ -106,7 +106,7 @@ def test_preemption_without_victims_is_never_preferred() -> None:
 
 def test_reclamation_is_preferred_to_preemption_in_own_queue() -> None:
     groups = [group(one={"cpu": 4}, two={"cpu": 4})]
-    yard = Yard(
+    yard = SchedulerBench(
         queue("cq", groups=groups, cohort="all", preemption=preemption("LowerPriority", "Any")),
         queue("other", groups=[group(one={"cpu": 0}, two={"cpu": 0})], cohort="all"),
     )
@@ -139,7 +139,7 @@ def test_stopped_search_resumes_after_last_tried_flavor() -> None:
     assert flavors_of(second) == "main 1 cpu=two"
 
 
-def stopped_yard() -> Yard:
+def stopped_yard() -> SchedulerBench:
     """The search of cq stops at `one`, which needs borrowing."""
     yard = lending_yard()
     yard.put(queue("cq", groups=[group(one={"cpu": 0}, two={"cpu": 4})], cohort="all"))
@@ -160,7 +160,7 @@ def test_last_assignment_of_previous_cycle_is_used_after_release() -> None:
     assert flavors_of(yard.admission(head_of(workload(cpu=3), last))) == "main 1 cpu=two"
 
 
-def assignment_until(yard: Yard, obj: Obj, tried: int = 0) -> LastAssignment:
+def assignment_until(yard: SchedulerBench, obj: Obj, tried: int = 0) -> LastAssignment:
     """The last assignment of a search in the current cycle that stopped at a flavor."""
     generation = yard.snapshot.queues["cq"].generation
     return LastAssignment(({"cpu": tried},), generation, yard.number, workload_view(obj).shape)
@@ -199,7 +199,7 @@ def test_pod_sets_without_last_assignment_start_at_first_flavor() -> None:
 def test_first_of_equal_flavors_is_assigned(preference: str) -> None:
     groups = [group(one={"cpu": 4}, two={"cpu": 4})]
     rules = fungibility("TryNextFlavor", preference=preference)
-    yard = Yard(queue("cq", groups=groups, flavorFungibility=rules, preemption=preemption("LowerPriority")))
+    yard = SchedulerBench(queue("cq", groups=groups, flavorFungibility=rules, preemption=preemption("LowerPriority")))
     yard.hold("x", 4, flavor="one", priority=-1)
     yard.hold("y", 4, flavor="two", priority=-1)
     assert yard.victims(workload(cpu=3)) == ["x"]

@@ -8,15 +8,15 @@ import make
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import flavor_view, workload_view
 from batchyard.scheduling.cluster_queue import FlavorMismatches
-from yard import Yard, flavors_of, group, queue, workload
+from yard import SchedulerBench, flavors_of, group, queue, workload
 
 SPOT_TAINT = {"key": "spot", "value": "true", "effect": "NoSchedule"}
 
 
-def yard_with(*flavors: Obj) -> Yard:
+def yard_with(*flavors: Obj) -> SchedulerBench:
     """One ClusterQueue with these flavors, 4 cpu each."""
     amounts = {flavor["metadata"]["name"]: {"cpu": 4} for flavor in flavors}
-    return Yard(queue("cq", groups=[group(**amounts)]), *flavors)
+    return SchedulerBench(queue("cq", groups=[group(**amounts)]), *flavors)
 
 
 def pod(name: str = "main", **spec: Any) -> Obj:
@@ -24,7 +24,7 @@ def pod(name: str = "main", **spec: Any) -> Obj:
     return {"name": name, "count": 1, "template": make.pod_template({"cpu": "1"}, None, **spec)}
 
 
-def outcome(yard: Yard, *pod_sets: Obj) -> str:
+def outcome(yard: SchedulerBench, *pod_sets: Obj) -> str:
     return yard.decide(workload(pod_sets=pod_sets))[0]
 
 

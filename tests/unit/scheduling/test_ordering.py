@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 
 from batchyard.scheduling.decisions import Decision
-from yard import Yard, cohort, group, head, preemption, queue
+from yard import SchedulerBench, cohort, group, head, preemption, queue
 
 
 def names(decisions: list[Decision]) -> list[str]:
     return [decision.head.workload.name for decision in decisions]
 
 
-def flat(*, fair_sharing: bool = False, **weights: Any) -> Yard:
+def flat(*, fair_sharing: bool = False, **weights: Any) -> SchedulerBench:
     """Queues a, b and c of 2 cpu each and 12 more in one cohort."""
     members = [queue(n, 2, cohort="all", **({"weight": weights[n]} if n in weights else {})) for n in ("a", "b", "c")]
-    return Yard(cohort("all", 12), *members, fair_sharing=fair_sharing)
+    return SchedulerBench(cohort("all", 12), *members, fair_sharing=fair_sharing)
 
 
 # Classical.
@@ -39,7 +39,7 @@ def test_uid_breaks_ties() -> None:
 
 
 def test_entry_that_borrows_from_nearer_cohort_is_first() -> None:
-    yard = Yard(
+    yard = SchedulerBench(
         cohort("root", 9), cohort("team", 3, parent="root"), queue("a", 1, cohort="root"), queue("b", 1, cohort="team")
     )
     assert names(yard.cycle(head("a", 3, priority=9), head("b", 3))) == ["b", "a"]
@@ -62,7 +62,7 @@ def test_inadmissible_entry_is_first() -> None:
 # Fair sharing.
 
 
-def fair(**weights: Any) -> Yard:
+def fair(**weights: Any) -> SchedulerBench:
     return flat(fair_sharing=True, **weights)
 
 
@@ -80,7 +80,7 @@ def test_entry_without_borrowing_precedes_any_share() -> None:
 
 def test_borrowing_of_unrequested_resource_is_ignored() -> None:
     groups = [group(spot={"cpu": 2}), group(v100={"gpu": 2})]
-    yard = Yard(
+    yard = SchedulerBench(
         cohort("all", groups=[group(spot={"cpu": 10}, v100={"gpu": 100})]),
         queue("a", groups=groups, cohort="all"),
         queue("b", groups=groups, cohort="all"),
@@ -103,7 +103,7 @@ def test_equal_shares_are_sorted_by_priority_age_and_uid() -> None:
 
 
 def test_order_accounts_for_usage_of_earlier_entries() -> None:
-    yard = Yard(
+    yard = SchedulerBench(
         cohort("root", 12),
         cohort("left", 0, parent="root"),
         queue("a", 0, cohort="left"),
@@ -116,7 +116,7 @@ def test_order_accounts_for_usage_of_earlier_entries() -> None:
 
 
 def test_tournament_winner_represents_cohort_in_parent() -> None:
-    yard = Yard(
+    yard = SchedulerBench(
         cohort("root", 20),
         cohort("left", 4, parent="root"),
         cohort("team", 0, parent="left"),
@@ -131,7 +131,7 @@ def test_tournament_winner_represents_cohort_in_parent() -> None:
 
 
 def test_cohort_trees_are_processed_one_after_another() -> None:
-    yard = Yard(queue("b", 2), queue("a", 2, cohort="all"), queue("c", 2, cohort="all"), fair_sharing=True)
+    yard = SchedulerBench(queue("b", 2), queue("a", 2, cohort="all"), queue("c", 2, cohort="all"), fair_sharing=True)
     assert names(yard.cycle(head("c", priority=3), head("b", priority=9), head("a"))) == ["c", "a", "b"]
 
 

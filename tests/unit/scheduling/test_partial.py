@@ -8,7 +8,7 @@ import make
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import workload_view
 from batchyard.scheduling.flavor_assigner import search_pod_counts
-from yard import Yard, preemption, queue, workload
+from yard import SchedulerBench, preemption, queue, workload
 
 
 def shrinkable(name: str = "main", count: int = 8, least: int | None = 2, cpu: str = "1") -> Obj:
@@ -55,30 +55,30 @@ def test_pod_sets_shrink_proportionally() -> None:
 
 
 def test_fitting_workload_is_admitted_with_full_count() -> None:
-    yard = Yard(queue("cq", 8))
+    yard = SchedulerBench(queue("cq", 8))
     assert yard.decide(workload(pod_sets=[shrinkable()])) == ["wl: main 8 cpu=spot"]
 
 
 def test_workload_is_admitted_with_reduced_count() -> None:
-    yard = Yard(queue("cq", 8))
+    yard = SchedulerBench(queue("cq", 8))
     yard.hold("x", 3)
     assert yard.decide(workload(pod_sets=[shrinkable()])) == ["wl: main 5 cpu=spot"]
 
 
 def test_workload_waits_for_full_count_below_min_count() -> None:
-    yard = Yard(queue("cq", 8))
+    yard = SchedulerBench(queue("cq", 8))
     yard.hold("x", 7)
     assert yard.wait(workload(pod_sets=[shrinkable()])).why.message.endswith("7 more needed")
 
 
 def test_preemption_for_full_count_precedes_reduced_count() -> None:
-    yard = Yard(queue("cq", 8, preemption=preemption("LowerPriority")))
+    yard = SchedulerBench(queue("cq", 8, preemption=preemption("LowerPriority")))
     yard.hold("x", 3, priority=-1)
     assert yard.decide(workload(pod_sets=[shrinkable()])) == ["wl preempts x (InClusterQueue)"]
 
 
 def test_reduced_count_can_preempt() -> None:
-    yard = Yard(queue("cq", 8, preemption=preemption("LowerPriority")))
+    yard = SchedulerBench(queue("cq", 8, preemption=preemption("LowerPriority")))
     yard.hold("strong", 4, priority=9)
     yard.hold("weak", 4, priority=-1)
     decision = yard.preemption(workload(pod_sets=[shrinkable()]))
@@ -87,5 +87,5 @@ def test_reduced_count_can_preempt() -> None:
 
 
 def test_workload_above_capacity_is_admitted_with_reduced_count() -> None:
-    yard = Yard(queue("cq", 5))
+    yard = SchedulerBench(queue("cq", 5))
     assert yard.decide(workload(pod_sets=[shrinkable()])) == ["wl: main 5 cpu=spot"]

@@ -3,16 +3,18 @@
 import make
 from batchyard.scheduling.cycle import CYCLES_UNCHECKED, PreemptionLoop, PreemptionLoopDetector, PreemptionStep
 from batchyard.scheduling.decisions import Preempt
-from yard import Yard, preemption, queue, workload
+from yard import SchedulerBench, preemption, queue, workload
 
 
-def yard() -> Yard:
+def yard() -> SchedulerBench:
     """Two queues of one cohort that can preempt each other."""
     rules = preemption("LowerPriority", "Any")
-    return Yard(queue("a", 4, cohort="all", preemption=rules), queue("b", 4, cohort="all", preemption=rules))
+    return SchedulerBench(queue("a", 4, cohort="all", preemption=rules), queue("b", 4, cohort="all", preemption=rules))
 
 
-def swap_repeatedly(env: Yard, watch: PreemptionLoopDetector, cycles: int, seconds: float = 0) -> list[PreemptionLoop]:
+def swap_repeatedly(
+    env: SchedulerBench, watch: PreemptionLoopDetector, cycles: int, seconds: float = 0
+) -> list[PreemptionLoop]:
     """Let x and y preempt each other for so many cycles; return the detected loops."""
     found = []
     for number in range(cycles):
@@ -23,7 +25,7 @@ def swap_repeatedly(env: Yard, watch: PreemptionLoopDetector, cycles: int, secon
     return found
 
 
-def preempts(env: Yard, name: str) -> Preempt:
+def preempts(env: SchedulerBench, name: str) -> Preempt:
     return env.preemption(workload(name, 2, queue="a"))
 
 

@@ -1,18 +1,18 @@
 """Admitted Workloads of a ClusterQueue."""
 
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
-from yard import Yard, queue
+from yard import SchedulerBench, queue
 
 
 def test_workload_with_zero_usage_keeps_flavor_assignment() -> None:
-    yard = Yard(queue("cq", 4))
+    yard = SchedulerBench(queue("cq", 4))
     cq, fr = yard.snapshot.queues["cq"], yard.snapshot.id_of("spot", "cpu")
     assert AdmittedWorkload("team/a", "a", cq, ((fr, 0),)).flavor_resources == {fr}
     assert AdmittedWorkload("team/a", "a", cq, (), frozenset({fr})).flavor_resources == {fr}
 
 
 def test_candidates_are_sorted_by_priority_reservation_and_uid() -> None:
-    yard = Yard(queue("cq", 9))
+    yard = SchedulerBench(queue("cq", 9))
     for name, fields in (
         ("d", {"priority": 1}),
         ("c", {"since": 5}),

@@ -1,11 +1,11 @@
 """Counters of reserved and admitted Workloads and usage by queue."""
 
 from batchyard.scheduling.scheduler_cache import QueueCounter, QueueCounters
-from yard import Yard, queue
+from yard import SchedulerBench, queue
 
 
 def test_reserving_and_admitted_workloads_are_counted() -> None:
-    yard, tally = Yard(queue("cq", 9)), QueueCounters()
+    yard, tally = SchedulerBench(queue("cq", 9)), QueueCounters()
     admitted, reserving = yard.hold("a", 3), yard.hold("b", 1)
     reserving.is_admitted = False
     for held in (admitted, reserving):
@@ -18,14 +18,14 @@ def test_reserving_and_admitted_workloads_are_counted() -> None:
 
 
 def test_unknown_queue_has_zero_counts() -> None:
-    yard, tally = Yard(queue("cq", 9)), QueueCounters()
+    yard, tally = SchedulerBench(queue("cq", 9)), QueueCounters()
     assert tally.get("nowhere") == QueueCounter()
     tally.remove("nowhere", yard.hold("a", 1))
     assert tally.get("nowhere") == QueueCounter()
 
 
 def test_forgotten_queue_restarts_at_zero() -> None:
-    yard, tally = Yard(queue("cq", 9)), QueueCounters()
+    yard, tally = SchedulerBench(queue("cq", 9)), QueueCounters()
     tally.add("cq", yard.hold("a", 1))
     tally.forget("cq")
     tally.forget("cq")

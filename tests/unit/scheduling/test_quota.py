@@ -12,18 +12,18 @@ from batchyard.scheduling.quota import (
     lowest_fitting_height,
     request_to_parent,
 )
-from yard import Yard, cohort, queue, quota
+from yard import SchedulerBench, cohort, queue, quota
 
 CPU = 1000
 
 
-def flat(*members: Obj) -> Yard:
-    return Yard(*members)
+def flat(*members: Obj) -> SchedulerBench:
+    return SchedulerBench(*members)
 
 
-def deep() -> Yard:
+def deep() -> SchedulerBench:
     """Root (1) > left (2) > team (3) > a (4), b (5); root > right (6) > c (7); every quota in brackets."""
-    return Yard(
+    return SchedulerBench(
         cohort("root", 1),
         cohort("left", 2, parent="root"),
         cohort("team", 3, parent="left"),
@@ -34,11 +34,11 @@ def deep() -> Yard:
     )
 
 
-def spot_cpu(yard: Yard) -> int:
+def spot_cpu(yard: SchedulerBench) -> int:
     return yard.snapshot.id_of("spot", "cpu")
 
 
-def potential(yard: Yard, name: str) -> int:
+def potential(yard: SchedulerBench, name: str) -> int:
     return yard.node(name).potential[spot_cpu(yard)] // CPU
 
 
@@ -237,7 +237,7 @@ def test_height_is_zero_for_queue_without_cohort() -> None:
 
 
 def test_guaranteed_part_below_is_subtracted_from_request_to_parent() -> None:
-    yard = Yard(
+    yard = SchedulerBench(
         cohort("root", 2),
         cohort("team", quota(3, lending=1), parent="root"),
         queue("a", quota(4, lending=0), cohort="team"),
@@ -259,7 +259,7 @@ def test_usage_is_released_in_different_amounts() -> None:
 
 
 def test_cohort_without_children_has_height_zero() -> None:
-    yard = Yard(cohort("empty", 3), cohort("parent", 1, parent="top"))
+    yard = SchedulerBench(cohort("empty", 3), cohort("parent", 1, parent="top"))
     assert (yard.node("empty").height, yard.node("top").height) == (0, 1)
 
 

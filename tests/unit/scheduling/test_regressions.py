@@ -11,11 +11,11 @@ from batchyard.scheduling.queue_status import QueueStatusController
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from stage import Stage, stated
-from yard import Yard, group, head_of, preemption, queue, quota, workload
+from yard import SchedulerBench, group, head_of, preemption, queue, quota, workload
 
 
 def test_reservation_for_queue_above_borrowing_limit_frees_no_quota() -> None:
-    yard = Yard(
+    yard = SchedulerBench(
         queue("a", quota(4, borrowing=1), cohort="all"), queue("b", 3, cohort="all"), queue("c", 0, cohort="all")
     )
     yard.hold("x", 6, "a")
@@ -25,14 +25,14 @@ def test_reservation_for_queue_above_borrowing_limit_frees_no_quota() -> None:
 
 
 def test_every_pod_set_is_assigned_in_admission() -> None:
-    yard = Yard(queue("cq", 4))
+    yard = SchedulerBench(queue("cq", 4))
     sets = [make.pod_set("x", requests={"gpu": 0}), make.pod_set("y", requests={"cpu": "3"})]
     (decision,) = yard.cycle(workload("a", pod_sets=sets))
     assert not isinstance(decision, Admit) or len(decision.assignment.pod_sets) == 2
 
 
 def test_last_assignment_beyond_last_flavor_is_ignored() -> None:
-    yard = Yard(queue("cq", groups=[group(one={"cpu": 4})]))
+    yard = SchedulerBench(queue("cq", groups=[group(one={"cpu": 4})]))
     obj = workload(cpu=3)
     last = LastAssignment(({"cpu": 0},), 99, 0, workload_view(obj).shape)  # the queue had two flavors then
     (decision,) = yard.cycle(head_of(obj, last))

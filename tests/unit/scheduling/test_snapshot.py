@@ -8,12 +8,12 @@ from batchyard.api.meta import Obj
 from batchyard.base import InvariantError
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.snapshot import Snapshot
-from yard import Yard, cohort, group, queue
+from yard import SchedulerBench, cohort, group, queue
 
 
-def company() -> Yard:
+def company() -> SchedulerBench:
     """Root > team > a, b; root > c; 2 cpu each."""
-    return Yard(
+    return SchedulerBench(
         cohort("team", 2, parent="company"),
         queue("a", 2, cohort="team"),
         queue("b", 2, cohort="team"),
@@ -21,11 +21,11 @@ def company() -> Yard:
     )
 
 
-def path(yard: Yard, name: str) -> str:
+def path(yard: SchedulerBench, name: str) -> str:
     return yard.snapshot.path_of(yard.snapshot.queues[name])
 
 
-def usages(yard: Yard) -> dict[str, Any]:
+def usages(yard: SchedulerBench) -> dict[str, Any]:
     nodes = {**yard.snapshot.cohorts, **{name: q.node for name, q in yard.snapshot.queues.items()}}
     return {name: list(node.usage) for name, node in nodes.items()}
 
@@ -37,14 +37,14 @@ def test_path_leads_from_root_to_queue() -> None:
 
 
 def test_cohort_exists_while_queue_references_it() -> None:
-    yard = Yard(queue("a", 2, cohort="all"))
+    yard = SchedulerBench(queue("a", 2, cohort="all"))
     assert list(yard.snapshot.cohorts) == ["all"]
     yard.put(queue("a", 2))
     assert list(yard.snapshot.cohorts) == []
 
 
 def test_removed_cohort_object_loses_quota() -> None:
-    yard = Yard(cohort("all", 5), queue("a", 2, cohort="all"))
+    yard = SchedulerBench(cohort("all", 5), queue("a", 2, cohort="all"))
     assert yard.free("a") == 7000
     yard.snapshot.remove_cohort("all")
     yard.snapshot.settle()
@@ -105,13 +105,15 @@ def test_usage_before_settle_is_counted() -> None:
 
 @pytest.mark.parametrize("parents", [{"x": "x"}, {"x": "y", "y": "x"}, {"x": "y", "y": "z", "z": "y"}], ids=str)
 def test_cohort_cycle_excludes_its_queues(parents: dict[str, str]) -> None:
-    yard = Yard(queue("cq", 2, cohort="x"), *(cohort(name, 1, parent=parent) for name, parent in parents.items()))
+    yard = SchedulerBench(
+        queue("cq", 2, cohort="x"), *(cohort(name, 1, parent=parent) for name, parent in parents.items())
+    )
     assert yard.snapshot.queues["cq"].is_in_cohort_cycle
     assert path(yard, "cq") == "/cq"
 
 
 def test_resolved_cohort_cycle_becomes_tree() -> None:
-    yard = Yard(queue("cq", 2, cohort="x"), cohort("x", 1, parent="y"), cohort("y", 1, parent="x"))
+    yard = SchedulerBench(queue("cq", 2, cohort="x"), cohort("x", 1, parent="y"), cohort("y", 1, parent="x"))
     yard.put(cohort("y", 1))
     assert (path(yard, "cq"), yard.free("cq")) == ("/y/x/cq", 4000)
 
@@ -139,7 +141,7 @@ def test_simulation_reverts_all_changes() -> None:
     assert (usages(yard), held.key in held.queue.workloads) == (before, True)
 
 
-def remove_and_release(yard: Yard, held: AdmittedWorkload) -> None:
+def remove_and_release(yard: SchedulerBench, held: AdmittedWorkload) -> None:
     with yard.snapshot.what_if():
         yard.snapshot.remove_workload(held)
         yard.snapshot.release(held.key)
@@ -181,7 +183,7 @@ def test_settle_rebuilds_only_after_change() -> None:
 
 
 def test_resource_groups_follow_spec_of_queue() -> None:
-    yard = Yard(queue("cq", groups=[group(one={"cpu": 2}), group(v100={"gpu": 1})]))
+    yard = SchedulerBench(queue("cq", groups=[group(one={"cpu": 2}), group(v100={"gpu": 1})]))
     assert list(yard.snapshot.queues["cq"].coverage.group_of) == ["cpu", "gpu"]
     yard.put(queue("cq", groups=[group(one={"memory": 2})]))
     assert list(yard.snapshot.queues["cq"].coverage.group_of) == ["memory"]
@@ -204,7 +206,7 @@ def test_resource_groups_follow_spec_of_queue() -> None:
     ],
 )
 def test_quota_change_in_tree_increments_generation(edit: Obj, is_renewed: bool) -> None:
-    yard = Yard(queue("a", 4, cohort="all"), queue("b", 4, cohort="all"), queue("c", 4))
+    yard = SchedulerBench(queue("a", 4, cohort="all"), queue("b", 4, cohort="all"), queue("c", 4))
     before = yard.snapshot.queues["a"].generation
     yard.put(edit)
     assert (yard.snapshot.queues["a"].generation > before) is is_renewed

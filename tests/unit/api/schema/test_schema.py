@@ -438,7 +438,7 @@ def test_template_cache_size_is_bounded() -> None:
     assert again is not first
 
 
-class Tree(TypeScope):
+class TreeScope(TypeScope):
     """A scope with a single type: a node with children by name."""
 
     def fields(self, type_name: str) -> dict[str, Field]:
@@ -453,7 +453,7 @@ class Tree(TypeScope):
 def tree(value: dict[str, Any]) -> Any:
     """Return the tree with defaults, or its flaws."""
     return SchemaCompiler(
-        Tree("tree"), lambda scope: SchemaCompiler(scope, lambda _: pytest.fail("no other scope"))
+        TreeScope("tree"), lambda scope: SchemaCompiler(scope, lambda _: pytest.fail("no other scope"))
     ).object_visitor("Node")(value)
 
 

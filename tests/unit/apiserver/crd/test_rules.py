@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from unit.apiserver.crd.rockets import DEFINITIONS, ROCKETS, Space, definition, rocket, schema_of, space, version_of
+from unit.apiserver.crd.rockets import (
+    DEFINITIONS,
+    ROCKETS,
+    DefinitionApi,
+    definition,
+    rocket,
+    schema_of,
+    space,
+    version_of,
+)
 
 WHOLE = {"type": "integer"}
 TEXT = {"type": "string"}
@@ -125,13 +134,13 @@ def test_rule_uses_kubernetes_extension_functions(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", ["self.a >", "nonsense(self)", "'text'", " "])
 def test_definition_rejects_invalid_rule(rule: str) -> None:
-    reported = Space().faults(definition(version_of(ruled({"rule": rule}, a=WHOLE))), DEFINITIONS)
+    reported = DefinitionApi().faults(definition(version_of(ruled({"rule": rule}, a=WHOLE))), DEFINITIONS)
     place = "spec.versions[0].schema.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule"
     assert [fault.partition(": ")[0] for fault in reported] == [place]
 
 
 def test_rule_with_unsupported_function_returns_warning_and_is_not_checked() -> None:
-    api = Space()
+    api = DefinitionApi()
     written = definition(version_of(ruled({"rule": "semver(self.a).major() > 1"}, a=TEXT)))
     (warning,) = api.ask("POST", DEFINITIONS, written).warnings
     assert warning.endswith("the rule is not checked: unsupported functions: semver")

@@ -13,7 +13,7 @@ from batchyard.kubelet.local.images import ImageMapping
 from batchyard.kubelet.local.node import ContainerDevices
 from batchyard.kubelet.local.run_requests import ContainerInputs, ContainerRunSpec, NodeSettings, build_container_run
 from batchyard.kubelet.local.volumes import EmptyDirPlan, VolumeFile, VolumeFiles, VolumeSources, volume_plans
-from unit.kubelet.local.local_make import NOTHING, Objects, container, pod
+from unit.kubelet.local.local_make import NOTHING, FixedObjects, container, pod
 
 SETTINGS = NodeSettings(images=[ImageMapping("python:*", environment="/venv")], processes_max=500, host_network=True)
 
@@ -145,7 +145,7 @@ def test_objects_decoded_by_api_give_complete_run() -> None:
     heads = {"apiVersion": "v1", "metadata": {"name": "all", "namespace": "team", "uid": "u"}}
     decoded = [decode({**heads, **written}).obj or {} for written in yaml.safe_load_all(WRITTEN)]
     *configs, of = decoded
-    objects = Objects(*configs)
+    objects = FixedObjects(*configs)
     plans = volume_plans(of, VolumeSources(objects, lambda *_: ""))
     assert plans == {"files": VolumeFiles({"file": VolumeFile(b"text", 0o644), "word": VolumeFile(b"hidden", 0o644)})}
     spec = build_container_run(

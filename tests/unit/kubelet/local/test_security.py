@@ -7,7 +7,7 @@ import pytest
 
 from batchyard.kubelet.local.errors import ContainerError
 from batchyard.kubelet.local.security import ROOT, ContainerUser, reject_unsupported, seccomp_of, user_of
-from unit.kubelet.local.local_make import NOTHING, Objects, container, pod
+from unit.kubelet.local.local_make import NOTHING, FixedObjects, container, pod
 
 NON_ROOT = ContainerUser(1000, 100)
 
@@ -20,7 +20,7 @@ def user(
     return user_of(pod(only, securityContext=of_pod), only, default)
 
 
-def refused(only: Mapping[str, Any], reader: Objects = NOTHING, **spec: Any) -> tuple[str, str]:
+def refused(only: Mapping[str, Any], reader: FixedObjects = NOTHING, **spec: Any) -> tuple[str, str]:
     with pytest.raises(ContainerError) as caught:
         reject_unsupported(pod(only, **spec), only, reader)
     return caught.value.reason, caught.value.message
@@ -161,7 +161,7 @@ def test_runtime_class_with_other_isolation_is_rejected() -> None:
     def named(name: str, handler: str) -> Mapping[str, Any]:
         return {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": handler}
 
-    objects = Objects(named("gpu", "nvidia"), named("sandboxed", "runsc"))
+    objects = FixedObjects(named("gpu", "nvidia"), named("sandboxed", "runsc"))
     reject_unsupported(pod(runtimeClassName="gpu"), container(), objects)
     reported = refused(container(), objects, runtimeClassName="sandboxed")
     assert reported == ("CreateContainerError", 'no runtime for "runsc" is configured')

@@ -8,12 +8,12 @@ from batchyard.scheduling.preemption.alternatives import (
     ProtectionReason,
     preemption_alternatives,
 )
-from yard import Yard, cohort, preemption, queue, workload
+from yard import SchedulerBench, cohort, preemption, queue, workload
 
 ANY = preemption("LowerPriority", "Any")
 
 
-def spared(yard: Yard, head: Obj) -> dict[str, ProtectionReason]:
+def spared(yard: SchedulerBench, head: Obj) -> dict[str, ProtectionReason]:
     """Why each Workload is spared that a head could have preempted, by name."""
     fair_sharing = yard.policy.fair_sharing
     alternatives = preemption_alternatives(yard.preemption(head), yard.snapshot, fair_sharing=fair_sharing)
@@ -21,7 +21,7 @@ def spared(yard: Yard, head: Obj) -> dict[str, ProtectionReason]:
 
 
 def test_workload_of_inactive_queue_is_spared() -> None:
-    yard = Yard(queue("a", 4, cohort="all", preemption=ANY), *[queue(name, 0, cohort="all") for name in "bc"])
+    yard = SchedulerBench(queue("a", 4, cohort="all", preemption=ANY), *[queue(name, 0, cohort="all") for name in "bc"])
     yard.hold("b1", 2, "b")
     yard.hold("c1", 2, "c", priority=-9)
     yard.snapshot.queues["c"].active = False
@@ -35,7 +35,7 @@ def test_workload_above_priority_threshold_of_borrower_is_spared() -> None:
     borrow = {"policy": "LowerPriority", "maxPriorityThreshold": 1}
     rules = preemption("Never", "Any", borrow)
     queues = [queue("a", 1, cohort="all", preemption=rules), *[queue(name, 1, cohort="all") for name in "bc"]]
-    yard = Yard(cohort("all", 1), *queues)
+    yard = SchedulerBench(cohort("all", 1), *queues)
     yard.hold("b1", 2, "b", priority=1)
     yard.hold("c1", 2, "c", priority=2)
     pending = workload(cpu=2, queue="a", priority=5)
@@ -46,7 +46,7 @@ def test_workload_above_priority_threshold_of_borrower_is_spared() -> None:
 
 def test_workload_is_spared_if_its_preemption_makes_shares_no_fairer() -> None:
     queues = [queue("a", 3, cohort="all", preemption=ANY), *[queue(name, 3, cohort="all") for name in "bc"]]
-    yard = Yard(*queues, fair_sharing=True)
+    yard = SchedulerBench(*queues, fair_sharing=True)
     yard.hold("b1", 4, "b")
     yard.hold("c1", 5, "c")
     pending = workload(cpu=1, queue="a")

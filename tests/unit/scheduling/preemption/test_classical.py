@@ -5,20 +5,22 @@ from typing import Any
 import pytest
 
 import make
-from yard import Yard, cohort, group, preemption, queue, quota, workload
+from yard import SchedulerBench, cohort, group, preemption, queue, quota, workload
 
 SHORT = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor spot, {0} more needed"
 BORROW = {"policy": "LowerPriority"}
 
 
-def alone(within: str = "LowerPriority", cpu: int = 4) -> Yard:
+def alone(within: str = "LowerPriority", cpu: int = 4) -> SchedulerBench:
     """One ClusterQueue without a cohort."""
-    return Yard(queue("cq", cpu, preemption=preemption(within)))
+    return SchedulerBench(queue("cq", cpu, preemption=preemption(within)))
 
 
-def shared(own: Any = 4, **rules: Any) -> Yard:
+def shared(own: Any = 4, **rules: Any) -> SchedulerBench:
     """A ClusterQueue `cq` with these rules and another queue of 4 cpu in one cohort."""
-    return Yard(queue("cq", own, cohort="all", preemption=preemption(**rules)), queue("other", 4, cohort="all"))
+    return SchedulerBench(
+        queue("cq", own, cohort="all", preemption=preemption(**rules)), queue("other", 4, cohort="all")
+    )
 
 
 # Within the ClusterQueue.
@@ -70,7 +72,7 @@ def test_preemption_evicts_no_more_workloads_than_needed() -> None:
 
 def test_only_workloads_on_same_flavor_are_preempted() -> None:
     groups = [group(one={"cpu": 4}, two={"cpu": 4})]
-    yard = Yard(queue("cq", groups=groups, preemption=preemption("LowerPriority")))
+    yard = SchedulerBench(queue("cq", groups=groups, preemption=preemption("LowerPriority")))
     yard.hold("other-flavor", 4, flavor="two", priority=-9)
     yard.hold("same-flavor", 4, flavor="one", priority=-1)
     yard.put(queue("cq", groups=[group(one={"cpu": 4}, two={"cpu": 0})], preemption=preemption("LowerPriority")))
@@ -113,7 +115,7 @@ def test_last_candidate_replaces_dropped_candidate() -> None:
 
 
 def test_preemption_frees_all_resources_of_pod_set() -> None:
-    yard = Yard(
+    yard = SchedulerBench(
         queue("cq", groups=[group(spot={"cpu": 4}), group(v100={"gpu": 2})], preemption=preemption("LowerPriority"))
     )
     yard.hold("x", 0, usage={("spot", "cpu"): 4000}, priority=-1)
@@ -202,7 +204,7 @@ def test_borrowing_queue_does_not_reclaim() -> None:
 
 
 def test_queue_without_cohort_does_not_reclaim() -> None:
-    yard = Yard(queue("cq", 4, preemption=preemption(reclaim="Any")))
+    yard = SchedulerBench(queue("cq", 4, preemption=preemption(reclaim="Any")))
     yard.hold("x", 4, priority=-9)
     assert yard.victims(workload()) == []
 
@@ -243,7 +245,7 @@ def test_nominal_quota_is_reclaimed_above_priority_threshold() -> None:
 
 
 def test_candidates_below_threshold_come_first_while_borrowing() -> None:
-    yard = Yard(
+    yard = SchedulerBench(
         cohort("all"),
         queue("cq", 2, cohort="all", preemption=preemption("Never", "Any", {**BORROW, "maxPriorityThreshold": -5})),
         queue("other", 4, cohort="all"),
@@ -257,9 +259,9 @@ def test_candidates_below_threshold_come_first_while_borrowing() -> None:
 # Cohort trees.
 
 
-def tree(**rules: Any) -> Yard:
+def tree(**rules: Any) -> SchedulerBench:
     """Root (2) > team (2) > cq (2), sibling (2); root > rival (0)."""
-    return Yard(
+    return SchedulerBench(
         cohort("root", 2),
         cohort("team", 2, parent="root"),
         queue("cq", 2, cohort="team", preemption=preemption(**rules)),
@@ -288,7 +290,7 @@ def test_farther_candidate_is_preempted_before_nearer_lower_priority() -> None:
 
 
 def test_reclamation_skips_subtree_within_quota() -> None:
-    yard = Yard(
+    yard = SchedulerBench(
         cohort("root", 0),
         cohort("rich", 6, parent="root"),
         queue("cq", 4, cohort="root", preemption=preemption(reclaim="Any")),
@@ -301,7 +303,7 @@ def test_reclamation_skips_subtree_within_quota() -> None:
 
 
 def test_reclamation_stops_when_cohort_is_within_quota() -> None:
-    yard = Yard(
+    yard = SchedulerBench(
         cohort("root", 0),
         cohort("rich", 4, parent="root"),
         queue("cq", 4, cohort="root", preemption=preemption(reclaim="Any")),
@@ -342,7 +344,9 @@ def test_queue_at_nominal_quota_does_not_reclaim_exceeded_cohort_quota() -> None
 
 def test_borrowing_is_tried_before_preempting_more_workloads() -> None:
     rules = preemption("LowerPriority", "Any", BORROW)
-    yard = Yard(cohort("all", 1), queue("cq", 4, cohort="all", preemption=rules), queue("third", 0, cohort="all"))
+    yard = SchedulerBench(
+        cohort("all", 1), queue("cq", 4, cohort="all", preemption=rules), queue("third", 0, cohort="all")
+    )
     yard.hold("own", 2, priority=-9)
     yard.hold("below", 3, "third", priority=-9)
     assert yard.decide(workload(cpu=3)) == ["wl preempts below (InCohortReclaimWhileBorrowing)"]

@@ -8,16 +8,16 @@ import pytest
 from batchyard.api.meta import Obj
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
-from yard import Yard, cohort, preemption, queue, workload
+from yard import SchedulerBench, cohort, preemption, queue, workload
 
 ANY = preemption("LowerPriority", "Any")
 
 
-def fair(*objects: Obj) -> Yard:
-    return Yard(*objects, fair_sharing=True)
+def fair(*objects: Obj) -> SchedulerBench:
+    return SchedulerBench(*objects, fair_sharing=True)
 
 
-def three(**weights: Any) -> Yard:
+def three(**weights: Any) -> SchedulerBench:
     """Queues a, b and c of 3 cpu each in one cohort; a may preempt."""
     given = {name: {"weight": weight} for name, weight in weights.items()}
     return fair(
@@ -27,7 +27,7 @@ def three(**weights: Any) -> Yard:
     )
 
 
-def hold_each(yard: Yard, queue: str, *cpus: int, priority: int = 0) -> None:
+def hold_each(yard: SchedulerBench, queue: str, *cpus: int, priority: int = 0) -> None:
     """Admit workloads named b0, b1 and so on in a queue."""
     for number, cpu in enumerate(cpus):
         yard.hold(f"{queue}{number}", cpu, queue, priority=priority, since=-number)
@@ -93,7 +93,7 @@ def test_initial_share_strategy_preempts_at_most_one_workload_of_queue() -> None
     assert yard.victims(pending(6)) == []
 
 
-def with_strategy(strategy: FairSharingStrategy, cpus: Sequence[int], own: int = 3) -> Yard:
+def with_strategy(strategy: FairSharingStrategy, cpus: Sequence[int], own: int = 3) -> SchedulerBench:
     """Queue a uses `own` cpu and b the rest; only one strategy is configured."""
     yard = three()
     yard.policy = SchedulingPolicy(fair_sharing=True, strategies=(strategy,))
@@ -200,7 +200,7 @@ def test_superfluous_candidate_is_dropped() -> None:
     assert yard.victims(pending(3)) == ["large"]
 
 
-def nested() -> Yard:
+def nested() -> SchedulerBench:
     """Root (4) > left (2) > a, b (0 each); root > right (2) > c, d (0 each)."""
     return fair(
         cohort("root", 4),
@@ -244,7 +244,7 @@ def test_sibling_queues_share_their_branch_fairly(cpu: int, victims: list[str]) 
     assert yard.victims(pending(cpu)) == victims
 
 
-def queue_and_cohort(cpu: int) -> Yard:
+def queue_and_cohort(cpu: int) -> SchedulerBench:
     """A queue that reclaims from another queue and a Cohort; both borrow from so much cpu."""
     return fair(
         cohort("all", cpu),

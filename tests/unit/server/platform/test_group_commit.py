@@ -77,7 +77,7 @@ def test_failing_watch_leaves_no_gap_in_other_watches(tmp_path: Path) -> None:
     assert before.revisions == after.revisions == [1, 2]
 
 
-class Written(NamedTuple):
+class CommitResults(NamedTuple):
     """The sizes of the transactions, the answers, the last stored revision, and the failure."""
 
     sizes: list[int]
@@ -86,7 +86,7 @@ class Written(NamedTuple):
     failure: str
 
 
-async def written(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, *, fails_at: int = 0) -> Written:
+async def written(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, *, fails_at: int = 0) -> CommitResults:
     """Write this many changes at once in transactions of two; transaction `fails_at` finds the disk full."""
     monkeypatch.setattr(group_commit, "LARGE_BATCH_SIZE", 2)
     loop = asyncio.get_running_loop()
@@ -109,18 +109,18 @@ async def written(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, *, 
     await commit.close()
     journal.close()
     kept = read_journal(folder / "journal.db").store.revision
-    return Written(sizes, [str(answer) for answer in answers], kept, str(commit.failure))
+    return CommitResults(sizes, [str(answer) for answer in answers], kept, str(commit.failure))
 
 
 def test_changes_are_committed_in_batches_of_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = asyncio.run(written(tmp_path, 5, monkeypatch))
-    assert done == Written([2, 2, 1], ["None"] * 5, 5, "None")
+    assert done == CommitResults([2, 2, 1], ["None"] * 5, 5, "None")
 
 
 def test_nothing_is_committed_after_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = asyncio.run(written(tmp_path, 7, monkeypatch, fails_at=2))
     full = "the disk is full"
-    assert done == Written([2, 2], ["None", "None", *[full] * 5], 2, full)
+    assert done == CommitResults([2, 2], ["None", "None", *[full] * 5], 2, full)
 
 
 async def behind(folder: Path) -> tuple[bool, bool]:
