@@ -25,7 +25,7 @@ from batchyard.server.platform.data_dir import JOURNAL_FILE
 from batchyard.store.journal import back_up
 from batchyard.store.journal_file import JournalError
 from e2e_platform.convergence import end_of, faults_of
-from e2e_platform.kill_rounds import RoundResponses, kill_round, last_look
+from e2e_platform.kill_rounds import RoundResponses, check_final_state, kill_round
 
 SYNCS = ("full", "process")
 
@@ -42,7 +42,7 @@ def main() -> int:
             run_round(Path(folder), number, answers, SYNCS[number % 2])
             counts = f"{len(answers.acknowledged)} acknowledged writes, {len(answers.watched)} watch events"
             print_line(f"round {number + 1}: {counts}, {len(answers.faults)} faults")
-        last_look(Path(folder), answers)
+        check_final_state(Path(folder), answers)
     answers.faults += convergence_faults(args.kills)
     for fault in answers.faults:
         print_line(fault)

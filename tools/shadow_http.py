@@ -34,7 +34,7 @@ from batchyard.server.http.flow_control import ResponseTurns
 from batchyard.server.http.protocol import HttpProtocol
 from batchyard.server.platform.data_dir import PlatformOptions
 from batchyard.server.platform.platform import EmbeddedPlatform
-from differential.merged_scenarios import apart, namespaces_of
+from differential.merged_scenarios import namespaces_of, with_unique_names
 from differential.recorded_scenarios import packed_cases, shared_cases
 from differential.shadow_runs import ServerObjects
 from differential.upstream_writes import TimedWrites, Upstream, read_case
@@ -78,7 +78,7 @@ def create_moments(names: Sequence[str], cases: Any, store: ServerObjects) -> li
         prefix = f"s{number}"
         for namespace in namespaces_of(scenario):
             store.put(new_namespace(f"{prefix}-{namespace}"))
-        moments += Upstream(store, *apart(prefix, scenario, log)).moments()
+        moments += Upstream(store, *with_unique_names(prefix, scenario, log)).moments()
     return sorted(moments, key=lambda moment: moment.at)
 
 

@@ -56,7 +56,7 @@ class RecordedController:
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         outcome = self._controller.reconcile(key, RecordingReader(reader, self._note), now)
-        self._written.update(dict.fromkeys(each for write in outcome.writes for each in written_of(write, reader)))
+        self._written.update(dict.fromkeys(each for write in outcome.writes for each in write_accesses(write, reader)))
         return outcome
 
     def _note(self, kind: str) -> None:
@@ -71,7 +71,7 @@ def names_in(group: str) -> list[str]:
     return [load.name for load in platform.runner.loads()]
 
 
-def written_of(write: Write, reader: Reader) -> Iterator[tuple[str, str]]:
+def write_accesses(write: Write, reader: Reader) -> Iterator[tuple[str, str]]:
     """Yield the kind and verb of a write, and the kinds of owners whose deletion the object now blocks."""
     yield kind_of(write), _VERBS[type(write)]
     if not isinstance(write, Delete):
@@ -96,42 +96,42 @@ class ControllerAccesses(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def found() -> ControllerAccesses:
+def accesses() -> ControllerAccesses:
     """The kinds that each controller has read, and its writes."""
-    found = ControllerAccesses({}, {})
+    accesses = ControllerAccesses({}, {})
     for scene in SCENES:
         near = SimulatedEnvironment(scene)
-        observe(near.world, found)
+        observe(near.world, accesses)
         for step in scene.steps:
             near.play(step)
-    return found
+    return accesses
 
 
-def observe(world: World, found: ControllerAccesses) -> None:
+def observe(world: World, accesses: ControllerAccesses) -> None:
     for queue in world.platform.runner._queue.queues:
         name = queue.controller.name
-        kinds = found.seen.setdefault(name, dict.fromkeys(queue.controller.kinds or ()))
-        queue.controller = RecordedController(queue.controller, kinds, found.written.setdefault(name, {}))
+        kinds = accesses.seen.setdefault(name, dict.fromkeys(queue.controller.kinds or ()))
+        queue.controller = RecordedController(queue.controller, kinds, accesses.written.setdefault(name, {}))
 
 
 @pytest.mark.parametrize("group", REMOTE_GROUPS)
-def test_group_lists_all_kinds_read_by_its_controllers(group: str, found: ControllerAccesses) -> None:
+def test_group_lists_all_kinds_read_by_its_controllers(group: str, accesses: ControllerAccesses) -> None:
     named = kinds_read([group])
     for name in names_in(group):
-        assert [kind for kind in found.seen.get(name, ()) if kind not in named] == [], name
+        assert [kind for kind in accesses.seen.get(name, ()) if kind not in named] == [], name
 
 
 @pytest.mark.parametrize("group", REMOTE_GROUPS)
-def test_group_lists_all_writes_of_its_controllers(group: str, found: ControllerAccesses) -> None:
+def test_group_lists_all_writes_of_its_controllers(group: str, accesses: ControllerAccesses) -> None:
     named = verbs_by_written_kind([group])
     for name in names_in(group):
-        assert [(kind, verb) for kind, verb in found.written.get(name, ()) if verb not in named.get(kind, ())] == [], (
-            name
-        )
+        assert [
+            (kind, verb) for kind, verb in accesses.written.get(name, ()) if verb not in named.get(kind, ())
+        ] == [], name
 
 
-def test_scenes_cover_kinds_of_main_controllers(found: ControllerAccesses) -> None:
-    seen = found.seen
+def test_scenes_cover_kinds_of_main_controllers(accesses: ControllerAccesses) -> None:
+    seen = accesses.seen
     assert scheme.RESOURCE_FLAVOR in seen["job"]
     assert scheme.JOB in seen["jobset-controller"]
     assert scheme.WORKLOAD in seen["placement"]

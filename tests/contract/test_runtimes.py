@@ -15,7 +15,7 @@ from batchyard.api.scheme import kind_info
 from batchyard.client.transport import kind_path
 from contract.environments import place_of
 from contract.final_state import differences
-from contract.pod_views import seen
+from contract.pod_views import visible_objects
 from contract.runtime_scenes import NAMESPACE, SCENES, Obj, RuntimeStep
 from e2e_local_pods.node import local_platform
 from e2e_platform.kill_rounds import ask
@@ -77,7 +77,7 @@ def test_scene_looks_equal_on_simulated_and_real_runtime(places: Sequence[Platfo
                 place.begin(step)
             _wait(partial(_unmet, step, place))
     simulated, real = places
-    _wait(lambda: differences(seen(simulated.objects, scene), seen(real.objects, scene)))
+    _wait(lambda: differences(visible_objects(simulated.objects, scene), visible_objects(real.objects, scene)))
 
 
 def _unmet(step: RuntimeStep, place: PlatformView) -> Sequence[str]:

@@ -61,15 +61,15 @@ def _within(
 
 def with_value(obj: Mapping[str, Any], steps: tuple[Step, ...], value: Any) -> Any:
     """Return an object with a value at a place, and the required parents."""
-    return _put(obj, steps, value)
+    return _set_value(obj, steps, value)
 
 
-def _put(holder: Any, steps: tuple[Step, ...], value: Any) -> Any:
+def _set_value(holder: Any, steps: tuple[Step, ...], value: Any) -> Any:
     if not steps:
         return value
     step, rest = steps[0], steps[1:]
     if isinstance(step, int):
         items = list(holder) if isinstance(holder, list) and holder else [None]
-        return [_put(items[0], rest, value), *items[1:]]
+        return [_set_value(items[0], rest, value), *items[1:]]
     fields = dict(holder) if isinstance(holder, Mapping) else {}
-    return {**fields, step: _put(fields.get(step), rest, value)}
+    return {**fields, step: _set_value(fields.get(step), rest, value)}

@@ -81,7 +81,7 @@ class ShadowFollower:
         return ShadowFollower(self._line, self._kernel, *self._how)
 
 
-def shadowed(
+def run_shadow(
     scenario: Scenario,
     log: list[Record],
     trouble: ConnectionFaults | None = None,
@@ -116,6 +116,6 @@ def shadowed(
     return reported
 
 
-def shadowed_case(name: str, text: str, expected: str, **how: Any) -> ShadowResults:
+def run_shadow_case(name: str, text: str, expected: str, **how: Any) -> ShadowResults:
     """Run a shadow on the texts of a case."""
-    return shadowed(*read_case(name, text, expected), **how)
+    return run_shadow(*read_case(name, text, expected), **how)

@@ -12,7 +12,7 @@ def test_decisions_match_upstream(name: str) -> None:
 
 def test_unpacked_shared_cases_match_upstream() -> None:
     if not SHARED.is_dir():
-        pytest.skip("there are no shared cases beside this repository")
+        pytest.skip("the shared cases are not beside this repository")
     packed = packed_cases()
     fresh = {name: case for name, case in shared_cases().items() if packed.get(name) != case}
     assert {name: found for name, case in fresh.items() if (found := difference(name, case))} == {}

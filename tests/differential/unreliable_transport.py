@@ -113,7 +113,7 @@ class _DelayedWatch:
             self._kernel.call_soon(lambda: self._ended(answer))
 
 
-def drawn_trouble(seed: int) -> tuple[ConnectionFaults, Sequence[Duration]]:
+def random_connection_faults(seed: int) -> tuple[ConnectionFaults, Sequence[Duration]]:
     """Return the faults of a seed, and the times of restarts of the shadow."""
     sort = seed % 7
     if sort == 6:

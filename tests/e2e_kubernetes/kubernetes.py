@@ -212,4 +212,4 @@ def wait_for(holds: Callable[[], bool], reported: Callable[[], str] = str, withi
         if holds():
             return
         pause.wait(0.1)
-    raise AssertionError(f"it does not come to that: {reported()}")
+    raise AssertionError(f"the condition did not hold before the timeout: {reported()}")

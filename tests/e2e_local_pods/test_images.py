@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from e2e_local_pods.node import PATIENCE, ended, local_platform, script, wait_for
+from e2e_local_pods.node import PATIENCE, local_platform, script, terminated_state, wait_for
 from e2e_platform.platform_process import Running
 from integration_shim.engine_image import SAYS, busybox_image
 from integration_shim.image_engines import docker, engine_with_image
@@ -144,5 +144,5 @@ def test_container_of_image_survives_kill_of_platform(tmp_path: Path, engine: En
         before.kill()
         with local_platform(tmp_path, without=engine.without) as again:
             wait_for(again, "long", "Failed")
-            assert ended(again, "long")["exitCode"] == 5
+            assert terminated_state(again, "long")["exitCode"] == 5
             assert again.kubectl("logs", "long").split() == ["begun", "done"]

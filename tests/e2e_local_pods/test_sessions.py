@@ -163,7 +163,7 @@ def test_exec_processes_end_when_client_disconnects(platform: Running) -> None:
     for _ in range(100):
         if not processes(platform, "sleep 4242"):
             return
-    pytest.fail("it was not ended")
+    pytest.fail("the process of the session is still running")
 
 
 def test_background_process_survives_end_of_exec(platform: Running) -> None:

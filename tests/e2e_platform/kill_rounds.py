@@ -83,7 +83,7 @@ def kill_round(folder: Path, number: int, answers: RoundResponses, *options: str
     wanted = before + 30 + 97 * number % 400
     first = max(answers.acknowledged, default=0)
     with Running(folder, "--insecure-loopback", *options) as running:
-        _check_kept(running.url, answers)
+        _check_stored_objects(running.url, answers)
         watchers = (_watch, _watch_from_start)
         threads = [threading.Thread(target=each, args=(running.url, answers, stopped)) for each in watchers]
         threads += [
@@ -119,10 +119,10 @@ def check_journal(folder: Path, answers: RoundResponses) -> None:
     answers.faults += [f"revision {revision} was told, and is not in the journal" for revision in ahead]
 
 
-def last_look(folder: Path, answers: RoundResponses) -> None:
+def check_final_state(folder: Path, answers: RoundResponses) -> None:
     """Check the final objects, and that the watch got all changes once and in order."""
     with Running(folder, "--insecure-loopback") as running:
-        kept = _check_kept(running.url, answers)
+        kept = _check_stored_objects(running.url, answers)
         _catch_up(running.url, answers)
         assert running.end() == 0
     reported = [revision for revision, _, _ in answers.watched]
@@ -160,7 +160,7 @@ def _write_with(
         wanted = None if is_over else word
         answers.expected[name] = [*stands, wanted]
         try:
-            revision = _written(client, name, wanted, is_there=is_there)
+            revision = _revision_of(client, name, wanted, is_there=is_there)
         except _BROKEN:
             return
         except AssertionError as error:
@@ -173,7 +173,7 @@ def _write_with(
             until[1].set()
 
 
-def _written(client: PlainHttpClient, name: str, word: str | None, *, is_there: bool) -> int:
+def _revision_of(client: PlainHttpClient, name: str, word: str | None, *, is_there: bool) -> int:
     """The revision of a change, or 0 if the response does not contain it."""
     obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"word": word}}
     if word is None:
@@ -186,7 +186,7 @@ def _written(client: PlainHttpClient, name: str, word: str | None, *, is_there: 
     return 0 if word is None else int(answer["metadata"]["resourceVersion"])
 
 
-def _check_kept(url: str, answers: RoundResponses) -> dict[str, str]:
+def _check_stored_objects(url: str, answers: RoundResponses) -> dict[str, str]:
     """Compare the stored objects with the responses, and resolve unanswered requests."""
     _, listed = ask(url, "GET", _PLACE)
     kept = {item["metadata"]["name"]: item["data"]["word"] for item in listed["items"]}

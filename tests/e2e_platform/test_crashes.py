@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e_platform import convergence
-from e2e_platform.kill_rounds import PlainHttpClient, RoundResponses, ask, kill_round, last_look
+from e2e_platform.kill_rounds import PlainHttpClient, RoundResponses, ask, check_final_state, kill_round
 from e2e_platform.platform_process import Running
 
 QUEUE = "/apis/kueue.x-k8s.io/v1beta1"
@@ -20,7 +20,7 @@ def test_acknowledged_writes_survive_kills_and_are_watched_once(tmp_path: Path) 
     answers = RoundResponses()
     for number in range(3):
         kill_round(tmp_path, number, answers)
-    last_look(tmp_path, answers)
+    check_final_state(tmp_path, answers)
     assert answers.faults == []
     assert len(answers.acknowledged) > 300
 

@@ -34,7 +34,7 @@ def role(kind: str, name: str, **fields: Any) -> dict[str, Any]:
     return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}, **fields}
 
 
-def bound(kind: str, to: str) -> dict[str, Any]:
+def role_binding(kind: str, to: str) -> dict[str, Any]:
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": to}
     return role(kind, "more", roleRef=reference, subjects=[{"kind": "User", "name": "bob"}])
 
@@ -61,7 +61,7 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 REVIEWS_OF_ACCESS = "/apis/authorization.k8s.io/v1"
 BINDINGS = f"{RBAC}/namespaces/team-a/rolebindings"
 ADMIN = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
-TO_ALL = bound("RoleBinding", "cluster-admin")
+TO_ALL = role_binding("RoleBinding", "cluster-admin")
 TO_ALL_KNOWN = TO_ALL | {"subjects": [{"kind": "Group", "name": "system:authenticated"}]}
 CONVERTED = {
     "metadata": {"name": "as.b.c"},
@@ -183,7 +183,7 @@ TABLE = (
     ),
     DeniedRequest(
         *("binding of cluster-admin", "bob", "POST", f"{RBAC}/namespaces/team-a/rolebindings", 403, "Forbidden"),
-        bound("RoleBinding", "cluster-admin"),
+        role_binding("RoleBinding", "cluster-admin"),
     ),
     DeniedRequest(
         *("role with more permissions", "bob", "POST", f"{RBAC}/namespaces/team-a/roles", 403, "Forbidden"),
@@ -195,7 +195,7 @@ TABLE = (
     ),
     DeniedRequest(
         *("cluster role binding", "bob", "POST", f"{RBAC}/clusterrolebindings", 403, "Forbidden"),
-        bound("ClusterRoleBinding", "view"),
+        role_binding("ClusterRoleBinding", "view"),
     ),
     DeniedRequest(
         *("cluster role with more permissions", "carol", "POST", f"{RBAC}/clusterroles", 403, "Forbidden"),
@@ -460,7 +460,7 @@ def callers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RawR
     folder = tmp_path_factory.mktemp("platform")
     with Running(folder) as platform:
         owner = RawRequestClient(platform.kubeconfig, certificate=_certificate(folder, "owner", "system:masters"))
-        account = _prepared(owner)
+        account = _create_teams(owner)
         now, ours = wall_clock(), SigningKey(folder)
         foreign = SigningKey(tmp_path_factory.mktemp("foreign"))
         gone = {**account, "metadata": {**account["metadata"], "uid": "of-one-before"}}
@@ -472,8 +472,10 @@ def callers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RawR
             "expired token": _token(ours, account, now - DAY),
             "token for others": _token(ours, account, now, "https://elsewhere"),
             "orphan token": _token(ours, gone, now),
-            "token of none": forged({"alg": "none"}, unsigned, b""),
-            "token of HS256": forged({"alg": "HS256", "kid": ours.key_id}, unsigned, (folder / "ca.crt").read_bytes()),
+            "token of none": forge_token({"alg": "none"}, unsigned, b""),
+            "token of HS256": forge_token(
+                {"alg": "HS256", "kid": ours.key_id}, unsigned, (folder / "ca.crt").read_bytes()
+            ),
             "token of a pod": _token(ours, account, now, pod={"kind": "Pod", "metadata": {"name": "p", "uid": "gone"}}),
         }
         certificates = {name: _certificate(folder, name) for name in ("anna", "bob", "carol", "dora", "erik")}
@@ -491,36 +493,38 @@ def callers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RawR
         }
 
 
-def _prepared(owner: RawRequestClient) -> dict[str, Any]:
+def _create_teams(owner: RawRequestClient) -> dict[str, Any]:
     """Create two teams and the permissions of their members; return a ServiceAccount of team-a."""
     for team in ("team-a", "team-b"):
-        _made(owner, "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team}})
-        _made(owner, f"/api/v1/namespaces/{team}/configmaps", config_map("kept", team))
+        _create_object(
+            owner, "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team}}
+        )
+        _create_object(owner, f"/api/v1/namespaces/{team}/configmaps", config_map("kept", team))
     for user, given in (("anna", "edit"), ("bob", "admin")):
-        binding = bound("RoleBinding", given) | {"subjects": [{"kind": "User", "name": user}]}
+        binding = role_binding("RoleBinding", given) | {"subjects": [{"kind": "User", "name": user}]}
         binding["metadata"] = {"name": user}
-        _made(owner, f"{RBAC}/namespaces/team-a/rolebindings", binding)
-    _made(owner, f"{RBAC}/namespaces/team-a/roles", role("Role", "less", rules=READS_SECRETS))
+        _create_object(owner, f"{RBAC}/namespaces/team-a/rolebindings", binding)
+    _create_object(owner, f"{RBAC}/namespaces/team-a/roles", role("Role", "less", rules=READS_SECRETS))
     writes = {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"], "verbs": ["create", "patch"]}
-    _made(owner, f"{RBAC}/clusterroles", role("ClusterRole", "more", rules=[writes]))
-    binding = bound("ClusterRoleBinding", "more") | {"subjects": [{"kind": "User", "name": "carol"}]}
-    _made(owner, f"{RBAC}/clusterrolebindings", binding)
+    _create_object(owner, f"{RBAC}/clusterroles", role("ClusterRole", "more", rules=[writes]))
+    binding = role_binding("ClusterRoleBinding", "more") | {"subjects": [{"kind": "User", "name": "carol"}]}
+    _create_object(owner, f"{RBAC}/clusterrolebindings", binding)
     reads = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"], "resourceNames": ["open"]}
-    _made(owner, f"{RBAC}/namespaces/team-b/roles", role("Role", "open", rules=[reads]))
+    _create_object(owner, f"{RBAC}/namespaces/team-b/roles", role("Role", "open", rules=[reads]))
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "open"}
     binding = role("RoleBinding", "dora", roleRef=reference, subjects=[{"kind": "User", "name": "dora"}])
-    _made(owner, f"{RBAC}/namespaces/team-b/rolebindings", binding)
+    _create_object(owner, f"{RBAC}/namespaces/team-b/rolebindings", binding)
     acts = {"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"]}
-    _made(owner, f"{RBAC}/clusterroles", role("ClusterRole", "acts", rules=[acts]))
-    binding = bound("ClusterRoleBinding", "acts") | {"subjects": [{"kind": "User", "name": "erik"}]}
-    _made(owner, f"{RBAC}/clusterrolebindings", {**binding, "metadata": {"name": "acts"}})
+    _create_object(owner, f"{RBAC}/clusterroles", role("ClusterRole", "acts", rules=[acts]))
+    binding = role_binding("ClusterRoleBinding", "acts") | {"subjects": [{"kind": "User", "name": "erik"}]}
+    _create_object(owner, f"{RBAC}/clusterrolebindings", {**binding, "metadata": {"name": "acts"}})
     for name in ("open", "s"):
-        _made(owner, f"{B}/secrets", {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}})
+        _create_object(owner, f"{B}/secrets", {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}})
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}}
-    return _made(owner, f"{A}/serviceaccounts", account)
+    return _create_object(owner, f"{A}/serviceaccounts", account)
 
 
-def _made(owner: RawRequestClient, path: str, obj: dict[str, Any]) -> dict[str, Any]:
+def _create_object(owner: RawRequestClient, path: str, obj: dict[str, Any]) -> dict[str, Any]:
     answer = owner.ask("POST", path, obj)
     assert answer.code == 201, answer
     made: dict[str, Any] = answer.body
@@ -542,7 +546,7 @@ def _token(
     return TokenIssuer(_Objects(), key, lambda: at).issue(account, pod, [audience], at + HOUR)
 
 
-def forged(header: dict[str, str], token: str, key: bytes) -> str:
+def forge_token(header: dict[str, str], token: str, key: bytes) -> str:
     """The payload of a token with another header, signed with a public key or not at all."""
     begin = base64.urlsafe_b64encode(json.dumps(header).encode()).decode().rstrip("=")
     message = f"{begin}.{token.split('.')[1]}"
@@ -567,7 +571,8 @@ def test_permitted_requests_succeed(callers: dict[str, RawRequestClient]) -> Non
     assert callers["good token"].ask("GET", "/apis").code == 200
     assert callers["nobody"].ask("GET", "/healthz").code == 200
     assert (
-        callers["bob"].ask("POST", f"{RBAC}/namespaces/team-a/rolebindings", bound("RoleBinding", "view")).code == 201
+        callers["bob"].ask("POST", f"{RBAC}/namespaces/team-a/rolebindings", role_binding("RoleBinding", "view")).code
+        == 201
     )
 
 

@@ -49,7 +49,7 @@ class OperatorObjects(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> OperatorObjects:
+def operator_objects(tmp_path_factory: pytest.TempPathFactory) -> OperatorObjects:
     folder = tmp_path_factory.mktemp("times")
     with Running(folder, *OPTIONS) as platform, operator(platform) as running:
         running.wait_until("runs admission")
@@ -59,13 +59,13 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> OperatorObjects:
     return OperatorObjects(seen, [change.obj for change in read_journal(folder / JOURNAL_FILE).store.changes])
 
 
-def test_served_times_are_whole_seconds_except_micro_times(ran: OperatorObjects) -> None:
-    assert {"Workload", "Event", "Pod"} <= {kind for kind, items in ran.seen if items}
-    places = {place for kind, items in ran.seen for place in fractions(items, kind)}
+def test_served_times_are_whole_seconds_except_micro_times(operator_objects: OperatorObjects) -> None:
+    assert {"Workload", "Event", "Pod"} <= {kind for kind, items in operator_objects.seen if items}
+    places = {place for kind, items in operator_objects.seen for place in fractions(items, kind)}
     assert {re.sub(r"\..*\.", ".", place) for place in places} <= _FINE
 
 
-def test_operator_writes_times_in_whole_seconds(ran: OperatorObjects) -> None:
-    workloads = [obj for obj in ran.stored if obj["kind"] == "Workload" and obj.get("status")]
+def test_operator_writes_times_in_whole_seconds(operator_objects: OperatorObjects) -> None:
+    workloads = [obj for obj in operator_objects.stored if obj["kind"] == "Workload" and obj.get("status")]
     assert {each["type"] for obj in workloads for each in obj["status"]["conditions"]} >= {"Admitted", "Finished"}
     assert not [place for obj in workloads for place in fractions(obj["status"], "status")]

@@ -140,14 +140,14 @@ def test_platform_survives_exhausted_file_descriptors(platform: Running, capsys:
 
 
 @pytest.fixture
-def hung_up() -> Iterator[None]:
+def default_sighup() -> Iterator[None]:
     """Restore the default SIGHUP handler for child processes, because the tests may run under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.usefixtures("hung_up")
+@pytest.mark.usefixtures("default_sighup")
 def test_platform_ends_cleanly_on_sighup(tmp_path: Path) -> None:
     with Running(tmp_path, PLAIN) as running:
         running.process.send_signal(signal.SIGHUP)

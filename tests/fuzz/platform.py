@@ -18,7 +18,7 @@ from e2e_platform.kill_rounds import ask
 from e2e_platform.platform_process import Running
 from fuzz.requests import FuzzedResource, FuzzRequest, RequestGenerator
 from fuzz.seeded_random import SeededRandom
-from fuzz.wire import codes, dialer, garbled, shapes
+from fuzz.wire import codes, dialer, garble, shapes
 
 ROCKETS: Final = Path(__file__).parents[1] / "e2e_platform" / "rockets.yaml"
 MAPS: Final = "/api/v1/namespaces/default/configmaps"
@@ -78,7 +78,7 @@ class FuzzedPlatform:
         fuzz, dice, dial = RequestGenerator(self._places, *seed), SeededRandom(*seed), dialer(self.url)
         for _ in range(count):
             asked = fuzz.next()
-            for code in codes(dial, garbled(asked, dice), 0.05):
+            for code in codes(dial, garble(asked, dice), 0.05):
                 self._take(code, asked.reported)
         self._check_answers("garbled requests")
 

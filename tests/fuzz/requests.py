@@ -9,7 +9,7 @@ from urllib.parse import quote
 import yaml
 
 from fuzz.seeded_random import SeededRandom
-from fuzz.values import NASTY, deep, mutated
+from fuzz.values import NASTY, deep, mutate
 
 _ROOT = Path(__file__).parents[2]
 _SEEDS = Path(__file__).with_name("seeds.yaml")
@@ -188,13 +188,13 @@ class RequestGenerator:
     # --- kinds of requests ---
 
     def _created(self, place: FuzzedResource, obj: dict[str, Any]) -> FuzzRequest:
-        sent = obj if self._dice.happens(10) else mutated(obj, self._dice)
+        sent = obj if self._dice.happens(10) else mutate(obj, self._dice)
         return FuzzRequest("POST", place.path(_namespace_of(obj)), {}, {}, _json(sent))
 
     def _changed(self, place: FuzzedResource, obj: dict[str, Any]) -> FuzzRequest:
         part = self._dice.one_of(("", "", "status", *place.parts))
         sent = self._with_status(obj) if part == "status" else obj
-        return FuzzRequest("PUT", self._path(place, obj, part), {}, {}, _json(mutated(sent, self._dice)))
+        return FuzzRequest("PUT", self._path(place, obj, part), {}, {}, _json(mutate(sent, self._dice)))
 
     def _patched(self, place: FuzzedResource, obj: dict[str, Any]) -> FuzzRequest:
         dice = self._dice
@@ -202,16 +202,16 @@ class RequestGenerator:
         if dice.happens(40):
             sent: Any = [self._operation(obj) for _ in range(1 + dice.below(4))]
             return FuzzRequest(
-                "PATCH", path, {}, {"content-type": _JSON_PATCH}, _json(mutated(sent, dice, dice.below(2)))
+                "PATCH", path, {}, {"content-type": _JSON_PATCH}, _json(mutate(sent, dice, dice.below(2)))
             )
         return FuzzRequest(
-            "PATCH", path, {}, {"content-type": dice.one_of(_MERGES)}, _json(mutated(self._with_status(obj), dice))
+            "PATCH", path, {}, {"content-type": dice.one_of(_MERGES)}, _json(mutate(self._with_status(obj), dice))
         )
 
     def _applied(self, place: FuzzedResource, obj: dict[str, Any]) -> FuzzRequest:
         path = self._path(place, obj, self._dice.one_of(("", "", "status")))
         query = {"fieldManager": self._dice.one_of(("a", "b", "kubectl")), "force": "true"}
-        return FuzzRequest("PATCH", path, query, {"content-type": _APPLY}, _json(mutated(obj, self._dice)))
+        return FuzzRequest("PATCH", path, query, {"content-type": _APPLY}, _json(mutate(obj, self._dice)))
 
     def _read(self, place: FuzzedResource, obj: dict[str, Any]) -> FuzzRequest:
         name = self._dice.one_of(("", "", obj["metadata"].get("name") or "a"))
@@ -225,7 +225,7 @@ class RequestGenerator:
             "preconditions": {"uid": "a"},
             "dryRun": ["All"],
         }
-        body = _json(mutated(options, self._dice)) if self._dice.happens(50) else b""
+        body = _json(mutate(options, self._dice)) if self._dice.happens(50) else b""
         whole = self._dice.happens(2) and place.kind != "Namespace"
         path = place.path(_namespace_of(obj)) if whole else self._path(place, obj, "")
         return FuzzRequest("DELETE", path, {}, {}, body)

@@ -109,7 +109,7 @@ def _lengths() -> Iterator[InvalidWireRequest]:
     yield InvalidWireRequest("trailers", _POST + b"transfer-encoding: chunked\r\n\r\n" + trailers)
 
 
-def garbled(asked: FuzzRequest, dice: SeededRandom) -> bytes:
+def garble(asked: FuzzRequest, dice: SeededRandom) -> bytes:
     """Return a request with changed bytes in a few places."""
     reported = {"host": "localhost", "content-length": str(len(asked.body)), **asked.headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in reported.items())
@@ -122,10 +122,10 @@ def garbled(asked: FuzzRequest, dice: SeededRandom) -> bytes:
 
 def codes(dial: Dial, sent: bytes, within: float = _SILENCE) -> Sequence[int]:
     """Send bytes; return the codes of the responses until the end or a timeout."""
-    return [int(code) for code in _STATUS.findall(answered(dial, sent, within))]
+    return [int(code) for code in _STATUS.findall(response_bytes(dial, sent, within))]
 
 
-def answered(dial: Dial, sent: bytes, within: float = _SILENCE) -> bytes:
+def response_bytes(dial: Dial, sent: bytes, within: float = _SILENCE) -> bytes:
     """Send bytes; return all received bytes until the end or a timeout."""
     received = bytearray()
     with suppress(*_GONE), dial() as wire:

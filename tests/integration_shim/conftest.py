@@ -79,10 +79,10 @@ def node(request: pytest.FixtureRequest, pool: SharedNodes) -> Iterator[ShimMach
     """A node with all features of the machine, as root and as an ordinary user; no pods may be left."""
     as_user = request.param == "user"
     if os.geteuid() != 0 and not as_user:
-        pytest.skip("only root can be root")
+        pytest.skip("this case needs root")
     with pool.lend(NO_ENGINES, ORDINARY_USER if as_user and os.geteuid() == 0 else None) as made:
         if not made.features["bubblewrap"]:
-            pytest.skip("bubblewrap is not there, or does not work here")
+            pytest.skip("bubblewrap is missing or does not work on this machine")
         yield made
 
 
@@ -91,7 +91,7 @@ def grouped(pool: SharedNodes) -> Iterator[ShimMachine]:
     """A node with control groups; no pods may be left at the end."""
     with pool.lend(NO_ENGINES) as made:
         if not made.features["bubblewrap"] or not made.features["cgroups"]:
-            pytest.skip("whoever runs the tests can make no control groups here, or has no bubblewrap")
+            pytest.skip("control groups cannot be created, or bubblewrap is missing")
         yield made
 
 
@@ -107,7 +107,7 @@ def engine(pool: SharedNodes, busybox: str) -> Iterator[tuple[ShimMachine, dict[
     """A node that runs containers with podman, because it lacks users of pods; none may be left."""
     with pool.lend("docker,users") as made:
         if not any(engine["runs"] for engine in made.features["engines"]):
-            pytest.skip(f"podman does not work here: {made.features['missing']}")
+            pytest.skip(f"podman does not work on this machine: {made.features['missing']}")
         yield made, {"name": busybox, "engine": "podman", "id": image_id(busybox)}
 
 
@@ -129,7 +129,7 @@ def users_image() -> Iterator[EngineImage]:
 def roots_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineImage]:
     """Podman of root with an image."""
     if shutil.which("podman") is None or os.geteuid() != 0:
-        pytest.skip("no podman is here, or it may not be used: apt-get install podman, and be root")
+        pytest.skip("podman is missing or may not be used: run apt-get install podman, and run the tests as root")
     variables = insecure_registries(tmp_path_factory.mktemp("podman"))
     with engine_with_image("podman", variables, None) as bringer:
         yield bringer
@@ -153,5 +153,5 @@ def image_node(request: pytest.FixtureRequest, pool: SharedNodes) -> Iterator[Im
         bringer, without, user = request.getfixturevalue("users_image"), "docker", ordinary_user()
     with pool.lend(without, user, bringer.variables) as node:
         if [engine["runs"] for engine in node.features["engines"]] != [False]:
-            pytest.skip(f"no {request.param} that brings images works here: {node.features['missing']}")
+            pytest.skip(f"{request.param} cannot pull images on this machine: {node.features['missing']}")
         yield ImageNode(node, bringer.engine, bringer.image)

@@ -58,7 +58,7 @@ def test_plain_processes_run_as_ordinary_user() -> None:
 
 def test_unreachable_engine_is_reported_and_not_used(pool: SharedNodes) -> None:
     if shutil.which("docker") is None:
-        pytest.skip("no docker is here: apt-get install docker.io")
+        pytest.skip("docker is missing: apt-get install docker.io")
     with pool.lend("podman", variables={"DOCKER_HOST": "unix:///nowhere"}) as node:
         reported = node.features
         assert reported["engines"] == []

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from integration_shim.machine import ShimMachine, container, reached, shell, state, until
+from integration_shim.machine import ShimMachine, container, shell, state, until, wait_for_phase
 
 QUICK = {"initialDelaySeconds": 0, "periodSeconds": 0.05, "timeoutSeconds": 5}
 ONCE = QUICK | {"successThreshold": 1, "failureThreshold": 1}
@@ -44,7 +44,7 @@ def test_startup_probe_precedes_other_probes(node: ShimMachine) -> None:
         "liveness": execute("test -e /tmp/up", failureThreshold=1),
     }
     run = node.start(shell("sleep 0.3; touch /tmp/up; sleep 600", probes=probes))
-    reported = reached(run, "Running")
+    reported = wait_for_phase(run, "Running")
     assert (reported["started"], reported["ready"]) == (False, False)
     until(lambda: state(run)["started"] and state(run)["ready"], "it has started and is ready")
     assert "failed" not in state(run)
@@ -104,7 +104,7 @@ def test_container_is_started_after_successful_post_start_hook(node: ShimMachine
     node.sandbox()
     hook = {"exec": {"command": ["sh", "-c", "sleep 0.2; touch /tmp/hooked"]}}
     run = node.start(container("sleep", "600", hooks={"postStart": hook}))
-    assert not reached(run, "Running")["started"]
+    assert not wait_for_phase(run, "Running")["started"]
     until(lambda: state(run)["started"] and state(run)["ready"], "it has started")
     assert Path(f"/proc/{state(run)['pid']}/root/tmp/hooked").exists()
 
@@ -121,9 +121,9 @@ def test_pre_stop_hook_runs_before_sigterm(node: ShimMachine) -> None:
     hook = {"exec": {"command": ["sh", "-c", "sleep 0.2; echo hook > /tmp/order"]}}
     script = "trap 'echo term >> /tmp/order; cat /tmp/order; exit 0' TERM; echo up; while :; do sleep 0.01; done"
     run = node.start(shell(script, hooks={"preStop": hook}))
-    until(lambda: reached(run, "Running") and node.texts(), "it is up")
+    until(lambda: wait_for_phase(run, "Running") and node.texts(), "it is up")
     node.stop(run)
-    assert reached(run, "Exited")["exitCode"] == 0
+    assert wait_for_phase(run, "Exited")["exitCode"] == 0
     assert [text for text in node.texts() if text != "Terminated"] == ["up", "hook", "term"]
 
 
@@ -131,8 +131,8 @@ def test_slow_pre_stop_hook_does_not_extend_grace_period(node: ShimMachine) -> N
     node.sandbox()
     hook = {"exec": {"command": ["sleep", "600"]}}
     run = node.start(shell("trap '' TERM; while :; do sleep 0.01; done", hooks={"preStop": hook}))
-    reached(run, "Running")
+    wait_for_phase(run, "Running")
     node.stop(run, grace=0.3)
-    reported = reached(run, "Exited")
+    reported = wait_for_phase(run, "Exited")
     assert reported["exitCode"] == 137
     assert reported["finishedAt"] - reported["startedAt"] < 10e6

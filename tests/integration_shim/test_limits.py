@@ -8,7 +8,7 @@ import pytest
 
 from batchyard.shim import spawner
 from batchyard.shim.isolation import cgroups
-from integration_shim.machine import ShimMachine, container, reached, shell, state, until
+from integration_shim.machine import ShimMachine, container, shell, state, until, wait_for_phase
 
 EATER = "x = bytearray(300 << 20); print('ate')"
 LIMITS = {"cpu": None, "memory": 64 << 20, "pids": 1000}
@@ -35,7 +35,7 @@ def test_container_within_memory_limit_completes(grouped: ShimMachine) -> None:
 
 def test_memory_limit_without_cgroups_raises_memory_error(node: ShimMachine) -> None:
     if node.features["cgroups"]:
-        pytest.skip("there are control groups")
+        pytest.skip("the machine has control groups")
     node.sandbox()
     reported = node.ended(container("python3", "-c", EATER, limits=LIMITS))
     assert (reported["exitCode"], node.texts()) == (1, [*node.texts()[:-1], "MemoryError"])
@@ -65,7 +65,7 @@ def test_container_without_cpu_request_gets_minimum_shares() -> None:
 def test_cgroup_of_killed_keeper_is_removed(grouped: ShimMachine) -> None:
     grouped.sandbox()
     run = grouped.start(container("sleep", "600"))
-    reached(run, "Running")
+    wait_for_phase(run, "Running")
     assert any(group.name == "main-0" for group in grouped.groups())
     os.kill(state(run)["keeper"], signal.SIGKILL)
     until(lambda: not any(group.name == "main-0" for group in grouped.groups()), "its group is gone")
@@ -86,7 +86,7 @@ def test_cgroup_v2_is_joined_and_removed_with_its_processes() -> None:
     try:
         cgroups.create_group(group, {})
     except OSError:
-        pytest.skip("there is no such hierarchy beside the first version's")
+        pytest.skip("the machine has no cgroup v2 hierarchy beside that of v1")
     child = os.fork()
     if child == 0:
         cgroups.join_group(group)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batchyard.shim import state_dir
-from integration_shim.machine import ShimMachine, container, reached, shell, state, until
+from integration_shim.machine import ShimMachine, container, shell, state, until, wait_for_phase
 
 OUTER = {"source": "volumes/outer", "target": "/outer", "readOnly": False}
 
@@ -152,7 +152,7 @@ def test_working_directory_replaced_by_symlink_to_descriptor_is_rejected(node: S
     command = ["sh", "-c", "ls .. > /outer/found"]
     hook = {"exec": {"command": command}}
     run = node.start(container("sleep", "600", mounts=[OUTER], workingDir="/outer/here", hooks={"preStop": hook}))
-    assert reached(run, "Running")
+    assert wait_for_phase(run, "Running")
     (outer / "here").rename(outer / "was")
     for number in range(3, 32):
         link(node, outer / "here", f"/proc/self/fd/{number}")

@@ -42,25 +42,25 @@ def port() -> Iterator[int]:
         serving.join()
 
 
-def asked(port: int, path: str) -> ProbeOutcome:
+def probe_outcome(port: int, path: str) -> ProbeOutcome:
     headers = [{"name": "X-Mine", "value": "mine"}]
     return run_handler({"httpGet": {"path": path, "port": port, "httpHeaders": headers}}, CONTAINER, 5)
 
 
 def test_http_probe_succeeds_with_response_body(port: int) -> None:
-    assert asked(port, "200") == ProbeOutcome("success", "kube-probe/1.32 mine")
+    assert probe_outcome(port, "200") == ProbeOutcome("success", "kube-probe/1.32 mine")
 
 
 def test_http_probe_fails_on_error_status_without_body(port: int) -> None:
-    assert asked(port, "/404") == ProbeOutcome("failure", "HTTP probe failed with statuscode: 404")
+    assert probe_outcome(port, "/404") == ProbeOutcome("failure", "HTTP probe failed with statuscode: 404")
 
 
 def test_http_probe_follows_redirect_on_same_host(port: int) -> None:
-    assert asked(port, "/302//503") == ProbeOutcome("failure", "HTTP probe failed with statuscode: 503")
+    assert probe_outcome(port, "/302//503") == ProbeOutcome("failure", "HTTP probe failed with statuscode: 503")
 
 
 def test_http_probe_warns_of_redirect_to_another_host(port: int) -> None:
-    found = asked(port, "/302/http://elsewhere/200")
+    found = probe_outcome(port, "/302/http://elsewhere/200")
     assert found == ProbeOutcome("warning", "Probe terminated redirects, Response body: kube-probe/1.32 mine")
 
 

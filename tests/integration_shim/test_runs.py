@@ -3,7 +3,7 @@
 import os
 import signal
 
-from integration_shim.machine import ShimMachine, container, is_alive, is_kept, reached, shell, state, until
+from integration_shim.machine import ShimMachine, container, is_alive, is_kept, shell, state, until, wait_for_phase
 
 
 def test_successful_command_is_completed(plain: ShimMachine) -> None:
@@ -23,7 +23,7 @@ def test_exit_code_of_signal_is_128_plus_its_number(plain: ShimMachine) -> None:
 
 def test_spawner_announces_start_and_end_of_run(plain: ShimMachine) -> None:
     run = plain.start(container("sleep", "600"))
-    reached(run, "Running")
+    wait_for_phase(run, "Running")
     until(lambda: plain.heard == ["pods/u/runs/main/0"], "the start is announced")
     plain.stop(run)
     until(lambda: plain.heard == ["pods/u/runs/main/0"] * 2, "the end is announced")
@@ -31,7 +31,7 @@ def test_spawner_announces_start_and_end_of_run(plain: ShimMachine) -> None:
 
 def test_run_is_never_started_twice(plain: ShimMachine) -> None:
     run = plain.start(shell("echo started"))
-    reached(run, "Exited")
+    wait_for_phase(run, "Exited")
     plain.ask("pods/u/runs/main/0")
     plain.ended(container("true"), pod="other")
     assert plain.texts() == ["started"]
@@ -39,7 +39,7 @@ def test_run_is_never_started_twice(plain: ShimMachine) -> None:
 
 def test_keeper_holds_lock_until_it_ends(plain: ShimMachine) -> None:
     run = plain.start(container("sleep", "600"))
-    keeper = reached(run, "Running")["keeper"]
+    keeper = wait_for_phase(run, "Running")["keeper"]
     assert is_kept(run)
     os.kill(keeper, signal.SIGKILL)
     until(lambda: not is_kept(run), "the lock is free")
@@ -49,7 +49,7 @@ def test_stop_sends_sigterm_at_once(plain: ShimMachine) -> None:
     run = plain.start(shell("trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.01; done"))
     until(lambda: state(run).get("phase") == "Running" and plain.texts(), "it is up")
     plain.stop(run)
-    assert reached(run, "Exited")["exitCode"] == 7
+    assert wait_for_phase(run, "Exited")["exitCode"] == 7
     assert "bye" in plain.texts()
 
 
@@ -57,7 +57,7 @@ def test_command_ignoring_sigterm_is_killed_after_grace_period(plain: ShimMachin
     run = plain.start(shell("trap '' TERM; echo up; while :; do sleep 0.01; done"))
     until(lambda: state(run).get("phase") == "Running" and plain.texts(), "it is up")
     plain.stop(run, grace=0.2)
-    assert reached(run, "Exited")["exitCode"] == 137
+    assert wait_for_phase(run, "Exited")["exitCode"] == 137
 
 
 def test_killed_keeper_leaves_no_processes(plain: ShimMachine) -> None:

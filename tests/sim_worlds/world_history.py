@@ -23,12 +23,12 @@ EXAMPLES = ROOT / "examples"
 SHARED = ROOT.parent / "shared"
 
 
-def beside(name: str) -> pytest.MarkDecorator:
+def skip_without_manifests(name: str) -> pytest.MarkDecorator:
     """Skip a test without the external manifests, which are not part of this repository."""
     return pytest.mark.skipif(not (SHARED / name).is_dir(), reason=f"shared/{name} is not beside this repository")
 
 
-def read(*paths: Path) -> Manifests:
+def read_valid_manifests(*paths: Path) -> Manifests:
     """Read manifests, which must have no faults."""
     found = read_manifests((path.name, path.read_text("utf-8")) for path in paths)
     assert [*map(str, found.faults)] == []
@@ -37,10 +37,10 @@ def read(*paths: Path) -> Manifests:
 
 def objects(*paths: Path) -> list[Obj]:
     """Read the objects of manifests."""
-    return [manifest.obj for manifest in read(*paths).objects]
+    return [manifest.obj for manifest in read_valid_manifests(*paths).objects]
 
 
-def then(scenario: Scenario, *steps: tuple[float, Sequence[Obj]]) -> Scenario:
+def with_later_objects(scenario: Scenario, *steps: tuple[float, Sequence[Obj]]) -> Scenario:
     """Return the scenario with objects that users apply later."""
     later = [ScenarioStep(round(at * SECOND), objs, ()) for at, objs in steps]
     return replace(scenario, steps=[*scenario.steps, *later])
@@ -48,7 +48,7 @@ def then(scenario: Scenario, *steps: tuple[float, Sequence[Obj]]) -> Scenario:
 
 def example(name: str) -> Scenario:
     """Return the scenario of one of our examples."""
-    return make_scenario(read(*sorted((EXAMPLES / name).glob("*.yaml"))))
+    return make_scenario(read_valid_manifests(*sorted((EXAMPLES / name).glob("*.yaml"))))
 
 
 class PlacedPod(NamedTuple):

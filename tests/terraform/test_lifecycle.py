@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from batchyard.provision.terraform.files import files
-from terraform.terraform_folder import TerraformFolder, example, needs_terraform, rendered, workplace
+from terraform.terraform_folder import TerraformFolder, example, needs_terraform, render_platform, workplace
 
 pytestmark = needs_terraform
 
@@ -64,7 +64,7 @@ WRONG = [
 
 @pytest.mark.parametrize("name", ["refarch", "multislice", "dws", "hotswap"])
 def test_rendered_files_are_formatted_like_terraform_fmt(name: str, tmp_path: Path) -> None:
-    place = TerraformFolder(rendered(example(name), tmp_path), "{}")
+    place = TerraformFolder(render_platform(example(name), tmp_path), "{}")
     assert place.must("fmt", "-check", "-recursive", "-diff") == ""
 
 

@@ -94,7 +94,7 @@ class ApiStore:
 
 
 class Sealed:
-    """Signs with a digest and a secret word."""
+    """Signs messages with a digest and a secret word."""
 
     key_id = "of tests"
 
@@ -112,7 +112,7 @@ def body_bytes(response: Response) -> bytes:
 
 
 class Api:
-    """See the module."""
+    """An API server over a store in memory, with authentication, authorization and admission."""
 
     #: The user of requests without credentials.
     anybody = ANONYMOUS

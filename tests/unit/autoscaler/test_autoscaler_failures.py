@@ -13,7 +13,7 @@ A, B, _ = ZONES
 HOUR = {"min": "1h", "typical": "1h", "max": "1h"}
 
 
-def none_left(*zones: str, machine: str = "e2-standard-4", count: int = 0) -> list[dict[str, Any]]:
+def capacity_rows(*zones: str, machine: str = "e2-standard-4", count: int = 0) -> list[dict[str, Any]]:
     return [{"machineType": machine, "zone": zone, "count": count} for zone in zones]
 
 
@@ -25,21 +25,21 @@ def backoffs(world: AutoscalerStage) -> dict[str, float]:
 
 
 def test_autoscaler_tries_another_zone_after_stockout() -> None:
-    world = AutoscalerStage(cluster([pool(zones=[A, B])], capacity=none_left(A)))
+    world = AutoscalerStage(cluster([pool(zones=[A, B])], capacity=capacity_rows(A)))
     world.put(pod("p", cpu="3"))
     world.run(60)
     assert (world.zones(), world.place("p") != "", backoffs(world)) == ({B: 1}, True, {f"pool/{A}": 5})
 
 
 def test_autoscaler_tries_another_pool_after_stockout() -> None:
-    world = AutoscalerStage(cluster([pool("one"), pool("two", "e2-standard-8")], capacity=none_left(A)))
+    world = AutoscalerStage(cluster([pool("one"), pool("two", "e2-standard-8")], capacity=capacity_rows(A)))
     world.put(pod("p", cpu="3"))
     world.run(60)
     assert len(world.nodes("two")) == 1
 
 
 def test_failed_scale_up_event_is_reported_on_pool() -> None:
-    world = AutoscalerStage(cluster([pool()], capacity=none_left(A)))
+    world = AutoscalerStage(cluster([pool()], capacity=capacity_rows(A)))
     world.put(pod("p", cpu="3"))
     world.run(60)
     ((name, message),) = world.reported("FailedToScaleUpGroup")
@@ -51,7 +51,7 @@ def test_failed_scale_up_event_is_reported_on_pool() -> None:
 
 
 def test_autoscaler_retries_group_after_backoff() -> None:
-    world = AutoscalerStage(cluster([pool()], capacity=none_left(A)))
+    world = AutoscalerStage(cluster([pool()], capacity=capacity_rows(A)))
     world.put(pod("p", cpu="3"))
     world.run(60)
     world.put(with_path(world.get(scheme.CLUSTER, "batch", ""), ("spec", "capacity"), []))
@@ -62,7 +62,7 @@ def test_autoscaler_retries_group_after_backoff() -> None:
 
 
 def test_autoscaler_stops_retrying_pods_without_capacity() -> None:
-    world = AutoscalerStage(cluster([pool(), pool("spot", provisioning="spot")], capacity=none_left(A, count=1)))
+    world = AutoscalerStage(cluster([pool(), pool("spot", provisioning="spot")], capacity=capacity_rows(A, count=1)))
     world.put(pod("p", cpu="3"), pod("q", cpu="3"), *[pod(f"g{n}", cpu="3", gang="g") for n in range(2)])
     assert world.finish() < 7 * 24 * 3600
 
@@ -70,14 +70,14 @@ def test_autoscaler_stops_retrying_pods_without_capacity() -> None:
 def test_autoscaler_does_not_retry_slice_that_exceeds_remaining_capacity() -> None:
     machine = "ct5lp-hightpu-4t"
     slices = pool("slice", machine, most=2, tpuTopology="2x4")
-    world = AutoscalerStage(cluster([slices], capacity=none_left(A, machine=machine, count=1)))
+    world = AutoscalerStage(cluster([slices], capacity=capacity_rows(A, machine=machine, count=1)))
     world.put(*[pod(f"p{n}", requests={"google.com/tpu": "4"}) for n in range(2)])
     world.run(24 * 3600)
     assert len(world.reported("FailedToScaleUpGroup")) == 1
 
 
 def test_backoff_survives_restart_of_autoscaler() -> None:
-    world = AutoscalerStage(cluster([pool()], capacity=none_left(A)))
+    world = AutoscalerStage(cluster([pool()], capacity=capacity_rows(A)))
     world.put(pod("p", cpu="3"))
     world.run(60)
     again = world.restarted()
@@ -100,7 +100,7 @@ def test_autoscaler_deletes_machine_after_provision_timeout() -> None:
 
 
 def test_autoscaler_deletes_all_hosts_of_failed_slice() -> None:
-    capacity = none_left(A, machine="ct5lp-hightpu-4t", count=1)
+    capacity = capacity_rows(A, machine="ct5lp-hightpu-4t", count=1)
     slices = pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)
     world = AutoscalerStage(cluster([slices], capacity=capacity))
     world.put(pod("p", requests={"google.com/tpu": "4"}))
@@ -131,7 +131,7 @@ def test_failed_host_of_incomplete_slice_causes_no_backoff() -> None:
 
 
 def test_autoscaler_does_not_retry_gang_without_capacity_for_all_pods() -> None:
-    world = AutoscalerStage(cluster([pool()], capacity=none_left(A, count=1)))
+    world = AutoscalerStage(cluster([pool()], capacity=capacity_rows(A, count=1)))
     world.put(*[pod(f"g{number}", cpu="3", gang="g") for number in range(2)])
     world.run(3 * 3600)
     assert world.machines() == []

@@ -13,7 +13,7 @@ from batchyard.interfaces.controller import EventRecord
 from batchyard.jobs.jobset.controller import JobSetController
 from batchyard.store.memory import Store
 from stage import Stage
-from unit.jobs.jobset.test_job_sets import KEY, built
+from unit.jobs.jobset.test_job_sets import KEY, make_jobset
 
 ONE, OTHER = FieldError("spec.a", "no"), FieldError("spec.b", "never")
 QUOTA = 'jobs.batch "js-driver-0" is forbidden: exceeded quota: few'
@@ -27,7 +27,7 @@ class RejectingStage:
         self.stage = Stage()
         self.stage.client = LocalClient(Store(), self.stage.kernel, admission=AdmissionHooks({kind: self._prepare}))
         self.stage.runner = Runner(self.stage.kernel, self.stage.client, [JobSetController()], self._record)
-        self.stage.put(built())
+        self.stage.put(make_jobset())
 
     def _prepare(self, obj: Obj, reader: Reader) -> Obj:
         if self.error is not None:
@@ -71,13 +71,13 @@ def test_conflict_on_create_reports_no_event() -> None:
 
 def test_many_jobs_are_created_in_batches() -> None:
     stage = Stage(JobSetController())
-    stage.put(built([make.replicated_job("worker", replicas=1200)]))
+    stage.put(make_jobset([make.replicated_job("worker", replicas=1200)]))
     assert len(stage.client.list(scheme.JOB)) == 1200
 
 
 def test_rejected_job_set_with_many_jobs_builds_few_of_them() -> None:
     refusing = RejectingStage(scheme.JOB, TemporarilyForbidden(QUOTA))
     refusing.stage.put(
-        with_path(built([make.replicated_job("w", replicas=2_000_000_000)]), ("metadata", "name"), "many")
+        with_path(make_jobset([make.replicated_job("w", replicas=2_000_000_000)]), ("metadata", "name"), "many")
     )
     assert [event for event in refusing.stage.events if event.regarding.name == "many"]

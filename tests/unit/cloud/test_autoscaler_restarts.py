@@ -65,16 +65,16 @@ def failure() -> AutoscalerScenario:
     return AutoscalerScenario(cluster([pool(zones=list(ZONES[:2]))], capacity=capacity), [(3, put(*pods))], 300)
 
 
-def whole_slice() -> AutoscalerScenario:
+def slice_scenario() -> AutoscalerScenario:
     slices = pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)
     return AutoscalerScenario(cluster([slices]), [(3, put(pod("p", requests={"google.com/tpu": "4"})))], 100)
 
 
-def unneeded() -> AutoscalerScenario:
+def scale_down_scenario() -> AutoscalerScenario:
     return AutoscalerScenario(cluster([pool()], autoscaling=HASTY), [(3, put(*gang(2))), (60, end("g0", "g1"))], 600)
 
 
-def drained() -> AutoscalerScenario:
+def drain_scenario() -> AutoscalerScenario:
     begin = cluster([pool(nodeCount=1), pool("big", "e2-standard-8", nodeCount=1)], autoscaling=HASTY)
     only_small: Any = {"nodeSelector": {"cloud.google.com/gke-nodepool": "pool"}}
     only_big: Any = {"nodeSelector": {"cloud.google.com/gke-nodepool": "big"}}
@@ -83,7 +83,7 @@ def drained() -> AutoscalerScenario:
     return AutoscalerScenario(begin, [(30, put(*pods)), (60, end("p", "q")), (400, stop_moving)], 600)
 
 
-def queued() -> AutoscalerScenario:
+def queued_request_scenario() -> AutoscalerScenario:
     accelerator = {"type": "nvidia-tesla-t4", "count": 1}
     pools = [pool("dws", "n1-standard-2", 2, provisioning="queued", accelerator=accelerator, policy="ANY")]
     template = pod_template(cpu="100m", memory="100Mi", gpu=1)
@@ -126,14 +126,19 @@ def outcome(world: AutoscalerStage) -> Any:
     }
 
 
-@pytest.mark.parametrize("reported", [new_pool, failure, whole_slice, unneeded, drained, queued])
+@pytest.mark.parametrize(
+    "reported", [new_pool, failure, slice_scenario, scale_down_scenario, drain_scenario, queued_request_scenario]
+)
 def test_outcome_is_independent_of_controller_crash(reported: Callable[[], AutoscalerScenario]) -> None:
     expected = play(reported())
     for lives in range(expected.controllers.written):
         assert outcome(play(reported(), lives)) == outcome(expected), f"they died before write {lives}"
 
 
-@pytest.mark.parametrize(("reported", "nodes"), [(new_pool, 3), (failure, 3), (unneeded, 0), (drained, 1), (queued, 0)])
+@pytest.mark.parametrize(
+    ("reported", "nodes"),
+    [(new_pool, 3), (failure, 3), (scale_down_scenario, 0), (drain_scenario, 1), (queued_request_scenario, 0)],
+)
 def test_stories_end_with_expected_number_of_nodes(reported: Callable[[], AutoscalerScenario], nodes: int) -> None:
     world = play(reported())
     assert (len(world.nodes()), len(world.machines())) == (nodes, nodes)

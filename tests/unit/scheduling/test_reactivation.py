@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import make
-from admission_watch import AdmissionWatcher, holding, open_queue, parked
+from admission_watch import AdmissionWatcher, open_queue, parked_queue, workload_with_quota
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata, with_path
 from batchyard.base.instant import SECOND
@@ -17,15 +17,15 @@ from yard import cohort, group, queue, workload
 
 
 def test_inadmissible_workload_stays_parked_without_changes() -> None:
-    watcher = parked()
+    watcher = parked_queue()
     assert watcher.heads() == []
     assert not watcher.put(workload("a", conditions=[make.condition("QuotaReserved", status=False, reason="x")]))
 
 
 @pytest.mark.parametrize("how", ["delete", "finish", "deactivate", "release", "fewer pods", "lower priority"])
 def test_released_quota_reactivates_workloads(how: str) -> None:
-    watcher = parked(holding("x", 3))
-    held = holding("x", 3)
+    watcher = parked_queue(workload_with_quota("x", 3))
+    held = workload_with_quota("x", 3)
     changed = {
         "finish": lifecycle.finish(held, "Done", "", make.NOW),
         "deactivate": with_path(held, ("spec", "active"), value=False),
@@ -41,9 +41,9 @@ def test_released_quota_reactivates_workloads(how: str) -> None:
 
 
 def test_reservation_reactivates_no_workload() -> None:
-    watcher = parked()
-    watcher.put(holding("x", 3, admitted=False))
-    watcher.put(holding("x", 3))
+    watcher = parked_queue()
+    watcher.put(workload_with_quota("x", 3, admitted=False))
+    watcher.put(workload_with_quota("x", 3))
     assert watcher.heads() == []
 
 
@@ -59,7 +59,7 @@ def test_release_reactivates_whole_tree() -> None:
     objects = [*open_queue("one", cohort="left"), *open_queue("two", cohort="right"), *open_queue("far")]
     tree = [cohort("left", parent="root"), cohort("right", parent="root")]
     heads = [workload(name, queue=name) for name in ("one", "two", "far")]
-    watcher = AdmissionWatcher(*tree, *objects, holding("x", queue="one"), *heads)
+    watcher = AdmissionWatcher(*tree, *objects, workload_with_quota("x", queue="one"), *heads)
     watcher.park()
     watcher.delete(scheme.WORKLOAD, "x", "team")
     assert watcher.heads() == ["one", "two"]
@@ -75,14 +75,14 @@ def test_release_reactivates_whole_tree() -> None:
     ],
 )
 def test_spec_change_of_queue_reactivates_workloads(spec: dict[str, Any]) -> None:
-    watcher = parked()
+    watcher = parked_queue()
     cpu = spec.get("cpu", 4)
     assert watcher.put(queue("cq", cpu, **{k: v for k, v in spec.items() if k != "cpu"}))
     assert watcher.heads() == ["a"]
 
 
 def test_status_change_of_queue_reactivates_no_workload() -> None:
-    watcher = parked()
+    watcher = parked_queue()
     changed = queue("cq", 4)
     assert not watcher.put({**changed, "status": {"pendingWorkloads": 1}})
     assert watcher.heads() == []
@@ -99,7 +99,7 @@ def test_created_or_changed_cohort_reactivates_its_tree() -> None:
 
 
 def test_cohort_without_queues_reactivates_no_workload() -> None:
-    watcher = parked()
+    watcher = parked_queue()
     assert not watcher.put(cohort("lonely", 4))
     assert watcher.heads() == []
 
@@ -146,7 +146,7 @@ def test_namespace_that_starts_to_match_reactivates_workloads() -> None:
 
 
 def test_workloads_of_deleted_namespace_are_not_reactivated() -> None:
-    watcher = parked(holding("x"))
+    watcher = parked_queue(workload_with_quota("x"))
     watcher.delete(scheme.NAMESPACE, "team")
     watcher.delete(scheme.WORKLOAD, "x", "team")
     assert watcher.heads() == []
@@ -196,7 +196,7 @@ def test_workloads_of_stopped_local_queue_are_not_pending() -> None:
 
 
 def test_recreated_local_queue_restores_its_workloads() -> None:
-    watcher = AdmissionWatcher(*open_queue(), workload("a"), holding("x"), workload("done", active=False))
+    watcher = AdmissionWatcher(*open_queue(), workload("a"), workload_with_quota("x"), workload("done", active=False))
     watcher.delete(scheme.LOCAL_QUEUE, "cq", "team")
     assert watcher.waiting() == []
     watcher.put(make.local_queue("cq", cluster_queue="cq"))
@@ -212,7 +212,7 @@ def test_changed_cluster_queue_of_local_queue_moves_workloads() -> None:
 
 
 def test_status_change_of_local_queue_reactivates_no_workload() -> None:
-    watcher = parked()
+    watcher = parked_queue()
     watcher.put({**make.local_queue("cq", cluster_queue="cq"), "status": {"pendingWorkloads": 1}})
     assert watcher.heads() == []
 
@@ -227,14 +227,18 @@ def test_late_cluster_queue_adopts_existing_local_queues() -> None:
 
 
 def test_last_release_without_local_queue_reactivates_at_once() -> None:
-    watcher = parked(make.local_queue("gone", cluster_queue="cq"), holding("x", local_queue="gone"))
+    watcher = parked_queue(make.local_queue("gone", cluster_queue="cq"), workload_with_quota("x", local_queue="gone"))
     watcher.delete(scheme.LOCAL_QUEUE, "gone", "team")
     assert watcher.delete(scheme.WORKLOAD, "x", "team")
     assert watcher.heads() == ["a"]
 
 
 def test_release_without_local_queue_reactivates_after_grace_period() -> None:
-    watcher = parked(make.local_queue("gone", cluster_queue="cq"), holding("x", 1, local_queue="gone"), holding("y", 1))
+    watcher = parked_queue(
+        make.local_queue("gone", cluster_queue="cq"),
+        workload_with_quota("x", 1, local_queue="gone"),
+        workload_with_quota("y", 1),
+    )
     watcher.delete(scheme.LOCAL_QUEUE, "gone", "team")
     watcher.delete(scheme.WORKLOAD, "x", "team")
     assert (watcher.heads(), watcher.index.queue_manager.next_release()) == ([], make.NOW + REACTIVATION_GRACE_PERIOD)
@@ -245,7 +249,11 @@ def test_release_without_local_queue_reactivates_after_grace_period() -> None:
 
 
 def test_reactivating_release_ends_grace_period() -> None:
-    watcher = parked(make.local_queue("gone", cluster_queue="cq"), holding("x", 1, local_queue="gone"), holding("y", 1))
+    watcher = parked_queue(
+        make.local_queue("gone", cluster_queue="cq"),
+        workload_with_quota("x", 1, local_queue="gone"),
+        workload_with_quota("y", 1),
+    )
     watcher.delete(scheme.LOCAL_QUEUE, "gone", "team")
     watcher.delete(scheme.WORKLOAD, "x", "team")
     watcher.delete(scheme.WORKLOAD, "y", "team")
@@ -253,8 +261,8 @@ def test_reactivating_release_ends_grace_period() -> None:
 
 
 def test_release_in_stopped_local_queue_starts_grace_period() -> None:
-    watcher = parked(holding("x"), make.local_queue("stopped", cluster_queue="cq"))
-    watcher.put(holding("y", local_queue="stopped"))
+    watcher = parked_queue(workload_with_quota("x"), make.local_queue("stopped", cluster_queue="cq"))
+    watcher.put(workload_with_quota("y", local_queue="stopped"))
     watcher.put(make.local_queue("stopped", cluster_queue="cq", stopPolicy="Hold"))
     watcher.delete(scheme.WORKLOAD, "y", "team")
     assert (watcher.heads(), watcher.index.queue_manager.next_release()) == ([], make.NOW + REACTIVATION_GRACE_PERIOD)
@@ -284,7 +292,7 @@ def test_change_in_resting_tree_restarts_it(what: str) -> None:
     watcher = resting()
     changes = {
         "workload": [workload("c", created=2)],
-        "release": [holding("x"), workload("x", 2, conditions=[make.condition("Requeued", status=False)])],
+        "release": [workload_with_quota("x"), workload("x", 2, conditions=[make.condition("Requeued", status=False)])],
         "quota": [queue("cq", 5, cohort="all")],
         "cohort": [cohort("elsewhere", 5)],
         "tree": [queue("new", 5, cohort="all")],
@@ -296,7 +304,7 @@ def test_change_in_resting_tree_restarts_it(what: str) -> None:
 def test_admission_restarts_resting_tree() -> None:
     watcher = resting()
     before = watcher.index.queue_manager.tree_change_counts["cohort/all"]
-    watcher.put(holding("x"))
+    watcher.put(workload_with_quota("x"))
     assert (watcher.heads(), watcher.index.queue_manager.tree_change_counts["cohort/all"] > before) == (["b"], True)
 
 
@@ -342,8 +350,8 @@ def test_new_workload_restarts_whole_resting_tree() -> None:
 
 
 def test_cohort_and_queue_with_same_name_are_separate_trees() -> None:
-    watcher = AdmissionWatcher(*open_queue("x"), *open_queue("y", cohort="x"), holding("x1", 4, queue="x"))
-    watcher.put(holding("y1", 4, queue="y"), workload("x2", 4, queue="x"), workload("y2", 4, queue="y"))
+    watcher = AdmissionWatcher(*open_queue("x"), *open_queue("y", cohort="x"), workload_with_quota("x1", 4, queue="x"))
+    watcher.put(workload_with_quota("y1", 4, queue="y"), workload("x2", 4, queue="x"), workload("y2", 4, queue="y"))
     watcher.park()
     for name in ("x1", "y1"):
         watcher.delete(scheme.WORKLOAD, name, "team")

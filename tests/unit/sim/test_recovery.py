@@ -203,7 +203,7 @@ def test_gang_that_finishes_before_recovery_is_never_whole() -> None:
     assert recording.only().recovered_at is None
 
 
-def preempted(by: str, victim: str, reason: str = "Hotswap") -> list[Obj]:
+def preempted_condition(by: str, victim: str, reason: str = "Hotswap") -> list[Obj]:
     document = eviction_message(f"team/{by}", f"uid-{by}", "", EvictionUnit(f"team/{victim}", [], 0))
     return [make.condition("Preempted", reason=reason, message=document)]
 
@@ -211,7 +211,7 @@ def preempted(by: str, victim: str, reason: str = "Hotswap") -> list[Obj]:
 def test_hotswap_victim_is_reported_with_lost_work_and_recovery() -> None:
     recording = RecoveryRecorder("high", "low")
     recording.crash(100, "high-n0")
-    recording.workload(150, "low", conditions=preempted("high", "low"))
+    recording.workload(150, "low", conditions=preempted_condition("high", "low"))
     recording.ends(151, "low", 0)
     recording.ends(151, "low", 1)
     recording.restarts(152, "high")
@@ -226,9 +226,9 @@ def test_hotswap_victim_is_reported_with_lost_work_and_recovery() -> None:
 
 def test_preemptions_unrelated_to_loss_are_not_reported() -> None:
     recording = RecoveryRecorder("high", "low", "third")
-    recording.workload(50, "low", conditions=preempted("high", "low"))
+    recording.workload(50, "low", conditions=preempted_condition("high", "low"))
     recording.crash(100, "high-n0")
-    recording.workload(150, "third", conditions=preempted("high", "third", "InClusterQueue"))
+    recording.workload(150, "third", conditions=preempted_condition("high", "third", "InClusterQueue"))
     assert recording.only().victims == []
 
 

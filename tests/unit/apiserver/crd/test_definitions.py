@@ -52,28 +52,31 @@ def test_int_or_string_schema_allows_any_of_integer_and_string() -> None:
     api.post(ROCKETS, rocket("other", at=5))
 
 
-def changed(**spec: Any) -> dict[str, Any]:
+def changed_definition(**spec: Any) -> dict[str, Any]:
     """A valid definition with some changed fields."""
     good = definition(version_of(schema_of()))
     return {**good, "spec": {**good["spec"], **spec}}
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    (changed(group="other.example.com"), 'metadata.name: Invalid value: "rockets.space.example.com"'),
-    (changed(scope="Galaxy"), 'spec.scope: Unsupported value: "Galaxy"'),
-    (changed(versions=[version_of(schema_of(), "v2")]), "must have exactly one version marked as storage version"),
-    (changed(versions=[version_of(schema_of())] * 2), "must contain unique version names"),
-    (changed(versions=[{"name": "v1", "served": True, "storage": True}]), "openAPIV3Schema: Required value"),
+    (changed_definition(group="other.example.com"), 'metadata.name: Invalid value: "rockets.space.example.com"'),
+    (changed_definition(scope="Galaxy"), 'spec.scope: Unsupported value: "Galaxy"'),
     (
-        changed(conversion={"strategy": "Webhook"}),
+        changed_definition(versions=[version_of(schema_of(), "v2")]),
+        "must have exactly one version marked as storage version",
+    ),
+    (changed_definition(versions=[version_of(schema_of())] * 2), "must contain unique version names"),
+    (changed_definition(versions=[{"name": "v1", "served": True, "storage": True}]), "openAPIV3Schema: Required value"),
+    (
+        changed_definition(conversion={"strategy": "Webhook"}),
         "spec.conversion.strategy: Forbidden: conversion webhooks are not supported",
     ),
-    (changed(names={"plural": "rockets"}), "spec.names.kind: Required value"),
-    (changed(names={"plural": "rockets", "kind": ""}), "spec.names.kind: Required value"),
-    (changed(names={"plural": "", "kind": "Rocket"}), "spec.names.plural: Required value"),
-    (changed(names={"plural": "rockets", "kind": "Rocket", "listKind": "Rocket"}), "may not be the same"),
-    (changed(names={"plural": "rockets", "kind": "Big_Rocket"}), "spec.names.kind: Invalid value"),
-    (changed(group="batch.k8s.io"), "api-approved.kubernetes.io"),
+    (changed_definition(names={"plural": "rockets"}), "spec.names.kind: Required value"),
+    (changed_definition(names={"plural": "rockets", "kind": ""}), "spec.names.kind: Required value"),
+    (changed_definition(names={"plural": "", "kind": "Rocket"}), "spec.names.plural: Required value"),
+    (changed_definition(names={"plural": "rockets", "kind": "Rocket", "listKind": "Rocket"}), "may not be the same"),
+    (changed_definition(names={"plural": "rockets", "kind": "Big_Rocket"}), "spec.names.kind: Invalid value"),
+    (changed_definition(group="batch.k8s.io"), "api-approved.kubernetes.io"),
 ]
 
 

@@ -18,7 +18,7 @@ from batchyard.cli.platform.target import ClusterOptions
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.render import render
 from batchyard.provision.steps.cluster import ClusterConnection
-from cloud_commands import PLATFORM, CloudProject, in_a_process
+from cloud_commands import PLATFORM, CloudProject, run_in_process
 
 pytestmark = pytest.mark.slow
 
@@ -73,13 +73,14 @@ def request_of(
 
 def create_platform(cloud: CloudProject, project: str = "project-1", **options: object) -> int:
     """Run create in a new process; return its exit code."""
-    return in_a_process(lambda: drive.run_create(work_in(cloud, project), request_of(cloud, **options)), cloud.reported)  # type: ignore[arg-type]
+    request = request_of(cloud, **options)  # type: ignore[arg-type]
+    return run_in_process(lambda: drive.run_create(work_in(cloud, project), request), cloud.reported)
 
 
 def destroy_platform(cloud: CloudProject, is_unprotecting: bool = True, **options: object) -> int:
     """Run destroy in a new process; return its exit code."""
     request = request_of(cloud, **options)  # type: ignore[arg-type]
-    return in_a_process(
+    return run_in_process(
         lambda: drive.run_destroy(work_in(cloud), request, is_unprotecting=is_unprotecting), cloud.reported
     )
 
@@ -87,10 +88,10 @@ def destroy_platform(cloud: CloudProject, is_unprotecting: bool = True, **option
 def kill_at_each_call(cloud: CloudProject, work: Callable[[CloudProject], int]) -> int:
     """Kill the process at its first call, the next process at its second, and so on, until one completes."""
     for call in range(1, 500):
-        cloud.goes_wrong(call, "kill")
+        cloud.inject_fault(call, "kill")
         if work(cloud) == 0:
             return call - 1
-    raise AssertionError("it never comes to its end: " + cloud.reported.read_text("utf-8"))
+    raise AssertionError("no process completed: " + cloud.reported.read_text("utf-8"))
 
 
 def test_create_makes_everything_in_order(cloud: CloudProject) -> None:
@@ -124,15 +125,15 @@ def test_create_resumes_after_failed_or_orphaned_command(
     assert create_platform(cloud) == 0
     for call in cloud.failable:
         other = CloudProject(cloud.out / str(call), monkeypatch)
-        other.goes_wrong(call, how)
+        other.inject_fault(call, how)
         assert create_platform(other) != 0
-        other.goes_right()
+        other.clear_fault()
         assert create_platform(other) == 0, other.reported.read_text("utf-8")
         assert Counter(other.effects) == Counter(CREATED)
 
 
 def test_failing_command_is_reported_with_log_and_remedy(cloud: CloudProject) -> None:
-    cloud.goes_wrong(13, "fail")
+    cloud.inject_fault(13, "fail")
     assert create_platform(cloud) == 1
     reported = cloud.reported.read_text("utf-8")
     log = cloud.out / ".batchyard/logs/state-bucket.log"
@@ -144,7 +145,7 @@ def test_failing_command_is_reported_with_log_and_remedy(cloud: CloudProject) ->
 
 
 def test_completed_step_is_skipped_and_reported(cloud: CloudProject) -> None:
-    cloud.goes_wrong(20, "kill")
+    cloud.inject_fault(20, "kill")
     create_platform(cloud)
     cloud.reported.unlink()
     assert create_platform(cloud) == 0
@@ -191,7 +192,7 @@ def test_progress_is_reported_as_json_lines(cloud: CloudProject) -> None:
         str(cloud.file), cloud.out, "", NO_CLUSTER, is_confirmed=True, progress_format=ProgressFormat.JSON
     )
     printed = cloud.out.parent / "printed"
-    assert in_a_process(lambda: drive.run_create(work_in(cloud), request), cloud.reported, printed) == 0
+    assert run_in_process(lambda: drive.run_create(work_in(cloud), request), cloud.reported, printed) == 0
     events = [json.loads(line) for line in printed.read_text("utf-8").splitlines()]
     assert {"event": "done", "step": "state-bucket"}.items() <= next(
         row for row in events if (row["event"], row["step"]) == ("done", "state-bucket")
@@ -268,7 +269,7 @@ def test_unknown_skipped_step_is_rejected(cloud: CloudProject) -> None:
 def test_status_reports_present_missing_and_unknown_steps(
     cloud: CloudProject, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    cloud.goes_wrong(25, "kill")
+    cloud.inject_fault(25, "kill")
     create_platform(cloud)
     (cloud.state / "made.cluster").unlink()
     with pytest.raises(SystemExit) as ended:

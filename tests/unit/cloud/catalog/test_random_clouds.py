@@ -59,7 +59,7 @@ def request(world: CloudStage, number: int) -> None:
     world.put(resize_request(f"rr-{world.kernel.steps}", "queued", 1 + number % 3, maxRunDuration="30m"))
 
 
-def chosen(world: CloudStage, number: int) -> list[Mapping[str, Any]]:
+def choose_machine(world: CloudStage, number: int) -> list[Mapping[str, Any]]:
     """Return one of the machines, if there are any."""
     found = world.instances()
     return [found[number % len(found)]] if found else []
@@ -67,19 +67,19 @@ def chosen(world: CloudStage, number: int) -> list[Mapping[str, Any]]:
 
 def give_up(world: CloudStage, number: int) -> None:
     """Delete a machine."""
-    world.give_up(*chosen(world, number))
+    world.give_up(*choose_machine(world, number))
 
 
 def crash(world: CloudStage, number: int) -> None:
     """Crash a machine."""
-    for found in chosen(world, number):
+    for found in choose_machine(world, number):
         if phase_of(found) in IN_USE:
             world.crash(found)
 
 
 def reclaim(world: CloudStage, number: int) -> None:
     """Reclaim a machine."""
-    for found in chosen(world, number):
+    for found in choose_machine(world, number):
         if phase_of(found) in IN_USE:
             world.say(found, stopAt=world.stamp(30))
 
@@ -92,7 +92,7 @@ def restock(world: CloudStage, number: int) -> None:
 ACTS: Sequence[Act] = (ask, ask_for_slice, request, give_up, crash, reclaim, restock)
 
 
-def used(world: CloudStage, machine: str) -> int:
+def used_machines(world: CloudStage, machine: str) -> int:
     """Count the machines of a type in use outside of reservations."""
     return sum(
         obj["spec"]["machineType"] == machine
@@ -113,7 +113,7 @@ def check_assignment(world: CloudStage, event: WatchEvent) -> None:
     if event.obj["spec"]["pool"] == "reserved":
         assert sum(phase_of(obj) in IN_USE and not is_leaving(obj) for obj in world.instances("reserved")) <= 1
     else:
-        assert used(world, machine) <= next(
+        assert used_machines(world, machine) <= next(
             r["count"] for r in found["spec"]["capacity"] if r["machineType"] == machine
         )
 

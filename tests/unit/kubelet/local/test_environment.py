@@ -19,7 +19,7 @@ def variables(*env: Any, reader: FixedObjects = NOTHING, **fields: Any) -> dict[
     return environment(pod(only, **spec), only, ["10.77.0.5", "fd00::5"], reader)
 
 
-def refused(*env: Any, reader: FixedObjects = NOTHING, **fields: Any) -> tuple[str, str]:
+def container_error(*env: Any, reader: FixedObjects = NOTHING, **fields: Any) -> tuple[str, str]:
     """Reason and message of the error."""
     with pytest.raises(ContainerError) as caught:
         variables(*env, reader=reader, **fields)
@@ -75,11 +75,16 @@ def test_variable_can_be_field_of_pod(path: str, value: str) -> None:
 
 
 def test_invalid_field_path_is_rejected() -> None:
-    assert refused(field("spec.containers")) == ("CreateContainerConfigError", "unsupported fieldPath: spec.containers")
+    assert container_error(field("spec.containers")) == (
+        "CreateContainerConfigError",
+        "unsupported fieldPath: spec.containers",
+    )
     reported = "fieldPath \"spec.nodeName['x']\" does not support subscript"
-    assert refused(field("spec.nodeName['x']"))[1] == reported
-    assert refused(field("metadata.labels['_']"))[1].startswith("invalid key subscript in metadata.labels['_']: ")
-    assert refused(field("status.hostIP"))[1] == "host IP unknown; known addresses: []"
+    assert container_error(field("spec.nodeName['x']"))[1] == reported
+    assert container_error(field("metadata.labels['_']"))[1].startswith(
+        "invalid key subscript in metadata.labels['_']: "
+    )
+    assert container_error(field("status.hostIP"))[1] == "host IP unknown; known addresses: []"
 
 
 @pytest.mark.parametrize(
@@ -113,14 +118,14 @@ def test_missing_limit_defaults_to_pod_limit_or_node_allocatable() -> None:
 
 def test_resource_field_of_unsupported_resource_is_rejected() -> None:
     env = {"name": "X", "valueFrom": {"resourceFieldRef": {"resource": "limits.nvidia.com/gpu"}}}
-    assert refused(env)[1] == "unsupported container resource : limits.nvidia.com/gpu"
+    assert container_error(env)[1] == "unsupported container resource : limits.nvidia.com/gpu"
 
 
 def test_resource_field_can_name_another_container() -> None:
     env = {"name": "X", "valueFrom": {"resourceFieldRef": {"containerName": "side", "resource": "requests.cpu"}}}
     only, side = container(env=[env]), container("side", resources={"requests": {"cpu": "5"}})
     assert environment(pod(only, initContainers=[side]), only, [], NOTHING) == {"X": "5"}
-    assert refused(env) == ("CreateContainerConfigError", "container side not found")
+    assert container_error(env) == ("CreateContainerConfigError", "container side not found")
 
 
 def test_variables_are_read_from_config_maps_and_secrets() -> None:
@@ -132,12 +137,14 @@ def test_variables_are_read_from_config_maps_and_secrets() -> None:
 def test_missing_reference_is_reported_with_kubelet_message() -> None:
     objects = FixedObjects(config_map("cm", {"binary": b"1"}), secret("s"))
     reason = "CreateContainerConfigError"
-    assert refused(from_key("configMapKeyRef", "x", "k")) == (reason, 'configmap "x" not found')
-    assert refused(from_key("secretKeyRef", "x", "k")) == (reason, 'secret "x" not found')
-    reported = refused(from_key("configMapKeyRef", "cm", "binary"), reader=objects)[1]
+    assert container_error(from_key("configMapKeyRef", "x", "k")) == (reason, 'configmap "x" not found')
+    assert container_error(from_key("secretKeyRef", "x", "k")) == (reason, 'secret "x" not found')
+    reported = container_error(from_key("configMapKeyRef", "cm", "binary"), reader=objects)[1]
     assert reported == "couldn't find key binary in ConfigMap team/cm"
-    assert refused(from_key("secretKeyRef", "s", "k"), reader=objects)[1] == "couldn't find key k in Secret team/s"
-    assert refused(envFrom=[{"secretRef": {"name": "x"}}]) == (reason, 'secret "x" not found')
+    assert (
+        container_error(from_key("secretKeyRef", "s", "k"), reader=objects)[1] == "couldn't find key k in Secret team/s"
+    )
+    assert container_error(envFrom=[{"secretRef": {"name": "x"}}]) == (reason, 'secret "x" not found')
 
 
 def test_missing_optional_reference_keeps_earlier_value() -> None:
@@ -213,31 +220,31 @@ def test_env_from_without_source_is_ignored() -> None:
 
 def test_file_key_ref_is_rejected() -> None:
     source = {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}
-    assert refused({"name": "X", "valueFrom": source})[1].startswith("fileKeyRef is not supported here")
+    assert container_error({"name": "X", "valueFrom": source})[1].startswith("fileKeyRef is not supported here")
 
 
 def test_null_byte_in_value_is_rejected() -> None:
     objects = FixedObjects(secret("s", key=b"a\0b"))
-    assert refused(from_key("secretKeyRef", "s", "key"), reader=objects)[0] == "CreateContainerError"
+    assert container_error(from_key("secretKeyRef", "s", "key"), reader=objects)[0] == "CreateContainerError"
 
 
 def test_nested_variables_over_argument_limit_are_rejected() -> None:
     rows = [("V0", "x" * 1000), *((f"V{number}", f"$(V{number - 1})" * 10) for number in range(1, 9))]
-    assert refused(*({"name": name, "value": value} for name, value in rows)) == (
+    assert container_error(*({"name": name, "value": value} for name, value in rows)) == (
         "CreateContainerConfigError",
         "argument list too long",
     )
     first = [{"name": name, "value": value} for name, value in rows[:3]]
     assert len(variables(*first)["V2"]) == 100_000
     many = [{"name": f"M{number}", "value": "$(V2)"} for number in range(50)]
-    assert refused(*first, *many)[1] == "argument list too long"
+    assert container_error(*first, *many)[1] == "argument list too long"
 
 
 def test_env_from_over_argument_limit_is_rejected() -> None:
     objects = FixedObjects(config_map("long", a="x" * 900_000))
     rows = [{"configMapRef": {"name": "long"}, "prefix": f"p{number}"} for number in range(3)]
     assert len(variables(reader=objects, envFrom=rows[:2])["p1a"]) == 900_000
-    assert refused(reader=objects, envFrom=rows)[1] == "argument list too long"
+    assert container_error(reader=objects, envFrom=rows)[1] == "argument list too long"
 
 
 def test_command_over_argument_limit_is_rejected() -> None:

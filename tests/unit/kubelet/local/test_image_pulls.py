@@ -42,7 +42,7 @@ class EngineStage(LocalStage):
     engine = "podman"
 
 
-def of_engine(**fields: Any) -> Mapping[str, Any]:
+def engine_container(**fields: Any) -> Mapping[str, Any]:
     """A container of an image without an image row."""
     return container(image="busybox:1", **fields)
 
@@ -51,7 +51,7 @@ def stage(*images: dict[str, Any], policy: str = "Never", **scripts: ContainerSc
     """A node with these image lookup results, and a pod that needs an image."""
     made = EngineStage(**scripts)
     made.machine.images = [*images]
-    made.put(pod(of_engine(), restartPolicy=policy))
+    made.put(pod(engine_container(), restartPolicy=policy))
     return made
 
 
@@ -183,6 +183,6 @@ def test_registry_credentials_are_read_from_pull_secrets() -> None:
     plain = {"auths": {"one.example": {"username": "u", "password": "p"}, "two.example": {"auth": "eDp5"}}}
     data = {".dockerconfigjson": base64.b64encode(json.dumps(plain).encode()).decode()}
     secret: Obj = {"apiVersion": "v1", "kind": "Secret", "metadata": make.metadata("reg", "team"), "data": data}
-    asks = pod(of_engine(), imagePullSecrets=[{"name": "gone"}, {"name": "reg"}])
+    asks = pod(engine_container(), imagePullSecrets=[{"name": "gone"}, {"name": "reg"}])
     found = registry_credentials(asks, FixedObjects(secret))
     assert found == {"auths": {"one.example": {"auth": "dTpw"}, "two.example": {"auth": "eDp5"}}}

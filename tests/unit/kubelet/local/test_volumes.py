@@ -48,7 +48,7 @@ def contents(reader: FixedObjects = NOTHING, **volume: Any) -> dict[str, bytes]:
     return {path: file.content for path, file in files(reader, **volume).items()}
 
 
-def refused(reader: FixedObjects = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> str:
+def volume_error(reader: FixedObjects = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> str:
     """The error message of a volume, without the common prefix."""
     with pytest.raises(VolumeError) as caught:
         plan(reader, of=of, **volume)
@@ -78,11 +78,11 @@ def test_items_select_entries_with_path_and_mode() -> None:
 def test_missing_reference_is_reported_with_kubelet_message() -> None:
     objects = FixedObjects(config_map("cm"), secret("s"))
     items = [{"key": "k", "path": "p"}]
-    assert refused(configMap={"name": "x"}) == 'configmap "x" not found'
-    assert refused(secret={"secretName": "x"}) == 'secret "x" not found'
-    reported = refused(objects, configMap={"name": "cm", "items": items})
+    assert volume_error(configMap={"name": "x"}) == 'configmap "x" not found'
+    assert volume_error(secret={"secretName": "x"}) == 'secret "x" not found'
+    reported = volume_error(objects, configMap={"name": "cm", "items": items})
     assert reported == "configmap references non-existent config key: k"
-    assert refused(objects, secret={"secretName": "s", "items": items}) == "references non-existent secret key: k"
+    assert volume_error(objects, secret={"secretName": "s", "items": items}) == "references non-existent secret key: k"
 
 
 def test_missing_optional_reference_is_ignored() -> None:
@@ -112,7 +112,9 @@ def test_downward_api_resource_defaults_to_node_allocatable() -> None:
 
 def test_all_invalid_downward_api_fields_are_reported_at_once() -> None:
     items = [{"path": p, "fieldRef": {"fieldPath": p}} for p in ("spec.a", "spec.b", "spec.a")]
-    assert refused(downwardAPI={"items": items}) == "[unsupported fieldPath: spec.a, unsupported fieldPath: spec.b]"
+    assert (
+        volume_error(downwardAPI={"items": items}) == "[unsupported fieldPath: spec.a, unsupported fieldPath: spec.b]"
+    )
 
 
 def test_projected_volume_merges_its_sources() -> None:
@@ -139,13 +141,13 @@ def test_empty_projected_source_is_ignored() -> None:
 
 def test_all_invalid_projected_sources_are_reported_at_once() -> None:
     parts = [{"configMap": {"name": "x"}}, {"secret": {"name": "y"}}, {"clusterTrustBundle": {"path": "ca"}}]
-    reported = refused(projected={"sources": parts})
+    reported = volume_error(projected={"sources": parts})
     assert reported.startswith(
         '[configmap "x" not found, secret "y" not found, clusterTrustBundle cannot be projected here'
     )
     of = pod(serviceAccountName="nobody")
     only = {"sources": [{"serviceAccountToken": {"path": "t"}}]}
-    assert refused(of=of, projected=only) == 'serviceaccounts "nobody" not found'
+    assert volume_error(of=of, projected=only) == 'serviceaccounts "nobody" not found'
 
 
 def test_token_mode_is_restricted_when_all_containers_share_user() -> None:
@@ -175,7 +177,7 @@ def test_fs_group_can_read_volume_files() -> None:
 )
 def test_paths_outside_volume_are_rejected(path: str, reported: str) -> None:
     objects = FixedObjects(config_map("cm", k="1"))
-    assert refused(objects, configMap={"name": "cm", "items": [{"key": "k", "path": path}]}) == reported
+    assert volume_error(objects, configMap={"name": "cm", "items": [{"key": "k", "path": path}]}) == reported
 
 
 def test_volume_creates_mount_points_of_nested_mounts() -> None:
@@ -214,16 +216,18 @@ def test_memory_empty_dir_is_bounded_by_pod_or_node_memory(
 
 def test_host_path_requires_allowed_folder() -> None:
     assert plan(hostPath={"path": "/srv/data/x/", "type": "Directory"}) == HostPathPlan("/srv/data/x", "Directory")
-    reported = refused(hostPath={"path": "/srv/database"})
+    reported = volume_error(hostPath={"path": "/srv/database"})
     assert reported.startswith("hostPath /srv/database is not allowed here: list the path, or a folder above it, in ")
-    assert refused(hostPath={"path": "/srv/data/../x"}) == "invalid HostPath `/srv/data/../x`: must not contain '..'"
+    assert (
+        volume_error(hostPath={"path": "/srv/data/../x"}) == "invalid HostPath `/srv/data/../x`: must not contain '..'"
+    )
 
 
 @pytest.mark.parametrize("kind", ["persistentVolumeClaim", "nfs", "csi", "ephemeral", "image"])
 def test_unsupported_volume_type_is_rejected(kind: str) -> None:
     volume: dict[str, Any] = {kind: {}}
-    assert refused(**volume).startswith(f"volumes of type {kind} are not supported here: use one of emptyDir, ")
-    assert "HugePages" in refused(emptyDir={"medium": "HugePages"})
+    assert volume_error(**volume).startswith(f"volumes of type {kind} are not supported here: use one of emptyDir, ")
+    assert "HugePages" in volume_error(emptyDir={"medium": "HugePages"})
 
 
 def test_volume_plans_are_keyed_by_name() -> None:

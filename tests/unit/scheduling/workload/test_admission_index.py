@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import make
-from admission_watch import AdmissionWatcher, assumed, holding, open_queue
+from admission_watch import AdmissionWatcher, assume_admission, open_queue, workload_with_quota
 from batchyard.api import scheme
 from batchyard.api.meta import key_of, with_metadata, with_path
 from batchyard.interfaces.client import EventType, WatchEvent
@@ -74,7 +74,7 @@ def test_finished_or_reserved_workload_leaves_queue(change: str) -> None:
     changed = {
         "finish": workload("a", conditions=[make.condition("Finished")]),
         "deactivate": workload("a", active=False),
-        "reserve": holding("a"),
+        "reserve": workload_with_quota("a"),
     }
     if change == "delete":
         watcher.delete(scheme.WORKLOAD, "a", "team")
@@ -87,7 +87,7 @@ def test_finished_or_reserved_workload_leaves_queue(change: str) -> None:
 
 
 def test_reservation_is_read_from_status() -> None:
-    watcher = AdmissionWatcher(*open_queue(), holding("x", 3))
+    watcher = AdmissionWatcher(*open_queue(), workload_with_quota("x", 3))
     assert watcher.used() == 3
     held = watcher.index.snapshot.holder("team/x")
     assert held is not None
@@ -95,7 +95,7 @@ def test_reservation_is_read_from_status() -> None:
 
 
 def test_reservation_before_its_queue_is_counted() -> None:
-    watcher = AdmissionWatcher(holding("x", 3), holding("far", 1, queue="far"), *open_queue())
+    watcher = AdmissionWatcher(workload_with_quota("x", 3), workload_with_quota("far", 1, queue="far"), *open_queue())
     assert watcher.used() == 3
     watcher.put(*open_queue("far"))
     assert (watcher.used(), watcher.used("far")) == (3, 1)
@@ -107,7 +107,7 @@ def test_assumed_admission_with_several_resources_is_confirmed() -> None:
     local = make.local_queue("cq", cluster_queue="cq")
     asks = workload("a", pod_sets=[make.pod_set(requests=requests)])
     watcher = AdmissionWatcher(queue("cq", groups=groups), local, asks)
-    assumed(watcher)
+    assume_admission(watcher)
     held = watcher.index.snapshot.holder("team/a")
     assignment = {"name": "main", "count": 1, "flavors": dict.fromkeys(requests, "spot"), "resourceUsage": requests}
     admission = {"clusterQueue": "cq", "podSetAssignments": [assignment]}
@@ -137,10 +137,10 @@ def test_reclaimable_pods_are_not_counted() -> None:
 
 @pytest.mark.parametrize("how", ["delete", "finish", "deactivate", "release"])
 def test_finished_or_released_workload_uses_no_quota(how: str) -> None:
-    watcher = AdmissionWatcher(*open_queue(), holding("x", 3))
+    watcher = AdmissionWatcher(*open_queue(), workload_with_quota("x", 3))
     changed = {
-        "finish": lifecycle.finish(holding("x", 3), "Done", "", make.NOW),
-        "deactivate": with_path(holding("x", 3), ("spec", "active"), value=False),
+        "finish": lifecycle.finish(workload_with_quota("x", 3), "Done", "", make.NOW),
+        "deactivate": with_path(workload_with_quota("x", 3), ("spec", "active"), value=False),
         "release": workload("x", 3),
     }
     if how == "delete":
@@ -151,14 +151,14 @@ def test_finished_or_released_workload_uses_no_quota(how: str) -> None:
 
 
 def test_released_workload_is_pending_again() -> None:
-    watcher = AdmissionWatcher(*open_queue(), holding("x", 3))
+    watcher = AdmissionWatcher(*open_queue(), workload_with_quota("x", 3))
     watcher.put(workload("x", 3))
     assert watcher.waiting() == ["x"]
 
 
 def test_eviction_in_progress_is_recorded() -> None:
-    watcher = AdmissionWatcher(*open_queue(), holding("x"))
-    watcher.put(evictions.evict(holding("x"), reason="Preempted", message="", now=make.NOW))
+    watcher = AdmissionWatcher(*open_queue(), workload_with_quota("x"))
+    watcher.put(evictions.evict(workload_with_quota("x"), reason="Preempted", message="", now=make.NOW))
     held = watcher.index.snapshot.holder("team/x")
     assert held is not None
     assert held.evicted
@@ -166,30 +166,30 @@ def test_eviction_in_progress_is_recorded() -> None:
 
 def test_assumed_admission_is_counted_before_write() -> None:
     watcher = AdmissionWatcher(*open_queue(), workload("a", 3))
-    assumed(watcher)
+    assume_admission(watcher)
     held = watcher.index.snapshot.holder("team/a")
     assert held is not None
     assert (watcher.used(), held.is_admitted, held.reserved_at) == (3, False, make.NOW)
-    watcher.put(holding("a", 3))
+    watcher.put(workload_with_quota("a", 3))
     assert watcher.used() == 3
 
 
 def test_concurrent_change_reverts_assumed_admission() -> None:
     watcher = AdmissionWatcher(*open_queue(), workload("a", 3))
-    watcher.put(with_metadata(assumed(watcher), labels={"changed": "meanwhile"}))
+    watcher.put(with_metadata(assume_admission(watcher), labels={"changed": "meanwhile"}))
     assert (watcher.used(), watcher.heads()) == (0, ["a"])
 
 
 def test_assumed_admission_of_workload_that_is_gone_is_dropped() -> None:
     watcher = AdmissionWatcher(*open_queue(), workload("a", 3))
-    assumed(watcher)
+    assume_admission(watcher)
     watcher.delete(scheme.WORKLOAD, "a", "team")
     watcher.index.workload_cache.drop_unconfirmed_workloads()
     assert (watcher.used(), watcher.heads(), watcher.waiting()) == (0, [], [])
 
 
 def test_deletion_of_unknown_workload_changes_nothing() -> None:
-    watcher = AdmissionWatcher(*open_queue(), holding("x", 3))
+    watcher = AdmissionWatcher(*open_queue(), workload_with_quota("x", 3))
     gone = workload("gone", 3)
     watcher.index.heads(watcher.now)
     assert not watcher.index.observe(WatchEvent(EventType.DELETED, key_of(gone), gone, gone, 9), watcher.now)
@@ -197,7 +197,7 @@ def test_deletion_of_unknown_workload_changes_nothing() -> None:
 
 
 def test_counts_follow_reservations() -> None:
-    watcher = AdmissionWatcher(*open_queue(), holding("x", 3), holding("y", 1, admitted=False))
+    watcher = AdmissionWatcher(*open_queue(), workload_with_quota("x", 3), workload_with_quota("y", 1, admitted=False))
     count, local = (
         watcher.index.workload_cache.cluster_queue_counters.get("cq"),
         watcher.index.workload_cache.local_queue_counters.get("team/cq"),
@@ -211,7 +211,7 @@ def test_counts_follow_reservations() -> None:
 
 
 def test_deleted_queue_resets_counts() -> None:
-    watcher = AdmissionWatcher(*open_queue(), holding("x", 3))
+    watcher = AdmissionWatcher(*open_queue(), workload_with_quota("x", 3))
     watcher.delete(scheme.CLUSTER_QUEUE, "cq")
     assert watcher.index.workload_cache.cluster_queue_counters.get("cq").reserving == 0
     assert watcher.index.workload_cache.local_queue_counters.get("team/cq").reserving == 0

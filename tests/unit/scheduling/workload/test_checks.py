@@ -99,11 +99,11 @@ def test_retry_at_returns_latest_retry() -> None:
 
 @pytest.mark.parametrize("state", ["Retry", "Rejected"])
 def test_workload_with_failed_check_is_not_admitted(state: str) -> None:
-    yard = SchedulerBench(queue("a", 4))
+    bench = SchedulerBench(queue("a", 4))
     failed = [{"name": "c", "state": state}]
     message = "a1 waits (PendingEvaluation): The workload has failed admission checks"
-    assert yard.decide(head("a1", status={"admissionChecks": failed})) == [message]
-    assert yard.decide(head("a2", status={"admissionChecks": [{"name": "c", "state": "Pending"}]})) == [
+    assert bench.decide(head("a1", status={"admissionChecks": failed})) == [message]
+    assert bench.decide(head("a2", status={"admissionChecks": [{"name": "c", "state": "Pending"}]})) == [
         "a2: main 1 cpu=spot"
     ]
 

@@ -165,7 +165,7 @@ def test_timed_out_request_counts_as_sent_and_refused_connection_does_not() -> N
 
 
 async def _never() -> Any:
-    raise AssertionError("nobody asks for that")
+    raise AssertionError("unexpected request")
 
 
 def test_retry_after_is_capped_at_one_hour() -> None:

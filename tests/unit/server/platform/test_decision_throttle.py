@@ -13,7 +13,7 @@ from batchyard.server.platform.decision_throttle import DecisionThrottle, cpu_de
 
 
 class ThrottledMachine:
-    """The clock of a machine, and the CPU time that the thread wants."""
+    """The clock of a machine, and the CPU time that the thread would use."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now: Instant = SECOND
