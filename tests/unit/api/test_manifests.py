@@ -36,7 +36,7 @@ def read(*texts: str) -> Manifests:
     return read_manifests((f"{chr(ord('a') + i)}.yaml", text) for i, text in enumerate(texts))
 
 
-def fault_texts(*texts: str) -> list[str]:
+def reported(*texts: str) -> list[str]:
     """The faults of texts, as lines."""
     return [str(fault) for fault in read(*texts).faults]
 
@@ -53,7 +53,7 @@ def test_objects_are_returned_in_order_with_source_and_document() -> None:
 
 
 def test_fault_contains_file_document_object_field_and_remedy() -> None:
-    assert fault_texts(NAMESPACE % "x" + "---" + PRINTED) == [
+    assert reported(NAMESPACE % "x" + "---" + PRINTED) == [
         f"a.yaml:2 ClusterQueue/tpu: {fault}" for fault in AS_PRINTED
     ]
 
@@ -103,16 +103,16 @@ def test_faults_of_all_files_are_reported_and_valid_objects_returned() -> None:
     ids=["syntax", "list", "text", "no kind", "no metadata", "line break in the name", "generateName", "unknown kind"],
 )
 def test_fault_is_single_line_with_object_name(text: str, line: str) -> None:
-    (fault,) = fault_texts(text)
+    (fault,) = reported(text)
     assert fault.startswith(line)
     assert fault.isprintable()
 
 
 def test_name_search_in_invalid_yaml_takes_linear_time() -> None:
     lines = "\n".join(f"{' ' * 10}label-{number}: x" for number in range(5000))
-    (fault,) = fault_texts(f"kind: Namespace\nmetadata:\n{lines}\nspec: }}\n")
+    (fault,) = reported(f"kind: Namespace\nmetadata:\n{lines}\nspec: }}\n")
     assert fault.startswith("a.yaml:1 Namespace/?: ")
-    assert fault_texts("kind: Namespace\nmetadata:\n\n  \n  labels:\n    a: b\n  name: x\nspec: }")[0].startswith(
+    assert reported("kind: Namespace\nmetadata:\n\n  \n  labels:\n    a: b\n  name: x\nspec: }")[0].startswith(
         "a.yaml:1 Namespace/x: "
     )
 
@@ -136,11 +136,11 @@ def test_typed_list_sets_kind_of_its_items() -> None:
 
 
 def test_fault_in_list_contains_path_of_item() -> None:
-    (fault,) = fault_texts(
+    (fault,) = reported(
         "apiVersion: v1\nkind: NamespaceList\nitems: [{metadata: {name: x}}, {metadata: {name: y}, zzz: 1}]"
     )
     assert fault.startswith("a.yaml:1 Namespace/y: items[1].zzz: unknown field; use one of the fields apiVersion")
-    assert fault_texts("apiVersion: v1\nkind: List\nitems: [3]") == [
+    assert reported("apiVersion: v1\nkind: List\nitems: [3]") == [
         "a.yaml:1: items[0]: 3 is not an object; write apiVersion, kind, metadata and spec"
     ]
 
@@ -184,11 +184,11 @@ def test_printed_cluster_queue_has_two_known_faults() -> None:
 
 
 def test_unprintable_characters_in_fault_are_escaped() -> None:
-    (fault,) = fault_texts('apiVersion: v1\nkind: Namespace\nmetadata: {name: x, "a\\nb": 1}')
+    (fault,) = reported('apiVersion: v1\nkind: Namespace\nmetadata: {name: x, "a\\nb": 1}')
     assert fault.startswith("a.yaml:1 Namespace/x: metadata.a\\nb: unknown field")
 
 
 def test_object_with_items_and_invalid_kind_is_no_list() -> None:
-    assert fault_texts("apiVersion: v1\nkind: 3\nitems: []") == [
+    assert reported("apiVersion: v1\nkind: 3\nitems: []") == [
         "a.yaml:1: kind: Invalid value: 3: must be a string; set the field to the kind of the object, such as Job"
     ]
