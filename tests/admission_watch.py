@@ -1,4 +1,4 @@
-"""An AdmissionIndex and the watch events that reach it, for tests of what the scheduler knows."""
+"""A scheduler cache with its watch events, for tests of the objects that the scheduler knows."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from batchyard.scheduling.workload import lifecycle
 from yard import queue, workload
 
 
-class Watcher:
-    """An index, and the watch events that reach it."""
+class AdmissionWatcher:
+    """A scheduler cache, and the watch events that it receives."""
 
     def __init__(self, *objects: Obj) -> None:
         self.index = SchedulerCache()
@@ -24,7 +24,7 @@ class Watcher:
         self.put(*objects)
 
     def put(self, *objects: Obj) -> bool:
-        """Objects are there or change; whether the last leaves something to decide."""
+        """Create or update objects; return whether the last event requires a scheduling cycle."""
         found = False
         for obj in objects:
             key, old = key_of(obj), self._known.get(key_of(obj))
@@ -34,34 +34,34 @@ class Watcher:
         return found
 
     def delete(self, kind: str, name: str, namespace: str = "") -> bool:
-        """An object goes; whether there is something to decide."""
+        """Delete an object; return whether its event requires a scheduling cycle."""
         key = Key(kind, namespace, name)
         obj = self._known.pop(key)
         return self.index.observe(WatchEvent(EventType.DELETED, key, obj, obj, 0), self.now)
 
     def change(self, kind: str, name: str, *path: str, value: object, namespace: str = "") -> bool:
-        """One field of an object changes."""
+        """Change one field of an object; return whether the event requires a scheduling cycle."""
         return self.put(with_path(self._known[Key(kind, namespace, name)], path, value))
 
     def heads(self) -> list[str]:
-        """The heads, which wait no more."""
+        """Remove and return the names of the heads."""
         heads = self.index.heads(self.now)
         for head in heads:
             self.index.queue_manager.pending[head.queue].remove(head.workload.key, forget_preemptor=False)
         return [head.workload.name for head in heads]
 
     def park(self) -> None:
-        """Find every head inadmissible, until nobody is in line."""
+        """Requeue each head as inadmissible until no Workload is queued."""
         while heads := self.index.heads(self.now):
             for head in heads:
                 self.index.queue_manager.requeue(head, None, RequeueReason.GENERIC)
 
     def waiting(self, name: str = "cq") -> list[str]:
-        """All that wait in a ClusterQueue."""
+        """The names of the pending Workloads of a ClusterQueue."""
         return [view.name for view in self.index.queue_manager.pending[name].views()]
 
     def used(self, name: str = "cq") -> int:
-        """What is used of a ClusterQueue, in whole cpus of flavor spot."""
+        """The usage of a ClusterQueue in whole CPUs of flavor `spot`."""
         self.index.snapshot.settle()
         node = self.index.snapshot.queues[name].node
         return node.usage[self.index.snapshot.id_of("spot", "cpu")] // 1000
@@ -72,7 +72,9 @@ def open_queue(name: str = "cq", cpu: int = 4, **spec: Any) -> tuple[Obj, Obj]:
     return queue(name, cpu, **spec), make.local_queue(name, cluster_queue=name)
 
 
-def holding(name: str = "x", cpu: int = 2, *, queue: str = "cq", admitted: bool = True, **fields: Any) -> Obj:
+def workload_with_quota(
+    name: str = "x", cpu: int = 2, *, queue: str = "cq", admitted: bool = True, **fields: Any
+) -> Obj:
     """A Workload that holds quota."""
     assignment = {"name": "main", "count": 1, "flavors": {"cpu": "spot"}, "resourceUsage": {"cpu": str(cpu)}}
     admission = {"clusterQueue": queue, "podSetAssignments": [assignment]}
@@ -80,15 +82,15 @@ def holding(name: str = "x", cpu: int = 2, *, queue: str = "cq", admitted: bool 
     return lifecycle.reserve_quota(obj, admission, make.NOW, admitted=admitted)
 
 
-def parked(*objects: Obj, name: str = "a", cpu: int = 1) -> Watcher:
-    """One cq with a parked Workload; the objects come before it."""
-    watcher = Watcher(*open_queue(), *objects, workload(name, cpu))
+def parked_queue(*objects: Obj, name: str = "a", cpu: int = 1) -> AdmissionWatcher:
+    """Create the objects, and then ClusterQueue `cq` with an inadmissible Workload."""
+    watcher = AdmissionWatcher(*open_queue(), *objects, workload(name, cpu))
     watcher.park()
     return watcher
 
 
-def assumed(watcher: Watcher) -> Obj:
-    """Decide on the one head and count its admission before it is written."""
+def assume_admission(watcher: AdmissionWatcher) -> Obj:
+    """Admit the only head in the cache, before the admission is written."""
     index = watcher.index
     heads = index.heads(watcher.now)
     (decision,) = Cycle(index.snapshot, SchedulingPolicy(), index.namespaces, 1).run(heads)

@@ -1,4 +1,4 @@
-"""Stand-ins of terraform, gcloud and kubectl: programs on the PATH that keep what was made in a folder (cloud.sh)."""
+"""Stand-ins for terraform, gcloud and kubectl: programs on the PATH with their resources in a folder (cloud.sh)."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import pytest
 
 _SCRIPT = Path(__file__).parent / "cloud.sh"
 TOOLS = ("terraform", "gcloud", "kubectl", "gke-gcloud-auth-plugin", "podman")
-#: What the stand-ins themselves call.
+#: The programs that the stand-ins call.
 _BESIDES = ("cat", "cmp", "env", "grep", "mkdir", "rm", "sh")
 
 PLATFORM = """\
@@ -38,8 +38,8 @@ spec:
 """
 
 
-class Cloud:
-    """A project of its own, and the tools that reach it."""
+class CloudProject:
+    """A separate project, and the stand-ins for its tools."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.state = folder / "state"
@@ -62,25 +62,25 @@ class Cloud:
         self.file.write_text(PLATFORM, "utf-8")
         self.out = folder / "out"
         (self.out / "terraform").mkdir(parents=True)
-        #: What our processes tell.
+        #: The output of our processes.
         self.reported = folder / "told"
 
-    def goes_wrong(self, call: int, how: str) -> None:
-        """At this call, counted from now: `kill` us and end, `orphan`: kill us and go on, `fail`, or `hang`."""
+    def inject_fault(self, call: int, how: str) -> None:
+        """Inject a fault at this call from now: `kill` us, `orphan` (kill us and continue), `fail` or `hang`."""
         (self.state / "fault").write_text(f"{self.count + call} {how}\n", "utf-8")
 
-    def goes_right(self) -> None:
-        """Nothing goes wrong any more."""
+    def clear_fault(self) -> None:
+        """Remove the injected fault."""
         (self.state / "fault").unlink(missing_ok=True)
 
     @property
     def count(self) -> int:
-        """How many calls there were."""
+        """The number of calls."""
         return int((self.state / "count").read_text("utf-8"))
 
     @property
     def failable(self) -> list[int]:
-        """The numbers of the calls that change something, and so can fail where it hurts."""
+        """The numbers of the calls that change resources."""
         return [int(line) for line in (self.state / "failable").read_text("utf-8").splitlines()]
 
     @property
@@ -90,11 +90,11 @@ class Cloud:
 
     @property
     def effects(self) -> list[str]:
-        """What was done to the world, oldest first."""
+        """The changes of resources, oldest first."""
         return (self.state / "effects").read_text("utf-8").splitlines()
 
     def world(self) -> dict[str, str]:
-        """What there is."""
+        """The existing resources."""
         apart = {"count", "calls", "effects", "fault", "failable", "registry"}
         on_this_machine = "built."
         files = [path for path in sorted(self.state.rglob("*")) if path.is_file() and path.name not in apart]
@@ -102,13 +102,13 @@ class Cloud:
         return {str(path.relative_to(self.state)): path.read_text("utf-8") for path in files}
 
 
-def in_a_process(work: Callable[[], None], reported: Path, printed: Path | None = None) -> int:
-    """The exit code of a process of ours that does this, minus the signal that ended it; its outputs go to files."""
-    return ended(started(work, reported, printed))
+def run_in_process(work: Callable[[], None], reported: Path, printed: Path | None = None) -> int:
+    """Run work in a new process; return its exit code, or the negative number of its signal. Output goes to files."""
+    return wait_for_exit(start_process(work, reported, printed))
 
 
-def started(work: Callable[[], None], reported: Path, printed: Path | None = None) -> int:
-    """A process of ours that does this."""
+def start_process(work: Callable[[], None], reported: Path, printed: Path | None = None) -> int:
+    """Start the work in a new process; return its id."""
     child = os.fork()
     if child == 0:
         code = 70
@@ -127,6 +127,6 @@ def started(work: Callable[[], None], reported: Path, printed: Path | None = Non
     return child
 
 
-def ended(child: int) -> int:
-    """Its exit code, minus the signal that ended it, once it has ended."""
+def wait_for_exit(child: int) -> int:
+    """Wait for a process; return its exit code, or the negative number of its signal."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -1,7 +1,7 @@
-"""How property tests look for examples, what kubectl remembers, and with which modes files are made.
+"""Profiles of hypothesis, and the process state of all tests: caches of kubectl, umask and signals.
 
-The same ones in every run; with `--hypothesis-profile explore` many new ones; with `unshrunk` the same, but what fails
-is not made smaller, for those who only want to know that it fails.
+Each run uses the same examples. With `--hypothesis-profile explore` it uses many new ones. With `unshrunk` it uses the
+same examples, but does not shrink a failing one.
 """
 
 import os
@@ -21,25 +21,25 @@ settings.load_profile("fixed")
 
 @pytest.fixture(scope="session", autouse=True)
 def kubectl_remembers_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """For hours kubectl keeps what a server at some port served, whoever listens there next; categories too."""
+    """Disable the discovery cache of kubectl, because later servers of other tests use the same ports."""
     os.environ["KUBECACHEDIR"] = str(tmp_path_factory.mktemp("kubectl"))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def ordinary_umask() -> None:
-    """Others may read what tests make, whatever whoever runs them has set: some run as another user."""
+    """Set the umask so that other users can read files of tests, because some tests run as another user."""
     os.umask(0o022)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def interrupts_count() -> None:
-    """A shell that starts the tests in the background has all of them ignore SIGINT, and so their children."""
+    """Restore the SIGINT handler: in a background job of a shell, all processes ignore SIGINT."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def umask_stays() -> Iterator[None]:
-    """Commands that keep what they write from others do so in this process too, where a test runs them in it."""
+    """Restore the umask after each test, because commands with private files change it in this process."""
     yield
     os.umask(0o022)

@@ -1,4 +1,4 @@
-"""Objects for tests, by keyword: the least that a kind needs, and what the test is about."""
+"""Minimal objects for tests; keywords set the fields that a test depends on."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,26 +9,26 @@ from batchyard.base.instant import SECOND, Instant
 Obj = dict[str, Any]
 
 NOW: Instant = parse_time("2026-01-01T00:00:00Z")
-"""When tests begin."""
+"""The start time of tests."""
 
 
 def at(seconds: float) -> Instant:
-    """An instant after the beginning."""
+    """The instant this many seconds after the start."""
     return NOW + int(seconds * SECOND)
 
 
 def stamp(seconds: float = 0) -> str:
-    """The text of an instant after the beginning."""
+    """The text of the instant this many seconds after the start."""
     return format_time(at(seconds))
 
 
 def micro_stamp(seconds: float = 0) -> str:
-    """The text of an instant after the beginning, as metav1.MicroTime."""
+    """The text of the instant this many seconds after the start, as metav1.MicroTime."""
     return format_micro_time(at(seconds))
 
 
 def condition(type: str, status: bool = True, **fields: Any) -> Obj:  # noqa: A002 - the field's name
-    """A condition; `since` counts seconds from the beginning."""
+    """A condition; `since` is its transition time in seconds from the start."""
     since = fields.pop("since", 0)
     return {
         "type": type,
@@ -41,7 +41,7 @@ def condition(type: str, status: bool = True, **fields: Any) -> Obj:  # noqa: A0
 
 
 def metadata(name: str, namespace: str | None = "team", **fields: Any) -> Obj:
-    """The metadata of an object; fields that are None are left out."""
+    """The metadata of an object; fields that are None are omitted."""
     own = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "creationTimestamp": stamp(), **fields}
     return {field: value for field, value in own.items() if value is not None}
 
@@ -70,7 +70,7 @@ def workload(
     annotations: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> Obj:
-    """A Workload; the keywords that are left are its spec's."""
+    """A Workload; other keywords are fields of its spec."""
     obj: Obj = {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "Workload",
@@ -94,7 +94,7 @@ def admission(cluster_queue: str = "cq", **pod_sets: int) -> Obj:
 
 
 def job(name: str = "job", *, queue: str | None = "lq", labels: Mapping[str, str] | None = None, **spec: Any) -> Obj:
-    """A suspended Job of one pod; the keywords that are left are its spec's."""
+    """A suspended Job of one pod; other keywords are fields of its spec."""
     own = {**({"kueue.x-k8s.io/queue-name": queue} if queue else {}), **(labels or {})}
     annotations = spec.pop("annotations", None)
     defaults = {"suspend": True, "parallelism": 1, "completions": 1, "template": pod_template()}
@@ -131,7 +131,7 @@ def jobset(
 
 
 def cluster_queue(name: str = "cq", *, active: bool | None = True, **spec: Any) -> Obj:
-    """A ClusterQueue that takes every namespace; `active` is its status condition, None for none."""
+    """A ClusterQueue for all namespaces; `active` is the status of its Active condition, None for no condition."""
     obj: Obj = {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "ClusterQueue",

@@ -1,4 +1,4 @@
-"""Minimal objects of each kind of Kubernetes itself, and what is stored of them, field by field.
+"""Minimal objects of each Kubernetes kind, and the stored objects, field by field.
 
 The facts are those of Kubernetes 1.36: pkg/apis/*/v1/{defaults.go,zz_generated.defaults.go}, and of its Go types the
 parts that are no pointers, which it always writes.
@@ -28,7 +28,7 @@ STORED_WEBHOOK = (
     "objectSelector: {}, timeoutSeconds: 10"
 )
 RULES = "rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]"
-#: Kind, what is sent, what is stored: all but apiVersion, kind and metadata.
+#: Kind, sent fields and stored fields, without apiVersion, kind and metadata.
 MINIMAL_OBJECTS: Final = [
     (
         "v1 Pod",

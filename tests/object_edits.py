@@ -1,4 +1,4 @@
-"""Objects changed in one place or a few, for tables of what is right and what is wrong; and faults as one line each."""
+"""Edited copies of objects for tables of valid and invalid cases, and faults as lines of text."""
 
 import copy
 import re
@@ -11,21 +11,21 @@ Obj = dict[str, Any]
 Edits = Mapping[str, Any]
 
 
-class Gone:
-    """The value of a field that an edit takes away."""
+class RemovedField:
+    """The value by which an edit removes a field."""
 
     def __repr__(self) -> str:
-        """The same in every process: test ids are made of it."""
+        """Return a constant text, because test ids contain it."""
         return "GONE"
 
 
-GONE: Final = Gone()
+GONE: Final = RemovedField()
 
 
-def edited(obj: Mapping[str, Any], edits: Edits) -> Obj:
-    """A copy of the object with values set, or taken away, at paths such as `spec.podSets[0].count`.
+def with_edits(obj: Mapping[str, Any], edits: Edits) -> Obj:
+    """Return a copy of the object with values set or removed at paths such as `spec.podSets[0].count`.
 
-    A part of a path with dots or slashes in it stands in quotes: `metadata.labels."a.io/b"`.
+    A part of a path with dots or slashes is quoted: `metadata.labels."a.io/b"`.
     """
     new = copy.deepcopy(dict(obj))
     for path, value in edits.items():
@@ -33,7 +33,7 @@ def edited(obj: Mapping[str, Any], edits: Edits) -> Obj:
         holder: Any = new
         for step in way:
             holder = holder[step] if isinstance(step, int) else holder.setdefault(step, {})
-        if isinstance(value, Gone):
+        if isinstance(value, RemovedField):
             del holder[last]
         else:
             holder[last] = value
@@ -46,13 +46,13 @@ def _steps(path: str) -> list[str | int]:
     return [int(index) if index else quoted or plain for quoted, index, plain in parts]
 
 
-def reported(faults: Sequence[FieldError]) -> list[str]:
-    """`path: problem` of each fault; every fault says what would be right."""
+def fault_lines(faults: Sequence[FieldError]) -> list[str]:
+    """Return `path: problem` of each fault; each fault must have a remedy."""
     assert all(fault.remedy for fault in faults)
     return [f"{fault.path}: {fault.problem}" for fault in faults]
 
 
 def begins(faults: Sequence[FieldError], *starts: str) -> bool:
-    """Whether there are as many faults as starts, each line starting so."""
-    lines = reported(faults)
+    """Whether each fault line begins with the start at its position, and the counts are equal."""
+    lines = fault_lines(faults)
     return len(lines) == len(starts) and all(map(str.startswith, lines, starts))

@@ -17,7 +17,7 @@ from batchyard.store.memory import Store
 
 
 class Stage:
-    """Objects go in, time passes, objects come out."""
+    """A store with virtual time, and controllers that reconcile its objects."""
 
     def __init__(self, *controllers: Controller) -> None:
         self.kernel = VirtualEventLoop(make.NOW)
@@ -27,7 +27,7 @@ class Stage:
         self.events: list[EventRecord] = []
 
     def put(self, *objects: Obj) -> None:
-        """Create objects, or update those that are there, with the status they have; then let follow what must."""
+        """Create or update objects with their status, and run all due work."""
         for given in objects:
             obj = with_metadata(given, resourceVersion=None)
             known = self.client.get(key_of(obj))
@@ -37,17 +37,17 @@ class Stage:
         self.settle()
 
     def delete(self, kind: str, name: str, namespace: str = "team") -> None:
-        """Delete an object; then let follow what must."""
+        """Delete an object, and run all due work."""
         self._submit(Delete(Key(kind, namespace, name)))
         self.settle()
 
-    def leave_behind(self, kind: str, name: str, namespace: str = "team") -> None:
-        """Delete an object, and let stay what it owns; then let follow what must."""
+    def delete_without_dependents(self, kind: str, name: str, namespace: str = "team") -> None:
+        """Delete an object without its dependents, and run all due work."""
         self._submit(Delete(Key(kind, namespace, name), propagation=Propagation.ORPHAN))
         self.settle()
 
-    def start_anew(self, *controllers: Controller) -> None:
-        """Stop the controllers, and start these in their place: they know the objects alone."""
+    def replace_controllers(self, *controllers: Controller) -> None:
+        """Stop the controllers, and start others that know only the stored objects."""
         self.runner.stop()
         self.client.unsubscribe(self.runner.observe)
         self.runner = Runner(self.kernel, self.client, controllers, self._record)
@@ -55,21 +55,21 @@ class Stage:
         self.settle()
 
     def settle(self) -> None:
-        """Let all happen that is due now."""
+        """Run all work that is due now."""
         self.kernel.run(self.kernel.now())
 
     def run(self, seconds: float) -> None:
-        """Let time pass until so many seconds after the beginning."""
+        """Run until this many seconds after the start."""
         self.kernel.run(make.at(seconds))
 
     def get(self, kind: str, name: str, namespace: str = "team") -> Mapping[str, Any]:
-        """An object that must be there."""
+        """Return an object; raise AssertionError if it does not exist."""
         found = self.client.get(Key(kind, namespace, name))
         assert found is not None, f"there is no {kind} {namespace}/{name}"
         return found
 
     def workload(self, name: str = "wl") -> Mapping[str, Any]:
-        """A Workload that must be there."""
+        """Return a Workload; raise AssertionError if it does not exist."""
         return self.get(scheme.WORKLOAD, name)
 
     def workloads(self) -> list[Obj]:
@@ -77,7 +77,7 @@ class Stage:
         return list(self.client.list(scheme.WORKLOAD))
 
     def only_workload(self) -> Obj:
-        """The one Workload there is."""
+        """Return the only Workload; raise ValueError if there is not exactly one."""
         (workload,) = self.workloads()
         return workload
 
@@ -95,8 +95,8 @@ class Stage:
         self.events.append(event)
 
 
-def stated(obj: Mapping[str, Any], type: str) -> tuple[str, str, str]:  # noqa: A002 - the field's name
-    """Status, reason and message of a condition that must be there."""
+def condition_state(obj: Mapping[str, Any], type: str) -> tuple[str, str, str]:  # noqa: A002 - the field's name
+    """Return status, reason and message of a condition that the object must have."""
     found = find_condition(obj, type)
     assert found is not None, f"there is no condition {type}"
     return found["status"], found["reason"], found["message"]

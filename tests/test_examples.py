@@ -21,7 +21,9 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 REFARCH = ROOT.parent / "shared" / "refarch"
 
-needs_refarch = pytest.mark.skipif(not REFARCH.is_dir(), reason="the reference architecture is not beside us")
+needs_refarch = pytest.mark.skipif(
+    not REFARCH.is_dir(), reason="the reference architecture is not beside this repository"
+)
 
 PLATFORM = (
     "ResourceFlavor",

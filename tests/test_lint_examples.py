@@ -31,19 +31,19 @@ FOLDERS = sorted(path.name for path in EXAMPLES.iterdir() if path.name != "why" 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the manifests are not beside us")
 
 
-def counted(report: LintReport, *, notes: bool = False) -> dict[str, int]:
+def finding_counts(report: LintReport, *, notes: bool = False) -> dict[str, int]:
     """The number of findings of each rule; notes on request only."""
     return dict(Counter(f.rule for f in report.findings if notes or f.severity is not Severity.NOTE))
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_example_has_only_intended_findings(folder: str) -> None:
-    assert counted(lint([str(EXAMPLES / folder)])) == ON_PURPOSE.get(folder, {})
+    assert finding_counts(lint([str(EXAMPLES / folder)])) == ON_PURPOSE.get(folder, {})
 
 
 @pytest.mark.parametrize("path", sorted((EXAMPLES / "why").glob("*.yaml")), ids=lambda path: path.stem)
 def test_lint_reports_problem_of_situation(path: Path) -> None:
-    assert counted(lint([str(path)])) == SITUATIONS.get(path.stem, {})
+    assert finding_counts(lint([str(path)])) == SITUATIONS.get(path.stem, {})
 
 
 def test_lint_reports_reserved_gpus_above_capacity() -> None:
@@ -61,7 +61,7 @@ def test_patched_reference_architecture_has_no_findings() -> None:
             apply_merge_patch(o, patch) if (o["kind"], o["metadata"].get("name")) == whose else o for o in objects
         ]
     assert len(patches) == 4
-    assert counted(lint(objects)) == {}
+    assert finding_counts(lint(objects)) == {}
 
 
 SEEDS = [
@@ -95,7 +95,7 @@ SEEDS = [
 @pytest.mark.parametrize(("folders", "cluster", "expected"), SEEDS)
 def test_lint_finds_every_problem_of_seed_manifests(folders: list[str], cluster: str, expected: dict[str, int]) -> None:
     paths = [str(SHARED / folder) for folder in folders] + [str(EXAMPLES / cluster / "cluster.yaml")]
-    assert counted(lint(paths), notes=True) == expected
+    assert finding_counts(lint(paths), notes=True) == expected
 
 
 @needs_shared
@@ -114,4 +114,4 @@ def test_lint_reports_resources_that_queue_does_not_cover(tmp_path: Path) -> Non
 def test_corrected_hotswap_manifests_have_no_findings() -> None:
     paths = [path for path in sorted((SHARED / "hotswap").glob("*.yaml")) if path.name != "kueue-as-printed.yaml"]
     report = lint([*map(str, paths), str(EXAMPLES / "hotswap" / "cluster.yaml")])
-    assert counted(report) == {}
+    assert finding_counts(report) == {}

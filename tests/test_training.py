@@ -22,10 +22,10 @@ _ENDS_WITHIN = 120
 #: With three ranks, unlike with two, sums depend on the order of the ranks.
 _RANKS = 3
 
-needs_torch = pytest.mark.skipif(not TORCHRUN.exists(), reason="PyTorch is not there: make torch")
+needs_torch = pytest.mark.skipif(not TORCHRUN.exists(), reason="PyTorch is not installed: run make torch")
 
 
-def loaded(name: str) -> ModuleType:
+def load_example_module(name: str) -> ModuleType:
     """A module of the example."""
     spec = importlib.util.spec_from_file_location(name, TRAINING / f"{name}.py")
     assert spec is not None
@@ -35,7 +35,7 @@ def loaded(name: str) -> ModuleType:
     return module
 
 
-checkpoints = loaded("checkpoints")
+checkpoints = load_example_module("checkpoints")
 
 
 class Trainer:

@@ -1,4 +1,4 @@
-"""A yard of queues for tests of decisions: objects go in, cycles are run, decisions come out as short lines."""
+"""A scheduler core for tests of decisions: queues and Workloads by keyword, and decisions as short lines."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def group(**flavors: Mapping[str, Any]) -> Obj:
 
 
 def queue(name: str, cpu: Any = None, *, cohort: str = "", **spec: Any) -> Obj:
-    """A ClusterQueue, with so much cpu of flavor `spot` unless groups are given."""
+    """A ClusterQueue; `cpu` is its quota of flavor `spot`, unless resource groups are given."""
     groups = spec.pop("groups", None) or [group(spot={"cpu": 0 if cpu is None else cpu})]
     if cohort:
         spec["cohortName"] = cohort
@@ -48,7 +48,7 @@ def queue(name: str, cpu: Any = None, *, cohort: str = "", **spec: Any) -> Obj:
 
 
 def cohort(name: str, cpu: Any = None, *, parent: str = "", **spec: Any) -> Obj:
-    """A Cohort, with so much cpu of flavor `spot` if any."""
+    """A Cohort; `cpu` is its quota of flavor `spot`, if any."""
     groups = spec.pop("groups", None) or ([] if cpu is None else [group(spot={"cpu": cpu})])
     if "weight" in spec:
         spec["fairSharing"] = {"weight": spec.pop("weight")}
@@ -67,19 +67,19 @@ def preemption(within: str = "Never", reclaim: str = "Never", borrow: Mapping[st
 
 
 def workload(name: str = "wl", cpu: Any = 1, *, queue: str = "cq", created: float = 0, **fields: Any) -> Obj:
-    """A Workload whose LocalQueue is named as its ClusterQueue; one pod of so much cpu unless pod sets are given."""
+    """A Workload, by default of one pod that requests `cpu`; its LocalQueue has the name of the ClusterQueue."""
     pod_sets = fields.pop("pod_sets", None) or [make.pod_set(requests={"cpu": str(cpu)})]
     obj = make.workload(name, queue=queue, pod_sets=pod_sets, **fields)
     return with_metadata(obj, creationTimestamp=make.stamp(created))
 
 
 def head(name: str, cpu: Any = 1, **fields: Any) -> Obj:
-    """A Workload of the queue that its name begins with: `a1` waits in queue `a`."""
+    """A Workload of the queue with the first letter of its name: `a1` is pending in queue `a`."""
     return workload(name, cpu, queue=fields.pop("queue", name[0]), **fields)
 
 
-class Yard:
-    """See the module. A flavor that a queue names exists, without labels or taints, unless it is put."""
+class SchedulerBench:
+    """A snapshot and a scheduling policy. Flavors that queues name exist without labels and taints."""
 
     def __init__(self, *objects: Obj, fair_sharing: bool = False) -> None:
         self.snapshot = Snapshot()
@@ -104,7 +104,7 @@ class Yard:
         self.snapshot.settle()
 
     def hold(self, name: str, cpu: int, queue: str = "cq", **fields: Any) -> AdmittedWorkload:
-        """Let a Workload hold whole cpus of a flavor, or the amounts of `usage` by (flavor, resource)."""
+        """Admit a Workload that uses whole CPUs of a flavor, or the amounts of `usage` by (flavor, resource)."""
         amounts = fields.pop("usage", {(fields.pop("flavor", "spot"), "cpu"): cpu * 1000})
         usage = tuple((self.snapshot.id_of(*pair), amount) for pair, amount in amounts.items())
         self.snapshot.settle()
@@ -122,16 +122,16 @@ class Yard:
         return held
 
     def node(self, name: str) -> QuotaNode:
-        """The place of a ClusterQueue or Cohort in the quota tree."""
+        """The node of a ClusterQueue or Cohort in the quota tree."""
         queue = self.snapshot.queues.get(name)
         return queue.node if queue is not None else self.snapshot.cohorts[name]
 
     def free(self, name: str, flavor: str = "spot", resource: str = "cpu") -> int:
-        """What a node may still use, in thousandths of cpu."""
+        """The available quota of a node, in thousandths of a CPU."""
         return available(self.node(name), self.snapshot.id_of(flavor, resource))
 
     def used(self, name: str, flavor: str = "spot", resource: str = "cpu") -> int:
-        """What counts as used at a node, in thousandths of cpu."""
+        """The usage of a node, in thousandths of a CPU."""
         return self.node(name).usage[self.snapshot.id_of(flavor, resource)]
 
     def cycle(self, *heads: Obj | Head) -> list[Decision]:
@@ -145,13 +145,13 @@ class Yard:
         return [line(decision) for decision in self.cycle(*heads)]
 
     def admission(self, head: Obj | Head) -> Admit:
-        """The decision about one head, which must be its admission."""
+        """The decision about one head, which must be an admission."""
         (decision,) = self.cycle(head)
         assert isinstance(decision, Admit), line(decision)
         return decision
 
     def wait(self, head: Obj | Head) -> StayPending:
-        """The decision about one head, which must be to wait."""
+        """The decision about one head, which must stay pending."""
         (decision,) = self.cycle(head)
         assert isinstance(decision, StayPending), line(decision)
         return decision
@@ -163,7 +163,7 @@ class Yard:
         return decision
 
     def victims(self, head: Obj | Head) -> list[str]:
-        """Whom one head preempts, in order; none if it does not."""
+        """The victims of one head, in order; empty without preemption."""
         (decision,) = self.cycle(head)
         targets = decision.targets if isinstance(decision, Preempt) else ()
         return [target.workload.key.removeprefix("team/") for target in targets]
@@ -175,12 +175,12 @@ class Yard:
 
 
 def head_of(obj: Obj, last: LastAssignment | None = None) -> Head:
-    """A Workload as the head of the ClusterQueue its LocalQueue is named for."""
+    """A Workload as the head of the ClusterQueue with the name of its LocalQueue."""
     return Head(workload_view(obj), obj["spec"]["queueName"], last)
 
 
 def line(decision: Decision) -> str:
-    """A decision in short."""
+    """A decision as a short line."""
     name = decision.head.workload.name
     match decision:
         case Admit():

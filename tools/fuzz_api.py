@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from fuzz.platform import Fuzzed, Stalled
+from fuzz.platform import FuzzedPlatform, StalledConnections
 
 
 def main() -> int:
@@ -29,13 +29,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--schemas", action="store_true", help="also test all OpenAPI documents with schemathesis")
     args = parser.parse_args()
-    with TemporaryDirectory() as folder, Fuzzed(Path(folder)) as fuzzed:
+    with TemporaryDirectory() as folder, FuzzedPlatform(Path(folder)) as fuzzed:
         for number in range(args.rounds):
             fuzzed.send(500, args.seed, number)
             fuzzed.send_garbled(20, args.seed, number)
             if number % 10 == 0:
                 fuzzed.send_shapes()
-                with Stalled(fuzzed.url, 20):
+                with StalledConnections(fuzzed.url, 20):
                     fuzzed.send(50, args.seed, number, "with stalled clients")
             sys.stdout.write(f"round {number + 1}: {sum(fuzzed.codes.values())} responses, {fuzzed.resident()} MB, ")
             sys.stdout.write(f"{len(fuzzed.faults)} faults\n")

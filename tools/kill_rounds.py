@@ -25,7 +25,7 @@ from batchyard.server.platform.data_dir import JOURNAL_FILE
 from batchyard.store.journal import back_up
 from batchyard.store.journal_file import JournalError
 from e2e_platform.convergence import end_of, faults_of
-from e2e_platform.kill_rounds import Answers, kill_round, last_look
+from e2e_platform.kill_rounds import RoundResponses, check_final_state, kill_round
 
 SYNCS = ("full", "process")
 
@@ -36,20 +36,20 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--kills", type=int, default=20, help="number of kills while teams preempt each other")
     args = parser.parse_args()
-    answers = Answers()
+    answers = RoundResponses()
     with TemporaryDirectory() as folder:
         for number in range(args.rounds):
             run_round(Path(folder), number, answers, SYNCS[number % 2])
             counts = f"{len(answers.acknowledged)} acknowledged writes, {len(answers.watched)} watch events"
             print_line(f"round {number + 1}: {counts}, {len(answers.faults)} faults")
-        last_look(Path(folder), answers)
+        check_final_state(Path(folder), answers)
     answers.faults += convergence_faults(args.kills)
     for fault in answers.faults:
         print_line(fault)
     return 1 if answers.faults else 0
 
 
-def run_round(folder: Path, number: int, answers: Answers, sync: str) -> None:
+def run_round(folder: Path, number: int, answers: RoundResponses, sync: str) -> None:
     """Run one round, and make backups until it ends; `sync` is the value of --sync."""
     is_over = threading.Event()
 

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from batchyard.sim.guide import Guide, examples_folder, played_steps
-from e2e_platform.leader_kills import killed_guide
+from e2e_platform.leader_kills import play_killed_guide
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
     while remaining > 0:
         guide = Guide(folder, steps)
         with TemporaryDirectory() as work:
-            outcome = killed_guide(guide, steps, Path(work), remaining, args.speed)
+            outcome = play_killed_guide(guide, steps, Path(work), remaining, args.speed)
         remaining -= outcome.kills
         faults += len(outcome.faults)
         counts = f"{outcome.kills} kills, {outcome.workloads} Workloads, {outcome.evictions} evictions"

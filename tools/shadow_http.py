@@ -34,11 +34,11 @@ from batchyard.server.http.flow_control import ResponseTurns
 from batchyard.server.http.protocol import HttpProtocol
 from batchyard.server.platform.data_dir import PlatformOptions
 from batchyard.server.platform.platform import EmbeddedPlatform
-from differential.merged_scenarios import apart, namespaces_of
+from differential.merged_scenarios import namespaces_of, with_unique_names
 from differential.recorded_scenarios import packed_cases, shared_cases
-from differential.shadow_runs import Served
-from differential.upstream_writes import Moment, Upstream, read_case
-from e2e_platform.bad_proxy import Badness, BadProxy
+from differential.shadow_runs import ServerObjects
+from differential.upstream_writes import TimedWrites, Upstream, read_case
+from e2e_platform.bad_proxy import BadProxy, ProxyFaults
 from e2e_platform.operator_process import plain_kubeconfig
 
 #: The maximum pause between two recorded times.
@@ -47,17 +47,17 @@ _PAUSE_MAX = 50 * MILLISECOND
 _PATIENCE = 4
 #: The pause between the last decision and the end of the shadow.
 _FINAL_PAUSE = 8 * SECOND
-BAD = Badness(0, 3, 0.5, 5, 6, 3)
+BAD = ProxyFaults(0, 3, 0.5, 5, 6, 3)
 
 
 class ScenarioPlatform(EmbeddedPlatform):
     """A platform whose store receives Kueue's recorded writes."""
 
-    def writable_store(self) -> Served:
+    def writable_store(self) -> ServerObjects:
         """Return the store, for direct writes."""
-        return Served(self._store)
+        return ServerObjects(self._store)
 
-    def execute(self, moment: Moment) -> None:
+    def execute(self, moment: TimedWrites) -> None:
         """Execute the writes of a moment on the event loop."""
         self._kernel.post(moment.work)
 
@@ -70,20 +70,20 @@ class ShadowReport(NamedTuple):
     unseen: int
 
 
-def create_moments(names: Sequence[str], cases: Any, store: Served) -> list[Moment]:
+def create_moments(names: Sequence[str], cases: Any, store: ServerObjects) -> list[TimedWrites]:
     """Create the namespaces of the scenarios; return their recorded writes in order of time."""
-    moments: list[Moment] = []
+    moments: list[TimedWrites] = []
     for number, name in enumerate(names):
         scenario, log = read_case(name, *cases[name])
         prefix = f"s{number}"
         for namespace in namespaces_of(scenario):
             store.put(new_namespace(f"{prefix}-{namespace}"))
-        moments += Upstream(store, *apart(prefix, scenario, log)).moments()
+        moments += Upstream(store, *with_unique_names(prefix, scenario, log)).moments()
     return sorted(moments, key=lambda moment: moment.at)
 
 
 async def follow_scenarios(
-    names: Sequence[str], cases: Any, badness: Badness | None, *, fair_sharing: bool
+    names: Sequence[str], cases: Any, badness: ProxyFaults | None, *, fair_sharing: bool
 ) -> ShadowReport:
     """Replay scenarios on one server; return the report of its shadow."""
     folder = Path(mkdtemp())

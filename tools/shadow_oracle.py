@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND
 from differential.recorded_scenarios import packed_cases, shared_cases
-from differential.shadow_runs import shadowed_case
-from differential.unreliable_transport import Trouble, drawn_trouble
+from differential.shadow_runs import run_shadow_case
+from differential.unreliable_transport import ConnectionFaults, random_connection_faults
 
 
 def main() -> int:
@@ -32,10 +32,10 @@ def main() -> int:
     cases = {**packed_cases(), **shared_cases()}
     late = {kind: round(float(by) * SECOND) for kind, _, by in (each.partition("=") for each in args.late)}
     agreed = diverged = reordered = unseen = 0
-    troubles = [drawn_trouble(seed) for seed in args.trouble] or [(Trouble(late=late), ())]
+    troubles = [random_connection_faults(seed) for seed in args.trouble] or [(ConnectionFaults(late=late), ())]
     for name in args.names or cases:
         for trouble, restarts in troubles:
-            result = shadowed_case(name, *cases[name], trouble=trouble, restarts_at=restarts)
+            result = run_shadow_case(name, *cases[name], trouble=trouble, restarts_at=restarts)
             agreed += sum(result.counts.agreements.values())
             diverged += bool(result.findings)
             reordered += result.reordered

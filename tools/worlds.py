@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from properties.worlds import told_of_cluster
+from properties.worlds import cluster_violations
 
 
 def main() -> int:
@@ -36,7 +36,7 @@ def main() -> int:
 
 def _find_violations(seed: int, conflicts: float, crash_every: int) -> str:
     try:
-        return told_of_cluster(seed, conflicts=conflicts, crash_every=crash_every)
+        return cluster_violations(seed, conflicts=conflicts, crash_every=crash_every)
     except AssertionError as error:
         return str(error)
 

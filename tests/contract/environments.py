@@ -18,7 +18,7 @@ from batchyard.scheduling.queue_manager import KUEUE_REQUEUE_BATCH_PERIOD
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 from contract.final_state import differences, outcome
-from contract.scenes import Scene, Step
+from contract.scenes import Scene, SceneStep
 from e2e_platform.kill_rounds import ask
 from e2e_platform.operator_process import Operating, plain_kubeconfig
 from e2e_platform.platform_process import Running
@@ -41,7 +41,7 @@ featureGates: {DisableWaitForPodsReady: true}
 """
 
 
-class InProcess:
+class SimulatedEnvironment:
     """A simulated world."""
 
     def __init__(self, scene: Scene) -> None:
@@ -50,9 +50,9 @@ class InProcess:
         self.world = World(make_scenario(read_manifests(texts)))
         self.world.platform.index.queue_manager.requeue_batch_period = KUEUE_REQUEUE_BATCH_PERIOD  # as an operator does
         self._until = 0
-        self.play(Step(lasts=1))
+        self.play(SceneStep(lasts=1))
 
-    def play(self, step: Step) -> dict[str, Any]:
+    def play(self, step: SceneStep) -> dict[str, Any]:
         """Perform a step, and return the outcome."""
         for given in step.objects:
             decoded = decode(given)
@@ -68,7 +68,7 @@ class InProcess:
         return outcome(self.world.objects)
 
 
-class OverHttp:
+class HttpEnvironment:
     """A platform and an operator, two processes connected over HTTP."""
 
     def __init__(self, folder: Path, scene: Scene) -> None:
@@ -94,12 +94,12 @@ class OverHttp:
         self.operator.kill()
         self.operator = self._operate(url)
 
-    def play(self, step: Step, wanted: Mapping[str, Any]) -> None:
+    def play(self, step: SceneStep, wanted: Mapping[str, Any]) -> None:
         """Perform a step, and wait for the expected outcome."""
         self.apply(step)
         self.wait_for(wanted)
 
-    def apply(self, step: Step) -> None:
+    def apply(self, step: SceneStep) -> None:
         """Perform a step."""
         for obj in step.objects:
             self._send("POST", place_of(obj), obj, {201})
@@ -155,8 +155,8 @@ class OverHttp:
 
 def play_both(scene: Scene, folder: Path) -> None:
     """Play a scene in both environments; raise AssertionError if they differ."""
-    near = InProcess(scene)
-    with OverHttp(folder, scene) as far:
+    near = SimulatedEnvironment(scene)
+    with HttpEnvironment(folder, scene) as far:
         for step in scene.steps:
             far.play(step, near.play(step))
 

@@ -16,8 +16,8 @@ _MARKS: Final = ("exitCode", "reason")
 _UNTOLD: Final = {"Pulled", "Created", "Started", "Killing", "Scheduled"}
 
 
-def seen(objects: Objects, scene: str) -> dict[str, Any]:
-    """All that is seen of the objects with the name of a scene in theirs; no hash at a name's end may be one."""
+def visible_objects(objects: Objects, scene: str) -> dict[str, Any]:
+    """Return the visible parts of the objects whose names contain the name of a scene."""
 
     def of_scene(kind: str) -> Sequence[Obj]:
         return [obj for obj in objects(kind) if scene in obj["metadata"]["name"]]

@@ -8,7 +8,7 @@ from typing import Self
 _BYTES = 65536
 
 
-class Cable:
+class CuttableProxy:
     """Forwards connections from its port to another port."""
 
     def __init__(self, port: int) -> None:

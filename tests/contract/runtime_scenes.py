@@ -60,21 +60,21 @@ def jobset(name: str, template: Mapping[str, Any], **spec: Any) -> Obj:
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": spec}
 
 
-def found(objects: Objects, kind: str, name: str) -> Obj:
+def find_object(objects: Objects, kind: str, name: str) -> Obj:
     """Return an object, or an empty one."""
     return next((obj for obj in objects(kind) if obj["metadata"]["name"] == name), {"metadata": {}})
 
 
 def in_phase(name: str, *phases: str) -> Callable[[Objects], bool]:
     """Check that a pod is in one of these phases."""
-    return lambda objects: (found(objects, "Pod", name).get("status") or {}).get("phase") in phases
+    return lambda objects: (find_object(objects, "Pod", name).get("status") or {}).get("phase") in phases
 
 
 def waits_for(name: str, reason: str) -> Callable[[Objects], bool]:
     """Check that the container of a pod waits for this reason."""
 
     def holds(objects: Objects) -> bool:
-        statuses = (found(objects, "Pod", name).get("status") or {}).get("containerStatuses") or [{"state": {}}]
+        statuses = (find_object(objects, "Pod", name).get("status") or {}).get("containerStatuses") or [{"state": {}}]
         return bool((statuses[0]["state"].get("waiting") or {}).get("reason") == reason)
 
     return holds
@@ -82,17 +82,17 @@ def waits_for(name: str, reason: str) -> Callable[[Objects], bool]:
 
 def is_gone(name: str) -> Callable[[Objects], bool]:
     """Check that a pod does not exist."""
-    return lambda objects: found(objects, "Pod", name) == {"metadata": {}}
+    return lambda objects: find_object(objects, "Pod", name) == {"metadata": {}}
 
 
 def holds(kind: str, name: str, condition: str) -> Callable[[Objects], bool]:
     """Check that a condition is true."""
-    return lambda objects: is_true(found(objects, kind, name), condition)
+    return lambda objects: is_true(find_object(objects, kind, name), condition)
 
 
 def runs(name: str) -> Callable[[Objects], bool]:
     """Check that a pod of a Job is ready."""
-    return lambda objects: bool((found(objects, "Job.batch", name).get("status") or {}).get("ready"))
+    return lambda objects: bool((find_object(objects, "Job.batch", name).get("status") or {}).get("ready"))
 
 
 _RULE = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}

@@ -18,7 +18,7 @@ KUEUE = "kueue.x-k8s.io/v1beta2"
 
 
 @dataclass(frozen=True)
-class Step:
+class SceneStep:
     """Applied objects or crashed machines, and the seconds until all controllers are done."""
 
     objects: Sequence[Obj] = ()
@@ -30,7 +30,7 @@ class Step:
 class Scene:
     """The steps of a scene, the controllers of the operator, and the speed of time."""
 
-    steps: Sequence[Step]
+    steps: Sequence[SceneStep]
     controllers: str = "admission"
     speed: int = 60
     fair_sharing: bool = False
@@ -104,34 +104,34 @@ def of_example(*parts: str, runtime: str = "") -> list[Obj]:
 
 PREEMPTION = Scene(
     [
-        Step([flavor("plain"), priority("high", 100), priority("low", 1)]),
-        Step(queue("shared", 4, preemption={"withinClusterQueue": "LowerPriority"})),
-        Step([job("low-1", "shared", 2, "low")]),
-        Step([job("low-2", "shared", 2, "low")]),
-        Step([job("waits", "shared", 1, "low")]),
-        Step([job("high", "shared", 2, "high", runtime="60s")], 30),
-        Step([], 120),
+        SceneStep([flavor("plain"), priority("high", 100), priority("low", 1)]),
+        SceneStep(queue("shared", 4, preemption={"withinClusterQueue": "LowerPriority"})),
+        SceneStep([job("low-1", "shared", 2, "low")]),
+        SceneStep([job("low-2", "shared", 2, "low")]),
+        SceneStep([job("waits", "shared", 1, "low")]),
+        SceneStep([job("high", "shared", 2, "high", runtime="60s")], 30),
+        SceneStep([], 120),
     ]
 )
 # One flavor: with two, the message of the preempted workload depends on the cycle in which it is requeued, because the
 # next cycle continues at the flavor after the one of a lost nomination.
 BORROWING = Scene(
     [
-        Step([flavor("plain")]),
-        Step(queue("red", 2, "all", preemption={"reclaimWithinCohort": "Any"})),
-        Step(queue("blue", 2, "all", preemption={"reclaimWithinCohort": "Any"})),
-        Step([job("red-1", "red", 2)]),
-        Step([job("red-2", "red", 2)]),
-        Step([job("red-3", "red", 1)]),
-        Step([job("red-4", "red", 2)]),
-        Step([job("blue-1", "blue", 2)], 30),
+        SceneStep([flavor("plain")]),
+        SceneStep(queue("red", 2, "all", preemption={"reclaimWithinCohort": "Any"})),
+        SceneStep(queue("blue", 2, "all", preemption={"reclaimWithinCohort": "Any"})),
+        SceneStep([job("red-1", "red", 2)]),
+        SceneStep([job("red-2", "red", 2)]),
+        SceneStep([job("red-3", "red", 1)]),
+        SceneStep([job("red-4", "red", 2)]),
+        SceneStep([job("blue-1", "blue", 2)], 30),
     ]
 )
 IN_PART = Scene(
     [
-        Step([flavor("plain")]),
-        Step(queue("shared", 1)),
-        Step(
+        SceneStep([flavor("plain")]),
+        SceneStep(queue("shared", 1)),
+        SceneStep(
             [
                 with_path(
                     job("less", "shared", 3), ("metadata", "annotations", "kueue.x-k8s.io/job-min-parallelism"), "1"
@@ -142,32 +142,34 @@ IN_PART = Scene(
 )
 FAIR_SHARING = Scene(
     [
-        Step([flavor("plain")]),
+        SceneStep([flavor("plain")]),
         *[
-            Step(queue(name, quota, "all", fairSharing={"weight": weight}, preemption={"reclaimWithinCohort": "Any"}))
+            SceneStep(
+                queue(name, quota, "all", fairSharing={"weight": weight}, preemption={"reclaimWithinCohort": "Any"})
+            )
             for name, quota, weight in (("a", 0, "1"), ("b", 0, "2"), ("lender", 6, "1"))
         ],
-        *[Step([job(f"a-{number}", "a")]) for number in range(6)],
-        *[Step([job(f"b-{number}", "b")], 20) for number in range(4)],
+        *[SceneStep([job(f"a-{number}", "a")]) for number in range(6)],
+        *[SceneStep([job(f"b-{number}", "b")], 20) for number in range(4)],
     ],
     fair_sharing=True,
     options=("--fair-sharing",),
 )
 FAILING = Scene(
     [
-        Step([flavor("plain")]),
-        Step(queue("shared", 4)),
-        Step([jobset("fails", "shared", 1, "30s", "1", failurePolicy={"maxRestarts": 2})], 40),
-        Step([jobset("works", "shared", 3, "60s", "0")], 120),
-        Step([], 240),
+        SceneStep([flavor("plain")]),
+        SceneStep(queue("shared", 4)),
+        SceneStep([jobset("fails", "shared", 1, "30s", "1", failurePolicy={"maxRestarts": 2})], 40),
+        SceneStep([jobset("works", "shared", 3, "60s", "0")], 120),
+        SceneStep([], 240),
     ],
     controllers="admission,jobset",
 )
 PROVISIONING = Scene(
     [
-        Step(of_example("dws", "platform.yaml"), 60),
-        Step(of_example("dws", "jobs.yaml")[1:2], 1200),
-        Step(of_example("dws", "jobs.yaml")[2:3], 1800),
+        SceneStep(of_example("dws", "platform.yaml"), 60),
+        SceneStep(of_example("dws", "jobs.yaml")[1:2], 1200),
+        SceneStep(of_example("dws", "jobs.yaml")[2:3], 1800),
     ],
     controllers="admission,provisioning",
     speed=600,
@@ -175,10 +177,10 @@ PROVISIONING = Scene(
 )
 HOTSWAP = Scene(
     [
-        Step(of_example("hotswap", "platform.yaml"), 400),
-        Step(of_example("hotswap", "jobsets.yaml", runtime=_LONG)[:1], 200),
-        Step(of_example("hotswap", "jobsets.yaml", runtime=_LONG)[1:], 200),
-        Step(crash="high-jax-trillium", lasts=1500),
+        SceneStep(of_example("hotswap", "platform.yaml"), 400),
+        SceneStep(of_example("hotswap", "jobsets.yaml", runtime=_LONG)[:1], 200),
+        SceneStep(of_example("hotswap", "jobsets.yaml", runtime=_LONG)[1:], 200),
+        SceneStep(crash="high-jax-trillium", lasts=1500),
     ],
     controllers="admission,jobset,hotswap",
     speed=200,

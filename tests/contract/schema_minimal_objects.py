@@ -20,42 +20,42 @@ _TEXTS: Final = {"date-time": "2026-01-01T00:00:00Z", "duration": "5s"}
 _OF_ALL: Final = ("apiVersion", "kind", "metadata")
 
 
-class Allowed(NamedTuple):
+class AllowedObjects(NamedTuple):
     """A kind, and objects that its schema allows; the first has only required fields."""
 
     info: ServedKind
     objects: list[Obj]
 
 
-def allowed() -> Mapping[str, Allowed]:
+def allowed_objects() -> Mapping[str, AllowedObjects]:
     """Return such objects of each kind that an operator installs."""
     by_name = {f"{info.plural}.{info.group}": info for info in scheme.KINDS}
     found = {}
     for definition in crd_objects(InstallSettings()):
         info = by_name[definition["metadata"]["name"]]
         schema = next(v["schema"]["openAPIV3Schema"] for v in definition["spec"]["versions"] if v["storage"])
-        bodies = list(_fuller(schema, _DEPTH))
+        bodies = list(_larger_values(schema, _DEPTH))
         distinct = [body for number, body in enumerate(bodies) if body not in bodies[:number]]
-        found[info.constant] = Allowed(info, [_stored(info, body) for body in distinct])
+        found[info.constant] = AllowedObjects(info, [_stored_form(info, body) for body in distinct])
     return found
 
 
-def _stored(info: ServedKind, body: Mapping[str, Any]) -> Obj:
+def _stored_form(info: ServedKind, body: Mapping[str, Any]) -> Obj:
     """Return the object as an API server stores it, with the defaults of its schema."""
     metadata = {"name": NAME, "uid": f"uid-{info.singular}", **({"namespace": NAME} if info.namespaced else {})}
     obj = {"apiVersion": info.api_version, "kind": info.kind, "metadata": metadata, **body}
     return validate_and_default(info, info.storage_version, obj).obj or obj
 
 
-def _least(schema: Mapping[str, Any]) -> Any:
+def _minimal_value(schema: Mapping[str, Any]) -> Any:
     """Return the minimal value that a schema allows."""
     if "default" in schema or "enum" in schema:
         return schema["default"] if "default" in schema else schema["enum"][0]
     match schema.get("type"):
         case "object":
-            return {name: _least(schema["properties"][name]) for name in schema.get("required", ())}
+            return {name: _minimal_value(schema["properties"][name]) for name in schema.get("required", ())}
         case "array":
-            return [_least(schema["items"])] * max(1, schema.get("minItems", 0))
+            return [_minimal_value(schema["items"])] * max(1, schema.get("minItems", 0))
         case "integer":
             return schema.get("minimum", 1)
         case "boolean":
@@ -65,11 +65,11 @@ def _least(schema: Mapping[str, Any]) -> Any:
     return 1  # a number, or a numeric text
 
 
-def _fuller(schema: Mapping[str, Any], depth: int) -> Iterator[Any]:
+def _larger_values(schema: Mapping[str, Any], depth: int) -> Iterator[Any]:
     """Yield the minimal value, and the same with each optional field."""
-    yield _least(schema)
+    yield _minimal_value(schema)
     if depth and schema.get("type") == "array":
-        yield from ([item] for item in _fuller(schema["items"], depth - 1))
+        yield from ([item] for item in _larger_values(schema["items"], depth - 1))
     for name, field in (schema.get("properties") or {}).items() if depth else ():
         if name not in _OF_ALL:
-            yield from ({**_least(schema), name: value} for value in _fuller(field, depth - 1))
+            yield from ({**_minimal_value(schema), name: value} for value in _larger_values(field, depth - 1))

@@ -25,13 +25,13 @@ from batchyard.interfaces.client import (
     WriteResult,
 )
 from batchyard.store.memory import Store
-from unit.client.client_and_server import Served
+from unit.client.client_and_server import ClientAndServer
 
 KIND = scheme.POD_DISRUPTION_BUDGET
 
 
 @dataclass
-class World:
+class ClientBench:
     """A client, a function that runs all work, and the ordered reports of the client."""
 
     client: ObjectClient
@@ -69,7 +69,7 @@ class World:
         return [(event.type, event.key.name) for event in self.reported if isinstance(event, WatchEvent)]
 
 
-def local() -> World:
+def local() -> ClientBench:
     store, kernel = Store(detect_mutation=True), VirtualEventLoop(1_767_225_600_000_000)
     client = LocalClient(store, kernel)
 
@@ -77,22 +77,22 @@ def local() -> World:
         store.validate()
         store.check_unchanged()
 
-    return World(client, kernel.run, check)
+    return ClientBench(client, kernel.run, check)
 
 
-def rest() -> World:
-    served = Served([KIND])
+def rest() -> ClientBench:
+    served = ClientAndServer([KIND])
     served.client.start()
     served.kernel.run()
-    return World(served.client, served.kernel.run, served.api.stored.store.validate)
+    return ClientBench(served.client, served.kernel.run, served.api.stored.store.validate)
 
 
 CLIENTS = [pytest.param(local, id="local"), pytest.param(rest, id="rest")]
 
 
 @pytest.fixture(params=CLIENTS)
-def world(request: pytest.FixtureRequest) -> World:
-    made: World = request.param()
+def world(request: pytest.FixtureRequest) -> ClientBench:
+    made: ClientBench = request.param()
     return made
 
 
@@ -114,7 +114,7 @@ def metadata_of(obj: Obj, *fields: str) -> list[Any]:
     return [obj["metadata"].get(name) for name in fields]
 
 
-def test_created_object_can_be_read_and_listed(world: World) -> None:
+def test_created_object_can_be_read_and_listed(world: ClientBench) -> None:
     stored = world.write(Create(budget()))
     assert world.client.get(key("a")) == stored
     assert list(world.client.list(KIND)) == [stored]
@@ -122,7 +122,7 @@ def test_created_object_can_be_read_and_listed(world: World) -> None:
     assert world.client.get(key("b")) is None
 
 
-def test_created_object_has_server_set_fields(world: World) -> None:
+def test_created_object_has_server_set_fields(world: ClientBench) -> None:
     stored = world.write(Create(budget()))
     uid, created, generation = metadata_of(stored, "uid", "creationTimestamp", "generation")
     assert len(uid) == 36
@@ -131,33 +131,33 @@ def test_created_object_has_server_set_fields(world: World) -> None:
     assert stored["metadata"]["resourceVersion"]
 
 
-def test_create_of_existing_object_raises_conflict(world: World) -> None:
+def test_create_of_existing_object_raises_conflict(world: ClientBench) -> None:
     world.write(Create(budget()))
     with pytest.raises(Conflict, match="already exists"):
         world.write(Create(budget()))
 
 
-def test_create_without_name_is_invalid(world: World) -> None:
+def test_create_without_name_is_invalid(world: ClientBench) -> None:
     with pytest.raises(InvalidObject):
         world.write(Create(budget("")))
 
 
 @pytest.mark.parametrize("write", [Update(budget()), UpdateStatus(budget()), Delete(key("a"))])
-def test_write_to_missing_object_raises_not_found(world: World, write: Write) -> None:
+def test_write_to_missing_object_raises_not_found(world: ClientBench, write: Write) -> None:
     with pytest.raises(NotFound):
         world.write(write)
     assert world.events() == []
 
 
 @pytest.mark.parametrize("verb", [Update, UpdateStatus])
-def test_stale_write_raises_conflict(world: World, verb: type[Update] | type[UpdateStatus]) -> None:
+def test_stale_write_raises_conflict(world: ClientBench, verb: type[Update] | type[UpdateStatus]) -> None:
     read = world.write(Create(budget()))
     world.write(Update(with_path(read, ("spec", "minAvailable"), 1)))
     with pytest.raises(Conflict):
         world.write(verb(with_status(with_path(read, ("spec", "minAvailable"), 2), status(1))))
 
 
-def test_last_write_wins_without_resource_version(world: World) -> None:
+def test_last_write_wins_without_resource_version(world: ClientBench) -> None:
     world.write(Create(budget()))
     world.write(Update(with_path(budget(), ("spec", "minAvailable"), 1)))
     stored = world.write(Update(with_path(budget(), ("spec", "minAvailable"), 2)))
@@ -165,7 +165,7 @@ def test_last_write_wins_without_resource_version(world: World) -> None:
     assert stored["metadata"]["generation"] == 3
 
 
-def test_status_and_spec_are_written_separately(world: World) -> None:
+def test_status_and_spec_are_written_separately(world: ClientBench) -> None:
     world.write(Create(budget()))
     world.write(UpdateStatus(with_status(with_path(budget(), ("spec", "minAvailable"), 9), status(1))))
     stored = world.write(Update(with_status(with_path(budget(), ("spec", "minAvailable"), 3), status(2))))
@@ -174,7 +174,7 @@ def test_status_and_spec_are_written_separately(world: World) -> None:
     assert stored["metadata"]["generation"] == 2
 
 
-def test_unchanged_write_succeeds_without_event(world: World) -> None:
+def test_unchanged_write_succeeds_without_event(world: ClientBench) -> None:
     stored = world.write(Create(budget()))
     world.reported.clear()
     assert world.write(Update(stored)) == stored
@@ -182,14 +182,14 @@ def test_unchanged_write_succeeds_without_event(world: World) -> None:
     assert world.reported == []
 
 
-def test_deleted_object_is_removed(world: World) -> None:
+def test_deleted_object_is_removed(world: ClientBench) -> None:
     stored = world.write(Create(budget()))
     assert world.write(Delete(key("a"))) == stored
     assert world.client.get(key("a")) is None
     assert world.events() == [(EventType.ADDED, "a"), (EventType.DELETED, "a")]
 
 
-def test_finalizers_delay_deletion_until_last_is_removed(world: World) -> None:
+def test_finalizers_delay_deletion_until_last_is_removed(world: ClientBench) -> None:
     world.write(Create(budget(finalizers=["batchyard.dev/one", "batchyard.dev/two"])))
     marked = world.write(Delete(key("a")))
     assert marked["metadata"]["deletionTimestamp"] == "2026-01-01T00:00:00Z"
@@ -202,7 +202,7 @@ def test_finalizers_delay_deletion_until_last_is_removed(world: World) -> None:
     assert kinds == [EventType.ADDED, EventType.MODIFIED, EventType.MODIFIED, EventType.DELETED]
 
 
-def test_submit_reports_nothing_synchronously(world: World) -> None:
+def test_submit_reports_nothing_synchronously(world: ClientBench) -> None:
     world.submit(Create(budget()))
     assert world.reported == []
     world.run()
@@ -210,7 +210,7 @@ def test_submit_reports_nothing_synchronously(world: World) -> None:
     assert world.client.is_settled()
 
 
-def test_events_precede_write_results(world: World) -> None:
+def test_events_precede_write_results(world: ClientBench) -> None:
     for name in ("a", "b"):
         world.submit(Create(budget(name)))
     world.run()
@@ -221,7 +221,7 @@ def test_events_precede_write_results(world: World) -> None:
     assert reported[-1] == "result"
 
 
-def test_results_of_writes_to_same_object_keep_order(world: World) -> None:
+def test_results_of_writes_to_same_object_keep_order(world: ClientBench) -> None:
     results: list[WriteResult] = []
     writes: list[Write] = [Create(budget("b")), Create(budget("b")), Delete(key("b"))]
     for write in writes:
@@ -230,7 +230,7 @@ def test_results_of_writes_to_same_object_keep_order(world: World) -> None:
     assert [result.error is None for result in results] == [True, False, True]
 
 
-def test_write_from_result_callback_runs_later(world: World) -> None:
+def test_write_from_result_callback_runs_later(world: ClientBench) -> None:
     order: list[str] = []
 
     def done(result: WriteResult) -> None:
@@ -243,7 +243,7 @@ def test_write_from_result_callback_runs_later(world: World) -> None:
     assert order == ["first", "submitted", "second"]
 
 
-def test_owned_objects_are_found_by_owner_uid(world: World) -> None:
+def test_owned_objects_are_found_by_owner_uid(world: ClientBench) -> None:
     owner = world.write(Create(budget("owner")))
     reference = {
         "apiVersion": "policy/v1",
@@ -266,7 +266,7 @@ REFUSALS = {Create: Conflict, Update: NotFound, UpdateStatus: NotFound, Delete: 
 STEPS = st.tuples(st.sampled_from("cusdo"), st.sampled_from("abcd"), st.sampled_from("abcd"), st.integers(0, 2))
 
 
-def step_write(world: World, step: tuple[str, str, str, int]) -> Write:
+def step_write(world: ClientBench, step: tuple[str, str, str, int]) -> Write:
     """Return a random write: some are rejected."""
     verb, name, other, number = step
     owner = world.client.get(key(other))
@@ -294,7 +294,7 @@ def step_write(world: World, step: tuple[str, str, str, int]) -> Write:
 @pytest.mark.parametrize("make", CLIENTS)
 @given(st.lists(st.tuples(STEPS, st.booleans()), max_size=60))
 def test_random_writes_leave_consistent_state(
-    make: Callable[[], World], steps: list[tuple[tuple[str, str, str, int], bool]]
+    make: Callable[[], ClientBench], steps: list[tuple[tuple[str, str, str, int], bool]]
 ) -> None:
     world = make()
     writes: list[Write] = []
@@ -310,7 +310,7 @@ def test_random_writes_leave_consistent_state(
     assert_owners_are_indexed(world)
 
 
-def assert_answered(world: World, writes: Sequence[Write]) -> None:
+def assert_answered(world: ClientBench, writes: Sequence[Write]) -> None:
     """Check that each write has its result: the object, or the only possible error."""
     assert len([reported for reported in world.reported if isinstance(reported, WriteResult)]) == len(writes)
     for write, result in zip(writes, world.results, strict=True):
@@ -322,7 +322,7 @@ def assert_answered(world: World, writes: Sequence[Write]) -> None:
             assert (key_of(result.obj), result.error) == (wanted, None)
 
 
-def assert_events_are_complete(world: World) -> None:
+def assert_events_are_complete(world: ClientBench) -> None:
     """Check that the replayed events yield the current objects."""
     replayed: dict[Key, Obj] = {}
     for event in world.reported:
@@ -334,7 +334,7 @@ def assert_events_are_complete(world: World) -> None:
     assert [replayed[at] for at in sorted(replayed)] == list(world.client.list(KIND))
 
 
-def assert_owners_are_indexed(world: World) -> None:
+def assert_owners_are_indexed(world: ClientBench) -> None:
     """Check that `owned_by` finds the same objects as a search through all objects."""
     objects = world.client.list(KIND)
     for uid in [obj["metadata"]["uid"] for obj in objects] + ["nobody"]:

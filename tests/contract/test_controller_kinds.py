@@ -19,7 +19,7 @@ from batchyard.sim.world import World
 from batchyard.store.memory import Store
 from batchyard.wiring import PlatformPorts, PlatformSettings, build_platform
 from contract import scenes
-from contract.environments import InProcess
+from contract.environments import SimulatedEnvironment
 
 _VERBS = {Create: "create", Update: "patch", UpdateStatus: "status", Delete: "delete"}
 SCENES = (scenes.PREEMPTION, scenes.FAILING, scenes.PROVISIONING, scenes.HOTSWAP)
@@ -44,7 +44,7 @@ class RecordingReader:
         return self._reader.owned_by(uid, namespace)  # the caller checks their kinds
 
 
-class Observed:
+class RecordedController:
     """A controller whose reads and writes are recorded."""
 
     def __init__(self, controller: Controller, seen: dict[str, None], written: dict[tuple[str, str], None]) -> None:
@@ -56,7 +56,7 @@ class Observed:
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         outcome = self._controller.reconcile(key, RecordingReader(reader, self._note), now)
-        self._written.update(dict.fromkeys(each for write in outcome.writes for each in written_of(write, reader)))
+        self._written.update(dict.fromkeys(each for write in outcome.writes for each in write_accesses(write, reader)))
         return outcome
 
     def _note(self, kind: str) -> None:
@@ -71,7 +71,7 @@ def names_in(group: str) -> list[str]:
     return [load.name for load in platform.runner.loads()]
 
 
-def written_of(write: Write, reader: Reader) -> Iterator[tuple[str, str]]:
+def write_accesses(write: Write, reader: Reader) -> Iterator[tuple[str, str]]:
     """Yield the kind and verb of a write, and the kinds of owners whose deletion the object now blocks."""
     yield kind_of(write), _VERBS[type(write)]
     if not isinstance(write, Delete):
@@ -88,7 +88,7 @@ def blocked_owners(obj: Obj) -> dict[str, str]:
     return {owner["uid"]: group_kind(owner) for owner in owners if owner.get("blockOwnerDeletion")}
 
 
-class Found(NamedTuple):
+class ControllerAccesses(NamedTuple):
     """The reads and writes of each controller."""
 
     seen: dict[str, dict[str, None]]
@@ -96,42 +96,42 @@ class Found(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def found() -> Found:
+def accesses() -> ControllerAccesses:
     """The kinds that each controller has read, and its writes."""
-    found = Found({}, {})
+    accesses = ControllerAccesses({}, {})
     for scene in SCENES:
-        near = InProcess(scene)
-        observe(near.world, found)
+        near = SimulatedEnvironment(scene)
+        observe(near.world, accesses)
         for step in scene.steps:
             near.play(step)
-    return found
+    return accesses
 
 
-def observe(world: World, found: Found) -> None:
+def observe(world: World, accesses: ControllerAccesses) -> None:
     for queue in world.platform.runner._queue.queues:
         name = queue.controller.name
-        kinds = found.seen.setdefault(name, dict.fromkeys(queue.controller.kinds or ()))
-        queue.controller = Observed(queue.controller, kinds, found.written.setdefault(name, {}))
+        kinds = accesses.seen.setdefault(name, dict.fromkeys(queue.controller.kinds or ()))
+        queue.controller = RecordedController(queue.controller, kinds, accesses.written.setdefault(name, {}))
 
 
 @pytest.mark.parametrize("group", REMOTE_GROUPS)
-def test_group_lists_all_kinds_read_by_its_controllers(group: str, found: Found) -> None:
+def test_group_lists_all_kinds_read_by_its_controllers(group: str, accesses: ControllerAccesses) -> None:
     named = kinds_read([group])
     for name in names_in(group):
-        assert [kind for kind in found.seen.get(name, ()) if kind not in named] == [], name
+        assert [kind for kind in accesses.seen.get(name, ()) if kind not in named] == [], name
 
 
 @pytest.mark.parametrize("group", REMOTE_GROUPS)
-def test_group_lists_all_writes_of_its_controllers(group: str, found: Found) -> None:
+def test_group_lists_all_writes_of_its_controllers(group: str, accesses: ControllerAccesses) -> None:
     named = verbs_by_written_kind([group])
     for name in names_in(group):
-        assert [(kind, verb) for kind, verb in found.written.get(name, ()) if verb not in named.get(kind, ())] == [], (
-            name
-        )
+        assert [
+            (kind, verb) for kind, verb in accesses.written.get(name, ()) if verb not in named.get(kind, ())
+        ] == [], name
 
 
-def test_scenes_cover_kinds_of_main_controllers(found: Found) -> None:
-    seen = found.seen
+def test_scenes_cover_kinds_of_main_controllers(accesses: ControllerAccesses) -> None:
+    seen = accesses.seen
     assert scheme.RESOURCE_FLAVOR in seen["job"]
     assert scheme.JOB in seen["jobset-controller"]
     assert scheme.WORKLOAD in seen["placement"]

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from contract import scenes
-from contract.environments import InProcess, OverHttp
-from contract.proxy import Cable
+from contract.environments import HttpEnvironment, SimulatedEnvironment
+from contract.proxy import CuttableProxy
 
 
 def test_killed_and_restarted_platform_has_same_outcome(tmp_path: Path) -> None:
     *earlier, preempts, last = scenes.PREEMPTION.steps
-    near = InProcess(scenes.PREEMPTION)
-    with OverHttp(tmp_path, scenes.PREEMPTION) as far:
+    near = SimulatedEnvironment(scenes.PREEMPTION)
+    with HttpEnvironment(tmp_path, scenes.PREEMPTION) as far:
         for step in earlier:
             far.play(step, near.play(step))
         near.play(preempts)
@@ -21,8 +21,8 @@ def test_killed_and_restarted_platform_has_same_outcome(tmp_path: Path) -> None:
 
 
 def test_killed_and_replaced_operator_has_same_outcome(tmp_path: Path) -> None:
-    near = InProcess(scenes.FAILING)
-    with OverHttp(tmp_path, scenes.FAILING) as far:
+    near = SimulatedEnvironment(scenes.FAILING)
+    with HttpEnvironment(tmp_path, scenes.FAILING) as far:
         for number, step in enumerate(scenes.FAILING.steps):
             far.apply(step)
             if number >= 2:
@@ -31,8 +31,8 @@ def test_killed_and_replaced_operator_has_same_outcome(tmp_path: Path) -> None:
 
 
 def test_interrupted_connection_loses_no_changes(tmp_path: Path) -> None:
-    near = InProcess(scenes.BORROWING)
-    with OverHttp(tmp_path, scenes.BORROWING) as far, Cable(far.port) as cable:
+    near = SimulatedEnvironment(scenes.BORROWING)
+    with HttpEnvironment(tmp_path, scenes.BORROWING) as far, CuttableProxy(far.port) as cable:
         far.operate_at(cable.url)
         for step in scenes.BORROWING.steps:
             cable.cut()

@@ -15,7 +15,7 @@ from batchyard.api.scheme import kind_info
 from batchyard.client.transport import kind_path
 from contract.environments import place_of
 from contract.final_state import differences
-from contract.pod_views import seen
+from contract.pod_views import visible_objects
 from contract.runtime_scenes import NAMESPACE, SCENES, Obj, RuntimeStep
 from e2e_local_pods.node import local_platform
 from e2e_platform.kill_rounds import ask
@@ -27,7 +27,7 @@ _LOOKS_MAX: Final = 600
 _OPTION: Final = "--insecure-loopback"
 
 
-class Place(NamedTuple):
+class PlatformView(NamedTuple):
     """A platform as seen by a client."""
 
     url: str
@@ -50,7 +50,9 @@ class Place(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=["machine", "podman"])
-def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Place]]:
+def places(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sequence[PlatformView]]:
     """A simulated platform, and a real one whose image is this machine or an image of podman."""
     folder = tmp_path_factory.mktemp
     with ExitStack() as stack:
@@ -60,7 +62,7 @@ def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         else:
             real = stack.enter_context(local_platform(folder("real"), _OPTION))
         simulated = stack.enter_context(Running(folder("simulated"), _OPTION))
-        both = [Place(simulated.url), Place(real.url)]
+        both = [PlatformView(simulated.url), PlatformView(real.url)]
         for place in both:
             for steps in SCENES.values():
                 place.begin(steps[0])
@@ -68,17 +70,17 @@ def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("scene", list(SCENES))
-def test_scene_looks_equal_on_simulated_and_real_runtime(places: Sequence[Place], scene: str) -> None:
+def test_scene_looks_equal_on_simulated_and_real_runtime(places: Sequence[PlatformView], scene: str) -> None:
     for number, step in enumerate(SCENES[scene]):
         for place in places:
             if number:
                 place.begin(step)
             _wait(partial(_unmet, step, place))
     simulated, real = places
-    _wait(lambda: differences(seen(simulated.objects, scene), seen(real.objects, scene)))
+    _wait(lambda: differences(visible_objects(simulated.objects, scene), visible_objects(real.objects, scene)))
 
 
-def _unmet(step: RuntimeStep, place: Place) -> Sequence[str]:
+def _unmet(step: RuntimeStep, place: PlatformView) -> Sequence[str]:
     return [] if step.until(place.objects) else [f"not done in {place}: {step}"]
 
 

@@ -25,9 +25,9 @@ from batchyard.webhooks.hooks import (
     review_validation,
 )
 from batchyard.wiring import PlatformPorts, PlatformSettings, build_platform
-from contract.schema_minimal_objects import NAME, allowed
+from contract.schema_minimal_objects import NAME, allowed_objects
 
-ALLOWED = allowed()
+ALLOWED = allowed_objects()
 NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAME}}
 CONDITIONS = ("QuotaReserved", "Admitted", "Evicted", "Finished", "PodsReady", "Requeued", "Preempted")
 ADMISSIONS: tuple[Obj | None, ...] = (
@@ -50,7 +50,7 @@ def decide(objects: Sequence[Obj]) -> None:
     kernel.run(kernel.now() + 5 * SECOND)
 
 
-def seen(kind: str, obj: Obj) -> Obj:
+def operator_view(kind: str, obj: Obj) -> Obj:
     """Return the object as an operator reads it."""
     info = ALLOWED[kind].info
     return to_storage_version(info, info.storage_version, obj)
@@ -58,7 +58,7 @@ def seen(kind: str, obj: Obj) -> Obj:
 
 def others(kind: str) -> list[Obj]:
     """Return the minimal objects of the other kinds."""
-    return [seen(other, found.objects[0]) for other, found in ALLOWED.items() if other != kind]
+    return [operator_view(other, found.objects[0]) for other, found in ALLOWED.items() if other != kind]
 
 
 def workloads_with(conditions: Sequence[str]) -> Iterator[Obj]:
@@ -74,14 +74,14 @@ def workloads_with(conditions: Sequence[str]) -> Iterator[Obj]:
 @pytest.mark.parametrize("kind", ALLOWED)
 def test_controllers_tolerate_any_object_allowed_by_schema(kind: str) -> None:
     for obj in ALLOWED[kind].objects:
-        decide([*others(kind), seen(kind, obj)])
+        decide([*others(kind), operator_view(kind, obj)])
 
 
 @pytest.mark.parametrize("count", range(3))
 def test_controllers_tolerate_workloads_with_any_status(count: int) -> None:
     for conditions in combinations(CONDITIONS, count):
         for workload in workloads_with(conditions):
-            decide([*others(scheme.WORKLOAD), seen(scheme.WORKLOAD, workload)])
+            decide([*others(scheme.WORKLOAD), operator_view(scheme.WORKLOAD, workload)])
 
 
 @pytest.mark.parametrize("kind", ALLOWED)

@@ -10,7 +10,7 @@ _DEPTH_MAX = 16
 Step = str | int
 
 
-class Place(NamedTuple):
+class FieldLocation(NamedTuple):
     """A place in the objects of a kind, and its field."""
 
     info: ServedKind
@@ -25,7 +25,7 @@ class Place(NamedTuple):
         return f"{self.info.kind}.{self.version}{''.join(steps)}"
 
 
-def places() -> Iterator[Place]:
+def places() -> Iterator[FieldLocation]:
     """Yield all fields of all kinds; fields of shared types occur once."""
     known: set[tuple[str, str, str]] = set()
     for info in KINDS:
@@ -40,7 +40,7 @@ def _within(
     type_name: str,
     above: tuple[Step, ...],
     known: set[tuple[str, str, str]],
-) -> Iterator[Place]:
+) -> Iterator[FieldLocation]:
     if len(above) > _DEPTH_MAX:
         return
     for name, field in of.fields(type_name).items():
@@ -49,11 +49,11 @@ def _within(
             continue
         known.add(key)
         steps = (*above, name)
-        yield Place(info, version, steps, field)
+        yield FieldLocation(info, version, steps, field)
         inside = field
         while inside.is_list or inside.is_map:
             steps, inside = (*steps, 0 if inside.is_list else "key"), inside.element
-            yield Place(info, version, steps, inside)
+            yield FieldLocation(info, version, steps, inside)
         if inside.is_object:
             within, inner = of.scope_of(inside.expression)
             yield from _within(info, version, within, inner, steps, known)
@@ -61,15 +61,15 @@ def _within(
 
 def with_value(obj: Mapping[str, Any], steps: tuple[Step, ...], value: Any) -> Any:
     """Return an object with a value at a place, and the required parents."""
-    return _put(obj, steps, value)
+    return _set_value(obj, steps, value)
 
 
-def _put(holder: Any, steps: tuple[Step, ...], value: Any) -> Any:
+def _set_value(holder: Any, steps: tuple[Step, ...], value: Any) -> Any:
     if not steps:
         return value
     step, rest = steps[0], steps[1:]
     if isinstance(step, int):
         items = list(holder) if isinstance(holder, list) and holder else [None]
-        return [_put(items[0], rest, value), *items[1:]]
+        return [_set_value(items[0], rest, value), *items[1:]]
     fields = dict(holder) if isinstance(holder, Mapping) else {}
-    return {**fields, step: _put(fields.get(step), rest, value)}
+    return {**fields, step: _set_value(fields.get(step), rest, value)}

@@ -14,7 +14,7 @@ import pytest
 
 from batchyard.apiserver.request import ApiRequest, Response
 from cost.cpu_growth import check_growth
-from cost.fields import Place, places, with_value
+from cost.fields import FieldLocation, places, with_value
 from fuzz.requests import good_objects
 from unit.apiserver.api import OWNER, Api, body_bytes
 
@@ -33,7 +33,7 @@ TEXTS: Mapping[str, Callable[[int], str]] = {
     "lines": lambda n: "a,\n" * (n // 3),
 }
 STRINGS = {"string", "quantity", "time", "micro-time", "duration", "bytes", "int-or-string", "any"}
-BY_KIND: dict[str, list[Place]] = defaultdict(list)
+BY_KIND: dict[str, list[FieldLocation]] = defaultdict(list)
 for _place in places():
     BY_KIND[f"{_place.info.plural}.{_place.version}.{_place.info.group}"].append(_place)
 
@@ -43,24 +43,24 @@ def good() -> Mapping[tuple[str, str], dict[str, Any]]:
     return {(obj["apiVersion"], obj["kind"]): obj for obj in good_objects()}
 
 
-def base_of(place: Place) -> dict[str, Any]:
+def base_of(place: FieldLocation) -> dict[str, Any]:
     api_version = place.info.api_version_for(place.version)
     found = good().get((api_version, place.info.kind))
     return found or {"apiVersion": api_version, "kind": place.info.kind, "metadata": {"name": "a"}}
 
 
-class Server:
+class EmptyServer:
     """An empty API server."""
 
     def __init__(self) -> None:
         self.api = Api()
 
-    def post(self, place: Place, value: Any) -> None:
+    def post(self, place: FieldLocation, value: Any) -> None:
         """Send an object with a value at a place, without storing it."""
         obj = with_value(base_of(place), place.steps, value)
         self.send("POST", path_of(place), msgspec.json.encode(obj), dryRun="All", fieldValidation="Strict")
 
-    def post_of_size(self, place: Place, value: Callable[[int], Any], size: int) -> None:
+    def post_of_size(self, place: FieldLocation, value: Callable[[int], Any], size: int) -> None:
         """Send an object with a value of some size at a place."""
         self.post(place, value(size))
 
@@ -81,7 +81,7 @@ class Server:
         return answer
 
 
-def path_of(place: Place) -> str:
+def path_of(place: FieldLocation) -> str:
     api_version = place.info.api_version_for(place.version)
     root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
     within = "/namespaces/default" if place.info.namespaced else ""
@@ -90,14 +90,14 @@ def path_of(place: Place) -> str:
 
 @pytest.mark.parametrize("kind", sorted(BY_KIND))
 def test_long_field_values_take_linear_time(kind: str) -> None:
-    server = Server()
+    server = EmptyServer()
     for place in BY_KIND[kind]:
         for named, value in values_of(place):
             size = LETTERS if place.field.expression in STRINGS else ITEMS
             check_growth(f"{place.named}: {named}", partial(server.post_of_size, place, value), size)
 
 
-def values_of(place: Place) -> Iterator[tuple[str, Callable[[int], Any]]]:
+def values_of(place: FieldLocation) -> Iterator[tuple[str, Callable[[int], Any]]]:
     """Yield values for a place, by their size: texts, or items, or keys."""
     if place.field.expression in STRINGS:
         yield from TEXTS.items()
@@ -107,12 +107,12 @@ def values_of(place: Place) -> Iterator[tuple[str, Callable[[int], Any]]]:
         yield "keys", partial(keys_of, place)
 
 
-def keys_of(place: Place, count: int) -> dict[str, Any]:
+def keys_of(place: FieldLocation, count: int) -> dict[str, Any]:
     """Return a mapping of `count` keys."""
     return {f"k{i}": value_of(place, i) for i in range(count)}
 
 
-def items_of(place: Place, count: int) -> list[Any]:
+def items_of(place: FieldLocation, count: int) -> list[Any]:
     """Return items of a list with unique names, derived from the valid object where it has items."""
     holder: Any = base_of(place)
     for step in place.steps:
@@ -129,7 +129,7 @@ def items_of(place: Place, count: int) -> list[Any]:
     return [value_of(place, i) for i in range(count)]
 
 
-def value_of(place: Place, number: int) -> Any:
+def value_of(place: FieldLocation, number: int) -> Any:
     """Return a value for a list or a mapping."""
     element = place.field.element
     if element.is_object:
@@ -223,7 +223,7 @@ def protobuf(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("named", BODIES)
 def test_long_bodies_take_linear_time(named: str) -> None:
-    server, (content_type, body) = Server(), BODIES[named]
+    server, (content_type, body) = EmptyServer(), BODIES[named]
     check_growth(named, lambda n: server.send("POST", MAPS, body(n), content_type, dryRun="All"), DEEP)
 
 
@@ -298,7 +298,7 @@ PATCHES: Mapping[str, tuple[str, Callable[[int], Any]]] = {
 
 @pytest.mark.parametrize("named", PATCHES)
 def test_long_patches_take_linear_time(named: str) -> None:
-    server, (content_type, patch) = Server(), PATCHES[named]
+    server, (content_type, patch) = EmptyServer(), PATCHES[named]
     server.api.post("/api/v1/namespaces/default/pods", POD)
     path = "/api/v1/namespaces/default/pods/a"
     query = {"dryRun": "All"} | ({"fieldManager": "b", "force": "true"} if named.startswith("apply") else {})
@@ -321,7 +321,7 @@ def test_long_patches_take_linear_time(named: str) -> None:
     ],
 )
 def test_long_parameters_take_linear_time(parameter: str, text: str) -> None:
-    server = Server()
+    server = EmptyServer()
     for method in ("GET", "POST", "DELETE"):
         for of in (TEXTS[text], lambda n: "a in (" + "b," * (n // 2) + "c)", lambda n: "a=b," * (n // 4) + "a=b"):
             check_growth(f"{method} {parameter}", partial(server.get_of_size, method, parameter, of), 15_000)
@@ -329,7 +329,7 @@ def test_long_parameters_take_linear_time(parameter: str, text: str) -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_long_headers_take_linear_time(text: str) -> None:
-    server = Server()
+    server = EmptyServer()
     for name in ("accept", "authorization", "impersonate-user", "user-agent", "content-type"):
         check_growth(name, partial(server.head_of_size, name, TEXTS[text]), 15_000)
 
@@ -370,7 +370,7 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 @pytest.mark.parametrize("named", RULES)
 def test_long_validation_rules_take_linear_time(named: str) -> None:
-    server, rule = Server(), RULES[named]
+    server, rule = EmptyServer(), RULES[named]
 
     def run(count: int) -> None:
         sent = msgspec.json.encode(definition(schema=with_rule(rule(count))))
@@ -394,7 +394,7 @@ SCHEMAS: Mapping[str, Callable[[int], Any]] = {
 
 @pytest.mark.parametrize("named", SCHEMAS)
 def test_long_schemas_take_linear_time(named: str) -> None:
-    server, schema = Server(), SCHEMAS[named]
+    server, schema = EmptyServer(), SCHEMAS[named]
 
     def run(count: int) -> None:
         server.send("POST", DEFINITIONS, msgspec.json.encode(definition(schema=schema(count))), dryRun="All")
@@ -404,7 +404,7 @@ def test_long_schemas_take_linear_time(named: str) -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_long_printer_columns_take_linear_time(text: str) -> None:
-    server = Server()
+    server = EmptyServer()
 
     def run(count: int) -> None:
         column = {"name": "a", "type": "string", "jsonPath": "." + TEXTS[text](count)}
@@ -451,7 +451,7 @@ VALUES: Mapping[str, tuple[Any, Callable[[int], Any]]] = {
 
 @pytest.mark.parametrize("named", VALUES)
 def test_long_values_of_custom_resources_take_linear_time(named: str) -> None:
-    server, (schema, value) = Server(), VALUES[named]
+    server, (schema, value) = EmptyServer(), VALUES[named]
     made = definition(schema={"type": "object", "properties": {"spec": schema}})
     assert server.send("POST", DEFINITIONS, msgspec.json.encode(made)).code in (201, 422)
 

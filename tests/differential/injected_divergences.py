@@ -1,4 +1,4 @@
-"""Planted wrong decisions among the decisions of upstream."""
+"""Wrong decisions injected into the decisions of upstream."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,7 @@ from batchyard.sim.scenario import Scenario
 from differential.upstream_writes import Record
 
 
-def another_flavor(scenario: Scenario, log: Sequence[Record]) -> tuple[list[Record], Record]:
+def change_flavor(scenario: Scenario, log: Sequence[Record]) -> tuple[list[Record], Record]:
     """Change the flavor of the first admission in a queue with several flavors."""
     flavors = _flavors(scenario)
     for place, record in enumerate(log):
@@ -21,15 +21,15 @@ def another_flavor(scenario: Scenario, log: Sequence[Record]) -> tuple[list[Reco
         if others:
             changed = {**pod_set, "flavors": dict.fromkeys(pod_set["flavors"], others[0])}
             return _with(log, place, {**record, "podSets": [changed]})
-    raise AssertionError("there is no such admission")
+    raise AssertionError("the log contains no admission that this change supports")
 
 
-def another_victim(log: Sequence[Record]) -> tuple[list[Record], Record]:
+def change_victim(log: Sequence[Record]) -> tuple[list[Record], Record]:
     """Change the victim of the first preemption in a queue with several admitted Workloads."""
-    return _instead(log, lambda _record, queue, of: of == queue)
+    return _with_other_victim(log, lambda _record, queue, of: of == queue)
 
 
-def too_early(log: Sequence[Record], by: float) -> tuple[list[Record], Record]:
+def move_admission_earlier(log: Sequence[Record], by: float) -> tuple[list[Record], Record]:
     """Move an admission that followed the end of another Workload earlier, by `by` seconds."""
     for place, record in enumerate(log):
         before = log[place - 1]
@@ -38,16 +38,16 @@ def too_early(log: Sequence[Record], by: float) -> tuple[list[Record], Record]:
             early = {**record, "time": record["time"] - by}
             rest = [*log[:place], *log[place + 1 :]]
             return sorted([*rest, early], key=lambda each: float(each["time"])), early
-    raise AssertionError("there is no such admission")
+    raise AssertionError("the log contains no admission that this change supports")
 
 
-def left_waiting(log: Sequence[Record]) -> tuple[list[Record], Record]:
+def remove_admission(log: Sequence[Record]) -> tuple[list[Record], Record]:
     """Remove all records of the first admitted Workload."""
     first = next(record for record in log if record["event"] == "QuotaReserved")
     return [record for record in log if record.get("workload") != first["workload"]], first
 
 
-def out_of_turn(scenario: Scenario, log: Sequence[Record]) -> tuple[list[Record], Record]:
+def swap_workloads(scenario: Scenario, log: Sequence[Record]) -> tuple[list[Record], Record]:
     """Exchange two equal Workloads of one queue, so that the later one is admitted first."""
     there = {obj["metadata"]["name"]: step.at / SECOND for step in scenario.steps for obj in step.apply}
     admitted = [record for record in log if record["event"] == "QuotaReserved"]
@@ -55,11 +55,14 @@ def out_of_turn(scenario: Scenario, log: Sequence[Record]) -> tuple[list[Record]
         for later in admitted[place + 1 :]:
             is_equivalent = (record["clusterQueue"], record["podSets"]) == (later["clusterQueue"], later["podSets"])
             if is_equivalent and there[later["workload"].partition("/")[2]] < record["time"] < later["time"] - 1:
-                return _exchanged(log, record["workload"], later["workload"]), {**record, "workload": later["workload"]}
-    raise AssertionError("there are no two such Workloads")
+                return _swap_records(log, record["workload"], later["workload"]), {
+                    **record,
+                    "workload": later["workload"],
+                }
+    raise AssertionError("the log contains no two equal Workloads of one queue")
 
 
-def another_reason(log: Sequence[Record]) -> tuple[list[Record], Record]:
+def change_preemption_reason(log: Sequence[Record]) -> tuple[list[Record], Record]:
     """Change the reason of the first preemption."""
     place = _first(log, "Preempted")
     others = ("InClusterQueue", "InCohortReclamation")
@@ -67,22 +70,22 @@ def another_reason(log: Sequence[Record]) -> tuple[list[Record], Record]:
     return _with(log, place, {**log[place], "reason": reason})
 
 
-def fewer_pods(log: Sequence[Record], workload: str, count: int) -> tuple[list[Record], Record]:
+def reduce_pod_count(log: Sequence[Record], workload: str, count: int) -> tuple[list[Record], Record]:
     """Reduce the pod count of an admission with `count` pods by one."""
     for place, record in enumerate(log):
         if record["event"] == "QuotaReserved" and record["workload"] == workload:
             first, *rest = record["podSets"]
             if first["count"] == count:
                 return _with(log, place, {**record, "podSets": [{**first, "count": count - 1}, *rest]})
-    raise AssertionError("there is no such admission")
+    raise AssertionError("the log contains no admission that this change supports")
 
 
-def victim_of_another_queue(log: Sequence[Record]) -> tuple[list[Record], Record]:
+def change_fair_sharing_victim(log: Sequence[Record]) -> tuple[list[Record], Record]:
     """Change the victim of fair sharing to a Workload of a queue below its share."""
-    return _instead(log, lambda record, queue, of: record["reason"] == "InCohortFairSharing" and of != queue)
+    return _with_other_victim(log, lambda record, queue, of: record["reason"] == "InCohortFairSharing" and of != queue)
 
 
-def needlessly_preempted(log: Sequence[Record]) -> tuple[list[Record], Record]:
+def add_preemption(log: Sequence[Record]) -> tuple[list[Record], Record]:
     """Add a preemption of an admitted Workload for another admitted Workload."""
     one, other = [record for record in log if record["event"] == "QuotaReserved"][:2]
     extra = {**one, "event": "Preempted", "reason": "InClusterQueue", "by": other["workload"]}
@@ -90,7 +93,7 @@ def needlessly_preempted(log: Sequence[Record]) -> tuple[list[Record], Record]:
     return sorted([*log, extra], key=lambda each: float(each["time"])), extra
 
 
-def in_another_queue(log: Sequence[Record]) -> tuple[list[Record], Record]:
+def change_cluster_queue(log: Sequence[Record]) -> tuple[list[Record], Record]:
     """Change the ClusterQueue of the first admission."""
     place = _first(log, "QuotaReserved")
     queues = sorted({record["clusterQueue"] for record in log if record["event"] == "QuotaReserved"})
@@ -98,7 +101,7 @@ def in_another_queue(log: Sequence[Record]) -> tuple[list[Record], Record]:
     return _with(log, place, {**log[place], "clusterQueue": other})
 
 
-def not_preempted(log: Sequence[Record]) -> tuple[list[Record], Record]:
+def remove_preemption(log: Sequence[Record]) -> tuple[list[Record], Record]:
     """Remove the first preemption and all records of its preemptor."""
     first = log[_first(log, "Preempted")]
     return [each for each in log if each is not first and each.get("workload") != first["by"]], first
@@ -108,7 +111,7 @@ def _first(log: Sequence[Record], event: str) -> int:
     return next(place for place, record in enumerate(log) if record["event"] == event)
 
 
-def _exchanged(log: Sequence[Record], one: str, other: str) -> list[Record]:
+def _swap_records(log: Sequence[Record], one: str, other: str) -> list[Record]:
     names = {one: other, other: one}
     fields = ("workload", "by")
     return [{**each, **{key: names.get(each[key], each[key]) for key in fields if key in each}} for each in log]
@@ -128,7 +131,7 @@ def _flavors(scenario: Scenario) -> dict[str, list[str]]:
     return found
 
 
-def _instead(log: Sequence[Record], may: Callable[[Record, str, str], bool]) -> tuple[list[Record], Record]:
+def _with_other_victim(log: Sequence[Record], may: Callable[[Record, str, str], bool]) -> tuple[list[Record], Record]:
     """Change the victim of the first preemption for which `may` accepts another admitted Workload."""
     held: dict[str, str] = {}
     for place, record in enumerate(log):
@@ -142,4 +145,4 @@ def _instead(log: Sequence[Record], may: Callable[[Record, str, str], bool]) -> 
                     return _with(log, place, {**record, "workload": others[0]})
             case "Finished" | "Evicted":
                 held.pop(record["workload"], None)
-    raise AssertionError("there is no such preemption")
+    raise AssertionError("the log contains no preemption that this change supports")

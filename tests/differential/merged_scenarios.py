@@ -19,18 +19,20 @@ def namespaces_of(scenario: Scenario) -> list[str]:
     return list(dict.fromkeys(_namespace(obj) for step in scenario.steps for obj in step.apply if _is_within(obj)))
 
 
-def apart(word: str, scenario: Scenario, log: Sequence[Record]) -> tuple[Scenario, list[Record]]:
+def with_unique_names(word: str, scenario: Scenario, log: Sequence[Record]) -> tuple[Scenario, list[Record]]:
     """Return the scenario and its log with unique names, which begin with a word."""
     steps = tuple(
         ScenarioStep(
-            step.at, tuple(_renamed(word, obj) for obj in step.apply), tuple(_key(word, key) for key in step.delete)
+            step.at,
+            tuple(_unique_object(word, obj) for obj in step.apply),
+            tuple(_key(word, key) for key in step.delete),
         )
         for step in scenario.steps
     )
     return replace(scenario, steps=steps), [_record(word, record) for record in log]
 
 
-def together(cases: Sequence[tuple[Scenario, Sequence[Record]]]) -> tuple[Scenario, list[Record]]:
+def merge_scenarios(cases: Sequence[tuple[Scenario, Sequence[Record]]]) -> tuple[Scenario, list[Record]]:
     """Merge scenarios with unique names."""
     steps: dict[int, ScenarioStep] = {}
     for step in (step for scenario, _ in cases for step in scenario.steps):
@@ -55,16 +57,16 @@ def _key(word: str, key: Key) -> Key:
     return key._replace(namespace=f"{word}-{key.namespace}")
 
 
-def _renamed(word: str, obj: Obj) -> Obj:
+def _unique_object(word: str, obj: Obj) -> Obj:
     metadata = obj["metadata"]
     if _is_within(obj):
         metadata = {**metadata, "namespace": f"{word}-{_namespace(obj)}"}
     else:
         metadata = {**metadata, "name": f"{word}-{metadata['name']}"}
-    return {**obj, "metadata": metadata, "spec": _named(word, obj.get("spec") or {})}
+    return {**obj, "metadata": metadata, "spec": _unique_references(word, obj.get("spec") or {})}
 
 
-def _named(word: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+def _unique_references(word: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a spec with references to the unique names."""
     found = _own_names(word, spec, ("clusterQueue", "cohortName", "parentName"))
     if "resourceGroups" in found:

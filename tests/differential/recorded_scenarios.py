@@ -22,7 +22,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "oracle"
 Events: TypeAlias = Mapping[int, Counter[tuple[Any, ...]]]
 
 
-class Case(NamedTuple):
+class RecordedCase(NamedTuple):
     """A scenario and the decisions of upstream."""
 
     scenario: str
@@ -30,7 +30,7 @@ class Case(NamedTuple):
 
 
 @cache
-def packed_cases() -> dict[str, Case]:
+def packed_cases() -> dict[str, RecordedCase]:
     """Return all recorded cases by name."""
     texts: dict[str, str] = {}
     with tarfile.open(ARCHIVE) as archive:
@@ -40,18 +40,18 @@ def packed_cases() -> dict[str, Case]:
     return _cases(texts)
 
 
-def shared_cases() -> dict[str, Case]:
+def shared_cases() -> dict[str, RecordedCase]:
     """Return the cases beside this repository, if any."""
     paths = [path for folder in (SHARED, SHARED / "extra") for path in sorted(folder.glob("*")) if path.is_file()]
     return _cases({path.name: path.read_text("utf-8") for path in paths})
 
 
-def _cases(texts: Mapping[str, str]) -> dict[str, Case]:
+def _cases(texts: Mapping[str, str]) -> dict[str, RecordedCase]:
     names = [name.removesuffix(".yaml") for name in texts if name.endswith(".yaml")]
-    return {name: Case(texts[f"{name}.yaml"], texts[f"{name}.expected.jsonl"]) for name in sorted(names)}
+    return {name: RecordedCase(texts[f"{name}.yaml"], texts[f"{name}.expected.jsonl"]) for name in sorted(names)}
 
 
-def difference(name: str, case: Case) -> str:
+def difference(name: str, case: RecordedCase) -> str:
     """Return the first difference between our decisions and upstream's; '' if they agree."""
     ours, theirs = _by_instant(run(name, case.scenario)), _by_instant(map(json.loads, case.expected.splitlines()))
     for instant in sorted({**ours, **theirs}):

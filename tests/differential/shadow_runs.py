@@ -19,16 +19,16 @@ from batchyard.shadow.state import ShadowSettings
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import EPOCH
 from batchyard.store.memory import Store
-from differential.unreliable_transport import Trouble, UnsteadyLine
+from differential.unreliable_transport import ConnectionFaults, UnreliableTransport
 from differential.upstream_writes import Record, Upstream, read_case
 from unit.apiserver.api import Api
-from unit.client.client_and_server import Line
+from unit.client.client_and_server import InProcessTransport
 
 _BEFORE = 10 * SECOND
 _AFTER = 120 * SECOND
 
 
-class Served:
+class ServerObjects:
     """Objects in the store of an API server."""
 
     def __init__(self, store: Store) -> None:
@@ -49,7 +49,7 @@ class Served:
 
 
 @dataclass(slots=True)
-class Shadowed:
+class ShadowResults:
     """The results of a shadow."""
 
     findings: list[Divergence] = field(default_factory=list)
@@ -60,12 +60,14 @@ class Shadowed:
     trees: int = 0
 
 
-class Shadowing:
+class ShadowFollower:
     """A follower on a connection; the kernel wakes it at the requested times."""
 
-    def __init__(self, line: Line, kernel: VirtualEventLoop, policy: SchedulingPolicy, terms: ShadowSettings) -> None:
+    def __init__(
+        self, line: InProcessTransport, kernel: VirtualEventLoop, policy: SchedulingPolicy, terms: ShadowSettings
+    ) -> None:
         self._line, self._kernel, self._how = line, kernel, (policy, terms)
-        self.reported = Shadowed()
+        self.reported = ShadowResults()
         wiring = ClientDependencies(kernel, kernel, line, RateLimit(1000.0, 100), lambda: False)
         client = RestClient(wiring, WATCHED_KINDS)
         self._looking = ShadowController(client, line, kernel, self._how, report=self.reported.findings.append)
@@ -73,39 +75,39 @@ class Shadowing:
         client.on_new_data = self._looking.heard
         client.start()
 
-    def again(self) -> "Shadowing":
+    def again(self) -> "ShadowFollower":
         """End this follower, and start another one."""
         self._looking.is_over = True
-        return Shadowing(self._line, self._kernel, *self._how)
+        return ShadowFollower(self._line, self._kernel, *self._how)
 
 
-def shadowed(
+def run_shadow(
     scenario: Scenario,
     log: list[Record],
-    trouble: Trouble | None = None,
+    trouble: ConnectionFaults | None = None,
     restarts_at: Sequence[Duration] = (),
     *,
     knows_fair_sharing: bool = True,
-) -> Shadowed:
+) -> ShadowResults:
     """Run a shadow on a case, over an unreliable connection, with restarts at some times; return its results.
 
     `trouble.hurry` accelerates the events.
     """
     kernel = VirtualEventLoop(EPOCH - _BEFORE)
     api = Api(100_000, EPOCH - _BEFORE)
-    line = UnsteadyLine(kernel, api, trouble or Trouble())
+    line = UnreliableTransport(kernel, api, trouble or ConnectionFaults())
     for name in {obj["metadata"].get("namespace", "team") for step in scenario.steps for obj in step.apply}:
         api.stored.store.put(Key(scheme.NAMESPACE, "", name), new_namespace(name))
     policy = SchedulingPolicy(fair_sharing=scenario.fair_sharing and knows_fair_sharing)
-    one = [Shadowing(line, kernel, policy, ShadowSettings())]
+    one = [ShadowFollower(line, kernel, policy, ShadowSettings())]
     for at in restarts_at:
         kernel.call_at(EPOCH + at, lambda: one.append(one[-1].again()))
     now: Instant = EPOCH
-    for moment in Upstream(Served(api.stored.store), scenario, log).moments():
+    for moment in Upstream(ServerObjects(api.stored.store), scenario, log).moments():
         now = max(now + MILLISECOND, EPOCH + (moment.at - EPOCH) // line.wrong.hurry)
         kernel.call_at(now, moment.work)
     kernel.run(end_time=now + _AFTER)
-    reported = Shadowed(asked=line.asked)
+    reported = ShadowResults(asked=line.asked)
     for shadowing in one:
         reported.findings += shadowing.reported.findings
         reported.counts = reported.counts.plus(shadowing.followers.counts)
@@ -114,6 +116,6 @@ def shadowed(
     return reported
 
 
-def shadowed_case(name: str, text: str, expected: str, **how: Any) -> Shadowed:
+def run_shadow_case(name: str, text: str, expected: str, **how: Any) -> ShadowResults:
     """Run a shadow on the texts of a case."""
-    return shadowed(*read_case(name, text, expected), **how)
+    return run_shadow(*read_case(name, text, expected), **how)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from differential.recorded_scenarios import SHARED, Case, difference, packed_cases, shared_cases
+from differential.recorded_scenarios import SHARED, RecordedCase, difference, packed_cases, shared_cases
 
 
 @pytest.mark.parametrize("name", packed_cases())
@@ -12,7 +12,7 @@ def test_decisions_match_upstream(name: str) -> None:
 
 def test_unpacked_shared_cases_match_upstream() -> None:
     if not SHARED.is_dir():
-        pytest.skip("there are no shared cases beside this repository")
+        pytest.skip("the shared cases are not beside this repository")
     packed = packed_cases()
     fresh = {name: case for name, case in shared_cases().items() if packed.get(name) != case}
     assert {name: found for name, case in fresh.items() if (found := difference(name, case))} == {}
@@ -21,6 +21,6 @@ def test_unpacked_shared_cases_match_upstream() -> None:
 def test_differing_decision_is_reported_with_its_instant() -> None:
     scenario, expected = packed_cases()["single-1"]
     first, *rest = expected.splitlines()
-    reported = difference("single-1", Case(scenario, "\n".join([first.replace('"time":', '"time":1'), *rest])))
+    reported = difference("single-1", RecordedCase(scenario, "\n".join([first.replace('"time":', '"time":1'), *rest])))
     assert reported.startswith("at ")
     assert "upstream [" in reported

@@ -18,7 +18,7 @@ from batchyard.shadow.state import ShadowSettings
 from batchyard.sim.scenario import Scenario
 from differential import injected_divergences
 from differential.recorded_scenarios import packed_cases
-from differential.shadow_runs import Shadowed, shadowed
+from differential.shadow_runs import ShadowResults, run_shadow
 from differential.upstream_writes import Record, read_case
 from yard import workload
 
@@ -27,9 +27,9 @@ def case(name: str) -> tuple[Scenario, list[Record]]:
     return read_case(name, *packed_cases()[name])
 
 
-def reported(scenario: Scenario, changed: tuple[list[Record], Record]) -> tuple[Divergence, Shadowed]:
-    """Return the finding of a planted divergence, which is the first, and all results."""
-    found = shadowed(scenario, changed[0])
+def planted_finding(scenario: Scenario, changed: tuple[list[Record], Record]) -> tuple[Divergence, ShadowResults]:
+    """Return the finding of an injected divergence, which is the first, and all results."""
+    found = run_shadow(scenario, changed[0])
     first = found.findings[0]
     assert first.workload == changed[1]["workload"]
     assert found.counts.divergences[first.divergence_type.value] > 0
@@ -38,7 +38,7 @@ def reported(scenario: Scenario, changed: tuple[list[Record], Record]) -> tuple[
 
 def test_admission_out_of_order_is_reported_with_workload_ahead() -> None:
     scenario, log = case("single-5")
-    first, found = reported(scenario, injected_divergences.out_of_turn(scenario, log))
+    first, found = planted_finding(scenario, injected_divergences.swap_workloads(scenario, log))
     assert (first.divergence_type, len(found.findings)) == (DivergenceType.ADMITTED, 1)
     assert (
         "the model admits others first: 5 Workloads are ahead of it in cq-1, the first is team/wl-010 (priority 100, "
@@ -49,21 +49,21 @@ def test_admission_out_of_order_is_reported_with_workload_ahead() -> None:
 
 def test_different_reason_is_reported_with_expected_reason() -> None:
     scenario, log = case("preempt-1")
-    first, found = reported(scenario, injected_divergences.another_reason(log))
+    first, found = planted_finding(scenario, injected_divergences.change_preemption_reason(log))
     assert (first.divergence_type, len(found.findings)) == (DivergenceType.VICTIMS, 1)
     assert first.message.endswith("(InCohortReclamation); we preempt it as InClusterQueue")
 
 
 def test_different_pod_count_is_reported_with_expected_count() -> None:
     scenario, log = case("partial-37")
-    first, _ = reported(scenario, injected_divergences.fewer_pods(log, "team/wl-001", 8))
+    first, _ = planted_finding(scenario, injected_divergences.reduce_pod_count(log, "team/wl-001", 8))
     assert first.divergence_type is DivergenceType.FLAVORS
     assert "with 7 of workers on f0; we admit it with 8 of workers on f0" in first.message
 
 
 def test_different_victim_of_another_queue_is_reported_with_criteria() -> None:
     scenario, log = case("fair-49")
-    first, _ = reported(scenario, injected_divergences.victim_of_another_queue(log))
+    first, _ = planted_finding(scenario, injected_divergences.change_fair_sharing_victim(log))
     assert first.divergence_type is DivergenceType.VICTIMS
     assert "we preempt team/wl-008 (cq-2, priority 0, quota since " in first.message
     assert "not team/wl-002 (cq-1, priority 5, quota since " in first.message
@@ -71,35 +71,35 @@ def test_different_victim_of_another_queue_is_reported_with_criteria() -> None:
 
 def test_needless_preemption_is_reported_with_state_of_preemptor() -> None:
     scenario, log = case("cohort-1")
-    first, _ = reported(scenario, injected_divergences.needlessly_preempted(log))
+    first, _ = planted_finding(scenario, injected_divergences.add_preemption(log))
     assert first.divergence_type is DivergenceType.PREEMPTED
     assert first.message.endswith("team/wl-002 already holds quota in cq-2")
 
 
 def test_admission_in_wrong_queue_is_reported_with_expected_queue() -> None:
     scenario, log = case("cohort-1")
-    first, _ = reported(scenario, injected_divergences.in_another_queue(log))
+    first, _ = planted_finding(scenario, injected_divergences.change_cluster_queue(log))
     assert first.divergence_type is DivergenceType.FLAVORS
     assert "admitted in cq-0 with 1 of main on f0; it waits in cq-2, and we admit it" in first.message
 
 
 def test_missing_preemption_is_reported_with_waiting_time() -> None:
     scenario, log = case("preempt-1")
-    changed, first = injected_divergences.not_preempted(log)
-    found = next(each for each in shadowed(scenario, changed).findings)
+    changed, first = injected_divergences.remove_preemption(log)
+    found = next(each for each in run_shadow(scenario, changed).findings)
     assert (found.divergence_type, found.workload) == (DivergenceType.NOT_PREEMPTED, first["by"])
     assert f"for {ShadowSettings().patience // SECOND} s; we preempt {first['workload']} for it" in found.message
 
 
 def test_unconfigured_fair_sharing_is_reported_with_hint() -> None:
     scenario, log = case("fair-1")
-    found = shadowed(scenario, log, knows_fair_sharing=False).findings
+    found = run_shadow(scenario, log, knows_fair_sharing=False).findings
     assert any("start the shadow with --fair-sharing" in look for each in found for look in each.hints)
 
 
 def test_divergence_is_reported_with_commands_to_investigate() -> None:
     scenario, log = case("cohort-1")
-    found = shadowed(scenario, injected_divergences.another_flavor(scenario, log)[0]).findings[0]
+    found = run_shadow(scenario, injected_divergences.change_flavor(scenario, log)[0]).findings[0]
     queue, one, kueue = found.hints
     assert queue.startswith("kubectl get clusterqueue cq-2 -o yaml  # order of flavors, flavorFungibility")
     assert one == "kubectl get workload -n team wl-001 -o yaml"
@@ -116,7 +116,7 @@ def obj(kind: str, name: str, spec: Obj, namespace: str = "") -> Obj:
     return {"kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": spec}
 
 
-def added(kind: str, what: Obj) -> WatchEvent:
+def added_event(kind: str, what: Obj) -> WatchEvent:
     metadata = what["metadata"]
     return WatchEvent(EventType.ADDED, Key(kind, metadata["namespace"], metadata["name"]), what, None, 1)
 
@@ -125,15 +125,15 @@ WORKLOAD = workload("w", 1, queue="jobs")
 AT = Key(scheme.WORKLOAD, WORKLOAD["metadata"]["namespace"], "w")
 
 
-def after(states: Sequence[Obj], stop: str = "None") -> tuple[list[Divergence], ComparisonCounts]:
+def findings_after(states: Sequence[Obj], stop: str = "None") -> tuple[list[Divergence], ComparisonCounts]:
     """Return the findings for a Workload with these states, in a queue with this stop policy, after the patience."""
     found: list[Divergence] = []
     steps = LifecycleCheck(ShadowSettings(), lambda _: True)
     queues = [
-        added(scheme.CLUSTER_QUEUE, obj("ClusterQueue", "cq", {"stopPolicy": stop})),
-        added(scheme.LOCAL_QUEUE, obj("LocalQueue", "jobs", {"clusterQueue": "cq"}, AT.namespace)),
+        added_event(scheme.CLUSTER_QUEUE, obj("ClusterQueue", "cq", {"stopPolicy": stop})),
+        added_event(scheme.LOCAL_QUEUE, obj("LocalQueue", "jobs", {"clusterQueue": "cq"}, AT.namespace)),
     ]
-    steps.reset([*queues, added(scheme.WORKLOAD, states[0])], 0)
+    steps.reset([*queues, added_event(scheme.WORKLOAD, states[0])], 0)
     for second, (old, new) in enumerate(pairwise(states), 1):
         found += steps.observe([WatchEvent(EventType.MODIFIED, AT, new, old, second)], second * SECOND)
     found += steps.observe((), 100 * SECOND)
@@ -145,7 +145,7 @@ def holding(now: Instant = 0) -> Obj:
     return lifecycle.reserve_quota(WORKLOAD, admission, now, admitted=True)
 
 
-def stated(before: Obj, kind: str, message: str) -> Obj:
+def with_message(before: Obj, kind: str, message: str) -> Obj:
     """Return the Workload with another message in a condition."""
     conditions = [
         {**each, "message": message} if each["type"] == kind else each for each in before["status"]["conditions"]
@@ -161,20 +161,20 @@ def test_message_with_wrong_preemption_reason_is_detected() -> None:
         now=0,
         preemption="InClusterQueue",
     )
-    (found,), _ = after([holding(), evicted])
+    (found,), _ = findings_after([holding(), evicted])
     assert found.divergence_type is DivergenceType.MESSAGE
     assert "preempted due to reclamation within the cohort; for InClusterQueue, that is prioritization" in found.message
 
 
 def test_message_with_wrong_queue_is_detected() -> None:
-    assert after([WORKLOAD, holding()])[0] == []
-    with_other_queue = stated(holding(), lifecycle.QUOTA_RESERVED, "Quota reserved in ClusterQueue other")
-    (found,), counts = after([WORKLOAD, with_other_queue])
+    assert findings_after([WORKLOAD, holding()])[0] == []
+    with_other_queue = with_message(holding(), lifecycle.QUOTA_RESERVED, "Quota reserved in ClusterQueue other")
+    (found,), counts = findings_after([WORKLOAD, with_other_queue])
     assert found.message == "Kueue wrote: Quota reserved in ClusterQueue other; its admission is in cq"
     assert counts.divergences == {"Message": 1}
 
 
-def stopped() -> tuple[Obj, Obj]:
+def requeued_workload() -> tuple[Obj, Obj]:
     """Return a Workload evicted from a stopped queue, and the same Workload after its requeue."""
     evicted = evictions.evict(holding(), reason=lifecycle.EVICTED_BY_CLUSTER_QUEUE_STOPPED, message="stopped", now=0)
     waits = evictions.release_after_eviction(evicted, 0)
@@ -182,8 +182,8 @@ def stopped() -> tuple[Obj, Obj]:
 
 
 def test_requeue_in_stopped_queue_is_detected() -> None:
-    waits, again = stopped()
-    (found,), _ = after([waits, again], "HoldAndDrain")
+    waits, again = requeued_workload()
+    (found,), _ = findings_after([waits, again], "HoldAndDrain")
     assert found.divergence_type is DivergenceType.REQUEUED
     assert found.message == (
         "queued again for ClusterQueueRestarted; we take no action: it is active, LocalQueue jobs: None,"
@@ -192,8 +192,8 @@ def test_requeue_in_stopped_queue_is_detected() -> None:
 
 
 def test_requeue_after_queue_restart_is_not_reported() -> None:
-    assert find_condition(stopped()[0], evictions.REQUEUED) is not None
-    assert after(stopped())[0] == []
+    assert find_condition(requeued_workload()[0], evictions.REQUEUED) is not None
+    assert findings_after(requeued_workload())[0] == []
 
 
 @pytest.mark.parametrize(("cause", "is_visible"), [("", True), ("AdmissionCheck", False)])
@@ -201,14 +201,14 @@ def test_missing_requeue_of_reactivated_workload_is_reported(cause: str, is_visi
     evicted = evictions.evict(holding(), reason=lifecycle.DEACTIVATED, cause=cause, message="", now=0)
     waits = evictions.release_after_eviction(evicted, 0)
     inactive = {**waits, "spec": {**waits["spec"], "active": False}}
-    found, _ = after([inactive, waits])
+    found, _ = findings_after([inactive, waits])
     assert [each.divergence_type for each in found] == ([DivergenceType.NOT_DONE] if is_visible else [])
 
 
 @pytest.mark.parametrize(("count", "is_visible"), [(2, False), (0, False), (5, True)])
 def test_skipped_requeue_count_is_detected(count: int, is_visible: bool) -> None:
     before = {**WORKLOAD, "status": {"requeueState": {"count": 1}}}
-    found, _ = after([before, {**WORKLOAD, "status": {"requeueState": {"count": count}}}])
+    found, _ = findings_after([before, {**WORKLOAD, "status": {"requeueState": {"count": count}}}])
     messages = [each.message for each in found if each.divergence_type is DivergenceType.REQUEUED]
     assert ["requeueState.count goes from 1 to 5" in message for message in messages] == [True] * is_visible
 

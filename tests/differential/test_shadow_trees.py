@@ -12,10 +12,10 @@ from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.shadow.findings import DivergenceType
 from batchyard.shadow.follower import CohortTrees, group_by_tree, nodes_of
 from batchyard.sim.scenario import Scenario
-from differential.merged_scenarios import apart, together
+from differential.merged_scenarios import merge_scenarios, with_unique_names
 from differential.recorded_scenarios import packed_cases, run
-from differential.shadow_runs import Shadowed, shadowed
-from differential.unreliable_transport import Trouble
+from differential.shadow_runs import ShadowResults, run_shadow
+from differential.unreliable_transport import ConnectionFaults
 from differential.upstream_writes import Record, read_case
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
@@ -62,7 +62,7 @@ REROOTED = [*BASE, at(cohort("b", "a"), 30), at(cohort("b"), 60)]
 MOVED = [*BASE, at(queue("two", "a")[0], 30), at(queue("two", "b")[0], 60)]
 
 
-def played(objects: list[dict[str, Any]]) -> tuple[Scenario, list[Record]]:
+def own_decisions(objects: list[dict[str, Any]]) -> tuple[Scenario, list[Record]]:
     """Return the decisions of our scheduler, which match upstream's (`test_oracle.py`)."""
     text = "\n---\n".join(json.dumps(obj) for obj in objects)
     return read_case("played", text, "\n".join(json.dumps(record) for record in run("played", text)))
@@ -77,57 +77,59 @@ def count_decisions(log: list[Record]) -> int:
 def test_decisions_are_predicted_when_trees_merge_and_split(
     objects: list[dict[str, Any]], late: dict[str, int]
 ) -> None:
-    scenario, log = played(objects)
-    reported = shadowed(scenario, log, Trouble(late=late))
+    scenario, log = own_decisions(objects)
+    reported = run_shadow(scenario, log, ConnectionFaults(late=late))
     assert (reported.findings, reported.trees, reported.counts.unseen_count) == ([], 2, 0)
     assert sum(reported.counts.agreements.values()) == count_decisions(log)
 
 
 def test_merged_trees_have_one_follower() -> None:
-    scenario, log = played([*BASE, at(cohort("b", "a"), 30)])
-    assert shadowed(scenario, log).trees == 1
+    scenario, log = own_decisions([*BASE, at(cohort("b", "a"), 30)])
+    assert run_shadow(scenario, log).trees == 1
 
 
 @pytest.mark.parametrize("second", [20, 50, 100])
 def test_missing_admission_is_detected_around_merge_of_trees(second: int) -> None:
-    scenario, log = played(REROOTED)
+    scenario, log = own_decisions(REROOTED)
     left = next(each for each in log if each["event"] == "QuotaReserved" and each["time"] > second)
-    reported = shadowed(scenario, [each for each in log if each.get("workload") != left["workload"]])
+    reported = run_shadow(scenario, [each for each in log if each.get("workload") != left["workload"]])
     assert (reported.findings[0].divergence_type, reported.findings[0].workload) == (
         DivergenceType.NOT_ADMITTED,
         left["workload"],
     )
 
 
-def busy(*names: str) -> Shadowed:
+def run_busy_scenarios(*names: str) -> ShadowResults:
     """Run some scenarios on one server, accelerated by a factor of 20, with delayed watches."""
-    cases = [apart(f"s{number}", *read_case(name, *packed_cases()[name])) for number, name in enumerate(names)]
-    trouble = Trouble(6, {}, 3 * SECOND, SECOND // 2, hurry=20)
-    return shadowed(*together(cases), trouble)
+    cases = [
+        with_unique_names(f"s{number}", *read_case(name, *packed_cases()[name])) for number, name in enumerate(names)
+    ]
+    trouble = ConnectionFaults(6, {}, 3 * SECOND, SECOND // 2, hurry=20)
+    return run_shadow(*merge_scenarios(cases), trouble)
 
 
 def test_concurrent_busy_trees_are_ordered_independently() -> None:
-    reported = busy("hierarchy-41", "hierarchy-61", "hierarchy-5")
+    reported = run_busy_scenarios("hierarchy-41", "hierarchy-61", "hierarchy-5")
     assert (reported.findings, reported.trees) == ([], 3)
 
 
-def named(kind: str, name: str, spec: dict[str, Any], namespace: str = "") -> WatchEvent:
+def added_event(kind: str, name: str, spec: dict[str, Any], namespace: str = "") -> WatchEvent:
     metadata = {"name": name, "namespace": namespace}
     return WatchEvent(EventType.ADDED, Key(kind, namespace, name), {"metadata": metadata, "spec": spec}, None, 1)
 
 
 def test_related_objects_are_grouped_into_one_tree_in_any_order() -> None:
     of_one = [
-        named(scheme.WORKLOAD, "w", {"queueName": "l"}, "team"),
-        named(scheme.COHORT, "child", {"parentName": "root"}),
-        named(scheme.LOCAL_QUEUE, "l", {"clusterQueue": "q"}, "team"),
-        named(scheme.CLUSTER_QUEUE, "q", {"cohortName": "child"}),
+        added_event(scheme.WORKLOAD, "w", {"queueName": "l"}, "team"),
+        added_event(scheme.COHORT, "child", {"parentName": "root"}),
+        added_event(scheme.LOCAL_QUEUE, "l", {"clusterQueue": "q"}, "team"),
+        added_event(scheme.CLUSTER_QUEUE, "q", {"cohortName": "child"}),
     ]
-    other = named(scheme.CLUSTER_QUEUE, "root", {})  # of the Cohort's name alone
+    other = added_event(scheme.CLUSTER_QUEUE, "root", {})  # of the Cohort's name alone
     found = group_by_tree([of_one[0], other, *of_one[1:]], CohortTrees())
     assert sorted(found.values(), key=len) == [[other], of_one]
 
 
 def test_cluster_wide_object_belongs_to_no_tree() -> None:
-    flavor = named(scheme.RESOURCE_FLAVOR, "f", {})
+    flavor = added_event(scheme.RESOURCE_FLAVOR, "f", {})
     assert (nodes_of(flavor.key, flavor.obj), group_by_tree([flavor], CohortTrees())) == ((), {})

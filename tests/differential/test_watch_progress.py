@@ -9,16 +9,16 @@ from batchyard.base.instant import SECOND
 from batchyard.client.rest import ClientDependencies, RestClient, StalenessCheck
 from batchyard.client.transport import HttpRequest, HttpResponse, RateLimit
 from batchyard.controller_runtime.kernel import VirtualEventLoop
-from differential.unreliable_transport import Trouble, UnsteadyLine
+from differential.unreliable_transport import ConnectionFaults, UnreliableTransport
 from unit.apiserver.api import Api
 
 
-class Watching:
+class DelayedWatchClient:
     """A client whose watch of namespaces has a delay of 5 s."""
 
     def __init__(self) -> None:
         self.kernel, self.api = VirtualEventLoop(0), Api()
-        self.line = UnsteadyLine(self.kernel, self.api, Trouble(late={"namespaces": 5 * SECOND}))
+        self.line = UnreliableTransport(self.kernel, self.api, ConnectionFaults(late={"namespaces": 5 * SECOND}))
         wiring = ClientDependencies(self.kernel, self.kernel, self.line, RateLimit(1000.0, 100), lambda: False)
         self.client = RestClient(wiring, (scheme.NAMESPACE, scheme.WORKLOAD))
         self.reported: list[int] = []
@@ -42,24 +42,24 @@ class Watching:
 
 
 def test_delayed_watch_event_is_known_after_delay() -> None:
-    watching = Watching()
+    watching = DelayedWatchClient()
     key = Key(scheme.NAMESPACE, "", "new")
     assert watching.known_after(lambda: watching.api.stored.store.put(key, new_namespace("new"))) == [5]
     assert watching.caught_up.caught_up_to >= SECOND
 
 
 def test_deletion_is_known_after_delayed_watch_event() -> None:
-    watching = Watching()
+    watching = DelayedWatchClient()
     key = Key(scheme.NAMESPACE, "", "other")
     assert watching.known_after(lambda: watching.api.stored.store.delete(key)) == [5]
 
 
 def test_unchanged_server_is_caught_up_at_once() -> None:
-    assert Watching().known_after(lambda: None) == [0]
+    assert DelayedWatchClient().known_after(lambda: None) == [0]
 
 
 def test_rejected_list_is_retried() -> None:
-    watching, refused = Watching(), [HttpResponse(500), HttpResponse(429)]
+    watching, refused = DelayedWatchClient(), [HttpResponse(500), HttpResponse(429)]
 
     def trouble(_request: HttpRequest) -> HttpResponse | None:
         return refused.pop() if refused else None

@@ -14,7 +14,7 @@ from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
 from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from unit.apiserver.api import Api
-from unit.client.client_and_server import Line
+from unit.client.client_and_server import InProcessTransport
 
 #: The plurals of the kinds that a shadow reads.
 PLURALS = (
@@ -24,7 +24,7 @@ PLURALS = (
 _GONE = HttpResponse(410, b'{"kind":"Status","code":410,"reason":"Expired","message":"too old resource version"}')
 
 
-class Trouble(NamedTuple):
+class ConnectionFaults(NamedTuple):
     """The faults of a connection; 0 means never."""
 
     seed: int = 0
@@ -43,10 +43,10 @@ class Trouble(NamedTuple):
     hurry: int = 1
 
 
-class UnsteadyLine(Line):
+class UnreliableTransport(InProcessTransport):
     """A line with delayed, repeated and broken watches."""
 
-    def __init__(self, kernel: VirtualEventLoop, api: Api, trouble: Trouble) -> None:
+    def __init__(self, kernel: VirtualEventLoop, api: Api, trouble: ConnectionFaults) -> None:
         super().__init__(kernel, api)
         self.wrong = trouble
         self._drawn = 0
@@ -113,14 +113,14 @@ class _DelayedWatch:
             self._kernel.call_soon(lambda: self._ended(answer))
 
 
-def drawn_trouble(seed: int) -> tuple[Trouble, Sequence[Duration]]:
+def random_connection_faults(seed: int) -> tuple[ConnectionFaults, Sequence[Duration]]:
     """Return the faults of a seed, and the times of restarts of the shadow."""
     sort = seed % 7
     if sort == 6:
-        return Trouble(seed, {}, 3 * SECOND, SECOND // 2, 5, 6 * SECOND, draw_integer(seed, "gone") % 4, 20), [
+        return ConnectionFaults(seed, {}, 3 * SECOND, SECOND // 2, 5, 6 * SECOND, draw_integer(seed, "gone") % 4, 20), [
             3 * SECOND
         ]
-    trouble = Trouble(
+    trouble = ConnectionFaults(
         seed,
         late_max=draw_integer(seed, "late") % (8 * SECOND) if sort in {0, 1, 5} else 0,
         jitter=draw_integer(seed, "jitter") % SECOND if sort in {1, 5} else 0,

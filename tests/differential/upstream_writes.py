@@ -23,7 +23,7 @@ from batchyard.sim.world import EPOCH, merge_applied
 Record = Mapping[str, Any]
 
 
-class Place(Protocol):
+class ObjectSink(Protocol):
     """A destination of objects."""
 
     def get(self, key: Key) -> Obj | None:
@@ -36,7 +36,7 @@ class Place(Protocol):
         """Delete an object."""
 
 
-class Moment(NamedTuple):
+class TimedWrites(NamedTuple):
     """The ordered writes of an instant."""
 
     at: Instant
@@ -46,7 +46,7 @@ class Moment(NamedTuple):
 class Upstream:
     """A replay of a scenario and its log."""
 
-    def __init__(self, place: Place, scenario: Scenario, log: list[Record], start: Instant = EPOCH) -> None:
+    def __init__(self, place: ObjectSink, scenario: Scenario, log: list[Record], start: Instant = EPOCH) -> None:
         self._place = place
         self._scenario = scenario
         self._log = log
@@ -54,7 +54,7 @@ class Upstream:
         self._applied: dict[Key, Obj] = {}
         self._workloads: dict[Key, None] = {}
 
-    def moments(self) -> Iterator[Moment]:
+    def moments(self) -> Iterator[TimedWrites]:
         """Yield all writes, in order of time."""
         steps = {step.at: step for step in self._scenario.steps}
         records: dict[int, list[Record]] = {}
@@ -65,13 +65,13 @@ class Upstream:
             now = self._start + at
             step = steps.get(at)
             for obj in step.apply if step is not None else ():
-                yield Moment(now, partial(self._apply, obj, now))
+                yield TimedWrites(now, partial(self._apply, obj, now))
             for key in step.delete if step is not None else ():
-                yield Moment(now, partial(self._delete, key))
-            yield Moment(now, partial(self._put_back, now))
+                yield TimedWrites(now, partial(self._delete, key))
+            yield TimedWrites(now, partial(self._put_back, now))
             for record in records.get(at, ()):
-                yield Moment(now, partial(self._decide, record, now))
-                yield Moment(now, partial(self._release, record, now))
+                yield TimedWrites(now, partial(self._decide, record, now))
+                yield TimedWrites(now, partial(self._release, record, now))
 
     def _apply(self, obj: Obj, now: Instant) -> None:
         key = key_of(obj)

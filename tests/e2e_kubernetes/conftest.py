@@ -4,25 +4,28 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from e2e_kubernetes.installed_operators import Installed, installed
+from e2e_kubernetes.installed_operators import InstalledOperators, install_operators
 from e2e_kubernetes.kubelets import KubeletThread
-from e2e_kubernetes.kubernetes import CONTROLLERS, NEEDED, Terms, missing
+from e2e_kubernetes.kubernetes import CONTROLLERS, NEEDED, KubernetesSettings, missing
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstalledOperators]:
     """Kubernetes with two installed operators, without controllers that run Jobs."""
     skip_without(NEEDED)
-    with installed(tmp_path_factory.mktemp("kubernetes"), Terms()) as found:
+    with install_operators(tmp_path_factory.mktemp("kubernetes"), KubernetesSettings()) as found:
         yield found
 
 
 @pytest.fixture(scope="session")
-def working_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+def working_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstalledOperators]:
     """Kubernetes that runs Jobs: with its controllers, and a node with a simulated kubelet in each pool."""
     skip_without((*NEEDED, *CONTROLLERS))
     folder = tmp_path_factory.mktemp("working")
-    with installed(folder, Terms(controllers=True)) as found, KubeletThread(found.kubernetes) as kubelets:
+    with (
+        install_operators(folder, KubernetesSettings(controllers=True)) as found,
+        KubeletThread(found.kubernetes) as kubelets,
+    ):
         for pool in ("busy", "sets"):
             kubelets.add_node(pool, pool=pool)
         yield found

@@ -10,8 +10,8 @@ import yaml
 
 from batchyard.operator_manifests import InstallSettings, manifests
 from batchyard.operator_manifests.deployment import arguments
-from e2e_kubernetes.kubernetes import Kubernetes, Terms, wait_for
-from e2e_platform.operator_account import audited, refused
+from e2e_kubernetes.kubernetes import Kubernetes, KubernetesSettings, wait_for
+from e2e_platform.operator_account import audited_requests, forbidden_requests
 from e2e_platform.operator_process import Operating, free_port
 
 SETTINGS: Final = InstallSettings()
@@ -26,7 +26,7 @@ _ELECTION: Final = (
 )
 
 
-class Installed:
+class InstalledOperators:
     """A cluster and its operators: one leads, and the other, which serves the webhooks, is on standby."""
 
     def __init__(self, kubernetes: Kubernetes, kubeconfig: Path, started: ExitStack) -> None:
@@ -76,11 +76,11 @@ class Installed:
 
     def refused(self) -> list[str]:
         """The forbidden requests of the operators."""
-        return refused(self.kubernetes.audit_log, SETTINGS)
+        return forbidden_requests(self.kubernetes.audit_log, SETTINGS)
 
     def invalid(self) -> list[str]:
         """The writes of the operators that Kubernetes rejected as invalid."""
-        events = audited(self.kubernetes.audit_log, SETTINGS)
+        events = audited_requests(self.kubernetes.audit_log, SETTINGS)
         return [event["requestURI"] for event in events if (event.get("responseStatus") or {}).get("code") == 422]
 
     def _leading(self) -> list[int]:
@@ -92,12 +92,14 @@ class Installed:
 
 
 @contextmanager
-def installed(folder: Path, terms: Terms) -> Iterator[Installed]:
+def install_operators(folder: Path, terms: KubernetesSettings) -> Iterator[InstalledOperators]:
     """Kubernetes with batchyard, as a context manager."""
     with Kubernetes(folder, terms) as kubernetes, ExitStack() as started:
         # The first apply creates the account, its token follows.
-        found = Installed(kubernetes, folder / "token.kubeconfig", started)
-        objects = [_reached(obj, found.asked) for obj in manifests(SETTINGS) if obj["kind"] != "Deployment"]
+        found = InstalledOperators(kubernetes, folder / "token.kubeconfig", started)
+        objects = [
+            _with_operator_address(obj, found.asked) for obj in manifests(SETTINGS) if obj["kind"] != "Deployment"
+        ]
         options = ("--server-side", "--warnings-as-errors")
         kubernetes.kubectl("apply", *options, "-f", "-", sent=yaml.safe_dump_all(objects))
         token = kubernetes.kubectl("create", "token", SETTINGS.name, "-n", SETTINGS.namespace, "--duration=1h")
@@ -114,7 +116,7 @@ def _options(port: int) -> list[str]:
     return [*found, *_ELECTION, f"--webhook-port={port}"]
 
 
-def _reached(obj: Mapping[str, Any], port: int) -> Mapping[str, Any]:
+def _with_operator_address(obj: Mapping[str, Any], port: int) -> Mapping[str, Any]:
     """The object with the address of an operator instead of that of its pods."""
     found = json.loads(json.dumps(obj))
     if obj["kind"] == "Service" and obj["metadata"]["name"] == SETTINGS.webhook_service:

@@ -43,7 +43,7 @@ def missing(names: Sequence[str]) -> str:
     return f"neither in KUBEBUILDER_ASSETS nor on PATH: {', '.join(absent)}" if absent else ""
 
 
-class Terms(NamedTuple):
+class KubernetesSettings(NamedTuple):
     """Additional settings of a cluster."""
 
     #: Admission plugins in addition to the defaults.
@@ -56,8 +56,8 @@ class Terms(NamedTuple):
 class Kubernetes:
     """An API server and etcd on this machine; they run within the context."""
 
-    def __init__(self, folder: Path, terms: Terms | None = None) -> None:
-        self._folder, self._terms = folder, terms or Terms()
+    def __init__(self, folder: Path, terms: KubernetesSettings | None = None) -> None:
+        self._folder, self._terms = folder, terms or KubernetesSettings()
         self._running = ExitStack()
         self._etcd = f"http://127.0.0.1:{free_port()}"
         self.url = f"https://127.0.0.1:{free_port()}"
@@ -65,7 +65,7 @@ class Kubernetes:
         self.authority = CertificateAuthority(folder, wall_clock())
         self.kubeconfig = self.kubeconfig_of("admin", "system:masters")
         self.kubeconfig_of("tokens")  # its key signs the tokens of ServiceAccounts
-        self._server: Process | None = None
+        self._server: LoggedProcess | None = None
 
     def __enter__(self) -> Self:
         peers = f"http://127.0.0.1:{free_port()}"
@@ -82,11 +82,11 @@ class Kubernetes:
     def __exit__(self, *_: object) -> None:
         self._running.close()
 
-    def start(self, name: str, *arguments: str) -> "Process":
+    def start(self, name: str, *arguments: str) -> "LoggedProcess":
         """Start a program that ends with the cluster; its output goes to a file."""
         found = program(name)
         assert found is not None, name
-        return self._running.enter_context(Process([found, *arguments], self._folder / f"{name}.log"))
+        return self._running.enter_context(LoggedProcess([found, *arguments], self._folder / f"{name}.log"))
 
     def serve(self) -> None:
         """Start the API server, and wait until it is ready."""
@@ -173,7 +173,7 @@ class Kubernetes:
             connection.close()
 
 
-class Process:
+class LoggedProcess:
     """A running program that ends with its test."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
@@ -212,4 +212,4 @@ def wait_for(holds: Callable[[], bool], reported: Callable[[], str] = str, withi
         if holds():
             return
         pause.wait(0.1)
-    raise AssertionError(f"it does not come to that: {reported()}")
+    raise AssertionError(f"the condition did not hold before the timeout: {reported()}")

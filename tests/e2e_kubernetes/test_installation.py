@@ -4,25 +4,25 @@ from pathlib import Path
 
 import pytest
 
-from e2e_kubernetes.installed_operators import Installed
+from e2e_kubernetes.installed_operators import InstalledOperators
 from e2e_platform.snapshot_commands import batchyard
 
 REPOSITORY = Path(__file__).parents[2]
 APPLY_OPTIONS = ("--server-side", "--force-conflicts", "--dry-run=server", "--warnings-as-errors")
 
 
-def test_crds_are_established_without_non_structural_schema_condition(cluster: Installed) -> None:
+def test_crds_are_established_without_non_structural_schema_condition(cluster: InstalledOperators) -> None:
     for definition in cluster.get("crd")["items"]:
         conditions = {each["type"]: each["status"] for each in definition["status"]["conditions"]}
         assert conditions == {"NamesAccepted": "True", "Established": "True"}, definition["metadata"]["name"]
 
 
 @pytest.mark.parametrize("folder", ["base", "overlays/development"])
-def test_kustomization_applies_without_warning(cluster: Installed, folder: str) -> None:
+def test_kustomization_applies_without_warning(cluster: InstalledOperators, folder: str) -> None:
     cluster.kubectl("apply", *APPLY_OPTIONS, "-k", str(REPOSITORY / "deploy/operator" / folder))
 
 
-def test_rendered_platform_applies_without_warning(cluster: Installed, tmp_path: Path) -> None:
+def test_rendered_platform_applies_without_warning(cluster: InstalledOperators, tmp_path: Path) -> None:
     example = REPOSITORY / "examples/platforms/refarch.yaml"
     done = batchyard("platform", "render", str(example), "--out", str(tmp_path / "out"))
     assert done.code == 0, done.stderr
@@ -33,7 +33,7 @@ def test_rendered_platform_applies_without_warning(cluster: Installed, tmp_path:
     assert len(cluster.get("localqueues", "-A")["items"]) >= 12
 
 
-def test_kubectl_explains_fields_and_prints_columns(cluster: Installed) -> None:
+def test_kubectl_explains_fields_and_prints_columns(cluster: InstalledOperators) -> None:
     assert "borrowingLimit" in cluster.kubectl("explain", "clusterqueue.spec.resourceGroups.flavors.resources")
     cluster.create(
         {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Cohort", "metadata": {"name": "printed"}},

@@ -2,12 +2,12 @@
 
 import json
 
-from e2e_kubernetes.installed_operators import SETTINGS, Installed
+from e2e_kubernetes.installed_operators import SETTINGS, InstalledOperators
 from e2e_kubernetes.kubernetes import wait_for
 from e2e_kubernetes.objects import job, queue, template
 
 
-def test_standby_takes_over_from_killed_leader(cluster: Installed) -> None:
+def test_standby_takes_over_from_killed_leader(cluster: InstalledOperators) -> None:
     cluster.create(*queue("killed"))
     killed = cluster.leader()
     (heir,) = {cluster.asked, cluster.other} - {killed}
@@ -20,7 +20,7 @@ def test_standby_takes_over_from_killed_leader(cluster: Installed) -> None:
     cluster.until("{.spec.suspend}=false", "job", "killed")
 
 
-def test_operators_recover_after_api_server_restart(cluster: Installed) -> None:
+def test_operators_recover_after_api_server_restart(cluster: InstalledOperators) -> None:
     cluster.create(*queue("gone"), job("before", "gone", template("1")))
     cluster.until("{.spec.suspend}=false", "job", "before")
     cluster.kubernetes.stop_serving()
@@ -31,7 +31,7 @@ def test_operators_recover_after_api_server_restart(cluster: Installed) -> None:
     cluster.until("{.spec.suspend}=false", "job", "after")
 
 
-def test_operator_retries_after_missing_permission_is_granted(cluster: Installed) -> None:
+def test_operator_retries_after_missing_permission_is_granted(cluster: InstalledOperators) -> None:
     role = cluster.get("clusterrole", SETTINGS.name)
     allowed = [rule for rule in role["rules"] if "jobs/finalizers" not in rule["resources"]]
     cluster.kubectl("replace", "-f", "-", sent=json.dumps({**role, "rules": allowed}))

@@ -1,10 +1,10 @@
 """Queued Jobs on Kubernetes: its controllers run them, and preempted Jobs run again."""
 
-from e2e_kubernetes.installed_operators import Installed
+from e2e_kubernetes.installed_operators import InstalledOperators
 from e2e_kubernetes.objects import V1BETA2, job, job_set, queue, template
 
 
-def test_preempted_job_runs_again_with_its_original_template(working_cluster: Installed) -> None:
+def test_preempted_job_runs_again_with_its_original_template(working_cluster: InstalledOperators) -> None:
     cluster = working_cluster
     cluster.create(*queue("busy", preemption={"withinClusterQueue": "LowerPriority"}))
     cluster.create({"apiVersion": V1BETA2, "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 9})
@@ -23,7 +23,7 @@ def test_preempted_job_runs_again_with_its_original_template(working_cluster: In
     assert (cluster.refused(), cluster.invalid()) == ([], []), cluster.log()
 
 
-def test_job_set_completes(working_cluster: Installed) -> None:
+def test_job_set_completes(working_cluster: InstalledOperators) -> None:
     working_cluster.create(*queue("sets"), job_set("set", "sets", template("1"), 2))
     working_cluster.until("{.status.terminalState}=Completed", "jobset", "set")
     assert len(working_cluster.get("jobs", "-l", "jobset.sigs.k8s.io/jobset-name=set")["items"]) == 2
@@ -31,7 +31,7 @@ def test_job_set_completes(working_cluster: Installed) -> None:
     assert (working_cluster.refused(), working_cluster.invalid()) == ([], []), working_cluster.log()
 
 
-def uid(cluster: Installed, name: str) -> str:
+def uid(cluster: InstalledOperators, name: str) -> str:
     """The uid of a Job."""
     found: str = cluster.get("job", name)["metadata"]["uid"]
     return found

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e_kubernetes.installed_operators import Installed
+from e2e_kubernetes.installed_operators import InstalledOperators
 from minimal_objects import MINIMAL_OBJECTS
 
 #: Fields that the server allocates, or that a controller or an admission plugin sets.
@@ -20,7 +20,7 @@ ALLOCATED = (
 
 @pytest.mark.parametrize(("kind", "sent", "stored"), MINIMAL_OBJECTS)
 def test_kubernetes_stores_minimal_object_with_same_defaults(
-    cluster: Installed, kind: str, sent: str, stored: str
+    cluster: InstalledOperators, kind: str, sent: str, stored: str
 ) -> None:
     if kind == "v1 Pod":
         cluster.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})

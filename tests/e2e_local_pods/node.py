@@ -77,7 +77,7 @@ def wait_for(platform: Running, name: str, phase: str) -> None:
     platform.kubectl("wait", f"pod/{name}", f"--for=jsonpath={{.status.phase}}={phase}", PATIENCE)
 
 
-def ended(platform: Running, name: str) -> dict[str, Any]:
+def terminated_state(platform: Running, name: str) -> dict[str, Any]:
     """The terminated state of the container of a pod."""
     state: dict[str, Any] = json.loads(
         platform.kubectl("get", "pod", name, "-o", "jsonpath={.status.containerStatuses[0].state.terminated}")
@@ -86,7 +86,7 @@ def ended(platform: Running, name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def following(platform: Running, *arguments: str) -> Iterator[Iterator[str]]:
+def follow_output(platform: Running, *arguments: str) -> Iterator[Iterator[str]]:
     """The output lines of a kubectl command as they arrive."""
     environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig)}
     with subprocess.Popen(["kubectl", *arguments], stdout=subprocess.PIPE, text=True, env=environment) as process:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_local_pods.node import ended, local_platform, script, wait_for
+from e2e_local_pods.node import local_platform, script, terminated_state, wait_for
 from e2e_platform.platform_process import Running
 
 _KUBECTL = shutil.which("kubectl")
@@ -45,7 +45,7 @@ def test_client_in_pod_has_permissions_of_its_service_account_only(platform: Run
     wait_for(platform, "writes", "Failed")
     assert "Forbidden" in platform.kubectl("logs", "writes")
     assert 'User "system:serviceaccount:default:default" cannot delete' in platform.kubectl("logs", "writes")
-    assert ended(platform, "writes")["exitCode"] == 1
+    assert terminated_state(platform, "writes")["exitCode"] == 1
 
 
 def test_client_in_pod_verifies_api_certificate_by_service_name(platform: Running) -> None:

@@ -16,7 +16,7 @@ from e2e_platform.platform_process import Running
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
 
-class HourAhead(Running):
+class HourAheadPlatform(Running):
     """A platform with a clock that is an hour ahead."""
 
     program = (PROGRAM, str(HOUR // SECOND))
@@ -26,7 +26,7 @@ class HourAhead(Running):
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A platform with objects created ahead of the time of the machine."""
     folder = tmp_path_factory.mktemp("platform")
-    with HourAhead(folder) as before:
+    with HourAheadPlatform(folder) as before:
         before.kubectl("create", "namespace", "later")
         before.end()
     with local_platform(folder) as started:

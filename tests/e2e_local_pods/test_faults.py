@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from e2e_local_pods.node import PATIENCE, ended, local_platform, script, wait_for
+from e2e_local_pods.node import PATIENCE, local_platform, script, terminated_state, wait_for
 from e2e_platform.platform_process import Running
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
@@ -34,7 +34,10 @@ def test_container_over_memory_limit_is_oom_killed(platform: Running) -> None:
     limits = {"resources": {"limits": {"memory": "64Mi"}}}
     platform.kubectl("create", "-f", "-", sent=script("eater", "", container=eater | limits))
     wait_for(platform, "eater", "Failed")
-    assert (ended(platform, "eater")["exitCode"], ended(platform, "eater")["reason"]) == (137, "OOMKilled")
+    assert (terminated_state(platform, "eater")["exitCode"], terminated_state(platform, "eater")["reason"]) == (
+        137,
+        "OOMKilled",
+    )
 
 
 def test_container_ignoring_sigterm_is_killed_on_delete(platform: Running) -> None:
@@ -64,8 +67,11 @@ def test_endless_log_keeps_newest_lines(platform: Running) -> None:
 def test_missing_command_is_reported_as_start_error(platform: Running) -> None:
     platform.kubectl("create", "-f", "-", sent=script("none", "", container={"command": ["no-such-command"]}))
     wait_for(platform, "none", "Failed")
-    assert (ended(platform, "none")["exitCode"], ended(platform, "none")["reason"]) == (128, "StartError")
-    assert "no-such-command" in ended(platform, "none")["message"]
+    assert (terminated_state(platform, "none")["exitCode"], terminated_state(platform, "none")["reason"]) == (
+        128,
+        "StartError",
+    )
+    assert "no-such-command" in terminated_state(platform, "none")["message"]
 
 
 def test_pod_over_volume_size_limit_is_evicted(platform: Running) -> None:

@@ -67,7 +67,7 @@ def log_of_computation(platform: Running) -> str:
         log = platform.kubectl("logs", "computes")
         if "computed" in log:
             return log
-    raise AssertionError(f"it says only {log!r}")
+    raise AssertionError(f"incomplete log: {log!r}")
 
 
 def test_node_capacity_counts_all_gpus(platform: Running) -> None:

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from e2e_local_pods.node import PATIENCE, ended, local_platform, script, wait_for
+from e2e_local_pods.node import PATIENCE, local_platform, script, terminated_state, wait_for
 from e2e_platform.platform_process import Running
 from integration_shim.engine_image import SAYS, busybox_image
 from integration_shim.image_engines import docker, engine_with_image
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there i
 MISSING = "localhost:1/no/such:1"
 
 
-class Engine(NamedTuple):
+class EngineOption(NamedTuple):
     """The `--without` option that selects an engine, and an image of that engine."""
 
     without: str
@@ -31,26 +31,26 @@ class Engine(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=["podman", "docker"])
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest) -> Iterator[EngineOption]:
     """An engine that runs images itself, and an engine that only pulls them."""
     if request.param == "podman":
         with busybox_image(*SAYS) as name:
-            yield Engine("docker", name)
+            yield EngineOption("docker", name)
     else:
         with ExitStack() as stack:
             variables = stack.enter_context(docker())
             stack.enter_context(patch.dict(os.environ, variables))
-            yield Engine("podman", stack.enter_context(engine_with_image("docker", variables, None)).image)
+            yield EngineOption("podman", stack.enter_context(engine_with_image("docker", variables, None)).image)
 
 
 @pytest.fixture(scope="module")
-def image(engine: Engine) -> str:
+def image(engine: EngineOption) -> str:
     """The name of an image that the engine has."""
     return engine.image
 
 
 @pytest.fixture(scope="module")
-def platform(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(engine: EngineOption, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One platform for the tests of this module."""
     with local_platform(tmp_path_factory.mktemp("platform"), without=engine.without) as started:
         yield started
@@ -88,7 +88,7 @@ def test_container_runs_command_and_user_of_its_image(platform: Running, image: 
     assert ("Pulled", f'Container image "{image}" already present on machine') in events_of(platform, "own")
 
 
-def test_status_reports_engine_that_pulls_and_engine_that_runs_images(platform: Running, engine: Engine) -> None:
+def test_status_reports_engine_that_pulls_and_engine_that_runs_images(platform: Running, engine: EngineOption) -> None:
     asked = [sys.executable, "-m", "batchyard", "status", "--data-dir", str(platform.kubeconfig.parent)]
     reported = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
     ways = {"docker": r"podman \S+ pulls(, bubblewrap| and) runs", "podman": r"docker \S+ pulls, bubblewrap runs"}
@@ -135,7 +135,7 @@ def test_missing_image_with_pull_policy_never_is_reported(platform: Running) -> 
     platform.kubectl("delete", "pod", "never", PATIENCE)
 
 
-def test_container_of_image_survives_kill_of_platform(tmp_path: Path, engine: Engine) -> None:
+def test_container_of_image_survives_kill_of_platform(tmp_path: Path, engine: EngineOption) -> None:
     image = engine.image
     with local_platform(tmp_path, without=engine.without) as before:
         command = ["sh", "-c", "echo begun; sleep 2; echo done; exit 5"]
@@ -144,5 +144,5 @@ def test_container_of_image_survives_kill_of_platform(tmp_path: Path, engine: En
         before.kill()
         with local_platform(tmp_path, without=engine.without) as again:
             wait_for(again, "long", "Failed")
-            assert ended(again, "long")["exitCode"] == 5
+            assert terminated_state(again, "long")["exitCode"] == 5
             assert again.kubectl("logs", "long").split() == ["begun", "done"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_local_pods.node import ended, local_platform, script, wait_for
+from e2e_local_pods.node import local_platform, script, terminated_state, wait_for
 from e2e_platform.platform_process import Running
 
 WORD = "a-word-of-team-a"
@@ -64,7 +64,7 @@ def test_container_cannot_modify_machine(platform: Running, tmp_path: Path) -> N
     wait_for(platform, "writer", "Failed")
     assert not Path(mark).exists()
     assert not Path("/etc/x").exists()
-    assert ended(platform, "writer")["reason"] == "Error"
+    assert terminated_state(platform, "writer")["reason"] == "Error"
 
 
 def test_machine_without_isolation_runs_pods_of_its_owner_only(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e_local_pods.node import following, local_platform
+from e2e_local_pods.node import follow_output, local_platform
 from e2e_platform.platform_process import Running
 
 ROOT = Path(__file__).parent.parent.parent
@@ -107,7 +107,7 @@ def job_set(folder: Path) -> str:
 def test_job_set_restarts_and_resumes_from_checkpoint_after_worker_is_killed(platform: Running, folder: Path) -> None:
     platform.kubectl("apply", "-f", "-", sent=job_set(folder))
     wait_for_first(platform)
-    with following(platform, "logs", "-f", *FIRST) as lines:
+    with follow_output(platform, "logs", "-f", *FIRST) as lines:
         assert any(re.search(r"step 1\d ", line) for line in lines)
     kill_a_worker(platform)
     wait_until_complete(platform)
@@ -139,6 +139,6 @@ def wait_until_complete(platform: Running) -> None:
         if platform.kubectl(*seen) == "Completed":
             return
         watching = ["get", "jobset", NAME, "-n", "team-a", "-w", "--request-timeout=40s", "-o", seen[-1] + "{'\\n'}"]
-        with following(platform, *watching) as lines:
+        with follow_output(platform, *watching) as lines:
             any("Completed" in line for line in lines)
     raise AssertionError("the JobSet did not complete")

@@ -9,7 +9,7 @@ import pytest
 
 from batchyard.cli.commands.down import stop_platform
 from batchyard.server.local_node.orphans import OrphanedPods
-from e2e_local_pods.node import PATIENCE, ended, local_platform, programs_of, script, wait_for
+from e2e_local_pods.node import PATIENCE, local_platform, programs_of, script, terminated_state, wait_for
 from e2e_platform.platform_process import Running
 from integration_shim.machine import until
 
@@ -34,7 +34,10 @@ def test_pod_succeeds_and_keeps_its_log(platform: Running) -> None:
     platform.kubectl("create", "-f", "-", sent=script("good", "echo one; echo two >&2"))
     wait_for(platform, "good", "Succeeded")
     assert sorted(platform.kubectl("logs", "good").splitlines()) == ["one", "two"]
-    assert (ended(platform, "good")["exitCode"], ended(platform, "good")["reason"]) == (0, "Completed")
+    assert (terminated_state(platform, "good")["exitCode"], terminated_state(platform, "good")["reason"]) == (
+        0,
+        "Completed",
+    )
 
 
 def test_last_log_line_without_newline_is_returned_unchanged(platform: Running) -> None:
@@ -46,7 +49,7 @@ def test_last_log_line_without_newline_is_returned_unchanged(platform: Running) 
 def test_pod_status_reports_exit_code(platform: Running) -> None:
     platform.kubectl("create", "-f", "-", sent=script("bad", "exit 7"))
     wait_for(platform, "bad", "Failed")
-    assert (ended(platform, "bad")["exitCode"], ended(platform, "bad")["reason"]) == (7, "Error")
+    assert (terminated_state(platform, "bad")["exitCode"], terminated_state(platform, "bad")["reason"]) == (7, "Error")
 
 
 def test_logs_follow_until_pod_ends(platform: Running) -> None:
@@ -101,7 +104,7 @@ def test_pod_survives_kill_of_platform(tmp_path_factory: pytest.TempPathFactory)
         with local_platform(folder) as again:
             wait_for(again, "long", "Failed")
             assert again.kubectl("logs", "long").split() == ["begun", "done"]
-            assert ended(again, "long")["exitCode"] == 5
+            assert terminated_state(again, "long")["exitCode"] == 5
             assert (
                 again.kubectl("get", "pod", "long", "-o", "jsonpath={.status.containerStatuses[0].restartCount}") == "0"
             )

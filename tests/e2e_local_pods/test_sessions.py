@@ -25,12 +25,12 @@ WITHOUT_WEBSOCKETS = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_POR
 SIZED = "until stty size | grep -q '^31 97$'; do sleep 0.1; done; echo si''zed;"
 SERVER = """
 import socketserver
-class Answers(socketserver.StreamRequestHandler):
+class LargeResponseHandler(socketserver.StreamRequestHandler):
     def handle(self):
         while self.rfile.readline().strip():
             pass
         self.wfile.write(b"HTTP/1.0 200 OK\\r\\n\\r\\n" + b"x" * 300000)
-socketserver.ThreadingTCPServer(("127.0.0.1", 8000), Answers).serve_forever()
+socketserver.ThreadingTCPServer(("127.0.0.1", 8000), LargeResponseHandler).serve_forever()
 """
 
 
@@ -163,7 +163,7 @@ def test_exec_processes_end_when_client_disconnects(platform: Running) -> None:
     for _ in range(100):
         if not processes(platform, "sleep 4242"):
             return
-    pytest.fail("it was not ended")
+    pytest.fail("the process of the session is still running")
 
 
 def test_background_process_survives_end_of_exec(platform: Running) -> None:

@@ -37,15 +37,15 @@ def platform(tmp_path_factory: pytest.TempPathFactory, checkpoints: Path) -> Ite
         yield started
 
 
-def submitting(platform: Running, *arguments: str) -> "subprocess.Popen[str]":
+def start_submit(platform: Running, *arguments: str) -> "subprocess.Popen[str]":
     """The running command in the queue of team a."""
     command = [sys.executable, "-m", "batchyard", "submit", "--data-dir", str(platform.kubeconfig.parent)]
     return subprocess.Popen([*command, *TEAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def submitted(platform: Running, *arguments: str) -> tuple[int, str, str]:
+def run_submit(platform: Running, *arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the command."""
-    with submitting(platform, *arguments) as process:
+    with start_submit(platform, *arguments) as process:
         printed, reported = process.communicate(timeout=_ENDS_WITHIN)
         return process.returncode, printed, reported
 
@@ -54,7 +54,7 @@ def test_submit_runs_in_shipped_folder_and_returns_exit_code_of_command(platform
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "said.txt").write_text("shipped\n")
     (tmp_path / "run.sh").write_text('cat parts/said.txt; echo "$GREETING $1" >&2; printf "no newline"; exit 7')
-    code, printed, reported = submitted(platform, str(tmp_path), "-e", "GREETING=hello", "--", "sh", "run.sh", "you")
+    code, printed, reported = run_submit(platform, str(tmp_path), "-e", "GREETING=hello", "--", "sh", "run.sh", "you")
     assert code == 7, reported
     for part in ("shipped\n", "hello you\n", "no newline"):  # the order of the two streams is undefined
         assert part in printed
@@ -95,7 +95,7 @@ def test_sigterm_reaches_command_and_checkpoints_outlive_pod(
         'trap "touch $CHECKPOINT_DIR/saved; exit 143" TERM; echo up; while :; do sleep 0.1; done'
     )
     options = (str(tmp_path), "--checkpoint-dir", str(checkpoints / "mine"), "--name", "stopped")
-    with submitting(platform, *options, "--", "sh", "run.sh") as process:
+    with start_submit(platform, *options, "--", "sh", "run.sh") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         platform.kubectl("delete", "job", "stopped", "-n", "team-a", "--cascade=foreground", PATIENCE)
@@ -104,14 +104,14 @@ def test_sigterm_reaches_command_and_checkpoints_outlive_pod(
 
 
 def test_submit_reports_disallowed_checkpoint_folder(platform: Running, tmp_path: Path) -> None:
-    with submitting(platform, "--checkpoint-dir", str(tmp_path), "--name", "refused", "--", "true") as process:
+    with start_submit(platform, "--checkpoint-dir", str(tmp_path), "--name", "refused", "--", "true") as process:
         assert process.stderr is not None
         assert any(f"hostPath {tmp_path} is not allowed here" in line for line in process.stderr)
         platform.kubectl("delete", "job", "refused", "-n", "team-a", PATIENCE)
 
 
 def test_interrupted_submit_leaves_job_running(platform: Running) -> None:
-    with submitting(platform, "--name", "left", "--", "sh", "-c", "echo up; sleep 3; echo down") as process:
+    with start_submit(platform, "--name", "left", "--", "sh", "-c", "echo up; sleep 3; echo down") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGINT)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_local_pods.node import following, local_platform
+from e2e_local_pods.node import follow_output, local_platform
 from e2e_platform.platform_process import Running
 
 ROOT = Path(__file__).parent.parent.parent
@@ -74,7 +74,7 @@ def wait_for_step(platform: Running, job: str) -> None:
     """Wait until a training has done some steps."""
     platform.kubectl("wait", "-n", "team-a", "--for=jsonpath={.status.ready}=2", f"job/{job}", "--timeout=120s")
     follow = ["logs", "-f", "-n", "team-a", f"job/{job}"]
-    with following(platform, *follow) as lines:
+    with follow_output(platform, *follow) as lines:
         assert any("step 3 " in line for line in lines)
 
 
@@ -85,6 +85,6 @@ def wait_until_complete(platform: Running, job: str, namespace: str) -> None:
         if "Complete" in platform.kubectl(*seen):
             return
         watching = ["get", "job", job, "-n", namespace, "-w", "--request-timeout=40s", "-o", seen[-1] + "{'\\n'}"]
-        with following(platform, *watching) as lines:
+        with follow_output(platform, *watching) as lines:
             any("Complete" in line for line in lines)
     raise AssertionError(f"{job} did not complete")

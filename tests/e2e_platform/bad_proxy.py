@@ -15,7 +15,7 @@ _GONE = {"kind": "Status", "apiVersion": "v1", "code": 410, "reason": "Expired",
 _MILLION = 1_000_000
 
 
-class Badness(NamedTuple):
+class ProxyFaults(NamedTuple):
     """The faults, in seconds; 0 means never."""
 
     seed: int = 0
@@ -34,7 +34,7 @@ class Badness(NamedTuple):
 class BadProxy:
     """The proxy; it listens within the context."""
 
-    def __init__(self, server: str, badness: Badness) -> None:
+    def __init__(self, server: str, badness: ProxyFaults) -> None:
         self._server = server
         self._wrong = badness
         self._drawn = 0

@@ -12,9 +12,9 @@ from typing import Any, Final
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.server.platform.data_dir import JOURNAL_FILE
 from batchyard.store.journal_file import read_journal
-from e2e_platform.kill_rounds import Client, ask
+from e2e_platform.kill_rounds import PlainHttpClient, ask
 from e2e_platform.platform_process import Running
-from fuzz.seeded_random import Dice
+from fuzz.seeded_random import SeededRandom
 
 KUEUE: Final = "/apis/kueue.x-k8s.io/v1beta2"
 JOBS: Final = "/apis/batch/v1/namespaces/default/jobs"
@@ -28,7 +28,7 @@ _WORKLOAD: Final = "Workload.kueue.x-k8s.io"
 
 def end_of(folder: Path, kills: int, *options: str) -> dict[str, str]:
     """The final states of all submitted objects after a number of kills of the platform."""
-    dice = Dice("converging", kills, options)
+    dice = SeededRandom("converging", kills, options)
     with ExitStack() as started:
         running = started.enter_context(Running(folder, "--insecure-loopback", "--speed", SPEED, *options))
         for path, obj in submitted():
@@ -98,7 +98,7 @@ def _template() -> dict[str, Any]:
 
 def _watch_changes(url: str, count: int) -> None:
     """Watch until a number of changes of Workloads, or until no more changes arrive for a while."""
-    with Client(url) as client:
+    with PlainHttpClient(url) as client:
         for number, _ in enumerate(client.lines(f"{WORKLOADS}?watch=1&timeoutSeconds=2")):
             if number >= count:
                 return
@@ -107,7 +107,7 @@ def _watch_changes(url: str, count: int) -> None:
 def _wait_for_all(url: str) -> None:
     """Watch until all Workloads are finished."""
     left: dict[str, bool] = {}
-    with Client(url) as client:
+    with PlainHttpClient(url) as client:
         for event in client.lines(f"{WORKLOADS}?watch=1"):
             workload = event["object"]
             left[workload["metadata"]["name"]] = not _holds(workload, "Finished")

@@ -22,7 +22,7 @@ _BROKEN = (OSError, http.client.HTTPException)
 
 
 @dataclass
-class Answers:
+class RoundResponses:
     """The responses of all rounds: by revision, and the expected state of each object."""
 
     #: Revision -> the written object and its word, or None after a delete.
@@ -34,7 +34,7 @@ class Answers:
     faults: list[str] = field(default_factory=list)
 
 
-class Client:
+class PlainHttpClient:
     """A connection without TLS."""
 
     def __init__(self, url: str) -> None:
@@ -72,18 +72,18 @@ class Client:
 
 def ask(url: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
     """The code and the body of a single response."""
-    with Client(url) as client:
+    with PlainHttpClient(url) as client:
         return client.ask(method, path, body)
 
 
-def kill_round(folder: Path, number: int, answers: Answers, *options: str) -> None:
+def kill_round(folder: Path, number: int, answers: RoundResponses, *options: str) -> None:
     """Run writers and two watches, kill the platform after a number of responses, and check the result."""
     enough, stopped = threading.Event(), threading.Event()
     before = len(answers.acknowledged)
     wanted = before + 30 + 97 * number % 400
     first = max(answers.acknowledged, default=0)
     with Running(folder, "--insecure-loopback", *options) as running:
-        _check_kept(running.url, answers)
+        _check_stored_objects(running.url, answers)
         watchers = (_watch, _watch_from_start)
         threads = [threading.Thread(target=each, args=(running.url, answers, stopped)) for each in watchers]
         threads += [
@@ -102,7 +102,7 @@ def kill_round(folder: Path, number: int, answers: Answers, *options: str) -> No
     answers.faults += [f"revision {revision} was given before the last end" for revision in again]
 
 
-def check_journal(folder: Path, answers: Answers) -> None:
+def check_journal(folder: Path, answers: RoundResponses) -> None:
     """Compare the events of a watch with the journal: each change once, unchanged, and no revision twice."""
     contents = read_journal(folder / JOURNAL_FILE).store
     numbers = [change.revision for change in contents.changes]
@@ -119,10 +119,10 @@ def check_journal(folder: Path, answers: Answers) -> None:
     answers.faults += [f"revision {revision} was told, and is not in the journal" for revision in ahead]
 
 
-def last_look(folder: Path, answers: Answers) -> None:
+def check_final_state(folder: Path, answers: RoundResponses) -> None:
     """Check the final objects, and that the watch got all changes once and in order."""
     with Running(folder, "--insecure-loopback") as running:
-        kept = _check_kept(running.url, answers)
+        kept = _check_stored_objects(running.url, answers)
         _catch_up(running.url, answers)
         assert running.end() == 0
     reported = [revision for revision, _, _ in answers.watched]
@@ -143,13 +143,15 @@ def last_look(folder: Path, answers: Answers) -> None:
         answers.faults.append("what the watch was told is not what is there")
 
 
-def _write(url: str, writer: str, number: int, answers: Answers, until: tuple[int, threading.Event]) -> None:
+def _write(url: str, writer: str, number: int, answers: RoundResponses, until: tuple[int, threading.Event]) -> None:
     """Create, change and delete own objects, one after the other, until a request is not answered."""
-    with Client(url) as client:
+    with PlainHttpClient(url) as client:
         _write_with(client, writer, number, answers, until)
 
 
-def _write_with(client: Client, writer: str, number: int, answers: Answers, until: tuple[int, threading.Event]) -> None:
+def _write_with(
+    client: PlainHttpClient, writer: str, number: int, answers: RoundResponses, until: tuple[int, threading.Event]
+) -> None:
     for count in range(1_000_000):
         name, word = f"{writer}-{count % 5}", f"{number}.{count}"
         stands = answers.expected.get(name, [None])
@@ -158,7 +160,7 @@ def _write_with(client: Client, writer: str, number: int, answers: Answers, unti
         wanted = None if is_over else word
         answers.expected[name] = [*stands, wanted]
         try:
-            revision = _written(client, name, wanted, is_there=is_there)
+            revision = _revision_of(client, name, wanted, is_there=is_there)
         except _BROKEN:
             return
         except AssertionError as error:
@@ -171,7 +173,7 @@ def _write_with(client: Client, writer: str, number: int, answers: Answers, unti
             until[1].set()
 
 
-def _written(client: Client, name: str, word: str | None, *, is_there: bool) -> int:
+def _revision_of(client: PlainHttpClient, name: str, word: str | None, *, is_there: bool) -> int:
     """The revision of a change, or 0 if the response does not contain it."""
     obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"word": word}}
     if word is None:
@@ -184,7 +186,7 @@ def _written(client: Client, name: str, word: str | None, *, is_there: bool) -> 
     return 0 if word is None else int(answer["metadata"]["resourceVersion"])
 
 
-def _check_kept(url: str, answers: Answers) -> dict[str, str]:
+def _check_stored_objects(url: str, answers: RoundResponses) -> dict[str, str]:
     """Compare the stored objects with the responses, and resolve unanswered requests."""
     _, listed = ask(url, "GET", _PLACE)
     kept = {item["metadata"]["name"]: item["data"]["word"] for item in listed["items"]}
@@ -197,21 +199,21 @@ def _check_kept(url: str, answers: Answers) -> dict[str, str]:
     return kept
 
 
-def _watch(url: str, answers: Answers, stopped: threading.Event) -> None:
+def _watch(url: str, answers: RoundResponses, stopped: threading.Event) -> None:
     """Watch the objects from the last known revision."""
     try:
-        with Client(url) as client:
+        with PlainHttpClient(url) as client:
             for event in client.lines(_watched_from(answers)):
                 _record_event(event, answers)
     except _BROKEN:
         assert stopped.wait(_ENDS_WITHIN), "a watch broke before its platform was killed"
 
 
-def _watch_from_start(url: str, answers: Answers, stopped: threading.Event) -> None:
+def _watch_from_start(url: str, answers: RoundResponses, stopped: threading.Event) -> None:
     """Watch from the initial events up to a bookmark; after that, revisions increase."""
     last, is_begun = 0, False
     try:
-        with Client(url) as client:
+        with PlainHttpClient(url) as client:
             for event in client.lines(_ANEW):
                 revision = int(event["object"]["metadata"]["resourceVersion"])
                 if is_begun and revision <= last and event["type"] != "BOOKMARK":
@@ -224,9 +226,9 @@ def _watch_from_start(url: str, answers: Answers, stopped: threading.Event) -> N
         answers.faults.append("a watch was not told where it had begun")
 
 
-def _catch_up(url: str, answers: Answers) -> None:
+def _catch_up(url: str, answers: RoundResponses) -> None:
     """Watch the objects until an object created for this purpose arrives."""
-    with Client(url) as client:
+    with PlainHttpClient(url) as client:
         events = client.lines(_watched_from(answers))
         ask(url, "POST", _PLACE, {"metadata": {"name": "last"}, "data": {"word": "last"}})
         for event in events:
@@ -235,12 +237,12 @@ def _catch_up(url: str, answers: Answers) -> None:
             _record_event(event, answers)
 
 
-def _watched_from(answers: Answers) -> str:
+def _watched_from(answers: RoundResponses) -> str:
     last = answers.watched[-1][0] if answers.watched else 1
     return f"{_PLACE}?watch=1&resourceVersion={last}"
 
 
-def _record_event(event: dict[str, Any], answers: Answers) -> None:
+def _record_event(event: dict[str, Any], answers: RoundResponses) -> None:
     metadata = event["object"]["metadata"]
     word = None if event["type"] == "DELETED" else event["object"]["data"]["word"]
     answers.watched.append((int(metadata["resourceVersion"]), metadata["name"], word))

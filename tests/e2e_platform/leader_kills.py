@@ -15,8 +15,8 @@ from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.server.platform.data_dir import JOURNAL_FILE
 from batchyard.sim.guide import Guide, GuideStep
 from batchyard.store.journal_file import read_journal
-from e2e_platform.operator_account import refused
-from e2e_platform.operator_guide import SETTINGS, Guided, guided
+from e2e_platform.operator_account import forbidden_requests
+from e2e_platform.operator_guide import SETTINGS, GuidePlatform, guide_platform
 from e2e_platform.operator_process import Operating
 
 #: Leases as short as whole seconds allow.
@@ -30,7 +30,7 @@ _LEADS_WITHIN = 60.0
 
 
 @dataclass
-class Outcome:
+class LeaderKillOutcome:
     """The outcome of a guide."""
 
     kills: int = 0
@@ -41,10 +41,10 @@ class Outcome:
     left: list[str] = field(default_factory=list)
 
 
-class Killer:
+class LeaderKiller:
     """Kills the leader of two operators repeatedly; the standby takes over, and a new standby starts."""
 
-    def __init__(self, place: Guided, started: ExitStack, kills: int) -> None:
+    def __init__(self, place: GuidePlatform, started: ExitStack, kills: int) -> None:
         self._place = place
         self._started = started
         self._left = kills
@@ -78,10 +78,12 @@ class Killer:
         return self._started.enter_context(self._place.operator(*ELECTION))
 
 
-def killed_guide(guide: Guide, steps: Sequence[GuideStep], folder: Path, kills: int, speed: float) -> Outcome:
+def play_killed_guide(
+    guide: Guide, steps: Sequence[GuideStep], folder: Path, kills: int, speed: float
+) -> LeaderKillOutcome:
     """Play steps of a guide while leaders are killed, up to a number of kills; the outcome contains the faults."""
-    with guided(guide, folder, speed) as place, ExitStack() as started:
-        killer = Killer(place, started, kills)
+    with guide_platform(guide, folder, speed) as place, ExitStack() as started:
+        killer = LeaderKiller(place, started, kills)
         killer.start()
         try:
             for _ in LiveGuide(guide, place.started).play(steps):
@@ -89,13 +91,13 @@ def killed_guide(guide: Guide, steps: Sequence[GuideStep], folder: Path, kills: 
         finally:
             killer.end()
         changes = read_journal(place.started.folder / JOURNAL_FILE).store.changes
-    found = Outcome(killer.kills, faults=[*killer.faults, *refused(place.audit_log, SETTINGS)])
-    _look_at_workloads(changes, found)
+    found = LeaderKillOutcome(killer.kills, faults=[*killer.faults, *forbidden_requests(place.audit_log, SETTINGS)])
+    _check_workloads(changes, found)
     found.faults += _quota_faults(changes)
     return found
 
 
-def _look_at_workloads(changes: Sequence[WatchEvent], found: Outcome) -> None:
+def _check_workloads(changes: Sequence[WatchEvent], found: LeaderKillOutcome) -> None:
     """Check that each Workload got quota once plus once for each eviction, and that each job has one Workload."""
     given, evicted, owners = Counter[str](), Counter[str](), Counter[str]()
     for change in changes:
@@ -109,11 +111,11 @@ def _look_at_workloads(changes: Sequence[WatchEvent], found: Outcome) -> None:
     for name, count in given.items():
         if count > 1 + evicted[name]:
             found.faults.append(f"{name} got quota {count} times, and was evicted {evicted[name]} times")
-    found.faults += _made_twice(changes)
-    found.left += _left(changes)
+    found.faults += _duplicate_creations(changes)
+    found.left += _unfinished_objects(changes)
 
 
-def _left(changes: Sequence[WatchEvent]) -> Iterator[str]:
+def _unfinished_objects(changes: Sequence[WatchEvent]) -> Iterator[str]:
     """The unfinished objects."""
     last = {
         change.key: change for change in changes if change.key.kind in {scheme.JOB, scheme.JOB_SET, scheme.WORKLOAD}
@@ -124,7 +126,7 @@ def _left(changes: Sequence[WatchEvent]) -> Iterator[str]:
             yield f"{key} has not come to its end: {_true(change.obj)}"
 
 
-def _made_twice(changes: Sequence[WatchEvent]) -> Iterator[str]:
+def _duplicate_creations(changes: Sequence[WatchEvent]) -> Iterator[str]:
     """Jobs and Workloads that were created more than once, and jobs with more than one Workload."""
     kinds = {scheme.WORKLOAD, scheme.JOB}
     made = [change for change in changes if change.type is EventType.ADDED and change.key.kind in kinds]

@@ -25,7 +25,7 @@ roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: clock}}
 """
 
 
-def granted(owner: Path, folder: Path, settings: InstallSettings) -> Path:
+def install_account(owner: Path, folder: Path, settings: InstallSettings) -> Path:
     """Install the account and its permissions as the owner; return the kubeconfig of the account."""
     found = manifests_by_file(settings)
     clock = yaml.safe_load_all(_CLOCK.format(name=settings.name, namespace=settings.namespace))
@@ -41,7 +41,7 @@ def granted(owner: Path, folder: Path, settings: InstallSettings) -> Path:
     return path
 
 
-def audited(audit_log: Path, settings: InstallSettings) -> Iterator[Mapping[str, Any]]:
+def audited_requests(audit_log: Path, settings: InstallSettings) -> Iterator[Mapping[str, Any]]:
     """All answered requests of the account."""
     account = f"system:serviceaccount:{settings.namespace}:{settings.name}"
     for line in audit_log.read_text("utf-8").splitlines():
@@ -50,10 +50,10 @@ def audited(audit_log: Path, settings: InstallSettings) -> Iterator[Mapping[str,
             yield event
 
 
-def used(audit_log: Path, settings: InstallSettings) -> set[tuple[str, str, str]]:
+def used_permissions(audit_log: Path, settings: InstallSettings) -> set[tuple[str, str, str]]:
     """The used permissions: group, resource with its subresource, verb."""
     found = set()
-    for event in audited(audit_log, settings):
+    for event in audited_requests(audit_log, settings):
         about = event.get("objectRef") or {}
         if about.get("resource"):
             part = f"/{about['subresource']}" if about.get("subresource") else ""
@@ -61,10 +61,10 @@ def used(audit_log: Path, settings: InstallSettings) -> set[tuple[str, str, str]
     return found
 
 
-def refused(audit_log: Path, settings: InstallSettings) -> list[str]:
+def forbidden_requests(audit_log: Path, settings: InstallSettings) -> list[str]:
     """The forbidden requests of the account."""
     return [
         f"{event['verb']} {event['requestURI']}"
-        for event in audited(audit_log, settings)
+        for event in audited_requests(audit_log, settings)
         if (event.get("responseStatus") or {}).get("code") in {401, 403}
     ]

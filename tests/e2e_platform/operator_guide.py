@@ -9,14 +9,14 @@ from batchyard.cli.commands.live_guide import StartedPlatform, running_platform_
 from batchyard.controller_groups import GROUPS, KUBERNETES_GROUPS
 from batchyard.operator_manifests import InstallSettings
 from batchyard.sim.guide import Guide
-from e2e_platform.operator_account import granted
+from e2e_platform.operator_account import install_account
 from e2e_platform.operator_process import Operating
 
 SETTINGS = InstallSettings(webhooks=False, page=False)
 SPEED = 60.0
 
 
-class Guided(NamedTuple):
+class GuidePlatform(NamedTuple):
     """A platform without these controllers, and the kubeconfig of the operators."""
 
     started: StartedPlatform
@@ -29,9 +29,9 @@ class Guided(NamedTuple):
 
 
 @contextmanager
-def guided(guide: Guide, folder: Path, speed: float = SPEED) -> Iterator[Guided]:
+def guide_platform(guide: Guide, folder: Path, speed: float = SPEED) -> Iterator[GuidePlatform]:
     """A platform for the guide, with permissions for the account of the operators."""
     others = [group for group in GROUPS if group not in KUBERNETES_GROUPS]
     audit_log = folder / "audit.log"
     with running_platform_context(guide.cluster, speed, others, audit_log) as started:
-        yield Guided(started, granted(started.folder / "kubeconfig", folder, SETTINGS), audit_log)
+        yield GuidePlatform(started, install_account(started.folder / "kubeconfig", folder, SETTINGS), audit_log)

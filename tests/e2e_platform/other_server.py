@@ -16,7 +16,7 @@ class OtherServer:
     def __init__(self, url: str) -> None:
         place = urlsplit(url)
 
-        class Passing(BaseHTTPRequestHandler):
+        class ProxyHandler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
@@ -36,7 +36,7 @@ class OtherServer:
             def log_message(self, *_: object) -> None:
                 """Log nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Passing)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), ProxyHandler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Self:

@@ -66,7 +66,7 @@ class Running(Child):
                 self.url = line.partition(_READY)[2].partition(",")[0]
                 break
         else:
-            raise AssertionError("it ended before it listened: " + "".join(lines))
+            raise AssertionError("the platform ended before it listened: " + "".join(lines))
         self.kubeconfig = folder / "kubeconfig"
 
     def ended(self) -> int:

@@ -99,10 +99,10 @@ class Prometheus(PrometheusQueries):
 
 def expressions_of(dashboard: Path) -> list[str]:
     """All expressions of a dashboard with their variables replaced."""
-    return [_VARIABLE.sub(_put_in, text) for text in _texts(json.loads(dashboard.read_text("utf-8")))]
+    return [_VARIABLE.sub(_replace_variables, text) for text in _texts(json.loads(dashboard.read_text("utf-8")))]
 
 
-def _put_in(variable: re.Match[str]) -> str:
+def _replace_variables(variable: re.Match[str]) -> str:
     """A time for interval and range variables, a match of everything for other variables."""
     return "30s" if variable[1].endswith(("interval", "range")) else ".*"
 

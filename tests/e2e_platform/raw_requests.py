@@ -15,7 +15,7 @@ import yaml
 _WITHIN = 30
 
 
-class Answer(NamedTuple):
+class RawResponse(NamedTuple):
     """A response: the code and the body, parsed if it is JSON."""
 
     code: int
@@ -30,7 +30,7 @@ class Answer(NamedTuple):
         return str(self.body.get("reason", "")) if isinstance(self.body, dict) else str(self.body)
 
 
-class Caller:
+class RawRequestClient:
     """A client with a certificate, a token or no credentials."""
 
     def __init__(self, kubeconfig: Path, *, token: str = "", certificate: Path | None = None) -> None:
@@ -49,7 +49,7 @@ class Caller:
             self._context.minimum_version = self._context.maximum_version = version
         return self
 
-    def ask(self, method: str, path: str | bytes, body: Any = None, **headers: str) -> Answer:
+    def ask(self, method: str, path: str | bytes, body: Any = None, **headers: str) -> RawResponse:
         """Send a request, and read the response."""
         sent = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         reported = {"host": "batchyard", "content-type": "application/json", "content-length": str(len(sent))}
@@ -67,4 +67,4 @@ class Caller:
                 content = response.read()
         is_json = response.headers.get_content_type() == "application/json"
         body = json.loads(content) if is_json and content else content.decode()
-        return Answer(response.status, body, dict(response.headers))
+        return RawResponse(response.status, body, dict(response.headers))

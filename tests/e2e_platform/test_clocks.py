@@ -23,13 +23,13 @@ from integration_shim.machine import until
 HOURS = 5 * HOUR // SECOND
 
 
-class Ahead(Operating):
+class ClockAheadOperator(Operating):
     """An operator on a machine with a clock that is hours ahead."""
 
     program = (PROGRAM, str(HOURS))
 
 
-class Behind(Operating):
+class ClockBehindOperator(Operating):
     """An operator on a machine with a clock that is hours behind."""
 
     program = (PROGRAM, str(-HOURS))
@@ -41,14 +41,14 @@ def platform(tmp_path: Path) -> Iterator[Running]:
         yield running
 
 
-def operated(platform: Running, by: type[Operating], *options: str) -> Operating:
+def start_operator(platform: Running, by: type[Operating], *options: str) -> Operating:
     file = plain_kubeconfig(platform.kubeconfig.parent, platform.url)
     return by(file, "--controllers", "admission", *options)
 
 
-@pytest.mark.parametrize("skewed", [Ahead, Behind])
+@pytest.mark.parametrize("skewed", [ClockAheadOperator, ClockBehindOperator])
 def test_operator_with_skewed_clock_writes_times_of_server(platform: Running, skewed: type[Operating]) -> None:
-    with operated(platform, skewed, "--no-leader-elect") as running:
+    with start_operator(platform, skewed, "--no-leader-elect") as running:
         running.wait_until("runs admission")
         submit(platform, [0])
         finish(platform, 1)
@@ -59,9 +59,9 @@ def test_operator_with_skewed_clock_writes_times_of_server(platform: Running, sk
 
 
 def test_replicas_with_skewed_clocks_lead_one_after_the_other(platform: Running) -> None:
-    with operated(platform, Ahead, *ELECTION) as leader:
+    with start_operator(platform, ClockAheadOperator, *ELECTION) as leader:
         leader.wait_until("runs admission")
-        with operated(platform, Behind, *ELECTION) as standby:
+        with start_operator(platform, ClockBehindOperator, *ELECTION) as standby:
             standby.wait_until("waiting to lead")
             submit(platform, range(2))
             finish(platform, 2)

@@ -48,7 +48,7 @@ def create(platform: Running, *objects: Mapping[str, Any]) -> None:
         platform.kubectl("create", "-f", "-", sent=json.dumps(obj))
 
 
-def written_by_kueue(platform: Running, obj: Mapping[str, Any]) -> None:
+def apply_as_kueue(platform: Running, obj: Mapping[str, Any]) -> None:
     platform.kubectl("apply", "--server-side", "--field-manager=kueue", "-f", "-", sent=json.dumps(obj))
 
 
@@ -56,7 +56,7 @@ def operator(platform: Running, controllers: str, *options: str) -> Operating:
     return Operating(platform.kubeconfig, "--no-leader-elect", "--controllers", controllers, *options)
 
 
-def refused(platform: Running, controllers: str, *options: str) -> str:
+def rejection_log(platform: Running, controllers: str, *options: str) -> str:
     """The log of an operator that ends at once."""
     with operator(platform, controllers, *options) as running:
         assert running.ended() == 1
@@ -65,11 +65,13 @@ def refused(platform: Running, controllers: str, *options: str) -> str:
 
 def test_webhooks_of_upstream_are_detected_under_any_configuration_name(platform: Running) -> None:
     create(platform, hooks("sets", "vjobset.kb.io"), hooks("team-queues", WORKLOAD, "vjobset.kb.io"))
-    reported = refused(platform, "jobset")
+    reported = rejection_log(platform, "jobset")
     assert "JobSet's controller is active on this cluster (its webhook configuration is sets)" in reported
     assert "leave jobset out of --controllers" in reported
     for group in ("admission", "provisioning"):
-        assert "Kueue is active on this cluster (its webhook configuration is team-queues)" in refused(platform, group)
+        assert "Kueue is active on this cluster (its webhook configuration is team-queues)" in rejection_log(
+            platform, group
+        )
 
 
 def test_kueue_webhook_for_job_sets_does_not_block_job_set_controller(platform: Running) -> None:
@@ -80,8 +82,8 @@ def test_kueue_webhook_for_job_sets_does_not_block_job_set_controller(platform: 
 
 
 def test_recent_write_by_kueue_is_detected(platform: Running) -> None:
-    written_by_kueue(platform, QUEUE)
-    assert "Kueue is active on this cluster (it wrote a ClusterQueue " in refused(platform, "admission")
+    apply_as_kueue(platform, QUEUE)
+    assert "Kueue is active on this cluster (it wrote a ClusterQueue " in rejection_log(platform, "admission")
 
 
 def test_second_installation_of_batchyard_is_rejected(platform: Running) -> None:
@@ -89,7 +91,7 @@ def test_second_installation_of_batchyard_is_rejected(platform: Running) -> None
     own = ("--webhook-service", "mine", "--webhook-certificates", "mine", "--webhook-port", str(free_port()))
     with operator(platform, "admission", *own) as running:
         running.wait_until("runs admission")
-    assert "another batchyard is active on this cluster (its webhook configuration is mine)" in refused(
+    assert "another batchyard is active on this cluster (its webhook configuration is mine)" in rejection_log(
         platform, "admission"
     )
 
@@ -97,7 +99,7 @@ def test_second_installation_of_batchyard_is_rejected(platform: Running) -> None
 def test_operator_ends_when_kueue_writes_objects(platform: Running) -> None:
     with operator(platform, "admission") as running:
         running.wait_until("runs admission")
-        written_by_kueue(platform, QUEUE)
+        apply_as_kueue(platform, QUEUE)
         assert running.ended() == 1
         assert "Kueue is active on this cluster (it wrote ClusterQueue a)" in running.log()
 
@@ -120,6 +122,6 @@ def test_operator_with_webhooks_waits_until_kueue_is_removed(platform: Running) 
 
 
 def test_operator_rejects_controllers_that_platform_runs_itself(platform: Running) -> None:
-    reported = refused(platform, "admission,namespaces")
+    reported = rejection_log(platform, "admission,namespaces")
     assert "this platform runs namespaces itself" in reported
     assert "--controllers '*,-namespaces'" in reported

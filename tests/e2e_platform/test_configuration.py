@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.kill_rounds import Client, ask
+from e2e_platform.kill_rounds import PlainHttpClient, ask
 from e2e_platform.operator_process import Operating, plain_kubeconfig
 from e2e_platform.platform_process import Child, Running
 from e2e_platform.test_crashes import WORKLOADS, submitted
@@ -23,28 +23,28 @@ waitForPodsReady:
 
 
 @pytest.fixture
-def started() -> Iterator[ExitStack]:
+def exit_stack() -> Iterator[ExitStack]:
     with ExitStack() as stack:
         yield stack
 
 
 @pytest.fixture
-def operated(started: ExitStack, tmp_path: Path) -> Callable[[str], tuple[Running, Operating]]:
+def start_operator(exit_stack: ExitStack, tmp_path: Path) -> Callable[[str], tuple[Running, Operating]]:
     """A platform without kubelets, an operator with a Configuration, and one Job."""
 
     def begun(text: str) -> tuple[Running, Operating]:
-        platform = started.enter_context(Running(tmp_path, *IDLE, "--controllers", "*,-admission,-runtime"))
-        options = ["--config", str(written(tmp_path, text))] if text else []
+        platform = exit_stack.enter_context(Running(tmp_path, *IDLE, "--controllers", "*,-admission,-runtime"))
+        options = ["--config", str(write_configuration(tmp_path, text))] if text else []
         kubeconfig = plain_kubeconfig(tmp_path, platform.url)
         operator = Operating(kubeconfig, "--controllers", "admission", *options)
-        started.enter_context(operator).wait_until("runs admission")
+        exit_stack.enter_context(operator).wait_until("runs admission")
         one_job(platform)
         return platform, operator
 
     return begun
 
 
-def written(folder: Path, text: str) -> Path:
+def write_configuration(folder: Path, text: str) -> Path:
     path = folder / "kueue.yaml"
     path.write_text(text)
     return path
@@ -63,7 +63,7 @@ def conditions(workload: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 def states(platform: Running, until: Callable[[Mapping[str, Any]], bool]) -> Iterator[Mapping[str, Any]]:
     """The Workload after each change, until it satisfies a condition."""
-    with Client(platform.url) as client:
+    with PlainHttpClient(platform.url) as client:
         for event in client.lines(f"{WORKLOADS}?watch=1&resourceVersion=1"):
             yield event["object"]
             if until(event["object"]):
@@ -71,9 +71,9 @@ def states(platform: Running, until: Callable[[Mapping[str, Any]], bool]) -> Ite
 
 
 def test_operator_requeues_with_backoff_and_deactivates_job_without_ready_pods(
-    operated: Callable[[str], tuple[Running, Operating]],
+    start_operator: Callable[[str], tuple[Running, Operating]],
 ) -> None:
-    platform, operator = operated(LIMITED)
+    platform, operator = start_operator(LIMITED)
     counts: dict[int, None] = {}
     evictions: list[str] = []
     for workload in states(platform, lambda w: conditions(w).get("QuotaReserved") == ("False", "Deactivated")):
@@ -87,31 +87,31 @@ def test_operator_requeues_with_backoff_and_deactivates_job_without_ready_pods(
 
 
 def test_operator_without_configuration_reports_pods_ready_condition(
-    operated: Callable[[str], tuple[Running, Operating]],
+    start_operator: Callable[[str], tuple[Running, Operating]],
 ) -> None:
-    platform, _ = operated("")
+    platform, _ = start_operator("")
     *_, last = states(platform, lambda w: {"Admitted", "PodsReady"} <= set(conditions(w)))
     assert conditions(last)["PodsReady"] == ("False", "WaitForStart")
 
 
 def test_operator_with_disabled_waiting_reports_no_pods_ready_condition(
-    operated: Callable[[str], tuple[Running, Operating]],
+    start_operator: Callable[[str], tuple[Running, Operating]],
 ) -> None:
-    platform, _ = operated(f"{HEAD}featureGates: {{DisableWaitForPodsReady: true}}\n")
+    platform, _ = start_operator(f"{HEAD}featureGates: {{DisableWaitForPodsReady: true}}\n")
     *_, last = states(platform, lambda w: conditions(w).get("Admitted") == ("True", "Admitted"))
     assert "PodsReady" not in conditions(last)
 
 
-def test_platform_evicts_by_configured_pods_ready_timeout(started: ExitStack, tmp_path: Path) -> None:
-    options = ("--config", str(written(tmp_path, LIMITED)), "--controllers", "*,-runtime")
-    platform = started.enter_context(Running(tmp_path, *IDLE, *options))
+def test_platform_evicts_by_configured_pods_ready_timeout(exit_stack: ExitStack, tmp_path: Path) -> None:
+    options = ("--config", str(write_configuration(tmp_path, LIMITED)), "--controllers", "*,-runtime")
+    platform = exit_stack.enter_context(Running(tmp_path, *IDLE, *options))
     one_job(platform)
     *_, last = states(platform, lambda w: conditions(w).get("Evicted") == ("True", "PodsReadyTimeout"))
     assert last["status"]["requeueState"]["count"] == 1
 
 
-def test_platform_reports_pods_ready_condition(started: ExitStack, tmp_path: Path) -> None:
-    platform = started.enter_context(Running(tmp_path, *IDLE, "--config", str(written(tmp_path, HEAD))))
+def test_platform_reports_pods_ready_condition(exit_stack: ExitStack, tmp_path: Path) -> None:
+    platform = exit_stack.enter_context(Running(tmp_path, *IDLE, "--config", str(write_configuration(tmp_path, HEAD))))
     one_job(platform)
     *_, last = states(platform, lambda w: conditions(w).get("PodsReady") == ("True", "Started"))
     assert conditions(last)["Admitted"] == ("True", "Admitted")
@@ -119,11 +119,13 @@ def test_platform_reports_pods_ready_condition(started: ExitStack, tmp_path: Pat
 
 @pytest.mark.parametrize("command", [("up", "--data-dir", "data"), ("operator",)])
 def test_command_rejects_invalid_configuration_before_any_change(
-    started: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+    exit_stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    file = written(tmp_path, f"{HEAD}waitForPodsReady: {{enable: false}}\nmanageJobsWithoutQueueName: true\n")
-    child = started.enter_context(Child(*command, "--config", str(file)))
+    file = write_configuration(
+        tmp_path, f"{HEAD}waitForPodsReady: {{enable: false}}\nmanageJobsWithoutQueueName: true\n"
+    )
+    child = exit_stack.enter_context(Child(*command, "--config", str(file)))
     assert child.ended() == 1
     assert (
         f"{file}:3: waitForPodsReady.enable: unknown field; v1beta2 does not have this field" in child.reported.read()

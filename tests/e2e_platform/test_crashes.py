@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e_platform import convergence
-from e2e_platform.kill_rounds import Answers, Client, ask, kill_round, last_look
+from e2e_platform.kill_rounds import PlainHttpClient, RoundResponses, ask, check_final_state, kill_round
 from e2e_platform.platform_process import Running
 
 QUEUE = "/apis/kueue.x-k8s.io/v1beta1"
@@ -17,10 +17,10 @@ OPTIONS = ("--insecure-loopback", "--speed", "60x")
 
 
 def test_acknowledged_writes_survive_kills_and_are_watched_once(tmp_path: Path) -> None:
-    answers = Answers()
+    answers = RoundResponses()
     for number in range(3):
         kill_round(tmp_path, number, answers)
-    last_look(tmp_path, answers)
+    check_final_state(tmp_path, answers)
     assert answers.faults == []
     assert len(answers.acknowledged) > 300
 
@@ -87,7 +87,7 @@ def submitted() -> Iterator[tuple[str, dict[str, Any]]]:
 def wait_for(url: str, complete: int) -> None:
     """Watch until a number of Jobs is complete."""
     done = set()
-    with Client(url) as client:
+    with PlainHttpClient(url) as client:
         for event in client.lines(f"{JOBS}?watch=1"):
             if event["object"].get("status", {}).get("completionTime"):
                 done.add(event["object"]["metadata"]["name"])
@@ -97,7 +97,7 @@ def wait_for(url: str, complete: int) -> None:
 
 def wait_for_quota(url: str) -> None:
     """Watch until all quota is released."""
-    with Client(url) as client:
+    with PlainHttpClient(url) as client:
         for event in client.lines(f"{QUEUE}/clusterqueues?watch=1"):
             status = event["object"].get("status", {})
             if "pendingWorkloads" in status and not status["pendingWorkloads"] + status.get("admittedWorkloads", 0):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.kill_rounds import Client, ask
+from e2e_platform.kill_rounds import PlainHttpClient, ask
 from e2e_platform.platform_process import Running
 
 PLAIN = "--insecure-loopback"
@@ -33,7 +33,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def kept(url: str) -> list[str]:
+def stored_names(url: str) -> list[str]:
     return [item["metadata"]["name"] for item in ask(url, "GET", MAPS)[1]["items"]]
 
 
@@ -50,7 +50,7 @@ def refusal(folder: Path, *options: str) -> tuple[int, str]:
 
 def test_platform_ends_on_full_disk_and_keeps_acknowledged_writes(disk: Path) -> None:
     answered = []
-    with Running(disk / "data", PLAIN) as running, Client(running.url) as client:
+    with Running(disk / "data", PLAIN) as running, PlainHttpClient(running.url) as client:
         assert mount("-o", "remount,size=4m", str(disk))
         for number in range(1000):
             code, answer = client.ask("POST", MAPS, config_map(number))
@@ -63,7 +63,7 @@ def test_platform_ends_on_full_disk_and_keeps_acknowledged_writes(disk: Path) ->
         assert "free disk space and start again" in running.process.stderr.read()
     assert mount("-o", f"remount,{GENEROUS}", str(disk))
     with Running(disk / "data", PLAIN) as again:
-        assert kept(again.url) == answered
+        assert stored_names(again.url) == answered
     assert answered
 
 
@@ -79,7 +79,7 @@ def test_read_only_disk_is_reported_and_stays_unchanged(disk: Path) -> None:
     assert (code, "Traceback" in reported, "Read-only file system" in reported) == (1, False, True)
     assert mount("-o", "remount,rw", str(disk))
     with Running(disk / "data", PLAIN) as again:
-        assert kept(again.url) == ["m0001"]
+        assert stored_names(again.url) == ["m0001"]
 
 
 def test_detached_platform_without_space_for_its_log_is_reported(disk: Path) -> None:

@@ -22,7 +22,7 @@ spec:
 """
 
 
-class Broken(Running):
+class FaultyNodesPlatform(Running):
     """A platform with faults of nodes."""
 
     def fault(self, *arguments: str, code: int = 0) -> str:
@@ -42,22 +42,22 @@ class Broken(Running):
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broken]:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyNodesPlatform]:
     """One platform for all tests."""
     folder = tmp_path_factory.mktemp("platform")
     (folder / "cluster.yaml").write_text(CLUSTER, "utf-8")
-    with Broken(folder / "data", "--cluster", str(folder / "cluster.yaml")) as started:
+    with FaultyNodesPlatform(folder / "data", "--cluster", str(folder / "cluster.yaml")) as started:
         yield started
 
 
-def test_crash_option_crashes_machine(platform: Broken) -> None:
+def test_crash_option_crashes_machine(platform: FaultyNodesPlatform) -> None:
     node = platform.first("fixed")
     assert f"the machine of node {node} crashed at " in platform.fault(node, "--crash")
     assert platform.phase(node) == "Crashed"
     assert "is in phase Crashed" in platform.fault(node, "--crash", code=1)
 
 
-def test_reclaim_option_applies_to_spot_machines_only(platform: Broken) -> None:
+def test_reclaim_option_applies_to_spot_machines_only(platform: FaultyNodesPlatform) -> None:
     node = platform.first("spot")
     assert "is being reclaimed and stops at " in platform.fault(node, "--reclaim")
     assert platform.phase(node) == "Stopping"
@@ -65,7 +65,7 @@ def test_reclaim_option_applies_to_spot_machines_only(platform: Broken) -> None:
     assert "is not a Spot machine" in platform.fault(fixed, "--reclaim", code=1)
 
 
-def test_drain_option_evicts_pods_and_cordons_node(platform: Broken) -> None:
+def test_drain_option_evicts_pods_and_cordons_node(platform: FaultyNodesPlatform) -> None:
     node = platform.kubectl("get", "nodes", "-o", "jsonpath={.items[1].metadata.name}")
     overrides = json.dumps({"spec": {"nodeName": node, "containers": [{"name": "c", "image": "c"}]}})
     platform.kubectl("run", "busy", "--image=c", f"--overrides={overrides}")
@@ -73,14 +73,14 @@ def test_drain_option_evicts_pods_and_cordons_node(platform: Broken) -> None:
     assert platform.kubectl("get", "node", node, "-o", "jsonpath={.spec.unschedulable}") == "true"
 
 
-def test_fault_rejects_unknown_node_and_wrong_options(platform: Broken) -> None:
+def test_fault_rejects_unknown_node_and_wrong_options(platform: FaultyNodesPlatform) -> None:
     assert "node other not found" in platform.fault("other", "--crash", code=1)
     assert "node other not found" in platform.fault("other", "--drain", code=1)
     assert "give exactly one of --crash, --reclaim and --drain" in platform.fault("other", code=2)
     assert "give exactly one of --crash, --reclaim and --drain" in platform.fault("other", "--crash", "--drain", code=2)
 
 
-def test_fault_rejects_crash_of_node_without_simulated_machine(platform: Broken) -> None:
+def test_fault_rejects_crash_of_node_without_simulated_machine(platform: FaultyNodesPlatform) -> None:
     node = '{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "real"}}'
     platform.kubectl("apply", "-f", "-", sent=node)
     assert "has no simulated machine" in platform.fault("real", "--crash", code=1)

@@ -16,7 +16,7 @@ from batchyard.base.instant import HOUR, Instant
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.credentials import CertificateAuthority, SigningKey
 from e2e_platform.platform_process import Running
-from e2e_platform.raw_requests import Caller
+from e2e_platform.raw_requests import RawRequestClient
 
 A, B = "/api/v1/namespaces/team-a", "/api/v1/namespaces/team-b"
 BATCH_A, BATCH_B = "/apis/batch/v1/namespaces/team-a", "/apis/batch/v1/namespaces/team-b"
@@ -34,7 +34,7 @@ def role(kind: str, name: str, **fields: Any) -> dict[str, Any]:
     return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}, **fields}
 
 
-def bound(kind: str, to: str) -> dict[str, Any]:
+def role_binding(kind: str, to: str) -> dict[str, Any]:
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": to}
     return role(kind, "more", roleRef=reference, subjects=[{"kind": "User", "name": "bob"}])
 
@@ -61,7 +61,7 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 REVIEWS_OF_ACCESS = "/apis/authorization.k8s.io/v1"
 BINDINGS = f"{RBAC}/namespaces/team-a/rolebindings"
 ADMIN = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
-TO_ALL = bound("RoleBinding", "cluster-admin")
+TO_ALL = role_binding("RoleBinding", "cluster-admin")
 TO_ALL_KNOWN = TO_ALL | {"subjects": [{"kind": "Group", "name": "system:authenticated"}]}
 CONVERTED = {
     "metadata": {"name": "as.b.c"},
@@ -84,7 +84,7 @@ BOMB = b"a: &a [x]\n" + b"".join(b"%c: &%c [%s]\n" % (n + 1, n + 1, b"*%c," % n 
 CODE = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a: !!python/object/apply:os.getcwd []}"
 
 
-class Forbidden(NamedTuple):
+class DeniedRequest(NamedTuple):
     """A caller, a request and the expected error."""
 
     name: str
@@ -99,23 +99,23 @@ class Forbidden(NamedTuple):
 
 #: anna edits in team-a, bob administers it, carol may write ClusterRoles, the owner has all permissions.
 TABLE = (
-    Forbidden("no credentials", "nobody", "GET", f"{A}/pods", 401, "Unauthorized"),
-    Forbidden("write without credentials", "nobody", "POST", f"{A}/configmaps", 401, "Unauthorized", {}),
-    Forbidden("discovery without credentials", "nobody", "GET", "/apis", 401, "Unauthorized"),
-    Forbidden("metrics without credentials", "nobody", "GET", "/metrics", 401, "Unauthorized"),
-    Forbidden("invalid token", "wrong token", "GET", f"{A}/pods", 401, "Unauthorized"),
-    Forbidden("invalid token at public path", "wrong token", "GET", "/healthz", 401, "Unauthorized"),
-    Forbidden("token of another platform", "foreign token", "GET", f"{A}/pods", 401, "Unauthorized"),
-    Forbidden("token without signature", "unsigned token", "GET", f"{A}/pods", 401, "Unauthorized"),
-    Forbidden("expired token", "expired token", "GET", f"{A}/pods", 401, "Unauthorized"),
-    Forbidden("token for another audience", "token for others", "GET", f"{A}/pods", 401, "Unauthorized"),
-    Forbidden("token of deleted account", "orphan token", "GET", f"{A}/pods", 401, "Unauthorized"),
-    Forbidden("expired certificate", "expired", "GET", f"{A}/pods", 401, "Unauthorized"),
-    Forbidden("pods of another team", "anna", "GET", f"{B}/pods", 403, "Forbidden"),
-    Forbidden("secret of another team", "anna", "GET", f"{B}/secrets/s", 403, "Forbidden"),
-    Forbidden("watch on another team", "anna", "GET", f"{B}/pods?watch=1", 403, "Forbidden"),
-    Forbidden("jobs of all teams", "anna", "GET", "/apis/batch/v1/jobs", 403, "Forbidden"),
-    Forbidden(
+    DeniedRequest("no credentials", "nobody", "GET", f"{A}/pods", 401, "Unauthorized"),
+    DeniedRequest("write without credentials", "nobody", "POST", f"{A}/configmaps", 401, "Unauthorized", {}),
+    DeniedRequest("discovery without credentials", "nobody", "GET", "/apis", 401, "Unauthorized"),
+    DeniedRequest("metrics without credentials", "nobody", "GET", "/metrics", 401, "Unauthorized"),
+    DeniedRequest("invalid token", "wrong token", "GET", f"{A}/pods", 401, "Unauthorized"),
+    DeniedRequest("invalid token at public path", "wrong token", "GET", "/healthz", 401, "Unauthorized"),
+    DeniedRequest("token of another platform", "foreign token", "GET", f"{A}/pods", 401, "Unauthorized"),
+    DeniedRequest("token without signature", "unsigned token", "GET", f"{A}/pods", 401, "Unauthorized"),
+    DeniedRequest("expired token", "expired token", "GET", f"{A}/pods", 401, "Unauthorized"),
+    DeniedRequest("token for another audience", "token for others", "GET", f"{A}/pods", 401, "Unauthorized"),
+    DeniedRequest("token of deleted account", "orphan token", "GET", f"{A}/pods", 401, "Unauthorized"),
+    DeniedRequest("expired certificate", "expired", "GET", f"{A}/pods", 401, "Unauthorized"),
+    DeniedRequest("pods of another team", "anna", "GET", f"{B}/pods", 403, "Forbidden"),
+    DeniedRequest("secret of another team", "anna", "GET", f"{B}/secrets/s", 403, "Forbidden"),
+    DeniedRequest("watch on another team", "anna", "GET", f"{B}/pods?watch=1", 403, "Forbidden"),
+    DeniedRequest("jobs of all teams", "anna", "GET", "/apis/batch/v1/jobs", 403, "Forbidden"),
+    DeniedRequest(
         "list of all namespaces by name",
         "anna",
         "GET",
@@ -123,14 +123,14 @@ TABLE = (
         403,
         "Forbidden",
     ),
-    Forbidden("job for another team", "anna", "POST", f"{BATCH_B}/jobs", 403, "Forbidden", JOB),
-    Forbidden(
+    DeniedRequest("job for another team", "anna", "POST", f"{BATCH_B}/jobs", 403, "Forbidden", JOB),
+    DeniedRequest(
         "object with another namespace", "anna", "POST", f"{A}/configmaps", 400, "BadRequest", config_map("x", "b")
     ),
-    Forbidden(
+    DeniedRequest(
         "object without namespace", "owner", "POST", "/api/v1/configmaps", 405, "MethodNotAllowed", config_map("x", "b")
     ),
-    Forbidden(
+    DeniedRequest(
         "replace with another namespace",
         "anna",
         "PUT",
@@ -139,7 +139,7 @@ TABLE = (
         "BadRequest",
         config_map("kept", "team-b"),
     ),
-    Forbidden(
+    DeniedRequest(
         "replace with another name",
         "anna",
         "PUT",
@@ -148,12 +148,12 @@ TABLE = (
         "BadRequest",
         config_map("other", "team-a"),
     ),
-    Forbidden(
+    DeniedRequest(
         *("patch of namespace", "anna", "PATCH", f"{A}/configmaps/kept", 400, "BadRequest"),
         *({"metadata": {"namespace": "team-b"}}, MERGE),
     ),
-    Forbidden("patch of status", "anna", "PATCH", f"{BATCH_A}/jobs/j/status", 403, "Forbidden", {}, MERGE),
-    Forbidden(
+    DeniedRequest("patch of status", "anna", "PATCH", f"{BATCH_A}/jobs/j/status", 403, "Forbidden", {}, MERGE),
+    DeniedRequest(
         "delete of queue of another team",
         "anna",
         "DELETE",
@@ -161,9 +161,9 @@ TABLE = (
         403,
         "Forbidden",
     ),
-    Forbidden("create of queue", "anna", "POST", f"{KUEUE}/namespaces/team-a/localqueues", 403, "Forbidden", {}),
-    Forbidden("create of cluster queue", "anna", "POST", f"{KUEUE}/clusterqueues", 403, "Forbidden", {}),
-    Forbidden(
+    DeniedRequest("create of queue", "anna", "POST", f"{KUEUE}/namespaces/team-a/localqueues", 403, "Forbidden", {}),
+    DeniedRequest("create of cluster queue", "anna", "POST", f"{KUEUE}/clusterqueues", 403, "Forbidden", {}),
+    DeniedRequest(
         "update of workload status",
         "anna",
         "PUT",
@@ -172,40 +172,40 @@ TABLE = (
         "Forbidden",
         {},
     ),
-    Forbidden("delete of collection of another team", "anna", "DELETE", f"{B}/configmaps", 403, "Forbidden"),
-    Forbidden("patch of node", "anna", "PATCH", "/api/v1/nodes/n", 403, "Forbidden", {}, MERGE),
-    Forbidden("create of namespace", "anna", "POST", "/api/v1/namespaces", 403, "Forbidden", {}),
-    Forbidden(
+    DeniedRequest("delete of collection of another team", "anna", "DELETE", f"{B}/configmaps", 403, "Forbidden"),
+    DeniedRequest("patch of node", "anna", "PATCH", "/api/v1/nodes/n", 403, "Forbidden", {}, MERGE),
+    DeniedRequest("create of namespace", "anna", "POST", "/api/v1/namespaces", 403, "Forbidden", {}),
+    DeniedRequest(
         "create of priority class", "anna", "POST", "/apis/scheduling.k8s.io/v1/priorityclasses", 403, "Forbidden", {}
     ),
-    Forbidden(
+    DeniedRequest(
         "token request for another team", "anna", "POST", f"{B}/serviceaccounts/default/token", 403, "Forbidden", {}
     ),
-    Forbidden(
+    DeniedRequest(
         *("binding of cluster-admin", "bob", "POST", f"{RBAC}/namespaces/team-a/rolebindings", 403, "Forbidden"),
-        bound("RoleBinding", "cluster-admin"),
+        role_binding("RoleBinding", "cluster-admin"),
     ),
-    Forbidden(
+    DeniedRequest(
         *("role with more permissions", "bob", "POST", f"{RBAC}/namespaces/team-a/roles", 403, "Forbidden"),
         role("Role", "more", rules=READS_NODES),
     ),
-    Forbidden(
+    DeniedRequest(
         *("more permissions for existing role", "bob", "PUT", f"{RBAC}/namespaces/team-a/roles/less", 403, "Forbidden"),
         role("Role", "less", rules=[*READS_SECRETS, *READS_NODES]),
     ),
-    Forbidden(
+    DeniedRequest(
         *("cluster role binding", "bob", "POST", f"{RBAC}/clusterrolebindings", 403, "Forbidden"),
-        bound("ClusterRoleBinding", "view"),
+        role_binding("ClusterRoleBinding", "view"),
     ),
-    Forbidden(
+    DeniedRequest(
         *("cluster role with more permissions", "carol", "POST", f"{RBAC}/clusterroles", 403, "Forbidden"),
         role("ClusterRole", "more", rules=READS_SECRETS),
     ),
-    Forbidden(
+    DeniedRequest(
         *("aggregated cluster role", "carol", "POST", f"{RBAC}/clusterroles", 403, "Forbidden"),
         role("ClusterRole", "more", rules=[], aggregationRule=AGGREGATE),
     ),
-    Forbidden(
+    DeniedRequest(
         *(
             "aggregation label on cluster role",
             "carol",
@@ -216,18 +216,18 @@ TABLE = (
         ),
         *(LABELLED, MERGE),
     ),
-    Forbidden(
+    DeniedRequest(
         "impersonation of user", "anna", "GET", f"{A}/pods", 403, "Forbidden", None, {"impersonate-user": "owner"}
     ),
-    Forbidden(
+    DeniedRequest(
         *("impersonation of system:masters", "anna", "GET", f"{A}/pods", 403, "Forbidden", None),
         {"impersonate-user": "anna", "impersonate-group": "system:masters"},
     ),
-    Forbidden(
+    DeniedRequest(
         *("impersonation of account of another team", "anna", "GET", f"{B}/pods", 403, "Forbidden", None),
         {"impersonate-user": "system:serviceaccount:team-b:default"},
     ),
-    Forbidden(
+    DeniedRequest(
         "impersonation of group without user",
         "owner",
         "GET",
@@ -237,25 +237,25 @@ TABLE = (
         None,
         {"impersonate-group": "g"},
     ),
-    Forbidden("parent path", "anna", "GET", f"{A}/../team-b/secrets", 404, "NotFound"),
-    Forbidden("encoded parent path", "anna", "GET", f"{A}/%2e%2e/team-b/secrets", 404, "NotFound"),
-    Forbidden("encoded slashes", "anna", "GET", "/api/v1/namespaces/a%2F..%2Fteam-b/secrets", 404, "NotFound"),
-    Forbidden("encoded slash in namespace", "anna", "GET", "/api/v1/namespaces/team-b%2Fsecrets", 403, "Forbidden"),
-    Forbidden("leading double slash", "anna", "GET", "//api/v1/namespaces/team-b/secrets", 403, "Forbidden"),
-    Forbidden("double slash in path", "anna", "GET", "/api//v1/namespaces/team-b/secrets", 404, "NotFound"),
-    Forbidden("null byte", "owner", "GET", f"{A}/pods/a%00b", 404, "NotFound"),
-    Forbidden("invalid UTF-8", "owner", "GET", f"{A}/pods/%ff%fe", 404, "NotFound"),
-    Forbidden(
+    DeniedRequest("parent path", "anna", "GET", f"{A}/../team-b/secrets", 404, "NotFound"),
+    DeniedRequest("encoded parent path", "anna", "GET", f"{A}/%2e%2e/team-b/secrets", 404, "NotFound"),
+    DeniedRequest("encoded slashes", "anna", "GET", "/api/v1/namespaces/a%2F..%2Fteam-b/secrets", 404, "NotFound"),
+    DeniedRequest("encoded slash in namespace", "anna", "GET", "/api/v1/namespaces/team-b%2Fsecrets", 403, "Forbidden"),
+    DeniedRequest("leading double slash", "anna", "GET", "//api/v1/namespaces/team-b/secrets", 403, "Forbidden"),
+    DeniedRequest("double slash in path", "anna", "GET", "/api//v1/namespaces/team-b/secrets", 404, "NotFound"),
+    DeniedRequest("null byte", "owner", "GET", f"{A}/pods/a%00b", 404, "NotFound"),
+    DeniedRequest("invalid UTF-8", "owner", "GET", f"{A}/pods/%ff%fe", 404, "NotFound"),
+    DeniedRequest(
         "non-ASCII request line", "owner", "GET", f"{A}/pods/".encode() + b"\xff", 400, "Invalid HTTP request received."
     ),
-    Forbidden("oversized path", "owner", "GET", "/" + "a" * 100_000, 431, "Request Header Fields Too Large"),
-    Forbidden(
+    DeniedRequest("oversized path", "owner", "GET", "/" + "a" * 100_000, 431, "Request Header Fields Too Large"),
+    DeniedRequest(
         *("oversized headers", "owner", "GET", f"{A}/pods", 431, "Request Header Fields Too Large", None),
         {"x": "a" * 100_000},
     ),
-    Forbidden("oversized body", "owner", "POST", f"{A}/configmaps", 413, "RequestEntityTooLarge", b" " * 3_200_000),
-    Forbidden("invalid body", "owner", "POST", f"{A}/configmaps", 400, "BadRequest", b"\xff\xfe{"),
-    Forbidden(
+    DeniedRequest("oversized body", "owner", "POST", f"{A}/configmaps", 413, "RequestEntityTooLarge", b" " * 3_200_000),
+    DeniedRequest("invalid body", "owner", "POST", f"{A}/configmaps", 400, "BadRequest", b"\xff\xfe{"),
+    DeniedRequest(
         "unknown content type",
         "owner",
         "POST",
@@ -265,10 +265,10 @@ TABLE = (
         b"<a/>",
         {"content-type": "a"},
     ),
-    Forbidden("unknown method", "owner", "TRACE", f"{A}/pods", 405, "MethodNotAllowed"),
-    Forbidden("OPTIONS method", "owner", "OPTIONS", f"{A}/pods", 405, "MethodNotAllowed"),
-    Forbidden("unsupported method for path", "owner", "POST", f"{A}/pods/p", 405, "MethodNotAllowed", {}),
-    Forbidden(
+    DeniedRequest("unknown method", "owner", "TRACE", f"{A}/pods", 405, "MethodNotAllowed"),
+    DeniedRequest("OPTIONS method", "owner", "OPTIONS", f"{A}/pods", 405, "MethodNotAllowed"),
+    DeniedRequest("unsupported method for path", "owner", "POST", f"{A}/pods/p", 405, "MethodNotAllowed", {}),
+    DeniedRequest(
         "read of token review", "owner", "GET", "/apis/authentication.k8s.io/v1/tokenreviews", 405, "MethodNotAllowed"
     ),
 )
@@ -276,15 +276,17 @@ TABLE = (
 #: Attacks by a reader of the source. dora may read only the Secret `open` of team-b; erik may impersonate users, but no
 #: groups.
 TRICKS = (
-    Forbidden("token with algorithm none", "token of none", "GET", f"{A}/pods", 401, "Unauthorized"),
-    Forbidden("token with another algorithm", "token of HS256", "GET", f"{A}/pods", 401, "Unauthorized"),
-    Forbidden("token of deleted pod", "token of a pod", "GET", f"{A}/pods", 401, "Unauthorized"),
-    Forbidden("token in query", "nobody", "GET", f"{A}/pods?access_token=x", 401, "Unauthorized"),
-    Forbidden(
+    DeniedRequest("token with algorithm none", "token of none", "GET", f"{A}/pods", 401, "Unauthorized"),
+    DeniedRequest("token with another algorithm", "token of HS256", "GET", f"{A}/pods", 401, "Unauthorized"),
+    DeniedRequest("token of deleted pod", "token of a pod", "GET", f"{A}/pods", 401, "Unauthorized"),
+    DeniedRequest("token in query", "nobody", "GET", f"{A}/pods?access_token=x", 401, "Unauthorized"),
+    DeniedRequest(
         "basic authentication", "nobody", "GET", f"{A}/pods", 401, "Unauthorized", None, {"authorization": "Basic YTpi"}
     ),
-    Forbidden("user in header", "nobody", "GET", f"{A}/pods", 401, "Unauthorized", None, {"x-remote-user": "owner"}),
-    Forbidden(
+    DeniedRequest(
+        "user in header", "nobody", "GET", f"{A}/pods", 401, "Unauthorized", None, {"x-remote-user": "owner"}
+    ),
+    DeniedRequest(
         "forwarded protocol header",
         "nobody",
         "GET",
@@ -294,7 +296,7 @@ TRICKS = (
         None,
         {"x-forwarded-proto": "http"},
     ),
-    Forbidden(
+    DeniedRequest(
         "loopback address in header",
         "nobody",
         "GET",
@@ -304,7 +306,7 @@ TRICKS = (
         None,
         {"x-real-ip": "127.0.0.1"},
     ),
-    Forbidden(
+    DeniedRequest(
         "impersonation without credentials",
         "nobody",
         "GET",
@@ -314,14 +316,16 @@ TRICKS = (
         None,
         {"impersonate-user": "owner"},
     ),
-    Forbidden(
+    DeniedRequest(
         "impersonation of group without permission", "erik", "GET", f"{A}/pods", 403, "Forbidden", None, AS_MASTER
     ),
-    Forbidden(
+    DeniedRequest(
         "impersonation of extra without permission", "erik", "GET", f"{A}/pods", 403, "Forbidden", None, AS_KNOWN
     ),
-    Forbidden("impersonation of uid without permission", "erik", "GET", f"{A}/pods", 403, "Forbidden", None, AS_UID),
-    Forbidden(
+    DeniedRequest(
+        "impersonation of uid without permission", "erik", "GET", f"{A}/pods", 403, "Forbidden", None, AS_UID
+    ),
+    DeniedRequest(
         "impersonation of account with permission for users",
         "erik",
         "GET",
@@ -331,8 +335,10 @@ TRICKS = (
         None,
         AS_ACCOUNT,
     ),
-    Forbidden("method override header", "anna", "POST", f"{A}/configmaps/kept", 405, "MethodNotAllowed", {}, OVERRIDE),
-    Forbidden(
+    DeniedRequest(
+        "method override header", "anna", "POST", f"{A}/configmaps/kept", 405, "MethodNotAllowed", {}, OVERRIDE
+    ),
+    DeniedRequest(
         "method override header for another team",
         "anna",
         "GET",
@@ -342,56 +348,56 @@ TRICKS = (
         None,
         OVERRIDE,
     ),
-    Forbidden("namespace in upper case", "anna", "GET", "/api/v1/namespaces/TEAM-B/secrets", 403, "Forbidden"),
-    Forbidden("path in upper case", "anna", "GET", "/API/v1/namespaces/team-b/secrets", 403, "Forbidden"),
-    Forbidden(
+    DeniedRequest("namespace in upper case", "anna", "GET", "/api/v1/namespaces/TEAM-B/secrets", 403, "Forbidden"),
+    DeniedRequest("path in upper case", "anna", "GET", "/API/v1/namespaces/team-b/secrets", 403, "Forbidden"),
+    DeniedRequest(
         "look-alike letter in namespace", "anna", "GET", "/api/v1/namespaces/team-%D0%B0/secrets", 403, "Forbidden"
     ),
-    Forbidden("path parameter", "anna", "GET", "/api/v1/namespaces/team-b;a=b/secrets", 403, "Forbidden"),
-    Forbidden("current folder in path", "anna", "GET", "/api/v1/./namespaces/team-b/secrets", 404, "NotFound"),
-    Forbidden("doubly encoded parent path", "anna", "GET", f"{A}/%252e%252e/team-b/secrets", 404, "NotFound"),
-    Forbidden("backslashes", "anna", "GET", f"{A}\\..\\team-b/secrets", 403, "Forbidden"),
-    Forbidden("line break in name", "anna", "GET", f"{B}/secrets/s%0d%0aa:b", 403, "Forbidden"),
-    Forbidden(
+    DeniedRequest("path parameter", "anna", "GET", "/api/v1/namespaces/team-b;a=b/secrets", 403, "Forbidden"),
+    DeniedRequest("current folder in path", "anna", "GET", "/api/v1/./namespaces/team-b/secrets", 404, "NotFound"),
+    DeniedRequest("doubly encoded parent path", "anna", "GET", f"{A}/%252e%252e/team-b/secrets", 404, "NotFound"),
+    DeniedRequest("backslashes", "anna", "GET", f"{A}\\..\\team-b/secrets", 403, "Forbidden"),
+    DeniedRequest("line break in name", "anna", "GET", f"{B}/secrets/s%0d%0aa:b", 403, "Forbidden"),
+    DeniedRequest(
         "null byte in namespace", "anna", "GET", "/api/v1/namespaces/team-a%00/../team-b/secrets", 404, "NotFound"
     ),
-    Forbidden("fragment", "anna", "GET", f"{B}/secrets#/namespaces/team-a", 403, "Forbidden"),
-    Forbidden("legacy watch path", "anna", "GET", "/api/v1/watch/namespaces/team-b/secrets", 404, "NotFound"),
-    Forbidden("legacy proxy path", "anna", "GET", "/api/v1/proxy/namespaces/team-b/pods/p", 404, "NotFound"),
-    Forbidden("node proxy", "anna", "GET", "/api/v1/nodes/n/proxy/pods", 404, "NotFound"),
-    Forbidden("list by two names", "dora", "GET", f"{B}/secrets?{ONE_OF_TWO}", 403, "Forbidden"),
-    Forbidden(
+    DeniedRequest("fragment", "anna", "GET", f"{B}/secrets#/namespaces/team-a", 403, "Forbidden"),
+    DeniedRequest("legacy watch path", "anna", "GET", "/api/v1/watch/namespaces/team-b/secrets", 404, "NotFound"),
+    DeniedRequest("legacy proxy path", "anna", "GET", "/api/v1/proxy/namespaces/team-b/pods/p", 404, "NotFound"),
+    DeniedRequest("node proxy", "anna", "GET", "/api/v1/nodes/n/proxy/pods", 404, "NotFound"),
+    DeniedRequest("list by two names", "dora", "GET", f"{B}/secrets?{ONE_OF_TWO}", 403, "Forbidden"),
+    DeniedRequest(
         "list by excluded name", "dora", "GET", f"{B}/secrets?fieldSelector=metadata.name!=open", 403, "Forbidden"
     ),
-    Forbidden("list by label", "dora", "GET", f"{B}/secrets?labelSelector=metadata.name%3Dopen", 403, "Forbidden"),
-    Forbidden("watch on secret without permission", "dora", "GET", f"{B}/secrets/s?watch=1", 403, "Forbidden"),
-    Forbidden("patch of readable secret", "dora", "PATCH", f"{B}/secrets/open", 403, "Forbidden", {}, MERGE),
-    Forbidden(
+    DeniedRequest("list by label", "dora", "GET", f"{B}/secrets?labelSelector=metadata.name%3Dopen", 403, "Forbidden"),
+    DeniedRequest("watch on secret without permission", "dora", "GET", f"{B}/secrets/s?watch=1", 403, "Forbidden"),
+    DeniedRequest("patch of readable secret", "dora", "PATCH", f"{B}/secrets/open", 403, "Forbidden", {}, MERGE),
+    DeniedRequest(
         "dry-run patch of readable secret", "dora", "PATCH", f"{B}/secrets/open?dryRun=All", 403, "Forbidden", {}, MERGE
     ),
-    Forbidden("list as table", "dora", "GET", f"{B}/secrets", 403, "Forbidden", None, AS_TABLE),
-    Forbidden("list as metadata", "dora", "GET", f"{B}/secrets", 403, "Forbidden", None, AS_METADATA),
-    Forbidden("dry-run delete of collection", "dora", "DELETE", f"{B}/secrets?dryRun=All", 403, "Forbidden"),
-    Forbidden("create by apply", "dora", "PATCH", f"{B}/secrets/new?fieldManager=d", 403, "Forbidden", {}, APPLIED),
-    Forbidden("eviction", "anna", "POST", f"{B}/pods/p/eviction", 403, "Forbidden", {}),
-    Forbidden("pod binding", "anna", "POST", f"{B}/pods/p/binding", 403, "Forbidden", {}),
-    Forbidden("create of workload", "anna", "POST", f"{KUEUE}/namespaces/team-a/workloads", 403, "Forbidden", {}),
-    Forbidden("create of cohort", "bob", "POST", f"{KUEUE}/cohorts", 403, "Forbidden", {}),
-    Forbidden("create of admission check", "bob", "POST", f"{KUEUE}/admissionchecks", 403, "Forbidden", {}),
-    Forbidden(
+    DeniedRequest("list as table", "dora", "GET", f"{B}/secrets", 403, "Forbidden", None, AS_TABLE),
+    DeniedRequest("list as metadata", "dora", "GET", f"{B}/secrets", 403, "Forbidden", None, AS_METADATA),
+    DeniedRequest("dry-run delete of collection", "dora", "DELETE", f"{B}/secrets?dryRun=All", 403, "Forbidden"),
+    DeniedRequest("create by apply", "dora", "PATCH", f"{B}/secrets/new?fieldManager=d", 403, "Forbidden", {}, APPLIED),
+    DeniedRequest("eviction", "anna", "POST", f"{B}/pods/p/eviction", 403, "Forbidden", {}),
+    DeniedRequest("pod binding", "anna", "POST", f"{B}/pods/p/binding", 403, "Forbidden", {}),
+    DeniedRequest("create of workload", "anna", "POST", f"{KUEUE}/namespaces/team-a/workloads", 403, "Forbidden", {}),
+    DeniedRequest("create of cohort", "bob", "POST", f"{KUEUE}/cohorts", 403, "Forbidden", {}),
+    DeniedRequest("create of admission check", "bob", "POST", f"{KUEUE}/admissionchecks", 403, "Forbidden", {}),
+    DeniedRequest(
         "create of workload priority class", "bob", "POST", f"{KUEUE}/workloadpriorityclasses", 403, "Forbidden", {}
     ),
-    Forbidden(
+    DeniedRequest(
         "create of instance", "bob", "POST", "/apis/cloud.batchyard.dev/v1alpha1/instances", 403, "Forbidden", {}
     ),
-    Forbidden("create of CRD", "bob", "POST", f"{CRDS}", 403, "Forbidden", {}),
-    Forbidden("CRD with external conversion webhook", "owner", "POST", f"{CRDS}", 422, "Invalid", CONVERTED),
-    Forbidden("delete of namespace", "bob", "DELETE", "/api/v1/namespaces/team-a", 403, "Forbidden"),
-    Forbidden(
+    DeniedRequest("create of CRD", "bob", "POST", f"{CRDS}", 403, "Forbidden", {}),
+    DeniedRequest("CRD with external conversion webhook", "owner", "POST", f"{CRDS}", 422, "Invalid", CONVERTED),
+    DeniedRequest("delete of namespace", "bob", "DELETE", "/api/v1/namespaces/team-a", 403, "Forbidden"),
+    DeniedRequest(
         "subject access review", "anna", "POST", f"{REVIEWS_OF_ACCESS}/subjectaccessreviews", 403, "Forbidden", {}
     ),
-    Forbidden("token review", "anna", "POST", f"{REVIEWS}/tokenreviews", 403, "Forbidden", {}),
-    Forbidden(
+    DeniedRequest("token review", "anna", "POST", f"{REVIEWS}/tokenreviews", 403, "Forbidden", {}),
+    DeniedRequest(
         "certificate signing request",
         "anna",
         "POST",
@@ -400,17 +406,21 @@ TRICKS = (
         "Forbidden",
         {},
     ),
-    Forbidden("dry-run binding", "bob", "POST", f"{BINDINGS}?dryRun=All", 403, "Forbidden", TO_ALL),
-    Forbidden("binding by apply", "bob", "PATCH", f"{BINDINGS}/more?fieldManager=b", 403, "Forbidden", TO_ALL, APPLIED),
-    Forbidden("patch of role of binding", "bob", "PATCH", f"{BINDINGS}/bob", 422, "Invalid", {"roleRef": ADMIN}, MERGE),
-    Forbidden("binding for all authenticated users", "bob", "POST", f"{BINDINGS}", 403, "Forbidden", TO_ALL_KNOWN),
-    Forbidden("foreign continue token", "anna", "GET", f"{A}/configmaps?limit=1&continue={FORGED}", 410, "Expired"),
-    Forbidden("invalid continue token", "anna", "GET", f"{A}/configmaps?continue=../../b", 400, "BadRequest"),
-    Forbidden("future resource version", "anna", "GET", f"{A}/configmaps?resourceVersion=99999999", 504, "Timeout"),
-    Forbidden(
+    DeniedRequest("dry-run binding", "bob", "POST", f"{BINDINGS}?dryRun=All", 403, "Forbidden", TO_ALL),
+    DeniedRequest(
+        "binding by apply", "bob", "PATCH", f"{BINDINGS}/more?fieldManager=b", 403, "Forbidden", TO_ALL, APPLIED
+    ),
+    DeniedRequest(
+        "patch of role of binding", "bob", "PATCH", f"{BINDINGS}/bob", 422, "Invalid", {"roleRef": ADMIN}, MERGE
+    ),
+    DeniedRequest("binding for all authenticated users", "bob", "POST", f"{BINDINGS}", 403, "Forbidden", TO_ALL_KNOWN),
+    DeniedRequest("foreign continue token", "anna", "GET", f"{A}/configmaps?limit=1&continue={FORGED}", 410, "Expired"),
+    DeniedRequest("invalid continue token", "anna", "GET", f"{A}/configmaps?continue=../../b", 400, "BadRequest"),
+    DeniedRequest("future resource version", "anna", "GET", f"{A}/configmaps?resourceVersion=99999999", 504, "Timeout"),
+    DeniedRequest(
         "YAML bomb", "anna", "POST", f"{A}/configmaps", 400, "BadRequest", BOMB, {"content-type": "application/yaml"}
     ),
-    Forbidden(
+    DeniedRequest(
         "YAML with code",
         "anna",
         "POST",
@@ -420,7 +430,7 @@ TRICKS = (
         CODE,
         {"content-type": "application/yaml"},
     ),
-    Forbidden(
+    DeniedRequest(
         "two Host headers",
         "owner",
         "GET",
@@ -445,12 +455,12 @@ class _Objects:
 
 
 @pytest.fixture(scope="module")
-def callers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Caller]]:
+def callers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RawRequestClient]]:
     """The callers of one platform."""
     folder = tmp_path_factory.mktemp("platform")
     with Running(folder) as platform:
-        owner = Caller(platform.kubeconfig, certificate=_certificate(folder, "owner", "system:masters"))
-        account = _prepared(owner)
+        owner = RawRequestClient(platform.kubeconfig, certificate=_certificate(folder, "owner", "system:masters"))
+        account = _create_teams(owner)
         now, ours = wall_clock(), SigningKey(folder)
         foreign = SigningKey(tmp_path_factory.mktemp("foreign"))
         gone = {**account, "metadata": {**account["metadata"], "uid": "of-one-before"}}
@@ -462,53 +472,59 @@ def callers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Call
             "expired token": _token(ours, account, now - DAY),
             "token for others": _token(ours, account, now, "https://elsewhere"),
             "orphan token": _token(ours, gone, now),
-            "token of none": forged({"alg": "none"}, unsigned, b""),
-            "token of HS256": forged({"alg": "HS256", "kid": ours.key_id}, unsigned, (folder / "ca.crt").read_bytes()),
+            "token of none": forge_token({"alg": "none"}, unsigned, b""),
+            "token of HS256": forge_token(
+                {"alg": "HS256", "kid": ours.key_id}, unsigned, (folder / "ca.crt").read_bytes()
+            ),
             "token of a pod": _token(ours, account, now, pod={"kind": "Pod", "metadata": {"name": "p", "uid": "gone"}}),
         }
         certificates = {name: _certificate(folder, name) for name in ("anna", "bob", "carol", "dora", "erik")}
         certificates["expired"] = _certificate(folder, "anna", at=now - 2 * DAY)
         yield {
             "owner": owner,
-            "nobody": Caller(platform.kubeconfig),
-            "of old": Caller(platform.kubeconfig),
-            "good token": Caller(platform.kubeconfig, token=_token(ours, account, now)),
-            "foreign": Caller(platform.kubeconfig, certificate=_certificate(tmp_path_factory.mktemp("ca"), "anna")),
-            **{name: Caller(platform.kubeconfig, token=token) for name, token in tokens.items()},
-            **{name: Caller(platform.kubeconfig, certificate=path) for name, path in certificates.items()},
+            "nobody": RawRequestClient(platform.kubeconfig),
+            "of old": RawRequestClient(platform.kubeconfig),
+            "good token": RawRequestClient(platform.kubeconfig, token=_token(ours, account, now)),
+            "foreign": RawRequestClient(
+                platform.kubeconfig, certificate=_certificate(tmp_path_factory.mktemp("ca"), "anna")
+            ),
+            **{name: RawRequestClient(platform.kubeconfig, token=token) for name, token in tokens.items()},
+            **{name: RawRequestClient(platform.kubeconfig, certificate=path) for name, path in certificates.items()},
         }
 
 
-def _prepared(owner: Caller) -> dict[str, Any]:
+def _create_teams(owner: RawRequestClient) -> dict[str, Any]:
     """Create two teams and the permissions of their members; return a ServiceAccount of team-a."""
     for team in ("team-a", "team-b"):
-        _made(owner, "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team}})
-        _made(owner, f"/api/v1/namespaces/{team}/configmaps", config_map("kept", team))
+        _create_object(
+            owner, "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team}}
+        )
+        _create_object(owner, f"/api/v1/namespaces/{team}/configmaps", config_map("kept", team))
     for user, given in (("anna", "edit"), ("bob", "admin")):
-        binding = bound("RoleBinding", given) | {"subjects": [{"kind": "User", "name": user}]}
+        binding = role_binding("RoleBinding", given) | {"subjects": [{"kind": "User", "name": user}]}
         binding["metadata"] = {"name": user}
-        _made(owner, f"{RBAC}/namespaces/team-a/rolebindings", binding)
-    _made(owner, f"{RBAC}/namespaces/team-a/roles", role("Role", "less", rules=READS_SECRETS))
+        _create_object(owner, f"{RBAC}/namespaces/team-a/rolebindings", binding)
+    _create_object(owner, f"{RBAC}/namespaces/team-a/roles", role("Role", "less", rules=READS_SECRETS))
     writes = {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"], "verbs": ["create", "patch"]}
-    _made(owner, f"{RBAC}/clusterroles", role("ClusterRole", "more", rules=[writes]))
-    binding = bound("ClusterRoleBinding", "more") | {"subjects": [{"kind": "User", "name": "carol"}]}
-    _made(owner, f"{RBAC}/clusterrolebindings", binding)
+    _create_object(owner, f"{RBAC}/clusterroles", role("ClusterRole", "more", rules=[writes]))
+    binding = role_binding("ClusterRoleBinding", "more") | {"subjects": [{"kind": "User", "name": "carol"}]}
+    _create_object(owner, f"{RBAC}/clusterrolebindings", binding)
     reads = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"], "resourceNames": ["open"]}
-    _made(owner, f"{RBAC}/namespaces/team-b/roles", role("Role", "open", rules=[reads]))
+    _create_object(owner, f"{RBAC}/namespaces/team-b/roles", role("Role", "open", rules=[reads]))
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "open"}
     binding = role("RoleBinding", "dora", roleRef=reference, subjects=[{"kind": "User", "name": "dora"}])
-    _made(owner, f"{RBAC}/namespaces/team-b/rolebindings", binding)
+    _create_object(owner, f"{RBAC}/namespaces/team-b/rolebindings", binding)
     acts = {"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"]}
-    _made(owner, f"{RBAC}/clusterroles", role("ClusterRole", "acts", rules=[acts]))
-    binding = bound("ClusterRoleBinding", "acts") | {"subjects": [{"kind": "User", "name": "erik"}]}
-    _made(owner, f"{RBAC}/clusterrolebindings", {**binding, "metadata": {"name": "acts"}})
+    _create_object(owner, f"{RBAC}/clusterroles", role("ClusterRole", "acts", rules=[acts]))
+    binding = role_binding("ClusterRoleBinding", "acts") | {"subjects": [{"kind": "User", "name": "erik"}]}
+    _create_object(owner, f"{RBAC}/clusterrolebindings", {**binding, "metadata": {"name": "acts"}})
     for name in ("open", "s"):
-        _made(owner, f"{B}/secrets", {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}})
+        _create_object(owner, f"{B}/secrets", {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}})
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}}
-    return _made(owner, f"{A}/serviceaccounts", account)
+    return _create_object(owner, f"{A}/serviceaccounts", account)
 
 
-def _made(owner: Caller, path: str, obj: dict[str, Any]) -> dict[str, Any]:
+def _create_object(owner: RawRequestClient, path: str, obj: dict[str, Any]) -> dict[str, Any]:
     answer = owner.ask("POST", path, obj)
     assert answer.code == 201, answer
     made: dict[str, Any] = answer.body
@@ -530,7 +546,7 @@ def _token(
     return TokenIssuer(_Objects(), key, lambda: at).issue(account, pod, [audience], at + HOUR)
 
 
-def forged(header: dict[str, str], token: str, key: bytes) -> str:
+def forge_token(header: dict[str, str], token: str, key: bytes) -> str:
     """The payload of a token with another header, signed with a public key or not at all."""
     begin = base64.urlsafe_b64encode(json.dumps(header).encode()).decode().rstrip("=")
     message = f"{begin}.{token.split('.')[1]}"
@@ -539,27 +555,28 @@ def forged(header: dict[str, str], token: str, key: bytes) -> str:
 
 
 @pytest.mark.parametrize("row", [*TABLE, *TRICKS], ids=lambda row: row.name)
-def test_forbidden_request_is_rejected(callers: dict[str, Caller], row: Forbidden) -> None:
+def test_forbidden_request_is_rejected(callers: dict[str, RawRequestClient], row: DeniedRequest) -> None:
     answer = callers[row.caller].ask(row.method, row.path, row.body, **row.headers)
     assert (answer.code, answer.reason) == (row.code, row.reason), answer
     assert "Traceback" not in str(answer.body)
 
 
-def test_certificate_of_another_authority_is_rejected(callers: dict[str, Caller]) -> None:
+def test_certificate_of_another_authority_is_rejected(callers: dict[str, RawRequestClient]) -> None:
     with pytest.raises((ssl.SSLError, ConnectionError)):
         callers["foreign"].ask("GET", "/healthz")
 
 
-def test_permitted_requests_succeed(callers: dict[str, Caller]) -> None:
+def test_permitted_requests_succeed(callers: dict[str, RawRequestClient]) -> None:
     assert callers["anna"].ask("GET", f"{A}/secrets").code == 200
     assert callers["good token"].ask("GET", "/apis").code == 200
     assert callers["nobody"].ask("GET", "/healthz").code == 200
     assert (
-        callers["bob"].ask("POST", f"{RBAC}/namespaces/team-a/rolebindings", bound("RoleBinding", "view")).code == 201
+        callers["bob"].ask("POST", f"{RBAC}/namespaces/team-a/rolebindings", role_binding("RoleBinding", "view")).code
+        == 201
     )
 
 
-def test_rejected_requests_change_nothing(callers: dict[str, Caller]) -> None:
+def test_rejected_requests_change_nothing(callers: dict[str, RawRequestClient]) -> None:
     found = callers["owner"].ask("GET", f"{B}/configmaps").body["items"]
     left = [(obj["metadata"]["name"], obj.get("data")) for obj in found]
     assert [each for each in left if each[0] != "kube-root-ca.crt"] == [("kept", None)]
@@ -567,12 +584,12 @@ def test_rejected_requests_change_nothing(callers: dict[str, Caller]) -> None:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
-def test_old_tls_version_is_rejected(callers: dict[str, Caller], version: ssl.TLSVersion) -> None:
+def test_old_tls_version_is_rejected(callers: dict[str, RawRequestClient], version: ssl.TLSVersion) -> None:
     with pytest.raises((ssl.SSLError, ConnectionError)):
         callers["of old"].with_tls(version).ask("GET", "/healthz")
 
 
-def test_line_break_in_field_name_adds_no_response_header(callers: dict[str, Caller]) -> None:
+def test_line_break_in_field_name_adds_no_response_header(callers: dict[str, RawRequestClient]) -> None:
     sent = config_map("warned", "team-a") | {"a\r\nset-cookie: b": 1}
     answer = callers["anna"].ask("POST", f"{A}/configmaps?dryRun=All", sent)
     assert answer.code == 201

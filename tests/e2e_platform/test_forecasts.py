@@ -20,7 +20,7 @@ TEAM = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
 WAITING = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads/b/eta"
 
 
-def sent(*objects: Any) -> str:
+def list_manifest(*objects: Any) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
 
 
@@ -28,10 +28,10 @@ def sent(*objects: Any) -> str:
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A platform with a long-running Workload and a pending Workload."""
     with Running(tmp_path_factory.mktemp("platform")) as started:
-        started.kubectl("create", "-f", "-", sent=sent(TEAM))
-        started.kubectl("create", "-f", "-", sent=sent(*queue(1), workload("a", 3600)))
+        started.kubectl("create", "-f", "-", sent=list_manifest(TEAM))
+        started.kubectl("create", "-f", "-", sent=list_manifest(*queue(1), workload("a", 3600)))
         started.kubectl("wait", "-n", "team", "--for=condition=Admitted", "--timeout=60s", "workload/a")
-        started.kubectl("create", "-f", "-", sent=sent(workload("b", 60)))
+        started.kubectl("create", "-f", "-", sent=list_manifest(workload("b", 60)))
         yield started
 
 

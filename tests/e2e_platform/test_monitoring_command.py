@@ -26,19 +26,19 @@ import configparser, http.server, sys
 options = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:] if "=" in word)
 settings = configparser.ConfigParser()
 settings.read(options["config"])
-class Answer(http.server.BaseHTTPRequestHandler):
+class HealthHandler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200 if self.path == "/api/health" else 404)
         self.end_headers()
 place = (settings["server"]["http_addr"], settings["server"].getint("http_port"))
-http.server.HTTPServer(place, Answer).serve_forever()
+http.server.HTTPServer(place, HealthHandler).serve_forever()
 """
 
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 needs_prometheus = pytest.mark.skipif(not FOUND, reason=NONE)
 
 
-class Watched(NamedTuple):
+class MonitoringCommandRun(NamedTuple):
     """A platform and the output of the monitoring command."""
 
     platform: Running
@@ -54,7 +54,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
-def watched(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+def monitoring_run(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MonitoringCommandRun]:
     folder, printed = running.kubeconfig.parent, tmp_path_factory.mktemp("printed") / "said.json"
     running.kubectl("apply", "-f", str(HERE / "monitored_queues.yaml"))
     options = ("--data-dir", str(folder), "--port", "0", "--no-grafana", "--output", "json")
@@ -64,7 +64,9 @@ def watched(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Itera
         while not (stated := printed.read_text()).endswith("}\n"):
             assert monitoring.process.poll() is None
         stated = json.loads(stated)
-        yield Watched(running, folder, stated, PrometheusQueries(stated["prometheus"]["url"], monitoring.process))
+        yield MonitoringCommandRun(
+            running, folder, stated, PrometheusQueries(stated["prometheus"]["url"], monitoring.process)
+        )
         pid = stated["prometheus"]["pid"]
         assert monitoring.end() == 0
         assert not Path(f"/proc/{pid}").exists()
@@ -81,22 +83,22 @@ def batchyard(*arguments: str | Path, **environment: str) -> "subprocess.Complet
 
 @needs_kubectl
 @needs_prometheus
-def test_prometheus_scrapes_platform_and_records_rules(watched: Watched) -> None:
+def test_prometheus_scrapes_platform_and_records_rules(monitoring_run: MonitoringCommandRun) -> None:
     target = 'up{job="batchyard"} == 1'
-    found = watched.queries.answers([target, RATIO], 300)
-    assert found[target][0]["metric"]["instance"] == watched.platform.url.partition("://")[2]
+    found = monitoring_run.queries.answers([target, RATIO], 300)
+    assert found[target][0]["metric"]["instance"] == monitoring_run.platform.url.partition("://")[2]
     assert {row["metric"]["cluster_queue"] for row in found[RATIO]} >= {"research"}
-    rules = [rule["name"] for group in watched.queries.get("rules")["groups"] for rule in group["rules"]]
+    rules = [rule["name"] for group in monitoring_run.queries.get("rules")["groups"] for rule in group["rules"]]
     assert {RATIO, "QueueStuck"} <= set(rules)
 
 
 @needs_kubectl
 @needs_prometheus
-def test_prometheus_listens_on_loopback_and_may_read_metrics_only(watched: Watched) -> None:
-    assert watched.stated["prometheus"]["url"].startswith("http://127.0.0.1:")
-    own = Path(watched.stated["prometheus"]["configuration"]).parent
+def test_prometheus_listens_on_loopback_and_may_read_metrics_only(monitoring_run: MonitoringCommandRun) -> None:
+    assert monitoring_run.stated["prometheus"]["url"].startswith("http://127.0.0.1:")
+    own = Path(monitoring_run.stated["prometheus"]["configuration"]).parent
     assert {(own / name).stat().st_mode & 0o077 for name in ("client.key", "prometheus.yml")} == {0}
-    config = yaml.safe_load(watched.platform.kubeconfig.read_text())
+    config = yaml.safe_load(monitoring_run.platform.kubeconfig.read_text())
     keys = {"client-certificate": str(own / "client.crt"), "client-key": str(own / "client.key")}
     config["users"] = [{"name": "prometheus", "user": keys}]
     config["contexts"][0]["context"]["user"] = "prometheus"
@@ -108,12 +110,12 @@ def test_prometheus_listens_on_loopback_and_may_read_metrics_only(watched: Watch
 
 @needs_kubectl
 @needs_prometheus
-def test_grafana_is_provisioned_with_data_source_and_dashboards(watched: Watched) -> None:
-    grafana = watched.stated["grafana"]
+def test_grafana_is_provisioned_with_data_source_and_dashboards(monitoring_run: MonitoringCommandRun) -> None:
+    grafana = monitoring_run.stated["grafana"]
     assert (grafana["url"], grafana["pid"]) == (None, None)
     provisioning = Path(grafana["provisioning"])
     source = yaml.safe_load((provisioning / "datasources" / "batchyard.yml").read_text())
-    assert source["datasources"][0]["url"] == watched.stated["prometheus"]["url"]
+    assert source["datasources"][0]["url"] == monitoring_run.stated["prometheus"]["url"]
     provider = yaml.safe_load((provisioning / "dashboards" / "batchyard.yml").read_text())
     assert provider["providers"][0]["options"]["path"] == grafana["dashboards"]
     titles = {json.loads(path.read_text())["title"] for path in Path(grafana["dashboards"]).glob("*.json")}
@@ -123,11 +125,11 @@ def test_grafana_is_provisioned_with_data_source_and_dashboards(watched: Watched
 
 @needs_kubectl
 @needs_prometheus
-def test_monitoring_rejects_second_run_for_data_directory(watched: Watched) -> None:
-    done = batchyard("monitoring", "--data-dir", watched.folder, "--port", "0")
+def test_monitoring_rejects_second_run_for_data_directory(monitoring_run: MonitoringCommandRun) -> None:
+    done = batchyard("monitoring", "--data-dir", monitoring_run.folder, "--port", "0")
     assert done.returncode == 1
     assert "already runs" in done.stderr
-    assert f"batchyard monitoring --end --data-dir {watched.folder}" in done.stderr
+    assert f"batchyard monitoring --end --data-dir {monitoring_run.folder}" in done.stderr
 
 
 @needs_prometheus

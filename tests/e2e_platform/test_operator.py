@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e_platform.kill_rounds import Client, ask
+from e2e_platform.kill_rounds import PlainHttpClient, ask
 from e2e_platform.operator_process import Operating, ask_text, free_port, plain_kubeconfig
 from e2e_platform.platform_process import Running
 from e2e_platform.test_crashes import WORKLOADS, submitted
@@ -62,7 +62,7 @@ def submit(platform: Running, numbers: Sequence[int]) -> None:
 def finish(platform: Running, count: int) -> None:
     """Wait until a number of Workloads has finished."""
     done = set()
-    with Client(platform.url) as client:
+    with PlainHttpClient(platform.url) as client:
         for event in client.lines(f"{WORKLOADS}?watch=1"):
             conditions = event["object"].get("status", {}).get("conditions", [])
             done |= {event["object"]["metadata"]["name"] for c in conditions if c["type"] == "Finished"}
@@ -73,7 +73,7 @@ def finish(platform: Running, count: int) -> None:
 def admissions(platform: Running) -> list[int]:
     """How often each Workload got quota, by all its versions."""
     given: dict[str, list[bool]] = {}
-    with Client(platform.url) as client:
+    with PlainHttpClient(platform.url) as client:
         for event in client.lines(f"{WORKLOADS}?watch=1&resourceVersion=1&timeoutSeconds=1"):
             conditions = event["object"].get("status", {}).get("conditions", [])
             has_quota = any(c["type"] == "QuotaReserved" and c["status"] == "True" for c in conditions)

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from batchyard.sim.guide import Guide, examples_folder, played_steps
-from e2e_platform.leader_kills import killed_guide
+from e2e_platform.leader_kills import play_killed_guide
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 def test_guide_has_no_double_decisions_or_denied_requests_with_killed_leaders(tmp_path: Path) -> None:
     folder, steps = examples_folder(), played_steps("low-priority")
     assert folder is not None
-    found = killed_guide(Guide(folder, steps), steps, tmp_path, 2, 60.0)
+    found = play_killed_guide(Guide(folder, steps), steps, tmp_path, 2, 60.0)
     assert found.faults == []
     assert found.kills >= 1
     assert found.workloads > 10

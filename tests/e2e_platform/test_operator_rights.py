@@ -11,7 +11,7 @@ import pytest
 
 from batchyard.controller_groups import GROUPS, KUBERNETES_GROUPS
 from batchyard.operator_manifests import InstallSettings, manifests
-from e2e_platform.operator_account import granted, refused, used
+from e2e_platform.operator_account import forbidden_requests, install_account, used_permissions
 from e2e_platform.operator_process import Operating
 from e2e_platform.platform_process import Running
 
@@ -59,7 +59,7 @@ class OperatedPlatform:
 
     def used(self) -> set[tuple[str, str, str]]:
         """The permissions that the operator has used."""
-        return used(self.audit_log, SETTINGS)
+        return used_permissions(self.audit_log, SETTINGS)
 
     def workload_of(self, job: str) -> Mapping[str, Any]:
         """The Workload of a Job."""
@@ -107,7 +107,7 @@ class OperatedPlatform:
                 return
             stated = json.dumps({"status": {"admissionChecks": [{**check, "message": f"{number}"}]}})
             self.platform.kubectl("patch", "workload", asks, "--subresource=status", "--type=merge", "-p", stated)
-        raise AssertionError("no Event was told again")
+        raise AssertionError("no Event was repeated")
 
     def stop_queue(self, policy: str) -> None:
         """Set the stop policy of a queue."""
@@ -119,7 +119,7 @@ def test_operator_uses_exactly_its_granted_permissions(tmp_path: Path) -> None:
     audit_log = tmp_path / "audit.log"
     options = ("--speed", "60x", "--controllers", OTHERS, "--audit-log", str(audit_log))
     with Running(tmp_path / "data", *options) as platform:
-        kubeconfig = granted(platform.kubeconfig, tmp_path, SETTINGS)
+        kubeconfig = install_account(platform.kubeconfig, tmp_path, SETTINGS)
         named = ("--leader-elect-resource-name", SETTINGS.name, "--fair-sharing")
         with Operating(kubeconfig, *named).wait_until("runs admission") as operator:
             story = OperatedPlatform(platform, audit_log)
@@ -133,5 +133,5 @@ def test_operator_uses_exactly_its_granted_permissions(tmp_path: Path) -> None:
                 "delete", "jobs,localqueues,clusterqueues,resourceflavors,topologies,admissionchecks", "--all"
             )
             story.until_used(*allowed())
-            assert refused(audit_log, SETTINGS) == [], operator.log()
+            assert forbidden_requests(audit_log, SETTINGS) == [], operator.log()
     assert story.used() == allowed()

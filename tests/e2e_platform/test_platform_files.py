@@ -22,7 +22,7 @@ WITHOUT_MONITORING = TEXT.replace("engine: batchyard", "engine: batchyard\n  mon
 
 
 @pytest.fixture(scope="module")
-def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rendered_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rendered")
     write_platform_files(
         render(read_platform(PlatformSource("refarch.yaml", WITHOUT_MONITORING))), folder, overwrite=False
@@ -31,17 +31,17 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory, rendered: Path) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory, rendered_folder: Path) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("data")
-    with Running(folder, "--port", "0", "--cluster", str(rendered / "cluster.yaml"), "--speed", "60") as running:
+    with Running(folder, "--port", "0", "--cluster", str(rendered_folder / "cluster.yaml"), "--speed", "60") as running:
         names = [f"team-{letter}" for letter in "abcd"]
         for name in names:
             running.kubectl("create", "namespace", name)
         yield running
 
 
-def test_server_accepts_all_rendered_manifests(platform: Running, rendered: Path) -> None:
-    built = kubectl(platform.kubeconfig, "kustomize", str(rendered / "manifests"))
+def test_server_accepts_all_rendered_manifests(platform: Running, rendered_folder: Path) -> None:
+    built = kubectl(platform.kubeconfig, "kustomize", str(rendered_folder / "manifests"))
     objects = [f"{each['kind']}/{each['metadata']['name']}" for each in yaml.safe_load_all(built)]
     checked = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
     reported = platform.kubectl(*checked, sent=built).splitlines()
@@ -49,8 +49,8 @@ def test_server_accepts_all_rendered_manifests(platform: Running, rendered: Path
     assert all(line.endswith("serverside-applied (server dry run)") for line in reported)
 
 
-def test_queues_become_active_and_team_members_have_their_permissions(platform: Running, rendered: Path) -> None:
-    platform.kubectl("apply", "--server-side", "-k", str(rendered / "manifests"))
+def test_queues_become_active_and_team_members_have_their_permissions(platform: Running, rendered_folder: Path) -> None:
+    platform.kubectl("apply", "--server-side", "-k", str(rendered_folder / "manifests"))
     platform.kubectl("wait", "--for=condition=Active", "clusterqueue", "--all", "--timeout=60s")
     platform.kubectl("wait", "--for=condition=Active", "localqueue", "--all", "-A", "--timeout=60s")
     member = ("--as=ann", "--as-group=team-a@example.com")

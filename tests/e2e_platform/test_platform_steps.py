@@ -10,7 +10,7 @@ import yaml
 
 from batchyard.cli.platform import drive
 from batchyard.cli.platform.target import ClusterOptions
-from cloud_commands import PLATFORM, in_a_process
+from cloud_commands import PLATFORM, run_in_process
 from e2e_platform.platform_process import Running
 
 JOB = """\
@@ -50,7 +50,7 @@ class PlatformFolder:
         """Create the platform; return the output."""
         request = replace(self.request, is_pruning=is_pruning)
         return self._reported(
-            in_a_process(lambda: drive.run_create(drive.render_requested_platform(request), request), self.reported)
+            run_in_process(lambda: drive.run_create(drive.render_requested_platform(request), request), self.reported)
         )
 
     def destroy(self) -> str:
@@ -59,7 +59,7 @@ class PlatformFolder:
         def work() -> None:
             drive.run_destroy(drive.render_requested_platform(self.request), self.request, is_unprotecting=False)
 
-        return self._reported(in_a_process(work, self.reported))
+        return self._reported(run_in_process(work, self.reported))
 
     def _reported(self, code: int) -> str:
         reported = self.reported.read_text("utf-8")

@@ -31,16 +31,16 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
-def submitting(platform: Running, *arguments: str) -> "subprocess.Popen[str]":
+def start_submit(platform: Running, *arguments: str) -> "subprocess.Popen[str]":
     """The running command for a platform."""
     command = [sys.executable, "-m", "batchyard", "submit", "--data-dir", str(platform.kubeconfig.parent)]
     piped = subprocess.PIPE
     return subprocess.Popen([*command, *arguments], stdout=piped, stderr=piped, text=True)
 
 
-def submitted(platform: Running, *arguments: str) -> tuple[int, str, str]:
+def run_submit(platform: Running, *arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the command."""
-    with submitting(platform, *arguments) as process:
+    with start_submit(platform, *arguments) as process:
         printed, reported = process.communicate(timeout=_ENDS_WITHIN)
         return process.returncode, printed, reported
 
@@ -52,7 +52,7 @@ def runs(seconds: int, code: int = 0) -> tuple[str, ...]:
 
 
 def test_submit_follows_job_until_it_completes(platform: Running) -> None:
-    code, printed, reported = submitted(platform, *TEAM, *runs(3), "--name", "well", "--", "python", "train.py")
+    code, printed, reported = run_submit(platform, *TEAM, *runs(3), "--name", "well", "--", "python", "train.py")
     assert (code, [line.split()[1] for line in printed.splitlines()]) == (0, ["started:", "finished:"])
     lines = reported.splitlines()
     assert lines[0] == "batchyard: job well created in namespace team-a, queue lq-team-a"
@@ -62,7 +62,7 @@ def test_submit_follows_job_until_it_completes(platform: Running) -> None:
 
 def test_submit_returns_exit_code_of_container_and_prefixes_lines_with_pod(platform: Running) -> None:
     several = ("--completions", "2", "--cpu", "500m")
-    code, printed, reported = submitted(platform, *TEAM, *runs(3, 7), *several, "--name", "ill", "--", "false")
+    code, printed, reported = run_submit(platform, *TEAM, *runs(3, 7), *several, "--name", "ill", "--", "false")
     assert code == 7
     assert {line.partition("] ")[0].rpartition("-")[0] for line in printed.splitlines()} == {"[ill-0", "[ill-1"}
     assert reported.endswith("Job has reached the specified backoff limit; exit code 7\n")
@@ -83,13 +83,13 @@ def test_submit_returns_exit_code_of_container_and_prefixes_lines_with_pod(platf
 def test_submit_rejects_unknown_name_and_lists_available_names(
     platform: Running, arguments: tuple[str, ...], why: str
 ) -> None:
-    code, printed, reported = submitted(platform, *arguments, "--", "true")
+    code, printed, reported = run_submit(platform, *arguments, "--", "true")
     assert (code, printed) == (1, "")
     assert why in reported
 
 
 def test_submit_reports_reason_for_waiting_and_prints_hint_on_interrupt(platform: Running) -> None:
-    with submitting(platform, *TEAM, "--cpu", "3", "--name", "large", "--", "true") as process:
+    with start_submit(platform, *TEAM, "--cpu", "3", "--name", "large", "--", "true") as process:
         assert process.stderr is not None
         next(line for line in process.stderr if "waits: couldn't assign flavors" in line)
         process.send_signal(signal.SIGINT)
@@ -101,11 +101,11 @@ def test_submit_reports_reason_for_waiting_and_prints_hint_on_interrupt(platform
 
 def test_submit_prints_json_events_including_preemption(platform: Running) -> None:
     low = (*TEAM, *runs(36_000), "--cpu", "2", "--priority", "low-priority", "--name", "low", "-o", "json")
-    with submitting(platform, *low, "--", "true") as process:
+    with start_submit(platform, *low, "--", "true") as process:
         assert process.stdout is not None
         events = map(json.loads, process.stdout)
         next(event for event in events if event["event"] == "PodRunning")
-        assert submitted(platform, *TEAM, *runs(3), "--priority", "high-priority", "--", "true")[0] == 0
+        assert run_submit(platform, *TEAM, *runs(3), "--priority", "high-priority", "--", "true")[0] == 0
         evicted = next(event for event in events if event["event"] == "Evicted")
         assert evicted["reason"] == "Preempted"
         next(event for event in events if event["event"] == "Admitted")
@@ -117,7 +117,7 @@ def test_shipped_files_are_deleted_with_job(platform: Running, tmp_path: Path) -
     (tmp_path / "train.py").write_text("")
     (tmp_path / ".git").mkdir()
     arguments = (*TEAM, "--detach", "--name", "along", str(tmp_path), "--", "python", "train.py")
-    code, _, reported = submitted(platform, *arguments)
+    code, _, reported = run_submit(platform, *arguments)
     assert (code, "1 files shipped, 0.1 kB; left out: .git/" in reported) == (0, True)
     found = platform.kubectl("get", "configmap", "along-files-0", "-n", "team-a", "-o", "json")
     owner: dict[str, Any] = json.loads(found)["metadata"]["ownerReferences"][0]
@@ -129,7 +129,7 @@ def test_shipped_files_are_deleted_with_job(platform: Running, tmp_path: Path) -
 def test_rejected_submit_creates_no_job(platform: Running, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     platform.kubectl("create", "configmap", "twice-files-0", "-n", "team-a")
-    code, _, reported = submitted(platform, *TEAM, "--name", "twice", str(tmp_path), "--", "true")
+    code, _, reported = run_submit(platform, *TEAM, "--name", "twice", str(tmp_path), "--", "true")
     assert (code, 'ConfigMap twice-files-0: 409: configmaps "twice-files-0" already exists' in reported) == (1, True)
     assert "not found" in platform.kubectl("get", "job", "twice", "-n", "team-a", fails=True)
 
@@ -137,13 +137,13 @@ def test_rejected_submit_creates_no_job(platform: Running, tmp_path: Path) -> No
 def test_job_is_deleted_when_its_files_cannot_be_shipped(platform: Running, tmp_path: Path) -> None:
     (tmp_path / "hard.bin").write_bytes(b"".join(sha256(b"%d" % each).digest() for each in range(40_000)))
     platform.kubectl("create", "configmap", "half-files-1", "-n", "team-a")
-    code, _, reported = submitted(platform, *TEAM, "--name", "half", str(tmp_path), "--", "true")
+    code, _, reported = run_submit(platform, *TEAM, "--name", "half", str(tmp_path), "--", "true")
     assert (code, "ConfigMap half-files-1: 409" in reported) == (1, True)
     platform.kubectl("wait", "--for=delete", "job/half", "-n", "team-a", "--timeout=30s")
 
 
 def test_submit_ends_when_job_is_deleted(platform: Running) -> None:
-    with submitting(platform, *TEAM, *runs(3600), "--name", "gone", "--", "true") as process:
+    with start_submit(platform, *TEAM, *runs(3600), "--name", "gone", "--", "true") as process:
         assert process.stderr is not None
         next(line for line in process.stderr if "runs" in line)
         platform.kubectl("delete", "job", "gone", "--namespace", "team-a")
@@ -154,7 +154,7 @@ def test_submit_ends_when_job_is_deleted(platform: Running) -> None:
 def test_dry_run_output_is_accepted_by_kubectl_apply(platform: Running, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     arguments = (*TEAM, "--name", "applied", "--dry-run", str(tmp_path), "--", "python", "train.py")
-    code, printed, _ = submitted(platform, *arguments)
+    code, printed, _ = run_submit(platform, *arguments)
     assert code == 0
     applied = platform.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", sent=printed)
     assert [line.split()[0] for line in applied.splitlines()] == ["configmap/applied-files-0", "job.batch/applied"]

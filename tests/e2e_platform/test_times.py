@@ -8,7 +8,7 @@ import pytest
 
 from batchyard.server.platform.data_dir import JOURNAL_FILE
 from batchyard.store.journal_file import read_journal
-from e2e_platform.kill_rounds import Client
+from e2e_platform.kill_rounds import PlainHttpClient
 from e2e_platform.platform_process import Running
 from e2e_platform.test_operator import OPTIONS, finish, operator, submit
 
@@ -31,7 +31,7 @@ def fractions(value: Any, place: str) -> Iterator[str]:
 
 def lists(url: str) -> Iterator[Any]:
     """The lists of all objects, except kinds of batchyard."""
-    with Client(url) as client:
+    with PlainHttpClient(url) as client:
         groups = client.ask("GET", "/apis")[1]["groups"]
         versions = [each["groupVersion"] for group in groups for each in group["versions"]]
         for path in ["/api/v1", *(f"/apis/{each}" for each in versions if "batchyard.dev" not in each)]:
@@ -40,7 +40,7 @@ def lists(url: str) -> Iterator[Any]:
                     yield client.ask("GET", f"{path}/{resource['name']}")[1]
 
 
-class Ran(NamedTuple):
+class OperatorObjects(NamedTuple):
     """The served and stored objects after an operator admitted two Jobs."""
 
     #: By kind, in every group that serves it.
@@ -49,23 +49,23 @@ class Ran(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+def operator_objects(tmp_path_factory: pytest.TempPathFactory) -> OperatorObjects:
     folder = tmp_path_factory.mktemp("times")
     with Running(folder, *OPTIONS) as platform, operator(platform) as running:
         running.wait_until("runs admission")
         submit(platform, range(2))
         finish(platform, 2)
         seen = [(found["kind"].removesuffix("List"), found["items"]) for found in lists(platform.url)]
-    return Ran(seen, [change.obj for change in read_journal(folder / JOURNAL_FILE).store.changes])
+    return OperatorObjects(seen, [change.obj for change in read_journal(folder / JOURNAL_FILE).store.changes])
 
 
-def test_served_times_are_whole_seconds_except_micro_times(ran: Ran) -> None:
-    assert {"Workload", "Event", "Pod"} <= {kind for kind, items in ran.seen if items}
-    places = {place for kind, items in ran.seen for place in fractions(items, kind)}
+def test_served_times_are_whole_seconds_except_micro_times(operator_objects: OperatorObjects) -> None:
+    assert {"Workload", "Event", "Pod"} <= {kind for kind, items in operator_objects.seen if items}
+    places = {place for kind, items in operator_objects.seen for place in fractions(items, kind)}
     assert {re.sub(r"\..*\.", ".", place) for place in places} <= _FINE
 
 
-def test_operator_writes_times_in_whole_seconds(ran: Ran) -> None:
-    workloads = [obj for obj in ran.stored if obj["kind"] == "Workload" and obj.get("status")]
+def test_operator_writes_times_in_whole_seconds(operator_objects: OperatorObjects) -> None:
+    workloads = [obj for obj in operator_objects.stored if obj["kind"] == "Workload" and obj.get("status")]
     assert {each["type"] for obj in workloads for each in obj["status"]["conditions"]} >= {"Admitted", "Finished"}
     assert not [place for obj in workloads for place in fractions(obj["status"], "status")]

@@ -19,7 +19,7 @@ from batchyard.cli.commands.status import print_status
 from batchyard.cli.commands.up import start
 from batchyard.cli.options import Output
 from batchyard.server.platform.data_dir import PlatformOptions, running_process_in
-from e2e_platform.kill_rounds import Client, ask
+from e2e_platform.kill_rounds import PlainHttpClient, ask
 from e2e_platform.platform_process import Running
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
@@ -101,7 +101,7 @@ def test_detached_platform_runs_until_stop(tmp_path: Path, capsys: pytest.Captur
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     running = running_process_in(tmp_path)
     assert running is not None
-    with Client(running.url) as client:
+    with PlainHttpClient(running.url) as client:
         events = client.lines(f"{CONFIG_MAPS}?watch=1")
         assert ask(running.url, "POST", CONFIG_MAPS, config_map("a"))[0] == 201
         assert next(events)["type"] == "ADDED"
@@ -140,14 +140,14 @@ def test_platform_survives_exhausted_file_descriptors(platform: Running, capsys:
 
 
 @pytest.fixture
-def hung_up() -> Iterator[None]:
+def default_sighup() -> Iterator[None]:
     """Restore the default SIGHUP handler for child processes, because the tests may run under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.usefixtures("hung_up")
+@pytest.mark.usefixtures("default_sighup")
 def test_platform_ends_cleanly_on_sighup(tmp_path: Path) -> None:
     with Running(tmp_path, PLAIN) as running:
         running.process.send_signal(signal.SIGHUP)

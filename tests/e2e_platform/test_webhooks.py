@@ -18,7 +18,7 @@ import yaml
 
 from batchyard.operator_manifests import InstallSettings, manifests
 from batchyard.server.kubeconfig.access import owner_tls_context
-from e2e_platform.operator_account import granted, refused
+from e2e_platform.operator_account import forbidden_requests, install_account
 from e2e_platform.operator_process import Operating, ask_text
 from e2e_platform.platform_process import Running
 
@@ -35,7 +35,7 @@ OPTIONS = (
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
 
-class Served(NamedTuple):
+class WebhookPlatform(NamedTuple):
     """A platform, and the ports of two operators that share certificates."""
 
     platform: Running
@@ -63,14 +63,14 @@ class Served(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def webhook_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebhookPlatform]:
     folder = tmp_path_factory.mktemp("webhooks")
     audit_log = folder / "audit.log"
     with ExitStack() as started:
         platform = started.enter_context(
             Running(folder / "data", "--controllers", "api,namespaces", "--audit-log", str(audit_log))
         )
-        kubeconfig = granted(platform.kubeconfig, folder, SETTINGS)
+        kubeconfig = install_account(platform.kubeconfig, folder, SETTINGS)
         objects = [obj for obj in manifests(SETTINGS) if obj["kind"] in {"CustomResourceDefinition", *CONFIGURATIONS}]
         platform.kubectl("apply", "--server-side", "-f", "-", sent=yaml.safe_dump_all(objects))
         ports, figures = (free_port(), free_port()), free_port()
@@ -80,7 +80,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         ]
         for operator in operators:
             operator.wait_until("webhooks at https")
-        yield Served(platform, ports, audit_log, (operators[0], operators[1]), figures)
+        yield WebhookPlatform(platform, ports, audit_log, (operators[0], operators[1]), figures)
 
 
 CONFIGURATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
@@ -95,12 +95,12 @@ def free_port() -> int:
 
 def ask(port: int, bundle: bytes, path: str, review: Any) -> Any:
     """The response of a webhook with a certificate of the CA bundle."""
-    code, body = posted(port, bundle, path, review)
+    code, body = post_review(port, bundle, path, review)
     assert code == 200, body
     return json.loads(body)["response"]
 
 
-def posted(port: int, bundle: bytes, path: str, review: Any) -> tuple[int, bytes]:
+def post_review(port: int, bundle: bytes, path: str, review: Any) -> tuple[int, bytes]:
     """The code and the body of a response."""
     context = ssl.create_default_context(cadata=bundle.decode())
     with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
@@ -124,35 +124,40 @@ def job(**labels: str) -> Any:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a", "labels": labels}, "spec": spec}
 
 
-def test_both_operators_queue_job_in_namespace_with_default_queue(served: Served) -> None:
+def test_both_operators_queue_job_in_namespace_with_default_queue(webhook_platform: WebhookPlatform) -> None:
     queue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": {"name": "default"}}
-    served.platform.kubectl("apply", "-f", "-", sent=json.dumps({**queue, "spec": {"clusterQueue": "none"}}))
-    for port in served.ports:
-        answer = ask(port, served.bundle(), "/mutate", admission(job(a="b")))
+    webhook_platform.platform.kubectl("apply", "-f", "-", sent=json.dumps({**queue, "spec": {"clusterQueue": "none"}}))
+    for port in webhook_platform.ports:
+        answer = ask(port, webhook_platform.bundle(), "/mutate", admission(job(a="b")))
         assert json.loads(base64.b64decode(answer["patch"])) == [
             {"op": "add", "path": "/metadata/labels/kueue.x-k8s.io~1queue-name", "value": "default"},
             {"op": "replace", "path": "/spec/suspend", "value": True},
         ]
 
 
-def test_webhook_rejects_invalid_queue_name(served: Served) -> None:
-    answer = ask(served.ports[0], served.bundle(), "/validate", admission(job(**{"kueue.x-k8s.io/queue-name": "No"})))
+def test_webhook_rejects_invalid_queue_name(webhook_platform: WebhookPlatform) -> None:
+    answer = ask(
+        webhook_platform.ports[0],
+        webhook_platform.bundle(),
+        "/validate",
+        admission(job(**{"kueue.x-k8s.io/queue-name": "No"})),
+    )
     assert answer["allowed"] is False
     assert answer["status"]["message"].startswith("metadata.labels[kueue.x-k8s.io/queue-name]: Invalid value")
 
 
-def asked(served: Served) -> dict[str, float]:
+def request_counts(webhook_platform: WebhookPlatform) -> dict[str, float]:
     """The metrics of webhook requests."""
-    text = ask_text(served.figures, "/metrics")[1]
+    text = ask_text(webhook_platform.figures, "/metrics")[1]
     lines = [line for line in text.splitlines() if line.startswith("controller_runtime_webhook_")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-def test_webhook_requests_are_counted_by_path_and_code(served: Served) -> None:
-    before = asked(served)
-    ask(served.ports[0], served.bundle(), "/mutate", admission(job(a="b")))
-    assert posted(served.ports[0], served.bundle(), "/validate", {"kind": "Other"})[0] == 400
-    after = asked(served)
+def test_webhook_requests_are_counted_by_path_and_code(webhook_platform: WebhookPlatform) -> None:
+    before = request_counts(webhook_platform)
+    ask(webhook_platform.ports[0], webhook_platform.bundle(), "/mutate", admission(job(a="b")))
+    assert post_review(webhook_platform.ports[0], webhook_platform.bundle(), "/validate", {"kind": "Other"})[0] == 400
+    after = request_counts(webhook_platform)
     grown = {name for name, value in after.items() if value > before.get(name, 0) and "latency" not in name}
     total = "controller_runtime_webhook_requests_total"
     assert grown == {f'{total}{{webhook="/mutate",code="200"}}', f'{total}{{webhook="/validate",code="400"}}'}
@@ -163,21 +168,21 @@ def test_webhook_requests_are_counted_by_path_and_code(served: Served) -> None:
     assert after[f'{total}{{webhook="/convert",code="500"}}'] == 0
 
 
-def test_conversion_webhook_in_crd_converts_objects(served: Served) -> None:
-    webhook = served.raw(CRD)["spec"]["conversion"]["webhook"]
+def test_conversion_webhook_in_crd_converts_objects(webhook_platform: WebhookPlatform) -> None:
+    webhook = webhook_platform.raw(CRD)["spec"]["conversion"]["webhook"]
     bundle = base64.b64decode(webhook["clientConfig"]["caBundle"])
     queue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": "a"}}
     objects = [{**queue, "spec": {"cohortName": "all"}}]
     request = {"uid": "u", "desiredAPIVersion": "kueue.x-k8s.io/v1beta1", "objects": objects}
-    answer = ask(served.ports[0], bundle, webhook["clientConfig"]["service"]["path"], {"request": request})
+    answer = ask(webhook_platform.ports[0], bundle, webhook["clientConfig"]["service"]["path"], {"request": request})
     assert answer["convertedObjects"][0]["spec"] == {"cohort": "all"}
 
 
-def test_webhook_calls_succeed_during_certificate_rotation(served: Served) -> None:
-    bundles, certificates = dict.fromkeys([served.bundle()]), dict[bytes, None]()
+def test_webhook_calls_succeed_during_certificate_rotation(webhook_platform: WebhookPlatform) -> None:
+    bundles, certificates = dict.fromkeys([webhook_platform.bundle()]), dict[bytes, None]()
     for _ in range(10 * LIFETIME):
-        bundle = served.bundle()
-        for port in served.ports:
+        bundle = webhook_platform.bundle()
+        for port in webhook_platform.ports:
             assert ask(port, bundle, "/validate", admission(job(a="b")))["allowed"] is True
             certificates[certificate_of(port)] = None
         bundles[bundle] = None
@@ -187,7 +192,7 @@ def test_webhook_calls_succeed_during_certificate_rotation(served: Served) -> No
     first, *_, last = bundles
     assert first not in last, "the authority that has ended is told no more"
     assert len(certificates) > 1
-    assert refused(served.audit_log, SETTINGS) == [], served.operators[0].log()
+    assert forbidden_requests(webhook_platform.audit_log, SETTINGS) == [], webhook_platform.operators[0].log()
 
 
 def certificate_of(port: int) -> bytes:

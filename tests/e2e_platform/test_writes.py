@@ -39,7 +39,7 @@ def config_map(**data: str) -> str:
     return msgspec.json.encode({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}).decode()
 
 
-def seen(platform: Running, what: str, path: str) -> str:
+def object_part(platform: Running, what: str, path: str) -> str:
     """A part of an object in the namespace."""
     return platform.kubectl("get", "-n", "team", what, "-o", f"jsonpath={{{path}}}")
 
@@ -50,9 +50,9 @@ def test_repeated_apply_replaces_list_items(platform: Running) -> None:
     changed = SERVICE.replace("{name: a, port: 80}", "{name: c, port: 82}")
     assert "-    port: 80\n" in platform.kubectl("diff", "-f", "-", sent=changed, fails=True)
     assert "server dry run" in platform.kubectl("apply", "--dry-run=server", "-f", "-", sent=changed)
-    assert seen(platform, "service/web", ".spec.ports[*].port") == "80 81"
+    assert object_part(platform, "service/web", ".spec.ports[*].port") == "80 81"
     platform.kubectl("apply", "-f", "-", sent=changed)
-    assert sorted(seen(platform, "service/web", ".spec.ports[*].port").split()) == ["81", "82"]
+    assert sorted(object_part(platform, "service/web", ".spec.ports[*].port").split()) == ["81", "82"]
 
 
 def test_custom_resource_is_applied_again_but_rejects_strategic_merge_patch(platform: Running) -> None:
@@ -69,7 +69,7 @@ def test_server_side_apply_conflicts_between_two_managers(platform: Running) -> 
     assert 'Apply failed with 1 conflict: conflict with "kubectl": .data.x' in reported
     platform.kubectl(*apply, "--field-manager=other", "--force-conflicts", sent=config_map(x="9"))
     platform.kubectl(*apply, sent=config_map(z="3"))
-    assert seen(platform, "configmap/shared", ".data") == '{"x":"9","z":"3"}'
+    assert object_part(platform, "configmap/shared", ".data") == '{"x":"9","z":"3"}'
     shown = platform.kubectl("get", "-n", "team", "configmap", "shared", "-o", "yaml", "--show-managed-fields")
     assert {line.split()[1] for line in shown.splitlines() if "manager:" in line} == {"other", "kubectl"}
 
@@ -85,7 +85,7 @@ def test_server_side_apply_conflicts_between_two_managers(platform: Running) -> 
 def test_patch_of_each_type_is_applied(platform: Running, kind: str, patch: str) -> None:
     platform.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", sent=config_map(k="v"))
     platform.kubectl("patch", "-n", "team", "configmap", "shared", "--type", kind, "-p", patch)
-    assert seen(platform, "configmap/shared", ".data.k") == kind
+    assert object_part(platform, "configmap/shared", ".data.k") == kind
 
 
 def test_kubectl_edit_changes_object(platform: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_kubectl_edit_changes_object(platform: Running, tmp_path: Path, monkeypa
     monkeypatch.setenv("KUBE_EDITOR", str(editor))
     platform.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", sent=config_map(word="before"))
     assert "edited" in platform.kubectl("edit", "-n", "team", "configmap", "shared")
-    assert seen(platform, "configmap/shared", ".data.word") == "after"
+    assert object_part(platform, "configmap/shared", ".data.word") == "after"
 
 
 def test_misspelt_fields_are_rejected_unless_validation_only_warns(platform: Running) -> None:
@@ -112,5 +112,5 @@ def test_kubectl_sets_labels_annotations_and_images(platform: Running) -> None:
     platform.kubectl("label", "-n", "team", "pod", "p", "colour=green")
     platform.kubectl("annotate", "-n", "team", "pod", "p", "told=yes")
     platform.kubectl("set", "image", "-n", "team", "pod/p", "c=i:2")
-    assert seen(platform, "pod/p", ".metadata.labels.colour}{.metadata.annotations.told") == "greenyes"
-    assert seen(platform, "pod/p", ".spec.containers[0].image") == "i:2"
+    assert object_part(platform, "pod/p", ".metadata.labels.colour}{.metadata.annotations.told") == "greenyes"
+    assert object_part(platform, "pod/p", ".spec.containers[0].image") == "i:2"

@@ -16,9 +16,9 @@ import yaml
 
 from e2e_platform.kill_rounds import ask
 from e2e_platform.platform_process import Running
-from fuzz.requests import Fuzz, FuzzRequest, Place
-from fuzz.seeded_random import Dice
-from fuzz.wire import codes, dialer, garbled, shapes
+from fuzz.requests import FuzzedResource, FuzzRequest, RequestGenerator
+from fuzz.seeded_random import SeededRandom
+from fuzz.wire import codes, dialer, garble, shapes
 
 ROCKETS: Final = Path(__file__).parents[1] / "e2e_platform" / "rockets.yaml"
 MAPS: Final = "/api/v1/namespaces/default/configmaps"
@@ -31,7 +31,7 @@ _OWN: Final = (503, 504)
 _STATUSES: Final = '[checks]\nnot_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 503]\n'
 
 
-class Fuzzed:
+class FuzzedPlatform:
     """A platform under malformed requests; `faults` lists failed checks."""
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +52,7 @@ class Fuzzed:
 
     def send(self, count: int, *seed: object) -> None:
         """Send `count` requests after the valid ones."""
-        fuzz = Fuzz(self._places, *seed)
+        fuzz = RequestGenerator(self._places, *seed)
         place = urlsplit(self.url)
         with closing(http.client.HTTPConnection(str(place.hostname), place.port, timeout=_WITHIN)) as connection:
             for asked in _with_good(fuzz, count):
@@ -75,10 +75,10 @@ class Fuzzed:
 
     def send_garbled(self, count: int, *seed: object) -> None:
         """Send `count` requests with changed bytes."""
-        fuzz, dice, dial = Fuzz(self._places, *seed), Dice(*seed), dialer(self.url)
+        fuzz, dice, dial = RequestGenerator(self._places, *seed), SeededRandom(*seed), dialer(self.url)
         for _ in range(count):
             asked = fuzz.next()
-            for code in codes(dial, garbled(asked, dice), 0.05):
+            for code in codes(dial, garble(asked, dice), 0.05):
                 self._take(code, asked.reported)
         self._check_answers("garbled requests")
 
@@ -149,7 +149,7 @@ class Fuzzed:
         self._running.__exit__()
 
 
-class Stalled:
+class StalledConnections:
     """Incomplete requests that never end, and watches whose clients read nothing."""
 
     def __init__(self, url: str, count: int) -> None:
@@ -185,7 +185,7 @@ def _generable(schema: Any) -> Any:
     return [_generable(item) for item in schema] if isinstance(schema, list) else schema
 
 
-def places(url: str) -> Iterator[Place]:
+def places(url: str) -> Iterator[FuzzedResource]:
     """Yield all resources that the platform's discovery lists."""
     versions = ["v1"] + [
         version["groupVersion"] for group in ask(url, "GET", "/apis")[1]["groups"] for version in group["versions"]
@@ -195,10 +195,10 @@ def places(url: str) -> Iterator[Place]:
         for each in found:
             parts = tuple(o["name"].partition("/")[2] for o in found if o["name"].startswith(f"{each['name']}/"))
             if "/" not in each["name"]:
-                yield Place(version, each["kind"], each["name"], each["namespaced"], parts)
+                yield FuzzedResource(version, each["kind"], each["name"], each["namespaced"], parts)
 
 
-def _with_good(fuzz: Fuzz, count: int) -> Iterator[FuzzRequest]:
+def _with_good(fuzz: RequestGenerator, count: int) -> Iterator[FuzzRequest]:
     yield from fuzz.good()
     for _ in range(count):
         yield fuzz.next()

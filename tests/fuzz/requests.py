@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import yaml
 
-from fuzz.seeded_random import Dice
-from fuzz.values import NASTY, deep, mutated
+from fuzz.seeded_random import SeededRandom
+from fuzz.values import NASTY, deep, mutate
 
 _ROOT = Path(__file__).parents[2]
 _SEEDS = Path(__file__).with_name("seeds.yaml")
@@ -133,7 +133,7 @@ class FuzzRequest(NamedTuple):
         return f"{self.method} {self.target[:300]} {dict(self.headers)!s:.300} {self.body[:2000]!r}"
 
 
-class Place(NamedTuple):
+class FuzzedResource(NamedTuple):
     """A resource in one of its versions."""
 
     api_version: str
@@ -149,11 +149,11 @@ class Place(NamedTuple):
         return "/".join((root + within, self.plural, *filter(None, (name, part))))
 
 
-class Fuzz:
+class RequestGenerator:
     """Requests for some places, from valid objects."""
 
-    def __init__(self, places: Sequence[Place], *seed: object) -> None:
-        self._dice = Dice(*seed)
+    def __init__(self, places: Sequence[FuzzedResource], *seed: object) -> None:
+        self._dice = SeededRandom(*seed)
         self._places = {(place.api_version, place.kind): place for place in places}
         self._all = list(places)
         self._good = [obj for obj in good_objects() if (obj["apiVersion"], obj["kind"]) in self._places]
@@ -187,50 +187,50 @@ class Fuzz:
 
     # --- kinds of requests ---
 
-    def _created(self, place: Place, obj: dict[str, Any]) -> FuzzRequest:
-        sent = obj if self._dice.happens(10) else mutated(obj, self._dice)
+    def _created(self, place: FuzzedResource, obj: dict[str, Any]) -> FuzzRequest:
+        sent = obj if self._dice.happens(10) else mutate(obj, self._dice)
         return FuzzRequest("POST", place.path(_namespace_of(obj)), {}, {}, _json(sent))
 
-    def _changed(self, place: Place, obj: dict[str, Any]) -> FuzzRequest:
+    def _changed(self, place: FuzzedResource, obj: dict[str, Any]) -> FuzzRequest:
         part = self._dice.one_of(("", "", "status", *place.parts))
         sent = self._with_status(obj) if part == "status" else obj
-        return FuzzRequest("PUT", self._path(place, obj, part), {}, {}, _json(mutated(sent, self._dice)))
+        return FuzzRequest("PUT", self._path(place, obj, part), {}, {}, _json(mutate(sent, self._dice)))
 
-    def _patched(self, place: Place, obj: dict[str, Any]) -> FuzzRequest:
+    def _patched(self, place: FuzzedResource, obj: dict[str, Any]) -> FuzzRequest:
         dice = self._dice
         path = self._path(place, obj, dice.one_of(("", "", "", "status", *place.parts)))
         if dice.happens(40):
             sent: Any = [self._operation(obj) for _ in range(1 + dice.below(4))]
             return FuzzRequest(
-                "PATCH", path, {}, {"content-type": _JSON_PATCH}, _json(mutated(sent, dice, dice.below(2)))
+                "PATCH", path, {}, {"content-type": _JSON_PATCH}, _json(mutate(sent, dice, dice.below(2)))
             )
         return FuzzRequest(
-            "PATCH", path, {}, {"content-type": dice.one_of(_MERGES)}, _json(mutated(self._with_status(obj), dice))
+            "PATCH", path, {}, {"content-type": dice.one_of(_MERGES)}, _json(mutate(self._with_status(obj), dice))
         )
 
-    def _applied(self, place: Place, obj: dict[str, Any]) -> FuzzRequest:
+    def _applied(self, place: FuzzedResource, obj: dict[str, Any]) -> FuzzRequest:
         path = self._path(place, obj, self._dice.one_of(("", "", "status")))
         query = {"fieldManager": self._dice.one_of(("a", "b", "kubectl")), "force": "true"}
-        return FuzzRequest("PATCH", path, query, {"content-type": _APPLY}, _json(mutated(obj, self._dice)))
+        return FuzzRequest("PATCH", path, query, {"content-type": _APPLY}, _json(mutate(obj, self._dice)))
 
-    def _read(self, place: Place, obj: dict[str, Any]) -> FuzzRequest:
+    def _read(self, place: FuzzedResource, obj: dict[str, Any]) -> FuzzRequest:
         name = self._dice.one_of(("", "", obj["metadata"].get("name") or "a"))
         namespace = self._dice.one_of(("", _namespace_of(obj)))
         return FuzzRequest("GET", place.path(namespace, name), {}, {}, b"")
 
-    def _deleted(self, place: Place, obj: dict[str, Any]) -> FuzzRequest:
+    def _deleted(self, place: FuzzedResource, obj: dict[str, Any]) -> FuzzRequest:
         options = {
             "gracePeriodSeconds": 0,
             "propagationPolicy": "Orphan",
             "preconditions": {"uid": "a"},
             "dryRun": ["All"],
         }
-        body = _json(mutated(options, self._dice)) if self._dice.happens(50) else b""
+        body = _json(mutate(options, self._dice)) if self._dice.happens(50) else b""
         whole = self._dice.happens(2) and place.kind != "Namespace"
         path = place.path(_namespace_of(obj)) if whole else self._path(place, obj, "")
         return FuzzRequest("DELETE", path, {}, {}, body)
 
-    def _raw(self, place: Place, obj: dict[str, Any]) -> FuzzRequest:
+    def _raw(self, place: FuzzedResource, obj: dict[str, Any]) -> FuzzRequest:
         """Return a request whose body is no object."""
         dice = self._dice
         good = _json(obj)
@@ -271,7 +271,7 @@ class Fuzz:
         )
         return FuzzRequest(method, path, {}, {"content-type": dice.one_of(_TYPES)}, body)
 
-    def _anything(self, place: Place, obj: dict[str, Any]) -> FuzzRequest:
+    def _anything(self, place: FuzzedResource, obj: dict[str, Any]) -> FuzzRequest:
         dice = self._dice
         method = dice.one_of(
             ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "CONNECT", "get", "A")
@@ -297,7 +297,7 @@ class Fuzz:
 
     # --- their parts ---
 
-    def _path(self, place: Place, obj: Mapping[str, Any], part: str) -> str:
+    def _path(self, place: FuzzedResource, obj: Mapping[str, Any], part: str) -> str:
         name = obj["metadata"].get("name") or "a"
         return place.path(_namespace_of(obj), str(name), part)
 

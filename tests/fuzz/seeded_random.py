@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Dice:
+class SeededRandom:
     """Random numbers that follow only from a seed."""
 
     def __init__(self, *seed: object) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fuzz.seeded_random import Dice
+from fuzz.seeded_random import SeededRandom
 
 #: Values that are likely to cause faults.
 NASTY: tuple[Any, ...] = (
@@ -64,11 +64,11 @@ _NAMES = (
 _DEPTHS = (20, 90, 101, 5_000)
 
 
-def mutated(value: Any, dice: Dice, changes: int | None = None) -> Any:
+def mutate(value: Any, dice: SeededRandom, changes: int | None = None) -> Any:
     """Return a value with some changed places."""
     for _ in range(changes or 1 + dice.below(4)):
         places = list(_places(value))
-        value = _changed(value, dice.one_of(places), dice)
+        value = _change_value(value, dice.one_of(places), dice)
     return value
 
 
@@ -88,9 +88,9 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
             yield from _places(child, (*path, index))
 
 
-def _changed(value: Any, path: tuple[Any, ...], dice: Dice) -> Any:
+def _change_value(value: Any, path: tuple[Any, ...], dice: SeededRandom) -> Any:
     if not path:
-        return _another(value, dice)
+        return _replacement(value, dice)
     step, rest = path[0], path[1:]
     if isinstance(value, Mapping):
         new: Any = dict(value)
@@ -99,11 +99,11 @@ def _changed(value: Any, path: tuple[Any, ...], dice: Dice) -> Any:
     if not rest and dice.happens(15):
         del new[step]
     else:
-        new[step] = _changed(value[step], rest, dice)
+        new[step] = _change_value(value[step], rest, dice)
     return new
 
 
-def _another(value: Any, dice: Dice) -> Any:
+def _replacement(value: Any, dice: SeededRandom) -> Any:
     """Return a replacement of a value."""
     throw = dice.below(100)
     if isinstance(value, dict) and throw < 50:

@@ -14,7 +14,7 @@ from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
 from batchyard.kubelet.simulated.pod_status import NodeAgents
 from batchyard.wiring import PlatformPorts, PlatformSettings, build_platform
-from fuzz.requests import FuzzRequest, Place
+from fuzz.requests import FuzzedResource, FuzzRequest
 from unit.apiserver.api import OWNER, Api, body_bytes
 
 ROCKETS: Final = Path(__file__).parents[1] / "e2e_platform" / "rockets.yaml"
@@ -34,10 +34,10 @@ class FuzzedApi(Api):
         self.post(_DEFINITIONS, yaml.safe_load(ROCKETS.read_text("utf-8")))
         self.pass_time(1)
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[FuzzedResource]:
         """Return all served resources."""
         return [
-            Place(info.api_version_for(version), info.kind, info.plural, info.namespaced, _parts(resource))
+            FuzzedResource(info.api_version_for(version), info.kind, info.plural, info.namespaced, _parts(resource))
             for resource in self.resources.all()
             for info in (resource.info,)
             for version in info.versions
@@ -56,7 +56,7 @@ class FuzzedApi(Api):
         return answer.code if isinstance(answer, Response) else 200
 
 
-class Noted:
+class RequestNote:
     """Adds a note with the request to each exception."""
 
     def __init__(self, reported: str) -> None:

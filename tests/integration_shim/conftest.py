@@ -17,7 +17,7 @@ from integration_shim.image_engines import (
     ordinary_user,
     user_home,
 )
-from integration_shim.machine import ORDINARY_USER, Machine, machine
+from integration_shim.machine import ORDINARY_USER, ShimMachine, machine
 from integration_shim.registry import Registry, registry
 
 #: Engines are used only in tests of engines, because podman of an ordinary user leaves a process.
@@ -29,16 +29,16 @@ _NONE: Mapping[str, str] = {}
 _Kind = tuple[str, int | None, tuple[tuple[str, str], ...]]
 
 
-class Pool:
+class SharedNodes:
     """Nodes that tests share one after the other; a node is discarded after a failure."""
 
     def __init__(self) -> None:
-        self._nodes: dict[_Kind, tuple[Machine, ExitStack]] = {}
+        self._nodes: dict[_Kind, tuple[ShimMachine, ExitStack]] = {}
 
     @contextmanager
     def lend(
         self, without: str = "", user: int | None = None, variables: Mapping[str, str] = _NONE
-    ) -> Iterator[Machine]:
+    ) -> Iterator[ShimMachine]:
         """An idle node; nothing of the test may be left on it afterwards."""
         kind = without, user, tuple(variables.items())
         if kind not in self._nodes:
@@ -60,38 +60,38 @@ class Pool:
 
 
 @pytest.fixture(scope="session")
-def pool() -> Iterator[Pool]:
+def pool() -> Iterator[SharedNodes]:
     """The shared nodes of these tests."""
-    made = Pool()
+    made = SharedNodes()
     yield made
     made.close()
 
 
 @pytest.fixture
-def plain(pool: Pool) -> Iterator[Machine]:
+def plain(pool: SharedNodes) -> Iterator[ShimMachine]:
     """A node that runs containers as plain processes; none may be left at the end."""
     with pool.lend(PLAIN) as made:
         yield made
 
 
 @pytest.fixture(params=["root", "user"])
-def node(request: pytest.FixtureRequest, pool: Pool) -> Iterator[Machine]:
+def node(request: pytest.FixtureRequest, pool: SharedNodes) -> Iterator[ShimMachine]:
     """A node with all features of the machine, as root and as an ordinary user; no pods may be left."""
     as_user = request.param == "user"
     if os.geteuid() != 0 and not as_user:
-        pytest.skip("only root can be root")
+        pytest.skip("this case needs root")
     with pool.lend(NO_ENGINES, ORDINARY_USER if as_user and os.geteuid() == 0 else None) as made:
         if not made.features["bubblewrap"]:
-            pytest.skip("bubblewrap is not there, or does not work here")
+            pytest.skip("bubblewrap is missing or does not work on this machine")
         yield made
 
 
 @pytest.fixture
-def grouped(pool: Pool) -> Iterator[Machine]:
+def grouped(pool: SharedNodes) -> Iterator[ShimMachine]:
     """A node with control groups; no pods may be left at the end."""
     with pool.lend(NO_ENGINES) as made:
         if not made.features["bubblewrap"] or not made.features["cgroups"]:
-            pytest.skip("whoever runs the tests can make no control groups here, or has no bubblewrap")
+            pytest.skip("control groups cannot be created, or bubblewrap is missing")
         yield made
 
 
@@ -103,11 +103,11 @@ def busybox() -> Iterator[str]:
 
 
 @pytest.fixture
-def engine(pool: Pool, busybox: str) -> Iterator[tuple[Machine, dict[str, str]]]:
+def engine(pool: SharedNodes, busybox: str) -> Iterator[tuple[ShimMachine, dict[str, str]]]:
     """A node that runs containers with podman, because it lacks users of pods; none may be left."""
     with pool.lend("docker,users") as made:
         if not any(engine["runs"] for engine in made.features["engines"]):
-            pytest.skip(f"podman does not work here: {made.features['missing']}")
+            pytest.skip(f"podman does not work on this machine: {made.features['missing']}")
         yield made, {"name": busybox, "engine": "podman", "id": image_id(busybox)}
 
 
@@ -129,7 +129,7 @@ def users_image() -> Iterator[EngineImage]:
 def roots_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineImage]:
     """Podman of root with an image."""
     if shutil.which("podman") is None or os.geteuid() != 0:
-        pytest.skip("no podman is here, or it may not be used: apt-get install podman, and be root")
+        pytest.skip("podman is missing or may not be used: run apt-get install podman, and run the tests as root")
     variables = insecure_registries(tmp_path_factory.mktemp("podman"))
     with engine_with_image("podman", variables, None) as bringer:
         yield bringer
@@ -143,7 +143,7 @@ def images() -> Iterator[Registry]:
 
 
 @pytest.fixture(params=["docker", "podman of root", "podman of a user"])
-def image_node(request: pytest.FixtureRequest, pool: Pool) -> Iterator[ImageNode]:
+def image_node(request: pytest.FixtureRequest, pool: SharedNodes) -> Iterator[ImageNode]:
     """A node with an engine that pulls images and bubblewrap that runs them; no containers may be left."""
     if request.param == "docker":
         bringer, without, user = request.getfixturevalue("docker_image"), "podman", None
@@ -153,5 +153,5 @@ def image_node(request: pytest.FixtureRequest, pool: Pool) -> Iterator[ImageNode
         bringer, without, user = request.getfixturevalue("users_image"), "docker", ordinary_user()
     with pool.lend(without, user, bringer.variables) as node:
         if [engine["runs"] for engine in node.features["engines"]] != [False]:
-            pytest.skip(f"no {request.param} that brings images works here: {node.features['missing']}")
+            pytest.skip(f"{request.param} cannot pull images on this machine: {node.features['missing']}")
         yield ImageNode(node, bringer.engine, bringer.image)

@@ -27,7 +27,7 @@ COMMANDS = ("sh", "id", "env", "cat", "sleep", "pwd", "ls", "hostname", "touch",
 def busybox_image(*says: str) -> Iterator[str]:
     """The name of a temporary image with these settings; skips without an engine."""
     if shutil.which("podman") is None or os.geteuid() != 0:
-        pytest.skip("no podman is here, or it may not be used: apt-get install podman runc, and be root")
+        pytest.skip("podman is missing or may not be used: run apt-get install podman runc, and run the tests as root")
     name = name_of_image()
     changes = [part for line in says for part in ("--change", line)]
     subprocess.run(
@@ -49,7 +49,7 @@ def archive_of_busybox() -> bytes:
     """A root filesystem with busybox as a tar archive; skips without busybox."""
     busybox = shutil.which("busybox")
     if busybox is None:
-        pytest.skip("no busybox to make an image of is here: apt-get install busybox-static")
+        pytest.skip("busybox is missing: apt-get install busybox-static")
     with TemporaryDirectory() as made:
         root = Path(made)
         for folder in ("bin", "etc", "tmp", "srv", "run", "var"):

@@ -103,7 +103,7 @@ MASKED = (
 )
 
 
-def called(number: int, *arguments: object) -> str:
+def call_error(number: int, *arguments: object) -> str:
     """The error name of a system call, or '' for success."""
     ctypes.set_errno(0)
     result = LIBC.syscall(ctypes.c_long(number), *(wide(argument) for argument in arguments))
@@ -120,11 +120,11 @@ def calls() -> dict[str, str]:
     for name, arguments in CALLS.items():
         number = NUMBERS.get(name.partition(" ")[0])
         if number is not None:
-            found[name] = in_child(lambda number=number, arguments=arguments: called(number, *arguments))
+            found[name] = run_in_child(lambda number=number, arguments=arguments: call_error(number, *arguments))
     return found
 
 
-def in_child(act: object) -> str:
+def run_in_child(act: object) -> str:
     """The result of a function in a separate process, because a call may change its process."""
     reads, writes = os.pipe()
     child = os.fork()
@@ -149,7 +149,7 @@ def foreign_calls() -> dict[str, str]:
     entry = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
     result = entry()
     return {
-        "x32": called(0x40000000 | NUMBERS["getpid"]),
+        "x32": call_error(0x40000000 | NUMBERS["getpid"]),
         "i386": errno.errorcode.get(-result, "?") if result < 0 else "",
     }
 
@@ -157,7 +157,7 @@ def foreign_calls() -> dict[str, str]:
 def new_namespaces() -> dict[str, str]:
     """The result of each unshare call."""
     flags = NAMESPACES.items()
-    return {name: in_child(lambda flag=flag: called(NUMBERS["unshare"], flag)) for name, flag in flags}
+    return {name: run_in_child(lambda flag=flag: call_error(NUMBERS["unshare"], flag)) for name, flag in flags}
 
 
 def writable() -> list[str]:
@@ -192,7 +192,7 @@ def can_create(path: str) -> bool:
     return True
 
 
-def masked() -> dict[str, bool]:
+def masked_paths() -> dict[str, bool]:
     """Whether each masked path is hidden."""
     found = {}
     for path in MASKED:
@@ -217,7 +217,7 @@ def handler() -> str:
                 file.write(f"|{program}")
         except OSError:
             continue
-        in_child(lambda: os.kill(os.getpid(), 11))
+        run_in_child(lambda: os.kill(os.getpid(), 11))
         return path
     return ""
 
@@ -225,7 +225,7 @@ def handler() -> str:
 def keys() -> dict[str, object]:
     """The visible keys, for a process with access to keyrings."""
     search = [
-        called(NUMBERS["keyctl"], 10, keyring, b"user", b"batchyard-of-the-machine", 0) for keyring in (-3, -4, -5)
+        call_error(NUMBERS["keyctl"], 10, keyring, b"user", b"batchyard-of-the-machine", 0) for keyring in (-3, -4, -5)
     ]
     with open("/proc/keys", encoding="utf-8") as file:
         seen = file.read()
@@ -256,7 +256,7 @@ def attempts() -> dict[str, object]:
         "foreign": foreign_calls(),
         "unshare": new_namespaces(),
         "writable": writable(),
-        "masked": masked(),
+        "masked": masked_paths(),
         "handler": handler() if os.path.isdir("/volume") else "",
         "keys": keys(),
     }

@@ -15,14 +15,14 @@ from typing import NamedTuple
 import pytest
 
 from integration_shim.engine_image import SAYS, archive_of_busybox, name_of_image
-from integration_shim.machine import ORDINARY_USER, Machine, until
+from integration_shim.machine import ORDINARY_USER, ShimMachine, until
 
 
 @contextmanager
 def docker() -> Iterator[Mapping[str, str]]:
     """The environment for docker; skips if docker is missing or does not start."""
     if os.geteuid() != 0 or shutil.which("dockerd") is None or shutil.which("docker") is None:
-        pytest.skip("no docker is here, or it may not be started: apt-get install docker.io, and be root")
+        pytest.skip("docker is missing or may not be started: run apt-get install docker.io, and run the tests as root")
     with TemporaryDirectory(prefix="docker-") as made:
         place, log = Path(made), Path(made) / "log"
         place.chmod(0o755)
@@ -35,7 +35,7 @@ def docker() -> Iterator[Mapping[str, str]]:
         try:
             until(lambda: daemon.poll() is not None or _answers(variables), "docker's daemon answers", 60)
             if daemon.returncode is not None:
-                pytest.skip(f"docker's daemon does not start here: {log.read_text().splitlines()[-1]}")
+                pytest.skip(f"the docker daemon does not start: {log.read_text().splitlines()[-1]}")
             (place / "socket").chmod(0o666)  # ordinary users of the tests are in no group
             yield variables
         finally:
@@ -60,7 +60,7 @@ def insecure_registries(folder: Path) -> Mapping[str, str]:
 def user_home() -> Iterator[Mapping[str, str]]:
     """The environment of a user with a home folder for images of podman; skips without podman."""
     if shutil.which("podman") is None:
-        pytest.skip("no podman is here: apt-get install podman")
+        pytest.skip("podman is missing: apt-get install podman")
     with TemporaryDirectory(prefix="home-") as made:
         user = ordinary_user()
         runtime = Path(made) / "run"
@@ -69,11 +69,11 @@ def user_home() -> Iterator[Mapping[str, str]]:
             os.chown(made, user, user)
             os.chown(runtime, user, user)
         variables = {"HOME": made, "XDG_RUNTIME_DIR": str(runtime), **insecure_registries(Path(made))}
-        asked("podman", variables, user, "info")  # leaves a process, which must not belong to a node
+        engine_output("podman", variables, user, "info")  # leaves a process, which must not belong to a node
         try:
             yield variables
         finally:
-            asked("podman", variables, user, "system", "reset", "--force")  # and its leftover process
+            engine_output("podman", variables, user, "system", "reset", "--force")  # and its leftover process
             _end_pause(runtime)
 
 
@@ -101,7 +101,7 @@ class EngineImage(NamedTuple):
 class ImageNode(NamedTuple):
     """A node with an engine that pulls images, and a busybox image of the engine."""
 
-    node: Machine
+    node: ShimMachine
     engine: str
     image: str
 
@@ -112,15 +112,15 @@ def engine_with_image(engine: str, variables: Mapping[str, str], user: int | Non
     name = name_of_image()
     if engine == "docker":  # its `import` supports fewer settings of an image
         built = {"DOCKER_BUILDKIT": "0", **variables}
-        asked(engine, built, user, "build", "--quiet", "--tag", name, "-", given=_context(*SAYS))
+        engine_output(engine, built, user, "build", "--quiet", "--tag", name, "-", given=_context(*SAYS))
     else:
         changes = [part for line in SAYS for part in ("--change", line)]
-        asked(engine, variables, user, "import", *changes, "-", name, given=archive_of_busybox())
+        engine_output(engine, variables, user, "import", *changes, "-", name, given=archive_of_busybox())
     try:
         yield EngineImage(engine, variables, name)
-        assert asked(engine, variables, user, "ps", "--all", "--quiet") == ""
+        assert engine_output(engine, variables, user, "ps", "--all", "--quiet") == ""
     finally:
-        asked(engine, variables, user, "image", "rm", "--force", name)
+        engine_output(engine, variables, user, "image", "rm", "--force", name)
 
 
 def _context(*says: str) -> bytes:
@@ -135,7 +135,7 @@ def _context(*says: str) -> bytes:
     return written.getvalue()
 
 
-def asked(engine: str, variables: Mapping[str, str], user: int | None, *stated: str, given: bytes = b"") -> str:
+def engine_output(engine: str, variables: Mapping[str, str], user: int | None, *stated: str, given: bytes = b"") -> str:
     """The output of an engine command for a user."""
     environment = {"PATH": os.environ["PATH"], **variables}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A node from the view of the platform, which writes wishes, sends their names, and reads their states."""
+"""A node as the platform uses it: the platform writes specs of runs, sends their names, and reads their states."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def until(is_so: Callable[[], Any], what: str = "it", seconds: float = PATIENCE_
         if found:
             return found
         select.select([], [], [], 0.005)
-    raise AssertionError(f"{what} did not come true")
+    raise AssertionError(f"{what} did not happen before the timeout")
 
 
 def is_alive(pid: int) -> bool:
@@ -94,7 +94,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-class Machine:
+class ShimMachine:
     """The folder of a node, and its running spawner."""
 
     def __init__(
@@ -119,7 +119,7 @@ class Machine:
             self.heard.append(path)
 
     def start_spawner(self) -> subprocess.Popen[bytes]:
-        """Start a spawner that is ready for wishes."""
+        """Start a spawner that accepts specs of runs."""
         (self.root / "features.json").unlink(missing_ok=True)
         environment = {"PATH": os.environ["PATH"], "BATCHYARD_NODE_WITHOUT": self.without, "NODE": str(self.root)}
         environment |= self.variables
@@ -183,7 +183,7 @@ class Machine:
     def sandbox(self, pod: str = "u", **fields: Any) -> Path:
         """Start a sandbox, and wait until it is ready; return its folder."""
         run = self.wish(f"pods/{pod}/sandbox", sandbox(**fields))
-        assert reached(run, "Ready")
+        assert wait_for_phase(run, "Ready")
         return run
 
     def start(self, spec: dict[str, Any], pod: str = "u") -> Path:
@@ -192,7 +192,7 @@ class Machine:
 
     def ended(self, spec: dict[str, Any], pod: str = "u") -> dict[str, Any]:
         """Run a container to its end; return its state."""
-        return reached(self.start(spec, pod), "Exited")
+        return wait_for_phase(self.start(spec, pod), "Exited")
 
     def log(self, pod: str = "u", name: str = "main/0.log") -> list[tuple[str, str, str]]:
         """The stream, tag and text of each line of a log."""
@@ -328,7 +328,7 @@ def state(run: Path) -> dict[str, Any]:
     return reported
 
 
-def reached(run: Path, phase: str) -> dict[str, Any]:
+def wait_for_phase(run: Path, phase: str) -> dict[str, Any]:
     """Wait until a run is in a phase; return its state."""
     found: dict[str, Any] = until(
         lambda: (reported := state(run)).get("phase") == phase and reported, f"{run} is {phase}"
@@ -339,14 +339,14 @@ def reached(run: Path, phase: str) -> dict[str, Any]:
 @contextmanager
 def machine(
     without: str = "", user: int | None = None, root: Path | None = None, variables: Mapping[str, str] | None = None
-) -> Iterator[Machine]:
+) -> Iterator[ShimMachine]:
     """A node in a separate folder; it is ended afterwards, and nothing may be left."""
     if root is None:
         root = Path(mkdtemp(prefix="node-"))
     root.mkdir(exist_ok=True)
     if user is not None:
         os.chown(root, user, user)
-    made = Machine(root, without, user, variables)
+    made = ShimMachine(root, without, user, variables)
     try:
         yield made
         made.settle()

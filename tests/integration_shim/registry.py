@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from integration_shim.image_engines import EngineImage, asked, ordinary_user
+from integration_shim.image_engines import EngineImage, engine_output, ordinary_user
 from integration_shim.machine import until
 
 #: The hash of the password `secret` from htpasswd -B.
@@ -43,7 +43,7 @@ class Registry(NamedTuple):
         stated.chmod(0o644)
         known = {**engine_image.variables, "DOCKER_CONFIG": str(self.folder), "REGISTRY_AUTH_FILE": str(stated)}
         for words in (("tag", engine_image.image, name), ("push", name), ("image", "rm", name)):
-            asked(engine_image.engine, known, user, *words)
+            engine_output(engine_image.engine, known, user, *words)
         return name
 
 
@@ -51,7 +51,7 @@ class Registry(NamedTuple):
 def registry() -> Iterator[Registry]:
     """A temporary registry; skips if the program is missing."""
     if shutil.which("docker-registry") is None:
-        pytest.skip("no registry is here: apt-get install docker-registry")
+        pytest.skip("docker-registry is missing: apt-get install docker-registry")
     with TemporaryDirectory(prefix="registry-") as made:
         folder = Path(made)
         folder.chmod(0o755)

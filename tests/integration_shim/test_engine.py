@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from batchyard.shim.stop import parse_stop_signal
-from integration_shim.machine import Machine, container, is_alive, is_kept, reached, shell, state, until
+from integration_shim.machine import ShimMachine, container, is_alive, is_kept, shell, state, until, wait_for_phase
 
-EngineNode = tuple[Machine, dict[str, str]]
+EngineNode = tuple[ShimMachine, dict[str, str]]
 
 
 def output_of(script: str, engine: EngineNode, **fields: Any) -> list[str]:
@@ -86,9 +86,9 @@ def test_forking_container_is_limited_and_ended_with_its_children(engine: Engine
     node.sandbox()
     limits = {"cpu": None, "memory": None, "pids": 20}
     run = node.start(shell("f() { f | f & }; f; sleep 600", image=image, limits=limits))
-    reached(run, "Running")
+    wait_for_phase(run, "Running")
     node.stop(run, grace=0)
-    assert reached(run, "Exited")["exitCode"] in {137, 143, 1, 2}
+    assert wait_for_phase(run, "Exited")["exitCode"] in {137, 143, 1, 2}
 
 
 def test_missing_command_is_reported_as_start_error_of_runtime(engine: EngineNode) -> None:
@@ -105,13 +105,13 @@ def test_container_ends_by_stop_signal_of_image_or_is_killed(engine: EngineNode)
     node.sandbox()
     trap = "trap 'echo told; exit 4' USR1; echo up; while :; do sleep 0.01; done"
     run = node.start(shell(trap, image=image, stopSignal="SIGUSR1"))
-    until(lambda: reached(run, "Running") and node.texts(), "it is up")
+    until(lambda: wait_for_phase(run, "Running") and node.texts(), "it is up")
     node.stop(run)
-    assert reached(run, "Exited")["exitCode"] == 4
+    assert wait_for_phase(run, "Exited")["exitCode"] == 4
     other = node.start(shell("trap '' TERM; while :; do sleep 0.01; done", image=image, attempt=1))
-    reached(other, "Running")
+    wait_for_phase(other, "Running")
     node.stop(other, grace=0.1)
-    assert reached(other, "Exited")["exitCode"] == 137
+    assert wait_for_phase(other, "Exited")["exitCode"] == 137
 
 
 def test_probes_and_hooks_run_in_container(engine: EngineNode) -> None:
@@ -139,7 +139,7 @@ def test_container_ends_when_its_keeper_is_killed(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     run = node.start(shell("sleep 600", image=image))
-    reported = reached(run, "Running")
+    reported = wait_for_phase(run, "Running")
     os.kill(reported["keeper"], signal.SIGKILL)
     until(lambda: not is_alive(reported["pid"]), "the container has ended")
     assert not is_kept(run)
@@ -149,7 +149,7 @@ def test_container_ends_when_keeper_its_children_and_spawner_are_killed(engine: 
     node, image = engine
     node.sandbox()
     run = node.start(shell("sleep 600", image=image))
-    reported = reached(run, "Running")
+    reported = wait_for_phase(run, "Running")
     node.spawner.kill()
     node.spawner.wait()
     for pid in (reported["keeper"], *_children(reported["keeper"])):
@@ -164,25 +164,25 @@ def test_container_survives_kill_of_engine_monitor(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     run = node.start(shell("while ! test -e /tmp/go; do sleep 0.01; done; exit 8", image=image))
-    reported = reached(run, "Running")
+    reported = wait_for_phase(run, "Running")
     watcher = int(Path(f"/proc/{reported['pid']}/stat").read_text().rpartition(")")[2].split()[1])
     assert "conmon" in Path(f"/proc/{watcher}/comm").read_text()
     os.kill(watcher, signal.SIGKILL)
     until(lambda: not is_alive(watcher), "the watcher has ended")
     Path(f"/proc/{reported['pid']}/root/tmp/go").touch()
-    assert reached(run, "Exited")["exitCode"] == 8
+    assert wait_for_phase(run, "Exited")["exitCode"] == 8
 
 
 def test_container_survives_restart_of_spawner(engine: EngineNode) -> None:
     node, image = engine
     node.sandbox()
     run = node.start(shell("while ! test -e /tmp/go; do sleep 0.01; done; exit 8", image=image))
-    reported = reached(run, "Running")
+    reported = wait_for_phase(run, "Running")
     node.spawner.kill()
     node.spawner.wait()
     node.spawner = node.start_spawner()
     Path(f"/proc/{reported['pid']}/root/tmp/go").touch()
-    assert reached(run, "Exited")["exitCode"] == 8
+    assert wait_for_phase(run, "Exited")["exitCode"] == 8
 
 
 def image_wish(name: str, policy: str, **fields: Any) -> dict[str, Any]:
@@ -192,12 +192,12 @@ def image_wish(name: str, policy: str, **fields: Any) -> dict[str, Any]:
     return {**wish, **names, **fields}
 
 
-def find_image(node: Machine, number: int, wish: dict[str, Any]) -> dict[str, Any]:
+def find_image(node: ShimMachine, number: int, wish: dict[str, Any]) -> dict[str, Any]:
     """The state of a finished image wish."""
     run = node.make(f"pods/u/images/main/{number}")
     (run / "spec.json").write_text(json.dumps(wish))
     node.ask(f"pods/u/images/main/{number}")
-    return reached(run, "Exited")
+    return wait_for_phase(run, "Exited")
 
 
 def test_image_wish_reports_configuration_of_image(engine: EngineNode) -> None:

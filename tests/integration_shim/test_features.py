@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from batchyard.shim.isolation.capabilities import Features, missing_capabilities
-from integration_shim.conftest import Pool
+from integration_shim.conftest import SharedNodes
 from integration_shim.image_engines import EngineImage, ordinary_user
-from integration_shim.machine import Machine, machine, shell
+from integration_shim.machine import ShimMachine, machine, shell
 
 NOTHING = "bubblewrap,network,cgroups,userns,podman,docker"
 
 
-def test_features_explain_effect_of_all_missing_tools(plain: Machine) -> None:
+def test_features_explain_effect_of_all_missing_tools(plain: ShimMachine) -> None:
     reported = plain.features
     assert reported["spawner"] == plain.spawner.pid
     assert (reported["bubblewrap"], reported["podNetwork"], reported["cgroups"]) == (None, False, None)
@@ -23,7 +23,7 @@ def test_features_explain_effect_of_all_missing_tools(plain: Machine) -> None:
     assert all(row["means"] and row["remedy"] for row in reported["missing"])
 
 
-def test_features_of_fully_equipped_machine_are_complete(grouped: Machine) -> None:
+def test_features_of_fully_equipped_machine_are_complete(grouped: ShimMachine) -> None:
     reported = grouped.features
     assert (reported["isRoot"], reported["userNamespaces"], reported["podNetwork"]) == (True, False, True)
     missing_here = {row["what"] for row in reported["missing"]}
@@ -31,7 +31,7 @@ def test_features_of_fully_equipped_machine_are_complete(grouped: Machine) -> No
     assert "memory" in reported["cgroups"]["controllers"]
 
 
-def test_ordinary_user_has_user_namespace(node: Machine) -> None:
+def test_ordinary_user_has_user_namespace(node: ShimMachine) -> None:
     reported = node.features
     assert reported["userNamespaces"] == (not reported["isRoot"])
     assert reported["podNetwork"]
@@ -43,7 +43,7 @@ def test_missing_pod_network_is_reported_with_reason() -> None:
     assert "(Operation not supported)" in next(row["means"] for row in found if row["what"] == "pod network")
 
 
-def test_mounts_are_rejected_without_bubblewrap(plain: Machine) -> None:
+def test_mounts_are_rejected_without_bubblewrap(plain: ShimMachine) -> None:
     mount = {"source": "volumes/x", "target": "/x", "readOnly": False}
     reported = plain.ended(shell("true", mounts=[mount]))
     assert (reported["reason"], "the mount /x requires bubblewrap" in reported["message"]) == ("StartError", True)
@@ -56,9 +56,9 @@ def test_plain_processes_run_as_ordinary_user() -> None:
         assert node.texts() == [str(os.geteuid() if user is None else user)]
 
 
-def test_unreachable_engine_is_reported_and_not_used(pool: Pool) -> None:
+def test_unreachable_engine_is_reported_and_not_used(pool: SharedNodes) -> None:
     if shutil.which("docker") is None:
-        pytest.skip("no docker is here: apt-get install docker.io")
+        pytest.skip("docker is missing: apt-get install docker.io")
     with pool.lend("podman", variables={"DOCKER_HOST": "unix:///nowhere"}) as node:
         reported = node.features
         assert reported["engines"] == []
@@ -66,14 +66,14 @@ def test_unreachable_engine_is_reported_and_not_used(pool: Pool) -> None:
         assert "docker: Cannot connect to the Docker daemon at unix:///nowhere" in row["means"]
 
 
-def test_pull_only_engine_is_not_used_without_bubblewrap(pool: Pool, docker_image: EngineImage) -> None:
+def test_pull_only_engine_is_not_used_without_bubblewrap(pool: SharedNodes, docker_image: EngineImage) -> None:
     with pool.lend("podman,bubblewrap", variables=docker_image.variables) as node:
         assert node.features["engines"] == []
         (row,) = [row for row in node.features["missing"] if row["what"] == "container engine"]
         assert "bubblewrap is required to run its images" in row["means"]
 
 
-def test_hanging_engine_times_out(pool: Pool, tmp_path: Path) -> None:
+def test_hanging_engine_times_out(pool: SharedNodes, tmp_path: Path) -> None:
     place = tmp_path / "docker"
     place.write_text("#!/bin/sh\nexec sleep 600\n")
     place.chmod(0o755)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from integration_shim.machine import Machine, container, reached, shell, state, until
+from integration_shim.machine import ShimMachine, container, shell, state, until, wait_for_phase
 
 QUICK = {"initialDelaySeconds": 0, "periodSeconds": 0.05, "timeoutSeconds": 5}
 ONCE = QUICK | {"successThreshold": 1, "failureThreshold": 1}
@@ -26,7 +26,7 @@ def messages(run: Path) -> list[str]:
     return [f"{warning['reason']}: {warning['message']}" for warning in state(run).get("warnings", [])]
 
 
-def test_container_fails_after_failure_threshold_of_liveness_probe(node: Machine) -> None:
+def test_container_fails_after_failure_threshold_of_liveness_probe(node: ShimMachine) -> None:
     node.sandbox()
     probe = execute("echo no; exit 1", failureThreshold=3)
     run = node.start(container("sleep", "600", probes={"liveness": probe}))
@@ -36,7 +36,7 @@ def test_container_fails_after_failure_threshold_of_liveness_probe(node: Machine
     assert (state(run)["started"], state(run)["ready"]) == (True, True)
 
 
-def test_startup_probe_precedes_other_probes(node: Machine) -> None:
+def test_startup_probe_precedes_other_probes(node: ShimMachine) -> None:
     node.sandbox()
     probes = {
         "startup": execute("test -e /tmp/up", failureThreshold=1000),
@@ -44,13 +44,13 @@ def test_startup_probe_precedes_other_probes(node: Machine) -> None:
         "liveness": execute("test -e /tmp/up", failureThreshold=1),
     }
     run = node.start(shell("sleep 0.3; touch /tmp/up; sleep 600", probes=probes))
-    reported = reached(run, "Running")
+    reported = wait_for_phase(run, "Running")
     assert (reported["started"], reported["ready"]) == (False, False)
     until(lambda: state(run)["started"] and state(run)["ready"], "it has started and is ready")
     assert "failed" not in state(run)
 
 
-def test_readiness_follows_responses_of_server(node: Machine) -> None:
+def test_readiness_follows_responses_of_server(node: ShimMachine) -> None:
     volume = node.make("pods/u/volumes/data", 0o777)
     node.sandbox(**PLUGGED)
     probe = {"httpGet": {"path": "health", "port": 80, "scheme": "HTTP"}, **ONCE}
@@ -67,7 +67,7 @@ def test_readiness_follows_responses_of_server(node: Machine) -> None:
     until(lambda: not state(run)["ready"], "it is not")
 
 
-def test_refused_probe_connection_is_reported_with_go_error_text(node: Machine) -> None:
+def test_refused_probe_connection_is_reported_with_go_error_text(node: ShimMachine) -> None:
     node.sandbox(**PLUGGED)
     probes = {
         "readiness": {"httpGet": {"path": "/x", "port": 81}, **ONCE},
@@ -82,7 +82,7 @@ def test_refused_probe_connection_is_reported_with_go_error_text(node: Machine) 
     }
 
 
-def test_exec_probe_times_out(node: Machine) -> None:
+def test_exec_probe_times_out(node: ShimMachine) -> None:
     node.sandbox()
     run = node.start(container("sleep", "600", probes={"readiness": execute("sleep 600", timeoutSeconds=1)}))
     until(lambda: messages(run), "it has failed")
@@ -91,7 +91,7 @@ def test_exec_probe_times_out(node: Machine) -> None:
     )
 
 
-def test_exec_probe_runs_in_container_without_capabilities(node: Machine) -> None:
+def test_exec_probe_runs_in_container_without_capabilities(node: ShimMachine) -> None:
     node.sandbox()
     script = "echo $MARK $HOME $PWD $(hostname) $(ls /tmp) $(grep CapEff /proc/self/status); exit 1"
     probes = {"readiness": execute(script)}
@@ -100,39 +100,39 @@ def test_exec_probe_runs_in_container_without_capabilities(node: Machine) -> Non
     until(lambda: stated in messages(run), "it has said where it is")
 
 
-def test_container_is_started_after_successful_post_start_hook(node: Machine) -> None:
+def test_container_is_started_after_successful_post_start_hook(node: ShimMachine) -> None:
     node.sandbox()
     hook = {"exec": {"command": ["sh", "-c", "sleep 0.2; touch /tmp/hooked"]}}
     run = node.start(container("sleep", "600", hooks={"postStart": hook}))
-    assert not reached(run, "Running")["started"]
+    assert not wait_for_phase(run, "Running")["started"]
     until(lambda: state(run)["started"] and state(run)["ready"], "it has started")
     assert Path(f"/proc/{state(run)['pid']}/root/tmp/hooked").exists()
 
 
-def test_failed_post_start_hook_is_reported(node: Machine) -> None:
+def test_failed_post_start_hook_is_reported(node: ShimMachine) -> None:
     node.sandbox()
     run = node.start(container("sleep", "600", hooks={"postStart": {"exec": {"command": ["false"]}}}))
     assert until(lambda: state(run).get("failed"), "it has failed")["hook"] == "postStart"
     assert messages(run) == ["FailedPostStartHook: PostStartHook failed"]
 
 
-def test_pre_stop_hook_runs_before_sigterm(node: Machine) -> None:
+def test_pre_stop_hook_runs_before_sigterm(node: ShimMachine) -> None:
     node.sandbox()
     hook = {"exec": {"command": ["sh", "-c", "sleep 0.2; echo hook > /tmp/order"]}}
     script = "trap 'echo term >> /tmp/order; cat /tmp/order; exit 0' TERM; echo up; while :; do sleep 0.01; done"
     run = node.start(shell(script, hooks={"preStop": hook}))
-    until(lambda: reached(run, "Running") and node.texts(), "it is up")
+    until(lambda: wait_for_phase(run, "Running") and node.texts(), "it is up")
     node.stop(run)
-    assert reached(run, "Exited")["exitCode"] == 0
+    assert wait_for_phase(run, "Exited")["exitCode"] == 0
     assert [text for text in node.texts() if text != "Terminated"] == ["up", "hook", "term"]
 
 
-def test_slow_pre_stop_hook_does_not_extend_grace_period(node: Machine) -> None:
+def test_slow_pre_stop_hook_does_not_extend_grace_period(node: ShimMachine) -> None:
     node.sandbox()
     hook = {"exec": {"command": ["sleep", "600"]}}
     run = node.start(shell("trap '' TERM; while :; do sleep 0.01; done", hooks={"preStop": hook}))
-    reached(run, "Running")
+    wait_for_phase(run, "Running")
     node.stop(run, grace=0.3)
-    reported = reached(run, "Exited")
+    reported = wait_for_phase(run, "Exited")
     assert reported["exitCode"] == 137
     assert reported["finishedAt"] - reported["startedAt"] < 10e6

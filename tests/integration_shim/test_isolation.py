@@ -4,10 +4,10 @@ import subprocess
 from pathlib import Path
 from shutil import copy
 
-from integration_shim.machine import Machine, container, is_kept, shell, state, until
+from integration_shim.machine import ShimMachine, container, is_kept, shell, state, until
 
 
-def test_container_runs_in_separate_namespaces(node: Machine) -> None:
+def test_container_runs_in_separate_namespaces(node: ShimMachine) -> None:
     node.sandbox(hostname="some-pod")
     reported = node.ended(shell("hostname; ls /proc | grep -c '^[0-9]*$'; id -u; pwd; echo $HOME $HOSTNAME"))
     assert (reported["exitCode"], node.texts()[0]) == (0, "some-pod")
@@ -15,14 +15,14 @@ def test_container_runs_in_separate_namespaces(node: Machine) -> None:
     assert node.texts()[2:] == ["0", "/", "/root some-pod"]
 
 
-def test_container_sees_only_programs_of_machine(node: Machine) -> None:
+def test_container_sees_only_programs_of_machine(node: ShimMachine) -> None:
     node.sandbox()
     node.ended(shell(f"ls /etc/shadow /home /mnt/none {node.root} /root/private; ls /root /tmp /var /run; echo $?"))
     assert [text for stream, _, text in node.log() if stream == "stdout"][-1] == "0"
     assert len([text for stream, _, text in node.log() if "cannot access" in text]) == 5
 
 
-def test_container_writes_are_removed_with_its_run(node: Machine) -> None:
+def test_container_writes_are_removed_with_its_run(node: ShimMachine) -> None:
     node.sandbox()
     node.ended(
         shell("echo x > /tmp/x; echo x > /x; echo x > /root/x; mkdir -p /data/y; ls /tmp/x /x /root/x -d /data/y")
@@ -32,13 +32,13 @@ def test_container_writes_are_removed_with_its_run(node: Machine) -> None:
     assert not list(node.root.rglob("x"))
 
 
-def test_container_has_no_capabilities_and_no_new_privileges(node: Machine) -> None:
+def test_container_has_no_capabilities_and_no_new_privileges(node: ShimMachine) -> None:
     node.sandbox()
     node.ended(shell("grep -E 'CapEff|CapPrm|NoNewPrivs' /proc/self/status | tr -d '\\t'"))
     assert node.texts() == ["CapPrm:0000000000000000", "CapEff:0000000000000000", "NoNewPrivs:1"]
 
 
-def test_missing_command_is_reported_as_start_error_of_runc(node: Machine) -> None:
+def test_missing_command_is_reported_as_start_error_of_runc(node: ShimMachine) -> None:
     node.sandbox()
     reported = node.ended(container("nosuch"))
     assert (reported["exitCode"], reported["reason"], node.texts()) == (128, "StartError", [])
@@ -49,25 +49,25 @@ def test_missing_command_is_reported_as_start_error_of_runc(node: Machine) -> No
     assert "startedAt" not in reported
 
 
-def test_container_runs_as_given_user(node: Machine) -> None:
+def test_container_runs_as_given_user(node: ShimMachine) -> None:
     node.sandbox()
     node.ended(shell("id -u; id -g; touch /tmp/x && echo writes", user={"uid": 1000, "gid": 2000}))
     assert node.texts() == ["1000", "2000", "writes"]
 
 
-def test_working_directory_is_created_and_writable(node: Machine) -> None:
+def test_working_directory_is_created_and_writable(node: ShimMachine) -> None:
     node.sandbox()
     node.ended(shell("pwd; touch x && ls", workingDir="/some/where"))
     assert node.texts() == ["/some/where", "x"]
 
 
-def test_read_only_root_rejects_writes(node: Machine) -> None:
+def test_read_only_root_rejects_writes(node: ShimMachine) -> None:
     node.sandbox()
     node.ended(shell("touch /x /srv/x /etc/x /usr/x 2>&1 | grep -c 'Read-only'; touch /x", readOnlyRoot=True))
     assert node.texts()[0] in {"3", "4"}
 
 
-def test_volumes_are_shared_between_containers_of_pod(node: Machine) -> None:
+def test_volumes_are_shared_between_containers_of_pod(node: ShimMachine) -> None:
     node.make("pods/u/volumes/data/sub", 0o777)
     node.sandbox()
     writes = {"source": "volumes/data", "target": "/data", "readOnly": False}
@@ -78,7 +78,7 @@ def test_volumes_are_shared_between_containers_of_pod(node: Machine) -> None:
     assert node.log(name="second/0.log")[0] == ("stdout", "F", "mine")
 
 
-def test_volume_mounts_at_path_missing_on_machine(node: Machine) -> None:
+def test_volume_mounts_at_path_missing_on_machine(node: ShimMachine) -> None:
     (node.make("pods/u/volumes/data", 0o755) / "file").write_text("mine")
     node.sandbox()
     places = {"volumes/data/file": "/etc/own/file", "volumes/data": "/usr/share/own"}
@@ -90,13 +90,13 @@ def test_volume_mounts_at_path_missing_on_machine(node: Machine) -> None:
     assert not (node.root / "etc/own").exists()
 
 
-def test_working_directory_of_machine_is_read_only(node: Machine) -> None:
+def test_working_directory_of_machine_is_read_only(node: ShimMachine) -> None:
     node.sandbox()
     node.ended(shell("test -e env && pwd; touch x || echo read-only", workingDir="/usr/bin"))
     assert [text for stream, _, text in node.log() if stream == "stdout"] == ["/usr/bin", "read-only"]
 
 
-def test_volume_source_with_symlink_out_of_volume_is_rejected(node: Machine) -> None:
+def test_volume_source_with_symlink_out_of_volume_is_rejected(node: ShimMachine) -> None:
     (node.make("pods/u/volumes/data") / "out").symlink_to("/etc")
     node.sandbox()
     reported = node.ended(shell("ls /x", mounts=[{"source": "volumes/data/out", "target": "/x", "readOnly": True}]))
@@ -106,7 +106,7 @@ def test_volume_source_with_symlink_out_of_volume_is_rejected(node: Machine) -> 
     )
 
 
-def test_memory_volume_is_limited_and_visible_in_pod_only(node: Machine) -> None:
+def test_memory_volume_is_limited_and_visible_in_pod_only(node: ShimMachine) -> None:
     memory = node.make("pods/u/volumes/memory", 0o777)
     node.sandbox(tmpfs=[{"volume": "memory", "bytes": 1 << 20}])
     mount = {"source": "volumes/memory", "target": "/memory", "readOnly": False}
@@ -115,7 +115,7 @@ def test_memory_volume_is_limited_and_visible_in_pod_only(node: Machine) -> None
     assert not list(memory.iterdir())
 
 
-def test_pod_does_not_see_processes_and_files_of_another_pod(node: Machine) -> None:
+def test_pod_does_not_see_processes_and_files_of_another_pod(node: ShimMachine) -> None:
     node.sandbox("a")
     node.sandbox("b")
     run = node.start(shell("touch /tmp/secret; sleep 600"), "a")
@@ -124,7 +124,7 @@ def test_pod_does_not_see_processes_and_files_of_another_pod(node: Machine) -> N
     assert {text for stream, _, text in node.log("b") if stream == "stdout"} <= {"bwrap", "sh", "cat"}
 
 
-def test_python_environment_serves_as_image(node: Machine, tmp_path: Path) -> None:
+def test_python_environment_serves_as_image(node: ShimMachine, tmp_path: Path) -> None:
     venv = node.root / "venv"
     subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", venv], check=True)
     node.sandbox()
@@ -133,7 +133,7 @@ def test_python_environment_serves_as_image(node: Machine, tmp_path: Path) -> No
     assert node.texts() == [f"{venv} {venv}"]
 
 
-def test_container_sees_only_root_of_image_and_leaves_it_unchanged(node: Machine) -> None:
+def test_container_sees_only_root_of_image_and_leaves_it_unchanged(node: ShimMachine) -> None:
     image = node.make("image", 0o755)
     for program in ("/bin/sh", "/bin/ls", "/bin/cat"):
         put_in(image, program)
@@ -154,13 +154,13 @@ def put_in(image: Path, program: str) -> None:
         copy(path, place)
 
 
-def test_terminal_merges_stdout_and_stderr(node: Machine) -> None:
+def test_terminal_merges_stdout_and_stderr(node: ShimMachine) -> None:
     node.sandbox()
     node.ended(shell("test -t 0 && test -t 1 && echo terminal; echo error >&2", tty=True))
     assert node.log() == [("stdout", "F", "terminal"), ("stdout", "F", "error")]
 
 
-def test_container_reads_its_stdin(node: Machine) -> None:
+def test_container_reads_its_stdin(node: ShimMachine) -> None:
     node.sandbox()
     run = node.start(shell("read line; echo got $line", stdin=True))
     until(lambda: state(run).get("phase") == "Running", "it runs")

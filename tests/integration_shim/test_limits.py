@@ -8,40 +8,40 @@ import pytest
 
 from batchyard.shim import spawner
 from batchyard.shim.isolation import cgroups
-from integration_shim.machine import Machine, container, reached, shell, state, until
+from integration_shim.machine import ShimMachine, container, shell, state, until, wait_for_phase
 
 EATER = "x = bytearray(300 << 20); print('ate')"
 LIMITS = {"cpu": None, "memory": 64 << 20, "pids": 1000}
 
 
-def test_container_over_memory_limit_is_oom_killed(grouped: Machine) -> None:
+def test_container_over_memory_limit_is_oom_killed(grouped: ShimMachine) -> None:
     grouped.sandbox()
     reported = grouped.ended(container("python3", "-c", EATER, limits=LIMITS))
     assert (reported["exitCode"], reported["reason"], grouped.texts()) == (137, "OOMKilled", [])
 
 
 @pytest.mark.parametrize("goes_on", ["exit 0", "sleep 600"])
-def test_container_is_oom_killed_with_child_over_memory_limit(grouped: Machine, goes_on: str) -> None:
+def test_container_is_oom_killed_with_child_over_memory_limit(grouped: ShimMachine, goes_on: str) -> None:
     grouped.sandbox()
     reported = grouped.ended(shell(f'python3 -c "{EATER}"; {goes_on}', limits=LIMITS))
     assert (reported["exitCode"], reported["reason"]) == (137, "OOMKilled")
 
 
-def test_container_within_memory_limit_completes(grouped: Machine) -> None:
+def test_container_within_memory_limit_completes(grouped: ShimMachine) -> None:
     grouped.sandbox()
     reported = grouped.ended(container("python3", "-c", EATER, limits=LIMITS | {"memory": 600 << 20}))
     assert (reported["reason"], grouped.texts()) == ("Completed", ["ate"])
 
 
-def test_memory_limit_without_cgroups_raises_memory_error(node: Machine) -> None:
+def test_memory_limit_without_cgroups_raises_memory_error(node: ShimMachine) -> None:
     if node.features["cgroups"]:
-        pytest.skip("there are control groups")
+        pytest.skip("the machine has control groups")
     node.sandbox()
     reported = node.ended(container("python3", "-c", EATER, limits=LIMITS))
     assert (reported["exitCode"], node.texts()) == (1, [*node.texts()[:-1], "MemoryError"])
 
 
-def test_container_has_process_limit(node: Machine) -> None:
+def test_container_has_process_limit(node: ShimMachine) -> None:
     node.sandbox()
     forks = "import os\nn = 0\ntry:\n while os.fork(): n += 1\n os._exit(0)\nexcept OSError: print(n)"
     node.ended(container("python3", "-c", forks, limits={"cpu": None, "memory": None, "pids": 20}))
@@ -62,16 +62,16 @@ def test_container_without_cpu_request_gets_minimum_shares() -> None:
     assert found == {"cpu": {"cpu.shares": "2"}, "memory": {}, "pids": {"pids.max": "102"}}
 
 
-def test_cgroup_of_killed_keeper_is_removed(grouped: Machine) -> None:
+def test_cgroup_of_killed_keeper_is_removed(grouped: ShimMachine) -> None:
     grouped.sandbox()
     run = grouped.start(container("sleep", "600"))
-    reached(run, "Running")
+    wait_for_phase(run, "Running")
     assert any(group.name == "main-0" for group in grouped.groups())
     os.kill(state(run)["keeper"], signal.SIGKILL)
     until(lambda: not any(group.name == "main-0" for group in grouped.groups()), "its group is gone")
 
 
-def test_new_spawner_removes_leftover_cgroups(grouped: Machine) -> None:
+def test_new_spawner_removes_leftover_cgroups(grouped: ShimMachine) -> None:
     run = grouped.sandbox()
     grouped.spawner.kill()
     grouped.spawner.wait()
@@ -86,7 +86,7 @@ def test_cgroup_v2_is_joined_and_removed_with_its_processes() -> None:
     try:
         cgroups.create_group(group, {})
     except OSError:
-        pytest.skip("there is no such hierarchy beside the first version's")
+        pytest.skip("the machine has no cgroup v2 hierarchy beside that of v1")
     child = os.fork()
     if child == 0:
         cgroups.join_group(group)
@@ -97,7 +97,7 @@ def test_cgroup_v2_is_joined_and_removed_with_its_processes() -> None:
     assert not Path(group["memory"]).exists()
 
 
-def test_volume_over_size_limit_is_reported(node: Machine) -> None:
+def test_volume_over_size_limit_is_reported(node: ShimMachine) -> None:
     node.make("pods/u/volumes/scratch", 0o777)
     pause = node.sandbox(limited=[{"volume": "scratch", "bytes": 1 << 20}])
     mount = {"source": "volumes/scratch", "target": "/scratch", "readOnly": False}

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from batchyard.shim import state_dir
-from integration_shim.machine import Machine, container, reached, shell, state, until
+from integration_shim.machine import ShimMachine, container, shell, state, until, wait_for_phase
 
 OUTER = {"source": "volumes/outer", "target": "/outer", "readOnly": False}
 
 
-def with_volumes(node: Machine) -> Path:
+def with_volumes(node: ShimMachine) -> Path:
     """The outer one of two volumes in a ready pod."""
     outer = node.make("pods/u/volumes/outer", 0o777)
     node.make("pods/u/volumes/inner", 0o777)
@@ -22,7 +22,7 @@ def with_volumes(node: Machine) -> Path:
     return outer
 
 
-def link(node: Machine, path: Path, target: str) -> None:
+def link(node: ShimMachine, path: Path, target: str) -> None:
     path.symlink_to(target)
     if node.user is not None:
         os.lchown(path, node.user, node.user)
@@ -33,7 +33,7 @@ def inner(target: str, *, is_read_only: bool = False) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("target", ["/proc/self/root/oldroot/tmp", "/proc/1", "/proc", "/", "/proc/self/cwd/x"])
-def test_mount_in_proc_or_at_root_is_rejected(node: Machine, target: str) -> None:
+def test_mount_in_proc_or_at_root_is_rejected(node: ShimMachine, target: str) -> None:
     with_volumes(node)
     reported = node.ended(shell("true", mounts=[inner(target)]))
     assert reported["reason"] == "StartError"
@@ -46,7 +46,7 @@ def test_mount_in_proc_or_at_root_is_rejected(node: Machine, target: str) -> Non
 @pytest.mark.parametrize(
     "target", ["/oldroot", "/oldroot/tmp", "/proc/self/root/oldroot/var/tmp", "../../oldroot", "/"]
 )
-def test_mount_through_symlink_of_another_volume_is_rejected(node: Machine, target: str) -> None:
+def test_mount_through_symlink_of_another_volume_is_rejected(node: ShimMachine, target: str) -> None:
     link(node, with_volumes(node) / "link", target)
     for attempt, place in enumerate(("/outer/link", "/outer/link/x")):
         reported = node.ended(shell("true", attempt=attempt, mounts=[OUTER, inner(place)]))
@@ -56,7 +56,7 @@ def test_mount_through_symlink_of_another_volume_is_rejected(node: Machine, targ
         )
 
 
-def test_mount_through_symlinks_of_machine_and_volume_is_rejected(node: Machine) -> None:
+def test_mount_through_symlinks_of_machine_and_volume_is_rejected(node: ShimMachine) -> None:
     link(node, with_volumes(node) / "link", "/oldroot")
     outer = OUTER | {"target": "/usr/bin/outer"}
     reported = node.ended(shell("true", mounts=[outer, inner("/bin/outer/link/x")]))
@@ -64,7 +64,7 @@ def test_mount_through_symlinks_of_machine_and_volume_is_rejected(node: Machine)
 
 
 @pytest.mark.parametrize("field", ["terminationMessagePath", "workingDir"])
-def test_path_field_through_symlink_of_volume_is_rejected(node: Machine, field: str) -> None:
+def test_path_field_through_symlink_of_volume_is_rejected(node: ShimMachine, field: str) -> None:
     link(node, with_volumes(node) / "link", f"/oldroot{node.root}")
     for attempt, place in enumerate(("/outer/link/made", f"/proc/self/root/oldroot{node.root}/made")):
         reported = node.ended(shell("true", attempt=attempt, mounts=[OUTER], **{field: place}))
@@ -73,14 +73,14 @@ def test_path_field_through_symlink_of_volume_is_rejected(node: Machine, field: 
 
 
 @pytest.mark.parametrize("field", ["terminationMessagePath", "workingDir"])
-def test_path_field_with_parent_steps_stays_in_container(node: Machine, field: str) -> None:
+def test_path_field_with_parent_steps_stays_in_container(node: ShimMachine, field: str) -> None:
     with_volumes(node)
     node.ended(shell("true", **{field: f"/usr/../../../oldroot{node.root}/made"}))
     node.ended(shell("true", attempt=1, **{field: f"/usr/../../../..{node.root}/made"}))
     assert not (node.root / "made").exists()
 
 
-def test_image_with_symlink_at_proc_is_rejected(node: Machine) -> None:
+def test_image_with_symlink_at_proc_is_rejected(node: ShimMachine) -> None:
     node.make("image/usr")
     link(node, node.root / "image/proc", "usr")
     node.sandbox()
@@ -88,7 +88,7 @@ def test_image_with_symlink_at_proc_is_rejected(node: Machine) -> None:
     assert (reported["reason"], "/proc in the image is a symbolic link" in reported["message"]) == ("StartError", True)
 
 
-def test_nested_volumes_keep_their_own_access_mode(node: Machine) -> None:
+def test_nested_volumes_keep_their_own_access_mode(node: ShimMachine) -> None:
     with_volumes(node)
     node.make("pods/u/volumes/third", 0o777)
     third = {"source": "volumes/third", "target": "/outer/a/inner/third", "readOnly": False}
@@ -110,7 +110,7 @@ def test_nested_volumes_keep_their_own_access_mode(node: Machine) -> None:
     assert [text for _, _, text in node.log(name="main/2.log")] == ["no", "writes", "writes"]
 
 
-def test_nested_volume_is_visible_at_its_target_only(node: Machine) -> None:
+def test_nested_volume_is_visible_at_its_target_only(node: ShimMachine) -> None:
     outer = with_volumes(node)
     mounts = [OUTER, OUTER | {"target": "/again"}, inner("/outer/in")]
     node.ended(shell("touch /outer/in/x; ls /outer/in; ls /again/in; pwd", mounts=mounts, workingDir="/outer/in/here"))
@@ -119,7 +119,7 @@ def test_nested_volume_is_visible_at_its_target_only(node: Machine) -> None:
     assert not list((outer / "in").iterdir())
 
 
-def test_termination_message_is_read_from_volume(node: Machine) -> None:
+def test_termination_message_is_read_from_volume(node: ShimMachine) -> None:
     with_volumes(node)
     reported = node.ended(shell("echo so > /outer/deep/words", mounts=[OUTER], terminationMessagePath="/outer/words"))
     assert reported["message"] == ""
@@ -129,7 +129,7 @@ def test_termination_message_is_read_from_volume(node: Machine) -> None:
     assert reported["message"] == "so\n"
 
 
-def test_host_path_with_symlink_is_rejected(node: Machine) -> None:
+def test_host_path_with_symlink_is_rejected(node: ShimMachine) -> None:
     with_volumes(node)
     real = node.make("real/below", 0o777)
     link(node, node.root / "link", "real")
@@ -140,19 +140,19 @@ def test_host_path_with_symlink_is_rejected(node: Machine) -> None:
     assert [path.name for path in real.iterdir()] == ["made"]
 
 
-def test_container_inherits_no_file_descriptors(node: Machine) -> None:
+def test_container_inherits_no_file_descriptors(node: ShimMachine) -> None:
     node.sandbox()
     node.ended(container("python3", "-c", "import os; print(sorted(map(int, os.listdir('/proc/self/fd'))))"))
     assert node.texts() == ["[0, 1, 2, 3]"]  # the last is the listed folder itself
 
 
-def test_working_directory_replaced_by_symlink_to_descriptor_is_rejected(node: Machine) -> None:
+def test_working_directory_replaced_by_symlink_to_descriptor_is_rejected(node: ShimMachine) -> None:
     """See CVE-2024-21626 of runc."""
     outer = with_volumes(node)
     command = ["sh", "-c", "ls .. > /outer/found"]
     hook = {"exec": {"command": command}}
     run = node.start(container("sleep", "600", mounts=[OUTER], workingDir="/outer/here", hooks={"preStop": hook}))
-    assert reached(run, "Running")
+    assert wait_for_phase(run, "Running")
     (outer / "here").rename(outer / "was")
     for number in range(3, 32):
         link(node, outer / "here", f"/proc/self/fd/{number}")
@@ -165,7 +165,7 @@ def test_working_directory_replaced_by_symlink_to_descriptor_is_rejected(node: M
     assert not (outer / "found").exists()
 
 
-def session(node: Machine, run: Path, argv: list[str]) -> dict[str, Any]:
+def session(node: ShimMachine, run: Path, argv: list[str]) -> dict[str, Any]:
     """The reported state of another command in a container."""
     reported: dict[str, Any] = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asks, Path(os.devnull).open("rb+") as nothing:

@@ -4,24 +4,24 @@ import os
 import socket
 from typing import Any
 
-from integration_shim.machine import Machine, reached, shell, state, until
+from integration_shim.machine import ShimMachine, shell, state, until, wait_for_phase
 
 PLUGGED: dict[str, Any] = {"network": "pod", "gateway": "10.99.0.1"}
 SERVE = "python3 -c \"import socket; s = socket.create_server(('', 80)); print('up', flush=True); s.accept()\""
 FETCH = "python3 -c \"import socket; print(socket.create_connection(('10.99.0.5', 80), 10).getpeername())\""
 
 
-def test_pods_connect_by_address(node: Machine) -> None:
+def test_pods_connect_by_address(node: ShimMachine) -> None:
     node.sandbox("a", address="10.99.0.5/16", **PLUGGED)
     node.sandbox("b", address="10.99.0.6/16", **PLUGGED)
     server = node.start(shell(SERVE, network="pod"), "a")
     until(lambda: state(server).get("phase") == "Running" and node.texts("a"), "the server is up")
     assert node.ended(shell(FETCH, network="pod"), "b")["exitCode"] == 0
     assert node.texts("b") == ["('10.99.0.5', 80)"]
-    assert reached(server, "Exited")["exitCode"] == 0
+    assert wait_for_phase(server, "Exited")["exitCode"] == 0
 
 
-def test_pods_connect_across_restart_of_spawner(node: Machine) -> None:
+def test_pods_connect_across_restart_of_spawner(node: ShimMachine) -> None:
     node.sandbox("a", address="10.99.0.5/16", **PLUGGED)
     server = node.start(shell(SERVE, network="pod"), "a")
     until(lambda: state(server).get("phase") == "Running" and node.texts("a"), "the server is up")
@@ -31,18 +31,18 @@ def test_pods_connect_across_restart_of_spawner(node: Machine) -> None:
     node.sandbox("b", address="10.99.0.6/16", **PLUGGED)
     assert node.ended(shell(FETCH, network="pod"), "b")["exitCode"] == 0
     reported = node.ended(shell("echo also", container="second", network="pod"), "a")
-    assert (reported["exitCode"], reached(server, "Exited")["exitCode"]) == (0, 0)
+    assert (reported["exitCode"], wait_for_phase(server, "Exited")["exitCode"]) == (0, 0)
 
 
-def test_pod_address_is_reusable_at_once(node: Machine) -> None:
+def test_pod_address_is_reusable_at_once(node: ShimMachine) -> None:
     for pod in ("a", "b", "c"):
         run = node.sandbox(pod, address="10.99.0.5/16", **PLUGGED)
         assert node.ended(shell("grep -c eth0 /proc/net/dev", network="pod"), pod)["exitCode"] == 0
         node.stop(run)
-        reached(run, "Exited")
+        wait_for_phase(run, "Exited")
 
 
-def test_pod_resolves_names_with_its_hosts_and_resolvers(node: Machine) -> None:
+def test_pod_resolves_names_with_its_hosts_and_resolvers(node: ShimMachine) -> None:
     named: dict[str, Any] = {"resolvers": ["10.99.0.1"], "searches": ["a.svc.cluster.local", "svc.cluster.local"]}
     node.sandbox(hosts="127.0.0.1 localhost\n10.99.0.5 p\n", address="10.99.0.5/16", **PLUGGED, **named)
     node.ended(shell("cat /etc/resolv.conf; getent hosts p", network="pod"))
@@ -51,7 +51,7 @@ def test_pod_resolves_names_with_its_hosts_and_resolvers(node: Machine) -> None:
     assert hosts.split() == ["10.99.0.5", "p"]
 
 
-def test_switch_provides_sockets_in_pod_network(node: Machine) -> None:
+def test_switch_provides_sockets_in_pod_network(node: ShimMachine) -> None:
     node.sandbox(address="10.99.0.5/16", **PLUGGED)
     run = node.start(shell(SERVE, network="pod"))
     until(lambda: state(run).get("phase") == "Running" and node.texts(), "the server is up")
@@ -63,7 +63,7 @@ def test_switch_provides_sockets_in_pod_network(node: Machine) -> None:
     with given:
         given.settimeout(10)
         given.connect(("10.99.0.5", 80))
-    assert reached(run, "Exited")["exitCode"] == 0
+    assert wait_for_phase(run, "Exited")["exitCode"] == 0
 
 
 def close(files: list[int]) -> None:

@@ -15,7 +15,7 @@ def test_pod_has_unique_and_stable_user_id() -> None:
     assert users.pod_unix_id("pod-1") == users.pod_unix_id("pod-1")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change file owners")
 def test_files_of_root_change_owner_without_following_symlinks(tmp_path: Path) -> None:
     own, other = tmp_path / "own", tmp_path / "other"
     (own / "folder").mkdir(parents=True)

@@ -13,7 +13,7 @@ from batchyard.shim.probes import ProbeOutcome, run_handler
 CONTAINER = RunningContainer("main", 1, False, {}, {}, "/", None, None, None, "127.0.0.1")
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
+class StatusCodeHandler(http.server.BaseHTTPRequestHandler):
     """Responds with the status code, and the redirect target, in the path."""
 
     def do_GET(self) -> None:
@@ -34,7 +34,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def port() -> Iterator[int]:
     """The port of a server with responses that its clients select."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), StatusCodeHandler) as server:
         serving = Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
         yield server.server_port
@@ -42,25 +42,25 @@ def port() -> Iterator[int]:
         serving.join()
 
 
-def asked(port: int, path: str) -> ProbeOutcome:
+def probe_outcome(port: int, path: str) -> ProbeOutcome:
     headers = [{"name": "X-Mine", "value": "mine"}]
     return run_handler({"httpGet": {"path": path, "port": port, "httpHeaders": headers}}, CONTAINER, 5)
 
 
 def test_http_probe_succeeds_with_response_body(port: int) -> None:
-    assert asked(port, "200") == ProbeOutcome("success", "kube-probe/1.32 mine")
+    assert probe_outcome(port, "200") == ProbeOutcome("success", "kube-probe/1.32 mine")
 
 
 def test_http_probe_fails_on_error_status_without_body(port: int) -> None:
-    assert asked(port, "/404") == ProbeOutcome("failure", "HTTP probe failed with statuscode: 404")
+    assert probe_outcome(port, "/404") == ProbeOutcome("failure", "HTTP probe failed with statuscode: 404")
 
 
 def test_http_probe_follows_redirect_on_same_host(port: int) -> None:
-    assert asked(port, "/302//503") == ProbeOutcome("failure", "HTTP probe failed with statuscode: 503")
+    assert probe_outcome(port, "/302//503") == ProbeOutcome("failure", "HTTP probe failed with statuscode: 503")
 
 
 def test_http_probe_warns_of_redirect_to_another_host(port: int) -> None:
-    found = asked(port, "/302/http://elsewhere/200")
+    found = probe_outcome(port, "/302/http://elsewhere/200")
     assert found == ProbeOutcome("warning", "Probe terminated redirects, Response body: kube-probe/1.32 mine")
 
 

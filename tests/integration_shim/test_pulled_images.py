@@ -11,9 +11,9 @@ import pytest
 
 from batchyard.shim.images import rootfs_store
 from batchyard.shim.stop import parse_stop_signal
-from integration_shim.conftest import Pool
+from integration_shim.conftest import SharedNodes
 from integration_shim.image_engines import EngineImage, ImageNode, ordinary_user
-from integration_shim.machine import container, is_alive, is_kept, reached, shell, state, until
+from integration_shim.machine import container, is_alive, is_kept, shell, state, until, wait_for_phase
 from integration_shim.registry import Registry
 
 
@@ -28,7 +28,7 @@ def write_image_wish(image_node: ImageNode, number: int = 0, **fields: Any) -> P
 
 def image_of(image_node: ImageNode) -> dict[str, Any]:
     """The image for the spec of a container."""
-    reported = reached(write_image_wish(image_node), "Exited")
+    reported = wait_for_phase(write_image_wish(image_node), "Exited")
     assert reported["exitCode"] == 0, reported
     found = reported["image"]
     return {"name": image_node.image, "engine": image_node.engine, "id": found["id"], "unpacked": found["unpacked"]}
@@ -88,9 +88,9 @@ def test_container_reports_missing_command_and_ends_by_stop_signal(image_node: I
     assert reported["message"].endswith('exec: "nosuch": executable file not found in $PATH')
     trap = "trap 'echo told; exit 4' USR1; echo up; while :; do sleep 0.01; done"
     run = image_node.node.start(shell(trap, image=image, stopSignal="SIGUSR1", attempt=1))
-    until(lambda: reached(run, "Running") and image_node.node.log(name="main/1.log"), "it is up")
+    until(lambda: wait_for_phase(run, "Running") and image_node.node.log(name="main/1.log"), "it is up")
     image_node.node.stop(run)
-    assert reached(run, "Exited")["exitCode"] == 4
+    assert wait_for_phase(run, "Exited")["exitCode"] == 4
 
 
 def test_probes_run_with_user_and_variables_of_container(image_node: ImageNode) -> None:
@@ -102,7 +102,7 @@ def test_probes_run_with_user_and_variables_of_container(image_node: ImageNode) 
 
 
 def test_image_wish_reports_configuration_of_image(image_node: ImageNode) -> None:
-    reported = reached(write_image_wish(image_node), "Exited")
+    reported = wait_for_phase(write_image_wish(image_node), "Exited")
     assert [row["message"] for row in reported["warnings"]] == [
         f'Container image "{image_node.image}" already present on machine'
     ]
@@ -115,9 +115,9 @@ def test_image_wish_reports_configuration_of_image(image_node: ImageNode) -> Non
 
 def test_missing_image_fails_according_to_pull_policy(image_node: ImageNode) -> None:
     missing = "localhost:1/no/such:1"
-    reported = reached(write_image_wish(image_node, name=missing, policy="Never"), "Exited")
+    reported = wait_for_phase(write_image_wish(image_node, name=missing, policy="Never"), "Exited")
     assert reported["message"] == f'Container image "{missing}" is not present with pull policy of Never'
-    reported = reached(write_image_wish(image_node, 1, name=missing, policy="Always"), "Exited")
+    reported = wait_for_phase(write_image_wish(image_node, 1, name=missing, policy="Always"), "Exited")
     assert (reported["reason"], reported["warnings"][0]["message"]) == ("ErrImagePull", f'Pulling image "{missing}"')
     assert "connection refused" in reported["message"]
 
@@ -126,10 +126,10 @@ def test_private_image_is_pulled_only_with_credentials(
     image_node: ImageNode, images: Registry, request: pytest.FixtureRequest
 ) -> None:
     name = images.push(request.getfixturevalue("docker_image" if image_node.engine == "docker" else "users_image"))
-    refused = reached(write_image_wish(image_node, name=name), "Exited")
+    refused = wait_for_phase(write_image_wish(image_node, name=name), "Exited")
     assert refused["reason"] == "ErrImagePull"
     assert re.search("no basic auth credentials|authentication required|unauthorized", refused["message"])
-    reported = reached(write_image_wish(image_node, 1, name=name, auth=images.auth), "Exited")
+    reported = wait_for_phase(write_image_wish(image_node, 1, name=name, auth=images.auth), "Exited")
     assert re.match(f'Successfully pulled image "{name}" in [0-9.]+m?s', reported["warnings"][-1]["message"])
     image = {"name": name, "engine": image_node.engine, "unpacked": reported["image"]["unpacked"]}
     image_node.node.sandbox()
@@ -139,7 +139,7 @@ def test_private_image_is_pulled_only_with_credentials(
 
 def test_concurrent_image_wishes_unpack_image_once(image_node: ImageNode) -> None:
     runs = [write_image_wish(image_node, number) for number in range(4)]
-    names = {reached(run, "Exited")["image"]["unpacked"] for run in runs}
+    names = {wait_for_phase(run, "Exited")["image"]["unpacked"] for run in runs}
     assert len(names) == 1
     assert names <= {path.name for path in (image_node.node.root / "roots").iterdir()}
     assert not list((image_node.node.root / "roots").glob("*.new"))
@@ -153,17 +153,17 @@ def test_trim_removes_unused_image_only(image_node: ImageNode) -> None:
     mount = {"source": "volumes/data", "target": "/data", "readOnly": True}
     script = "while ! test -e /data/go; do sleep 0.01; done; cat /etc/group"
     run = image_node.node.start(shell(script, image=image, mounts=[mount]))
-    reached(run, "Running")
+    wait_for_phase(run, "Running")
     os.utime(place / "lock", (0, 0))
     rootfs_store.collect_garbage(image_node.node.folder, 0)
     assert place.exists()  # it is in use
     go.touch()
-    assert reached(run, "Exited")["exitCode"] == 0
+    assert wait_for_phase(run, "Exited")["exitCode"] == 0
     until(lambda: not is_kept(run), "the end of the keeper")
     os.utime(place / "lock", (0, 0))
     rootfs_store.collect_garbage(image_node.node.folder, 0)
     assert not place.exists()
-    assert reached(write_image_wish(image_node, 3), "Exited")["image"]["unpacked"] == image["unpacked"]
+    assert wait_for_phase(write_image_wish(image_node, 3), "Exited")["image"]["unpacked"] == image["unpacked"]
     assert place.exists()
 
 
@@ -172,7 +172,7 @@ def test_cancelled_pull_ends_its_keeper(image_node: ImageNode) -> None:
     until(lambda: state(run).get("keeper"), "a keeper")
     image_node.node.wish_for_end(run, 0)
     os.kill(state(run)["keeper"], signal.SIGTERM)
-    assert reached(run, "Exited")["reason"] == "ErrImagePull"
+    assert wait_for_phase(run, "Exited")["reason"] == "ErrImagePull"
     until(lambda: not is_alive(state(run)["keeper"]), "the end of the keeper")
 
 
@@ -186,7 +186,7 @@ def test_new_spawner_removes_incomplete_root(image_node: ImageNode) -> None:
     assert [engine["name"] for engine in features["engines"]] == [image_node.engine]
 
 
-def test_ordinary_user_with_access_to_docker_runs_its_images(pool: Pool, docker_image: EngineImage) -> None:
+def test_ordinary_user_with_access_to_docker_runs_its_images(pool: SharedNodes, docker_image: EngineImage) -> None:
     with pool.lend("podman", ordinary_user(), docker_image.variables) as node:
         assert [engine["name"] for engine in node.features["engines"]] == ["docker"]
         assert output_of(ImageNode(node, "docker", docker_image.image), "id -u; echo $WHO", user="7") == ["7", "image"]

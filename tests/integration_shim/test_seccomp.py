@@ -12,10 +12,10 @@ import pytest
 
 from batchyard.shim import linux
 from batchyard.shim.isolation import seccomp
-from integration_shim.machine import Machine, shell
+from integration_shim.machine import ShimMachine, shell
 
 PROCESSOR = seccomp.find_processor()
-pytestmark = pytest.mark.skipif(PROCESSOR is None, reason="the numbers of this processor's calls are not known")
+pytestmark = pytest.mark.skipif(PROCESSOR is None, reason="the system call numbers of this processor are unknown")
 
 
 def outcomes(rules: bytes, *calls: tuple[str, Sequence[int]]) -> list[str]:
@@ -44,7 +44,7 @@ def outcomes(rules: bytes, *calls: tuple[str, Sequence[int]]) -> list[str]:
     return found
 
 
-def written(folder: Path, **fields: Any) -> str:
+def write_profile(folder: Path, **fields: Any) -> str:
     path = folder / "profile.json"
     path.write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", **fields}))
     return str(path)
@@ -60,7 +60,7 @@ def test_system_call_fails_with_errno_of_its_rule(tmp_path: Path) -> None:
         row("getuid", "SCMP_ACT_ERRNO"),
         row("getgid", "SCMP_ACT_LOG"),
     ]
-    rules = seccomp.compile_profile_file(written(tmp_path, syscalls=rows))
+    rules = seccomp.compile_profile_file(write_profile(tmp_path, syscalls=rows))
     calls = [(name, ()) for name in ("getppid", "getuid", "getgid", "getpid")]
     assert outcomes(rules, *calls) == ["E2BIG", "EPERM", "", ""]
 
@@ -81,7 +81,7 @@ def test_arguments_are_compared_with_all_64_bits(
 ) -> None:
     tested = [{"index": 0, "op": operator, "value": value}]
     rows = [row("umask", "SCMP_ACT_ERRNO", args=tested)]
-    rules = seccomp.compile_profile_file(written(tmp_path, syscalls=rows))
+    rules = seccomp.compile_profile_file(write_profile(tmp_path, syscalls=rows))
     assert set(outcomes(rules, *(("umask", [each]) for each in denied))) == {"EPERM"}
     assert set(outcomes(rules, *(("umask", [each]) for each in allowed))) == {""}
 
@@ -89,7 +89,7 @@ def test_arguments_are_compared_with_all_64_bits(
 def test_rule_applies_if_all_its_argument_tests_including_masks_pass(tmp_path: Path) -> None:
     masked = {"index": 0, "op": "SCMP_CMP_MASKED_EQ", "value": 0xF0, "valueTwo": 0x50}
     rows = [row("umask", "SCMP_ACT_ERRNO", args=[masked, {"index": 1, "op": "SCMP_CMP_EQ", "value": 1}])]
-    rules = seccomp.compile_profile_file(written(tmp_path, syscalls=rows))
+    rules = seccomp.compile_profile_file(write_profile(tmp_path, syscalls=rows))
     found = outcomes(rules, ("umask", [0x53, 1]), ("umask", [0x53, 2]), ("umask", [0x63, 1]))
     assert found == ["EPERM", "", ""]
 
@@ -122,7 +122,7 @@ def test_missing_profile_is_reported_with_containerd_error(tmp_path: Path) -> No
         seccomp.compile_profile_file(str(path))
 
 
-def test_container_uses_its_localhost_profile(node: Machine) -> None:
+def test_container_uses_its_localhost_profile(node: ShimMachine) -> None:
     place = node.make("seccomp", 0o700)
     rows = [row("mkdir", "SCMP_ACT_ERRNO", errnoRet=28), row("mkdirat", "SCMP_ACT_ERRNO", errnoRet=28)]
     (place / "own.json").write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rows}))
@@ -132,13 +132,13 @@ def test_container_uses_its_localhost_profile(node: Machine) -> None:
     assert node.texts() == ["mkdir: cannot create directory '/tmp/x': No space left on device"]
 
 
-def test_unconfined_container_has_no_filter(node: Machine) -> None:
+def test_unconfined_container_has_no_filter(node: ShimMachine) -> None:
     node.sandbox()
     node.ended(shell("grep Seccomp: /proc/self/status | tr -d '\\t'", seccomp={"type": "Unconfined"}))
     assert node.texts() == ["Seccomp:0"]
 
 
-def test_proc_is_masked_by_default(node: Machine) -> None:
+def test_proc_is_masked_by_default(node: ShimMachine) -> None:
     node.sandbox()
     script = "grep -c ' /proc/' /proc/self/mountinfo; true"
     node.ended(shell(script, procMount="Unmasked"))

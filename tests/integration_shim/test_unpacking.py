@@ -30,7 +30,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, content: bytes = b"", **fie
     return made, content
 
 
-def unpacked(place: Path, *members: Member, cut: int | None = None) -> dict[str, Any]:
+def unpack_archive(place: Path, *members: Member, cut: int | None = None) -> dict[str, Any]:
     """The result of unpacking an archive into a folder."""
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -44,7 +44,7 @@ def unpacked(place: Path, *members: Member, cut: int | None = None) -> dict[str,
 
 def test_unpack_restores_files_with_safe_modes_and_without_devices(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    reported = unpacked(
+    reported = unpack_archive(
         root,
         member("./bin", tarfile.DIRTYPE, mode=0o555),
         member("bin/su", content=b"12345", mode=0o4755, uid=1234),
@@ -65,8 +65,8 @@ def test_unpack_writes_nothing_outside_its_root(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     root, outside = tmp_path / "root", f"{tmp_path}/outside"
     with pytest.raises(OSError, match=r"File exists|No such file"):
-        unpacked(root, member("there", tarfile.SYMTYPE, linkname=outside), member("there/file", content=b"x"))
-    unpacked(root, member("../../outside/file", content=b"x"), member("/abs", content=b"x"))
+        unpack_archive(root, member("there", tarfile.SYMTYPE, linkname=outside), member("there/file", content=b"x"))
+    unpack_archive(root, member("../../outside/file", content=b"x"), member("/abs", content=b"x"))
     assert list((tmp_path / "outside").iterdir()) == []
     assert (root / "outside/file").exists()
     assert (root / "abs").exists()
@@ -74,15 +74,15 @@ def test_unpack_writes_nothing_outside_its_root(tmp_path: Path) -> None:
 
 def test_hard_link_target_must_be_inside_archive(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    unpacked(root, member("a", content=b"x"), member("b", tarfile.LNKTYPE, linkname="a"))
+    unpack_archive(root, member("a", content=b"x"), member("b", tarfile.LNKTYPE, linkname="a"))
     assert (root / "a").stat().st_ino == (root / "b").stat().st_ino
     with pytest.raises(OSError, match="No such file"):
-        unpacked(root, member("c", tarfile.LNKTYPE, linkname=f"{tmp_path}/archive"))
+        unpack_archive(root, member("c", tarfile.LNKTYPE, linkname=f"{tmp_path}/archive"))
 
 
 def test_truncated_or_invalid_archive_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="unexpected end of data"):
-        unpacked(tmp_path / "root", member("a", content=b"x" * 5000), cut=2000)
+        unpack_archive(tmp_path / "root", member("a", content=b"x" * 5000), cut=2000)
     (tmp_path / "archive").write_bytes(b"nothing of the kind" * 100)
     with pytest.raises(OSError, match="invalid header"):
         unpacking.unpack(os.open(tmp_path / "archive", os.O_RDONLY), str(tmp_path / "root"))

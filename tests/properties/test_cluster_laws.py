@@ -14,7 +14,7 @@ import pytest
 
 from batchyard.sim.random_clusters import random_cluster_scenario
 from batchyard.sim.random_worlds import SeededDraws
-from properties.worlds import event_log, told_of_cluster
+from properties.worlds import cluster_violations, event_log
 
 SEEDS = range(3000, 3024)
 CORPUS = [
@@ -38,12 +38,12 @@ def log_of(seed: int) -> str:
 
 @pytest.mark.parametrize("seed", [*SEEDS, *CORPUS])
 def test_random_clusters_keep_all_invariants(seed: int) -> None:
-    assert told_of_cluster(seed) == ""
+    assert cluster_violations(seed) == ""
 
 
 @pytest.mark.parametrize(("seed", "conflicts", "crash_every"), TROUBLED)
 def test_clusters_keep_invariants_despite_conflicts_and_crashes(seed: int, conflicts: float, crash_every: int) -> None:
-    assert told_of_cluster(seed, conflicts=conflicts, crash_every=crash_every) == ""
+    assert cluster_violations(seed, conflicts=conflicts, crash_every=crash_every) == ""
 
 
 def test_cluster_log_is_independent_of_hash_seed() -> None:

@@ -34,14 +34,14 @@ def objects(kind: str, version: str, **parts: st.SearchStrategy[Any]) -> st.Sear
     return st.fixed_dictionaries(whole, optional=parts)
 
 
-def named(items: st.SearchStrategy[Obj]) -> st.SearchStrategy[list[Obj]]:
+def named_items(items: st.SearchStrategy[Obj]) -> st.SearchStrategy[list[Obj]]:
     """Return lists of items with unique names."""
     numbered = st.lists(items, max_size=3)
     return numbered.map(lambda found: [{"name": f"n{i}", **item} for i, item in enumerate(found)])
 
 
 CHECKS = st.lists(NAME, max_size=3)
-STRATEGY = fields(admissionChecks=named(fields(onFlavors=CHECKS)))
+STRATEGY = fields(admissionChecks=named_items(fields(onFlavors=CHECKS)))
 SHARE = fields(weightedShare=COUNT, admissionFairSharingStatus=ANYTHING)
 WORDS = ["MayStopSearch", "TryNextFlavor"]
 SOURCES = ["kueue.x-k8s.io/workloadpriorityclass", "scheduling.k8s.io/priorityclass"]
@@ -84,7 +84,7 @@ def one_slice(draw: st.DrawFn, levels: int) -> Obj:
 
 def admission(topology: st.SearchStrategy[Obj]) -> st.SearchStrategy[Obj]:
     """Return admissions with topology assignments."""
-    return fields(clusterQueue=NAME, podSetAssignments=named(fields(count=COUNT, topologyAssignment=topology)))
+    return fields(clusterQueue=NAME, podSetAssignments=named_items(fields(count=COUNT, topologyAssignment=topology)))
 
 
 REQUEST: dict[str, st.SearchStrategy[Any]] = {"required": NAME, "podSetSliceSize": COUNT}
@@ -121,7 +121,7 @@ OLD_OBJECTS = st.one_of(
         spec=fields(
             priorityClassName=TEXT,
             priorityClassSource=st.sampled_from(SOURCES),
-            podSets=named(fields(topologyRequest=fields(**REQUEST))),
+            podSets=named_items(fields(topologyRequest=fields(**REQUEST))),
         ),
         status=fields(accumulatedPastExexcutionTimeSeconds=COUNT, admission=admission(DOMAINS)),
     ),
@@ -159,7 +159,9 @@ NEW_OBJECTS = st.one_of(
         spec=fields(
             priorityClassRef=CLASS,
             preemptionGates=ANYTHING,
-            podSets=named(fields(topologyRequest=fields(podsetSliceRequiredTopologyConstraints=LAYERS, **REQUEST))),
+            podSets=named_items(
+                fields(topologyRequest=fields(podsetSliceRequiredTopologyConstraints=LAYERS, **REQUEST))
+            ),
         ),
         status=fields(
             accumulatedPastExecutionTimeSeconds=COUNT, preemptionGates=ANYTHING, admission=admission(slices())

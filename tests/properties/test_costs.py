@@ -9,7 +9,7 @@ from batchyard.sim.invariants.checker import CostsAddUp, attach_invariants
 from batchyard.sim.random_clusters import random_cluster_scenario
 from batchyard.sim.random_worlds import SeededDraws
 from batchyard.sim.world import World
-from properties.worlds import STEPS_MAX, reported
+from properties.worlds import STEPS_MAX, violation_text
 
 SEEDS = range(4000, 4008)
 
@@ -27,7 +27,7 @@ def with_records(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) -> 
     assert world.kernel.pending_count() == 0, (
         f"the world still spins after {world.kernel.steps} steps, at {world.now()}"
     )
-    return reported(inspection.finish())
+    return violation_text(inspection.finish())
 
 
 @pytest.mark.parametrize("seed", SEEDS)

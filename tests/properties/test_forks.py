@@ -38,10 +38,10 @@ def whole_log(scenario: Scenario, state: State | None = None, began: Duration = 
     """Return the log of a world; its times are later by `began`."""
     log: list[Any] = []
     World(scenario, sink=log.append, state=state).kernel.run(steps_max=STEPS_MAX)
-    return [moved(record, began) for record in log]
+    return [with_later_time(record, began) for record in log]
 
 
-def moved(record: dict[str, Any], by: Duration) -> dict[str, Any]:
+def with_later_time(record: dict[str, Any], by: Duration) -> dict[str, Any]:
     """Return a record with a later time."""
     return {**record, "time": duration_seconds(round(record["time"] * SECOND) + by)}
 
@@ -54,7 +54,7 @@ def log_of_fork(scenario: Scenario, at: Duration) -> list[dict[str, Any]]:
     return whole_log(replace(scenario, steps=rest), world.state(), at)
 
 
-def in_order(log: Iterable[Mapping[str, Any]], after: Duration) -> list[tuple[float, str]]:
+def sorted_records(log: Iterable[Mapping[str, Any]], after: Duration) -> list[tuple[float, str]]:
     """Return the records after an instant, sorted within each instant."""
     return sorted((record["time"], repr(record)) for record in log if record["time"] > duration_seconds(after))
 
@@ -64,7 +64,7 @@ def test_fork_of_queue_world_continues_like_original(seed: int) -> None:
     scenario = queues_of(seed)
     log = whole_log(scenario)
     for at in CUTS:
-        assert in_order(log_of_fork(scenario, at), at) == in_order(log, at)
+        assert sorted_records(log_of_fork(scenario, at), at) == sorted_records(log, at)
 
 
 @pytest.mark.parametrize("seed", range(4100, 4110))
@@ -72,7 +72,7 @@ def test_fork_of_cluster_continues_like_original(seed: int) -> None:
     scenario = cluster_of(seed)
     log = whole_log(scenario)
     for at in CLUSTER_CUTS:
-        assert in_order(log_of_fork(scenario, at), at) == in_order(log, at)
+        assert sorted_records(log_of_fork(scenario, at), at) == sorted_records(log, at)
 
 
 def change_of(seed: int) -> PlannedChange:
@@ -95,7 +95,7 @@ def test_whatif_predicts_effect_of_change(seed: int) -> None:
     simulation.advance()
     simulation.result()
     reported = simulate_start(RunStart(scenario, at=at), change).log
-    assert in_order(reported, 0) == in_order([moved(each, -at) for each in log], 0)
+    assert sorted_records(reported, 0) == sorted_records([with_later_time(each, -at) for each in log], 0)
 
 
 @pytest.mark.parametrize("seed", range(4300, 4310))
@@ -106,4 +106,4 @@ def test_whatif_of_state_predicts_effect_of_change(seed: int) -> None:
     reported = simulate_start(RunStart(Scenario((), kueue=scenario.kueue), world.state()), change).log
     alone = replace(scenario, steps=change.steps, faults=())
     log = whole_log(alone, world.state())
-    assert in_order([each for each in reported if each["event"] != "Final"], 0) == in_order(log, 0)
+    assert sorted_records([each for each in reported if each["event"] != "Final"], 0) == sorted_records(log, 0)

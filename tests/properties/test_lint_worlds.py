@@ -14,7 +14,7 @@ from batchyard.sim.random_clusters import random_cluster_scenario
 from batchyard.sim.random_worlds import RandomSource, SeededDraws, WorldBounds, random_objects, scenario_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import World
-from properties.worlds import STEPS_MAX, Drawn, examples
+from properties.worlds import STEPS_MAX, HypothesisDraws, examples
 
 #: Errors of work that cannot be admitted.
 NEVER_ADMITTED = ("unknown-local-queue", "uncovered-resource", "exceeds-quota", "no-matching-flavor")
@@ -30,7 +30,7 @@ NEVER_PLACED = (
 STILL = WorldBounds(queues_max=4, workloads_max=10, edits_max=0)
 
 
-def excluded_by(objects: Iterable[Mapping[str, Any]], rules: tuple[str, ...]) -> dict[str, str]:
+def lint_exclusions(objects: Iterable[Mapping[str, Any]], rules: tuple[str, ...]) -> dict[str, str]:
     """Return the rules by which lint excludes work, by `namespace/name`."""
     findings = lint(objects).findings
     return {f"{f.namespace}/{f.name}": f.rule for f in findings if f.severity is Severity.ERROR and f.rule in rules}
@@ -56,7 +56,7 @@ def false_alarms(reported: Mapping[str, str], seen: Iterable[str]) -> list[str]:
 
 def false_alarms_of(draws: RandomSource) -> list[str]:
     fair_sharing, objects = random_objects(draws, STILL)
-    reported = excluded_by(objects, NEVER_ADMITTED)
+    reported = lint_exclusions(objects, NEVER_ADMITTED)
     return false_alarms(
         reported, subjects_of(scenario_of(objects, fair_sharing=fair_sharing), "QuotaReserved", "workload")
     )
@@ -65,7 +65,7 @@ def false_alarms_of(draws: RandomSource) -> list[str]:
 @settings(max_examples=examples() // 4)
 @given(data=st.data())
 def test_workload_excluded_by_lint_is_never_admitted(data: st.DataObject) -> None:
-    assert false_alarms_of(Drawn(data)) == []
+    assert false_alarms_of(HypothesisDraws(data)) == []
 
 
 @pytest.mark.parametrize("seed", range(3000, 3030))
@@ -77,10 +77,10 @@ def test_workload_excluded_by_lint_is_never_admitted_in_seeded_worlds(seed: int)
 def test_pod_excluded_by_lint_is_never_bound(seed: int) -> None:
     scenario = random_cluster_scenario(SeededDraws(seed))
     objects = [obj for step in scenario.steps for obj in step.apply]
-    assert false_alarms(excluded_by(objects, NEVER_PLACED), subjects_of(scenario, "PodBound", "pod")) == []
+    assert false_alarms(lint_exclusions(objects, NEVER_PLACED), subjects_of(scenario, "PodBound", "pod")) == []
 
 
 def test_seeded_worlds_contain_excluded_workloads() -> None:
     worlds = [random_objects(SeededDraws(seed), STILL)[1] for seed in range(3000, 3030)]
-    rules = {rule for objects in worlds for rule in excluded_by(objects, NEVER_ADMITTED).values()}
+    rules = {rule for objects in worlds for rule in lint_exclusions(objects, NEVER_ADMITTED).values()}
     assert {"exceeds-quota", "no-matching-flavor"} <= rules

@@ -239,7 +239,7 @@ LINES: Final = (
 )
 
 
-class Chance:
+class SeededChoices:
     """Random draws that follow from a number."""
 
     def __init__(self, number: int) -> None:
@@ -271,7 +271,7 @@ def places(value: Any) -> Iterator[Place]:
             yield from places(value[key])
 
 
-def edit_field(text: str, chance: Chance) -> str:
+def edit_field(text: str, chance: SeededChoices) -> str:
     """Delete, rename, retype or double one field or item."""
     value = yaml.load(text, yaml.CSafeLoader)
     holder, key = chance.of(list(places(value)))
@@ -285,10 +285,10 @@ def edit_field(text: str, chance: Chance) -> str:
         holder.append(copy.deepcopy(holder[key]))
     else:
         holder[key] = copy.deepcopy(chance.of(MALFORMED))
-    return written(value, chance)
+    return document_text(value, chance)
 
 
-def written(value: Any, chance: Chance) -> str:
+def document_text(value: Any, chance: SeededChoices) -> str:
     """Return a document as JSON, as YAML in blocks, or as YAML in braces."""
     how = chance.below(3)
     if how == 0:
@@ -296,7 +296,7 @@ def written(value: Any, chance: Chance) -> str:
     return yaml.dump(value, Dumper=yaml.CSafeDumper, default_flow_style=how == 1, allow_unicode=True)
 
 
-def edit_line(text: str, chance: Chance) -> str:
+def edit_line(text: str, chance: SeededChoices) -> str:
     """Shift, drop, double, replace or precede one line."""
     lines = text.split("\n")
     number = chance.below(len(lines))
@@ -317,7 +317,7 @@ def edit_line(text: str, chance: Chance) -> str:
     return "\n".join(lines)
 
 
-def edit_character(text: str, chance: Chance) -> str:
+def edit_character(text: str, chance: SeededChoices) -> str:
     """Replace, insert or swap one character, or cut the text there."""
     at = chance.below(len(text))
     new = chance.of("\0\t\x85\ufeff\ud800{}[]\"'&*!%@`:-,#\\é日x0 \n")
@@ -326,12 +326,12 @@ def edit_character(text: str, chance: Chance) -> str:
     )
 
 
-EDITORS: Final[Sequence[Callable[[str, Chance], str]]] = (edit_field, edit_field, edit_line, edit_character)
+EDITORS: Final[Sequence[Callable[[str, SeededChoices], str]]] = (edit_field, edit_field, edit_line, edit_character)
 
 
-def malformed(number: int) -> str:
+def malformed_manifest(number: int) -> str:
     """Return the malformed manifest of a number."""
-    chance = Chance(number)
+    chance = SeededChoices(number)
     return chance.of(EDITORS)(chance.of(good_manifests()), chance)
 
 
@@ -359,7 +359,7 @@ def test_original_manifests_are_valid() -> None:
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_malformed_manifests_are_read_or_reported(batch: int) -> None:
     for number in range(batch, EDITS, BATCHES):
-        check(read_manifests([("malformed.yaml", malformed(number))]), number)
+        check(read_manifests([("malformed.yaml", malformed_manifest(number))]), number)
 
 
 @pytest.mark.parametrize(
@@ -386,13 +386,13 @@ def test_deeply_nested_original_annotation_is_ignored() -> None:
 
 
 def test_most_edits_cause_faults_and_some_do_not() -> None:
-    outcomes = [bool(read_manifests([("malformed.yaml", malformed(number))]).faults) for number in range(100)]
+    outcomes = [bool(read_manifests([("malformed.yaml", malformed_manifest(number))]).faults) for number in range(100)]
     assert 50 <= sum(outcomes) <= 95
 
 
 def test_malformed_document_does_not_hide_valid_documents() -> None:
     for number in range(0, EDITS, 20):
-        text = f"{GOOD}\n---\n{malformed(number)}"
+        text = f"{GOOD}\n---\n{malformed_manifest(number)}"
         manifests = read_manifests([("both.yaml", text)])
         assert len(manifests.objects) >= 8, number
         assert all(fault.document > 8 for fault in manifests.faults), number

@@ -4,7 +4,7 @@ from typing import Any
 
 from batchyard.api.well_known import DELETE_AT, RUNTIME, SUBMIT_AT
 from batchyard.sim.random_worlds import scenario_of
-from properties.worlds import broken_laws, event_log
+from properties.worlds import event_log, invariant_violations
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
 RECLAIMS = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "LowerPriority"}
@@ -48,17 +48,17 @@ def with_unknown_owner(obj: Obj) -> Obj:
 def log_of(*objects: Obj, fair_sharing: bool = False) -> list[Obj]:
     """Return the log of a world, and check its invariants."""
     scenario = scenario_of([kueue_object("ResourceFlavor", "f"), *objects], fair_sharing=fair_sharing)
-    assert broken_laws(scenario) == ""
+    assert invariant_violations(scenario) == ""
     return event_log(scenario)
 
 
-def preempted_in(*objects: Obj) -> list[tuple[str, str]]:
+def preemptions_of(*objects: Obj) -> list[tuple[str, str]]:
     """Return the preempted Workloads with their preemptors."""
     records = log_of(*objects)
     return [(record["workload"], record["by"]) for record in records if record["event"] == "Preempted"]
 
 
-def admitted_fairly(*objects: Obj) -> list[str]:
+def fair_admissions(*objects: Obj) -> list[str]:
     """Return the Workloads with quota at the end under fair sharing."""
     admitted: list[str] = log_of(*objects, fair_sharing=True)[-1]["admitted"]
     return admitted
@@ -72,7 +72,7 @@ def test_queue_with_fully_used_resource_reclaims_no_other_resource() -> None:
         workload("borrower", "theirs", 2, cpu=2, memory=3),
         workload("new", "ours", 3, 100, cpu=1, memory=2),
     ]
-    assert preempted_in(*world) == []
+    assert preemptions_of(*world) == []
 
 
 def test_queue_with_quota_of_each_resource_reclaims_both() -> None:
@@ -83,7 +83,7 @@ def test_queue_with_quota_of_each_resource_reclaims_both() -> None:
         workload("borrower", "theirs", 2, cpu=3, memory=3),
         workload("new", "ours", 3, 100, cpu=3, memory=2),
     ]
-    assert preempted_in(*world) == [("team/borrower", "team/new"), ("team/own", "team/new")]
+    assert preemptions_of(*world) == [("team/borrower", "team/new"), ("team/own", "team/new")]
 
 
 def test_workload_under_eviction_is_preempted_before_lower_priority() -> None:
@@ -95,7 +95,7 @@ def test_workload_under_eviction_is_preempted_before_lower_priority() -> None:
         workload("low", "ours", 6.5, cpu=1),
         workload("second", "ours", 7, 100, cpu=1),
     ]
-    assert preempted_in(*world) == [("team/going", "team/first")]
+    assert preemptions_of(*world) == [("team/going", "team/first")]
 
 
 def test_workload_without_borrowing_is_admitted_before_lower_share() -> None:
@@ -106,4 +106,4 @@ def test_workload_without_borrowing_is_admitted_before_lower_share() -> None:
         workload("within", "much", 2, cpu=2),
         workload("beyond", "little", 2, cpu=2),
     ]
-    assert admitted_fairly(*world) == ["team/large", "team/within"]
+    assert fair_admissions(*world) == ["team/large", "team/within"]

@@ -36,7 +36,7 @@ LIMIT = st.none() | AMOUNT
 MORE = settings(max_examples=3 * examples())
 
 
-class Forest(NamedTuple):
+class QuotaTrees(NamedTuple):
     """A settled snapshot, and the definition of the same trees."""
 
     snapshot: Snapshot
@@ -63,7 +63,7 @@ def groups(draw: st.DrawFn, *, has_parent: bool) -> tuple[ResourceGroup, ...]:
 
 
 @st.composite
-def forests(draw: st.DrawFn) -> Forest:
+def forests(draw: st.DrawFn) -> QuotaTrees:
     """Draw up to four Cohorts in trees of any shape, up to four ClusterQueues below or outside them, and usage."""
     names = [f"c{n}" for n in range(draw(st.integers(0, 4)))]
     cohorts = []
@@ -82,7 +82,7 @@ def forests(draw: st.DrawFn) -> Forest:
     for queue in queues:
         snapshot.put_queue(queue)
     snapshot.settle()
-    forest = Forest(snapshot, QuotaDefinition(queues, cohorts))
+    forest = QuotaTrees(snapshot, QuotaDefinition(queues, cohorts))
     for queue in queues:
         forest.use(queue.name, {pair: draw(AMOUNT) for pair in PAIRS})
     return forest
@@ -92,14 +92,14 @@ def _queue(name: str, cohort: str, of: tuple[ResourceGroup, ...]) -> ClusterQueu
     return ClusterQueueView(name, cohort, of, False, None, PreemptionRules(), FlavorFungibility(), "None", 1.0, ())
 
 
-def figures(forest: Forest) -> dict[str, Any]:
+def figures(forest: QuotaTrees) -> dict[str, Any]:
     """Return all values that depend on usage."""
     return {name: list(node.usage) for name, node in forest.nodes().items()}
 
 
 @MORE
 @given(forests())
-def test_quota_values_match_definition(forest: Forest) -> None:
+def test_quota_values_match_definition(forest: QuotaTrees) -> None:
     defined = forest.defined
     for name, node in forest.nodes().items():
         for fr, pair in enumerate(PAIRS):
@@ -116,7 +116,7 @@ def test_quota_values_match_definition(forest: Forest) -> None:
 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(-4, 9))
-def test_usage_change_and_its_reverse_cancel_out(forest: Forest, pair: QuotaKey, amount: int) -> None:
+def test_usage_change_and_its_reverse_cancel_out(forest: QuotaTrees, pair: QuotaKey, amount: int) -> None:
     before = figures(forest)
     for queue in forest.snapshot.queues.values():
         usage = ((forest.snapshot.id_of(*pair), amount),)
@@ -126,7 +126,7 @@ def test_usage_change_and_its_reverse_cancel_out(forest: Forest, pair: QuotaKey,
 
 
 @given(forests())
-def test_rebuilt_tree_keeps_usage(forest: Forest) -> None:
+def test_rebuilt_tree_keeps_usage(forest: QuotaTrees) -> None:
     before, rebuilds = figures(forest), forest.snapshot.rebuilds
     forest.snapshot.id_of("f2", "cpu")
     forest.snapshot.settle()
@@ -135,7 +135,7 @@ def test_rebuilt_tree_keeps_usage(forest: Forest) -> None:
 
 
 @given(forests())
-def test_unused_tree_has_potential_available(forest: Forest) -> None:
+def test_unused_tree_has_potential_available(forest: QuotaTrees) -> None:
     for name, queue in forest.snapshot.queues.items():
         for pair in PAIRS:
             forest.use(name, {pair: -queue.node.usage[forest.snapshot.id_of(*pair)]}, key=f"-{pair}")
@@ -145,7 +145,7 @@ def test_unused_tree_has_potential_available(forest: Forest) -> None:
 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(1, 9))
-def test_added_usage_reduces_available_quota_by_same_amount(forest: Forest, pair: QuotaKey, amount: int) -> None:
+def test_added_usage_reduces_available_quota_by_same_amount(forest: QuotaTrees, pair: QuotaKey, amount: int) -> None:
     fr, nodes = forest.snapshot.id_of(*pair), forest.nodes()
     for queue in forest.snapshot.queues.values():
         before = {name: available(node, fr) for name, node in nodes.items()}
@@ -159,7 +159,7 @@ def test_added_usage_reduces_available_quota_by_same_amount(forest: Forest, pair
 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(0, 9))
-def test_fit_and_borrowing_follow_from_subtree_quota(forest: Forest, pair: QuotaKey, amount: int) -> None:
+def test_fit_and_borrowing_follow_from_subtree_quota(forest: QuotaTrees, pair: QuotaKey, amount: int) -> None:
     fr, defined = forest.snapshot.id_of(*pair), forest.defined
     for name, node in forest.nodes().items():
         used, subtree = defined.used(name, pair), defined.subtree_quota(name, pair)
@@ -172,7 +172,7 @@ def test_fit_and_borrowing_follow_from_subtree_quota(forest: Forest, pair: Quota
 
 
 @given(forests(), st.tuples(AMOUNT, AMOUNT))
-def test_requests_fit_together_when_each_request_fits(forest: Forest, amounts: tuple[int, int]) -> None:
+def test_requests_fit_together_when_each_request_fits(forest: QuotaTrees, amounts: tuple[int, int]) -> None:
     frs = [forest.snapshot.id_of(*pair) for pair in PAIRS]
     requests = tuple(zip(frs, amounts, strict=True))
     for node in forest.nodes().values():
@@ -185,7 +185,7 @@ def test_requests_fit_together_when_each_request_fits(forest: Forest, amounts: t
 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(0, 9))
-def test_quota_is_found_in_lowest_fitting_subtree(forest: Forest, pair: QuotaKey, amount: int) -> None:
+def test_quota_is_found_in_lowest_fitting_subtree(forest: QuotaTrees, pair: QuotaKey, amount: int) -> None:
     fr, defined = forest.snapshot.id_of(*pair), forest.defined
     for name, queue in forest.snapshot.queues.items():
         path = defined.path(f"queue/{name}")
@@ -202,7 +202,7 @@ def test_quota_is_found_in_lowest_fitting_subtree(forest: Forest, pair: QuotaKey
 @MORE
 @given(forests(), st.lists(st.tuples(st.integers(0, 3), st.sampled_from(PAIRS), AMOUNT, st.booleans()), max_size=4))
 def test_cached_available_quota_is_correct_after_each_change(
-    forest: Forest, changes: list[tuple[int, QuotaKey, int, bool]]
+    forest: QuotaTrees, changes: list[tuple[int, QuotaKey, int, bool]]
 ) -> None:
     snapshot, queues = forest.snapshot, list(forest.snapshot.queues.values())
     fill_in(forest)
@@ -217,7 +217,7 @@ def test_cached_available_quota_is_correct_after_each_change(
     fill_in(forest)
 
 
-def fill_in(forest: Forest) -> None:
+def fill_in(forest: QuotaTrees) -> None:
     """Fill in the missing cached values of each node, and check the existing ones."""
     for node in forest.nodes().values():
         known = available_cache(node)
@@ -226,7 +226,7 @@ def fill_in(forest: Forest) -> None:
 
 
 @given(forests(), st.integers(0, 9))
-def test_borrowing_fits_at_single_height_beyond_own_quota(forest: Forest, amount: int) -> None:
+def test_borrowing_fits_at_single_height_beyond_own_quota(forest: QuotaTrees, amount: int) -> None:
     for queue in forest.snapshot.queues.values():
         node = queue.node
         for fr in range(len(PAIRS)):
@@ -235,7 +235,7 @@ def test_borrowing_fits_at_single_height_beyond_own_quota(forest: Forest, amount
 
 
 @given(forests())
-def test_potential_quota_is_at_least_subtree_quota(forest: Forest) -> None:
+def test_potential_quota_is_at_least_subtree_quota(forest: QuotaTrees) -> None:
     for node in forest.nodes().values():
         assert all(most >= own for most, own in zip(node.potential, node.subtree, strict=True))
 
@@ -247,7 +247,7 @@ def height(defined: QuotaDefinition, node: str) -> int:
 
 @MORE
 @given(forests(), st.lists(st.tuples(st.integers(0, 3), st.sampled_from(PAIRS), AMOUNT, st.booleans()), max_size=6))
-def test_what_if_changes_are_undone_exactly(forest: Forest, tries: list[tuple[int, QuotaKey, int, bool]]) -> None:
+def test_what_if_changes_are_undone_exactly(forest: QuotaTrees, tries: list[tuple[int, QuotaKey, int, bool]]) -> None:
     snapshot = forest.snapshot
     queues = list(snapshot.queues.values())
     before = figures(forest)
@@ -264,7 +264,7 @@ def test_what_if_changes_are_undone_exactly(forest: Forest, tries: list[tuple[in
 
 @given(forests(), AMOUNT, LIMIT, LIMIT)
 def test_quota_edit_updates_trees(
-    forest: Forest, nominal: int, borrowing_limit: int | None, lending_limit: int | None
+    forest: QuotaTrees, nominal: int, borrowing_limit: int | None, lending_limit: int | None
 ) -> None:
     snapshot, defined = forest.snapshot, forest.defined
     views = [queue.view for queue in snapshot.queues.values()]
@@ -279,7 +279,7 @@ def test_quota_edit_updates_trees(
     snapshot.put_queue(views[0])
     snapshot.settle()
     cohorts = [CohortView(n, _parent(defined, n), _groups_of(defined, n), 1.0) for n in snapshot.cohorts]
-    edited = Forest(snapshot, QuotaDefinition(views, cohorts))
+    edited = QuotaTrees(snapshot, QuotaDefinition(views, cohorts))
     edited.defined.holders.update(defined.holders)
     for name, node in edited.nodes().items():
         for fr, pair in enumerate(PAIRS):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from batchyard.sim.random_worlds import SeededDraws, WorldBounds
 from batchyard.sim.scenario import Scenario
 from properties.proposed_changes import admits, lasting_scenario, one_less, waiting, world_at_query
-from properties.worlds import Drawn, examples
+from properties.worlds import HypothesisDraws, examples
 
 SMALL = WorldBounds(queues_max=4, workloads_max=12, edits_max=0)
 #: The number of explained Workloads of each world: each change runs in separate worlds.
@@ -26,7 +26,7 @@ CORPUS = [
 ]
 
 
-def broken_promises(scenario: Scenario, most: int = ASKED_MAX) -> list[str]:
+def wrong_proposals(scenario: Scenario, most: int = ASKED_MAX) -> list[str]:
     """Return the changes that do not admit, and those that are larger than necessary."""
     world, broken = world_at_query(scenario), list[str]()
     for key in waiting(world)[:most]:
@@ -47,17 +47,17 @@ def broken_promises(scenario: Scenario, most: int = ASKED_MAX) -> list[str]:
 @settings(max_examples=max(1, examples() // 6))
 @given(data=st.data())
 def test_proposed_change_admits_and_one_unit_less_does_not(data: st.DataObject) -> None:
-    assert broken_promises(lasting_scenario(Drawn(data), SMALL)) == []
+    assert wrong_proposals(lasting_scenario(HypothesisDraws(data), SMALL)) == []
 
 
 @pytest.mark.parametrize("fair_sharing", [False, True])
 @pytest.mark.parametrize("seed", range(3000, 3008))
 def test_proposals_are_minimal_in_seeded_worlds(seed: int, fair_sharing: bool) -> None:
     bounds = replace(SMALL, fair_sharing=fair_sharing)
-    assert broken_promises(lasting_scenario(SeededDraws(seed), bounds)) == []
+    assert wrong_proposals(lasting_scenario(SeededDraws(seed), bounds)) == []
 
 
 @pytest.mark.parametrize("seed", CORPUS)
 def test_proposals_are_minimal_in_regression_worlds(seed: int) -> None:
     bounds = replace(SMALL, workloads_max=14)
-    assert broken_promises(lasting_scenario(SeededDraws(seed), bounds), most=14) == []
+    assert wrong_proposals(lasting_scenario(SeededDraws(seed), bounds), most=14) == []

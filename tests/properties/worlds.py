@@ -21,8 +21,8 @@ CRASHES_MAX = 50
 """The maximum number of crashes of a platform."""
 
 
-class Drawn:
-    """Random numbers that hypothesis draws."""
+class HypothesisDraws:
+    """Random numbers drawn by hypothesis."""
 
     def __init__(self, source: st.DataObject) -> None:
         self._source = source
@@ -37,30 +37,30 @@ def examples() -> int:
     return settings.default.max_examples
 
 
-def troubled_laws(scenario: Scenario, *, conflicts: float, crash_every: int) -> str:
+def violations_with_faults(scenario: Scenario, *, conflicts: float, crash_every: int) -> str:
     """Run a world with write conflicts and five crashes, one each `crash_every` writes; return its violations."""
     trouble = WriteFaults()
     world = World(scenario, write_faults=trouble)
     trouble.conflicts = conflicts
     crashes = [crash_every * number for number in range(1, 6)]
     trouble.on_write = lambda count: world.crash() if count in crashes else None
-    return _broken(world)
+    return _violations(world)
 
 
-def broken_laws(scenario: Scenario) -> str:
+def invariant_violations(scenario: Scenario) -> str:
     """Run a world to the end; return its violations with the histories of the objects."""
-    return _broken(World(scenario))
+    return _violations(World(scenario))
 
 
-def _broken(world: World) -> str:
+def _violations(world: World) -> str:
     inspection = attach_invariants(world)
     world.kernel.run(steps_max=STEPS_MAX)
     assert world.kernel.pending_count() == 0, f"the world still spins after {STEPS_MAX} steps, at {world.now()}"
     world.settle()
-    return reported(inspection.finish())
+    return violation_text(inspection.finish())
 
 
-def told_of_cluster(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) -> str:
+def cluster_violations(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) -> str:
     """Run the random cluster of a seed with more faults; return its violations and the command to reproduce them."""
     trouble = WriteFaults(conflicts) if conflicts or crash_every else None
     world = World(random_cluster_scenario(SeededDraws(seed)), write_faults=trouble)
@@ -73,11 +73,11 @@ def told_of_cluster(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) 
     world.kernel.run(steps_max=STEPS_MAX)
     again = f"again: python tools/worlds.py {seed} --conflicts {conflicts:g} --crash-every {crash_every}"
     assert world.kernel.pending_count() == 0, f"the world still spins after {world.kernel.steps} steps\n{again}"
-    broken = reported(inspection.finish())
+    broken = violation_text(inspection.finish())
     return f"{broken}\n{again}" if broken else ""
 
 
-def reported(violations: Sequence[InvariantViolation]) -> str:
+def violation_text(violations: Sequence[InvariantViolation]) -> str:
     """Return the first five violations as text."""
     return "\n".join(map(str, violations[:5]))
 

@@ -203,7 +203,7 @@ WORLDS: Final = {
 }
 
 
-class End(NamedTuple):
+class WorldOutcome(NamedTuple):
     """The outcome of a world: violated invariants, unfinished objects, the pools of nodes, and preempted Workloads."""
 
     broken: list[str]
@@ -212,7 +212,7 @@ class End(NamedTuple):
     preempted: list[str]
 
 
-def play(name: str, crash_after: Container[int] = ()) -> tuple[End, int]:
+def play(name: str, crash_after: Container[int] = ()) -> tuple[WorldOutcome, int]:
     """Run a world whose platform crashes after these writes; return its outcome and the number of writes."""
     written, trouble = [0], WriteFaults()
     world = World(make_scenario(read_manifests([(name, WORLDS[name])])), write_faults=trouble)
@@ -233,7 +233,7 @@ def play(name: str, crash_after: Container[int] = ()) -> tuple[End, int]:
     pools = sorted(node["metadata"]["labels"][NODE_POOL] for node in world.objects(scheme.NODE))
     workloads = world.objects(scheme.WORKLOAD)
     preempted = [obj["metadata"]["name"] for obj in workloads if find_condition(obj, "Preempted") is not None]
-    return End(broken, _unfinished(world), pools, preempted), written[0]
+    return WorldOutcome(broken, _unfinished(world), pools, preempted), written[0]
 
 
 def _unfinished(world: World) -> list[str]:

@@ -99,7 +99,7 @@ def world(*texts: str, trouble: WriteFaults | None = None, **words: str) -> Worl
     return World(make_scenario(found), write_faults=trouble)
 
 
-def ended(played: World, kind: str = scheme.JOB) -> dict[str, float]:
+def completion_times(played: World, kind: str = scheme.JOB) -> dict[str, float]:
     """Run the world; return the completion time of each Job."""
     played.run_until(HOUR)
     assert played.refused == []
@@ -117,11 +117,11 @@ def _completed(obj: Obj) -> float:
 )
 def test_preempted_job_resumes_from_last_checkpoint(mode: str, notes: str, end: float) -> None:
     played = world(QUEUE, JOB, URGENT, MODE=mode, NOTES=notes)
-    assert ended(played) == {"work": end, "urgent": 45}
+    assert completion_times(played) == {"work": end, "urgent": 45}
 
 
 def test_saved_work_of_job_set_survives_deletion_of_its_jobs() -> None:
-    assert ended(world(QUEUE, JOB_SET, URGENT), scheme.JOB_SET) == {"work": 85}
+    assert completion_times(world(QUEUE, JOB_SET, URGENT), scheme.JOB_SET) == {"work": 85}
 
 
 def test_saved_work_is_annotated_until_job_completes() -> None:
@@ -143,13 +143,13 @@ def test_saved_work_survives_platform_crash_after_each_write(manifest: str) -> N
     counted = WriteFaults()
     writes: list[int] = []
     counted.on_write = writes.append
-    wanted = ended(world(QUEUE, manifest, URGENT, trouble=counted))
+    wanted = completion_times(world(QUEUE, manifest, URGENT, trouble=counted))
     assert len(writes) > 30
     for crash_after in writes:
         trouble = WriteFaults()
         played = world(QUEUE, manifest, URGENT, trouble=trouble)
         trouble.on_write = lambda count, after=crash_after, it=played: it.crash() if count == after else None
-        assert (crash_after, ended(played)) == (crash_after, wanted)
+        assert (crash_after, completion_times(played)) == (crash_after, wanted)
 
 
 @pytest.mark.parametrize("manifest", [JOB, JOB_SET])
@@ -157,7 +157,7 @@ def test_machine_crash_loses_only_unsaved_work(manifest: str) -> None:
     """Its pods run for 34 s before the loss, and for the other 30 s after it; their start takes 1 s."""
     played = world(QUEUE, manifest, CLUSTER, FAULT="{at: 35s, fail: {pool: p, count: 2}}")
     books = RunAccounting(played.client, played.kernel)
-    ended(played)
+    completion_times(played)
     assert [duration_seconds(resumed_work(pod)) for pod in played.objects(scheme.POD)] == [30, 30]
     hours = {line.use: line.machine_hours for line in books.cost_statement(played.kernel.now()).by_team}
     assert hours[DONE] / hours[LOST] == pytest.approx((30 + 31) / 5)

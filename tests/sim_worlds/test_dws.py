@@ -11,7 +11,17 @@ from batchyard.api.manifests import read_manifests
 from batchyard.base.instant import HOUR, SECOND
 from batchyard.sim.scenario import Scenario, make_scenario
 from batchyard.sim.world import World
-from sim_worlds.world_history import EXAMPLES, SHARED, Chronicle, ConditionChange, beside, example, objects, read, then
+from sim_worlds.world_history import (
+    EXAMPLES,
+    SHARED,
+    ConditionChange,
+    WorldHistory,
+    example,
+    objects,
+    read_valid_manifests,
+    skip_without_manifests,
+    with_later_objects,
+)
 
 OURS = EXAMPLES / "dws"
 THEIRS = SHARED / "dws"
@@ -28,32 +38,32 @@ spec:
 
 
 @cache
-def ours() -> Chronicle:
-    """Return the chronicle of the example."""
-    return Chronicle(example("dws"))
+def example_history() -> WorldHistory:
+    """Return the history of the example."""
+    return WorldHistory(example("dws"))
 
 
 @cache
-def theirs() -> Chronicle:
-    """Return the chronicle of the article's unchanged Jobs, in our cluster and queue."""
-    scenario = make_scenario(read(OURS / "cluster.yaml", OURS / "platform.yaml"))
+def article_history() -> WorldHistory:
+    """Return the history of the article's unchanged Jobs, in our cluster and queue."""
+    scenario = make_scenario(read_valid_manifests(OURS / "cluster.yaml", OURS / "platform.yaml"))
     jobs = [objects(THEIRS / f"{name}.yaml") for name in JOBS]
-    return Chronicle(then(scenario, (600, jobs[0]), (3600, jobs[1])))
+    return WorldHistory(with_later_objects(scenario, (600, jobs[0]), (3600, jobs[1])))
 
 
-def played(whose: str) -> Chronicle:
-    """Return a chronicle by its name."""
-    return ours() if whose == "ours" else theirs()
+def history_of(whose: str) -> WorldHistory:
+    """Return a history by its name."""
+    return example_history() if whose == "ours" else article_history()
 
 
-both = pytest.mark.parametrize("whose", ["ours", pytest.param("theirs", marks=beside("dws"))])
+both = pytest.mark.parametrize("whose", ["ours", pytest.param("theirs", marks=skip_without_manifests("dws"))])
 
 
-def request(chronicle: Chronicle, job: str) -> list[ConditionChange]:
+def request(history: WorldHistory, job: str) -> list[ConditionChange]:
     """Return the conditions of the ProvisioningRequest of a Job."""
     pattern = re.compile(rf"job-{job}-[0-9a-f]{{5}}-dws-prov-1")
-    (name,) = [name for name in chronicle.names(scheme.PROVISIONING_REQUEST) if pattern.fullmatch(name)]
-    return chronicle.conditions(scheme.PROVISIONING_REQUEST, name)
+    (name,) = [name for name in history.names(scheme.PROVISIONING_REQUEST) if pattern.fullmatch(name)]
+    return history.conditions(scheme.PROVISIONING_REQUEST, name)
 
 
 def with_stockout() -> Scenario:
@@ -66,53 +76,55 @@ def with_stockout() -> Scenario:
 @both
 @pytest.mark.parametrize("job", JOBS)
 def test_request_is_accepted_and_provisioned_before_admission_of_job(whose: str, job: str) -> None:
-    chronicle = played(whose)
-    reported = request(chronicle, job)
+    history = history_of(whose)
+    reported = request(history, job)
     assert [(each.type, each.status) for each in reported] == [
         ("Accepted", "False"),
         ("Accepted", "True"),
         ("Provisioned", "True"),
     ]
-    assert chronicle.happened("Admitted", job) == [reported[-1].at]
+    assert history.happened("Admitted", job) == [reported[-1].at]
 
 
 @both
 @pytest.mark.parametrize("pool", ["dws-t4-nodepool", "dws-a100-nodepool"])
 def test_pool_grows_to_one_node_and_shrinks_to_zero(whose: str, pool: str) -> None:
-    assert played(whose).sizes(pool) == [0, 1, 0]
+    assert history_of(whose).sizes(pool) == [0, 1, 0]
 
 
 @both
 @pytest.mark.parametrize("job", JOBS)
 def test_job_takes_about_five_minutes_in_total(whose: str, job: str) -> None:
-    chronicle = played(whose)
-    (created,), (finished,) = (chronicle.happened(event, job) for event in ("Created", "Finished"))
+    history = history_of(whose)
+    (created,), (finished,) = (history.happened(event, job) for event in ("Created", "Finished"))
     assert 240 < finished - created < 420
-    ((begin, end),) = chronicle.together(job, 1)
+    ((begin, end),) = history.together(job, 1)
     assert (round(end - begin), end) == (120, finished)
 
 
 @both
 def test_requests_are_deleted_with_their_jobs(whose: str) -> None:
-    assert list(played(whose).world.objects(scheme.PROVISIONING_REQUEST)) == []
-    assert list(played(whose).world.objects(scheme.RESIZE_REQUEST)) == []
+    assert list(history_of(whose).world.objects(scheme.PROVISIONING_REQUEST)) == []
+    assert list(history_of(whose).world.objects(scheme.RESIZE_REQUEST)) == []
 
 
-@pytest.mark.parametrize("played", [ours, lambda: Chronicle(with_stockout())], ids=["capacity", "stockout"])
-def test_job_without_capacity_starts_after_three_days(played: Callable[[], Chronicle]) -> None:
-    chronicle = played()
-    waiting, provisioned = request(chronicle, "sample-job-h100")[-2:]
+@pytest.mark.parametrize(
+    "played", [example_history, lambda: WorldHistory(with_stockout())], ids=["capacity", "stockout"]
+)
+def test_job_without_capacity_starts_after_three_days(played: Callable[[], WorldHistory]) -> None:
+    history = played()
+    waiting, provisioned = request(history, "sample-job-h100")[-2:]
     assert waiting == ConditionChange(70, "Provisioned", "False", "ResourcePoolExhausted")
     assert (provisioned.type, provisioned.status) == ("Provisioned", "True")
     assert 3 * DAY < provisioned.at < 3 * DAY + 900
-    assert chronicle.happened("Admitted", "sample-job-h100") == [provisioned.at]
-    assert chronicle.sizes("dws-h100-nodepool") == [0, 1, 0]
-    assert len(chronicle.happened("Finished", "sample-job-h100")) == 1
+    assert history.happened("Admitted", "sample-job-h100") == [provisioned.at]
+    assert history.sizes("dws-h100-nodepool") == [0, 1, 0]
+    assert len(history.happened("Finished", "sample-job-h100")) == 1
 
 
 @both
 def test_world_ends_after_last_machine_is_deleted(whose: str) -> None:
-    assert played(whose).world.now() < 4 * DAY * SECOND
+    assert history_of(whose).world.now() < 4 * DAY * SECOND
 
 
 def test_waiting_job_causes_no_writes() -> None:
@@ -123,14 +135,14 @@ def test_waiting_job_causes_no_writes() -> None:
     assert world.store.revision == revision
 
 
-@beside("dws")
-@beside("refarch")
+@skip_without_manifests("dws")
+@skip_without_manifests("refarch")
 def test_job_with_resources_uncovered_by_queue_stays_pending() -> None:
     kueue = (SHARED / "refarch" / "dws" / "kueue-dws-config.yaml").read_text("utf-8").replace("team-a", "default")
     cluster = (OURS / "cluster.yaml").read_text("utf-8")
     scenario = make_scenario(read_manifests([("cluster.yaml", cluster), ("kueue.yaml", kueue)]))
-    chronicle = Chronicle(then(scenario, (60, objects(THEIRS / "sample-job.yaml"))))
-    (workload,) = chronicle.world.objects(scheme.WORKLOAD)
+    history = WorldHistory(with_later_objects(scenario, (60, objects(THEIRS / "sample-job.yaml"))))
+    (workload,) = history.world.objects(scheme.WORKLOAD)
     reported = {each["type"]: each["message"] for each in workload["status"]["conditions"]}
     assert "unavailable in ClusterQueue" in reported["QuotaReserved"]
-    assert chronicle.sizes("dws-t4-nodepool") == [0]
+    assert history.sizes("dws-t4-nodepool") == [0]

@@ -57,7 +57,7 @@ def scenario(waits: str, *jobs: str) -> Scenario:
     return make_scenario(found)
 
 
-def happened(waits: str, *jobs: str) -> list[tuple[Any, ...]]:
+def workload_events(waits: str, *jobs: str) -> list[tuple[Any, ...]]:
     """Return the events of Workloads: time, event, Job and reason."""
     records: list[Record] = []
     played = World(scenario(waits, *jobs), sink=records.append)
@@ -69,7 +69,7 @@ def happened(waits: str, *jobs: str) -> list[tuple[Any, ...]]:
 
 def test_workload_not_ready_in_time_is_evicted_and_requeued() -> None:
     strategy = "{backoffBaseSeconds: 60, backoffMaxSeconds: 120}"
-    reported = happened(f"{{timeout: 5m, requeuingStrategy: {strategy}}}", job("wide", 2))
+    reported = workload_events(f"{{timeout: 5m, requeuingStrategy: {strategy}}}", job("wide", 2))
     assert reported[:3] == [
         (0, "QuotaReserved", "wide", ""),
         (300, "Evicted", "wide", "PodsReadyTimeout"),
@@ -80,7 +80,7 @@ def test_workload_not_ready_in_time_is_evicted_and_requeued() -> None:
 
 def test_workload_never_ready_in_time_is_deactivated() -> None:
     strategy = "{backoffBaseSeconds: 10, backoffLimitCount: 1}"
-    assert happened(f"{{timeout: 1m, requeuingStrategy: {strategy}}}", job("wide", 2)) == [
+    assert workload_events(f"{{timeout: 1m, requeuingStrategy: {strategy}}}", job("wide", 2)) == [
         (0, "QuotaReserved", "wide", ""),
         (60, "Evicted", "wide", "PodsReadyTimeout"),
         (70, "QuotaReserved", "wide", ""),
@@ -90,7 +90,7 @@ def test_workload_never_ready_in_time_is_deactivated() -> None:
 
 @pytest.mark.parametrize(("waits", "blocks"), [("{blockAdmission: true}", True), ("{}", False)])
 def test_block_admission_delays_admission_until_pods_are_ready(waits: str, blocks: bool) -> None:
-    reported = happened(waits, job("wide", 2), job("small", 1, "1s").replace("cpu: 2", "cpu: 0"))
+    reported = workload_events(waits, job("wide", 2), job("small", 1, "1s").replace("cpu: 2", "cpu: 0"))
     admitted = {job: at for at, what, job, _ in reported if what == "QuotaReserved"}
     assert (admitted["wide"], admitted["small"] > 360) == (0, blocks)
     assert [job for _, what, job, _ in reported if what == "Finished"] == (
@@ -105,7 +105,7 @@ def overtaking_jobs() -> list[str]:
 
 
 def test_workload_waiting_for_pods_ready_is_admitted_before_later_ones() -> None:
-    reported = happened("{blockAdmission: true}", *overtaking_jobs())
+    reported = workload_events("{blockAdmission: true}", *overtaking_jobs())
     admitted = {job: at for at, what, job, _ in reported if what == "QuotaReserved"}
     assert list(admitted) == ["wide", "low", "high"]
     assert 360 < admitted["low"] < admitted["high"]
@@ -122,7 +122,7 @@ def test_workload_order_survives_crash_while_admission_is_blocked() -> None:
     assert [r["workload"].split("-")[1] for r in records if r["event"] == "QuotaReserved"] == ["wide", "low", "high"]
 
 
-def why(seconds: int, waits: str, name: str, *jobs: str) -> tuple[str, str]:
+def pending_explanation(seconds: int, waits: str, name: str, *jobs: str) -> tuple[str, str]:
     """Return the limit and the message of the explanation of a pending Job at an instant."""
     played = World(scenario(waits, *jobs))
     played.run_until(seconds * SECOND)
@@ -134,18 +134,18 @@ def why(seconds: int, waits: str, name: str, *jobs: str) -> tuple[str, str]:
 
 def test_why_reports_end_of_requeue_backoff() -> None:
     waits = "{timeout: 5m, requeuingStrategy: {backoffBaseSeconds: 60, backoffMaxSeconds: 120}}"
-    limit, reported = why(330, waits, "wide", job("wide", 2))
+    limit, reported = pending_explanation(330, waits, "wide", job("wide", 2))
     assert (limit, reported) == ("backoff", "it was requeued with backoff until 2026-01-01T00:06:00Z")
 
 
 def test_why_reports_pods_ready_gate() -> None:
     waits = "{timeout: 30m, blockAdmission: true}"
     small = job("next", 1, "10s").replace("cpu: 2", "cpu: 0")
-    limit, reported = why(60, waits, "next", job("wide", 2), small)
+    limit, reported = pending_explanation(60, waits, "next", job("wide", 2), small)
     assert (limit, reported) == ("podsReady", "waiting for all admitted workloads to be in PodsReady condition")
 
 
 def test_why_reports_workload_ahead_at_pods_ready_gate() -> None:
-    limit, reported = why(60, "{timeout: 30m, blockAdmission: true}", "high", *overtaking_jobs())
+    limit, reported = pending_explanation(60, "{timeout: 30m, blockAdmission: true}", "high", *overtaking_jobs())
     assert (limit, reported.startswith("it would fit, and team/job-low-")) == ("podsReady", True)
     assert reported.endswith(" is admitted before it, once all admitted workloads are ready")

@@ -23,12 +23,12 @@ EXAMPLES = ROOT / "examples"
 SHARED = ROOT.parent / "shared"
 
 
-def beside(name: str) -> pytest.MarkDecorator:
+def skip_without_manifests(name: str) -> pytest.MarkDecorator:
     """Skip a test without the external manifests, which are not part of this repository."""
     return pytest.mark.skipif(not (SHARED / name).is_dir(), reason=f"shared/{name} is not beside this repository")
 
 
-def read(*paths: Path) -> Manifests:
+def read_valid_manifests(*paths: Path) -> Manifests:
     """Read manifests, which must have no faults."""
     found = read_manifests((path.name, path.read_text("utf-8")) for path in paths)
     assert [*map(str, found.faults)] == []
@@ -37,10 +37,10 @@ def read(*paths: Path) -> Manifests:
 
 def objects(*paths: Path) -> list[Obj]:
     """Read the objects of manifests."""
-    return [manifest.obj for manifest in read(*paths).objects]
+    return [manifest.obj for manifest in read_valid_manifests(*paths).objects]
 
 
-def then(scenario: Scenario, *steps: tuple[float, Sequence[Obj]]) -> Scenario:
+def with_later_objects(scenario: Scenario, *steps: tuple[float, Sequence[Obj]]) -> Scenario:
     """Return the scenario with objects that users apply later."""
     later = [ScenarioStep(round(at * SECOND), objs, ()) for at, objs in steps]
     return replace(scenario, steps=[*scenario.steps, *later])
@@ -48,10 +48,10 @@ def then(scenario: Scenario, *steps: tuple[float, Sequence[Obj]]) -> Scenario:
 
 def example(name: str) -> Scenario:
     """Return the scenario of one of our examples."""
-    return make_scenario(read(*sorted((EXAMPLES / name).glob("*.yaml"))))
+    return make_scenario(read_valid_manifests(*sorted((EXAMPLES / name).glob("*.yaml"))))
 
 
-class Seat(NamedTuple):
+class PlacedPod(NamedTuple):
     """An active pod on a node."""
 
     #: Its JobSet, or its Job if it has none.
@@ -70,13 +70,13 @@ class ConditionChange(NamedTuple):
     reason: str
 
 
-class Chronicle:
+class WorldHistory:
     """A world run to its end, and its history."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.records: list[Record] = []
         #: The pods on each pool, after each change.
-        self.seats: list[tuple[float, list[Seat]]] = []
+        self.seats: list[tuple[float, list[PlacedPod]]] = []
         self._reported: dict[Key, list[ConditionChange]] = {}
         self._pools: dict[str, str] = {}
         self._sizes: dict[str, list[tuple[float, int]]] = {}
@@ -166,10 +166,10 @@ class Chronicle:
             if last is None or last[2:] != new[2:]:
                 reported.append(new)
 
-    def _seat(self, pod: Obj) -> Seat:
+    def _seat(self, pod: Obj) -> PlacedPod:
         job = label(pod, "job-name") or ""
         owner = label(pod, "jobset.sigs.k8s.io/jobset-name") or job
-        return Seat(owner, job, self._pools[bound_node(pod)], phase(pod) == RUNNING)
+        return PlacedPod(owner, job, self._pools[bound_node(pod)], phase(pod) == RUNNING)
 
 
 def _owner(record: Record) -> str:

@@ -5,24 +5,24 @@ from typing import Any
 
 import pytest
 
-from terraform.terraform_folder import Workplace, example, workplace
+from terraform.terraform_folder import TerraformFolder, example, workplace
 
 Plan = Mapping[str, Mapping[str, Any]]
 
 
-def _opened(name: str, factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+def _opened(name: str, factory: pytest.TempPathFactory) -> Iterator[TerraformFolder]:
     with workplace(example(name), factory.mktemp(name)) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def refarch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+def refarch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TerraformFolder]:
     """The reference architecture."""
     yield from _opened("refarch", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
-def refarch_plan(refarch: Workplace) -> Plan:
+def refarch_plan(refarch: TerraformFolder) -> Plan:
     """The plan of the reference architecture."""
     return refarch.planned()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import hcl2
 
-from terraform.schema import Body, Schema, is_required, is_settable
+from terraform.schema import Body, ProviderSchema, is_required, is_settable
 
 #: Meta-arguments of resources and module calls, which the provider does not get.
 _META = {"for_each", "count", "depends_on", "lifecycle", "provider"}
@@ -22,7 +22,7 @@ _COLLECTION = ("list", "set", "map")
 
 
 @dataclass(frozen=True)
-class Resource:
+class HclResource:
     """A resource of the configuration."""
 
     kind: str
@@ -31,18 +31,18 @@ class Resource:
 
 
 @dataclass(frozen=True)
-class Module:
+class HclModule:
     """The .tf files of one folder, together."""
 
     text: str
-    resources: Sequence[Resource]
+    resources: Sequence[HclResource]
     variables: Mapping[str, Mapping[str, Any]]
     outputs: Mapping[str, Mapping[str, Any]]
     local_names: frozenset[str]
     calls: Mapping[str, Mapping[str, Any]]
 
 
-def read_module(texts: Sequence[str]) -> Module:
+def read_module(texts: Sequence[str]) -> HclModule:
     """Read a module from the texts of its files."""
     documents = [hcl2.loads(text) for text in texts]
 
@@ -51,8 +51,10 @@ def read_module(texts: Sequence[str]) -> Module:
             for block in document.get(kind, ()):
                 yield from ((_bare(name), body) for name, body in block.items() if name not in _NOISE)
 
-    resources = [Resource(kind, _bare(name), body) for kind, named in rows("resource") for name, body in _named(named)]
-    return Module(
+    resources = [
+        HclResource(kind, _bare(name), body) for kind, named in rows("resource") for name, body in _named(named)
+    ]
+    return HclModule(
         text=_COMMENT.sub("", "\n".join(texts)),
         resources=resources,
         variables=dict(rows("variable")),
@@ -62,7 +64,7 @@ def read_module(texts: Sequence[str]) -> Module:
     )
 
 
-def flaws(module: Module, children: Mapping[str, Module], schema: Schema) -> Iterator[str]:
+def flaws(module: HclModule, children: Mapping[str, HclModule], schema: ProviderSchema) -> Iterator[str]:
     """All flaws of a module; `children` are the called modules by `source`."""
     for resource in module.resources:
         place = f"{resource.kind}.{resource.name}"
@@ -124,7 +126,7 @@ def _is_literal(value: Any) -> bool:
 # --- names ---
 
 
-def _name_flaws(module: Module) -> Iterator[str]:
+def _name_flaws(module: HclModule) -> Iterator[str]:
     found = set(references(module.text))
     for name, body in module.variables.items():
         if ("var", name) not in {path[:2] for path in found}:
@@ -135,7 +137,7 @@ def _name_flaws(module: Module) -> Iterator[str]:
     )
 
 
-def _call_flaws(module: Module, children: Mapping[str, Module]) -> Iterator[str]:
+def _call_flaws(module: HclModule, children: Mapping[str, HclModule]) -> Iterator[str]:
     for name, call in module.calls.items():
         variables = children[_bare(call["source"])].variables
         given = {field for field in call if field not in _META | _NOISE | {"source"}}
@@ -144,7 +146,7 @@ def _call_flaws(module: Module, children: Mapping[str, Module]) -> Iterator[str]
         yield from (f"module.{name} is not given {field}" for field in sorted(needed - given))
 
 
-def _reference_flaws(module: Module, children: Mapping[str, Module], schema: Schema) -> Iterator[str]:
+def _reference_flaws(module: HclModule, children: Mapping[str, HclModule], schema: ProviderSchema) -> Iterator[str]:
     there = {(resource.kind, resource.name) for resource in module.resources}
     for kind, *path in sorted(set(references(module.text))):
         place = ".".join((kind, *path))

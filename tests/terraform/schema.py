@@ -16,7 +16,7 @@ Body: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Schema:
+class ProviderSchema:
     """The resources of the modules, the arguments of the provider, and the source of the schema."""
 
     made_from: Mapping[str, str]
@@ -29,21 +29,21 @@ class Schema:
 
 
 @cache
-def provider_schema() -> Schema:
+def provider_schema() -> ProviderSchema:
     """Return the schema of the provider google, which is beside this file."""
     return _read("provider_schema.json")
 
 
 @cache
-def beta_schema() -> Schema:
+def beta_schema() -> ProviderSchema:
     """Return the schema of the provider google-beta: only the resources that google lacks."""
     return _read("provider_schema_beta.json")
 
 
-def _read(name: str) -> Schema:
+def _read(name: str) -> ProviderSchema:
     document = json.loads(Path(__file__).with_name(name).read_text("utf-8"))
     made_from, provider = document.pop("made from"), document.pop("provider")
-    return Schema(made_from, provider, document)
+    return ProviderSchema(made_from, provider, document)
 
 
 def is_computed(entry: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import msgspec
 
-from terraform.schema import Body, Schema, is_computed
+from terraform.schema import Body, ProviderSchema, is_computed
 
 _SOURCE = "registry.terraform.io"
 #: A value that is unknown before the apply, in the encoding of Terraform.
@@ -29,7 +29,7 @@ Answer = Callable[[Mapping[int, bytes]], bytes]
 
 
 @contextmanager
-def serving(schemas: Sequence[Schema], folder: Path) -> Iterator[str]:
+def serving(schemas: Sequence[ProviderSchema], folder: Path) -> Iterator[str]:
     """Serve each provider on a socket in the folder; yields the value of TF_REATTACH_PROVIDERS."""
     servers, described = [], {}
     for schema in schemas:
@@ -50,7 +50,7 @@ def serving(schemas: Sequence[Schema], folder: Path) -> Iterator[str]:
             server.stop(None).wait()
 
 
-def _handlers(schema: Schema) -> grpc.GenericRpcHandler:
+def _handlers(schema: ProviderSchema) -> grpc.GenericRpcHandler:
     answers: dict[str, Answer] = {
         "GetSchema": lambda _request: _schemas(schema),
         "PrepareProviderConfig": lambda request: _bytes(1, request[1]),
@@ -79,7 +79,7 @@ def _nothing(request: Mapping[int, bytes]) -> bytes:
 # --- behaviour ---
 
 
-def _planned(schema: Schema, request: Mapping[int, bytes]) -> bytes:
+def _planned(schema: ProviderSchema, request: Mapping[int, bytes]) -> bytes:
     """Plan the requested values; values from the provider are unknown."""
     before, proposed = _value(request[2]), _value(request[3])
     if proposed is None:
@@ -88,7 +88,7 @@ def _planned(schema: Schema, request: Mapping[int, bytes]) -> bytes:
     return _bytes(1, _dynamic(filled)) + _number(5, 1)
 
 
-def _applied(schema: Schema, request: Mapping[int, bytes]) -> bytes:
+def _applied(schema: ProviderSchema, request: Mapping[int, bytes]) -> bytes:
     """Apply the plan with made-up values for unknown ones."""
     planned = _value(request[3])
     if planned is not None:
@@ -125,7 +125,7 @@ def _known_entry(entry: Any, value: Any) -> Any:
 # --- schemas in the protocol ---
 
 
-def _schemas(schema: Schema) -> bytes:
+def _schemas(schema: ProviderSchema) -> bytes:
     resources = b"".join(
         _bytes(2, _bytes(1, name.encode()) + _bytes(2, _schema(body))) for name, body in schema.resources.items()
     )

@@ -25,7 +25,7 @@ EXAMPLES = ROOT / "examples" / "platforms"
 LIBRARY = ROOT / ".terraform-library" / "bin" / "python"
 
 
-def found_command() -> Sequence[str]:
+def terraform_command() -> Sequence[str]:
     """The command of Terraform or OpenTofu; empty if both are missing."""
     found = shutil.which("terraform") or shutil.which("tofu")
     if found:
@@ -33,7 +33,7 @@ def found_command() -> Sequence[str]:
     return [str(LIBRARY), str(Path(__file__).with_name("as_a_library.py"))] if LIBRARY.exists() else []
 
 
-needs_terraform = pytest.mark.skipif(not found_command(), reason="there is no Terraform: make terraform")
+needs_terraform = pytest.mark.skipif(not terraform_command(), reason="Terraform is not installed: run make terraform")
 
 
 def example(name: str) -> PlatformModel:
@@ -41,7 +41,7 @@ def example(name: str) -> PlatformModel:
     return read_platform(PlatformSource(name, (EXAMPLES / f"{name}.yaml").read_text("utf-8")))
 
 
-def rendered(platform: PlatformModel, folder: Path) -> Path:
+def render_platform(platform: PlatformModel, folder: Path) -> Path:
     """Write the files of a platform below a folder."""
     for path, text in files(platform).items():
         place = folder / path
@@ -51,7 +51,7 @@ def rendered(platform: PlatformModel, folder: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Workplace:
+class TerraformFolder:
     """A working folder of Terraform."""
 
     folder: Path
@@ -59,13 +59,13 @@ class Workplace:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command; it may fail."""
-        return self._ran([*found_command(), *words])
+        return self._ran([*terraform_command(), *words])
 
     def run_script(self, script: str) -> str:
         """Run a script of a build with the local `terraform`; it must succeed. Return the output."""
         tools = self.folder.parent / "tools"
         tools.mkdir(exist_ok=True)
-        (tools / "terraform").write_text(f'#!/bin/sh\nexec {shlex.join(found_command())} "$@"\n', "utf-8")
+        (tools / "terraform").write_text(f'#!/bin/sh\nexec {shlex.join(terraform_command())} "$@"\n', "utf-8")
         (tools / "terraform").chmod(0o755)
         done = self._ran(["sh", "-ceu", script], PATH=f"{tools}:{os.environ['PATH']}")
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -104,11 +104,11 @@ def _resources(module: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
 
 
 @contextmanager
-def workplace(platform: PlatformModel, folder: Path, configuration: str = "terraform") -> Iterator[Workplace]:
+def workplace(platform: PlatformModel, folder: Path, configuration: str = "terraform") -> Iterator[TerraformFolder]:
     """The initialized Terraform of a platform, with its state in the folder instead of a bucket."""
-    place = rendered(platform, folder) / configuration
+    place = render_platform(platform, folder) / configuration
     (place / "override.tf").write_text('terraform {\n  backend "local" {}\n}\n', "utf-8")
     with serving([provider_schema(), beta_schema()], folder) as provider:
-        opened = Workplace(place, provider)
+        opened = TerraformFolder(place, provider)
         opened.must("init", "-input=false", "-no-color")
         yield opened

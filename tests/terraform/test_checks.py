@@ -6,12 +6,12 @@ from pathlib import PurePosixPath
 import pytest
 
 from batchyard.provision.terraform.files import MODULES, files
-from terraform.hcl_check import Module, flaws, read_module, references
-from terraform.schema import Schema, beta_schema, provider_schema
+from terraform.hcl_check import HclModule, flaws, read_module, references
+from terraform.schema import ProviderSchema, beta_schema, provider_schema
 from terraform.terraform_folder import example
 
 GOOGLE, BETA = provider_schema(), beta_schema()
-SCHEMA = Schema(GOOGLE.made_from, GOOGLE.provider, {**GOOGLE.resources, **BETA.resources})
+SCHEMA = ProviderSchema(GOOGLE.made_from, GOOGLE.provider, {**GOOGLE.resources, **BETA.resources})
 GOOD = """
 variable "name" {
   type        = string
@@ -44,7 +44,7 @@ PLANTED = [
 ]
 
 
-def folders(texts: Mapping[str, str]) -> Mapping[str, Module]:
+def folders(texts: Mapping[str, str]) -> Mapping[str, HclModule]:
     """The modules of a rendered platform, by folder."""
     found: dict[str, list[str]] = {}
     for path, text in texts.items():
@@ -54,18 +54,18 @@ def folders(texts: Mapping[str, str]) -> Mapping[str, Module]:
 
 
 @pytest.fixture(scope="module")
-def modules() -> Mapping[str, Module]:
+def modules() -> Mapping[str, HclModule]:
     """The modules of the reference architecture."""
     return folders(files(example("refarch")))
 
 
 @pytest.mark.parametrize("folder", ["terraform", "terraform/build", *(f"terraform/modules/{name}" for name in MODULES)])
-def test_modules_use_only_existing_arguments_and_names(modules: Mapping[str, Module], folder: str) -> None:
+def test_modules_use_only_existing_arguments_and_names(modules: Mapping[str, HclModule], folder: str) -> None:
     children = {f"./modules/{name}": modules[f"terraform/modules/{name}"] for name in MODULES}
     assert list(flaws(modules[folder], children, SCHEMA)) == []
 
 
-def test_all_outputs_of_modules_are_used(modules: Mapping[str, Module]) -> None:
+def test_all_outputs_of_modules_are_used(modules: Mapping[str, HclModule]) -> None:
     used = set(references(modules["terraform"].text))
     outputs = {(name, output) for name in MODULES for output in modules[f"terraform/modules/{name}"].outputs}
     assert [f"module.{name}.{output}" for name, output in sorted(outputs) if ("module", name, output) not in used] == []
@@ -89,13 +89,13 @@ def test_checker_reports_module_call_with_wrong_variables(call: str, reported: s
 
 
 @pytest.mark.parametrize("schema", [GOOGLE, BETA])
-def test_schema_matches_pinned_provider_version(schema: Schema) -> None:
+def test_schema_matches_pinned_provider_version(schema: ProviderSchema) -> None:
     name, version = schema.made_from["provider"].split()
     pins = files(example("refarch"))["terraform/versions.tf"]
     assert f'source  = "{name}"\n      version = "{version}"' in pins
 
 
-def test_google_beta_provides_only_resources_missing_in_google(modules: Mapping[str, Module]) -> None:
+def test_google_beta_provides_only_resources_missing_in_google(modules: Mapping[str, HclModule]) -> None:
     resources = [resource for module in modules.values() for resource in module.resources]
     of_beta = {resource.kind for resource in resources if resource.body.get("provider") == "google-beta"}
     assert of_beta == set(BETA.resources) == {"google_compute_future_reservation"}

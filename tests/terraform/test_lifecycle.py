@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from batchyard.provision.terraform.files import files
-from terraform.terraform_folder import Workplace, example, needs_terraform, rendered, workplace
+from terraform.terraform_folder import TerraformFolder, example, needs_terraform, render_platform, workplace
 
 pytestmark = needs_terraform
 
@@ -64,16 +64,16 @@ WRONG = [
 
 @pytest.mark.parametrize("name", ["refarch", "multislice", "dws", "hotswap"])
 def test_rendered_files_are_formatted_like_terraform_fmt(name: str, tmp_path: Path) -> None:
-    place = Workplace(rendered(example(name), tmp_path), "{}")
+    place = TerraformFolder(render_platform(example(name), tmp_path), "{}")
     assert place.must("fmt", "-check", "-recursive", "-diff") == ""
 
 
 def test_terraform_fmt_check_rejects_bad_formatting(tmp_path: Path) -> None:
     (tmp_path / "main.tf").write_text('locals {\n  a = 1\n  bc = "two"\n}\n', "utf-8")
-    assert Workplace(tmp_path, "{}").run("fmt", "-check").returncode != 0
+    assert TerraformFolder(tmp_path, "{}").run("fmt", "-check").returncode != 0
 
 
-def test_terraform_validates_configuration_and_rejects_wrong_argument(refarch: Workplace) -> None:
+def test_terraform_validates_configuration_and_rejects_wrong_argument(refarch: TerraformFolder) -> None:
     assert "Success" in refarch.must("validate", "-no-color")
     planted = refarch.folder / "modules" / "network" / "planted.tf"
     planted.write_text('resource "google_compute_network" "planted" {\n  nmae = "x"\n}\n', "utf-8")
@@ -90,7 +90,7 @@ def script(name: str) -> str:
     return text.replace("$$", "$")
 
 
-def test_plan_after_create_build_is_empty_and_destroy_build_removes_all(refarch: Workplace) -> None:
+def test_plan_after_create_build_is_empty_and_destroy_build_removes_all(refarch: TerraformFolder) -> None:
     refarch.run_script(script("create"))
     assert "No changes." in refarch.must("plan", "-input=false", "-no-color", "-detailed-exitcode")
     reported = refarch.run_script(script("destroy"))
@@ -100,7 +100,7 @@ def test_plan_after_create_build_is_empty_and_destroy_build_removes_all(refarch:
 
 
 @pytest.mark.parametrize(("wrong", "errors"), WRONG)
-def test_invalid_variables_are_rejected_with_messages(refarch: Workplace, wrong: str, errors: list[str]) -> None:
+def test_invalid_variables_are_rejected_with_messages(refarch: TerraformFolder, wrong: str, errors: list[str]) -> None:
     (refarch.folder / "wrong.tfvars").write_text(wrong, "utf-8")
     refused = refarch.run("plan", "-input=false", "-no-color", "-var-file=wrong.tfvars")
     stated = " ".join(refused.stderr.replace("│", " ").split())

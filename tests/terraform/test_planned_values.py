@@ -25,7 +25,7 @@ def node(plan: Plan, name: str) -> Mapping[str, Any]:
     return config
 
 
-def the(plan: Plan, kind: str) -> Mapping[str, Any]:
+def only_resource(plan: Plan, kind: str) -> Mapping[str, Any]:
     """The only resource of a kind."""
     (found,) = [values for address, values in plan.items() if f".{kind}." in address]
     return found
@@ -72,7 +72,7 @@ def test_reserved_pool_uses_only_its_reservation(refarch_plan: Plan) -> None:
         "key": "compute.googleapis.com/reservation-name",
         "values": ["machine-reservation"],
     }
-    reservation = the(refarch_plan, "google_compute_reservation")
+    reservation = only_resource(refarch_plan, "google_compute_reservation")
     assert (reservation["zone"], reservation["specific_reservation_required"]) == ("us-central1-a", True)
     (specific,) = reservation["specific_reservation"]
     (machine,) = specific["instance_properties"]
@@ -80,7 +80,7 @@ def test_reserved_pool_uses_only_its_reservation(refarch_plan: Plan) -> None:
 
 
 def test_node_auto_provisioning_has_limits_of_reference_architecture(refarch_plan: Plan) -> None:
-    (autoscaling,) = the(refarch_plan, "google_container_cluster")["cluster_autoscaling"]
+    (autoscaling,) = only_resource(refarch_plan, "google_container_cluster")["cluster_autoscaling"]
     limits = [(row["resource_type"], row["minimum"], row["maximum"]) for row in autoscaling["resource_limits"]]
     assert (autoscaling["enabled"], autoscaling["autoscaling_profile"]) == (True, "OPTIMIZE_UTILIZATION")
     assert limits == [
@@ -97,16 +97,16 @@ def test_node_auto_provisioning_has_limits_of_reference_architecture(refarch_pla
 
 
 def test_cluster_is_regional_and_private_with_isolated_teams(refarch_plan: Plan) -> None:
-    cluster = the(refarch_plan, "google_container_cluster")
+    cluster = only_resource(refarch_plan, "google_container_cluster")
     assert (cluster["location"], set(cluster["node_locations"])) == ("us-central1", ZONES)
     assert cluster["private_cluster_config"][0]["enable_private_nodes"] is True
     assert cluster["workload_identity_config"][0]["workload_pool"] == "my-project.svc.id.goog"
     assert cluster["datapath_provider"] == "ADVANCED_DATAPATH"
-    assert the(refarch_plan, "google_compute_router_nat")["nat_ip_allocate_option"] == "AUTO_ONLY"
+    assert only_resource(refarch_plan, "google_compute_router_nat")["nat_ip_allocate_option"] == "AUTO_ONLY"
 
 
 def test_csi_drivers_for_filestore_disks_and_buckets_are_enabled(refarch_plan: Plan) -> None:
-    (addons,) = the(refarch_plan, "google_container_cluster")["addons_config"]
+    (addons,) = only_resource(refarch_plan, "google_container_cluster")["addons_config"]
     drivers = ("gcp_filestore_csi_driver_config", "gce_persistent_disk_csi_driver_config", "gcs_fuse_csi_driver_config")
     assert [addons[driver][0]["enabled"] for driver in drivers] == [True, True, True]
 
@@ -121,7 +121,7 @@ def test_team_service_account_has_workload_identity_and_configured_roles(refarch
 
 
 def test_dashboard_counts_gpus_and_shows_heat_maps_of_cluster(refarch_plan: Plan) -> None:
-    dashboard = json.loads(the(refarch_plan, "google_monitoring_dashboard")["dashboard_json"])
+    dashboard = json.loads(only_resource(refarch_plan, "google_monitoring_dashboard")["dashboard_json"])
     widgets = [tile["widget"] for tile in dashboard["mosaicLayout"]["tiles"]]
     charts = [widget["xyChart"]["dataSets"] for widget in widgets if "xyChart" in widget]
     tables = [widget["timeSeriesTable"]["dataSets"] for widget in widgets if "timeSeriesTable" in widget]
@@ -135,7 +135,7 @@ def test_dashboard_counts_gpus_and_shows_heat_maps_of_cluster(refarch_plan: Plan
 
 
 def test_tiles_of_dashboard_do_not_overlap(refarch_plan: Plan) -> None:
-    dashboard = json.loads(the(refarch_plan, "google_monitoring_dashboard")["dashboard_json"])
+    dashboard = json.loads(only_resource(refarch_plan, "google_monitoring_dashboard")["dashboard_json"])
     cells = [
         (tile["xPos"] + right, tile["yPos"] + down)
         for tile in dashboard["mosaicLayout"]["tiles"]

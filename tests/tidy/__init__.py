@@ -1,1 +1,1 @@
-"""The rules of style a linter does not know, each a function from a file to its violations."""
+"""Style rules that no linter has: each is a function that returns the violations of a file."""

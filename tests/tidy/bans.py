@@ -1,4 +1,4 @@
-"""What may be called or imported only in one place, or nowhere; the table is `tidy.toml`."""
+"""Names that may be called or imported only in listed files; the table is `tidy.toml`."""
 
 import ast
 import builtins
@@ -14,7 +14,7 @@ _BROAD = frozenset({"Exception", "BaseException"})
 
 @dataclass(frozen=True)
 class Ban:
-    """Names that stand only in the files that `allowed` gives a reason for.
+    """Names that only the files in `allowed` may use, each with a reason.
 
     A name is a module (`time`), something in one (`time.monotonic`), a builtin (`print`), a method of anything
     (`.sleep`) or a broad handler (`except Exception`, which a bare `except` is too). The longest name decides.
@@ -27,12 +27,12 @@ class Ban:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "Ban":
-        """A ban as the table has it."""
+        """Return the ban of a row of the table."""
         return cls(tuple(row["names"]), tuple(row["within"]), row["instead"], row.get("allowed", {}))
 
 
 def banned_names(file: SourceFile, bans: list[Ban]) -> Iterator[Violation]:
-    """Uses of banned names outside the files they are allowed in."""
+    """Yield uses of banned names outside of their allowed files."""
     by_name = {name: ban for ban in bans for name in ban.names if any(file.lies_in(place) for place in ban.within)}
     for line, used in _uses(file):
         name = _longest(used, by_name)
@@ -41,7 +41,7 @@ def banned_names(file: SourceFile, bans: list[Ban]) -> Iterator[Violation]:
 
 
 def _longest(used: str, by_name: Mapping[str, Ban]) -> str | None:
-    """The longest banned name that is what is used, or holds it."""
+    """Return the longest banned name that equals or contains the used name."""
     parts = used.split(".")
     candidates = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     return next((name for name in candidates if name and name in by_name), None)
@@ -67,7 +67,7 @@ def _uses(file: SourceFile) -> Iterator[tuple[int, str]]:
 
 
 def _imported(file: SourceFile) -> dict[str, str]:
-    """The dotted name behind each name that an import made."""
+    """Return the full dotted name of each imported name."""
     names: dict[str, str] = {}
     for node in file.nodes:
         if isinstance(node, ast.Import):
@@ -81,7 +81,7 @@ def _imported(file: SourceFile) -> dict[str, str]:
 
 
 def _dotted(node: ast.expr, imported: Mapping[str, str]) -> str | None:
-    """The full name of an attribute of something imported, or None."""
+    """Return the full name of an attribute of an imported name, or None."""
     if isinstance(node, ast.Attribute):
         owner = _dotted(node.value, imported)
         return f"{owner}.{node.attr}" if owner else None

@@ -1,4 +1,4 @@
-"""What every module has, and which modules nobody needs."""
+"""Rules for modules: docstrings, private imports, unused modules and compiled classes."""
 
 import ast
 import builtins
@@ -10,14 +10,14 @@ _SRC = "src/"
 
 
 def undocumented_modules(file: SourceFile) -> Iterator[Violation]:
-    """Modules that do not say what they are."""
+    """Yield modules without a docstring."""
     if not ast.get_docstring(file.tree):
         instead = "say in a line what it is and why it is there"
         yield Violation(file.path, 1, "module-docstring", file.path, "module has no docstring", instead)
 
 
 def private_imports(file: SourceFile) -> Iterator[Violation]:
-    """Imports of what another module keeps to itself."""
+    """Yield imports of private names of other modules."""
     for node in file.nodes:
         if isinstance(node, ast.ImportFrom):
             for name in (name.name for name in node.names if name.name.startswith("_")):
@@ -28,7 +28,7 @@ def private_imports(file: SourceFile) -> Iterator[Violation]:
 
 
 def dead_modules(files: Sequence[SourceFile], entry_points: Sequence[str]) -> Iterator[Violation]:
-    """Modules that no entry point reaches by imports. A package's own file is alive where one of its modules is."""
+    """Yield modules that no entry point imports, even indirectly. A package is used if one of its modules is."""
     modules = {_module_name(file.path): file for file in files if file.path.startswith(_SRC)}
     alive = _reached(modules, entry_points)
     for name, file in sorted(modules.items()):
@@ -53,7 +53,7 @@ def _reached(modules: Mapping[str, SourceFile], entry_points: Sequence[str]) -> 
 
 
 def _imports(file: SourceFile) -> Iterator[str]:
-    """The modules a file imports, and the packages they lie in."""
+    """Return the imported modules of a file, and their packages."""
     for node in file.nodes:
         named: list[str] = []
         if isinstance(node, ast.Import):
@@ -65,12 +65,12 @@ def _imports(file: SourceFile) -> Iterator[str]:
             yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))
 
 
-#: Classes that mypyc leaves to the interpreter, by what they inherit from.
+#: Base classes whose subclasses mypyc does not compile.
 _NEVER_COMPILED = frozenset({"NamedTuple", "Enum", "StrEnum", "IntEnum", "Protocol", "TypedDict"})
 
 
 def interpreted_heirs(files: Sequence[SourceFile], compiled: Sequence[str]) -> Iterator[Violation]:
-    """Classes of interpreted modules that inherit from one of a compiled module, which fails only when it runs."""
+    """Yield interpreted classes that inherit from a class of a compiled module, which fails only at run time."""
     modules = {_module_name(file.path): file for file in files}
     is_compiled = {name: any(map(file.lies_in, compiled)) for name, file in modules.items()}
     for file in (file for name, file in modules.items() if not is_compiled[name]):
@@ -95,7 +95,7 @@ def _is_compiled_class(file: SourceFile, name: str) -> bool:
 
 
 _CONTAINERS = frozenset({"dict", "list", "set", "deque", "OrderedDict", "Counter", "defaultdict"})
-#: Of Python's exceptions only Exception itself can be inherited from there.
+#: The only built-in exception that a compiled class can inherit from.
 _EXCEPTIONS = frozenset(
     name
     for name, found in vars(builtins).items()
@@ -104,7 +104,7 @@ _EXCEPTIONS = frozenset(
 
 
 def builtin_heirs(files: Sequence[SourceFile], compiled: Sequence[str]) -> Iterator[Violation]:
-    """Classes of compiled modules that inherit from what is Python's own: they do not compile, or crash when run."""
+    """Yield compiled classes that inherit from a built-in class: they do not compile, or crash at run time."""
     for file in (file for file in files if any(map(file.lies_in, compiled))):
         for heir in file.classes():
             bases = (base.value if isinstance(base, ast.Subscript) else base for base in heir.bases)
@@ -118,7 +118,7 @@ def builtin_heirs(files: Sequence[SourceFile], compiled: Sequence[str]) -> Itera
 
 
 def decorated_within(files: Sequence[SourceFile], compiled: Sequence[str]) -> Iterator[Violation]:
-    """Decorated functions within functions of compiled modules: their names have no value when they run."""
+    """Yield decorated nested functions of compiled modules: their names are unbound at run time."""
     for file in (file for file in files if any(map(file.lies_in, compiled))):
         for outer in (node for node in file.nodes if isinstance(node, _FUNCTIONS)):
             for node in (node for part in outer.body for node in ast.walk(part)):

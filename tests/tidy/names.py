@@ -1,4 +1,4 @@
-"""The law of names: the field's own words, one word a thing, and no words that say nothing."""
+"""Rules for names: terms of the field, one term for each concept, and no empty words."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ EMPTY_WORDS = frozenset({"common", "helper", "helpers", "misc", "util", "utils"}
 
 
 def empty_names(file: SourceFile) -> Iterator[Violation]:
-    """Files, folders and classes named by a word that says nothing."""
+    """Yield files, folders and classes whose name is an empty word, such as `utils`."""
     instead = "name it by what it is or does"
     for word in _words_of_path(file.path) & EMPTY_WORDS:
         yield Violation(file.path, 1, "empty-name", file.path, f"the path says {word!r}", instead)
@@ -23,7 +23,7 @@ def empty_names(file: SourceFile) -> Iterator[Violation]:
 
 
 def synonyms(file: SourceFile, words: Mapping[str, str]) -> Iterator[Violation]:
-    """Identifiers that hold another word for a thing that has a name."""
+    """Yield identifiers that contain a synonym of a defined term."""
     pattern = re.compile(rf"(?:^|_)({'|'.join(words)})(?=_|s?$)")
     for line, identifier in _identifiers(file):
         for wrong in pattern.findall(snake(identifier)):
@@ -32,7 +32,7 @@ def synonyms(file: SourceFile, words: Mapping[str, str]) -> Iterator[Violation]:
 
 @cache
 def snake(identifier: str) -> str:
-    """An identifier in lower case with underscores: ClusterQueue, clusterQueue -> cluster_queue."""
+    """Return an identifier in snake case: ClusterQueue and clusterQueue become cluster_queue."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", identifier)
     return parted.lower().strip("_")
 
@@ -43,7 +43,7 @@ def _words_of_path(path: str) -> set[str]:
 
 
 def _identifiers(file: SourceFile) -> Iterator[tuple[int, str]]:
-    """Every name the file gives or reads, once a place."""
+    """Yield each name that the file defines or reads, once per location."""
     for node in file.nodes:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -55,7 +55,7 @@ def _identifiers(file: SourceFile) -> Iterator[tuple[int, str]]:
 
 
 def unnamed_tests(file: SourceFile) -> Iterator[Violation]:
-    """Tests named after a number or nothing: a test's name is the fact it shows."""
+    """Yield tests whose name is a number or empty; the name must state the tested fact."""
     for node in file.functions():
         if _is_test(file, node) and len(snake(node.name).split("_")) < 3:
             what = f"test {node.name} does not name a fact"

@@ -1,4 +1,4 @@
-"""Nothing may depend on the order of a set: it differs from one run to the next."""
+"""Rule against dependence on the order of sets, which differs between runs."""
 
 import ast
 from collections.abc import Iterator
@@ -7,13 +7,13 @@ from tidy.source import FunctionNode, SourceFile, Violation
 
 _SET_TYPES = frozenset({"set", "frozenset", "Set", "AbstractSet", "MutableSet"})
 _SET_METHODS = frozenset({"union", "intersection", "difference", "symmetric_difference"})
-#: Calls whose result does not depend on the order they see.
+#: Calls whose result does not depend on the order of their argument.
 _ORDER_FREE = frozenset({"all", "any", "frozenset", "len", "max", "min", "set", "sorted", "sum"})
 _IN_ORDER = frozenset({"enumerate", "iter", "list", "map", "filter", "tuple", "zip", "reversed"})
 
 
 def set_iteration(file: SourceFile) -> Iterator[Violation]:
-    """Loops over sets, and sequences made of sets, wherever the order could be seen."""
+    """Yield loops over sets, and sequences created from sets, whose order has an effect."""
     free = {id(argument) for node in file.nodes for argument in _order_free_arguments(node)}
     attributes = _attributes_of_sets(file)
     for scope, nodes in _scopes(file):
@@ -29,7 +29,7 @@ def set_iteration(file: SourceFile) -> Iterator[Violation]:
 
 
 def _scopes(file: SourceFile) -> Iterator[tuple[ast.AST, list[ast.AST]]]:
-    """The module and each function, with the nodes that belong to no inner function."""
+    """Yield the module and each function with its nodes, without those of nested functions."""
     for scope in (file.tree, *file.functions()):
         own: list[ast.AST] = []
         waiting = list(ast.iter_child_nodes(scope))
@@ -42,7 +42,7 @@ def _scopes(file: SourceFile) -> Iterator[tuple[ast.AST, list[ast.AST]]]:
 
 
 def _names_of_sets(scope: ast.AST, nodes: list[ast.AST]) -> set[str]:
-    """Names that hold sets in a scope: annotated so, or assigned nothing else that we can tell."""
+    """Return the names of sets in a scope: annotated as sets, or assigned only sets as far as the text shows."""
     names: set[str] = set()
     if isinstance(scope, FunctionNode):
         arguments = (*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs)
@@ -57,7 +57,7 @@ def _names_of_sets(scope: ast.AST, nodes: list[ast.AST]) -> set[str]:
 
 
 def _attributes_of_sets(file: SourceFile) -> set[str]:
-    """`self.x` for every attribute that the file's classes annotate as a set or assign one to."""
+    """Return `self.x` for each attribute that a class of the file annotates as a set or assigns a set to."""
     names: set[str] = set()
     for node in file.nodes:
         match node:
@@ -77,7 +77,7 @@ def _attributes_of_sets(file: SourceFile) -> set[str]:
 
 
 def _ordered_reads(node: ast.AST) -> Iterator[ast.expr]:
-    """The iterables whose order a node shows."""
+    """Yield the iterables whose order a node depends on."""
     match node:
         case ast.For(iter=seen) | ast.AsyncFor(iter=seen) | ast.Starred(value=seen) | ast.YieldFrom(value=seen):
             yield seen
@@ -98,7 +98,7 @@ def _order_free_arguments(node: ast.AST) -> list[ast.expr]:
 
 
 def _is_set(node: ast.expr, sets: set[str]) -> bool:
-    """Whether an expression is a set, as far as its text and the names known tell."""
+    """Whether an expression is a set, judged by its text and the known names of sets."""
     match node:
         case ast.Set() | ast.SetComp():
             return True
@@ -116,7 +116,7 @@ def _is_set(node: ast.expr, sets: set[str]) -> bool:
 
 
 def _is_set_annotation(annotation: ast.expr | None) -> bool:
-    """Whether an annotation is a set's, `| None` or Final around it or not."""
+    """Whether an annotation is a set, possibly with `| None` or Final."""
     match annotation:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name in _SET_TYPES

@@ -13,6 +13,8 @@ FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _ENVIRONMENTS = frozenset({".venv", ".compiled", ".torch", ".helm", ".terraform-library"})
 _NOT_OURS = _ENVIRONMENTS | {".git", "__pycache__", "build", "dist", ".hypothesis"}
 _NOT_OURS_SUFFIXES = ("_cache", ".egg-info")
+#: Written by `make coverage`.
+_BINARY_FILES = frozenset({".coverage"})
 _TEXT_SUFFIXES = frozenset(
     {"", ".cfg", ".ini", ".json", ".lock", ".md", ".py", ".sh", ".tf", ".toml", ".txt", ".yaml", ".yml"}
 )
@@ -69,6 +71,8 @@ def files_below(root: Path) -> list[SourceFile]:
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in _NOT_OURS and not name.endswith(_NOT_OURS_SUFFIXES)]
         # In a work tree of git `.git` is a file.
-        texts = (name for name in names if Path(name).suffix in _TEXT_SUFFIXES and name not in _NOT_OURS)
+        texts = (
+            name for name in names if Path(name).suffix in _TEXT_SUFFIXES and name not in _NOT_OURS | _BINARY_FILES
+        )
         paths += [Path(folder, name) for name in texts]
     return [SourceFile(path.relative_to(root).as_posix(), path.read_text("utf-8")) for path in sorted(paths)]

@@ -1,4 +1,4 @@
-"""Words that no committed text holds: promises, places on one machine, hosts of package registries."""
+"""Words that no committed text may contain: to-do notes, local paths, hosts of package registries."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ PATTERNS = (
 
 
 def banned_words(file: SourceFile) -> Iterator[Violation]:
-    """Lines that hold such a word."""
+    """Yield lines that contain such a word."""
     for pattern, instead in PATTERNS:
         for match in pattern.finditer(file.text):
             line = file.text.count("\n", 0, match.start()) + 1
@@ -28,7 +28,7 @@ def banned_words(file: SourceFile) -> Iterator[Violation]:
 
 
 def debris(file: SourceFile) -> Iterator[Violation]:
-    """What debugging leaves behind, and silenced checks that do not say which."""
+    """Yield leftovers of debugging, and suppressed checks without a rule code."""
     for number, line in enumerate(file.text.splitlines(), 1):
         for pattern, what, instead in _DEBRIS:
             if pattern.search(line):

@@ -26,7 +26,7 @@ def ignore(result: WriteResult) -> None:
     assert result.error is None
 
 
-class Records:
+class HourlyRecords:
     """A store with one record per hour."""
 
     def __init__(self, hours: int) -> None:
@@ -59,7 +59,7 @@ class Records:
 
 
 def test_hour_records_are_kept_for_one_week() -> None:
-    records = Records(30)
+    records = HourlyRecords(30)
     records.compact(BEGIN + DAY + HOUR_RECORD_RETENTION - 1)
     assert len(records.names("red")) == 30
     records.compact(BEGIN + DAY + HOUR_RECORD_RETENTION)
@@ -67,7 +67,7 @@ def test_hour_records_are_kept_for_one_week() -> None:
 
 
 def test_day_records_merge_into_months_after_three_months() -> None:
-    records = Records(72)
+    records = HourlyRecords(72)
     reported = [make_cost_report(records.objects(), by, 0, 1 << 62) for by in ("team", "workload")]
     records.compact(BEGIN + 3 * DAY + HOUR_RECORD_RETENTION)
     assert records.names("red") == ["day-2026-01-30", "day-2026-01-31", "day-2026-02-01"]

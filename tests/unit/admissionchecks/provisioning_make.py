@@ -100,6 +100,6 @@ def check_state(stage: Stage, name: str = "prov") -> tuple[str, str]:
 
 
 def run_to(stage: Stage, seconds: float) -> None:
-    """Run until so many seconds after the start."""
+    """Run until this many seconds after the start."""
     stage.kernel.call_at(make.NOW + int(seconds * SECOND), lambda: None)
     stage.run(seconds)

@@ -12,7 +12,7 @@ from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.lifecycle import checks_of
-from stage import Stage, stated
+from stage import Stage, condition_state
 from unit.admissionchecks.provisioning_make import (
     CLASS,
     check,
@@ -31,14 +31,14 @@ from yard import group, queue
 ON_SPOT = {"admissionChecks": [{"name": "prov", "onFlavors": ["spot"]}]}
 
 
-def requested(job: Obj | None = None, **spec: Any) -> Stage:
+def stage_with_request(job: Obj | None = None, **spec: Any) -> Stage:
     """A Job whose request is pending; the keywords are the spec of the config."""
     stage = provisioning_stage(**spec)
     stage.put(job or make.job(parallelism=2, completions=2))
     return stage
 
 
-def suspended(stage: Stage) -> bool:
+def is_suspended(stage: Stage) -> bool:
     return bool(stage.get(scheme.JOB, "job")["spec"]["suspend"])
 
 
@@ -50,7 +50,7 @@ def event(stage: Stage, reason: str) -> list[str]:
 
 
 def test_workload_with_quota_gets_provisioning_request() -> None:
-    stage = requested(parameters={"maxRunDurationSeconds": "600"})
+    stage = stage_with_request(parameters={"maxRunDurationSeconds": "600"})
     wl, request = stage.only_workload(), only_request(stage)
     name = f"{wl['metadata']['name']}-prov-1"
     pod_sets = [{"podTemplateRef": {"name": f"ppt-{name}-main"}, "count": 2}]
@@ -64,7 +64,7 @@ def test_workload_with_quota_gets_provisioning_request() -> None:
     (owner,) = request["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"], owner["controller"]) == ("Workload", wl["metadata"]["uid"], True)
     assert event(stage, "ProvisioningRequestCreated") == [f'Created ProvisioningRequest: "{name}"']
-    assert (check_state(stage), suspended(stage)) == (("Pending", ""), True)
+    assert (check_state(stage), is_suspended(stage)) == (("Pending", ""), True)
 
 
 def test_pod_template_has_flavor_labels_and_is_owned_by_request() -> None:
@@ -99,13 +99,13 @@ def test_job_annotations_override_config_parameters() -> None:
     prefix = "provreq.kueue.x-k8s.io/"
     annotations = {f"{prefix}maxRunDurationSeconds": "60", f"{prefix}mine": "x", "other": "y"}
     parameters = {"maxRunDurationSeconds": "600", "zone": "a"}
-    stage = requested(make.job(annotations=annotations), parameters=parameters)
+    stage = stage_with_request(make.job(annotations=annotations), parameters=parameters)
     assert only_request(stage)["spec"]["parameters"] == {"maxRunDurationSeconds": "60", "mine": "x", "zone": "a"}
 
 
 def test_jobset_request_contains_all_pod_sets() -> None:
     jobs = [make.replicated_job("a", replicas=2), make.replicated_job("b")]
-    stage = requested(make.jobset(replicated_jobs=jobs))
+    stage = stage_with_request(make.jobset(replicated_jobs=jobs))
     pod_sets = only_request(stage)["spec"]["podSets"]
     assert [(p["podTemplateRef"]["name"][-2:], p["count"]) for p in pod_sets] == [("-a", 2), ("-b", 1)]
     assert len(templates(stage)) == 2
@@ -113,7 +113,7 @@ def test_jobset_request_contains_all_pod_sets() -> None:
 
 def test_identical_pod_sets_share_template_with_merge_policy() -> None:
     jobs = [make.replicated_job("a", replicas=2), make.replicated_job("b")]
-    stage = requested(make.jobset(replicated_jobs=jobs), podSetMergePolicy="IdenticalPodTemplates")
+    stage = stage_with_request(make.jobset(replicated_jobs=jobs), podSetMergePolicy="IdenticalPodTemplates")
     (pod_set,) = only_request(stage)["spec"]["podSets"]
     assert (pod_set["podTemplateRef"]["name"][-2:], pod_set["count"]) == ("-a", 3)
     set_request_condition(stage, "Provisioned")
@@ -123,21 +123,21 @@ def test_identical_pod_sets_share_template_with_merge_policy() -> None:
 
 
 def test_check_is_ready_without_request_if_no_pod_needs_managed_resource() -> None:
-    stage = requested(managedResources=["nvidia.com/gpu"])
+    stage = stage_with_request(managedResources=["nvidia.com/gpu"])
     assert requests(stage) == []
     assert check_state(stage) == ("Ready", "the provisioning request is not needed")
-    assert not suspended(stage)
+    assert not is_suspended(stage)
     reported = "Admission check prov updated state from Pending to Ready with message: "
     assert event(stage, "AdmissionCheckUpdated") == [reported + "the provisioning request is not needed"]
 
 
 def test_request_is_not_created_before_quota_reservation() -> None:
-    stage = requested(make.job(parallelism=20, completions=20))
+    stage = stage_with_request(make.job(parallelism=20, completions=20))
     assert (check_state(stage), requests(stage)) == (("Pending", ""), [])
 
 
 def test_check_reports_conflict_of_pod_template_with_flavor() -> None:
-    stage = requested(make.job(template=make.pod_template(nodeSelector={"pool": "other"})))
+    stage = stage_with_request(make.job(template=make.pod_template(nodeSelector={"pool": "other"})))
     assert lifecycle.status(stage.only_workload()).value == "pending"  # no flavor matches
     stage = provisioning_stage()
     stage.put(make.flavor("spot"))
@@ -151,7 +151,7 @@ def test_check_reports_conflict_of_pod_template_with_flavor() -> None:
 
 
 def test_request_is_not_created_while_assigned_flavor_is_missing() -> None:
-    stage = requested()
+    stage = stage_with_request()
     stage.delete(scheme.RESOURCE_FLAVOR, "spot", "")
     stage.put(config(parameters={"a": "2"}))
     assert lifecycle.has_quota_reservation(stage.only_workload())
@@ -165,7 +165,7 @@ def test_request_is_not_created_while_assigned_flavor_is_missing() -> None:
 
 
 def test_check_reports_eta_of_provisioning_request() -> None:
-    stage = requested()
+    stage = stage_with_request()
     set_request_condition(stage, "Accepted", "accepted")
     assert check_state(stage) == ("Pending", "")
     set_request_condition(stage, "Provisioned", "Waiting for resources. ETA: 2026-01-01T01:00:00Z", status=False)
@@ -177,11 +177,11 @@ def test_check_reports_eta_of_provisioning_request() -> None:
 def test_job_starts_on_provisioned_nodes() -> None:
     selector = [{"key": "on", "valueFromProvisioningClassDetail": "Request"}]
     selector.append({"key": "off", "valueFromProvisioningClassDetail": "Nothing"})
-    stage = requested(podSetUpdates={"nodeSelector": selector})
+    stage = stage_with_request(podSetUpdates={"nodeSelector": selector})
     run_to(stage, 90)
     set_request_condition(stage, "Accepted")
     set_request_condition(stage, "Provisioned", "there", provisioningClassDetails={"Request": "r1"})
-    assert (check_state(stage), suspended(stage)) == (("Ready", "there"), False)
+    assert (check_state(stage), is_suspended(stage)) == (("Ready", "there"), False)
     template = stage.get(scheme.JOB, "job")["spec"]["template"]
     annotations = template["metadata"]["annotations"]
     name = only_request(stage)["metadata"]["name"]
@@ -197,14 +197,14 @@ def test_job_starts_on_provisioned_nodes() -> None:
     ("answer", "word"), [("Failed", "failure"), ("BookingExpired", "booking expired")], ids=["failed", "expired"]
 )
 def test_failed_request_is_retried_after_backoff(answer: str, word: str) -> None:
-    stage = requested()
+    stage = stage_with_request()
     first = only_request(stage)["metadata"]["name"]
     run_to(stage, 100)
     set_request_condition(stage, "Accepted")
     set_request_condition(stage, answer, "no room")
     wl = stage.only_workload()
     message = f'Evicted due to AdmissionCheck in Retry state: "prov" (Retrying after {word}: no room)'
-    assert stated(wl, "Evicted") == ("True", "AdmissionCheck", message)
+    assert condition_state(wl, "Evicted") == ("True", "AdmissionCheck", message)
     assert lifecycle.status(wl).value == "pending"
     assert (requests(stage), templates(stage)) == ([], [])
     assert wl["status"]["requeueState"]["requeueAt"] == make.stamp(160)
@@ -215,13 +215,13 @@ def test_failed_request_is_retried_after_backoff(answer: str, word: str) -> None
 
 def test_backoff_grows_until_workload_is_deactivated() -> None:
     retry = {"backoffLimitCount": 3, "backoffBaseSeconds": 10, "backoffMaxSeconds": 30}
-    stage = requested(retryStrategy=retry)
+    stage = stage_with_request(retryStrategy=retry)
     for begin in (0, 10, 30, 60):
         stage.run(begin)
         assert stage.kernel.now() == make.at(begin)
         set_request_condition(stage, "Failed", "no room")
     wl = stage.only_workload()
-    assert stated(wl, "Evicted")[1] == "DeactivatedDueToAdmissionCheck"
+    assert condition_state(wl, "Evicted")[1] == "DeactivatedDueToAdmissionCheck"
     assert event(stage, "AdmissionCheckRejected") == [
         'Deactivated due to AdmissionCheck in Rejected state: "prov" (no room)'
     ]
@@ -238,7 +238,7 @@ def test_retries_of_flavor_specific_check_are_counted() -> None:
     stage.run(10)
     assert only_request(stage)["metadata"]["name"].endswith("-prov-2")
     set_request_condition(stage, "Failed", "no room")
-    assert stated(stage.only_workload(), "Evicted")[1] == "DeactivatedDueToAdmissionCheck"
+    assert condition_state(stage.only_workload(), "Evicted")[1] == "DeactivatedDueToAdmissionCheck"
 
 
 def test_workload_is_admitted_at_once_on_flavor_without_check() -> None:
@@ -254,42 +254,42 @@ def test_workload_is_admitted_at_once_on_flavor_without_check() -> None:
 
 
 def test_expired_booking_is_ignored_after_admission() -> None:
-    stage = requested()
+    stage = stage_with_request()
     set_request_condition(stage, "Provisioned")
     set_request_condition(stage, "BookingExpired", "too late")
     assert (check_state(stage)[0], lifecycle.is_admitted(stage.only_workload())) == ("Ready", True)
 
 
 def test_revoked_capacity_deactivates_workload() -> None:
-    stage = requested()
+    stage = stage_with_request()
     set_request_condition(stage, "Provisioned")
     set_request_condition(stage, "CapacityRevoked", "time is up")
     wl = stage.only_workload()
     message = 'The workload is deactivated due to AdmissionCheck in Rejected state: "prov" (time is up)'
-    assert stated(wl, "Evicted") == ("True", "DeactivatedDueToAdmissionCheck", message)
-    assert (suspended(stage), wl["spec"]["active"]) == (True, False)
+    assert condition_state(wl, "Evicted") == ("True", "DeactivatedDueToAdmissionCheck", message)
+    assert (is_suspended(stage), wl["spec"]["active"]) == (True, False)
 
 
 def test_deactivated_workload_gets_new_request_on_reactivation() -> None:
-    stage = requested(retryStrategy={"backoffLimitCount": 0})
+    stage = stage_with_request(retryStrategy={"backoffLimitCount": 0})
     set_request_condition(stage, "Failed")
     stage.put(with_path(stage.only_workload(), ("spec", "active"), True))
     assert only_request(stage)["metadata"]["name"].endswith("-prov-1")
-    assert stated(stage.only_workload(), "Requeued")[1] == "Reactivated"
+    assert condition_state(stage.only_workload(), "Requeued")[1] == "Reactivated"
 
 
 # Deletion and replacement.
 
 
 def test_request_is_deleted_when_workload_finishes() -> None:
-    stage = requested()
+    stage = stage_with_request()
     set_request_condition(stage, "Provisioned")
     stage.put(lifecycle.finish(stage.only_workload(), "Succeeded", "", make.NOW))
     assert (requests(stage), templates(stage)) == ([], [])
 
 
 def test_preempted_workload_gets_new_request() -> None:
-    stage = requested()
+    stage = stage_with_request()
     set_request_condition(stage, "Provisioned")
     before = only_request(stage)["metadata"]
     stage.put(evictions.evict(stage.only_workload(), reason="Preempted", message="", now=make.NOW))
@@ -299,7 +299,7 @@ def test_preempted_workload_gets_new_request() -> None:
 
 
 def test_request_is_kept_if_reservation_ends_without_eviction() -> None:
-    stage = requested()
+    stage = stage_with_request()
     uid = only_request(stage)["metadata"]["uid"]
     stage.put(make.local_queue("lq", cluster_queue="cq", stopPolicy="Hold"))
     assert not lifecycle.has_quota_reservation(stage.only_workload())
@@ -308,7 +308,7 @@ def test_request_is_kept_if_reservation_ends_without_eviction() -> None:
 
 
 def test_changed_config_replaces_request() -> None:
-    stage = requested(parameters={"a": "1"})
+    stage = stage_with_request(parameters={"a": "1"})
     uid = only_request(stage)["metadata"]["uid"]
     stage.put(config(parameters={"a": "2"}))
     request = only_request(stage)
@@ -319,7 +319,7 @@ def test_changed_config_replaces_request() -> None:
 
 
 def test_check_stays_pending_until_config_exists() -> None:
-    stage = requested()
+    stage = stage_with_request()
     stage.delete(scheme.PROVISIONING_REQUEST_CONFIG, "config", "")
     assert (check_state(stage), requests(stage)) == (("Pending", "the check is not active"), [])
     stage.put(config())
@@ -327,7 +327,7 @@ def test_check_stays_pending_until_config_exists() -> None:
 
 
 def test_deleted_request_of_ready_check_is_not_recreated() -> None:
-    stage = requested()
+    stage = stage_with_request()
     set_request_condition(stage, "Provisioned")
     stage.delete(scheme.PROVISIONING_REQUEST, only_request(stage)["metadata"]["name"])
     assert (check_state(stage)[0], requests(stage)) == ("Ready", [])
@@ -340,7 +340,7 @@ def test_controller_ignores_checks_of_other_controllers() -> None:
     stage.put(make.job())
     set_request_condition(stage, "Provisioned")
     assert [check_state(stage, name)[0] for name in ("prov", "theirs")] == ["Ready", "Pending"]
-    assert suspended(stage)
+    assert is_suspended(stage)
 
 
 def test_each_check_has_its_own_request() -> None:
@@ -351,7 +351,7 @@ def test_each_check_has_its_own_request() -> None:
 
 
 def test_handled_failure_is_replaced_by_next_attempt() -> None:
-    stage = requested()
+    stage = stage_with_request()
     request = only_request(stage)
     wl = stage.only_workload()
     found = [{**checks_of(wl)[0], "retryCount": 1}]
@@ -365,7 +365,7 @@ def test_handled_failure_is_replaced_by_next_attempt() -> None:
 
 
 def test_pod_template_created_before_crash_is_reused() -> None:
-    before = requested()
+    before = stage_with_request()
     (template,), wl = templates(before), before.only_workload()
     owner = {**template["metadata"]["ownerReferences"][0], "kind": "Workload", "uid": wl["metadata"]["uid"]}
     stage = provisioning_stage(with_metadata(template, ownerReferences=[owner]))
@@ -376,7 +376,7 @@ def test_pod_template_created_before_crash_is_reused() -> None:
 
 
 def test_foreign_pod_template_with_same_name_is_replaced() -> None:
-    (template,) = templates(requested())
+    (template,) = templates(stage_with_request())
     foreign = with_metadata({**template, "template": make.pod_template({"cpu": "99"})}, ownerReferences=None)
     stage = provisioning_stage(foreign)
     stage.put(make.job(parallelism=2, completions=2))
@@ -385,7 +385,7 @@ def test_foreign_pod_template_with_same_name_is_replaced() -> None:
 
 
 def test_pod_template_owned_by_workload_is_deleted_when_workload_finishes() -> None:
-    stage = requested()
+    stage = stage_with_request()
     (template,), wl = templates(stage), stage.only_workload()
     owner = {**template["metadata"]["ownerReferences"][0], "kind": "Workload", "uid": wl["metadata"]["uid"]}
     stage.put(with_metadata(template, ownerReferences=[owner]))
@@ -394,7 +394,7 @@ def test_pod_template_owned_by_workload_is_deleted_when_workload_finishes() -> N
 
 
 def test_restarted_controller_resumes_from_stored_objects() -> None:
-    stage = requested()
+    stage = stage_with_request()
     set_request_condition(stage, "Accepted")
     set_request_condition(stage, "Provisioned", "soon", status=False)
     fresh = ProvisioningController()
@@ -408,6 +408,6 @@ def test_restarted_controller_resumes_from_stored_objects() -> None:
 
 
 def test_controller_schedules_no_timer_while_request_is_pending() -> None:
-    stage = requested()
+    stage = stage_with_request()
     stage.run(10)
     assert stage.kernel.pending_count() == 0

@@ -8,14 +8,14 @@ import make
 from batchyard.admissionchecks.provisioning import ProvisioningChecks
 from batchyard.api import scheme
 from batchyard.api.meta import with_path
-from stage import Stage, stated
+from stage import Stage, condition_state
 from unit.admissionchecks.provisioning_make import check, config, provisioning_stage
 
 ACTIVE = ("True", "Active", "The admission check is active")
 
 
 def active(stage: Stage) -> tuple[str, str, str]:
-    return stated(stage.get(scheme.ADMISSION_CHECK, "prov", ""), "Active")
+    return condition_state(stage.get(scheme.ADMISSION_CHECK, "prov", ""), "Active")
 
 
 def bad(message: str) -> tuple[str, str, str]:
@@ -68,11 +68,15 @@ def test_checks_of_other_controllers_are_ignored() -> None:
 
 def test_queue_is_inactive_while_check_is_inactive() -> None:
     stage = provisioning_stage()
-    assert stated(stage.get(scheme.CLUSTER_QUEUE, "cq", ""), "Active")[1] == "Ready"
+    assert condition_state(stage.get(scheme.CLUSTER_QUEUE, "cq", ""), "Active")[1] == "Ready"
     stage.delete(scheme.PROVISIONING_REQUEST_CONFIG, "config", "")
     message = "Can't admit new workloads: references inactive AdmissionCheck(s): prov."
-    assert stated(stage.get(scheme.CLUSTER_QUEUE, "cq", ""), "Active") == ("False", "AdmissionCheckInactive", message)
+    assert condition_state(stage.get(scheme.CLUSTER_QUEUE, "cq", ""), "Active") == (
+        "False",
+        "AdmissionCheckInactive",
+        message,
+    )
     stage.put(make.job())
-    assert stated(stage.only_workload(), "QuotaReserved")[1:] == ("Suspended", "ClusterQueue cq is inactive")
+    assert condition_state(stage.only_workload(), "QuotaReserved")[1:] == ("Suspended", "ClusterQueue cq is inactive")
     stage.put(config())
-    assert stated(stage.only_workload(), "QuotaReserved")[0] == "True"
+    assert condition_state(stage.only_workload(), "QuotaReserved")[0] == "True"

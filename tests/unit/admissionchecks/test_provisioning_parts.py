@@ -20,7 +20,7 @@ def config_with(policy: str = "", *resources: str) -> ProvisioningConfig:
     return ProvisioningConfig("c", {}, resources, 3, SECOND, SECOND, policy, ())
 
 
-def needed(
+def pod_set_groups(
     config: ProvisioningConfig, counts: Mapping[str, int], *pod_sets: dict[str, Any]
 ) -> list[tuple[list[str], int]]:
     """The groups of pod sets, each with its pods."""
@@ -47,7 +47,7 @@ def test_long_request_name_is_truncated_and_keeps_attempt() -> None:
 
 def test_pod_sets_without_pods_need_no_capacity() -> None:
     pod_sets = [make.pod_set("a", 2), make.pod_set("b", 0), make.pod_set("c", 3), make.pod_set("d", 1)]
-    assert needed(config_with(), {"a": 1, "b": 0, "c": 0}, *pod_sets) == [(["a"], 1)]
+    assert pod_set_groups(config_with(), {"a": 1, "b": 0, "c": 0}, *pod_sets) == [(["a"], 1)]
 
 
 @pytest.mark.parametrize("part", ["requests", "limits"])
@@ -57,7 +57,7 @@ def test_pod_sets_need_capacity_if_they_request_managed_resource(part: str, kind
     container = {"name": "g", "resources": {part: {"gpu": "1"}}}
     spec = {**make.pod_template()["spec"], kind: [container]}
     asks = {"name": "asks", "count": 1, "template": {"spec": spec}}
-    assert needed(config_with("", "tpu", "gpu"), {"plain": 1, "asks": 1}, plain, asks) == [(["asks"], 1)]
+    assert pod_set_groups(config_with("", "tpu", "gpu"), {"plain": 1, "asks": 1}, plain, asks) == [(["asks"], 1)]
 
 
 def pod_set(name: str, labels: Mapping[str, str] | None = None, cpu: Any = "1", **spec: Any) -> dict[str, Any]:
@@ -75,5 +75,5 @@ def pod_set(name: str, labels: Mapping[str, str] | None = None, cpu: Any = "1", 
 def test_merge_policy_groups_pod_sets(policy: str, groups: list[list[str]]) -> None:
     chosen = pod_set("d", nodeSelector={"x": "y"})
     pod_sets = [pod_set("a"), pod_set("b"), pod_set("c", {"role": "x"}, "1000m", priorityClassName="p"), chosen]
-    found = needed(config_with(policy), dict.fromkeys("abcd", 1), *pod_sets)
+    found = pod_set_groups(config_with(policy), dict.fromkeys("abcd", 1), *pod_sets)
     assert [members for members, _ in found] == groups

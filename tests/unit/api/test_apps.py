@@ -8,7 +8,7 @@ from batchyard.api.manifests import decode
 from batchyard.api.validation import validate_update
 
 
-def made(kind: str, **spec: Any) -> dict[str, Any]:
+def app_object(kind: str, **spec: Any) -> dict[str, Any]:
     """Return an object whose selector matches its own Pod template."""
     template = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     whole = {"selector": {"matchLabels": {"app": "a"}}, "template": template, **spec}
@@ -28,20 +28,20 @@ def faults(obj: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet", "StatefulSet"])
 def test_replicas_default_to_1(kind: str) -> None:
-    found = decode(made(kind))
+    found = decode(app_object(kind))
     assert found.obj is not None
     assert found.obj["spec"]["replicas"] == 1
     assert found.warnings == [f"{kind} objects are stored, but batchyard has no controller that acts on them"]
 
 
 def test_update_strategy_defaults_to_rolling_update() -> None:
-    deployment, daemon_set = decode(made("Deployment")).obj, decode(made("DaemonSet")).obj
+    deployment, daemon_set = decode(app_object("Deployment")).obj, decode(app_object("DaemonSet")).obj
     assert deployment is not None
     assert daemon_set is not None
     rolling = {"maxSurge": "25%", "maxUnavailable": "25%"}
     assert deployment["spec"]["strategy"] == {"type": "RollingUpdate", "rollingUpdate": rolling}
     assert daemon_set["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
-    recreated = decode(made("Deployment", strategy={"type": "Recreate"})).obj
+    recreated = decode(app_object("Deployment", strategy={"type": "Recreate"})).obj
     assert recreated is not None
     assert recreated["spec"]["strategy"] == {"type": "Recreate"}
 
@@ -59,7 +59,7 @@ NO_MATCH = "spec.template.metadata.labels: Invalid value: {}: `selector` does no
     ],
 )
 def test_invalid_deployment_is_rejected(spec: dict[str, Any], reported: list[str]) -> None:
-    assert faults(made("Deployment", **spec)) == reported
+    assert faults(app_object("Deployment", **spec)) == reported
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_cron_job_schedule_and_concurrency_policy_are_validated(obj: dict[str, A
 
 
 def test_replica_set_selector_is_immutable() -> None:
-    old, new = decode(made("ReplicaSet")).obj, decode(made("ReplicaSet")).obj
+    old, new = decode(app_object("ReplicaSet")).obj, decode(app_object("ReplicaSet")).obj
     assert old is not None
     assert new is not None
     assert validate_update(new, old) == []
@@ -145,8 +145,8 @@ def test_replica_set_selector_is_immutable() -> None:
 
 
 def test_stateful_set_update_allows_replicas_and_rejects_service_name() -> None:
-    old, new = decode(made("StatefulSet")).obj, decode(made("StatefulSet", replicas=3)).obj
-    other = decode(made("StatefulSet", serviceName="b")).obj
+    old, new = decode(app_object("StatefulSet")).obj, decode(app_object("StatefulSet", replicas=3)).obj
+    other = decode(app_object("StatefulSet", serviceName="b")).obj
     assert old is not None
     assert new is not None
     assert other is not None
@@ -157,11 +157,11 @@ def test_stateful_set_update_allows_replicas_and_rejects_service_name() -> None:
 @pytest.mark.parametrize(
     ("obj", "status"),
     [
-        (made("Deployment"), {}),
-        (made("ReplicaSet"), {"replicas": 0}),
-        (made("StatefulSet", serviceName="s"), {"availableReplicas": 0, "replicas": 0}),
+        (app_object("Deployment"), {}),
+        (app_object("ReplicaSet"), {"replicas": 0}),
+        (app_object("StatefulSet", serviceName="s"), {"availableReplicas": 0, "replicas": 0}),
         (cron_job("@daily"), {}),
-        ({**made("Deployment"), "status": {"replicas": 2}}, {"replicas": 2}),
+        ({**app_object("Deployment"), "status": {"replicas": 2}}, {"replicas": 2}),
     ],
 )
 def test_decode_adds_default_status(obj: dict[str, Any], status: dict[str, Any]) -> None:

@@ -6,14 +6,14 @@ from batchyard.api.meta import MESSAGE_BYTES_MAX, Condition, find_condition, is_
 from batchyard.base.instant import SECOND
 
 
-def admitted(conditions: list[Condition], **changes: Any) -> list[Condition]:
+def with_admitted(conditions: list[Condition], **changes: Any) -> list[Condition]:
     fields: dict[str, Any] = {"status": True, "reason": "Admitted", "message": "in", "now": 0}
     return with_condition(conditions, type="Admitted", **{**fields, **changes})
 
 
 def test_new_condition_is_appended_with_all_fields() -> None:
     first = with_condition([], type="A", status=False, reason="R", message="m", now=0)
-    both = admitted(first, generation=3)
+    both = with_admitted(first, generation=3)
     assert both[0] is first[0]
     assert both[1] == {
         "type": "Admitted",
@@ -26,37 +26,37 @@ def test_new_condition_is_appended_with_all_fields() -> None:
 
 
 def test_transition_time_changes_with_status_only() -> None:
-    before = admitted([])
-    reworded = admitted(before, message="still in", now=SECOND)
+    before = with_admitted([])
+    reworded = with_admitted(before, message="still in", now=SECOND)
     assert reworded[0]["lastTransitionTime"] == "1970-01-01T00:00:00Z"
     assert reworded[0]["message"] == "still in"
-    turned = admitted(reworded, status=False, now=2 * SECOND)
+    turned = with_admitted(reworded, status=False, now=2 * SECOND)
     assert turned[0]["lastTransitionTime"] == "1970-01-01T00:00:02Z"
 
 
 def test_with_condition_returns_same_list_without_change() -> None:
-    before = admitted([], generation=1)
-    assert admitted(before, generation=1, now=9 * SECOND) is before
-    assert admitted(before, generation=2) is not before
+    before = with_admitted([], generation=1)
+    assert with_admitted(before, generation=1, now=9 * SECOND) is before
+    assert with_admitted(before, generation=2) is not before
 
 
 def test_with_condition_keeps_order_and_does_not_modify_input() -> None:
-    before = with_condition(admitted([]), type="B", status=True, reason="R", message="", now=0)
-    after = admitted(before, status=False)
+    before = with_condition(with_admitted([]), type="B", status=True, reason="R", message="", now=0)
+    after = with_admitted(before, status=False)
     assert [condition["type"] for condition in after] == ["Admitted", "B"]
     assert before[0]["status"] == "True"
 
 
 def test_long_condition_message_is_truncated() -> None:
-    cut = admitted([], message="é" * MESSAGE_BYTES_MAX)[0]["message"]
+    cut = with_admitted([], message="é" * MESSAGE_BYTES_MAX)[0]["message"]
     assert len(cut.encode()) <= MESSAGE_BYTES_MAX
     assert cut.endswith("é ...")
     whole = "a" * MESSAGE_BYTES_MAX
-    assert admitted([], message=whole)[0]["message"] == whole
+    assert with_admitted([], message=whole)[0]["message"] == whole
 
 
 def test_condition_lookup_accepts_objects_and_statuses() -> None:
-    status = {"conditions": admitted([])}
+    status = {"conditions": with_admitted([])}
     assert is_true(status, "Admitted")
     assert is_true({"status": status}, "Admitted")
     assert find_condition(status, "Finished") is None
@@ -65,4 +65,4 @@ def test_condition_lookup_accepts_objects_and_statuses() -> None:
 def test_is_true_returns_false_without_conditions() -> None:
     assert not is_true({}, "Admitted")
     assert not is_true({"status": None}, "Admitted")
-    assert not is_true({"conditions": admitted([], status=False)}, "Admitted")
+    assert not is_true({"conditions": with_admitted([], status=False)}, "Admitted")

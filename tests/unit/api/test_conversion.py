@@ -14,7 +14,7 @@ from batchyard.api.conversion import (
     from_storage,
     to_storage,
 )
-from object_edits import GONE, edited
+from object_edits import GONE, with_edits
 
 Obj = dict[str, Any]
 
@@ -26,7 +26,7 @@ def old(kind: str, spec: Obj | None = None, status: Obj | None = None, **annotat
     return {"apiVersion": OLD_API_VERSION, "kind": kind, "metadata": metadata, **parts}
 
 
-def kept(obj: Obj, annotation: str) -> Any:
+def annotation_value(obj: Obj, annotation: str) -> Any:
     """Return the parsed value of an annotation, or None without it."""
     text = obj["metadata"].get("annotations", {}).get(annotation)
     return None if text is None else json.loads(text)
@@ -45,7 +45,7 @@ SLICES = [
 ]
 
 
-def admitted(places: Obj) -> Obj:
+def status_with_assignment(places: Obj) -> Obj:
     """Return a status with the topology assignment of a pod set."""
     return {"admission": {"clusterQueue": "cq", "podSetAssignments": [{"name": "main", "topologyAssignment": places}]}}
 
@@ -81,8 +81,8 @@ def admitted(places: Obj) -> Obj:
             id="the time a Workload ran",
         ),
         pytest.param(
-            old("Workload", {}, admitted({"levels": ["block", "host"], "domains": DOMAINS})),
-            {"status": admitted({"levels": ["block", "host"], "slices": SLICES})},
+            old("Workload", {}, status_with_assignment({"levels": ["block", "host"], "domains": DOMAINS})),
+            {"status": status_with_assignment({"levels": ["block", "host"], "slices": SLICES})},
             id="the places of pods",
         ),
         pytest.param(
@@ -102,7 +102,7 @@ def test_renamed_fields_are_converted_in_both_directions(before: Obj, after: Obj
     stored = to_storage(before)
     assert stored["apiVersion"] == STORAGE_API_VERSION
     assert {part: stored[part] for part in after} == after
-    assert kept(stored, OLD_ONLY_ANNOTATION) is None
+    assert annotation_value(stored, OLD_ONLY_ANNOTATION) is None
     assert from_storage(stored, OLD_API_VERSION) == before
 
 
@@ -159,7 +159,7 @@ def test_renamed_fields_are_converted_in_both_directions(before: Obj, after: Obj
 def test_v1beta1_only_fields_are_restored_from_annotation(before: Obj, after: Obj, original: Obj) -> None:
     stored = to_storage(before)
     assert {part: stored[part] for part in after} == after
-    assert kept(stored, OLD_ONLY_ANNOTATION) == original
+    assert annotation_value(stored, OLD_ONLY_ANNOTATION) == original
     assert from_storage(stored, OLD_API_VERSION) == before
 
 
@@ -193,7 +193,7 @@ LAYERS = {"podsetSliceRequiredTopologyConstraints": [{"topology": "rack", "size"
             id="layers of slices",
         ),
         pytest.param(
-            new("Workload", {}, admitted({"levels": ["block", "host"], "slices": SLICES * 2})),
+            new("Workload", {}, status_with_assignment({"levels": ["block", "host"], "slices": SLICES * 2})),
             "status.admission.podSetAssignments.topologyAssignment",
             id="slices cut in another way",
         ),
@@ -206,7 +206,7 @@ LAYERS = {"podsetSliceRequiredTopologyConstraints": [{"topology": "rack", "size"
 )
 def test_storage_only_fields_are_restored_from_annotation(stored: Obj, part: str) -> None:
     before = from_storage(stored, OLD_API_VERSION)
-    assert list(kept(before, NEW_ONLY_ANNOTATION)) == [part]
+    assert list(annotation_value(before, NEW_ONLY_ANNOTATION)) == [part]
     assert to_storage(before) == stored
 
 
@@ -215,14 +215,14 @@ def test_changed_field_overrides_annotation() -> None:
         old("ClusterQueue", {"admissionChecks": ["a"], "flavorFungibility": {"whenCanBorrow": "Borrow"}})
     )
     strategy = {"admissionChecks": [{"name": "b"}]}
-    changed = from_storage(edited(stored, {"spec.admissionChecksStrategy": strategy}), OLD_API_VERSION)
+    changed = from_storage(with_edits(stored, {"spec.admissionChecksStrategy": strategy}), OLD_API_VERSION)
     assert changed["spec"] == {"admissionChecksStrategy": strategy, "flavorFungibility": {"whenCanBorrow": "Borrow"}}
 
 
 def test_annotation_of_removed_field_is_ignored() -> None:
     stored = new("Workload", {"podSets": [{**make.pod_set("a"), "topologyRequest": LAYERS}]}, {"preemptionGates": []})
     before = from_storage(stored, OLD_API_VERSION)
-    after = to_storage(edited(before, {"spec.podSets[0].topologyRequest": GONE, "status": GONE}))
+    after = to_storage(with_edits(before, {"spec.podSets[0].topologyRequest": GONE, "status": GONE}))
     assert after == new("Workload", {"podSets": [make.pod_set("a")]})
 
 
@@ -244,7 +244,7 @@ def test_invalid_annotation_is_dropped(text: str) -> None:
 
 
 def test_domains_that_mismatch_levels_are_left_unconverted() -> None:
-    status = admitted({"levels": ["block"], "domains": DOMAINS})
+    status = status_with_assignment({"levels": ["block"], "domains": DOMAINS})
     assert to_storage(old("Workload", {}, status))["status"] == status
 
 

@@ -8,7 +8,7 @@ import make
 from batchyard.api.manifests import decode, decode_unvalidated
 from batchyard.api.meta import Obj
 from batchyard.api.validation import validate_status
-from object_edits import GONE, edited
+from object_edits import GONE, with_edits
 
 KUEUE = "kueue.x-k8s.io"
 OLD_QUEUE: dict[str, Any] = {
@@ -25,7 +25,7 @@ TASK: dict[str, Any] = {
 }
 
 
-def reported(obj: Any) -> list[str]:
+def fault_texts(obj: Any) -> list[str]:
     """Return all faults as strings; no object is returned in this case."""
     decoded = decode(obj)
     assert decoded.obj is None
@@ -49,7 +49,7 @@ def test_old_version_is_converted_to_storage_version() -> None:
 
 def test_deprecated_version_returns_upstream_warning() -> None:
     assert decode(OLD_QUEUE).warnings == ["This version is deprecated. Use v1beta2 instead."]
-    assert decode(edited(OLD_QUEUE, {"spec": {}, "apiVersion": "kueue.x-k8s.io/v1beta2"})).warnings == []
+    assert decode(with_edits(OLD_QUEUE, {"spec": {}, "apiVersion": "kueue.x-k8s.io/v1beta2"})).warnings == []
 
 
 def test_schema_and_webhook_defaults_are_set() -> None:
@@ -59,7 +59,7 @@ def test_schema_and_webhook_defaults_are_set() -> None:
 
 
 def test_decode_does_not_modify_input() -> None:
-    before = edited(OLD_QUEUE, {})
+    before = with_edits(OLD_QUEUE, {})
     stored_object(before)
     assert before == OLD_QUEUE
 
@@ -74,11 +74,11 @@ def test_object_without_namespace_gets_default_namespace() -> None:
     decoded = decode(TASK, namespace="team")
     assert decoded.obj is not None
     assert decoded.obj["metadata"]["namespace"] == "team"
-    assert stored_object(edited(TASK, {"metadata.namespace": "a"}))["metadata"]["namespace"] == "a"
+    assert stored_object(with_edits(TASK, {"metadata.namespace": "a"}))["metadata"]["namespace"] == "a"
 
 
 def test_cluster_scoped_object_drops_namespace_with_warning() -> None:
-    decoded = decode(edited(OLD_QUEUE, {"metadata.namespace": "a"}))
+    decoded = decode(with_edits(OLD_QUEUE, {"metadata.namespace": "a"}))
     assert decoded.obj is not None
     assert "namespace" not in decoded.obj["metadata"]
     assert decoded.warnings[1:] == ["metadata.namespace: ClusterQueue is cluster-scoped; the namespace a is ignored"]
@@ -111,16 +111,16 @@ def test_cluster_scoped_object_drops_namespace_with_warning() -> None:
     ids=str,
 )
 def test_unknown_kind_is_only_reported_fault(edits: dict[str, Any], fault: str) -> None:
-    assert reported(edited({**TASK, "spec": {"zzz": 1}}, edits)) == [fault]
+    assert fault_texts(with_edits({**TASK, "spec": {"zzz": 1}}, edits)) == [fault]
 
 
 @pytest.mark.parametrize(("value", "shown"), [(None, "null"), ([], "a list"), ("Job", '"Job"'), (7, "7")], ids=str)
 def test_value_that_is_no_mapping_is_rejected(value: object, shown: str) -> None:
-    assert reported(value) == [f"{shown} is not an object; write apiVersion, kind, metadata and spec"]
+    assert fault_texts(value) == [f"{shown} is not an object; write apiVersion, kind, metadata and spec"]
 
 
 def test_structure_and_name_faults_are_reported_together() -> None:
-    paths = [fault.path for fault in decode(edited(TASK, {"spec.zzz": 1, "metadata.name": "No Name"})).faults]
+    paths = [fault.path for fault in decode(with_edits(TASK, {"spec.zzz": 1, "metadata.name": "No Name"})).faults]
     assert paths == ["spec.zzz", "metadata.name"]
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "1a"}, "spec": {"zzz": 1}}
     assert [fault.path for fault in decode(service).faults] == ["spec.zzz", "metadata.name"]
@@ -128,24 +128,24 @@ def test_structure_and_name_faults_are_reported_together() -> None:
 
 def test_cross_field_rules_are_checked_for_valid_structure() -> None:
     group = {"coveredResources": ["cpu"], "flavors": [{"name": "f", "resources": [{"name": "gpu", "nominalQuota": 1}]}]}
-    paths = [fault.path for fault in decode(edited(OLD_QUEUE, {"spec.resourceGroups": [group]})).faults]
+    paths = [fault.path for fault in decode(with_edits(OLD_QUEUE, {"spec.resourceGroups": [group]})).faults]
     assert paths == ["spec.resourceGroups[0].flavors[0].resources[0].name"]
 
 
 def test_decode_keeps_given_uid_and_creation_timestamp() -> None:
     given = {"metadata.uid": "u-1", "metadata.creationTimestamp": "2026-01-01T00:00:00Z"}
-    metadata = stored_object(edited(TASK, given))["metadata"]
+    metadata = stored_object(with_edits(TASK, given))["metadata"]
     assert (metadata["uid"], metadata["creationTimestamp"]) == ("u-1", "2026-01-01T00:00:00Z")
 
 
 def test_rule_of_storage_version_applies_to_old_version() -> None:
     check = {"apiVersion": f"{KUEUE}/v1beta1", "kind": "AdmissionCheck", "metadata": {"name": "c"}}
-    assert reported({**check, "spec": {"controllerName": ""}})[0].startswith("spec.controllerName: Invalid value")
+    assert fault_texts({**check, "spec": {"controllerName": ""}})[0].startswith("spec.controllerName: Invalid value")
 
 
 def test_empty_namespace_is_treated_as_absent() -> None:
-    assert "namespace" not in stored_object(edited(OLD_QUEUE, {"metadata.namespace": ""}))["metadata"]
-    assert stored_object(edited(TASK, {"metadata.namespace": ""}))["metadata"]["namespace"] == "default"
+    assert "namespace" not in stored_object(with_edits(OLD_QUEUE, {"metadata.namespace": ""}))["metadata"]
+    assert stored_object(with_edits(TASK, {"metadata.namespace": ""}))["metadata"]["namespace"] == "default"
 
 
 WORKLOAD: dict[str, Any] = {
@@ -158,13 +158,13 @@ BAD = {"spec.podSets": "none"}
 
 
 def test_unchanged_part_of_old_object_is_not_validated_again() -> None:
-    bad = edited(WORKLOAD, BAD)
+    bad = with_edits(WORKLOAD, BAD)
     status = {"conditions": [make.condition("Finished")]}
     assert decode_unvalidated({**bad, "status": status}, "default", bad).obj == {**bad, "status": status}
 
 
 def test_copied_part_of_old_object_is_validated_again() -> None:
-    bad = edited(WORKLOAD, BAD)
+    bad = with_edits(WORKLOAD, BAD)
     assert decode_unvalidated({**bad, "spec": {**bad["spec"]}}, "default", bad).obj is None
 
 

@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.api.defaults import with_defaults
 from batchyard.api.validation import validate
-from object_edits import GONE, edited
+from object_edits import GONE, with_edits
 
 IN_USE = "kueue.x-k8s.io/resource-in-use"
 TEMPLATE = make.pod_template(restartPolicy="Never")
@@ -27,7 +27,7 @@ POLICY = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "A"}, {"ty
 )
 def test_queue_and_flavor_get_resource_in_use_finalizer(obj: dict[str, Any]) -> None:
     assert with_defaults(obj)["metadata"]["finalizers"] == [IN_USE]
-    assert with_defaults(edited(obj, {"metadata.finalizers": ["a.io/b"]}))["metadata"]["finalizers"] == [
+    assert with_defaults(with_edits(obj, {"metadata.finalizers": ["a.io/b"]}))["metadata"]["finalizers"] == [
         "a.io/b",
         IN_USE,
     ]
@@ -57,12 +57,12 @@ def test_minimal_job_gets_defaults() -> None:
     ],
 )
 def test_job_defaults_depend_on_given_fields(spec: dict[str, Any], expected: dict[str, Any]) -> None:
-    done = with_defaults(edited(JOB, {f"spec.{field}": value for field, value in spec.items()}))
+    done = with_defaults(with_edits(JOB, {f"spec.{field}": value for field, value in spec.items()}))
     assert {field: done["spec"].get(field) for field in expected} == expected
 
 
 def test_failure_policy_condition_status_defaults_to_true() -> None:
-    done = with_defaults(edited(JOB, {"spec.podFailurePolicy": POLICY}))
+    done = with_defaults(with_edits(JOB, {"spec.podFailurePolicy": POLICY}))
     (rule,) = done["spec"]["podFailurePolicy"]["rules"]
     assert rule["onPodConditions"] == [{"type": "A", "status": "True"}, {"type": "B", "status": "False"}]
 
@@ -71,17 +71,18 @@ def test_complete_failure_policy_rules_are_unchanged() -> None:
     rules = [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}}]
     stated = {"rules": [*rules, {"action": "Ignore", "onPodConditions": [{"type": "A", "status": "True"}]}]}
     mixed = {"rules": [*rules, *POLICY["rules"]]}
-    assert with_defaults(edited(JOB, {"spec.podFailurePolicy": stated}))["spec"]["podFailurePolicy"] == stated
+    assert with_defaults(with_edits(JOB, {"spec.podFailurePolicy": stated}))["spec"]["podFailurePolicy"] == stated
     assert (
-        with_defaults(edited(JOB, {"spec.podFailurePolicy": mixed}))["spec"]["podFailurePolicy"]["rules"][:1] == rules
+        with_defaults(with_edits(JOB, {"spec.podFailurePolicy": mixed}))["spec"]["podFailurePolicy"]["rules"][:1]
+        == rules
     )
 
 
 def test_job_without_labels_gets_labels_of_pod_template() -> None:
     queue = {"kueue.x-k8s.io/queue-name": "lq"}
-    job = edited(JOB, {"spec.template.metadata": {"labels": queue}})
+    job = with_edits(JOB, {"spec.template.metadata": {"labels": queue}})
     assert with_defaults(job)["metadata"]["labels"] == queue
-    assert with_defaults(edited(job, {"metadata.labels": {"a": "b"}}))["metadata"]["labels"] == {"a": "b"}
+    assert with_defaults(with_edits(job, {"metadata.labels": {"a": "b"}}))["metadata"]["labels"] == {"a": "b"}
 
 
 def test_jobset_gets_default_policies_and_network() -> None:
@@ -137,11 +138,11 @@ def test_jobset_jobs_default_to_indexed_and_restart_on_failure() -> None:
     ],
 )
 def test_partial_jobset_fields_are_completed(edits: dict[str, Any], path: str, expected: object) -> None:
-    assert with_defaults(edited(make.jobset(), edits))["spec"][path] == expected
+    assert with_defaults(with_edits(make.jobset(), edits))["spec"][path] == expected
 
 
 def test_minimal_pod_gets_defaults() -> None:
-    done = with_defaults(edited(POD, {"spec.restartPolicy": GONE}))
+    done = with_defaults(with_edits(POD, {"spec.restartPolicy": GONE}))
     assert {**done["spec"], "containers": None} == {
         "containers": None,
         "restartPolicy": "Always",
@@ -156,7 +157,7 @@ def test_minimal_pod_gets_defaults() -> None:
 
 def test_pod_fields_override_defaults() -> None:
     stated = {"spec.restartPolicy": "Never", "spec.terminationGracePeriodSeconds": 0, "status": {"phase": "Running"}}
-    done = with_defaults(edited(POD, stated))
+    done = with_defaults(with_edits(POD, stated))
     assert (done["spec"]["restartPolicy"], done["spec"]["terminationGracePeriodSeconds"]) == ("Never", 0)
     assert done["status"] == {"phase": "Running"}
 
@@ -164,7 +165,7 @@ def test_pod_fields_override_defaults() -> None:
 def test_container_requests_default_to_limits() -> None:
     resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": 1}}
     stated = {"name": "d", "image": "i", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}}
-    done = with_defaults(edited(POD, {"spec.containers": [{"name": "c", "resources": resources}, stated]}))
+    done = with_defaults(with_edits(POD, {"spec.containers": [{"name": "c", "resources": resources}, stated]}))
     first, second = done["spec"]["containers"]
     assert first["resources"]["requests"] == {"cpu": "1", "nvidia.com/gpu": "1"}
     assert second["resources"] == stated["resources"]
@@ -173,14 +174,14 @@ def test_container_requests_default_to_limits() -> None:
 def test_host_network_pod_gets_host_ports() -> None:
     ports = [{"containerPort": 80, "protocol": "TCP"}, {"containerPort": 81, "hostPort": 82, "protocol": "TCP"}]
     container = {"name": "c", "image": "i", "ports": ports}
-    done = with_defaults(edited(POD, {"spec.hostNetwork": True, "spec.containers": [container]}))
+    done = with_defaults(with_edits(POD, {"spec.hostNetwork": True, "spec.containers": [container]}))
     assert [port["hostPort"] for port in done["spec"]["containers"][0]["ports"]] == [80, 82]
 
 
 def test_node_allocatable_defaults_to_capacity() -> None:
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "status": {"capacity": {"cpu": "4"}}}
     assert with_defaults(node)["status"]["allocatable"] == {"cpu": "4"}
-    less = edited(node, {"status.allocatable": {"cpu": "3900m"}})
+    less = with_edits(node, {"status.allocatable": {"cpu": "3900m"}})
     assert with_defaults(less) is less
 
 

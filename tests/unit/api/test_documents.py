@@ -23,7 +23,7 @@ def only(text: str) -> Document:
     return document
 
 
-def reported(text: str) -> list[str]:
+def fault_texts(text: str) -> list[str]:
     """Return the faults of the only document of a text."""
     return [str(fault) for fault in only(text).faults]
 
@@ -112,16 +112,16 @@ def test_scalars_are_parsed_as_kubernetes_does(text: str, value: object) -> None
     ids=lambda text: text[:12],
 )
 def test_scalar_without_json_equivalent_is_reported(text: str, fault: str) -> None:
-    assert reported(f"a: {text}") == [fault]
+    assert fault_texts(f"a: {text}") == [fault]
 
 
 def test_duplicate_field_is_reported_with_line() -> None:
     text = "spec:\n  groups:\n  - name: x\n    size: 1\n    name: y\n"
-    assert reported(text) == ['spec.groups[0]: the field "name" is set twice (line 5); remove one of the two']
+    assert fault_texts(text) == ['spec.groups[0]: the field "name" is set twice (line 5); remove one of the two']
 
 
 def test_duplicate_field_in_json_is_reported() -> None:
-    assert reported('{"a": {"b": 1,\n "b": 2}}') == ['a: the field "b" is set twice (line 2); remove one of the two']
+    assert fault_texts('{"a": {"b": 1,\n "b": 2}}') == ['a: the field "b" is set twice (line 2); remove one of the two']
     assert values('{"a": "\\u0061", "b": 1E2}') == [{"a": "a", "b": 100.0}]
 
 
@@ -136,7 +136,7 @@ def test_duplicate_field_in_json_is_reported() -> None:
     ],
 )
 def test_field_name_that_is_no_string_is_rejected(text: str, fault: str) -> None:
-    assert reported(text)[0] == fault
+    assert fault_texts(text)[0] == fault
 
 
 def test_all_faults_are_reported_and_other_fields_are_read() -> None:
@@ -155,7 +155,7 @@ def test_anchors_and_merge_keys_are_resolved() -> None:
             "both": {"x": 1, "y": 2, "z": 0},
         }
     ]
-    assert reported("a: {<<: 1}") == [
+    assert fault_texts("a: {<<: 1}") == [
         "a.<<: << must have objects as value (line 1); write `<<: *name`, where &name marks an object"
     ]
 
@@ -163,19 +163,19 @@ def test_anchors_and_merge_keys_are_resolved() -> None:
 def test_excessive_alias_expansion_is_rejected() -> None:
     lines = ["l0: &l0 [ha, ha, ha, ha, ha, ha, ha, ha, ha]"]
     lines += [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12)]
-    (fault,) = reported("\n".join(lines))
+    (fault,) = fault_texts("\n".join(lines))
     assert f"aliases expand to more than {ALIASED_VALUES_MAX} values" in fault
 
 
 @pytest.mark.parametrize("opening", ["[", "- ", '{"a":', "{a: "])
 def test_deep_nesting_is_rejected(opening: str) -> None:
-    (fault,) = reported(opening * 100_000)
+    (fault,) = fault_texts(opening * 100_000)
     assert f"nested more than {NESTING_MAX} levels deep" in fault
     assert len(fault) < 200
 
 
 def test_deeply_nested_complete_json_is_rejected() -> None:
-    (fault,) = reported('{"a":' * (NESTING_MAX + 1) + "1" + "}" * (NESTING_MAX + 1))
+    (fault,) = fault_texts('{"a":' * (NESTING_MAX + 1) + "1" + "}" * (NESTING_MAX + 1))
     assert f"nested more than {NESTING_MAX} levels deep" in fault
     assert values('{"a": "' + "{" * 200 + '"}') == [{"a": "{" * 200}]
 

@@ -2,18 +2,18 @@
 
 import make
 from batchyard.api.meta import Key, Obj, controller_reference, controlling_jobs, find_managed_ancestor, key_of
-from object_edits import edited
+from object_edits import with_edits
 
 
-def owned(obj: Obj, owner: Obj) -> Obj:
-    return edited(obj, {"metadata.ownerReferences": [controller_reference(owner)]})
+def with_owner(obj: Obj, owner: Obj) -> Obj:
+    return with_edits(obj, {"metadata.ownerReferences": [controller_reference(owner)]})
 
 
 def chain(length: int) -> list[Obj]:
     """Return Jobs, each owned by the previous Job."""
     jobs: list[Obj] = [make.job("job-0")]
     for number in range(1, length):
-        jobs.append(owned(make.job(f"job-{number}"), jobs[-1]))
+        jobs.append(with_owner(make.job(f"job-{number}"), jobs[-1]))
     return jobs
 
 
@@ -31,18 +31,18 @@ def test_owning_jobs_are_returned_from_nearest_to_topmost() -> None:
 
 def test_owner_with_other_uid_is_ignored() -> None:
     below = chain(2)[1]
-    assert owner_names(below, edited(make.job("job-0"), {"metadata.uid": "another"})) == []
+    assert owner_names(below, with_edits(make.job("job-0"), {"metadata.uid": "another"})) == []
 
 
 def test_owner_of_other_kind_is_ignored() -> None:
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": make.metadata("c", uid="u")}
-    assert owner_names(owned(make.job(), config), config) == []
+    assert owner_names(with_owner(make.job(), config), config) == []
 
 
 def test_owner_chain_is_limited_to_kueue_depth() -> None:
-    first, second = owned(make.job("first"), make.job("second")), owned(make.job("second"), make.job("first"))
+    first, second = with_owner(make.job("first"), make.job("second")), with_owner(make.job("second"), make.job("first"))
     assert owner_names(first, first, second) == ["second", "first"] * 5
-    alone = owned(make.job(), make.job())
+    alone = with_owner(make.job(), make.job())
     assert owner_names(alone, alone) == ["job"] * 10
     jobs = chain(20)
     assert len(owner_names(jobs[-1], *jobs)) == 10
@@ -50,7 +50,7 @@ def test_owner_chain_is_limited_to_kueue_depth() -> None:
 
 def test_ancestry_returns_topmost_owner_with_queue_name() -> None:
     jobs = chain(3)
-    jobs[0] = edited(jobs[0], {"metadata.labels": {}})
+    jobs[0] = with_edits(jobs[0], {"metadata.labels": {}})
     found = {key_of(each): each for each in jobs}
     assert find_managed_ancestor(jobs[2], found.get) == (key_of(jobs[1]), None)
     assert find_managed_ancestor(jobs[1], found.get) == (None, None)

@@ -45,7 +45,7 @@ NAMESPACES = ("default", "team", "team-a", "team-b", "other")
 OWNER = UserInfo("owner", (MASTERS_GROUP,))
 
 
-class Stored:
+class ApiStore:
     """The objects and their changes, which are durable at once."""
 
     def __init__(self, window: int, start: Instant) -> None:
@@ -94,7 +94,7 @@ class Stored:
 
 
 class Sealed:
-    """Signs with a digest and a secret word."""
+    """Signs messages with a digest and a secret word."""
 
     key_id = "of tests"
 
@@ -112,13 +112,13 @@ def body_bytes(response: Response) -> bytes:
 
 
 class Api:
-    """See the module."""
+    """An API server over a store in memory, with authentication, authorization and admission."""
 
     #: The user of requests without credentials.
     anybody = ANONYMOUS
 
     def __init__(self, window: int = 1000, start: Instant = 0) -> None:
-        self.stored = Stored(window, start)
+        self.stored = ApiStore(window, start)
         self.tokens = TokenIssuer(self.stored, Sealed(), self.stored.kernel.now)
         built_in = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         self.containers = SimulatedContainers(self.stored.client, self.stored.kernel)

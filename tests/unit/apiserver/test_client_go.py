@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from unit.apiserver.api import Api, config_map
-from unit.apiserver.test_protobuf import entry, enveloped, field, metadata
+from unit.apiserver.test_protobuf import entry, field, metadata, protobuf_envelope
 
 DISCOVERY = (
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,"
@@ -58,9 +58,9 @@ def test_protobuf_or_cbor_only_clients_are_rejected() -> None:
 
 def test_protobuf_request_body_is_decoded() -> None:
     api, headers = Api(), {"content-type": PROTOBUF, "accept": ACCEPTED[0]}
-    sent = enveloped("v1", "ConfigMap", field(1, metadata("typed")) + field(2, entry("a", "1")))
+    sent = protobuf_envelope("v1", "ConfigMap", field(1, metadata("typed")) + field(2, entry("a", "1")))
     assert api.ask("POST", MAPS, sent, headers=headers).body["data"] == {"a": "1"}
-    options = enveloped("v1", "DeleteOptions", field(2, field(1, "another")))
+    options = protobuf_envelope("v1", "DeleteOptions", field(2, field(1, "another")))
     assert api.ask("DELETE", f"{MAPS}/typed", options, headers=headers).body["reason"] == "Conflict"
 
 

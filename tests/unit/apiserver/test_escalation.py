@@ -14,7 +14,7 @@ PODS, SECRETS = rule("get", "pods"), rule("get", "secrets")
 WRITES = rule("create update", "roles rolebindings clusterroles clusterrolebindings", GROUP)
 
 
-def held_by_bob(*rules: dict[str, Any]) -> Api:
+def server_with_bob(*rules: dict[str, Any]) -> Api:
     """A server where bob may write roles and bindings, and has the rights of some rules."""
     api = Api()
     api.post(f"{ROLES}/clusterroles", role("of-bob", WRITES, *rules))
@@ -23,30 +23,30 @@ def held_by_bob(*rules: dict[str, Any]) -> Api:
     return api
 
 
-def by_bob(api: Api, plural: str, obj: dict[str, Any]) -> tuple[int, str]:
+def ask_as_bob(api: Api, plural: str, obj: dict[str, Any]) -> tuple[int, str]:
     where = "" if plural.startswith("cluster") else "/namespaces/team"
     answer = api.ask("POST", f"{ROLES}{where}/{plural}", obj, user=BOB)
     return answer.code, answer.body.get("message", "")
 
 
 def test_role_cannot_grant_rights_that_its_writer_lacks() -> None:
-    api = held_by_bob(PODS)
-    assert by_bob(api, "roles", role("less", PODS, namespace="team")) == (201, "")
-    code, reported = by_bob(api, "roles", role("more", SECRETS, PODS, namespace="team"))
+    api = server_with_bob(PODS)
+    assert ask_as_bob(api, "roles", role("less", PODS, namespace="team")) == (201, "")
+    code, reported = ask_as_bob(api, "roles", role("more", SECRETS, PODS, namespace="team"))
     who = 'user "bob" (groups=["admins"]) is attempting to grant RBAC permissions not currently held:'
     missing = '{APIGroups:[""], Resources:["secrets"], Verbs:["get"]}'
     assert (code, reported) == (403, f'roles.{GROUP} "more" is forbidden: {who}\n{missing}')
 
 
 def test_role_update_cannot_grant_rights_that_its_writer_lacks() -> None:
-    api = held_by_bob(PODS)
-    assert by_bob(api, "roles", role("less", PODS, namespace="team"))[0] == 201
+    api = server_with_bob(PODS)
+    assert ask_as_bob(api, "roles", role("less", PODS, namespace="team"))[0] == 201
     grown = role("less", PODS, SECRETS, namespace="team")
     assert api.ask("PUT", f"{ROLES}/namespaces/team/roles/less", grown, user=BOB).code == 403
 
 
 def test_cluster_role_label_needs_rights_of_role() -> None:
-    api = held_by_bob(PODS)
+    api = server_with_bob(PODS)
     labelled = role("reads-secrets", SECRETS, metadata={"labels": {"to": "view"}})
     assert api.ask("PUT", f"{ROLES}/clusterroles/reads-secrets", labelled, user=BOB).code == 403
 
@@ -54,43 +54,43 @@ def test_cluster_role_label_needs_rights_of_role() -> None:
 @pytest.mark.parametrize(("namespace", "plural"), [("team", "rolebindings"), ("", "clusterrolebindings")])
 def test_binding_needs_rights_of_its_role(namespace: str, plural: str) -> None:
     wanted = binding("more", "ClusterRole/reads-secrets", user("bob"), namespace)
-    assert by_bob(held_by_bob(PODS), plural, wanted)[0] == 403
-    assert by_bob(held_by_bob(SECRETS), plural, wanted)[0] == 201
+    assert ask_as_bob(server_with_bob(PODS), plural, wanted)[0] == 403
+    assert ask_as_bob(server_with_bob(SECRETS), plural, wanted)[0] == 201
 
 
 def test_rights_of_one_namespace_allow_no_cluster_role_binding() -> None:
-    api = held_by_bob()
+    api = server_with_bob()
     api.post(f"{ROLES}/namespaces/team/rolebindings", binding("s", "ClusterRole/reads-secrets", user("bob"), "team"))
-    assert by_bob(api, "rolebindings", binding("n", "ClusterRole/reads-secrets", user("c"), "team"))[0] == 201
-    assert by_bob(api, "clusterrolebindings", binding("n", "ClusterRole/reads-secrets", user("c")))[0] == 403
+    assert ask_as_bob(api, "rolebindings", binding("n", "ClusterRole/reads-secrets", user("c"), "team"))[0] == 201
+    assert ask_as_bob(api, "clusterrolebindings", binding("n", "ClusterRole/reads-secrets", user("c")))[0] == 403
 
 
 def test_verb_bind_allows_binding_of_role() -> None:
-    api = held_by_bob(rule("bind", "clusterroles", GROUP, "reads-secrets"))
-    assert by_bob(api, "clusterrolebindings", binding("m", "ClusterRole/reads-secrets", user("bob")))[0] == 201
-    assert by_bob(api, "clusterrolebindings", binding("n", "ClusterRole/of-bob", user("c")))[0] == 201, "he has it"
+    api = server_with_bob(rule("bind", "clusterroles", GROUP, "reads-secrets"))
+    assert ask_as_bob(api, "clusterrolebindings", binding("m", "ClusterRole/reads-secrets", user("bob")))[0] == 201
+    assert ask_as_bob(api, "clusterrolebindings", binding("n", "ClusterRole/of-bob", user("c")))[0] == 201, "he has it"
 
 
 def test_verb_escalate_allows_role_with_any_rights() -> None:
-    api = held_by_bob(rule("escalate", "roles", GROUP))
-    assert by_bob(api, "roles", role("more", SECRETS, namespace="team"))[0] == 201
-    assert by_bob(api, "clusterroles", role("more", SECRETS))[0] == 403
+    api = server_with_bob(rule("escalate", "roles", GROUP))
+    assert ask_as_bob(api, "roles", role("more", SECRETS, namespace="team"))[0] == 201
+    assert ask_as_bob(api, "clusterroles", role("more", SECRETS))[0] == 403
 
 
 def test_aggregated_role_needs_all_rights() -> None:
     any_role = role("any", aggregationRule={"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]})
-    assert by_bob(held_by_bob(PODS), "clusterroles", any_role)[0] == 403
+    assert ask_as_bob(server_with_bob(PODS), "clusterroles", any_role)[0] == 403
     everything = ({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}, {"verbs": ["*"], "nonResourceURLs": ["*"]})
-    assert by_bob(held_by_bob(*everything), "clusterroles", any_role)[0] == 201
+    assert ask_as_bob(server_with_bob(*everything), "clusterroles", any_role)[0] == 201
 
 
 def test_binding_of_missing_role_is_not_found() -> None:
-    code, reported = by_bob(held_by_bob(), "clusterrolebindings", binding("b", "ClusterRole/none", user("bob")))
+    code, reported = ask_as_bob(server_with_bob(), "clusterrolebindings", binding("b", "ClusterRole/none", user("bob")))
     assert (code, reported) == (404, f'clusterroles.{GROUP} "none" not found')
 
 
 def test_aggregation_rule_cannot_be_removed_without_all_rights() -> None:
-    api = held_by_bob(PODS)
+    api = server_with_bob(PODS)
     gathering = role("any", aggregationRule={"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]})
     api.post(f"{ROLES}/clusterroles", gathering)
     assert api.ask("PUT", f"{ROLES}/clusterroles/any", role("any", PODS), user=BOB).code == 403
@@ -98,7 +98,7 @@ def test_aggregation_rule_cannot_be_removed_without_all_rights() -> None:
 
 @pytest.mark.parametrize("plural", ["roles", "rolebindings"])
 def test_finalizer_is_removed_without_rights_of_role(plural: str) -> None:
-    api, path = held_by_bob(rule("patch", "roles rolebindings", GROUP)), f"{ROLES}/namespaces/team/{plural}"
+    api, path = server_with_bob(rule("patch", "roles rolebindings", GROUP)), f"{ROLES}/namespaces/team/{plural}"
     held = {"finalizers": ["example.com/held"]}
     obj = role("more", SECRETS, namespace="team")
     if plural == "rolebindings":

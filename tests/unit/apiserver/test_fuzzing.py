@@ -2,8 +2,8 @@
 
 import pytest
 
-from fuzz.requests import Fuzz
-from fuzz.world import FuzzedApi, Noted
+from fuzz.requests import RequestGenerator
+from fuzz.world import FuzzedApi, RequestNote
 
 pytestmark = pytest.mark.slow
 
@@ -15,12 +15,12 @@ ANSWERS = {200, 201, 400, 401, 403, 404, 405, 406, 409, 410, 413, 415, 422, 504}
 @pytest.mark.parametrize("seed", ["one", "two"])
 def test_server_answers_random_requests_with_known_codes(seed: str) -> None:
     api = FuzzedApi()
-    fuzz = Fuzz(api.places(), seed)
+    fuzz = RequestGenerator(api.places(), seed)
     for asked in fuzz.good():
         api.meet(asked)
     for number in range(COUNT):
         asked = fuzz.next()
-        with Noted(asked.reported):
+        with RequestNote(asked.reported):
             assert api.meet(asked) in ANSWERS
             if number % 50 == 0:
                 api.pass_time(5)

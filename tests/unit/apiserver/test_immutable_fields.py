@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from object_edits import edited
+from object_edits import with_edits
 from unit.apiserver.api import Api
 
 CONTAINER: dict[str, Any] = {
@@ -129,7 +129,7 @@ RESERVED = {
 }
 
 
-def made(kind: str) -> tuple[Api, str]:
+def api_with_object(kind: str) -> tuple[Api, str]:
     """An API with an object of that kind, and the object's path."""
     api = Api()
     sent = {"Job": JOB, "JobSet": JOB_SET, "Pod": POD, "StatefulSet": STATEFUL_SET, "Workload": workload()}[kind]
@@ -144,45 +144,46 @@ def made(kind: str) -> tuple[Api, str]:
 def change(api: Api, path: str, template: str, changes: Mapping[str, Any]) -> int:
     """Write an object back with changes below its pod template; the code of the answer."""
     below = {f"{template}.{place}": value for place, value in changes.items()}
-    return api.ask("PUT", path, edited(api.get(path), below)).code
+    return api.ask("PUT", path, with_edits(api.get(path), below)).code
 
 
 @pytest.mark.parametrize("changes", EQUIVALENT)
 @pytest.mark.parametrize("kind", list(TEMPLATES))
 def test_equivalent_pod_template_is_accepted(kind: str, changes: Mapping[str, Any]) -> None:
-    api, path = made(kind)
+    api, path = api_with_object(kind)
     assert change(api, path, TEMPLATES[kind], changes) == 200
 
 
 @pytest.mark.parametrize("changes", OTHER)
 @pytest.mark.parametrize("kind", list(TEMPLATES))
 def test_changed_pod_template_is_rejected(kind: str, changes: Mapping[str, Any]) -> None:
-    api, path = made(kind)
+    api, path = api_with_object(kind)
     assert change(api, path, TEMPLATES[kind], changes) == REFUSED[kind]
 
 
 def test_admission_without_empty_fields_is_unchanged() -> None:
-    api, path = made("Workload")
+    api, path = api_with_object("Workload")
     stored = api.get(path)
-    written = edited(stored, {"status.admission.podSetAssignments": [{"name": "main", "count": 1}]})
+    written = with_edits(stored, {"status.admission.podSetAssignments": [{"name": "main", "count": 1}]})
     assert api.ask("PUT", f"{path}/status", written).code == 200
-    other = edited(api.get(path), {"status.admission.podSetAssignments": [{"name": "main", "count": 2}]})
+    other = with_edits(api.get(path), {"status.admission.podSetAssignments": [{"name": "main", "count": 2}]})
     assert api.ask("PUT", f"{path}/status", other).code == 403
 
 
 def test_equivalent_pod_spec_is_accepted() -> None:
-    api, path = made("Pod")
+    api, path = api_with_object("Pod")
     stored = api.get(path)
-    bare = edited(stored, {"spec.containers[0].securityContext": {}, "spec.hostNetwork": False})
+    bare = with_edits(stored, {"spec.containers[0].securityContext": {}, "spec.hostNetwork": False})
     assert api.ask("PUT", path, bare).code == 200
-    assert api.ask("PUT", path, edited(api.get(path), {"spec.dnsPolicy": "Default"})).code == 422
+    assert api.ask("PUT", path, with_edits(api.get(path), {"spec.dnsPolicy": "Default"})).code == 422
 
 
 def test_equivalent_stateful_set_spec_is_accepted() -> None:
-    api, path = made("StatefulSet")
+    api, path = api_with_object("StatefulSet")
     stored = api.get(path)
     claims = STATEFUL_SET["spec"]["volumeClaimTemplates"]
     assert (
-        api.ask("PUT", path, edited(stored, {"spec.volumeClaimTemplates": claims, "spec.serviceName": ""})).code == 200
+        api.ask("PUT", path, with_edits(stored, {"spec.volumeClaimTemplates": claims, "spec.serviceName": ""})).code
+        == 200
     )
-    assert api.ask("PUT", path, edited(api.get(path), {"spec.serviceName": "s"})).code == 422
+    assert api.ask("PUT", path, with_edits(api.get(path), {"spec.serviceName": "s"})).code == 422

@@ -13,7 +13,7 @@ REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 ANNA = UserInfo("anna", ("system:authenticated",))
 
 
-def impersonated(api: Api, who: UserInfo | None = None, **headers: str) -> Any:
+def impersonated_user(api: Api, who: UserInfo | None = None, **headers: str) -> Any:
     """The user that a SelfSubjectReview reports with impersonation headers, or the error message."""
     reported = {name.replace("_", "-"): value for name, value in headers.items()}
     answer = (
@@ -35,19 +35,19 @@ def server() -> Api:
 
 
 def test_impersonated_user_is_authenticated() -> None:
-    found = impersonated(server(), impersonate_user="carol")
+    found = impersonated_user(server(), impersonate_user="carol")
     assert found == {"username": "carol", "groups": ["system:authenticated"]}
 
 
 def test_impersonation_sets_groups_uid_and_extra() -> None:
     headers = {"impersonate_user": "carol", "impersonate_group": "a\nb", "impersonate_uid": "1"}
-    found = impersonated(server(), None, **headers, **{"impersonate_extra_team%2fname": "x\ny"})
+    found = impersonated_user(server(), None, **headers, **{"impersonate_extra_team%2fname": "x\ny"})
     assert found["groups"] == ["a", "b", "system:authenticated"]
     assert (found["uid"], found["extra"]) == ("1", {"team/name": ["x", "y"]})
 
 
 def test_impersonated_service_account_has_its_groups() -> None:
-    found = impersonated(server(), impersonate_user="system:serviceaccount:team:robot")
+    found = impersonated_user(server(), impersonate_user="system:serviceaccount:team:robot")
     assert found["groups"] == ["system:serviceaccounts", "system:serviceaccounts:team", "system:authenticated"]
 
 
@@ -69,12 +69,12 @@ def test_impersonation_needs_right_for_each_attribute(headers: dict[str, str], r
     api = server()
     api.post(f"{ROLES}/clusterroles", role("as-bob", rule("impersonate", "users", names="bob")))
     api.post(f"{ROLES}/clusterrolebindings", binding("as-bob", "ClusterRole/as-bob", user("anna")))
-    assert impersonated(api, ANNA, impersonate_user="bob")["username"] == "bob"
-    assert reported in impersonated(api, ANNA, **headers)
+    assert impersonated_user(api, ANNA, impersonate_user="bob")["username"] == "bob"
+    assert reported in impersonated_user(api, ANNA, **headers)
 
 
 def test_audit_has_real_and_impersonated_user() -> None:
     api = server()
-    impersonated(api, impersonate_user="carol")
+    impersonated_user(api, impersonate_user="carol")
     last = api.audited[-1]
     assert (last.authenticated_request.user.name, last.effective_request.user.name) == ("owner", "carol")

@@ -10,7 +10,7 @@ from batchyard.apiserver.request import StatusError
 OBJ: dict[str, Any] = {"a": {"b": [1, 2, 3]}, "c": "d", "x/y": 1}
 
 
-def patched(*operations: tuple[Any, ...]) -> Any:
+def apply_operations(*operations: tuple[Any, ...]) -> Any:
     names = ("op", "path", "value", "from")
     return apply_json_patch(OBJ, [dict(zip(names, operation, strict=False)) for operation in operations])
 
@@ -32,11 +32,11 @@ def patched(*operations: tuple[Any, ...]) -> Any:
     ],
 )
 def test_operation_changes_its_path(operation: tuple[Any, ...], after: Any) -> None:
-    assert patched(operation) == after
+    assert apply_operations(operation) == after
 
 
 def test_patch_does_not_change_original_object() -> None:
-    patched(("remove", "/a/b"), ("add", "/c", 1))
+    apply_operations(("remove", "/a/b"), ("add", "/c", 1))
     assert OBJ == {"a": {"b": [1, 2, 3]}, "c": "d", "x/y": 1}
 
 
@@ -57,12 +57,12 @@ def test_patch_does_not_change_values_of_its_operations() -> None:
 
 
 def test_copied_value_is_independent_of_its_source() -> None:
-    assert patched(("copy", "/e", None, "/a"), ("add", "/e/b/-", 4))["a"] == OBJ["a"]
+    assert apply_operations(("copy", "/e", None, "/a"), ("add", "/e/b/-", 4))["a"] == OBJ["a"]
 
 
 def test_failed_operation_returns_kubernetes_error() -> None:
     with pytest.raises(StatusError) as caught:
-        patched(("remove", "/n"))
+        apply_operations(("remove", "/n"))
     status = caught.value.response().body
     assert (status["code"], status["reason"]) == (422, "Invalid")
     assert status["message"] == "the server rejected our request due to an error in our request"
@@ -121,7 +121,7 @@ NO_INDEX = "Unable to access invalid index: {}: invalid index referenced"
 )
 def test_failed_operation_reports_message_of_go_library(operation: tuple[Any, ...], message: str) -> None:
     with pytest.raises(StatusError) as caught:
-        patched(operation)
+        apply_operations(operation)
     assert caught.value.details["causes"] == [{"reason": "UnexpectedServerResponse", "message": message}]
 
 
@@ -151,7 +151,7 @@ def test_operation_test_succeeds_for_equal_value(value: Any) -> None:
     ],
 )
 def test_operation_treats_missing_key_as_null(operation: tuple[Any, ...], after: Any) -> None:
-    assert patched(operation) == after
+    assert apply_operations(operation) == after
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def api() -> Api:
     return api
 
 
-def used(found: Any) -> dict[str, Any]:
+def usage_by_name(found: Any) -> dict[str, Any]:
     return {item["metadata"]["name"]: item["usage"] for item in found["items"]}
 
 
@@ -41,7 +41,10 @@ def test_running_pod_uses_its_requests(api: Api) -> None:
 
 
 def test_node_uses_sum_of_its_pods(api: Api) -> None:
-    assert used(api.get(NODES)) == {"idle": {"cpu": "0", "memory": "0"}, "node": {"cpu": "2500m", "memory": "3Gi"}}
+    assert usage_by_name(api.get(NODES)) == {
+        "idle": {"cpu": "0", "memory": "0"},
+        "node": {"cpu": "2500m", "memory": "3Gi"},
+    }
     assert api.get(f"{NODES}/node")["usage"]["cpu"] == "2500m"
 
 

@@ -8,7 +8,7 @@ PATH = "/api/v1/namespaces/team"
 KEY = Key(scheme.NAMESPACE, "", "team")
 
 
-def held(api: Api) -> Obj:
+def namespace_view(api: Api) -> Obj:
     """The Namespace as clients see it, with the finalizer `kubernetes`."""
     stored = api.stored.store.get(KEY)
     assert stored is not None
@@ -18,28 +18,28 @@ def held(api: Api) -> Obj:
 
 
 def test_namespace_finalizers_are_served_in_spec() -> None:
-    found = held(Api())
+    found = namespace_view(Api())
     assert found["spec"] == {"finalizers": ["kubernetes"]}
     assert "finalizers" not in found["metadata"]
 
 
 def test_namespace_update_keeps_finalizers() -> None:
     api = Api()
-    found = held(api)
+    found = namespace_view(api)
     answer = api.ask("PUT", PATH, {**found, "metadata": {**found["metadata"], "labels": {"a": "b"}}})
     assert (answer.code, answer.body["spec"]) == (200, {"finalizers": ["kubernetes"]})
 
 
 def test_namespace_update_without_spec_keeps_finalizers() -> None:
     api = Api()
-    held(api)
+    namespace_view(api)
     answer = api.ask("PUT", PATH, {"metadata": {"name": "team"}})
     assert (answer.code, answer.body["spec"]) == (200, {"finalizers": ["kubernetes"]})
 
 
 def test_finalize_subresource_removes_finalizers() -> None:
     api = Api()
-    found = held(api)
+    found = namespace_view(api)
     answer = api.ask("PUT", f"{PATH}/finalize", {**found, "spec": {"finalizers": []}})
     assert (answer.code, answer.body["spec"]) == (200, {})
     assert api.ask("DELETE", PATH).body["kind"] == "Namespace"
@@ -48,7 +48,7 @@ def test_finalize_subresource_removes_finalizers() -> None:
 
 def test_finalize_rejects_other_name_old_revision_and_missing_namespace() -> None:
     api = Api()
-    found = held(api)
+    found = namespace_view(api)
     assert api.ask("PUT", f"{PATH}/finalize", {**found, "metadata": {"name": "other"}}).code == 400
     stale = {**found, "metadata": {**found["metadata"], "resourceVersion": "1"}}
     assert api.ask("PUT", f"{PATH}/finalize", stale).code == 409

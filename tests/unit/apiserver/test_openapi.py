@@ -59,20 +59,20 @@ def test_openapi_v2_protobuf_has_same_definitions() -> None:
     api = Api()
     answer = api.ask("GET", "/openapi/v2", headers={"accept": accept})
     assert "@" not in answer.content_type, "clients take it for no media type"
-    reported = read(answer.body)
+    reported = message_fields(answer.body)
     assert reported.keys() == {1, 2, 9}, "kubectl would judge by the paths"
-    definitions = named(reported[9])
+    definitions = named_values(reported[9])
     assert definitions.keys() == api.get("/openapi/v2")["definitions"].keys()
-    job = read(definitions["io.k8s.api.batch.v1.Job"])
-    assert {"metadata", "spec", "status"} <= named(job[25]).keys()
-    extension = read(job[31])
+    job = message_fields(definitions["io.k8s.api.batch.v1.Job"])
+    assert {"metadata", "spec", "status"} <= named_values(job[25]).keys()
+    extension = message_fields(job[31])
     assert extension[1] == b"x-kubernetes-group-version-kind"
-    assert json.loads(read(extension[2])[2]) == [{"group": "batch", "version": "v1", "kind": "Job"}]
+    assert json.loads(message_fields(extension[2])[2]) == [{"group": "batch", "version": "v1", "kind": "Job"}]
 
 
-def named(message: bytes) -> dict[str, Any]:
-    return {part[1].decode(): part[2] for part in (read(each) for _, each in fields_of(message))}
+def named_values(message: bytes) -> dict[str, Any]:
+    return {part[1].decode(): part[2] for part in (message_fields(each) for _, each in fields_of(message))}
 
 
-def read(message: Any) -> dict[int, Any]:
+def message_fields(message: Any) -> dict[int, Any]:
     return dict(fields_of(message))

@@ -139,7 +139,7 @@ def test_invalid_policy_labels_are_rejected() -> None:
     assert (answer.code, answer.body["message"]) == (422, f'Namespace "yard" is invalid: {problem}')
 
 
-def relabelled(api: Api, **modes: str) -> tuple[str, ...]:
+def change_labels(api: Api, **modes: str) -> tuple[str, ...]:
     """Change the labels of the Namespace; the warnings."""
     answer = api.ask("PATCH", f"{NAMESPACES}/yard", {"metadata": {"labels": labels(**modes)}}, headers=MERGE)
     assert answer.code == 200
@@ -151,20 +151,20 @@ def test_stricter_policy_warns_about_violating_pods() -> None:
     for name, spec in (("d", PLAIN), ("a", HOST), ("c", HOST), ("b", HOST)):
         api.post(f"{NAMESPACES}/yard/pods", {"metadata": {"name": name}, "spec": spec})
     begin = 'existing pods in namespace "yard" violate the new PodSecurity enforce level'
-    assert relabelled(api, enforce="baseline") == (
+    assert change_labels(api, enforce="baseline") == (
         f'{begin} "baseline:latest"',
         "a (and 2 other pods): host namespaces",
     )
     rest = "allowPrivilegeEscalation != false, unrestricted capabilities, runAsNonRoot != true, seccompProfile"
-    assert relabelled(api, enforce="restricted") == (
+    assert change_labels(api, enforce="restricted") == (
         f'{begin} "restricted:latest"',
         f"a (and 2 other pods): host namespaces, {rest}",
         f"d: {rest}",
     )
-    assert relabelled(api, enforce="baseline") == ()
-    assert relabelled(api, enforce="baseline", warn="restricted") == ()
-    assert relabelled(api, enforce_version="v1.30") == (
+    assert change_labels(api, enforce="baseline") == ()
+    assert change_labels(api, enforce="baseline", warn="restricted") == ()
+    assert change_labels(api, enforce_version="v1.30") == (
         f'{begin} "baseline:v1.30"',
         "a (and 2 other pods): host namespaces",
     )
-    assert relabelled(api, enforce="privileged", enforce_version="latest") == ()
+    assert change_labels(api, enforce="privileged", enforce_version="latest") == ()

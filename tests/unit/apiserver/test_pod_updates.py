@@ -25,7 +25,7 @@ def api() -> Api:
     return api
 
 
-def changed(api: Api, change: Any, *, spec: bool = True) -> tuple[int, str]:
+def patch_pod(api: Api, change: Any, *, spec: bool = True) -> tuple[int, str]:
     """Patch the spec of the Pod, or the whole Pod; the code and the message."""
     response = api.ask("PATCH", PATH, {"spec": change} if spec else change, headers=MERGE)
     return response.code, str(response.body.get("message", ""))
@@ -43,15 +43,15 @@ def test_pod_update_changes_image_deadline_and_labels(api: Api, change: Any) -> 
     pod = api.get(PATH)
     if "containers" in change.get("spec", {}):
         change["spec"]["containers"][0]["volumeMounts"] = pod["spec"]["containers"][0]["volumeMounts"]
-    assert changed(api, change, spec=False) == (200, "")
+    assert patch_pod(api, change, spec=False) == (200, "")
 
 
 def test_pod_update_adds_tolerations_and_changes_toleration_seconds(api: Api) -> None:
     given = api.get(PATH)["spec"]["tolerations"]
-    assert changed(api, {"tolerations": [*given, {"operator": "Exists"}]})[0] == 200
+    assert patch_pod(api, {"tolerations": [*given, {"operator": "Exists"}]})[0] == 200
     later = [{**each, "tolerationSeconds": 9} for each in given]
-    assert changed(api, {"tolerations": [*later, {"operator": "Exists"}]})[0] == 200
-    code, reported = changed(api, {"tolerations": later[1:]})
+    assert patch_pod(api, {"tolerations": [*later, {"operator": "Exists"}]})[0] == 200
+    code, reported = patch_pod(api, {"tolerations": later[1:]})
     assert (code, "existing toleration can not be modified except its tolerationSeconds" in reported) == (422, True)
 
 
@@ -72,7 +72,7 @@ def test_pod_update_adds_tolerations_and_changes_toleration_seconds(api: Api) ->
     ],
 )
 def test_pod_update_of_other_fields_is_rejected(api: Api, change: Any, reported: str) -> None:
-    code, message = changed(api, change)
+    code, message = patch_pod(api, change)
     assert (code, reported in message) == (422, True)
 
 

@@ -24,33 +24,33 @@ def server() -> Api:
     return api
 
 
-def asked(path: str, spec: dict[str, Any]) -> Any:
+def post_review(path: str, spec: dict[str, Any]) -> Any:
     return server().ask("POST", f"{REVIEWS}/{path}", {"spec": spec}, user=ANNA)
 
 
 def test_self_subject_access_review_reports_decision_and_reason() -> None:
     source = 'RBAC: allowed by RoleBinding "b/team" of ClusterRole "reads" to User "anna"'
-    answer = asked("selfsubjectaccessreviews", {"resourceAttributes": GETS_PODS})
+    answer = post_review("selfsubjectaccessreviews", {"resourceAttributes": GETS_PODS})
     assert (answer.code, answer.body["status"]) == (201, {"allowed": True, "reason": source})
-    answer = asked("selfsubjectaccessreviews", {"resourceAttributes": {**GETS_PODS, "verb": "list"}})
+    answer = post_review("selfsubjectaccessreviews", {"resourceAttributes": {**GETS_PODS, "verb": "list"}})
     assert answer.body["status"] == {"allowed": False}
 
 
 def test_subject_access_review_reports_decision_for_another_user() -> None:
     spec = {"user": "carol", "groups": ["system:masters"], "resourceAttributes": GETS_PODS}
-    assert asked("subjectaccessreviews", spec).body["status"] == {"allowed": True}
+    assert post_review("subjectaccessreviews", spec).body["status"] == {"allowed": True}
     spec = {"user": "carol", "nonResourceAttributes": {"verb": "get", "path": "/metrics"}}
-    assert asked("subjectaccessreviews", spec).body["status"] == {"allowed": False}
+    assert post_review("subjectaccessreviews", spec).body["status"] == {"allowed": False}
 
 
 def test_local_subject_access_review_is_limited_to_its_namespace() -> None:
     spec = {"user": "anna", "resourceAttributes": GETS_PODS}
-    assert asked("namespaces/team/localsubjectaccessreviews", spec).body["status"]["allowed"]
-    assert asked("namespaces/other/localsubjectaccessreviews", spec).code == 422
+    assert post_review("namespaces/team/localsubjectaccessreviews", spec).body["status"]["allowed"]
+    assert post_review("namespaces/other/localsubjectaccessreviews", spec).code == 422
 
 
 def test_self_subject_rules_review_lists_rules() -> None:
-    status = asked("selfsubjectrulesreviews", {"namespace": "team"}).body["status"]
+    status = post_review("selfsubjectrulesreviews", {"namespace": "team"}).body["status"]
     asks = {"verbs": ["create"], "apiGroups": ["authorization.k8s.io"], "resources": ["*"]}
     reads = {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}
     assert status == {"resourceRules": [asks, reads], "nonResourceRules": [], "incomplete": False}
@@ -69,7 +69,7 @@ def test_self_subject_rules_review_lists_rules() -> None:
     ],
 )
 def test_invalid_review_is_rejected(path: str, spec: dict[str, Any], code: int) -> None:
-    assert asked(path, spec).code == code
+    assert post_review(path, spec).code == code
 
 
 def test_reviews_support_create_only() -> None:

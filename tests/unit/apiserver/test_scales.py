@@ -7,7 +7,7 @@ from unit.apiserver.api import Api
 DEPLOYMENTS = "/apis/apps/v1/namespaces/team/deployments"
 
 
-def deployed() -> Api:
+def api_with_deployment() -> Api:
     template = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     spec: dict[str, Any] = {"selector": {"matchLabels": {"app": "a"}}, "template": template, "replicas": 2}
     api = Api()
@@ -16,20 +16,20 @@ def deployed() -> Api:
 
 
 def test_deployment_scale_reports_replicas_and_selector() -> None:
-    scale = deployed().get(f"{DEPLOYMENTS}/web/scale")
+    scale = api_with_deployment().get(f"{DEPLOYMENTS}/web/scale")
     assert (scale["kind"], scale["spec"]) == ("Scale", {"replicas": 2})
     assert scale["status"] == {"replicas": 0, "selector": "app=a"}
 
 
 def test_scale_patch_changes_replicas() -> None:
-    api, merge = deployed(), {"content-type": "application/merge-patch+json"}
+    api, merge = api_with_deployment(), {"content-type": "application/merge-patch+json"}
     answer = api.ask("PATCH", f"{DEPLOYMENTS}/web/scale", {"spec": {"replicas": 5}}, headers=merge)
     assert (answer.code, answer.body["spec"]["replicas"]) == (200, 5)
     assert api.get(f"{DEPLOYMENTS}/web")["spec"]["replicas"] == 5
 
 
 def test_scale_rejects_negative_replicas_and_missing_deployment() -> None:
-    api = deployed()
+    api = api_with_deployment()
     scale = api.get(f"{DEPLOYMENTS}/web/scale")
     assert api.ask("PUT", f"{DEPLOYMENTS}/web/scale", {**scale, "spec": {"replicas": -1}}).code == 422
     assert api.ask("GET", f"{DEPLOYMENTS}/none/scale").body["message"] == 'deployments.apps "none" not found'
@@ -46,7 +46,7 @@ def scale_of(replicas: int) -> dict[str, Any]:
 
 
 def test_scale_update_takes_ownership_of_replicas() -> None:
-    api = deployed()
+    api = api_with_deployment()
     assert "f:replicas" in managed_fields_of(api)["unknown", ""]
     scale = api.get(f"{DEPLOYMENTS}/web/scale")
     api.ask("PUT", f"{DEPLOYMENTS}/web/scale?fieldManager=scaler", {**scale, "spec": {"replicas": 3}})
@@ -55,7 +55,7 @@ def test_scale_update_takes_ownership_of_replicas() -> None:
 
 
 def test_scale_apply_conflicts_with_owner_of_replicas() -> None:
-    api, path = deployed(), f"{DEPLOYMENTS}/web/scale?fieldManager=scaler"
+    api, path = api_with_deployment(), f"{DEPLOYMENTS}/web/scale?fieldManager=scaler"
     apply = {"content-type": "application/apply-patch+yaml"}
     refused = api.ask("PATCH", path, scale_of(5), headers=apply)
     assert (refused.code, refused.body["details"]["causes"][0]["field"]) == (409, ".spec.replicas")
@@ -64,7 +64,7 @@ def test_scale_apply_conflicts_with_owner_of_replicas() -> None:
 
 
 def test_apply_without_replicas_keeps_scaled_replicas() -> None:
-    api, apply = deployed(), {"content-type": "application/apply-patch+yaml"}
+    api, apply = api_with_deployment(), {"content-type": "application/apply-patch+yaml"}
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
     path = f"{DEPLOYMENTS}/web?fieldManager=me&force=true"
     api.ask("PATCH", path, {**deployment, "spec": {"replicas": 2}}, headers=apply)
@@ -74,6 +74,6 @@ def test_apply_without_replicas_keeps_scaled_replicas() -> None:
 
 
 def test_scale_accepts_strategic_merge_patch() -> None:
-    api, path = deployed(), f"{DEPLOYMENTS}/web/scale"
+    api, path = api_with_deployment(), f"{DEPLOYMENTS}/web/scale"
     strategic = {"content-type": "application/strategic-merge-patch+json"}
     assert api.ask("PATCH", path, {"spec": {"replicas": 4}}, headers=strategic).body["spec"] == {"replicas": 4}

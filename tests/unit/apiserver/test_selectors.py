@@ -21,7 +21,7 @@ def api() -> Api:
     return made
 
 
-def found(api: Api, query: str) -> str:
+def selected_names(api: Api, query: str) -> str:
     items = api.get(f"{MAPS}?{query}")["items"]
     return " ".join(each["metadata"]["name"] for each in items if not each["metadata"]["name"].startswith("kube"))
 
@@ -46,7 +46,7 @@ def found(api: Api, query: str) -> str:
     ],
 )
 def test_label_selector_filters_list(api: Api, selector: str, names: str) -> None:
-    assert found(api, f"labelSelector={selector}") == names
+    assert selected_names(api, f"labelSelector={selector}") == names
 
 
 WORDS = st.sampled_from(["a", "b", "1", "2"])
@@ -105,7 +105,7 @@ def test_invalid_label_selector_is_rejected(api: Api, selector: str, reported: s
     ],
 )
 def test_field_selector_filters_list(api: Api, selector: str, names: str) -> None:
-    assert found(api, f"fieldSelector={selector}") == names
+    assert selected_names(api, f"fieldSelector={selector}") == names
 
 
 @pytest.mark.parametrize("selector", ["metadata.name", "=n1", "metadata.name=a=b", "metadata.name=a\\", "a=b"])

@@ -12,11 +12,11 @@ from unit.apiserver.roles import binding, role, rule, user
 MAPS = "/api/v1/namespaces/default/configmaps"
 
 
-def reported(watch: WatchStream) -> list[tuple[str, str]]:
+def event_names(watch: WatchStream) -> list[tuple[str, str]]:
     return [(event["type"], event["object"]["metadata"].get("name", "")) for event in watch.take()]
 
 
-def labelled(api: Api, name: str, colour: str) -> None:
+def set_label(api: Api, name: str, colour: str) -> None:
     patch = {"metadata": {"labels": {"colour": colour}}}
     headers = {"content-type": "application/merge-patch+json"}
     assert api.ask("PATCH", f"{MAPS}/{name}", patch, headers=headers).code == 200
@@ -27,7 +27,7 @@ def test_watch_sends_existing_objects_first() -> None:
     api.post(MAPS, config_map("a"))
     watch = api.watch(f"{MAPS}?watch=1")
     api.post(MAPS, config_map("b"))
-    assert reported(watch) == [("ADDED", "a"), ("ADDED", "b")]
+    assert event_names(watch) == [("ADDED", "a"), ("ADDED", "b")]
 
 
 def test_watch_resumes_from_revision() -> None:
@@ -36,15 +36,15 @@ def test_watch_resumes_from_revision() -> None:
     api.post(MAPS, config_map("b"))
     watch = api.watch(f"{MAPS}?watch=1&resourceVersion={version}")
     api.ask("DELETE", f"{MAPS}/a")
-    assert reported(watch) == [("ADDED", "b"), ("DELETED", "a")]
+    assert event_names(watch) == [("ADDED", "b"), ("DELETED", "a")]
 
 
 def test_watch_with_selector_reports_added_and_deleted_on_label_change() -> None:
     api = Api()
     api.post(MAPS, config_map("a", colour="red"))
     watch = api.watch(f"{MAPS}?watch=1&labelSelector=colour=green")
-    labelled(api, "a", "green")
-    labelled(api, "a", "blue")
+    set_label(api, "a", "green")
+    set_label(api, "a", "blue")
     added, deleted = watch.take()
     assert (added["type"], deleted["type"]) == ("ADDED", "DELETED")
     assert deleted["object"]["metadata"]["labels"]["colour"] == "green"
@@ -76,7 +76,7 @@ def test_watch_sends_bookmarks_on_request_only() -> None:
     for watch in (with_them, without):
         watch.take()
         watch.send_keep_alive()
-    assert ([kind for kind, _ in reported(with_them)], reported(without)) == (["BOOKMARK"], [])
+    assert ([kind for kind, _ in event_names(with_them)], event_names(without)) == (["BOOKMARK"], [])
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def job(name: str = "j", **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template, **spec}}
 
 
-def refused(response: Response, code: int, reported: str) -> None:
+def check_rejection(response: Response, code: int, reported: str) -> None:
     """Check the code and the message of a rejected request."""
     assert (response.code, response.body.get("message")) == (code, reported)
 
@@ -86,9 +86,9 @@ def test_dry_run_stores_nothing(
 
 
 def test_dry_run_is_validated(api: Api) -> None:
-    refused(api.ask("POST", f"{MAPS}?dryRun=All", config_map("a")), 409, 'configmaps "a" already exists')
+    check_rejection(api.ask("POST", f"{MAPS}?dryRun=All", config_map("a")), 409, 'configmaps "a" already exists')
     reported = 'CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: "Some": supported values: "All"'
-    refused(api.ask("POST", f"{MAPS}?dryRun=Some", config_map("b")), 422, reported)
+    check_rejection(api.ask("POST", f"{MAPS}?dryRun=Some", config_map("b")), 422, reported)
 
 
 UNKNOWN = {**config_map("b"), "datas": {}, "metadata": {"name": "b", "lables": {}}}
@@ -111,7 +111,7 @@ def test_field_validation_strict_rejects_unknown_fields(api: Api) -> None:
     answer = api.ask("POST", f"{JOBS}?fieldValidation=Strict", sent)
     reported = 'strict decoding error: unknown field "spec.template.spec.containers[0].images", unknown field'
     message = f'Job in version "v1" cannot be handled as a Job: {reported} "spec.parallelisms"'
-    refused(answer, 400, message)
+    check_rejection(answer, 400, message)
 
 
 def test_duplicate_fields_are_reported(api: Api) -> None:
@@ -119,7 +119,7 @@ def test_duplicate_fields_are_reported(api: Api) -> None:
     assert api.ask("POST", MAPS, twice).warnings == ('duplicate field "data.x"',)
     answer = api.ask("PUT", f"{MAPS}/b?fieldValidation=Strict", twice)
     message = 'ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: duplicate field'
-    refused(answer, 400, f'{message} "data.x"')
+    check_rejection(answer, 400, f'{message} "data.x"')
 
 
 def test_strict_patch_of_unknown_field_reports_patch(api: Api) -> None:
@@ -152,7 +152,7 @@ def test_create_accepts_yaml(api: Api) -> None:
     ],
 )
 def test_invalid_body_is_rejected(api: Api, body: bytes, reported: str) -> None:
-    refused(api.ask("POST", MAPS, body), 400, reported)
+    check_rejection(api.ask("POST", MAPS, body), 400, reported)
 
 
 def test_unsupported_content_type_is_rejected(api: Api) -> None:
@@ -160,12 +160,14 @@ def test_unsupported_content_type_is_rejected(api: Api) -> None:
     assert patch(api, f"{MAPS}/a", b"{}", {"content-type": "application/json"}).code == 415
     queue = patch(api, f"{QUEUES}/q", {}, STRATEGIC)
     media = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
-    refused(queue, 415, f"the body of the request was in an unknown format - accepted media types include: {media}")
+    check_rejection(
+        queue, 415, f"the body of the request was in an unknown format - accepted media types include: {media}"
+    )
 
 
 def test_create_in_missing_namespace_is_not_found(api: Api) -> None:
     answer = api.ask("POST", MAPS.replace("team-a", "nowhere"), config_map("a"))
-    refused(answer, 404, 'namespaces "nowhere" not found')
+    check_rejection(answer, 404, 'namespaces "nowhere" not found')
 
 
 def test_create_ignores_server_side_metadata_and_status(api: Api) -> None:
@@ -194,14 +196,16 @@ def test_update_checks_name_revision_uid_and_creation_time(
 
 
 def test_update_of_missing_object_is_not_found(api: Api) -> None:
-    refused(api.ask("PUT", f"{MAPS}/z", config_map("z")), 404, 'configmaps "z" not found')
+    check_rejection(api.ask("PUT", f"{MAPS}/z", config_map("z")), 404, 'configmaps "z" not found')
 
 
 def test_update_of_custom_kind_needs_resource_version(api: Api) -> None:
     queue = {"metadata": {"name": "q"}, "spec": {}}
     made = api.post(QUEUES, queue)
     reported = "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update"
-    refused(api.ask("PUT", f"{QUEUES}/q", queue), 422, f'ClusterQueue.kueue.x-k8s.io "q" is invalid: {reported}')
+    check_rejection(
+        api.ask("PUT", f"{QUEUES}/q", queue), 422, f'ClusterQueue.kueue.x-k8s.io "q" is invalid: {reported}'
+    )
     assert api.ask("PUT", f"{QUEUES}/q", made).code == 200
 
 
@@ -257,7 +261,9 @@ def test_apply_of_status_changes_status_only(api: Api) -> None:
     ],
 )
 def test_invalid_patch_options_are_rejected(api: Api, query: str, headers: Mapping[str, str], reported: str) -> None:
-    refused(patch(api, f"{MAPS}/a?{query}", {}, headers), 422, f'PatchOptions.meta.k8s.io "" is invalid: {reported}')
+    check_rejection(
+        patch(api, f"{MAPS}/a?{query}", {}, headers), 422, f'PatchOptions.meta.k8s.io "" is invalid: {reported}'
+    )
 
 
 @pytest.mark.parametrize(

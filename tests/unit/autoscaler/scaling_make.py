@@ -22,7 +22,7 @@ from batchyard.nodes.health import NodeHealth
 from batchyard.placement.controller import PlacementController
 from batchyard.store.memory import Store
 from stage import Stage
-from unit.cloud.catalog.cloud_make import MortalClient
+from unit.cloud.catalog.cloud_make import CrashingClient
 
 Obj = dict[str, Any]
 
@@ -70,14 +70,14 @@ def pod(name: str, cpu: str = "1", gpu: int = 0, gang: str = "", **spec: Any) ->
     return admit_pod(obj, lambda _: None, None)
 
 
-class Scaled(Stage):
+class AutoscalerStage(Stage):
     """A stage with the controllers of a cluster that scales."""
 
     def __init__(self, begin: Obj | None = None, *more: Controller, start: Instant = make.NOW) -> None:
         self.kernel = VirtualEventLoop(start)
         self.store = Store(detect_mutation=True)
         self.client = LocalClient(self.store, self.kernel)
-        self.controllers = MortalClient(self.client)
+        self.controllers = CrashingClient(self.client)
         index = ScalingIndex()
         controllers: list[Controller] = [
             *simulated_cloud(1),
@@ -97,9 +97,9 @@ class Scaled(Stage):
         self.kernel.call_at(make.at(seconds), lambda: None)
         super().run(seconds)
 
-    def restarted(self) -> "Scaled":
+    def restarted(self) -> "AutoscalerStage":
         """The same objects at the same instant, with new controllers."""
-        fresh = Scaled(start=self.kernel.now())
+        fresh = AutoscalerStage(start=self.kernel.now())
         for kind in self.store.kinds():
             for obj in self.store.list(kind):
                 fresh.store.put(key_of(obj), obj)

@@ -72,7 +72,7 @@ def views(*names: str, **fields: Any) -> list[PodView]:
     return [view(pod(name, **fields)) for name in names]
 
 
-def grown(scale_up: ScaleUp) -> dict[str, int]:
+def node_counts(scale_up: ScaleUp) -> dict[str, int]:
     """The number of new nodes of each pool."""
     found: dict[str, int] = {}
     for group, count in scale_up.increases.items():

@@ -7,17 +7,17 @@ from batchyard.api.meta import with_metadata, with_path
 from batchyard.autoscaler.expander import parse_backoffs
 from batchyard.autoscaler.index import BACKOFFS_CONFIG_MAP, BACKOFFS_FIELD
 from batchyard.cloud.catalog.instances import new_instance
-from unit.autoscaler.scaling_make import ZONES, Scaled, cluster, pod, pool
+from unit.autoscaler.scaling_make import ZONES, AutoscalerStage, cluster, pod, pool
 
 A, B, _ = ZONES
 HOUR = {"min": "1h", "typical": "1h", "max": "1h"}
 
 
-def none_left(*zones: str, machine: str = "e2-standard-4", count: int = 0) -> list[dict[str, Any]]:
+def capacity_rows(*zones: str, machine: str = "e2-standard-4", count: int = 0) -> list[dict[str, Any]]:
     return [{"machineType": machine, "zone": zone, "count": count} for zone in zones]
 
 
-def backoffs(world: Scaled) -> dict[str, float]:
+def backoffs(world: AutoscalerStage) -> dict[str, float]:
     """The stored backoffs, in minutes."""
     status = world.client.get(BACKOFFS_CONFIG_MAP)
     kept = {} if status is None else parse_backoffs(status["data"][BACKOFFS_FIELD])
@@ -25,21 +25,21 @@ def backoffs(world: Scaled) -> dict[str, float]:
 
 
 def test_autoscaler_tries_another_zone_after_stockout() -> None:
-    world = Scaled(cluster([pool(zones=[A, B])], capacity=none_left(A)))
+    world = AutoscalerStage(cluster([pool(zones=[A, B])], capacity=capacity_rows(A)))
     world.put(pod("p", cpu="3"))
     world.run(60)
     assert (world.zones(), world.place("p") != "", backoffs(world)) == ({B: 1}, True, {f"pool/{A}": 5})
 
 
 def test_autoscaler_tries_another_pool_after_stockout() -> None:
-    world = Scaled(cluster([pool("one"), pool("two", "e2-standard-8")], capacity=none_left(A)))
+    world = AutoscalerStage(cluster([pool("one"), pool("two", "e2-standard-8")], capacity=capacity_rows(A)))
     world.put(pod("p", cpu="3"))
     world.run(60)
     assert len(world.nodes("two")) == 1
 
 
 def test_failed_scale_up_event_is_reported_on_pool() -> None:
-    world = Scaled(cluster([pool()], capacity=none_left(A)))
+    world = AutoscalerStage(cluster([pool()], capacity=capacity_rows(A)))
     world.put(pod("p", cpu="3"))
     world.run(60)
     ((name, message),) = world.reported("FailedToScaleUpGroup")
@@ -51,7 +51,7 @@ def test_failed_scale_up_event_is_reported_on_pool() -> None:
 
 
 def test_autoscaler_retries_group_after_backoff() -> None:
-    world = Scaled(cluster([pool()], capacity=none_left(A)))
+    world = AutoscalerStage(cluster([pool()], capacity=capacity_rows(A)))
     world.put(pod("p", cpu="3"))
     world.run(60)
     world.put(with_path(world.get(scheme.CLUSTER, "batch", ""), ("spec", "capacity"), []))
@@ -62,7 +62,7 @@ def test_autoscaler_retries_group_after_backoff() -> None:
 
 
 def test_autoscaler_stops_retrying_pods_without_capacity() -> None:
-    world = Scaled(cluster([pool(), pool("spot", provisioning="spot")], capacity=none_left(A, count=1)))
+    world = AutoscalerStage(cluster([pool(), pool("spot", provisioning="spot")], capacity=capacity_rows(A, count=1)))
     world.put(pod("p", cpu="3"), pod("q", cpu="3"), *[pod(f"g{n}", cpu="3", gang="g") for n in range(2)])
     assert world.finish() < 7 * 24 * 3600
 
@@ -70,14 +70,14 @@ def test_autoscaler_stops_retrying_pods_without_capacity() -> None:
 def test_autoscaler_does_not_retry_slice_that_exceeds_remaining_capacity() -> None:
     machine = "ct5lp-hightpu-4t"
     slices = pool("slice", machine, most=2, tpuTopology="2x4")
-    world = Scaled(cluster([slices], capacity=none_left(A, machine=machine, count=1)))
+    world = AutoscalerStage(cluster([slices], capacity=capacity_rows(A, machine=machine, count=1)))
     world.put(*[pod(f"p{n}", requests={"google.com/tpu": "4"}) for n in range(2)])
     world.run(24 * 3600)
     assert len(world.reported("FailedToScaleUpGroup")) == 1
 
 
 def test_backoff_survives_restart_of_autoscaler() -> None:
-    world = Scaled(cluster([pool()], capacity=none_left(A)))
+    world = AutoscalerStage(cluster([pool()], capacity=capacity_rows(A)))
     world.put(pod("p", cpu="3"))
     world.run(60)
     again = world.restarted()
@@ -89,7 +89,7 @@ def test_backoff_survives_restart_of_autoscaler() -> None:
 
 
 def test_autoscaler_deletes_machine_after_provision_timeout() -> None:
-    world = Scaled(cluster([pool()], times={"boot": HOUR}, autoscaling={"maxNodeProvisionTime": "2m"}))
+    world = AutoscalerStage(cluster([pool()], times={"boot": HOUR}, autoscaling={"maxNodeProvisionTime": "2m"}))
     world.put(pod("p", cpu="3"))
     world.run(129)
     assert len(world.machines()) == 1
@@ -100,9 +100,9 @@ def test_autoscaler_deletes_machine_after_provision_timeout() -> None:
 
 
 def test_autoscaler_deletes_all_hosts_of_failed_slice() -> None:
-    capacity = none_left(A, machine="ct5lp-hightpu-4t", count=1)
+    capacity = capacity_rows(A, machine="ct5lp-hightpu-4t", count=1)
     slices = pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)
-    world = Scaled(cluster([slices], capacity=capacity))
+    world = AutoscalerStage(cluster([slices], capacity=capacity))
     world.put(pod("p", requests={"google.com/tpu": "4"}))
     world.run(60)
     assert (world.machines(), list(backoffs(world))) == ([], [f"pool/{A}"])
@@ -110,7 +110,7 @@ def test_autoscaler_deletes_all_hosts_of_failed_slice() -> None:
 
 def test_autoscaler_completes_partly_created_slice() -> None:
     slices = pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)
-    world = Scaled(cluster([slices]))
+    world = AutoscalerStage(cluster([slices]))
     made = world.get(scheme.NODE_POOL, "pool", "")
     half = new_instance(made, A, world.get(scheme.CLUSTER, "batch", ""))
     world.put(with_metadata(half, name="half"), pod("p", requests={"google.com/tpu": "4"}))
@@ -121,7 +121,7 @@ def test_autoscaler_completes_partly_created_slice() -> None:
 
 def test_failed_host_of_incomplete_slice_causes_no_backoff() -> None:
     slices = pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)
-    world = Scaled(cluster([slices]))
+    world = AutoscalerStage(cluster([slices]))
     half = new_instance(world.get(scheme.NODE_POOL, "pool", ""), A, world.get(scheme.CLUSTER, "batch", ""))
     failed = {"phase": "Failed", "error": {"code": "OTHER", "message": "broken"}}
     world.put({**with_metadata(half, name="half"), "status": failed}, pod("p", requests={"google.com/tpu": "4"}))
@@ -131,7 +131,7 @@ def test_failed_host_of_incomplete_slice_causes_no_backoff() -> None:
 
 
 def test_autoscaler_does_not_retry_gang_without_capacity_for_all_pods() -> None:
-    world = Scaled(cluster([pool()], capacity=none_left(A, count=1)))
+    world = AutoscalerStage(cluster([pool()], capacity=capacity_rows(A, count=1)))
     world.put(*[pod(f"g{number}", cpu="3", gang="g") for number in range(2)])
     world.run(3 * 3600)
     assert world.machines() == []
@@ -140,7 +140,7 @@ def test_autoscaler_does_not_retry_gang_without_capacity_for_all_pods() -> None:
 
 def test_autoscaler_retries_after_start_of_reservation() -> None:
     reserved = {"name": "r", "machineType": "e2-standard-4", "zone": A, "count": 2, "start": "2h"}
-    world = Scaled(cluster([pool(reservation="r")], reservations=[reserved]))
+    world = AutoscalerStage(cluster([pool(reservation="r")], reservations=[reserved]))
     world.put(pod("p", cpu="3"))
     world.run(5390)
     assert len(world.reported("TriggeredScaleUp")) == 1
@@ -149,7 +149,7 @@ def test_autoscaler_retries_after_start_of_reservation() -> None:
 
 
 def test_autoscaler_does_not_retry_gang_above_regional_quota() -> None:
-    world = Scaled(cluster([pool(zones=[A, B])], quotas=[{"name": "cpus", "limit": 7}]))
+    world = AutoscalerStage(cluster([pool(zones=[A, B])], quotas=[{"name": "cpus", "limit": 7}]))
     world.put(*[pod(f"g{number}", cpu="3", gang="g") for number in range(2)])
     world.run(300)
     asked = len(world.reported("TriggeredScaleUp"))
@@ -160,7 +160,7 @@ def test_autoscaler_does_not_retry_gang_above_regional_quota() -> None:
 def test_auto_provisioning_does_not_retry_gang_above_regional_quota() -> None:
     limits = [{"resource": name, "max": 1000} for name in ("cpu", "memory")]
     begin = cluster(autoscaling={"autoProvisioning": {"limits": limits}}, quotas=[{"name": "cpus", "limit": 7}])
-    world = Scaled(begin)
+    world = AutoscalerStage(begin)
     world.put(*[pod(f"g{number}", cpu="3", gang="g") for number in range(2)])
     world.run(300)
     asked = len(world.reported("TriggeredScaleUp"))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from batchyard.api import scheme
-from unit.autoscaler.scaling_make import ZONES, Obj, Scaled, cluster, pod, pool
+from unit.autoscaler.scaling_make import ZONES, AutoscalerStage, Obj, cluster, pod, pool
 
 A, B, C = ZONES
 GROUPS = ("team-a-0-compact", "team-b-0-compact")
@@ -16,9 +16,11 @@ def limits(**most: int) -> dict[str, Any]:
     return {"autoProvisioning": {"limits": [{"resource": name, "max": count} for name, count in most.items()]}}
 
 
-def with_auto_provisioning(*pools: Obj, most: dict[str, int] | None = None, **spec: Any) -> Scaled:
+def with_auto_provisioning(*pools: Obj, most: dict[str, int] | None = None, **spec: Any) -> AutoscalerStage:
     """A cluster with auto-provisioning."""
-    return Scaled(cluster(pools, autoscaling={"profile": "optimize-utilization", **limits(**(most or {}))}, **spec))
+    return AutoscalerStage(
+        cluster(pools, autoscaling={"profile": "optimize-utilization", **limits(**(most or {}))}, **spec)
+    )
 
 
 def compact(group: str, number: int) -> Obj:

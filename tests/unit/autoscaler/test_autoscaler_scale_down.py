@@ -6,22 +6,22 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import is_true
 from batchyard.autoscaler.machines import taint_to_be_deleted
-from unit.autoscaler.scaling_make import Scaled, cluster, pod, pool
+from unit.autoscaler.scaling_make import AutoscalerStage, cluster, pod, pool
 from unit.nodes.node_make import running
 
 CANDIDATE, GOING = "DeletionCandidateOfClusterAutoscaler", "ToBeDeletedByClusterAutoscaler"
 
 
-def taints(world: Scaled) -> list[str]:
+def taints(world: AutoscalerStage) -> list[str]:
     """The taints that the autoscaler set."""
     nodes = world.client.list(scheme.NODE)
     found = [taint["key"] for node in nodes for taint in node["spec"].get("taints") or ()]
     return sorted(key for key in found if key in {CANDIDATE, GOING})
 
 
-def with_pods(*pods: Any, pools: Any = None, **autoscaling: Any) -> Scaled:
+def with_pods(*pods: Any, pools: Any = None, **autoscaling: Any) -> AutoscalerStage:
     """A cluster in which these pods run."""
-    world = Scaled(cluster(pools or [pool()], autoscaling=autoscaling))
+    world = AutoscalerStage(cluster(pools or [pool()], autoscaling=autoscaling))
     world.put(*pods)
     world.run(100)
     assert all(world.place(each["metadata"]["name"]) for each in pods)
@@ -170,7 +170,7 @@ def budget(allowed: int) -> Any:
     }
 
 
-def with_guarded_pod() -> Scaled:
+def with_guarded_pod() -> AutoscalerStage:
     """Two nodes, of which one runs only a pod that an exhausted budget protects."""
     guarded = pod("r", cpu="1", labels={"app": "web"})
     world = with_pods(pod("p", cpu="2500m"), pod("q", cpu="2500m"), guarded)

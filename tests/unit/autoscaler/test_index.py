@@ -10,7 +10,7 @@ from stage import Stage
 from unit.autoscaler.scaling_make import cluster, pod, pool
 
 
-def indexed() -> tuple[ScalingIndex, Stage]:
+def scanned_index() -> tuple[ScalingIndex, Stage]:
     """The index of an autoscaler that has scanned its cluster once."""
     index = ScalingIndex()
     stage = Stage(Autoscaler(index))
@@ -26,7 +26,7 @@ def unschedulable(**status: str) -> Obj:
 
 
 def test_pod_is_pending_unless_it_is_nominated_to_a_node() -> None:
-    index, stage = indexed()
+    index, stage = scanned_index()
     stage.put(unschedulable())
     assert (list(index.pending_pods), index.nodes.nominated_node_of("uid-p")) == (["uid-p"], "")
     stage.put(unschedulable(nominatedNodeName="n"))
@@ -36,7 +36,7 @@ def test_pod_is_pending_unless_it_is_nominated_to_a_node() -> None:
 
 
 def test_deleted_namespace_is_forgotten() -> None:
-    index, stage = indexed()
+    index, stage = scanned_index()
     stage.put(make.namespace("team", batch="yes"))
     assert index.nodes.namespaces["team"]["batch"] == "yes"
     stage.delete(scheme.NAMESPACE, "team", "")

@@ -8,7 +8,16 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.autoscaler.provisioning_request_pods import admit_queued_pod, resize_request_name
 from batchyard.interfaces.client import Create, Delete, WriteResult
-from unit.autoscaler.scaling_make import ZONES, Scaled, cluster, pod, pod_template, pool, provisioning_request, says
+from unit.autoscaler.scaling_make import (
+    ZONES,
+    AutoscalerStage,
+    cluster,
+    pod,
+    pod_template,
+    pool,
+    provisioning_request,
+    says,
+)
 
 ATOMIC = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
 CHECK = "check-capacity.autoscaling.x-k8s.io"
@@ -17,26 +26,26 @@ NONE_LEFT = [{"machineType": "n1-standard-2", "zone": ZONES[0], "count": 0}]
 OWN: Any = {"cpu": "100m", "memory": "100Mi", "gpu": 1}
 
 
-def queued(most: int = 1, **spec: Any) -> Any:
+def queued_pool(most: int = 1, **spec: Any) -> Any:
     """A pool whose machines are created only by ResizeRequests."""
     accelerator = {"type": "nvidia-tesla-t4", "count": 1}
     return pool("dws", "n1-standard-2", most, provisioning="queued", accelerator=accelerator, policy="ANY", **spec)
 
 
-def with_request(request: Obj, *pools: Any, template: Any = None, **spec: Any) -> Scaled:
+def with_request(request: Obj, *pools: Any, template: Any = None, **spec: Any) -> AutoscalerStage:
     """A cluster with a request for pods of the template."""
-    world = Scaled(cluster(pools or [queued()], **spec))
+    world = AutoscalerStage(cluster(pools or [queued_pool()], **spec))
     world.put(pod_template(**(OWN if template is None else template)), request)
     world.run(0)
     return world
 
 
-def state(world: Scaled, kind: str, name: str = "pr") -> str:
+def state(world: AutoscalerStage, kind: str, name: str = "pr") -> str:
     """Status and reason of a condition of a request."""
     return says(world.get(scheme.PROVISIONING_REQUEST, name), kind)
 
 
-def is_there(world: Scaled, name: str = "pr") -> bool:
+def request_exists(world: AutoscalerStage, name: str = "pr") -> bool:
     """Whether the request still exists."""
     return world.client.get(Key(scheme.PROVISIONING_REQUEST, "team", name)) is not None
 
@@ -76,7 +85,7 @@ def test_queued_request_reports_provisioning_details() -> None:
 
 
 def test_consumer_pods_run_only_on_nodes_of_their_request() -> None:
-    world = with_request(provisioning_request(), queued(most=5))
+    world = with_request(provisioning_request(), queued_pool(most=5))
     world.put(consumer("early"))
     world.run(60)
     assert world.place("early") in world.nodes("dws")
@@ -105,8 +114,8 @@ def test_queued_request_fails_after_valid_until_seconds() -> None:
 @pytest.mark.parametrize(
     ("request_", "pools", "template", "reason"),
     [
-        (provisioning_request(count=2), [queued()], OWN, "NodepoolSizeReached"),
-        (provisioning_request(), [queued()], {**OWN, "gpu": 2}, "ProvisioningRequestNotSchedulableInNodepool"),
+        (provisioning_request(count=2), [queued_pool()], OWN, "NodepoolSizeReached"),
+        (provisioning_request(), [queued_pool()], {**OWN, "gpu": 2}, "ProvisioningRequestNotSchedulableInNodepool"),
         (provisioning_request(), [pool()], OWN, "NoQueuedNodepoolAvailable"),
     ],
 )
@@ -117,7 +126,7 @@ def test_unschedulable_request_fails_after_two_minutes(request_: Obj, pools: Any
     world.run(130)
     assert state(world, "Failed") == f"True/{reason}"
     world.finish()
-    assert not is_there(world)
+    assert not request_exists(world)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +147,7 @@ def test_request_with_unsupported_parameters_fails(parameters: Any, reason: str)
 
 
 def test_request_accepts_late_pod_template() -> None:
-    world = Scaled(cluster([queued()]))
+    world = AutoscalerStage(cluster([queued_pool()]))
     world.put(provisioning_request())
     world.run(30)
     assert state(world, "Accepted") == "False/MissingPodTemplates"
@@ -148,7 +157,7 @@ def test_request_accepts_late_pod_template() -> None:
 
 
 def test_request_without_pod_template_fails_after_two_minutes() -> None:
-    world = Scaled(cluster([queued()]))
+    world = AutoscalerStage(cluster([queued_pool()]))
     world.put(provisioning_request())
     world.run(130)
     assert state(world, "Failed") == "True/MissingPodTemplates"
@@ -156,7 +165,7 @@ def test_request_without_pod_template_fails_after_two_minutes() -> None:
     assert message.startswith("Provisioning Request failed because there were missing pod templates, 1 pod templates")
 
 
-def accepted() -> tuple[Scaled, Obj]:
+def accepted_request() -> tuple[AutoscalerStage, Obj]:
     """A request that waits for capacity, with its ResizeRequest."""
     world = with_request(provisioning_request(), capacity=NONE_LEFT)
     world.run(60)
@@ -165,7 +174,7 @@ def accepted() -> tuple[Scaled, Obj]:
 
 
 def test_request_fails_if_its_resize_request_is_deleted() -> None:
-    world, resize_request = accepted()
+    world, resize_request = accepted_request()
     world.delete(scheme.RESIZE_REQUEST, resize_request["metadata"]["name"], "")
     world.run(80)
     assert state(world, "Failed") == "True/MissingResizeRequest"
@@ -189,7 +198,7 @@ def test_request_fails_if_its_resize_request_is_deleted() -> None:
     ],
 )
 def test_request_fails_with_error_of_its_resize_request(status: Obj, reason: str, message: str) -> None:
-    world, resize_request = accepted()
+    world, resize_request = accepted_request()
     world.put({**resize_request, "status": status})
     world.run(80)
     assert state(world, "Failed") == f"True/{reason}"
@@ -250,7 +259,7 @@ def test_recreated_request_does_not_reuse_previous_resize_request() -> None:
 
 
 def test_requests_do_not_share_nodes() -> None:
-    world = with_request(provisioning_request("a"), queued(most=2))
+    world = with_request(provisioning_request("a"), queued_pool(most=2))
     world.put(provisioning_request("b"))
     world.run(60)
     assert [state(world, "Provisioned", name) for name in "ab"] == ["True/Provisioned"] * 2
@@ -343,11 +352,11 @@ def test_unprovisioned_request_expires_after_week() -> None:
     world.run(7 * DAY + 60)
     assert state(world, "Failed") == "True/Expired"
     world.finish()
-    assert not is_there(world)
+    assert not request_exists(world)
 
 
 def test_check_capacity_request_without_pod_templates_fails() -> None:
-    world = Scaled(cluster([pool()]))
+    world = AutoscalerStage(cluster([pool()]))
     world.put(provisioning_request(kind=CHECK))
     world.run(0)
     assert state(world, "Failed") == "True/FailedToCreatePods"

@@ -21,18 +21,18 @@ TOGETHER = {
 }
 
 
-def shown(packed: BinpackingEstimate) -> list[list[str]]:
+def packed_names(packed: BinpackingEstimate) -> list[list[str]]:
     return [[pod.name for pod in pods] for pods in packed.nodes]
 
 
 def test_pack_fills_nodes_sequentially() -> None:
     packed = pack(views("a", "b", "c", "d", "e", cpu="1500m"), GROUP, 10, ClusterSnapshot())
-    assert (shown(packed), packed.unplaced_pods) == ([["a", "b"], ["c", "d"], ["e"]], [])
+    assert (packed_names(packed), packed.unplaced_pods) == ([["a", "b"], ["c", "d"], ["e"]], [])
 
 
 def test_pack_places_large_pods_first() -> None:
     packed = pack([*views("small", cpu="500m"), *views("large", cpu="3")], GROUP, 10, ClusterSnapshot())
-    assert shown(packed) == [["large", "small"]]
+    assert packed_names(packed) == [["large", "small"]]
 
 
 def test_packing_order_compares_priority_before_size() -> None:
@@ -54,7 +54,7 @@ def test_pack_separates_pods_with_anti_affinity() -> None:
 def test_pack_places_affinity_target_before_dependent_pod() -> None:
     pods = [*views("a", cpu="2", affinity=TOGETHER), *views("lead", cpu="1", labels={"app": "lead"})]
     packed = pack(pods, GROUP, 10, ClusterSnapshot())
-    assert (shown(packed), packed.unplaced_pods) == ([["lead", "a"]], [])
+    assert (packed_names(packed), packed.unplaced_pods) == ([["lead", "a"]], [])
 
 
 def test_pack_adds_no_node_for_pod_that_never_fits() -> None:

@@ -100,34 +100,34 @@ def test_pods_of_other_classes_are_unchanged() -> None:
     assert admit_queued_pod(other) is other
 
 
-def chosen(*pools: dict[str, Any], count: int = 2, cpu: str = "3", **spec: Any) -> Any:
+def chosen_group(*pools: dict[str, Any], count: int = 2, cpu: str = "3", **spec: Any) -> Any:
     names = [f"p{number}" for number in range(count)]
     pods = views(*names, cpu=cpu, tolerations=QUEUED_TAINT)
     return choose_group(pods, planner(groups(*pools), **spec), None)
 
 
-def queued(name: str = "q", **spec: Any) -> dict[str, Any]:
+def queued_pool(name: str = "q", **spec: Any) -> dict[str, Any]:
     return pool(name, provisioning="queued", **spec)
 
 
 def test_choose_group_selects_single_zone_with_capacity() -> None:
     capacity = [{"machineType": "e2-standard-4", "zone": A, "count": 1}]
-    option = chosen(queued(), pool("other"), capacity=capacity)
+    option = chosen_group(queued_pool(), pool("other"), capacity=capacity)
     assert ([group.name for group in option.groups], len(option.nodes)) == ([("q", B)], 2)
 
 
 @pytest.mark.parametrize(
     ("found", "reason", "message"),
     [
-        (chosen(pool()), "NoQueuedNodepoolAvailable", "No nodepool with QueuedProvisioning enabled is available"),
-        (chosen(queued(most=1)), "NodepoolSizeReached", "Max nodepool size reached, affected nodepools: q"),
+        (chosen_group(pool()), "NoQueuedNodepoolAvailable", "No nodepool with QueuedProvisioning enabled is available"),
+        (chosen_group(queued_pool(most=1)), "NodepoolSizeReached", "Max nodepool size reached, affected nodepools: q"),
         (
-            chosen(queued(), cpu="9"),
+            chosen_group(queued_pool(), cpu="9"),
             "ProvisioningRequestNotSchedulableInNodepool",
             "Provisioning Request's pods cannot be scheduled in the nodepool. Predicate checking errors: q (Insuff",
         ),
         (
-            chosen(queued(), autoscaling={"autoProvisioning": {"limits": [{"resource": "cpu", "max": 4}]}}),
+            chosen_group(queued_pool(), autoscaling={"autoProvisioning": {"limits": [{"resource": "cpu", "max": 4}]}}),
             "OutOfResources",
             "Max cluster limit reached, nodepools out of resources: q (cpu)",
         ),

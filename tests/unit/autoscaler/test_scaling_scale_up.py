@@ -7,7 +7,7 @@ from batchyard.autoscaler.expander import ScaleUpOption
 from batchyard.autoscaler.node_groups import NodeGroup
 from batchyard.autoscaler.scale_up import NOT_ALL_PODS_FIT, PendingUnit, ScaleUp, units_of
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
-from unit.autoscaler.scaling_make_core import A, B, groups, grown, planner, pool, views
+from unit.autoscaler.scaling_make_core import A, B, groups, node_counts, planner, pool, views
 from unit.placement.placement_make import cluster as nodes_of
 from unit.placement.placement_make import node
 
@@ -42,21 +42,21 @@ def test_pending_units_sort_gangs_first_then_by_priority() -> None:
 def test_scale_up_uses_free_capacity_first() -> None:
     scale_up = planner(groups(pool(zones=[A])), nodes_of(node("n")))
     assert help_all(scale_up, "a", "b", cpu="3")
-    assert (grown(scale_up), scale_up.node_by_pod["uid-a"]) == ({"pool": 1}, "n")
+    assert (node_counts(scale_up), scale_up.node_by_pod["uid-a"]) == ({"pool": 1}, "n")
 
 
 def test_scale_up_reuses_new_node_for_later_units() -> None:
     scale_up = planner(groups(pool(zones=[A])))
     for unit in units_of([*views("a", cpu="2", gang="g"), *views("b", cpu="1", gang="h")]):
         assert scale_up.plan(unit)
-    assert grown(scale_up) == {"pool": 1}
+    assert node_counts(scale_up) == {"pool": 1}
 
 
 def test_scale_up_grows_nothing_for_gang_that_does_not_fit() -> None:
     nodes = ClusterSnapshot()
     scale_up = planner(groups(pool(most=2, zones=[A])), nodes)
     assert not help_all(scale_up, "a", "b", "c", cpu="3", gang="g")
-    assert (grown(scale_up), scale_up.node_by_pod, len(nodes)) == ({}, {}, 0)
+    assert (node_counts(scale_up), scale_up.node_by_pod, len(nodes)) == ({}, {}, 0)
     assert scale_up.refusal_by_pod["uid-a"] == f"1 {NOT_ALL_PODS_FIT}"
     assert help_all(scale_up, "d", "e", cpu="3", gang="h")
 
@@ -64,27 +64,27 @@ def test_scale_up_grows_nothing_for_gang_that_does_not_fit() -> None:
 def test_scale_up_grows_to_maximum_for_single_pods() -> None:
     scale_up = planner(groups(pool(most=2, zones=[A])))
     assert not help_all(scale_up, "a", "b", "c", cpu="3")
-    assert (grown(scale_up), scale_up.refusal_by_pod) == ({"pool": 2}, {"uid-c": "1 max node group size reached"})
+    assert (node_counts(scale_up), scale_up.refusal_by_pod) == ({"pool": 2}, {"uid-c": "1 max node group size reached"})
 
 
 def test_scale_up_selects_group_that_fits_all_pods_of_gang() -> None:
     scale_up = planner(groups(pool("small", most=1, zones=[A]), pool("large", "e2-standard-16", zones=[A])))
     gang = PendingUnit([*views("a", cpu="3", gang="g"), *views("b", cpu="10", gang="g")], is_gang=True)
     assert scale_up.plan(gang)
-    assert grown(scale_up) == {"large": 1}
+    assert node_counts(scale_up) == {"large": 1}
 
 
 def test_scale_up_selects_pool_with_room_for_whole_gang() -> None:
     scale_up = planner(groups(pool("few", most=1, zones=[A]), pool("many", "e2-standard-8", zones=[A])))
     assert help_all(scale_up, "a", "b", cpu="3500m", gang="g")
-    assert grown(scale_up) == {"many": 1}
+    assert node_counts(scale_up) == {"many": 1}
 
 
 def test_scale_up_grows_slice_by_all_hosts() -> None:
     slices = groups(pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", zones=[A], bounds={"max": 2}))
     scale_up = planner(slices)
     assert help_all(scale_up, "a", requests=TPU)
-    assert (grown(scale_up), list(scale_up.node_by_pod)) == ({"pool": 2}, ["uid-a"])
+    assert (node_counts(scale_up), list(scale_up.node_by_pod)) == ({"pool": 2}, ["uid-a"])
     assert help_all(scale_up, "b", requests=TPU)
     assert not help_all(scale_up, "c", requests=TPU)
 
@@ -99,7 +99,7 @@ def test_scale_up_respects_cluster_limits() -> None:
     limits = [{"resource": "cpu", "max": 10}, {"resource": "memory", "max": 100}]
     scale_up = planner(groups(pool(zones=[A])), autoscaling={"autoProvisioning": {"limits": limits}})
     assert not help_all(scale_up, "a", "b", "c", cpu="3")
-    assert grown(scale_up) == {"pool": 2}
+    assert node_counts(scale_up) == {"pool": 2}
     assert scale_up.refusal_by_pod == {"uid-c": '1 exceeded quota: "cluster-wide", resources: cpu'}
 
 
@@ -132,7 +132,7 @@ def test_grow_to_least_reaches_minimum_size() -> None:
     def least(**bounds: int) -> dict[str, int]:
         scale_up = planner(groups(pool(bounds=bounds, zones=[A, B])))
         scale_up.grow_to_minimum()
-        return grown(scale_up)
+        return node_counts(scale_up)
 
     assert (least(min=2), least(totalMin=3, totalMax=9), least()) == ({"pool": 4}, {"pool": 3}, {})
 

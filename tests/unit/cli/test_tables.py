@@ -20,12 +20,12 @@ CONFIG_MAP = {
 LISTING = {scheme.COHORT: [COHORT], scheme.CONFIG_MAP: [CONFIG_MAP], scheme.JOB: []}
 
 
-def rendered(output: Output) -> str:
+def rendered_table(output: Output) -> str:
     return render(LISTING, output, now=0)
 
 
 def test_tables_of_several_kinds_are_separated_by_empty_line() -> None:
-    assert rendered(Output.TABLE).splitlines() == [
+    assert rendered_table(Output.TABLE).splitlines() == [
         "NAME   AGE",
         "c      <unknown>",
         "",
@@ -47,11 +47,11 @@ def test_json_and_yaml_list_contain_unchanged_objects(output: Output) -> None:
         "items": [COHORT, CONFIG_MAP],
     }
     read = json.loads if output is Output.JSON else yaml.safe_load
-    assert read(rendered(output)) == expected
+    assert read(rendered_table(output)) == expected
 
 
 def test_yaml_prints_multiline_strings_as_blocks() -> None:
-    assert "    main.py: |\n      a = 1\n      b = 2\n    short: ü\n" in rendered(Output.YAML)
+    assert "    main.py: |\n      a = 1\n      b = 2\n    short: ü\n" in rendered_table(Output.YAML)
 
 
 def test_yaml_repeats_shared_objects_without_anchors() -> None:
@@ -59,5 +59,5 @@ def test_yaml_repeats_shared_objects_without_anchors() -> None:
 
 
 def test_json_and_yaml_lists_have_sorted_fields() -> None:
-    assert rendered(Output.JSON).startswith('{\n    "apiVersion": "v1",\n    "items": [')
-    assert rendered(Output.YAML).startswith("apiVersion: v1\nitems:\n- apiVersion:")
+    assert rendered_table(Output.JSON).startswith('{\n    "apiVersion": "v1",\n    "items": [')
+    assert rendered_table(Output.YAML).startswith("apiVersion: v1\nitems:\n- apiVersion:")

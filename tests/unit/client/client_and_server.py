@@ -21,7 +21,7 @@ _THERE = 2 * MILLISECOND
 KINDS = (scheme.NAMESPACE, scheme.JOB, scheme.WORKLOAD, scheme.CLUSTER_QUEUE, scheme.POD)
 
 
-class Line:
+class InProcessTransport:
     """A Transport to a server in this process."""
 
     def __init__(self, kernel: VirtualEventLoop, api: Api) -> None:
@@ -88,13 +88,13 @@ def _of_response(response: Response) -> HttpResponse:
     return HttpResponse(response.code, body_bytes(response), None)
 
 
-class Served:
+class ClientAndServer:
     """A client whose server is in this process, and the events that it reported."""
 
     def __init__(self, kinds: Sequence[str] = KINDS, *, window: int = 1000, qps: float = 1000.0) -> None:
         self.kernel = VirtualEventLoop(START)
         self.api = Api(window, START)
-        self.line = Line(self.kernel, self.api)
+        self.line = InProcessTransport(self.kernel, self.api)
         self.is_open = True
         limit = RateLimit(qps, 100)
         self.client = RestClient(
@@ -107,7 +107,7 @@ class Served:
         """Run the event loop for some seconds."""
         self.kernel.run(end_time=self.kernel.now() + seconds * 1_000_000)
 
-    def start(self) -> "Served":
+    def start(self) -> "ClientAndServer":
         """Start the client and wait until it is synced."""
         self.client.start()
         self.run()

@@ -15,7 +15,7 @@ START = parse_time("2026-01-01T00:00:00Z")
 POD = Key("Pod", "team", "p")
 
 
-class ClientWithStore:
+class DeletionClient:
     """A client on an empty store."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class ClientWithStore:
 
 
 def test_bound_pod_gets_grace_period() -> None:
-    world = ClientWithStore()
+    world = DeletionClient()
     world.create("Pod", "p", spec={"nodeName": "n", "terminationGracePeriodSeconds": 20})
     world.write(Delete(POD))
     pod = world.client.get(POD)
@@ -63,7 +63,7 @@ def test_bound_pod_gets_grace_period() -> None:
 
 
 def test_grace_period_is_limited_to_68_years() -> None:
-    world = ClientWithStore()
+    world = DeletionClient()
     world.create("Pod", "p", spec={"nodeName": "n", "terminationGracePeriodSeconds": 2**63 - 1})
     world.write(Delete(POD))
     pod = world.client.get(POD)
@@ -73,7 +73,7 @@ def test_grace_period_is_limited_to_68_years() -> None:
 
 
 def test_second_deletion_only_shortens_grace_period() -> None:
-    world = ClientWithStore()
+    world = DeletionClient()
     world.create("Pod", "p", spec={"nodeName": "n"}, metadata={"finalizers": ["f"]})
     seen = []
     for grace in (None, 40, 5, 0):
@@ -84,7 +84,7 @@ def test_second_deletion_only_shortens_grace_period() -> None:
 
 
 def test_pods_without_node_and_finished_pods_are_deleted_at_once() -> None:
-    world = ClientWithStore()
+    world = DeletionClient()
     world.create("Pod", "p", spec={})
     world.write(Delete(POD))
     assert world.names() == []
@@ -95,7 +95,7 @@ def test_pods_without_node_and_finished_pods_are_deleted_at_once() -> None:
 
 
 def test_stopped_pod_waits_for_its_finalizers() -> None:
-    world = ClientWithStore()
+    world = DeletionClient()
     world.create("Pod", "p", spec={"nodeName": "n"}, metadata={"finalizers": ["f"]})
     world.write(Delete(POD, grace=0))
     pod = world.client.get(POD)
@@ -105,7 +105,7 @@ def test_stopped_pod_waits_for_its_finalizers() -> None:
 
 
 def test_delete_with_uid_of_another_object_conflicts() -> None:
-    world = ClientWithStore()
+    world = DeletionClient()
     made = world.create("ConfigMap", "a")
     assert isinstance(world.write(Delete(Key("ConfigMap", "team", "a"), uid="another")).error, Conflict)
     assert world.write(Delete(Key("ConfigMap", "team", "a"), uid=made["metadata"]["uid"])).error is None
@@ -113,7 +113,7 @@ def test_delete_with_uid_of_another_object_conflicts() -> None:
 
 
 def test_foreground_deletion_deletes_owner_last() -> None:
-    world = ClientWithStore()
+    world = DeletionClient()
     top = world.create("ConfigMap", "top")
     middle = world.create("ConfigMap", "middle", top)
     world.create("Pod", "p", middle, spec={"nodeName": "n"})
@@ -125,7 +125,7 @@ def test_foreground_deletion_deletes_owner_last() -> None:
 
 
 def test_foreground_deletion_keeps_dependents_with_another_owner() -> None:
-    world = ClientWithStore()
+    world = DeletionClient()
     top, other = world.create("ConfigMap", "top"), world.create("ConfigMap", "other")
     world.create("ConfigMap", "shared", top, other)
     world.write(Delete(Key("ConfigMap", "team", "top"), propagation=Propagation.FOREGROUND))
@@ -138,7 +138,7 @@ def test_foreground_deletion_keeps_dependents_with_another_owner() -> None:
 
 
 def test_foreground_deletion_ignores_objects_in_other_namespaces() -> None:
-    world = ClientWithStore()
+    world = DeletionClient()
     top = world.create("ConfigMap", "top")
     held = {"namespace": "other", "finalizers": ["example.com/held"]}
     world.create("ConfigMap", "intruder", top, metadata=held)
@@ -147,7 +147,7 @@ def test_foreground_deletion_ignores_objects_in_other_namespaces() -> None:
 
 
 def test_foreground_deletion_does_not_wait_for_non_blocking_dependents() -> None:
-    world = ClientWithStore()
+    world = DeletionClient()
     top = world.create("ConfigMap", "top")
     loose = world.create("ConfigMap", "loose", top, metadata={"finalizers": ["f"]})
     references = [{**owner, "blockOwnerDeletion": False} for owner in loose["metadata"]["ownerReferences"]]
@@ -157,14 +157,14 @@ def test_foreground_deletion_does_not_wait_for_non_blocking_dependents() -> None
 
 
 def test_foreground_deletion_without_dependents_is_immediate() -> None:
-    world = ClientWithStore()
+    world = DeletionClient()
     world.create("ConfigMap", "a")
     world.write(Delete(Key("ConfigMap", "team", "a"), propagation=Propagation.FOREGROUND))
     assert world.names() == []
 
 
 def test_orphaned_dependents_keep_their_other_owners() -> None:
-    world = ClientWithStore()
+    world = DeletionClient()
     top = world.create("ConfigMap", "top", metadata={"finalizers": ["orphan", "f"]})
     other = world.create("ConfigMap", "other")
     world.create("ConfigMap", "alone", top)

@@ -8,16 +8,16 @@ from batchyard.client.leader_election import LeaderElector, Leadership, LeaseSet
 from batchyard.client.transport import HttpResponse
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from unit.apiserver.api import Api
-from unit.client.client_and_server import START, Line
+from unit.client.client_and_server import START, InProcessTransport
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/team/leases"
 
 
-class Candidate:
+class ElectionCandidate:
     """A candidate of the election with its own connection."""
 
     def __init__(self, name: str, kernel: VirtualEventLoop, api: Api, **terms: int) -> None:
-        self.line = Line(kernel, api)
+        self.line = InProcessTransport(kernel, api)
         self.leadership = Leadership(
             LeaderElector(LeaseSettings(name, "team", "batchyard", **terms)), kernel, self.line
         )
@@ -33,14 +33,14 @@ class Candidate:
         self.line.trouble = lambda _request: HttpResponse(0, trouble="cut off")
 
 
-class Rivals:
+class ElectionPair:
     """Two candidates; the first starts first."""
 
     def __init__(self, **terms: int) -> None:
         self.kernel, self.api = VirtualEventLoop(START), Api(start=START)
-        self.first = Candidate("first", self.kernel, self.api, **terms)
+        self.first = ElectionCandidate("first", self.kernel, self.api, **terms)
         self.run(1)
-        self.second = Candidate("second", self.kernel, self.api, **terms)
+        self.second = ElectionCandidate("second", self.kernel, self.api, **terms)
 
     def run(self, seconds: float) -> None:
         until = self.kernel.now() + int(seconds * SECOND)
@@ -58,7 +58,7 @@ class Rivals:
 
 
 def test_first_candidate_leads_and_renews_lease() -> None:
-    rivals = Rivals()
+    rivals = ElectionPair()
     rivals.run(120)
     assert (rivals.first.reported, rivals.second.reported) == (["leads"], [])
     lease = rivals.lease()
@@ -68,7 +68,7 @@ def test_first_candidate_leads_and_renews_lease() -> None:
 
 
 def test_second_candidate_leads_after_lease_of_leader_expires() -> None:
-    rivals = Rivals()
+    rivals = ElectionPair()
     rivals.run(30)
     rivals.first.cut_off()
     rivals.run(10)
@@ -80,7 +80,7 @@ def test_second_candidate_leads_after_lease_of_leader_expires() -> None:
 
 
 def test_leader_keeps_lease_after_short_disconnect() -> None:
-    rivals = Rivals()
+    rivals = ElectionPair()
     rivals.run(5)
     rivals.first.cut_off()
     rivals.run(6)
@@ -90,7 +90,7 @@ def test_leader_keeps_lease_after_short_disconnect() -> None:
 
 
 def test_leader_keeps_lease_after_lost_renewal_answer() -> None:
-    rivals = Rivals()
+    rivals = ElectionPair()
     rivals.run(5)
     rivals.first.line.is_done_anyway = True
     rivals.first.cut_off()
@@ -101,7 +101,7 @@ def test_leader_keeps_lease_after_lost_renewal_answer() -> None:
 
 
 def test_released_lease_is_acquired_by_next_candidate() -> None:
-    rivals = Rivals()
+    rivals = ElectionPair()
     rivals.run(5)
     ended: list[bool] = []
     rivals.first.leadership.end(lambda: ended.append(True))
@@ -112,7 +112,7 @@ def test_released_lease_is_acquired_by_next_candidate() -> None:
 
 
 def test_lease_is_released_during_pending_renewal() -> None:
-    rivals = Rivals()
+    rivals = ElectionPair()
     rivals.run(5)
     leadership, ended = rivals.first.leadership, []
     rivals.first.line.send(leadership._elector.begin(rivals.kernel.now()), lambda _: None)
@@ -124,7 +124,7 @@ def test_lease_is_released_during_pending_renewal() -> None:
 
 def test_leader_that_slept_past_deadline_never_writes_again() -> None:
     kernel, api = VirtualEventLoop(START), Api(start=START)
-    leader = Candidate("first", kernel, api)
+    leader = ElectionCandidate("first", kernel, api)
     kernel.run(end_time=START + SECOND)
     assert leader.leadership.may_write()
     asleep = VirtualEventLoop(START + 11 * SECOND)
@@ -135,7 +135,7 @@ def test_leader_that_slept_past_deadline_never_writes_again() -> None:
 
 
 def test_repeated_lease_error_is_reported_once() -> None:
-    rivals = Rivals()
+    rivals = ElectionPair()
     rivals.run(5)
     rivals.second.line.trouble = lambda _request: HttpResponse(403, b'{"message": "no rights"}')
     rivals.run(30)
@@ -143,7 +143,7 @@ def test_repeated_lease_error_is_reported_once() -> None:
 
 
 def test_renewed_lease_is_not_acquired_despite_clock_skew() -> None:
-    rivals = Rivals()
+    rivals = ElectionPair()
     rivals.run(5)
     lease = rivals.api.get(f"{PATH}/batchyard")
     for _ in range(20):
@@ -156,7 +156,7 @@ def test_renewed_lease_is_not_acquired_despite_clock_skew() -> None:
 
 
 def test_lease_with_fractional_duration_is_not_acquired_early() -> None:
-    rivals = Rivals(lease=29 * SECOND // 10, renew_deadline=28 * SECOND // 10, retry_period=SECOND // 5)
+    rivals = ElectionPair(lease=29 * SECOND // 10, renew_deadline=28 * SECOND // 10, retry_period=SECOND // 5)
     rivals.run(5)
     rivals.first.cut_off()
     rivals.run(10)

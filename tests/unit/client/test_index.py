@@ -8,7 +8,7 @@ from batchyard.client.informer import OwnerIndex
 from batchyard.interfaces.client import EventType, WatchEvent
 
 
-def owned(name: str, *uids: str) -> Obj:
+def dependent(name: str, *uids: str) -> Obj:
     owners = [{"apiVersion": "batch/v1", "kind": "Job", "name": f"job-{uid}", "uid": uid} for uid in uids]
     metadata: dict[str, Any] = {"name": name, "namespace": "team"}
     return {"metadata": {**metadata, "ownerReferences": owners} if owners else metadata}
@@ -28,43 +28,43 @@ def names(index: OwnerIndex, uid: str) -> Sequence[str]:
 def test_dependents_are_sorted() -> None:
     index = OwnerIndex()
     for name in ("b", "c", "a"):
-        observe(index, name, None, owned(name, "u"))
+        observe(index, name, None, dependent(name, "u"))
     assert names(index, "u") == ["a", "b", "c"]
-    observe(index, "aa", None, owned("aa", "u"))
+    observe(index, "aa", None, dependent("aa", "u"))
     assert names(index, "u") == ["a", "aa", "b", "c"]
     assert "u" in index
 
 
 def test_deleted_object_is_removed_from_index() -> None:
     index = OwnerIndex()
-    observe(index, "a", None, owned("a", "u"))
-    observe(index, "a", owned("a", "u"), None)
+    observe(index, "a", None, dependent("a", "u"))
+    observe(index, "a", dependent("a", "u"), None)
     assert names(index, "u") == []
     assert "u" not in index
 
 
 def test_index_follows_changed_owners() -> None:
     index = OwnerIndex()
-    observe(index, "a", None, owned("a", "u"))
-    observe(index, "a", owned("a", "u"), owned("a", "v", "w"))
+    observe(index, "a", None, dependent("a", "u"))
+    observe(index, "a", dependent("a", "u"), dependent("a", "v", "w"))
     assert (names(index, "u"), names(index, "v"), names(index, "w")) == ([], ["a"], ["a"])
-    observe(index, "a", owned("a", "v", "w"), owned("a"))
+    observe(index, "a", dependent("a", "v", "w"), dependent("a"))
     assert "v" not in index
     assert "w" not in index
 
 
 def test_duplicate_owner_reference_counts_once() -> None:
     index = OwnerIndex()
-    observe(index, "a", None, owned("a", "u", "u"))
+    observe(index, "a", None, dependent("a", "u", "u"))
     assert names(index, "u") == ["a"]
-    observe(index, "a", owned("a", "u", "u"), None)
+    observe(index, "a", dependent("a", "u", "u"), None)
     assert "u" not in index
 
 
 def test_other_changes_keep_owner() -> None:
     index = OwnerIndex()
-    first = owned("a", "u")
+    first = dependent("a", "u")
     observe(index, "a", None, first)
     observe(index, "a", first, {**first, "status": {}})
-    observe(index, "a", {**first, "status": {}}, owned("a", "u"))
+    observe(index, "a", {**first, "status": {}}, dependent("a", "u"))
     assert names(index, "u") == ["a"]

@@ -7,9 +7,9 @@ import pytest
 from batchyard.base.instant import SECOND
 from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.interfaces.client import Create, Delete, Update, Write
-from unit.client.client_and_server import Served
-from unit.client.test_election import Rivals
-from unit.client.test_rest import config_map, failing, key, put, served, write
+from unit.client.client_and_server import ClientAndServer
+from unit.client.test_election import ElectionPair
+from unit.client.test_rest import config_map, failing, key, put, synced_client, write
 
 LOGIN = HttpResponse(200, b"<html>Log in</html>")
 
@@ -23,7 +23,7 @@ LOGIN = HttpResponse(200, b"<html>Log in</html>")
     ],
 )
 def test_html_response_with_200_does_not_complete_write(odd: Write, method: str) -> None:
-    world = served()
+    world = synced_client()
     put(world, "a", x="1")
     world.run(1)
     world.line.trouble = failing(LOGIN, methods=(method,))
@@ -32,7 +32,7 @@ def test_html_response_with_200_does_not_complete_write(odd: Write, method: str)
 
 
 def test_html_response_with_200_does_not_elect_leader() -> None:
-    rivals = Rivals()
+    rivals = ElectionPair()
     rivals.run(5)
     rivals.second.line.trouble = lambda _request: LOGIN
     rivals.run(30)
@@ -43,7 +43,7 @@ def test_html_response_with_200_does_not_elect_leader() -> None:
     assert rivals.first.reported == ["leads", "lost"]
 
 
-def requests_in_ten_seconds(world: Served) -> int:
+def requests_in_ten_seconds(world: ClientAndServer) -> int:
     before = len(world.line.asked)
     world.line.cut()
     world.run(10)
@@ -51,7 +51,7 @@ def requests_in_ten_seconds(world: Served) -> int:
 
 
 def test_repeated_gone_watches_are_retried_with_backoff() -> None:
-    world = served()
+    world = synced_client()
 
     def too_old(request: HttpRequest) -> HttpResponse | None:
         return HttpResponse(410) if "watch=1" in request.path else None
@@ -77,7 +77,7 @@ def test_repeated_gone_watches_are_retried_with_backoff() -> None:
     ],
 )
 def test_invalid_watch_line_is_trouble(line: bytes) -> None:
-    world = served()
+    world = synced_client()
     informer = next(iter(world.client.informers.values()))
     assert informer.process_watch_lines([line]) == []
     assert informer.trouble
@@ -85,7 +85,7 @@ def test_invalid_watch_line_is_trouble(line: bytes) -> None:
 
 @pytest.mark.parametrize("items", [b"[null]", b'[{"metadata": {}}]', b'{"a": 1}'])
 def test_list_with_invalid_items_is_trouble(items: bytes) -> None:
-    world = served()
+    world = synced_client()
     informer = next(iter(world.client.informers.values()))
     informer.relist()
     answer = HttpResponse(200, b'{"metadata": {"resourceVersion": "7"}, "items": %s}' % items)
@@ -94,7 +94,7 @@ def test_list_with_invalid_items_is_trouble(items: bytes) -> None:
 
 
 def test_leader_with_html_responses_writes_until_deadline_only() -> None:
-    rivals = Rivals()
+    rivals = ElectionPair()
     rivals.run(5)
     rivals.first.line.trouble = lambda _request: LOGIN
     deadline = rivals.first.leadership._elector.deadline

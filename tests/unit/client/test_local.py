@@ -16,7 +16,7 @@ from batchyard.store.memory import Store
 START = parse_time("2026-01-01T00:00:00Z")
 
 
-class ClientWithStore:
+class ReportingClient:
     """A client on an empty store, and the events that it reported."""
 
     def __init__(self, seed: int = 0) -> None:
@@ -63,14 +63,14 @@ def key(name: str) -> Key:
 
 
 def test_creation_time_is_now() -> None:
-    world = ClientWithStore()
+    world = ReportingClient()
     world.kernel.call_at(START + 90 * SECOND, lambda: None)
     world.kernel.run()
     assert world.create("a")["metadata"]["creationTimestamp"] == "2026-01-01T00:01:30Z"
 
 
 def test_uids_depend_on_seed_but_not_on_other_objects() -> None:
-    alone, busy, other = ClientWithStore(), ClientWithStore(), ClientWithStore(seed=1)
+    alone, busy, other = ReportingClient(), ReportingClient(), ReportingClient(seed=1)
     busy.create("before")
     uids = [world.create("a")["metadata"]["uid"] for world in (alone, busy, other)]
     assert uids[0] == uids[1]
@@ -78,7 +78,7 @@ def test_uids_depend_on_seed_but_not_on_other_objects() -> None:
 
 
 def test_recreated_object_has_new_uid() -> None:
-    world, uids = ClientWithStore(), []
+    world, uids = ReportingClient(), []
     for _ in range(3):
         uids.append(world.create("a")["metadata"]["uid"])
         world.write(Delete(key("a")))
@@ -89,16 +89,16 @@ def test_recreated_object_has_new_uid() -> None:
 
 
 def test_generated_names_differ() -> None:
-    world = ClientWithStore()
+    world = ReportingClient()
     names = [world.write(Create(thing(None, generateName="job-"))).obj for _ in range(20)]
     assert len({obj["metadata"]["name"] for obj in names if obj}) == 20
     assert all(obj and obj["metadata"]["generateName"] == "job-" for obj in names)
 
 
 def test_generated_name_skips_existing_names() -> None:
-    taken = ClientWithStore().write(Create(thing(None, generateName="job-"))).obj
+    taken = ReportingClient().write(Create(thing(None, generateName="job-"))).obj
     assert taken is not None
-    world = ClientWithStore()
+    world = ReportingClient()
     world.create(taken["metadata"]["name"])
     made = world.write(Create(thing(None, generateName="job-"))).obj
     assert made is not None
@@ -106,9 +106,9 @@ def test_generated_name_skips_existing_names() -> None:
 
 
 def test_generated_names_run_out_with_conflict() -> None:
-    world = ClientWithStore()
+    world = ReportingClient()
     # The names of one instant are a fixed sequence: take those that the next attempts would give.
-    twin = ClientWithStore()
+    twin = ReportingClient()
     for _ in range(8):
         obj = twin.write(Create(thing(None, generateName="job-"))).obj
         assert obj is not None
@@ -117,7 +117,7 @@ def test_generated_names_run_out_with_conflict() -> None:
 
 
 def test_dependents_are_deleted_after_their_owner() -> None:
-    world = ClientWithStore()
+    world = ReportingClient()
     top = world.create("top")
     middle = world.create("middle", ownerReferences=owner_of(top))
     world.create("leaf", ownerReferences=owner_of(middle))
@@ -129,7 +129,7 @@ def test_dependents_are_deleted_after_their_owner() -> None:
 
 
 def test_object_with_remaining_owner_loses_deleted_owner() -> None:
-    world = ClientWithStore()
+    world = ReportingClient()
     first, second = world.create("first"), world.create("second")
     world.create("shared", ownerReferences=owner_of(first, second))
     world.write(Delete(key("first")))
@@ -141,7 +141,7 @@ def test_object_with_remaining_owner_loses_deleted_owner() -> None:
 
 
 def test_dependent_is_deleted_with_all_its_owners() -> None:
-    world = ClientWithStore()
+    world = ReportingClient()
     first, second = world.create("first"), world.create("second")
     world.create("shared", ownerReferences=owner_of(first, second))
     world.client.submit([Delete(key("first"))], ignore)
@@ -151,7 +151,7 @@ def test_dependent_is_deleted_with_all_its_owners() -> None:
 
 
 def test_owner_with_same_name_and_other_uid_does_not_keep_dependent() -> None:
-    world = ClientWithStore()
+    world = ReportingClient()
     top = world.create("top")
     world.create("leaf", ownerReferences=owner_of(top, {"metadata": {"name": "other", "uid": "long gone"}}))
     world.create("other")
@@ -160,7 +160,7 @@ def test_owner_with_same_name_and_other_uid_does_not_keep_dependent() -> None:
 
 
 def test_cluster_scoped_owner_keeps_its_dependents() -> None:
-    world = ClientWithStore()
+    world = ReportingClient()
     cluster = world.create("cluster", namespace="")
     top = world.create("top")
     world.create("leaf", ownerReferences=owner_of(cluster, top))
@@ -171,7 +171,7 @@ def test_cluster_scoped_owner_keeps_its_dependents() -> None:
 
 
 def test_dependent_with_finalizer_is_marked_and_deleted_on_release() -> None:
-    world = ClientWithStore()
+    world = ReportingClient()
     top = world.create("top")
     world.create("leaf", ownerReferences=owner_of(top), finalizers=["f"])
     world.write(Delete(key("top")))
@@ -183,7 +183,7 @@ def test_dependent_with_finalizer_is_marked_and_deleted_on_release() -> None:
 
 
 def test_owners_in_cycle_are_deleted_once() -> None:
-    world = ClientWithStore()
+    world = ReportingClient()
     first = world.create("first", uid="u1", ownerReferences=owner_of({"metadata": {"name": "second", "uid": "u2"}}))
     world.create("second", uid="u2", ownerReferences=owner_of(first))
     world.write(Delete(key("first")))
@@ -192,7 +192,7 @@ def test_owners_in_cycle_are_deleted_once() -> None:
 
 
 def test_changes_of_other_writers_are_reported() -> None:
-    world = ClientWithStore()
+    world = ReportingClient()
     world.store.put(key("foreign"), thing("foreign"))
     assert not world.client.is_settled()
     assert world.reported == []
@@ -202,7 +202,7 @@ def test_changes_of_other_writers_are_reported() -> None:
 
 
 def test_batch_of_writes_is_one_piece_of_work() -> None:
-    world = ClientWithStore()
+    world = ReportingClient()
     batches: list[int] = []
     world.client.subscribe(lambda events: batches.append(len(events)))
     for number in range(100):
@@ -213,7 +213,7 @@ def test_batch_of_writes_is_one_piece_of_work() -> None:
 
 
 def test_exception_in_listener_propagates() -> None:
-    world = ClientWithStore()
+    world = ReportingClient()
 
     def broken(events: object) -> None:
         raise RuntimeError("broken")
@@ -224,7 +224,7 @@ def test_exception_in_listener_propagates() -> None:
 
 
 def test_deleted_event_has_last_state() -> None:
-    world = ClientWithStore()
+    world = ReportingClient()
     last: list[WatchEvent] = []
     stored = world.create("a")
     world.client.subscribe(last.extend)
@@ -233,7 +233,7 @@ def test_deleted_event_has_last_state() -> None:
 
 
 def test_owner_has_no_dependents_in_other_namespaces() -> None:
-    world = ClientWithStore()
+    world = ReportingClient()
     top = world.create("top")
     owners = [{**owner_of(top)[0], "blockOwnerDeletion": True}]
     world.create("forged", namespace="elsewhere", ownerReferences=owners, finalizers=["f"])

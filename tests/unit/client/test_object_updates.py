@@ -13,7 +13,7 @@ NOW = parse_time("2026-01-01T00:00:00Z")
 KEY = Key("Job.batch", "team", "a")
 
 
-def stored(**metadata: Any) -> Obj:
+def stored_job(**metadata: Any) -> Obj:
     own = {
         "name": "a",
         "uid": "u1",
@@ -30,28 +30,28 @@ def stored(**metadata: Any) -> Obj:
     }
 
 
-def unstored(metadata: dict[str, Any], kind: str = "Job") -> Obj:
+def new_object(metadata: dict[str, Any], kind: str = "Job") -> Obj:
     return {"apiVersion": "batch/v1" if kind == "Job" else "v1", "kind": kind, "metadata": metadata}
 
 
 def test_create_sets_uid_creation_time_and_generation() -> None:
-    metadata = local.with_server_metadata(unstored({"name": "a"}), "u9", NOW)["metadata"]
+    metadata = local.with_server_metadata(new_object({"name": "a"}), "u9", NOW)["metadata"]
     assert metadata == {"name": "a", "uid": "u9", "creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1}
 
 
 def test_create_keeps_given_uid_and_creation_time() -> None:
     given = {"name": "a", "uid": "mine", "creationTimestamp": "2020-01-01T00:00:00Z", "generation": 12}
-    metadata = local.with_server_metadata(unstored(given), "u9", NOW)["metadata"]
+    metadata = local.with_server_metadata(new_object(given), "u9", NOW)["metadata"]
     assert metadata == {**given, "generation": 1}
 
 
 def test_some_kinds_have_no_generation() -> None:
-    assert "generation" not in local.with_server_metadata(unstored({"name": "a"}, "ConfigMap"), "u9", NOW)["metadata"]
+    assert "generation" not in local.with_server_metadata(new_object({"name": "a"}, "ConfigMap"), "u9", NOW)["metadata"]
 
 
 def test_create_drops_deletion_timestamp() -> None:
     given = {"name": "a", "deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0}
-    assert "deletionTimestamp" not in local.with_server_metadata(unstored(given), "u9", NOW)["metadata"]
+    assert "deletionTimestamp" not in local.with_server_metadata(new_object(given), "u9", NOW)["metadata"]
 
 
 def test_generated_name_depends_on_uid() -> None:
@@ -77,26 +77,26 @@ def test_object_needs_name_or_generate_name() -> None:
 
 
 def test_spec_change_increments_generation() -> None:
-    new = local.apply_update(stored(), with_path(stored(), ("spec", "suspend"), False))
+    new = local.apply_update(stored_job(), with_path(stored_job(), ("spec", "suspend"), False))
     assert new["metadata"]["generation"] == 4
     assert new["spec"] == {"suspend": False}
 
 
 def test_change_of_other_top_level_field_increments_generation() -> None:
-    assert local.apply_update(stored(), {**stored(), "data": {}})["metadata"]["generation"] == 4
-    without = {field: value for field, value in stored().items() if field != "spec"}
-    new = local.apply_update(stored(), without)
+    assert local.apply_update(stored_job(), {**stored_job(), "data": {}})["metadata"]["generation"] == 4
+    without = {field: value for field, value in stored_job().items() if field != "spec"}
+    new = local.apply_update(stored_job(), without)
     assert new["metadata"]["generation"] == 4
     assert "spec" not in new
 
 
 def test_metadata_change_keeps_generation() -> None:
-    new = local.apply_update(stored(), with_metadata(stored(), labels={"a": "b"}))
-    assert new["metadata"] == {**stored()["metadata"], "labels": {"a": "b"}}
+    new = local.apply_update(stored_job(), with_metadata(stored_job(), labels={"a": "b"}))
+    assert new["metadata"] == {**stored_job()["metadata"], "labels": {"a": "b"}}
 
 
 def test_update_does_not_write_status() -> None:
-    before = stored()
+    before = stored_job()
     new = local.apply_update(before, {**with_path(before, ("spec", "suspend"), False), "status": {"active": 9}})
     assert new["status"] is before["status"]
     bare = {field: value for field, value in before.items() if field != "status"}
@@ -105,42 +105,42 @@ def test_update_does_not_write_status() -> None:
 
 
 def test_update_does_not_write_server_side_metadata() -> None:
-    before = stored(deletionTimestamp="2026-01-01T00:00:00Z", deletionGracePeriodSeconds=0, finalizers=["f"])
+    before = stored_job(deletionTimestamp="2026-01-01T00:00:00Z", deletionGracePeriodSeconds=0, finalizers=["f"])
     sent = {"name": "a", "finalizers": ["f"], "generation": 99, "creationTimestamp": "1999-01-01T00:00:00Z"}
     assert local.apply_update(before, {**before, "metadata": sent}) is before
-    meddling = with_metadata(stored(), deletionTimestamp="2026-01-01T00:00:00Z", labels={"a": "b"})
-    assert "deletionTimestamp" not in local.apply_update(stored(), meddling)["metadata"]
+    meddling = with_metadata(stored_job(), deletionTimestamp="2026-01-01T00:00:00Z", labels={"a": "b"})
+    assert "deletionTimestamp" not in local.apply_update(stored_job(), meddling)["metadata"]
 
 
 def test_update_without_change_returns_same_object() -> None:
-    before = stored()
-    assert local.apply_update(before, stored()) is before
+    before = stored_job()
+    assert local.apply_update(before, stored_job()) is before
     assert local.apply_update(before, with_status(before, {"other": 1})) is before
     assert local.apply_status_update(before, with_path(before, ("spec", "suspend"), False)) is before
 
 
 def test_status_update_writes_status_only() -> None:
-    before = stored()
+    before = stored_job()
     sent = with_metadata({**with_path(before, ("spec", "suspend"), False), "status": {"active": 2}}, labels={"a": "b"})
     assert local.apply_status_update(before, sent) == {**before, "status": {"active": 2}}
 
 
 def test_status_update_without_status_removes_status() -> None:
-    bare = {field: value for field, value in stored().items() if field != "status"}
-    assert local.apply_status_update(stored(), bare) == bare
+    bare = {field: value for field, value in stored_job().items() if field != "status"}
+    assert local.apply_status_update(stored_job(), bare) == bare
 
 
 def test_preconditions_check_revision_and_uid() -> None:
-    local.check_preconditions(KEY, stored(), stored())
-    local.check_preconditions(KEY, stored(), {"metadata": {"name": "a"}})
+    local.check_preconditions(KEY, stored_job(), stored_job())
+    local.check_preconditions(KEY, stored_job(), {"metadata": {"name": "a"}})
     with pytest.raises(Conflict, match="has been modified"):
-        local.check_preconditions(KEY, stored(), stored(resourceVersion="4"))
+        local.check_preconditions(KEY, stored_job(), stored_job(resourceVersion="4"))
     with pytest.raises(Conflict, match="recreated"):
-        local.check_preconditions(KEY, stored(), {"metadata": {"name": "a", "uid": "u0"}})
+        local.check_preconditions(KEY, stored_job(), {"metadata": {"name": "a", "uid": "u0"}})
 
 
 def test_deletion_is_marked_once() -> None:
-    marked = local.mark_deleted(stored(), NOW)
+    marked = local.mark_deleted(stored_job(), NOW)
     assert marked["metadata"]["deletionTimestamp"] == "2026-01-01T00:00:00Z"
     assert marked["metadata"]["deletionGracePeriodSeconds"] == 0
     assert marked["metadata"]["generation"] == 4
@@ -148,7 +148,7 @@ def test_deletion_is_marked_once() -> None:
 
 
 def test_only_marked_object_without_finalizers_is_released() -> None:
-    assert not local.is_removable(stored())
-    assert not local.is_removable(stored(deletionTimestamp="x", finalizers=["f"]))
-    assert local.is_removable(stored(deletionTimestamp="x", finalizers=[]))
-    assert local.is_removable(stored(deletionTimestamp="x"))
+    assert not local.is_removable(stored_job())
+    assert not local.is_removable(stored_job(deletionTimestamp="x", finalizers=["f"]))
+    assert local.is_removable(stored_job(deletionTimestamp="x", finalizers=[]))
+    assert local.is_removable(stored_job(deletionTimestamp="x"))

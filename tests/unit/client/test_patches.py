@@ -17,7 +17,7 @@ from batchyard.client.transport import HttpRequest
 from batchyard.client.write_queue import ADMISSION_MANAGER, PODS_READY_MANAGER, RECLAIMABLE_PODS_MANAGER, merge_patch
 from batchyard.interfaces.client import Update, UpdateStatus, Write, WriteResult
 from batchyard.scheduling.workload.lifecycle import has_former_owner, transfer_field_ownership
-from unit.client.client_and_server import Served
+from unit.client.client_and_server import ClientAndServer
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads"
 JOB_SETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets"
@@ -33,7 +33,7 @@ def condition(kind: str, status: str = "True") -> dict[str, str]:
 ADMITTED = {"conditions": [condition("QuotaReserved"), condition("Admitted")], "admission": GIVEN}
 
 
-class World(Served):
+class PatchRecorder(ClientAndServer):
     """A client of Workloads and JobSets, and the patches that it sent."""
 
     def __init__(self) -> None:
@@ -77,8 +77,8 @@ class World(Served):
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
+def world() -> PatchRecorder:
+    world = PatchRecorder()
     obj = make.workload("w")
     obj["metadata"].pop("creationTimestamp", None)
     world.api.post(KUEUE, obj)
@@ -86,7 +86,7 @@ def world() -> World:
     return world
 
 
-def test_update_sends_changed_fields_only(world: World) -> None:
+def test_update_sends_changed_fields_only(world: PatchRecorder) -> None:
     template = {"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}}}}
     spec = {"suspend": True, "replicatedJobs": [{"name": "a", "template": template}]}
     obj = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "s"}, "spec": spec}
@@ -100,21 +100,21 @@ def test_update_sends_changed_fields_only(world: World) -> None:
     assert world.sent == [(f"{JOB_SETS}/s", {"spec": {"suspend": False}, "metadata": {"resourceVersion": revision}})]
 
 
-def test_update_of_old_revision_conflicts(world: World) -> None:
+def test_update_of_old_revision_conflicts(world: PatchRecorder) -> None:
     before = world.workload()
     world.set_status({"conditions": [condition("QuotaReserved", "False")]})
     assert isinstance(world.write(Update(with_path(before, ("spec", "active"), False))).error, Conflict)
     assert isinstance(world.write(UpdateStatus({**before, "status": ADMITTED})).error, Conflict)
 
 
-def test_kueue_removes_status_that_batchyard_applied(world: World) -> None:
+def test_kueue_removes_status_that_batchyard_applied(world: PatchRecorder) -> None:
     assert world.set_status(ADMITTED)["admission"] == GIVEN
     assert world.managers() == [(ADMISSION_MANAGER, "Apply")]
     world.apply(ADMISSION_MANAGER, {"conditions": [condition("QuotaReserved", "False")]})
     assert "admission" not in world.workload()["status"]
 
 
-def test_batchyard_removes_status_that_kueue_applied(world: World) -> None:
+def test_batchyard_removes_status_that_kueue_applied(world: PatchRecorder) -> None:
     world.apply(ADMISSION_MANAGER, ADMITTED)
     world.apply(RECLAIMABLE_PODS_MANAGER, {"reclaimablePods": [{"name": "main", "count": 1}]})
     pending = {"conditions": [condition("QuotaReserved", "False"), condition("Admitted", "False")]}
@@ -124,14 +124,14 @@ def test_batchyard_removes_status_that_kueue_applied(world: World) -> None:
     ]
 
 
-def test_field_with_another_manager_is_removed(world: World) -> None:
+def test_field_with_another_manager_is_removed(world: PatchRecorder) -> None:
     checks = [{"name": name, "state": "Ready", "message": "", "lastTransitionTime": TIME} for name in ("a", "b")]
     world.apply("somebody", {**ADMITTED, "admissionChecks": checks})
     pending = {"conditions": [condition("QuotaReserved", "False")], "admissionChecks": checks[1:]}
     assert world.set_status(pending) == pending
 
 
-def test_kueue_removes_status_of_earlier_release(world: World) -> None:
+def test_kueue_removes_status_of_earlier_release(world: PatchRecorder) -> None:
     path = f"{KUEUE}/w/status?fieldManager=batchyard"
     world.api.answer("PATCH", path, {"status": ADMITTED}, "application/merge-patch+json")
     world.run()
@@ -144,7 +144,7 @@ def test_kueue_removes_status_of_earlier_release(world: World) -> None:
     assert world.workload()["status"] == {"conditions": [condition("QuotaReserved", "False")]}
 
 
-def test_each_part_of_status_has_its_field_manager(world: World) -> None:
+def test_each_part_of_status_has_its_field_manager(world: PatchRecorder) -> None:
     world.set_status(ADMITTED)
     ready = {**ADMITTED, "conditions": [*ADMITTED["conditions"], condition("PodsReady")]}
     world.set_status(ready)

@@ -7,11 +7,11 @@ from batchyard.api.meta import Key
 from batchyard.client.rest import ClientDependencies, RestClient
 from batchyard.client.transport import HttpRequest, HttpResponse, RateLimit, ReadOnlyTransport, WriteRefusedError
 from batchyard.interfaces.client import Delete
-from unit.client.client_and_server import Served
+from unit.client.client_and_server import ClientAndServer
 
 
 def test_read_only_transport_passes_reads_and_refuses_writes() -> None:
-    served = Served()
+    served = ClientAndServer()
     reading = ReadOnlyTransport(served.line)
     answers: list[HttpResponse] = []
     reading.send(HttpRequest("GET", "/api/v1/namespaces"), answers.append)
@@ -24,7 +24,7 @@ def test_read_only_transport_passes_reads_and_refuses_writes() -> None:
 
 
 def test_client_with_read_only_transport_cannot_write() -> None:
-    served = Served()
+    served = ClientAndServer()
     wiring = ClientDependencies(
         served.kernel, served.kernel, ReadOnlyTransport(served.line), RateLimit(10.0, 10), lambda: True
     )

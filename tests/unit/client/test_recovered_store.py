@@ -22,7 +22,7 @@ def obj(key: Key, uid: str, *owners: str) -> Obj:
     return {"apiVersion": f"{group}/v1" if group else "v1", "kind": kind, "metadata": metadata}
 
 
-def recalled(*objs: Obj, scopes: NamespacedLookup | None = None) -> tuple[LocalClient, VirtualEventLoop]:
+def recovered_client(*objs: Obj, scopes: NamespacedLookup | None = None) -> tuple[LocalClient, VirtualEventLoop]:
     """A client of a store that is recovered with these objects."""
     kernel = VirtualEventLoop()
     store = Store(contents=RecoveredStore(1, {key_of(each): each for each in objs}, ()))
@@ -35,24 +35,24 @@ def recalled(*objs: Obj, scopes: NamespacedLookup | None = None) -> tuple[LocalC
 
 
 def test_recalled_client_knows_dependents() -> None:
-    client, _ = recalled(obj(OWNER, "a"), obj(OWNED, "b", "a"))
+    client, _ = recovered_client(obj(OWNER, "a"), obj(OWNED, "b", "a"))
     assert [key_of(each) for each in client.owned_by("a", "")] == [OWNED]
 
 
 def test_dependent_of_missing_owner_is_collected() -> None:
-    client, _ = recalled(obj(OWNED, "b", "a"))
+    client, _ = recovered_client(obj(OWNED, "b", "a"))
     assert client.get(OWNED) is None
 
 
 @pytest.mark.parametrize("is_served", [True, False])
 def test_dependent_of_owner_of_unserved_kind_is_kept(is_served: bool) -> None:
-    client, _ = recalled(obj(OWNED, "b", "a"), scopes=lambda *_: True if is_served else None)
+    client, _ = recovered_client(obj(OWNED, "b", "a"), scopes=lambda *_: True if is_served else None)
     assert (client.get(OWNED) is None) == is_served
 
 
 def test_dependent_is_deleted_in_background_and_foreground() -> None:
     for propagation in (Propagation.BACKGROUND, Propagation.FOREGROUND):
-        client, kernel = recalled(obj(OWNER, "a"), obj(OWNED, "b", "a"))
+        client, kernel = recovered_client(obj(OWNER, "a"), obj(OWNED, "b", "a"))
         client.attempt(Delete(OWNER, propagation=propagation))
         kernel.run()
         assert (client.get(OWNER), client.get(OWNED)) == (None, None)
@@ -62,5 +62,5 @@ def test_recalled_foreground_deletion_is_completed() -> None:
     metadata = obj(OWNER, "a")["metadata"]
     marked = {**metadata, "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["foregroundDeletion"]}
     leaving = {**obj(OWNER, "a"), "metadata": marked}
-    client, _ = recalled(leaving, obj(OWNED, "b", "a"))
+    client, _ = recovered_client(leaving, obj(OWNED, "b", "a"))
     assert (client.get(OWNER), client.get(OWNED)) == (None, None)

@@ -3,12 +3,12 @@
 from batchyard.client.transport import HttpResponse
 from batchyard.interfaces.client import Create, Delete, WriteResult
 from unit.apiserver.api import Api
-from unit.client.client_and_server import Served
-from unit.client.test_rest import LOST, changes, config_map, key, put, served, write
+from unit.client.client_and_server import ClientAndServer
+from unit.client.test_rest import LOST, changes, config_map, key, put, synced_client, write
 
 
-def client_with_objects() -> Served:
-    world = served()
+def client_with_objects() -> ClientAndServer:
+    world = synced_client()
     for name in ("kept", "gone-0", "gone-1", "gone-2"):
         put(world, name, x="1")
     world.run(1)
@@ -16,7 +16,7 @@ def client_with_objects() -> Served:
     return world
 
 
-def reset_server(world: Served) -> None:
+def reset_server(world: ClientAndServer) -> None:
     """Replace the server by an empty one."""
     world.line.cut()
     world.line.api = world.api = Api(1000, world.kernel.now())
@@ -53,7 +53,7 @@ def test_pending_writes_complete_after_server_reset() -> None:
 
 
 def test_watch_timeout_does_not_relist() -> None:
-    world = served()
+    world = synced_client()
     listed = len([asked for asked in world.line.asked if "limit=" in asked])
     world.line.cut()
     slow = HttpResponse(504, trouble="the server was unable to return a response in the time allotted")

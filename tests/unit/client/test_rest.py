@@ -9,7 +9,7 @@ from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base.instant import SECOND
 from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.interfaces.client import Create, Delete, EventType, Update, UpdateStatus, WatchEvent, Write, WriteResult
-from unit.client.client_and_server import Served
+from unit.client.client_and_server import ClientAndServer
 
 PATH = "/api/v1/namespaces/team/configmaps"
 KINDS = (scheme.CONFIG_MAP, scheme.JOB)
@@ -25,22 +25,22 @@ def key(name: str = "a") -> Key:
     return Key(scheme.CONFIG_MAP, "team", name)
 
 
-def served(**how: Any) -> Served:
-    return Served(KINDS, **how).start()
+def synced_client(**how: Any) -> ClientAndServer:
+    return ClientAndServer(KINDS, **how).start()
 
 
-def put(served: Served, name: str, **data: str) -> None:
+def put(served: ClientAndServer, name: str, **data: str) -> None:
     """Create or update an object as another client."""
     code = served.api.ask("PUT", f"{PATH}/{name}", config_map(name, **data)).code
     if code == 404:
         served.api.post(PATH, config_map(name, **data))
 
 
-def remove(served: Served, name: str) -> None:
+def remove(served: ClientAndServer, name: str) -> None:
     assert served.api.ask("DELETE", f"{PATH}/{name}").code == 200
 
 
-def changes(served: Served) -> list[tuple[str, str, Any, Any]]:
+def changes(served: ClientAndServer) -> list[tuple[str, str, Any, Any]]:
     """The reported events: type, name, data and old data."""
     return [
         (event.type.value, event.key.name, event.obj.get("data"), event.old and event.old.get("data"))
@@ -49,7 +49,7 @@ def changes(served: Served) -> list[tuple[str, str, Any, Any]]:
     ]
 
 
-def write(served: Served, *writes: Write) -> WriteResult:
+def write(served: ClientAndServer, *writes: Write) -> WriteResult:
     results: list[WriteResult] = []
     served.client.submit(writes, results.append)
     assert not results, "never from within"
@@ -69,7 +69,7 @@ def failing(*answers: HttpResponse, methods: tuple[str, ...] = ("POST", "PUT", "
 
 
 def test_events_have_new_and_old_object() -> None:
-    world = served()
+    world = synced_client()
     put(world, "a", x="1")
     put(world, "a", x="2")
     remove(world, "a")
@@ -82,7 +82,7 @@ def test_events_have_new_and_old_object() -> None:
 
 
 def test_long_list_is_read_in_pages() -> None:
-    world = Served(KINDS)
+    world = ClientAndServer(KINDS)
     for number in range(1100):
         world.api.post(PATH, config_map(f"c-{number:04}"))
     world.start()
@@ -91,7 +91,7 @@ def test_long_list_is_read_in_pages() -> None:
 
 
 def test_interrupted_watch_resumes_from_last_revision() -> None:
-    world = served()
+    world = synced_client()
     put(world, "a", x="1")
     world.run(1)
     world.line.cut()
@@ -103,7 +103,7 @@ def test_interrupted_watch_resumes_from_last_revision() -> None:
 
 
 def test_expired_watch_relists_and_reports_differences() -> None:
-    world = served(window=5)
+    world = synced_client(window=5)
     for name in ("changed", "gone", "left", "replaced"):
         put(world, name, x="1")
     world.run(1)
@@ -126,7 +126,7 @@ def test_expired_watch_relists_and_reports_differences() -> None:
 
 
 def test_unreachable_server_is_retried_with_backoff() -> None:
-    world = served()
+    world = synced_client()
     world.line.trouble = lambda _request: HttpResponse(0, trouble="refused", was_sent=False)
     world.line.asked.clear()
     world.line.cut()
@@ -139,7 +139,7 @@ def test_unreachable_server_is_retried_with_backoff() -> None:
 
 
 def test_write_result_follows_its_event() -> None:
-    world = served()
+    world = synced_client()
     world.client.submit([Create(config_map())], world.reported.append)
     world.run()
     assert [type(reported) for reported in world.reported] == [WatchEvent, WriteResult]
@@ -147,7 +147,7 @@ def test_write_result_follows_its_event() -> None:
 
 
 def test_write_result_waits_for_interrupted_watch() -> None:
-    world = served()
+    world = synced_client()
     world.line.cut()
     world.line.trouble = lambda request: LOST if "watch=1" in request.path else None
     world.client.submit([Create(config_map())], world.reported.append)
@@ -159,14 +159,14 @@ def test_write_result_waits_for_interrupted_watch() -> None:
 
 
 def test_writes_run_in_order_until_first_error() -> None:
-    world = served()
+    world = synced_client()
     result = write(world, Create(config_map()), Delete(key("b")), Create(config_map("c")))
     assert isinstance(result.error, NotFound)
     assert [change[:2] for change in changes(world)] == [("ADDED", "a")]
 
 
 def test_writes_to_one_object_keep_their_order() -> None:
-    world = served()
+    world = synced_client()
     done: list[Any] = []
     world.client.submit([Create(config_map(x="1"))], lambda result: done.append(result.error))
     world.client.submit([Update(config_map(x="2"))], lambda result: done.append(result.error))
@@ -177,7 +177,7 @@ def test_writes_to_one_object_keep_their_order() -> None:
 
 
 def test_write_of_old_revision_returns_conflict() -> None:
-    world = served()
+    world = synced_client()
     put(world, "a", x="1")
     world.run(1)
     read = world.client.get(key())
@@ -188,7 +188,7 @@ def test_write_of_old_revision_returns_conflict() -> None:
 
 
 def test_rejected_writes_return_matching_errors() -> None:
-    world = served()
+    world = synced_client()
     assert isinstance(write(world, Create(config_map("No Name"))).error, InvalidObject)
     world.line.trouble = failing(HttpResponse(403, b'{"message": "no"}'))
     refused = write(world, Create(config_map())).error
@@ -197,7 +197,7 @@ def test_rejected_writes_return_matching_errors() -> None:
 
 
 def test_repeated_forbidden_write_is_reported_once() -> None:
-    world, reported = served(), list[str]()
+    world, reported = synced_client(), list[str]()
     world.client.outbox.on_refused = reported.append
     refusal = HttpResponse(403, b'{"message": "no"}')
     world.line.trouble = failing(refusal, refusal)
@@ -210,7 +210,7 @@ def test_repeated_forbidden_write_is_reported_once() -> None:
 
 
 def test_repeated_rejection_of_object_is_reported_with_backoff() -> None:
-    world, reported = served(), list[str]()
+    world, reported = synced_client(), list[str]()
     world.client.outbox.on_refused = reported.append
     put(world, "a", x="1")
     world.run(1)
@@ -225,7 +225,7 @@ def test_repeated_rejection_of_object_is_reported_with_backoff() -> None:
 
 
 def test_write_is_retried_after_retry_after_time() -> None:
-    world = served()
+    world = synced_client()
     world.line.trouble = failing(HttpResponse(429, retry_after=7 * SECOND), HttpResponse(503))
     begun = world.kernel.now()
     assert write(world, Create(config_map())).error is None
@@ -235,27 +235,27 @@ def test_write_is_retried_after_retry_after_time() -> None:
 
 
 def test_write_to_unavailable_server_gives_up() -> None:
-    world = served()
+    world = synced_client()
     world.line.trouble = failing(*[HttpResponse(503)] * 100)
     assert isinstance(write(world, Create(config_map())).error, NoValidResponse)
 
 
 def test_create_with_lost_answer_succeeds() -> None:
-    world = served()
+    world = synced_client()
     world.line.trouble, world.line.is_done_anyway = failing(LOST), True
     assert write(world, Create(config_map(x="1"))).error is None
     assert [change[0] for change in changes(world)] == ["ADDED"]
 
 
 def test_lost_create_of_object_with_other_content_conflicts() -> None:
-    world = served()
+    world = synced_client()
     put(world, "a", x="2")
     world.line.trouble = failing(LOST)
     assert isinstance(write(world, Create(config_map(x="1"))).error, Conflict)
 
 
 def test_create_with_generated_name_is_not_retried() -> None:
-    world = served()
+    world = synced_client()
     nameless = {**config_map(), "metadata": {"generateName": "c-", "namespace": "team"}}
     world.line.trouble, world.line.is_done_anyway = failing(LOST), True
     assert isinstance(write(world, Create(nameless)).error, NoValidResponse)
@@ -263,7 +263,7 @@ def test_create_with_generated_name_is_not_retried() -> None:
 
 
 def test_update_and_delete_with_lost_answers_are_safe() -> None:
-    world = served()
+    world = synced_client()
     put(world, "a", x="1")
     world.run(1)
     read = world.client.get(key())
@@ -276,7 +276,7 @@ def test_update_and_delete_with_lost_answers_are_safe() -> None:
 
 
 def test_client_that_may_not_write_sends_no_writes() -> None:
-    world = served()
+    world = synced_client()
     world.is_open = False
     world.client.submit([Create(config_map())], world.reported.append)
     world.run()
@@ -285,7 +285,7 @@ def test_client_that_may_not_write_sends_no_writes() -> None:
 
 
 def test_rate_limit_delays_writes() -> None:
-    world = served(qps=10.0)
+    world = synced_client(qps=10.0)
     done: list[int] = []
     for number in range(150):
         world.client.submit([Create(config_map(f"c-{number}"))], lambda _result: done.append(world.kernel.now()))
@@ -296,7 +296,7 @@ def test_rate_limit_delays_writes() -> None:
 
 
 def test_unserved_kind_has_no_objects_until_served() -> None:
-    world = Served(KINDS)
+    world = ClientAndServer(KINDS)
     world.line.trouble = lambda request: HttpResponse(404) if "configmaps" in request.path else None
     world.start()
     informer = world.client.informers[scheme.CONFIG_MAP]
@@ -310,7 +310,7 @@ def test_unserved_kind_has_no_objects_until_served() -> None:
 
 
 def test_client_uses_older_api_version_of_server() -> None:
-    world = Served([scheme.CLUSTER_QUEUE])
+    world = ClientAndServer([scheme.CLUSTER_QUEUE])
     world.line.trouble = lambda request: HttpResponse(404) if "v1beta2" in request.path else None
     world.api.post("/apis/kueue.x-k8s.io/v1beta1/clusterqueues", queue("old", "v1beta1", {"cohort": "all"}))
     world.start()
@@ -328,7 +328,7 @@ def queue(name: str, version: str, spec: Mapping[str, Any]) -> Obj:
 
 
 def test_status_is_written_separately() -> None:
-    world = Served([scheme.CLUSTER_QUEUE]).start()
+    world = ClientAndServer([scheme.CLUSTER_QUEUE]).start()
     made = write(world, Create(queue("q", "v1beta2", {}))).obj
     assert made is not None
     assert write(world, UpdateStatus({**made, "status": {"pendingWorkloads": 3}})).error is None
@@ -338,7 +338,7 @@ def test_status_is_written_separately() -> None:
 
 
 def test_delete_with_finalizers_is_answered_when_marked() -> None:
-    world = served()
+    world = synced_client()
     held = {**config_map(), "metadata": {**config_map()["metadata"], "finalizers": ["batchyard.dev/test"]}}
     assert write(world, Create(held)).error is None
     assert write(world, Delete(key())).error is None
@@ -350,7 +350,7 @@ def test_delete_with_finalizers_is_answered_when_marked() -> None:
 
 
 def test_client_caches_its_writes_of_unwatched_kinds() -> None:
-    world = Served([scheme.JOB]).start()
+    world = ClientAndServer([scheme.JOB]).start()
     made = write(world, Create(config_map())).obj
     assert made is not None
     assert world.client.get(key()) == made
@@ -360,7 +360,7 @@ def test_client_caches_its_writes_of_unwatched_kinds() -> None:
 
 
 def test_everything_returns_added_events() -> None:
-    world = served()
+    world = synced_client()
     put(world, "a")
     world.run(1)
     (event,) = world.client.added_events()
@@ -368,7 +368,7 @@ def test_everything_returns_added_events() -> None:
 
 
 def test_times_are_sent_in_whole_seconds() -> None:
-    world = served()
+    world = synced_client()
     job: dict[str, Any] = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a", "namespace": "team"}}
     pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
     assert write(world, Create({**job, "spec": {"template": {"spec": pod}}})).error is None
@@ -382,7 +382,7 @@ def test_times_are_sent_in_whole_seconds() -> None:
 
 
 def test_create_with_lost_answer_and_fractional_times_succeeds() -> None:
-    world = served()
+    world = synced_client()
     world.line.trouble, world.line.is_done_anyway = failing(LOST), True
     taint = {"key": "a", "effect": "NoSchedule", "timeAdded": FINE}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}, "spec": {"taints": [taint]}}

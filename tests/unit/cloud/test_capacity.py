@@ -4,7 +4,7 @@ from typing import Any
 
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata
-from unit.cloud.catalog.cloud_make import ZONE, Cloud, autoscaled, cluster, instance, node_pool, resize_request
+from unit.cloud.catalog.cloud_make import ZONE, CloudStage, autoscaled, cluster, instance, node_pool, resize_request
 
 L4 = "g2-standard-24"
 EXHAUSTED = "ZONE_RESOURCE_POOL_EXHAUSTED"
@@ -15,9 +15,9 @@ def row(count: int, machine: str = L4, **fields: Any) -> dict[str, Any]:
     return {"machineType": machine, "zone": ZONE, "count": count, **fields}
 
 
-def cloud(*pools: dict[str, Any], **spec: Any) -> Cloud:
+def cloud(*pools: dict[str, Any], **spec: Any) -> CloudStage:
     """Return a cloud some seconds after its start, with pools that were added later."""
-    world = Cloud(cluster(**spec))
+    world = CloudStage(cluster(**spec))
     world.wait(5)
     world.put(*pools)
     return world
@@ -105,7 +105,7 @@ def test_reservation_window_accepts_start_time_and_duration() -> None:
 
 def test_machine_stops_at_end_of_reservation_and_is_not_replaced() -> None:
     kept = {"name": "r", "machineType": L4, "zone": ZONE, "count": 1, "end": "1h"}
-    world = Cloud(
+    world = CloudStage(
         cluster(
             reservations=[kept],
             nodePools=[{"name": "p", "machineType": L4, "zones": [ZONE], "nodeCount": 1, "reservation": "r"}],
@@ -174,19 +174,19 @@ def test_fixed_slice_waits_for_capacity_of_all_machines() -> None:
 # --- ResizeRequests ---
 
 
-def queued() -> dict[str, Any]:
+def queued_pool() -> dict[str, Any]:
     """Return a pool with queued provisioning."""
     return autoscaled("dws", "a3-highgpu-8g", provisioning="queued")
 
 
-def state(world: Cloud, name: str) -> str:
+def state(world: CloudStage, name: str) -> str:
     """Return the state of a ResizeRequest."""
     found: str = world.get(scheme.RESIZE_REQUEST, name, "")["status"]["state"]
     return found
 
 
 def test_resize_request_is_provisioned_completely() -> None:
-    world = cloud(queued(), capacity=[row(4, "a3-highgpu-8g", provisioning="queued")])
+    world = cloud(queued_pool(), capacity=[row(4, "a3-highgpu-8g", provisioning="queued")])
     world.put(resize_request("rr", "dws", 3, maxRunDuration="2h"))
     assert (world.phases(), state(world, "rr")) == (["Provisioning"] * 3, "ACCEPTED")
     assert {obj["spec"]["resizeRequest"] for obj in world.instances()} == {"rr"}
@@ -197,7 +197,7 @@ def test_resize_request_is_provisioned_completely() -> None:
 
 
 def test_resize_request_ignores_machines_of_earlier_request_of_same_name() -> None:
-    world = cloud(queued(), capacity=[row(2, "a3-highgpu-8g", provisioning="queued")])
+    world = cloud(queued_pool(), capacity=[row(2, "a3-highgpu-8g", provisioning="queued")])
     world.put(resize_request("rr", "dws"))
     world.wait(600)
     world.delete(scheme.RESIZE_REQUEST, "rr", "")
@@ -206,7 +206,7 @@ def test_resize_request_ignores_machines_of_earlier_request_of_same_name() -> No
 
 
 def test_waiting_resize_request_blocks_no_other_requests() -> None:
-    world = cloud(queued(), autoscaled(), capacity=[row(2, "a3-highgpu-8g")])
+    world = cloud(queued_pool(), autoscaled(), capacity=[row(2, "a3-highgpu-8g")])
     world.put(resize_request("large", "dws", 3))
     world.put(resize_request("small", "dws", 2), instance("other"))
     assert (state(world, "large"), state(world, "small")) == ("ACCEPTED", "ACCEPTED")
@@ -218,7 +218,7 @@ def test_waiting_resize_request_blocks_no_other_requests() -> None:
 
 
 def test_resize_request_is_retried_when_capacity_becomes_free() -> None:
-    world = cloud(queued(), autoscaled("now", "a3-highgpu-8g"), capacity=[row(1, "a3-highgpu-8g")])
+    world = cloud(queued_pool(), autoscaled("now", "a3-highgpu-8g"), capacity=[row(1, "a3-highgpu-8g")])
     first = instance("first", autoscaled("now", "a3-highgpu-8g"))
     world.put(first)
     world.put(resize_request("rr", "dws"))
@@ -230,7 +230,7 @@ def test_resize_request_is_retried_when_capacity_becomes_free() -> None:
 
 
 def test_resize_request_is_served_before_later_instances() -> None:
-    world = cloud(queued(), autoscaled("now", "a3-highgpu-8g"), capacity=[row(1, "a3-highgpu-8g")])
+    world = cloud(queued_pool(), autoscaled("now", "a3-highgpu-8g"), capacity=[row(1, "a3-highgpu-8g")])
     late = instance("late", autoscaled("now", "a3-highgpu-8g"))
     late["metadata"]["creationTimestamp"] = world.stamp(1)
     world.put(resize_request("rr", "dws"), late)
@@ -238,7 +238,7 @@ def test_resize_request_is_served_before_later_instances() -> None:
 
 
 def test_unsatisfiable_resize_request_fails() -> None:
-    world = cloud(queued(), quotas=[{"name": "nvidia-h100-80gb", "limit": 8}])
+    world = cloud(queued_pool(), quotas=[{"name": "nvidia-h100-80gb", "limit": 8}])
     world.put(
         resize_request("quota", "dws", 2),
         resize_request("pool", "none"),
@@ -252,7 +252,7 @@ def test_unsatisfiable_resize_request_fails() -> None:
 
 
 def test_deleted_resize_request_creates_no_instances() -> None:
-    world = cloud(queued(), capacity=[row(0, "a3-highgpu-8g")])
+    world = cloud(queued_pool(), capacity=[row(0, "a3-highgpu-8g")])
     world.put(resize_request("rr", "dws"))
     world.give_up(resize_request("rr", "dws"))
     world.change_cluster(capacity=[])
@@ -260,7 +260,7 @@ def test_deleted_resize_request_creates_no_instances() -> None:
 
 
 def test_resize_request_fails_completely_when_one_machine_fails() -> None:
-    world = cloud(queued())
+    world = cloud(queued_pool())
     world.put(resize_request("rr", "dws", 2))
     error = {"code": "OTHER", "message": "why"}
     world.say(world.instances()[0], phase="Failed", error=error)

@@ -6,22 +6,22 @@ import pytest
 
 from batchyard.api import scheme, well_known
 from batchyard.api.views.node import node_view
-from unit.cloud.catalog.cloud_make import ZONE, Cloud, autoscaled, cluster, instance, resize_request
+from unit.cloud.catalog.cloud_make import ZONE, CloudStage, autoscaled, cluster, instance, resize_request
 
 SPREAD_OF_10 = {"min": "10s", "typical": "10s", "max": "10s"}
 TIMES = dict.fromkeys(("provisioning", "boot", "registration", "drivers", "network", "shutdown"), SPREAD_OF_10)
 
 
-def cloud(pool: dict[str, Any] | None = None, **spec: Any) -> Cloud:
+def cloud(pool: dict[str, Any] | None = None, **spec: Any) -> CloudStage:
     """Return a cloud with one autoscaled pool, steps of ten seconds, and one requested machine."""
-    world = Cloud(cluster(times=TIMES, **spec))
+    world = CloudStage(cluster(times=TIMES, **spec))
     world.wait(1)
     world.put(pool or autoscaled())
     world.put(instance("a", pool))
     return world
 
 
-def phase(world: Cloud) -> str:
+def phase(world: CloudStage) -> str:
     """Return the phase of the machine; empty if it is deleted."""
     return world.phases()[0] if world.phases() else ""
 
@@ -55,7 +55,7 @@ def test_node_has_name_of_machine_and_not_ready_taint() -> None:
 
 def test_step_times_differ_by_machine_and_seed_only() -> None:
     def ready_after(name: str, seed: int) -> int:
-        world = Cloud(cluster(), seed)
+        world = CloudStage(cluster(), seed)
         world.wait(1)
         world.put(autoscaled())
         world.put(instance(name))
@@ -67,7 +67,7 @@ def test_step_times_differ_by_machine_and_seed_only() -> None:
 
 
 def test_initial_machine_is_ready_at_once() -> None:
-    world = Cloud(cluster(times=TIMES))
+    world = CloudStage(cluster(times=TIMES))
     pool = autoscaled()
     initial = instance("a", pool)
     initial["metadata"]["annotations"] = {well_known.INITIAL_INSTANCE: "true"}
@@ -181,7 +181,7 @@ def test_node_of_unknown_status_is_not_changed() -> None:
 
 def test_node_of_resize_request_has_its_label() -> None:
     pool = autoscaled("dws", provisioning="queued")
-    world = Cloud(cluster())
+    world = CloudStage(cluster())
     world.put(pool, resize_request("rr", "dws"))
     world.wait(600)
     (node,) = world.client.list(scheme.NODE)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from batchyard.api import scheme
-from unit.cloud.catalog.cloud_make import ZONE, Cloud, autoscaled, cluster, instance, node_pool
+from unit.cloud.catalog.cloud_make import ZONE, CloudStage, autoscaled, cluster, instance, node_pool
 
 
 def pool_row(name: str = "pool", machine: str = "e2-medium", **spec: Any) -> dict[str, Any]:
@@ -11,12 +11,12 @@ def pool_row(name: str = "pool", machine: str = "e2-medium", **spec: Any) -> dic
     return {"name": name, "machineType": machine, **spec}
 
 
-def cloud(*rows: dict[str, Any], **spec: Any) -> Cloud:
+def cloud(*rows: dict[str, Any], **spec: Any) -> CloudStage:
     """Return a cloud with these initial pools."""
-    return Cloud(cluster(nodePools=list(rows), **spec))
+    return CloudStage(cluster(nodePools=list(rows), **spec))
 
 
-def status(world: Cloud, name: str = "pool") -> tuple[int, int]:
+def status(world: CloudStage, name: str = "pool") -> tuple[int, int]:
     """Return the numbers of machines and of ready machines in the status of a pool."""
     found = world.get(scheme.NODE_POOL, name, "")["status"]
     return found["instances"], found["ready"]

@@ -4,19 +4,19 @@ from typing import Any
 
 from batchyard.api import scheme
 from batchyard.api.meta import is_true
-from unit.cloud.catalog.cloud_make import ZONE, Cloud, autoscaled, cluster, instance
+from unit.cloud.catalog.cloud_make import ZONE, CloudStage, autoscaled, cluster, instance
 
 SLICE = {"name": "tpu", "machineType": "ct5lp-hightpu-4t", "zones": [ZONE], "tpuTopology": "2x4"}
 
 
-def cloud(**spec: Any) -> Cloud:
+def cloud(**spec: Any) -> CloudStage:
     """Return a cloud with one initial slice of two machines."""
-    return Cloud(cluster(nodePools=[{**SLICE, **spec}]))
+    return CloudStage(cluster(nodePools=[{**SLICE, **spec}]))
 
 
-def autoscaled_slice() -> Cloud:
+def autoscaled_slice() -> CloudStage:
     """Return a cloud with one autoscaled slice of two ready machines."""
-    world = Cloud(cluster())
+    world = CloudStage(cluster())
     pool = autoscaled("tpu", "ct5lp-hightpu-4t", tpuTopology="2x4")
     world.put(pool, instance("a", pool), instance("b", pool))
     world.finish()
@@ -24,7 +24,7 @@ def autoscaled_slice() -> Cloud:
     return world
 
 
-def names(world: Cloud) -> list[str]:
+def names(world: CloudStage) -> list[str]:
     """Return the names of all machines."""
     return [obj["metadata"]["name"] for obj in world.instances()]
 

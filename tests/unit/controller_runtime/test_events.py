@@ -17,7 +17,7 @@ from batchyard.store.memory import Store
 JOB = Key(scheme.JOB, "team", "train")
 
 
-class Recorder:
+class StoredEventRecorder:
     """A recorder with a store, and the events in it."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ def ignore(_result: WriteResult) -> None:
 
 
 def test_event_names_involved_object() -> None:
-    recorder = Recorder()
+    recorder = StoredEventRecorder()
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": "team", "uid": "u1"}}
     recorder.client.submit([Create(job)], ignore)
     recorder.record("Created pod: train-0")
@@ -58,7 +58,7 @@ def test_event_names_involved_object() -> None:
 
 
 def test_kueue_events_have_action() -> None:
-    recorder = Recorder()
+    recorder = StoredEventRecorder()
     recorder.record("Job suspended", "Suspended")
     recorder.record("Admitted by clusterQueue cq", "Started", by="job")
     recorder.record('Created ProvisioningRequest: "x"', "ProvisioningRequestCreated", by="provisioning")
@@ -66,7 +66,7 @@ def test_kueue_events_have_action() -> None:
 
 
 def test_repeated_event_increments_count() -> None:
-    recorder = Recorder()
+    recorder = StoredEventRecorder()
     for second in (0, 5, 9):
         recorder.record("Job suspended", "Suspended", at=second)
     (event,) = recorder.reported
@@ -74,7 +74,7 @@ def test_repeated_event_increments_count() -> None:
 
 
 def test_similar_events_are_combined() -> None:
-    recorder = Recorder()
+    recorder = StoredEventRecorder()
     for number in range(14):
         recorder.record(f"Created pod: train-{number}")
     assert len(recorder.reported) == 11
@@ -85,7 +85,7 @@ def test_similar_events_are_combined() -> None:
 
 
 def test_events_of_single_object_are_limited_to_burst() -> None:
-    recorder = Recorder()
+    recorder = StoredEventRecorder()
     for number in range(EVENT_BURST + 10):
         recorder.record("told", f"Reason{number}")
     assert len(recorder.reported) == EVENT_BURST
@@ -96,7 +96,7 @@ def test_events_of_single_object_are_limited_to_burst() -> None:
 
 
 def test_event_expires_hour_after_last_occurrence() -> None:
-    recorder, expiry = Recorder(), EventExpiry()
+    recorder, expiry = StoredEventRecorder(), EventExpiry()
     recorder.record("told")
     (event,) = recorder.reported
     key = key_of(event)
@@ -115,7 +115,7 @@ def test_event_expires_hour_after_last_occurrence() -> None:
 
 @pytest.mark.parametrize("reported", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"])
 def test_event_with_implausible_time_expires_hour_after_creation(reported: str) -> None:
-    recorder, expiry = Recorder(), EventExpiry()
+    recorder, expiry = StoredEventRecorder(), EventExpiry()
     recorder.record("told")
     (event,) = recorder.reported
     recorder.client.submit(
@@ -128,7 +128,7 @@ def test_event_with_implausible_time_expires_hour_after_creation(reported: str) 
 
 
 def test_event_expiry_deletes_in_batches() -> None:
-    recorder, expiry = Recorder(), EventExpiry()
+    recorder, expiry = StoredEventRecorder(), EventExpiry()
     for number in range(BATCH_MAX + 1):
         recorder.record("told", key=Key(scheme.JOB, "team", f"job-{number}"), at=number / 1000)
     wanted = [key for event in recorder.reported for key in expiry.keys_for(added(event), make.at(1))]
@@ -145,7 +145,7 @@ class EventSurplus:
     """More Events than the limit, of Jobs with numbered names, and their expiry."""
 
     def __init__(self, count: int) -> None:
-        self.recorder, self.expiry = Recorder(), EventExpiry()
+        self.recorder, self.expiry = StoredEventRecorder(), EventExpiry()
         for number in range(count):
             self.recorder.record("told", key=Key(scheme.JOB, "team", f"job-{number}"), at=number / 1000)
         self.stored = sorted(self.recorder.reported, key=lambda event: int(event["involvedObject"]["name"][4:]))

@@ -87,7 +87,7 @@ def test_workloads_list_is_paginated_with_maximum_limit() -> None:
     assert dashboard().model("workloads", {"limit": "1000000"})["limit"] == 500
 
 
-def preempted() -> tuple[Model, Model]:
+def preemption_models() -> tuple[Model, Model]:
     """Return the models of a preempted Workload and of its preemptor."""
     lives = dashboard().history.workload_histories
     mark, life = next((mark, life) for life in lives.values() for mark in life.marks if mark.event == "preempted")
@@ -99,7 +99,7 @@ def preempted() -> tuple[Model, Model]:
 
 
 def test_workload_life_names_preemptor_and_victim() -> None:
-    victim, preemptor = preempted()
+    victim, preemptor = preemption_models()
     mark = next(mark for mark in victim["life"] if mark["what"] == "preempted")
     assert mark["by"] == f"{preemptor['namespace']}/{preemptor['name']}"
     assert f"{victim['namespace']}/{victim['name']}" in [mark.get("workload") for mark in preemptor["life"]]

@@ -49,7 +49,7 @@ spec:
 """
 
 
-def reported() -> str:
+def report_html() -> str:
     simulation = Simulation(read_scenario([QUEUES])[0])
     reporter = Reporter(simulation.world)
     simulation.advance()
@@ -58,7 +58,7 @@ def reported() -> str:
 
 
 def test_report_contains_models_of_whole_run() -> None:
-    html = reported()
+    html = report_html()
     found = re.search(r'<script type="application/json" id="report">(.*?)</script>', html, re.DOTALL)
     assert found is not None
     models = json.loads(found[1])["models"]
@@ -72,7 +72,7 @@ def test_report_contains_models_of_whole_run() -> None:
 
 
 def test_report_escapes_object_text_and_has_no_external_resources() -> None:
-    html = reported()
+    html = report_html()
     assert html.count("</script>") == html.count("<script") == 2
     assert "<img" not in html
     assert not re.findall(r'(?:src|href)="(?!#)[^"]', html)

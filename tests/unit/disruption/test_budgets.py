@@ -142,7 +142,7 @@ def test_eviction_of_unready_pod_is_allowed_if_enough_pods_are_healthy() -> None
     assert eviction_decision(unready, [always], make.NOW) == (None, None)
 
 
-def on(name: str, node_name: str = "n", priority: int = 0, labels: Any = None) -> Any:
+def pod_on_node(name: str, node_name: str = "n", priority: int = 0, labels: Any = None) -> Any:
     return placement_make.pod(name, nodeName=node_name, priority=priority, labels=labels)
 
 
@@ -156,7 +156,7 @@ def victims(nodes: ClusterSnapshot, cpu: str) -> tuple[str, list[str]]:
 
 
 def test_pod_with_exhausted_budget_is_preempted_last() -> None:
-    nodes = cluster(node(cpu="2"), on("guarded", labels=LABELS), on("more", priority=3))
+    nodes = cluster(node(cpu="2"), pod_on_node("guarded", labels=LABELS), pod_on_node("more", priority=3))
     assert victims(nodes, "1") == ("n", ["guarded"])
     nodes.budgets.set(budget(status={"disruptionsAllowed": 0}))
     assert victims(nodes, "1") == ("n", ["more"])
@@ -164,7 +164,9 @@ def test_pod_with_exhausted_budget_is_preempted_last() -> None:
 
 
 def test_preemption_prefers_node_without_budget_violation() -> None:
-    nodes = cluster(node("a", cpu="1"), node("b", cpu="1"), on("x", "a", labels=LABELS), on("y", "b", 3))
+    nodes = cluster(
+        node("a", cpu="1"), node("b", cpu="1"), pod_on_node("x", "a", labels=LABELS), pod_on_node("y", "b", 3)
+    )
     nodes.budgets.set(budget(status={"disruptionsAllowed": 0}))
     assert victims(nodes, "1") == ("b", ["y"])
     nodes.budgets.set(budget(status={"disruptionsAllowed": 1}))

@@ -9,7 +9,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, key_of
 from batchyard.disruption.controller import DisruptionBudgets
 from batchyard.interfaces.client import Create, Delete, EventType, WatchEvent, WriteResult
-from stage import Stage, stated
+from stage import Stage, condition_state
 from unit.disruption.test_budgets import budget, web
 from unit.nodes.node_make import running
 
@@ -20,7 +20,7 @@ def status(stage: Stage) -> Any:
     return stage.get(scheme.POD_DISRUPTION_BUDGET, "b")["status"]
 
 
-def owned(name: str, /, **owner: Any) -> dict[str, Any]:
+def owned_pod(name: str, /, **owner: Any) -> dict[str, Any]:
     made = web(name)
     return {**made, "metadata": {**made["metadata"], "ownerReferences": [{**OWNED, **owner}]}}
 
@@ -45,7 +45,7 @@ def test_budget_status_follows_its_pods() -> None:
 
 def test_percentage_refers_to_replicas_of_pod_controllers() -> None:
     stage = Stage(DisruptionBudgets())
-    stage.put(replicas("ReplicaSet", "rs", 4), owned("a"), owned("b"), budget(maxUnavailable="50%"))
+    stage.put(replicas("ReplicaSet", "rs", 4), owned_pod("a"), owned_pod("b"), budget(maxUnavailable="50%"))
     assert (status(stage)["expectedPods"], status(stage)["desiredHealthy"]) == (4, 2)
 
 
@@ -53,7 +53,7 @@ def test_expected_pods_use_replicas_of_deployment_above_replica_set() -> None:
     stage = Stage(DisruptionBudgets())
     above = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "uid-d", "controller": True}
     stage.put(replicas("Deployment", "d", 6), replicas("ReplicaSet", "rs", 4, ownerReferences=[above]))
-    stage.put(owned("a"), budget(maxUnavailable=1))
+    stage.put(owned_pod("a"), budget(maxUnavailable=1))
     assert status(stage)["expectedPods"] == 6
 
 
@@ -67,9 +67,13 @@ def test_expected_pods_use_replicas_of_deployment_above_replica_set() -> None:
 )
 def test_budget_allows_no_disruption_if_expected_pods_are_unknown(owner: Any, why: str) -> None:
     stage = Stage(DisruptionBudgets())
-    stage.put(owned("a", **owner), budget(maxUnavailable=1))
+    stage.put(owned_pod("a", **owner), budget(maxUnavailable=1))
     assert status(stage)["disruptionsAllowed"] == 0
-    assert stated(stage.get(scheme.POD_DISRUPTION_BUDGET, "b"), "DisruptionAllowed") == ("False", "SyncFailed", why)
+    assert condition_state(stage.get(scheme.POD_DISRUPTION_BUDGET, "b"), "DisruptionAllowed") == (
+        "False",
+        "SyncFailed",
+        why,
+    )
     assert stage.events[0].message == f"Failed to calculate the number of expected pods: {why}"
 
 
@@ -96,7 +100,7 @@ def fleet_stage(definition: dict[str, Any]) -> Stage:
     """A budget for the pod of a Fleet of size 4."""
     stage = Stage(DisruptionBudgets())
     fleet = {"apiVersion": "example.com/v1", "kind": "Fleet", "metadata": make.metadata("f"), "spec": {"size": 4}}
-    stage.put(definition, fleet, owned("a", **FLEET), budget(maxUnavailable="25%"))
+    stage.put(definition, fleet, owned_pod("a", **FLEET), budget(maxUnavailable="25%"))
     return stage
 
 
@@ -115,7 +119,11 @@ def test_expected_pods_use_scale_of_custom_resource() -> None:
 )
 def test_budget_reports_custom_resource_without_scale(definition: dict[str, Any], why: str) -> None:
     stage = fleet_stage(definition)
-    assert stated(stage.get(scheme.POD_DISRUPTION_BUDGET, "b"), "DisruptionAllowed") == ("False", "SyncFailed", why)
+    assert condition_state(stage.get(scheme.POD_DISRUPTION_BUDGET, "b"), "DisruptionAllowed") == (
+        "False",
+        "SyncFailed",
+        why,
+    )
 
 
 def test_pods_of_deleted_budget_require_no_reconcile() -> None:

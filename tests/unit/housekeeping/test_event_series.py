@@ -22,7 +22,7 @@ JOB = Key(scheme.JOB, "team", "train")
 STAMP = make.stamp(0).replace("Z", ".000000Z")
 
 
-class Recorder:
+class EventSeriesRecorder:
     """An event recorder on a store that contains a Job."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Recorder:
 
 
 def test_event_has_time_action_reason_and_reporting_component() -> None:
-    event = Recorder().record()
+    event = EventSeriesRecorder().record()
     about = {"kind": "Job", "namespace": "team", "name": "train", "apiVersion": "batch/v1", "uid": "u1"}
     assert event["involvedObject"] == {**about, "resourceVersion": "1"}
     assert (event["eventTime"], event["action"], event["reason"]) == (STAMP, "Started", "Started")
@@ -62,11 +62,11 @@ def test_event_has_time_action_reason_and_reporting_component() -> None:
     ],
 )
 def test_event_action_depends_on_component_and_reason(by: str, reason: str, action: str) -> None:
-    assert Recorder().record(reason=reason, by=by)["action"] == action
+    assert EventSeriesRecorder().record(reason=reason, by=by)["action"] == action
 
 
 def test_repeated_event_becomes_series_with_first_message() -> None:
-    recorder = Recorder()
+    recorder = EventSeriesRecorder()
     for second in (0, 5, 9):
         recorder.record(f"at {second}", at=second)
     (event,) = recorder.reported
@@ -75,7 +75,7 @@ def test_repeated_event_becomes_series_with_first_message() -> None:
 
 
 def test_repeated_event_is_new_after_object_change_or_six_minutes() -> None:
-    recorder = Recorder()
+    recorder = EventSeriesRecorder()
     recorder.record()
     job: dict[str, Any] = dict(recorder.client.get(JOB) or {})
     recorder.store.put(JOB, {**job, "status": {"active": 1}})
@@ -85,20 +85,20 @@ def test_repeated_event_is_new_after_object_change_or_six_minutes() -> None:
 
 
 def test_events_per_object_are_limited_to_burst() -> None:
-    recorder = Recorder()
+    recorder = EventSeriesRecorder()
     for number in range(EVENT_BURST + 5):
         recorder.record(reason=f"Reason{number}")
     assert len(recorder.reported) == EVENT_BURST
 
 
 def test_event_message_is_truncated_to_1024_bytes() -> None:
-    message = Recorder().record("ä" * 2000)["message"]
+    message = EventSeriesRecorder().record("ä" * 2000)["message"]
     assert message.endswith("ä ...")
     assert len(message.encode()) == 1024
 
 
 def test_event_series_expires_one_hour_after_last_observation() -> None:
-    recorder, expiry = Recorder(), EventExpiry()
+    recorder, expiry = EventSeriesRecorder(), EventExpiry()
     event = recorder.record()
     key = Key(scheme.EVENT, "team", event["metadata"]["name"])
     expiry.keys_for(WatchEvent(EventType.ADDED, key, event, None, 2), make.at(0))
@@ -107,7 +107,7 @@ def test_event_series_expires_one_hour_after_last_observation() -> None:
 
 
 def test_event_series_is_printed_with_count_and_times() -> None:
-    recorder = Recorder()
+    recorder = EventSeriesRecorder()
     recorder.record()
     event = recorder.record(at=60)
     names = [column.name for column in columns(scheme.EVENT, wide=True)]

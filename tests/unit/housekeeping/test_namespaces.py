@@ -6,7 +6,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, with_metadata
 from batchyard.housekeeping.controllers import Namespaces
-from stage import Stage, stated
+from stage import Stage, condition_state
 from unit.nodes.node_make import pod
 
 
@@ -52,10 +52,10 @@ def test_namespace_deletion_waits_for_finalizers_and_reports_conditions() -> Non
     namespace = stage.get(scheme.NAMESPACE, "team", "")
     assert namespace["status"]["phase"] == "Terminating"
     left = "Some resources are remaining: configmaps. has 1 resource instances, pods. has 1 resource instances"
-    assert stated(namespace, "NamespaceContentRemaining") == ("True", "SomeResourcesRemain", left)
+    assert condition_state(namespace, "NamespaceContentRemaining") == ("True", "SomeResourcesRemain", left)
     held = "Some content in the namespace has finalizers remaining: test/keep in 1 resource instances"
-    assert stated(namespace, "NamespaceFinalizersRemaining") == ("True", "SomeFinalizersRemain", held)
-    assert stated(namespace, "NamespaceDeletionContentFailure")[0] == "False"
+    assert condition_state(namespace, "NamespaceFinalizersRemaining") == ("True", "SomeFinalizersRemain", held)
+    assert condition_state(namespace, "NamespaceDeletionContentFailure")[0] == "False"
 
 
 def test_namespace_is_deleted_after_its_last_object() -> None:

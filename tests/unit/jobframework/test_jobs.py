@@ -13,7 +13,7 @@ from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobframework.workloads import workload_name
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.scheduling.workload import evictions, lifecycle
-from stage import Stage, stated
+from stage import Stage, condition_state
 
 
 def job_stage(*objects: Obj) -> Stage:
@@ -137,7 +137,7 @@ def test_evicted_job_releases_quota_after_pods_are_gone() -> None:
     assert job(stage)["spec"] == original
     assert "annotations" not in job(stage)["metadata"]
     assert "startTime" not in job(stage)["status"]
-    assert stated(stage.only_workload(), "Requeued") == ("True", "Preempted", "make room")
+    assert condition_state(stage.only_workload(), "Requeued") == ("True", "Preempted", "make room")
     assert not lifecycle.has_quota_reservation(stage.only_workload())
     assert [(e.reason, e.message) for e in stage.events[2:]] == [("Stopped", "make room")]
 
@@ -175,7 +175,7 @@ def test_finished_job_finishes_its_workload(kind: str, reason: str) -> None:
     stage = job_stage(make.job())
     admit(stage)
     set_status(stage, succeeded=1, conditions=[make.condition(kind, message="told by the Job")])
-    assert stated(stage.only_workload(), "Finished") == ("True", reason, "told by the Job")
+    assert condition_state(stage.only_workload(), "Finished") == ("True", reason, "told by the Job")
     assert "finalizers" not in stage.only_workload()["metadata"]
     name = stage.only_workload()["metadata"]["name"]
     assert stage.events[-1].message == f"Workload 'team/{name}' is declared finished"
@@ -269,7 +269,7 @@ def test_template_that_conflicts_with_flavor_fails_workload() -> None:
     conflict = (
         "invalid admission check PodSetUpdate: conflict for nodeSelector: conflict for key=zone, value1=b, value2=a"
     )
-    assert stated(stage.only_workload(), "Finished") == ("True", "FailedToStart", conflict)
+    assert condition_state(stage.only_workload(), "Finished") == ("True", "FailedToStart", conflict)
 
 
 def test_admission_check_that_conflicts_with_flavor_fails_workload() -> None:
@@ -280,7 +280,7 @@ def test_admission_check_that_conflicts_with_flavor_fails_workload() -> None:
     admit(stage)
     conflict = "conflict for nodeSelector: conflict for key=zone, value1=a, value2=b"
     message = f'in admission check "c": invalid admission check PodSetUpdate: {conflict}'
-    assert stated(stage.only_workload(), "Finished") == ("True", "FailedToStart", message)
+    assert condition_state(stage.only_workload(), "Finished") == ("True", "FailedToStart", message)
 
 
 def test_pod_set_updates_of_admission_checks_are_injected() -> None:
@@ -315,27 +315,27 @@ def test_child_job_runs_only_while_parent_workload_is_admitted() -> None:
     assert len(stage.workloads()) == 1
 
 
-def owned(obj: Obj, uid: str = "uid-js") -> Obj:
+def with_jobset_owner(obj: Obj, uid: str = "uid-js") -> Obj:
     owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "js", "uid": uid, "controller": True}
     return with_metadata(obj, ownerReferences=[owner])
 
 
 def test_job_with_missing_owner_is_ignored() -> None:
-    assert job_stage(owned(make.job())).workloads() == []
+    assert job_stage(with_jobset_owner(make.job())).workloads() == []
 
 
 @pytest.mark.parametrize(("parent_queue", "uid"), [(None, "uid-js"), ("lq", "another")])
 def test_job_without_managed_owner_gets_workload(parent_queue: str | None, uid: str) -> None:
-    stage = job_stage(make.jobset(queue=parent_queue), owned(make.job(), uid))
+    stage = job_stage(make.jobset(queue=parent_queue), with_jobset_owner(make.job(), uid))
     assert stage.only_workload()["metadata"]["ownerReferences"][0]["kind"] == "Job"
 
 
 def test_suspended_or_finished_child_job_is_ignored() -> None:
     ended = {
-        **owned(make.job("ended", queue=None, suspend=False)),
+        **with_jobset_owner(make.job("ended", queue=None, suspend=False)),
         "status": {"conditions": [make.condition("Complete")]},
     }
-    stage = job_stage(make.jobset(), owned(make.job(queue=None)), ended)
+    stage = job_stage(make.jobset(), with_jobset_owner(make.job(queue=None)), ended)
     assert stage.events == []
 
 

@@ -9,7 +9,7 @@ from batchyard.interfaces.client import Reader, Update
 from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
-from stage import Stage, stated
+from stage import Stage, condition_state
 
 GONE = ("True", "OwnerNotFound", "The workload's owner no longer exists")
 
@@ -23,16 +23,16 @@ def job_stage() -> Stage:
 
 def test_orphaned_workload_is_finished_and_kept() -> None:
     stage = job_stage()
-    stage.leave_behind(scheme.JOB, "job")
+    stage.delete_without_dependents(scheme.JOB, "job")
     workload = stage.only_workload()
-    assert stated(workload, "Finished") == GONE
+    assert condition_state(workload, "Finished") == GONE
     assert "finalizers" not in workload["metadata"]
 
 
 def test_new_job_with_same_name_ignores_orphaned_workload() -> None:
     stage = job_stage()
     left = stage.only_workload()["metadata"]["name"]
-    stage.leave_behind(scheme.JOB, "job")
+    stage.delete_without_dependents(scheme.JOB, "job")
     stage.put(with_metadata(make.job(), uid="uid-of-the-next"))
     names = [workload["metadata"]["name"] for workload in stage.workloads()]
     assert left in names

@@ -6,7 +6,7 @@ from batchyard.api.meta import Obj
 from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.scheduling.workload import lifecycle
-from stage import Stage, stated
+from stage import Stage, condition_state
 
 PREBUILT = "kueue.x-k8s.io/prebuilt-workload-name"
 JOB = make.job(labels={PREBUILT: "wl"})
@@ -56,7 +56,7 @@ def test_job_waits_for_prebuilt_workload() -> None:
 
 def test_prebuilt_workload_with_other_pod_sets_is_out_of_sync() -> None:
     stage = job_stage(make.workload("wl", pod_sets=[make.pod_set(count=2)]), JOB)
-    finished = stated(stage.only_workload(), "Finished")
+    finished = condition_state(stage.only_workload(), "Finished")
     assert finished == ("True", "OutOfSync", "The prebuilt workload is out of sync with its user job")
 
 

@@ -22,7 +22,7 @@ FILE_RULES = ("unreadable-file", "invalid-yaml")
 Obj = dict[str, Any]
 
 
-def changed(objects: list[Obj], changes: list[Obj]) -> list[Obj]:
+def with_changes(objects: list[Obj], changes: list[Obj]) -> list[Obj]:
     """The objects with the changes merged into them, or added to them."""
     done = list(objects)
     for change in changes:
@@ -35,19 +35,19 @@ def changed(objects: list[Obj], changes: list[Obj]) -> list[Obj]:
     return done
 
 
-def fixed(objects: list[Obj], rule: str) -> list[Obj]:
+def with_fixes(objects: list[Obj], rule: str) -> list[Obj]:
     """The objects once the patches of the rule's findings are applied."""
     patches = [dict(patch) for finding in lint(objects).findings if finding.rule == rule for patch in finding.patches]
     if rule in {"unknown-field", "missing-field", "invalid-value", "unknown-kind"}:  # each is the whole object
         objects = [obj for obj in objects if identity(obj) not in [identity(patch) for patch in patches]]
-    return changed(objects, patches)
+    return with_changes(objects, patches)
 
 
 def identity(obj: Obj) -> tuple[str, str]:
     return obj.get("kind", ""), obj.get("metadata", {}).get("name", "")
 
 
-def found(objects: list[Obj]) -> list[str]:
+def finding_rules(objects: list[Obj]) -> list[str]:
     return sorted(finding.rule for finding in lint(objects).findings)
 
 
@@ -62,19 +62,19 @@ def test_valid_platform_has_no_findings(name: str) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_lint_reports_expected_findings_only_in_bad_case(case: Obj) -> None:
-    objects = changed(PLATFORMS[case.get("platform", "plain")], case["bad"])
+    objects = with_changes(PLATFORMS[case.get("platform", "plain")], case["bad"])
     report = lint(objects)
     assert sorted(f.rule for f in report.findings) == sorted([case["rule"], *case.get("also", ())])
     first = next(finding for finding in report.findings if finding.rule == case["rule"])
     assert first.severity == case.get("severity", RULES_BY_NAME[case["rule"]].severity)
     assert first.problem
     assert first.fix
-    assert case["rule"] not in found(fixed(objects, case["rule"])) or not first.patches
+    assert case["rule"] not in finding_rules(with_fixes(objects, case["rule"])) or not first.patches
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "good" in case], ids=case_id)
 def test_good_case_has_no_findings(case: Obj) -> None:
-    assert lint(changed(PLATFORMS[case.get("platform", "plain")], case["good"])).findings == []
+    assert lint(with_changes(PLATFORMS[case.get("platform", "plain")], case["good"])).findings == []
 
 
 def test_every_rule_has_case() -> None:
@@ -111,7 +111,7 @@ def test_unreadable_file_does_not_hide_other_findings(tmp_path: Path) -> None:
 
 
 def test_lint_runs_selected_rules_only() -> None:
-    objects = changed(PLATFORMS["plain"], [{"kind": "ClusterQueue", "metadata": {"name": "cq"}, "spec": {"x": 1}}])
+    objects = with_changes(PLATFORMS["plain"], [{"kind": "ClusterQueue", "metadata": {"name": "cq"}, "spec": {"x": 1}}])
     assert lint(objects, ["null-namespace-selector"]).findings == []
     assert [finding.rule for finding in lint(objects, ["unknown-field"]).findings] == ["unknown-field"]
 
@@ -138,6 +138,6 @@ def test_node_condition_taint_is_not_reported_as_undeclared() -> None:
     node |= {"spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}, "status": {"allocatable": {"cpu": "9"}}}
     flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "f"}}
     flavor |= {"spec": {"nodeLabels": {"pool": "a"}}}
-    assert "undeclared-taint" not in found([node, flavor])
+    assert "undeclared-taint" not in finding_rules([node, flavor])
     node["spec"] = {"taints": [{"key": "mine", "effect": "NoSchedule"}]}
-    assert "undeclared-taint" in found([node, flavor])
+    assert "undeclared-taint" in finding_rules([node, flavor])

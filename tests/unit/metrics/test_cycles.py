@@ -5,12 +5,12 @@ from batchyard.metrics.workloads import CycleMetrics
 from batchyard.scheduling.cycle import Cycle
 from batchyard.scheduling.decisions import Head
 from unit.metrics.scrape import samples
-from yard import Yard, cohort, head, preemption, queue
+from yard import SchedulerBench, cohort, head, preemption, queue
 
 RECLAIMS = preemption(within="LowerPriority", reclaim="Any")
 
 
-class Clock:
+class CycleClock:
     """A clock that advances one second per call."""
 
     def __init__(self) -> None:
@@ -21,9 +21,9 @@ class Clock:
         return self.seconds
 
 
-def cycle_samples(yard: Yard, *heads: str, cpu: int = 2) -> dict[str, dict[tuple[str, ...], float]]:
+def cycle_samples(bench: SchedulerBench, *heads: str, cpu: int = 2) -> dict[str, dict[tuple[str, ...], float]]:
     """The samples after one cycle; a Workload's first letter names its queue, and `a1:4` requests 4 cpu."""
-    figures, cycle = CycleMetrics(Clock(), "standalone"), Cycle(yard.snapshot, yard.policy, yard.namespaces, 1)
+    figures, cycle = CycleMetrics(CycleClock(), "standalone"), Cycle(bench.snapshot, bench.policy, bench.namespaces, 1)
     figures.begin()
     asked = [(name.partition(":")[0], int(name.partition(":")[2] or cpu)) for name in heads]
     decisions = cycle.run([Head(workload_view(head(name, cpus)), name[0]) for name, cpus in asked])
@@ -33,71 +33,71 @@ def cycle_samples(yard: Yard, *heads: str, cpu: int = 2) -> dict[str, dict[tuple
 
 
 def test_admitting_cycle_is_counted_as_success_with_its_duration() -> None:
-    reported = cycle_samples(Yard(queue("a", 4)), "a1")
+    reported = cycle_samples(SchedulerBench(queue("a", 4)), "a1")
     assert reported["kueue_admission_attempts_total"] == {("success", "standalone"): 1}
     assert reported["kueue_admission_attempt_duration_seconds_sum"] == {("success", "standalone"): 2}
     assert reported["batchyard_cycle_phase_seconds_total"] == {("decide",): 1, ("apply",): 1}
 
 
 def test_cycle_that_only_preempts_is_counted_as_inadmissible() -> None:
-    yard = Yard(queue("a", 4, cohort="c", preemption=RECLAIMS), queue("b", 0, cohort="c"))
-    yard.hold("borrower", 4, "b")
-    reported = cycle_samples(yard, "a1")
+    bench = SchedulerBench(queue("a", 4, cohort="c", preemption=RECLAIMS), queue("b", 0, cohort="c"))
+    bench.hold("borrower", 4, "b")
+    reported = cycle_samples(bench, "a1")
     assert reported["kueue_admission_attempts_total"] == {("inadmissible", "standalone"): 1}
     assert reported["kueue_preempted_workloads_total"] == {("a", "InCohortReclamation", "standalone"): 1}
 
 
 def test_evicted_workload_is_not_counted_as_preempted_again() -> None:
-    yard = Yard(queue("a", 4, cohort="c", preemption=RECLAIMS), queue("b", 0, cohort="c"))
-    yard.hold("borrower", 4, "b", evicted=True)
-    assert "kueue_preempted_workloads_total" not in cycle_samples(yard, "a1")
+    bench = SchedulerBench(queue("a", 4, cohort="c", preemption=RECLAIMS), queue("b", 0, cohort="c"))
+    bench.hold("borrower", 4, "b", evicted=True)
+    assert "kueue_preempted_workloads_total" not in cycle_samples(bench, "a1")
 
 
 def test_second_preemptor_of_same_victim_is_counted_as_deferred_fit() -> None:
     queues = [queue(name, 2, cohort="c", preemption=RECLAIMS) for name in "ab"]
-    yard = Yard(*queues, queue("d", 0, cohort="c"))
-    yard.hold("borrower", 4, "d")
-    reported = cycle_samples(yard, "a1", "b1")
+    bench = SchedulerBench(*queues, queue("d", 0, cohort="c"))
+    bench.hold("borrower", 4, "d")
+    reported = cycle_samples(bench, "a1", "b1")
     assert reported["kueue_preempted_workloads_total"] == {("a", "InCohortReclamation", "standalone"): 1}
     assert reported["kueue_preemption_target_recomputations_total"] == {("b", "deferred_fit", "standalone"): 1}
 
 
 def test_target_recomputation_counts_new_targets_and_skips() -> None:
     rivals = [queue(name, 3, cohort="c", preemption=RECLAIMS) for name in "ab"]
-    yard = Yard(*rivals, queue("d", 0, cohort="c"))
-    yard.hold("x", 3, "d")
-    yard.hold("y", 3, "d", since=-1)
-    reported = cycle_samples(yard, "a1", "b1", cpu=3)
+    bench = SchedulerBench(*rivals, queue("d", 0, cohort="c"))
+    bench.hold("x", 3, "d")
+    bench.hold("y", 3, "d", since=-1)
+    reported = cycle_samples(bench, "a1", "b1", cpu=3)
     assert reported["kueue_preemption_target_recomputations_total"] == {("b", "new_targets", "standalone"): 1}
     borrows = preemption("Never", "LowerPriority", {"policy": "LowerPriority"})
-    yard = Yard(cohort("c", 4), *(queue(name, 0, cohort="c", preemption=borrows) for name in "abd"))
-    yard.hold("x", 4, "d", priority=-1)
-    reported = cycle_samples(yard, "a1", "b1", cpu=4)
+    bench = SchedulerBench(cohort("c", 4), *(queue(name, 0, cohort="c", preemption=borrows) for name in "abd"))
+    bench.hold("x", 4, "d", priority=-1)
+    reported = cycle_samples(bench, "a1", "b1", cpu=4)
     assert reported["kueue_preemption_target_recomputations_total"] == {("b", "skipped", "standalone"): 1}
 
 
 def test_preemption_skip_is_counted_for_its_queue() -> None:
     rivals = [queue(name, 4, cohort="c", preemption=RECLAIMS) for name in "ab"]
-    yard = Yard(*rivals, queue("d", 0, cohort="c"))
-    yard.hold("x", 1, "d")
-    yard.hold("y", 4, "d", since=-1)
-    reported = cycle_samples(yard, "a1:3", "b1:4")
+    bench = SchedulerBench(*rivals, queue("d", 0, cohort="c"))
+    bench.hold("x", 1, "d")
+    bench.hold("y", 4, "d", since=-1)
+    reported = cycle_samples(bench, "a1:3", "b1:4")
     assert reported["kueue_admission_cycle_preemption_skips"] == {("b", "standalone"): 1}
     assert reported["kueue_admission_attempts_total"] == {("success", "standalone"): 1}
     assert "kueue_preempted_workloads_total" not in reported
 
 
 def test_deleted_queue_has_no_preemption_samples() -> None:
-    yard = Yard(queue("a", 4, cohort="c", preemption=RECLAIMS), queue("b", 0, cohort="c"))
-    yard.hold("borrower", 4, "b")
-    figures, cycle = CycleMetrics(Clock(), "standalone"), Cycle(yard.snapshot, yard.policy, yard.namespaces, 1)
+    bench = SchedulerBench(queue("a", 4, cohort="c", preemption=RECLAIMS), queue("b", 0, cohort="c"))
+    bench.hold("borrower", 4, "b")
+    figures, cycle = CycleMetrics(CycleClock(), "standalone"), Cycle(bench.snapshot, bench.policy, bench.namespaces, 1)
     figures.end(cycle, cycle.run([Head(workload_view(head("a1", 2)), "a")]))
     figures.forget("a")
     assert "kueue_preempted_workloads_total" not in samples(figures.texts())
 
 
 def test_preemption_loop_counter_starts_at_zero() -> None:
-    figures = CycleMetrics(Clock(), "standalone")
+    figures = CycleMetrics(CycleClock(), "standalone")
     before = samples(figures.own_texts())
     figures.loop(object())
     after = samples(figures.own_texts())

@@ -35,7 +35,7 @@ def change(obj: Obj, old: Obj | None = None, *, is_gone: bool = False) -> WatchE
     return WatchEvent(kind, key_of(obj), obj, old, 1)
 
 
-def reported(*objects: Obj) -> dict[str, dict[tuple[str, ...], float]]:
+def object_samples(*objects: Obj) -> dict[str, dict[tuple[str, ...], float]]:
     figures = ObjectMetrics()
     for obj in objects:
         figures.observe(change(obj))
@@ -43,7 +43,7 @@ def reported(*objects: Obj) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 def test_node_metrics_report_info_taints_and_allocatable() -> None:
-    found = reported(node(unschedulable=True, taints=[{"key": "spot", "value": "true", "effect": "NoSchedule"}]))
+    found = object_samples(node(unschedulable=True, taints=[{"key": "spot", "value": "true", "effect": "NoSchedule"}]))
     assert found["kube_node_info"][("n", "6.1", *[""] * 8)] == 1
     assert found["kube_node_spec_unschedulable"] == {("n",): 1}
     assert found["kube_node_spec_taint"] == {("n", "spot", "true", "NoSchedule"): 1}
@@ -57,12 +57,12 @@ def test_node_metrics_report_info_taints_and_allocatable() -> None:
 
 
 def test_node_condition_has_three_statuses() -> None:
-    found = reported(node(ready=False))["kube_node_status_condition"]
+    found = object_samples(node(ready=False))["kube_node_status_condition"]
     assert found == {("n", "Ready", "true"): 0, ("n", "Ready", "false"): 0, ("n", "Ready", "unknown"): 1}
 
 
 def test_pod_metrics_report_one_phase_and_container_resources() -> None:
-    found = reported(pod())
+    found = object_samples(pod())
     phases = found["kube_pod_status_phase"]
     assert [labels[-1] for labels, is_so in phases.items() if is_so] == ["Running"]
     assert len(phases) == 5
@@ -72,7 +72,9 @@ def test_pod_metrics_report_one_phase_and_container_resources() -> None:
 
 
 def test_job_metrics_report_status_of_running_job() -> None:
-    found = reported(job(active=2, conditions=[{"type": "Suspended", "status": "False"}], startTime=make.stamp(60)))
+    found = object_samples(
+        job(active=2, conditions=[{"type": "Suspended", "status": "False"}], startTime=make.stamp(60))
+    )
     assert found["kube_job_status_active"] == {("team", "j"): 2}
     assert found["kube_job_status_failed"] == {("team", "j", ""): 0}
     assert found["kube_job_status_suspended"] == {("team", "j"): 0}
@@ -82,11 +84,11 @@ def test_job_metrics_report_status_of_running_job() -> None:
 
 def test_failed_job_is_reported_with_its_reason() -> None:
     failed = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
-    found = reported(job(failed=3, conditions=failed))
+    found = object_samples(job(failed=3, conditions=failed))
     reasons = {labels[-1]: value for labels, value in found["kube_job_status_failed"].items()}
     assert reasons == {"BackoffLimitExceeded": 1, "DeadlineExceeded": 0, "Evicted": 0}
     assert found["kube_job_failed"]["team", "j", "true"] == 1
-    assert reported(job(failed=3))["kube_job_status_failed"] == {("team", "j", ""): 3}
+    assert object_samples(job(failed=3))["kube_job_status_failed"] == {("team", "j", ""): 3}
 
 
 def test_changed_object_is_updated_and_deleted_object_is_removed() -> None:

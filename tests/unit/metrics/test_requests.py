@@ -13,7 +13,7 @@ from unit.apiserver.api import Api
 SECRETS = "/api/v1/namespaces/team/secrets"
 
 
-def broken(*_: Any) -> NoReturn:
+def raise_error(*_: Any) -> NoReturn:
     raise ZeroDivisionError("what was said")
 
 
@@ -22,7 +22,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     """A server that has answered one request and raised an exception in the next one."""
     api = Api()
     api.ask("POST", SECRETS, {"metadata": {"name": "s"}})
-    monkeypatch.setattr(ReadHandler, "list", broken)
+    monkeypatch.setattr(ReadHandler, "list", raise_error)
     with pytest.raises(ZeroDivisionError):
         api.ask("GET", SECRETS)
     return api

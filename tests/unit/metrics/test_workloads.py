@@ -31,7 +31,7 @@ GAUGES = ("kueue_cohort_info", "kueue_cohort_subtree_quota", "kueue_cohort_subtr
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-class Played(NamedTuple):
+class MetricsRun(NamedTuple):
     """A simulated run at one instant."""
 
     world: World
@@ -44,7 +44,7 @@ class Played(NamedTuple):
         return sum(self.reported.get(name, {}).values())
 
 
-def play(name: str, until: str, *, fair_sharing: bool = False) -> Played:
+def play(name: str, until: str, *, fair_sharing: bool = False) -> MetricsRun:
     """Runs an example, watched from its start."""
     records: list[Record] = []
     files = sorted((EXAMPLES / name).rglob("*.yaml"))
@@ -61,7 +61,7 @@ def play(name: str, until: str, *, fair_sharing: bool = False) -> Played:
     world.run_until(parse_duration(until))
     world.settle()
     queues = QueueMetrics(index, workloads, world.client, "standalone", fair_sharing=fair_sharing)
-    return Played(world, records, samples([*workloads.texts(), *queues.texts()]))
+    return MetricsRun(world, records, samples([*workloads.texts(), *queues.texts()]))
 
 
 MOMENTS = [
@@ -74,37 +74,39 @@ MOMENTS = [
 
 
 @pytest.fixture(scope="module", params=MOMENTS, ids=str)
-def played(request: pytest.FixtureRequest) -> Played:
+def metrics_run(request: pytest.FixtureRequest) -> MetricsRun:
     return play(*request.param)
 
 
-def test_counters_match_event_log(played: Played) -> None:
-    log = Counter("Evicted" if record["event"] == "Preempted" else record["event"] for record in played.records)
+def test_counters_match_event_log(metrics_run: MetricsRun) -> None:
+    log = Counter("Evicted" if record["event"] == "Preempted" else record["event"] for record in metrics_run.records)
     of = {"quota_reserved": "QuotaReserved", "admitted": "Admitted", "finished": "Finished", "evicted": "Evicted"}
     for name, event in of.items():
         for prefix in ("kueue", "kueue_local_queue"):
-            assert played.total(f"{prefix}_{name}_workloads_total") == log[event], name
+            assert metrics_run.total(f"{prefix}_{name}_workloads_total") == log[event], name
 
 
-def test_duration_histograms_count_every_counted_workload(played: Played) -> None:
+def test_duration_histograms_count_every_counted_workload(metrics_run: MetricsRun) -> None:
     for count, measured in (
         ("quota_reserved_workloads_total", "quota_reserved_wait_time_seconds_count"),
         ("admitted_workloads_total", "admission_wait_time_seconds_count"),
         ("finished_workloads_total", "execution_time_seconds_count"),
     ):
-        assert played.total(f"kueue_{count}") == played.total(f"kueue_{measured}")
+        assert metrics_run.total(f"kueue_{count}") == metrics_run.total(f"kueue_{measured}")
 
 
-def test_queue_gauges_match_queue_status(played: Played) -> None:
+def test_queue_gauges_match_queue_status(metrics_run: MetricsRun) -> None:
     for kind, prefix in ((scheme.CLUSTER_QUEUE, "kueue_"), (scheme.LOCAL_QUEUE, "kueue_local_queue_")):
-        for obj in played.world.client.list(kind):
+        for obj in metrics_run.world.client.list(kind):
             status, key = obj["status"], names(obj)
             waiting = [
-                n for labels, n in played.reported[f"{prefix}pending_workloads"].items() if labels[: len(key)] == key
+                n
+                for labels, n in metrics_run.reported[f"{prefix}pending_workloads"].items()
+                if labels[: len(key)] == key
             ]
             assert sum(waiting) == status["pendingWorkloads"]
             for name, field in (("reserving", "reservingWorkloads"), ("admitted", "admittedWorkloads")):
-                assert played.reported[f"{prefix}{name}_active_workloads"][*key, "standalone"] == status[field]
+                assert metrics_run.reported[f"{prefix}{name}_active_workloads"][*key, "standalone"] == status[field]
 
 
 def names(obj: Any) -> tuple[str, ...]:
@@ -112,21 +114,26 @@ def names(obj: Any) -> tuple[str, ...]:
     return (metadata["name"], *([metadata["namespace"]] if "namespace" in metadata else []))
 
 
-def test_unadmitted_and_finished_gauges_cover_all_other_workloads(played: Played) -> None:
-    workloads = played.world.client.list(scheme.WORKLOAD)
-    admitted = played.total("kueue_admitted_active_workloads")
-    unadmitted, finished = played.total("kueue_unadmitted_workloads"), played.total("kueue_finished_workloads")
+def test_unadmitted_and_finished_gauges_cover_all_other_workloads(metrics_run: MetricsRun) -> None:
+    workloads = metrics_run.world.client.list(scheme.WORKLOAD)
+    admitted = metrics_run.total("kueue_admitted_active_workloads")
+    unadmitted, finished = (
+        metrics_run.total("kueue_unadmitted_workloads"),
+        metrics_run.total("kueue_finished_workloads"),
+    )
     assert unadmitted + finished + admitted == len(workloads)
-    assert unadmitted == played.total("kueue_local_queue_unadmitted_workloads")
-    assert finished == played.total("kueue_local_queue_finished_workloads")
+    assert unadmitted == metrics_run.total("kueue_local_queue_unadmitted_workloads")
+    assert finished == metrics_run.total("kueue_local_queue_finished_workloads")
 
 
-def test_cohort_reservations_equal_sum_of_queue_reservations(played: Played) -> None:
-    below = played.reported.get("kueue_cohort_subtree_resource_reservations", {})
-    info = played.reported["kueue_cluster_queue_info"]
+def test_cohort_reservations_equal_sum_of_queue_reservations(metrics_run: MetricsRun) -> None:
+    below = metrics_run.reported.get("kueue_cohort_subtree_resource_reservations", {})
+    info = metrics_run.reported["kueue_cluster_queue_info"]
     root_of = {labels[0]: labels[2] for labels in info}
     held: Counter[tuple[str, ...]] = Counter()
-    for (_, queue, flavor, resource, _), amount in played.reported["kueue_cluster_queue_resource_reservation"].items():
+    for (_, queue, flavor, resource, _), amount in metrics_run.reported[
+        "kueue_cluster_queue_resource_reservation"
+    ].items():
         if root_of[queue] and amount:
             held[root_of[queue], flavor, resource, "standalone"] += amount  # type: ignore[assignment]
     roots = set(root_of.values())
@@ -197,8 +204,8 @@ def test_admission_wait_time_sum_includes_long_waits() -> None:
 
 
 def test_weighted_share_is_reported_only_with_fair_sharing() -> None:
-    played = play("fair-sharing", "3m", fair_sharing=True)
-    shares = {labels[0]: share for labels, share in played.reported["kueue_cluster_queue_weighted_share"].items()}
+    metrics_run = play("fair-sharing", "3m", fair_sharing=True)
+    shares = {labels[0]: share for labels, share in metrics_run.reported["kueue_cluster_queue_weighted_share"].items()}
     assert set(shares) == {"alpha-queue", "beta-queue", "gamma-queue"}
     assert max(shares.values()) > 0
     assert "kueue_cluster_queue_weighted_share" not in play("fair-sharing", "3m").reported

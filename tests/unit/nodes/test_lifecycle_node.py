@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.api import well_known
 from batchyard.nodes import conditions
-from stage import stated
+from stage import condition_state
 from unit.nodes.node_make import node, owner, pod, taint
 
 EVERYTHING = conditions.DrainOptions(force=True, ignore_daemonsets=True, delete_emptydir_data=True)
@@ -29,8 +29,12 @@ def test_readiness_returns_status_of_ready_condition() -> None:
 def test_node_without_heartbeats_has_unknown_conditions() -> None:
     silent = conditions.with_lost_heartbeats(node(), make.at(50))
     expected = ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
-    assert stated(silent, "Ready") == stated(silent, "MemoryPressure") == expected
-    assert stated(silent, "DiskPressure") == ("Unknown", "NodeStatusNeverUpdated", "Kubelet never posted node status.")
+    assert condition_state(silent, "Ready") == condition_state(silent, "MemoryPressure") == expected
+    assert condition_state(silent, "DiskPressure") == (
+        "Unknown",
+        "NodeStatusNeverUpdated",
+        "Kubelet never posted node status.",
+    )
     ready = next(c for c in silent["status"]["conditions"] if c["type"] == "Ready")
     assert ready["lastTransitionTime"] == make.stamp(50)
     assert conditions.with_lost_heartbeats(silent, make.at(60)) is silent
@@ -38,8 +42,12 @@ def test_node_without_heartbeats_has_unknown_conditions() -> None:
 
 def test_resumed_heartbeats_restore_unknown_conditions() -> None:
     back = conditions.with_resumed_heartbeats(conditions.with_lost_heartbeats(node(), make.at(50)), make.at(90))
-    assert stated(back, "Ready") == ("True", "KubeletReady", "kubelet is posting ready status")
-    assert stated(back, "PIDPressure") == ("False", "KubeletHasSufficientPID", "kubelet has sufficient PID available")
+    assert condition_state(back, "Ready") == ("True", "KubeletReady", "kubelet is posting ready status")
+    assert condition_state(back, "PIDPressure") == (
+        "False",
+        "KubeletHasSufficientPID",
+        "kubelet has sufficient PID available",
+    )
     assert conditions.with_resumed_heartbeats(back, make.at(100)) is back
 
 
@@ -50,7 +58,7 @@ def test_resumed_heartbeats_keep_conditions_of_other_writers() -> None:
 
 def test_node_that_shuts_down_is_not_ready() -> None:
     closing = conditions.with_shutdown(node(), make.at(5))
-    assert stated(closing, "Ready") == ("False", "KubeletNotReady", "node is shutting down")
+    assert condition_state(closing, "Ready") == ("False", "KubeletNotReady", "node is shutting down")
     assert conditions.with_shutdown(closing, make.at(6)) is closing
 
 

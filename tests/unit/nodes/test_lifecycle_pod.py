@@ -8,7 +8,7 @@ import make
 from batchyard.api.meta import Key
 from batchyard.api.views import pods
 from batchyard.nodes.pods import PodsByNode
-from stage import stated
+from stage import condition_state
 from unit.nodes.node_make import pod, running, taint, toleration
 
 NOT_READY = "node.kubernetes.io/not-ready"
@@ -45,7 +45,7 @@ def test_ended_pod_with_zero_grace_period_is_held_only_by_finalizers() -> None:
 def test_failed_pod_keeps_status_and_gets_disruption_target() -> None:
     failed = pods.with_failed_phase(pod(status=running()), pods.DISRUPTION_BY_POD_GC, make.at(5))
     assert failed["status"]["phase"] == "Failed"
-    assert stated(failed, "DisruptionTarget") == ("True", "DeletionByPodGC", "PodGC: node no longer exists")
+    assert condition_state(failed, "DisruptionTarget") == ("True", "DeletionByPodGC", "PodGC: node no longer exists")
     assert failed["status"]["startTime"] == make.stamp()
 
 

@@ -6,17 +6,17 @@ import make
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, find_condition, with_metadata
 from batchyard.nodes.pods import PodGarbageCollector
-from stage import Stage, stated
+from stage import Stage, condition_state
 from unit.nodes.node_make import node, pod, running, taint
 
 
-def started(*objects: Any) -> Stage:
+def gc_stage(*objects: Any) -> Stage:
     stage = Stage(PodGarbageCollector())
     stage.put(*objects)
     return stage
 
 
-def kept(obj: Any) -> Any:
+def with_finalizer(obj: Any) -> Any:
     """An object that a finalizer keeps."""
     return with_metadata(obj, finalizers=["test/keep"])
 
@@ -30,13 +30,13 @@ def phase(stage: Stage) -> Any:
 
 
 def test_pod_fails_and_is_deleted_40_seconds_after_its_node() -> None:
-    stage = started(node(), kept(pod(status=running())))
+    stage = gc_stage(node(), with_finalizer(pod(status=running())))
     stage.delete(scheme.NODE, "node", "")
     stage.run(39)
     assert phase(stage) == "Running"
     stage.run(40)
     assert phase(stage) == "Failed"
-    assert stated(stage.get(scheme.POD, "pod"), "DisruptionTarget")[1:] == (
+    assert condition_state(stage.get(scheme.POD, "pod"), "DisruptionTarget")[1:] == (
         "DeletionByPodGC",
         "PodGC: node no longer exists",
     )
@@ -44,14 +44,14 @@ def test_pod_fails_and_is_deleted_40_seconds_after_its_node() -> None:
 
 
 def test_ended_pod_without_finalizers_is_deleted_after_its_node() -> None:
-    stage = started(node(), pod(status={"phase": "Succeeded"}))
+    stage = gc_stage(node(), pod(status={"phase": "Succeeded"}))
     stage.delete(scheme.NODE, "node", "")
     stage.run(40)
     assert is_gone(stage)
 
 
 def test_pod_stays_running_when_its_node_appears_in_time() -> None:
-    stage = started(pod(status=running()))
+    stage = gc_stage(pod(status=running()))
     stage.kernel.call_at(make.at(30), lambda: None)
     stage.run(30)
     stage.put(node())
@@ -60,7 +60,7 @@ def test_pod_stays_running_when_its_node_appears_in_time() -> None:
 
 
 def test_terminating_pod_on_unreachable_node_is_deleted_only_with_node() -> None:
-    stage = started(node(ready="Unknown"), pod(status=running()))
+    stage = gc_stage(node(ready="Unknown"), pod(status=running()))
     stage.delete(scheme.POD, "pod")
     stage.run(10**6)
     assert phase(stage) == "Running"
@@ -70,7 +70,7 @@ def test_terminating_pod_on_unreachable_node_is_deleted_only_with_node() -> None
 
 
 def test_out_of_service_taint_fails_only_terminating_pods() -> None:
-    stage = started(node(ready="Unknown"), kept(pod(status=running())), pod("other", status=running()))
+    stage = gc_stage(node(ready="Unknown"), with_finalizer(pod(status=running())), pod("other", status=running()))
     stage.delete(scheme.POD, "pod")
     tainted = {**stage.get(scheme.NODE, "node", ""), "spec": {"taints": [taint(well_known.OUT_OF_SERVICE)]}}
     stage.put(tainted)
@@ -80,19 +80,19 @@ def test_out_of_service_taint_fails_only_terminating_pods() -> None:
 
 
 def test_out_of_service_taint_on_ready_node_does_not_fail_pods() -> None:
-    stage = started(node(taints=[taint(well_known.OUT_OF_SERVICE)]), kept(pod(status=running())))
+    stage = gc_stage(node(taints=[taint(well_known.OUT_OF_SERVICE)]), with_finalizer(pod(status=running())))
     stage.delete(scheme.POD, "pod")
     assert phase(stage) == "Running"
 
 
 def test_deleted_unscheduled_pod_fails() -> None:
-    stage = started(kept(pod(node=None)))
+    stage = gc_stage(with_finalizer(pod(node=None)))
     stage.delete(scheme.POD, "pod")
     assert phase(stage) == "Failed"
 
 
 def test_ended_pod_held_by_finalizers_is_not_reconciled_again() -> None:
-    stage = started(kept(pod(node=None, status={"phase": "Failed"})))
+    stage = gc_stage(with_finalizer(pod(node=None, status={"phase": "Failed"})))
     stage.delete(scheme.POD, "pod")
     stage.run(1000)
     assert not is_gone(stage)
@@ -100,7 +100,7 @@ def test_ended_pod_held_by_finalizers_is_not_reconciled_again() -> None:
 
 
 def test_pods_on_existing_nodes_cause_no_reconciles() -> None:
-    stage = started(node(), pod(status=running()), pod("waiting", node=None))
+    stage = gc_stage(node(), pod(status=running()), pod("waiting", node=None))
     assert stage.runner.reconciles == 0
 
 

@@ -6,13 +6,13 @@ import make
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, find_condition, with_metadata, with_path
 from batchyard.nodes.health import TaintEviction
-from stage import Stage, stated
+from stage import Stage, condition_state
 from unit.nodes.node_make import node, pod, running, taint, toleration
 
 TAINT = taint(well_known.UNREACHABLE, since=10)
 
 
-def started(*objects: Any) -> Stage:
+def eviction_stage(*objects: Any) -> Stage:
     stage = Stage(TaintEviction())
     stage.kernel.call_at(make.at(10), lambda: None)
     stage.run(10)
@@ -30,16 +30,16 @@ def tolerant(seconds: int | None, name: str = "pod") -> Any:
 
 
 def test_pod_without_toleration_is_deleted_at_once_with_condition_and_event() -> None:
-    stage = started(pod(status=running()), node(taints=[TAINT]))
+    stage = eviction_stage(pod(status=running()), node(taints=[TAINT]))
     assert terminating(stage)
     why = ("True", "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
-    assert stated(stage.get(scheme.POD, "pod"), "DisruptionTarget") == why
+    assert condition_state(stage.get(scheme.POD, "pod"), "DisruptionTarget") == why
     (event,) = stage.events
     assert (event.reason, event.message) == ("TaintManagerEviction", "Marking for deletion Pod team/pod")
 
 
 def test_pod_is_deleted_when_its_toleration_seconds_end() -> None:
-    stage = started(tolerant(300), tolerant(None, "patient"), node(taints=[TAINT]))
+    stage = eviction_stage(tolerant(300), tolerant(None, "patient"), node(taints=[TAINT]))
     stage.run(309)
     assert not terminating(stage)
     stage.run(310)
@@ -49,7 +49,7 @@ def test_pod_is_deleted_when_its_toleration_seconds_end() -> None:
 
 
 def test_pod_stays_when_its_node_recovers_in_time() -> None:
-    stage = started(tolerant(300), node(taints=[TAINT]))
+    stage = eviction_stage(tolerant(300), node(taints=[TAINT]))
     stage.kernel.call_at(make.at(200), lambda: None)
     stage.run(200)
     stage.put(with_path(stage.get(scheme.NODE, "node", ""), ("spec", "taints"), None))
@@ -59,12 +59,12 @@ def test_pod_stays_when_its_node_recovers_in_time() -> None:
 
 
 def test_noschedule_taint_does_not_evict_pods() -> None:
-    stage = started(pod(status=running()), node(taints=[taint(well_known.UNREACHABLE, "NoSchedule")]))
+    stage = eviction_stage(pod(status=running()), node(taints=[taint(well_known.UNREACHABLE, "NoSchedule")]))
     assert not terminating(stage)
 
 
 def test_pod_bound_later_to_tainted_node_is_evicted() -> None:
-    stage = started(node(taints=[TAINT]), pod(node=None))
+    stage = eviction_stage(node(taints=[TAINT]), pod(node=None))
     stage.put(with_path(stage.get(scheme.POD, "pod"), ("spec", "nodeName"), "node"))
     assert terminating(stage)
 
@@ -79,5 +79,5 @@ def test_terminating_pod_is_not_deleted_again() -> None:
 
 
 def test_pods_on_nodes_without_taints_cause_no_reconciles() -> None:
-    stage = started(node(), pod(status=running()))
+    stage = eviction_stage(node(), pod(status=running()))
     assert stage.runner.reconciles == 0

@@ -91,7 +91,7 @@ def names(of: Sequence[EvictionUnit]) -> list[str]:
     return [occupant.name for occupant in of]
 
 
-def started(seconds_after: float) -> Any:
+def running_since(seconds_after: float) -> Any:
     """The status of a pod that runs since this time."""
     since = make.stamp(seconds_after)
     return {"phase": "Running", "startTime": since, "containerStatuses": [{"state": {"running": {"startedAt": since}}}]}

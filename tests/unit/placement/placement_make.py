@@ -84,7 +84,7 @@ def place(
     return places
 
 
-def reported(nodes: ClusterSnapshot, obj: Obj) -> str:
+def unschedulable_message(nodes: ClusterSnapshot, obj: Obj) -> str:
     """The message of a pod that fits no node."""
     found = find_node(pod_view(obj), nodes)
     assert not isinstance(found, ChosenNode), f"it fits {found.node}"

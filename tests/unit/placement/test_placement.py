@@ -11,7 +11,7 @@ from batchyard.api.meta import Key, find_condition, is_true, key_of
 from batchyard.interfaces.client import Delete, EventType, Update, UpdateStatus, WatchEvent, Write
 from batchyard.placement.controller import PASS_KEY, PlacementController
 from batchyard.placement.node_filters import AutoscalingProfile
-from stage import Stage, stated
+from stage import Stage, condition_state
 from unit.placement.placement_make import member, node, pod, pod_term, required
 
 GOLD = {"matchLabels": {"tier": "gold"}}
@@ -19,7 +19,7 @@ NO_VICTIMS = "preemption: 0/1 nodes are available: 1 No preemption victims found
 NO_HELP = "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 
 
-def staged(*objects: Any) -> Stage:
+def placement_stage(*objects: Any) -> Stage:
     """A stage with placement; the objects are added one at a time."""
     stage = Stage(PlacementController())
     for obj in objects:
@@ -32,20 +32,20 @@ def places(stage: Stage) -> dict[str, str]:
     return {obj["metadata"]["name"]: obj["spec"].get("nodeName", "") for obj in stage.client.list(scheme.POD)}
 
 
-def nominated(stage: Stage, name: str) -> str:
+def nominated_node(stage: Stage, name: str) -> str:
     """The nominated node of a pod."""
     found: str = (stage.get(scheme.POD, name).get("status") or {}).get("nominatedNodeName", "")
     return found
 
 
-def reported(stage: Stage, name: str) -> str:
+def unschedulable_message(stage: Stage, name: str) -> str:
     """The message of an unschedulable pod."""
-    status, reason, message = stated(stage.get(scheme.POD, name), "PodScheduled")
+    status, reason, message = condition_state(stage.get(scheme.POD, name), "PodScheduled")
     assert (status, reason) == ("False", "Unschedulable")
     return message
 
 
-def leaving(stage: Stage) -> list[str]:
+def terminating_pods(stage: Stage) -> list[str]:
     """The pods with a deletion timestamp."""
     return [p["metadata"]["name"] for p in stage.client.list(scheme.POD) if "deletionTimestamp" in p["metadata"]]
 
@@ -90,68 +90,68 @@ def pass_of(controller: PlacementController, stage: Stage) -> Sequence[Write]:
 
 
 def test_placement_binds_pod_and_reports_scheduled_event() -> None:
-    stage = staged(node(), pod())
+    stage = placement_stage(node(), pod())
     assert places(stage) == {"p": "n"}
     assert events_of(stage, "p") == [("Scheduled", "Successfully assigned team/p to n")]
 
 
 def test_placement_binds_simultaneous_pods_sequentially() -> None:
-    stage = staged(node("a"), node("b"))
+    stage = placement_stage(node("a"), node("b"))
     stage.put(*[pod(f"p{i}", cpu="2") for i in range(4)])
     assert places(stage) == {"p0": "a", "p1": "b", "p2": "a", "p3": "b"}
 
 
 def test_placement_reuses_capacity_of_finished_pods() -> None:
-    stage = staged(node(), pod("old", cpu="4"), pod("new", cpu="4"))
+    stage = placement_stage(node(), pod("old", cpu="4"), pod("new", cpu="4"))
     stage.put({**stage.get(scheme.POD, "old"), "status": {"phase": "Succeeded"}})
     assert places(stage) == {"old": "n", "new": "n"}
 
 
 def test_placement_reports_failed_scheduling_once() -> None:
-    stage = staged(node(), pod(cpu="9"))
+    stage = placement_stage(node(), pod(cpu="9"))
     message = f"0/1 nodes are available: 1 Insufficient cpu. {NO_HELP}"
-    assert reported(stage, "p") == message
+    assert unschedulable_message(stage, "p") == message
     assert events_of(stage, "p") == [("FailedScheduling", message)]
     stage.put(pod("q"))
     assert len(events_of(stage, "p")) == 1
 
 
 def test_placement_message_without_nodes_omits_preemption() -> None:
-    assert reported(staged(pod()), "p") == "no nodes available to schedule pods"
+    assert unschedulable_message(placement_stage(pod()), "p") == "no nodes available to schedule pods"
 
 
 def test_placement_sets_pod_scheduled_true_after_binding() -> None:
-    stage = staged(pod(), node())
+    stage = placement_stage(pod(), node())
     assert places(stage) == {"p": "n"}
     condition = find_condition(stage.get(scheme.POD, "p"), "PodScheduled")
     assert condition == {"type": "PodScheduled", "status": "True", "lastTransitionTime": make.stamp()}
 
 
 def test_placement_reports_reason_on_each_identical_pending_pod() -> None:
-    stage = staged(node())
+    stage = placement_stage(node())
     stage.put(*[pod(f"p{i}", cpu="9") for i in range(3)])
-    assert len({reported(stage, f"p{i}") for i in range(3)}) == 1
+    assert len({unschedulable_message(stage, f"p{i}") for i in range(3)}) == 1
 
 
 def test_placement_reports_scheduling_gated_until_gates_are_removed() -> None:
-    stage = staged(node(), pod(schedulingGates=[{"name": "g"}]))
+    stage = placement_stage(node(), pod(schedulingGates=[{"name": "g"}]))
     assert places(stage) == {"p": ""}
     message = "Scheduling is blocked due to non-empty scheduling gates"
-    assert stated(stage.get(scheme.POD, "p"), "PodScheduled") == ("False", "SchedulingGated", message)
+    assert condition_state(stage.get(scheme.POD, "p"), "PodScheduled") == ("False", "SchedulingGated", message)
     stage.put({**pod(), "status": stage.get(scheme.POD, "p")["status"]})
     assert places(stage) == {"p": "n"}
 
 
 def test_placement_ignores_pods_of_other_schedulers() -> None:
-    stage = staged(node(), pod(schedulerName="mine"))
+    stage = placement_stage(node(), pod(schedulerName="mine"))
     assert places(stage) == {"p": ""}
     assert "status" not in stage.get(scheme.POD, "p")
     stage.put(pod("bound", schedulerName="mine", nodeName="n", cpu="4"), pod("q"))
-    assert reported(stage, "q").startswith("0/1 nodes are available: 1 Insufficient cpu.")
+    assert unschedulable_message(stage, "q").startswith("0/1 nodes are available: 1 Insufficient cpu.")
 
 
 def test_placement_uses_cluster_profile_unless_scheduler_name_selects_another() -> None:
-    stage = staged(node("a"), node("b"), pod("t", nodeName="a"))
+    stage = placement_stage(node("a"), node("b"), pod("t", nodeName="a"))
     stage.put(pod("p", schedulerName="gke.io/optimize-utilization-scheduler"), pod("q"))
     assert places(stage) == {"t": "a", "p": "a", "q": "b"}
     filling = Stage(PlacementController(AutoscalingProfile.OPTIMIZE_UTILIZATION))
@@ -161,7 +161,7 @@ def test_placement_uses_cluster_profile_unless_scheduler_name_selects_another() 
 
 def test_placement_affinity_matches_namespace_labels() -> None:
     affinity = required("podAffinity", pod_term(match={"a": "b"}, namespaceSelector={"matchLabels": {"x": "y"}}))
-    stage = staged(
+    stage = placement_stage(
         make.namespace("other", x="y"), node(), pod("there", namespace="other", nodeName="n", labels={"a": "b"})
     )
     stage.put(pod(affinity=affinity))
@@ -172,7 +172,7 @@ def test_placement_affinity_matches_namespace_labels() -> None:
 
 
 def test_placement_skips_deleted_node() -> None:
-    stage = staged(node("a"), node("b"))
+    stage = placement_stage(node("a"), node("b"))
     stage.delete(scheme.NODE, "a", "")
     stage.put(pod())
     assert places(stage) == {"p": "b"}
@@ -180,9 +180,9 @@ def test_placement_skips_deleted_node() -> None:
 
 def test_placement_truncates_long_messages_in_events_only() -> None:
     taints = [[{"key": f"{'k' * 60}{i}", "effect": "NoSchedule"}] for i in range(20)]
-    stage = staged(*[node(f"n{i}", taints=taint) for i, taint in enumerate(taints)], pod())
+    stage = placement_stage(*[node(f"n{i}", taints=taint) for i, taint in enumerate(taints)], pod())
     ((_, note),) = events_of(stage, "p")
-    assert len(reported(stage, "p")) > 1024
+    assert len(unschedulable_message(stage, "p")) > 1024
     assert (len(note), note[-4:]) == (1024, " ...")
 
 
@@ -190,22 +190,22 @@ def test_placement_truncates_long_messages_in_events_only() -> None:
 
 
 def test_placement_binds_all_pods_of_gang_or_none() -> None:
-    stage = staged(node("a"))
+    stage = placement_stage(node("a"))
     stage.put(*[member(f"m{i}", cpu="2") for i in range(3)])
     assert places(stage) == {"m0": "", "m1": "", "m2": ""}
-    assert reported(stage, "m0") == f"0/1 nodes are available: 1 Insufficient cpu. {NO_VICTIMS}"
+    assert unschedulable_message(stage, "m0") == f"0/1 nodes are available: 1 Insufficient cpu. {NO_VICTIMS}"
     stage.put(node("b"))
     assert places(stage) == {"m0": "a", "m1": "b", "m2": "a"}
 
 
 def test_placement_reports_unschedulable_pod_group_on_other_members() -> None:
-    stage = staged(node())
+    stage = placement_stage(node())
     stage.put(member("big", cpu="9"), member("small"))
-    assert reported(stage, "small") == f"pod group is unschedulable: {reported(stage, 'big')}"
+    assert unschedulable_message(stage, "small") == f"pod group is unschedulable: {unschedulable_message(stage, 'big')}"
 
 
 def test_placement_does_not_split_capacity_between_two_gangs() -> None:
-    stage = staged(node("a"), node("b"))
+    stage = placement_stage(node("a"), node("b"))
     gangs = [member(f"{gang}{i}", gang, cpu="4", created=i) for i in range(2) for gang in "xy"]
     stage.put(*gangs)
     assert places(stage) == {"x0": "a", "x1": "b", "y0": "", "y1": ""}
@@ -214,13 +214,13 @@ def test_placement_does_not_split_capacity_between_two_gangs() -> None:
 
 
 def test_placement_unschedulable_gang_does_not_block_lower_priority_pod() -> None:
-    stage = staged(node())
+    stage = placement_stage(node())
     stage.put(*[member(f"m{i}", cpu="4", priority=5) for i in range(2)], pod("p"))
     assert places(stage)["p"] == "n"
 
 
 def test_placement_binds_replacement_member_of_running_gang_individually() -> None:
-    stage = staged(node("a"), node("b"))
+    stage = placement_stage(node("a"), node("b"))
     stage.put(member("m0", cpu="4"), member("m1", cpu="4"))
     stage.delete(scheme.NODE, "b", "")
     delete_now(stage, "m1")
@@ -232,18 +232,22 @@ def test_placement_binds_replacement_member_of_running_gang_individually() -> No
 
 
 def test_placement_preempts_pod_of_lower_priority() -> None:
-    stage = staged(node(), pod("low", cpu="4"), pod("high", priority=1))
-    assert reported(stage, "high") == "0/1 nodes are available: 1 Insufficient cpu."
-    assert (nominated(stage, "high"), leaving(stage)) == ("n", ["low"])
+    stage = placement_stage(node(), pod("low", cpu="4"), pod("high", priority=1))
+    assert unschedulable_message(stage, "high") == "0/1 nodes are available: 1 Insufficient cpu."
+    assert (nominated_node(stage, "high"), terminating_pods(stage)) == ("n", ["low"])
     message = "default-scheduler: preempting to accommodate a higher priority pod"
-    assert stated(stage.get(scheme.POD, "low"), "DisruptionTarget") == ("True", "PreemptionByScheduler", message)
+    assert condition_state(stage.get(scheme.POD, "low"), "DisruptionTarget") == (
+        "True",
+        "PreemptionByScheduler",
+        message,
+    )
     assert ("Preempted", "Preempted by pod uid-high on node n") in events_of(stage, "low")
     delete_now(stage, "low")
-    assert (places(stage), nominated(stage, "high")) == ({"high": "n"}, "")
+    assert (places(stage), nominated_node(stage, "high")) == ({"high": "n"}, "")
 
 
 def test_placement_keeps_nominated_capacity_until_victim_is_gone() -> None:
-    stage = staged(node(), pod("low", cpu="3"), pod("high", cpu="4", priority=1))
+    stage = placement_stage(node(), pod("low", cpu="3"), pod("high", cpu="4", priority=1))
     stage.put(pod("quick"), pod("equal", priority=1))
     assert places(stage) == {"low": "n", "high": "", "quick": "", "equal": ""}
     delete_now(stage, "low")
@@ -251,34 +255,40 @@ def test_placement_keeps_nominated_capacity_until_victim_is_gone() -> None:
 
 
 def test_placement_selects_no_further_victims_while_preemption_is_pending() -> None:
-    stage = staged(node("a"), node("b"), pod("x", cpu="4"), pod("y", cpu="4", priority=1), pod("high", priority=2))
-    assert leaving(stage) == ["x"]
+    stage = placement_stage(
+        node("a"), node("b"), pod("x", cpu="4"), pod("y", cpu="4", priority=1), pod("high", priority=2)
+    )
+    assert terminating_pods(stage) == ["x"]
     before = stage.get(scheme.POD, "high")
     stage.put(pod("other", cpu="9"))
-    assert leaving(stage) == ["x"]
+    assert terminating_pods(stage) == ["x"]
     assert stage.get(scheme.POD, "high") is before
 
 
 def test_placement_moves_nomination_to_pod_of_higher_priority() -> None:
-    stage = staged(node(), pod("low", cpu="4"), pod("high", cpu="4", priority=1), pod("higher", cpu="4", priority=2))
-    assert (nominated(stage, "high"), nominated(stage, "higher")) == ("", "n")
+    stage = placement_stage(
+        node(), pod("low", cpu="4"), pod("high", cpu="4", priority=1), pod("higher", cpu="4", priority=2)
+    )
+    assert (nominated_node(stage, "high"), nominated_node(stage, "higher")) == ("", "n")
     delete_now(stage, "low")
     assert places(stage) == {"high": "", "higher": "n"}
 
 
 def test_placement_preempts_elsewhere_after_nominated_node_is_deleted() -> None:
-    stage = staged(node("a"), node("b"), pod("x", cpu="4"), pod("y", cpu="4", priority=1), pod("high", priority=2))
-    assert (nominated(stage, "high"), leaving(stage)) == ("a", ["x"])
+    stage = placement_stage(
+        node("a"), node("b"), pod("x", cpu="4"), pod("y", cpu="4", priority=1), pod("high", priority=2)
+    )
+    assert (nominated_node(stage, "high"), terminating_pods(stage)) == ("a", ["x"])
     stage.delete(scheme.NODE, "a", "")
-    assert (nominated(stage, "high"), leaving(stage)) == ("b", ["x", "y"])
+    assert (nominated_node(stage, "high"), terminating_pods(stage)) == ("b", ["x", "y"])
 
 
 def test_placement_preempts_for_complete_gang_only() -> None:
-    stage = staged(node("a"), node("b"), pod("x", cpu="4"), pod("y", cpu="4", priority=9))
+    stage = placement_stage(node("a"), node("b"), pod("x", cpu="4"), pod("y", cpu="4", priority=9))
     stage.put(member("m0", cpu="4", priority=5), member("m1", cpu="4", priority=5))
-    assert (leaving(stage), nominated(stage, "m0")) == ([], "")
+    assert (terminating_pods(stage), nominated_node(stage, "m0")) == ([], "")
     stage.put(node("c"))
-    assert (leaving(stage), nominated(stage, "m0"), nominated(stage, "m1")) == (["x"], "c", "a")
+    assert (terminating_pods(stage), nominated_node(stage, "m0"), nominated_node(stage, "m1")) == (["x"], "c", "a")
     stage.put(pod("quick"))
     assert places(stage)["quick"] == ""
     delete_now(stage, "x")
@@ -286,37 +296,39 @@ def test_placement_preempts_for_complete_gang_only() -> None:
 
 
 def test_placement_clears_nominations_of_gang_after_node_deletion() -> None:
-    stage = staged(node("a"), node("b"), pod("x", cpu="4"))
+    stage = placement_stage(node("a"), node("b"), pod("x", cpu="4"))
     stage.put(member("m0", cpu="4", priority=5), member("m1", cpu="4", priority=5))
-    assert (nominated(stage, "m0"), nominated(stage, "m1"), leaving(stage)) == ("b", "a", ["x"])
+    assert (nominated_node(stage, "m0"), nominated_node(stage, "m1"), terminating_pods(stage)) == ("b", "a", ["x"])
     stage.delete(scheme.NODE, "a", "")
-    assert (nominated(stage, "m0"), nominated(stage, "m1")) == ("", "")
+    assert (nominated_node(stage, "m0"), nominated_node(stage, "m1")) == ("", "")
     stage.put(pod("quick"))
     assert places(stage)["quick"] == "b"
 
 
 def test_placement_does_not_preempt_for_preemption_policy_never() -> None:
-    stage = staged(node(), pod("low", cpu="4"), pod("high", priority=1, preemptionPolicy="Never"))
-    assert (leaving(stage), nominated(stage, "high")) == ([], "")
-    assert reported(stage, "high").endswith("preemption: not eligible due to preemptionPolicy=Never.")
+    stage = placement_stage(node(), pod("low", cpu="4"), pod("high", priority=1, preemptionPolicy="Never"))
+    assert (terminating_pods(stage), nominated_node(stage, "high")) == ([], "")
+    assert unschedulable_message(stage, "high").endswith("preemption: not eligible due to preemptionPolicy=Never.")
 
 
 def test_placement_spares_pods_of_budgets_until_their_deletion() -> None:
-    stage = staged(node(cpu="3"), budget("b"), budget("c"), *[pod(name, labels={"app": name}) for name in "abc"])
+    stage = placement_stage(
+        node(cpu="3"), budget("b"), budget("c"), *[pod(name, labels={"app": name}) for name in "abc"]
+    )
     stage.put(pod("high", priority=1))
-    assert leaving(stage) == ["a"]
+    assert terminating_pods(stage) == ["a"]
     stage.delete(scheme.POD_DISRUPTION_BUDGET, "b")
     stage.put(pod("other", priority=1))
-    assert leaving(stage) == ["a", "b"]
+    assert terminating_pods(stage) == ["a", "b"]
 
 
 # --- restarts and writes that fail ---
 
 
 def test_restarted_placement_writes_nothing_but_pending_preemption_status() -> None:
-    stage = staged(node("a"), node("b"), pod("low", cpu="4"), pod("other", cpu="4", priority=3))
+    stage = placement_stage(node("a"), node("b"), pod("low", cpu="4"), pod("other", cpu="4", priority=3))
     stage.put(pod("high", priority=1), pod("never", cpu="9"), pod("gated", schedulingGates=[{"name": "g"}]))
-    assert nominated(stage, "high") == "a"
+    assert nominated_node(stage, "high") == "a"
     writes = passes(stage)
     assert [w.obj["metadata"]["name"] for w in writes if isinstance(w, UpdateStatus)] == ["high"]
     assert len(writes) == 1  # it reports that the victims still terminate
@@ -336,7 +348,7 @@ def test_placement_repeats_writes_that_failed() -> None:
 
 
 def test_placement_completes_partly_written_preemption() -> None:
-    stage = staged(node(), pod("low", cpu="4"))
+    stage = placement_stage(node(), pod("low", cpu="4"))
     high = {**pod("high", priority=1), "status": {"nominatedNodeName": "n"}}
     quiet = Stage()
     quiet.put(*stage.client.list(scheme.NODE), *stage.client.list(scheme.POD), high)
@@ -363,7 +375,7 @@ def test_placement_repeats_failed_deletion_of_victims() -> None:
 
 def test_placement_retries_affinity_after_namespace_labels_change() -> None:
     near = required("podAffinity", pod_term(namespaceSelector=GOLD))
-    stage = staged(make.namespace("other"), node(), pod("friend", namespace="other", labels={"app": "a"}))
+    stage = placement_stage(make.namespace("other"), node(), pod("friend", namespace="other", labels={"app": "a"}))
     stage.put(pod("p", affinity=near))
     assert places(stage)["p"] == ""
     stage.put(make.namespace("other", tier="gold"))
@@ -373,7 +385,7 @@ def test_placement_retries_affinity_after_namespace_labels_change() -> None:
 @pytest.mark.parametrize("change", ["labels", "goes"])
 def test_placement_retries_pod_after_namespace_stops_matching_anti_affinity(change: str) -> None:
     far = required("podAntiAffinity", pod_term(namespaceSelector=GOLD))
-    stage = staged(make.namespace("team", tier="gold"), node(), pod("t", namespace="other", affinity=far))
+    stage = placement_stage(make.namespace("team", tier="gold"), node(), pod("t", namespace="other", affinity=far))
     stage.put(pod("p", labels={"app": "a"}))
     assert places(stage)["p"] == ""
     if change == "labels":
@@ -386,7 +398,7 @@ def test_placement_retries_pod_after_namespace_stops_matching_anti_affinity(chan
 def test_placement_retries_anti_affinity_after_pod_labels_change() -> None:
     far = required("podAntiAffinity", pod_term("topology.kubernetes.io/zone"))
     other = pod("t", labels={"app": "a"}, nodeName="m", cpu="4")
-    stage = staged(node(), node("m"), other, pod("p", affinity=far))
+    stage = placement_stage(node(), node("m"), other, pod("p", affinity=far))
     assert places(stage)["p"] == ""
     stage.put({**other, "metadata": {**other["metadata"], "labels": {"app": "b"}}})
     assert places(stage)["p"] == "n"
@@ -397,11 +409,11 @@ def test_placement_retries_anti_affinity_after_pod_labels_change() -> None:
 
 def test_placement_gang_member_preempts_lower_priority_than_its_own_only() -> None:
     middle = [pod(f"t{i}", cpu="4", nodeName=f"n{i}", priority=5) for i in range(2)]
-    stage = staged(node("n0"), node("n1"), *middle)
+    stage = placement_stage(node("n0"), node("n1"), *middle)
     stage.put(member("high", cpu="4", priority=9), member("low", cpu="4", priority=1))
-    assert leaving(stage) == []
+    assert terminating_pods(stage) == []
     delete_now(stage, "t1")
-    assert leaving(stage) == ["t0"]
+    assert terminating_pods(stage) == ["t0"]
     delete_now(stage, "t0")
     assert sorted((places(stage)["high"], places(stage)["low"])) == ["n0", "n1"]
 
@@ -416,7 +428,7 @@ def test_placement_nominates_all_gang_members_on_same_node() -> None:
 
 
 def test_placement_gang_does_not_preempt_its_own_members() -> None:
-    stage = staged(node("n0"), node("n1"), pod("t", cpu="4", nodeName="n1", priority=9))
+    stage = placement_stage(node("n0"), node("n1"), pod("t", cpu="4", nodeName="n1", priority=9))
     stage.put(member("high", cpu="4", priority=9), member("low", cpu="4", priority=1))
     assert places(stage) == {"t": "n1", "high": "", "low": ""}
-    assert (nominated(stage, "high"), nominated(stage, "low")) == ("", "")
+    assert (nominated_node(stage, "high"), nominated_node(stage, "low")) == ("", "")

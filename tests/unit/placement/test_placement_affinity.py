@@ -11,8 +11,8 @@ from unit.placement.placement_make import (
     pod,
     pod_term,
     preferred,
-    reported,
     required,
+    unschedulable_message,
     view,
 )
 
@@ -34,7 +34,7 @@ def test_pod_affinity_selects_domain_of_matching_pod() -> None:
 def test_pod_affinity_reports_no_node_without_matching_pod() -> None:
     nodes = cluster(*NODES, labelled("there", "a", app="other"))
     message = "0/3 nodes are available: 3 node(s) didn't match pod affinity rules."
-    assert reported(nodes, pod("p", affinity=NEAR)) == message
+    assert unschedulable_message(nodes, pod("p", affinity=NEAR)) == message
 
 
 def test_pod_affinity_allows_first_self_matching_pod_anywhere() -> None:
@@ -47,7 +47,10 @@ def test_pod_affinity_of_first_self_matching_pod_requires_topology_label() -> No
     bare = node("a")
     del bare["metadata"]["labels"][ZONE]
     first = pod(labels={"app": "a"}, affinity=NEAR)
-    assert reported(cluster(bare), first) == "0/1 nodes are available: 1 node(s) didn't match pod affinity rules."
+    assert (
+        unschedulable_message(cluster(bare), first)
+        == "0/1 nodes are available: 1 node(s) didn't match pod affinity rules."
+    )
 
 
 def test_pod_affinity_requires_same_pod_to_match_all_terms() -> None:
@@ -63,13 +66,13 @@ def test_pod_anti_affinity_excludes_domains_of_matching_pods() -> None:
     assert place(nodes, [pod("p", affinity=FAR)]) == ["a"]
     nodes = cluster(*NODES, labelled("there", "b"), labelled("here", "a"))
     message = "0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules."
-    assert reported(nodes, pod("p", affinity=FAR)) == message
+    assert unschedulable_message(nodes, pod("p", affinity=FAR)) == message
 
 
 def test_pod_anti_affinity_of_existing_pods_excludes_new_pod() -> None:
     nodes = cluster(*NODES, pod("loner", affinity=FAR, nodeName="a"), pod("other", affinity=FAR, nodeName="b"))
     message = "0/3 nodes are available: 3 node(s) didn't satisfy existing pods anti-affinity rules."
-    assert reported(nodes, pod("p", labels={"app": "a"})) == message
+    assert unschedulable_message(nodes, pod("p", labels={"app": "a"})) == message
     assert place(nodes, [pod("q", labels={"app": "b"})]) == ["c"]
 
 

@@ -9,14 +9,14 @@ from unit.placement.hotswap_make import HIGH, LOW, claim, leader, running, slice
 from unit.placement.placement_make import cluster, node, pod, pod_term, required
 
 
-def placed(nodes: ClusterSnapshot, *claims: PlacementClaim) -> dict[str, list[str]]:
+def claim_nodes(nodes: ClusterSnapshot, *claims: PlacementClaim) -> dict[str, list[str]]:
     """The nodes of each claim."""
     found = place_claims(claims, nodes, AutoscalingProfile.BALANCED)
     assert isinstance(found, GangPlaced), found
     return {each.leader.name: sorted(found.nodes[p.uid] for p in each.pods) for each in claims}
 
 
-def stuck(nodes: ClusterSnapshot, *claims: PlacementClaim) -> str:
+def claim_message(nodes: ClusterSnapshot, *claims: PlacementClaim) -> str:
     """The message of unschedulable claims."""
     found = place_claims(claims, nodes, AutoscalingProfile.BALANCED)
     assert isinstance(found, GangUnschedulable), found
@@ -51,20 +51,20 @@ def test_placeholders_of_leader_without_affinity_equal_it() -> None:
 
 def test_exclusive_claims_get_separate_domains() -> None:
     nodes = cluster(*slice_of("a"), *slice_of("b"))
-    found = placed(nodes, claim(job=0), claim(job=1))
+    found = claim_nodes(nodes, claim(job=0), claim(job=1))
     assert found == {"high-0-0": hosts("a"), "high-1-0": hosts("b")}
 
 
 def test_claim_skips_domain_without_room_for_followers() -> None:
     small = pod("small", nodeName="a-3")
     nodes = cluster(*slice_of("a"), *slice_of("b"), small)
-    assert placed(nodes, claim()) == {"high-0-0": hosts("b")}
+    assert claim_nodes(nodes, claim()) == {"high-0-0": hosts("b")}
 
 
 def test_claim_message_counts_domains_without_room_for_whole_job() -> None:
     small = pod("small", nodeName="a-3")
     nodes = cluster(*slice_of("a"), *running("same", 0, "b", HIGH)[:1], *slice_of("b"), node("other"), small)
-    assert stuck(nodes, claim()) == (
+    assert claim_message(nodes, claim()) == (
         "0/9 nodes are available: 1 node(s) didn't match pod affinity rules, 2 Insufficient cpu, "
         "3 node(s) didn't match pod anti-affinity rules, 3 node(s) were in a domain without room for the whole Job."
     )
@@ -72,20 +72,20 @@ def test_claim_message_counts_domains_without_room_for_whole_job() -> None:
 
 def test_claims_of_two_jobs_fail_together() -> None:
     nodes = cluster(*slice_of("a"), *slice_of("b", hosts=3))
-    assert stuck(nodes, claim(job=0), claim(job=1)).startswith("0/7 nodes are available: ")
+    assert claim_message(nodes, claim(job=0), claim(job=1)).startswith("0/7 nodes are available: ")
 
 
 def test_claim_without_domain_is_placed_with_exclusive_claim() -> None:
     nodes = cluster(*slice_of("a"), node("other", cpu="8"))
     driver = PlacementClaim((pod_view(pod("driver", cpu="5")),))
-    assert placed(nodes, driver, claim()) == {"driver": ["other"], "high-0-0": hosts("a")}
+    assert claim_nodes(nodes, driver, claim()) == {"driver": ["other"], "high-0-0": hosts("a")}
 
 
 def test_claim_respects_nominations_of_equal_or_higher_priority() -> None:
     nodes = cluster(*slice_of("a"), *slice_of("b"))
     nodes.nominate(pod_view(leader("rival")), "a-2")
     nodes.nominate(pod_view(leader("weak", priority=LOW)), "b-2")
-    assert placed(nodes, claim()) == {"high-0-0": hosts("b")}
+    assert claim_nodes(nodes, claim()) == {"high-0-0": hosts("b")}
 
 
 def test_claim_uses_capacity_nominated_for_its_own_gang() -> None:
@@ -93,7 +93,7 @@ def test_claim_uses_capacity_nominated_for_its_own_gang() -> None:
     own = claim()
     for number, each in enumerate(own.pods):
         nodes.nominate(each, f"a-{number}")
-    assert placed(nodes, own) == {"high-0-0": hosts("a")}
+    assert claim_nodes(nodes, own) == {"high-0-0": hosts("a")}
     assert nodes.nominated_node_of(own.pods[3].uid) == "a-3"
 
 
@@ -102,17 +102,17 @@ def test_claim_prefers_domain_nominated_for_all_its_pods() -> None:
     own = claim()
     for number, each in enumerate(own.pods):
         nodes.nominate(each, f"b-{number}")
-    assert placed(nodes, own) == {"high-0-0": hosts("b")}
+    assert claim_nodes(nodes, own) == {"high-0-0": hosts("b")}
     nodes.withdraw_nomination(own.pods[3].uid)
-    assert placed(nodes, own) == {"high-0-0": hosts("a")}
+    assert claim_nodes(nodes, own) == {"high-0-0": hosts("a")}
 
 
 def test_claims_are_placed_largest_first() -> None:
     nodes = cluster(*slice_of("a"), *slice_of("b", hosts=2))
-    assert placed(nodes, claim(job=0, size=1), claim(job=1)) == {"high-0-0": ["b-0"], "high-1-0": hosts("a")}
+    assert claim_nodes(nodes, claim(job=0, size=1), claim(job=1)) == {"high-0-0": ["b-0"], "high-1-0": hosts("a")}
 
 
 def test_claim_rejects_nodes_without_topology_label() -> None:
     nodes = cluster(*[node(f"n{i}") for i in range(4)])
     assert claim().topology_key == well_known.NODE_POOL
-    assert stuck(nodes, claim()) == "0/4 nodes are available: 4 node(s) didn't match pod affinity rules."
+    assert claim_message(nodes, claim()) == "0/4 nodes are available: 4 node(s) didn't match pod affinity rules."

@@ -10,7 +10,7 @@ from batchyard.placement.node_info import NodeGenerations
 from unit.placement.placement_make import cluster, node, place, pod, view
 
 
-def left(nodes: ClusterSnapshot, name: str = "n", resource: str = "cpu") -> int:
+def free_amount(nodes: ClusterSnapshot, name: str = "n", resource: str = "cpu") -> int:
     """The free amount of a resource on a node."""
     found = nodes.get(name)
     assert found is not None
@@ -30,28 +30,28 @@ def test_snapshot_lists_nodes_sorted_by_name() -> None:
 
 def test_snapshot_subtracts_and_restores_pod_requests() -> None:
     nodes = cluster(node(), pod("p", cpu="3", nodeName="n"))
-    assert (left(nodes), left(nodes, resource="pods"), nodes.node_name_of("uid-p")) == (1000, 109, "n")
+    assert (free_amount(nodes), free_amount(nodes, resource="pods"), nodes.node_name_of("uid-p")) == (1000, 109, "n")
     nodes.remove_pod("uid-p")
-    assert (left(nodes), left(nodes, resource="pods"), nodes.node_name_of("uid-p")) == (4000, 110, "")
+    assert (free_amount(nodes), free_amount(nodes, resource="pods"), nodes.node_name_of("uid-p")) == (4000, 110, "")
 
 
 def test_snapshot_moves_pod_that_is_added_twice() -> None:
     nodes = cluster(node("a"), node("b"), pod("p", nodeName="a"))
     nodes.add_pod(view(pod("p")), "b")
-    assert (left(nodes, "a"), left(nodes, "b")) == (4000, 3000)
+    assert (free_amount(nodes, "a"), free_amount(nodes, "b")) == (4000, 3000)
 
 
 def test_snapshot_keeps_pods_of_updated_node() -> None:
     nodes = cluster(node(), pod("p", nodeName="n"))
     nodes.set_node(node_view(node(cpu="8", gpu="2")))
-    assert (left(nodes), left(nodes, resource="nvidia.com/gpu")) == (7000, 2)
+    assert (free_amount(nodes), free_amount(nodes, resource="nvidia.com/gpu")) == (7000, 2)
 
 
 def test_snapshot_counts_pods_added_before_their_node() -> None:
     nodes = cluster(pod("p", nodeName="n"), pod("q", nodeName="n"), pod("r", nodeName="other"))
     nodes.remove_pod("uid-q")
     nodes.set_node(node_view(node()))
-    assert left(nodes) == 3000
+    assert free_amount(nodes) == 3000
 
 
 def test_snapshot_keeps_pods_of_node_that_is_removed_and_added() -> None:
@@ -59,7 +59,7 @@ def test_snapshot_keeps_pods_of_node_that_is_removed_and_added() -> None:
     nodes.remove_node("n")
     assert (len(nodes), nodes.get("n"), nodes.node_name_of("uid-p")) == (0, None, "n")
     nodes.set_node(node_view(node()))
-    assert left(nodes) == 3000
+    assert free_amount(nodes) == 3000
 
 
 def test_what_if_reverts_all_changes() -> None:
@@ -73,7 +73,7 @@ def test_what_if_reverts_all_changes() -> None:
         nodes.withdraw_nomination("uid-n")
         assert [n.name for n in nodes] == ["b"]
     assert [n.name for n in nodes] == ["a"]
-    assert (left(nodes, "a"), nodes.node_name_of("uid-q"), nodes.nominated_node_of("uid-n")) == (3000, "", "a")
+    assert (free_amount(nodes, "a"), nodes.node_name_of("uid-q"), nodes.nominated_node_of("uid-n")) == (3000, "", "a")
 
 
 def test_what_if_blocks_nest() -> None:
@@ -82,9 +82,9 @@ def test_what_if_blocks_nest() -> None:
         nodes.add_pod(view(pod("p")), "n")
         with nodes.what_if():
             nodes.add_pod(view(pod("q")), "n")
-            assert left(nodes) == 2000
-        assert left(nodes) == 3000
-    assert left(nodes) == 4000
+            assert free_amount(nodes) == 2000
+        assert free_amount(nodes) == 3000
+    assert free_amount(nodes) == 4000
 
 
 def test_outer_what_if_reverts_changes_kept_by_inner() -> None:
@@ -93,15 +93,15 @@ def test_outer_what_if_reverts_changes_kept_by_inner() -> None:
         with nodes.what_if() as trial:
             nodes.add_pod(view(pod("p")), "n")
             trial.keep()
-        assert left(nodes) == 3000
-    assert left(nodes) == 4000
+        assert free_amount(nodes) == 3000
+    assert free_amount(nodes) == 4000
 
 
 def test_what_if_reverts_changes_after_exception() -> None:
     nodes = cluster(node())
     with pytest.raises(KeyError):
         fail_in_what_if(nodes)
-    assert left(nodes) == 4000
+    assert free_amount(nodes) == 4000
 
 
 def test_what_if_adds_no_lasting_node_generation() -> None:

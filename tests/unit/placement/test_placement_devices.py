@@ -19,7 +19,7 @@ def remove(stage: Stage, *names: str) -> None:
     stage.settle()
 
 
-def restarted(stage: Stage) -> Stage:
+def restart_placement(stage: Stage) -> Stage:
     """The same objects with a new scheduler."""
     fresh = Stage(PlacementController())
     fresh.put(*[obj for kind in ("Node", "Pod") for obj in stage.client.list(kind)])
@@ -38,7 +38,7 @@ def test_restarted_placement_keeps_gpu_assignments() -> None:
     stage.put(gpu_node(gpus=2), *[sharer(name, 400) for name in "abcd"])
     assert gpus(stage, "a", "b", "c", "d") == ["0", "0", "1", "1"]
     remove(stage, "a", "b", "c")
-    fresh = restarted(stage)
+    fresh = restart_placement(stage)
     fresh.put(sharer("e", 1000), sharer("f", 700))
     assert gpus(fresh, "d", "e", "f") == ["1", "0", None]
 

@@ -28,7 +28,7 @@ def sharer(name: str, milli: int, **fields: Any) -> Any:
     return pod
 
 
-def held(nodes: ClusterSnapshot, *names: str) -> list[tuple[int, ...]]:
+def gpus_of(nodes: ClusterSnapshot, *names: str) -> list[tuple[int, ...]]:
     """The GPUs of pods."""
     return [tuple(nodes.gpu_indices_of(f"uid-{name}")) for name in names]
 
@@ -36,22 +36,22 @@ def held(nodes: ClusterSnapshot, *names: str) -> list[tuple[int, ...]]:
 def test_gpu_share_uses_best_fit() -> None:
     nodes = placement_make.cluster(gpu_node())
     placement_make.place(nodes, [sharer("a", 600), sharer("b", 500), sharer("c", 300)])
-    assert held(nodes, "a", "b", "c") == [(0,), (1,), (0,)]
+    assert gpus_of(nodes, "a", "b", "c") == [(0,), (1,), (0,)]
 
 
 def test_gpu_share_is_not_split_over_two_gpus() -> None:
     nodes = placement_make.cluster(gpu_node())
     assert placement_make.place(nodes, [sharer("a", 600), sharer("b", 600), sharer("c", 600)]) == ["n", "n", ""]
-    assert "1 node(s) didn't have what is asked for free on single GPUs" in placement_make.reported(
+    assert "1 node(s) didn't have what is asked for free on single GPUs" in placement_make.unschedulable_message(
         nodes, sharer("c", 600)
     )
-    assert "1 Insufficient batchyard.dev/gpu-milli" in placement_make.reported(nodes, sharer("d", 900))
+    assert "1 Insufficient batchyard.dev/gpu-milli" in placement_make.unschedulable_message(nodes, sharer("d", 900))
 
 
 def test_whole_gpu_request_uses_unused_gpus_only() -> None:
     nodes = placement_make.cluster(gpu_node(gpus=4))
     assert placement_make.place(nodes, [sharer("a", 1), sharer("b", 3000), sharer("c", 1000)]) == ["n", "n", ""]
-    assert held(nodes, "a", "b") == [(0,), (1, 2, 3)]
+    assert gpus_of(nodes, "a", "b") == [(0,), (1, 2, 3)]
 
 
 def test_fraction_beside_whole_gpus_uses_another_gpu() -> None:
@@ -66,19 +66,19 @@ def test_fraction_beside_whole_gpus_uses_another_gpu() -> None:
 def test_bound_pod_keeps_gpus_of_its_annotation() -> None:
     nodes = placement_make.cluster(gpu_node(), sharer("a", 600, annotations={INDEX: "1"}, nodeName="n"))
     placement_make.place(nodes, [sharer("b", 600)])
-    assert held(nodes, "a", "b") == [(1,), (0,)]
+    assert gpus_of(nodes, "a", "b") == [(1,), (0,)]
 
 
 def test_invalid_gpu_index_annotation_is_ignored() -> None:
     for text in ("7", "0,1", "x", ""):
         nodes = placement_make.cluster(gpu_node(), sharer("a", 600, annotations={INDEX: text}, nodeName="n"))
-        assert held(nodes, "a") == [(0,)]
+        assert gpus_of(nodes, "a") == [(0,)]
 
 
 def test_overcommitted_gpu_share_counts_in_sum_only() -> None:
     bound = [sharer(name, 600, nodeName="n") for name in "abc"]
     nodes = placement_make.cluster(gpu_node(), *bound)
-    assert held(nodes, "a", "b", "c") == [(0,), (1,), ()]
+    assert gpus_of(nodes, "a", "b", "c") == [(0,), (1,), ()]
     assert placement_make.place(nodes, [sharer("d", 400)]) == [""]
     nodes.remove_pod("uid-c")
     assert placement_make.place(nodes, [sharer("d", 400)]) == ["n"]
@@ -91,7 +91,7 @@ def test_what_if_restores_gpu_assignments() -> None:
         nodes.remove_pod("uid-a")
         nodes.remove_pod("uid-c")
         placement_make.place(nodes, [sharer("d", 950)])
-    assert held(nodes, "a", "b", "c", "d") == [(0,), (1,), (2,), ()]
+    assert gpus_of(nodes, "a", "b", "c", "d") == [(0,), (1,), (2,), ()]
 
 
 def test_gpus_added_to_node_are_used() -> None:
@@ -99,7 +99,7 @@ def test_gpus_added_to_node_are_used() -> None:
     placement_make.place(nodes, [sharer("a", 600)])
     nodes.set_node(node_view(gpu_node(gpus=2)))
     assert placement_make.place(nodes, [sharer("b", 600)]) == ["n"]
-    assert held(nodes, "a", "b") == [(0,), (1,)]
+    assert gpus_of(nodes, "a", "b") == [(0,), (1,)]
 
 
 def test_preemption_selects_victim_that_frees_single_gpu() -> None:

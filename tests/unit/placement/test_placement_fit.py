@@ -12,8 +12,8 @@ from unit.placement.placement_make import (
     pod,
     pod_term,
     preferred,
-    reported,
     required,
+    unschedulable_message,
     view,
 )
 
@@ -58,20 +58,20 @@ def test_unschedulable_message_sorts_reasons_by_text() -> None:
         *[node(f"kept{i}", taints=[TAINT]) for i in range(2)],
         node("off", unschedulable=True),
     )
-    assert reported(nodes, pod("p")) == (
+    assert unschedulable_message(nodes, pod("p")) == (
         "0/13 nodes are available: 1 node(s) were unschedulable, 10 Insufficient cpu, "
         "2 node(s) had untolerated taint {reserved: true}."
     )
 
 
 def test_unschedulable_message_lists_all_insufficient_resources() -> None:
-    assert reported(cluster(node()), pod(cpu="5", memory="20Gi")) == (
+    assert unschedulable_message(cluster(node()), pod(cpu="5", memory="20Gi")) == (
         "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient memory."
     )
 
 
 def test_unschedulable_message_without_nodes() -> None:
-    assert reported(ClusterSnapshot(), pod()) == "no nodes available to schedule pods"
+    assert unschedulable_message(ClusterSnapshot(), pod()) == "no nodes available to schedule pods"
 
 
 def test_why_not_returns_reasons_of_single_node() -> None:
@@ -84,7 +84,7 @@ def test_find_node_reserves_capacity_of_nominated_pod() -> None:
     nodes = cluster(node("a"))
     nodes.nominate(view(pod("n", cpu="3", priority=5)), "a")
     assert place(nodes, [pod("p", cpu="2", priority=5)]) == [""]
-    assert reported(nodes, pod("p", cpu="2", priority=5)) == "0/1 nodes are available: 1 Insufficient cpu."
+    assert unschedulable_message(nodes, pod("p", cpu="2", priority=5)) == "0/1 nodes are available: 1 Insufficient cpu."
     assert place(nodes, [pod("q", cpu="1", priority=5)]) == ["a"]
 
 
@@ -128,4 +128,7 @@ def test_pick_node_agrees_with_find_node() -> None:
 def test_conflicting_node_names_are_reported_as_affinity_conflict() -> None:
     fields = [{"key": "metadata.name", "operator": "In", "values": [name]} for name in "ab"]
     pending = pod(affinity=required("nodeAffinity", {"matchFields": fields}))
-    assert reported(cluster(node("a"), node("b")), pending) == "0/2 nodes are available: pod affinity terms conflict."
+    assert (
+        unschedulable_message(cluster(node("a"), node("b")), pending)
+        == "0/2 nodes are available: pod affinity terms conflict."
+    )

@@ -22,7 +22,7 @@ def gang(count: int, cpu: str = "2", **fields: Any) -> list[Any]:
     return [member(f"m{i}", cpu=cpu, **fields) for i in range(count)]
 
 
-def placed(nodes: ClusterSnapshot, pods: list[Any]) -> dict[str, str] | str:
+def gang_nodes(nodes: ClusterSnapshot, pods: list[Any]) -> dict[str, str] | str:
     """The nodes of a gang, by pod name; or the pod without a node."""
     found = place_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
     if isinstance(found, GangUnschedulable):
@@ -30,7 +30,7 @@ def placed(nodes: ClusterSnapshot, pods: list[Any]) -> dict[str, str] | str:
     return {p["metadata"]["name"]: found.nodes[p["metadata"]["uid"]] for p in pods}
 
 
-def preempted(nodes: ClusterSnapshot, pods: list[Any]) -> Any:
+def gang_victims(nodes: ClusterSnapshot, pods: list[Any]) -> Any:
     """The victims with their preemptors in the gang; or the failure message."""
     found = preempt_for_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
     if isinstance(found, PreemptionFailure):
@@ -39,12 +39,12 @@ def preempted(nodes: ClusterSnapshot, pods: list[Any]) -> Any:
 
 
 def test_place_gang_returns_nodes_of_all_pods() -> None:
-    assert placed(cluster(node("a"), node("b")), gang(4)) == {"m0": "a", "m1": "b", "m2": "a", "m3": "b"}
+    assert gang_nodes(cluster(node("a"), node("b")), gang(4)) == {"m0": "a", "m1": "b", "m2": "a", "m3": "b"}
 
 
 def test_unschedulable_gang_uses_no_capacity() -> None:
     nodes = cluster(node("a"), node("b"))
-    assert placed(nodes, gang(5)) == "m4"
+    assert gang_nodes(nodes, gang(5)) == "m4"
     assert [n.left["cpu"] for n in nodes] == [4000, 4000]
 
 
@@ -57,19 +57,19 @@ def test_unschedulable_gang_reports_obstacle_after_placing_other_members() -> No
 def test_place_gang_places_largest_pods_first() -> None:
     nodes = cluster(node("a"), node("b"))
     small = [member("a1", cpu="2"), member("a2", cpu="2")]
-    assert placed(nodes, [*small, member("z", cpu="4")]) == {"a1": "b", "a2": "b", "z": "a"}
+    assert gang_nodes(nodes, [*small, member("z", cpu="4")]) == {"a1": "b", "a2": "b", "z": "a"}
 
 
 def test_place_gang_orders_scarce_resources_before_cpu() -> None:
     nodes = cluster(node("a", gpu="1", cpu="4"), node("b"))
-    assert placed(nodes, [member("cpu", cpu="4"), member("gpu", cpu="1", gpu="1")]) == {"cpu": "b", "gpu": "a"}
+    assert gang_nodes(nodes, [member("cpu", cpu="4"), member("gpu", cpu="1", gpu="1")]) == {"cpu": "b", "gpu": "a"}
 
 
 def test_place_gang_places_affinity_target_before_dependent_pod() -> None:
     nodes = cluster(node("a"), node("b"))
     keen = member("big", cpu="3", affinity=required("podAffinity", pod_term(HOST)))
-    assert placed(nodes, [keen, member("other", cpu="1", labels={"app": "a"})]) == {"big": "a", "other": "a"}
-    assert placed(nodes, [keen]) == "big"
+    assert gang_nodes(nodes, [keen, member("other", cpu="1", labels={"app": "a"})]) == {"big": "a", "other": "a"}
+    assert gang_nodes(nodes, [keen]) == "big"
 
 
 def test_place_gang_uses_its_own_nominations() -> None:
@@ -77,15 +77,15 @@ def test_place_gang_uses_its_own_nominations() -> None:
     pods = gang(2, "4")
     for obj, name in zip(pods, "ab", strict=True):
         nodes.nominate(view(obj), name)
-    assert placed(nodes, pods) == {"m0": "a", "m1": "b"}
+    assert gang_nodes(nodes, pods) == {"m0": "a", "m1": "b"}
     assert nodes.nominated_node_of("uid-m0") == "a"
 
 
 def test_gang_preemption_finds_victims_for_complete_gang_only() -> None:
     low = [pod(f"low{i}", cpu="4", nodeName=name) for i, name in enumerate("ab")]
     nodes = cluster(node("a"), node("b"), *low)
-    assert preempted(nodes, gang(2, "4", priority=1)) == [("low0", "m0"), ("low1", "m1")]
-    assert preempted(nodes, gang(3, "4", priority=1)) == (
+    assert gang_victims(nodes, gang(2, "4", priority=1)) == [("low0", "m0"), ("low1", "m1")]
+    assert gang_victims(nodes, gang(3, "4", priority=1)) == (
         "preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."
     )
 
@@ -96,7 +96,7 @@ def test_gang_preemption_selects_no_victim_for_pods_that_fit() -> None:
     found = preempt_for_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
     assert isinstance(found, GangPreemption)
     assert found.nodes == {"uid-m0": "a", "uid-m1": "b"}
-    assert preempted(nodes, pods) == [("low", "m1")]
+    assert gang_victims(nodes, pods) == [("low", "m1")]
 
 
 def test_gang_preemption_waits_for_terminating_victims() -> None:
@@ -106,7 +106,7 @@ def test_gang_preemption_waits_for_terminating_victims() -> None:
     pods = gang(2, "4", priority=1)
     nodes.nominate(view(pods[0]), "a")
     message = "preemption: not eligible due to a terminating pod on the nominated node."
-    assert preempted(nodes, pods) == message
+    assert gang_victims(nodes, pods) == message
 
 
 def has_room(nodes: ClusterSnapshot, pods: list[Any]) -> bool:

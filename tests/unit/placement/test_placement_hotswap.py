@@ -8,8 +8,8 @@ from batchyard.api.meta import Key, Obj, find_condition, is_true, key_of, with_m
 from batchyard.interfaces.client import EventType, UpdateStatus, WatchEvent
 from batchyard.placement.controller import PlacementController
 from batchyard.scheduling.workload.evictions import release_after_eviction
-from stage import Stage, stated
-from unit.placement.hotswap_make import HIGH, LOW, leader, running, slice_of, started, worker
+from stage import Stage, condition_state
+from unit.placement.hotswap_make import HIGH, LOW, leader, running, running_since, slice_of, worker
 from unit.placement.placement_make import HOST, member, node, pod
 
 HOLDING = [make.condition("QuotaReserved"), make.condition("Admitted")]
@@ -35,7 +35,7 @@ def jobset(name: str, *pools: str, since: float = 0, priority: int = LOW) -> lis
     for number, pool in enumerate(pools):
         objs.append(job(f"{name}-{number}"))
         pods = running(name, number, pool, priority)
-        objs += [of_job(with_status(each, started(since)), f"{name}-{number}") for each in pods]
+        objs += [of_job(with_status(each, running_since(since)), f"{name}-{number}") for each in pods]
     return objs
 
 
@@ -47,7 +47,7 @@ def pending_jobset(name: str = "high", jobs: int = 1, priority: int = HIGH, pods
     return objs
 
 
-def staged(*objects: Obj, pools: str = "ab", hotswap: bool = True) -> Stage:
+def hotswap_stage(*objects: Obj, pools: str = "ab", hotswap: bool = True) -> Stage:
     stage = Stage(PlacementController(hotswap=hotswap))
     stage.put(*[each for pool in pools for each in slice_of(pool)], *objects)
     return stage
@@ -64,7 +64,7 @@ def place(stage: Stage, name: str) -> str:
     return obj["spec"].get("nodeName") or (f"({nominated})" if nominated else "")
 
 
-def evicted(stage: Stage) -> list[str]:
+def evicted_workloads(stage: Stage) -> list[str]:
     """The evicted Workloads."""
     return [obj["metadata"]["name"].removeprefix("jobset-") for obj in stage.workloads() if is_true(obj, "Evicted")]
 
@@ -81,21 +81,21 @@ def pods_of(name: str, number: int = 0) -> list[str]:
 
 
 def test_hotswap_evicts_whole_workload_and_deletes_no_pods() -> None:
-    stage = staged(*jobset("low", "a", "b", since=-600), *pending_jobset())
-    assert evicted(stage) == ["low"]
+    stage = hotswap_stage(*jobset("low", "a", "b", since=-600), *pending_jobset())
+    assert evicted_workloads(stage) == ["low"]
     reported = (
         "Preempted to accommodate a workload (UID: uid-jobset-high, JobUID: UNKNOWN) due to Hotswap: team/jobset-high"
         " needs the nodes of team/jobset-low, whose 8 pods lose 80m of work since their last checkpoints"
     )
-    assert stated(stage.workload("jobset-low"), "Evicted") == ("True", "Preempted", reported)
-    assert stated(stage.workload("jobset-low"), "Preempted") == ("True", "Hotswap", reported)
+    assert condition_state(stage.workload("jobset-low"), "Evicted") == ("True", "Preempted", reported)
+    assert condition_state(stage.workload("jobset-low"), "Preempted") == ("True", "Hotswap", reported)
     assert names(stage) == ["high-0-0", *pods_of("low", 0), *pods_of("low", 1)]
     assert place(stage, "high-0-0") == "(a-0)"
     assert not any("deletionTimestamp" in obj["metadata"] for obj in stage.client.list(scheme.POD))
 
 
 def test_hotswap_reports_events_on_preemptor_and_victim() -> None:
-    stage = staged(*jobset("low", "a", "b"), *pending_jobset())
+    stage = hotswap_stage(*jobset("low", "a", "b"), *pending_jobset())
     reported = [(str(e.regarding), e.reason) for e in stage.events if e.regarding.kind == scheme.WORKLOAD]
     assert reported == [
         ("team/jobset-low", "EvictedDueToPreempted"),
@@ -105,7 +105,7 @@ def test_hotswap_reports_events_on_preemptor_and_victim() -> None:
 
 
 def test_hotswap_binds_leader_after_last_victim_pod_is_gone() -> None:
-    stage = staged(*jobset("low", "a", "b"), *pending_jobset())
+    stage = hotswap_stage(*jobset("low", "a", "b"), *pending_jobset())
     finish_and_delete(stage, *pods_of("low", 0)[:3])
     assert place(stage, "high-0-0") == "(a-0)"
     finish_and_delete(stage, "low-0-3")
@@ -113,13 +113,13 @@ def test_hotswap_binds_leader_after_last_victim_pod_is_gone() -> None:
 
 
 def test_hotswap_binds_leader_to_domain_freed_first() -> None:
-    stage = staged(*jobset("low", "a", "b"), *pending_jobset())
+    stage = hotswap_stage(*jobset("low", "a", "b"), *pending_jobset())
     finish_and_delete(stage, *pods_of("low", 1))
     assert place(stage, "high-0-0") == "b-0"
 
 
 def test_hotswap_reserves_domain_for_leader_and_followers() -> None:
-    stage = staged(*jobset("low", "a"), pod("other", priority=LOW, cpu="4"), *pending_jobset(), pools="a")
+    stage = hotswap_stage(*jobset("low", "a"), pod("other", priority=LOW, cpu="4"), *pending_jobset(), pools="a")
     for name in pods_of("low"):
         finish_and_delete(stage, name)
         assert place(stage, "other") == ""
@@ -133,7 +133,7 @@ def test_hotswap_reserves_domain_for_leader_and_followers() -> None:
 
 
 def test_hotswap_releases_domain_of_deleted_leader() -> None:
-    stage = staged(*jobset("low", "a"), *pending_jobset(), pod("other", priority=LOW, cpu="4"), pools="a")
+    stage = hotswap_stage(*jobset("low", "a"), *pending_jobset(), pod("other", priority=LOW, cpu="4"), pools="a")
     finish_and_delete(stage, *pods_of("low")[1:])
     assert place(stage, "other") == ""
     stage.delete(scheme.POD, "high-0-0")
@@ -141,19 +141,19 @@ def test_hotswap_releases_domain_of_deleted_leader() -> None:
 
 
 def test_hotswap_preempted_workload_waits_for_new_domain() -> None:
-    stage = staged(*jobset("low", "a", "b"), *pending_jobset())
+    stage = hotswap_stage(*jobset("low", "a", "b"), *pending_jobset())
     finish_and_delete(stage, *pods_of("low", 0), *pods_of("low", 1))
     stage.put(release_after_eviction(stage.workload("jobset-low"), make.NOW))
     back = pending_jobset("low", 2, LOW)
     stage.put(with_status(stage.workload("jobset-low"), back[0]["status"]), *[back[2], back[4]])
     assert [place(stage, f"low-{number}-0") for number in range(2)] == ["", ""]
-    assert evicted(stage) == []
+    assert evicted_workloads(stage) == []
     stage.put(*slice_of("c"))
     assert [place(stage, f"low-{number}-0") for number in range(2)] == ["b-0", "c-0"]
 
 
 def test_hotswap_does_not_evict_workload_twice() -> None:
-    stage = staged(*jobset("low", "a", "b"), *pending_jobset())
+    stage = hotswap_stage(*jobset("low", "a", "b"), *pending_jobset())
     before = stage.workload("jobset-low")
     stage.put(node("new", cpu="1"), with_metadata(stage.get(scheme.NODE, "a-1", ""), annotations={"x": "y"}))
     stage.put(*slice_of("d", hosts=3))
@@ -164,13 +164,13 @@ def test_hotswap_does_not_evict_workload_twice() -> None:
 def test_hotswap_evicts_workload_with_least_work_since_checkpoint() -> None:
     saving = jobset("saving", "a", since=-420)
     saving[1] = job("saving-0", annotations={well_known.CHECKPOINT_EVERY: "5m"})
-    stage = staged(*saving, *jobset("late", "b", since=-180), *pending_jobset())
-    assert evicted(stage) == ["saving"]
+    stage = hotswap_stage(*saving, *jobset("late", "b", since=-180), *pending_jobset())
+    assert evicted_workloads(stage) == ["saving"]
 
 
 def test_hotswap_does_not_evict_workload_of_equal_priority() -> None:
-    stage = staged(*jobset("equal", "a", "b", priority=HIGH), *pending_jobset())
-    assert evicted(stage) == []
+    stage = hotswap_stage(*jobset("equal", "a", "b", priority=HIGH), *pending_jobset())
+    assert evicted_workloads(stage) == []
     reported = find_condition(stage.get(scheme.POD, "high-0-0"), "PodScheduled")
     assert reported is not None
     assert reported["message"].endswith(" 8 No preemption victims found for incoming pod.")
@@ -179,18 +179,18 @@ def test_hotswap_does_not_evict_workload_of_equal_priority() -> None:
 def test_hotswap_does_not_evict_finished_or_missing_workload() -> None:
     over = jobset("over", "a")
     over[0] = make.workload("jobset-over", conditions=[*HOLDING, make.condition("Finished")])
-    stage = staged(*over, *jobset("unknown", "b")[1:], *pending_jobset())
+    stage = hotswap_stage(*over, *jobset("unknown", "b")[1:], *pending_jobset())
     assert place(stage, "high-0-0") == ""
 
 
 def test_leader_is_bound_only_to_domain_with_room_for_whole_job() -> None:
-    stage = staged(pod("small", nodeName="a-3", priority=HIGH), *pending_jobset())
+    stage = hotswap_stage(pod("small", nodeName="a-3", priority=HIGH), *pending_jobset())
     assert place(stage, "high-0-0") == "b-0"
 
 
 def test_existing_followers_get_no_placeholders() -> None:
     follower = of_job(worker("high", 0, 1, HIGH, nodeName="b-0"), "high-0")
-    stage = staged(
+    stage = hotswap_stage(
         follower, *jobset("low", "a"), pod("s", nodeName="b-1", priority=HIGH, cpu="4"), *pending_jobset(pods=3)
     )
     assert place(stage, "high-0-0") == "b-2"
@@ -200,28 +200,28 @@ def test_succeeded_followers_get_no_placeholders() -> None:
     objects = pending_jobset()
     objects[1] = {**objects[1], "status": {"succeeded": 3}}
     full = [pod(f"f{i}", nodeName=f"a-{i}", priority=HIGH, cpu="4") for i in range(3)]
-    stage = staged(*full, *objects, pools="a")
+    stage = hotswap_stage(*full, *objects, pools="a")
     assert place(stage, "high-0-0") == "a-3"
 
 
 def test_leader_whose_job_is_gone_is_placed_without_followers() -> None:
     full = [pod(f"f{i}", nodeName=f"a-{i}", priority=HIGH, cpu="4") for i in range(3)]
     objects = pending_jobset()
-    stage = staged(*full, objects[0], objects[2], pools="a")
+    stage = hotswap_stage(*full, objects[0], objects[2], pools="a")
     assert place(stage, "high-0-0") == "a-3"
 
 
 def test_job_without_completions_gets_placeholders_for_its_parallelism() -> None:
     objects = pending_jobset()
     objects[1] = {**objects[1], "spec": {**objects[1]["spec"], "completions": None}}
-    stage = staged(pod("small", nodeName="a-3", priority=HIGH), *objects)
+    stage = hotswap_stage(pod("small", nodeName="a-3", priority=HIGH), *objects)
     assert place(stage, "high-0-0") == "b-0"
 
 
 def test_hotswap_evicts_workload_for_pod_without_workload() -> None:
-    stage = staged(*jobset("low", "a"), pod("high", cpu="4", priority=HIGH), pools="a")
+    stage = hotswap_stage(*jobset("low", "a"), pod("high", cpu="4", priority=HIGH), pools="a")
     assert place(stage, "high") == "(a-0)"
-    message = stated(stage.workload("jobset-low"), "Evicted")[2]
+    message = condition_state(stage.workload("jobset-low"), "Evicted")[2]
     assert message.startswith(
         "Preempted to accommodate a workload (UID: uid-high, JobUID: UNKNOWN) due to Hotswap: team/high needs "
     )
@@ -231,25 +231,25 @@ def test_hotswap_evicts_workload_for_pod_without_workload() -> None:
 
 def test_hotswap_preempts_pods_without_workload_individually() -> None:
     small = [pod(f"s{i}", nodeName=f"a-{i}", priority=LOW) for i in range(2)]
-    stage = staged(*small, *pending_jobset(pods=3), pools="a")
+    stage = hotswap_stage(*small, *pending_jobset(pods=3), pools="a")
     gone = [obj["metadata"]["name"] for obj in stage.client.list(scheme.POD) if "deletionTimestamp" in obj["metadata"]]
     assert gone == ["s0"]
-    assert stated(stage.get(scheme.POD, "s0"), "DisruptionTarget")[1] == "PreemptionByScheduler"
+    assert condition_state(stage.get(scheme.POD, "s0"), "DisruptionTarget")[1] == "PreemptionByScheduler"
 
 
 def test_hotswap_selects_victims_of_single_pod_like_kube_scheduler() -> None:
-    old = with_status(pod("old", cpu="4", nodeName="n0", priority=LOW), started(0))
-    new = with_status(pod("new", cpu="4", nodeName="n1", priority=LOW + 1), started(900))
-    stage = staged(node("n0"), node("n1"), old, new, pod("high", cpu="4", priority=HIGH), pools="")
+    old = with_status(pod("old", cpu="4", nodeName="n0", priority=LOW), running_since(0))
+    new = with_status(pod("new", cpu="4", nodeName="n1", priority=LOW + 1), running_since(900))
+    stage = hotswap_stage(node("n0"), node("n1"), old, new, pod("high", cpu="4", priority=HIGH), pools="")
     assert place(stage, "high") == "(n0)"
 
 
 def test_hotswap_reports_preemption_failure_like_kube_scheduler() -> None:
     low, mid = pod("low", nodeName="n0", priority=LOW), pod("mid", cpu="3", nodeName="n0", priority=HIGH)
     never = pod("never", cpu="4", priority=HIGH, preemptionPolicy="Never")
-    stage = staged(node("n0"), low, mid, pod("high", cpu="4", priority=HIGH), never, pools="")
+    stage = hotswap_stage(node("n0"), low, mid, pod("high", cpu="4", priority=HIGH), never, pools="")
     reported = [
-        stated(stage.get(scheme.POD, name), "PodScheduled")[2].partition("preemption: ")[2]
+        condition_state(stage.get(scheme.POD, name), "PodScheduled")[2].partition("preemption: ")[2]
         for name in ("high", "never")
     ]
     assert reported == ["0/1 nodes are available: 1 Insufficient cpu.", "not eligible due to preemptionPolicy=Never."]
@@ -263,11 +263,11 @@ def two_jobs() -> Sequence[Obj]:
 
 
 def test_hotswap_evicts_whole_gang_for_single_pod() -> None:
-    stage = staged(*two_jobs(), pod("full", nodeName="a-2", priority=HIGH, cpu="4"), pools="")
+    stage = hotswap_stage(*two_jobs(), pod("full", nodeName="a-2", priority=HIGH, cpu="4"), pools="")
     assert place(stage, "high") == ""
     stage.put(*slice_of("a", hosts=3))
     assert place(stage, "high") == "(a-0)"
-    assert stated(stage.workload("job-low"), "Preempted")[1] == "Hotswap"
+    assert condition_state(stage.workload("job-low"), "Preempted")[1] == "Hotswap"
 
 
 def test_hotswap_keeps_gang_bound_in_same_pass() -> None:
@@ -276,7 +276,7 @@ def test_hotswap_keeps_gang_bound_in_same_pass() -> None:
     mixed = [member("m0", "m", priority=HIGH + 10), member("m1", "m", priority=LOW)]
     last = member("c", "c", cpu="3", priority=HIGH)
     workloads = [make.workload(f"job-{name}", conditions=HOLDING) for name in "vamc"]
-    stage = staged(node("n0"), node("n1"), *workloads, victim, first, *mixed, last, pools="")
+    stage = hotswap_stage(node("n0"), node("n1"), *workloads, victim, first, *mixed, last, pools="")
     assert [place(stage, name) for name in ("a", "m0", "m1", "c")] == ["(n0)", "n1", "n1", ""]
     assert [obj["metadata"]["name"] for obj in stage.workloads() if is_true(obj, "Evicted")] == ["job-v"]
 
@@ -284,14 +284,14 @@ def test_hotswap_keeps_gang_bound_in_same_pass() -> None:
 def test_preempted_event_names_gang_pod_of_highest_priority() -> None:
     mixed = [member("a", "m", cpu="4", priority=LOW), member("b", "m", cpu="4", priority=HIGH)]
     victim = pod("v", cpu="4", nodeName="n0", priority=LOW)
-    stage = staged(node("n0"), node("n1"), make.workload("job-m", conditions=HOLDING), victim, *mixed, pools="")
+    stage = hotswap_stage(node("n0"), node("n1"), make.workload("job-m", conditions=HOLDING), victim, *mixed, pools="")
     assert [place(stage, name) for name in "ab"] == ["(n1)", "(n0)"]
     reported = [event.message for event in stage.events if event.regarding.name == "v" and event.reason == "Preempted"]
     assert reported == ["Preempted by pod uid-b on node n0"]
 
 
 def test_disabled_hotswap_preempts_pods_individually() -> None:
-    stage = staged(*two_jobs(), pod("full", nodeName="a-2", priority=HIGH, cpu="4"), pools="", hotswap=False)
+    stage = hotswap_stage(*two_jobs(), pod("full", nodeName="a-2", priority=HIGH, cpu="4"), pools="", hotswap=False)
     stage.put(*slice_of("a", hosts=3))
     assert place(stage, "high") == "(a-0)"
     assert "deletionTimestamp" in stage.get(scheme.POD, "low0")["metadata"]
@@ -299,11 +299,11 @@ def test_disabled_hotswap_preempts_pods_individually() -> None:
 
 
 def test_restarted_placement_keeps_hotswap_nominations() -> None:
-    stage = staged(*jobset("low", "a"), *pending_jobset(), pools="a")
+    stage = hotswap_stage(*jobset("low", "a"), *pending_jobset(), pools="a")
     finish_and_delete(stage, *pods_of("low")[1:])
     kinds = (scheme.NODE, scheme.POD, scheme.JOB, scheme.WORKLOAD)
     objects = [obj for kind in kinds for obj in stage.client.list(kind)]
-    later = staged(*objects, pod("other", priority=LOW, cpu="4"), pools="")
+    later = hotswap_stage(*objects, pod("other", priority=LOW, cpu="4"), pools="")
     assert place(later, "high-0-0") == "(a-0)"
     assert place(later, "other") == ""
 
@@ -326,7 +326,7 @@ class LostEviction:
 
 
 def test_hotswap_repeats_eviction_that_was_not_written() -> None:
-    stage = staged(*jobset("low", "a", "b"), *pending_jobset())
+    stage = hotswap_stage(*jobset("low", "a", "b"), *pending_jobset())
     placement, reader = PlacementController(hotswap=True), LostEviction(stage, workload("jobset-low"))
     for obj in [*stage.client.list(scheme.NODE), *stage.client.list(scheme.POD)]:
         keys = placement.keys_for(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 1), make.NOW)

@@ -48,12 +48,12 @@ class LateEvents:
         return {write.obj["metadata"]["name"]: write.obj["spec"]["nodeName"] for write in writes}
 
 
-def deleted(result: ReconcileResult) -> list[str]:
+def deleted_pods(result: ReconcileResult) -> list[str]:
     """The pods that a pass deletes."""
     return [write.key.name for write in result.writes if isinstance(write, Delete)]
 
 
-def updated(result: ReconcileResult) -> list[str]:
+def updated_pods(result: ReconcileResult) -> list[str]:
     """The pods whose status a pass writes, once for each write."""
     return [write.obj["metadata"]["name"] for write in result.writes if isinstance(write, UpdateStatus)]
 
@@ -75,7 +75,7 @@ def test_placement_releases_node_of_assumed_pod_that_is_gone() -> None:
 
 def test_placement_waits_for_event_of_victim_that_is_gone() -> None:
     late = LateEvents(node(), pod("low", cpu="4", nodeName="n"), pod("high", cpu="4", priority=1))
-    assert deleted(late.run_pass()) == ["low"]
+    assert deleted_pods(late.run_pass()) == ["low"]
     nominated = with_status(pod("high", cpu="4", priority=1), {"nominatedNodeName": "n"})
     late.put(nominated)
     late.delete_quietly("low")
@@ -87,7 +87,7 @@ def test_placement_waits_for_event_of_victim_that_is_gone() -> None:
 def test_placement_does_not_repeat_failed_eviction_for_preemptor_that_is_gone() -> None:
     high = pod("high", cpu="4", priority=1)
     late = LateEvents(node(), pod("low", cpu="4", nodeName="n"), high)
-    assert deleted(late.run_pass()) == ["low"]
+    assert deleted_pods(late.run_pass()) == ["low"]
     late.delete_quietly("high")
     late.observe(high, EventType.DELETED)
     assert late.run_pass().writes == []
@@ -100,10 +100,10 @@ def test_placement_evicts_pod_of_its_own_pass_in_the_next_one() -> None:
     first = late.run_pass()
     bound = [write.obj for write in first.writes if isinstance(write, Update)]
     assert sorted(obj["metadata"]["name"] for obj in bound) == ["m0", "m1"]
-    assert (deleted(first), updated(first)) == ([], ["middle"])
+    assert (deleted_pods(first), updated_pods(first)) == ([], ["middle"])
     late.put(*bound)
     second = late.run_pass()
-    assert (deleted(second), updated(second)) == (["m1"], ["middle", "m1"])
+    assert (deleted_pods(second), updated_pods(second)) == (["m1"], ["middle", "m1"])
 
 
 def test_placement_skips_outdated_condition_of_pod_that_it_evicts() -> None:
@@ -111,7 +111,7 @@ def test_placement_skips_outdated_condition_of_pod_that_it_evicts() -> None:
     low = pod("low", cpu="4", nodeName="n", status=waited)
     late = LateEvents(node(), low, pod("high", cpu="4", priority=1))
     result = late.run_pass()
-    assert (deleted(result), updated(result)) == (["low"], ["high", "low"])
+    assert (deleted_pods(result), updated_pods(result)) == (["low"], ["high", "low"])
 
 
 def test_placement_skips_outdated_condition_of_pod_that_is_gone() -> None:
@@ -145,12 +145,12 @@ def test_placement_withdraws_nomination_of_pod_bound_by_another_scheduler() -> N
     late = LateEvents(node(), node("m", unschedulable=True), pod("low", cpu="4", nodeName="n"))
     high = pod("high", cpu="4", priority=1)
     late.put(high)
-    assert deleted(late.run_pass()) == ["low"]
+    assert deleted_pods(late.run_pass()) == ["low"]
     nominated = with_status(high, {"nominatedNodeName": "n"})
     late.put(nominated)
     late.put(with_path(nominated, ("spec", "nodeName"), "m"))
     late.observe(pod("low", cpu="4", nodeName="n"), EventType.DELETED)
     late.put(pod("other", cpu="4"))
     result = late.run_pass()
-    assert updated(result) == ["high"]
+    assert updated_pods(result) == ["high"]
     assert [write.obj["spec"]["nodeName"] for write in result.writes if isinstance(write, Update)] == ["n"]

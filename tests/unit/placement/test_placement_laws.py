@@ -25,10 +25,10 @@ GANGS = ["", "", "g", "h"]
 
 def members() -> st.SearchStrategy[Obj]:
     """Pods, some of them members of gangs."""
-    return st.builds(in_gang, pods(), st.sampled_from(GANGS))
+    return st.builds(as_gang_member, pods(), st.sampled_from(GANGS))
 
 
-def in_gang(obj: Obj, gang: str) -> Obj:
+def as_gang_member(obj: Obj, gang: str) -> Obj:
     """The pod as a member of the gang, if a gang is given."""
     if not gang:
         return obj
@@ -87,7 +87,7 @@ def remove(stage: Stage, names: list[str]) -> None:
     stage.settle()
 
 
-def as_written(stage: Stage) -> tuple[ClusterSnapshot, list[PodView]]:
+def snapshot_of_objects(stage: Stage) -> tuple[ClusterSnapshot, list[PodView]]:
     """The snapshot built from the objects, and the pending pods."""
     cluster, waiting = ClusterSnapshot(), []
     for obj in stage.client.list(scheme.NODE):
@@ -136,7 +136,7 @@ def test_pending_pods_fit_no_node_with_or_without_preemption(history: list[tuple
     stage = Stage(PlacementController())
     for kind, what in history:
         apply_change(stage, kind, what)
-        cluster, waiting = as_written(stage)
+        cluster, waiting = snapshot_of_objects(stage)
         for unit in units(cluster, waiting):
             assert_unit_is_unschedulable(unit, cluster)
 
@@ -148,5 +148,5 @@ def test_no_node_is_overcommitted_unless_it_shrinks(history: list[tuple[str, Any
         if kind == "no node" or (kind == "node" and stage.client.get(Key(scheme.NODE, "", what["metadata"]["name"]))):
             continue
         apply_change(stage, kind, what)
-        cluster, _ = as_written(stage)
+        cluster, _ = snapshot_of_objects(stage)
         assert all(min(node.left.values()) >= 0 for node in cluster)

@@ -73,19 +73,19 @@ def test_auto_provisioning_limit_bounds_supply() -> None:
     assert machine_supplies(read_platform(PlatformSource("p", text)))[-1].maximum == 3
 
 
-def needed(platform: PlatformModel) -> dict[str, int]:
+def needed_quotas(platform: PlatformModel) -> dict[str, int]:
     return {row.metric: row.needed for row in quotas(platform)}
 
 
 def test_gpu_quotas_are_counted_by_provisioning() -> None:
-    found = needed(example("refarch"))
+    found = needed_quotas(example("refarch"))
     assert (found["NVIDIA_L4_GPUS"], found["PREEMPTIBLE_NVIDIA_L4_GPUS"]) == (4 * 2 + 24 * 2, 36 * 2)
     assert found["PREEMPTIBLE_NVIDIA_H100_GPUS"] == 8
     assert found["GPUS_ALL_REGIONS"] == 56 + 72 + 2 + 8 + 8
 
 
 def test_cpu_quotas_are_counted_by_family() -> None:
-    found = needed(
+    found = needed_quotas(
         pools("{name: a, machineType: e2-medium, nodeCount: 1}", "{name: b, machineType: n2-standard-4, nodeCount: 1}")
     )
     assert (found["CPUS"], found["N2_CPUS"]) == (4, 8)
@@ -96,17 +96,17 @@ def test_cpus_of_custom_machines_are_counted() -> None:
     text = f"{HEAD}  flavors: [{{name: any}}]\n  cluster:\n    zones: [us-central1-a]{catalog}\n    nodePools:\n"
     rows = ("a, machineType: c4-a", "b, machineType: n2d-a", "c, machineType: c4-a, provisioning: spot")
     text += "".join(f"      - {{name: {row}, nodeCount: 1}}\n" for row in rows)
-    found = needed(read_platform(PlatformSource("p", text)))
+    found = needed_quotas(read_platform(PlatformSource("p", text)))
     assert (found["CPUS_PER_VM_FAMILY (C4)"], found["N2D_CPUS"], found["PREEMPTIBLE_CPUS"]) == (4, 2, 4)
 
 
 def test_tpu_chips_are_counted_by_generation() -> None:
-    assert needed(example("multislice"))["TPU_LITE_PODSLICE_V5"] == 24
-    assert needed(example("hotswap"))["TPUS_PER_TPU_FAMILY (CT6E)"] == 64
+    assert needed_quotas(example("multislice"))["TPU_LITE_PODSLICE_V5"] == 24
+    assert needed_quotas(example("hotswap"))["TPUS_PER_TPU_FAMILY (CT6E)"] == 64
 
 
 def test_empty_pool_needs_no_quota() -> None:
-    assert needed(pools("{name: a, machineType: e2-medium, nodeCount: 0}")) == {}
+    assert needed_quotas(pools("{name: a, machineType: e2-medium, nodeCount: 0}")) == {}
 
 
 def test_platform_without_google_cloud_has_no_quotas() -> None:

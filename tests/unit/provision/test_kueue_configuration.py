@@ -43,7 +43,7 @@ spec:
 """
 
 
-def read(more: str = "", text: str = TEXT) -> PlatformModel:
+def read_model(more: str = "", text: str = TEXT) -> PlatformModel:
     return read_platform(PlatformSource("p.yaml", text + more))
 
 
@@ -61,7 +61,7 @@ def manager_configuration(platform: PlatformModel, folder: Path) -> Any:
 
 
 def test_default_configuration_is_that_of_release(tmp_path: Path) -> None:
-    assert manager_configuration(read(), tmp_path) == "of the release"
+    assert manager_configuration(read_model(), tmp_path) == "of the release"
 
 
 def test_platform_settings_are_merged_into_release_configuration(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_platform_settings_are_merged_into_release_configuration(tmp_path: Path)
     waitForPodsReady: {timeout: 10m, requeuingStrategy: {backoffLimitCount: 5}}
     resources: {transformations: [{input: nvidia.com/mig-1g.5gb, strategy: Replace, outputs: {example.com/gb: 5}}]}
 """
-    found = manager_configuration(read(stated), tmp_path)
+    found = manager_configuration(read_model(stated), tmp_path)
     assert found["waitForPodsReady"] == {"timeout": "10m", "requeuingStrategy": {"backoffLimitCount": 5}}
     (row,) = found["resources"]["transformations"]
     assert row == {"input": "nvidia.com/mig-1g.5gb", "strategy": "Replace", "outputs": {"example.com/gb": "5"}}
@@ -79,20 +79,20 @@ def test_platform_settings_are_merged_into_release_configuration(tmp_path: Path)
 
 
 def test_fair_sharing_weight_enables_fair_sharing(tmp_path: Path) -> None:
-    assert "preemptionStrategies" in manager_configuration(read(WEIGHED), tmp_path)["fairSharing"]
-    operator = render(read(WEIGHED, TEXT.replace("engine: kueue", "engine: batchyard")))
+    assert "preemptionStrategies" in manager_configuration(read_model(WEIGHED), tmp_path)["fairSharing"]
+    operator = render(read_model(WEIGHED, TEXT.replace("engine: kueue", "engine: batchyard")))
     assert "--fair-sharing" in operator[f"{ENGINE_FOLDER}/deployment.yaml"]
 
 
 def test_explicit_fair_sharing_setting_is_kept() -> None:
-    assert read("  fairSharing: true\n").fair_sharing
-    assert not read(f"{WEIGHED}  fairSharing: false\n").fair_sharing
+    assert read_model("  fairSharing: true\n").fair_sharing
+    assert not read_model(f"{WEIGHED}  fairSharing: false\n").fair_sharing
 
 
 def test_changed_configuration_restarts_manager(tmp_path: Path) -> None:
     annotations = []
     for timeout in ("5m", "6m"):
-        platform = read(f"  kueue: {{waitForPodsReady: {{timeout: {timeout}}}}}\n")
+        platform = read_model(f"  kueue: {{waitForPodsReady: {{timeout: {timeout}}}}}\n")
         template = kustomize(platform, tmp_path)["Deployment"]["spec"]["template"]
         annotations.append(template["metadata"]["annotations"])
         assert template["spec"]["containers"] == [{"name": "manager", "image": "kueue"}]
@@ -108,7 +108,7 @@ def test_changed_configuration_restarts_manager(tmp_path: Path) -> None:
 )
 def test_invalid_kueue_configuration_is_rejected(stated: str, reported: str) -> None:
     with pytest.raises(InvalidPlatformError, match=r"p\.yaml:8: spec\.kueue") as caught:
-        read(f"  kueue: {stated}\n")
+        read_model(f"  kueue: {stated}\n")
     assert reported in str(caught.value)
 
 
@@ -129,7 +129,7 @@ OURS = TEXT.replace("engine: kueue", "engine: batchyard")
 )
 def test_unsupported_operator_configuration_is_rejected(stated: str, reported: str) -> None:
     with pytest.raises(InvalidPlatformError) as caught:
-        read(f"  kueue: {stated}\n", OURS)
+        read_model(f"  kueue: {stated}\n", OURS)
     assert reported in str(caught.value)
 
 
@@ -137,7 +137,7 @@ def test_operator_receives_kueue_settings() -> None:
     stated = (
         "  fairSharing: true\n  kueue: {waitForPodsReady: {timeout: 10m}, integrations: {labelKeysToCopy: [team]}}\n"
     )
-    files = render(read(stated, OURS))
+    files = render(read_model(stated, OURS))
     objects = {each["kind"]: each for each in yaml.safe_load_all(files[f"{ENGINE_FOLDER}/deployment.yaml"])}
     (text,) = objects["ConfigMap"]["data"].values()
     found = parse_kueue_settings(read_configuration("k", text))
@@ -148,8 +148,8 @@ def test_operator_receives_kueue_settings() -> None:
 
 
 def test_platform_without_kueue_settings_has_no_configuration_file() -> None:
-    assert "configuration.yaml" not in render(read("", OURS))
+    assert "configuration.yaml" not in render(read_model("", OURS))
     stated = "  kueue: {manageJobsWithoutQueueName: true, waitForPodsReady: {timeout: 1m}}\n"
-    reported = render(read(stated))["configuration.yaml"]
+    reported = render(read_model(stated))["configuration.yaml"]
     assert parse_kueue_settings(read_configuration("k", reported)).pods_ready == PodsReadyPolicy(MINUTE)
     assert "manageJobs" not in reported

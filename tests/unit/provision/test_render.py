@@ -13,7 +13,7 @@ from batchyard.provision.engine import engine_deployments
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
-from cloud_commands import in_a_process
+from cloud_commands import run_in_process
 
 pytestmark = pytest.mark.slow
 
@@ -146,7 +146,7 @@ def test_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
         setrlimit(RLIMIT_FSIZE, (4000, 4000))
         write_platform_files({"a.yaml": "b" * 5000}, folder, overwrite=False)
 
-    assert in_a_process(without_room, tmp_path / "told") == 70
+    assert run_in_process(without_room, tmp_path / "told") == 70
     assert files_in(folder) == {"a.yaml": "a"}
     assert write_platform_files({"a.yaml": "c"}, folder, overwrite=False) == ([], 0)
 

@@ -131,7 +131,7 @@ def test_only_immediate_gpu_reservations_are_created() -> None:
     }
 
 
-def booked(**row: Any) -> dict[str, Any]:
+def reservation_row(**row: Any) -> dict[str, Any]:
     """Return a reservation named booked."""
     return {"name": "booked", "machineType": "a2-highgpu-1g", "zone": "us-central1-a", "count": 2, **row}
 
@@ -145,7 +145,7 @@ def booked(**row: Any) -> dict[str, Any]:
     ],
 )
 def test_dated_reservation_becomes_future_reservation(window: dict[str, str]) -> None:
-    made = cluster(reservations=[booked(**window)])
+    made = cluster(reservations=[reservation_row(**window)])
     row = {
         "machine_type": "a2-highgpu-1g",
         "zone": "us-central1-a",
@@ -170,7 +170,7 @@ def test_dated_reservation_becomes_future_reservation(window: dict[str, str]) ->
     ],
 )
 def test_reservation_without_dates_or_with_tpus_is_no_future_reservation(row: dict[str, str]) -> None:
-    assert future_reservations(cluster(reservations=[booked(**row)])) == {}
+    assert future_reservations(cluster(reservations=[reservation_row(**row)])) == {}
 
 
 BOOKED = REST.replace(

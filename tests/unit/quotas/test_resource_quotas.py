@@ -22,7 +22,7 @@ def quota(**hard: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}}
 
 
-def used(stage: Stage) -> Any:
+def used_quota(stage: Stage) -> Any:
     return stage.get(scheme.RESOURCE_QUOTA, "q")["status"]["used"]
 
 
@@ -31,22 +31,22 @@ def test_quota_status_counts_existing_created_and_failed_objects() -> None:
     stage.put(pod("a", status=running()))
     stage.put(quota(pods=3, configmaps=1))
     assert stage.get(scheme.RESOURCE_QUOTA, "q")["status"]["hard"] == {"pods": 3, "configmaps": 1}
-    assert used(stage) == {"pods": "1", "configmaps": "0"}
+    assert used_quota(stage) == {"pods": "1", "configmaps": "0"}
     stage.put(pod("b", status=running()))
-    assert used(stage)["pods"] == "2"
+    assert used_quota(stage)["pods"] == "2"
     stage.put(pod("a", status={"phase": "Failed"}))
-    assert used(stage)["pods"] == "1"
+    assert used_quota(stage)["pods"] == "1"
     stage.put(quota(pods=3, secrets=1))
-    assert used(stage) == {"pods": "1", "secrets": "0"}
+    assert used_quota(stage) == {"pods": "1", "secrets": "0"}
 
 
 def test_quota_status_omits_pod_after_its_grace_period() -> None:
     stage = Stage(ResourceQuotas())
     stage.put(quota(pods=1), pod("a", status=running()))
     stage.delete(scheme.POD, "a")
-    assert used(stage) == {"pods": "1"}
+    assert used_quota(stage) == {"pods": "1"}
     stage.run(61)
-    assert used(stage) == {"pods": "0"}
+    assert used_quota(stage) == {"pods": "0"}
 
 
 def requesting(requests: Mapping[str, str], limits: Mapping[str, str] | None = None, **spec: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_quota_adds_pod_overhead_to_requests_and_existing_limits() -> None:
     overhead = {"cpu": "250m", "memory": "10Mi"}
     stage.put(quota(**hard), requesting({"cpu": "1"}, {"cpu": "2"}, overhead=overhead))
     expected = {"requests.cpu": "1250m", "limits.cpu": "2250m", "requests.memory": "10485760", "limits.memory": "0"}
-    assert used(stage) == expected
+    assert used_quota(stage) == expected
 
 
 def test_pods_use_quota_of_extended_but_not_of_other_native_resources() -> None:
@@ -102,7 +102,7 @@ def test_scope_selects_pods_that_count_for_quota(scope: Any, spec: Any, expected
     limited = quota(pods=3)
     limited["spec"]["scopeSelector"] = {"matchExpressions": [scope]}
     stage.put(limited, pod(status=running(), **spec))
-    assert used(stage) == {"pods": expected}
+    assert used_quota(stage) == {"pods": expected}
 
 
 def test_quota_deleted_before_its_status_is_written_stays_deleted() -> None:
@@ -117,7 +117,7 @@ def test_quota_deleted_before_its_status_is_written_stays_deleted() -> None:
 def test_quota_counts_custom_resources_once_they_are_served() -> None:
     stage = Stage(ResourceQuotas())
     stage.put(quota(**{"count/rockets.example.com": 5}))
-    assert used(stage) == {}
+    assert used_quota(stage) == {}
     spec = {
         "group": "example.com",
         "names": {"plural": "rockets", "kind": "Rocket"},
@@ -133,7 +133,7 @@ def test_quota_counts_custom_resources_once_they_are_served() -> None:
     }
     stage.put({"apiVersion": "example.com/v1", "kind": "Rocket", "metadata": make.metadata("r")})
     stage.put(definition)
-    assert used(stage) == {"count/rockets.example.com": "1"}
+    assert used_quota(stage) == {"count/rockets.example.com": "1"}
 
 
 def test_root_certificate_is_created_and_restored_in_namespace() -> None:

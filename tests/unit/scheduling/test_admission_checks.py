@@ -13,7 +13,7 @@ from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.lifecycle import checks_of
-from stage import Stage, stated
+from stage import Stage, condition_state
 from yard import group, queue
 
 RULES = ({"name": "a"}, {"name": "b"})
@@ -54,7 +54,7 @@ def states(stage: Stage) -> dict[str, str]:
     return {each["name"]: each["state"] for each in checks_of(stage.only_workload())}
 
 
-def suspended(stage: Stage) -> bool:
+def is_suspended(stage: Stage) -> bool:
     return bool(stage.get(scheme.JOB, "job")["spec"]["suspend"])
 
 
@@ -62,11 +62,14 @@ def test_job_starts_when_every_check_is_ready() -> None:
     stage = open_stage(*RULES)
     stage.put(make.job())
     unsatisfied = ("False", "UnsatisfiedAdmissionChecks", "The workload has not all checks ready")
-    assert (states(stage), stated(stage.only_workload(), "Admitted")) == ({"a": "Pending", "b": "Pending"}, unsatisfied)
+    assert (states(stage), condition_state(stage.only_workload(), "Admitted")) == (
+        {"a": "Pending", "b": "Pending"},
+        unsatisfied,
+    )
     set_check(stage, "a", "Ready")
-    assert (lifecycle.status(stage.only_workload()).value, suspended(stage)) == ("quotaReserved", True)
+    assert (lifecycle.status(stage.only_workload()).value, is_suspended(stage)) == ("quotaReserved", True)
     set_check(stage, "b", "Ready")
-    assert (lifecycle.status(stage.only_workload()).value, suspended(stage)) == ("admitted", False)
+    assert (lifecycle.status(stage.only_workload()).value, is_suspended(stage)) == ("admitted", False)
     assert stage.reasons().count("Admitted") == 1
 
 
@@ -111,12 +114,12 @@ def test_retry_evicts_and_requeues_workload() -> None:
     message = 'Evicted due to AdmissionCheck in Retry state: "a" (no room)'
     reported = [event.message for event in stage.events if event.reason == "EvictedDueToAdmissionCheck"]
     wl = stage.only_workload()
-    assert (reported, stated(wl, "Requeued")[:2]) == ([message], ("True", "BackoffFinished"))
+    assert (reported, condition_state(wl, "Requeued")[:2]) == ([message], ("True", "BackoffFinished"))
     first, second = checks_of(wl)
     assert (first["state"], first["retryCount"]) == ("Pending", 1)
     assert first["message"] == "Reset to Pending after eviction. Previously: Retry"
     assert (second["state"], "retryCount" in second) == ("Pending", False)
-    assert stated(wl, "Evicted") == ("False", "QuotaReserved", f"Previously: {message}")
+    assert condition_state(wl, "Evicted") == ("False", "QuotaReserved", f"Previously: {message}")
 
 
 def test_retry_with_delay_frees_quota_until_requeue() -> None:
@@ -125,8 +128,8 @@ def test_retry_with_delay_frees_quota_until_requeue() -> None:
     set_check(stage, "a", "Retry", requeueAfterSeconds=60)
     wl = stage.only_workload()
     assert (lifecycle.status(wl).value, wl["status"]["requeueState"]) == ("pending", {"requeueAt": make.stamp(60)})
-    assert stated(wl, "Requeued")[:2] == ("False", "AdmissionCheck")
-    assert stated(wl, "QuotaReserved")[:2] == ("False", "PendingEvaluation")
+    assert condition_state(wl, "Requeued")[:2] == ("False", "AdmissionCheck")
+    assert condition_state(wl, "QuotaReserved")[:2] == ("False", "PendingEvaluation")
     stage.run(59)
     assert lifecycle.status(stage.only_workload()).value == "pending"
     stage.run(60)
@@ -157,7 +160,7 @@ def test_workload_with_failed_check_is_admitted_after_check_recovers() -> None:
     stage.put(make.workload(status={"admissionChecks": [failed]}))
     stage.run(5)
     reason = ("PendingEvaluation", "The workload has failed admission checks")
-    assert stated(stage.only_workload(), "QuotaReserved")[1:] == reason
+    assert condition_state(stage.only_workload(), "QuotaReserved")[1:] == reason
     set_check(stage, "a", "Ready")
     assert lifecycle.is_admitted(stage.only_workload())
 
@@ -172,9 +175,9 @@ def test_rejection_deactivates_workload() -> None:
     message = f"The workload is deactivated due to {reason}"
     assert reported["EvictedDueToDeactivatedDueToAdmissionCheck"] == ("Normal", message)
     wl = stage.only_workload()
-    assert stated(wl, "Evicted") == ("True", "DeactivatedDueToAdmissionCheck", message)
+    assert condition_state(wl, "Evicted") == ("True", "DeactivatedDueToAdmissionCheck", message)
     assert (wl["spec"]["active"], "admission" in wl["status"]) == (False, False)
-    assert stated(wl, "QuotaReserved")[1] == "Deactivated"
+    assert condition_state(wl, "QuotaReserved")[1] == "Deactivated"
     assert states(stage) == {"a": "Pending", "b": "Pending"}
 
 
@@ -182,9 +185,9 @@ def test_rejection_suspends_running_job() -> None:
     stage = open_stage({"name": "a"})
     stage.put(make.job())
     set_check(stage, "a", "Ready")
-    assert not suspended(stage)
+    assert not is_suspended(stage)
     set_check(stage, "a", "Rejected", "gone")
-    assert (suspended(stage), lifecycle.is_admitted(stage.only_workload())) == (True, False)
+    assert (is_suspended(stage), lifecycle.is_admitted(stage.only_workload())) == (True, False)
 
 
 def test_retry_is_ignored_after_deactivation() -> None:
@@ -211,4 +214,4 @@ def test_preemption_before_admission_resets_checks() -> None:
     evicted = evictions.evict(stage.only_workload(), reason="Preempted", message="", now=make.NOW)
     stage.put(evicted)
     assert (lifecycle.status(stage.only_workload()).value, states(stage)) == ("quotaReserved", {"a": "Pending"})
-    assert suspended(stage)
+    assert is_suspended(stage)

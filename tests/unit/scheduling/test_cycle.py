@@ -8,7 +8,7 @@ import make
 from batchyard.api.meta import Obj
 from batchyard.scheduling.decisions import Admit, Head, Preempt, StayPending
 from batchyard.scheduling.messages import RequeueReason
-from yard import Yard, cohort, group, head, head_of, line, preemption, queue, quota, workload
+from yard import SchedulerBench, cohort, group, head, head_of, line, preemption, queue, quota, workload
 
 WILL_FIT = (
     "Workload has overlapping preemption targets with another workload, but will fit after these preemptions complete"
@@ -20,34 +20,34 @@ SHORT = "couldn't assign flavors to pod set main: insufficient unused quota for 
 # Inadmissible heads.
 
 
-def reported(yard: Yard, obj: Obj) -> tuple[str, str, RequeueReason]:
-    decision = yard.wait(obj)
+def pending_decision(bench: SchedulerBench, obj: Obj) -> tuple[str, str, RequeueReason]:
+    decision = bench.wait(obj)
     return decision.why.reason, decision.why.message, decision.requeue_reason
 
 
 def test_missing_cluster_queue_is_reported() -> None:
     expected = ("Misconfigured", "ClusterQueue cq not found", RequeueReason.GENERIC)
-    assert reported(Yard(), workload()) == expected
+    assert pending_decision(SchedulerBench(), workload()) == expected
 
 
 def test_inactive_cluster_queue_is_reported() -> None:
-    yard = Yard(queue("cq", 4))
-    yard.snapshot.queues["cq"].active = False
-    assert reported(yard, workload()) == ("Suspended", "ClusterQueue cq is inactive", RequeueReason.GENERIC)
+    bench = SchedulerBench(queue("cq", 4))
+    bench.snapshot.queues["cq"].active = False
+    assert pending_decision(bench, workload()) == ("Suspended", "ClusterQueue cq is inactive", RequeueReason.GENERIC)
 
 
 def test_cohort_cycle_makes_its_queues_inactive() -> None:
-    yard = Yard(cohort("x", 4, parent="y"), cohort("y", 4, parent="x"), queue("cq", 4, cohort="x"))
-    assert reported(yard, workload())[:2] == ("Suspended", "ClusterQueue cq is inactive")
-    yard.put(cohort("y", 4))
-    assert yard.decide(workload(cpu=12)) == ["wl: main 1 cpu=spot"]
+    bench = SchedulerBench(cohort("x", 4, parent="y"), cohort("y", 4, parent="x"), queue("cq", 4, cohort="x"))
+    assert pending_decision(bench, workload())[:2] == ("Suspended", "ClusterQueue cq is inactive")
+    bench.put(cohort("y", 4))
+    assert bench.decide(workload(cpu=12)) == ["wl: main 1 cpu=spot"]
 
 
 def test_missing_namespace_is_reported() -> None:
-    yard = Yard(queue("cq", 4))
-    yard.namespaces.clear()
+    bench = SchedulerBench(queue("cq", 4))
+    bench.namespaces.clear()
     message = 'workload namespace "team" does not exist: Namespace "team" not found'
-    assert reported(yard, workload()) == ("Misconfigured", message, RequeueReason.GENERIC)
+    assert pending_decision(bench, workload()) == ("Misconfigured", message, RequeueReason.GENERIC)
 
 
 @pytest.mark.parametrize(
@@ -61,52 +61,52 @@ def test_missing_namespace_is_reported() -> None:
     ],
 )
 def test_namespace_must_match_selector(selector: Obj | None, *, matches: bool) -> None:
-    yard = Yard(queue("cq", 4, namespaceSelector=selector))
+    bench = SchedulerBench(queue("cq", 4, namespaceSelector=selector))
     if matches:
-        assert yard.decide(workload()) == ["wl: main 1 cpu=spot"]
+        assert bench.decide(workload()) == ["wl: main 1 cpu=spot"]
         return
     message = "workload namespace doesn't match ClusterQueue selector"
-    assert reported(yard, workload()) == ("Misconfigured", message, RequeueReason.NAMESPACE_MISMATCH)
+    assert pending_decision(bench, workload()) == ("Misconfigured", message, RequeueReason.NAMESPACE_MISMATCH)
 
 
-def limited(requests: Obj, limits: Obj, **spec: Any) -> Obj:
+def limited_container(requests: Obj, limits: Obj, **spec: Any) -> Obj:
     """A container with requests and limits."""
     return {"name": "c", "image": "i", "resources": {"requests": requests, "limits": limits}, **spec}
 
 
 def test_requests_above_limits_are_reported() -> None:
-    containers = [limited({"cpu": "2", "memory": "1Gi"}, {"cpu": "1", "memory": "512Mi"})]
+    containers = [limited_container({"cpu": "2", "memory": "1Gi"}, {"cpu": "1", "memory": "512Mi"})]
     pod_sets = [{"name": "main", "count": 1, "template": {"spec": {"containers": containers}}}]
     message = (
         "resources validation failed: spec.podSets[0].template.spec.containers[0]: Invalid value:"
         ' ["cpu","memory"]: requests must not exceed its limits'
     )
     expected = ("Misconfigured", message, RequeueReason.GENERIC)
-    assert reported(Yard(queue("cq", 4)), workload(pod_sets=pod_sets)) == expected
+    assert pending_decision(SchedulerBench(queue("cq", 4)), workload(pod_sets=pod_sets)) == expected
 
 
 def test_all_containers_with_requests_above_limits_are_reported() -> None:
-    above = limited({"cpu": "2"}, {"cpu": "1"})
-    spec = {"initContainers": [above], "containers": [limited({"cpu": "1"}, {"cpu": "1"}), above]}
+    above = limited_container({"cpu": "2"}, {"cpu": "1"})
+    spec = {"initContainers": [above], "containers": [limited_container({"cpu": "1"}, {"cpu": "1"}), above]}
     pod_sets = [{"name": "main", "count": 1, "template": {"spec": spec}}]
-    message = reported(Yard(queue("cq", 4)), workload(pod_sets=pod_sets))[1]
+    message = pending_decision(SchedulerBench(queue("cq", 4)), workload(pod_sets=pod_sets))[1]
     place = 'spec.podSets[0].template.spec.{0}: Invalid value: ["cpu"]: requests must not exceed its limits'
     faults = ", ".join(place.format(p) for p in ("initContainers[0]", "containers[1]"))
     assert message == f"resources validation failed: [{faults}]"
 
 
 def test_first_obstacle_is_reported() -> None:
-    yard = Yard(queue("cq", 4, namespaceSelector=None))
-    yard.snapshot.queues["cq"].active = False
-    yard.namespaces.clear()
-    assert reported(yard, workload())[0] == "Suspended"
+    bench = SchedulerBench(queue("cq", 4, namespaceSelector=None))
+    bench.snapshot.queues["cq"].active = False
+    bench.namespaces.clear()
+    assert pending_decision(bench, workload())[0] == "Suspended"
 
 
 def test_last_assignment_is_kept_for_inadmissible_head() -> None:
-    yard = Yard(queue("cq", 4))
-    last = yard.wait(workload(cpu=9)).last_assignment
-    yard.snapshot.queues["cq"].active = False
-    assert yard.wait(head_of(workload(cpu=9), last)).last_assignment is last
+    bench = SchedulerBench(queue("cq", 4))
+    last = bench.wait(workload(cpu=9)).last_assignment
+    bench.snapshot.queues["cq"].active = False
+    assert bench.wait(head_of(workload(cpu=9), last)).last_assignment is last
 
 
 # Reasons to wait and requeue reasons.
@@ -122,52 +122,52 @@ def test_last_assignment_is_kept_for_inadmissible_head() -> None:
 def test_pending_decision_contains_requeue_reason(
     cpu: int, held: int, rules: dict[str, Any], reason: str, requeue: RequeueReason
 ) -> None:
-    yard = Yard(queue("cq", 4, **rules))
-    yard.hold("x", held)
-    decision = yard.wait(workload(cpu=cpu))
+    bench = SchedulerBench(queue("cq", 4, **rules))
+    bench.hold("x", held)
+    decision = bench.wait(workload(cpu=cpu))
     assert (decision.why.reason, decision.requeue_reason) == (reason, requeue)
 
 
 def test_borrowing_without_preemption_is_no_fit() -> None:
-    yard = Yard(queue("cq", 2, cohort="all"), queue("other", 4, cohort="all"))
-    yard.hold("x", 4, "other")
-    decision = yard.wait(workload(cpu=3))
+    bench = SchedulerBench(queue("cq", 2, cohort="all"), queue("other", 4, cohort="all"))
+    bench.hold("x", 4, "other")
+    decision = bench.wait(workload(cpu=3))
     assert (decision.why.reason, decision.requeue_reason) == ("WaitingForQuota", RequeueReason.NO_FIT)
 
 
 def test_preemptor_is_requeued_as_pending_preemption() -> None:
-    yard = Yard(queue("cq", 4, preemption=preemption("LowerPriority")))
-    yard.hold("x", 4, priority=-1)
-    decision = yard.preemption(workload())
+    bench = SchedulerBench(queue("cq", 4, preemption=preemption("LowerPriority")))
+    bench.hold("x", 4, priority=-1)
+    decision = bench.preemption(workload())
     assert (decision.requeue_reason, decision.last_assignment) == (RequeueReason.PENDING_PREEMPTION, None)
 
 
 def test_workload_without_pod_sets_is_no_fit() -> None:
     obj = make.workload("wl", queue="cq")
     bare = {**obj, "spec": {**obj["spec"], "podSets": []}}
-    assert Yard(queue("cq", 4)).wait(bare).requeue_reason is RequeueReason.NO_FIT
+    assert SchedulerBench(queue("cq", 4)).wait(bare).requeue_reason is RequeueReason.NO_FIT
 
 
 def test_cycle_without_heads_returns_no_decisions() -> None:
-    assert Yard(queue("cq", 4)).cycle() == []
+    assert SchedulerBench(queue("cq", 4)).cycle() == []
 
 
 def test_cycle_restores_snapshot() -> None:
-    yard = rivals()
-    before = {name: list(yard.node(name).usage) for name in ("a", "b", "all")}
-    assert len(yard.cycle(head("a", 3), head("b", 3))) == 2
-    assert {name: list(yard.node(name).usage) for name in before} == before
-    assert list(yard.snapshot.queues["v"].workloads) == ["team/x"]
+    bench = rivals()
+    before = {name: list(bench.node(name).usage) for name in ("a", "b", "all")}
+    assert len(bench.cycle(head("a", 3), head("b", 3))) == 2
+    assert {name: list(bench.node(name).usage) for name in before} == before
+    assert list(bench.snapshot.queues["v"].workloads) == ["team/x"]
 
 
 # Preemptions of one cycle.
 
 
-def rivals(**spec: Any) -> Yard:
+def rivals(**spec: Any) -> SchedulerBench:
     """Queues a and b of 3 cpu each may reclaim; Workload x of v holds all six cpu."""
     rules = preemption("LowerPriority", "Any")
-    return held(
-        Yard(
+    return with_held_quota(
+        SchedulerBench(
             queue("a", 3, cohort="all", preemption=rules, **spec),
             queue("b", 3, cohort="all", preemption=rules, **spec),
             queue("v", 0, cohort="all"),
@@ -175,14 +175,14 @@ def rivals(**spec: Any) -> Yard:
     )
 
 
-def held(yard: Yard) -> Yard:
-    yard.hold("x", 6, "v")
-    return yard
+def with_held_quota(bench: SchedulerBench) -> SchedulerBench:
+    bench.hold("x", 6, "v")
+    return bench
 
 
 def test_head_waits_for_overlapping_preemption_if_it_fits_after_it() -> None:
-    yard = rivals()
-    first, second = yard.cycle(head("a", 3), head("b", 3))
+    bench = rivals()
+    first, second = bench.cycle(head("a", 3), head("b", 3))
     assert line(first) == "a preempts x (InCohortReclamation)"
     assert isinstance(second, StayPending)
     assert (second.why.reason, second.why.message) == ("WaitingForPreemptedWorkloads", WILL_FIT)
@@ -190,24 +190,24 @@ def test_head_waits_for_overlapping_preemption_if_it_fits_after_it() -> None:
 
 
 def test_head_preempts_other_victims_if_overlapping_victims_are_not_enough() -> None:
-    yard = rivals()
-    yard.hold("x", 3, "v")
-    yard.hold("y", 3, "v", since=-1)
-    assert yard.decide(head("a", 3), head("b", 3)) == [
+    bench = rivals()
+    bench.hold("x", 3, "v")
+    bench.hold("y", 3, "v", since=-1)
+    assert bench.decide(head("a", 3), head("b", 3)) == [
         "a preempts x (InCohortReclamation)",
         "b preempts y (InCohortReclamation)",
     ]
 
 
 def test_head_without_other_victims_waits() -> None:
-    yard = Yard(
+    bench = SchedulerBench(
         cohort("all", 4),
         queue("a", 0, cohort="all", preemption=preemption("Never", "LowerPriority", {"policy": "LowerPriority"})),
         queue("b", 0, cohort="all", preemption=preemption("Never", "LowerPriority", {"policy": "LowerPriority"})),
         queue("v", 0, cohort="all"),
     )
-    yard.hold("x", 4, "v", priority=-1)
-    assert yard.decide(head("a", 4), head("b", 4)) == [
+    bench.hold("x", 4, "v", priority=-1)
+    assert bench.decide(head("a", 4), head("b", 4)) == [
         "a preempts x (InCohortReclaimWhileBorrowing)",
         "b waits (WaitingForQuota): " + SHORT.format(4),
     ]
@@ -215,14 +215,14 @@ def test_head_without_other_victims_waits() -> None:
 
 def test_second_assignment_uses_flavors_of_nomination() -> None:
     rules = preemption("Never", "LowerPriority", {"policy": "LowerPriority"})
-    yard = Yard(
+    bench = SchedulerBench(
         queue("a", groups=[group(one={"cpu": 3}, two={"cpu": 3})], cohort="all", preemption=rules),
         queue("b", groups=[group(one={"cpu": 2}, two={"cpu": 2})], cohort="all", preemption=rules),
         queue("v", groups=[group(one={"cpu": 0}, two={"cpu": 0})], cohort="all"),
     )
-    yard.hold("x", 5, "v", flavor="one", priority=-1)
-    yard.hold("y", 5, "v", flavor="two", priority=-1)
-    first, second = yard.cycle(head("a", 3), head("b", 3))
+    bench.hold("x", 5, "v", flavor="one", priority=-1)
+    bench.hold("y", 5, "v", flavor="two", priority=-1)
+    first, second = bench.cycle(head("a", 3), head("b", 3))
     assert line(first) == "a preempts x (InCohortReclamation)"
     assert line(second) == (
         "b waits (WaitingForQuota): couldn't assign flavors to pod set main: insufficient unused quota for cpu in"
@@ -231,39 +231,44 @@ def test_second_assignment_uses_flavors_of_nomination() -> None:
 
 
 def test_quota_of_victims_is_reserved_for_preemptor() -> None:
-    yard = Yard(queue("a", 4, cohort="all", preemption=preemption("LowerPriority")), queue("b", 0, cohort="all"))
-    yard.hold("x", 3, "a", priority=-1)
-    assert yard.decide(head("a", 3, priority=1), head("b", 1)) == [
+    bench = SchedulerBench(
+        queue("a", 4, cohort="all", preemption=preemption("LowerPriority")), queue("b", 0, cohort="all")
+    )
+    bench.hold("x", 3, "a", priority=-1)
+    assert bench.decide(head("a", 3, priority=1), head("b", 1)) == [
         "a preempts x (InClusterQueue)",
         "b: main 1 cpu=spot",
     ]
-    assert yard.decide(head("a", 4, priority=1), head("b", 1)) == [
+    assert bench.decide(head("a", 4, priority=1), head("b", 1)) == [
         "a preempts x (InClusterQueue)",
         "b waits (WaitingForQuota): " + NO_LONGER,
     ]
 
 
 def test_victims_free_no_quota_in_other_tree() -> None:
-    yard = Yard(
+    bench = SchedulerBench(
         queue("a", 4, preemption=preemption("LowerPriority")), queue("b", 4, preemption=preemption("LowerPriority"))
     )
-    yard.hold("x", 4, "a", priority=-1)
-    yard.hold("y", 4, "b", priority=-1)
-    assert yard.decide(head("a", 2), head("b", 2)) == ["a preempts x (InClusterQueue)", "b preempts y (InClusterQueue)"]
+    bench.hold("x", 4, "a", priority=-1)
+    bench.hold("y", 4, "b", priority=-1)
+    assert bench.decide(head("a", 2), head("b", 2)) == [
+        "a preempts x (InClusterQueue)",
+        "b preempts y (InClusterQueue)",
+    ]
 
 
 # Quota reserved for heads that cannot reclaim it.
 
 
-def lender(own: Any = 4, reclaim: str = "Never", **spec: Any) -> Yard:
+def lender(own: Any = 4, reclaim: str = "Never", **spec: Any) -> SchedulerBench:
     """Queue a uses 2 cpu of its quota; b has no quota."""
-    yard = Yard(
+    bench = SchedulerBench(
         queue("a", own, cohort="all", preemption=preemption("Never", reclaim), **spec),
         queue("b", 0, cohort="all"),
         queue("c", 2, cohort="all"),
     )
-    yard.hold("x", 2, "a", priority=9)
-    return yard
+    bench.hold("x", 2, "a", priority=9)
+    return bench
 
 
 @pytest.mark.parametrize(
@@ -275,9 +280,9 @@ def lender(own: Any = 4, reclaim: str = "Never", **spec: Any) -> Yard:
     ],
 )
 def test_waiting_head_reserves_quota_that_it_cannot_reclaim(reclaim: str, outcome: str) -> None:
-    yard = lender(reclaim=reclaim)
-    yard.hold("y", 2, "c")
-    waits, borrows = yard.cycle(head("a", 4), head("b", 2))
+    bench = lender(reclaim=reclaim)
+    bench.hold("y", 2, "c")
+    waits, borrows = bench.cycle(head("a", 4), head("b", 2))
     assert line(waits) == "a waits (WaitingForQuota): " + SHORT.format(2)
     assert isinstance(borrows, StayPending if outcome else Admit)
     if outcome:
@@ -285,75 +290,77 @@ def test_waiting_head_reserves_quota_that_it_cannot_reclaim(reclaim: str, outcom
 
 
 def test_head_within_nominal_quota_reserves_all_requests() -> None:
-    yard = lender()
-    yard.hold("y", 3, "c", priority=9)
-    assert yard.decide(head("a", 2), head("b", 1)) == [
+    bench = lender()
+    bench.hold("y", 3, "c", priority=9)
+    assert bench.decide(head("a", 2), head("b", 1)) == [
         "a waits (WaitingForQuota): " + SHORT.format(1),
         "b waits (WaitingForQuota): " + NO_LONGER,
     ]
 
 
 def test_borrowing_head_reserves_all_requests() -> None:
-    yard = borrower(borrowing=None)
-    assert [d.split(" (")[0] for d in yard.decide(head("a", 3, priority=5), head("b", 1))] == ["a waits", "b waits"]
+    bench = borrower(borrowing=None)
+    assert [d.split(" (")[0] for d in bench.decide(head("a", 3, priority=5), head("b", 1))] == ["a waits", "b waits"]
 
 
 def test_borrowing_head_reserves_at_most_borrowing_limit() -> None:
-    yard = borrower(borrowing=3)
-    assert [d.split(" (")[0] for d in yard.decide(head("a", 3, priority=5), head("b", 1))] == ["a waits", "b waits"]
-    yard = borrower(borrowing=2, held=2)
-    assert yard.decide(head("a", 2, priority=5), head("b", 1))[1] == "b: main 1 cpu=spot"
+    bench = borrower(borrowing=3)
+    assert [d.split(" (")[0] for d in bench.decide(head("a", 3, priority=5), head("b", 1))] == ["a waits", "b waits"]
+    bench = borrower(borrowing=2, held=2)
+    assert bench.decide(head("a", 2, priority=5), head("b", 1))[1] == "b: main 1 cpu=spot"
 
 
-def borrower(borrowing: int | None, held: int = 0) -> Yard:
+def borrower(borrowing: int | None, held: int = 0) -> SchedulerBench:
     """Queue a may preempt while borrowing but finds no candidate; 2 cpu of 6 are free."""
     rules = preemption("Never", "LowerPriority", {"policy": "LowerPriority"})
-    yard = Yard(
+    bench = SchedulerBench(
         cohort("all", 6),
         queue("a", quota(0, borrowing=borrowing), cohort="all", preemption=rules),
         queue("b", 0, cohort="all"),
         queue("v", 0, cohort="all"),
     )
-    yard.hold("mine", held, "a", priority=9)
-    yard.hold("x", 4 - held, "v", priority=9)
-    return yard
+    bench.hold("mine", held, "a", priority=9)
+    bench.hold("x", 4 - held, "v", priority=9)
+    return bench
 
 
 def test_decision_contains_its_head() -> None:
-    yard = Yard(queue("cq", 4, preemption=preemption("LowerPriority")))
+    bench = SchedulerBench(queue("cq", 4, preemption=preemption("LowerPriority")))
     given = head_of(workload())
-    decision = yard.cycle(given)[0]
+    decision = bench.cycle(given)[0]
     assert isinstance(decision, Admit)
     assert decision.head is given
-    yard.hold("x", 4, priority=-1)
-    assert isinstance(yard.cycle(Head(given.workload, "cq"))[0], Preempt)
+    bench.hold("x", 4, priority=-1)
+    assert isinstance(bench.cycle(Head(given.workload, "cq"))[0], Preempt)
 
 
 @pytest.mark.parametrize(("fair_sharing", "reclaim"), [(False, "Any"), (False, "LowerPriority"), (True, "Never")])
 def test_borrower_preempts_no_workload_without_borrow_within_cohort(reclaim: str, *, fair_sharing: bool) -> None:
     rules = preemption("LowerPriority", reclaim)
-    yard = Yard(
+    bench = SchedulerBench(
         queue("cq", 2, cohort="all", preemption=rules), queue("other", 4, cohort="all"), fair_sharing=fair_sharing
     )
-    yard.hold("x", 5, "other", priority=-1)
-    assert yard.wait(workload(cpu=3)).requeue_reason is RequeueReason.NO_FIT
+    bench.hold("x", 5, "other", priority=-1)
+    assert bench.wait(workload(cpu=3)).requeue_reason is RequeueReason.NO_FIT
 
 
 def test_fair_sharing_lets_borrower_search_candidates() -> None:
     rules = preemption("Never", "LowerPriority")
-    yard = Yard(queue("cq", 2, cohort="all", preemption=rules), queue("other", 4, cohort="all"), fair_sharing=True)
-    yard.hold("x", 5, "other")
-    assert yard.wait(workload(cpu=3)).requeue_reason is RequeueReason.PREEMPTION_NO_CANDIDATES
+    bench = SchedulerBench(
+        queue("cq", 2, cohort="all", preemption=rules), queue("other", 4, cohort="all"), fair_sharing=True
+    )
+    bench.hold("x", 5, "other")
+    assert bench.wait(workload(cpu=3)).requeue_reason is RequeueReason.PREEMPTION_NO_CANDIDATES
 
 
 def test_waiting_head_reserves_no_more_than_its_requests() -> None:
     groups = [group(spot={"cpu": 6}), group(v100={"gpu": 1})]
     nothing = [group(spot={"cpu": 0}), group(v100={"gpu": 0})]
-    yard = Yard(queue("a", groups=groups, cohort="all"), queue("b", groups=nothing, cohort="all"))
-    yard.hold("x", 0, "b", usage={("v100", "gpu"): 1})
+    bench = SchedulerBench(queue("a", groups=groups, cohort="all"), queue("b", groups=nothing, cohort="all"))
+    bench.hold("x", 0, "b", usage={("v100", "gpu"): 1})
     asks = workload("a", queue="a", pod_sets=[make.pod_set(requests={"cpu": 2, "gpu": 1})])
-    assert [reported.split(" (")[0] for reported in yard.decide(asks, head("b", 4))] == [
+    assert [reported.split(" (")[0] for reported in bench.decide(asks, head("b", 4))] == [
         "a waits",
         "b: main 1 cpu=spot",
     ]
-    assert [reported.split(" (")[0] for reported in yard.decide(asks, head("b", 5))] == ["a waits", "b waits"]
+    assert [reported.split(" (")[0] for reported in bench.decide(asks, head("b", 5))] == ["a waits", "b waits"]

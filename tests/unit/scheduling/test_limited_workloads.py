@@ -9,7 +9,7 @@ from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.lifecycle import status
-from stage import Stage, stated
+from stage import Stage, condition_state
 from yard import queue
 
 
@@ -51,8 +51,8 @@ def test_workload_outside_limit_range_waits_and_reports_reason() -> None:
     stage.run(2)
     place = 'spec.podSets[0].template.spec.containers[0]: Invalid value: ["cpu"]: requests must not be'
     start = f"resources didn't satisfy LimitRange constraints: {place}"
-    assert stated(stage.workload("big"), "QuotaReserved")[2] == f"{start} above the limitRange max"
-    assert stated(stage.workload("small"), "QuotaReserved")[2] == f"{start} below the limitRange min"
+    assert condition_state(stage.workload("big"), "QuotaReserved")[2] == f"{start} above the limitRange max"
+    assert condition_state(stage.workload("small"), "QuotaReserved")[2] == f"{start} below the limitRange min"
 
 
 def test_pending_workload_is_retried_when_limit_range_changes() -> None:
@@ -71,7 +71,7 @@ def test_pod_limit_applies_to_sum_of_containers() -> None:
     bounds["spec"]["limits"] = [{"type": "Pod", "max": {"cpu": "1"}}]
     stage = open_stage(bounds, single_pod("a", requests={"cpu": "2"}))
     stage.run(2)
-    assert "spec.podSets[0].template.spec: Invalid value" in stated(stage.workload("a"), "QuotaReserved")[2]
+    assert "spec.podSets[0].template.spec: Invalid value" in condition_state(stage.workload("a"), "QuotaReserved")[2]
 
 
 def test_workload_without_pod_sets_does_not_block_scheduler() -> None:

@@ -8,15 +8,15 @@ import make
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import flavor_view, workload_view
 from batchyard.scheduling.cluster_queue import FlavorMismatches
-from yard import Yard, flavors_of, group, queue, workload
+from yard import SchedulerBench, flavors_of, group, queue, workload
 
 SPOT_TAINT = {"key": "spot", "value": "true", "effect": "NoSchedule"}
 
 
-def yard_with(*flavors: Obj) -> Yard:
+def bench_with(*flavors: Obj) -> SchedulerBench:
     """One ClusterQueue with these flavors, 4 cpu each."""
     amounts = {flavor["metadata"]["name"]: {"cpu": 4} for flavor in flavors}
-    return Yard(queue("cq", groups=[group(**amounts)]), *flavors)
+    return SchedulerBench(queue("cq", groups=[group(**amounts)]), *flavors)
 
 
 def pod(name: str = "main", **spec: Any) -> Obj:
@@ -24,8 +24,8 @@ def pod(name: str = "main", **spec: Any) -> Obj:
     return {"name": name, "count": 1, "template": make.pod_template({"cpu": "1"}, None, **spec)}
 
 
-def outcome(yard: Yard, *pod_sets: Obj) -> str:
-    return yard.decide(workload(pod_sets=pod_sets))[0]
+def outcome(bench: SchedulerBench, *pod_sets: Obj) -> str:
+    return bench.decide(workload(pod_sets=pod_sets))[0]
 
 
 def affinity(*terms: list[tuple[str, str, list[str]]]) -> Obj:
@@ -43,24 +43,24 @@ def no_match(*facts: str) -> str:
 
 
 def test_flavor_with_untolerated_taint_is_skipped() -> None:
-    yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]), make.flavor("plain"))
-    assert outcome(yard, pod()) == "wl: main 1 cpu=plain"
+    bench = bench_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]), make.flavor("plain"))
+    assert outcome(bench, pod()) == "wl: main 1 cpu=plain"
 
 
 def test_message_formats_taint_like_kueue() -> None:
-    yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]))
-    assert outcome(yard, pod()) == no_match("untolerated taint {spot true NoSchedule <nil>} in flavor tainted")
+    bench = bench_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]))
+    assert outcome(bench, pod()) == no_match("untolerated taint {spot true NoSchedule <nil>} in flavor tainted")
 
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
 def test_no_schedule_and_no_execute_taints_reject_pods(effect: str) -> None:
-    yard = yard_with(make.flavor("tainted", nodeTaints=[{**SPOT_TAINT, "effect": effect}]))
-    assert outcome(yard, pod()).startswith("wl waits")
+    bench = bench_with(make.flavor("tainted", nodeTaints=[{**SPOT_TAINT, "effect": effect}]))
+    assert outcome(bench, pod()).startswith("wl waits")
 
 
 def test_prefer_no_schedule_taint_is_ignored() -> None:
-    yard = yard_with(make.flavor("tainted", nodeTaints=[{**SPOT_TAINT, "effect": "PreferNoSchedule"}]))
-    assert outcome(yard, pod()) == "wl: main 1 cpu=tainted"
+    bench = bench_with(make.flavor("tainted", nodeTaints=[{**SPOT_TAINT, "effect": "PreferNoSchedule"}]))
+    assert outcome(bench, pod()) == "wl: main 1 cpu=tainted"
 
 
 @pytest.mark.parametrize(
@@ -76,34 +76,34 @@ def test_prefer_no_schedule_taint_is_ignored() -> None:
     ],
 )
 def test_toleration_covers_matching_taint(toleration: Obj, *, is_tolerated: bool) -> None:
-    yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]))
-    assert outcome(yard, pod(tolerations=[toleration])).startswith("wl: ") is is_tolerated
+    bench = bench_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]))
+    assert outcome(bench, pod(tolerations=[toleration])).startswith("wl: ") is is_tolerated
 
 
 def test_tolerations_of_flavor_cover_its_taints() -> None:
     own = make.flavor("tainted", nodeTaints=[SPOT_TAINT], tolerations=[{"key": "spot", "operator": "Exists"}])
-    assert outcome(yard_with(own), pod()) == "wl: main 1 cpu=tainted"
+    assert outcome(bench_with(own), pod()) == "wl: main 1 cpu=tainted"
 
 
 def test_every_taint_must_be_tolerated() -> None:
     second = {"key": "gpu", "value": "", "effect": "NoSchedule"}
-    yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT, second]))
+    bench = bench_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT, second]))
     tolerant = pod(tolerations=[{"key": "spot", "operator": "Exists"}])
-    assert outcome(yard, tolerant) == no_match("untolerated taint {gpu  NoSchedule <nil>} in flavor tainted")
+    assert outcome(bench, tolerant) == no_match("untolerated taint {gpu  NoSchedule <nil>} in flavor tainted")
 
 
 def test_node_selector_selects_flavor() -> None:
-    yard = yard_with(make.flavor("a", labels={"zone": "a"}), make.flavor("b", labels={"zone": "b"}))
-    assert outcome(yard, pod(nodeSelector={"zone": "b"})) == "wl: main 1 cpu=b"
-    assert outcome(yard, pod(nodeSelector={"zone": "c"})) == no_match(
+    bench = bench_with(make.flavor("a", labels={"zone": "a"}), make.flavor("b", labels={"zone": "b"}))
+    assert outcome(bench, pod(nodeSelector={"zone": "b"})) == "wl: main 1 cpu=b"
+    assert outcome(bench, pod(nodeSelector={"zone": "c"})) == no_match(
         "flavor a doesn't match node affinity", "flavor b doesn't match node affinity"
     )
 
 
 def test_selector_keys_unknown_to_flavor_are_ignored() -> None:
-    yard = yard_with(make.flavor("plain"), make.flavor("b", labels={"zone": "b"}))
-    assert outcome(yard, pod(nodeSelector={"zone": "b"})) == "wl: main 1 cpu=plain"
-    assert outcome(yard, pod(nodeSelector={"kernel": "new"})) == "wl: main 1 cpu=plain"
+    bench = bench_with(make.flavor("plain"), make.flavor("b", labels={"zone": "b"}))
+    assert outcome(bench, pod(nodeSelector={"zone": "b"})) == "wl: main 1 cpu=plain"
+    assert outcome(bench, pod(nodeSelector={"kernel": "new"})) == "wl: main 1 cpu=plain"
 
 
 @pytest.mark.parametrize(
@@ -122,61 +122,61 @@ def test_selector_keys_unknown_to_flavor_are_ignored() -> None:
     ],
 )
 def test_required_node_affinity_selects_flavor(terms: list[Any], flavor: str) -> None:
-    yard = yard_with(
+    bench = bench_with(
         make.flavor("a", labels={"zone": "a", "size": "2"}), make.flavor("b", labels={"zone": "b", "size": "8"})
     )
     expected = f"wl: main 1 cpu={flavor}" if flavor else "wl waits (NoMatchingFlavor)"
-    assert outcome(yard, pod(affinity=affinity(*terms))).startswith(expected)
+    assert outcome(bench, pod(affinity=affinity(*terms))).startswith(expected)
 
 
 def test_flavor_must_match_selector_and_affinity() -> None:
-    yard = yard_with(make.flavor("a", labels={"zone": "a", "size": "2"}), make.flavor("b", labels={"zone": "a"}))
+    bench = bench_with(make.flavor("a", labels={"zone": "a", "size": "2"}), make.flavor("b", labels={"zone": "a"}))
     both = pod(nodeSelector={"zone": "a"}, affinity=affinity([("size", "NotIn", ["2"])]))
-    assert outcome(yard, both) == "wl: main 1 cpu=b"
+    assert outcome(bench, both) == "wl: main 1 cpu=b"
 
 
 def test_preferred_node_affinity_is_ignored() -> None:
-    yard = yard_with(make.flavor("a", labels={"zone": "a"}), make.flavor("b", labels={"zone": "b"}))
+    bench = bench_with(make.flavor("a", labels={"zone": "a"}), make.flavor("b", labels={"zone": "b"}))
     preference = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": preference}]}
-    assert outcome(yard, pod(affinity={"nodeAffinity": preferred})) == "wl: main 1 cpu=a"
+    assert outcome(bench, pod(affinity={"nodeAffinity": preferred})) == "wl: main 1 cpu=a"
 
 
 def test_all_pod_sets_of_group_must_match_flavor() -> None:
-    yard = yard_with(make.flavor("a", labels={"zone": "a"}), make.flavor("b", labels={"zone": "b"}))
+    bench = bench_with(make.flavor("a", labels={"zone": "a"}), make.flavor("b", labels={"zone": "b"}))
     together = {"topologyRequest": {"podSetGroupName": "together"}}
     sets = [{**pod("leader"), **together}, {**pod("worker", nodeSelector={"zone": "b"}), **together}]
-    assert outcome(yard, *sets) == "wl: leader 1 cpu=b; worker 1 cpu=b"
+    assert outcome(bench, *sets) == "wl: leader 1 cpu=b; worker 1 cpu=b"
 
 
 def test_removed_flavor_is_reported_as_not_found() -> None:
-    yard = yard_with(make.flavor("a"), make.flavor("b"))
-    yard.snapshot.remove_flavor("a")
-    assert outcome(yard, pod()) == "wl: main 1 cpu=b"
-    yard.snapshot.remove_flavor("b")
-    assert outcome(yard, pod()) == no_match("flavor a not found", "flavor b not found")
+    bench = bench_with(make.flavor("a"), make.flavor("b"))
+    bench.snapshot.remove_flavor("a")
+    assert outcome(bench, pod()) == "wl: main 1 cpu=b"
+    bench.snapshot.remove_flavor("b")
+    assert outcome(bench, pod()) == no_match("flavor a not found", "flavor b not found")
 
 
 def test_changed_flavor_is_matched_again() -> None:
-    yard = yard_with(make.flavor("a"))
+    bench = bench_with(make.flavor("a"))
     asks = pod(nodeSelector={"zone": "b"})
-    assert outcome(yard, asks) == "wl: main 1 cpu=a"
-    yard.put(make.flavor("a", labels={"zone": "a"}))
-    assert outcome(yard, asks) == no_match("flavor a doesn't match node affinity")
+    assert outcome(bench, asks) == "wl: main 1 cpu=a"
+    bench.put(make.flavor("a", labels={"zone": "a"}))
+    assert outcome(bench, asks) == no_match("flavor a doesn't match node affinity")
 
 
 def test_message_reports_mismatch_and_missing_quota() -> None:
-    yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]), make.flavor("plain"))
-    yard.hold("x", 4, flavor="plain")
-    assert outcome(yard, pod()) == (
+    bench = bench_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]), make.flavor("plain"))
+    bench.hold("x", 4, flavor="plain")
+    assert outcome(bench, pod()) == (
         "wl waits (WaitingForQuota): couldn't assign flavors to pod set main: insufficient unused quota for cpu in"
         " flavor plain, 1 more needed, untolerated taint {spot true NoSchedule <nil>} in flavor tainted"
     )
 
 
 def test_admission_reports_skipped_flavors() -> None:
-    yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]), make.flavor("plain"))
-    decision = yard.admission(workload(pod_sets=[pod()]))
+    bench = bench_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]), make.flavor("plain"))
+    decision = bench.admission(workload(pod_sets=[pod()]))
     assert flavors_of(decision) == "main 1 cpu=plain"
     (attempt,) = decision.assignment.pod_sets[0].attempts
     assert (attempt.flavor, attempt.no_fit_reason) == ("tainted", "NoMatchingFlavor")

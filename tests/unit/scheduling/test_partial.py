@@ -8,7 +8,7 @@ import make
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import workload_view
 from batchyard.scheduling.flavor_assigner import search_pod_counts
-from yard import Yard, preemption, queue, workload
+from yard import SchedulerBench, preemption, queue, workload
 
 
 def shrinkable(name: str = "main", count: int = 8, least: int | None = 2, cpu: str = "1") -> Obj:
@@ -16,8 +16,8 @@ def shrinkable(name: str = "main", count: int = 8, least: int | None = 2, cpu: s
     return make.pod_set(name, count, requests={"cpu": cpu}, **({} if least is None else {"minCount": least}))
 
 
-def tried(fits: int, *pod_sets: Obj) -> tuple[Sequence[int] | None, list[Sequence[int]]]:
-    """Return the counts found if so many pods fit in total, and all counts tried."""
+def tried_counts(fits: int, *pod_sets: Obj) -> tuple[Sequence[int] | None, list[Sequence[int]]]:
+    """Return the resulting counts if this many pods fit in total, and all tried counts."""
     seen: list[Sequence[int]] = []
 
     def attempt(counts: Sequence[int]) -> Sequence[int]:
@@ -32,60 +32,60 @@ def tried(fits: int, *pod_sets: Obj) -> tuple[Sequence[int] | None, list[Sequenc
 
 @pytest.mark.parametrize("fits", [2, 3, 4, 5, 6, 7, 8])
 def test_search_returns_largest_fitting_count(fits: int) -> None:
-    assert tried(fits, shrinkable())[0] == [fits]
+    assert tried_counts(fits, shrinkable())[0] == [fits]
 
 
 def test_search_returns_none_below_min_count() -> None:
-    found, seen = tried(1, shrinkable())
+    found, seen = tried_counts(1, shrinkable())
     assert (found, min(map(sum, seen))) == (None, 2)
 
 
 def test_search_is_binary() -> None:
-    assert len(tried(400, shrinkable(count=1000, least=1))[1]) <= 11
+    assert len(tried_counts(400, shrinkable(count=1000, least=1))[1]) <= 11
 
 
 def test_search_tries_nothing_without_shrinkable_pod_set() -> None:
-    assert tried(1, shrinkable(least=None)) == (None, [])
-    assert tried(1, shrinkable(least=8)) == (None, [])
+    assert tried_counts(1, shrinkable(least=None)) == (None, [])
+    assert tried_counts(1, shrinkable(least=8)) == (None, [])
 
 
 def test_pod_sets_shrink_proportionally() -> None:
-    found, _ = tried(9, shrinkable("driver", 2, None), shrinkable("a", 8, 2), shrinkable("b", 4, 1))
+    found, _ = tried_counts(9, shrinkable("driver", 2, None), shrinkable("a", 8, 2), shrinkable("b", 4, 1))
     assert found == [2, 4, 2]
 
 
 def test_fitting_workload_is_admitted_with_full_count() -> None:
-    yard = Yard(queue("cq", 8))
-    assert yard.decide(workload(pod_sets=[shrinkable()])) == ["wl: main 8 cpu=spot"]
+    bench = SchedulerBench(queue("cq", 8))
+    assert bench.decide(workload(pod_sets=[shrinkable()])) == ["wl: main 8 cpu=spot"]
 
 
 def test_workload_is_admitted_with_reduced_count() -> None:
-    yard = Yard(queue("cq", 8))
-    yard.hold("x", 3)
-    assert yard.decide(workload(pod_sets=[shrinkable()])) == ["wl: main 5 cpu=spot"]
+    bench = SchedulerBench(queue("cq", 8))
+    bench.hold("x", 3)
+    assert bench.decide(workload(pod_sets=[shrinkable()])) == ["wl: main 5 cpu=spot"]
 
 
 def test_workload_waits_for_full_count_below_min_count() -> None:
-    yard = Yard(queue("cq", 8))
-    yard.hold("x", 7)
-    assert yard.wait(workload(pod_sets=[shrinkable()])).why.message.endswith("7 more needed")
+    bench = SchedulerBench(queue("cq", 8))
+    bench.hold("x", 7)
+    assert bench.wait(workload(pod_sets=[shrinkable()])).why.message.endswith("7 more needed")
 
 
 def test_preemption_for_full_count_precedes_reduced_count() -> None:
-    yard = Yard(queue("cq", 8, preemption=preemption("LowerPriority")))
-    yard.hold("x", 3, priority=-1)
-    assert yard.decide(workload(pod_sets=[shrinkable()])) == ["wl preempts x (InClusterQueue)"]
+    bench = SchedulerBench(queue("cq", 8, preemption=preemption("LowerPriority")))
+    bench.hold("x", 3, priority=-1)
+    assert bench.decide(workload(pod_sets=[shrinkable()])) == ["wl preempts x (InClusterQueue)"]
 
 
 def test_reduced_count_can_preempt() -> None:
-    yard = Yard(queue("cq", 8, preemption=preemption("LowerPriority")))
-    yard.hold("strong", 4, priority=9)
-    yard.hold("weak", 4, priority=-1)
-    decision = yard.preemption(workload(pod_sets=[shrinkable()]))
+    bench = SchedulerBench(queue("cq", 8, preemption=preemption("LowerPriority")))
+    bench.hold("strong", 4, priority=9)
+    bench.hold("weak", 4, priority=-1)
+    decision = bench.preemption(workload(pod_sets=[shrinkable()]))
     assert [t.workload.key for t in decision.targets] == ["team/weak"]
     assert decision.why.message.endswith("4 more needed. Pending the preemption of 1 workload(s)")
 
 
 def test_workload_above_capacity_is_admitted_with_reduced_count() -> None:
-    yard = Yard(queue("cq", 5))
-    assert yard.decide(workload(pod_sets=[shrinkable()])) == ["wl: main 5 cpu=spot"]
+    bench = SchedulerBench(queue("cq", 5))
+    assert bench.decide(workload(pod_sets=[shrinkable()])) == ["wl: main 5 cpu=spot"]

@@ -20,7 +20,7 @@ SKIPPED, PREEMPTING = RequeueReason.FAILED_AFTER_NOMINATION, RequeueReason.PENDI
 
 
 def backoff(name: str, seconds: float, **fields: Any) -> Obj:
-    """A Workload with a backoff until so many seconds after the start."""
+    """A Workload with a backoff until this many seconds after the start."""
     return workload(name, status={"requeueState": {"requeueAt": make.stamp(seconds)}}, **fields)
 
 

@@ -3,17 +3,19 @@
 import make
 from batchyard.scheduling.cycle import CYCLES_UNCHECKED, PreemptionLoop, PreemptionLoopDetector, PreemptionStep
 from batchyard.scheduling.decisions import Preempt
-from yard import Yard, preemption, queue, workload
+from yard import SchedulerBench, preemption, queue, workload
 
 
-def yard() -> Yard:
+def bench() -> SchedulerBench:
     """Two queues of one cohort that can preempt each other."""
     rules = preemption("LowerPriority", "Any")
-    return Yard(queue("a", 4, cohort="all", preemption=rules), queue("b", 4, cohort="all", preemption=rules))
+    return SchedulerBench(queue("a", 4, cohort="all", preemption=rules), queue("b", 4, cohort="all", preemption=rules))
 
 
-def swap_repeatedly(env: Yard, watch: PreemptionLoopDetector, cycles: int, seconds: float = 0) -> list[PreemptionLoop]:
-    """Let x and y preempt each other for so many cycles; return the detected loops."""
+def swap_repeatedly(
+    env: SchedulerBench, watch: PreemptionLoopDetector, cycles: int, seconds: float = 0
+) -> list[PreemptionLoop]:
+    """Let x and y preempt each other for this many cycles; return the detected loops."""
     found = []
     for number in range(cycles):
         out, back = ("x", "y") if number % 2 else ("y", "x")
@@ -23,16 +25,16 @@ def swap_repeatedly(env: Yard, watch: PreemptionLoopDetector, cycles: int, secon
     return found
 
 
-def preempts(env: Yard, name: str) -> Preempt:
+def preempts(env: SchedulerBench, name: str) -> Preempt:
     return env.preemption(workload(name, 2, queue="a"))
 
 
 def test_short_preemption_chain_is_no_loop() -> None:
-    assert swap_repeatedly(yard(), PreemptionLoopDetector(), CYCLES_UNCHECKED + 2) == []
+    assert swap_repeatedly(bench(), PreemptionLoopDetector(), CYCLES_UNCHECKED + 2) == []
 
 
 def test_repeated_usage_is_loop() -> None:
-    (loop,) = swap_repeatedly(yard(), PreemptionLoopDetector(), CYCLES_UNCHECKED + 3)
+    (loop,) = swap_repeatedly(bench(), PreemptionLoopDetector(), CYCLES_UNCHECKED + 3)
     assert (loop.at, loop.root) == (make.NOW, "all")
     steps = {
         PreemptionStep("team/x", "team/y", "InCohortReclamation"),
@@ -47,13 +49,13 @@ def test_repeated_usage_is_loop() -> None:
 
 
 def test_elapsed_time_ends_preemption_chain() -> None:
-    env, watch = yard(), PreemptionLoopDetector()
+    env, watch = bench(), PreemptionLoopDetector()
     assert swap_repeatedly(env, watch, CYCLES_UNCHECKED) == []
     assert swap_repeatedly(env, watch, CYCLES_UNCHECKED, seconds=1) == []
 
 
 def test_chain_of_different_workloads_is_no_loop() -> None:
-    env, watch = yard(), PreemptionLoopDetector()
+    env, watch = bench(), PreemptionLoopDetector()
     for number in range(3 * CYCLES_UNCHECKED):
         env.hold(f"x{number}", 8, "b", priority=-1)
         assert watch.find_loops([preempts(env, f"x{number + 1}")], env.snapshot, make.NOW) == []
@@ -61,7 +63,7 @@ def test_chain_of_different_workloads_is_no_loop() -> None:
 
 
 def test_cohort_trees_are_tracked_separately() -> None:
-    env, watch = yard(), PreemptionLoopDetector()
+    env, watch = bench(), PreemptionLoopDetector()
     env.put(queue("far", 4, preemption=preemption("LowerPriority")))
     for number in range(CYCLES_UNCHECKED):
         env.hold(f"x{number}", 4, "far", priority=-1)
@@ -72,4 +74,4 @@ def test_cohort_trees_are_tracked_separately() -> None:
 
 
 def test_cycle_without_preemptions_reports_no_loop() -> None:
-    assert PreemptionLoopDetector().find_loops([], yard().snapshot, make.NOW) == []
+    assert PreemptionLoopDetector().find_loops([], bench().snapshot, make.NOW) == []

@@ -1,18 +1,18 @@
 """Admitted Workloads of a ClusterQueue."""
 
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
-from yard import Yard, queue
+from yard import SchedulerBench, queue
 
 
 def test_workload_with_zero_usage_keeps_flavor_assignment() -> None:
-    yard = Yard(queue("cq", 4))
-    cq, fr = yard.snapshot.queues["cq"], yard.snapshot.id_of("spot", "cpu")
+    bench = SchedulerBench(queue("cq", 4))
+    cq, fr = bench.snapshot.queues["cq"], bench.snapshot.id_of("spot", "cpu")
     assert AdmittedWorkload("team/a", "a", cq, ((fr, 0),)).flavor_resources == {fr}
     assert AdmittedWorkload("team/a", "a", cq, (), frozenset({fr})).flavor_resources == {fr}
 
 
 def test_candidates_are_sorted_by_priority_reservation_and_uid() -> None:
-    yard = Yard(queue("cq", 9))
+    bench = SchedulerBench(queue("cq", 9))
     for name, fields in (
         ("d", {"priority": 1}),
         ("c", {"since": 5}),
@@ -20,7 +20,7 @@ def test_candidates_are_sorted_by_priority_reservation_and_uid() -> None:
         ("a", {"since": 5}),
         ("e", {"priority": -1}),
     ):
-        yard.hold(name, 1, "cq", **fields)
-    assert [held.key[-1] for held in yard.snapshot.queues["cq"].ranked_workloads()] == ["e", "b", "a", "c", "d"]
-    yard.snapshot.release("team/b")
-    assert [held.key[-1] for held in yard.snapshot.queues["cq"].ranked_workloads()] == ["e", "a", "c", "d"]
+        bench.hold(name, 1, "cq", **fields)
+    assert [held.key[-1] for held in bench.snapshot.queues["cq"].ranked_workloads()] == ["e", "b", "a", "c", "d"]
+    bench.snapshot.release("team/b")
+    assert [held.key[-1] for held in bench.snapshot.queues["cq"].ranked_workloads()] == ["e", "a", "c", "d"]

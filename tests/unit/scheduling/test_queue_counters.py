@@ -1,16 +1,16 @@
 """Counters of reserved and admitted Workloads and usage by queue."""
 
 from batchyard.scheduling.scheduler_cache import QueueCounter, QueueCounters
-from yard import Yard, queue
+from yard import SchedulerBench, queue
 
 
 def test_reserving_and_admitted_workloads_are_counted() -> None:
-    yard, tally = Yard(queue("cq", 9)), QueueCounters()
-    admitted, reserving = yard.hold("a", 3), yard.hold("b", 1)
+    bench, tally = SchedulerBench(queue("cq", 9)), QueueCounters()
+    admitted, reserving = bench.hold("a", 3), bench.hold("b", 1)
     reserving.is_admitted = False
     for held in (admitted, reserving):
         tally.add("cq", held)
-    fr = yard.snapshot.id_of("spot", "cpu")
+    fr = bench.snapshot.id_of("spot", "cpu")
     assert tally.get("cq") == QueueCounter(2, 1, {fr: 4000}, {fr: 3000})
     tally.remove("cq", admitted)
     count = tally.get("cq")
@@ -18,15 +18,15 @@ def test_reserving_and_admitted_workloads_are_counted() -> None:
 
 
 def test_unknown_queue_has_zero_counts() -> None:
-    yard, tally = Yard(queue("cq", 9)), QueueCounters()
+    bench, tally = SchedulerBench(queue("cq", 9)), QueueCounters()
     assert tally.get("nowhere") == QueueCounter()
-    tally.remove("nowhere", yard.hold("a", 1))
+    tally.remove("nowhere", bench.hold("a", 1))
     assert tally.get("nowhere") == QueueCounter()
 
 
 def test_forgotten_queue_restarts_at_zero() -> None:
-    yard, tally = Yard(queue("cq", 9)), QueueCounters()
-    tally.add("cq", yard.hold("a", 1))
+    bench, tally = SchedulerBench(queue("cq", 9)), QueueCounters()
+    tally.add("cq", bench.hold("a", 1))
     tally.forget("cq")
     tally.forget("cq")
     assert tally.get("cq").reserving == 0

@@ -15,7 +15,7 @@ from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.queue_status import QueueStatusController
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
-from stage import Stage, stated
+from stage import Stage, condition_state
 from yard import cohort, group, queue, workload
 
 
@@ -52,22 +52,26 @@ def counts(obj: Mapping[str, Any]) -> tuple[int, int, int]:
 
 def test_new_queue_is_ready() -> None:
     stage = team()
-    assert stated(cluster_queue(stage), "Active") == ("True", "Ready", "Can admit new workloads")
-    assert stated(local_queue(stage), "Active") == ("True", "Ready", "Can submit new workloads to localQueue")
+    assert condition_state(cluster_queue(stage), "Active") == ("True", "Ready", "Can admit new workloads")
+    assert condition_state(local_queue(stage), "Active") == ("True", "Ready", "Can submit new workloads to localQueue")
     assert counts(cluster_queue(stage)) == counts(local_queue(stage)) == (0, 0, 0)
 
 
 def test_missing_flavor_is_reported_until_creation() -> None:
     stage = team(queue("cq", groups=[group(new={"cpu": 1})], active=None))
     message = "Can't admit new workloads: references missing ResourceFlavor(s): new."
-    assert stated(cluster_queue(stage), "Active") == ("False", "FlavorNotFound", message)
-    assert stated(local_queue(stage), "Active") == (
+    assert condition_state(cluster_queue(stage), "Active") == ("False", "FlavorNotFound", message)
+    assert condition_state(local_queue(stage), "Active") == (
         "False",
         "ClusterQueueIsInactive",
         "Can't submit new workloads to clusterQueue",
     )
     stage.put(make.flavor("new"))
-    assert stated(cluster_queue(stage), "Active")[1] == stated(local_queue(stage), "Active")[1] == "Ready"
+    assert (
+        condition_state(cluster_queue(stage), "Active")[1]
+        == condition_state(local_queue(stage), "Active")[1]
+        == "Ready"
+    )
 
 
 def test_status_of_other_writer_is_corrected() -> None:
@@ -93,16 +97,16 @@ def test_controller_skips_own_write_and_follows_spec_change() -> None:
 def test_local_queue_reports_missing_cluster_queue() -> None:
     stage = open_stage(make.local_queue("cq", cluster_queue="cq"), make.flavor("spot"))
     message = "Can't submit new workloads to clusterQueue"
-    assert stated(local_queue(stage), "Active") == ("False", "ClusterQueueDoesNotExist", message)
+    assert condition_state(local_queue(stage), "Active") == ("False", "ClusterQueueDoesNotExist", message)
     stage.put(queue("cq", 4, active=None))
-    assert stated(local_queue(stage), "Active")[1] == "Ready"
+    assert condition_state(local_queue(stage), "Active")[1] == "Ready"
 
 
 def test_updated_local_queue_reports_deleted_cluster_queue() -> None:
     stage = team()
     stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
     stage.put(with_path(local_queue(stage), ("metadata", "labels"), {"x": "y"}))
-    assert stated(local_queue(stage), "Active")[1] == "ClusterQueueDoesNotExist"
+    assert condition_state(local_queue(stage), "Active")[1] == "ClusterQueueDoesNotExist"
     assert not {"flavorsReservation", "flavorsUsage"} & local_queue(stage)["status"].keys()
 
 
@@ -122,15 +126,15 @@ def test_stopped_local_queue_is_reported(policy: str) -> None:
     stage = team(workload("a", 9))
     stage.put(make.local_queue("cq", cluster_queue="cq", stopPolicy=policy))
     stage.run(3)
-    assert stated(local_queue(stage), "Active") == ("False", "Stopped", "LocalQueue is stopped")
+    assert condition_state(local_queue(stage), "Active") == ("False", "Stopped", "LocalQueue is stopped")
     assert (counts(local_queue(stage))[0], counts(cluster_queue(stage))[0]) == (0, 0)
 
 
 def test_stopped_cluster_queue_is_reported() -> None:
     stage = team()
     stage.put(queue("cq", 4, stopPolicy="Hold"))
-    assert stated(cluster_queue(stage), "Active")[1] == "Stopped"
-    assert stated(local_queue(stage), "Active")[1] == "ClusterQueueIsInactive"
+    assert condition_state(cluster_queue(stage), "Active")[1] == "Stopped"
+    assert condition_state(local_queue(stage), "Active")[1] == "ClusterQueueIsInactive"
 
 
 def test_condition_has_observed_generation() -> None:
@@ -316,7 +320,7 @@ def test_share_of_cohort_follows_usage_of_its_queues() -> None:
 
 def test_missing_check_is_reported_until_creation() -> None:
     stage = team(admissionChecksStrategy={"admissionChecks": [{"name": "check"}]})
-    assert stated(cluster_queue(stage), "Active")[1] == "AdmissionCheckNotFound"
+    assert condition_state(cluster_queue(stage), "Active")[1] == "AdmissionCheckNotFound"
     check = {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "AdmissionCheck",
@@ -325,7 +329,7 @@ def test_missing_check_is_reported_until_creation() -> None:
         "status": {"conditions": [make.condition("Active")]},
     }
     stage.put(check)
-    assert [stated(obj, "Active")[0] for obj in (cluster_queue(stage), local_queue(stage))] == ["True", "True"]
+    assert [condition_state(obj, "Active")[0] for obj in (cluster_queue(stage), local_queue(stage))] == ["True", "True"]
 
 
 def test_former_queue_of_moved_workload_is_updated() -> None:

@@ -3,7 +3,7 @@
 from batchyard.api.views.node import PodTemplate, parse_pod_template
 from batchyard.scheduling.cluster_queue import NO_FLAVOR_ASSIGNMENT, ResourceGroupIndex
 from batchyard.scheduling.quota import FIT, HOPELESS, FlavorAssignmentMode
-from yard import Yard, group, queue
+from yard import SchedulerBench, group, queue
 
 
 def template(**requests: int) -> PodTemplate:
@@ -11,14 +11,14 @@ def template(**requests: int) -> PodTemplate:
     return parse_pod_template({"containers": [{"resources": {"requests": requests}}]})
 
 
-def coverage(yard: Yard, name: str = "cq") -> ResourceGroupIndex:
+def coverage(bench: SchedulerBench, name: str = "cq") -> ResourceGroupIndex:
     """The coverage of a ClusterQueue."""
-    return yard.snapshot.queues[name].coverage
+    return bench.snapshot.queues[name].coverage
 
 
 def test_plan_is_cached() -> None:
-    yard = Yard(queue("cq", groups=[group(spot={"cpu": 4, "pods": 9})]))
-    obstacles, of, pods = yard.snapshot.obstacles, coverage(yard), template(cpu=2, gpu=1)
+    bench = SchedulerBench(queue("cq", groups=[group(spot={"cpu": 4, "pods": 9})]))
+    obstacles, of, pods = bench.snapshot.obstacles, coverage(bench), template(cpu=2, gpu=1)
     plan = of.plan(pods, 3, obstacles)
     assert (dict(plan.requests), plan.unavailable) == ({"cpu": 6000, "pods": 3, "gpu": 3}, "gpu")
     assert of.plan(pods, 3, obstacles) is plan
@@ -30,9 +30,9 @@ def test_plan_is_cached() -> None:
 
 
 def test_plan_has_usage_per_flavor() -> None:
-    yard = Yard(queue("cq", groups=[group(one={"cpu": 4, "memory": 9}, two={"cpu": 4, "memory": 9})]))
-    (plan,) = coverage(yard).plan(template(cpu=2, memory=1), 1, yard.snapshot.obstacles).groups
-    ids = {(flavor, r): yard.snapshot.id_of(flavor, r) for flavor in ("one", "two") for r in ("cpu", "memory")}
+    bench = SchedulerBench(queue("cq", groups=[group(one={"cpu": 4, "memory": 9}, two={"cpu": 4, "memory": 9})]))
+    (plan,) = coverage(bench).plan(template(cpu=2, memory=1), 1, bench.snapshot.obstacles).groups
+    ids = {(flavor, r): bench.snapshot.id_of(flavor, r) for flavor in ("one", "two") for r in ("cpu", "memory")}
     assert [dict(usage) for usage in plan.usages] == [
         {ids[flavor, "cpu"]: 2000, ids[flavor, "memory"]: 1} for flavor in ("one", "two")
     ]
@@ -40,16 +40,18 @@ def test_plan_has_usage_per_flavor() -> None:
 
 def test_queues_with_equal_groups_share_coverage_until_change() -> None:
     one, other = group(one={"cpu": 4}), group(one={"cpu": 9})
-    yard = Yard(queue("a", groups=[one]), queue("b", groups=[other]), queue("c", groups=[group(two={"cpu": 4})]))
-    assert coverage(yard, "a") is coverage(yard, "b")
-    assert coverage(yard, "a") is not coverage(yard, "c")
-    yard.put(queue("b", groups=[group(two={"cpu": 9})]))
-    assert coverage(yard, "b") is coverage(yard, "c")
+    bench = SchedulerBench(
+        queue("a", groups=[one]), queue("b", groups=[other]), queue("c", groups=[group(two={"cpu": 4})])
+    )
+    assert coverage(bench, "a") is coverage(bench, "b")
+    assert coverage(bench, "a") is not coverage(bench, "c")
+    bench.put(queue("b", groups=[group(two={"cpu": 9})]))
+    assert coverage(bench, "b") is coverage(bench, "c")
 
 
 def test_pick_is_cached_by_all_arguments() -> None:
-    yard = Yard(queue("cq", groups=[group(one={"cpu": 4}, two={"cpu": 4}, three={"cpu": 4})]))
-    (plan,) = coverage(yard).plan(template(cpu=2), 1, yard.snapshot.obstacles).groups
+    bench = SchedulerBench(queue("cq", groups=[group(one={"cpu": 4}, two={"cpu": 4}, three={"cpu": 4})]))
+    (plan,) = coverage(bench).plan(template(cpu=2), 1, bench.snapshot.obstacles).groups
     first = plan.assignment_for(0, 0, [FIT])
     assert plan.assignment_for(0, 0, [FIT]) is first
     reported = [(p.choices["cpu"].flavor, p.mode, p.borrowing_height, p.tried["cpu"]) for p in (

@@ -3,7 +3,7 @@
 import pytest
 
 import make
-from admission_watch import holding, open_queue
+from admission_watch import open_queue, workload_with_quota
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND, Duration
@@ -23,7 +23,7 @@ def preempting(requeue_batch_period: Duration) -> Stage:
     stage = Stage(Scheduler(index, SchedulingPolicy(fair_sharing=True)))
     preemption = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "LowerPriority"}
     home = open_queue("home", 2, cohort="team", preemption=preemption)
-    victims = [holding(name, 2, queue="home") for name in ("one", "two")]
+    victims = [workload_with_quota(name, 2, queue="home") for name in ("one", "two")]
     stage.put(make.namespace(), make.flavor("spot"), *home, *open_queue("away", 2, cohort="team"), *victims)
     stage.run(2)
     for obj in (workload("waits", 2, queue="away"), workload("large", 4, queue="home", priority=9)):

@@ -37,7 +37,7 @@ def topology(name: str = "racks") -> Obj:
     return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology", "metadata": metadata, "spec": spec}
 
 
-def checked(*names: str) -> Obj:
+def queue_with_checks(*names: str) -> Obj:
     """A ClusterQueue with these AdmissionChecks."""
     return queue("cq", 4, admissionChecksStrategy={"admissionChecks": [{"name": name} for name in names]})
 
@@ -106,11 +106,11 @@ def test_removed_finalizer_is_restored() -> None:
 
 
 def test_admission_check_is_removed_when_no_queue_references_it() -> None:
-    stage = open_stage(make.flavor("spot"), check("one"), check("two"), check("three"), checked("one", "two"))
+    stage = open_stage(make.flavor("spot"), check("one"), check("two"), check("three"), queue_with_checks("one", "two"))
     for name in ("one", "two", "three"):
         stage.delete(scheme.ADMISSION_CHECK, name, "")
     assert [exists(stage, scheme.ADMISSION_CHECK, name) for name in ("one", "two", "three")] == [True, True, False]
-    stage.put(checked("two"))
+    stage.put(queue_with_checks("two"))
     assert [exists(stage, scheme.ADMISSION_CHECK, name) for name in ("one", "two")] == [False, True]
     stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
     assert not exists(stage, scheme.ADMISSION_CHECK, "two")

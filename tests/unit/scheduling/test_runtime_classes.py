@@ -3,7 +3,7 @@
 from typing import Any
 
 import make
-from admission_watch import Watcher
+from admission_watch import AdmissionWatcher
 from batchyard.api import scheme
 from batchyard.api.meta import key_of, with_metadata, with_path
 from batchyard.api.views.workload import workload_view
@@ -59,7 +59,7 @@ def test_pending_workload_is_retried_when_runtime_class_is_deleted() -> None:
 
 
 def test_runtime_class_with_unchanged_overhead_causes_no_retry() -> None:
-    watcher = Watcher()
+    watcher = AdmissionWatcher()
     assert watcher.put(runtime_class("1"))
     watcher.index.resync(Stage().client, watcher.now)
     assert not watcher.put(with_path(runtime_class("1"), ("metadata", "labels"), {"x": "y"}))

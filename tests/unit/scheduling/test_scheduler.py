@@ -13,7 +13,7 @@ from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
-from stage import Stage, stated
+from stage import Stage, condition_state
 from yard import cohort, group, preemption, queue, workload
 
 SHORT = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor spot, {0} more needed"
@@ -42,7 +42,7 @@ def events(stage: Stage, reason: str) -> list[tuple[str, str]]:
 
 
 def pass_time(stage: Stage, seconds: float) -> None:
-    """Run until so many seconds after the start."""
+    """Run until this many seconds after the start."""
     stage.kernel.call_at(make.at(seconds), stage.runner.validate)
     stage.run(seconds)
 
@@ -73,12 +73,12 @@ def test_admission_is_written_like_kueue() -> None:
             }
         ],
     }
-    assert stated(stage.workload("a"), "QuotaReserved") == (
+    assert condition_state(stage.workload("a"), "QuotaReserved") == (
         "True",
         "QuotaReserved",
         "Quota reserved in ClusterQueue cq",
     )
-    assert stated(stage.workload("a"), "Admitted") == ("True", "Admitted", "The workload is admitted")
+    assert condition_state(stage.workload("a"), "Admitted") == ("True", "Admitted", "The workload is admitted")
 
 
 def test_pod_set_without_requests_is_admitted_without_flavors() -> None:
@@ -181,8 +181,8 @@ def test_pending_reason_is_written_after_one_second() -> None:
     stage.put(workload("a", 9))
     assert find_condition(stage.workload("a"), "QuotaReserved") is None
     stage.run(1)
-    assert stated(stage.workload("a"), "QuotaReserved")[:2] == ("False", "ExceedsMaxQuota")
-    assert stated(stage.workload("a"), "Admitted")[0] == "False"
+    assert condition_state(stage.workload("a"), "QuotaReserved")[:2] == ("False", "ExceedsMaxQuota")
+    assert condition_state(stage.workload("a"), "Admitted")[0] == "False"
     assert stage.workload("a")["status"]["resourceRequests"] == [{"name": "main", "resources": {"cpu": "9"}}]
 
 
@@ -234,7 +234,7 @@ def test_flush_writes_reports_at_once() -> None:
     stage.put(workload("a", 9))
     stage.runner.flush_delayed(("scheduler",))
     stage.settle()
-    assert stated(stage.workload("a"), "QuotaReserved")[1] == "ExceedsMaxQuota"
+    assert condition_state(stage.workload("a"), "QuotaReserved")[1] == "ExceedsMaxQuota"
     assert REPORT_PERIOD == 1_000_000
 
 
@@ -266,7 +266,7 @@ MESSAGE = (
 
 def test_victim_is_evicted_with_preemption_message() -> None:
     stage = preempting()
-    assert stated(stage.workload("low"), "Preempted") == ("True", "InClusterQueue", MESSAGE)
+    assert condition_state(stage.workload("low"), "Preempted") == ("True", "InClusterQueue", MESSAGE)
     assert events(stage, "Preempted")[0][0] == "low"
     assert events(stage, "Preempted")[0][1].startswith(MESSAGE)
 
@@ -278,7 +278,7 @@ def test_preemptor_is_admitted_after_release_of_victims() -> None:
     release(stage, "low")
     assert (state(stage, "high"), state(stage, "low")) == ("admitted", "pending")
     stage.run(7)
-    assert stated(stage.workload("low"), "QuotaReserved")[1] == "WaitingForQuota"
+    assert condition_state(stage.workload("low"), "QuotaReserved")[1] == "WaitingForQuota"
     finish(stage, "high")
     assert state(stage, "low") == "admitted"
 
@@ -286,7 +286,7 @@ def test_preemptor_is_admitted_after_release_of_victims() -> None:
 def test_preemptor_reports_pending_preemption() -> None:
     stage = preempting()
     stage.run(2)
-    assert stated(stage.workload("high"), "QuotaReserved") == (
+    assert condition_state(stage.workload("high"), "QuotaReserved") == (
         "False",
         "WaitingForPreemptedWorkloads",
         SHORT.format(2) + ". Pending the preemption of 1 workload(s)",

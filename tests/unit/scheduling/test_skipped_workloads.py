@@ -1,7 +1,7 @@
 """A requeued Workload that is skipped, since an equivalent Workload did not fit, reports this."""
 
 import make
-from admission_watch import holding
+from admission_watch import workload_with_quota
 from batchyard.api import scheme
 from batchyard.api.meta import key_of, with_path
 from batchyard.interfaces.client import EventType, UpdateStatus, WatchEvent
@@ -10,7 +10,7 @@ from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
-from stage import Stage, stated
+from stage import Stage, condition_state
 from unit.scheduling.test_scheduler import added, events, open_stage, pass_time, settings
 from yard import queue, workload
 
@@ -19,25 +19,25 @@ def test_bypassed_workload_reports_reason_after_stop_and_reactivation() -> None:
     stage = open_stage(queue("cq", 1))
     stage.put(workload("holder"), workload("w"))
     pass_time(stage, 3)
-    assert stated(stage.workload("w"), "QuotaReserved")[1] == "WaitingForQuota"
+    assert condition_state(stage.workload("w"), "QuotaReserved")[1] == "WaitingForQuota"
     reported = events(stage, "WaitingForQuota")
     stage.put(with_path(stage.get(scheme.LOCAL_QUEUE, "cq"), ("spec", "stopPolicy"), "Hold"))
     pass_time(stage, 6)
-    assert stated(stage.workload("w"), "QuotaReserved")[1] == "Suspended"
+    assert condition_state(stage.workload("w"), "QuotaReserved")[1] == "Suspended"
     stage.put(with_path(stage.workload("w"), ("spec", "active"), False))
     stage.put(make.local_queue("cq", cluster_queue="cq"))
     pass_time(stage, 9)
-    assert stated(stage.workload("w"), "QuotaReserved")[1] == "Deactivated"
+    assert condition_state(stage.workload("w"), "QuotaReserved")[1] == "Deactivated"
     stage.put(with_path(stage.workload("w"), ("spec", "active"), True))
     pass_time(stage, 12)
     why = "Bypassed scheduling evaluation because an equivalent workload recently failed"
-    assert stated(stage.workload("w"), "QuotaReserved") == ("False", "WaitingForQuota", why)
+    assert condition_state(stage.workload("w"), "QuotaReserved") == ("False", "WaitingForQuota", why)
     assert events(stage, "WaitingForQuota") == reported
 
 
 def test_bypassed_workload_that_is_gone_gets_no_report() -> None:
     scheduler, stage, waiting = Scheduler(SchedulerCache(), SchedulingPolicy()), Stage(), workload("w")
-    added(scheduler, *settings(), queue("cq", 1), holding("holder", 1), waiting)
+    added(scheduler, *settings(), queue("cq", 1), workload_with_quota("holder", 1), waiting)
     stage.put(waiting)
     scheduler.reconcile(CYCLE_KEY, stage.client, make.NOW)
     message = "Workload is pending evaluation in the scheduling queue"
@@ -49,4 +49,4 @@ def test_bypassed_workload_that_is_gone_gets_no_report() -> None:
     assert list(scheduler.keys_for(event, make.NOW)) == [CYCLE_KEY]
     (write,) = scheduler.reconcile(CYCLE_KEY, stage.client, make.NOW).writes
     assert isinstance(write, UpdateStatus)
-    assert stated(write.obj, "QuotaReserved") == ("False", "WaitingForQuota", BYPASSED)
+    assert condition_state(write.obj, "QuotaReserved") == ("False", "WaitingForQuota", BYPASSED)

@@ -73,7 +73,7 @@ def test_trace_ids_are_hexadecimal_and_never_zero(uid: str, trace: str | None) -
     assert int(found, 16) > 0
 
 
-def traced(*steps: tuple[float, Obj], before: Obj | None = None) -> list[TraceSpan]:
+def workload_spans(*steps: tuple[float, Obj], before: Obj | None = None) -> list[TraceSpan]:
     """The spans of a Workload with these states, each with its time; `before` is the state before the first event."""
     spans, times = list[TraceSpan](), iter([make.at(seconds) for seconds, _ in steps])
     tracer = WorkloadTracer(lambda: next(times), spans.append)
@@ -96,18 +96,18 @@ FINISHED = lifecycle.finish(ADMITTED, "Succeeded", "", make.at(20))
 
 
 def test_admission_checks_are_phase_of_their_own() -> None:
-    spans = traced((0, PENDING), (5, RESERVED), (9, ADMITTED), (20, FINISHED))
+    spans = workload_spans((0, PENDING), (5, RESERVED), (9, ADMITTED), (20, FINISHED))
     assert phases_of(spans) == [("queued", 0, 5), ("admission checks", 5, 9), ("running", 9, 20), ("workload", 0, 20)]
 
 
 def test_tracer_that_starts_late_takes_start_of_phase_from_status() -> None:
-    assert phases_of(traced((9, ADMITTED), (20, FINISHED), before=RESERVED))[0] == ("running", 5, 20)
-    assert phases_of(traced((3, PENDING), (5, ADMITTED), before=PENDING))[0] == ("queued", 0, 5)
+    assert phases_of(workload_spans((9, ADMITTED), (20, FINISHED), before=RESERVED))[0] == ("running", 5, 20)
+    assert phases_of(workload_spans((3, PENDING), (5, ADMITTED), before=PENDING))[0] == ("queued", 0, 5)
 
 
 def test_eviction_without_preemptor_has_event_but_no_link() -> None:
     evicted = evictions.evict(ADMITTED, reason="Deactivated", message="stopped by a user", now=make.at(9))
-    spans = traced((5, ADMITTED), (9, evicted), (12, evictions.release_after_eviction(evicted, make.at(12))))
+    spans = workload_spans((5, ADMITTED), (9, evicted), (12, evictions.release_after_eviction(evicted, make.at(12))))
     assert [span.name for span in spans] == ["running", "stopping"]
     assert spans[0].links == ()
     ((_, name, attributes),) = spans[0].events

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import make
-from admission_watch import holding, open_queue
+from admission_watch import open_queue, workload_with_quota
 from batchyard.api.meta import Key, Obj, key_of, with_path
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import EventType, WatchEvent
@@ -48,26 +48,26 @@ class ShadowHarness:
         return WatchEvent(EventType.ADDED if old is None else EventType.MODIFIED, key, obj, old, self._revision)
 
 
-def admitted(name: str, cpu: int = 1, **fields: Any) -> Obj:
-    return holding(name, cpu, **fields)
+def admitted_workload(name: str, cpu: int = 1, **fields: Any) -> Obj:
+    return workload_with_quota(name, cpu, **fields)
 
 
-def finished(name: str, cpu: int) -> Obj:
-    return lifecycle.finish(holding(name, cpu), "Done", "", make.NOW)
+def finished_workload(name: str, cpu: int) -> Obj:
+    return lifecycle.finish(workload_with_quota(name, cpu), "Done", "", make.NOW)
 
 
 def full_queue() -> ShadowHarness:
     """Return a full queue in which `early` is inadmissible; its running Workload finishes at 10 s."""
-    harness = ShadowHarness(*open_queue(), holding("running", 4))
+    harness = ShadowHarness(*open_queue(), workload_with_quota("running", 4))
     harness.at(1, workload("early", 3, created=1))
-    harness.at(10, finished("running", 4))
+    harness.at(10, finished_workload("running", 4))
     return harness
 
 
 def test_new_workload_within_batch_period_may_precede_inadmissible_workload() -> None:
     harness = full_queue()
     harness.at(10.4, workload("new", 2, created=10))
-    harness.at(10.5, admitted("new", 2, created=10))
+    harness.at(10.5, admitted_workload("new", 2, created=10))
     assert harness.end() == []
     assert harness.follower.counts.agreements == {"admission": 1}
 
@@ -75,28 +75,28 @@ def test_new_workload_within_batch_period_may_precede_inadmissible_workload() ->
 def test_new_workload_after_batch_period_may_not_precede_older_workload() -> None:
     harness = full_queue()
     harness.at(16, workload("new", 2, created=16))
-    harness.at(16.1, admitted("new", 2, created=16))
+    harness.at(16.1, admitted_workload("new", 2, created=16))
     assert "team/early" in harness.end()
 
 
 @pytest.mark.parametrize("after", [0, 0.5, 1, 1.7])
 def test_inadmissible_workload_may_be_admitted_during_or_after_batch_period(after: float) -> None:
     harness = full_queue()
-    harness.at(10 + after, admitted("early", 3, created=1))
+    harness.at(10 + after, admitted_workload("early", 3, created=1))
     assert harness.end() == []
 
 
 def test_late_status_write_keeps_decision_made_within_batch_period() -> None:
     harness = full_queue()
     harness.at(10.9, workload("new", 2, created=10))
-    harness.at(12.2, admitted("new", 2, created=10))
+    harness.at(12.2, admitted_workload("new", 2, created=10))
     assert harness.end() == []
 
 
 def test_quota_freed_between_two_workloads_may_admit_second_workload() -> None:
-    harness = ShadowHarness(*open_queue(), holding("running", 3))
+    harness = ShadowHarness(*open_queue(), workload_with_quota("running", 3))
     harness.at(1, workload("first", 3, created=1), workload("second", 2, created=2))
-    harness.at(1.3, finished("running", 3), admitted("second", 2, created=2))
+    harness.at(1.3, finished_workload("running", 3), admitted_workload("second", 2, created=2))
     assert harness.end() == []
 
 
@@ -121,13 +121,13 @@ def test_other_eviction_of_pending_workload_is_reported() -> None:
 
 
 def test_eviction_written_after_victim_finished_is_ignored() -> None:
-    harness = ShadowHarness(*open_queue(cpu=2), holding("runs", 1), workload("waits", 2, priority=9))
-    done = finished("runs", 1)
+    harness = ShadowHarness(*open_queue(cpu=2), workload_with_quota("runs", 1), workload("waits", 2, priority=9))
+    done = finished_workload("runs", 1)
     evicted = evictions.evict(done, reason="Preempted", message="(UID: uid-waits)", now=make.NOW)
     preempted = make.condition("Preempted", reason="InClusterQueue", message="(UID: uid-waits)")
     harness.at(1, done)
     harness.at(1.1, with_path(evicted, ("status", "conditions"), [*evicted["status"]["conditions"], preempted]))
-    harness.at(1.3, admitted("waits", 2, priority=9))
+    harness.at(1.3, admitted_workload("waits", 2, priority=9))
     assert harness.end() == []
     assert harness.follower.counts.agreements == {"admission": 1}
 
@@ -139,12 +139,12 @@ def pending_workload(name: str, why: str, message: str, **fields: Any) -> Obj:
 
 def full_queue_with_evicted_victim(why: str, message: str) -> ShadowHarness:
     """`low` is pending while its only victim is being evicted; later `high` arrives, then quota is released."""
-    goes = evictions.evict(holding("goes", 4), reason="ClusterQueueStopped", message="", now=make.NOW)
+    goes = evictions.evict(workload_with_quota("goes", 4), reason="ClusterQueueStopped", message="", now=make.NOW)
     harness = ShadowHarness(*open_queue(preemption={"withinClusterQueue": "LowerPriority"}), goes)
     harness.at(1, workload("low", 4, created=1, priority=5))
     harness.at(1.1, pending_workload("low", why, message, priority=5))
     harness.at(5, workload("high", 4, created=5, priority=9))
-    harness.at(9, finished("goes", 4))
+    harness.at(9, finished_workload("goes", 4))
     return harness
 
 
@@ -159,7 +159,7 @@ def test_workload_waiting_for_victims_goes_first_and_others_do_not(why: tuple[st
     right, wrong = full_queue_with_evicted_victim(*why), full_queue_with_evicted_victim(*why)
     for harness, order in ((right, (first, last)), (wrong, (last, first))):
         for second, (name, priority, created) in zip((9.3, 19), order, strict=True):
-            harness.at(second, admitted(name, 4, created=created, priority=priority))
-            harness.at(second + 9, finished(name, 4))
+            harness.at(second, admitted_workload(name, 4, created=created, priority=priority))
+            harness.at(second + 9, finished_workload(name, 4))
     assert right.end() == []
     assert wrong.end()

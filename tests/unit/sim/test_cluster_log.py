@@ -40,7 +40,7 @@ spec:
 
 
 @cache
-def counted(*folders: str, until: str) -> dict[str, int]:
+def event_counts(*folders: str, until: str) -> dict[str, int]:
     """The number of occurrences of each event."""
     counts: dict[str, int] = {}
     for event in simulate(*(EXAMPLES / "refarch" / folder for folder in folders), until=until).events:
@@ -50,13 +50,13 @@ def counted(*folders: str, until: str) -> dict[str, int]:
 
 
 def test_event_log_records_nodes_and_pod_bindings() -> None:
-    counts = counted("cluster.yaml", "platform", "low_priority", until="1h")
+    counts = event_counts("cluster.yaml", "platform", "low_priority", until="1h")
     assert (counts["NodeReady"], counts["NodeRemoved"]) == (34, 24)
     assert (counts["PodBound"], counts["PodSucceeded"]) == (32, 32)
 
 
 def test_event_log_records_provisioning_requests_and_placement_group_pools() -> None:
-    counts = counted("", until="2h")
+    counts = event_counts("", until="2h")
     assert (counts["ProvisioningRequestAccepted"], counts["ProvisioningRequestProvisioned"]) == (2, 2)
     assert (counts["NodePoolCreated"], counts["NodePoolRemoved"]) == (6 + 16, 16)
 

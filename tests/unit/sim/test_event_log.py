@@ -19,7 +19,7 @@ def log(path: Path, on_preemption_loop: OnLoop = OnLoop.CONTINUE) -> list[Record
     return records
 
 
-def of(records: list[Record], job: str) -> list[Record]:
+def job_records(records: list[Record], job: str) -> list[Record]:
     """The records of the Workload of a Job, its name left out."""
     found = [record for record in records if f"/job-{job}-" in record.get("workload", "")]
     return [{key: value for key, value in record.items() if key != "workload"} for record in found]
@@ -27,7 +27,7 @@ def of(records: list[Record], job: str) -> list[Record]:
 
 def test_event_log_records_workload_from_creation_to_end() -> None:
     pod_sets = [{"name": "main", "count": 2, "flavors": {"cpu": "default-flavor"}}]
-    assert of(log(ROOT / "examples" / "first-steps"), "train-c") == [
+    assert job_records(log(ROOT / "examples" / "first-steps"), "train-c") == [
         {"time": 2, "event": "Created"},
         {"time": 30, "event": "QuotaReserved", "clusterQueue": "team-queue", "podSets": pod_sets},
         {"time": 30, "event": "Admitted", "clusterQueue": "team-queue"},
@@ -37,7 +37,7 @@ def test_event_log_records_workload_from_creation_to_end() -> None:
 
 def test_preempted_event_has_reason_and_preemptor() -> None:
     records = log(ROOT / "examples" / "preemption")
-    (preempted,) = [record for record in of(records, "study-2") if record["event"] == "Preempted"]
+    (preempted,) = [record for record in job_records(records, "study-2") if record["event"] == "Preempted"]
     assert (preempted["time"], preempted["reason"]) == (45, "InClusterQueue")
     assert preempted["by"].startswith("research/job-deadline-")
 

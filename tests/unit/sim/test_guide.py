@@ -51,7 +51,7 @@ folders = pytest.mark.parametrize(
 
 
 @cache
-def played(folder: Path) -> tuple[Guide, dict[str, GuideObservation]]:
+def play_guide(folder: Path) -> tuple[Guide, dict[str, GuideObservation]]:
     """The whole guide, and the observation after each step."""
     guide = Guide(folder, played_steps())
     return guide, {seen.step.name: seen for seen in guide.play()}
@@ -59,7 +59,7 @@ def played(folder: Path) -> tuple[Guide, dict[str, GuideObservation]]:
 
 @folders
 def test_rows_decided_by_quota_match_guide(folder: Path) -> None:
-    _, steps = played(folder)
+    _, steps = play_guide(folder)
     assert [(name, seen.wrong_queues) for name, seen in steps.items() if seen.wrong_queues] == []
     for team in "abcd":
         assert steps["low-priority"].rows[f"cq-team-{team}-lp"] == GuideRow(0, 4)
@@ -68,7 +68,7 @@ def test_rows_decided_by_quota_match_guide(folder: Path) -> None:
 
 @folders
 def test_all_work_of_guide_completes(folder: Path) -> None:
-    guide, steps = played(folder)
+    guide, steps = play_guide(folder)
     assert guide.unfinished_jobs() == []
     assert set(steps["all-completed"].rows.values()) == {GuideRow()}
     assert guide.world.refused == []
@@ -76,13 +76,13 @@ def test_all_work_of_guide_completes(folder: Path) -> None:
 
 @folders
 def test_guide_platform_has_twelve_queues(folder: Path) -> None:
-    _, steps = played(folder)
+    _, steps = play_guide(folder)
     assert [len(seen.rows) for seen in steps.values()] == [12, 12, 12, 12, 13, 13]
 
 
 @folders
 def test_cluster_scales_up_and_down_as_in_guide(folder: Path) -> None:
-    guide, steps = played(folder)
+    guide, steps = play_guide(folder)
     counts = {name: sum(seen.pools.values()) for name, seen in steps.items()}
     assert guide.initial == {"default-pool": 6, "reserved-np": 4}
     assert (counts["low-priority"], counts["high-priority"], counts["all-completed"]) == (34, 42, 10)
@@ -92,7 +92,7 @@ def test_cluster_scales_up_and_down_as_in_guide(folder: Path) -> None:
 
 @folders
 def test_each_compact_job_gets_own_node_pool(folder: Path) -> None:
-    _, steps = played(folder)
+    _, steps = play_guide(folder)
     nodes = steps["compact-placement"].nodes
     pools = [pool for node in nodes if (pool := label(node, "cloud.google.com/gke-placement-group"))]
     assert sorted(pools) == sorted(2 * [f"team-{team}-0-compact" for team in "abcd"])
@@ -111,7 +111,7 @@ def test_two_jobs_wait_when_reserved_nodes_are_fewer_than_quota() -> None:
 
 
 def test_example_runtimes_match_second_step_of_guide() -> None:
-    _, steps = played(EXAMPLE)
+    _, steps = play_guide(EXAMPLE)
     seen = steps["high-priority"]
     assert all(row == seen.step.published_row(queue) for queue, row in seen.rows.items())
 
@@ -130,7 +130,7 @@ def test_steps_start_at_spacing_of_guide() -> None:
 @pytest.mark.parametrize(("seed", "late"), [(1, 0), (2, 3 * SECOND)], ids=["seed", "delay"])
 @folders
 def test_guide_rows_do_not_depend_on_seed_or_delay(folder: Path, seed: int, late: Duration) -> None:
-    guide, steps = played(folder)
+    guide, steps = play_guide(folder)
     other = Guide(folder, played_steps())
     scenario = other.world.scenario
     moved = [step._replace(at=step.at + late if step.at else 0) for step in scenario.steps]

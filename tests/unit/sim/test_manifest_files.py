@@ -1,4 +1,4 @@
-"""Files, folders and texts as sources: what is read, and the faults of unreadable files."""
+"""Files, folders and texts as sources: their contents, and the faults of unreadable files."""
 
 from pathlib import Path
 

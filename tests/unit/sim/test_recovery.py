@@ -12,7 +12,7 @@ from batchyard.placement.hotswap import EvictionUnit, eviction_message
 from batchyard.sim.recovery import GangLoss, RecoveryTracker
 
 
-class Recording:
+class RecoveryRecorder:
     """Recoveries, and the events they observe. Times are seconds from the start."""
 
     def __init__(self, *gangs: str, pods: int = 2) -> None:
@@ -86,7 +86,7 @@ def jobset(name: str, every: str) -> Obj:
 
 
 def test_loss_lasts_until_all_pods_run_again() -> None:
-    recording = Recording("a")
+    recording = RecoveryRecorder("a")
     recording.crash(100, "a-n0")
     for number in range(2):
         recording.ends(150, "a", number)
@@ -100,7 +100,7 @@ def test_loss_lasts_until_all_pods_run_again() -> None:
 
 
 def test_pods_on_lost_machine_do_not_count_as_running() -> None:
-    recording = Recording("a")
+    recording = RecoveryRecorder("a")
     recording.crash(100, "a-n0")
     recording.runs(101, "a", 2, "m", 2)
     assert recording.only().recovered_at == make.at(101)
@@ -112,7 +112,7 @@ def test_pods_on_lost_machine_do_not_count_as_running() -> None:
 
 def test_reclaimed_machine_is_lost_at_its_notice() -> None:
     """Its pods stop in time; none is left when the machine stops."""
-    recording = Recording("a")
+    recording = RecoveryRecorder("a")
     recording.observe(100, cloud("Instance", "a-n0", {"phase": "Stopping"}))
     recording.restarts(101, "a")
     recording.observe(130, node("a-n0"), gone=True)
@@ -122,7 +122,7 @@ def test_reclaimed_machine_is_lost_at_its_notice() -> None:
 
 
 def test_machines_that_crash_together_count_as_one_loss() -> None:
-    recording = Recording("a")
+    recording = RecoveryRecorder("a")
     recording.crash(100, "a-n0")
     recording.crash(100, "a-n1")
     recording.restarts(130, "a")
@@ -131,7 +131,7 @@ def test_machines_that_crash_together_count_as_one_loss() -> None:
 
 
 def test_machines_without_gang_pods_count_as_no_loss() -> None:
-    recording = Recording("a")
+    recording = RecoveryRecorder("a")
     recording.observe(0, pod("alone", 0, "n"))
     recording.crash(100, "n")
     recording.crash(100, "elsewhere")
@@ -139,7 +139,7 @@ def test_machines_without_gang_pods_count_as_no_loss() -> None:
 
 
 def test_unreachable_and_deleted_node_counts_as_one_loss() -> None:
-    recording = Recording("a")
+    recording = RecoveryRecorder("a")
     recording.observe(0, node("a-n0"))
     recording.observe(50, node("a-n0", "Unknown"))
     recording.observe(60, node("a-n0", "Unknown"), gone=True)
@@ -154,7 +154,7 @@ def test_unreachable_and_deleted_node_counts_as_one_loss() -> None:
     ],
 )
 def test_lost_work_is_counted_from_last_checkpoint_of_jobset(restarted: int, lost: int) -> None:
-    recording = Recording()
+    recording = RecoveryRecorder()
     recording.observe(0, jobset("a-set", "30s"))
     recording.workload(0, "a")
     for number in range(2):
@@ -165,7 +165,7 @@ def test_lost_work_is_counted_from_last_checkpoint_of_jobset(restarted: int, los
 
 
 def test_pods_that_continue_or_succeed_lose_no_work() -> None:
-    recording = Recording("a", pods=3)
+    recording = RecoveryRecorder("a", pods=3)
     recording.crash(100, "a-n0")
     recording.ends(110, "a", 0)
     recording.ends(111, "a", 1, phase="Succeeded")
@@ -176,14 +176,14 @@ def test_pods_that_continue_or_succeed_lose_no_work() -> None:
 
 
 def test_restarted_containers_lose_their_work() -> None:
-    recording = Recording("a")
+    recording = RecoveryRecorder("a")
     recording.crash(100, "a-n0")
     recording.observe(200, pod("a", 0, "a-n0", since=200))
     assert (recording.only().recovered_at, recording.only().lost_work) == (make.at(200), 100 * SECOND)
 
 
 def test_loss_before_gang_recovers_adds_to_same_loss() -> None:
-    recording = Recording("a")
+    recording = RecoveryRecorder("a")
     recording.crash(100, "a-n0")
     recording.ends(110, "a", 0)
     recording.ends(110, "a", 1)
@@ -196,22 +196,22 @@ def test_loss_before_gang_recovers_adds_to_same_loss() -> None:
 
 
 def test_gang_that_finishes_before_recovery_is_never_whole() -> None:
-    recording = Recording("a")
+    recording = RecoveryRecorder("a")
     recording.crash(100, "a-n0")
     recording.workload(110, "a", conditions=[make.condition("Finished")])
     recording.restarts(120, "a")
     assert recording.only().recovered_at is None
 
 
-def preempted(by: str, victim: str, reason: str = "Hotswap") -> list[Obj]:
+def preempted_condition(by: str, victim: str, reason: str = "Hotswap") -> list[Obj]:
     document = eviction_message(f"team/{by}", f"uid-{by}", "", EvictionUnit(f"team/{victim}", [], 0))
     return [make.condition("Preempted", reason=reason, message=document)]
 
 
 def test_hotswap_victim_is_reported_with_lost_work_and_recovery() -> None:
-    recording = Recording("high", "low")
+    recording = RecoveryRecorder("high", "low")
     recording.crash(100, "high-n0")
-    recording.workload(150, "low", conditions=preempted("high", "low"))
+    recording.workload(150, "low", conditions=preempted_condition("high", "low"))
     recording.ends(151, "low", 0)
     recording.ends(151, "low", 1)
     recording.restarts(152, "high")
@@ -225,10 +225,10 @@ def test_hotswap_victim_is_reported_with_lost_work_and_recovery() -> None:
 
 
 def test_preemptions_unrelated_to_loss_are_not_reported() -> None:
-    recording = Recording("high", "low", "third")
-    recording.workload(50, "low", conditions=preempted("high", "low"))
+    recording = RecoveryRecorder("high", "low", "third")
+    recording.workload(50, "low", conditions=preempted_condition("high", "low"))
     recording.crash(100, "high-n0")
-    recording.workload(150, "third", conditions=preempted("high", "third", "InClusterQueue"))
+    recording.workload(150, "third", conditions=preempted_condition("high", "third", "InClusterQueue"))
     assert recording.only().victims == []
 
 
@@ -238,7 +238,7 @@ def preempted_by_scheduler(gang: str, number: int, node: str) -> Obj:
 
 
 def test_preempted_pod_makes_its_gang_victim() -> None:
-    recording = Recording("high", "low")
+    recording = RecoveryRecorder("high", "low")
     recording.crash(100, "high-n0")
     recording.ends(400, "high", 0)
     recording.observe(400, pod("high", 0, "", 2, phase="Pending", nominatedNodeName="low-n1", containerStatuses=[]))
@@ -250,7 +250,7 @@ def test_preempted_pod_makes_its_gang_victim() -> None:
 
 
 def test_preempted_pod_without_gang_is_reported_with_lost_work() -> None:
-    recording = Recording("high")
+    recording = RecoveryRecorder("high")
     recording.observe(0, pod("alone", 0, "n"))
     recording.crash(100, "high-n0")
     recording.observe(400, pod("high", 0, "", 2, phase="Pending", nominatedNodeName="n", containerStatuses=[]))
@@ -260,7 +260,7 @@ def test_preempted_pod_without_gang_is_reported_with_lost_work() -> None:
 
 
 def test_pod_preempted_before_any_loss_is_no_victim() -> None:
-    recording = Recording("high", "low")
+    recording = RecoveryRecorder("high", "low")
     recording.observe(50, pod("high", 0, "", 2, phase="Pending", nominatedNodeName="low-n1", containerStatuses=[]))
     recording.observe(50, preempted_by_scheduler("low", 1, "low-n1"))
     recording.crash(100, "high-n0")

@@ -40,7 +40,7 @@ def redact_object(state: State) -> State:
     return State(state.at, state.revision, {key_of(obj): obj for obj in objects})
 
 
-def reported(state: State) -> list[tuple[float, str]]:
+def run_events(state: State) -> list[tuple[float, str]]:
     log: list[Any] = []
     scenario = Scenario((), cluster=state.of_kind(scheme.CLUSTER)[0])
     World(scenario, sink=log.append, state=state).run_until(900 * SECOND)
@@ -49,8 +49,8 @@ def reported(state: State) -> list[tuple[float, str]]:
 
 def test_redacted_state_simulates_to_same_events() -> None:
     state = guide_state()
-    assert len(reported(state)) > 10
-    assert reported(redact_object(state)) == reported(state)
+    assert len(run_events(state)) > 10
+    assert run_events(redact_object(state)) == run_events(state)
 
 
 def test_redacted_state_has_no_cluster_names() -> None:

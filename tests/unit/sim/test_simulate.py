@@ -268,7 +268,7 @@ def test_slice_size_does_not_change_result(slice_of: int) -> None:
     simulation = Simulation(scenario, SimulationOptions())
     while simulation.advance(slice_of):
         pass
-    assert reported(simulation.result()) == reported(whole)
+    assert run_values(simulation.result()) == run_values(whole)
 
 
 def test_result_is_cached_and_log_ends_once() -> None:
@@ -286,7 +286,7 @@ def test_seed_changes_only_names() -> None:
     assert [event.time for event in first.events] == [event.time for event in second.events]
 
 
-def reported(result: Result) -> object:
+def run_values(result: Result) -> object:
     """The values that two equal runs share."""
     return result.objects, result.duration, result.counts
 

@@ -14,7 +14,7 @@ from unit.sim.trace_make import NODES, write_trace
 REAL = Path(__file__).parents[4] / "shared" / "traces"
 
 
-def replayed(trace: Trace, until: int | None = None) -> TraceReport:
+def report_of_run(trace: Trace, until: int | None = None) -> TraceReport:
     """The report of a run, to its end or to this many seconds."""
     run = TraceRun(trace, SimulationOptions(until=None if until is None else until * SECOND))
     run.simulation.advance()
@@ -25,7 +25,7 @@ def replayed(trace: Trace, until: int | None = None) -> TraceReport:
 @pytest.fixture
 def report(tmp_path: Path) -> TraceReport:
     """The report of the small trace."""
-    return replayed(read_trace(write_trace(tmp_path)))
+    return report_of_run(read_trace(write_trace(tmp_path)))
 
 
 def test_report_counts_pods_placed_in_run_and_in_trace(report: TraceReport) -> None:
@@ -72,12 +72,12 @@ def test_points_are_evenly_spaced(report: TraceReport) -> None:
 def test_fragmentation_is_share_of_gpus_that_mix_cannot_use(tmp_path: Path) -> None:
     """One pod on 2 GPUs: the mix cannot use the 400 left of one GPU, but can use the other."""
     trace = read_trace(write_trace(tmp_path, ("a,1000,1024,1,600,,LS,Succeeded,0,100,0",), NODES[:1]))
-    found = replayed(trace).fragmentation
+    found = report_of_run(trace).fragmentation
     assert (found.mean, found.peak, found.least) == (400 / 1400, 400 / 1400, 0)
 
 
 def test_report_of_run_that_ends_early(tmp_path: Path) -> None:
-    report = replayed(read_trace(write_trace(tmp_path)), until=25)
+    report = report_of_run(read_trace(write_trace(tmp_path)), until=25)
     assert report.pods == PodCounts(5, placed_here=2, placed_there=3, placed_in_both=2, waiting=1, not_created=2)
     assert report.duration == 25
 
@@ -95,7 +95,7 @@ def test_real_trace_is_placed_as_recorded() -> None:
     whole = read_trace(REAL)
     pods = whole.pods[:200]
     steps = [step for step in whole.scenario.steps if step.at <= pods[-1].created]
-    report = replayed(Trace(pods, Scenario(steps, counts=whole.scenario.counts)))
+    report = report_of_run(Trace(pods, Scenario(steps, counts=whole.scenario.counts)))
     assert report.pods.placed_in_both == report.pods.placed_there
     assert report.waits.here.max == 0
     for row in report.usage[:3]:

@@ -14,7 +14,7 @@ from batchyard.store.memory import Store
 KEY = Key(scheme.WORKLOAD, "team", "wl")
 
 
-class Stage:
+class WaitingWorkload:
     """A store with one Workload, and the events about it."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ def ignore(result: WriteResult) -> None:
 
 
 def test_waiting_time_counts_all_periods_without_quota() -> None:
-    stage = Stage()
+    stage = WaitingWorkload()
     stage.observe(10, "QuotaReserved")
     stage.preempt(50)
     assert stage.waited(55) == 15
@@ -67,20 +67,20 @@ def test_waiting_time_counts_all_periods_without_quota() -> None:
 
 
 def test_other_events_do_not_change_waiting_time() -> None:
-    stage = Stage()
+    stage = WaitingWorkload()
     stage.observe(5, "Pending")
     stage.observe(6, "Admitted")
     assert stage.waited(10) == 10
 
 
 def test_pod_preemptions_do_not_count_as_workload_preemptions() -> None:
-    stage = Stage()
+    stage = WaitingWorkload()
     stage.waits.observe(make.at(5), EventRecord(Key(scheme.POD, "team", "wl"), "Normal", "Preempted", ""))
     assert stage.waits.preemptions == 0
 
 
 def test_recreated_workload_starts_with_zero_waiting_time() -> None:
-    stage = Stage()
+    stage = WaitingWorkload()
     stage.observe(10, "QuotaReserved")
     stage.preempt(20)
     stage.client.submit([Delete(KEY)], ignore)
@@ -91,7 +91,7 @@ def test_recreated_workload_starts_with_zero_waiting_time() -> None:
 
 
 def test_event_of_deleted_workload_counts_only_admission() -> None:
-    stage = Stage()
+    stage = WaitingWorkload()
     stage.client.submit([Delete(KEY)], ignore)
     stage.observe(10, "QuotaReserved")
     assert stage.waits.admissions == 1

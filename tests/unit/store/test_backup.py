@@ -10,7 +10,7 @@ from batchyard.store.journal_file import JournalError, commit_mark_path, restore
 from batchyard.store.memory import ExpiredRevision
 from unit.store.limits import files_no_larger_than
 from unit.store.test_damaged_journals import LOG, write_crashed_journal
-from unit.store.test_journal import JournaledStore, filled, key, thing
+from unit.store.test_journal import JournaledStore, filled_store, key, thing
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_backup_of_crashed_journal_is_complete(path: Path, backup: Path) -> None
 
 
 def test_restored_store_skips_revisions_and_expires_old_watches(path: Path, backup: Path, other_path: Path) -> None:
-    filled(path)
+    filled_store(path)
     back_up(path, backup)
     restore_backup(backup, other_path)
     store = JournaledStore(other_path).store
@@ -59,7 +59,7 @@ def test_restored_store_skips_revisions_and_expires_old_watches(path: Path, back
 
 
 def test_backup_and_restore_do_not_overwrite_files(path: Path, backup: Path, other_path: Path) -> None:
-    filled(path)
+    filled_store(path)
     back_up(path, backup)
     with pytest.raises(JournalError, match="already exists and is not overwritten"):
         back_up(path, backup)
@@ -79,7 +79,7 @@ def test_backup_of_damaged_journal_is_rejected(path: Path, backup: Path) -> None
 
 @pytest.mark.parametrize("words", [b"SQLite format", b'"data"', b"ConfigMap"])
 def test_restore_of_damaged_backup_is_rejected(path: Path, backup: Path, other_path: Path, words: bytes) -> None:
-    filled(path)
+    filled_store(path)
     back_up(path, backup)
     backup.write_bytes(backup.read_bytes().replace(words, words.swapcase(), 1))
     with pytest.raises(JournalError, match="backup"):
@@ -94,7 +94,7 @@ def test_restore_rejects_journal_with_log(path: Path, other_path: Path) -> None:
 
 
 def test_restored_journal_is_backed_up_and_restored_again(path: Path, backup: Path, other_path: Path) -> None:
-    filled(path)
+    filled_store(path)
     back_up(path, backup)
     restore_backup(backup, other_path)
     back_up(other_path, backup.with_name("again"))
@@ -106,7 +106,7 @@ def test_restored_journal_is_backed_up_and_restored_again(path: Path, backup: Pa
 
 
 def test_backup_has_owner_only_mode_and_keeps_other_files(path: Path, backup: Path) -> None:
-    filled(path)
+    filled_store(path)
     before = os.umask(0o022)
     beside = backup.with_name(f"{backup.name}.new")
     beside.write_text("somebody else's", "utf-8")
@@ -141,7 +141,7 @@ def test_log_without_its_journal_is_rejected(path: Path, backup: Path) -> None:
 
 
 def test_interrupted_restore_prevents_start_until_repeated(path: Path, backup: Path, other_path: Path) -> None:
-    filled(path)
+    filled_store(path)
     back_up(path, backup)
     draft = restore_draft_path(other_path)
     draft.write_bytes(backup.read_bytes()[:5000])
@@ -160,6 +160,6 @@ def test_interrupted_first_start_is_completed(path: Path) -> None:
 def test_journal_supports_folder_name_that_is_not_utf8(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"odd-\xff?#%41")
     folder.mkdir()
-    kept = filled(folder / "journal.db")
+    kept = filled_store(folder / "journal.db")
     kept.flush()
     assert back_up(folder / "journal.db", folder / "backup").store.revision == 5

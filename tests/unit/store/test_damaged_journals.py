@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from batchyard.store.journal import REVISION_LEAP, RevisionJournal
 from batchyard.store.journal_file import JournalError, commit_mark_path
 from batchyard.store.memory import ExpiredRevision, RecoveredStore, Store
-from unit.store.test_journal import JournaledStore, filled, key, thing
+from unit.store.test_journal import JournaledStore, filled_store, key, thing
 
 LOG = "journal.db-wal"
 
@@ -41,7 +41,7 @@ def write_crashed_journal(path: Path, changes: int = 40) -> None:
 
 
 @pytest.fixture(scope="module")
-def crashed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, bytes], RecoveredStore]]:
+def crashed_journal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, bytes], RecoveredStore]]:
     """The files of a crashed journal, and its contents."""
     path = tmp_path_factory.mktemp("crashed") / "journal.db"
     write_crashed_journal(path)
@@ -53,9 +53,9 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str
 
 @given(drawn=st.data())
 def test_flipped_bytes_are_rejected_or_have_no_effect(
-    crashed: tuple[dict[str, bytes], RecoveredStore], drawn: st.DataObject
+    crashed_journal: tuple[dict[str, bytes], RecoveredStore], drawn: st.DataObject
 ) -> None:
-    files, expected = crashed
+    files, expected = crashed_journal
     name = drawn.draw(st.sampled_from(sorted(files)))
     spoilt = bytearray(files[name])
     for _ in range(drawn.draw(st.integers(1, 3))):
@@ -110,7 +110,7 @@ def test_rejected_journal_is_not_changed(path: Path) -> None:
 
 
 def test_older_copy_of_journal_is_rejected(path: Path, tmp_path: Path) -> None:
-    filled(path)
+    filled_store(path)
     shutil.copy(path, tmp_path / "older")
     kept = JournaledStore(path)
     kept.store.put(key("z"), thing("z"))
@@ -122,9 +122,9 @@ def test_older_copy_of_journal_is_rejected(path: Path, tmp_path: Path) -> None:
 
 
 def test_journal_of_another_data_directory_is_rejected(path: Path, tmp_path: Path) -> None:
-    filled(path)
+    filled_store(path)
     (tmp_path / "other").mkdir()
-    filled(tmp_path / "other" / "journal.db")
+    filled_store(tmp_path / "other" / "journal.db")
     shutil.copy(tmp_path / "other" / "journal.db", path)
     with pytest.raises(JournalError, match="it belongs to another data directory"):
         RevisionJournal(path)

@@ -55,7 +55,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.db"
 
 
-def filled(path: Path, floor: int = 0) -> JournaledStore:
+def filled_store(path: Path, floor: int = 0) -> JournaledStore:
     """A store with a journal, closed."""
     kept = JournaledStore(path)
     kept.fill()
@@ -67,7 +67,7 @@ def filled(path: Path, floor: int = 0) -> JournaledStore:
 
 @pytest.mark.parametrize("floor", range(6))
 def test_store_recovers_after_restart(path: Path, floor: int) -> None:
-    before = filled(path, floor).store
+    before = filled_store(path, floor).store
     after = JournaledStore(path).store
     assert after.revision == before.revision == 5
     assert after.list("ConfigMap") == before.list("ConfigMap")
@@ -77,19 +77,19 @@ def test_store_recovers_after_restart(path: Path, floor: int) -> None:
 
 @pytest.mark.parametrize("floor", range(6))
 def test_watch_resumes_after_restart(path: Path, floor: int) -> None:
-    before = filled(path, floor).store
+    before = filled_store(path, floor).store
     after = JournaledStore(path).store
     assert after.watch(floor).take() == before.watch(floor).take()
 
 
 def test_watch_of_compacted_revision_expires(path: Path) -> None:
-    filled(path, 3)
+    filled_store(path, 3)
     with pytest.raises(ExpiredRevision, match="too old resource version: 2"):
         JournaledStore(path).store.watch(2)
 
 
 def test_compaction_removes_replaced_revisions(path: Path) -> None:
-    kept = filled(path, 5)
+    kept = filled_store(path, 5)
     with closing(sqlite3.connect(path)) as file:
         assert file.execute("SELECT revision FROM revisions").fetchall() == [(3,), (4,)]
     kept = JournaledStore(path)
@@ -141,7 +141,7 @@ def test_journal_is_opened_by_one_process_only(path: Path) -> None:
     ],
 )
 def test_damaged_row_is_reported(path: Path, damage: str, reported: str) -> None:
-    filled(path, 2)
+    filled_store(path, 2)
     with closing(sqlite3.connect(path)) as file:
         file.execute(damage)
         file.commit()
@@ -151,7 +151,7 @@ def test_damaged_row_is_reported(path: Path, damage: str, reported: str) -> None
 
 @pytest.mark.parametrize("length", [0, 1, 100, 4096, 9000])
 def test_truncated_file_is_reported(path: Path, length: int) -> None:
-    filled(path)
+    filled_store(path)
     os.truncate(path, length)
     with pytest.raises(JournalError, match=r"journal\.db"):
         RevisionJournal(path).recover()
@@ -168,7 +168,7 @@ def test_foreign_file_is_rejected(path: Path) -> None:
 
 
 def test_newer_format_is_reported(path: Path) -> None:
-    filled(path)
+    filled_store(path)
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA user_version = 9")
     with pytest.raises(JournalError, match="has format 9 instead of 1; use the version that wrote it"):

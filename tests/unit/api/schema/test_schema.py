@@ -17,7 +17,7 @@ from batchyard.api.schema import (
 )
 from batchyard.api.schema.violations import format_path
 from batchyard.api.scheme import NATIVE, Field, TypeScope, load_scope
-from object_edits import GONE, edited
+from object_edits import GONE, with_edits
 
 CLUSTER_QUEUE = scheme.kind_info(scheme.CLUSTER_QUEUE)
 RESOURCE_FLAVOR = scheme.kind_info(scheme.RESOURCE_FLAVOR)
@@ -75,7 +75,7 @@ def with_template_defaults(job: dict[str, Any]) -> dict[str, Any]:
     return {**job, "spec": {**job["spec"], "template": fill_defaults("PodTemplateSpec", job["spec"]["template"])}}
 
 
-def reported(info: scheme.ServedKind, obj: dict[str, Any]) -> list[str]:
+def fault_texts(info: scheme.ServedKind, obj: dict[str, Any]) -> list[str]:
     """Return all faults as strings."""
     return [str(fault) for fault in validate(info, obj)]
 
@@ -108,7 +108,7 @@ def test_valid_complete_object_is_returned_unchanged(info: scheme.ServedKind, ob
     ],
 )
 def test_unknown_field_is_reported_with_suggestion(edits: dict[str, Any], fault: str) -> None:
-    assert reported(CLUSTER_QUEUE, edited(QUEUE, edits)) == [fault]
+    assert fault_texts(CLUSTER_QUEUE, with_edits(QUEUE, edits)) == [fault]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_unknown_field_is_reported_with_suggestion(edits: dict[str, Any], fault:
     ],
 )
 def test_invalid_value_is_reported_with_remedy(edits: dict[str, Any], fault: str) -> None:
-    assert reported(CLUSTER_QUEUE, edited(QUEUE, edits)) == [fault]
+    assert fault_texts(CLUSTER_QUEUE, with_edits(QUEUE, edits)) == [fault]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_invalid_value_is_reported_with_remedy(edits: dict[str, Any], fault: str
     ids=lambda value: str(value)[:20],
 )
 def test_invalid_integer_is_reported_with_remedy(value: object, fault: str) -> None:
-    assert reported(JOB, edited(TASK, {"spec.parallelism": value})) == [f"spec.parallelism: {fault}"]
+    assert fault_texts(JOB, with_edits(TASK, {"spec.parallelism": value})) == [f"spec.parallelism: {fault}"]
 
 
 @pytest.mark.parametrize(
@@ -190,11 +190,11 @@ def test_invalid_integer_is_reported_with_remedy(value: object, fault: str) -> N
     ],
 )
 def test_boolean_field_rejects_string_and_integer(value: object, fault: str) -> None:
-    assert reported(JOB, edited(TASK, {"spec.suspend": value})) == [f"spec.suspend: {fault}"]
+    assert fault_texts(JOB, with_edits(TASK, {"spec.suspend": value})) == [f"spec.suspend: {fault}"]
 
 
 def test_all_faults_are_reported_in_field_order() -> None:
-    wrong = edited(
+    wrong = with_edits(
         QUEUE, {"spec.stopPolicy": "Halt", f"{CPU}.nominalQuota": GONE, f"{CPU}.name": 3, "metadata.nam": "x"}
     )
     assert [fault.path for fault in validate(CLUSTER_QUEUE, wrong)] == [
@@ -207,21 +207,21 @@ def test_all_faults_are_reported_in_field_order() -> None:
 
 def test_list_items_with_equal_key_are_reported_as_duplicates() -> None:
     flavor = QUEUE["spec"]["resourceGroups"][0]["flavors"][0]
-    twice = edited(QUEUE, {f"{GROUP}.flavors": [flavor, flavor]})
+    twice = with_edits(QUEUE, {f"{GROUP}.flavors": [flavor, flavor]})
     fault = f'{GROUP}.flavors[1]: Duplicate value: name "spot"; remove or rename one of them'
-    assert reported(CLUSTER_QUEUE, twice) == [fault]
+    assert fault_texts(CLUSTER_QUEUE, twice) == [fault]
 
 
 def test_set_rejects_duplicate_items() -> None:
     checks = {"admissionChecks": [{"name": "a", "onFlavors": ["x", "x"]}]}
     place = "spec.admissionChecksStrategy.admissionChecks[0].onFlavors[1]"
     fault = f'{place}: Duplicate value: "x"; remove or rename one of them'
-    assert reported(CLUSTER_QUEUE, edited(QUEUE, {"spec.admissionChecksStrategy": checks})) == [fault]
+    assert fault_texts(CLUSTER_QUEUE, with_edits(QUEUE, {"spec.admissionChecksStrategy": checks})) == [fault]
 
 
 def test_list_with_too_many_items_is_reported_with_count() -> None:
-    wrong = edited(QUEUE, {f"{GROUP}.coveredResources": [f"r{i}" for i in range(66)]})
-    assert reported(CLUSTER_QUEUE, wrong) == [
+    wrong = with_edits(QUEUE, {f"{GROUP}.coveredResources": [f"r{i}" for i in range(66)]})
+    assert fault_texts(CLUSTER_QUEUE, wrong) == [
         f"{GROUP}.coveredResources: Too many: 66: must have at most 64 items; remove 2"
     ]
 
@@ -230,17 +230,17 @@ def test_mapping_with_too_many_entries_is_reported_with_count() -> None:
     flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "f"}}
     wrong = {**flavor, "spec": {"nodeLabels": {f"l{i}": "" for i in range(9)}}}
     fault = "spec.nodeLabels: Too many: 9: must have at most 8 items; remove 1"
-    assert reported(scheme.kind_info(scheme.RESOURCE_FLAVOR), wrong) == [fault]
+    assert fault_texts(scheme.kind_info(scheme.RESOURCE_FLAVOR), wrong) == [fault]
 
 
 def test_pattern_violation_is_reported_with_remedy_in_words() -> None:
-    (fault,) = validate(CLUSTER_QUEUE, edited(QUEUE, {"spec.cohortName": "Team A"}))
+    (fault,) = validate(CLUSTER_QUEUE, with_edits(QUEUE, {"spec.cohortName": "Team A"}))
     assert fault.problem.startswith('Invalid value: "Team A": must match ^[a-z0-9]')
     assert fault.remedy == "use lowercase letters, digits, '-' and '.', and start and end with a letter or digit"
 
 
 def test_pattern_rejects_trailing_newline() -> None:
-    assert validate(CLUSTER_QUEUE, edited(QUEUE, {"spec.cohortName": "team\n"})) != []
+    assert validate(CLUSTER_QUEUE, with_edits(QUEUE, {"spec.cohortName": "team\n"})) != []
 
 
 def test_case_insensitive_pattern_accepts_mixed_case() -> None:
@@ -251,7 +251,7 @@ def test_case_insensitive_pattern_accepts_mixed_case() -> None:
 
 
 def test_with_defaults_fills_missing_fields_and_copies_only_changed_parts() -> None:
-    bare = edited(QUEUE, {"spec.queueingStrategy": GONE, "spec.preemption": {"reclaimWithinCohort": "Any"}})
+    bare = with_edits(QUEUE, {"spec.queueingStrategy": GONE, "spec.preemption": {"reclaimWithinCohort": "Any"}})
     done = with_defaults(CLUSTER_QUEUE, bare)
     assert done["spec"]["queueingStrategy"] == "BestEffortFIFO"
     assert done["spec"]["preemption"] == {
@@ -264,7 +264,7 @@ def test_with_defaults_fills_missing_fields_and_copies_only_changed_parts() -> N
 
 
 def test_default_object_has_defaults_of_its_fields() -> None:
-    done = with_defaults(CLUSTER_QUEUE, edited(QUEUE, {"spec.preemption": GONE, "spec.flavorFungibility": GONE}))
+    done = with_defaults(CLUSTER_QUEUE, with_edits(QUEUE, {"spec.preemption": GONE, "spec.flavorFungibility": GONE}))
     assert done["spec"]["preemption"]["borrowWithinCohort"] == {"policy": "Never"}
     assert done["spec"]["flavorFungibility"] == {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"}
 
@@ -272,27 +272,27 @@ def test_default_object_has_defaults_of_its_fields() -> None:
 def test_each_api_version_has_its_own_fields() -> None:
     old = {**QUEUE, "apiVersion": "kueue.x-k8s.io/v1beta1", "spec": {"cohort": "all"}}
     assert with_defaults(CLUSTER_QUEUE, old)["spec"]["cohort"] == "all"
-    assert reported(CLUSTER_QUEUE, {**old, "spec": {"cohortName": "all"}}) == [
+    assert fault_texts(CLUSTER_QUEUE, {**old, "spec": {"cohortName": "all"}}) == [
         "spec.cohortName: unknown field; did you mean cohort?"
     ]
 
 
 def test_each_api_version_has_its_own_enum_values() -> None:
-    old = edited(QUEUE, {"apiVersion": "kueue.x-k8s.io/v1beta1", "spec.flavorFungibility.whenCanBorrow": "Borrow"})
+    old = with_edits(QUEUE, {"apiVersion": "kueue.x-k8s.io/v1beta1", "spec.flavorFungibility.whenCanBorrow": "Borrow"})
     assert validate(CLUSTER_QUEUE, old) == []
-    new = edited(old, {"apiVersion": "kueue.x-k8s.io/v1beta2"})
+    new = with_edits(old, {"apiVersion": "kueue.x-k8s.io/v1beta2"})
     assert [fault.path for fault in validate(CLUSTER_QUEUE, new)] == ["spec.flavorFungibility.whenCanBorrow"]
 
 
 def test_null_field_is_treated_as_absent() -> None:
     done = with_defaults(
-        CLUSTER_QUEUE, edited(QUEUE, {"spec.cohortName": None, "spec.stopPolicy": None, "status": None})
+        CLUSTER_QUEUE, with_edits(QUEUE, {"spec.cohortName": None, "spec.stopPolicy": None, "status": None})
     )
     assert done == QUEUE
 
 
 def test_null_label_value_becomes_empty_string() -> None:
-    done = with_defaults(CLUSTER_QUEUE, edited(QUEUE, {"metadata.labels": {"a": None}}))
+    done = with_defaults(CLUSTER_QUEUE, with_edits(QUEUE, {"metadata.labels": {"a": None}}))
     assert done["metadata"]["labels"] == {"a": ""}
 
 
@@ -304,19 +304,19 @@ def test_null_string_map_value_of_custom_resource_is_rejected() -> None:
 
 def test_null_creation_timestamp_in_pod_template_is_dropped() -> None:
     template = {"metadata": {"creationTimestamp": None, "labels": {"a": "b"}}, "spec": POD}
-    done = with_defaults(WORKLOAD, edited(WAITING, {"spec.podSets[0].template": template}))
+    done = with_defaults(WORKLOAD, with_edits(WAITING, {"spec.podSets[0].template": template}))
     assert done["spec"]["podSets"][0]["template"]["metadata"] == {"labels": {"a": "b"}}
 
 
 def test_with_defaults_rejects_invalid_object() -> None:
     with pytest.raises(InvalidObject, match=r"spec\.zzz: unknown field"):
-        with_defaults(CLUSTER_QUEUE, edited(QUEUE, {"spec.zzz": 1}))
+        with_defaults(CLUSTER_QUEUE, with_edits(QUEUE, {"spec.zzz": 1}))
 
 
 def test_equal_pod_templates_share_one_instance() -> None:
-    one = with_defaults(WORKLOAD, edited(WAITING, {"spec.podSets[0].template": {"spec": {**POD}}}))
+    one = with_defaults(WORKLOAD, with_edits(WAITING, {"spec.podSets[0].template": {"spec": {**POD}}}))
     other = with_defaults(
-        WORKLOAD, edited(WAITING, {"metadata.name": "v", "spec.podSets[0].template": {"spec": {**POD}}})
+        WORKLOAD, with_edits(WAITING, {"metadata.name": "v", "spec.podSets[0].template": {"spec": {**POD}}})
     )
     assert one["spec"]["podSets"][0]["template"] is other["spec"]["podSets"][0]["template"]
 
@@ -324,7 +324,7 @@ def test_equal_pod_templates_share_one_instance() -> None:
 @pytest.mark.parametrize("value", [1, 1.0, True])
 def test_template_cache_distinguishes_integer_float_and_boolean(value: object) -> None:
     templates = [{"spec": {**POD, "priority": each}} for each in (1, value)]
-    faults = [validate(WORKLOAD, edited(WAITING, {"spec.podSets[0].template": template})) for template in templates]
+    faults = [validate(WORKLOAD, with_edits(WAITING, {"spec.podSets[0].template": template})) for template in templates]
     assert faults[0] == []
     assert (faults[1] == []) is (type(value) is int)
 
@@ -336,28 +336,28 @@ def test_template_that_cannot_be_encoded_is_validated() -> None:
 
 def test_job_checks_restart_policy_and_workload_does_not() -> None:
     restart = {"spec.template.spec.restartPolicy": "Maybe"}
-    assert [fault.path for fault in validate(JOB, edited(TASK, restart))] == ["spec.template.spec.restartPolicy"]
+    assert [fault.path for fault in validate(JOB, with_edits(TASK, restart))] == ["spec.template.spec.restartPolicy"]
     pod = {**POD, "restartPolicy": "Maybe"}
-    assert validate(WORKLOAD, edited(WAITING, {"spec.podSets[0].template.spec": pod})) == []
+    assert validate(WORKLOAD, with_edits(WAITING, {"spec.podSets[0].template.spec": pod})) == []
 
 
 def test_duplicate_env_variable_is_rejected_in_workload_and_accepted_in_job() -> None:
     container = {"name": "c", "env": [{"name": "A"}, {"name": "A"}]}
-    assert validate(JOB, edited(TASK, {"spec.template.spec.containers": [container]})) == []
-    wrong = edited(WAITING, {"spec.podSets[0].template.spec.containers": [container]})
+    assert validate(JOB, with_edits(TASK, {"spec.template.spec.containers": [container]})) == []
+    wrong = with_edits(WAITING, {"spec.podSets[0].template.spec.containers": [container]})
     assert [fault.path for fault in validate(WORKLOAD, wrong)] == ["spec.podSets[0].template.spec.containers[0].env[1]"]
 
 
 def test_duplicate_port_check_uses_default_protocol() -> None:
     ports = [{"containerPort": 80}, {"containerPort": 80, "protocol": "TCP"}]
-    wrong = edited(WAITING, {"spec.podSets[0].template.spec.containers[0].ports": ports})
+    wrong = with_edits(WAITING, {"spec.podSets[0].template.spec.containers[0].ports": ports})
     (fault,) = validate(WORKLOAD, wrong)
     assert fault.problem == 'Duplicate value: containerPort 80, protocol "TCP"'
 
 
 def test_misplaced_pod_field_in_job_is_reported_with_correct_path() -> None:
-    wrong = edited(TASK, {"spec.restartPolicy": "Never", "spec.template.containers": []})
-    assert reported(JOB, wrong) == [
+    wrong = with_edits(TASK, {"spec.restartPolicy": "Never", "spec.template.containers": []})
+    assert fault_texts(JOB, wrong) == [
         "spec.template.containers: unknown field; move the field to spec.template.spec.containers",
         "spec.restartPolicy: unknown field; move the field to spec.template.spec.restartPolicy",
     ]
@@ -404,7 +404,7 @@ def test_every_version_of_every_kind_accepts_minimal_object() -> None:
 def test_empty_string_with_minimum_length_is_rejected() -> None:
     check = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "c"}}
     fault = 'spec.controllerName: Invalid value: "": must not be empty; write a longer value'
-    assert reported(scheme.kind_info(scheme.ADMISSION_CHECK), {**check, "spec": {"controllerName": ""}}) == [fault]
+    assert fault_texts(scheme.kind_info(scheme.ADMISSION_CHECK), {**check, "spec": {"controllerName": ""}}) == [fault]
 
 
 def test_missing_required_field_is_reported_with_expected_type() -> None:
@@ -438,7 +438,7 @@ def test_template_cache_size_is_bounded() -> None:
     assert again is not first
 
 
-class Tree(TypeScope):
+class TreeScope(TypeScope):
     """A scope with a single type: a node with children by name."""
 
     def fields(self, type_name: str) -> dict[str, Field]:
@@ -453,7 +453,7 @@ class Tree(TypeScope):
 def tree(value: dict[str, Any]) -> Any:
     """Return the tree with defaults, or its flaws."""
     return SchemaCompiler(
-        Tree("tree"), lambda scope: SchemaCompiler(scope, lambda _: pytest.fail("no other scope"))
+        TreeScope("tree"), lambda scope: SchemaCompiler(scope, lambda _: pytest.fail("no other scope"))
     ).object_visitor("Node")(value)
 
 

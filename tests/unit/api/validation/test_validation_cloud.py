@@ -8,7 +8,7 @@ import make
 from batchyard.api.defaults import with_defaults
 from batchyard.api.manifests import decode
 from batchyard.api.validation import validate, validate_update
-from object_edits import GONE, begins, edited
+from object_edits import GONE, begins, with_edits
 
 Obj = dict[str, Any]
 A, B = "us-central1-a", "us-central1-b"
@@ -55,7 +55,7 @@ RESIZE = cloud("ResizeRequest", pool="np", zone=A, count=2, provisioningRequest=
 
 def with_pool(**fields: Any) -> Obj:
     """Return the Cluster with a single pool."""
-    return edited(CLUSTER, {"spec.nodePools": [pool(**fields)]})
+    return with_edits(CLUSTER, {"spec.nodePools": [pool(**fields)]})
 
 
 @pytest.mark.parametrize("obj", [CLUSTER, NODE_POOL, INSTANCE, RESIZE], ids=lambda obj: str(obj["kind"]))
@@ -239,20 +239,20 @@ def test_node_pool_with_unavailable_resources_is_rejected(fields: Obj, start: st
 )
 def test_invalid_tpu_slice_pool_is_rejected(fields: Obj, start: str) -> None:
     edits = {f"spec.nodePools[0].{field}": value for field, value in fields.items()}
-    wrong = edited(edited(CLUSTER, {"spec.nodePools": [SLICE]}), edits)
+    wrong = with_edits(with_edits(CLUSTER, {"spec.nodePools": [SLICE]}), edits)
     assert begins(validate(with_defaults(wrong)), f"spec.nodePools[0].{start}")
 
 
 def test_single_node_tpu_slice_pool_is_accepted() -> None:
     single = pool("v5", "ct5lp-hightpu-4t", tpuTopology="2x2", zones=[A, B], nodeCount=3)
-    assert validate(with_defaults(edited(CLUSTER, {"spec.nodePools": [single]}))) == []
+    assert validate(with_defaults(with_edits(CLUSTER, {"spec.nodePools": [single]}))) == []
 
 
 def test_remedy_lists_node_counts_that_divide_tpu_slice() -> None:
     wrong = {**SLICE, "machineType": "mine", "autoscaling": {"max": 3}}
-    (fault,) = validate(with_defaults(edited(CLUSTER, {"spec.nodePools": [wrong]})))
+    (fault,) = validate(with_defaults(with_edits(CLUSTER, {"spec.nodePools": [wrong]})))
     assert fault.remedy == "use one of 1, 2, 4, 8"
-    (fault,) = validate(with_defaults(edited(CLUSTER, {"spec.nodePools": [{**wrong, "tpuTopology": "8192x8192"}]})))
+    (fault,) = validate(with_defaults(with_edits(CLUSTER, {"spec.nodePools": [{**wrong, "tpuTopology": "8192x8192"}]})))
     assert fault.remedy == "use one of 1, 2, 4, 8, 16, 32, 64, 128, 256"
 
 
@@ -338,7 +338,7 @@ def test_remedy_lists_node_counts_that_divide_tpu_slice() -> None:
     ],
 )
 def test_invalid_cluster_is_rejected(edits: Obj, start: str) -> None:
-    faults = validate(with_defaults(edited(CLUSTER, edits)))
+    faults = validate(with_defaults(with_edits(CLUSTER, edits)))
     assert begins(faults[:1], start)
 
 
@@ -381,7 +381,7 @@ def test_invalid_cluster_is_rejected(edits: Obj, start: str) -> None:
     ],
 )
 def test_invalid_autoscaler_settings_are_rejected(settings: Obj, start: str) -> None:
-    wrong = with_defaults(edited(CLUSTER, {"spec.autoscaling": settings}))
+    wrong = with_defaults(with_edits(CLUSTER, {"spec.autoscaling": settings}))
     assert begins(validate(wrong), f"spec.autoscaling.{start}")
 
 
@@ -389,23 +389,29 @@ def test_invalid_autoscaler_settings_are_rejected(settings: Obj, start: str) -> 
     ("obj", "start"),
     [
         pytest.param(
-            edited(INSTANCE, {"spec.resizeRequest": "r"}),
+            with_edits(INSTANCE, {"spec.resizeRequest": "r"}),
             "spec.resizeRequest: Forbidden: only instances with queued provisioning can belong to a ResizeRequest",
             id="an instance that is not queued",
         ),
         pytest.param(
-            edited(INSTANCE, {"spec.maxRunDuration": "1s"}), 'spec.maxRunDuration: Invalid value: "1s"', id="too short"
+            with_edits(INSTANCE, {"spec.maxRunDuration": "1s"}),
+            'spec.maxRunDuration: Invalid value: "1s"',
+            id="too short",
         ),
         pytest.param(
-            edited(RESIZE, {"spec.provisioningRequest": "req"}),
+            with_edits(RESIZE, {"spec.provisioningRequest": "req"}),
             'spec.provisioningRequest: Invalid value: "req": must be the namespace and name',
             id="a request without namespace",
         ),
         pytest.param(
-            edited(RESIZE, {"spec.maxRunDuration": "300h"}), 'spec.maxRunDuration: Invalid value: "300h"', id="too long"
+            with_edits(RESIZE, {"spec.maxRunDuration": "300h"}),
+            'spec.maxRunDuration: Invalid value: "300h"',
+            id="too long",
         ),
         pytest.param(
-            edited(NODE_POOL, {"metadata.name": "1st"}), 'metadata.name: Invalid value: "1st": a DNS-1035', id="no name"
+            with_edits(NODE_POOL, {"metadata.name": "1st"}),
+            'metadata.name: Invalid value: "1st": a DNS-1035',
+            id="no name",
         ),
     ],
 )
@@ -435,13 +441,13 @@ def test_invalid_instance_request_or_pool_object_is_rejected(obj: Obj, start: st
     ],
 )
 def test_immutable_fields_are_rejected_in_update(old: Obj, edits: Obj, start: str) -> None:
-    new = edited(old, edits)
+    new = with_edits(old, edits)
     assert validate(new) == []
     assert begins(validate_update(new, old), start)
 
 
 def test_node_pool_size_is_mutable() -> None:
-    assert validate_update(edited(NODE_POOL, {"spec.nodeCount": 5}), NODE_POOL) == []
+    assert validate_update(with_edits(NODE_POOL, {"spec.nodeCount": 5}), NODE_POOL) == []
 
 
 @pytest.mark.parametrize(
@@ -470,12 +476,12 @@ def test_image_row_with_invalid_source_is_rejected(row: Obj, start: str) -> None
     ],
 )
 def test_image_row_requires_exactly_one_source(row: Obj, reported: str) -> None:
-    wrong = edited(CLUSTER, {"spec.local": {"images": [{"match": "a", **row}]}})
+    wrong = with_edits(CLUSTER, {"spec.local": {"images": [{"match": "a", **row}]}})
     found = [str(fault) for fault in validate(with_defaults(wrong))]
     assert (reported in " ".join(found)) if reported else not found
 
 
-def booked(*rows: dict[str, Any], **spec: Any) -> list[str]:
+def reservation_faults(*rows: dict[str, Any], **spec: Any) -> list[str]:
     """Return the faults of a Cluster with these reservations of a single machine type and zone."""
     common = {"machineType": "g2-standard-24", "zone": A, "count": 4}
     found = [{"name": f"r{i}", **common, **row} for i, row in enumerate(rows)]
@@ -494,7 +500,7 @@ def booked(*rows: dict[str, Any], **spec: Any) -> list[str]:
     ],
 )
 def test_reservation_window_accepts_times_and_durations(row: dict[str, str]) -> None:
-    assert booked(row) == []
+    assert reservation_faults(row) == []
 
 
 @pytest.mark.parametrize(
@@ -509,7 +515,7 @@ def test_reservation_window_accepts_times_and_durations(row: dict[str, str]) -> 
     ],
 )
 def test_invalid_reservation_window_is_rejected(row: dict[str, str], part: str) -> None:
-    (fault,) = booked(row)
+    (fault,) = reservation_faults(row)
     assert part in fault
 
 
@@ -518,8 +524,8 @@ def test_overlapping_reservations_over_bookable_count_are_rejected() -> None:
     first = {"start": "2026-12-01T20:00:00Z", "duration": "2h"}
     after = {"start": "2026-12-01T22:00:00Z", "duration": "2h"}
     within = {"start": "2026-12-01T21:00:00Z", "duration": "10m"}
-    assert booked(first, after, bookable=bookable) == []
-    assert booked(first, within) == []
-    (fault,) = booked(first, within, bookable=bookable)
+    assert reservation_faults(first, after, bookable=bookable) == []
+    assert reservation_faults(first, within) == []
+    (fault,) = reservation_faults(first, within, bookable=bookable)
     assert "reservations[1].count" in fault
     assert "6 machines of g2-standard-24 can be booked in us-central1-a, not 8" in fault

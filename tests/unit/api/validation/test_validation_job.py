@@ -6,13 +6,13 @@ import pytest
 
 import make
 from batchyard.api.validation import validate, validate_update
-from object_edits import GONE, begins, edited
+from object_edits import GONE, begins, with_edits
 
 JOB = make.job(queue=None, suspend=False, template=make.pod_template(restartPolicy="Never"))
-INDEXED = edited(JOB, {"spec.completionMode": "Indexed", "spec.completions": 3, "spec.parallelism": 2})
+INDEXED = with_edits(JOB, {"spec.completionMode": "Indexed", "spec.completions": 3, "spec.parallelism": 2})
 RULES = "spec.podFailurePolicy.rules"
 CODES = {"operator": "In", "values": [1, 3]}
-FAILING = edited(JOB, {RULES: [{"action": "FailJob", "onExitCodes": CODES}]})
+FAILING = with_edits(JOB, {RULES: [{"action": "FailJob", "onExitCodes": CODES}]})
 SUCCESS = "spec.successPolicy.rules"
 UID = "controller-uid"
 
@@ -22,22 +22,24 @@ UID = "controller-uid"
     [
         pytest.param(JOB, id="a Job"),
         pytest.param(INDEXED, id="an Indexed Job"),
-        pytest.param(edited(JOB, {"spec.completions": GONE}), id="a work queue"),
-        pytest.param(edited(JOB, {"spec.template.spec.restartPolicy": "OnFailure"}), id="restarted in place"),
-        pytest.param(edited(INDEXED, {"spec.backoffLimitPerIndex": 1, "spec.maxFailedIndexes": 2}), id="by index"),
+        pytest.param(with_edits(JOB, {"spec.completions": GONE}), id="a work queue"),
+        pytest.param(with_edits(JOB, {"spec.template.spec.restartPolicy": "OnFailure"}), id="restarted in place"),
+        pytest.param(with_edits(INDEXED, {"spec.backoffLimitPerIndex": 1, "spec.maxFailedIndexes": 2}), id="by index"),
         pytest.param(FAILING, id="a failure policy"),
         pytest.param(
-            edited(JOB, {RULES: [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}),
+            with_edits(JOB, {RULES: [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}),
             id="disruptions ignored",
         ),
-        pytest.param(edited(INDEXED, {SUCCESS: [{"succeededIndexes": "0,1-2", "succeededCount": 2}]}), id="success"),
-        pytest.param(edited(JOB, {"spec.managedBy": "a.io/b"}), id="managed elsewhere"),
         pytest.param(
-            edited(JOB, {"spec.selector": {"matchLabels": {"batch.kubernetes.io/controller-uid": "u"}}}),
+            with_edits(INDEXED, {SUCCESS: [{"succeededIndexes": "0,1-2", "succeededCount": 2}]}), id="success"
+        ),
+        pytest.param(with_edits(JOB, {"spec.managedBy": "a.io/b"}), id="managed elsewhere"),
+        pytest.param(
+            with_edits(JOB, {"spec.selector": {"matchLabels": {"batch.kubernetes.io/controller-uid": "u"}}}),
             id="a generated selector",
         ),
         pytest.param(
-            edited(
+            with_edits(
                 JOB,
                 {
                     "spec.manualSelector": True,
@@ -48,7 +50,7 @@ UID = "controller-uid"
             id="a manual selector",
         ),
         pytest.param(
-            edited(JOB, {"spec.template.metadata": {"labels": {"job-name": "job"}}}), id="its name as a label"
+            with_edits(JOB, {"spec.template.metadata": {"labels": {"job-name": "job"}}}), id="its name as a label"
         ),
     ],
 )
@@ -59,7 +61,7 @@ def test_valid_job_is_accepted(obj: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("field", ["parallelism", "completions", "activeDeadlineSeconds", "backoffLimit"])
 def test_negative_job_number_is_rejected(field: str) -> None:
-    faults = validate(edited(JOB, {f"spec.{field}": -1}))
+    faults = validate(with_edits(JOB, {f"spec.{field}": -1}))
     assert begins(faults, f"spec.{field}: Invalid value: -1: must be greater than or equal to 0")
 
 
@@ -145,12 +147,12 @@ def test_negative_job_number_is_rejected(field: str) -> None:
     ],
 )
 def test_invalid_indexed_job_is_rejected(edits: dict[str, Any], start: str) -> None:
-    assert begins(validate(edited(INDEXED, edits)), start)
+    assert begins(validate(with_edits(INDEXED, edits)), start)
 
 
 @pytest.mark.parametrize("indexes", ["3", "1,0", "1-1", "2-1", "a", "0,", "-1", "0-"])
 def test_invalid_succeeded_indexes_are_rejected(indexes: str) -> None:
-    faults = validate(edited(INDEXED, {SUCCESS: [{"succeededIndexes": indexes}]}))
+    faults = validate(with_edits(INDEXED, {SUCCESS: [{"succeededIndexes": indexes}]}))
     assert begins(faults, f'{SUCCESS}[0].succeededIndexes: Invalid value: "{indexes}": error parsing succeededIndexes')
 
 
@@ -221,7 +223,7 @@ RESTART = "spec.template.spec.restartPolicy"
     ],
 )
 def test_invalid_job_is_rejected(edits: dict[str, Any], start: str) -> None:
-    assert begins(validate(edited(JOB, edits)), start)
+    assert begins(validate(with_edits(JOB, edits)), start)
 
 
 @pytest.mark.parametrize(
@@ -292,13 +294,13 @@ def test_invalid_job_is_rejected(edits: dict[str, Any], start: str) -> None:
     ],
 )
 def test_invalid_failure_policy_rule_is_rejected(rule: dict[str, Any], starts: list[str]) -> None:
-    assert begins(validate(edited(JOB, {RULES: [rule]})), *(f"{RULES}[0]{start}" for start in starts))
+    assert begins(validate(with_edits(JOB, {RULES: [rule]})), *(f"{RULES}[0]{start}" for start in starts))
 
 
 def test_failure_policy_rule_over_20_conditions_is_rejected() -> None:
     rule = {"action": "Count", "onPodConditions": [{"type": "A"}] * 21}
     start = f"{RULES}[0].onPodConditions: Too many: 21: must have at most 20 items"
-    assert begins(validate(edited(JOB, {RULES: [rule]})), start)
+    assert begins(validate(with_edits(JOB, {RULES: [rule]})), start)
 
 
 def test_max_failed_indexes_over_limit_is_rejected() -> None:
@@ -306,12 +308,12 @@ def test_max_failed_indexes_over_limit_is_rejected() -> None:
     starts = [
         f"spec.maxFailedIndexes: Invalid value: 100001: must be less than or equal to {n}" for n in (100000, 10000)
     ]
-    assert begins(validate(edited(INDEXED, edits)), *starts)
+    assert begins(validate(with_edits(INDEXED, edits)), *starts)
 
 
 def test_failure_policy_over_20_rules_is_rejected() -> None:
     rules = [{"action": "FailJob", "onExitCodes": CODES}] * 21
-    assert begins(validate(edited(JOB, {RULES: rules})), f"{RULES}: Too many: 21: must have at most 20 items")
+    assert begins(validate(with_edits(JOB, {RULES: rules})), f"{RULES}: Too many: 21: must have at most 20 items")
 
 
 @pytest.mark.parametrize(
@@ -343,7 +345,7 @@ def test_failure_policy_over_20_rules_is_rejected() -> None:
             id="where a running Job runs",
         ),
         pytest.param(
-            edited(JOB, {"spec.suspend": True}),
+            with_edits(JOB, {"spec.suspend": True}),
             {"spec.template.spec.containers[0].image": "other"},
             "spec.template: Invalid value: {",
             id="what a suspended Job runs",
@@ -351,7 +353,7 @@ def test_failure_policy_over_20_rules_is_rejected() -> None:
     ],
 )
 def test_immutable_job_fields_are_rejected_in_update(old: dict[str, Any], edits: dict[str, Any], start: str) -> None:
-    assert begins(validate_update(edited(old, edits), old), start)
+    assert begins(validate_update(with_edits(old, edits), old), start)
 
 
 @pytest.mark.parametrize(
@@ -367,32 +369,32 @@ def test_immutable_job_fields_are_rejected_in_update(old: dict[str, Any], edits:
     ],
 )
 def test_scheduling_fields_of_suspended_job_are_mutable(edits: dict[str, Any]) -> None:
-    old = edited(JOB, {"spec.suspend": True})
-    assert validate_update(edited(old, edits), old) == []
+    old = with_edits(JOB, {"spec.suspend": True})
+    assert validate_update(with_edits(old, edits), old) == []
 
 
 def test_pod_affinity_of_suspended_job_is_immutable() -> None:
     term = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}
-    old = edited(JOB, {"spec.suspend": True, "spec.template.spec.affinity": {"podAffinity": term}})
-    moved = edited(old, {"spec.template.spec.affinity.nodeAffinity": {}})
+    old = with_edits(JOB, {"spec.suspend": True, "spec.template.spec.affinity": {"podAffinity": term}})
+    moved = with_edits(old, {"spec.template.spec.affinity.nodeAffinity": {}})
     assert validate_update(moved, old) == []
     assert begins(
-        validate_update(edited(moved, {"spec.template.spec.affinity.podAffinity": {}}), old), "spec.template: In"
+        validate_update(with_edits(moved, {"spec.template.spec.affinity.podAffinity": {}}), old), "spec.template: In"
     )
 
 
 def test_node_selector_may_change_in_update_that_suspends_job() -> None:
-    new = edited(JOB, {"spec.suspend": True, "spec.template.spec.nodeSelector": {"a": "b"}})
+    new = with_edits(JOB, {"spec.suspend": True, "spec.template.spec.nodeSelector": {"a": "b"}})
     assert validate_update(new, JOB) == []
 
 
 @pytest.mark.parametrize("before", [2, 3])
 def test_indexed_job_completions_may_change_with_parallelism(before: int) -> None:
-    old = edited(INDEXED, {"spec.parallelism": before})
-    assert validate_update(edited(old, {"spec.parallelism": 5, "spec.completions": 5}), old) == []
+    old = with_edits(INDEXED, {"spec.parallelism": before})
+    assert validate_update(with_edits(old, {"spec.parallelism": 5, "spec.completions": 5}), old) == []
 
 
 def test_succeeded_indexes_over_64_kib_are_rejected() -> None:
     listed = ",".join(map(str, range(0, 30_000, 2)))
-    faults = validate(edited(INDEXED, {"spec.completions": 30_000, SUCCESS: [{"succeededIndexes": listed}]}))
+    faults = validate(with_edits(INDEXED, {"spec.completions": 30_000, SUCCESS: [{"succeededIndexes": listed}]}))
     assert begins(faults, f"{SUCCESS}[0].succeededIndexes: Too long: may not be more than 65536 bytes")

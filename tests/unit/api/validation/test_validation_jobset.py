@@ -8,19 +8,19 @@ import make
 from batchyard.api.defaults import with_defaults
 from batchyard.api.manifests import decode
 from batchyard.api.validation import validate, validate_update
-from object_edits import GONE, begins, edited
+from object_edits import GONE, begins, with_edits
 
 JOBS = "spec.replicatedJobs"
 POD = f"{JOBS}[0].template.spec.template"
 RULES = "spec.failurePolicy.rules"
 COORDINATOR = "spec.coordinator"
 RAW = make.jobset(queue=None, replicated_jobs=[make.replicated_job("driver"), make.replicated_job("worker", 2)])
-JOBSET = edited(with_defaults(RAW), {"spec.suspend": False})
+JOBSET = with_edits(with_defaults(RAW), {"spec.suspend": False})
 NINETEEN = [{**JOBSET["spec"]["replicatedJobs"][0], "name": f"job{number}"} for number in range(19)]
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 QUEUED = {"kueue.x-k8s.io/queue-name": "q"}
 CLAIM = {"templates": [{"metadata": {"name": "disk"}, "spec": {}}]}
-CLAIMED = edited(
+CLAIMED = with_edits(
     JOBSET,
     {
         "spec.volumeClaimPolicies": [CLAIM],
@@ -34,29 +34,31 @@ CLAIMED = edited(
     [
         pytest.param(JOBSET, id="as it is"),
         pytest.param(with_defaults(make.jobset()), id="of one Job"),
-        pytest.param(edited(JOBSET, {f"{JOBS}[1].dependsOn": [{"name": "driver", "status": "Ready"}]}), id="in turn"),
-        pytest.param(edited(JOBSET, {f"{JOBS}[1].replicas": 0}), id="of no replicas"),
         pytest.param(
-            edited(JOBSET, {f"{JOBS}[1].template.spec.{f}": GONE for f in ("parallelism", "completions")}),
+            with_edits(JOBSET, {f"{JOBS}[1].dependsOn": [{"name": "driver", "status": "Ready"}]}), id="in turn"
+        ),
+        pytest.param(with_edits(JOBSET, {f"{JOBS}[1].replicas": 0}), id="of no replicas"),
+        pytest.param(
+            with_edits(JOBSET, {f"{JOBS}[1].template.spec.{f}": GONE for f in ("parallelism", "completions")}),
             id="without parallelism and completions",
         ),
-        pytest.param(edited(JOBSET, {"spec.network.subdomain": "net"}), id="in a subdomain"),
-        pytest.param(edited(JOBSET, {"spec.managedBy": "a.io/b"}), id="managed elsewhere"),
+        pytest.param(with_edits(JOBSET, {"spec.network.subdomain": "net"}), id="in a subdomain"),
+        pytest.param(with_edits(JOBSET, {"spec.managedBy": "a.io/b"}), id="managed elsewhere"),
         pytest.param(
-            edited(JOBSET, {"spec.successPolicy.targetReplicatedJobs": ["worker"]}),
+            with_edits(JOBSET, {"spec.successPolicy.targetReplicatedJobs": ["worker"]}),
             id="success of a single replicatedJob",
         ),
-        pytest.param(edited(JOBSET, {COORDINATOR: {"replicatedJob": "worker", "jobIndex": 1}}), id="coordinated"),
+        pytest.param(with_edits(JOBSET, {COORDINATOR: {"replicatedJob": "worker", "jobIndex": 1}}), id="coordinated"),
         pytest.param(
-            edited(
+            with_edits(
                 JOBSET, {RULES: [{"name": "r", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]}]}
             ),
             id="with rules of failure",
         ),
         pytest.param(CLAIMED, id="with a disk"),
-        pytest.param(edited(JOBSET, {JOBS: []}), id="without jobs, not queued"),
+        pytest.param(with_edits(JOBSET, {JOBS: []}), id="without jobs, not queued"),
         pytest.param(
-            edited(JOBSET, {"metadata.name": GONE, "metadata.generateName": "set-"}), id="with a generated name"
+            with_edits(JOBSET, {"metadata.name": GONE, "metadata.generateName": "set-"}), id="with a generated name"
         ),
     ],
 )
@@ -170,7 +172,7 @@ def test_valid_jobset_is_accepted(obj: dict[str, Any]) -> None:
     ],
 )
 def test_invalid_jobset_is_rejected(edits: dict[str, Any], start: str) -> None:
-    assert begins(validate(edited(JOBSET, edits)), start)
+    assert begins(validate(with_edits(JOBSET, edits)), start)
 
 
 @pytest.mark.parametrize(
@@ -204,13 +206,13 @@ def test_invalid_jobset_is_rejected(edits: dict[str, Any], start: str) -> None:
     ],
 )
 def test_invalid_failure_policy_rule_is_rejected(rule: dict[str, Any], start: str) -> None:
-    faults = validate(edited(JOBSET, {RULES: [{"name": "r", "action": "FailJobSet", **rule}]}))
+    faults = validate(with_edits(JOBSET, {RULES: [{"name": "r", "action": "FailJobSet", **rule}]}))
     assert begins(faults, f"{RULES}{start}")
 
 
 def test_failure_policy_rule_without_name_gets_default_name() -> None:
     """The CRD requires a name, but webhooks run first; JobSet's examples omit the name."""
-    decoded = decode(edited(RAW, {RULES: [{"action": "FailJobSet"}]}))
+    decoded = decode(with_edits(RAW, {RULES: [{"action": "FailJobSet"}]}))
     assert decoded.faults == []
     assert decoded.obj is not None
     assert [rule["name"] for rule in decoded.obj["spec"]["failurePolicy"]["rules"]] == ["failurePolicyRule0"]
@@ -219,11 +221,13 @@ def test_failure_policy_rule_without_name_gets_default_name() -> None:
 def test_duplicate_failure_policy_rule_name_is_rejected() -> None:
     rule = {"name": "r", "action": "FailJobSet"}
     message = "rule names are not unique, rules with indices [0 1] all have the same name 'r'"
-    assert begins(validate(edited(JOBSET, {RULES: [rule, rule]})), f'{RULES}[1].name: Invalid value: "r": {message}')
+    assert begins(
+        validate(with_edits(JOBSET, {RULES: [rule, rule]})), f'{RULES}[1].name: Invalid value: "r": {message}'
+    )
 
 
 def test_in_place_restart_strategy_is_rejected() -> None:
-    faults = validate(edited(JOBSET, {"spec.failurePolicy.restartStrategy": "InPlaceRestart"}))
+    faults = validate(with_edits(JOBSET, {"spec.failurePolicy.restartStrategy": "InPlaceRestart"}))
     assert begins(
         faults, "spec.failurePolicy.restartStrategy: Forbidden: InPlaceRestart restart strategy cannot be set"
     )
@@ -262,7 +266,7 @@ def test_in_place_restart_strategy_is_rejected() -> None:
     ],
 )
 def test_invalid_coordinator_is_rejected(coordinator: dict[str, Any], edits: dict[str, Any], start: str) -> None:
-    assert begins(validate(edited(JOBSET, {**edits, COORDINATOR: coordinator})), f"{COORDINATOR}{start}")
+    assert begins(validate(with_edits(JOBSET, {**edits, COORDINATOR: coordinator})), f"{COORDINATOR}{start}")
 
 
 CLAIMS = "spec.volumeClaimPolicies[0]"
@@ -294,13 +298,13 @@ CLAIMS = "spec.volumeClaimPolicies[0]"
     ],
 )
 def test_invalid_volume_claim_policy_is_rejected(edits: dict[str, Any], starts: list[str]) -> None:
-    assert begins(validate(edited(CLAIMED, edits)), *starts)
+    assert begins(validate(with_edits(CLAIMED, edits)), *starts)
 
 
 def test_invalid_claim_template_name_is_rejected() -> None:
     policy = {"templates": [{"metadata": {"name": "A"}, "spec": {}}]}
     mounts = [{"name": "A", "mountPath": "/disk"}]
-    obj = edited(JOBSET, {"spec.volumeClaimPolicies": [policy], f"{POD}.spec.containers[0].volumeMounts": mounts})
+    obj = with_edits(JOBSET, {"spec.volumeClaimPolicies": [policy], f"{POD}.spec.containers[0].volumeMounts": mounts})
     assert begins(validate(obj), f'{CLAIMS}.templates[0].metadata.name: Invalid value: "A": a lowercase RFC 1123')
 
 
@@ -308,7 +312,7 @@ def test_long_claim_template_name_is_rejected() -> None:
     name = "d" * 61
     policy = {"templates": [{"metadata": {"name": name}, "spec": {}}]}
     mounts = [{"name": name, "mountPath": "/disk"}]
-    obj = edited(JOBSET, {"spec.volumeClaimPolicies": [policy], f"{POD}.spec.containers[0].volumeMounts": mounts})
+    obj = with_edits(JOBSET, {"spec.volumeClaimPolicies": [policy], f"{POD}.spec.containers[0].volumeMounts": mounts})
     message = "VolumeClaimPolicies template name is too long"
     assert begins(validate(obj), f'{CLAIMS}.templates[0].metadata.name: Invalid value: "{name}": {message}')
 
@@ -337,11 +341,11 @@ def test_long_claim_template_name_is_rejected() -> None:
     ],
 )
 def test_immutable_jobset_fields_are_rejected_in_update(edits: dict[str, Any], start: str) -> None:
-    assert begins(validate_update(edited(JOBSET, edits), JOBSET), start)
+    assert begins(validate_update(with_edits(JOBSET, edits), JOBSET), start)
 
 
 def test_volume_claim_policies_are_immutable() -> None:
-    new = edited(CLAIMED, {f"{CLAIMS}.retentionPolicy": {"whenDeleted": "Retain"}})
+    new = with_edits(CLAIMED, {f"{CLAIMS}.retentionPolicy": {"whenDeleted": "Retain"}})
     start = 'spec.volumeClaimPolicies: Invalid value: "array": Value is immutable'
     assert begins(validate_update(new, CLAIMED), start)
 
@@ -358,4 +362,4 @@ def test_volume_claim_policies_are_immutable() -> None:
     ],
 )
 def test_mutable_jobset_fields_are_accepted_in_update(edits: dict[str, Any]) -> None:
-    assert validate_update(edited(JOBSET, edits), JOBSET) == []
+    assert validate_update(with_edits(JOBSET, edits), JOBSET) == []

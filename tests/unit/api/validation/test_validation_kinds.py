@@ -7,7 +7,7 @@ import pytest
 
 import make
 from batchyard.api.validation import validate, validate_update
-from object_edits import GONE, begins, edited
+from object_edits import GONE, begins, with_edits
 
 TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 TOLERATION = {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}
@@ -138,7 +138,7 @@ def test_valid_object_is_accepted(obj: dict[str, Any]) -> None:
     ],
 )
 def test_invalid_flavor_is_rejected(edits: dict[str, Any], starts: list[str]) -> None:
-    assert begins(validate(edited(FLAVOR, edits)), *starts)
+    assert begins(validate(with_edits(FLAVOR, edits)), *starts)
 
 
 @pytest.mark.parametrize(
@@ -152,17 +152,17 @@ def test_invalid_flavor_is_rejected(edits: dict[str, Any], starts: list[str]) ->
         ),
         pytest.param(topology("a b"), 'spec.levels[0].nodeLabel: Invalid value: "a b"', id="no label of a level"),
         pytest.param(
-            edited(CONFIG, {"spec.clusters": ["a", "a"]}),
+            with_edits(CONFIG, {"spec.clusters": ["a", "a"]}),
             'spec.clusters: Invalid value: "array": must be unique',
             id="a cluster twice",
         ),
         pytest.param(
-            edited(CLUSTER, {"spec.clusterSource": {}}),
+            with_edits(CLUSTER, {"spec.clusterSource": {}}),
             'spec.clusterSource: Invalid value: "object": exactly one of the fields in [kubeConfig clusterProfileRef]',
             id="no way to a cluster",
         ),
         pytest.param(
-            edited(CLUSTER, {"spec.clusterSource.clusterProfileRef": {"name": "p"}}),
+            with_edits(CLUSTER, {"spec.clusterSource.clusterProfileRef": {"name": "p"}}),
             'spec.clusterSource: Invalid value: "object": exactly one of the fields in [kubeConfig clusterProfileRef]',
             id="two ways to a cluster",
         ),
@@ -249,7 +249,7 @@ def test_invalid_object_is_rejected(obj: dict[str, Any], start: str) -> None:
     ],
 )
 def test_invalid_service_is_rejected(obj: dict[str, Any], edits: dict[str, Any], start: str) -> None:
-    assert begins(validate(edited(obj, edits)), start)
+    assert begins(validate(with_edits(obj, edits)), start)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_invalid_service_is_rejected(obj: dict[str, Any], edits: dict[str, Any],
 def test_invalid_config_map_or_secret_is_rejected(
     obj: dict[str, Any], edits: dict[str, Any], starts: list[str]
 ) -> None:
-    assert begins(validate(edited(obj, edits)), *starts)
+    assert begins(validate(with_edits(obj, edits)), *starts)
 
 
 @pytest.mark.parametrize(
@@ -343,20 +343,20 @@ def test_invalid_config_map_or_secret_is_rejected(
             id="the preemption policy of a class",
         ),
         pytest.param(
-            edited(PORTS, {"spec.clusterIP": "10.0.0.1"}),
+            with_edits(PORTS, {"spec.clusterIP": "10.0.0.1"}),
             {"spec.clusterIP": "10.0.0.2"},
             'spec.clusterIP: Invalid value: "10.0.0.2": field is immutable',
             id="the address of a Service",
         ),
         pytest.param(SECRET, {"type": "a"}, 'type: Invalid value: "a": field is immutable', id="the type of a Secret"),
         pytest.param(
-            edited(SECRET, {"immutable": True}),
+            with_edits(SECRET, {"immutable": True}),
             {"data": {}},
             "data: Forbidden: field is immutable when `immutable` is set",
             id="an immutable Secret",
         ),
         pytest.param(
-            edited(CONFIG_MAP, {"immutable": True}),
+            with_edits(CONFIG_MAP, {"immutable": True}),
             {"immutable": False},
             "immutable: Forbidden: field is immutable when `immutable` is set",
             id="that a ConfigMap is immutable",
@@ -364,7 +364,7 @@ def test_invalid_config_map_or_secret_is_rejected(
     ],
 )
 def test_immutable_fields_are_rejected_in_update(old: dict[str, Any], edits: dict[str, Any], start: str) -> None:
-    new = edited(old, edits)
+    new = with_edits(old, edits)
     assert validate(new) == []
     assert begins(validate_update(new, old), start)
 
@@ -382,10 +382,10 @@ def test_immutable_fields_are_rejected_in_update(old: dict[str, Any], edits: dic
     ],
 )
 def test_mutable_fields_are_accepted_in_update(old: dict[str, Any], edits: dict[str, Any]) -> None:
-    assert validate_update(edited(old, edits), old) == []
+    assert validate_update(with_edits(old, edits), old) == []
 
 
 def test_config_map_size_counts_decoded_binary_data() -> None:
     whole = base64.b64encode(bytes(2**20 - 1)).decode()
-    assert validate(edited(CONFIG_MAP, {"binaryData": {"b": whole}, "data": {"a": "x"}})) == []
-    assert begins(validate(edited(CONFIG_MAP, {"binaryData": {"b": whole}, "data": {"a": "xx"}})), ": Too long")
+    assert validate(with_edits(CONFIG_MAP, {"binaryData": {"b": whole}, "data": {"a": "x"}})) == []
+    assert begins(validate(with_edits(CONFIG_MAP, {"binaryData": {"b": whole}, "data": {"a": "xx"}})), ": Too long")

@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api.validation import rules, validate
-from object_edits import GONE, begins, edited, reported
+from object_edits import GONE, begins, fault_lines, with_edits
 
 QUEUE = make.local_queue()
 LONG = "a" * 64
@@ -84,7 +84,7 @@ def test_invalid_name_is_rejected_with_kubernetes_message(rule: rules.NameRule, 
     ],
 )
 def test_valid_metadata_is_accepted(edits: dict[str, Any]) -> None:
-    assert validate(edited(QUEUE, edits)) == []
+    assert validate(with_edits(QUEUE, edits)) == []
 
 
 NO_VALUES = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
@@ -141,19 +141,21 @@ OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "cont
     ],
 )
 def test_invalid_metadata_is_rejected(edits: dict[str, Any], start: str) -> None:
-    assert begins(validate(edited(QUEUE, edits)), start)
+    assert begins(validate(with_edits(QUEUE, edits)), start)
 
 
 def test_unqualified_finalizer_of_kubernetes_kind_is_rejected() -> None:
     held = {"metadata.finalizers": ["kubernetes", "orphan", "example.com/mine", "mine"]}
     reported = 'Invalid value: "mine": name is neither a standard finalizer name nor is it fully qualified'
-    assert begins(validate(edited(make.namespace(), held)), f"metadata.finalizers[3]: {reported}")
-    assert begins(validate(edited(make.namespace(), {"spec.finalizers": ["mine"]})), f"spec.finalizers[0]: {reported}")
-    assert validate(edited(QUEUE, held)) == []
+    assert begins(validate(with_edits(make.namespace(), held)), f"metadata.finalizers[3]: {reported}")
+    assert begins(
+        validate(with_edits(make.namespace(), {"spec.finalizers": ["mine"]})), f"spec.finalizers[0]: {reported}"
+    )
+    assert validate(with_edits(QUEUE, held)) == []
 
 
 def test_invalid_name_fault_suggests_valid_name() -> None:
-    (fault,) = validate(edited(QUEUE, {"metadata.name": "My_Queue "}))
+    (fault,) = validate(with_edits(QUEUE, {"metadata.name": "My_Queue "}))
     assert fault.remedy == 'use a name such as "my-queue"'
 
 
@@ -180,7 +182,7 @@ def test_invalid_name_fault_suggests_valid_name() -> None:
     ],
 )
 def test_selector_expression_is_validated(expression: dict[str, Any], lines: list[str]) -> None:
-    assert reported(list(rules.selector_errors({"matchExpressions": [expression]}, "s"))) == lines
+    assert fault_lines(list(rules.selector_errors({"matchExpressions": [expression]}, "s"))) == lines
 
 
 def test_selector_with_invalid_labels_is_rejected() -> None:

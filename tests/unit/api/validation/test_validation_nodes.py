@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.api.manifests import decode
 from batchyard.api.validation import validate, validate_update
-from object_edits import GONE, begins, edited
+from object_edits import GONE, begins, with_edits
 
 Obj = dict[str, Any]
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
@@ -63,7 +63,7 @@ def test_valid_object_is_accepted(good: Obj) -> None:
     ],
 )
 def test_invalid_object_is_rejected(good: Obj, edits: Obj, start: str) -> None:
-    assert begins(validate(edited(good, edits)), start)
+    assert begins(validate(with_edits(good, edits)), start)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_invalid_object_is_rejected(good: Obj, edits: Obj, start: str) -> None:
     ],
 )
 def test_invalid_structure_is_rejected(good: Obj, edits: Obj, path: str) -> None:
-    assert [fault.path for fault in decode(edited(good, edits)).faults] == [path]
+    assert [fault.path for fault in decode(with_edits(good, edits)).faults] == [path]
 
 
 @pytest.mark.parametrize(
@@ -121,18 +121,18 @@ def test_invalid_structure_is_rejected(good: Obj, edits: Obj, path: str) -> None
     ],
 )
 def test_immutable_fields_are_rejected_in_update(old: Obj, edits: Obj, start: str) -> None:
-    new = edited(old, edits)
+    new = with_edits(old, edits)
     assert validate(new) == []
     assert begins(validate_update(new, old), start)
 
 
 def test_missing_node_fields_may_be_set_in_update() -> None:
-    bare = edited(NODE, {"spec": {}})
+    bare = with_edits(NODE, {"spec": {}})
     assert validate_update(NODE, bare) == []
 
 
 def test_parameters_may_be_added_to_provisioning_request() -> None:
-    assert validate_update(REQUEST, edited(REQUEST, {"spec.parameters": GONE})) == []
+    assert validate_update(REQUEST, with_edits(REQUEST, {"spec.parameters": GONE})) == []
 
 
 def test_v1beta1_provisioning_request_is_converted_with_warning() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api.validation import validate
-from object_edits import GONE, begins, edited
+from object_edits import GONE, begins, with_edits
 
 SPEC = "template.spec"
 MAIN = f"{SPEC}.containers[0]"
@@ -67,7 +67,7 @@ POD: make.Obj = {
     ],
 )
 def test_valid_pod_template_is_accepted(edits: dict[str, Any]) -> None:
-    assert validate(edited(POD, edits)) == []
+    assert validate(with_edits(POD, edits)) == []
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_valid_pod_template_is_accepted(edits: dict[str, Any]) -> None:
     ],
 )
 def test_invalid_container_is_rejected(edits: dict[str, Any], start: str) -> None:
-    assert begins(validate(edited(POD, edits)), start)
+    assert begins(validate(with_edits(POD, edits)), start)
 
 
 RESOURCES = f"{MAIN}.resources"
@@ -200,7 +200,7 @@ RESOURCES = f"{MAIN}.resources"
     ],
 )
 def test_invalid_resources_are_rejected(resources: dict[str, Any], start: str) -> None:
-    assert begins(validate(edited(POD, {RESOURCES: resources})), start)
+    assert begins(validate(with_edits(POD, {RESOURCES: resources})), start)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_invalid_resources_are_rejected(resources: dict[str, Any], start: str) -
     ],
 )
 def test_invalid_pod_template_is_rejected(edits: dict[str, Any], starts: list[str]) -> None:
-    assert begins(validate(edited(POD, edits)), *starts)
+    assert begins(validate(with_edits(POD, edits)), *starts)
 
 
 def expression(operator: str, *values: str, key: str = "a") -> dict[str, Any]:
@@ -311,7 +311,7 @@ def expression(operator: str, *values: str, key: str = "a") -> dict[str, Any]:
     ],
 )
 def test_invalid_node_affinity_term_is_rejected(term: dict[str, Any], start: str) -> None:
-    assert begins(validate(edited(POD, {NODES: [term]})), f"{NODES}[0].{start}")
+    assert begins(validate(with_edits(POD, {NODES: [term]})), f"{NODES}[0].{start}")
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_invalid_node_affinity_term_is_rejected(term: dict[str, Any], start: str
     ],
 )
 def test_invalid_affinity_or_topology_spread_is_rejected(edits: dict[str, Any], starts: list[str]) -> None:
-    assert begins(validate(edited(POD, edits)), *starts)
+    assert begins(validate(with_edits(POD, edits)), *starts)
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_invalid_affinity_or_topology_spread_is_rejected(edits: dict[str, Any], 
 def test_invalid_pod_affinity_term_is_rejected(term: dict[str, Any], start: str) -> None:
     path = f"{SPEC}.affinity.podAffinity.{REQUIRED}"
     whole = {"topologyKey": "zone", "labelSelector": {}, **term}
-    assert begins(validate(edited(POD, {path: [whole]})), f"{path}[0]{start}")
+    assert begins(validate(with_edits(POD, {path: [whole]})), f"{path}[0]{start}")
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_invalid_pod_affinity_term_is_rejected(term: dict[str, Any], start: str)
 def test_invalid_topology_spread_constraint_is_rejected(fields: dict[str, Any], start: str) -> None:
     path = f"{SPEC}.topologySpreadConstraints"
     whole = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", **fields}
-    assert begins(validate(edited(POD, {path: [whole]})), f"{path}[0]{start}")
+    assert begins(validate(with_edits(POD, {path: [whole]})), f"{path}[0]{start}")
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_invalid_topology_spread_constraint_is_rejected(fields: dict[str, Any], 
 )
 def test_invalid_or_duplicate_host_port_is_rejected(ports: list[dict[str, Any]], on_host: bool, start: str) -> None:
     edits = {f"{MAIN}.ports": ports, f"{SPEC}.hostNetwork": on_host}
-    assert begins(validate(edited(POD, edits)), f"{MAIN}.ports{start}")
+    assert begins(validate(with_edits(POD, edits)), f"{MAIN}.ports{start}")
 
 
 def test_unsupported_pod_level_resource_is_rejected() -> None:
@@ -422,7 +422,7 @@ def test_unsupported_pod_level_resource_is_rejected() -> None:
         f'{SPEC}.resources.limits[nvidia.com/gpu]: Unsupported value: "nvidia.com/gpu"',
         f"{SPEC}.overhead.limits[cpu]",
     )
-    assert begins(validate(edited(POD, edits)), *places)
+    assert begins(validate(with_edits(POD, edits)), *places)
 
 
 def test_gated_pod_with_node_name_is_rejected() -> None:

@@ -16,7 +16,7 @@ from batchyard.api.well_known import (
     SLICE_TOPOLOGY,
     UNCONSTRAINED_TOPOLOGY,
 )
-from object_edits import GONE, begins, edited
+from object_edits import GONE, begins, with_edits
 
 PREFIX = "kueue.x-k8s.io"
 LABELS = "metadata.labels"
@@ -55,7 +55,7 @@ def note(name: str) -> str:
     ],
 )
 def test_valid_queued_job_is_accepted(edits: dict[str, Any]) -> None:
-    job = edited(JOB, edits)
+    job = with_edits(JOB, edits)
     assert validate(job) == []
     assert validate_update(job, job) == []
 
@@ -126,11 +126,11 @@ def test_valid_queued_job_is_accepted(edits: dict[str, Any]) -> None:
     ],
 )
 def test_invalid_label_or_annotation_is_rejected(edits: dict[str, Any], start: str) -> None:
-    assert begins(validate(edited(JOB, edits)), start)
+    assert begins(validate(with_edits(JOB, edits)), start)
 
 
 def test_elastic_jobset_is_rejected() -> None:
-    faults = validate(edited(JOBSET, {note("elastic-job"): "true"}))
+    faults = validate(with_edits(JOBSET, {note("elastic-job"): "true"}))
     message = 'elastic job is not supported for "jobset.x-k8s.io/v1alpha2, Kind=JobSet"'
     assert begins(faults, f"{NOTES}[{PREFIX}/elastic-job]: Forbidden: {message}")
 
@@ -176,7 +176,7 @@ def test_elastic_jobset_is_rejected() -> None:
     ],
 )
 def test_immutable_labels_of_running_job_are_rejected_in_update(edits: dict[str, Any], start: str) -> None:
-    assert begins(validate_update(edited(JOB, edits), JOB), start)
+    assert begins(validate_update(with_edits(JOB, edits), JOB), start)
 
 
 @pytest.mark.parametrize("obj", [pytest.param(JOB, id="Job"), pytest.param(JOBSET, id="JobSet")])
@@ -190,34 +190,34 @@ def test_immutable_labels_of_running_job_are_rejected_in_update(edits: dict[str,
     ],
 )
 def test_labels_of_suspended_job_are_mutable(obj: dict[str, Any], edits: dict[str, Any]) -> None:
-    old = edited(obj, {"spec.suspend": True})
-    assert validate_update(edited(old, edits), old) == []
+    old = with_edits(obj, {"spec.suspend": True})
+    assert validate_update(with_edits(old, edits), old) == []
 
 
 def test_priority_class_may_change_but_not_be_removed() -> None:
-    old = edited(JOB, {label("priority-class"): "high", "spec.suspend": True})
+    old = with_edits(JOB, {label("priority-class"): "high", "spec.suspend": True})
     start = f'{LABELS}[{PREFIX}/priority-class]: Invalid value: "": WorkloadPriorityClass cannot be removed'
-    assert validate_update(edited(old, {label("priority-class"): "low"}), old) == []
-    assert begins(validate_update(edited(old, {label("priority-class"): GONE}), old), start)
+    assert validate_update(with_edits(old, {label("priority-class"): "low"}), old) == []
+    assert begins(validate_update(with_edits(old, {label("priority-class"): GONE}), old), start)
 
 
 def test_parallelism_of_partially_admitted_job_is_immutable() -> None:
-    old = edited(JOB, {note("job-min-parallelism"): "1"})
-    faults = validate_update(edited(old, {"spec.parallelism": 3}), old)
+    old = with_edits(JOB, {note("job-min-parallelism"): "1"})
+    faults = validate_update(with_edits(old, {"spec.parallelism": 3}), old)
     assert begins(
         faults, "spec.parallelism: Forbidden: cannot change when partial admission is enabled and the job is not"
     )
 
 
 def test_unchanged_annotation_is_not_validated_in_update() -> None:
-    old = edited(JOB, {note("job-min-parallelism"): "3", "spec.suspend": True})
-    assert validate_update(edited(old, {"spec.parallelism": 2}), old) == []
+    old = with_edits(JOB, {note("job-min-parallelism"): "3", "spec.suspend": True})
+    assert validate_update(with_edits(old, {"spec.parallelism": 2}), old) == []
 
 
 def test_new_annotation_is_validated_in_update() -> None:
-    old = edited(JOB, {"spec.suspend": True})
+    old = with_edits(JOB, {"spec.suspend": True})
     start = f"{NOTES}[{PREFIX}/job-min-parallelism]: Invalid value: 9: should be between 0 and 3"
-    assert begins(validate_update(edited(old, {note("job-min-parallelism"): "9"}), old), start)
+    assert begins(validate_update(with_edits(old, {note("job-min-parallelism"): "9"}), old), start)
 
 
 RACK = "cloud.example.com/rack"
@@ -236,7 +236,7 @@ LAYERS = '[{"topology": "block", "size": 4}, {"topology": "rack", "size": 2}]'
     ],
 )
 def test_valid_topology_request_is_accepted(annotations: dict[str, str]) -> None:
-    assert validate(edited(JOB, {POD_NOTES: annotations})) == []
+    assert validate(with_edits(JOB, {POD_NOTES: annotations})) == []
 
 
 @pytest.mark.parametrize(
@@ -329,11 +329,11 @@ def test_valid_topology_request_is_accepted(annotations: dict[str, str]) -> None
     ],
 )
 def test_invalid_topology_request_is_rejected(annotations: dict[str, str], starts: list[str]) -> None:
-    assert begins(validate(edited(JOB, {POD_NOTES: annotations})), *(POD_NOTES + start for start in starts))
+    assert begins(validate(with_edits(JOB, {POD_NOTES: annotations})), *(POD_NOTES + start for start in starts))
 
 
 def test_elastic_job_with_required_topology_is_rejected() -> None:
-    job = edited(JOB, {note("elastic-job"): "true", POD_NOTES: {REQUIRED_TOPOLOGY: RACK}})
+    job = with_edits(JOB, {note("elastic-job"): "true", POD_NOTES: {REQUIRED_TOPOLOGY: RACK}})
     start = f"{POD_NOTES}.{REQUIRED_TOPOLOGY}: Forbidden: required topology is not supported with elastic jobs"
     assert begins(validate(job), start)
 
@@ -341,7 +341,7 @@ def test_elastic_job_with_required_topology_is_rejected() -> None:
 def grouped(*annotations: dict[str, str]) -> dict[str, Any]:
     """Return the JobSet with these Pod annotations; its second pod set has four Pods."""
     path = "spec.replicatedJobs[{}].template.spec.template.metadata"
-    return edited(JOBSET, {path.format(i): {"annotations": each} for i, each in enumerate(annotations)})
+    return with_edits(JOBSET, {path.format(i): {"annotations": each} for i, each in enumerate(annotations)})
 
 
 def test_pod_set_group_with_different_topologies_is_rejected() -> None:
@@ -361,6 +361,6 @@ def test_pod_set_group_must_have_two_pod_sets() -> None:
 
 def test_pod_set_group_needs_pod_set_with_single_pod() -> None:
     member = {POD_SET_GROUP: "g", REQUIRED_TOPOLOGY: RACK}
-    faults = validate(edited(grouped(member, member), {"spec.replicatedJobs[0].replicas": 2}))
+    faults = validate(with_edits(grouped(member, member), {"spec.replicatedJobs[0].replicas": 2}))
     message = "can only define groups where at least one pod set has only 1 replica, got: 2 replica(s) and 4 replica(s)"
     assert [message in fault.problem for fault in faults] == [True, True]

@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api.validation import validate, validate_update
-from object_edits import GONE, begins, edited
+from object_edits import GONE, begins, with_edits
 
 GROUP: dict[str, Any] = {
     "coveredResources": ["cpu", "memory"],
@@ -16,7 +16,7 @@ GROUP: dict[str, Any] = {
 }
 QUEUE = make.cluster_queue(active=None, cohortName="all", resourceGroups=[GROUP])
 COHORT = {**QUEUE, "kind": "Cohort", "spec": {"parentName": "root", "resourceGroups": [GROUP]}}
-ALONE = edited(QUEUE, {"spec.cohortName": GONE})
+ALONE = with_edits(QUEUE, {"spec.cohortName": GONE})
 CPU = "spec.resourceGroups[0].flavors[0].resources[0]"
 POLICY = {"migration": {"mode": "TryPreferredFlavors"}}
 
@@ -72,7 +72,7 @@ def group(flavor_count: int, resource_count: int = 1, prefix: str = "r") -> dict
     ],
 )
 def test_valid_cluster_queue_is_accepted(edits: dict[str, Any]) -> None:
-    assert validate(edited(QUEUE, edits)) == []
+    assert validate(with_edits(QUEUE, edits)) == []
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_valid_cluster_queue_is_accepted(edits: dict[str, Any]) -> None:
     ],
 )
 def test_invalid_cluster_queue_is_rejected(edits: dict[str, Any], start: str) -> None:
-    assert begins(validate(edited(QUEUE, edits)), start)
+    assert begins(validate(with_edits(QUEUE, edits)), start)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_invalid_cluster_queue_is_rejected(edits: dict[str, Any], start: str) ->
     ],
 )
 def test_cluster_queue_over_256_flavors_or_resources_is_rejected(groups: list[Any], start: str) -> None:
-    assert begins(validate(edited(QUEUE, {"spec.resourceGroups": groups})), start)
+    assert begins(validate(with_edits(QUEUE, {"spec.resourceGroups": groups})), start)
 
 
 @pytest.mark.parametrize("limit", ["borrowingLimit", "lendingLimit"])
@@ -202,25 +202,25 @@ def test_cluster_queue_over_256_flavors_or_resources_is_rejected(groups: list[An
     ("obj", "absent"),
     [
         pytest.param(ALONE, "cohort", id="ClusterQueue"),
-        pytest.param(edited(COHORT, {"spec.parentName": GONE}), "parent", id="Cohort"),
+        pytest.param(with_edits(COHORT, {"spec.parentName": GONE}), "parent", id="Cohort"),
     ],
 )
 def test_limits_without_cohort_or_parent_are_rejected(obj: dict[str, Any], absent: str, limit: str) -> None:
-    faults = validate(edited(obj, {f"{CPU}.{limit}": "1"}))
+    faults = validate(with_edits(obj, {f"{CPU}.{limit}": "1"}))
     assert begins(faults, f'{CPU}.{limit}: Invalid value: "1": must be nil when {absent} is empty')
 
 
 def test_cohort_limits_may_exceed_nominal_quota() -> None:
-    assert validate(edited(COHORT, {f"{CPU}.lendingLimit": "99", f"{CPU}.borrowingLimit": "99"})) == []
+    assert validate(with_edits(COHORT, {f"{CPU}.lendingLimit": "99", f"{CPU}.borrowingLimit": "99"})) == []
 
 
 def test_cohort_with_invalid_quota_or_weight_is_rejected() -> None:
     edits = {"spec.fairSharing": {"weight": "-1"}, f"{CPU}.name": "memory"}
-    assert begins(validate(edited(COHORT, edits)), "spec.fairSharing: Invalid value", f"{CPU}.name: Invalid value")
+    assert begins(validate(with_edits(COHORT, edits)), "spec.fairSharing: Invalid value", f"{CPU}.name: Invalid value")
 
 
 def test_concurrent_admission_policy_is_immutable() -> None:
-    obj = edited(QUEUE, {"spec.concurrentAdmissionPolicy": POLICY})
+    obj = with_edits(QUEUE, {"spec.concurrentAdmissionPolicy": POLICY})
     faults = validate_update(obj, QUEUE)
     assert validate_update(obj, obj) == []
     assert begins(faults, "spec.concurrentAdmissionPolicy: Invalid value: {")
@@ -228,14 +228,14 @@ def test_concurrent_admission_policy_is_immutable() -> None:
 
 def test_check_for_missing_flavor_is_rejected_only_on_change() -> None:
     checks = {"admissionChecks": [{"name": "c", "onFlavors": ["gone"]}]}
-    old = edited(QUEUE, {"spec.admissionChecksStrategy": checks})
+    old = with_edits(QUEUE, {"spec.admissionChecksStrategy": checks})
     start = "spec.admissionChecksStrategy.admissionChecks[0].onFlavors[0]: Unsupported value"
-    assert validate_update(edited(old, {"spec.cohortName": "other"}), old) == []
-    assert begins(validate_update(edited(old, {"spec.resourceGroups[0].flavors[0].name": "new"}), old), start)
+    assert validate_update(with_edits(old, {"spec.cohortName": "other"}), old) == []
+    assert begins(validate_update(with_edits(old, {"spec.resourceGroups[0].flavors[0].name": "new"}), old), start)
     assert begins(validate_update(old, QUEUE), start)
 
 
 def test_all_faults_are_reported_together() -> None:
     edits = {"metadata.name": "A", f"{CPU}.borrowingLimit": "1", "spec.fairSharing": {"weight": "-1"}}
-    paths = [fault.path for fault in validate(edited(ALONE, edits))]
+    paths = [fault.path for fault in validate(with_edits(ALONE, edits))]
     assert paths == ["metadata.name", f"{CPU}.borrowingLimit", "spec.fairSharing"]

@@ -7,14 +7,14 @@ import pytest
 
 import make
 from batchyard.api.validation import validate, validate_update
-from object_edits import GONE, begins, edited
+from object_edits import GONE, begins, with_edits
 
 ELASTIC = {"kueue.x-k8s.io/elastic-job": "true"}
 TEMPLATE = "spec.podSets[0].template"
 RESOURCES = f"{TEMPLATE}.spec.containers[0].resources"
 REQUEST = "spec.podSets[0].topologyRequest"
 WORKLOAD = make.workload(pod_sets=[make.pod_set("a", 3), make.pod_set("b", 2)])
-RESERVED = edited(
+RESERVED = with_edits(
     WORKLOAD,
     {
         "status.conditions": [make.condition("QuotaReserved")],
@@ -24,7 +24,7 @@ RESERVED = edited(
         "spec.maximumExecutionTimeSeconds": 60,
     },
 )
-ADMITTED = edited(RESERVED, {"status.conditions": [make.condition("QuotaReserved"), make.condition("Admitted")]})
+ADMITTED = with_edits(RESERVED, {"status.conditions": [make.condition("QuotaReserved"), make.condition("Admitted")]})
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ ADMITTED = edited(RESERVED, {"status.conditions": [make.condition("QuotaReserved
     ],
 )
 def test_valid_workload_is_accepted(edits: dict[str, Any]) -> None:
-    assert validate(edited(WORKLOAD, edits)) == []
+    assert validate(with_edits(WORKLOAD, edits)) == []
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_valid_workload_is_accepted(edits: dict[str, Any]) -> None:
     ],
 )
 def test_invalid_workload_is_rejected(edits: dict[str, Any], start: str) -> None:
-    assert begins(validate(edited(WORKLOAD, edits)), start)
+    assert begins(validate(with_edits(WORKLOAD, edits)), start)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_invalid_workload_is_rejected(edits: dict[str, Any], start: str) -> None
 )
 def test_priority_class_kind_must_match_group(group: str, kind: str, right: str) -> None:
     reference = {"group": group, "kind": kind, "name": "high"}
-    faults = validate(edited(WORKLOAD, {"spec.priorityClassRef": reference, "spec.priority": 1}))
+    faults = validate(with_edits(WORKLOAD, {"spec.priorityClassRef": reference, "spec.priority": 1}))
     start = f'spec.priorityClassRef: Invalid value: "object": only the {right} kind is allowed for the {group} group'
     assert begins(faults, start)
 
@@ -166,7 +166,7 @@ def test_priority_class_kind_must_match_group(group: str, kind: str, right: str)
     ],
 )
 def test_mutable_fields_with_quota_reservation_are_accepted_in_update(edits: dict[str, Any]) -> None:
-    assert validate_update(edited(RESERVED, edits), RESERVED) == []
+    assert validate_update(with_edits(RESERVED, edits), RESERVED) == []
 
 
 @pytest.mark.parametrize(
@@ -196,32 +196,32 @@ def test_mutable_fields_with_quota_reservation_are_accepted_in_update(edits: dic
     ],
 )
 def test_immutable_fields_with_quota_reservation_are_rejected_in_update(edits: dict[str, Any], start: str) -> None:
-    faults = [fault for fault in validate_update(edited(RESERVED, edits), RESERVED) if "status" not in fault.path]
+    faults = [fault for fault in validate_update(with_edits(RESERVED, edits), RESERVED) if "status" not in fault.path]
     assert begins(faults, start)
 
 
 def test_priority_class_kind_is_immutable_with_quota_reservation() -> None:
     reference = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "other"}
-    faults = validate_update(edited(RESERVED, {"spec.priorityClassRef": reference}), RESERVED)
+    faults = validate_update(with_edits(RESERVED, {"spec.priorityClassRef": reference}), RESERVED)
     starts = [f': Invalid value: "object": priorityClassRef.{field}' for field in ("group", "kind", "name")]
     assert begins(faults, *starts)
 
 
 def test_maximum_execution_time_is_immutable_after_admission() -> None:
-    faults = validate_update(edited(ADMITTED, {"spec.maximumExecutionTimeSeconds": GONE}), ADMITTED)
+    faults = validate_update(with_edits(ADMITTED, {"spec.maximumExecutionTimeSeconds": GONE}), ADMITTED)
     start = ': Invalid value: "object": maximumExecutionTimeSeconds is immutable while workload quota reserved'
     assert begins(faults, start)
 
 
 def test_all_fields_are_mutable_without_quota_reservation() -> None:
     edits = {"spec.podSets": [make.pod_set("c", 9)], "spec.queueName": "other"}
-    assert validate_update(edited(WORKLOAD, edits), WORKLOAD) == []
+    assert validate_update(with_edits(WORKLOAD, edits), WORKLOAD) == []
 
 
-def gated(gates: str | None) -> dict[str, Any]:
+def gated_workload(gates: str | None) -> dict[str, Any]:
     """Return the Workload with admission gates."""
     annotations: Mapping[str, str] = {} if gates is None else {"kueue.x-k8s.io/admission-gated-by": gates}
-    return edited(WORKLOAD, {"metadata.annotations": dict(annotations)})
+    return with_edits(WORKLOAD, {"metadata.annotations": dict(annotations)})
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def gated(gates: str | None) -> dict[str, Any]:
     ],
 )
 def test_invalid_admission_gates_are_rejected(gates: str, problem: str) -> None:
-    (fault,) = validate(gated(gates))
+    (fault,) = validate(gated_workload(gates))
     assert problem in fault.problem
 
 
@@ -247,5 +247,5 @@ def test_invalid_admission_gates_are_rejected(gates: str, problem: str) -> None:
     ],
 )
 def test_admission_gates_may_only_be_removed(before: str | None, after: str | None, problem: str | None) -> None:
-    faults = validate_update(gated(after), gated(before))
+    faults = validate_update(gated_workload(after), gated_workload(before))
     assert [fault.problem for fault in faults] == ([problem] if problem else [])

@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api.validation import validate, validate_update
-from object_edits import GONE, begins, edited
+from object_edits import GONE, begins, with_edits
 
 ELASTIC = {"kueue.x-k8s.io/elastic-job": "true"}
 PLACES = "status.admission.podSetAssignments[0].topologyAssignment"
@@ -21,9 +21,9 @@ SLICE = {
     "valuesPerLevel": [{"universal": "r1"}, {"individual": {"prefix": "h", "roots": ["1", "2"]}}],
     "podCounts": {"individual": [1, 2]},
 }
-PLACED = edited(RESERVED, {PLACES: {"levels": ["rack", "host"], "slices": [SLICE]}})
+PLACED = with_edits(RESERVED, {PLACES: {"levels": ["rack", "host"], "slices": [SLICE]}})
 CHECK = {"name": "c", "state": "Ready", "podSetUpdates": [{"name": "a", "labels": {"x": "y"}}]}
-CHECKED = edited(RESERVED, {CHECKS: [CHECK]})
+CHECKED = with_edits(RESERVED, {CHECKS: [CHECK]})
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,12 @@ CHECKED = edited(RESERVED, {CHECKS: [CHECK]})
         pytest.param(RESERVED, id="reserved"),
         pytest.param(PLACED, id="placed"),
         pytest.param(CHECKED, id="checked"),
-        pytest.param(edited(RESERVED, {"status.reclaimablePods": [{"name": "a", "count": 3}]}), id="reclaimable pods"),
-        pytest.param(edited(RESERVED, {"status.clusterName": "far"}), id="dispatched"),
         pytest.param(
-            edited(RESERVED, {"status": {"admission": make.admission(x=7)}}), id="an admission that holds no quota"
+            with_edits(RESERVED, {"status.reclaimablePods": [{"name": "a", "count": 3}]}), id="reclaimable pods"
+        ),
+        pytest.param(with_edits(RESERVED, {"status.clusterName": "far"}), id="dispatched"),
+        pytest.param(
+            with_edits(RESERVED, {"status": {"admission": make.admission(x=7)}}), id="an admission that holds no quota"
         ),
     ],
 )
@@ -95,7 +97,7 @@ def test_valid_workload_status_is_accepted(obj: dict[str, Any]) -> None:
     ],
 )
 def test_invalid_workload_status_is_rejected(edits: dict[str, Any], starts: list[str]) -> None:
-    assert begins(validate(edited(RESERVED, edits)), *starts)
+    assert begins(validate(with_edits(RESERVED, edits)), *starts)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_invalid_workload_status_is_rejected(edits: dict[str, Any], starts: list
     ],
 )
 def test_invalid_pod_set_update_of_admission_check_is_rejected(update: dict[str, Any], path: str) -> None:
-    obj = edited(CHECKED, {f"{CHECKS}[0].podSetUpdates": [update]})
+    obj = with_edits(CHECKED, {f"{CHECKS}[0].podSetUpdates": [update]})
     assert begins(validate(obj), f"{CHECKS}[0].podSetUpdates[0].{path}")
 
 
@@ -149,7 +151,7 @@ def test_invalid_pod_set_update_of_admission_check_is_rejected(update: dict[str,
     ],
 )
 def test_incomplete_topology_assignment_is_rejected(edits: dict[str, Any], start: str) -> None:
-    assert begins(validate(edited(PLACED, edits)), start)
+    assert begins(validate(with_edits(PLACED, edits)), start)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +164,7 @@ def test_incomplete_topology_assignment_is_rejected(edits: dict[str, Any], start
     ],
 )
 def test_mutable_admission_fields_are_accepted_in_update(edits: dict[str, Any]) -> None:
-    assert validate_update(edited(PLACED, edits), PLACED) == []
+    assert validate_update(with_edits(PLACED, edits), PLACED) == []
 
 
 @pytest.mark.parametrize(
@@ -174,42 +176,46 @@ def test_mutable_admission_fields_are_accepted_in_update(edits: dict[str, Any]) 
     ],
 )
 def test_immutable_admission_fields_are_rejected_in_update(edits: dict[str, Any]) -> None:
-    assert begins(validate_update(edited(RESERVED, edits), RESERVED), "status.admission: Invalid value: {")
+    assert begins(validate_update(with_edits(RESERVED, edits), RESERVED), "status.admission: Invalid value: {")
 
 
 def test_pod_set_updates_of_ready_check_are_immutable() -> None:
     path = f"{CHECKS}[0].podSetUpdates"
-    assert begins(validate_update(edited(CHECKED, {path: []}), CHECKED), f"{path}: Invalid value: []: field is imm")
-    assert validate_update(edited(CHECKED, {path: [], f"{CHECKS}[0].state": "Retry"}), CHECKED) == []
+    assert begins(validate_update(with_edits(CHECKED, {path: []}), CHECKED), f"{path}: Invalid value: []: field is imm")
+    assert validate_update(with_edits(CHECKED, {path: [], f"{CHECKS}[0].state": "Retry"}), CHECKED) == []
 
 
-def reclaimed(*counts: int, count: int = 3, elastic: bool = False) -> dict[str, Any]:
+def with_reclaimable_pods(*counts: int, count: int = 3, elastic: bool = False) -> dict[str, Any]:
     """Return the Workload with these counts of reclaimable Pods for podSets a and b."""
     annotations = ELASTIC if elastic else {}
     pods = [{"name": name, "count": n} for name, n in zip("ab", counts, strict=False)]
     edits = {"status.reclaimablePods": pods, "spec.podSets[0].count": count, "metadata.annotations": annotations}
-    return edited(RESERVED, edits)
+    return with_edits(RESERVED, edits)
 
 
 def test_reclaimable_pods_count_must_not_decrease() -> None:
     start = "status.reclaimablePods[a].count: Invalid value: 1: cannot be less than 2"
-    assert validate_update(reclaimed(3, 1), reclaimed(2)) == []
-    assert begins(validate_update(reclaimed(1), reclaimed(2)), start)
+    assert validate_update(with_reclaimable_pods(3, 1), with_reclaimable_pods(2)) == []
+    assert begins(validate_update(with_reclaimable_pods(1), with_reclaimable_pods(2)), start)
     assert begins(
-        validate_update(reclaimed(2), reclaimed(2, 1)), "status.reclaimablePods[b]: Required value: cannot be"
+        validate_update(with_reclaimable_pods(2), with_reclaimable_pods(2, 1)),
+        "status.reclaimablePods[b]: Required value: cannot be",
     )
 
 
 def test_reclaimable_pods_of_scaled_down_elastic_workload_may_decrease() -> None:
-    old = reclaimed(2, elastic=True)
-    assert validate_update(reclaimed(2, count=1, elastic=True), old) == []
-    assert validate_update(reclaimed(1, count=1, elastic=True), old) == []
-    assert begins(validate_update(reclaimed(3, count=1, elastic=True), old), "status.reclaimablePods[a].count: Invalid")
+    old = with_reclaimable_pods(2, elastic=True)
+    assert validate_update(with_reclaimable_pods(2, count=1, elastic=True), old) == []
+    assert validate_update(with_reclaimable_pods(1, count=1, elastic=True), old) == []
+    assert begins(
+        validate_update(with_reclaimable_pods(3, count=1, elastic=True), old),
+        "status.reclaimablePods[a].count: Invalid",
+    )
 
 
 def test_existing_reservation_without_admission_is_accepted_in_update() -> None:
-    old = edited(RESERVED, {"status.admission": GONE})
-    assert validate_update(edited(old, {"metadata.labels": {"a": "b"}}), old) == []
+    old = with_edits(RESERVED, {"status.admission": GONE})
+    assert validate_update(with_edits(old, {"metadata.labels": {"a": "b"}}), old) == []
     assert begins(validate_update(old, RESERVED), "status.admission: Required value")
 
 
@@ -246,5 +252,5 @@ NOMINATED = make.workload(status={"nominatedClusterNames": ["far", "near"]})
 def test_cluster_name_must_be_nominated_and_is_immutable(
     old: dict[str, Any], cluster: str, annotations: dict[str, str], start: str | None
 ) -> None:
-    new = edited(old, {"status": {"clusterName": cluster}, "metadata.annotations": annotations})
+    new = with_edits(old, {"status": {"clusterName": cluster}, "metadata.annotations": annotations})
     assert begins(validate_update(new, old), *([start] if start else []))

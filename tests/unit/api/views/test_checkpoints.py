@@ -20,7 +20,7 @@ from batchyard.api.views.pods import (
 from batchyard.base.instant import MINUTE, SECOND, Instant
 
 
-def noted(text: str | None) -> Any:
+def annotated_object(text: str | None) -> Any:
     annotations = None if text is None else {"batchyard.dev/checkpoint-every": text}
     return {"metadata": make.metadata("o", annotations=annotations)}
 
@@ -46,12 +46,15 @@ def test_lost_work_is_time_since_last_checkpoint(started: Instant | None, interv
 
 
 def test_checkpoint_interval_is_read_from_first_annotated_object() -> None:
-    assert checkpoint_interval([noted(None), None, noted("5m"), noted("1m")]) == 5 * MINUTE
+    assert (
+        checkpoint_interval([annotated_object(None), None, annotated_object("5m"), annotated_object("1m")])
+        == 5 * MINUTE
+    )
 
 
 @pytest.mark.parametrize("text", [None, "often", "", "0s"])
 def test_checkpoint_interval_is_none_without_valid_annotation(text: str | None) -> None:
-    assert checkpoint_interval([noted(text)]) is None
+    assert checkpoint_interval([annotated_object(text)]) is None
 
 
 def test_running_since_returns_container_start_time() -> None:

@@ -8,7 +8,7 @@ from batchyard.apiserver.request import UserInfo
 ANNA = UserInfo("anna", ())
 
 
-def on(verb: str, resource: str, group: str = "", name: str = "") -> RequestAttributes:
+def request_for(verb: str, resource: str, group: str = "", name: str = "") -> RequestAttributes:
     resource, _, part = resource.partition("/")
     return RequestAttributes(ANNA, verb, group, resource, part, "team", name)
 
@@ -16,27 +16,27 @@ def on(verb: str, resource: str, group: str = "", name: str = "") -> RequestAttr
 @pytest.mark.parametrize(
     ("rule", "asked", "allowed"),
     [
-        (RbacRule(("get",), ("",), ("pods",)), on("get", "pods"), True),
-        (RbacRule(("get",), ("",), ("pods",)), on("list", "pods"), False),
-        (RbacRule(("*",), ("",), ("pods",)), on("list", "pods"), True),
-        (RbacRule(("get",), ("batch",), ("pods",)), on("get", "pods"), False),
-        (RbacRule(("get",), ("*",), ("jobs",)), on("get", "jobs", "batch"), True),
-        (RbacRule(("get",), ("",), ("pods",)), on("get", "pods/log"), False),
-        (RbacRule(("get",), ("",), ("pods/log",)), on("get", "pods/log"), True),
-        (RbacRule(("get",), ("",), ("pods/log",)), on("get", "pods"), False),
-        (RbacRule(("get",), ("",), ("*",)), on("get", "pods/log"), True),
-        (RbacRule(("get",), ("*",), ("*/scale",)), on("get", "deployments/scale", "apps"), True),
-        (RbacRule(("get",), ("*",), ("*/scale",)), on("get", "deployments/status", "apps"), False),
-        (RbacRule(("get",), ("",), ("pods/*",)), on("get", "pods/log"), False),  # as Kubernetes has it
-        (RbacRule(("get",), ("",), ("pods",), ("a",)), on("get", "pods", name="a"), True),
-        (RbacRule(("get",), ("",), ("pods",), ("a",)), on("get", "pods", name="b"), False),
-        (RbacRule(("list",), ("",), ("pods",), ("a",)), on("list", "pods"), False),
+        (RbacRule(("get",), ("",), ("pods",)), request_for("get", "pods"), True),
+        (RbacRule(("get",), ("",), ("pods",)), request_for("list", "pods"), False),
+        (RbacRule(("*",), ("",), ("pods",)), request_for("list", "pods"), True),
+        (RbacRule(("get",), ("batch",), ("pods",)), request_for("get", "pods"), False),
+        (RbacRule(("get",), ("*",), ("jobs",)), request_for("get", "jobs", "batch"), True),
+        (RbacRule(("get",), ("",), ("pods",)), request_for("get", "pods/log"), False),
+        (RbacRule(("get",), ("",), ("pods/log",)), request_for("get", "pods/log"), True),
+        (RbacRule(("get",), ("",), ("pods/log",)), request_for("get", "pods"), False),
+        (RbacRule(("get",), ("",), ("*",)), request_for("get", "pods/log"), True),
+        (RbacRule(("get",), ("*",), ("*/scale",)), request_for("get", "deployments/scale", "apps"), True),
+        (RbacRule(("get",), ("*",), ("*/scale",)), request_for("get", "deployments/status", "apps"), False),
+        (RbacRule(("get",), ("",), ("pods/*",)), request_for("get", "pods/log"), False),  # as Kubernetes has it
+        (RbacRule(("get",), ("",), ("pods",), ("a",)), request_for("get", "pods", name="a"), True),
+        (RbacRule(("get",), ("",), ("pods",), ("a",)), request_for("get", "pods", name="b"), False),
+        (RbacRule(("list",), ("",), ("pods",), ("a",)), request_for("list", "pods"), False),
         (RbacRule(("*",), ("*",), ("*",)), RequestAttributes(ANNA, "get", path="/metrics"), False),
         (RbacRule(("get",), urls=("/metrics",)), RequestAttributes(ANNA, "get", path="/metrics"), True),
         (RbacRule(("get",), urls=("/metrics",)), RequestAttributes(ANNA, "get", path="/metrics/a"), False),
         (RbacRule(("get",), urls=("/metrics/*",)), RequestAttributes(ANNA, "get", path="/metrics/a"), True),
         (RbacRule(("get",), urls=("*",)), RequestAttributes(ANNA, "get", path="/debug"), True),
-        (RbacRule(("get",), urls=("*",)), on("get", "pods"), False),
+        (RbacRule(("get",), urls=("*",)), request_for("get", "pods"), False),
     ],
 )
 def test_rbac_rule_allows_its_verbs_groups_resources_names_and_urls(

@@ -18,24 +18,24 @@ def with_account() -> Api:
     return api
 
 
-def requested(api: Api, **spec: Any) -> dict[str, Any]:
+def request_token(api: Api, **spec: Any) -> dict[str, Any]:
     made: dict[str, Any] = api.post(f"{ACCOUNTS}/robot/token", {"spec": spec})
     return made
 
 
-def reviewed(api: Api, token: str, *audiences: str) -> dict[str, Any]:
+def review_token(api: Api, token: str, *audiences: str) -> dict[str, Any]:
     status: dict[str, Any] = api.post(REVIEWS, {"spec": {"token": token, "audiences": list(audiences)}})["status"]
     return status
 
 
 def is_valid(api: Api, token: str) -> bool:
-    return bool(reviewed(api, token).get("authenticated"))
+    return bool(review_token(api, token).get("authenticated"))
 
 
 def test_token_review_reports_service_account_of_token() -> None:
     api = with_account()
     uid = api.get(f"{ACCOUNTS}/robot")["metadata"]["uid"]
-    status = reviewed(api, requested(api)["status"]["token"])
+    status = review_token(api, request_token(api)["status"]["token"])
     groups = ["system:serviceaccounts", "system:serviceaccounts:team", "system:authenticated"]
     user = {"username": "system:serviceaccount:team:robot", "uid": uid, "groups": groups}
     assert status == {"authenticated": True, "user": user, "audiences": [ISSUER]}
@@ -43,7 +43,7 @@ def test_token_review_reports_service_account_of_token() -> None:
 
 def test_token_authenticates_request() -> None:
     api = with_account()
-    headers = {"authorization": f"Bearer {requested(api)['status']['token']}"}
+    headers = {"authorization": f"Bearer {request_token(api)['status']['token']}"}
     assert api.ask("GET", f"{ACCOUNTS}/robot", headers=headers, user=api.anybody).code == 403
     assert api.ask("GET", "/version", headers=headers, user=api.anybody).code == 200
     assert api.ask("GET", "/version", headers={"authorization": "Bearer x"}, user=api.anybody).code == 401
@@ -52,7 +52,7 @@ def test_token_authenticates_request() -> None:
 
 def test_token_expires_after_its_expiration_seconds() -> None:
     api = with_account()
-    token = requested(api, expirationSeconds=600)["status"]["token"]
+    token = request_token(api, expirationSeconds=600)["status"]["token"]
     api.pass_time(599)
     assert is_valid(api, token)
     api.pass_time(1)
@@ -61,14 +61,14 @@ def test_token_expires_after_its_expiration_seconds() -> None:
 
 def test_token_is_valid_for_its_audiences_only() -> None:
     api = with_account()
-    token = requested(api, audiences=["vault", "registry"])["status"]["token"]
+    token = request_token(api, audiences=["vault", "registry"])["status"]["token"]
     assert not is_valid(api, token)
-    assert reviewed(api, token, "registry", "elsewhere")["audiences"] == ["registry"]
+    assert review_token(api, token, "registry", "elsewhere")["audiences"] == ["registry"]
 
 
 def test_token_is_invalid_after_deletion_of_its_service_account() -> None:
     api = with_account()
-    token = requested(api)["status"]["token"]
+    token = request_token(api)["status"]["token"]
     assert is_valid(api, token)
     api.ask("DELETE", f"{ACCOUNTS}/robot")
     assert not is_valid(api, token)
@@ -81,7 +81,7 @@ def test_token_is_invalid_after_deletion_of_its_bound_object() -> None:
     api = with_account()
     secrets = "/api/v1/namespaces/team/secrets"
     api.post(secrets, {"metadata": {"name": "s"}})
-    token = requested(api, boundObjectRef={"kind": "Secret", "apiVersion": "v1", "name": "s"})["status"]["token"]
+    token = request_token(api, boundObjectRef={"kind": "Secret", "apiVersion": "v1", "name": "s"})["status"]["token"]
     assert is_valid(api, token)
     api.ask("DELETE", f"{secrets}/s")
     assert not is_valid(api, token)
@@ -89,8 +89,8 @@ def test_token_is_invalid_after_deletion_of_its_bound_object() -> None:
 
 def test_changed_token_is_invalid() -> None:
     api = with_account()
-    head, claims, signature = requested(api)["status"]["token"].split(".")
-    other = requested(api, audiences=["other"])["status"]["token"].split(".")[1]
+    head, claims, signature = request_token(api)["status"]["token"].split(".")
+    other = request_token(api, audiences=["other"])["status"]["token"].split(".")[1]
     for token in (f"{head}.{other}.{signature}", f"{head}.{claims}.", f"{head}.{claims}", "a.b.c", "é.b.c", "..."):
         assert not is_valid(api, token)
 
@@ -113,7 +113,7 @@ def test_invalid_token_request_is_rejected(spec: dict[str, Any], code: int, repo
 
 
 def test_token_request_limits_expiration_to_thirty_days() -> None:
-    assert requested(with_account(), expirationSeconds=10**9)["spec"]["expirationSeconds"] == 30 * 24 * 3600
+    assert request_token(with_account(), expirationSeconds=10**9)["spec"]["expirationSeconds"] == 30 * 24 * 3600
 
 
 def test_token_request_for_missing_service_account_is_not_found() -> None:

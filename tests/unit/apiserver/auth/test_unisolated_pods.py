@@ -10,7 +10,7 @@ LACKS = "this machine cannot isolate pods"
 OWNER, ANNA = UserInfo("admin", (MASTERS_GROUP,)), UserInfo("anna", ("team-a",))
 
 
-class Everything:
+class AllowAllAuthorizer:
     """Allows everything."""
 
     def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
@@ -20,7 +20,7 @@ class Everything:
 def decided(
     user: UserInfo, verb: str, group: str, resource: str, part: str = "", denial: str = LACKS
 ) -> AuthorizationDecision:
-    return OwnerPodsAuthorizer(Everything(), lambda: denial).decide(
+    return OwnerPodsAuthorizer(AllowAllAuthorizer(), lambda: denial).decide(
         RequestAttributes(user, verb, group, resource, part, "team-a")
     )
 

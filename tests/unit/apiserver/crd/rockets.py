@@ -37,7 +37,7 @@ def rocket(name: str = "ariane", version: str = "v1", **spec: Any) -> dict[str, 
     return {"apiVersion": f"space.example.com/{version}", "kind": "Rocket", "metadata": {"name": name}, "spec": spec}
 
 
-class Space(Api):
+class DefinitionApi(Api):
     """An API with the controller of definitions."""
 
     def define(self, wanted: Mapping[str, Any]) -> Any:
@@ -60,8 +60,8 @@ class Space(Api):
         return [f"{cause['field']}: {cause['message']}" for cause in response.body["details"]["causes"]]
 
 
-def space(schema: Mapping[str, Any], **more: Any) -> Space:
+def space(schema: Mapping[str, Any], **more: Any) -> DefinitionApi:
     """An API that serves rockets of a schema."""
-    made = Space()
+    made = DefinitionApi()
     made.define(definition(version_of(schema, **more)))
     return made

@@ -10,7 +10,7 @@ from unit.apiserver.crd.rockets import (
     DEFINITIONS,
     NAME,
     ROCKETS,
-    Space,
+    DefinitionApi,
     definition,
     rocket,
     schema_of,
@@ -40,7 +40,7 @@ NOT_STRUCTURAL: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("schema", "problem"), NOT_STRUCTURAL)
 def test_definition_rejects_schema_that_is_not_structural(schema: Any, problem: str) -> None:
-    reported = Space().faults(definition(version_of(schema_of(at=schema))), DEFINITIONS)
+    reported = DefinitionApi().faults(definition(version_of(schema_of(at=schema))), DEFINITIONS)
     assert problem in reported[0]
     assert reported[0].startswith(AT)
 
@@ -52,38 +52,41 @@ def test_int_or_string_schema_allows_any_of_integer_and_string() -> None:
     api.post(ROCKETS, rocket("other", at=5))
 
 
-def changed(**spec: Any) -> dict[str, Any]:
+def changed_definition(**spec: Any) -> dict[str, Any]:
     """A valid definition with some changed fields."""
     good = definition(version_of(schema_of()))
     return {**good, "spec": {**good["spec"], **spec}}
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    (changed(group="other.example.com"), 'metadata.name: Invalid value: "rockets.space.example.com"'),
-    (changed(scope="Galaxy"), 'spec.scope: Unsupported value: "Galaxy"'),
-    (changed(versions=[version_of(schema_of(), "v2")]), "must have exactly one version marked as storage version"),
-    (changed(versions=[version_of(schema_of())] * 2), "must contain unique version names"),
-    (changed(versions=[{"name": "v1", "served": True, "storage": True}]), "openAPIV3Schema: Required value"),
+    (changed_definition(group="other.example.com"), 'metadata.name: Invalid value: "rockets.space.example.com"'),
+    (changed_definition(scope="Galaxy"), 'spec.scope: Unsupported value: "Galaxy"'),
     (
-        changed(conversion={"strategy": "Webhook"}),
+        changed_definition(versions=[version_of(schema_of(), "v2")]),
+        "must have exactly one version marked as storage version",
+    ),
+    (changed_definition(versions=[version_of(schema_of())] * 2), "must contain unique version names"),
+    (changed_definition(versions=[{"name": "v1", "served": True, "storage": True}]), "openAPIV3Schema: Required value"),
+    (
+        changed_definition(conversion={"strategy": "Webhook"}),
         "spec.conversion.strategy: Forbidden: conversion webhooks are not supported",
     ),
-    (changed(names={"plural": "rockets"}), "spec.names.kind: Required value"),
-    (changed(names={"plural": "rockets", "kind": ""}), "spec.names.kind: Required value"),
-    (changed(names={"plural": "", "kind": "Rocket"}), "spec.names.plural: Required value"),
-    (changed(names={"plural": "rockets", "kind": "Rocket", "listKind": "Rocket"}), "may not be the same"),
-    (changed(names={"plural": "rockets", "kind": "Big_Rocket"}), "spec.names.kind: Invalid value"),
-    (changed(group="batch.k8s.io"), "api-approved.kubernetes.io"),
+    (changed_definition(names={"plural": "rockets"}), "spec.names.kind: Required value"),
+    (changed_definition(names={"plural": "rockets", "kind": ""}), "spec.names.kind: Required value"),
+    (changed_definition(names={"plural": "", "kind": "Rocket"}), "spec.names.plural: Required value"),
+    (changed_definition(names={"plural": "rockets", "kind": "Rocket", "listKind": "Rocket"}), "may not be the same"),
+    (changed_definition(names={"plural": "rockets", "kind": "Big_Rocket"}), "spec.names.kind: Invalid value"),
+    (changed_definition(group="batch.k8s.io"), "api-approved.kubernetes.io"),
 ]
 
 
 @pytest.mark.parametrize(("wanted", "problem"), BAD)
 def test_invalid_definition_is_rejected(wanted: dict[str, Any], problem: str) -> None:
-    assert problem in "; ".join(Space().faults(wanted, DEFINITIONS))
+    assert problem in "; ".join(DefinitionApi().faults(wanted, DEFINITIONS))
 
 
 def test_definition_with_unique_names_is_established() -> None:
-    made = Space().define(definition(version_of(schema_of()), shortNames=["rk"]))
+    made = DefinitionApi().define(definition(version_of(schema_of()), shortNames=["rk"]))
     status = made["status"]
     assert [(each["type"], each["status"]) for each in status["conditions"]] == [
         ("NamesAccepted", "True"),
@@ -100,7 +103,7 @@ def test_definition_with_unique_names_is_established() -> None:
 
 
 def test_definition_does_not_accept_names_of_another_definition() -> None:
-    api = Space()
+    api = DefinitionApi()
     api.define(definition(version_of(schema_of()), shortNames=["rk"]))
     other = definition(version_of(schema_of()), plural="rackets", kind="Rocket", shortNames=["rk"])
     conditions = api.define(other)["status"]["conditions"]
@@ -112,7 +115,7 @@ def test_definition_does_not_accept_names_of_another_definition() -> None:
 
 
 def test_definition_of_built_in_kind_does_not_replace_it() -> None:
-    api = Space()
+    api = DefinitionApi()
     given = definition(version_of(schema_of()))
     names = {"plural": "jobsets", "kind": "JobSet"}
     version = version_of(schema_of(), "v1alpha2") | {"storage": True}
@@ -168,7 +171,7 @@ MISREAD: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("schema", "problem"), MISREAD)
 def test_definition_rejects_schema_keywords_of_wrong_type(schema: Any, problem: str) -> None:
-    reported = Space().faults(definition(version_of(schema_of(at=schema))), DEFINITIONS)
+    reported = DefinitionApi().faults(definition(version_of(schema_of(at=schema))), DEFINITIONS)
     assert problem.replace("[at]", ".at") in reported[0]
 
 
@@ -182,7 +185,7 @@ def test_stored_object_is_served_by_current_schema() -> None:
 
 
 def test_deprecated_version_returns_warning() -> None:
-    api = Space()
+    api = DefinitionApi()
     older = version_of(schema_of(), "v1beta1", deprecated=True)
     api.define(definition(version_of(schema_of()), older))
     made = api.ask("POST", ROCKETS.replace("v1", "v1beta1"), rocket(version="v1beta1"))
@@ -193,7 +196,7 @@ def test_definition_reports_invalid_paths_of_columns_and_scale() -> None:
     column = {"name": "At", "type": "text", "jsonPath": ".spec[bad"}
     scale = {"specReplicasPath": ".status.a", "statusReplicasPath": ".status.b", "labelSelectorPath": ".at"}
     version = version_of(schema_of(), additionalPrinterColumns=[column], subresources={"scale": scale})
-    fields = [reported.partition(": ")[0] for reported in Space().faults(definition(version), DEFINITIONS)]
+    fields = [reported.partition(": ")[0] for reported in DefinitionApi().faults(definition(version), DEFINITIONS)]
     assert fields == [
         "spec.versions[0].additionalPrinterColumns[0].type",
         "spec.versions[0].additionalPrinterColumns[0].jsonPath",
@@ -205,5 +208,5 @@ def test_definition_reports_invalid_paths_of_columns_and_scale() -> None:
 def test_definition_rejects_selectable_fields_that_are_not_scalar() -> None:
     paths = [".spec.orbit", ".spec.orbit", ".spec.none", ".spec"]
     version = version_of(schema_of(orbit=TEXT), selectableFields=[{"jsonPath": path} for path in paths])
-    fields = [reported.partition(": ")[0] for reported in Space().faults(definition(version), DEFINITIONS)]
+    fields = [reported.partition(": ")[0] for reported in DefinitionApi().faults(definition(version), DEFINITIONS)]
     assert fields == [f"spec.versions[0].selectableFields[{i}].jsonPath" for i in (1, 2, 3)]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from unit.apiserver.crd.rockets import ROCKETS, Space, definition, rocket, schema_of, space, version_of
+from unit.apiserver.crd.rockets import ROCKETS, DefinitionApi, definition, rocket, schema_of, space, version_of
 
 TEXT = {"type": "string"}
 WHOLE = {"type": "integer"}
@@ -103,7 +103,7 @@ def test_custom_object_metadata_is_validated() -> None:
 
 
 def test_each_version_prunes_and_defaults_by_its_own_schema() -> None:
-    api, older = Space(), schema_of(engines={**WHOLE, "default": 1})
+    api, older = DefinitionApi(), schema_of(engines={**WHOLE, "default": 1})
     api.define(definition(version_of(schema_of(engines=WHOLE, orbit=TEXT)), version_of(older, "v1beta1")))
     beta = ROCKETS.replace("v1", "v1beta1")
     assert api.post(beta, rocket(version="v1beta1"))["spec"] == {"engines": 1}

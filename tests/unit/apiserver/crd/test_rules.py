@@ -4,14 +4,23 @@ from typing import Any
 
 import pytest
 
-from unit.apiserver.crd.rockets import DEFINITIONS, ROCKETS, Space, definition, rocket, schema_of, space, version_of
+from unit.apiserver.crd.rockets import (
+    DEFINITIONS,
+    ROCKETS,
+    DefinitionApi,
+    definition,
+    rocket,
+    schema_of,
+    space,
+    version_of,
+)
 
 WHOLE = {"type": "integer"}
 TEXT = {"type": "string"}
 MERGE = {"content-type": "application/merge-patch+json"}
 
 
-def ruled(*rules: dict[str, Any], **fields: Any) -> dict[str, Any]:
+def schema_with_rules(*rules: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """The schema of objects with validation rules for their spec."""
     schema = schema_of(**fields)
     schema["properties"]["spec"]["x-kubernetes-validations"] = list(rules)
@@ -25,7 +34,7 @@ def test_broken_rule_reports_its_message() -> None:
         {"rule": "self.b > 5"},
         {"rule": "self.b > 6", "message": "more of b", "reason": "FieldValueRequired", "fieldPath": ".b"},
     ]
-    assert space(ruled(*rules, a=WHOLE, b=WHOLE)).faults(rocket(a=2, b=1)) == [
+    assert space(schema_with_rules(*rules, a=WHOLE, b=WHOLE)).faults(rocket(a=2, b=1)) == [
         'spec: Invalid value: "object": a is too much',
         'spec: Invalid value: "object": a is 2',
         'spec: Invalid value: "object": failed rule: self.b > 5',
@@ -34,7 +43,7 @@ def test_broken_rule_reports_its_message() -> None:
 
 
 def test_rule_that_cannot_be_evaluated_fails() -> None:
-    reported = space(ruled({"rule": "self.a > 1", "message": "much"}, a=WHOLE)).faults(rocket())
+    reported = space(schema_with_rules({"rule": "self.a > 1", "message": "much"}, a=WHOLE)).faults(rocket())
     assert reported[0].startswith('spec: Invalid value: "object": ')
     assert reported[0].endswith("evaluating rule: much")
 
@@ -42,7 +51,7 @@ def test_rule_that_cannot_be_evaluated_fails() -> None:
 def test_rule_over_call_cost_limit_fails() -> None:
     items = {"type": "array", "items": WHOLE}
     rule = {"rule": "self.a.all(x, self.a.all(y, self.a.all(z, x + y + z > 0)))", "message": "much"}
-    reported = space(ruled(rule, a=items)).faults(rocket(a=[1] * 100))
+    reported = space(schema_with_rules(rule, a=items)).faults(rocket(a=[1] * 100))
     assert reported[0].startswith('spec: Invalid value: "object": call cost exceeds limit: ')
 
 
@@ -58,7 +67,7 @@ def test_rules_share_one_cost_budget() -> None:
 
 def test_string_concatenation_counts_toward_cost_budget() -> None:
     names = {"type": "array", "items": TEXT}
-    api = space(ruled({"rule": "self.a.map(x, self.b + x).size() > 0"}, a=names, b=TEXT))
+    api = space(schema_with_rules({"rule": "self.a.map(x, self.b + x).size() > 0"}, a=names, b=TEXT))
     api.post(ROCKETS, rocket(a=["x"] * 1000, b="y" * 1000))
     (reported,) = api.faults(rocket(a=["x"] * 5000, b="y" * 500_000))
     assert "running out of cost budget" in reported
@@ -68,12 +77,12 @@ def test_rule_on_large_lists_and_strings_takes_linear_time() -> None:
     """Comparing all pairs of items, or backtracking in Python's regular expressions, would never end."""
     rules = [{"rule": "sets.equivalent(self.a, self.b) && !self.c.find('^(x+)+$').startsWith('x')"}]
     many = {"type": "array", "items": WHOLE}
-    api, whole = space(ruled(*rules, a=many, b=many, c=TEXT)), list(range(80_000))
+    api, whole = space(schema_with_rules(*rules, a=many, b=many, c=TEXT)), list(range(80_000))
     api.post(ROCKETS, rocket(a=whole, b=whole[::-1], c="x" * 1000 + "y"))
 
 
 def test_transition_rule_is_checked_on_update_only() -> None:
-    api = space(ruled({"rule": "self.a >= oldSelf.a", "message": "never less"}, a=WHOLE))
+    api = space(schema_with_rules({"rule": "self.a >= oldSelf.a", "message": "never less"}, a=WHOLE))
     api.post(ROCKETS, rocket(a=2))
     assert api.ask("PATCH", f"{ROCKETS}/ariane", {"spec": {"a": 3}}, headers=MERGE).code == 200
     refused = api.ask("PATCH", f"{ROCKETS}/ariane", {"spec": {"a": 1}}, headers=MERGE)
@@ -82,7 +91,7 @@ def test_transition_rule_is_checked_on_update_only() -> None:
 
 def test_rule_with_optional_old_self_is_checked_on_create() -> None:
     rule = {"rule": "oldSelf.hasValue() || self.a == 1", "optionalOldSelf": True, "message": "begin with 1"}
-    api = space(ruled(rule, a=WHOLE))
+    api = space(schema_with_rules(rule, a=WHOLE))
     assert api.faults(rocket(a=2)) == ['spec: Invalid value: "object": begin with 1']
     api.post(ROCKETS, rocket(a=1))
     assert api.ask("PATCH", f"{ROCKETS}/ariane", {"spec": {"a": 2}}, headers=MERGE).code == 200
@@ -119,20 +128,20 @@ HOLDING = [
 @pytest.mark.parametrize("rule", HOLDING)
 def test_rule_uses_kubernetes_extension_functions(rule: str) -> None:
     fields = {"list": {"type": "array", "items": WHOLE}, "size": TEXT, "share": {"type": "number"}, "if": TEXT}
-    api = space(ruled({"rule": rule}, **fields, **{"a-b": TEXT}))
+    api = space(schema_with_rules({"rule": rule}, **fields, **{"a-b": TEXT}))
     api.post(ROCKETS, rocket(list=[1, 2, 3], size="1Gi", share=3, **{"if": "x", "a-b": "y"}))
 
 
 @pytest.mark.parametrize("rule", ["self.a >", "nonsense(self)", "'text'", " "])
 def test_definition_rejects_invalid_rule(rule: str) -> None:
-    reported = Space().faults(definition(version_of(ruled({"rule": rule}, a=WHOLE))), DEFINITIONS)
+    reported = DefinitionApi().faults(definition(version_of(schema_with_rules({"rule": rule}, a=WHOLE))), DEFINITIONS)
     place = "spec.versions[0].schema.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule"
     assert [fault.partition(": ")[0] for fault in reported] == [place]
 
 
 def test_rule_with_unsupported_function_returns_warning_and_is_not_checked() -> None:
-    api = Space()
-    written = definition(version_of(ruled({"rule": "semver(self.a).major() > 1"}, a=TEXT)))
+    api = DefinitionApi()
+    written = definition(version_of(schema_with_rules({"rule": "semver(self.a).major() > 1"}, a=TEXT)))
     (warning,) = api.ask("POST", DEFINITIONS, written).warnings
     assert warning.endswith("the rule is not checked: unsupported functions: semver")
     api.reconcile_definition()

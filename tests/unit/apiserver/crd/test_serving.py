@@ -6,7 +6,7 @@ from unit.apiserver.crd.rockets import (
     DEFINITIONS,
     NAME,
     ROCKETS,
-    Space,
+    DefinitionApi,
     definition,
     rocket,
     schema_of,
@@ -21,7 +21,7 @@ MERGE = {"content-type": "application/merge-patch+json"}
 SCALE = {"specReplicasPath": ".spec.engines", "statusReplicasPath": ".status.engines"}
 
 
-def cells(api: Space, path: str = ROCKETS) -> tuple[list[tuple[str, str, int]], list[str]]:
+def cells(api: DefinitionApi, path: str = ROCKETS) -> tuple[list[tuple[str, str, int]], list[str]]:
     """The columns of a table, and the cells of its first row."""
     table = api.get(path, accept=TABLE)
     columns = [(each["name"], each["type"], each["priority"]) for each in table["columnDefinitions"]]
@@ -56,7 +56,7 @@ def test_table_without_defined_columns_has_age() -> None:
 
 
 def test_table_has_columns_of_requested_version() -> None:
-    api, column = Space(), {"name": "Engines", "type": "integer", "jsonPath": ".spec.engines"}
+    api, column = DefinitionApi(), {"name": "Engines", "type": "integer", "jsonPath": ".spec.engines"}
     first = version_of(schema_of(engines=WHOLE), additionalPrinterColumns=[column])
     api.define(definition(first, version_of(schema_of(engines=WHOLE), "v1beta1")))
     api.post(ROCKETS, rocket(engines=2))
@@ -104,7 +104,7 @@ def test_field_selector_uses_selectable_fields_of_definition() -> None:
 
 
 def test_discovery_lists_custom_kind_with_subresources() -> None:
-    api = Space()
+    api = DefinitionApi()
     status = version_of(schema_of(), subresources={"status": {}, "scale": SCALE})
     api.define(definition(status, version_of(schema_of(), "v1beta1"), shortNames=["rk"], categories=["all"]))
     group = api.get("/apis/space.example.com")
@@ -118,7 +118,7 @@ def test_discovery_lists_custom_kind_with_subresources() -> None:
 
 
 def test_discovery_lists_category_all() -> None:
-    resources = Space().get("/api/v1")["resources"]
+    resources = DefinitionApi().get("/api/v1")["resources"]
     assert [each["name"] for each in resources if "all" in each.get("categories", ())] == [
         "pods",
         "replicationcontrollers",
@@ -161,7 +161,7 @@ def test_watch_reports_custom_objects() -> None:
 
 
 def test_discovery_omits_kind_without_served_version() -> None:
-    api = Space()
+    api = DefinitionApi()
     api.define(definition(version_of(schema_of())))
     serve_first_version(api, is_served=False)
     for path in ("/apis", "/apis/batch/v1", "/openapi/v2", "/openapi/v3"):
@@ -173,7 +173,7 @@ def test_discovery_omits_kind_without_served_version() -> None:
     assert api.get(ROCKETS)["items"] == []
 
 
-def serve_first_version(api: Space, *, is_served: bool) -> None:
+def serve_first_version(api: DefinitionApi, *, is_served: bool) -> None:
     """Change whether the first version of the rockets' definition is served."""
     stored = api.get(f"{DEFINITIONS}/{NAME}")
     first, *others = stored["spec"]["versions"]

@@ -32,7 +32,7 @@ def late_guide(late: Duration) -> Guide:
     return found
 
 
-def created(played: Guide) -> Mapping[str, Instant]:
+def creation_times(played: Guide) -> Mapping[str, Instant]:
     """Return the creation time of each Job."""
     metadata = [job["metadata"] for job in played.objects(scheme.JOB)]
     return {each["name"]: parse_time(each["creationTimestamp"]) for each in metadata}

@@ -18,7 +18,7 @@ from batchyard.cli.platform.target import ClusterOptions
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.render import render
 from batchyard.provision.steps.cluster import ClusterConnection
-from cloud_commands import PLATFORM, Cloud, in_a_process
+from cloud_commands import PLATFORM, CloudProject, run_in_process
 
 pytestmark = pytest.mark.slow
 
@@ -44,8 +44,8 @@ DESTROYED = ["stopped", "unmade pools", "unmade cluster", "unmade network"]
 
 
 @pytest.fixture
-def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
-    return Cloud(tmp_path, monkeypatch)
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CloudProject:
+    return CloudProject(tmp_path, monkeypatch)
 
 
 @cache
@@ -57,58 +57,61 @@ def small_work(project: str = "project-1") -> drive.RenderedPlatform:
     return work
 
 
-def work_in(cloud: Cloud, project: str = "project-1") -> drive.RenderedPlatform:
+def work_in(cloud: CloudProject, project: str = "project-1") -> drive.RenderedPlatform:
     """Return the rendered platform with this cloud's folder."""
     return replace(small_work(project), folder=cloud.out)
 
 
-def request_of(cloud: Cloud, is_confirmed: bool = True, skipped: frozenset[str] = frozenset()) -> drive.PlatformRequest:
+def request_of(
+    cloud: CloudProject, is_confirmed: bool = True, skipped: frozenset[str] = frozenset()
+) -> drive.PlatformRequest:
     settings = StepRunnerSettings(pace=0, skipped=skipped)
     return drive.PlatformRequest(
         str(cloud.file), cloud.out, "", NO_CLUSTER, is_confirmed=is_confirmed, settings=settings
     )
 
 
-def create_platform(cloud: Cloud, project: str = "project-1", **options: object) -> int:
+def create_platform(cloud: CloudProject, project: str = "project-1", **options: object) -> int:
     """Run create in a new process; return its exit code."""
-    return in_a_process(lambda: drive.run_create(work_in(cloud, project), request_of(cloud, **options)), cloud.reported)  # type: ignore[arg-type]
+    request = request_of(cloud, **options)  # type: ignore[arg-type]
+    return run_in_process(lambda: drive.run_create(work_in(cloud, project), request), cloud.reported)
 
 
-def destroy_platform(cloud: Cloud, is_unprotecting: bool = True, **options: object) -> int:
+def destroy_platform(cloud: CloudProject, is_unprotecting: bool = True, **options: object) -> int:
     """Run destroy in a new process; return its exit code."""
     request = request_of(cloud, **options)  # type: ignore[arg-type]
-    return in_a_process(
+    return run_in_process(
         lambda: drive.run_destroy(work_in(cloud), request, is_unprotecting=is_unprotecting), cloud.reported
     )
 
 
-def kill_at_each_call(cloud: Cloud, work: Callable[[Cloud], int]) -> int:
+def kill_at_each_call(cloud: CloudProject, work: Callable[[CloudProject], int]) -> int:
     """Kill the process at its first call, the next process at its second, and so on, until one completes."""
     for call in range(1, 500):
-        cloud.goes_wrong(call, "kill")
+        cloud.inject_fault(call, "kill")
         if work(cloud) == 0:
             return call - 1
-    raise AssertionError("it never comes to its end: " + cloud.reported.read_text("utf-8"))
+    raise AssertionError("no process completed: " + cloud.reported.read_text("utf-8"))
 
 
-def test_create_makes_everything_in_order(cloud: Cloud) -> None:
+def test_create_makes_everything_in_order(cloud: CloudProject) -> None:
     assert create_platform(cloud) == 0
     assert cloud.effects == CREATED
 
 
-def test_second_create_changes_nothing(cloud: Cloud) -> None:
+def test_second_create_changes_nothing(cloud: CloudProject) -> None:
     create_platform(cloud)
     world = cloud.world()
     assert create_platform(cloud) == 0
     assert (cloud.effects, cloud.world()) == (CREATED, world)
 
 
-def test_create_killed_at_any_call_completes_after_retries(cloud: Cloud) -> None:
+def test_create_killed_at_any_call_completes_after_retries(cloud: CloudProject) -> None:
     assert kill_at_each_call(cloud, create_platform) > len(CREATED)
     assert Counter(cloud.effects) == Counter(CREATED)
 
 
-def test_destroy_killed_at_any_call_completes_after_retries(cloud: Cloud) -> None:
+def test_destroy_killed_at_any_call_completes_after_retries(cloud: CloudProject) -> None:
     create_platform(cloud)
     assert kill_at_each_call(cloud, destroy_platform) > len(DESTROYED)
     assert Counter(cloud.effects) == Counter([*CREATED, *DESTROYED])
@@ -117,20 +120,20 @@ def test_destroy_killed_at_any_call_completes_after_retries(cloud: Cloud) -> Non
 
 @pytest.mark.parametrize("how", ["fail", "orphan"])
 def test_create_resumes_after_failed_or_orphaned_command(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, how: str
+    cloud: CloudProject, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     assert create_platform(cloud) == 0
     for call in cloud.failable:
-        other = Cloud(cloud.out / str(call), monkeypatch)
-        other.goes_wrong(call, how)
+        other = CloudProject(cloud.out / str(call), monkeypatch)
+        other.inject_fault(call, how)
         assert create_platform(other) != 0
-        other.goes_right()
+        other.clear_fault()
         assert create_platform(other) == 0, other.reported.read_text("utf-8")
         assert Counter(other.effects) == Counter(CREATED)
 
 
-def test_failing_command_is_reported_with_log_and_remedy(cloud: Cloud) -> None:
-    cloud.goes_wrong(13, "fail")
+def test_failing_command_is_reported_with_log_and_remedy(cloud: CloudProject) -> None:
+    cloud.inject_fault(13, "fail")
     assert create_platform(cloud) == 1
     reported = cloud.reported.read_text("utf-8")
     log = cloud.out / ".batchyard/logs/state-bucket.log"
@@ -141,8 +144,8 @@ def test_failing_command_is_reported_with_log_and_remedy(cloud: Cloud) -> None:
     assert log.read_text("utf-8").endswith("ERROR: planted\n")
 
 
-def test_completed_step_is_skipped_and_reported(cloud: Cloud) -> None:
-    cloud.goes_wrong(20, "kill")
+def test_completed_step_is_skipped_and_reported(cloud: CloudProject) -> None:
+    cloud.inject_fault(20, "kill")
     create_platform(cloud)
     cloud.reported.unlink()
     assert create_platform(cloud) == 0
@@ -151,14 +154,14 @@ def test_completed_step_is_skipped_and_reported(cloud: Cloud) -> None:
     assert "state-bucket: already done" in reported
 
 
-def test_destroy_rejects_protected_cluster_before_any_change(cloud: Cloud) -> None:
+def test_destroy_rejects_protected_cluster_before_any_change(cloud: CloudProject) -> None:
     create_platform(cloud)
     assert destroy_platform(cloud, is_unprotecting=False) == 1
     assert "use --unprotect" in cloud.reported.read_text("utf-8")
     assert cloud.effects == CREATED
 
 
-def test_destroy_lists_remaining_resources_with_removal_commands(cloud: Cloud) -> None:
+def test_destroy_lists_remaining_resources_with_removal_commands(cloud: CloudProject) -> None:
     create_platform(cloud)
     cloud.reported.unlink()
     assert destroy_platform(cloud) == 0
@@ -168,13 +171,13 @@ def test_destroy_lists_remaining_resources_with_removal_commands(cloud: Cloud) -
     assert "reservations" not in reported, "there are none"
 
 
-def test_create_makes_nothing_billable_without_terminal_or_yes(cloud: Cloud) -> None:
+def test_create_makes_nothing_billable_without_terminal_or_yes(cloud: CloudProject) -> None:
     assert create_platform(cloud, is_confirmed=False) == 1
     assert "use --yes" in cloud.reported.read_text("utf-8")
     assert "bucket" not in cloud.effects
 
 
-def test_dry_run_runs_nothing_and_prints_every_command(cloud: Cloud, capfd: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_runs_nothing_and_prints_every_command(cloud: CloudProject, capfd: pytest.CaptureFixture[str]) -> None:
     drive.run_create(work_in(cloud), drive.PlatformRequest(str(cloud.file), cloud.out, "", NO_CLUSTER, is_dry_run=True))
     printed = capfd.readouterr().out
     assert cloud.count == 0
@@ -184,12 +187,12 @@ def test_dry_run_runs_nothing_and_prints_every_command(cloud: Cloud, capfd: pyte
     assert not (cloud.out / ".batchyard").exists()
 
 
-def test_progress_is_reported_as_json_lines(cloud: Cloud) -> None:
+def test_progress_is_reported_as_json_lines(cloud: CloudProject) -> None:
     request = drive.PlatformRequest(
         str(cloud.file), cloud.out, "", NO_CLUSTER, is_confirmed=True, progress_format=ProgressFormat.JSON
     )
     printed = cloud.out.parent / "printed"
-    assert in_a_process(lambda: drive.run_create(work_in(cloud), request), cloud.reported, printed) == 0
+    assert run_in_process(lambda: drive.run_create(work_in(cloud), request), cloud.reported, printed) == 0
     events = [json.loads(line) for line in printed.read_text("utf-8").splitlines()]
     assert {"event": "done", "step": "state-bucket"}.items() <= next(
         row for row in events if (row["event"], row["step"]) == ("done", "state-bucket")
@@ -197,7 +200,7 @@ def test_progress_is_reported_as_json_lines(cloud: Cloud) -> None:
     assert events[-1]["step"] == "last-check"
 
 
-def test_missing_tool_is_reported_with_install_link(cloud: Cloud) -> None:
+def test_missing_tool_is_reported_with_install_link(cloud: CloudProject) -> None:
     (cloud.tools / "gcloud").unlink()
     assert create_platform(cloud) == 1
     reported = cloud.reported.read_text("utf-8")
@@ -205,14 +208,14 @@ def test_missing_tool_is_reported_with_install_link(cloud: Cloud) -> None:
     assert "install the gcloud CLI: https://" in reported
 
 
-def test_secrets_are_not_stored(cloud: Cloud) -> None:
+def test_secrets_are_not_stored(cloud: CloudProject) -> None:
     create_platform(cloud)
     kept = [path for path in cloud.out.rglob("*") if path.is_file() and "SECRET" in path.read_text("utf-8")]
     assert kept == []
     assert "SECRET" not in cloud.reported.read_text("utf-8")
 
 
-def test_second_concurrent_create_in_folder_is_rejected(cloud: Cloud) -> None:
+def test_second_concurrent_create_in_folder_is_rejected(cloud: CloudProject) -> None:
     with FolderLock(cloud.out, print_nothing):
         assert create_platform(cloud) == 1
     assert f"process {os.getpid()} is using this folder" in cloud.reported.read_text("utf-8")
@@ -223,7 +226,7 @@ def print_nothing(line: str) -> None:
     """Print nothing."""
 
 
-def test_folder_belongs_to_one_project_until_destroy(cloud: Cloud) -> None:
+def test_folder_belongs_to_one_project_until_destroy(cloud: CloudProject) -> None:
     create_platform(cloud)
     assert create_platform(cloud, project="project-2") == 1
     assert "this folder belongs to small on project project-1" in cloud.reported.read_text("utf-8")
@@ -231,40 +234,42 @@ def test_folder_belongs_to_one_project_until_destroy(cloud: Cloud) -> None:
     assert create_platform(cloud, project="project-2") == 0
 
 
-def test_folder_of_existing_resources_belongs_to_their_project(cloud: Cloud) -> None:
+def test_folder_of_existing_resources_belongs_to_their_project(cloud: CloudProject) -> None:
     create_platform(cloud)
     (cloud.out / ".batchyard" / "steps.jsonl").unlink()
     assert create_platform(cloud) == 0
     assert create_platform(cloud, project="project-2") == 1
 
 
-def test_folder_of_another_platform_is_rejected_before_writing(cloud: Cloud) -> None:
+def test_folder_of_another_platform_is_rejected_before_writing(cloud: CloudProject) -> None:
     create_platform(cloud)
     variables = (cloud.out / "terraform" / "terraform.tfvars").read_text("utf-8")
     assert create_platform(cloud, project="project-2") == 1
     assert (cloud.out / "terraform" / "terraform.tfvars").read_text("utf-8") == variables
 
 
-def test_folder_without_created_resources_belongs_to_no_project(cloud: Cloud) -> None:
+def test_folder_without_created_resources_belongs_to_no_project(cloud: CloudProject) -> None:
     (cloud.tools / "terraform").rename(cloud.tools / "off")
     assert create_platform(cloud, project="project-2") == 1
     (cloud.tools / "off").rename(cloud.tools / "terraform")
     assert create_platform(cloud) == 0
 
 
-def test_step_can_be_skipped(cloud: Cloud) -> None:
+def test_step_can_be_skipped(cloud: CloudProject) -> None:
     assert create_platform(cloud, skipped=frozenset({"apply-60-queues", "cluster-queues"})) == 0
     assert "applied manifests/60-queues.yaml" not in cloud.effects
 
 
-def test_unknown_skipped_step_is_rejected(cloud: Cloud) -> None:
+def test_unknown_skipped_step_is_rejected(cloud: CloudProject) -> None:
     assert create_platform(cloud, skipped=frozenset({"aply-60-queues"})) == 1
     assert "unknown step aply-60-queues" in cloud.reported.read_text("utf-8")
     assert cloud.count == 0
 
 
-def test_status_reports_present_missing_and_unknown_steps(cloud: Cloud, capfd: pytest.CaptureFixture[str]) -> None:
-    cloud.goes_wrong(25, "kill")
+def test_status_reports_present_missing_and_unknown_steps(
+    cloud: CloudProject, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cloud.inject_fault(25, "kill")
     create_platform(cloud)
     (cloud.state / "made.cluster").unlink()
     with pytest.raises(SystemExit) as ended:
@@ -277,7 +282,7 @@ def test_status_reports_present_missing_and_unknown_steps(cloud: Cloud, capfd: p
     assert lines["cluster-queues"] == "unknown"
 
 
-def test_status_of_complete_platform_is_present(cloud: Cloud, capfd: pytest.CaptureFixture[str]) -> None:
+def test_status_of_complete_platform_is_present(cloud: CloudProject, capfd: pytest.CaptureFixture[str]) -> None:
     create_platform(cloud)
     drive.run_status(work_in(cloud), request_of(cloud))
     assert {line.split()[0] for line in capfd.readouterr().out.splitlines()} == {"present"}

@@ -17,7 +17,7 @@ from batchyard.cli.platform.processes import CommandRunner
 from batchyard.cli.platform.step_runner import StepRunnerSettings
 from batchyard.cli.platform.target import ClusterOptions
 from batchyard.provision.steps.model import NO_SUCH_PROGRAM, TOO_LONG, StepCommand
-from cloud_commands import Cloud, ended, in_a_process, started
+from cloud_commands import CloudProject, run_in_process, start_process, wait_for_exit
 
 pytestmark = pytest.mark.slow
 
@@ -27,13 +27,13 @@ WITHIN_SECONDS = 60
 
 
 @pytest.fixture
-def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
-    found = Cloud(tmp_path, monkeypatch)
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CloudProject:
+    found = CloudProject(tmp_path, monkeypatch)
     os.mkfifo(found.state / "gate")
     return found
 
 
-def create_command(cloud: Cloud) -> Callable[[], None]:
+def create_command(cloud: CloudProject) -> Callable[[], None]:
     request = drive.PlatformRequest(
         str(cloud.file), cloud.out, "", ClusterOptions("", ""), is_confirmed=True, settings=StepRunnerSettings(pace=0)
     )
@@ -46,22 +46,22 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
         if is_so():
             return
         Event().wait(0.02)
-    raise AssertionError(f"never: {what}")
+    raise AssertionError(f"timeout: {what}")
 
 
-def start_hanging_create(cloud: Cloud) -> int:
+def start_hanging_create(cloud: CloudProject) -> int:
     """Start a create whose command hangs while it makes the bucket."""
-    cloud.goes_wrong(MAKES_BUCKET, "hang")
-    child = started(create_command(cloud), cloud.reported)
+    cloud.inject_fault(MAKES_BUCKET, "hang")
+    child = start_process(create_command(cloud), cloud.reported)
     wait_until(lambda: any("buckets create" in call for call in cloud.calls), "the bucket is being made")
     return child
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupt_ends_command_and_reports_how_to_resume(cloud: Cloud, number: signal.Signals) -> None:
+def test_interrupt_ends_command_and_reports_how_to_resume(cloud: CloudProject, number: signal.Signals) -> None:
     child = start_hanging_create(cloud)
     os.kill(child, number)
-    assert ended(child) == drive.INTERRUPTED_EXIT_CODE
+    assert wait_for_exit(child) == drive.INTERRUPTED_EXIT_CODE
     reported = cloud.reported.read_text("utf-8")
     assert "interrupted gcloud, waiting until it ends" in reported
     assert "create stopped at step state-bucket; run the same command again" in reported
@@ -69,23 +69,23 @@ def test_interrupt_ends_command_and_reports_how_to_resume(cloud: Cloud, number: 
     assert [entry["event"] for entry in StepJournal(cloud.out).entries()][-1] == "interrupted"
 
 
-def test_create_resumes_after_interrupt(cloud: Cloud) -> None:
+def test_create_resumes_after_interrupt(cloud: CloudProject) -> None:
     child = start_hanging_create(cloud)
     os.kill(child, signal.SIGINT)
-    ended(child)
-    assert in_a_process(create_command(cloud), cloud.reported) == 0
+    wait_for_exit(child)
+    assert run_in_process(create_command(cloud), cloud.reported) == 0
     assert cloud.effects.count("bucket") == 1
 
 
-def test_create_waits_for_command_of_killed_create(cloud: Cloud) -> None:
+def test_create_waits_for_command_of_killed_create(cloud: CloudProject) -> None:
     child = start_hanging_create(cloud)
     os.kill(child, signal.SIGKILL)
-    assert ended(child) == -signal.SIGKILL
-    other = started(create_command(cloud), cloud.reported)
+    assert wait_for_exit(child) == -signal.SIGKILL
+    other = start_process(create_command(cloud), cloud.reported)
     wait_until(lambda: "of an earlier run" in cloud.reported.read_text("utf-8"), "the next one waits")
     assert "bucket" not in cloud.effects
     (cloud.state / "gate").write_text("go\n", "utf-8")
-    assert ended(other) == 0
+    assert wait_for_exit(other) == 0
     assert cloud.effects.count("bucket") == 1
 
 
@@ -131,7 +131,7 @@ def test_journal_continues_after_truncated_line(tmp_path: Path) -> None:
     assert [entry["event"] for entry in journal.entries()] == ["run", "finished"]
 
 
-def run_at_terminal(cloud: Cloud, verb: str, typed: str) -> tuple[int, str]:
+def run_at_terminal(cloud: CloudProject, verb: str, typed: str) -> tuple[int, str]:
     """Run the command at a terminal, and type this answer to its first question; return the exit code and output."""
     main, side = pty.openpty()
     command = [sys.executable, "-m", "batchyard", "platform", verb, str(cloud.file), "--out", str(cloud.out)]
@@ -156,15 +156,15 @@ def remaining_output(terminal: int) -> str:
             return shown.decode()
 
 
-def test_declined_create_makes_nothing(cloud: Cloud) -> None:
+def test_declined_create_makes_nothing(cloud: CloudProject) -> None:
     code, shown = run_at_terminal(cloud, "create", "n")
     assert code == 1
     assert "state-bucket: declined" in shown
     assert "bucket" not in cloud.effects
 
 
-def test_destroy_requires_typed_platform_name(cloud: Cloud) -> None:
-    assert in_a_process(create_command(cloud), cloud.reported) == 0
+def test_destroy_requires_typed_platform_name(cloud: CloudProject) -> None:
+    assert run_in_process(create_command(cloud), cloud.reported) == 0
     (cloud.state / "protected").unlink()
     code, shown = run_at_terminal(cloud, "destroy", "smal")
     assert (code, "confirm: declined" in shown) == (1, True)

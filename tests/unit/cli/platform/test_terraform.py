@@ -20,7 +20,7 @@ TEXT = 'resource "terraform_data" "it" {\n  input = "%s"\n}\n'
 pytestmark = pytest.mark.skipif(shutil.which("terraform") is None, reason="terraform is not there")
 
 
-class Agreeing:
+class ConfirmingUser:
     """Agrees to each question, and records it."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Agreeing:
 
 def run_steps(folder: Path, *steps: PlatformStep) -> tuple[dict[ProgressKind, int], list[str]]:
     """Run the steps; return the number of outcomes of each kind, and the questions."""
-    asking = Agreeing()
+    asking = ConfirmingUser()
     with FolderLock(folder, LineDisplay().report) as lock:
         processes = CommandRunner(folder, lock, LineDisplay().report)
         counts = StepRunner(folder, processes, StepJournal(folder), LineDisplay(), asking).run(steps)

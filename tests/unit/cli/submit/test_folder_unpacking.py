@@ -42,7 +42,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def started(shipped: Path, *argv: str, path: str = os.environ["PATH"]) -> "subprocess.Popen[str]":
+def start_unpacking(shipped: Path, *argv: str, path: str = os.environ["PATH"]) -> "subprocess.Popen[str]":
     script = unpack_script(str(shipped / "parts"), str(shipped / "work"))
     return subprocess.Popen(
         [SHELL, "-c", script, "batchyard-submit", *argv],
@@ -62,37 +62,39 @@ def path_with(folder: Path, **programs: str) -> str:
 
 
 def test_command_runs_in_folder_and_exit_code_is_kept(shipped: Path) -> None:
-    reported, _ = (process := started(shipped, "sh", "train.sh", "two words")).communicate()
+    reported, _ = (process := start_unpacking(shipped, "sh", "train.sh", "two words")).communicate()
     assert (process.returncode, reported) == (3, "trained two words\n")
 
 
 @pytest.mark.parametrize("python", ["python3", "python"])
 def test_python_unpacks_without_tar(shipped: Path, python: str) -> None:
     path = path_with(shipped / "bin", cat=shutil.which("cat") or "", **{python: sys.executable})
-    reported, _ = (process := started(shipped, SHELL, "train.sh", "x", path=path)).communicate()
+    reported, _ = (process := start_unpacking(shipped, SHELL, "train.sh", "x", path=path)).communicate()
     assert (process.returncode, reported) == (3, "trained x\n")
 
 
 def test_missing_unpacking_tools_are_reported(shipped: Path) -> None:
-    _, reported = (process := started(shipped, "true", path=path_with(shipped / "bin"))).communicate()
+    _, reported = (process := start_unpacking(shipped, "true", path=path_with(shipped / "bin"))).communicate()
     assert process.returncode == 126
     assert reported == "batchyard submit: the image has neither tar and gzip nor Python to unpack the folder with\n"
 
 
 def test_damaged_archive_runs_nothing(shipped: Path) -> None:
     max((shipped / "parts").iterdir()).unlink()
-    reported, _ = (process := started(shipped, "echo", "ran")).communicate()
+    reported, _ = (process := start_unpacking(shipped, "echo", "ran")).communicate()
     assert (process.returncode, reported) == (126, "")
 
 
 def test_missing_command_exits_with_127(shipped: Path) -> None:
-    _, reported = (process := started(shipped, "nosuch")).communicate()
+    _, reported = (process := start_unpacking(shipped, "nosuch")).communicate()
     assert process.returncode == 127
     assert "nosuch" in reported
 
 
 def test_signals_reach_command(shipped: Path) -> None:
-    with started(shipped, sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()") as process:
+    with start_unpacking(
+        shipped, sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGTERM)

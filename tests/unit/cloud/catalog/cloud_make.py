@@ -65,11 +65,11 @@ def resize_request(name: str, pool: str = "pool", count: int = 1, zone: str = ZO
     }
 
 
-class Died(Exception):  # noqa: N818 - named after the event
+class ControllerCrashError(Exception):
     """Simulates a crash of the controllers before a write."""
 
 
-class MortalClient:
+class CrashingClient:
     """A client that crashes the controllers after `left` writes, if it is set."""
 
     def __init__(self, client: LocalClient) -> None:
@@ -83,7 +83,7 @@ class MortalClient:
         """Perform writes until one is rejected, or raise Died."""
         for write in writes:
             if self.left == self.written:
-                raise Died
+                raise ControllerCrashError
             self.written += 1
             result = self._client.attempt(write)
             if result.error is not None:
@@ -91,22 +91,22 @@ class MortalClient:
         self._client.deliver_result(done, result)
 
 
-class Cloud(Stage):
+class CloudStage(Stage):
     """A small world with only a Cluster, its pools, and the three controllers of the cloud."""
 
     def __init__(self, begin: Obj | None = None, seed: int = 1, start: Instant = make.NOW) -> None:
         self.kernel = VirtualEventLoop(start)
         self.store = Store(detect_mutation=True)
         self.client = LocalClient(self.store, self.kernel)
-        self.controllers = MortalClient(self.client)
+        self.controllers = CrashingClient(self.client)
         self.runner = Runner(self.kernel, self.controllers, simulated_cloud(seed), self._record)
         self.events: list[EventRecord] = []
         if begin is not None:
             self.put(*initial_objects(begin))
 
-    def restarted(self) -> "Cloud":
+    def restarted(self) -> "CloudStage":
         """Return a world with the same objects and time, and restarted controllers."""
-        fresh = Cloud(start=self.kernel.now())
+        fresh = CloudStage(start=self.kernel.now())
         for kind in self.store.kinds():
             for obj in self.store.list(kind):
                 fresh.store.put(key_of(obj), obj)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from batchyard.api import scheme
 from batchyard.cloud.catalog.instances import is_leaving, phase_of
 from batchyard.interfaces.client import WatchEvent
-from unit.cloud.catalog.cloud_make import ZONE, Cloud, autoscaled, cluster, instance, resize_request
+from unit.cloud.catalog.cloud_make import ZONE, CloudStage, autoscaled, cluster, instance, resize_request
 
 L4, TPU = "g2-standard-24", "ct5lp-hightpu-4t"
 SCALED = {"autoscaling": {"min": 0, "max": 9}, "zones": [ZONE]}
@@ -24,7 +24,7 @@ POOLS: Sequence[dict[str, Any]] = (
 )
 IN_USE = {"Provisioning", "Booting", "Running", "Stopping", "Crashed"}
 
-Act = Callable[[Cloud, int], None]
+Act = Callable[[CloudStage, int], None]
 
 
 def begin() -> dict[str, Any]:
@@ -42,49 +42,49 @@ def row(machine: str, count: int) -> dict[str, Any]:
     return {"machineType": machine, "zone": ZONE, "count": count}
 
 
-def ask(world: Cloud, number: int) -> None:
+def ask(world: CloudStage, number: int) -> None:
     """Request a machine, as an autoscaler does."""
     world.put(instance(f"asked-{world.kernel.steps}", autoscaled("scaled", L4)))
 
 
-def ask_for_slice(world: Cloud, number: int) -> None:
+def ask_for_slice(world: CloudStage, number: int) -> None:
     """Request a slice, as an autoscaler does, if there is none."""
     pool = autoscaled("scaled-slice", TPU, tpuTopology="2x4")
     if not world.instances("scaled-slice"):
         world.put(*(instance(f"tpu-{world.kernel.steps}-{host}", pool) for host in "ab"))
 
 
-def request(world: Cloud, number: int) -> None:
+def request(world: CloudStage, number: int) -> None:
     """Create a ResizeRequest for several machines."""
     world.put(resize_request(f"rr-{world.kernel.steps}", "queued", 1 + number % 3, maxRunDuration="30m"))
 
 
-def chosen(world: Cloud, number: int) -> list[Mapping[str, Any]]:
+def choose_machine(world: CloudStage, number: int) -> list[Mapping[str, Any]]:
     """Return one of the machines, if there are any."""
     found = world.instances()
     return [found[number % len(found)]] if found else []
 
 
-def give_up(world: Cloud, number: int) -> None:
+def give_up(world: CloudStage, number: int) -> None:
     """Delete a machine."""
-    world.give_up(*chosen(world, number))
+    world.give_up(*choose_machine(world, number))
 
 
-def crash(world: Cloud, number: int) -> None:
+def crash(world: CloudStage, number: int) -> None:
     """Crash a machine."""
-    for found in chosen(world, number):
+    for found in choose_machine(world, number):
         if phase_of(found) in IN_USE:
             world.crash(found)
 
 
-def reclaim(world: Cloud, number: int) -> None:
+def reclaim(world: CloudStage, number: int) -> None:
     """Reclaim a machine."""
-    for found in chosen(world, number):
+    for found in choose_machine(world, number):
         if phase_of(found) in IN_USE:
             world.say(found, stopAt=world.stamp(30))
 
 
-def restock(world: Cloud, number: int) -> None:
+def restock(world: CloudStage, number: int) -> None:
     """Change the capacity of the cloud."""
     world.change_cluster(capacity=[row(L4, number % 6), row(TPU, number % 5)])
 
@@ -92,7 +92,7 @@ def restock(world: Cloud, number: int) -> None:
 ACTS: Sequence[Act] = (ask, ask_for_slice, request, give_up, crash, reclaim, restock)
 
 
-def used(world: Cloud, machine: str) -> int:
+def used_machines(world: CloudStage, machine: str) -> int:
     """Count the machines of a type in use outside of reservations."""
     return sum(
         obj["spec"]["machineType"] == machine
@@ -103,7 +103,7 @@ def used(world: Cloud, machine: str) -> int:
     )
 
 
-def check_assignment(world: Cloud, event: WatchEvent) -> None:
+def check_assignment(world: CloudStage, event: WatchEvent) -> None:
     """Check that each assigned machine is within the capacity."""
     if event.key.kind != scheme.INSTANCE or phase_of(event.obj) != "Provisioning" or event.old is None:
         return
@@ -113,12 +113,12 @@ def check_assignment(world: Cloud, event: WatchEvent) -> None:
     if event.obj["spec"]["pool"] == "reserved":
         assert sum(phase_of(obj) in IN_USE and not is_leaving(obj) for obj in world.instances("reserved")) <= 1
     else:
-        assert used(world, machine) <= next(
+        assert used_machines(world, machine) <= next(
             r["count"] for r in found["spec"]["capacity"] if r["machineType"] == machine
         )
 
 
-def check(world: Cloud) -> None:
+def check(world: CloudStage) -> None:
     """Check the invariants that hold when no work is due."""
     for name in ("slice", "scaled-slice"):
         hosts = [obj for obj in world.instances(name) if not is_leaving(obj)]
@@ -129,7 +129,7 @@ def check(world: Cloud) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, 59), st.integers(0, 900)), max_size=25))
 def test_cloud_invariants_hold_under_random_actions(acts: list[tuple[Act, int, int]]) -> None:
-    world = Cloud(begin())
+    world = CloudStage(begin())
     world.store.listen(partial(check_assignment, world))
     for act, number, seconds in acts:
         act(world, number)

@@ -9,7 +9,15 @@ import pytest
 from batchyard.api import scheme
 from batchyard.cloud.catalog.instances import phase_of
 from batchyard.cloud.cluster_objects import initial_objects
-from unit.cloud.catalog.cloud_make import ZONE, Cloud, Died, autoscaled, cluster, instance, resize_request
+from unit.cloud.catalog.cloud_make import (
+    ZONE,
+    CloudStage,
+    ControllerCrashError,
+    autoscaled,
+    cluster,
+    instance,
+    resize_request,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +25,7 @@ TPU = "ct5lp-hightpu-4t"
 SLICE = {"zones": [ZONE], "tpuTopology": "2x4"}
 SCALED = {"autoscaling": {"min": 0, "max": 9}, "zones": [ZONE]}
 
-Step = tuple[float, Callable[[Cloud], None]]
+Step = tuple[float, Callable[[CloudStage], None]]
 
 
 def begin() -> dict[str, Any]:
@@ -34,36 +42,36 @@ def begin() -> dict[str, Any]:
     )
 
 
-def one_of(world: Cloud, pool: str) -> list[Mapping[str, Any]]:
+def one_of(world: CloudStage, pool: str) -> list[Mapping[str, Any]]:
     """Return the first machine of a pool, if it has any."""
     return list(world.instances(pool))[:1]
 
 
-def ask_for_slice(world: Cloud) -> None:
+def ask_for_slice(world: CloudStage) -> None:
     """Request a slice, as an autoscaler does."""
     pool = autoscaled("scaled-slice", TPU, **SLICE)
     world.put(instance("tpu-a", pool), instance("tpu-b", pool))
 
 
-def request_more_than_capacity(world: Cloud) -> None:
+def request_more_than_capacity(world: CloudStage) -> None:
     """Create two ResizeRequests; there is capacity for one of them."""
     world.put(resize_request("first", "dws", 2, maxRunDuration="1h"), resize_request("second", "dws", 1))
 
 
-def crash_slices(world: Cloud) -> None:
+def crash_slices(world: CloudStage) -> None:
     """Crash a machine of each slice, and one of a fixed pool."""
     for pool in ("fixed", "slice", "scaled-slice"):
         for found in one_of(world, pool):
             world.crash(found)
 
 
-def reclaim_spot(world: Cloud) -> None:
+def reclaim_spot(world: CloudStage) -> None:
     """Reclaim a Spot machine."""
     for found in one_of(world, "spot"):
         world.say(found, stopAt=world.stamp(30))
 
 
-def give_up_pool(world: Cloud) -> None:
+def give_up_pool(world: CloudStage) -> None:
     """Delete a pool."""
     world.give_up(world.get(scheme.NODE_POOL, "slice", ""))
 
@@ -77,28 +85,28 @@ STORY: list[Step] = [
 ]
 
 
-def play(lives: int | None) -> Cloud:
+def play(lives: int | None) -> CloudStage:
     """Play the story; the controllers crash once, after this many writes, and are replaced."""
-    world = Cloud()
+    world = CloudStage()
     world.controllers.left = lives
 
     def alive(work: Callable[[], object]) -> None:
         nonlocal world
         try:
             work()
-        except Died:
+        except ControllerCrashError:
             world = world.restarted()
 
     alive(lambda: world.put(*initial_objects(begin())))
     for seconds, step in STORY:
-        alive(partial(Cloud.wait, world, seconds))
+        alive(partial(CloudStage.wait, world, seconds))
         alive(partial(step, world))
     alive(world.finish)
     world.finish()
     return world
 
 
-def summary(world: Cloud) -> dict[str, Any]:
+def summary(world: CloudStage) -> dict[str, Any]:
     """Return the final state without names and times."""
     running = [obj["metadata"]["name"] for obj in world.instances() if phase_of(obj) == "Running"]
     return {

@@ -60,17 +60,17 @@ def pod(
     conditions = [make.condition("Ready", ready, since=since), *more.get("conditions", ())]
     status: Obj = {"phase": phase, "conditions": conditions}
     if "exit_code" in more:
-        status["containerStatuses"] = [ended("c", more["exit_code"], since)]
+        status["containerStatuses"] = [terminated_status("c", more["exit_code"], since)]
     spec = {"nodeName": more["node"]} if more.get("node") else {}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
 
 
-def ended(container: str, exit_code: int, since: float = 0) -> Obj:
+def terminated_status(container: str, exit_code: int, since: float = 0) -> Obj:
     """The status of a terminated container."""
     return {"name": container, "state": {"terminated": {"exitCode": exit_code, "finishedAt": make.stamp(since)}}}
 
 
-def observed(job: Obj, *pods: Obj) -> ObservedJob:
+def observed_job(job: Obj, *pods: Obj) -> ObservedJob:
     """The Job observed with these pods."""
     return observe_job(job, job_pods(pods))
 

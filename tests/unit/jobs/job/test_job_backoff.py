@@ -2,7 +2,7 @@
 
 import make
 from batchyard.jobs.job.spec import backoff_end, failures_since_success, finished_at, index_backoff_end
-from unit.jobs.job.job_make import ended, pod, seconds
+from unit.jobs.job.job_make import pod, seconds, terminated_status
 
 
 def test_backoff_doubles_up_to_ten_minutes() -> None:
@@ -32,7 +32,7 @@ def test_index_backoff_counts_failures_and_ignored_failures() -> None:
 
 def test_pod_finish_time_is_that_of_last_container() -> None:
     both = pod("p", "Failed", exit_code=1, since=7)
-    both["status"]["containerStatuses"].append(ended("d", 0, 9))
+    both["status"]["containerStatuses"].append(terminated_status("d", 0, 9))
     assert seconds(finished_at(both)) == 9
     both["status"]["containerStatuses"].append({"name": "e", "state": {"running": {}}})
     assert seconds(finished_at(both)) == 7  # the time of its Ready condition

@@ -7,9 +7,9 @@ from batchyard.api.meta import Obj, annotation, key_of, with_metadata
 from batchyard.api.well_known import COMPLETION_INDEX
 from batchyard.interfaces.client import Create, Delete, Propagation
 from batchyard.jobs.job.controller import JobPodController
-from stage import stated
+from stage import condition_state
 from unit.client.job_pods_make import JobStage
-from unit.jobs.job.job_make import ended, indexed, job, per_index
+from unit.jobs.job.job_make import indexed, job, per_index, terminated_status
 
 REACHED = ("True", "CompletionsReached", "Reached expected number of succeeded pods")
 
@@ -51,7 +51,7 @@ def test_indexed_job_reports_completed_indexes() -> None:
     stage.become("Succeeded")
     assert (stage.status["completedIndexes"], stage.status["succeeded"]) == ("0-2", 3)
     stage.become("Succeeded")
-    assert (stage.status["completedIndexes"], stated(stage.job, "Complete")) == ("0-4", REACHED)
+    assert (stage.status["completedIndexes"], condition_state(stage.job, "Complete")) == ("0-4", REACHED)
 
 
 def test_job_without_completions_completes_after_success_and_end_of_all_pods() -> None:
@@ -60,13 +60,13 @@ def test_job_without_completions_completes_after_success_and_end_of_all_pods() -
     stage.pass_time(1)
     assert (len(stage.pods()), stage.status["active"], stage.conditions()) == (2, 2, [])
     stage.become("Failed")
-    assert stated(stage.job, "Complete") == REACHED
+    assert condition_state(stage.job, "Complete") == REACHED
     assert (stage.status["succeeded"], stage.status["failed"]) == (1, 2)
 
 
 def test_job_with_zero_completions_completes_at_once() -> None:
     stage = JobStage(job(parallelism=1, completions=0))
-    assert (stated(stage.job, "Complete"), stage.pods(None)) == (REACHED, [])
+    assert (condition_state(stage.job, "Complete"), stage.pods(None)) == (REACHED, [])
     assert stage.status["startTime"] == make.stamp()
 
 
@@ -80,7 +80,7 @@ def test_job_replaces_failed_pods_with_backoff_until_limit() -> None:
         assert len(stage.pods()) == 1
     stage.become("Failed")
     assert stage.status["failed"] == 4
-    assert stated(stage.job, "Failed") == (
+    assert condition_state(stage.job, "Failed") == (
         "True",
         "BackoffLimitExceeded",
         "Job has reached the specified backoff limit",
@@ -119,7 +119,7 @@ def test_job_fails_after_active_deadline() -> None:
     assert stage.conditions() == []
     stage.run(30)
     late = ("True", "DeadlineExceeded", "Job was active longer than specified deadline")
-    assert (stated(stage.job, "FailureTarget"), stated(stage.job, "Failed")) == (late, late)
+    assert (condition_state(stage.job, "FailureTarget"), condition_state(stage.job, "Failed")) == (late, late)
     assert stage.pods(None) == []
 
 
@@ -133,20 +133,20 @@ def test_resumed_job_restarts_active_deadline() -> None:
     stage.pass_time(29)
     assert stage.status["active"] == 1
     stage.pass_time(1)
-    assert stated(stage.job, "Failed")[1] == "DeadlineExceeded"
+    assert condition_state(stage.job, "Failed")[1] == "DeadlineExceeded"
 
 
 def test_suspended_job_deletes_pods_without_counting_failures() -> None:
     stage = JobStage(job(parallelism=2, completions=2))
     stage.bind(stage.pods()[0])
     stage.change(suspend=True)
-    assert stated(stage.job, "Suspended") == ("True", "JobSuspended", "Job suspended")
+    assert condition_state(stage.job, "Suspended") == ("True", "JobSuspended", "Job suspended")
     assert {"active", "startTime", "failed"}.isdisjoint(stage.status)
     assert (stage.status["terminating"], len(stage.pods(None))) == (1, 1)
     stage.stop()
     assert (stage.status["terminating"], stage.pods(None)) == (0, [])
     stage.change(suspend=False)
-    assert stated(stage.job, "Suspended") == ("False", "JobResumed", "Job resumed")
+    assert condition_state(stage.job, "Suspended") == ("False", "JobResumed", "Job resumed")
     assert (len(stage.pods()), stage.status["active"], stage.status["startTime"]) == (2, 2, make.stamp())
     reasons = [reason for reason in stage.reasons() if reason != "SuccessfulCreate"]
     assert reasons == ["SuccessfulDelete", "SuccessfulDelete", "Suspended", "Resumed"]
@@ -177,7 +177,7 @@ def test_failed_index_is_retried_up_to_backoff_limit_per_index() -> None:
     stage.become("Failed", stage.pods()[0])
     assert (stage.status["failedIndexes"], stage.status["failed"]) == ("0", 2)
     stage.become("Succeeded")
-    assert stated(stage.job, "Failed") == ("True", "FailedIndexes", "Job has failed indexes")
+    assert condition_state(stage.job, "Failed") == ("True", "FailedIndexes", "Job has failed indexes")
     assert (stage.status["completedIndexes"], stage.status["succeeded"], stage.tracked()) == ("1", 1, 0)
 
 
@@ -185,7 +185,7 @@ def test_job_fails_after_max_failed_indexes() -> None:
     stage = JobStage(per_index(0, maxFailedIndexes=1))
     stage.become("Failed", *stage.pods()[:2])
     message = "Job has exceeded the specified maximal number of failed indexes"
-    assert stated(stage.job, "Failed") == ("True", "MaxFailedIndexesExceeded", message)
+    assert condition_state(stage.job, "Failed") == ("True", "MaxFailedIndexesExceeded", message)
     assert (stage.status["failedIndexes"], stage.status["failed"]) == ("0,1", 3)
 
 
@@ -195,7 +195,7 @@ def test_success_policy_completes_job_and_deletes_other_pods_uncounted() -> None
     stage.become("Succeeded", stage.pods()[0])
     assert (stage.status["terminating"], stage.tracked()) == (2, 0)
     stage.stop()
-    assert stated(stage.job, "Complete") == ("True", "SuccessPolicy", "Matched rules at index 0")
+    assert condition_state(stage.job, "Complete") == ("True", "SuccessPolicy", "Matched rules at index 0")
     assert "failed" not in stage.status
 
 
@@ -253,18 +253,18 @@ def test_fail_job_rule_fails_job_at_once() -> None:
     rules = [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}]
     stage = JobStage(job(parallelism=2, completions=2, podFailurePolicy={"rules": rules}))
     failed = stage.pods()[0]
-    stage.become("Failed", failed, containerStatuses=[ended("c", 42)])
+    stage.become("Failed", failed, containerStatuses=[terminated_status("c", 42)])
     name = failed["metadata"]["name"]
     message = f"Container c for pod team/{name} failed with exit code 42 matching FailJob rule at index 0"
     why = ("True", "PodFailurePolicy", message)
-    assert (stated(stage.job, "FailureTarget"), stated(stage.job, "Failed")) == (why, why)
+    assert (condition_state(stage.job, "FailureTarget"), condition_state(stage.job, "Failed")) == (why, why)
     assert stage.status["failed"] == 2
 
 
 def test_fail_index_rule_prevents_retry_of_index() -> None:
     rules = [{"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [42]}}]
     stage = JobStage(per_index(9, podFailurePolicy={"rules": rules}))
-    stage.become("Failed", stage.pods()[0], containerStatuses=[ended("c", 42)])
+    stage.become("Failed", stage.pods()[0], containerStatuses=[terminated_status("c", 42)])
     stage.pass_time(1000)
     assert (stage.status["failedIndexes"], stage.indexes()) == ("0", ["1", "2"])
 
@@ -273,7 +273,7 @@ def test_too_many_succeeded_pods_event_is_reported() -> None:
     stage = JobStage(job())
     stage._submit(Create(with_metadata(stage.pods()[0], name="twin", uid=None, resourceVersion=None)))
     stage.become("Succeeded", *stage.pods())
-    assert (stated(stage.job, "Complete"), stage.status["succeeded"]) == (REACHED, 2)
+    assert (condition_state(stage.job, "Complete"), stage.status["succeeded"]) == (REACHED, 2)
     reported = ("Warning", "TooManySucceededPods", "Too many succeeded pods running after completion count reached")
     assert reported in [event[1:4] for event in stage.events]
 

@@ -33,7 +33,7 @@ def relabel(stage: JobStage, pod: Obj, **labels: str) -> None:
     stage.put(with_metadata(current, labels={**(current["metadata"].get("labels") or {}), **labels}))
 
 
-def owned(stage: JobStage) -> Mapping[str, bool]:
+def controlled_pods(stage: JobStage) -> Mapping[str, bool]:
     """Whether each pod has a controller, by name."""
     return {pod["metadata"]["name"]: controller_of(pod) is not None for pod in stage.pods(None)}
 
@@ -41,7 +41,7 @@ def owned(stage: JobStage) -> Mapping[str, bool]:
 def test_job_adopts_pod_that_matches_selector() -> None:
     stage = JobStage(orphan_pod())
     stage.put(job_with_selector())
-    assert owned(stage) == {"free": True}
+    assert controlled_pods(stage) == {"free": True}
     assert (stage.tracked(), stage.status["active"]) == (1, 1)
     stage.become("Succeeded")
     assert (stage.status["succeeded"], stage.tracked()) == (1, 0)
@@ -53,7 +53,7 @@ def test_job_deletes_surplus_pod_that_it_adopts() -> None:
     stage.put(orphan_pod())
     stage.pass_time(1)
     assert len(stage.pods(None)) == 1
-    assert "free" not in owned(stage)
+    assert "free" not in controlled_pods(stage)
 
 
 def test_job_ignores_unmatched_pods_and_pods_with_controller() -> None:
@@ -69,14 +69,14 @@ def test_finished_job_adopts_no_pod() -> None:
     stage.become("Succeeded")
     stage.put(orphan_pod())
     stage.pass_time(1)
-    assert owned(stage)["free"] is False
+    assert controlled_pods(stage)["free"] is False
 
 
 def test_job_releases_and_replaces_pod_with_changed_labels() -> None:
     stage = JobStage(job_with_selector())
     (pod,) = stage.pods()
     relabel(stage, pod, app="y")
-    assert owned(stage)[pod["metadata"]["name"]] is False
+    assert controlled_pods(stage)[pod["metadata"]["name"]] is False
     assert (len(stage.pods(None)), stage.tracked()) == (2, 1)
     assert "failed" not in stage.status
 
@@ -105,7 +105,7 @@ def test_orphaned_pod_loses_tracking_finalizer() -> None:
 def test_pod_orphaned_by_job_deletion_loses_tracking_finalizer() -> None:
     stage = JobStage(job())
     (pod,) = stage.pods(None)
-    stage.leave_behind(scheme.JOB, "job")
+    stage.delete_without_dependents(scheme.JOB, "job")
     assert "finalizers" not in stage.get(scheme.POD, pod["metadata"]["name"])["metadata"]
 
 

@@ -3,7 +3,7 @@
 import make
 from batchyard.api.well_known import JOB_TRACKING
 from batchyard.jobs.job.controller import JobPodController
-from stage import stated
+from stage import condition_state
 from unit.client.job_pods_make import JobStage
 from unit.jobs.job.job_make import indexed, job
 
@@ -33,7 +33,7 @@ def test_container_restart_is_reconciled_within_second() -> None:
     stage.become("Running", *stage.pods("Running"), ready=True, containerStatuses=[{"name": "c", "restartCount": 1}])
     assert stage.conditions() == []
     stage.pass_time(1)
-    assert stated(stage.job, "Failed")[1] == "BackoffLimitExceeded"
+    assert condition_state(stage.job, "Failed")[1] == "BackoffLimitExceeded"
 
 
 def test_active_deadline_is_enforced_during_batching() -> None:
@@ -41,7 +41,7 @@ def test_active_deadline_is_enforced_during_batching() -> None:
     stage.pass_time(9.5)
     stage.become("Running", stage.pods()[0], ready=True)
     stage.run(10)
-    assert stated(stage.job, "Failed")[1] == "DeadlineExceeded"
+    assert condition_state(stage.job, "Failed")[1] == "DeadlineExceeded"
 
 
 def test_pod_successes_are_batched_for_second() -> None:

@@ -13,7 +13,7 @@ from unit.client.job_pods_make import JobStage
 from unit.jobs.job.job_make import indexed
 
 
-def queued(**spec: Any) -> JobStage:
+def queued_job(**spec: Any) -> JobStage:
     """An Indexed Job of three pods, pending in its queue, with the fields that the API server adds."""
     of = indexed(**spec)
     of["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "lq"}
@@ -34,7 +34,7 @@ def evict(stage: JobStage) -> None:
 
 
 def test_admitted_job_creates_pods_with_flavor_node_selector() -> None:
-    stage = queued()
+    stage = queued_job()
     assert stage.pods(None) == []
     admit(stage)
     assert [pod["spec"]["nodeSelector"] for pod in stage.pods()] == [{"zone": "a"}] * 3
@@ -43,7 +43,7 @@ def test_admitted_job_creates_pods_with_flavor_node_selector() -> None:
 
 
 def test_evicted_job_deletes_pods_releases_quota_and_runs_again() -> None:
-    stage = queued()
+    stage = queued_job()
     admit(stage)
     stage.bind()
     stage.become("Running", ready=True)
@@ -58,7 +58,7 @@ def test_evicted_job_deletes_pods_releases_quota_and_runs_again() -> None:
 
 
 def test_workload_finishes_with_its_job() -> None:
-    stage = queued()
+    stage = queued_job()
     admit(stage)
     stage.become("Succeeded", stage.pods()[0])
     stage.pass_time(1)

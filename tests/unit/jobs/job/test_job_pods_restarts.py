@@ -60,7 +60,7 @@ class InterruptedJobController:
         return ReconcileResult(outcome.writes[:cut], requeue_at=now)
 
 
-class PodEnds:
+class PodResults:
     """The results of tracked pods, computed from watch events only."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ def finish(stage: JobStage) -> None:
 def test_each_pod_is_counted_exactly_once_across_restarts(
     job: Obj, steps: list[tuple[str, int]], cuts: list[int]
 ) -> None:
-    ends = PodEnds()
+    ends = PodResults()
     stage = JobStage(job, InterruptedJobController(cuts), watch=ends.watch)
     for step, number in steps:
         apply_step(stage, step, number)

@@ -6,14 +6,14 @@ import pytest
 
 import make
 from batchyard.jobs.job.plan import NewPod, PodChanges, plan_pod_changes
-from unit.jobs.job.job_make import Obj, indexed, job, observed, per_index, pod, seconds, uids
+from unit.jobs.job.job_make import Obj, indexed, job, observed_job, per_index, pod, seconds, uids
 
 
 def change(of: Obj, *pods: Obj, at: float = 0, failures: tuple[float, ...] = ()) -> PodChanges:
-    return plan_pod_changes(observed(of, *pods), [make.at(second) for second in failures], make.at(at))
+    return plan_pod_changes(observed_job(of, *pods), [make.at(second) for second in failures], make.at(at))
 
 
-def created(of: Obj, *pods: Obj, **more: Any) -> list[int]:
+def created_pods(of: Obj, *pods: Obj, **more: Any) -> list[int]:
     return [new.index for new in change(of, *pods, **more).to_create]
 
 
@@ -38,20 +38,20 @@ def test_job_creates_useful_number_of_pods(of: Obj, count: int) -> None:
 
 def test_indexes_without_pod_get_new_pod() -> None:
     some = indexed(completions=5, parallelism=5, status={"completedIndexes": "1"})
-    assert created(some, pod("a", "Running", index=0), pod("b", "Succeeded", index=3)) == [2, 4]
-    assert created(indexed(completions=5, parallelism=2)) == [0, 1]
+    assert created_pods(some, pod("a", "Running", index=0), pod("b", "Succeeded", index=3)) == [2, 4]
+    assert created_pods(indexed(completions=5, parallelism=2)) == [0, 1]
 
 
 def test_terminating_pod_is_replaced_unless_policy_is_failed() -> None:
     leaving = pod("a", "Running", index=0, deleted=True, tracked=False)
-    assert created(indexed(completions=1, parallelism=1), leaving) == [0]
-    assert created(indexed(completions=1, parallelism=1, podReplacementPolicy="Failed"), leaving) == []
+    assert created_pods(indexed(completions=1, parallelism=1), leaving) == [0]
+    assert created_pods(indexed(completions=1, parallelism=1, podReplacementPolicy="Failed"), leaving) == []
 
 
 def test_failed_pods_are_replaced_with_backoff() -> None:
     failed = pod("a", "Failed", since=5)
-    assert (created(job(), failed, at=14), seconds(change(job(), failed, at=14).wake_at)) == ([], 15)
-    assert len(created(job(), failed, at=15)) == 1
+    assert (created_pods(job(), failed, at=14), seconds(change(job(), failed, at=14).wake_at)) == ([], 15)
+    assert len(created_pods(job(), failed, at=15)) == 1
     assert seconds(change(job(), failed, at=15, failures=(1, 2)).wake_at) == 45
 
 
@@ -61,7 +61,7 @@ def test_missing_pods_wait_for_backoff_of_failed_pods() -> None:
 
 def test_success_ends_backoff() -> None:
     done = pod("a", "Succeeded", since=6)
-    assert len(created(job(completions=2), done, failures=(4,), at=7)) == 1
+    assert len(created_pods(job(completions=2), done, failures=(4,), at=7)) == 1
 
 
 def test_each_index_has_separate_backoff_and_failure_count() -> None:

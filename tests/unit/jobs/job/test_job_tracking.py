@@ -4,26 +4,26 @@ from typing import Any
 
 import make
 from batchyard.jobs.job.plan import COMPLETE, UNCOUNTED_UIDS_MAX, JobOutcome, releasable_pods, termination_fields
-from unit.jobs.job.job_make import Obj, indexed, job, observed, per_index, pod, uids
+from unit.jobs.job.job_make import Obj, indexed, job, observed_job, per_index, pod, uids
 
 FAILED = JobOutcome(False, "DeadlineExceeded", "late")
 
 
 def record(of: Obj, *pods: Obj, verdict: JobOutcome | None = None) -> dict[str, Any]:
-    fields = termination_fields(observed(of, *pods), verdict)
+    fields = termination_fields(observed_job(of, *pods), verdict)
     return {name: value for name, value in fields.items() if value}
 
 
-def released(of: Obj, *pods: Obj, verdict: JobOutcome | None = None) -> list[str]:
-    return uids(releasable_pods(observed(of, *pods), verdict))
+def released_uids(of: Obj, *pods: Obj, verdict: JobOutcome | None = None) -> list[str]:
+    return uids(releasable_pods(observed_job(of, *pods), verdict))
 
 
 def test_finished_pods_are_recorded_before_release() -> None:
     ends = pod("a", "Succeeded"), pod("b", "Failed"), pod("c", "Running")
     uncounted = {"succeeded": ["uid-a"], "failed": ["uid-b"]}
-    assert released(job(), *ends) == []
+    assert released_uids(job(), *ends) == []
     assert record(job(), *ends) == {"uncountedTerminatedPods": uncounted}
-    assert released(job(status={"uncountedTerminatedPods": uncounted}), *ends) == ["uid-a", "uid-b"]
+    assert released_uids(job(status={"uncountedTerminatedPods": uncounted}), *ends) == ["uid-a", "uid-b"]
 
 
 def test_released_pods_are_counted_and_removed_from_record() -> None:
@@ -39,7 +39,7 @@ def test_released_pods_are_counted_and_removed_from_record() -> None:
 def test_completed_indexes_record_succeeded_pods() -> None:
     ends = pod("a", "Succeeded", index=0), pod("b", "Succeeded", index=2)
     assert record(indexed(), *ends) == {"succeeded": 2, "completedIndexes": "0,2"}
-    assert released(indexed(status={"completedIndexes": "0"}), *ends) == ["uid-a"]
+    assert released_uids(indexed(status={"completedIndexes": "0"}), *ends) == ["uid-a"]
 
 
 def test_index_with_two_successes_counts_once() -> None:
@@ -50,7 +50,7 @@ def test_index_with_two_successes_counts_once() -> None:
 def test_pods_without_valid_index_are_released_uncounted() -> None:
     strays = pod("a", "Succeeded"), pod("b", "Failed", index=3)
     assert record(indexed(), *strays) == {}
-    assert released(indexed(), *strays) == ["uid-a", "uid-b"]
+    assert released_uids(indexed(), *strays) == ["uid-a", "uid-b"]
 
 
 def test_terminating_pod_counts_as_failed_unless_policy_is_failed() -> None:
@@ -63,7 +63,7 @@ def test_ignored_failures_are_released_uncounted() -> None:
     rules = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
     ignored = pod("a", "Failed", conditions=[make.condition("DisruptionTarget")])
     assert record(job(podFailurePolicy={"rules": rules}), ignored) == {}
-    assert released(job(podFailurePolicy={"rules": rules}), ignored) == ["uid-a"]
+    assert released_uids(job(podFailurePolicy={"rules": rules}), ignored) == ["uid-a"]
 
 
 def test_failed_pod_is_kept_until_replacement_of_its_index_exists() -> None:
@@ -81,12 +81,12 @@ def test_running_pods_count_as_failed_only_if_job_fails() -> None:
     running = pod("a", "Running")
     assert record(job(), running, verdict=FAILED) == {"uncountedTerminatedPods": {"failed": ["uid-a"]}}
     assert record(job(), running, verdict=COMPLETE) == {}
-    assert released(job(), running, verdict=COMPLETE) == ["uid-a"]
+    assert released_uids(job(), running, verdict=COMPLETE) == ["uid-a"]
 
 
 def test_deleted_job_releases_its_pods() -> None:
     leaving = job(metadata={"deletionTimestamp": make.stamp()})
-    assert released(leaving, pod("a", "Running"), pod("b", "Succeeded")) == ["uid-a"]
+    assert released_uids(leaving, pod("a", "Running"), pod("b", "Succeeded")) == ["uid-a"]
 
 
 def test_uncounted_pods_are_limited() -> None:

@@ -13,7 +13,7 @@ from batchyard.jobs.jobset.controller import JobSetController
 from batchyard.jobs.jobset.integration import JobSetIntegration
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets
 from batchyard.scheduling.workload import evictions, lifecycle
-from stage import Stage, stated
+from stage import Stage, condition_state
 
 TWO = [make.replicated_job("driver"), make.replicated_job("worker", replicas=2, parallelism=3, completions=3)]
 
@@ -61,7 +61,7 @@ def test_suspended_jobset_has_suspended_child_jobs() -> None:
     stage = jobset_stage(make.jobset(replicated_jobs=TWO))
     assert list(children(stage)) == ["js-driver-0", "js-worker-0", "js-worker-1"]
     assert all(job["spec"]["suspend"] for job in children(stage).values())
-    assert stated(jobset(stage), "Suspended") == ("True", "SuspendedJobs", "jobset is suspended")
+    assert condition_state(jobset(stage), "Suspended") == ("True", "SuspendedJobs", "jobset is suspended")
     assert [s["suspended"] for s in jobset(stage)["status"]["replicatedJobsStatus"]] == [2, 1]
     assert len(stage.workloads()) == 1, "child Jobs have no Workloads of their own"
 
@@ -82,15 +82,15 @@ def test_admitted_jobset_runs_and_completes() -> None:
     stage = jobset_stage(make.jobset(replicated_jobs=TWO, annotations={"batchyard.dev/runtime": "5m"}))
     admit(stage, driver=1, worker=6)
     assert [s["active"] for s in jobset(stage)["status"]["replicatedJobsStatus"]] == [2, 1]
-    assert stated(jobset(stage), "Suspended") == ("False", "ResumeJobs", "jobset is resumed")
+    assert condition_state(jobset(stage), "Suspended") == ("False", "ResumeJobs", "jobset is resumed")
     worker = children(stage)["js-worker-0"]
     assert worker["spec"]["template"]["spec"]["nodeSelector"] == {"zone": "a"}
     stage.run(299)
     assert "terminalState" not in jobset(stage)["status"]
     stage.run(300)
-    assert stated(jobset(stage), "Completed") == ("True", "AllJobsCompleted", "jobset completed successfully")
+    assert condition_state(jobset(stage), "Completed") == ("True", "AllJobsCompleted", "jobset completed successfully")
     assert jobset(stage)["status"]["terminalState"] == "Completed"
-    assert stated(stage.only_workload(), "Finished") == ("True", "Succeeded", "jobset completed successfully")
+    assert condition_state(stage.only_workload(), "Finished") == ("True", "Succeeded", "jobset completed successfully")
 
 
 def test_evicted_jobset_suspends_jobs_before_quota_release() -> None:
@@ -146,4 +146,4 @@ def test_jobset_with_mismatched_pod_sets_fails_to_start() -> None:
     stage = jobset_stage(make.jobset(replicated_jobs=TWO))
     admit(stage, driver=1)
     failed = "invalid podset infos: expecting 2 podset, got 1"
-    assert stated(stage.only_workload(), "Finished") == ("True", "FailedToStart", failed)
+    assert condition_state(stage.only_workload(), "Finished") == ("True", "FailedToStart", failed)

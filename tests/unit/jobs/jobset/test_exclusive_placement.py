@@ -4,7 +4,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
 from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacementController
-from stage import Stage, stated
+from stage import Stage, condition_state
 
 POOL = "cloud.google.com/gke-nodepool"
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
@@ -22,7 +22,7 @@ def node(name: str, pool: str) -> Obj:
     return {"apiVersion": "v1", "kind": "Node", "metadata": make.metadata(name, None, labels={POOL: pool})}
 
 
-def staged(*pods: Obj) -> Stage:
+def placement_stage(*pods: Obj) -> Stage:
     stage = Stage(ExclusivePlacementController())
     stage.put(node("n1", "a"), node("n2", "b"), *pods)
     return stage
@@ -37,33 +37,33 @@ def schedule(stage: Stage, name: str, node_name: str) -> None:
 
 
 def test_followers_in_other_domain_are_deleted_after_leader_is_scheduled() -> None:
-    stage = staged(pod(0), pod(1, "a"), pod(2, "b"))
+    stage = placement_stage(pod(0), pod(1, "a"), pod(2, "b"))
     assert names(stage) == ["p0", "p1", "p2"]
     schedule(stage, "p0", "n1")
     assert names(stage) == ["p0"]
 
 
 def test_running_follower_gets_condition_and_grace_period() -> None:
-    stage = staged(pod(0), pod(1, "b", node="n2"))
+    stage = placement_stage(pod(0), pod(1, "b", node="n2"))
     schedule(stage, "p0", "n1")
     reported = ("True", "ExclusivePlacementViolation", "Pod violated JobSet exclusive placement policy")
-    assert stated(stage.get(scheme.POD, "p1"), "DisruptionTarget") == reported
+    assert condition_state(stage.get(scheme.POD, "p1"), "DisruptionTarget") == reported
     assert stage.get(scheme.POD, "p1")["metadata"]["deletionGracePeriodSeconds"] == 30
 
 
 def test_followers_in_domain_of_leader_are_kept() -> None:
-    stage = staged(pod(0), pod(1, "a"), pod(2, "a"))
+    stage = placement_stage(pod(0), pod(1, "a"), pod(2, "a"))
     schedule(stage, "p0", "n1")
     assert names(stage) == ["p0", "p1", "p2"]
 
 
 def test_pods_of_other_jobs_are_kept() -> None:
-    stage = staged(pod(0), pod(1, "b", owner="uid-other"))
+    stage = placement_stage(pod(0), pod(1, "b", owner="uid-other"))
     schedule(stage, "p0", "n1")
     assert names(stage) == ["p0", "p1"]
 
 
 def test_followers_are_kept_while_node_of_leader_is_unknown() -> None:
-    stage = staged(pod(0), pod(1, "b"))
+    stage = placement_stage(pod(0), pod(1, "b"))
     schedule(stage, "p0", "n3")
     assert names(stage) == ["p0", "p1"]

@@ -10,21 +10,21 @@ from batchyard.api.meta import Key, Obj, find_condition, with_metadata, with_pat
 from batchyard.interfaces.client import EventType, UpdateStatus, WatchEvent, WriteResult
 from batchyard.interfaces.controller import EventRecord
 from batchyard.jobs.jobset.controller import JobSetController
-from stage import Stage, stated
+from stage import Stage, condition_state
 
 TWO = [make.replicated_job("driver"), make.replicated_job("worker", replicas=2, parallelism=3, completions=3)]
 RUNNING = {"active": 3, "ready": 3}
 KEY = Key(scheme.JOB_SET, "team", "js")
 
 
-def built(jobs: Sequence[make.Obj] = TWO, **spec: Any) -> Obj:
+def make_jobset(jobs: Sequence[make.Obj] = TWO, **spec: Any) -> Obj:
     return with_defaults(make.jobset(queue=None, replicated_jobs=jobs, **{"suspend": False, **spec}))
 
 
-def staged(jobs: Sequence[make.Obj] = TWO, **spec: Any) -> Stage:
+def jobset_stage(jobs: Sequence[make.Obj] = TWO, **spec: Any) -> Stage:
     """A stage with a JobSet."""
     stage = Stage(JobSetController())
-    stage.put(built(jobs, **spec))
+    stage.put(make_jobset(jobs, **spec))
     return stage
 
 
@@ -49,7 +49,7 @@ def attempts(stage: Stage) -> list[str]:
     return [job["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] for job in jobs(stage).values()]
 
 
-def suspended(stage: Stage) -> list[str]:
+def suspended_jobs(stage: Stage) -> list[str]:
     return [name for name, job in jobs(stage).items() if job["spec"]["suspend"]]
 
 
@@ -78,10 +78,10 @@ def counts(stage: Stage, name: str) -> Obj:
 
 
 def test_jobset_creates_service_and_jobs() -> None:
-    stage = staged()
+    stage = jobset_stage()
     assert list(jobs(stage)) == ["js-driver-0", "js-worker-0", "js-worker-1"]
     assert stage.get(scheme.SERVICE, "js")["spec"]["clusterIP"] == "None"
-    assert suspended(stage) == []
+    assert suspended_jobs(stage) == []
     status = jobset(stage)["status"]
     assert (status["restarts"], [each["name"] for each in status["replicatedJobsStatus"]]) == (0, ["worker", "driver"])
     assert ("conditions" in status, stage.reasons()) == (False, [])
@@ -89,7 +89,7 @@ def test_jobset_creates_service_and_jobs() -> None:
 
 def test_jobset_writes_service_before_jobs_and_status_last() -> None:
     stage = Stage()
-    stage.put(built())
+    stage.put(make_jobset())
     outcome = JobSetController().reconcile(KEY, stage.client, make.NOW)
     kinds = [getattr(write, "obj", {}).get("kind") for write in outcome.writes]
     assert kinds == ["Service", "Job", "Job", "Job", "JobSet"]
@@ -97,21 +97,21 @@ def test_jobset_writes_service_before_jobs_and_status_last() -> None:
 
 
 def test_jobset_without_dns_hostnames_has_no_service() -> None:
-    assert not staged(network={"enableDNSHostnames": False}).client.list(scheme.SERVICE)
+    assert not jobset_stage(network={"enableDNSHostnames": False}).client.list(scheme.SERVICE)
 
 
 def test_existing_service_is_kept_and_deleted_service_is_recreated() -> None:
     stage = Stage(JobSetController())
     stage.put({"apiVersion": "v1", "kind": "Service", "metadata": make.metadata("js"), "spec": {}})
-    stage.put(built())
+    stage.put(make_jobset())
     assert stage.get(scheme.SERVICE, "js")["spec"] == {}
-    other = staged(network={"subdomain": "net"})
+    other = jobset_stage(network={"subdomain": "net"})
     other.delete(scheme.SERVICE, "net")
     assert other.get(scheme.SERVICE, "net")
 
 
 def test_deleted_child_job_is_recreated() -> None:
-    stage = staged()
+    stage = jobset_stage()
     before = uids(stage)
     stage.delete(scheme.JOB, "js-worker-0")
     after = uids(stage)
@@ -119,24 +119,24 @@ def test_deleted_child_job_is_recreated() -> None:
 
 
 def test_added_replicas_create_jobs() -> None:
-    stage = staged()
+    stage = jobset_stage()
     replicated = jobset(stage)["spec"]["replicatedJobs"]
     change(stage, "spec", "replicatedJobs", value=[replicated[0], {**replicated[1], "replicas": 3}])
     assert "js-worker-2" in jobs(stage)
 
 
 def test_jobset_managed_elsewhere_or_terminating_is_ignored() -> None:
-    assert not jobs(staged(managedBy="kueue.x-k8s.io/multikueue"))
-    assert jobs(staged(managedBy="jobset.sigs.k8s.io/jobset-controller"))
+    assert not jobs(jobset_stage(managedBy="kueue.x-k8s.io/multikueue"))
+    assert jobs(jobset_stage(managedBy="jobset.sigs.k8s.io/jobset-controller"))
     stage = Stage()
-    stage.put(with_metadata(built(), finalizers=["held"]))
+    stage.put(with_metadata(make_jobset(), finalizers=["held"]))
     stage.delete(scheme.JOB_SET, "js")
     outcome = JobSetController().reconcile(KEY, stage.client, make.NOW)
     assert (outcome.writes, outcome.events) == ([], [])
 
 
 def test_deleted_jobset_removes_jobs_and_service() -> None:
-    stage = staged()
+    stage = jobset_stage()
     stage.delete(scheme.JOB_SET, "js")
     assert not jobs(stage)
     assert not stage.client.list(scheme.SERVICE)
@@ -145,7 +145,7 @@ def test_deleted_jobset_removes_jobs_and_service() -> None:
 def test_jobset_retries_after_name_conflict_is_resolved() -> None:
     stage = Stage(JobSetController())
     stage.put(make.job("js-worker-1", queue=None))
-    stage.put(built())
+    stage.put(make_jobset())
     message = 'job "js-worker-1" creation failed with error: jobs.batch "js-worker-1" already exists'
     assert EventRecord(KEY, "Warning", "JobCreationFailed", message) in stage.events
     assert (len(jobs(stage)), "status" in jobset(stage)) == (3, False)
@@ -157,14 +157,14 @@ def test_jobset_retries_after_name_conflict_is_resolved() -> None:
 def test_jobset_creates_no_jobs_after_name_conflict() -> None:
     stage = Stage(JobSetController())
     stage.put(make.job("js-driver-0", queue=None))
-    stage.put(built())
+    stage.put(make_jobset())
     assert list(jobs(stage)) == ["js-driver-0"]
     stage.delete(scheme.JOB, "js-driver-0")
     assert list(jobs(stage)) == ["js-driver-0", "js-worker-0", "js-worker-1"]
 
 
 def test_jobset_pauses_while_child_job_has_no_restart_attempt() -> None:
-    stage = staged()
+    stage = jobset_stage()
     good = jobs(stage)["js-driver-0"]
     stage.put(with_metadata(good, labels={}))
     stage.delete(scheme.JOB, "js-worker-0")
@@ -177,7 +177,7 @@ def test_jobset_pauses_while_child_job_has_no_restart_attempt() -> None:
 
 
 def test_jobset_status_counts_jobs() -> None:
-    stage = staged()
+    stage = jobset_stage()
     set_job_status(stage, "js-worker-0", **RUNNING)
     set_job_status(stage, "js-worker-1", active=3, ready=2)
     assert counts(stage, "worker") == {"ready": 1, "active": 2}
@@ -187,19 +187,19 @@ def test_jobset_status_counts_jobs() -> None:
 
 
 def test_jobset_completes_with_its_jobs() -> None:
-    stage = staged()
+    stage = jobset_stage()
     for name in ("js-driver-0", "js-worker-0"):
         finish_job(stage, name)
         assert find_condition(jobset(stage), "Completed") is None
     finish_job(stage, "js-worker-1")
-    assert stated(jobset(stage), "Completed") == ("True", "AllJobsCompleted", "jobset completed successfully")
+    assert condition_state(jobset(stage), "Completed") == ("True", "AllJobsCompleted", "jobset completed successfully")
     assert jobset(stage)["status"]["terminalState"] == "Completed"
     assert [(e.type, e.reason) for e in stage.events] == [("Normal", "AllJobsCompleted")]
     assert len(jobs(stage)) == 3
 
 
 def test_completed_jobset_deletes_active_jobs() -> None:
-    stage = staged(successPolicy={"operator": "All", "targetReplicatedJobs": ["driver"]})
+    stage = jobset_stage(successPolicy={"operator": "All", "targetReplicatedJobs": ["driver"]})
     set_job_status(stage, "js-worker-0", **RUNNING)
     finish_job(stage, "js-worker-1")
     finish_job(stage, "js-driver-0")
@@ -208,10 +208,10 @@ def test_completed_jobset_deletes_active_jobs() -> None:
 
 
 def test_failed_jobset_deletes_active_jobs() -> None:
-    stage = staged()
+    stage = jobset_stage()
     finish_job(stage, "js-worker-1", "Failed", reason="BackoffLimitExceeded")
     message = "jobset failed due to one or more job failures (first failed job: js-worker-1)"
-    assert stated(jobset(stage), "Failed") == ("True", "FailedJobs", message)
+    assert condition_state(jobset(stage), "Failed") == ("True", "FailedJobs", message)
     assert [(e.type, e.reason, e.message) for e in stage.events] == [("Warning", "FailedJobs", message)]
     assert list(jobs(stage)) == ["js-worker-1"]
     assert counts(stage, "worker") == {"failed": 1}
@@ -221,7 +221,7 @@ def test_failed_jobset_deletes_active_jobs() -> None:
 
 
 def test_restart_recreates_all_jobs_with_next_attempt() -> None:
-    stage = staged(failurePolicy={"maxRestarts": 1})
+    stage = jobset_stage(failurePolicy={"maxRestarts": 1})
     before = uids(stage)
     finish_job(stage, "js-driver-0")
     finish_job(stage, "js-worker-1", "Failed")
@@ -230,31 +230,31 @@ def test_restart_recreates_all_jobs_with_next_attempt() -> None:
     status = jobset(stage)["status"]
     assert (status["restarts"], status["restartsCountTowardsMax"], "terminalState" in status) == (1, 1, False)
     message = "applying RestartJobSet failure policy action (first failed job: js-worker-1)"
-    assert stated(jobset(stage), "RestartingJobSet") == ("True", "DefaultFailurePolicy", message)
+    assert condition_state(jobset(stage), "RestartingJobSet") == ("True", "DefaultFailurePolicy", message)
     assert stage.reasons() == ["DefaultFailurePolicy", "RestartJobSetFailurePolicyAction"]
 
 
 def test_restart_ends_after_all_jobs_are_ready() -> None:
-    stage = staged(failurePolicy={"maxRestarts": 1})
+    stage = jobset_stage(failurePolicy={"maxRestarts": 1})
     finish_job(stage, "js-worker-1", "Failed")
     for name in jobs(stage):
         set_job_status(stage, name, **RUNNING)
-    assert stated(jobset(stage), "RestartingJobSet") == ("False", "JobsReady", "all jobs are ready")
+    assert condition_state(jobset(stage), "RestartingJobSet") == ("False", "JobsReady", "all jobs are ready")
     assert stage.reasons()[2:] == ["JobsReady"]
 
 
 def test_jobset_fails_after_max_restarts() -> None:
-    stage = staged(failurePolicy={"maxRestarts": 1})
+    stage = jobset_stage(failurePolicy={"maxRestarts": 1})
     finish_job(stage, "js-worker-1", "Failed")
     finish_job(stage, "js-worker-0", "Failed")
     message = "jobset failed due to reaching max number of restarts (first failed job: js-worker-0)"
-    assert stated(jobset(stage), "Failed") == ("True", "ReachedMaxRestarts", message)
-    assert stated(jobset(stage), "RestartingJobSet") == ("False", "JobSetFailed", "jobset failed")
+    assert condition_state(jobset(stage), "Failed") == ("True", "ReachedMaxRestarts", message)
+    assert condition_state(jobset(stage), "RestartingJobSet") == ("False", "JobSetFailed", "jobset failed")
     assert stage.reasons()[2:] == ["ReachedMaxRestarts", "JobSetFailed"]
 
 
 def test_restart_recreates_job_after_previous_job_is_gone() -> None:
-    stage = staged(failurePolicy={"maxRestarts": 1})
+    stage = jobset_stage(failurePolicy={"maxRestarts": 1})
     set_finalizers(stage, "js-worker-0", "held")
     finish_job(stage, "js-worker-1", "Failed")
     assert attempts(stage) == ["1", "0", "1"]
@@ -263,7 +263,7 @@ def test_restart_recreates_job_after_previous_job_is_gone() -> None:
 
 
 def test_blocking_recreate_waits_for_deletion_of_all_jobs() -> None:
-    stage = staged(failurePolicy={"maxRestarts": 1, "restartStrategy": "BlockingRecreate"})
+    stage = jobset_stage(failurePolicy={"maxRestarts": 1, "restartStrategy": "BlockingRecreate"})
     set_finalizers(stage, "js-worker-0", "held")
     finish_job(stage, "js-worker-1", "Failed")
     assert list(jobs(stage)) == ["js-worker-0"]
@@ -272,7 +272,7 @@ def test_blocking_recreate_waits_for_deletion_of_all_jobs() -> None:
 
 
 def test_restart_waits_for_foreground_deletion_of_pods() -> None:
-    stage = staged(failurePolicy={"maxRestarts": 1})
+    stage = jobset_stage(failurePolicy={"maxRestarts": 1})
     job = jobs(stage)["js-worker-0"]
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "js-worker-0", "uid": job["metadata"]["uid"]}
     owner |= {"controller": True, "blockOwnerDeletion": True}
@@ -291,19 +291,19 @@ def crash_after_every_write(stage: Stage) -> None:
         writes = JobSetController().reconcile(KEY, stage.client, make.NOW).writes
         if not writes:
             return
-        stage.client.submit([writes[0]], ignored)
+        stage.client.submit([writes[0]], assert_written)
         stage.settle()
-    raise AssertionError("there is no end to it")
+    raise AssertionError("the controller still writes after the last allowed attempt")
 
 
-def ignored(result: WriteResult) -> None:
+def assert_written(result: WriteResult) -> None:
     assert result.error is None
 
 
 def test_controller_restarted_after_each_write_reaches_same_state() -> None:
-    whole = staged(failurePolicy={"maxRestarts": 1})
+    whole = jobset_stage(failurePolicy={"maxRestarts": 1})
     stage = Stage()
-    stage.put(built(failurePolicy={"maxRestarts": 1}))
+    stage.put(make_jobset(failurePolicy={"maxRestarts": 1}))
     crash_after_every_write(stage)
     assert (jobset(stage)["spec"], list(jobs(stage))) == (jobset(whole)["spec"], list(jobs(whole)))
     for each in (whole, stage):
@@ -317,25 +317,25 @@ def test_controller_restarted_after_each_write_reaches_same_state() -> None:
 
 
 def test_suspended_jobset_suspends_and_resumes_jobs() -> None:
-    stage = staged(suspend=True)
-    assert len(suspended(stage)) == 3
-    assert stated(jobset(stage), "Suspended") == ("True", "SuspendedJobs", "jobset is suspended")
+    stage = jobset_stage(suspend=True)
+    assert len(suspended_jobs(stage)) == 3
+    assert condition_state(jobset(stage), "Suspended") == ("True", "SuspendedJobs", "jobset is suspended")
     assert counts(stage, "worker") == {"suspended": 2}
     change(stage, "spec", "suspend", value=False)
-    assert suspended(stage) == []
-    assert stated(jobset(stage), "Suspended") == ("False", "ResumeJobs", "jobset is resumed")
+    assert suspended_jobs(stage) == []
+    assert condition_state(jobset(stage), "Suspended") == ("False", "ResumeJobs", "jobset is resumed")
     assert stage.reasons() == ["SuspendedJobs", "ResumeJobs"]
 
 
 def test_jobset_suspends_unfinished_jobs_only() -> None:
-    stage = staged()
+    stage = jobset_stage()
     finish_job(stage, "js-worker-0")
     change(stage, "spec", "suspend", value=True)
-    assert suspended(stage) == ["js-driver-0", "js-worker-1"]
+    assert suspended_jobs(stage) == ["js-driver-0", "js-worker-1"]
 
 
 def test_resumed_job_gets_node_selector_and_new_start_time() -> None:
-    stage = staged()
+    stage = jobset_stage()
     set_job_status(stage, "js-driver-0", startTime=make.stamp(), ready=0)
     change(stage, "spec", "suspend", value=True)
     replicated = jobset(stage)["spec"]["replicatedJobs"]
@@ -344,14 +344,14 @@ def test_resumed_job_gets_node_selector_and_new_start_time() -> None:
     change(stage, "spec", value={**jobset(stage)["spec"], "suspend": False, "replicatedJobs": moved})
     assert all(job["spec"]["template"]["spec"]["nodeSelector"] == {"zone": "b"} for job in jobs(stage).values())
     assert jobs(stage)["js-driver-0"]["status"] == {"ready": 0}
-    assert suspended(stage) == []
+    assert suspended_jobs(stage) == []
 
 
 def test_suspension_ends_restart() -> None:
-    stage = staged(failurePolicy={"maxRestarts": 1})
+    stage = jobset_stage(failurePolicy={"maxRestarts": 1})
     finish_job(stage, "js-worker-1", "Failed")
     change(stage, "spec", "suspend", value=True)
-    assert stated(jobset(stage), "RestartingJobSet") == ("False", "JobSetSuspended", "jobset is suspended")
+    assert condition_state(jobset(stage), "RestartingJobSet") == ("False", "JobSetSuspended", "jobset is suspended")
     assert stage.reasons()[2:] == ["SuspendedJobs", "JobSetSuspended"]
 
 
@@ -361,36 +361,36 @@ IN_ORDER = {"startupPolicyOrder": "InOrder"}
 
 
 def test_in_order_startup_policy_starts_jobs_sequentially() -> None:
-    stage = staged(startupPolicy=IN_ORDER)
+    stage = jobset_stage(startupPolicy=IN_ORDER)
     assert list(jobs(stage)) == ["js-driver-0"]
     reported = ("True", "InOrderStartupPolicyInProgress", "in order startup policy is in progress")
-    assert stated(jobset(stage), "StartupPolicyInProgress") == reported
+    assert condition_state(jobset(stage), "StartupPolicyInProgress") == reported
     set_job_status(stage, "js-driver-0", active=1, ready=1)
     assert len(jobs(stage)) == 3
     for name in ("js-worker-0", "js-worker-1"):
         set_job_status(stage, name, **RUNNING)
     reported = ("True", "InOrderStartupPolicyCompleted", "in order startup policy has completed")
-    assert stated(jobset(stage), "StartupPolicyCompleted") == reported
-    assert stated(jobset(stage), "StartupPolicyInProgress")[0] == "False"
+    assert condition_state(jobset(stage), "StartupPolicyCompleted") == reported
+    assert condition_state(jobset(stage), "StartupPolicyInProgress")[0] == "False"
     assert stage.reasons() == ["InOrderStartupPolicyInProgress", "InOrderStartupPolicyCompleted"]
 
 
 def test_in_order_startup_policy_resumes_jobs_sequentially() -> None:
-    stage = staged(startupPolicy=IN_ORDER, suspend=True)
-    assert len(suspended(stage)) == 3
+    stage = jobset_stage(startupPolicy=IN_ORDER, suspend=True)
+    assert len(suspended_jobs(stage)) == 3
     change(stage, "spec", "suspend", value=False)
-    assert suspended(stage) == ["js-worker-0", "js-worker-1"]
-    assert stated(jobset(stage), "Suspended")[0] == "True"
+    assert suspended_jobs(stage) == ["js-worker-0", "js-worker-1"]
+    assert condition_state(jobset(stage), "Suspended")[0] == "True"
     set_job_status(stage, "js-driver-0", active=1, ready=1)
-    assert suspended(stage) == []
+    assert suspended_jobs(stage) == []
     for name in ("js-worker-0", "js-worker-1"):
         set_job_status(stage, name, **RUNNING)
-    assert stated(jobset(stage), "Suspended")[0] == "False"
+    assert condition_state(jobset(stage), "Suspended")[0] == "False"
 
 
 def test_replicated_job_waits_for_its_dependencies() -> None:
     dependent = {**TWO[1], "dependsOn": [{"name": "driver", "status": "Complete"}]}
-    stage = staged(jobs=[TWO[0], dependent])
+    stage = jobset_stage(jobs=[TWO[0], dependent])
     set_job_status(stage, "js-driver-0", active=1, ready=1)
     assert list(jobs(stage)) == ["js-driver-0"]
     finish_job(stage, "js-driver-0")
@@ -399,12 +399,12 @@ def test_replicated_job_waits_for_its_dependencies() -> None:
 
 def test_jobset_completes_after_dependent_jobs() -> None:
     dependent = {**TWO[1], "dependsOn": [{"name": "driver", "status": "Ready"}]}
-    stage = staged(jobs=[TWO[0], dependent])
+    stage = jobset_stage(jobs=[TWO[0], dependent])
     finish_job(stage, "js-driver-0")
     assert find_condition(jobset(stage), "Completed") is None
     for name in ("js-worker-0", "js-worker-1"):
         finish_job(stage, name)
-    assert stated(jobset(stage), "Completed")[0] == "True"
+    assert condition_state(jobset(stage), "Completed")[0] == "True"
 
 
 # --- watched changes ---
@@ -416,7 +416,7 @@ def watch_keys(obj: Obj, old: Obj | None, kind: str = scheme.JOB, type: EventTyp
 
 
 def test_irrelevant_job_updates_trigger_no_reconcile() -> None:
-    job = jobs(staged())["js-driver-0"]
+    job = jobs(jobset_stage())["js-driver-0"]
     running = with_status(job, {"active": 1, "ready": 0, "terminating": 0})
     assert watch_keys(job, None, type=EventType.ADDED) == ["js"]
     assert watch_keys(running, job) == ["js"]
@@ -428,7 +428,7 @@ def test_irrelevant_job_updates_trigger_no_reconcile() -> None:
 
 
 def test_jobset_status_counts_trigger_no_reconcile() -> None:
-    stage = staged()
+    stage = jobset_stage()
     js = jobset(stage)
     assert watch_keys(with_path(js, ("status", "replicatedJobsStatus"), []), js, scheme.JOB_SET) == []
     assert watch_keys(with_path(js, ("status", "restarts"), 1), js, scheme.JOB_SET) == ["js"]

@@ -29,7 +29,7 @@ def child(js: Obj, replicated: int = 0, index: int = 0) -> Obj:
     return job
 
 
-def annotated(name: str = "a", **annotations: str) -> Obj:
+def annotated_job(name: str = "a", **annotations: str) -> Obj:
     """A replicated job whose Jobs have annotations."""
     replicated = make.replicated_job(name)
     return {**replicated, "template": {**replicated["template"], "metadata": {"annotations": annotations}}}
@@ -114,7 +114,9 @@ def test_jobset_exclusive_topology_is_copied_to_child_job() -> None:
 
 
 def test_replicated_job_overrides_exclusive_topology() -> None:
-    js = jobset(jobs=[annotated("a", **{EXCLUSIVE: "rack"}), make.replicated_job("b")], annotations={EXCLUSIVE: POOL})
+    js = jobset(
+        jobs=[annotated_job("a", **{EXCLUSIVE: "rack"}), make.replicated_job("b")], annotations={EXCLUSIVE: POOL}
+    )
     annotations = [child(js, i)["spec"]["template"]["metadata"]["annotations"][EXCLUSIVE] for i in (0, 1)]
     assert annotations == ["rack", POOL]
 

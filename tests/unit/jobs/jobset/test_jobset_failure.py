@@ -8,10 +8,10 @@ import pytest
 import make
 from batchyard.api.meta import Obj
 from batchyard.jobs.jobset.policies import JobSetEvent, JobSetStatusDraft, apply_failure_policy
-from stage import stated
+from stage import condition_state
 
 
-def failed(
+def failed_job(
     name: str = "js-worker-0", of: str | None = "worker", since: int = 0, reason: str = "BackoffLimitExceeded", **c: Any
 ) -> Obj:
     labels = {"jobset.sigs.k8s.io/replicatedjob-name": of} if of else None
@@ -19,7 +19,7 @@ def failed(
     return {**make.job(name, queue=None, labels=labels), "status": {"conditions": [condition]}}
 
 
-def after(policy: Obj | None, *jobs: Obj, **status: Any) -> tuple[Obj, list[JobSetEvent]]:
+def after_failures(policy: Obj | None, *jobs: Obj, **status: Any) -> tuple[Obj, list[JobSetEvent]]:
     """The JobSet and the events after these Jobs failed."""
     js = make.jobset()
     if policy is not None:
@@ -27,7 +27,7 @@ def after(policy: Obj | None, *jobs: Obj, **status: Any) -> tuple[Obj, list[JobS
     if status:
         js["status"] = status
     draft = JobSetStatusDraft(js, make.at(60))
-    apply_failure_policy(draft, js, jobs or (failed(),))
+    apply_failure_policy(draft, js, jobs or (failed_job(),))
     return draft.result(), draft.events
 
 
@@ -36,17 +36,17 @@ def rule(action: str = "FailJobSet", **fields: Any) -> Obj:
 
 
 def test_first_failure_fails_jobset_without_policy() -> None:
-    js, notes = after(None, failed("js-b-0", since=9), failed("js-a-0", since=10))
+    js, notes = after_failures(None, failed_job("js-b-0", since=9), failed_job("js-a-0", since=10))
     message = "jobset failed due to one or more job failures (first failed job: js-b-0)"
-    assert stated(js, "Failed") == ("True", "FailedJobs", message)
+    assert condition_state(js, "Failed") == ("True", "FailedJobs", message)
     assert (js["status"]["terminalState"], js["status"]["restarts"]) == ("Failed", 0)
     assert notes == [("Warning", "FailedJobs", message)]
 
 
 def test_policy_without_rules_restarts_jobset() -> None:
-    js, notes = after({"maxRestarts": 2}, restarts=3, restartsCountTowardsMax=1)
+    js, notes = after_failures({"maxRestarts": 2}, restarts=3, restartsCountTowardsMax=1)
     message = "applying RestartJobSet failure policy action (first failed job: js-worker-0)"
-    assert stated(js, "RestartingJobSet") == ("True", "DefaultFailurePolicy", message)
+    assert condition_state(js, "RestartingJobSet") == ("True", "DefaultFailurePolicy", message)
     assert (js["status"]["restarts"], js["status"]["restartsCountTowardsMax"]) == (4, 2)
     assert "terminalState" not in js["status"]
     assert notes == [
@@ -57,39 +57,39 @@ def test_policy_without_rules_restarts_jobset() -> None:
 
 @pytest.mark.parametrize("policy", [{}, {"maxRestarts": 0}, {"maxRestarts": 1}])
 def test_jobset_fails_after_max_restarts(policy: Obj) -> None:
-    js, notes = after(policy, restarts=5, restartsCountTowardsMax=1)
+    js, notes = after_failures(policy, restarts=5, restartsCountTowardsMax=1)
     message = "jobset failed due to reaching max number of restarts (first failed job: js-worker-0)"
-    assert stated(js, "Failed") == ("True", "ReachedMaxRestarts", message)
+    assert condition_state(js, "Failed") == ("True", "ReachedMaxRestarts", message)
     assert js["status"]["restarts"] == 5
     assert [note.reason for note in notes] == ["ReachedMaxRestarts"]
 
 
 def test_fail_jobset_rule_ignores_remaining_restarts() -> None:
-    js, notes = after({"maxRestarts": 5, "rules": [rule()]})
+    js, notes = after_failures({"maxRestarts": 5, "rules": [rule()]})
     message = "applying FailJobSet failure policy action (first failed job: js-worker-0)"
-    assert stated(js, "Failed") == ("True", "FailJobSetFailurePolicyAction", message)
+    assert condition_state(js, "Failed") == ("True", "FailJobSetFailurePolicyAction", message)
     assert notes == [("Warning", "FailJobSetFailurePolicyAction", message)]
 
 
 def test_restart_reason_names_rule() -> None:
-    js, _ = after({"maxRestarts": 1, "rules": [rule("RestartJobSet")]})
-    assert stated(js, "RestartingJobSet")[1] == "FailurePolicy_myRule"
-    js, _ = after({"maxRestarts": 0, "rules": [rule("RestartJobSet")]})
-    assert stated(js, "Failed")[1] == "ReachedMaxRestarts"
+    js, _ = after_failures({"maxRestarts": 1, "rules": [rule("RestartJobSet")]})
+    assert condition_state(js, "RestartingJobSet")[1] == "FailurePolicy_myRule"
+    js, _ = after_failures({"maxRestarts": 0, "rules": [rule("RestartJobSet")]})
+    assert condition_state(js, "Failed")[1] == "ReachedMaxRestarts"
 
 
 def test_ignore_max_restarts_rule_restarts_without_limit() -> None:
     policy = {"maxRestarts": 1, "rules": [rule("RestartJobSetAndIgnoreMaxRestarts")]}
-    js, notes = after(policy, restarts=8, restartsCountTowardsMax=1)
+    js, notes = after_failures(policy, restarts=8, restartsCountTowardsMax=1)
     message = "applying RestartJobSetAndIgnoreMaxRestarts failure policy action (first failed job: js-worker-0)"
-    assert stated(js, "RestartingJobSet") == ("True", "FailurePolicy_myRule", message)
+    assert condition_state(js, "RestartingJobSet") == ("True", "FailurePolicy_myRule", message)
     assert (js["status"]["restarts"], js["status"]["restartsCountTowardsMax"]) == (9, 1)
     assert notes[1] == ("Warning", "RestartJobSetAndIgnoreMaxRestartsFailurePolicyAction", message)
 
 
 @pytest.mark.parametrize("action", ["RestartJob", "RestartJobAndIgnoreMaxRestarts"])
 def test_disabled_failure_policy_action_changes_nothing(action: str) -> None:
-    js, notes = after({"maxRestarts": 1, "rules": [rule(action)]})
+    js, notes = after_failures({"maxRestarts": 1, "rules": [rule(action)]})
     assert (js["status"], notes) == ({"restarts": 0}, [])
 
 
@@ -111,21 +111,21 @@ RULE_MATCHES: list[tuple[Obj, bool]] = [
 
 @pytest.mark.parametrize(("fields", "fits"), RULE_MATCHES)
 def test_rule_matches_reason_message_and_replicated_job(fields: Obj, fits: bool) -> None:
-    job = failed(reason="PodFailurePolicy", message="Container c failed with exit code 143")
-    js, _ = after({"maxRestarts": 1, "rules": [rule(**fields)]}, job)
+    job = failed_job(reason="PodFailurePolicy", message="Container c failed with exit code 143")
+    js, _ = after_failures({"maxRestarts": 1, "rules": [rule(**fields)]}, job)
     assert js["status"]["conditions"][0]["type"] == ("Failed" if fits else "RestartingJobSet")
 
 
 def test_rule_does_not_match_job_without_replicated_job_label() -> None:
-    js, _ = after({"maxRestarts": 1, "rules": [rule()]}, failed(of=None))
-    assert stated(js, "RestartingJobSet")[1] == "DefaultFailurePolicy"
+    js, _ = after_failures({"maxRestarts": 1, "rules": [rule()]}, failed_job(of=None))
+    assert condition_state(js, "RestartingJobSet")[1] == "DefaultFailurePolicy"
 
 
 def test_first_matching_rule_reports_its_first_failed_job() -> None:
-    jobs = [failed("js-a-0", "a", 1), failed("js-b-1", "b", 3), failed("js-b-0", "b", 2)]
+    jobs = [failed_job("js-a-0", "a", 1), failed_job("js-b-1", "b", 3), failed_job("js-b-0", "b", 2)]
     rules = [rule(name="none", targetReplicatedJobs=["c"]), rule(name="b", targetReplicatedJobs=["b"]), rule(name="a")]
-    js, _ = after({"rules": rules}, *jobs)
-    assert stated(js, "Failed")[2].endswith("(first failed job: js-b-0)")
+    js, _ = after_failures({"rules": rules}, *jobs)
+    assert condition_state(js, "Failed")[2].endswith("(first failed job: js-b-0)")
 
 
 def draft_of(*conditions: Obj) -> JobSetStatusDraft:
@@ -150,7 +150,7 @@ def test_missing_condition_is_not_set_to_false() -> None:
 def test_end_restart_sets_condition_to_false() -> None:
     draft = draft_of(RESTARTING)
     draft.end_restart()
-    assert stated(draft.result(), "RestartingJobSet") == ("False", "JobsReady", "all jobs are ready")
+    assert condition_state(draft.result(), "RestartingJobSet") == ("False", "JobsReady", "all jobs are ready")
     assert draft.events == [("Normal", "JobsReady", "all jobs are ready")]
     (condition,) = conditions_of(draft)
     assert condition["lastTransitionTime"] == make.stamp(60)
@@ -160,8 +160,8 @@ def test_completion_suspension_and_failure_end_restart() -> None:
     drafts = [draft_of(RESTARTING) for _ in range(3)]
     drafts[0].complete()
     drafts[1].suspend()
-    apply_failure_policy(drafts[2], make.jobset(), [failed()])
-    found = [stated(draft.result(), "RestartingJobSet") for draft in drafts]
+    apply_failure_policy(drafts[2], make.jobset(), [failed_job()])
+    found = [condition_state(draft.result(), "RestartingJobSet") for draft in drafts]
     assert found[0] == ("False", "JobSetCompleted", "jobset completed successfully")
     assert found[1] == ("False", "JobSetSuspended", "jobset is suspended")
     assert found[2] == ("False", "JobSetFailed", "jobset failed")

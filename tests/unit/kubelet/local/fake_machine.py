@@ -26,7 +26,7 @@ UID = "uid-pod"
 
 
 @dataclass(frozen=True)
-class Script:
+class ContainerScript:
     """The behaviour of a container: it ends after `seconds` with `code`, or `stopping` seconds after a stop request."""
 
     seconds: float | None = None
@@ -40,8 +40,8 @@ class Script:
     status: Mapping[str, Any] | None = None
 
 
-FOREVER = Script()
-ScriptOf = Callable[[str, int], Script]
+FOREVER = ContainerScript()
+ScriptOf = Callable[[str, int], ContainerScript]
 
 
 class FakeMachine:
@@ -142,7 +142,7 @@ class FakeMachine:
         self._change({**run, "status": {"phase": "Running", "startedAt": now, **marks}}, run)
         self._schedule(key, script)
 
-    def _schedule(self, key: Key, script: Script) -> None:
+    def _schedule(self, key: Key, script: ContainerScript) -> None:
         def later(seconds: float | None, work: Callable[[], None]) -> None:
             if seconds:
                 self._kernel.call_at(self._kernel.now() + int(seconds * SECOND), work)
@@ -211,9 +211,9 @@ class LocalStage(Stage):
     #: The container engine available on the node.
     engine = ""
 
-    def __init__(self, *objects: Obj, **scripts: Script) -> None:
+    def __init__(self, *objects: Obj, **scripts: ContainerScript) -> None:
         self.kernel = VirtualEventLoop(make.NOW)
-        self.scripts: dict[str, Script] = dict(scripts)
+        self.scripts: dict[str, ContainerScript] = dict(scripts)
         self.objects = LocalClient(Store(), self.kernel)
         self.machine = FakeMachine(self.kernel, self._script)
         self.client = CompositeClient(self.objects, self.machine)  # type: ignore[assignment]
@@ -263,7 +263,7 @@ class LocalStage(Stage):
         """The messages of the events of that reason."""
         return [event.message for event in self.events if event.reason == reason]
 
-    def _script(self, container: str, attempt: int) -> Script:
+    def _script(self, container: str, attempt: int) -> ContainerScript:
         return self.scripts.get(f"{container}/{attempt}") or self.scripts.get(container) or FOREVER
 
     def _run_platform(self) -> None:

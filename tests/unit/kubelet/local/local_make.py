@@ -8,7 +8,7 @@ import make
 from batchyard.api.meta import Key, Obj, key_of
 
 
-class Objects:
+class FixedObjects:
     """A reader of fixed objects."""
 
     def __init__(self, *objects: Obj) -> None:
@@ -25,7 +25,7 @@ class Objects:
         return []
 
 
-NOTHING = Objects()
+NOTHING = FixedObjects()
 
 
 def container(name: str = "main", **fields: Any) -> dict[str, Any]:

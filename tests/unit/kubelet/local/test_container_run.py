@@ -13,7 +13,7 @@ from batchyard.kubelet.local.images import ImageMapping
 from batchyard.kubelet.local.node import ContainerDevices
 from batchyard.kubelet.local.run_requests import ContainerInputs, ContainerRunSpec, NodeSettings, build_container_run
 from batchyard.kubelet.local.volumes import EmptyDirPlan, VolumeFile, VolumeFiles, VolumeSources, volume_plans
-from unit.kubelet.local.local_make import NOTHING, Objects, container, pod
+from unit.kubelet.local.local_make import NOTHING, FixedObjects, container, pod
 
 SETTINGS = NodeSettings(images=[ImageMapping("python:*", environment="/venv")], processes_max=500, host_network=True)
 
@@ -145,7 +145,7 @@ def test_objects_decoded_by_api_give_complete_run() -> None:
     heads = {"apiVersion": "v1", "metadata": {"name": "all", "namespace": "team", "uid": "u"}}
     decoded = [decode({**heads, **written}).obj or {} for written in yaml.safe_load_all(WRITTEN)]
     *configs, of = decoded
-    objects = Objects(*configs)
+    objects = FixedObjects(*configs)
     plans = volume_plans(of, VolumeSources(objects, lambda *_: ""))
     assert plans == {"files": VolumeFiles({"file": VolumeFile(b"text", 0o644), "word": VolumeFile(b"hidden", 0o644)})}
     spec = build_container_run(
@@ -158,7 +158,7 @@ def test_objects_decoded_by_api_give_complete_run() -> None:
     assert (spec["limits"]["cpu"], spec["requests"]["cpu"]) == (2000, 2000)
 
 
-def refused(only: Mapping[str, Any], **spec: Any) -> tuple[str, str]:
+def container_error(only: Mapping[str, Any], **spec: Any) -> tuple[str, str]:
     with pytest.raises(ContainerError) as caught:
         run(only, **spec)
     return caught.value.reason, caught.value.message
@@ -167,11 +167,11 @@ def refused(only: Mapping[str, Any], **spec: Any) -> tuple[str, str]:
 def test_errors_are_reported_image_first_command_last() -> None:
     mount = {"name": "no", "mountPath": "/x"}
     bad = container(image="other", env=[{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}], command=[])
-    assert refused({**bad, "volumeMounts": [mount]})[0] == "ErrImagePull"
+    assert container_error({**bad, "volumeMounts": [mount]})[0] == "ErrImagePull"
     bad = {**bad, "image": "python:3", "volumeMounts": [mount]}
-    assert refused(bad) == ("CreateContainerConfigError", "unsupported fieldPath: x")
-    assert refused({**bad, "env": []})[1].startswith("cannot find volume")
-    reason, reported = refused({**bad, "env": [], "volumeMounts": []})
+    assert container_error(bad) == ("CreateContainerConfigError", "unsupported fieldPath: x")
+    assert container_error({**bad, "env": []})[1].startswith("cannot find volume")
+    reason, reported = container_error({**bad, "env": [], "volumeMounts": []})
     assert (reason, reported.partition(":")[0]) == ("CreateContainerError", "no command specified")
 
 
@@ -181,6 +181,6 @@ def test_args_are_command_when_image_row_has_none() -> None:
 
 
 def test_unsupported_field_and_too_long_hostname_are_rejected() -> None:
-    assert "hostPID" in refused(container(), hostPID=True)[1]
+    assert "hostPID" in container_error(container(), hostPID=True)[1]
     names = {"hostname": "h" * 60, "subdomain": "s", "setHostnameAsFQDN": True}
-    assert refused(container(), **names)[0] == "CreateContainerConfigError"
+    assert container_error(container(), **names)[0] == "CreateContainerConfigError"

@@ -18,8 +18,8 @@ from batchyard.kubelet.local.images import (
     registry_credentials,
 )
 from batchyard.kubelet.local.run_requests import ContainerInputs, NodeSettings, ResolvedImage, build_container_run
-from unit.kubelet.local.fake_machine import LocalStage, Script, pod
-from unit.kubelet.local.local_make import Objects, container
+from unit.kubelet.local.fake_machine import ContainerScript, LocalStage, pod
+from unit.kubelet.local.local_make import FixedObjects, container
 
 FOUND: Mapping[str, Any] = {
     "id": "abc",
@@ -42,16 +42,16 @@ class EngineStage(LocalStage):
     engine = "podman"
 
 
-def of_engine(**fields: Any) -> Mapping[str, Any]:
+def engine_container(**fields: Any) -> Mapping[str, Any]:
     """A container of an image without an image row."""
     return container(image="busybox:1", **fields)
 
 
-def stage(*images: dict[str, Any], policy: str = "Never", **scripts: Script) -> LocalStage:
+def stage(*images: dict[str, Any], policy: str = "Never", **scripts: ContainerScript) -> LocalStage:
     """A node with these image lookup results, and a pod that needs an image."""
     made = EngineStage(**scripts)
     made.machine.images = [*images]
-    made.put(pod(of_engine(), restartPolicy=policy))
+    made.put(pod(engine_container(), restartPolicy=policy))
     return made
 
 
@@ -93,7 +93,7 @@ def test_container_stays_in_backoff_while_pull_is_retried() -> None:
 
 
 def test_image_is_looked_up_before_each_start() -> None:
-    made = stage(THERE, THERE, policy="OnFailure", main=Script(seconds=1, code=1))
+    made = stage(THERE, THERE, policy="OnFailure", main=ContainerScript(seconds=1, code=1))
     made.run(15)
     assert made.machine.started[:5] == ["sandbox", "images/main/0", "main/0", "images/main/1", "main/1"]
 
@@ -146,7 +146,7 @@ def run_of(stated: Mapping[str, Any]) -> dict[str, Any]:
     """The run of a container of the image."""
     own = container(image="busybox:1", **{"command": None, **stated})
     given = ContainerInputs(resolved_image=ResolvedImage(ImageMapping("*", engine="podman"), FOUND))
-    return build_container_run(pod(own), own, 0, given, NodeSettings(), Objects()).spec
+    return build_container_run(pod(own), own, 0, given, NodeSettings(), FixedObjects()).spec
 
 
 @pytest.mark.parametrize(
@@ -183,6 +183,6 @@ def test_registry_credentials_are_read_from_pull_secrets() -> None:
     plain = {"auths": {"one.example": {"username": "u", "password": "p"}, "two.example": {"auth": "eDp5"}}}
     data = {".dockerconfigjson": base64.b64encode(json.dumps(plain).encode()).decode()}
     secret: Obj = {"apiVersion": "v1", "kind": "Secret", "metadata": make.metadata("reg", "team"), "data": data}
-    asks = pod(of_engine(), imagePullSecrets=[{"name": "gone"}, {"name": "reg"}])
-    found = registry_credentials(asks, Objects(secret))
+    asks = pod(engine_container(), imagePullSecrets=[{"name": "gone"}, {"name": "reg"}])
+    found = registry_credentials(asks, FixedObjects(secret))
     assert found == {"auths": {"one.example": {"auth": "dTpw"}, "two.example": {"auth": "eDp5"}}}

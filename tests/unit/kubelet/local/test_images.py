@@ -18,7 +18,7 @@ ROWS = [
 ]
 
 
-def refused(image: str) -> ContainerError:
+def container_error(image: str) -> ContainerError:
     with pytest.raises(ContainerError) as caught:
         find_image_mapping(image, ROWS)
     return caught.value
@@ -57,7 +57,7 @@ def test_different_images_do_not_match(image: str) -> None:
 
 
 def test_image_without_row_or_engine_is_not_pulled() -> None:
-    error = refused("train:1")
+    error = container_error("train:1")
     assert error.reason == "ErrImagePull"
     assert error.message == (
         'no container engine can pull image "train:1":'
@@ -79,7 +79,7 @@ def test_image_without_row_or_engine_is_not_pulled() -> None:
     ],
 )
 def test_invalid_image_name_is_rejected(image: str, why: str) -> None:
-    error = refused(image)
+    error = container_error(image)
     assert error.reason == "InvalidImageName"
     parsed = f'couldn\'t parse image name "{image}": {why}'
     assert error.message == f'Failed to apply default image tag "{image}": {parsed}'
@@ -87,4 +87,4 @@ def test_invalid_image_name_is_rejected(image: str, why: str) -> None:
 
 @pytest.mark.parametrize("image", ["localhost:5000/a/b:T-1", "a/b_c/d--e", "Host.io/a", "a@sha256:" + "0" * 64])
 def test_valid_image_names_are_accepted(image: str) -> None:
-    assert refused(image).reason == "ErrImagePull"
+    assert container_error(image).reason == "ErrImagePull"

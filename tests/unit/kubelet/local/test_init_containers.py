@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.meta import with_status
-from unit.kubelet.local.fake_machine import LocalStage, Script, pod, sidecar
+from unit.kubelet.local.fake_machine import ContainerScript, LocalStage, pod, sidecar
 from unit.kubelet.local.local_make import container
 
 FIRSTS = [container("a"), container("b")]
@@ -14,7 +14,7 @@ STARTUP: dict[str, Any] = {"startupProbe": {"exec": {"command": ["x"]}}}
 
 
 def test_init_containers_run_in_order() -> None:
-    stage = LocalStage(pod(first=FIRSTS), a=Script(3), b=Script(4))
+    stage = LocalStage(pod(first=FIRSTS), a=ContainerScript(3), b=ContainerScript(4))
     assert (stage.machine.started, stage.status["phase"]) == (["sandbox", "a/0"], "Pending")
     assert stage.container()["state"] == {"waiting": {"reason": "PodInitializing"}}
     reported = "containers with incomplete status: [a b]"
@@ -29,7 +29,7 @@ def test_init_containers_run_in_order() -> None:
 
 
 def test_pod_fails_when_init_container_fails() -> None:
-    stage = LocalStage(pod(first=FIRSTS), a=Script(3, 2))
+    stage = LocalStage(pod(first=FIRSTS), a=ContainerScript(3, 2))
     stage.run(9)
     assert (stage.status["phase"], stage.machine.started) == ("Failed", ["sandbox", "a/0"])
     assert stage.container("a")["state"]["terminated"]["exitCode"] == 2
@@ -38,7 +38,9 @@ def test_pod_fails_when_init_container_fails() -> None:
 
 
 def test_failed_init_container_is_restarted() -> None:
-    stage = LocalStage(pod(first=FIRSTS, restartPolicy="Always"), **{"a/0": Script(1, 2), "a/1": Script(1, 2)})
+    stage = LocalStage(
+        pod(first=FIRSTS, restartPolicy="Always"), **{"a/0": ContainerScript(1, 2), "a/1": ContainerScript(1, 2)}
+    )
     stage.run(5)
     assert (stage.status["phase"], stage.container("a")["state"]["waiting"]["reason"]) == (
         "Pending",
@@ -49,7 +51,7 @@ def test_failed_init_container_is_restarted() -> None:
 
 
 def test_sidecar_starts_before_and_runs_beside_main_container() -> None:
-    stage = LocalStage(pod(first=[sidecar(), container("b")]), b=Script(3))
+    stage = LocalStage(pod(first=[sidecar(), container("b")]), b=ContainerScript(3))
     assert stage.machine.alive()[1:] == ["side/0", "b/0"]
     stage.run(4)
     assert (stage.machine.alive()[1:], stage.status["phase"]) == (["side/0", "main/0"], "Running")
@@ -57,7 +59,7 @@ def test_sidecar_starts_before_and_runs_beside_main_container() -> None:
 
 
 def test_startup_probe_of_sidecar_delays_next_container() -> None:
-    stage = LocalStage(pod(first=[sidecar(**STARTUP)]), side=Script(started=5, ready=5))
+    stage = LocalStage(pod(first=[sidecar(**STARTUP)]), side=ContainerScript(started=5, ready=5))
     assert (stage.machine.alive()[1:], stage.status["phase"]) == (["side/0"], "Pending")
     assert stage.container("side")["started"] is False
     stage.run(5)
@@ -66,7 +68,10 @@ def test_startup_probe_of_sidecar_delays_next_container() -> None:
 
 def test_sidecars_are_stopped_in_reverse_order_after_main_containers() -> None:
     stage = LocalStage(
-        pod(first=[sidecar("x"), sidecar("y")]), main=Script(5, 3), x=Script(stopping=1), y=Script(stopping=2)
+        pod(first=[sidecar("x"), sidecar("y")]),
+        main=ContainerScript(5, 3),
+        x=ContainerScript(stopping=1),
+        y=ContainerScript(stopping=2),
     )
     stage.run(5)
     assert (stage.machine.stops, stage.status["phase"]) == ([("y/0", 30)], "Running")
@@ -76,20 +81,25 @@ def test_sidecars_are_stopped_in_reverse_order_after_main_containers() -> None:
 
 
 def test_pod_succeeds_regardless_of_sidecar_exit_code() -> None:
-    stage = LocalStage(pod(first=[sidecar()]), main=Script(5))
+    stage = LocalStage(pod(first=[sidecar()]), main=ContainerScript(5))
     stage.run(9)
     assert stage.status["phase"] == "Succeeded"
 
 
 def test_sidecar_is_restarted_regardless_of_restart_policy() -> None:
-    stage = LocalStage(pod(first=[sidecar()]), **{"side/0": Script(2)})
+    stage = LocalStage(pod(first=[sidecar()]), **{"side/0": ContainerScript(2)})
     stage.run(3)
     assert (stage.container("side")["restartCount"], stage.machine.alive()[1:]) == (1, ["main/0", "side/1"])
     assert (stage.status["phase"], stage.condition("Initialized")) == ("Running", ("True", "", ""))
 
 
 def test_stopped_sidecar_does_not_delay_next_init_container() -> None:
-    scripts = {"side/0": Script(1), "side/1": Script(1), "b/0": Script(4, 1), "b/1": Script(1)}
+    scripts = {
+        "side/0": ContainerScript(1),
+        "side/1": ContainerScript(1),
+        "b/0": ContainerScript(4, 1),
+        "b/1": ContainerScript(1),
+    }
     stage = LocalStage(pod(first=[sidecar(), container("b")], restartPolicy="OnFailure"), **scripts)
     stage.run(4)
     assert stage.machine.started == ["sandbox", "side/0", "b/0", "side/1", "b/1"]
@@ -97,7 +107,7 @@ def test_stopped_sidecar_does_not_delay_next_init_container() -> None:
 
 def test_failed_liveness_probe_restarts_container_with_grace_of_probe() -> None:
     probe: dict[str, Any] = {"livenessProbe": {"exec": {"command": ["x"]}, "terminationGracePeriodSeconds": 7}}
-    stage = LocalStage(pod(container(**probe), restartPolicy="Always"), main=Script(stopping=3))
+    stage = LocalStage(pod(container(**probe), restartPolicy="Always"), main=ContainerScript(stopping=3))
     stage.machine.set_status("main/0", failed={"probe": "liveness", "message": "no answer"})
     stage.run(2)
     assert (stage.machine.stops, stage.status["phase"]) == ([("main/0", 7)], "Running")
@@ -112,7 +122,7 @@ def test_failed_liveness_probe_restarts_container_with_grace_of_probe() -> None:
 def test_container_that_exits_zero_after_failed_probe_follows_restart_policy(
     policy: str, alive: list[str], phase: str
 ) -> None:
-    stage = LocalStage(pod(restartPolicy=policy), main=Script(stopped_code=0))
+    stage = LocalStage(pod(restartPolicy=policy), main=ContainerScript(stopped_code=0))
     stage.machine.set_status("main/0", failed={"probe": "startup", "message": "no answer"})
     stage.run(2)
     assert (stage.machine.alive()[1:], stage.status["phase"]) == (alive, phase)
@@ -128,7 +138,7 @@ def test_failed_post_start_hook_kills_container() -> None:
 
 
 def test_pod_is_ready_when_readiness_probes_succeed() -> None:
-    stage = LocalStage(pod(), main=Script(ready=4))
+    stage = LocalStage(pod(), main=ContainerScript(ready=4))
     assert (stage.status["phase"], stage.condition("Ready")[0]) == ("Running", "False")
     stage.run(4)
     assert stage.condition("Ready") == stage.condition("ContainersReady") == ("True", "", "")

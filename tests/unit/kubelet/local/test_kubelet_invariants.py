@@ -13,12 +13,12 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, with_status
 from batchyard.base.instant import SECOND
-from unit.kubelet.local.fake_machine import LocalStage, Script, pod, sidecar
+from unit.kubelet.local.fake_machine import ContainerScript, LocalStage, pod, sidecar
 from unit.kubelet.local.local_make import container
 
 NAMES = ("first", "side", "main", "other")
 SCRIPTS = st.builds(
-    Script,
+    ContainerScript,
     seconds=st.sampled_from([None, 0, 1, 5, 700]),
     code=st.sampled_from([0, 1]),
     stopping=st.sampled_from([0, 3, 1000]),
@@ -79,7 +79,7 @@ def restarts(status: Mapping[str, Any]) -> Mapping[str, int]:
     st.lists(EVENTS, max_size=10),
 )
 def test_kubelet_invariants_hold_for_random_events(
-    policy: str, scripts: list[Script], events: list[tuple[str, Any]]
+    policy: str, scripts: list[ContainerScript], events: list[tuple[str, Any]]
 ) -> None:
     by_name = dict(zip(NAMES, scripts, strict=True))
     stage = CheckedStage(

@@ -3,15 +3,15 @@
 import pytest
 
 from batchyard.api import scheme
-from unit.kubelet.local.fake_machine import LocalStage, Script, pod, sidecar
+from unit.kubelet.local.fake_machine import ContainerScript, LocalStage, pod, sidecar
 from unit.kubelet.local.local_make import config_map, container
 
-SLOW = Script(stopping=1000)
+SLOW = ContainerScript(stopping=1000)
 
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure"])
 def test_pod_with_lost_sandbox_is_recreated(policy: str) -> None:
-    stage = LocalStage(pod(first=[container("a")], restartPolicy=policy), a=Script(1))
+    stage = LocalStage(pod(first=[container("a")], restartPolicy=policy), a=ContainerScript(1))
     stage.run(2)
     stage.machine.lose("sandbox")
     stage.settle()
@@ -33,7 +33,9 @@ def test_pod_with_restart_policy_never_fails_without_sandbox() -> None:
 
 
 def test_completed_pod_needs_no_new_sandbox() -> None:
-    stage = LocalStage(pod(first=[sidecar()], restartPolicy="OnFailure"), main=Script(1), side=Script(stopping=5))
+    stage = LocalStage(
+        pod(first=[sidecar()], restartPolicy="OnFailure"), main=ContainerScript(1), side=ContainerScript(stopping=5)
+    )
     stage.run(2)
     stage.machine.lose("sandbox")
     stage.run(8)
@@ -52,7 +54,7 @@ def test_lost_container_has_unknown_status(policy: str, phase: str) -> None:
 
 
 def test_restart_count_continues_after_machine_lost_all_runs() -> None:
-    stage = LocalStage(pod(restartPolicy="Always"), main=Script(1, 1))
+    stage = LocalStage(pod(restartPolicy="Always"), main=ContainerScript(1, 1))
     stage.run(20)
     count = stage.container()["restartCount"]
     stage.machine.forget()
@@ -64,7 +66,7 @@ def test_restart_count_continues_after_machine_lost_all_runs() -> None:
 
 @pytest.mark.parametrize("seconds", [0, 2, 4, 7])
 def test_restart_of_platform_changes_nothing(seconds: int) -> None:
-    stage = LocalStage(pod(first=[sidecar(), container("a")]), a=Script(3), main=Script(3, 9))
+    stage = LocalStage(pod(first=[sidecar(), container("a")]), a=ContainerScript(3), main=ContainerScript(3, 9))
     stage.run(seconds)
     before, started, reported = stage.get(scheme.POD, "pod"), list(stage.machine.started), list(stage.events)
     stage.restart()
@@ -115,7 +117,7 @@ def test_container_restarts_although_its_volume_source_is_gone() -> None:
     volume = {"name": "v", "configMap": {"name": "settings"}}
     mounts = [{"name": "v", "mountPath": "/v", "readOnly": True}]
     again = pod(container(volumeMounts=mounts), volumes=[volume], restartPolicy="Always")
-    stage = LocalStage(config_map("settings", a="1"), again, **{"main/0": Script(2)})
+    stage = LocalStage(config_map("settings", a="1"), again, **{"main/0": ContainerScript(2)})
     stage.delete(scheme.CONFIG_MAP, "settings")
     stage.run(3)
     assert stage.container()["restartCount"] == 1

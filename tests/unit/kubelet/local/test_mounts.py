@@ -19,7 +19,7 @@ def mounts(*rows: Mapping[str, Any]) -> list[Mount]:
     return mounts_of(container(volumeMounts=list(rows)), {"POD": "pod-1", "EMPTY": ""}, PLANS)
 
 
-def refused(**row: Any) -> tuple[str, str]:
+def container_error(**row: Any) -> tuple[str, str]:
     with pytest.raises(ContainerError) as caught:
         mounts({"name": "data", "mountPath": "/data", **row})
     return caught.value.reason, caught.value.message
@@ -64,4 +64,4 @@ def test_outer_mounts_precede_inner_mounts() -> None:
     ],
 )
 def test_invalid_mount_is_rejected(row: Mapping[str, Any], reported: str) -> None:
-    assert refused(**row) == ("CreateContainerConfigError", reported)
+    assert container_error(**row) == ("CreateContainerConfigError", reported)

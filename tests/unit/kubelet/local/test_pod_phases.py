@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 import make
-from unit.kubelet.local.fake_machine import FOREVER, UID, LocalStage, Script, pod
+from unit.kubelet.local.fake_machine import FOREVER, UID, ContainerScript, LocalStage, pod
 from unit.kubelet.local.local_make import container
 
 CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
@@ -22,7 +22,7 @@ def test_bound_pod_runs() -> None:
 
 
 def test_pod_succeeds_when_containers_exit_with_zero() -> None:
-    stage = LocalStage(pod(), main=Script(5))
+    stage = LocalStage(pod(), main=ContainerScript(5))
     stage.run(9)
     assert stage.status["phase"] == "Succeeded"
     ended = stage.container()["state"]["terminated"]
@@ -34,7 +34,7 @@ def test_pod_succeeds_when_containers_exit_with_zero() -> None:
 
 
 def test_pod_fails_when_container_fails() -> None:
-    stage = LocalStage(pod(container("a"), container("b")), a=Script(1, 3), b=Script(2))
+    stage = LocalStage(pod(container("a"), container("b")), a=ContainerScript(1, 3), b=ContainerScript(2))
     stage.run(1)
     assert stage.status["phase"] == "Running"
     assert stage.condition("Ready") == ("False", "ContainersNotReady", "containers with unready status: [a]")
@@ -64,7 +64,7 @@ def test_container_statuses_are_sorted_by_name() -> None:
 
 
 def test_restarts_are_delayed_by_exponential_backoff() -> None:
-    stage = LocalStage(pod(restartPolicy="Always"), main=Script(1, 0))
+    stage = LocalStage(pod(restartPolicy="Always"), main=ContainerScript(1, 0))
     stage.run(1100)
     begun = stage.machine.times[1:]
     waits = [after - before - 1 for before, after in pairwise(begun)]
@@ -73,7 +73,7 @@ def test_restarts_are_delayed_by_exponential_backoff() -> None:
 
 
 def test_container_in_backoff_reports_crash_loop() -> None:
-    stage = LocalStage(pod(restartPolicy="OnFailure"), main=Script(1, 7))
+    stage = LocalStage(pod(restartPolicy="OnFailure"), main=ContainerScript(1, 7))
     stage.run(5)
     waiting, name = stage.container()["state"]["waiting"], f"pod_team({UID})"
     assert waiting["reason"] == "CrashLoopBackOff"
@@ -87,21 +87,23 @@ def test_container_in_backoff_reports_crash_loop() -> None:
 
 
 def test_container_that_ran_long_restarts_without_backoff() -> None:
-    scripts = {"main/0": Script(1), "main/1": Script(601), "main": FOREVER}
+    scripts = {"main/0": ContainerScript(1), "main/1": ContainerScript(601), "main": FOREVER}
     stage = LocalStage(pod(restartPolicy="Always"), **scripts)
     stage.run(602)
     assert stage.machine.started[-1] == "main/2"
 
 
 def test_on_failure_policy_restarts_only_failed_containers() -> None:
-    stage = LocalStage(pod(restartPolicy="OnFailure"), **{"main/0": Script(1, 1), "main/1": Script(1, 0)})
+    stage = LocalStage(
+        pod(restartPolicy="OnFailure"), **{"main/0": ContainerScript(1, 1), "main/1": ContainerScript(1, 0)}
+    )
     stage.run(30)
     assert (stage.status["phase"], stage.container()["restartCount"]) == ("Succeeded", 1)
     assert len(stage.machine.runs()) == 3  # the sandbox, and two runs whose logs are kept
 
 
 def test_last_two_runs_of_container_are_kept() -> None:
-    stage = LocalStage(pod(restartPolicy="Always"), main=Script(1, 1))
+    stage = LocalStage(pod(restartPolicy="Always"), main=ContainerScript(1, 1))
     stage.run(60)
     assert [run["metadata"]["name"] for run in stage.machine.runs()][1:] == ["main/2", "main/3"]
 
@@ -109,7 +111,9 @@ def test_last_two_runs_of_container_are_kept() -> None:
 @pytest.mark.parametrize(("policy", "phase"), [("Never", "Failed"), ("Always", "Running")])
 def test_command_that_cannot_start_fails_container(policy: str, phase: str) -> None:
     stage = LocalStage(pod(restartPolicy=policy))
-    stage.machine.script = lambda *_: Script(0, 128, status={"reason": "StartError", "message": "no such file"})
+    stage.machine.script = lambda *_: ContainerScript(
+        0, 128, status={"reason": "StartError", "message": "no such file"}
+    )
     stage.put(pod(name="other", restartPolicy=policy))
     stage.run(5)
     other = stage.get("Pod", "other")["status"]
@@ -121,7 +125,7 @@ def test_command_that_cannot_start_fails_container(policy: str, phase: str) -> N
 
 def test_start_error_is_followed_by_backoff() -> None:
     stage = LocalStage()
-    stage.machine.script = lambda *_: Script(0, 128, status={"reason": "StartError", "startedAt": None})
+    stage.machine.script = lambda *_: ContainerScript(0, 128, status={"reason": "StartError", "startedAt": None})
     stage.put(pod(restartPolicy="Always"))
     stage.run(9)
     assert stage.machine.started == ["sandbox", "main/0", "main/1"]

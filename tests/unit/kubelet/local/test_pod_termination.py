@@ -6,14 +6,14 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata, with_status
 from batchyard.interfaces.containers import SANDBOX
-from unit.kubelet.local.fake_machine import UID, LocalStage, Script, pod, sidecar
+from unit.kubelet.local.fake_machine import UID, ContainerScript, LocalStage, pod, sidecar
 from unit.kubelet.local.local_make import container
 
-SLOW = Script(stopping=1000)
+SLOW = ContainerScript(stopping=1000)
 
 
 def test_deleted_pod_is_stopped_and_removed() -> None:
-    stage = LocalStage(pod(), main=Script(stopping=3, stopped_code=0))
+    stage = LocalStage(pod(), main=ContainerScript(stopping=3, stopped_code=0))
     stage.delete_pod()
     stage.run(2)
     assert (stage.machine.stops, stage.status["phase"]) == ([("main/0", 30)], "Running")
@@ -23,7 +23,7 @@ def test_deleted_pod_is_stopped_and_removed() -> None:
 
 
 def test_pod_that_exits_with_zero_when_stopped_succeeds() -> None:
-    stage = LocalStage(pod(restartPolicy="Always"), main=Script(stopping=3, stopped_code=0))
+    stage = LocalStage(pod(restartPolicy="Always"), main=ContainerScript(stopping=3, stopped_code=0))
     stage.put(with_metadata(stage.get(scheme.POD, "pod"), finalizers=["x/y"]))
     stage.delete_pod()
     stage.run(5)
@@ -41,7 +41,10 @@ def test_pod_is_killed_after_grace_period() -> None:
 
 def test_sidecars_are_stopped_after_main_containers() -> None:
     stage = LocalStage(
-        pod(first=[sidecar("x"), sidecar("y")]), main=Script(stopping=4), x=Script(stopping=1), y=Script(stopping=2)
+        pod(first=[sidecar("x"), sidecar("y")]),
+        main=ContainerScript(stopping=4),
+        x=ContainerScript(stopping=1),
+        y=ContainerScript(stopping=2),
     )
     stage.delete_pod()
     stage.run(20)
@@ -97,7 +100,7 @@ def test_pod_deleted_before_its_start_is_removed() -> None:
 
 
 def test_ended_pod_is_removed_at_once_with_its_runs() -> None:
-    stage = LocalStage(pod(), main=Script(1))
+    stage = LocalStage(pod(), main=ContainerScript(1))
     stage.run(2)
     assert stage.machine.runs()
     stage.delete_pod()
@@ -105,7 +108,9 @@ def test_ended_pod_is_removed_at_once_with_its_runs() -> None:
 
 
 def test_pod_over_active_deadline_fails() -> None:
-    stage = LocalStage(pod(activeDeadlineSeconds=5, restartPolicy="OnFailure"), main=Script(stopping=2, stopped_code=0))
+    stage = LocalStage(
+        pod(activeDeadlineSeconds=5, restartPolicy="OnFailure"), main=ContainerScript(stopping=2, stopped_code=0)
+    )
     stage.run(6)
     assert (stage.status["phase"], "reason" in stage.status) == ("Running", False)
     assert stage.condition("Ready") == ("False", "PodFailed", "")
@@ -118,7 +123,9 @@ def test_pod_over_active_deadline_fails() -> None:
 @pytest.mark.parametrize("first", [(), (container("a"),)])
 def test_active_deadline_applies_while_pod_waits(first: tuple[dict[str, object], ...]) -> None:
     stage = LocalStage(
-        pod(activeDeadlineSeconds=5, restartPolicy="OnFailure", first=first), a=Script(1, 1), main=Script(1, 1)
+        pod(activeDeadlineSeconds=5, restartPolicy="OnFailure", first=first),
+        a=ContainerScript(1, 1),
+        main=ContainerScript(1, 1),
     )
     stage.run(6)
     assert (stage.status["phase"], stage.status["reason"]) == ("Failed", "DeadlineExceeded")
@@ -126,7 +133,7 @@ def test_active_deadline_applies_while_pod_waits(first: tuple[dict[str, object],
 
 def test_pod_over_empty_dir_limit_is_evicted() -> None:
     scratch = {"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}
-    stage = LocalStage(pod(volumes=[scratch]), main=Script(stopping=1, stopped_code=0))
+    stage = LocalStage(pod(volumes=[scratch]), main=ContainerScript(stopping=1, stopped_code=0))
     stage.run(2)
     assert stage.status["phase"] == "Running"
     stage.machine.set_status(SANDBOX, exceeded={"volume": "scratch", "at": stage.kernel.now()})
@@ -137,7 +144,7 @@ def test_pod_over_empty_dir_limit_is_evicted() -> None:
 
 
 def test_runs_of_pod_marked_failed_by_controller_are_stopped() -> None:
-    stage = LocalStage(pod(), main=Script(stopping=3))
+    stage = LocalStage(pod(), main=ContainerScript(stopping=3))
     found = stage.get(scheme.POD, "pod")
     stage.put(with_status(found, {**found["status"], "phase": "Failed", "reason": "NodeLost"}))
     assert stage.machine.stops == [("main/0", 30)]

@@ -7,7 +7,7 @@ import pytest
 
 from batchyard.kubelet.local.errors import ContainerError
 from batchyard.kubelet.local.security import ROOT, ContainerUser, reject_unsupported, seccomp_of, user_of
-from unit.kubelet.local.local_make import NOTHING, Objects, container, pod
+from unit.kubelet.local.local_make import NOTHING, FixedObjects, container, pod
 
 NON_ROOT = ContainerUser(1000, 100)
 
@@ -20,7 +20,7 @@ def user(
     return user_of(pod(only, securityContext=of_pod), only, default)
 
 
-def refused(only: Mapping[str, Any], reader: Objects = NOTHING, **spec: Any) -> tuple[str, str]:
+def container_error(only: Mapping[str, Any], reader: FixedObjects = NOTHING, **spec: Any) -> tuple[str, str]:
     with pytest.raises(ContainerError) as caught:
         reject_unsupported(pod(only, **spec), only, reader)
     return caught.value.reason, caught.value.message
@@ -78,18 +78,23 @@ def test_run_as_non_root_accepts_other_user() -> None:
     ],
 )
 def test_unsupported_container_fields_are_rejected(fields: Mapping[str, Any], reported: str) -> None:
-    assert refused(container(**fields)) == ("CreateContainerConfigError", f"not supported on this node: {reported}")
+    assert container_error(container(**fields)) == (
+        "CreateContainerConfigError",
+        f"not supported on this node: {reported}",
+    )
 
 
 @pytest.mark.parametrize("field", ["hostPID", "hostIPC", "shareProcessNamespace"])
 def test_unsupported_pod_fields_are_rejected(field: str) -> None:
     spec: dict[str, Any] = {field: True}
-    assert refused(container(), **spec)[1] == f"not supported on this node: {field}"
+    assert container_error(container(), **spec)[1] == f"not supported on this node: {field}"
 
 
 def test_all_unsupported_fields_are_reported_at_once() -> None:
     context = {"sysctls": [{"name": "net.core.somaxconn", "value": "9"}], "supplementalGroups": [7, 8]}
-    reported = refused(container(securityContext={"privileged": True}), hostPID=True, securityContext=context)[1]
+    reported = container_error(container(securityContext={"privileged": True}), hostPID=True, securityContext=context)[
+        1
+    ]
     listed = "hostPID; sysctls net.core.somaxconn; supplementalGroups 7, 8; privileged"
     assert reported == f"not supported on this node: {listed}"
 
@@ -109,7 +114,7 @@ def test_supported_fields_are_accepted() -> None:
 
 
 def test_host_network_requires_node_option() -> None:
-    reason, reported = refused(container(), hostNetwork=True)
+    reason, reported = container_error(container(), hostNetwork=True)
     assert (reason, "batchyard up --host-network" in reported) == ("CreateContainerConfigError", True)
 
 
@@ -161,8 +166,8 @@ def test_runtime_class_with_other_isolation_is_rejected() -> None:
     def named(name: str, handler: str) -> Mapping[str, Any]:
         return {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": handler}
 
-    objects = Objects(named("gpu", "nvidia"), named("sandboxed", "runsc"))
+    objects = FixedObjects(named("gpu", "nvidia"), named("sandboxed", "runsc"))
     reject_unsupported(pod(runtimeClassName="gpu"), container(), objects)
-    reported = refused(container(), objects, runtimeClassName="sandboxed")
+    reported = container_error(container(), objects, runtimeClassName="sandboxed")
     assert reported == ("CreateContainerError", 'no runtime for "runsc" is configured')
-    assert refused(container(), objects, runtimeClassName="no")[1] == 'RuntimeClass "no" not found'
+    assert container_error(container(), objects, runtimeClassName="no")[1] == 'RuntimeClass "no" not found'

@@ -1,7 +1,7 @@
 """The local kubelet: updates of the files of running pods."""
 
 from batchyard.api import scheme
-from unit.kubelet.local.fake_machine import LocalStage, Script, pod
+from unit.kubelet.local.fake_machine import ContainerScript, LocalStage, pod
 from unit.kubelet.local.local_make import config_map
 
 TOKEN = {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "token", "expirationSeconds": 1000}}]}}
@@ -33,7 +33,7 @@ def test_files_stay_when_config_map_is_deleted() -> None:
 
 
 def test_files_of_ended_pod_are_not_written() -> None:
-    stage = LocalStage(config_map("settings", a="1"), pod(volumes=[CONFIG]), main=Script(5))
+    stage = LocalStage(config_map("settings", a="1"), pod(volumes=[CONFIG]), main=ContainerScript(5))
     stage.pass_time(200)
     assert stage.machine.written == []
 

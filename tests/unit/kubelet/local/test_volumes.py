@@ -18,7 +18,7 @@ from batchyard.kubelet.local.volumes import (
     volume_plan,
     volume_plans,
 )
-from unit.kubelet.local.local_make import NOTHING, Objects, config_map, container, node, pod, secret
+from unit.kubelet.local.local_make import NOTHING, FixedObjects, config_map, container, node, pod, secret
 
 FAILED = 'MountVolume.SetUp failed for volume "v" : '
 
@@ -30,23 +30,25 @@ def token(namespace: str, account: str, audience: str, seconds: int) -> str:
     return f"{namespace}/{account}/{audience}/{seconds}"
 
 
-def plan(reader: Objects = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> VolumePlan:
+def plan(reader: FixedObjects = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> VolumePlan:
     """The plan of a volume of this type in a pod."""
     return volume_plan(of or pod(), {"name": "v", **volume}, VolumeSources(reader, token, ["/srv/data"]))
 
 
-def files(reader: Objects = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> Mapping[str, VolumeFile]:
+def files(
+    reader: FixedObjects = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any
+) -> Mapping[str, VolumeFile]:
     """The files of a volume of this type."""
     made = plan(reader, of=of, **volume)
     assert isinstance(made, VolumeFiles)
     return made.files
 
 
-def contents(reader: Objects = NOTHING, **volume: Any) -> dict[str, bytes]:
+def contents(reader: FixedObjects = NOTHING, **volume: Any) -> dict[str, bytes]:
     return {path: file.content for path, file in files(reader, **volume).items()}
 
 
-def refused(reader: Objects = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> str:
+def volume_error(reader: FixedObjects = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any) -> str:
     """The error message of a volume, without the common prefix."""
     with pytest.raises(VolumeError) as caught:
         plan(reader, of=of, **volume)
@@ -55,17 +57,17 @@ def refused(reader: Objects = NOTHING, *, of: Mapping[str, Any] | None = None, *
 
 
 def test_config_map_volume_has_file_per_entry() -> None:
-    objects = Objects(config_map("cm", {"raw": b"\xff"}, text="hello"))
+    objects = FixedObjects(config_map("cm", {"raw": b"\xff"}, text="hello"))
     found = files(objects, configMap={"name": "cm", "defaultMode": 0o400})
     assert found == {"raw": VolumeFile(b"\xff", 0o400), "text": VolumeFile(b"hello", 0o400)}
 
 
 def test_secret_volume_is_decoded() -> None:
-    assert contents(Objects(secret("s", key=b"\0hidden")), secret={"secretName": "s"}) == {"key": b"\0hidden"}
+    assert contents(FixedObjects(secret("s", key=b"\0hidden")), secret={"secretName": "s"}) == {"key": b"\0hidden"}
 
 
 def test_items_select_entries_with_path_and_mode() -> None:
-    objects = Objects(config_map("cm", a="1", b="2"))
+    objects = FixedObjects(config_map("cm", a="1", b="2"))
     items = [{"key": "a", "path": "x/./y", "mode": 0}, {"key": "b", "path": "z"}]
     assert files(objects, configMap={"name": "cm", "items": items}) == {
         "x/y": VolumeFile(b"1", 0),
@@ -74,20 +76,20 @@ def test_items_select_entries_with_path_and_mode() -> None:
 
 
 def test_missing_reference_is_reported_with_kubelet_message() -> None:
-    objects = Objects(config_map("cm"), secret("s"))
+    objects = FixedObjects(config_map("cm"), secret("s"))
     items = [{"key": "k", "path": "p"}]
-    assert refused(configMap={"name": "x"}) == 'configmap "x" not found'
-    assert refused(secret={"secretName": "x"}) == 'secret "x" not found'
-    reported = refused(objects, configMap={"name": "cm", "items": items})
+    assert volume_error(configMap={"name": "x"}) == 'configmap "x" not found'
+    assert volume_error(secret={"secretName": "x"}) == 'secret "x" not found'
+    reported = volume_error(objects, configMap={"name": "cm", "items": items})
     assert reported == "configmap references non-existent config key: k"
-    assert refused(objects, secret={"secretName": "s", "items": items}) == "references non-existent secret key: k"
+    assert volume_error(objects, secret={"secretName": "s", "items": items}) == "references non-existent secret key: k"
 
 
 def test_missing_optional_reference_is_ignored() -> None:
     items = [{"key": "k", "path": "p"}, {"key": "a", "path": "a"}]
     assert contents(configMap={"name": "x", "optional": True, "items": items}) == {}
     assert contents(secret={"secretName": "x", "optional": True}) == {}
-    objects = Objects(config_map("cm", a="1"))
+    objects = FixedObjects(config_map("cm", a="1"))
     assert contents(objects, configMap={"name": "cm", "optional": True, "items": items}) == {"a": b"1"}
 
 
@@ -105,16 +107,18 @@ def test_downward_api_fields_are_sorted_and_quoted_like_go() -> None:
 def test_downward_api_resource_defaults_to_node_allocatable() -> None:
     source = {"containerName": "main", "resource": "limits.memory", "divisor": "1Mi"}
     items = [{"path": "memory", "resourceFieldRef": source}]
-    assert contents(Objects(node(memory="2Gi")), downwardAPI={"items": items}) == {"memory": b"2048"}
+    assert contents(FixedObjects(node(memory="2Gi")), downwardAPI={"items": items}) == {"memory": b"2048"}
 
 
 def test_all_invalid_downward_api_fields_are_reported_at_once() -> None:
     items = [{"path": p, "fieldRef": {"fieldPath": p}} for p in ("spec.a", "spec.b", "spec.a")]
-    assert refused(downwardAPI={"items": items}) == "[unsupported fieldPath: spec.a, unsupported fieldPath: spec.b]"
+    assert (
+        volume_error(downwardAPI={"items": items}) == "[unsupported fieldPath: spec.a, unsupported fieldPath: spec.b]"
+    )
 
 
 def test_projected_volume_merges_its_sources() -> None:
-    objects = Objects(config_map("cm", a="1", b="1"), secret("s", b=b"2"))
+    objects = FixedObjects(config_map("cm", a="1", b="1"), secret("s", b=b"2"))
     parts = [
         {"configMap": {"name": "cm"}},
         {"secret": {"name": "s"}},
@@ -137,13 +141,13 @@ def test_empty_projected_source_is_ignored() -> None:
 
 def test_all_invalid_projected_sources_are_reported_at_once() -> None:
     parts = [{"configMap": {"name": "x"}}, {"secret": {"name": "y"}}, {"clusterTrustBundle": {"path": "ca"}}]
-    reported = refused(projected={"sources": parts})
+    reported = volume_error(projected={"sources": parts})
     assert reported.startswith(
         '[configmap "x" not found, secret "y" not found, clusterTrustBundle cannot be projected here'
     )
     of = pod(serviceAccountName="nobody")
     only = {"sources": [{"serviceAccountToken": {"path": "t"}}]}
-    assert refused(of=of, projected=only) == 'serviceaccounts "nobody" not found'
+    assert volume_error(of=of, projected=only) == 'serviceaccounts "nobody" not found'
 
 
 def test_token_mode_is_restricted_when_all_containers_share_user() -> None:
@@ -156,7 +160,7 @@ def test_token_mode_is_restricted_when_all_containers_share_user() -> None:
 
 def test_fs_group_can_read_volume_files() -> None:
     of = pod(securityContext={"fsGroup": 2000})
-    made = plan(Objects(config_map("cm", a="1")), of=of, configMap={"name": "cm", "defaultMode": 0o400})
+    made = plan(FixedObjects(config_map("cm", a="1")), of=of, configMap={"name": "cm", "defaultMode": 0o400})
     assert made == VolumeFiles({"a": VolumeFile(b"1", 0o440)}, group=2000)
 
 
@@ -172,14 +176,14 @@ def test_fs_group_can_read_volume_files() -> None:
     ],
 )
 def test_paths_outside_volume_are_rejected(path: str, reported: str) -> None:
-    objects = Objects(config_map("cm", k="1"))
-    assert refused(objects, configMap={"name": "cm", "items": [{"key": "k", "path": path}]}) == reported
+    objects = FixedObjects(config_map("cm", k="1"))
+    assert volume_error(objects, configMap={"name": "cm", "items": [{"key": "k", "path": path}]}) == reported
 
 
 def test_volume_creates_mount_points_of_nested_mounts() -> None:
     targets = ("/etc/v", "/etc/v/a", "/etc/v/a/b", "/etc/v-other", "/etc/v/c")
     mounts = [{"name": "v" if at == "/etc/v" else "other", "mountPath": at} for at in targets]
-    made = plan(Objects(config_map("cm")), of=pod(container(volumeMounts=mounts)), configMap={"name": "cm"})
+    made = plan(FixedObjects(config_map("cm")), of=pod(container(volumeMounts=mounts)), configMap={"name": "cm"})
     assert made == VolumeFiles({}, ("a", "c"))
 
 
@@ -205,21 +209,25 @@ def test_memory_empty_dir_is_bounded_by_pod_or_node_memory(
 ) -> None:
     containers = [container(f"c{n}", resources={"limits": {"memory": m} if m else {}}) for n, m in enumerate(limits)]
     source = {"medium": "Memory", **({"sizeLimit": size} if size else {})}
-    assert plan(Objects(node(memory="8Gi")), of=pod(*containers), emptyDir=source) == EmptyDirPlan(True, size_bytes)
+    assert plan(FixedObjects(node(memory="8Gi")), of=pod(*containers), emptyDir=source) == EmptyDirPlan(
+        True, size_bytes
+    )
 
 
 def test_host_path_requires_allowed_folder() -> None:
     assert plan(hostPath={"path": "/srv/data/x/", "type": "Directory"}) == HostPathPlan("/srv/data/x", "Directory")
-    reported = refused(hostPath={"path": "/srv/database"})
+    reported = volume_error(hostPath={"path": "/srv/database"})
     assert reported.startswith("hostPath /srv/database is not allowed here: list the path, or a folder above it, in ")
-    assert refused(hostPath={"path": "/srv/data/../x"}) == "invalid HostPath `/srv/data/../x`: must not contain '..'"
+    assert (
+        volume_error(hostPath={"path": "/srv/data/../x"}) == "invalid HostPath `/srv/data/../x`: must not contain '..'"
+    )
 
 
 @pytest.mark.parametrize("kind", ["persistentVolumeClaim", "nfs", "csi", "ephemeral", "image"])
 def test_unsupported_volume_type_is_rejected(kind: str) -> None:
     volume: dict[str, Any] = {kind: {}}
-    assert refused(**volume).startswith(f"volumes of type {kind} are not supported here: use one of emptyDir, ")
-    assert "HugePages" in refused(emptyDir={"medium": "HugePages"})
+    assert volume_error(**volume).startswith(f"volumes of type {kind} are not supported here: use one of emptyDir, ")
+    assert "HugePages" in volume_error(emptyDir={"medium": "HugePages"})
 
 
 def test_volume_plans_are_keyed_by_name() -> None:

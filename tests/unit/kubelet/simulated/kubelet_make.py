@@ -13,7 +13,7 @@ from stage import Stage
 from unit.nodes.node_make import node
 
 
-def started(*objects: Obj, pace: ContainerDelays | None = None) -> Stage:
+def kubelet_stage(*objects: Obj, pace: ContainerDelays | None = None) -> Stage:
     """A stage with a ready node and these objects."""
     stage = Stage(SimulatedKubelets(pace))
     stage.put(node(), *objects)

@@ -4,44 +4,44 @@ import make
 from batchyard.api.meta import Obj
 from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.scheduling.workload import evictions, lifecycle
-from stage import Stage, stated
+from stage import Stage, condition_state
 
 
-def admitted(runtime: str | None = "10s") -> Obj:
+def admitted_workload(runtime: str | None = "10s") -> Obj:
     annotations = {"batchyard.dev/runtime": runtime} if runtime else None
     return lifecycle.reserve_quota(make.workload(annotations=annotations), make.admission(), make.NOW, admitted=True)
 
 
-def played(*objects: Obj) -> Stage:
+def workload_stage(*objects: Obj) -> Stage:
     stage = Stage(BareWorkloads())
     stage.put(*objects)
     return stage
 
 
 def test_bare_workload_finishes_after_its_runtime() -> None:
-    stage = played(admitted("10s"))
+    stage = workload_stage(admitted_workload("10s"))
     stage.run(9)
     assert not lifecycle.is_finished(stage.workload())
     stage.run(10)
-    assert stated(stage.workload(), "Finished") == ("True", "Succeeded", "Job finished successfully")
+    assert condition_state(stage.workload(), "Finished") == ("True", "Succeeded", "Job finished successfully")
     assert stage.kernel.now() == make.at(10)
 
 
 def test_bare_workload_without_runtime_never_finishes() -> None:
-    stage = played(admitted(None))
+    stage = workload_stage(admitted_workload(None))
     stage.run(10**6)
     assert lifecycle.is_admitted(stage.workload())
     assert not lifecycle.is_finished(stage.workload())
 
 
 def test_invalid_runtime_counts_as_none() -> None:
-    stage = played(admitted("soon"))
+    stage = workload_stage(admitted_workload("soon"))
     stage.run(10**6)
     assert not lifecycle.is_finished(stage.workload())
 
 
 def test_evicted_bare_workload_is_requeued_and_restarts_from_zero() -> None:
-    stage = played(admitted("10s"))
+    stage = workload_stage(admitted_workload("10s"))
     stage.kernel.call_at(make.at(6), lambda: None)
     stage.run(6)
     stage.put(evictions.evict(stage.workload(), reason="Preempted", message="make room", now=make.at(6)))
@@ -55,6 +55,6 @@ def test_evicted_bare_workload_is_requeued_and_restarts_from_zero() -> None:
 
 def test_bare_workload_without_admission_does_not_start() -> None:
     wl = make.workload(annotations={"batchyard.dev/runtime": "10s"})
-    stage = played(lifecycle.reserve_quota(wl, make.admission(), make.NOW, admitted=False))
+    stage = workload_stage(lifecycle.reserve_quota(wl, make.admission(), make.NOW, admitted=False))
     stage.run(100)
     assert not lifecycle.is_finished(stage.workload())

@@ -10,7 +10,16 @@ from batchyard.api.meta import with_metadata
 from batchyard.base.instant import SECOND
 from batchyard.kubelet.simulated.kubelet import ContainerDelays, SimulatedKubelets
 from stage import Stage
-from unit.kubelet.simulated.kubelet_make import conditions, container, delete, is_gone, pass_time, slow, started, status
+from unit.kubelet.simulated.kubelet_make import (
+    conditions,
+    container,
+    delete,
+    is_gone,
+    kubelet_stage,
+    pass_time,
+    slow,
+    status,
+)
 from unit.nodes.node_make import node, pod
 
 
@@ -19,7 +28,7 @@ def fails(code: int = 3, **spec: Any) -> Any:
 
 
 def test_bound_pod_starts_at_once_on_ready_node() -> None:
-    stage = started(pod())
+    stage = kubelet_stage(pod())
     assert (status(stage)["phase"], status(stage)["startTime"]) == ("Running", make.stamp())
     assert container(stage)["state"] == {"running": {"startedAt": make.stamp()}}
     assert (container(stage)["ready"], container(stage)["restartCount"]) == (True, 0)
@@ -29,7 +38,7 @@ def test_bound_pod_starts_at_once_on_ready_node() -> None:
 
 
 def test_unbound_pod_gets_no_status() -> None:
-    assert "status" not in started(pod(node=None)).get(scheme.POD, "pod")
+    assert "status" not in kubelet_stage(pod(node=None)).get(scheme.POD, "pod")
 
 
 def test_pod_waits_for_ready_node() -> None:
@@ -41,7 +50,7 @@ def test_pod_waits_for_ready_node() -> None:
 
 
 def test_container_is_in_creating_state_during_start_delay() -> None:
-    stage = started(pod(), pace=slow(4))
+    stage = kubelet_stage(pod(), pace=slow(4))
     assert status(stage)["phase"] == "Pending"
     assert container(stage)["state"] == {"waiting": {"reason": "ContainerCreating"}}
     assert conditions(stage, "PodScheduled", "Initialized", "Ready") == [
@@ -55,7 +64,7 @@ def test_container_is_in_creating_state_during_start_delay() -> None:
 
 
 def test_pod_succeeds_after_its_runtime() -> None:
-    stage = started(pod())
+    stage = kubelet_stage(pod())
     stage.run(9)
     assert status(stage)["phase"] == "Running"
     stage.run(10)
@@ -67,7 +76,7 @@ def test_pod_succeeds_after_its_runtime() -> None:
 
 
 def test_pod_fails_with_exit_code_of_annotation() -> None:
-    stage = started(fails())
+    stage = kubelet_stage(fails())
     stage.run(10)
     assert status(stage)["phase"] == "Failed"
     ended = container(stage)["state"]["terminated"]
@@ -76,13 +85,13 @@ def test_pod_fails_with_exit_code_of_annotation() -> None:
 
 
 def test_pod_with_infinite_sleep_never_ends() -> None:
-    stage = started(pod(containers=[{"name": "c", "image": "busybox", "command": ["sleep", "infinity"]}]))
+    stage = kubelet_stage(pod(containers=[{"name": "c", "image": "busybox", "command": ["sleep", "infinity"]}]))
     stage.run(10**7)
     assert status(stage)["phase"] == "Running"
 
 
 def test_failed_container_is_restarted_with_crash_backoff() -> None:
-    stage = started(fails(restartPolicy="OnFailure"))
+    stage = kubelet_stage(fails(restartPolicy="OnFailure"))
     starts = []
     for second in range(1200):
         pass_time(stage, second)
@@ -96,7 +105,7 @@ def test_failed_container_is_restarted_with_crash_backoff() -> None:
 
 
 def test_container_in_backoff_reports_reason_and_last_state() -> None:
-    stage = started(fails(restartPolicy="OnFailure"))
+    stage = kubelet_stage(fails(restartPolicy="OnFailure"))
     stage.run(20)
     message = "back-off 10s restarting failed container=c pod=pod_team(uid-pod)"
     assert container(stage)["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": message}}
@@ -111,7 +120,7 @@ def test_container_in_backoff_reports_reason_and_last_state() -> None:
 
 def test_container_that_ran_long_restarts_without_backoff() -> None:
     slept = [{"name": "c", "image": "busybox", "command": ["sleep", "601"]}]
-    stage = started(fails(restartPolicy="Always", containers=slept))
+    stage = kubelet_stage(fails(restartPolicy="Always", containers=slept))
     stage.run(601 * 3)
     assert container(stage)["restartCount"] == 3
     assert container(stage)["state"] == {"running": {"startedAt": make.stamp(601 * 3)}}
@@ -122,13 +131,13 @@ def test_container_that_ran_long_restarts_without_backoff() -> None:
     [("OnFailure", 0, "Succeeded"), ("Always", 0, "Running"), ("Never", 0, "Succeeded"), ("Never", 1, "Failed")],
 )
 def test_phase_after_exit_follows_restart_policy(policy: str, code: int, phase: str) -> None:
-    stage = started(fails(code, restartPolicy=policy))
+    stage = kubelet_stage(fails(code, restartPolicy=policy))
     stage.run(10)
     assert status(stage)["phase"] == phase
 
 
 def test_deleted_pod_with_finalizer_is_stopped_and_fails() -> None:
-    stage = started(with_metadata(pod(), finalizers=["test/keep"]))
+    stage = kubelet_stage(with_metadata(pod(), finalizers=["test/keep"]))
     pass_time(stage, 5)
     delete(stage)
     assert status(stage)["phase"] == "Running"
@@ -140,7 +149,7 @@ def test_deleted_pod_with_finalizer_is_stopped_and_fails() -> None:
 
 
 def test_deleted_pod_without_finalizers_is_removed_when_stopped() -> None:
-    stage = started(pod())
+    stage = kubelet_stage(pod())
     pass_time(stage, 5)
     delete(stage)
     stage.run(5.9)
@@ -150,7 +159,7 @@ def test_deleted_pod_without_finalizers_is_removed_when_stopped() -> None:
 
 
 def test_pod_that_stops_slowly_is_killed_after_grace_period() -> None:
-    stage = started(with_metadata(pod(), finalizers=["test/keep"]), pace=ContainerDelays(stop_time=60 * SECOND))
+    stage = kubelet_stage(with_metadata(pod(), finalizers=["test/keep"]), pace=ContainerDelays(stop_time=60 * SECOND))
     delete(stage, grace=4)
     stage.run(4)
     ended = container(stage)["state"]["terminated"]
@@ -158,13 +167,13 @@ def test_pod_that_stops_slowly_is_killed_after_grace_period() -> None:
 
 
 def test_pod_with_finalizer_and_zero_grace_period_is_killed_at_once() -> None:
-    stage = started(with_metadata(pod(), finalizers=["test/keep"]))
+    stage = kubelet_stage(with_metadata(pod(), finalizers=["test/keep"]))
     delete(stage, grace=0)
     assert (status(stage)["phase"], container(stage)["state"]["terminated"]["exitCode"]) == ("Failed", 137)
 
 
 def test_pod_that_succeeds_while_terminating_is_not_restarted() -> None:
-    stage = started(with_metadata(pod(restartPolicy="Always"), finalizers=["test/keep"]))
+    stage = kubelet_stage(with_metadata(pod(restartPolicy="Always"), finalizers=["test/keep"]))
     pass_time(stage, 9.5)
     delete(stage)
     stage.run(30)
@@ -172,7 +181,7 @@ def test_pod_that_succeeds_while_terminating_is_not_restarted() -> None:
 
 
 def test_pod_deleted_during_start_delay_fails() -> None:
-    stage = started(with_metadata(pod(), finalizers=["test/keep"]), pace=slow(60))
+    stage = kubelet_stage(with_metadata(pod(), finalizers=["test/keep"]), pace=slow(60))
     pass_time(stage, 5)
     delete(stage)
     ended = container(stage)["state"]["terminated"]
@@ -180,7 +189,7 @@ def test_pod_deleted_during_start_delay_fails() -> None:
 
 
 def test_pod_deleted_in_backoff_fails_with_last_exit_code() -> None:
-    stage = started(with_metadata(fails(restartPolicy="OnFailure"), finalizers=["test/keep"]))
+    stage = kubelet_stage(with_metadata(fails(restartPolicy="OnFailure"), finalizers=["test/keep"]))
     pass_time(stage, 25)
     delete(stage)
     assert (status(stage)["phase"], container(stage)["state"]["terminated"]["exitCode"]) == ("Failed", 3)
@@ -194,7 +203,7 @@ def test_pod_deleted_before_node_is_ready_is_removed() -> None:
 
 
 def test_pod_over_active_deadline_fails() -> None:
-    stage = started(pod(activeDeadlineSeconds=5, restartPolicy="OnFailure"))
+    stage = kubelet_stage(pod(activeDeadlineSeconds=5, restartPolicy="OnFailure"))
     stage.run(5.9)
     assert status(stage)["phase"] == "Running"
     stage.run(6)
@@ -205,7 +214,7 @@ def test_pod_over_active_deadline_fails() -> None:
 
 
 def test_restart_of_kubelet_does_not_change_final_status() -> None:
-    stage = started(fails(restartPolicy="OnFailure"), pace=slow(2))
+    stage = kubelet_stage(fails(restartPolicy="OnFailure"), pace=slow(2))
     stage.run(25)
     other = Stage(SimulatedKubelets(slow(2)))
     pass_time(other, 25)
@@ -232,6 +241,6 @@ def test_deleted_pod_with_finalizer_fails_at_once_without_nodes() -> None:
 
 
 def test_pod_is_reconciled_three_times_from_start_to_end() -> None:
-    stage = started(pod())
+    stage = kubelet_stage(pod())
     stage.run(100)
     assert stage.runner.reconciles == 3

@@ -9,8 +9,8 @@ from batchyard.api import scheme
 from batchyard.api.meta import find_condition, with_metadata
 from batchyard.base.instant import SECOND
 from batchyard.kubelet.simulated.kubelet import ContainerDelays
-from stage import Stage, stated
-from unit.kubelet.simulated.kubelet_make import container, delete, is_gone, pass_time, slow, started, status
+from stage import Stage, condition_state
+from unit.kubelet.simulated.kubelet_make import container, delete, is_gone, kubelet_stage, pass_time, slow, status
 from unit.nodes.node_make import instance, node, pod
 
 MESSAGE = "Pod was terminated in response to imminent node shutdown."
@@ -29,7 +29,7 @@ def notice_to_stop(stage: Stage, at: float, stop_at: float) -> None:
 
 
 def test_pods_on_crashed_machine_do_not_change() -> None:
-    stage = started(instance(), pod())
+    stage = kubelet_stage(instance(), pod())
     pass_time(stage, 5)
     stage.put(instance(phase="Crashed", since=5))
     before = stage.get(scheme.POD, "pod")
@@ -40,7 +40,7 @@ def test_pods_on_crashed_machine_do_not_change() -> None:
 
 
 def test_pods_do_not_start_before_machine_runs() -> None:
-    stage = started(instance(phase="Crashed"), pod())
+    stage = kubelet_stage(instance(phase="Crashed"), pod())
     assert "status" not in stage.get(scheme.POD, "pod")
     stage.put(instance(phase="Booting"))
     assert "status" not in stage.get(scheme.POD, "pod")
@@ -49,7 +49,7 @@ def test_pods_do_not_start_before_machine_runs() -> None:
 
 
 def test_pod_of_deleted_node_does_not_change() -> None:
-    stage = started(instance(), pod())
+    stage = kubelet_stage(instance(), pod())
     pass_time(stage, 5)
     stage.delete(scheme.NODE, "node", "")
     pass_time(stage, 60)
@@ -57,7 +57,7 @@ def test_pod_of_deleted_node_does_not_change() -> None:
 
 
 def test_pods_of_recovered_machine_fail() -> None:
-    stage = started(instance(), pod())
+    stage = kubelet_stage(instance(), pod())
     crashed_and_back(stage, 5, 65)
     assert status(stage)["phase"] == "Failed"
     assert container(stage)["state"]["terminated"] == {
@@ -68,7 +68,7 @@ def test_pods_of_recovered_machine_fail() -> None:
 
 
 def test_pods_of_recovered_machine_restart_if_policy_allows() -> None:
-    stage = started(instance(), pod(restartPolicy="OnFailure"))
+    stage = kubelet_stage(instance(), pod(restartPolicy="OnFailure"))
     crashed_and_back(stage, 5, 65)
     assert container(stage)["state"] == {"running": {"startedAt": make.stamp(65)}}
     assert container(stage)["restartCount"] == 1
@@ -78,7 +78,7 @@ def test_pods_of_recovered_machine_restart_if_policy_allows() -> None:
 
 
 def test_pod_deleted_during_crash_is_removed_after_recovery() -> None:
-    stage = started(instance(), pod(restartPolicy="Always"))
+    stage = kubelet_stage(instance(), pod(restartPolicy="Always"))
     pass_time(stage, 5)
     stage.put(instance(phase="Crashed", since=5))
     delete(stage)
@@ -87,7 +87,7 @@ def test_pod_deleted_during_crash_is_removed_after_recovery() -> None:
 
 
 def test_containers_in_creation_are_created_again_after_recovery() -> None:
-    stage = started(instance(), pod(), pace=slow(10))
+    stage = kubelet_stage(instance(), pod(), pace=slow(10))
     crashed_and_back(stage, 5, 65)
     stage.run(74)
     assert status(stage)["phase"] == "Pending"
@@ -96,7 +96,7 @@ def test_containers_in_creation_are_created_again_after_recovery() -> None:
 
 
 def test_recreated_node_fails_pods_of_previous_node() -> None:
-    stage = started(pod())
+    stage = kubelet_stage(pod())
     pass_time(stage, 5)
     stage.delete(scheme.NODE, "node", "")
     stage.put(with_metadata(node(), creationTimestamp=make.stamp(5.5), uid="another"))
@@ -104,7 +104,7 @@ def test_recreated_node_fails_pods_of_previous_node() -> None:
 
 
 def test_pods_are_terminated_when_machine_stops() -> None:
-    stage = started(instance(), pod(restartPolicy="OnFailure"))
+    stage = kubelet_stage(instance(), pod(restartPolicy="OnFailure"))
     notice_to_stop(stage, 5, 35)
     stage.run(6)
     assert (status(stage)["phase"], status(stage)["reason"], status(stage)["message"]) == (
@@ -112,7 +112,11 @@ def test_pods_are_terminated_when_machine_stops() -> None:
         "Terminated",
         MESSAGE,
     )
-    assert stated(stage.get(scheme.POD, "pod"), "DisruptionTarget") == ("True", "TerminationByKubelet", MESSAGE)
+    assert condition_state(stage.get(scheme.POD, "pod"), "DisruptionTarget") == (
+        "True",
+        "TerminationByKubelet",
+        MESSAGE,
+    )
     assert container(stage)["state"]["terminated"]["exitCode"] == 143
 
 
@@ -127,7 +131,7 @@ def test_pods_are_terminated_when_machine_stops() -> None:
 )
 def test_grace_period_is_25_seconds_and_critical_pods_stop_last(spec: Any, at: float, code: int) -> None:
     forever = [{"name": "c", "image": "busybox", "command": ["sleep", "infinity"]}]
-    stage = started(instance(), pod(containers=forever, **spec), pace=ContainerDelays(stop_time=3600 * SECOND))
+    stage = kubelet_stage(instance(), pod(containers=forever, **spec), pace=ContainerDelays(stop_time=3600 * SECOND))
     notice_to_stop(stage, 5, 35.5)
     stage.run(at - 0.1)
     assert status(stage)["phase"] == "Running"
@@ -136,7 +140,7 @@ def test_grace_period_is_25_seconds_and_critical_pods_stop_last(spec: Any, at: f
 
 
 def test_pods_are_terminated_when_machine_is_deleted() -> None:
-    stage = started(with_metadata(instance(), finalizers=["cloud.batchyard.dev/instance"]), pod())
+    stage = kubelet_stage(with_metadata(instance(), finalizers=["cloud.batchyard.dev/instance"]), pod())
     pass_time(stage, 5)
     stage.delete(scheme.INSTANCE, "node", "")
     stage.run(6)
@@ -144,7 +148,7 @@ def test_pods_are_terminated_when_machine_is_deleted() -> None:
 
 
 def test_pod_that_succeeds_during_shutdown_is_not_disrupted() -> None:
-    stage = started(instance(), pod())
+    stage = kubelet_stage(instance(), pod())
     notice_to_stop(stage, 9.5, 39.5)
     stage.run(20)
     assert status(stage)["phase"] == "Succeeded"
@@ -152,7 +156,7 @@ def test_pod_that_succeeds_during_shutdown_is_not_disrupted() -> None:
 
 
 def test_pod_bound_during_shutdown_is_rejected() -> None:
-    stage = started(instance(phase="Stopping", stop_at=30))
+    stage = kubelet_stage(instance(phase="Stopping", stop_at=30))
     stage.put(pod())
     words = "Pod was rejected as the node is shutting down."
     assert (status(stage)["phase"], status(stage)["reason"]) == ("Failed", "NodeShutdown")
@@ -161,14 +165,14 @@ def test_pod_bound_during_shutdown_is_rejected() -> None:
 
 
 def test_nothing_is_written_after_machine_stopped() -> None:
-    stage = started(instance(), pod(), pace=ContainerDelays(stop_time=3600 * SECOND))
+    stage = kubelet_stage(instance(), pod(), pace=ContainerDelays(stop_time=3600 * SECOND))
     notice_to_stop(stage, 5, 8)
     pass_time(stage, 60)
     assert status(stage)["phase"] == "Running"
 
 
 def test_pods_of_other_nodes_do_not_change() -> None:
-    stage = started(instance(), node("other"), pod("elsewhere", node="other"))
+    stage = kubelet_stage(instance(), node("other"), pod("elsewhere", node="other"))
     notice_to_stop(stage, 5, 35)
     pass_time(stage, 9)
     assert status(stage, "elsewhere")["phase"] == "Running"

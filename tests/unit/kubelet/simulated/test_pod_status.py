@@ -8,7 +8,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import with_status
 from batchyard.kubelet.simulated.pod_status import pod_address, qos_class
-from unit.kubelet.simulated.kubelet_make import conditions, delete, slow, started, status
+from unit.kubelet.simulated.kubelet_make import conditions, delete, kubelet_stage, slow, status
 from unit.nodes.node_make import node, pod
 
 SIDECAR = {"name": "proxy", "image": "p", "restartPolicy": "Always"}
@@ -38,7 +38,7 @@ def test_qos_class_follows_from_requests_and_limits(containers: list[Any], quali
 
 
 def test_pod_is_initialized_when_init_containers_are_done() -> None:
-    stage = started(pod(initContainers=[SETUP, SIDECAR]), pace=slow(4))
+    stage = kubelet_stage(pod(initContainers=[SETUP, SIDECAR]), pace=slow(4))
     assert conditions(stage, "Initialized") == [("False", "ContainersNotInitialized")]
     assert [s["state"]["waiting"]["reason"] for s in status(stage)["initContainerStatuses"]] == ["PodInitializing"] * 2
     stage.run(4)
@@ -49,7 +49,7 @@ def test_pod_is_initialized_when_init_containers_are_done() -> None:
 
 
 def test_init_containers_stay_terminated_and_sidecars_end_with_pod() -> None:
-    stage = started(pod(initContainers=[SETUP, SIDECAR]))
+    stage = kubelet_stage(pod(initContainers=[SETUP, SIDECAR]))
     stage.run(10)
     setup, proxy = status(stage)["initContainerStatuses"]
     assert setup["state"]["terminated"]["finishedAt"] == make.stamp()
@@ -58,27 +58,27 @@ def test_init_containers_stay_terminated_and_sidecars_end_with_pod() -> None:
 
 def test_unready_containers_are_named_in_ready_condition() -> None:
     containers = [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]
-    stage = started(pod(initContainers=[SIDECAR], containers=containers), pace=slow(4))
+    stage = kubelet_stage(pod(initContainers=[SIDECAR], containers=containers), pace=slow(4))
     (message,) = (c["message"] for c in status(stage)["conditions"] if c["type"] == "Ready")
     assert message == "containers with unready status: [proxy a b]"
 
 
 def test_status_fields_of_other_writers_are_kept() -> None:
     gate = {"type": "example.com/gate", "status": "True", "lastTransitionTime": make.stamp(), "reason": "r"}
-    stage = started(with_status(pod(), {"conditions": [gate], "nominatedNodeName": "n"}))
+    stage = kubelet_stage(with_status(pod(), {"conditions": [gate], "nominatedNodeName": "n"}))
     assert status(stage)["conditions"][0] == gate
     assert status(stage)["nominatedNodeName"] == "n"
 
 
 def test_condition_has_last_transition_time() -> None:
-    stage = started(pod(), pace=slow(4))
+    stage = kubelet_stage(pod(), pace=slow(4))
     stage.run(14)
     since = {c["type"]: c["lastTransitionTime"] for c in status(stage)["conditions"]}
     assert (since["PodScheduled"], since["Ready"]) == (make.stamp(), make.stamp(14))
 
 
 def test_host_ip_is_node_address_and_pod_ip_is_derived_from_uid() -> None:
-    stage = started()
+    stage = kubelet_stage()
     addressed = {
         **node("n"),
         "status": {**node("n")["status"], "addresses": [{"type": "InternalIP", "address": "1.2.3.4"}]},
@@ -90,6 +90,6 @@ def test_host_ip_is_node_address_and_pod_ip_is_derived_from_uid() -> None:
 
 
 def test_pod_deleted_during_start_delay_is_removed() -> None:
-    stage = started(pod(), pace=slow(4))
+    stage = kubelet_stage(pod(), pace=slow(4))
     delete(stage)
     assert stage.client.list(scheme.POD) == []

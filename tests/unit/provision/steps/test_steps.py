@@ -21,7 +21,7 @@ ELSEWHERE = ClusterConnection("", "somewhere")
 
 
 @cache
-def rendered(is_on_google: bool) -> tuple[PlatformModel, Mapping[str, str]]:
+def rendered_platform(is_on_google: bool) -> tuple[PlatformModel, Mapping[str, str]]:
     """Return the reference architecture on GKE or on an existing cluster."""
     text = REFARCH.read_text("utf-8")
     if not is_on_google:
@@ -33,12 +33,12 @@ def rendered(is_on_google: bool) -> tuple[PlatformModel, Mapping[str, str]]:
 
 @cache
 def creating(is_on_google: bool) -> list[PlatformStep]:
-    return create(*rendered(is_on_google), OWN if is_on_google else ELSEWHERE)
+    return create(*rendered_platform(is_on_google), OWN if is_on_google else ELSEWHERE)
 
 
 @cache
 def destroying(is_on_google: bool) -> list[PlatformStep]:
-    return destroy(*rendered(is_on_google), OWN if is_on_google else ELSEWHERE)
+    return destroy(*rendered_platform(is_on_google), OWN if is_on_google else ELSEWHERE)
 
 
 def place_of(steps: list[PlatformStep], name: str) -> int:
@@ -114,7 +114,7 @@ def test_external_engine_is_deleted_last_and_conditionally() -> None:
 
 
 def test_terraform_backend_uses_created_bucket() -> None:
-    platform, files = rendered(True)
+    platform, files = rendered_platform(True)
     assert platform.google is not None
     assert f'bucket = "{google.state_bucket(platform, platform.google)}"' in files["terraform/backend.tf"]
 
@@ -128,14 +128,14 @@ def test_token_probe_is_secret() -> None:
 
 @pytest.mark.parametrize("is_on_google", [True, False])
 def test_each_leftover_has_removal_command(is_on_google: bool) -> None:
-    platform, _ = rendered(is_on_google)
+    platform, _ = rendered_platform(is_on_google)
     rows = list(leftovers(platform, OWN, "folder"))
     assert all(row.removal for row in rows)
     assert {"state bucket", "disks", "reservations", "images", "APIs"} <= {row.name for row in rows} or not is_on_google
 
 
 def test_future_reservations_are_leftovers_only_when_submitted() -> None:
-    platform, _ = rendered(True)
+    platform, _ = rendered_platform(True)
     assert platform.google is not None
     submitted = replace(platform, google=replace(platform.google, submitted_reservations=["december"]))
     found = [{row.name for row in leftovers(each, OWN, "folder")} for each in (platform, submitted)]

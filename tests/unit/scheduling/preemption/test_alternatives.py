@@ -8,48 +8,50 @@ from batchyard.scheduling.preemption.alternatives import (
     ProtectionReason,
     preemption_alternatives,
 )
-from yard import Yard, cohort, preemption, queue, workload
+from yard import SchedulerBench, cohort, preemption, queue, workload
 
 ANY = preemption("LowerPriority", "Any")
 
 
-def spared(yard: Yard, head: Obj) -> dict[str, ProtectionReason]:
+def spared_reasons(bench: SchedulerBench, head: Obj) -> dict[str, ProtectionReason]:
     """Why each Workload is spared that a head could have preempted, by name."""
-    fair_sharing = yard.policy.fair_sharing
-    alternatives = preemption_alternatives(yard.preemption(head), yard.snapshot, fair_sharing=fair_sharing)
+    fair_sharing = bench.policy.fair_sharing
+    alternatives = preemption_alternatives(bench.preemption(head), bench.snapshot, fair_sharing=fair_sharing)
     return {each.holder.workload.key.removeprefix("team/"): each.reason for each in alternatives.spared_workloads}
 
 
 def test_workload_of_inactive_queue_is_spared() -> None:
-    yard = Yard(queue("a", 4, cohort="all", preemption=ANY), *[queue(name, 0, cohort="all") for name in "bc"])
-    yard.hold("b1", 2, "b")
-    yard.hold("c1", 2, "c", priority=-9)
-    yard.snapshot.queues["c"].active = False
+    bench = SchedulerBench(
+        queue("a", 4, cohort="all", preemption=ANY), *[queue(name, 0, cohort="all") for name in "bc"]
+    )
+    bench.hold("b1", 2, "b")
+    bench.hold("c1", 2, "c", priority=-9)
+    bench.snapshot.queues["c"].active = False
     pending = workload(cpu=2, queue="a")
-    assert yard.victims(pending) == ["b1"]
+    assert bench.victims(pending) == ["b1"]
     text = "c is inactive; Kueue does not preempt in inactive queues"
-    assert spared(yard, pending) == {"c1": ProtectionReason(INACTIVE_RULE, text)}
+    assert spared_reasons(bench, pending) == {"c1": ProtectionReason(INACTIVE_RULE, text)}
 
 
 def test_workload_above_priority_threshold_of_borrower_is_spared() -> None:
     borrow = {"policy": "LowerPriority", "maxPriorityThreshold": 1}
     rules = preemption("Never", "Any", borrow)
     queues = [queue("a", 1, cohort="all", preemption=rules), *[queue(name, 1, cohort="all") for name in "bc"]]
-    yard = Yard(cohort("all", 1), *queues)
-    yard.hold("b1", 2, "b", priority=1)
-    yard.hold("c1", 2, "c", priority=2)
+    bench = SchedulerBench(cohort("all", 1), *queues)
+    bench.hold("b1", 2, "b", priority=1)
+    bench.hold("c1", 2, "c", priority=2)
     pending = workload(cpu=2, queue="a", priority=5)
-    assert yard.victims(pending) == ["b1"]
+    assert bench.victims(pending) == ["b1"]
     text = "its priority 2 is above maxPriorityThreshold 1"
-    assert spared(yard, pending) == {"c1": ProtectionReason(BORROWING_RULE, text)}
+    assert spared_reasons(bench, pending) == {"c1": ProtectionReason(BORROWING_RULE, text)}
 
 
 def test_workload_is_spared_if_its_preemption_makes_shares_no_fairer() -> None:
     queues = [queue("a", 3, cohort="all", preemption=ANY), *[queue(name, 3, cohort="all") for name in "bc"]]
-    yard = Yard(*queues, fair_sharing=True)
-    yard.hold("b1", 4, "b")
-    yard.hold("c1", 5, "c")
+    bench = SchedulerBench(*queues, fair_sharing=True)
+    bench.hold("b1", 4, "b")
+    bench.hold("c1", 5, "c")
     pending = workload(cpu=1, queue="a")
-    assert yard.victims(pending) == ["c1"]
+    assert bench.victims(pending) == ["c1"]
     text = "the preemption would not make the shares fairer"
-    assert spared(yard, pending) == {"b1": ProtectionReason(FAIRNESS_RULE, text)}
+    assert spared_reasons(bench, pending) == {"b1": ProtectionReason(FAIRNESS_RULE, text)}

@@ -5,20 +5,22 @@ from typing import Any
 import pytest
 
 import make
-from yard import Yard, cohort, group, preemption, queue, quota, workload
+from yard import SchedulerBench, cohort, group, preemption, queue, quota, workload
 
 SHORT = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor spot, {0} more needed"
 BORROW = {"policy": "LowerPriority"}
 
 
-def alone(within: str = "LowerPriority", cpu: int = 4) -> Yard:
+def single_queue(within: str = "LowerPriority", cpu: int = 4) -> SchedulerBench:
     """One ClusterQueue without a cohort."""
-    return Yard(queue("cq", cpu, preemption=preemption(within)))
+    return SchedulerBench(queue("cq", cpu, preemption=preemption(within)))
 
 
-def shared(own: Any = 4, **rules: Any) -> Yard:
+def shared_cohort(own: Any = 4, **rules: Any) -> SchedulerBench:
     """A ClusterQueue `cq` with these rules and another queue of 4 cpu in one cohort."""
-    return Yard(queue("cq", own, cohort="all", preemption=preemption(**rules)), queue("other", 4, cohort="all"))
+    return SchedulerBench(
+        queue("cq", own, cohort="all", preemption=preemption(**rules)), queue("other", 4, cohort="all")
+    )
 
 
 # Within the ClusterQueue.
@@ -40,41 +42,41 @@ def shared(own: Any = 4, **rules: Any) -> Yard:
 def test_within_cluster_queue_policy_selects_victims(
     policy: str, priority: int, created: int, victims: list[str]
 ) -> None:
-    yard = alone(policy)
-    yard.hold("x", 4)
-    assert yard.victims(workload(cpu=1, priority=priority, created=created)) == victims
+    bench = single_queue(policy)
+    bench.hold("x", 4)
+    assert bench.victims(workload(cpu=1, priority=priority, created=created)) == victims
 
 
 def test_preemption_message_reports_missing_quota_and_victim_count() -> None:
-    yard = alone()
-    yard.hold("x", 2, priority=-1)
-    yard.hold("y", 2, priority=-2)
-    decision = yard.preemption(workload(cpu=3))
+    bench = single_queue()
+    bench.hold("x", 2, priority=-1)
+    bench.hold("y", 2, priority=-2)
+    decision = bench.preemption(workload(cpu=3))
     assert decision.why.reason == "WaitingForPreemptedWorkloads"
     assert decision.why.message == SHORT.format(3) + ". Pending the preemption of 2 workload(s)"
 
 
 def test_workload_waits_without_enough_victims() -> None:
-    yard = alone()
-    yard.hold("weak", 2, priority=-1)
-    yard.hold("strong", 2, priority=9)
-    assert yard.decide(workload(cpu=3)) == ["wl waits (WaitingForQuota): " + SHORT.format(3)]
+    bench = single_queue()
+    bench.hold("weak", 2, priority=-1)
+    bench.hold("strong", 2, priority=9)
+    assert bench.decide(workload(cpu=3)) == ["wl waits (WaitingForQuota): " + SHORT.format(3)]
 
 
 def test_preemption_evicts_no_more_workloads_than_needed() -> None:
-    yard = alone()
+    bench = single_queue()
     for number in range(4):
-        yard.hold(f"x{number}", 1, priority=-1, since=number)
-    assert yard.victims(workload(cpu=2)) == ["x3", "x2"]
+        bench.hold(f"x{number}", 1, priority=-1, since=number)
+    assert bench.victims(workload(cpu=2)) == ["x3", "x2"]
 
 
 def test_only_workloads_on_same_flavor_are_preempted() -> None:
     groups = [group(one={"cpu": 4}, two={"cpu": 4})]
-    yard = Yard(queue("cq", groups=groups, preemption=preemption("LowerPriority")))
-    yard.hold("other-flavor", 4, flavor="two", priority=-9)
-    yard.hold("same-flavor", 4, flavor="one", priority=-1)
-    yard.put(queue("cq", groups=[group(one={"cpu": 4}, two={"cpu": 0})], preemption=preemption("LowerPriority")))
-    assert yard.victims(workload(cpu=2)) == ["same-flavor"]
+    bench = SchedulerBench(queue("cq", groups=groups, preemption=preemption("LowerPriority")))
+    bench.hold("other-flavor", 4, flavor="two", priority=-9)
+    bench.hold("same-flavor", 4, flavor="one", priority=-1)
+    bench.put(queue("cq", groups=[group(one={"cpu": 4}, two={"cpu": 0})], preemption=preemption("LowerPriority")))
+    assert bench.victims(workload(cpu=2)) == ["same-flavor"]
 
 
 @pytest.mark.parametrize(
@@ -89,39 +91,39 @@ def test_only_workloads_on_same_flavor_are_preempted() -> None:
 def test_candidates_are_sorted_by_eviction_priority_reservation_and_uid(
     one: dict[str, Any], two: dict[str, Any]
 ) -> None:
-    yard = alone()
-    yard.hold("b", 2, **two)
-    yard.hold("a", 2, **one)
-    assert yard.victims(workload(cpu=2)) == ["a"]
+    bench = single_queue()
+    bench.hold("b", 2, **two)
+    bench.hold("a", 2, **one)
+    assert bench.victims(workload(cpu=2)) == ["a"]
 
 
 def test_superfluous_earlier_candidates_are_dropped() -> None:
-    yard = alone()
-    yard.hold("small", 1, priority=-9)
-    yard.hold("large", 3, priority=-1)
-    assert yard.victims(workload(cpu=3)) == ["large"]
+    bench = single_queue()
+    bench.hold("small", 1, priority=-9)
+    bench.hold("large", 3, priority=-1)
+    assert bench.victims(workload(cpu=3)) == ["large"]
 
 
 def test_last_candidate_replaces_dropped_candidate() -> None:
-    yard = alone(cpu=10)
-    yard.hold("a", 3, priority=-9)
-    yard.hold("b", 1, priority=-8)
-    yard.hold("c", 2, priority=-7)
-    yard.hold("d", 4, priority=-6)
-    assert yard.victims(workload(cpu=7)) == ["a", "d"]
-    assert yard.victims(workload(cpu=9)) == ["a", "d", "c"]
+    bench = single_queue(cpu=10)
+    bench.hold("a", 3, priority=-9)
+    bench.hold("b", 1, priority=-8)
+    bench.hold("c", 2, priority=-7)
+    bench.hold("d", 4, priority=-6)
+    assert bench.victims(workload(cpu=7)) == ["a", "d"]
+    assert bench.victims(workload(cpu=9)) == ["a", "d", "c"]
 
 
 def test_preemption_frees_all_resources_of_pod_set() -> None:
-    yard = Yard(
+    bench = SchedulerBench(
         queue("cq", groups=[group(spot={"cpu": 4}), group(v100={"gpu": 2})], preemption=preemption("LowerPriority"))
     )
-    yard.hold("x", 0, usage={("spot", "cpu"): 4000}, priority=-1)
-    yard.hold("y", 0, usage={("v100", "gpu"): 2}, priority=9)
+    bench.hold("x", 0, usage={("spot", "cpu"): 4000}, priority=-1)
+    bench.hold("y", 0, usage={("v100", "gpu"): 2}, priority=9)
     obj = workload(pod_sets=[make.pod_set(requests={"cpu": "1", "gpu": 1})])
-    assert yard.victims(obj) == []
-    yard.hold("y", 0, usage={("v100", "gpu"): 2}, priority=-2)
-    assert yard.victims(obj) == ["y", "x"]
+    assert bench.victims(obj) == []
+    bench.hold("y", 0, usage={("v100", "gpu"): 2}, priority=-2)
+    assert bench.victims(obj) == ["y", "x"]
 
 
 # Reclaiming in the cohort.
@@ -137,74 +139,74 @@ def test_preemption_frees_all_resources_of_pod_set() -> None:
     ],
 )
 def test_reclaim_policy_selects_victims_in_borrowing_queue(policy: str, priority: int, victims: list[str]) -> None:
-    yard = shared(reclaim=policy)
-    yard.hold("x", 8, "other")
-    assert yard.victims(workload(cpu=4, priority=priority)) == victims
+    bench = shared_cohort(reclaim=policy)
+    bench.hold("x", 8, "other")
+    assert bench.victims(workload(cpu=4, priority=priority)) == victims
 
 
 def test_reclamation_preempts_only_borrowed_quota() -> None:
-    yard = shared(reclaim="Any")
+    bench = shared_cohort(reclaim="Any")
     for name in ("a", "b", "c"):
-        yard.hold(name, 2, "other")
-    assert yard.decide(workload(cpu=4)) == ["wl preempts a (InCohortReclamation)"]
-    assert yard.victims(workload(cpu=5)) == []
+        bench.hold(name, 2, "other")
+    assert bench.decide(workload(cpu=4)) == ["wl preempts a (InCohortReclamation)"]
+    assert bench.victims(workload(cpu=5)) == []
 
 
 def test_reclamation_skips_queue_within_nominal_quota() -> None:
-    yard = shared(reclaim="Any")
-    yard.put(queue("third", 0, cohort="all"))
-    yard.hold("within", 4, "other", priority=-9)
-    yard.hold("borrows", 4, "third", priority=9)
-    assert yard.victims(workload(cpu=4)) == ["borrows"]
+    bench = shared_cohort(reclaim="Any")
+    bench.put(queue("third", 0, cohort="all"))
+    bench.hold("within", 4, "other", priority=-9)
+    bench.hold("borrows", 4, "third", priority=9)
+    assert bench.victims(workload(cpu=4)) == ["borrows"]
 
 
 def test_reclamation_skips_inactive_borrowing_queue() -> None:
-    yard = shared(reclaim="Any")
-    yard.put(queue("third", 0, cohort="all"))
-    yard.hold("stopped", 4, "other", priority=-9)
-    yard.hold("also-stopped", 2, "other", priority=-9)
-    yard.hold("borrows", 2, "third", priority=9)
-    yard.snapshot.queues["other"].active = False
-    assert yard.victims(workload(cpu=2)) == ["borrows"]
-    assert yard.victims(workload(cpu=4)) == []
+    bench = shared_cohort(reclaim="Any")
+    bench.put(queue("third", 0, cohort="all"))
+    bench.hold("stopped", 4, "other", priority=-9)
+    bench.hold("also-stopped", 2, "other", priority=-9)
+    bench.hold("borrows", 2, "third", priority=9)
+    bench.snapshot.queues["other"].active = False
+    assert bench.victims(workload(cpu=2)) == ["borrows"]
+    assert bench.victims(workload(cpu=4)) == []
 
 
 def test_reclamation_stops_when_queue_is_within_quota() -> None:
-    yard = shared(reclaim="Any")
-    yard.put(queue("third", 0, cohort="all"))
-    yard.hold("a", 3, "other", priority=-9)
-    yard.hold("b", 3, "other", priority=-8)
-    yard.hold("c", 2, "third", priority=5)
-    assert yard.victims(workload(cpu=4)) == ["a", "c"]
+    bench = shared_cohort(reclaim="Any")
+    bench.put(queue("third", 0, cohort="all"))
+    bench.hold("a", 3, "other", priority=-9)
+    bench.hold("b", 3, "other", priority=-8)
+    bench.hold("c", 2, "third", priority=5)
+    assert bench.victims(workload(cpu=4)) == ["a", "c"]
 
 
 def test_workloads_of_other_queues_are_preempted_first() -> None:
-    yard = shared(within="LowerPriority", reclaim="LowerPriority")
-    yard.hold("own", 2, priority=-9)
-    yard.hold("theirs", 6, "other", priority=-1)
-    assert yard.decide(workload(cpu=2)) == ["wl preempts theirs (InCohortReclamation)"]
+    bench = shared_cohort(within="LowerPriority", reclaim="LowerPriority")
+    bench.hold("own", 2, priority=-9)
+    bench.hold("theirs", 6, "other", priority=-1)
+    assert bench.decide(workload(cpu=2)) == ["wl preempts theirs (InCohortReclamation)"]
 
 
 def test_own_workloads_are_preempted_if_reclamation_is_insufficient() -> None:
-    yard = shared(within="LowerPriority", reclaim="LowerPriority")
-    yard.hold("own", 2, priority=-1)
-    yard.hold("theirs", 2, "other", priority=-1)
-    yard.hold("strong", 4, "other", priority=9)
-    assert yard.decide(workload(cpu=3)) == ["wl preempts theirs (InCohortReclamation), own (InClusterQueue)"]
+    bench = shared_cohort(within="LowerPriority", reclaim="LowerPriority")
+    bench.hold("own", 2, priority=-1)
+    bench.hold("theirs", 2, "other", priority=-1)
+    bench.hold("strong", 4, "other", priority=9)
+    assert bench.decide(workload(cpu=3)) == ["wl preempts theirs (InCohortReclamation), own (InClusterQueue)"]
 
 
 def test_borrowing_queue_does_not_reclaim() -> None:
-    yard = shared(within="LowerPriority", reclaim="Any")
-    yard.hold("own", 4, priority=-1)
-    yard.hold("theirs", 4, "other", priority=-9)
-    yard.put(queue("third", 0, cohort="all"))
-    assert yard.decide(workload(cpu=2)) == ["wl preempts own (InClusterQueue)"]
+    bench = shared_cohort(within="LowerPriority", reclaim="Any")
+    bench.hold("own", 4, priority=-1)
+    bench.hold("theirs", 4, "other", priority=-9)
+    bench.put(queue("third", 0, cohort="all"))
+    assert bench.decide(workload(cpu=2)) == ["wl preempts own (InClusterQueue)"]
 
 
 def test_queue_without_cohort_does_not_reclaim() -> None:
-    yard = Yard(queue("cq", 4, preemption=preemption(reclaim="Any")))
-    yard.hold("x", 4, priority=-9)
-    assert yard.victims(workload()) == []
+    bench = SchedulerBench(queue("cq", 4, preemption=preemption(reclaim="Any")))
+    bench.hold("x", 4, priority=-9)
+    assert bench.victims(workload()) == []
 
 
 # Preemption while borrowing.
@@ -224,42 +226,42 @@ def test_queue_without_cohort_does_not_reclaim() -> None:
 def test_borrower_preempts_up_to_max_priority_threshold(
     rules: dict[str, Any] | None, priority: int, victims: list[str]
 ) -> None:
-    yard = shared(own=2, reclaim="LowerPriority", borrow=rules)
-    yard.put(queue("third", 2, cohort="all"))
-    yard.hold("x", 8, "other")
-    assert yard.victims(workload(cpu=3, priority=priority)) == victims
+    bench = shared_cohort(own=2, reclaim="LowerPriority", borrow=rules)
+    bench.put(queue("third", 2, cohort="all"))
+    bench.hold("x", 8, "other")
+    assert bench.victims(workload(cpu=3, priority=priority)) == victims
 
 
 def test_preemption_while_borrowing_reports_separate_reason() -> None:
-    yard = shared(own=2, reclaim="Any", borrow=BORROW)
-    yard.hold("x", 6, "other", priority=-1)
-    assert yard.decide(workload(cpu=3)) == ["wl preempts x (InCohortReclaimWhileBorrowing)"]
+    bench = shared_cohort(own=2, reclaim="Any", borrow=BORROW)
+    bench.hold("x", 6, "other", priority=-1)
+    assert bench.decide(workload(cpu=3)) == ["wl preempts x (InCohortReclaimWhileBorrowing)"]
 
 
 def test_nominal_quota_is_reclaimed_above_priority_threshold() -> None:
-    yard = shared(reclaim="Any", borrow={**BORROW, "maxPriorityThreshold": -5})
-    yard.hold("x", 8, "other", priority=-1)
-    assert yard.decide(workload(cpu=3)) == ["wl preempts x (InCohortReclamation)"]
+    bench = shared_cohort(reclaim="Any", borrow={**BORROW, "maxPriorityThreshold": -5})
+    bench.hold("x", 8, "other", priority=-1)
+    assert bench.decide(workload(cpu=3)) == ["wl preempts x (InCohortReclamation)"]
 
 
 def test_candidates_below_threshold_come_first_while_borrowing() -> None:
-    yard = Yard(
+    bench = SchedulerBench(
         cohort("all"),
         queue("cq", 2, cohort="all", preemption=preemption("Never", "Any", {**BORROW, "maxPriorityThreshold": -5})),
         queue("other", 4, cohort="all"),
         queue("third", 0, cohort="all"),
     )
-    yard.hold("above", 3, "third", priority=-1)
-    yard.hold("below", 3, "third", priority=-9)
-    assert yard.decide(workload(cpu=3)) == ["wl preempts below (InCohortReclaimWhileBorrowing)"]
+    bench.hold("above", 3, "third", priority=-1)
+    bench.hold("below", 3, "third", priority=-9)
+    assert bench.decide(workload(cpu=3)) == ["wl preempts below (InCohortReclaimWhileBorrowing)"]
 
 
 # Cohort trees.
 
 
-def tree(**rules: Any) -> Yard:
+def tree(**rules: Any) -> SchedulerBench:
     """Root (2) > team (2) > cq (2), sibling (2); root > rival (0)."""
-    return Yard(
+    return SchedulerBench(
         cohort("root", 2),
         cohort("team", 2, parent="root"),
         queue("cq", 2, cohort="team", preemption=preemption(**rules)),
@@ -269,80 +271,82 @@ def tree(**rules: Any) -> Yard:
 
 
 def test_quota_of_nearest_cohort_is_reclaimed_while_borrowing() -> None:
-    yard = tree(reclaim="Any")
-    yard.hold("x", 8, "rival", priority=9)
-    assert yard.decide(workload(cpu=6)) == ["wl preempts x (InCohortReclamation)"]
+    bench = tree(reclaim="Any")
+    bench.hold("x", 8, "rival", priority=9)
+    assert bench.decide(workload(cpu=6)) == ["wl preempts x (InCohortReclamation)"]
 
 
 def test_quota_of_shared_root_is_not_reclaimed() -> None:
-    yard = tree(reclaim="Any")
-    yard.hold("x", 8, "rival", priority=9)
-    assert yard.victims(workload(cpu=7)) == []
+    bench = tree(reclaim="Any")
+    bench.hold("x", 8, "rival", priority=9)
+    assert bench.victims(workload(cpu=7)) == []
 
 
 def test_farther_candidate_is_preempted_before_nearer_lower_priority() -> None:
-    yard = tree(reclaim="LowerPriority", borrow=BORROW)
-    yard.hold("near", 3, "sibling", priority=-9)
-    yard.hold("far", 5, "rival", priority=-1)
-    assert yard.decide(workload(cpu=3)) == ["wl preempts far (InCohortReclamation)"]
+    bench = tree(reclaim="LowerPriority", borrow=BORROW)
+    bench.hold("near", 3, "sibling", priority=-9)
+    bench.hold("far", 5, "rival", priority=-1)
+    assert bench.decide(workload(cpu=3)) == ["wl preempts far (InCohortReclamation)"]
 
 
 def test_reclamation_skips_subtree_within_quota() -> None:
-    yard = Yard(
+    bench = SchedulerBench(
         cohort("root", 0),
         cohort("rich", 6, parent="root"),
         queue("cq", 4, cohort="root", preemption=preemption(reclaim="Any")),
         queue("member", 0, cohort="rich"),
         queue("rival", 0, cohort="root"),
     )
-    yard.hold("within", 6, "member", priority=-9)
-    yard.hold("borrows", 4, "rival", priority=9)
-    assert yard.victims(workload(cpu=4)) == ["borrows"]
+    bench.hold("within", 6, "member", priority=-9)
+    bench.hold("borrows", 4, "rival", priority=9)
+    assert bench.victims(workload(cpu=4)) == ["borrows"]
 
 
 def test_reclamation_stops_when_cohort_is_within_quota() -> None:
-    yard = Yard(
+    bench = SchedulerBench(
         cohort("root", 0),
         cohort("rich", 4, parent="root"),
         queue("cq", 4, cohort="root", preemption=preemption(reclaim="Any")),
         queue("member", 0, cohort="rich"),
         queue("rival", 0, cohort="root"),
     )
-    yard.hold("a", 3, "member", priority=-9)
-    yard.hold("b", 3, "member", priority=-8)
-    yard.hold("c", 2, "rival", priority=5)
-    assert yard.victims(workload(cpu=4)) == ["a", "c"]
+    bench.hold("a", 3, "member", priority=-9)
+    bench.hold("b", 3, "member", priority=-8)
+    bench.hold("c", 2, "rival", priority=5)
+    assert bench.victims(workload(cpu=4)) == ["a", "c"]
 
 
 def test_candidates_of_all_distances_are_tried_with_borrowing_first() -> None:
-    yard = tree(within="LowerPriority", reclaim="Any")
-    yard.hold("own", 1, priority=-1)
-    yard.hold("near", 2, "sibling", priority=-9)
-    yard.hold("far", 5, "rival", priority=-1)
-    assert yard.decide(workload(cpu=3)) == ["wl preempts far (InCohortReclamation)"]
+    bench = tree(within="LowerPriority", reclaim="Any")
+    bench.hold("own", 1, priority=-1)
+    bench.hold("near", 2, "sibling", priority=-9)
+    bench.hold("far", 5, "rival", priority=-1)
+    assert bench.decide(workload(cpu=3)) == ["wl preempts far (InCohortReclamation)"]
 
 
 def test_preemption_also_covers_exceeded_quota() -> None:
-    yard = alone()
-    yard.hold("a", 2, priority=-2)
-    yard.hold("b", 2, priority=-1)
-    yard.put(queue("cq", quota(3), preemption=preemption("LowerPriority")))
-    assert yard.victims(workload(cpu=2)) == ["a", "b"]
+    bench = single_queue()
+    bench.hold("a", 2, priority=-2)
+    bench.hold("b", 2, priority=-1)
+    bench.put(queue("cq", quota(3), preemption=preemption("LowerPriority")))
+    assert bench.victims(workload(cpu=2)) == ["a", "b"]
 
 
 def test_queue_at_nominal_quota_does_not_reclaim_exceeded_cohort_quota() -> None:
-    yard = shared(within="LowerPriority", reclaim="Any")
-    yard.put(cohort("all", 2))
-    yard.hold("own", 4, priority=-1)
-    yard.hold("theirs", 6, "other", priority=-1)
-    yard.put(cohort("all", 0))
-    assert yard.victims(workload(cpu=3)) == []
-    assert yard.victims(workload(cpu=2)) == ["own"]
+    bench = shared_cohort(within="LowerPriority", reclaim="Any")
+    bench.put(cohort("all", 2))
+    bench.hold("own", 4, priority=-1)
+    bench.hold("theirs", 6, "other", priority=-1)
+    bench.put(cohort("all", 0))
+    assert bench.victims(workload(cpu=3)) == []
+    assert bench.victims(workload(cpu=2)) == ["own"]
 
 
 def test_borrowing_is_tried_before_preempting_more_workloads() -> None:
     rules = preemption("LowerPriority", "Any", BORROW)
-    yard = Yard(cohort("all", 1), queue("cq", 4, cohort="all", preemption=rules), queue("third", 0, cohort="all"))
-    yard.hold("own", 2, priority=-9)
-    yard.hold("below", 3, "third", priority=-9)
-    assert yard.decide(workload(cpu=3)) == ["wl preempts below (InCohortReclaimWhileBorrowing)"]
+    bench = SchedulerBench(
+        cohort("all", 1), queue("cq", 4, cohort="all", preemption=rules), queue("third", 0, cohort="all")
+    )
+    bench.hold("own", 2, priority=-9)
+    bench.hold("below", 3, "third", priority=-9)
+    assert bench.decide(workload(cpu=3)) == ["wl preempts below (InCohortReclaimWhileBorrowing)"]

@@ -8,16 +8,16 @@ import pytest
 from batchyard.api.meta import Obj
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
-from yard import Yard, cohort, preemption, queue, workload
+from yard import SchedulerBench, cohort, preemption, queue, workload
 
 ANY = preemption("LowerPriority", "Any")
 
 
-def fair(*objects: Obj) -> Yard:
-    return Yard(*objects, fair_sharing=True)
+def fair(*objects: Obj) -> SchedulerBench:
+    return SchedulerBench(*objects, fair_sharing=True)
 
 
-def three(**weights: Any) -> Yard:
+def three(**weights: Any) -> SchedulerBench:
     """Queues a, b and c of 3 cpu each in one cohort; a may preempt."""
     given = {name: {"weight": weight} for name, weight in weights.items()}
     return fair(
@@ -27,10 +27,10 @@ def three(**weights: Any) -> Yard:
     )
 
 
-def hold_each(yard: Yard, queue: str, *cpus: int, priority: int = 0) -> None:
+def hold_each(bench: SchedulerBench, queue: str, *cpus: int, priority: int = 0) -> None:
     """Admit workloads named b0, b1 and so on in a queue."""
     for number, cpu in enumerate(cpus):
-        yard.hold(f"{queue}{number}", cpu, queue, priority=priority, since=-number)
+        bench.hold(f"{queue}{number}", cpu, queue, priority=priority, since=-number)
 
 
 def pending(cpu: int, **fields: Any) -> Obj:
@@ -38,68 +38,68 @@ def pending(cpu: int, **fields: Any) -> Obj:
 
 
 def test_nominal_quota_is_reclaimed_regardless_of_shares() -> None:
-    yard = three()
-    hold_each(yard, "b", 5)
-    hold_each(yard, "c", 4)
-    assert yard.decide(pending(3)) == ["wl preempts b0 (InCohortReclamation)"]
+    bench = three()
+    hold_each(bench, "b", 5)
+    hold_each(bench, "c", 4)
+    assert bench.decide(pending(3)) == ["wl preempts b0 (InCohortReclamation)"]
 
 
 def test_queue_with_largest_share_is_preempted_first() -> None:
-    yard = three()
-    hold_each(yard, "b", 1, 1, 1, 1)
-    hold_each(yard, "c", 1, 1, 1, 1, 1)
-    assert yard.victims(pending(1)) == ["c0"]
-    assert yard.victims(pending(2)) == ["c0", "b0"]
+    bench = three()
+    hold_each(bench, "b", 1, 1, 1, 1)
+    hold_each(bench, "c", 1, 1, 1, 1, 1)
+    assert bench.victims(pending(1)) == ["c0"]
+    assert bench.victims(pending(2)) == ["c0", "b0"]
 
 
 def test_inactive_queue_is_not_preempted() -> None:
-    yard = three()
-    hold_each(yard, "b", 1, 1, 1, 1)
-    hold_each(yard, "c", 1, 1, 1, 1, 1)
-    yard.snapshot.queues["c"].active = False
-    assert yard.victims(pending(1)) == ["b0"]
+    bench = three()
+    hold_each(bench, "b", 1, 1, 1, 1)
+    hold_each(bench, "c", 1, 1, 1, 1, 1)
+    bench.snapshot.queues["c"].active = False
+    assert bench.victims(pending(1)) == ["b0"]
 
 
 def test_borrower_preempts_only_queue_with_larger_share() -> None:
-    yard = three()
-    hold_each(yard, "a", 3)
-    hold_each(yard, "b", 1, 1, 1, 1, 1, 1)
-    assert yard.decide(pending(1)) == ["wl preempts b0 (InCohortFairSharing)"]
-    assert yard.victims(pending(2)) == []
+    bench = three()
+    hold_each(bench, "a", 3)
+    hold_each(bench, "b", 1, 1, 1, 1, 1, 1)
+    assert bench.decide(pending(1)) == ["wl preempts b0 (InCohortFairSharing)"]
+    assert bench.victims(pending(2)) == []
 
 
 def test_final_share_strategy_compares_shares_after_preemption() -> None:
-    yard = three()
-    hold_each(yard, "a", 3)
-    hold_each(yard, "b", 2, 2, 2)
-    assert yard.victims(pending(1)) == ["b0"]
-    assert yard.victims(pending(3)) == []
+    bench = three()
+    hold_each(bench, "a", 3)
+    hold_each(bench, "b", 2, 2, 2)
+    assert bench.victims(pending(1)) == ["b0"]
+    assert bench.victims(pending(3)) == []
 
 
 def test_initial_share_strategy_compares_share_before_preemption() -> None:
-    yard = three()
-    hold_each(yard, "a", 3)
-    hold_each(yard, "b", 6)
-    assert yard.decide(pending(2)) == ["wl preempts b0 (InCohortFairSharing)"]
-    assert yard.victims(pending(3)) == []
+    bench = three()
+    hold_each(bench, "a", 3)
+    hold_each(bench, "b", 6)
+    assert bench.decide(pending(2)) == ["wl preempts b0 (InCohortFairSharing)"]
+    assert bench.victims(pending(3)) == []
 
 
 def test_initial_share_strategy_preempts_at_most_one_workload_of_queue() -> None:
-    yard = fair(
+    bench = fair(
         queue("a", 0, cohort="all", preemption=ANY), queue("b", 0, cohort="all"), queue("lender", 10, cohort="all")
     )
-    hold_each(yard, "b", 5, 5)
-    assert yard.victims(pending(5)) == ["b0"]
-    assert yard.victims(pending(6)) == []
+    hold_each(bench, "b", 5, 5)
+    assert bench.victims(pending(5)) == ["b0"]
+    assert bench.victims(pending(6)) == []
 
 
-def with_strategy(strategy: FairSharingStrategy, cpus: Sequence[int], own: int = 3) -> Yard:
+def with_strategy(strategy: FairSharingStrategy, cpus: Sequence[int], own: int = 3) -> SchedulerBench:
     """Queue a uses `own` cpu and b the rest; only one strategy is configured."""
-    yard = three()
-    yard.policy = SchedulingPolicy(fair_sharing=True, strategies=(strategy,))
-    hold_each(yard, "a", own)
-    hold_each(yard, "b", *cpus)
-    return yard
+    bench = three()
+    bench.policy = SchedulingPolicy(fair_sharing=True, strategies=(strategy,))
+    hold_each(bench, "a", own)
+    hold_each(bench, "b", *cpus)
+    return bench
 
 
 def test_each_strategy_works_alone() -> None:
@@ -117,90 +117,90 @@ def test_initial_share_strategy_alone_preempts_several_workloads_of_queue() -> N
 
 
 def test_final_share_strategy_continues_with_smaller_candidate() -> None:
-    yard = three()
-    hold_each(yard, "a", 3)
-    hold_each(yard, "b", 4, 1, 1)
-    assert yard.victims(pending(1)) == ["b1"]
+    bench = three()
+    hold_each(bench, "a", 3)
+    hold_each(bench, "b", 4, 1, 1)
+    assert bench.victims(pending(1)) == ["b1"]
 
 
 def test_own_workload_is_preempted_if_own_queue_has_largest_share() -> None:
-    yard = three()
-    hold_each(yard, "a", 5, priority=-1)
-    hold_each(yard, "b", 4)
-    assert yard.decide(pending(1)) == ["wl preempts a0 (InClusterQueue)"]
+    bench = three()
+    hold_each(bench, "a", 5, priority=-1)
+    hold_each(bench, "b", 4)
+    assert bench.decide(pending(1)) == ["wl preempts a0 (InClusterQueue)"]
 
 
 def test_preemption_in_own_queue_follows_only_its_policy() -> None:
-    yard = fair(queue("a", 3, preemption=preemption("LowerPriority", "Never")))
-    hold_each(yard, "a", 2, 1, priority=-1)
-    assert yard.decide(pending(3)) == ["wl preempts a0 (InClusterQueue), a1 (InClusterQueue)"]
-    assert yard.victims(pending(4)) == []
+    bench = fair(queue("a", 3, preemption=preemption("LowerPriority", "Never")))
+    hold_each(bench, "a", 2, 1, priority=-1)
+    assert bench.decide(pending(3)) == ["wl preempts a0 (InClusterQueue), a1 (InClusterQueue)"]
+    assert bench.victims(pending(4)) == []
 
 
 def test_reclaim_policy_never_protects_other_queues() -> None:
-    yard = three()
-    yard.put(queue("a", 3, cohort="all", preemption=preemption("LowerPriority", "Never")))
-    hold_each(yard, "b", 9)
-    assert yard.victims(pending(1)) == []
+    bench = three()
+    bench.put(queue("a", 3, cohort="all", preemption=preemption("LowerPriority", "Never")))
+    hold_each(bench, "b", 9)
+    assert bench.victims(pending(1)) == []
 
 
 def test_lower_priority_policy_limits_fair_sharing_victims() -> None:
-    yard = three()
-    yard.put(queue("a", 3, cohort="all", preemption=preemption("Never", "LowerPriority")))
-    hold_each(yard, "b", 9)
-    assert yard.victims(pending(1)) == []
-    assert yard.victims(pending(1, priority=1)) == ["b0"]
+    bench = three()
+    bench.put(queue("a", 3, cohort="all", preemption=preemption("Never", "LowerPriority")))
+    hold_each(bench, "b", 9)
+    assert bench.victims(pending(1)) == []
+    assert bench.victims(pending(1, priority=1)) == ["b0"]
 
 
 def test_queue_with_larger_weight_preempts_more() -> None:
-    yard = three(a=2)
-    hold_each(yard, "a", 3)
-    hold_each(yard, "b", 1, 1, 1, 1, 1, 1)
-    assert yard.victims(pending(2)) == ["b0", "b1"]
-    assert yard.victims(pending(3)) == []
+    bench = three(a=2)
+    hold_each(bench, "a", 3)
+    hold_each(bench, "b", 1, 1, 1, 1, 1, 1)
+    assert bench.victims(pending(2)) == ["b0", "b1"]
+    assert bench.victims(pending(3)) == []
 
 
 def test_queue_with_zero_weight_reclaims_only_nominal_quota() -> None:
-    yard = three(a=0)
-    hold_each(yard, "b", 1, 1, 1, 1, 1, 1)
-    hold_each(yard, "c", 3)
-    assert yard.victims(pending(3)) == ["b0", "b1", "b2"]
-    assert yard.victims(pending(4)) == []
+    bench = three(a=0)
+    hold_each(bench, "b", 1, 1, 1, 1, 1, 1)
+    hold_each(bench, "c", 3)
+    assert bench.victims(pending(3)) == ["b0", "b1", "b2"]
+    assert bench.victims(pending(4)) == []
 
 
 def test_queue_with_zero_weight_is_preempted_first() -> None:
-    yard = three(b=0)
-    hold_each(yard, "b", 1, 1, 1, 1)
-    hold_each(yard, "c", 1, 1, 1, 1, 1)
-    assert yard.victims(pending(1)) == ["b0"]
+    bench = three(b=0)
+    hold_each(bench, "b", 1, 1, 1, 1)
+    hold_each(bench, "c", 1, 1, 1, 1, 1)
+    assert bench.victims(pending(1)) == ["b0"]
 
 
 def test_queues_with_zero_weight_are_compared_by_unweighted_share() -> None:
-    yard = three(a=0, b=0)
-    hold_each(yard, "a", 3)
-    hold_each(yard, "b", 1, 1, 1, 1, 1, 1)
-    assert yard.victims(pending(1)) == ["b0"]
-    assert yard.victims(pending(3)) == []
+    bench = three(a=0, b=0)
+    hold_each(bench, "a", 3)
+    hold_each(bench, "b", 1, 1, 1, 1, 1, 1)
+    assert bench.victims(pending(1)) == ["b0"]
+    assert bench.victims(pending(3)) == []
 
 
 @pytest.mark.parametrize(("b", "c", "victim"), [(5, -5, "c0"), (-5, 5, "b0"), (0, 0, "b0")])
 def test_better_candidate_is_preempted_at_equal_shares(b: int, c: int, victim: str) -> None:
-    yard = three()
-    hold_each(yard, "a", 1)
-    hold_each(yard, "c", 3, 1, priority=c)
-    hold_each(yard, "b", 3, 1, priority=b)
-    assert yard.victims(pending(1)) == [victim]
+    bench = three()
+    hold_each(bench, "a", 1)
+    hold_each(bench, "c", 3, 1, priority=c)
+    hold_each(bench, "b", 3, 1, priority=b)
+    assert bench.victims(pending(1)) == [victim]
 
 
 def test_superfluous_candidate_is_dropped() -> None:
-    yard = three()
-    yard.hold("small", 1, "b", priority=-9)
-    yard.hold("large", 4, "b", priority=-1)
-    hold_each(yard, "c", 4)
-    assert yard.victims(pending(3)) == ["large"]
+    bench = three()
+    bench.hold("small", 1, "b", priority=-9)
+    bench.hold("large", 4, "b", priority=-1)
+    hold_each(bench, "c", 4)
+    assert bench.victims(pending(3)) == ["large"]
 
 
-def nested() -> Yard:
+def nested() -> SchedulerBench:
     """Root (4) > left (2) > a, b (0 each); root > right (2) > c, d (0 each)."""
     return fair(
         cohort("root", 4),
@@ -214,38 +214,38 @@ def nested() -> Yard:
 
 
 def test_shares_are_compared_below_lowest_common_ancestor() -> None:
-    yard = nested()
-    hold_each(yard, "b", 2)
-    hold_each(yard, "c", 1, 1, 1)
-    hold_each(yard, "d", 1, 1, 1)
-    assert yard.decide(pending(1)) == ["wl preempts c0 (InCohortFairSharing)"]
+    bench = nested()
+    hold_each(bench, "b", 2)
+    hold_each(bench, "c", 1, 1, 1)
+    hold_each(bench, "d", 1, 1, 1)
+    assert bench.decide(pending(1)) == ["wl preempts c0 (InCohortFairSharing)"]
 
 
 def test_queue_with_largest_share_in_branch_is_preempted() -> None:
-    yard = nested()
-    hold_each(yard, "b", 2)
-    hold_each(yard, "c", 1, 1)
-    hold_each(yard, "d", 1, 1, 1, 1)
-    assert yard.victims(pending(1)) == ["d0"]
+    bench = nested()
+    hold_each(bench, "b", 2)
+    hold_each(bench, "c", 1, 1)
+    hold_each(bench, "d", 1, 1, 1, 1)
+    assert bench.victims(pending(1)) == ["d0"]
 
 
 def test_branch_within_quota_is_not_preempted() -> None:
-    yard = nested()
-    hold_each(yard, "c", 2)
-    hold_each(yard, "b", 3, 3)
-    assert yard.victims(pending(2)) == ["b0"]
+    bench = nested()
+    hold_each(bench, "c", 2)
+    hold_each(bench, "b", 3, 3)
+    assert bench.victims(pending(2)) == ["b0"]
 
 
 @pytest.mark.parametrize(("cpu", "victims"), [(1, ["b0"]), (2, ["b0", "b1"]), (3, [])])
 def test_sibling_queues_share_their_branch_fairly(cpu: int, victims: list[str]) -> None:
-    yard = nested()
-    hold_each(yard, "b", 1, 1, 1, 1, 1)
-    hold_each(yard, "c", 3)
-    assert yard.victims(pending(cpu)) == victims
+    bench = nested()
+    hold_each(bench, "b", 1, 1, 1, 1, 1)
+    hold_each(bench, "c", 3)
+    assert bench.victims(pending(cpu)) == victims
 
 
-def queue_and_cohort(cpu: int) -> Yard:
-    """A queue that reclaims from another queue and a Cohort; both borrow from so much cpu."""
+def queue_and_cohort(cpu: int) -> SchedulerBench:
+    """A queue that reclaims from another queue and a Cohort; both borrow from this much CPU."""
     return fair(
         cohort("all", cpu),
         cohort("team", 0, parent="all"),
@@ -256,29 +256,29 @@ def queue_and_cohort(cpu: int) -> Yard:
 
 
 def test_cohort_is_preempted_before_queue_with_equal_share() -> None:
-    yard = queue_and_cohort(6)
-    yard.hold("theirs", 4, "b", priority=-9)
-    yard.hold("members", 4, "member", priority=9)
-    assert yard.victims(pending(2)) == ["members"]
+    bench = queue_and_cohort(6)
+    bench.hold("theirs", 4, "b", priority=-9)
+    bench.hold("members", 4, "member", priority=9)
+    assert bench.victims(pending(2)) == ["members"]
 
 
 def test_reclamation_does_not_preempt_own_queue() -> None:
-    yard = three()
-    yard.put(queue("a", 3, cohort="all", preemption=preemption("Never", "Any")))
-    hold_each(yard, "a", 5, priority=-1)
-    hold_each(yard, "b", 4)
-    assert yard.victims(pending(1)) == []
+    bench = three()
+    bench.put(queue("a", 3, cohort="all", preemption=preemption("Never", "Any")))
+    hold_each(bench, "a", 5, priority=-1)
+    hold_each(bench, "b", 4)
+    assert bench.victims(pending(1)) == []
 
 
 def test_queue_with_larger_share_is_preempted_before_cohort() -> None:
-    yard = queue_and_cohort(7)
-    yard.hold("theirs", 5, "b", priority=9)
-    yard.hold("members", 4, "member", priority=-9)
-    assert yard.victims(pending(2)) == ["theirs"]
+    bench = queue_and_cohort(7)
+    bench.hold("theirs", 5, "b", priority=9)
+    bench.hold("members", 4, "member", priority=-9)
+    assert bench.victims(pending(2)) == ["theirs"]
 
 
 def test_own_branch_is_searched_even_without_borrowing() -> None:
-    yard = fair(
+    bench = fair(
         cohort("root", 0),
         cohort("left", 4, parent="root"),
         cohort("right", 2, parent="root"),
@@ -286,6 +286,6 @@ def test_own_branch_is_searched_even_without_borrowing() -> None:
         queue("b", 0, cohort="left"),
         queue("c", 0, cohort="right"),
     )
-    hold_each(yard, "b", 1, 1)
-    hold_each(yard, "c", 4, priority=9)
-    assert yard.victims(pending(1, priority=5)) == ["b0"]
+    hold_each(bench, "b", 1, 1)
+    hold_each(bench, "c", 4, priority=9)
+    assert bench.victims(pending(1, priority=5)) == ["b0"]

@@ -9,7 +9,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.views.workload import ClusterQueueView, cluster_queue_view
 from batchyard.base.instant import exponential_backoff
 from batchyard.scheduling.workload import lifecycle
-from yard import Yard, group, head, queue
+from yard import SchedulerBench, group, head, queue
 
 
 def with_rules(*rules: dict[str, Any]) -> ClusterQueueView:
@@ -99,11 +99,11 @@ def test_retry_at_returns_latest_retry() -> None:
 
 @pytest.mark.parametrize("state", ["Retry", "Rejected"])
 def test_workload_with_failed_check_is_not_admitted(state: str) -> None:
-    yard = Yard(queue("a", 4))
+    bench = SchedulerBench(queue("a", 4))
     failed = [{"name": "c", "state": state}]
     message = "a1 waits (PendingEvaluation): The workload has failed admission checks"
-    assert yard.decide(head("a1", status={"admissionChecks": failed})) == [message]
-    assert yard.decide(head("a2", status={"admissionChecks": [{"name": "c", "state": "Pending"}]})) == [
+    assert bench.decide(head("a1", status={"admissionChecks": failed})) == [message]
+    assert bench.decide(head("a2", status={"admissionChecks": [{"name": "c", "state": "Pending"}]})) == [
         "a2: main 1 cpu=spot"
     ]
 

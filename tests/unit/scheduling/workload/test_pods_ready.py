@@ -16,11 +16,11 @@ from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, set_pods_ready
-from stage import Stage, stated
+from stage import Stage, condition_state
 from yard import preemption, queue, workload
 
 
-def owned(obj: Obj) -> Obj:
+def workload_of_job(obj: Obj) -> Obj:
     """A Workload with a Job as its owner."""
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "uid-j", "controller": True}
     return with_metadata(obj, ownerReferences=[owner])
@@ -41,7 +41,7 @@ def set_ready(stage: Stage, kind: str, name: str, **status: Any) -> None:
 
 
 def ready(stage: Stage) -> tuple[str, str, str]:
-    return stated(stage.only_workload(), "PodsReady")
+    return condition_state(stage.only_workload(), "PodsReady")
 
 
 def test_job_reports_pods_ready() -> None:
@@ -92,15 +92,15 @@ def test_workload_is_evicted_after_pods_ready_timeout() -> None:
     assert lifecycle.is_admitted(stage.only_workload())
     stage.run(600)
     wl = stage.only_workload()
-    assert stated(wl, "Evicted") == ("True", "PodsReadyTimeout", f"Exceeded the PodsReady timeout team/{name}")
-    assert stated(wl, "Requeued")[:2] == ("False", "PodsReadyTimeout")
+    assert condition_state(wl, "Evicted") == ("True", "PodsReadyTimeout", f"Exceeded the PodsReady timeout team/{name}")
+    assert condition_state(wl, "Requeued")[:2] == ("False", "PodsReadyTimeout")
     assert (ready(stage)[1], stage.get(scheme.JOB, "job")["spec"]["suspend"]) == ("WaitForStart", True)
     assert wl["status"]["requeueState"] == {"count": 1, "requeueAt": make.stamp(660)}
     (counted,) = wl["status"]["schedulingStats"]["evictions"]
     assert counted == {"reason": "PodsReadyTimeout", "underlyingCause": "WaitForStart", "count": 1}
     assert stage.reasons().count("EvictedDueToPodsReadyTimeout") == 1
     stage.run(660)
-    assert (stated(stage.only_workload(), "Requeued")[1], lifecycle.is_admitted(stage.only_workload())) == (
+    assert (condition_state(stage.only_workload(), "Requeued")[1], lifecycle.is_admitted(stage.only_workload())) == (
         "BackoffFinished",
         True,
     )
@@ -125,7 +125,7 @@ def test_backoff_grows_until_requeuing_limit_deactivates_workload() -> None:
     assert len(evictions) == 3
     assert stage.kernel.now() == make.at(60 + 10 + 60 + 20 + 60 + 30 + 60)
     message = "The workload is deactivated due to exceeding the maximum number of re-queuing retries"
-    assert stated(wl, "Evicted") == ("True", "DeactivatedDueToRequeuingLimitExceeded", message)
+    assert condition_state(wl, "Evicted") == ("True", "DeactivatedDueToRequeuingLimitExceeded", message)
     assert (wl["spec"]["active"], "requeueState" in wl["status"]) == (False, False)
     assert stage.events[-1].reason != "EvictedDueToPodsReadyTimeout"
 
@@ -148,7 +148,7 @@ def test_maximum_execution_time_applies_with_pods_ready_policy() -> None:
     stage = job_stage()
     stage.put(make.job(labels={"kueue.x-k8s.io/max-exec-time-seconds": "60"}))
     stage.run(60)
-    assert stated(stage.only_workload(), "Evicted")[1] == "DeactivatedDueToMaximumExecutionTimeExceeded"
+    assert condition_state(stage.only_workload(), "Evicted")[1] == "DeactivatedDueToMaximumExecutionTimeExceeded"
 
 
 def test_workload_without_job_has_no_pods_ready_timeout() -> None:
@@ -163,7 +163,7 @@ def test_without_job_policy_applies_timeout_to_workload_without_job() -> None:
     stage.put(make.namespace(), make.cluster_queue(), make.local_queue())
     stage.put(lifecycle.reserve_quota(make.workload(), make.admission(), make.NOW, admitted=True))
     stage.run(60)
-    assert stated(stage.only_workload(), "Evicted")[1] == "PodsReadyTimeout"
+    assert condition_state(stage.only_workload(), "Evicted")[1] == "PodsReadyTimeout"
 
 
 # Blocked admission.
@@ -190,10 +190,14 @@ def be_ready(stage: Stage, name: str) -> None:
 
 def test_workloads_are_admitted_sequentially_until_pods_are_ready() -> None:
     names = ("a", "b", "c")
-    stage = blocked_stage(owned(workload("a")), owned(workload("b", created=1)), owned(workload("c", queue="other")))
+    stage = blocked_stage(
+        workload_of_job(workload("a")),
+        workload_of_job(workload("b", created=1)),
+        workload_of_job(workload("c", queue="other")),
+    )
     assert states(stage, *names) == ["admitted", "pending", "pending"]
     message = "waiting for all admitted workloads to be in PodsReady condition"
-    assert stated(stage.workload("c"), "QuotaReserved") == ("False", "WaitingForPodsReady", message)
+    assert condition_state(stage.workload("c"), "QuotaReserved") == ("False", "WaitingForPodsReady", message)
     be_ready(stage, "a")
     assert states(stage, *names).count("admitted") == 2
     for name in names:
@@ -202,23 +206,25 @@ def test_workloads_are_admitted_sequentially_until_pods_are_ready() -> None:
 
 
 def test_gate_opens_when_unready_workload_is_finished_or_deleted() -> None:
-    stage = blocked_stage(owned(workload("a")), owned(workload("b", created=1)))
+    stage = blocked_stage(workload_of_job(workload("a")), workload_of_job(workload("b", created=1)))
     stage.put(lifecycle.finish(stage.workload("a"), "Failed", "", make.NOW))
     assert states(stage, "a", "b") == ["finished", "admitted"]
-    stage.put(owned(workload("c", created=2)))
+    stage.put(workload_of_job(workload("c", created=2)))
     stage.delete(scheme.WORKLOAD, "b")
     assert states(stage, "c") == ["admitted"]
 
 
 def test_workload_without_job_does_not_block_admission() -> None:
-    stage = blocked_stage(workload("a"), owned(workload("b", created=1)), workload("c", created=2))
+    stage = blocked_stage(workload("a"), workload_of_job(workload("b", created=1)), workload("c", created=2))
     assert states(stage, "a", "b", "c") == ["admitted", "admitted", "pending"]
 
 
 def test_no_workload_is_preempted_while_admission_is_blocked() -> None:
     rules = preemption(within="LowerPriority")
-    stage = blocked_stage(owned(workload("a", 3)), owned(workload("b", 1, queue="other")), preemption=rules)
-    stage.put(owned(workload("high", 3, priority=5)))
+    stage = blocked_stage(
+        workload_of_job(workload("a", 3)), workload_of_job(workload("b", 1, queue="other")), preemption=rules
+    )
+    stage.put(workload_of_job(workload("high", 3, priority=5)))
     assert not lifecycle.is_evicted(stage.workload("a"))
     be_ready(stage, "a")
     be_ready(stage, "b")
@@ -226,17 +232,17 @@ def test_no_workload_is_preempted_while_admission_is_blocked() -> None:
 
 
 def test_missing_quota_is_reported_while_admission_is_blocked() -> None:
-    stage = blocked_stage(owned(workload("a", 3)), owned(workload("b", 3, created=1)))
+    stage = blocked_stage(workload_of_job(workload("a", 3)), workload_of_job(workload("b", 3, created=1)))
     stage.run(5)
-    assert stated(stage.workload("b"), "QuotaReserved")[1] == "WaitingForQuota"
-    stage.put(owned(workload("c", queue="other")))
-    assert stated(stage.workload("c"), "QuotaReserved")[1] == "WaitingForPodsReady"
+    assert condition_state(stage.workload("b"), "QuotaReserved")[1] == "WaitingForQuota"
+    stage.put(workload_of_job(workload("c", queue="other")))
+    assert condition_state(stage.workload("c"), "QuotaReserved")[1] == "WaitingForPodsReady"
 
 
 # The position in the queue.
 
 
-def timed_out(name: str, created: float, at: float) -> Obj:
+def timed_out_workload(name: str, created: float, at: float) -> Obj:
     evicted = make.condition("Evicted", reason="PodsReadyTimeout", since=at)
     return workload(name, created=created, conditions=[evicted, make.condition("Requeued", since=at)])
 
@@ -245,12 +251,12 @@ def test_timed_out_workload_is_requeued_by_eviction_or_creation_time() -> None:
     for index, first in ((SchedulerCache(), "new"), (SchedulerCache(view_by_creation), "old")):
         stage = Stage(Scheduler(index, SchedulingPolicy()))
         stage.put(make.namespace(), make.flavor("spot"), make.local_queue("cq", cluster_queue="cq"))
-        stage.put(timed_out("old", created=0, at=50), workload("new", created=10))
+        stage.put(timed_out_workload("old", created=0, at=50), workload("new", created=10))
         stage.put(queue("cq", 1))
         assert [name for name in ("old", "new") if states(stage, name) != ["pending"]] == [first]
 
 
 def test_workload_evicted_by_check_is_requeued_by_eviction_time() -> None:
-    wl = timed_out("old", created=0, at=50)
+    wl = timed_out_workload("old", created=0, at=50)
     wl = with_path(wl, ("status", "conditions"), [{**wl["status"]["conditions"][0], "reason": "AdmissionCheck"}])
     assert view_by_creation(wl).queued == make.at(50)

@@ -62,7 +62,7 @@ def test_run_until_stops_clock_after_all_due_work() -> None:
         kernel.run_until(START + 30 * SECOND)
         assert not kernel.has_stopped()
         await done.wait()
-        await stopped(kernel)
+        await wait_until_stopped(kernel)
         assert kernel.clock() == START + 30 * SECOND
         assert not later.is_set()
         kernel.run_until(None)
@@ -76,7 +76,7 @@ def test_work_posted_while_clock_is_stopped_runs_at_stop_instant() -> None:
     async def act(kernel: LiveKernel, done: asyncio.Event) -> None:
         kernel.set_clock(START, 3600.0)
         kernel.run_until(START + SECOND)
-        await stopped(kernel)
+        await wait_until_stopped(kernel)
         kernel.post(done.set)
         await done.wait()
         assert kernel.now() == START + SECOND
@@ -86,7 +86,7 @@ def test_work_posted_while_clock_is_stopped_runs_at_stop_instant() -> None:
     run(act)
 
 
-async def stopped(kernel: LiveKernel) -> None:
+async def wait_until_stopped(kernel: LiveKernel) -> None:
     """Wait until time has stopped."""
     while not kernel.has_stopped():
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -12,10 +12,10 @@ from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.kubeconfig.access import ApiServerAccess
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 
-Act = Callable[[HttpTransport, "Server"], Awaitable[None]]
+Act = Callable[[HttpTransport, "PathServer"], Awaitable[None]]
 
 
-class Server:
+class PathServer:
     """A server whose response depends on the path of the request."""
 
     def __init__(self) -> None:
@@ -62,9 +62,9 @@ async def _half_a_line(request: web.Request) -> web.StreamResponse:
     return response
 
 
-def run(act: Act, token: str = "Bearer old") -> Server:
+def run(act: Act, token: str = "Bearer old") -> PathServer:
     """Run the action against a listening server."""
-    server = Server()
+    server = PathServer()
 
     async def whole() -> None:
         app = web.Application()
@@ -92,7 +92,7 @@ def _access(url: str, token: str) -> ApiServerAccess:
 
 
 def test_transport_returns_response_with_server_time_and_retry_after() -> None:
-    async def act(wire: HttpTransport, _server: Server) -> None:
+    async def act(wire: HttpTransport, _server: PathServer) -> None:
         answer = await wire.ask(HttpRequest("PUT", "/x?a=%2F", b"body"))
         assert (answer.code, answer.body) == (200, b"PUT body")
         assert abs(answer.server_time - wall_clock()) < MINUTE
@@ -102,7 +102,7 @@ def test_transport_returns_response_with_server_time_and_retry_after() -> None:
 
 
 def test_transport_retries_busy_server_until_deadline() -> None:
-    async def act(wire: HttpTransport, server: Server) -> None:
+    async def act(wire: HttpTransport, server: PathServer) -> None:
         answer = await wire.ask_with_retries(HttpRequest("GET", "/soon"))
         assert (answer.code, answer.body) == (200, b"GET ")
         assert len(server.tokens) == 3
@@ -113,7 +113,7 @@ def test_transport_retries_busy_server_until_deadline() -> None:
 
 
 def test_transport_reloads_credentials_after_401() -> None:
-    async def act(wire: HttpTransport, server: Server) -> None:
+    async def act(wire: HttpTransport, server: PathServer) -> None:
         server.good = "Bearer new"
         answers = await asyncio.gather(*[wire.ask(HttpRequest("GET", "/x")) for _ in range(5)])
         assert [answer.code for answer in answers] == [200] * 5
@@ -122,7 +122,7 @@ def test_transport_reloads_credentials_after_401() -> None:
 
 
 def test_transport_returns_401_when_new_credentials_are_rejected() -> None:
-    async def act(wire: HttpTransport, server: Server) -> None:
+    async def act(wire: HttpTransport, server: PathServer) -> None:
         server.good = "Bearer other"
         assert (await wire.ask(HttpRequest("GET", "/x"))).code == 401
 
@@ -130,7 +130,7 @@ def test_transport_returns_401_when_new_credentials_are_rejected() -> None:
 
 
 def test_stream_delivers_complete_lines_as_they_arrive() -> None:
-    async def act(wire: HttpTransport, _server: Server) -> None:
+    async def act(wire: HttpTransport, _server: PathServer) -> None:
         reported: list[Sequence[bytes]] = []
         answer = await wire.stream(HttpRequest("GET", "/watch"), reported.append)
         assert [line for lines in reported for line in lines] == [b'{"a": 1}', b'{"b": 2}']
@@ -142,7 +142,7 @@ def test_stream_delivers_complete_lines_as_they_arrive() -> None:
 
 
 def test_stream_to_the_end_delivers_final_partial_line() -> None:
-    async def act(wire: HttpTransport, server: Server) -> None:
+    async def act(wire: HttpTransport, server: PathServer) -> None:
         reported: list[Sequence[bytes]] = []
         await wire.stream(HttpRequest("GET", "/watch", accept="*/*"), reported.append, deliver_incomplete_line=True)
         assert [line for lines in reported for line in lines] == [b'{"a": 1}', b'{"b": 2}', b'{"c"']
@@ -152,7 +152,7 @@ def test_stream_to_the_end_delivers_final_partial_line() -> None:
 
 
 def test_timed_out_request_counts_as_sent_and_refused_connection_does_not() -> None:
-    async def act(wire: HttpTransport, _server: Server) -> None:
+    async def act(wire: HttpTransport, _server: PathServer) -> None:
         late = await wire.ask(HttpRequest("GET", "/slow", timeout=SECOND // 20))
         assert (late.code, late.was_sent) == (0, True)
         gone = HttpTransport(_access("http://127.0.0.1:1", "x"), _never)
@@ -165,11 +165,11 @@ def test_timed_out_request_counts_as_sent_and_refused_connection_does_not() -> N
 
 
 async def _never() -> Any:
-    raise AssertionError("nobody asks for that")
+    raise AssertionError("unexpected request")
 
 
 def test_retry_after_is_capped_at_one_hour() -> None:
-    async def act(wire: HttpTransport, _: Server) -> None:
+    async def act(wire: HttpTransport, _: PathServer) -> None:
         waits = [
             (await wire.ask(HttpRequest("GET", f"/never?in={stated}"))).retry_after for stated in ("9" * 5, "9" * 5000)
         ]
@@ -179,7 +179,7 @@ def test_retry_after_is_capped_at_one_hour() -> None:
 
 
 def test_broken_response_is_reported_as_error_text() -> None:
-    async def act(wire: HttpTransport, server: Server) -> None:
+    async def act(wire: HttpTransport, server: PathServer) -> None:
         assert (
             await wire.ask(HttpRequest("GET", "/broken"))
         ).trouble == "the connection was closed before the response was complete"

@@ -17,7 +17,7 @@ from batchyard.sim.forecasting.calibration import LEVELS, Calibration, ForecastR
 FORECAST = ForecastRecord("team/w", "u", 0, ("history, many forks",), 5.0, tuple(5 + level for level in LEVELS))
 
 
-class Scene:
+class CalibrationBench:
     """A pending Workload, a settable clock, and a forecast that answers at once."""
 
     def __init__(self, path: Path) -> None:
@@ -49,13 +49,13 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_calibration_asks_no_forecast_before_first_use(path: Path) -> None:
-    scene = Scene(path)
+    scene = CalibrationBench(path)
     scene.look(CALIBRATION_INTERVAL)
     assert (scene.asked, path.exists()) == (0, False)
 
 
 def test_calibration_asks_periodically_for_one_day_after_use(path: Path) -> None:
-    scene = Scene(path)
+    scene = CalibrationBench(path)
     scene.calibrating.record_use()
     for minute in range(2 * CALIBRATION_INTERVAL // MINUTE):
         scene.look(minute * MINUTE)
@@ -65,7 +65,7 @@ def test_calibration_asks_periodically_for_one_day_after_use(path: Path) -> None
 
 
 def test_forecast_result_is_learned_and_persisted(path: Path) -> None:
-    scene = Scene(path)
+    scene = CalibrationBench(path)
     scene.calibrating.record_use()
     assert scene.look(0).pending == (FORECAST,)
     condition = {"type": "Admitted", "status": "True", "lastTransitionTime": "1970-01-01T00:09:00Z", "reason": "r"}
@@ -73,11 +73,11 @@ def test_forecast_result_is_learned_and_persisted(path: Path) -> None:
     learnt = scene.look(10 * MINUTE)
     assert not learnt.pending
     assert learnt.tracks["history, many forks"].shifts[17] > 0
-    assert Scene(path).calibrating.calibration.tracks == learnt.tracks
+    assert CalibrationBench(path).calibrating.calibration.tracks == learnt.tracks
 
 
 def test_calibration_retries_later_when_server_is_busy(path: Path) -> None:
-    scene = Scene(path)
+    scene = CalibrationBench(path)
     scene.answer = refuse
     scene.calibrating.record_use()
     assert not scene.look(0).pending
@@ -92,10 +92,10 @@ def refuse() -> DeferredResponse:
 
 def test_unreadable_calibration_file_yields_empty_calibration(path: Path) -> None:
     path.write_bytes(b"{")
-    assert Scene(path).calibrating.calibration == Calibration()
+    assert CalibrationBench(path).calibrating.calibration == Calibration()
 
 
 def test_calibration_continues_when_disk_rejects_writes(path: Path) -> None:
-    scene = Scene(path.parent / "gone" / "forecasts.json")
+    scene = CalibrationBench(path.parent / "gone" / "forecasts.json")
     scene.calibrating.record_use()
     assert scene.look(0).pending == (FORECAST,)

@@ -16,21 +16,21 @@ STAMP = "2026-01-01T00:00:00.000000000Z"
 LONG = 5000
 
 
-class Times:
+class EqualNodeTimes:
     """Node times that equal the platform's times."""
 
     def to_platform_time(self, at: int) -> int:
         return at
 
 
-class Reader:
+class LogFileReader:
     """Reads a log on each notification."""
 
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop, *, skipping_to: int | None = None) -> None:
         self.is_over = False
         self.most = 0
         self._loop = loop
-        self.log = LocalLog(path, loop, lambda: self.is_over, {}, cast("NodeTimes", Times()))
+        self.log = LocalLog(path, loop, lambda: self.is_over, {}, cast("NodeTimes", EqualNodeTimes()))
         self.log.on_new_data = self._read
         self.lines: list[str] = []
         if skipping_to is not None:
@@ -85,7 +85,7 @@ def test_long_log_is_read_completely_in_parts(tmp_path: Path, loop: asyncio.Abst
         if part:
             rotate(path)
         write(path, texts(part * LONG))
-    reader = Reader(path, loop)
+    reader = LogFileReader(path, loop)
     assert reader.log.is_behind
     assert reader.until_caught_up() == texts(0, 4 * LONG)
     assert reader.most < LONG
@@ -97,7 +97,7 @@ def test_log_rotation_while_reading_loses_no_lines(tmp_path: Path, loop: asyncio
     write(path, texts(0))
     rotate(path)
     write(path, texts(LONG))
-    reader = Reader(path, loop)
+    reader = LogFileReader(path, loop)
     for part in (2, 3):
         rotate(path)
         write(path, texts(part * LONG))
@@ -112,7 +112,7 @@ def test_log_rotation_while_reading_loses_no_lines(tmp_path: Path, loop: asyncio
 def test_log_files_deleted_before_reading_are_skipped(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     path = tmp_path / "0.log"
     write(path, texts(0))
-    reader = Reader(path, loop)
+    reader = LogFileReader(path, loop)
     for part in range(1, 7):
         rotate(path, 3)
         write(path, texts(part * LONG))
@@ -127,7 +127,7 @@ def test_tail_lines_are_located_from_end_of_log(tmp_path: Path, loop: asyncio.Ab
     rotate(path)
     write(path, ["a part"], "P")
     write(path, texts(LONG))
-    reader = Reader(path, loop, skipping_to=lines)
+    reader = LogFileReader(path, loop, skipping_to=lines)
     found = reader.until_caught_up()
     whole = [*texts(0), f"a part{LONG}", *texts(LONG + 1, LONG - 1)]
     assert found[max(0, len(found) - lines) :] == whole[max(0, len(whole) - lines) :]
@@ -144,7 +144,7 @@ def test_last_partial_line_of_ended_container_is_returned_without_newline(
     path = tmp_path / "0.log"
     write(path, texts(0))
     write(path, ["rest"], "P")
-    reader = Reader(path, loop)
+    reader = LogFileReader(path, loop)
     reader.is_over = True
     assert reader.until_caught_up() == [*texts(0), "rest"]
     assert reader.log.is_over

@@ -6,7 +6,7 @@ from batchyard.server.local_node.run_dirs import NodeTimes
 NOON = 12 * HOUR
 
 
-class Clock:
+class SettableClock:
     """A settable clock."""
 
     def __init__(self, now: Instant) -> None:
@@ -17,14 +17,14 @@ class Clock:
 
 
 def test_clocks_within_two_seconds_count_as_equal() -> None:
-    times = NodeTimes(Clock(NOON + SECOND), Clock(NOON))
+    times = NodeTimes(SettableClock(NOON + SECOND), SettableClock(NOON))
     state = {"phase": "Running", "startedAt": NOON - MINUTE}
     assert times.state(state) == state
     assert times.to_machine_time(NOON) == NOON
 
 
 def test_node_times_are_converted_to_platform_time() -> None:
-    times = NodeTimes(Clock(NOON + HOUR), Clock(NOON))
+    times = NodeTimes(SettableClock(NOON + HOUR), SettableClock(NOON))
     reported = {
         "phase": "Exited",
         "startedAt": NOON - 5,
@@ -37,7 +37,7 @@ def test_node_times_are_converted_to_platform_time() -> None:
 
 
 def test_stop_time_is_converted_to_node_time_and_back() -> None:
-    times = NodeTimes(Clock(NOON + HOUR), Clock(NOON))
+    times = NodeTimes(SettableClock(NOON + HOUR), SettableClock(NOON))
     run = {"status": {}, "stop": {"at": NOON + HOUR, "grace": 3, "why": ""}}
     reported = times.with_machine_stop_time(run)
     assert reported["stop"] == {"at": NOON, "grace": 3, "why": ""}
@@ -45,7 +45,7 @@ def test_stop_time_is_converted_to_node_time_and_back() -> None:
 
 
 def test_reported_times_stay_unchanged_when_node_clock_is_set_back() -> None:
-    ours, machine = Clock(NOON), Clock(NOON)
+    ours, machine = SettableClock(NOON), SettableClock(NOON)
     times = NodeTimes(ours, machine)
     began = times.state({"startedAt": NOON - MINUTE})
     ours.now, machine.now = NOON + SECOND, NOON + SECOND - HOUR

@@ -12,7 +12,7 @@ KINDS = (scheme.JOB, scheme.WORKLOAD, scheme.JOB_SET, scheme.LEASE)
 ESTABLISHED = {"status": {"conditions": [{"type": "Established", "status": "True"}]}}
 
 
-class Server:
+class DefinitionServer:
     """A server with an old version of Kueue's kinds; it accepts or rejects definitions."""
 
     def __init__(self, refusal: int = 0) -> None:
@@ -29,16 +29,16 @@ class Server:
 
 
 def test_only_missing_definitions_are_installed() -> None:
-    server = Server()
+    server = DefinitionServer()
     reported = asyncio.run(install_definitions(server, KINDS))
     assert server.sent == ["jobsets.jobset.x-k8s.io"]
     assert reported == ["batchyard: CustomResourceDefinition jobsets.jobset.x-k8s.io installed, version v1alpha2"]
 
 
 def test_rejected_installation_is_reported() -> None:
-    reported = asyncio.run(install_definitions(Server(403), KINDS))
+    reported = asyncio.run(install_definitions(DefinitionServer(403), KINDS))
     assert reported == ["batchyard: CustomResourceDefinition jobsets.jobset.x-k8s.io could not be installed: no rights"]
 
 
 def test_conflicting_installation_counts_as_installed() -> None:
-    assert asyncio.run(install_definitions(Server(409), KINDS)) != []
+    assert asyncio.run(install_definitions(DefinitionServer(409), KINDS)) != []

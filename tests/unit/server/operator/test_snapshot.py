@@ -51,7 +51,7 @@ def serve_objects(objects: Sequence[Obj]) -> RecordingApi:
     return RecordingApi(api)
 
 
-def read(asked: RecordingApi, kinds: Sequence[str] = SNAPSHOT_KINDS) -> tuple[list[Obj], SnapshotResult]:
+def read_objects(asked: RecordingApi, kinds: Sequence[str] = SNAPSHOT_KINDS) -> tuple[list[Obj], SnapshotResult]:
     objects: list[Obj] = []
     reading = asyncio.run(read_cluster(asked, kinds, lambda _, found: objects.extend(found)))
     return objects, reading
@@ -84,7 +84,7 @@ def test_snapshot_of_platform_mid_guide_continues_like_platform() -> None:
     world = Guide(folder, played_steps("low-priority")).world
     world.run_until(MID_GUIDE)
     own = world.state()
-    objects, _ = read(serve_objects(list(own.objects.values())))
+    objects, _ = read_objects(serve_objects(list(own.objects.values())))
     scenario = Scenario((), cluster=own.of_kind(scheme.CLUSTER)[0])
     expected, found = continue_from(scenario, own), continue_from(scenario, state_of(objects, own.at))
     assert list(map(without_time, found)) == list(map(without_time, expected))
@@ -96,7 +96,7 @@ def test_snapshot_of_platform_mid_guide_continues_like_platform() -> None:
 def test_all_kinds_are_listed_at_same_revision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "SNAPSHOT_PAGE_SIZE", 2)
     asked = cohorts(5)
-    objects, reading = read(asked, (scheme.COHORT, scheme.CLUSTER_QUEUE))
+    objects, reading = read_objects(asked, (scheme.COHORT, scheme.CLUSTER_QUEUE))
     assert [obj["metadata"]["name"] for obj in objects] == ["c0", "c1", "c2", "c3", "c4"]
     assert sum("cohorts?limit=2" in path for path in asked.paths) == 3
     assert asked.paths[-1].endswith(f"limit=2&resourceVersion={reading.revision}&resourceVersionMatch=Exact")
@@ -106,14 +106,14 @@ def test_all_kinds_are_listed_at_same_revision(monkeypatch: pytest.MonkeyPatch) 
 def test_kind_with_expired_revision_is_reported_as_loose() -> None:
     asked = cohorts(1)
     asked.trouble = lambda request: HttpResponse(410) if "Exact" in request.path else None
-    _, reading = read(asked, (scheme.NAMESPACE, scheme.COHORT))
+    _, reading = read_objects(asked, (scheme.NAMESPACE, scheme.COHORT))
     assert (reading.kinds_at_other_revision, reading.counts[scheme.COHORT]) == ([scheme.COHORT], 1)
 
 
 def test_older_api_version_is_listed_when_newer_is_not_served() -> None:
     asked = cohorts(1)
     asked.trouble = lambda request: HttpResponse(404) if "v1beta2" in request.path else None
-    (found,), _ = read(asked, (scheme.COHORT,))
+    (found,), _ = read_objects(asked, (scheme.COHORT,))
     assert found["apiVersion"] == "kueue.x-k8s.io/v1beta2"
 
 
@@ -121,7 +121,7 @@ def test_forbidden_and_unserved_kinds_are_reported() -> None:
     asked = cohorts(1)
     codes = {"/pods": 403, "/jobsets": 404}
     asked.trouble = lambda request: next((HttpResponse(codes[each]) for each in codes if each in request.path), None)
-    _, reading = read(asked, (scheme.POD, scheme.JOB_SET, scheme.COHORT))
+    _, reading = read_objects(asked, (scheme.POD, scheme.JOB_SET, scheme.COHORT))
     assert (reading.forbidden, reading.unserved) == ([scheme.POD], [scheme.JOB_SET])
 
 
@@ -129,17 +129,17 @@ def test_busy_server_is_retried_and_failing_server_raises_error() -> None:
     asked = cohorts(1)
     answers = [HttpResponse(429, retry_after=1), HttpResponse(503, retry_after=1), None]
     asked.trouble = lambda request: answers.pop(0) if "cohorts" in request.path else None
-    assert read(asked, (scheme.COHORT,))[1].counts == {scheme.COHORT: 1}
+    assert read_objects(asked, (scheme.COHORT,))[1].counts == {scheme.COHORT: 1}
     asked.trouble = lambda request: HttpResponse(401) if "cohorts" in request.path else None
     with pytest.raises(SnapshotError, match="401"):
-        read(asked, (scheme.COHORT,))
+        read_objects(asked, (scheme.COHORT,))
 
 
 def test_unreachable_server_is_not_retried() -> None:
     asked = cohorts(1)
     asked.trouble = lambda _: HttpResponse(0, trouble="a:1: Connection refused")
     with pytest.raises(SnapshotError, match="no answer: a:1: Connection refused"):
-        read(asked, (scheme.COHORT,))
+        read_objects(asked, (scheme.COHORT,))
     assert len(asked.paths) == 1
 
 
@@ -147,24 +147,24 @@ def test_response_that_is_no_list_is_rejected() -> None:
     asked = cohorts(1)
     asked.trouble = lambda _: HttpResponse(200, b"<html>Log in,\nplease</html>")
     with pytest.raises(SnapshotError, match="not from the Kubernetes API: <html>Log in, please"):
-        read(asked, (scheme.COHORT,))
+        read_objects(asked, (scheme.COHORT,))
 
 
 def test_version_without_conversion_webhook_falls_back_to_stored_version() -> None:
     asked = cohorts(1)
     reported = b'{"message": "conversion webhook for kueue.x-k8s.io/v1beta1, Kind=Cohort failed: no endpoints"}'
     asked.trouble = lambda request: HttpResponse(500, reported) if "v1beta2" in request.path else None
-    assert read(asked, (scheme.COHORT,))[1].counts == {scheme.COHORT: 1}
+    assert read_objects(asked, (scheme.COHORT,))[1].counts == {scheme.COHORT: 1}
     asked.trouble = lambda request: HttpResponse(500, reported) if "cohorts" in request.path else None
     with pytest.raises(SnapshotError, match="no endpoints"):
-        read(asked, (scheme.COHORT,))
+        read_objects(asked, (scheme.COHORT,))
     assert sum("cohorts" in path for path in asked.paths) == 4  # there is no retry without a conversion webhook
 
 
 def test_snapshot_time_is_server_time() -> None:
     asked = cohorts(0)
     asked.trouble = lambda request: HttpResponse(404, server_time=7 * SECOND) if "status" in request.path else None
-    assert read(asked, (scheme.COHORT,))[1].at == 7 * SECOND
+    assert read_objects(asked, (scheme.COHORT,))[1].at == 7 * SECOND
 
 
 def test_expired_continue_token_resumes_with_token_from_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +180,6 @@ def test_expired_continue_token_resumes_with_token_from_server(monkeypatch: pyte
         return HttpResponse(410, msgspec.json.encode(offered))
 
     asked.trouble = trouble
-    objects, reading = read(asked, (scheme.COHORT,))
+    objects, reading = read_objects(asked, (scheme.COHORT,))
     assert [obj["metadata"]["name"] for obj in objects] == ["c0", "c1", "c2", "c3", "c4"]
     assert reading.kinds_at_other_revision == [scheme.COHORT]

@@ -16,7 +16,7 @@ OURS = {"service": {"namespace": "system", "name": "hooks", "path": "/validate"}
 THEIRS = {"service": {"namespace": "kueue-system", "name": "kueue-webhook-service"}, "caBundle": "dGhlaXJz"}
 
 
-class Server:
+class ConflictingServer:
     """A server with an object at each path except the Secret's; the first write of each object conflicts."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Server:
 
 
 def test_certificate_keeper_retries_conflicts_silently() -> None:
-    server, reported = Server(), list[str]()
+    server, reported = ConflictingServer(), list[str]()
     keeper = CertificateKeeper(KEPT, server, reported.append)  # type: ignore[arg-type]
 
     async def look() -> None:
@@ -59,7 +59,7 @@ def test_authorities_of_another_service_are_kept() -> None:
 
 
 def test_configuration_of_another_program_is_not_changed() -> None:
-    server = Server()
+    server = ConflictingServer()
     paths = ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/kinds",)
     theirs = {"spec": {"conversion": {"strategy": "Webhook", "webhook": {"clientConfig": THEIRS}}}}
     server.objects |= dict.fromkeys(paths, theirs)

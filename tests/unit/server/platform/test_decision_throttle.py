@@ -12,8 +12,8 @@ from batchyard.server.platform import decision_throttle
 from batchyard.server.platform.decision_throttle import DecisionThrottle, cpu_demand
 
 
-class Machine:
-    """The clock of a machine, and the CPU time that the thread wants."""
+class ThrottledMachine:
+    """The clock of a machine, and the CPU time that the thread would use."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now: Instant = SECOND
@@ -43,15 +43,15 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(monkeypatch)
+def machine(monkeypatch: pytest.MonkeyPatch) -> ThrottledMachine:
+    return ThrottledMachine(monkeypatch)
 
 
 @pytest.mark.parametrize(
     ("took", "share", "rest"),
     [(10, 0.1, 10), (90, 0.1, 90), (5000, 0.1, 200), (10, 1.0, 400), (90, 1.0, 1000), (5000, 1.0, 1000)],
 )
-def test_decision_is_followed_by_bounded_pause(machine: Machine, took: int, share: float, rest: int) -> None:
+def test_decision_is_followed_by_bounded_pause(machine: ThrottledMachine, took: int, share: float, rest: int) -> None:
     machine.share = share
     machine.advance(SECOND)  # for the other work of the thread
     machine.decide(took)
@@ -63,7 +63,7 @@ def test_decision_is_followed_by_bounded_pause(machine: Machine, took: int, shar
         assert f'\nbatchyard_turn_seconds_total{{part="{part}"}} {format_value(milliseconds / 1000)}\n' in reported
 
 
-def test_long_pause_ends_when_thread_is_idle(machine: Machine) -> None:
+def test_long_pause_ends_when_thread_is_idle(machine: ThrottledMachine) -> None:
     machine.share = 1.0
     machine.advance(SECOND)
     machine.decide(20)
@@ -71,7 +71,7 @@ def test_long_pause_ends_when_thread_is_idle(machine: Machine) -> None:
 
 
 def test_externally_paced_platform_decides_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch)
+    machine = ThrottledMachine(monkeypatch)
     machine.pace = DecisionThrottle(lambda: 60 * machine.now, speed=60, is_disabled=lambda: True)
     machine.share = 1.0
     machine.advance(SECOND)

@@ -10,7 +10,7 @@ from batchyard.server.platform import serve
 from batchyard.server.platform.serve import rare_garbage_collections
 
 
-class Node:
+class SelfReference:
     """An object that refers to itself."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ def test_reference_cycles_are_collected_eventually(monkeypatch: pytest.MonkeyPat
         with rare_garbage_collections(asyncio.get_running_loop()):
             for _ in range(2):  # and again
                 gone.clear()
-                weakref.finalize(Node(), gone.set)
+                weakref.finalize(SelfReference(), gone.set)
                 await asyncio.wait_for(gone.wait(), 60)
 
     asyncio.run(run())

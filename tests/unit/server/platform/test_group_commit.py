@@ -17,7 +17,7 @@ from batchyard.store.journal_file import JournalError, read_journal
 from batchyard.store.memory import ExpiredRevision, Store
 
 
-async def stored(folder: Path, size: int, count: int) -> tuple[Store, int]:
+async def filled_store(folder: Path, size: int, count: int) -> tuple[Store, int]:
     """Write one object of this size this often; return its store and the floor of its journal."""
     loop = asyncio.get_running_loop()
     store, journal = Store(window=count), RevisionJournal(folder / "journal.db", SyncMode.PROCESS)
@@ -34,7 +34,7 @@ async def stored(folder: Path, size: int, count: int) -> tuple[Store, int]:
 @pytest.mark.slow
 def test_history_is_shorter_for_large_objects(tmp_path: Path) -> None:
     size = HISTORY_BYTES // 20
-    store, floor = asyncio.run(stored(tmp_path, size, 50))
+    store, floor = asyncio.run(filled_store(tmp_path, size, 50))
     assert floor == 21
     assert [change.revision for change in store.changes_since(floor)] == list(range(floor + 1, 51))
     with pytest.raises(ExpiredRevision):
@@ -57,7 +57,7 @@ class RecordingWatch:
         """Do nothing: there are no more events."""
 
 
-async def reported(folder: Path, *watches: RecordingWatch) -> None:
+async def watch_events(folder: Path, *watches: RecordingWatch) -> None:
     """Send two changes to the watches, one after the other."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda *_: None)
@@ -73,11 +73,11 @@ async def reported(folder: Path, *watches: RecordingWatch) -> None:
 
 def test_failing_watch_leaves_no_gap_in_other_watches(tmp_path: Path) -> None:
     before, defective, after = RecordingWatch(), RecordingWatch(is_defective=True), RecordingWatch()
-    asyncio.run(reported(tmp_path, before, defective, after))
+    asyncio.run(watch_events(tmp_path, before, defective, after))
     assert before.revisions == after.revisions == [1, 2]
 
 
-class Written(NamedTuple):
+class CommitResults(NamedTuple):
     """The sizes of the transactions, the answers, the last stored revision, and the failure."""
 
     sizes: list[int]
@@ -86,7 +86,9 @@ class Written(NamedTuple):
     failure: str
 
 
-async def written(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, *, fails_at: int = 0) -> Written:
+async def commit_changes(
+    folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, *, fails_at: int = 0
+) -> CommitResults:
     """Write this many changes at once in transactions of two; transaction `fails_at` finds the disk full."""
     monkeypatch.setattr(group_commit, "LARGE_BATCH_SIZE", 2)
     loop = asyncio.get_running_loop()
@@ -109,21 +111,21 @@ async def written(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, *, 
     await commit.close()
     journal.close()
     kept = read_journal(folder / "journal.db").store.revision
-    return Written(sizes, [str(answer) for answer in answers], kept, str(commit.failure))
+    return CommitResults(sizes, [str(answer) for answer in answers], kept, str(commit.failure))
 
 
 def test_changes_are_committed_in_batches_of_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = asyncio.run(written(tmp_path, 5, monkeypatch))
-    assert done == Written([2, 2, 1], ["None"] * 5, 5, "None")
+    done = asyncio.run(commit_changes(tmp_path, 5, monkeypatch))
+    assert done == CommitResults([2, 2, 1], ["None"] * 5, 5, "None")
 
 
 def test_nothing_is_committed_after_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = asyncio.run(written(tmp_path, 7, monkeypatch, fails_at=2))
+    done = asyncio.run(commit_changes(tmp_path, 7, monkeypatch, fails_at=2))
     full = "the disk is full"
-    assert done == Written([2, 2], ["None", "None", *[full] * 5], 2, full)
+    assert done == CommitResults([2, 2], ["None", "None", *[full] * 5], 2, full)
 
 
-async def behind(folder: Path) -> tuple[bool, bool]:
+async def is_behind(folder: Path) -> tuple[bool, bool]:
     """Return whether the commit is behind above the limit, and after all changes are written."""
     loop = asyncio.get_running_loop()
     store, journal = Store(), RevisionJournal(folder / "journal.db", SyncMode.PROCESS)
@@ -139,4 +141,4 @@ async def behind(folder: Path) -> tuple[bool, bool]:
 
 
 def test_group_commit_reports_backlog_above_limit(tmp_path: Path) -> None:
-    assert asyncio.run(behind(tmp_path)) == (True, False)
+    assert asyncio.run(is_behind(tmp_path)) == (True, False)

@@ -33,7 +33,7 @@ from batchyard.server.streaming.pod_streams import ExecSpdy, ExecWebSocket, Term
 from batchyard.server.streaming.portforward import TOO_MANY_CONNECTIONS, PortForwardSpdy, PortForwardWebSocket
 
 
-class Wire:
+class RecordedConnection:
     """A connection that records sent data."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Wire:
         self.is_closed = True
 
 
-class Session:
+class RecordedSession:
     """A process or a port that records its input."""
 
     def __init__(self, session_client: SessionClient) -> None:
@@ -86,14 +86,14 @@ class Session:
         self.is_open = False
 
 
-class Opening:
+class SessionOpener:
     """Opens sessions, and records them."""
 
     def __init__(self) -> None:
-        self.sessions: list[Session] = []
+        self.sessions: list[RecordedSession] = []
 
-    def open(self, session_client: SessionClient) -> Session:
-        self.sessions.append(Session(session_client))
+    def open(self, session_client: SessionClient) -> RecordedSession:
+        self.sessions.append(RecordedSession(session_client))
         return self.sessions[-1]
 
     def command(self, to: str = WEBSOCKET, protocol: str = "v5.channel.k8s.io") -> ExecResponse:
@@ -128,7 +128,7 @@ CUTS = st.lists(st.integers(0, 100_000), max_size=8)
 
 @given(CUTS)
 def test_command_input_is_independent_of_packet_boundaries(cuts: list[int]) -> None:
-    opening, wire = Opening(), Wire()
+    opening, wire = SessionOpener(), RecordedConnection()
     socket = WebSocket(wire)
     ExecWebSocket(socket, opening.command())
     for part in split(client_frames(b"\0abc", b'\4{"Width":80,"Height":24}\n', b"\0" + b"x" * 70_000, b"\xff\0"), cuts):
@@ -139,7 +139,7 @@ def test_command_input_is_independent_of_packet_boundaries(cuts: list[int]) -> N
 
 
 def test_v4_channel_protocol_has_no_end_of_input() -> None:
-    opening, wire = Opening(), Wire()
+    opening, wire = SessionOpener(), RecordedConnection()
     socket = WebSocket(wire)
     ExecWebSocket(socket, opening.command(protocol="v4.channel.k8s.io"))
     socket.feed_bytes(client_frames(b"\xff\0"))
@@ -147,7 +147,7 @@ def test_v4_channel_protocol_has_no_end_of_input() -> None:
 
 
 def test_end_of_command_sends_status_and_closes_connection() -> None:
-    opening, wire = Opening(), Wire()
+    opening, wire = SessionOpener(), RecordedConnection()
     ExecWebSocket(WebSocket(wire), opening.command())
     opening.sessions[0].session_client.process_end(SessionEnd(3))
     client = FrameProtocol(client=True, extensions=[])
@@ -161,7 +161,7 @@ def test_end_of_command_sends_status_and_closes_connection() -> None:
 
 
 def test_back_pressure_works_in_both_directions() -> None:
-    opening, wire = Opening(), Wire()
+    opening, wire = SessionOpener(), RecordedConnection()
     socket = WebSocket(wire)
     ExecWebSocket(socket, opening.command())
     socket.set_writable(is_writable=False)
@@ -171,7 +171,7 @@ def test_back_pressure_works_in_both_directions() -> None:
 
 
 def test_only_last_of_delayed_pings_is_answered() -> None:
-    wire = Wire()
+    wire = RecordedConnection()
     socket = WebSocket(wire)
     client = FrameProtocol(client=True, extensions=[])
     socket.set_writable(is_writable=False)
@@ -195,10 +195,10 @@ def test_unterminated_terminal_size_is_discarded() -> None:
 
 def opened(stream: int, number: int, **headers: str) -> bytes:
     """Return a frame that opens a stream on a new connection."""
-    return Client().opened(stream, list(headers.items()))
+    return SpdyClient().opened(stream, list(headers.items()))
 
 
-class Client:
+class SpdyClient:
     """A client that speaks SPDY."""
 
     def __init__(self) -> None:
@@ -246,22 +246,22 @@ def test_spdy_frames_are_independent_of_packet_boundaries(cuts: list[int]) -> No
         pytest.param(struct.pack(">II", 0x80030001, 0xFFFFFF), id="frame above the limit"),
         pytest.param(struct.pack(">II", 0x80020001, 10), id="another version"),
         pytest.param(opened(1, 1, streamType="d" * 70_000), id="unpacked headers above the limit"),
-        pytest.param(Client().opened(1, [("", "")] * 1000), id="too many headers"),
+        pytest.param(SpdyClient().opened(1, [("", "")] * 1000), id="too many headers"),
         pytest.param(struct.pack(">II", 0x80030001, 14) + b"\0" * 14, id="uncompressed headers"),
     ],
 )
 def test_invalid_spdy_frame_closes_connection(sent: bytes) -> None:
     with pytest.raises(SpdyError):
         list(SpdyFrames().feed_bytes(sent))
-    wire = Wire()
-    speaker = PortForwardSpdy(wire, Opening().ports(SPDY), wire)
+    wire = RecordedConnection()
+    speaker = PortForwardSpdy(wire, SessionOpener().ports(SPDY), wire)
     speaker.feed_bytes(sent)
     assert wire.is_closed
     speaker.feed_bytes(SPOKEN)
     assert wire.sent == b""
 
 
-def speakers(opening: Opening, wire: Wire) -> Sequence[Any]:
+def speakers(opening: SessionOpener, wire: RecordedConnection) -> Sequence[Any]:
     """Return a speaker of each protocol."""
     tunnel, ports, command = WebSocket(wire), WebSocket(wire), WebSocket(wire)
     tunnel.set_handler(PortForwardSpdy(tunnel, opening.ports(WEBSOCKET), wire))
@@ -273,7 +273,7 @@ def speakers(opening: Opening, wire: Wire) -> Sequence[Any]:
 
 @given(st.lists(st.one_of(st.binary(max_size=200), st.binary(max_size=60).map(client_frames)), max_size=6))
 def test_random_input_raises_no_error_and_leaves_no_session_open(sent: list[bytes]) -> None:
-    opening, wire = Opening(), Wire()
+    opening, wire = SessionOpener(), RecordedConnection()
     for speaker in speakers(opening, wire):
         for part in sent:
             speaker.feed_bytes(part)
@@ -283,20 +283,20 @@ def test_random_input_raises_no_error_and_leaves_no_session_open(sent: list[byte
 
 
 def test_session_opened_while_client_is_blocked_starts_paused() -> None:
-    opening, wire, client = Opening(), Wire(), Client()
+    opening, wire, client = SessionOpener(), RecordedConnection(), SpdyClient()
     ports = PortForwardSpdy(wire, opening.ports(SPDY), wire)
     ports.set_writable(is_writable=False)
     ports.feed_bytes(client.pair(0))
     command = ExecSpdy(wire, opening.command(SPDY))
     command.set_writable(is_writable=False)
     streams = zip((1, 3, 5, 7), ("error", "stdin", "stdout", "stderr"), strict=True)
-    client = Client()
+    client = SpdyClient()
     command.feed_bytes(b"".join(client.opened(stream, [("streamType", kind)]) for stream, kind in streams))
     assert [session.reported for session in opening.sessions] == [[False], [False]]
 
 
 def test_port_forward_above_limit_is_rejected_over_spdy() -> None:
-    opening, wire, client = Opening(), Wire(), Client()
+    opening, wire, client = SessionOpener(), RecordedConnection(), SpdyClient()
     wire.room = 2
     ports = PortForwardSpdy(wire, opening.ports(SPDY), wire)
     for number in range(3):
@@ -311,7 +311,7 @@ def test_port_forward_above_limit_is_rejected_over_spdy() -> None:
 
 
 def test_port_forward_above_limit_is_rejected_over_websocket() -> None:
-    opening, wire = Opening(), Wire()
+    opening, wire = SessionOpener(), RecordedConnection()
     wire.room = 1
     PortForwardWebSocket(WebSocket(wire), opening.ports(WEBSOCKET, 80, 81), wire)
     assert len(opening.sessions) == 1
@@ -323,5 +323,5 @@ def test_port_forward_above_limit_is_rejected_over_websocket() -> None:
 
 
 def test_exec_and_port_forward_responses_are_upgrade_responses() -> None:
-    assert isinstance(Opening().command(), UpgradeResponse)
-    assert isinstance(Opening().ports(SPDY), UpgradeResponse)
+    assert isinstance(SessionOpener().command(), UpgradeResponse)
+    assert isinstance(SessionOpener().ports(SPDY), UpgradeResponse)

@@ -22,7 +22,7 @@ from batchyard.server.streaming.upgraded_connection import (
 )
 
 
-class Transport:
+class StalledTransport:
     """A transport whose peer reads nothing."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Transport:
         self.is_aborted = True
 
 
-class Speaker:
+class DataRecorder:
     """Records received data."""
 
     def __init__(self) -> None:
@@ -74,11 +74,13 @@ class Speaker:
         """Do nothing."""
 
 
-def run_action(act: Callable[[UpgradedConnection, Transport, Speaker, deque[Callable[[], None]]], None]) -> None:
+def run_action(
+    act: Callable[[UpgradedConnection, StalledTransport, DataRecorder, deque[Callable[[], None]]], None],
+) -> None:
     """Run the action on a connection; the action takes the turns."""
 
     async def run() -> None:
-        transport, speaker, turns = Transport(), Speaker(), deque[Callable[[], None]]()
+        transport, speaker, turns = StalledTransport(), DataRecorder(), deque[Callable[[], None]]()
         connection = UpgradedConnection(transport, Connections(), None, "anna", turns.append)
         connection.start_handler(speaker, b"")
         act(connection, transport, speaker, turns)
@@ -91,7 +93,10 @@ def test_received_data_is_fed_in_turns_while_reading_is_paused() -> None:
     sent = bytes(range(256)) * (2 * UNPROCESSED_BYTES_MAX // 256)
 
     def act(
-        connection: UpgradedConnection, transport: Transport, speaker: Speaker, turns: deque[Callable[[], None]]
+        connection: UpgradedConnection,
+        transport: StalledTransport,
+        speaker: DataRecorder,
+        turns: deque[Callable[[], None]],
     ) -> None:
         connection.data_received(sent)
         assert (speaker.parts, len(turns), transport.reads) == ([], 1, False)
@@ -111,7 +116,10 @@ def test_received_data_is_fed_in_turns_while_reading_is_paused() -> None:
 
 def test_client_that_reads_nothing_is_disconnected() -> None:
     def act(
-        connection: UpgradedConnection, transport: Transport, _speaker: Speaker, _turns: deque[Callable[[], None]]
+        connection: UpgradedConnection,
+        transport: StalledTransport,
+        _speaker: DataRecorder,
+        _turns: deque[Callable[[], None]],
     ) -> None:
         for _ in range(2 * UNREAD_BYTES_MAX // 1024):
             connection.send(b"x" * 1024)

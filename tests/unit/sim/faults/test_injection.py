@@ -62,7 +62,7 @@ def phases(world: World, pool: str) -> list[str]:
     return [phase_of(obj) for obj in world.objects(scheme.INSTANCE) if obj["spec"]["pool"] == pool]
 
 
-def reported(log: list[dict[str, Any]]) -> list[tuple[float, str]]:
+def fault_events(log: list[dict[str, Any]]) -> list[tuple[float, str]]:
     """The time and the name of each recorded fault."""
     return [(record["time"], record["fault"]) for record in log]
 
@@ -76,7 +76,7 @@ def test_failed_machines_of_pool_crash_and_are_repaired() -> None:
     world, log = world_of("{at: 1m, fail: {pool: cpu, count: 1}}")
     world.run_until(MINUTE)
     assert sorted(phases(world, "cpu")) == ["Crashed", "Running"]
-    assert (reported(log), len(log[0]["nodes"])) == ([(60, "fail")], 1)
+    assert (fault_events(log), len(log[0]["nodes"])) == ([(60, "fail")], 1)
     world.run_until(HOUR)
     assert phases(world, "cpu") == ["Running", "Running"]
 
@@ -168,7 +168,7 @@ def test_drained_node_is_emptied_and_uncordoned() -> None:
     obj = world.client.get(Key(scheme.NODE, "", node))
     assert obj is not None
     assert "unschedulable" not in obj["spec"]
-    assert reported(log) == [(60, "drain")]
+    assert fault_events(log) == [(60, "drain")]
 
 
 @pytest.mark.parametrize("fault", ["conflicts: {percent: 30, for: 5m}", "restart: true"])
@@ -176,19 +176,19 @@ def test_conflicts_and_restarts_do_not_change_result_of_job(fault: str) -> None:
     world, log = world_of(f"{{at: 1s, {fault}}}", f"{{at: 3s, {fault}}}", job=JOB % (3, 30))
     world.run_until(None)
     assert [job["status"]["succeeded"] for job in world.objects(scheme.JOB)] == [3]
-    assert len(reported(log)) == 2
+    assert len(fault_events(log)) == 2
 
 
 def test_repeating_faults_end_when_work_ends() -> None:
     world, log = world_of("{every: {mean: 1m, seed: 3}, fail: {pool: cpu}}", job=JOB % (2, 300))
     world.run_until(None)
     assert not has_unfinished_work(world.client)
-    assert len(reported(log)) > 2
+    assert len(fault_events(log)) > 2
     assert len({node for record in log for node in record["nodes"]}) > 1
 
 
 def test_repeating_faults_end_at_until() -> None:
     world, log = world_of("{every: {mean: 1m, until: 10m}, fail: {pool: spot}}", job=JOB % (1, 3600))
     world.run_until(None)
-    assert reported(log)
-    assert all(at <= 600 for at, _ in reported(log))
+    assert fault_events(log)
+    assert all(at <= 600 for at, _ in fault_events(log))

@@ -9,24 +9,24 @@ from batchyard.sim.forecasting.arrivals import BlockBootstrap, random_fraction, 
 DAYS = [float(place // 10 % 2) for place in range(100)]
 
 
-def drawn(seed: int, count: int = 20) -> list[int]:
+def drawn_indices(seed: int, count: int = 20) -> list[int]:
     places = BlockBootstrap(100, seed, "test")
     return [places.next_index() for _ in range(count)]
 
 
 def test_bootstrap_is_determined_by_seed() -> None:
-    assert drawn(1) == drawn(1)
-    assert drawn(1) != drawn(2)
+    assert drawn_indices(1) == drawn_indices(1)
+    assert drawn_indices(1) != drawn_indices(2)
 
 
 def test_bootstrap_mostly_continues_with_next_place() -> None:
-    places = drawn(3, 2000)
+    places = drawn_indices(3, 2000)
     together = sum((before + 1) % 100 == after for before, after in pairwise(places))
     assert 0.87 < together / len(places) < 0.94
 
 
 def test_bootstrap_draws_places_uniformly() -> None:
-    first = [drawn(seed, 1)[0] for seed in range(1000)]
+    first = [drawn_indices(seed, 1)[0] for seed in range(1000)]
     assert set(first) == set(range(100)) or len(set(first)) > 98
     assert 45 < fmean(first) < 54
 
@@ -37,7 +37,7 @@ def test_bootstrap_of_one_place_returns_it() -> None:
 
 
 def test_block_bootstrap_keeps_variance_of_days() -> None:
-    in_stretches = [fmean(DAYS[place] for place in drawn(seed)) for seed in range(300)]
+    in_stretches = [fmean(DAYS[place] for place in drawn_indices(seed)) for seed in range(300)]
     alone = [fmean(DAYS[int(100 * random_fraction(seed, str(each)))] for each in range(20)) for seed in range(300)]
     assert pvariance(in_stretches) > 2 * pvariance(alone)
 

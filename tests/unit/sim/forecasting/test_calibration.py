@@ -50,7 +50,7 @@ def load(count: int, wrong: float, believed: float, bias: float = 0.0) -> list[t
     return found
 
 
-def played(forecasts: list[tuple[Waits, float]], every: int = 2 * HOUR) -> list[tuple[Waits, float]]:
+def corrected_forecasts(forecasts: list[tuple[Waits, float]], every: int = 2 * HOUR) -> list[tuple[Waits, float]]:
     """The same forecasts as reported, each corrected with the outcomes known at its time."""
     calibration, reported = Calibration(), []
     starts = [number * every + round(wait * SECOND) for number, (_, wait) in enumerate(forecasts)]
@@ -67,7 +67,7 @@ def outcome_at(starts: Instant, now: Instant) -> StartOutcome:
     return StartOutcome(starts if starts <= now else None)
 
 
-def covered(reported: list[tuple[Waits, float]], low: int = 1, high: int = 17) -> float:
+def coverage(reported: list[tuple[Waits, float]], low: int = 1, high: int = 17) -> float:
     """The share of true waits between two levels, given by index; the default is p10 and p90."""
     return sum((waits[low] or 0) <= log1p(wait) <= (waits[high] or 0) for waits, wait in reported) / len(reported)
 
@@ -75,27 +75,27 @@ def covered(reported: list[tuple[Waits, float]], low: int = 1, high: int = 17) -
 @pytest.mark.parametrize(("believed", "bias"), [(0.25, 0.0), (2.0, 0.0), (0.25, 1.0), (0.8, -1.0)])
 def test_intervals_cover_stated_share_on_stationary_load(believed: float, bias: float) -> None:
     forecasts = load(900, 0.8, believed, bias)
-    assert not 0.7 < covered(forecasts) < 0.9 or believed == 0.8
-    reported = played(forecasts)[300:]
-    assert 0.75 <= covered(reported) <= 0.85
-    assert 0.45 <= covered(reported, 4, 14) <= 0.55
+    assert not 0.7 < coverage(forecasts) < 0.9 or believed == 0.8
+    reported = corrected_forecasts(forecasts)[300:]
+    assert 0.75 <= coverage(reported) <= 0.85
+    assert 0.45 <= coverage(reported, 4, 14) <= 0.55
 
 
 def test_intervals_adapt_after_load_changes() -> None:
     forecasts = load(500, 0.3, 0.3) + load(500, 1.5, 0.3)
-    assert 0.75 <= covered(played(forecasts)[600:]) <= 0.85
+    assert 0.75 <= coverage(corrected_forecasts(forecasts)[600:]) <= 0.85
 
 
 def test_accurate_forecasts_are_changed_little() -> None:
-    reported = played(load(600, 0.8, 0.8))
+    reported = corrected_forecasts(load(600, 0.8, 0.8))
     widths = [(waits[17] or 0) - (waits[1] or 0) for waits, _ in reported]
-    assert 0.75 <= covered(reported) <= 0.85
+    assert 0.75 <= coverage(reported) <= 0.85
     assert sum(widths) / len(widths) == pytest.approx(0.8 * 2 * 1.2816, rel=0.15)
 
 
 def test_exact_forecasts_stay_exact() -> None:
     raw: Waits = (log1p(600.0),) * len(LEVELS)
-    assert all(found == raw for found, _ in played([(raw, 600.0)] * 50))
+    assert all(found == raw for found, _ in corrected_forecasts([(raw, 600.0)] * 50))
 
 
 def single_record(reported: Waits, at: Instant = 0) -> Calibration:
@@ -165,16 +165,16 @@ def test_calibration_round_trips_through_json() -> None:
     assert again.pending[0].moved == known.pending[0].moved
 
 
-def admitted(status: str) -> Obj:
+def workload_with_condition(status: str) -> Obj:
     found = make.workload("w")
     condition = {"type": "Admitted", "status": status, "lastTransitionTime": "1970-01-01T00:01:00Z", "reason": "r"}
     return {**found, "metadata": {**found["metadata"], "uid": "u"}, "status": {"conditions": [condition]}}
 
 
 def test_start_outcome_is_read_from_conditions() -> None:
-    assert outcome_of(admitted("True"), "u") == StartOutcome(started=MINUTE)
-    assert outcome_of(admitted("False"), "u") == StartOutcome()
-    assert outcome_of(admitted("True"), "another").is_gone
+    assert outcome_of(workload_with_condition("True"), "u") == StartOutcome(started=MINUTE)
+    assert outcome_of(workload_with_condition("False"), "u") == StartOutcome()
+    assert outcome_of(workload_with_condition("True"), "another").is_gone
     assert outcome_of(None, "u").is_gone
-    inactive = admitted("False")
+    inactive = workload_with_condition("False")
     assert outcome_of({**inactive, "spec": {**inactive["spec"], "active": False}}, "u").is_gone

@@ -10,7 +10,7 @@ from batchyard.sim.forecasting.run_times import Basis, RunTimeEstimator, explici
 from unit.sim.forks_make import queue, state, without_runtimes, workload
 
 
-def owned(owner: Obj, cluster: Obj | None = None) -> tuple[Obj, dict[Key, Obj], Obj | None]:
+def workload_of_job(owner: Obj, cluster: Obj | None = None) -> tuple[Obj, dict[Key, Obj], Obj | None]:
     """The Workload of a Job or JobSet, the existing objects, and the Cluster."""
     kind = scheme.JOB if owner["kind"] == "Job" else scheme.JOB_SET
     found = with_metadata(make.workload("w"), ownerReferences=[controller_reference(owner)])
@@ -23,29 +23,29 @@ def sleeping(seconds: int) -> dict[str, Any]:
 
 
 def test_job_runtime_is_rounds_of_pods_times_sleep() -> None:
-    assert explicit_runtime(*owned(make.job(completions=5, parallelism=2, **sleeping(10)))) == 30 * SECOND
+    assert explicit_runtime(*workload_of_job(make.job(completions=5, parallelism=2, **sleeping(10)))) == 30 * SECOND
 
 
 def test_jobset_runtime_is_that_of_longest_job() -> None:
     jobs = [make.replicated_job("a", **sleeping(10)), make.replicated_job("b", **sleeping(40))]
-    assert explicit_runtime(*owned(make.jobset(replicatedJobs=jobs))) == 40 * SECOND
+    assert explicit_runtime(*workload_of_job(make.jobset(replicatedJobs=jobs))) == 40 * SECOND
 
 
 def test_runtime_of_other_command_is_unknown() -> None:
-    assert explicit_runtime(*owned(make.job())) is None
+    assert explicit_runtime(*workload_of_job(make.job())) is None
 
 
 def test_annotation_overrides_command_runtime() -> None:
     job = make.job(**sleeping(10), annotations={"batchyard.dev/runtime": "7s"})
-    assert explicit_runtime(*owned(job)) == 7 * SECOND
+    assert explicit_runtime(*workload_of_job(job)) == 7 * SECOND
 
 
 def test_cluster_sets_runtime_of_jobs_without_own_runtime() -> None:
     rows = [{"names": ["team/long-*"], "runtime": "9s"}]
     cluster = {"spec": {"runtimes": {"default": "3s", "jobs": rows}}}
-    assert explicit_runtime(*owned(make.job("long-1"), cluster)) == 9 * SECOND
-    assert explicit_runtime(*owned(make.job("short"), cluster)) == 3 * SECOND
-    assert explicit_runtime(*owned(make.job("short", **sleeping(10)), cluster)) == 10 * SECOND
+    assert explicit_runtime(*workload_of_job(make.job("long-1"), cluster)) == 9 * SECOND
+    assert explicit_runtime(*workload_of_job(make.job("short"), cluster)) == 3 * SECOND
+    assert explicit_runtime(*workload_of_job(make.job("short", **sleeping(10)), cluster)) == 10 * SECOND
 
 
 HISTORY = [workload(f"train-{n}", 10) for n in range(6)] + [workload(f"test-{n}", 2) for n in range(6)]

@@ -52,7 +52,7 @@ def workload(name: str, queue: str = "lq", count: int = 1, **spec: Any) -> dict[
     return without_birth(make.workload(name, queue=queue, pod_sets=pod_sets, priority=PRIORITIES.get(name, 0), **spec))
 
 
-def running(*objects: dict[str, Any]) -> tuple[World, InvariantChecker]:
+def inspected_world(*objects: dict[str, Any]) -> tuple[World, InvariantChecker]:
     """A world to which these objects came one after the other, and its inspection."""
     steps = [with_metadata(obj, annotations={SUBMIT_AT: f"{number}ms"}) for number, obj in enumerate(objects)]
     world = World(scenario_of([*platform(), *steps]))
@@ -69,7 +69,7 @@ def get(world: World, name: str, kind: str = scheme.WORKLOAD) -> Obj:
     return found
 
 
-def broken(inspection: InvariantChecker, world: World) -> list[str]:
+def violated_invariants(inspection: InvariantChecker, world: World) -> list[str]:
     """The violated invariants, each once, in order."""
     world.run_until(None)
     return list(dict.fromkeys(violation.invariant for violation in inspection.finish()))
@@ -97,28 +97,28 @@ def preempt(world: World, victim: str, by: str, reason: str = "InClusterQueue") 
 
 
 def test_unmodified_world_violates_no_invariant() -> None:
-    world, inspection = running(workload("old"), workload("new"))
-    assert broken(inspection, world) == []
+    world, inspection = inspected_world(workload("old"), workload("new"))
+    assert violated_invariants(inspection, world) == []
 
 
 def test_admission_over_cohort_quota_is_detected() -> None:
-    world, inspection = running(workload("old", count=6), workload("late", count=2))
+    world, inspection = inspected_world(workload("old", count=6), workload("late", count=2))
     admit(world, "late", main=2)
-    assert "quota_never_oversubscribed" in broken(inspection, world)
+    assert "quota_never_oversubscribed" in violated_invariants(inspection, world)
 
 
 def test_reduced_quota_does_not_violate_quota_invariant() -> None:
-    world, inspection = running(workload("old", count=6))
+    world, inspection = inspected_world(workload("old", count=6))
     smaller = make.cluster_queue("theirs", active=None, cohortName="all", resourceGroups=quota("spot", 0))
     world.apply(without_birth(smaller))
-    assert broken(inspection, world) == []
+    assert violated_invariants(inspection, world) == []
 
 
 def test_usage_without_workload_is_detected() -> None:
-    world, inspection = running(workload("old"))
+    world, inspection = inspected_world(workload("old"))
     world.platform.index.snapshot.queues["ours"].node.usage[0] += 1
     world.apply(workload("late"))
-    assert "usage_is_sum_of_admitted" in broken(inspection, world)
+    assert "usage_is_sum_of_admitted" in violated_invariants(inspection, world)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_usage_without_workload_is_detected() -> None:
     ],
 )
 def test_assignment_that_does_not_match_workload_is_detected(queue: str, pod_sets: dict[str, int]) -> None:
-    world, inspection = running(workload("large", count=5), workload("late", count=5))
+    world, inspection = inspected_world(workload("large", count=5), workload("late", count=5))
     admit(world, "late", queue, **pod_sets)
-    assert "admitted_has_assignment" in broken(inspection, world)
+    assert "admitted_has_assignment" in violated_invariants(inspection, world)
 
 
 @pytest.mark.parametrize(
@@ -148,11 +148,11 @@ def test_assignment_that_does_not_match_workload_is_detected(queue: str, pod_set
     ],
 )
 def test_preemption_not_allowed_by_policy_is_detected(victim: str, by: str, reason: str) -> None:
-    world, inspection = running(
+    world, inspection = inspected_world(
         workload("old", count=3), workload("mate", "lq-theirs", 3), workload("late", count=9), workload("new", count=9)
     )
     preempt(world, victim, by, reason)
-    assert "preemption_respects_priority" in broken(inspection, world)
+    assert "preemption_respects_priority" in violated_invariants(inspection, world)
 
 
 @pytest.mark.parametrize(
@@ -165,82 +165,84 @@ def test_preemption_not_allowed_by_policy_is_detected(victim: str, by: str, reas
     ],
 )
 def test_hotswap_not_allowed_by_priority_is_detected(classes: dict[str, str], by: str, wrong: bool) -> None:
-    world, inspection = running(workload("old", count=3), workload("mate", "lq-theirs"), workload("late", count=9))
+    world, inspection = inspected_world(
+        workload("old", count=3), workload("mate", "lq-theirs"), workload("late", count=9)
+    )
     for name, priority in classes.items():
         pod = {"apiVersion": "v1", "kind": "Pod", **make.pod_template(priorityClassName=priority)}
         world.submit(Create({**pod, "metadata": {"name": name, "namespace": "team", "annotations": {WORKLOAD: name}}}))
     world.run_until(6 * SECOND)
     preempt(world, "old", by, "Hotswap")
-    assert ("hotswap_respects_priority" in broken(inspection, world)) is wrong
+    assert ("hotswap_respects_priority" in violated_invariants(inspection, world)) is wrong
 
 
 def test_unsuspended_job_without_admission_is_detected() -> None:
     template = make.pod_template(restartPolicy="Never")
-    world, inspection = running(without_birth(make.job("job", parallelism=9, completions=9, template=template)))
+    world, inspection = inspected_world(without_birth(make.job("job", parallelism=9, completions=9, template=template)))
     job = get(world, "job", scheme.JOB)
     world.apply(with_path(job, ("spec", "suspend"), False))
-    assert "no_job_runs_without_admission" in broken(inspection, world)
+    assert "no_job_runs_without_admission" in violated_invariants(inspection, world)
 
 
 def test_finished_workload_that_becomes_unfinished_is_detected() -> None:
-    world, inspection = running(workload("old"))
+    world, inspection = inspected_world(workload("old"))
     change(world, "old", {"conditions": [make.condition("Finished")]})
     world.run_until(6 * SECOND)
     change(world, "old", {"conditions": []})
-    assert "finished_holds_nothing" in broken(inspection, world)
+    assert "finished_holds_nothing" in violated_invariants(inspection, world)
 
 
 def test_workload_missing_from_queue_is_detected() -> None:
-    world, inspection = running(workload("old", count=6), workload("late"))
+    world, inspection = inspected_world(workload("old", count=6), workload("late"))
     world.platform.index.queue_manager.pending["ours"].remove("team/late")
     change(world, "old", {"conditions": [make.condition("Finished")]})
-    assert broken(inspection, world) == ["assumed_equals_confirmed", "nothing_is_stuck"]
+    assert violated_invariants(inspection, world) == ["assumed_equals_confirmed", "nothing_is_stuck"]
 
 
 def test_assumption_that_differs_from_objects_is_detected() -> None:
-    world, inspection = running(workload("old"))
+    world, inspection = inspected_world(workload("old"))
     world.platform.index.snapshot.queues["ours"].workloads["team/old"].evicted = True
     world.apply(workload("late"))
-    assert broken(inspection, world) == ["assumed_equals_confirmed"]
+    assert violated_invariants(inspection, world) == ["assumed_equals_confirmed"]
 
 
 def test_object_mutated_in_place_is_detected() -> None:
-    world, inspection = running(workload("old"))
+    world, inspection = inspected_world(workload("old"))
     labels: Any = get(world, "old")["metadata"]
     labels["labels"] = {"a": "b"}
-    assert broken(inspection, world) == ["nothing_mutated"]
+    assert violated_invariants(inspection, world) == ["nothing_mutated"]
 
 
-def watched(*events: WatchEvent) -> list[str]:
+def watch_violations(*events: WatchEvent) -> list[str]:
     """The violations of the watch invariant by events after those of a small world."""
-    _, inspection = running()
+    _, inspection = inspected_world()
     inspection._observe(events)
     return [violation.description for violation in inspection.violations if violation.invariant == "watch_has_no_gap"]
 
 
 def test_gap_in_watch_is_detected() -> None:
-    world, _ = running()
+    world, _ = inspected_world()
     obj = make.namespace("gap")
     event = WatchEvent(EventType.ADDED, Key(scheme.NAMESPACE, "", "gap"), obj, None, world.store.revision + 2)
-    assert watched(event) == [
+    assert watch_violations(event) == [
         f"revision {world.store.revision + 2} was delivered directly after revision {world.store.revision}"
     ]
 
 
 def test_modification_of_unknown_object_is_detected() -> None:
-    world, _ = running()
+    world, _ = inspected_world()
     obj, key = make.namespace("gap"), Key(scheme.NAMESPACE, "", "gap")
     event = WatchEvent(EventType.MODIFIED, key, obj, obj, world.store.revision + 1)
-    assert watched(event) == [
+    assert watch_violations(event) == [
         "the old object of gap is not the object of its previous event",
         "gap got an event MODIFIED, which does not match its previous event",
     ]
 
 
 def test_violation_text_includes_history_of_objects() -> None:
-    world, inspection = running(workload("old", count=6), workload("late", count=2))
+    world, inspection = inspected_world(workload("old", count=6), workload("late", count=2))
     admit(world, "late", main=2)
-    broken(inspection, world)
+    violated_invariants(inspection, world)
     text = str(next(v for v in inspection.violations if v.invariant == "quota_never_oversubscribed"))
     assert text.startswith("5s quota_never_oversubscribed: team/late reserved 2000 of spot/cpu in queue/ours")
     assert "0.001s Workload team/late: added" in text

@@ -50,7 +50,7 @@ def world() -> World:
     return world
 
 
-def watched(world: World) -> InvariantChecker:
+def inspect_stopped_world(world: World) -> InvariantChecker:
     """Attaches the invariants and stops the platform."""
     world.platform.runner.stop()
     return attach_invariants(
@@ -58,7 +58,7 @@ def watched(world: World) -> InvariantChecker:
     )
 
 
-def broken(world: World, inspection: InvariantChecker) -> list[str]:
+def violated_invariants(world: World, inspection: InvariantChecker) -> list[str]:
     """The violated invariants, each once."""
     world.run_until(None)
     assert world.refused == []
@@ -97,89 +97,89 @@ def set_phase(world: World, name: str, phase: str) -> None:
 
 
 def test_unmodified_cluster_violates_no_invariant(world: World) -> None:
-    assert broken(world, watched(world)) == []
+    assert violated_invariants(world, inspect_stopped_world(world)) == []
 
 
 def test_pod_of_suspended_job_is_detected(world: World) -> None:
-    inspection, job = watched(world), world.client.get(Key(scheme.JOB, "team", "held"))
+    inspection, job = inspect_stopped_world(world), world.client.get(Key(scheme.JOB, "team", "held"))
     assert job is not None
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "held", "uid": job["metadata"]["uid"], "controller": True}
     world.submit(Create(pod("p", nodes_of(world, "cpu")[0], ownerReferences=[owner])))
-    assert "no_pod_without_admission" in broken(world, inspection)
+    assert "no_pod_without_admission" in violated_invariants(world, inspection)
 
 
 def test_pod_on_node_with_untolerated_taint_is_detected(world: World) -> None:
-    inspection = watched(world)
+    inspection = inspect_stopped_world(world)
     node = world.client.get(Key(scheme.NODE, "", nodes_of(world, "cpu")[0]))
     assert node is not None
     world.submit(Update({**node, "spec": {**node["spec"], "taints": [{"key": "k", "effect": "NoSchedule"}]}}))
     world.kernel.run()
     world.submit(Create(pod("p", nodes_of(world, "cpu")[0])))
-    assert "pods_suit_their_nodes" in broken(world, inspection)
+    assert "pods_suit_their_nodes" in violated_invariants(world, inspection)
 
 
 def test_overcommitted_node_is_detected(world: World) -> None:
-    inspection = watched(world)
+    inspection = inspect_stopped_world(world)
     world.submit(Create(pod("p", nodes_of(world, "cpu")[0], {"cpu": "5"})))
-    assert broken(world, inspection) == ["nodes_are_never_overfull", "nothing_hangs"]
+    assert violated_invariants(world, inspection) == ["nodes_are_never_overfull", "nothing_hangs"]
 
 
 def test_two_jobs_in_exclusive_domain_are_detected(world: World) -> None:
-    inspection = watched(world)
+    inspection = inspect_stopped_world(world)
     topology = {well_known.EXCLUSIVE_TOPOLOGY: well_known.NODE_POOL}
     for key, node in zip("ab", nodes_of(world, "cpu"), strict=True):
         world.submit(Create(pod(key, node, annotations=topology, labels={well_known.JOB_KEY: key})))
-    assert "exclusive_domains" in broken(world, inspection)
+    assert "exclusive_domains" in violated_invariants(world, inspection)
 
 
 def test_partially_crashed_slice_that_keeps_running_is_detected(world: World) -> None:
-    inspection = watched(world)
+    inspection = inspect_stopped_world(world)
     set_phase(world, nodes_of(world, "tpu")[0], "Crashed")
     world.run_until(35 * MINUTE)
     world.submit(Create(pod("p")))
-    assert "slices_are_whole" in broken(world, inspection)
+    assert "slices_are_whole" in violated_invariants(world, inspection)
 
 
 def test_partially_fulfilled_resize_request_is_detected(world: World) -> None:
-    inspection = watched(world)
+    inspection = inspect_stopped_world(world)
     spec = {"pool": "elastic", "zone": "r-a", "count": 2}
     request = {"kind": "ResizeRequest", "metadata": {"name": "r"}, "spec": spec}
     world.submit(Create({"apiVersion": "cloud.batchyard.dev/v1alpha1", **request}))
     world.submit(Create(machine("m", resizeRequest="r")))
-    assert "requests_are_whole" in broken(world, inspection)
+    assert "requests_are_whole" in violated_invariants(world, inspection)
 
 
 def test_instances_over_cloud_capacity_are_detected(world: World) -> None:
-    inspection = watched(world)
+    inspection = inspect_stopped_world(world)
     for name in "mn":
         world.submit(Create(machine(name)))
         set_phase(world, name, "Provisioning")
-    assert "cloud_is_never_oversold" in broken(world, inspection)
+    assert "cloud_is_never_oversold" in violated_invariants(world, inspection)
 
 
 @pytest.mark.parametrize("status", [{"succeeded": 2}, {"succeeded": 1, "failed": 3}, {"succeeded": 0}])
 def test_wrong_pod_counts_of_job_are_detected(world: World, status: dict[str, int]) -> None:
-    inspection, job = watched(world), world.client.get(Key(scheme.JOB, "team", "done"))
+    inspection, job = inspect_stopped_world(world), world.client.get(Key(scheme.JOB, "team", "done"))
     assert job is not None
     world.submit(UpdateStatus(with_status(job, {**job["status"], **status})))
-    assert broken(world, inspection) == ["jobs_count_right"]
+    assert violated_invariants(world, inspection) == ["jobs_count_right"]
 
 
 def test_idle_node_is_detected(world: World) -> None:
-    inspection = watched(world)
+    inspection = inspect_stopped_world(world)
     world.submit(Create(machine("m")))
     set_phase(world, "m", "Running")
-    assert "idle_nodes_are_released" in broken(world, inspection)
+    assert "idle_nodes_are_released" in violated_invariants(world, inspection)
 
 
 def test_orphaned_lease_is_detected(world: World) -> None:
-    inspection = watched(world)
+    inspection = inspect_stopped_world(world)
     lease = {"kind": "Lease", "metadata": {"name": "n", "namespace": "kube-node-lease"}, "spec": {}}
     world.submit(Create({"apiVersion": "coordination.k8s.io/v1", **lease}))
-    assert broken(world, inspection) == ["nothing_is_orphaned"]
+    assert violated_invariants(world, inspection) == ["nothing_is_orphaned"]
 
 
 def test_pending_pod_that_fits_is_detected(world: World) -> None:
-    inspection = watched(world)
+    inspection = inspect_stopped_world(world)
     world.submit(Create(pod("p")))
-    assert broken(world, inspection) == ["nothing_hangs"]
+    assert violated_invariants(world, inspection) == ["nothing_hangs"]

@@ -20,14 +20,14 @@ LOCAL = make.local_queue()
 FLAVOR = make.flavor("spot")
 
 
-def written(obj: Obj) -> dict[str, Any]:
+def user_object(obj: Obj) -> dict[str, Any]:
     """An object as a user writes it."""
     kept = {key: value for key, value in obj.items() if key != "status"}
     metadata = {key: value for key, value in obj["metadata"].items() if key not in {"uid", "creationTimestamp"}}
     return {**kept, "metadata": metadata}
 
 
-def at(obj: Obj, moment: str) -> dict[str, Any]:
+def submitted_at(obj: Obj, moment: str) -> dict[str, Any]:
     """An object that is submitted at an instant."""
     annotations = {**(obj["metadata"].get("annotations") or {}), "batchyard.dev/submit-at": moment}
     return {**obj, "metadata": {**obj["metadata"], "annotations": annotations}}
@@ -35,13 +35,15 @@ def at(obj: Obj, moment: str) -> dict[str, Any]:
 
 def world(*objects: Obj, fair_sharing: bool = False, until: int = 60) -> World:
     """A world without nodes, some time after the objects were submitted."""
-    made = World(scenario_of([written(obj) for obj in objects], fair_sharing=fair_sharing))
+    made = World(scenario_of([user_object(obj) for obj in objects], fair_sharing=fair_sharing))
     made.run_until(until * SECOND)
     made.settle()
     return made
 
 
-def why(of: World, name: str = "wl", kind: str = scheme.WORKLOAD, namespace: str = "team") -> Mapping[str, Any]:
+def explanation_of(
+    of: World, name: str = "wl", kind: str = scheme.WORKLOAD, namespace: str = "team"
+) -> Mapping[str, Any]:
     """The document about an object."""
     found = of.platform.explainer.why(Key(kind, namespace, name), of.kernel.now())
     assert found is not None
@@ -50,7 +52,7 @@ def why(of: World, name: str = "wl", kind: str = scheme.WORKLOAD, namespace: str
 
 def limit(of: World, name: str = "wl") -> tuple[str, str]:
     """The binding limit and its object."""
-    binding = why(of, name)["binding"]
+    binding = explanation_of(of, name)["binding"]
     return binding["limit"], f"{binding['where']['kind']} {binding['where']['name']}"
 
 
@@ -95,9 +97,9 @@ def test_inactive_queue_or_invalid_setup_is_reported_first(objects: Sequence[Obj
     ids=["queue held", "LocalQueue held", "no namespace", "workload does not fit"],
 )
 def test_fix_is_proposed_only_if_workload_would_be_admitted(objects: Sequence[Obj], change: str) -> None:
-    assert [each["text"] for each in why(world(FLAVOR, *objects, workload())).get("changes", [])] == [change][
-        : bool(change)
-    ]
+    assert [each["text"] for each in explanation_of(world(FLAVOR, *objects, workload())).get("changes", [])] == [
+        change
+    ][: bool(change)]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_state_and_requests_of_workload_are_reported(fields: Mapping[str, Any], 
 def test_limit_range_violation_is_reported() -> None:
     bounds = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "small", "namespace": "team"}}
     most = {**bounds, "spec": {"limits": [{"type": "Pod", "max": {"cpu": "1"}}]}}
-    found = why(world(FLAVOR, QUEUE, LOCAL, most, workload()))
+    found = explanation_of(world(FLAVOR, QUEUE, LOCAL, most, workload()))
     assert found["binding"]["limit"] == "misconfigured"
     assert "requests must not be above the limitRange max" in found["summary"]
 
@@ -127,7 +129,9 @@ def test_all_flavors_are_reported_with_every_quota_level() -> None:
     tainted = make.flavor("tainted", nodeTaints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
     tree = [yard.cohort("leaf", parent="root"), yard.cohort("root", groups=[yard.group(spot={"cpu": 2})])]
     queue = yard.queue("cq", cohort="leaf", groups=[quotas])
-    (reported,) = why(world(FLAVOR, tainted, make.flavor("other"), queue, *tree, LOCAL, workload(cpu=5)))["podSets"]
+    (reported,) = explanation_of(world(FLAVOR, tainted, make.flavor("other"), queue, *tree, LOCAL, workload(cpu=5)))[
+        "podSets"
+    ]
     verdicts = {each["flavor"]: each["verdict"] for each in reported["flavors"]}
     assert verdicts == {"spot": "exceedsMaximum", "tainted": "taint", "other": "exceedsMaximum"}
     levels = reported["flavors"][0]["resources"][0]["levels"]
@@ -146,7 +150,7 @@ def test_holders_list_borrowers_first() -> None:
     ]
     lender = make.local_queue("b", cluster_queue="b")
     borrower = yard.workload("taker", 3, queue="b", priority=5)
-    found = why(world(FLAVOR, *queues, LOCAL, lender, borrower, at(workload(cpu=3), "1s")))
+    found = explanation_of(world(FLAVOR, *queues, LOCAL, lender, borrower, submitted_at(workload(cpu=3), "1s")))
     (holder,) = found["holders"]
     assert (holder["workload"], holder["clusterQueue"], holder["borrows"]) == ("team/taker", "b", True)
     assert holder["stays"] == "its priority 5 is not lower than 0"
@@ -157,32 +161,32 @@ def test_holders_list_borrowers_first() -> None:
 def test_preemptor_waits_for_termination_of_its_victims() -> None:
     queue = yard.queue("cq", 4, preemption=yard.preemption(within="LowerPriority"))
     job = make.job("low", completions=4, parallelism=4)
-    found = world(FLAVOR, queue, LOCAL, job, at(workload(cpu=4, priority=9), "30s"), until=30)
-    assert why(found)["state"] in {"Running", "Admitted"}
-    evicted = why(found, "low", scheme.JOB)
+    found = world(FLAVOR, queue, LOCAL, job, submitted_at(workload(cpu=4, priority=9), "30s"), until=30)
+    assert explanation_of(found)["state"] in {"Running", "Admitted"}
+    evicted = explanation_of(found, "low", scheme.JOB)
     assert (evicted["state"], evicted["preemption"]["by"]) == ("Evicted", "team/wl")
     assert evicted["preemption"]["rule"] == "InClusterQueue"
 
 
 def test_preempted_workload_lists_alternatives_not_preempted() -> None:
     queue = yard.queue("cq", 4, preemption=yard.preemption(within="LowerPriority"))
-    holders = [workload("first", priority=1), at(workload("second", priority=0), "1s")]
-    found = world(FLAVOR, queue, LOCAL, *holders, at(workload("urgent", priority=9), "30s"))
-    reported = why(found, "second")["preemption"]
+    holders = [workload("first", priority=1), submitted_at(workload("second", priority=0), "1s")]
+    found = world(FLAVOR, queue, LOCAL, *holders, submitted_at(workload("urgent", priority=9), "30s"))
+    reported = explanation_of(found, "second")["preemption"]
     assert reported["alternatives"] == ["team/first was not preempted: its priority 1 is higher"]
 
 
 def test_names_of_unreadable_workloads_are_hidden() -> None:
     elsewhere = {**workload("secret", cpu=4), "metadata": {**make.metadata("secret", "other")}}
     locals_ = [LOCAL, {**make.local_queue(), "metadata": make.metadata("lq", "other")}]
-    found = world(FLAVOR, QUEUE, *locals_, elsewhere, at(workload(), "1s"))
+    found = world(FLAVOR, QUEUE, *locals_, elsewhere, submitted_at(workload(), "1s"))
     key, now = Key(scheme.WORKLOAD, "team", "wl"), found.kernel.now()
     hidden = found.platform.explainer.why(key, now, lambda namespace: namespace == "team")
     assert hidden is not None
     assert hidden["holders"][0]["workload"] == "a Workload of another namespace"
     assert "secret" not in str(hidden)
     assert [change["apply"] for change in hidden["changes"] if change["kind"] == "end"] == [[]]
-    assert "other/secret" in str(why(found))
+    assert "other/secret" in str(explanation_of(found))
 
 
 @pytest.mark.parametrize(
@@ -196,14 +200,14 @@ def test_names_of_unreadable_workloads_are_hidden() -> None:
     ],
 )
 def test_job_without_queue_is_reported_as_unmanaged(job: Obj, stated: str) -> None:
-    found = why(world(FLAVOR, QUEUE, LOCAL, job), "job", scheme.JOB)
+    found = explanation_of(world(FLAVOR, QUEUE, LOCAL, job), "job", scheme.JOB)
     assert (found["state"], stated in found["summary"]) == ("Unmanaged", True)
 
 
 def test_job_and_its_pods_refer_to_same_workload() -> None:
     found = world(FLAVOR, QUEUE, LOCAL, make.job(annotations={"batchyard.dev/runtime": "1h"}))
     pod = found.objects(scheme.POD)[0]["metadata"]["name"]
-    job, of_pod = why(found, "job", scheme.JOB), why(found, pod, scheme.POD)
+    job, of_pod = explanation_of(found, "job", scheme.JOB), explanation_of(found, pod, scheme.POD)
     assert job["state"] == of_pod["state"] == "Running"
     assert (
         job["facts"]["workload"] == of_pod["facts"]["workload"] == found.objects(scheme.WORKLOAD)[0]["metadata"]["name"]
@@ -213,25 +217,29 @@ def test_job_and_its_pods_refer_to_same_workload() -> None:
 
 def test_running_workload_reports_possible_preemptors() -> None:
     queue = yard.queue("cq", 4, preemption=yard.preemption(within="LowerPriority"))
-    assert why(world(FLAVOR, queue, LOCAL, workload()))["facts"]["preemptible"] == "in cq by priority above 0"
+    assert (
+        explanation_of(world(FLAVOR, queue, LOCAL, workload()))["facts"]["preemptible"] == "in cq by priority above 0"
+    )
 
 
 def test_queue_reports_head_and_lent_quota() -> None:
     queues = [yard.queue("cq", 4, cohort="c"), yard.queue("b", 0, cohort="c")]
     borrower = yard.workload("taker", 3, queue="b")
-    found = world(FLAVOR, *queues, LOCAL, make.local_queue("b", cluster_queue="b"), borrower, at(workload(), "1s"))
-    reported = why(found, "cq", scheme.CLUSTER_QUEUE, "")
+    found = world(
+        FLAVOR, *queues, LOCAL, make.local_queue("b", cluster_queue="b"), borrower, submitted_at(workload(), "1s")
+    )
+    reported = explanation_of(found, "cq", scheme.CLUSTER_QUEUE, "")
     assert (reported["state"], reported["binding"]["limit"]) == ("Active", "nominal")
     assert "the first is team/wl" in reported["summary"]
     assert reported["quotas"][0]["lent"] == "3"
-    assert why(found, "b", scheme.CLUSTER_QUEUE, "")["quotas"][0]["borrowed"] == "3"
+    assert explanation_of(found, "b", scheme.CLUSTER_QUEUE, "")["quotas"][0]["borrowed"] == "3"
 
 
 def test_fair_shares_are_reported_with_fair_sharing() -> None:
     queues = [yard.queue(name, 2, cohort="c", weight=1) for name in ("cq", "b")]
     taker = yard.workload("taker", 3, queue="b")
     locals_ = [LOCAL, make.local_queue("b", cluster_queue="b")]
-    found = why(world(FLAVOR, *queues, *locals_, taker, at(workload(), "1s"), fair_sharing=True))
+    found = explanation_of(world(FLAVOR, *queues, *locals_, taker, submitted_at(workload(), "1s"), fair_sharing=True))
     assert {each["clusterQueue"]: each.get("share", 0) for each in found["shares"]} == {"cq": 0, "b": 250}
 
 
@@ -241,10 +249,17 @@ def test_why_returns_none_for_missing_object() -> None:
 
 
 def test_why_does_not_change_world() -> None:
-    objects = [FLAVOR, QUEUE, LOCAL, workload("first", cpu=3), at(workload(), "1s"), at(workload("third"), "2s")]
+    objects = [
+        FLAVOR,
+        QUEUE,
+        LOCAL,
+        workload("first", cpu=3),
+        submitted_at(workload(), "1s"),
+        submitted_at(workload("third"), "2s"),
+    ]
     asked, left = world(*objects), world(*objects)
     for _ in range(3):
-        why(asked)
+        explanation_of(asked)
     for each in (asked, left):
         each.run_until(120 * SECOND)
         each.settle()
@@ -260,7 +275,7 @@ def test_repeatedly_rejected_write_is_reported() -> None:
     record = EventRecord(Key(scheme.WORKLOAD, "team", "wl"), "Warning", "WriteRefused", "UpdateStatus: not allowed")
     recorder(made.kernel.now(), "workload", record)
     made.settle()
-    assert why(made)["facts"]["refused"] == "UpdateStatus: not allowed (0s ago)"
+    assert explanation_of(made)["facts"]["refused"] == "UpdateStatus: not allowed (0s ago)"
     later = made.platform.explainer.why(Key(scheme.WORKLOAD, "team", "wl"), made.kernel.now() + 300 * SECOND)
     assert later is not None
     assert "refused" not in later["facts"]
