@@ -145,6 +145,17 @@ def test_builds_are_reproducible(distributions: tuple[Path, Path], tmp_path: Pat
         assert first.read_bytes() == second.read_bytes(), first.name
 
 
+@pytest.mark.parametrize("option", ["--target", "--prefix"])
+def test_data_files_are_found_in_each_layout(distributions: tuple[Path, Path], tmp_path: Path, option: str) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--ignore-installed"]
+    subprocess.run([*pip, option, str(tmp_path / "root"), str(distributions[1])], cwd=tmp_path, check=True)
+    (package,) = tmp_path.rglob("package_data.py")
+    program = "from batchyard.package_data import find_folder; print(find_folder('examples/refarch'))"
+    environ = {**os.environ, "PYTHONPATH": str(package.parents[1])}
+    found = subprocess.check_output([sys.executable, "-P", "-c", program], cwd=tmp_path, env=environ, text=True)
+    assert Path(found.strip()) == tmp_path / "root/share/batchyard/examples/refarch"
+
+
 def test_installation_simulates_and_lints(clean: CleanEnvironment) -> None:
     (clean.working_folder / "large.yaml").write_text(JOB, "utf-8")
     assert "0 admitted, 1 pending" in clean.run("simulate", "large.yaml", "--until", "1m")
