@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 COMPILED := .compiled
+RELEASE := .release
 TORCH := .torch
 HELM := .helm
 TERRAFORM := .terraform-library
 COVERED_BY := tests/unit tests/differential tests/properties tests/sim_worlds tests/scenarios tests/test_why.py
 
-.PHONY: setup demo test check lint types layers unit coverage compiled torch helm terraform lock clean
+.PHONY: setup demo test check lint types layers unit coverage compiled release torch helm terraform lock clean
 
 # Compiles our sources each time, which is done at once where none has changed: a start that has to compile them takes
 # twice as long, and a shell that sets PYTHONDONTWRITEBYTECODE would pay for it at each one.
@@ -64,10 +65,20 @@ compiled: $(COMPILED)/.made
 $(COMPILED)/.made: pyproject.toml requirements.lock $(shell find src -name '*.py')
 	$(PYTHON) -m venv $(COMPILED)
 	$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	rm -rf $(COMPILED)/source && mkdir $(COMPILED)/source
-	cp -r src examples pyproject.toml README.md LICENSE $(COMPILED)/source
+	rm -rf $(COMPILED)/sources
+	$(COMPILED)/bin/python -m hatchling build --target sdist --directory $(COMPILED)/sources
 	PATH="$(CURDIR)/$(COMPILED)/bin:$$PATH" HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(COMPILED)/bin/python -m pip install \
-		--quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall ./$(COMPILED)/source
+		--quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall $(COMPILED)/sources/*.tar.gz
+	@touch $@
+
+# sdist, wheels, images, chart, SBOM, checksums and tag, in dist/: make release VERSION=X.Y.Z [RELEASE_OPTIONS=--dry-run]
+release: setup helm $(RELEASE)/.made
+	$(BIN)/python tools/release.py $(VERSION) $(RELEASE_OPTIONS)
+
+# The tools of a release alone need libraries that would bind the versions of ours.
+$(RELEASE)/.made: requirements-release.lock
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-release.lock
 	@touch $@
 
 # An environment with PyTorch, for examples/training and its tests, which are skipped without it. It is not for the
@@ -100,8 +111,9 @@ $(TERRAFORM)/.made:
 # Pins every dependency again, for every platform, from pyproject.toml (needs uv). Keeps extras: pip reads a pin without
 # its extra as no pin of the extra, and fails as soon as the registry has a newer release.
 lock:
-	uv pip compile --universal --generate-hashes --no-header --no-annotate --no-strip-extras --group dev pyproject.toml -o requirements.lock
-	uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements.lock pyproject.toml -o requirements-runtime.lock
+	uv pip compile --universal --generate-hashes --no-header --no-annotate --no-strip-extras --all-extras --group dev pyproject.toml -o requirements.lock
+	uv pip compile --universal --generate-hashes --no-header --no-annotate --all-extras -c requirements.lock pyproject.toml -o requirements-runtime.lock
+	uv pip compile --universal --generate-hashes --no-header --no-annotate --group pyproject.toml:release -o requirements-release.lock
 
 clean:
-	rm -rf $(VENV) $(COMPILED) $(TORCH) $(HELM) $(TERRAFORM) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) $(COMPILED) $(RELEASE) $(TORCH) $(HELM) $(TERRAFORM) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist

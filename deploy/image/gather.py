@@ -51,6 +51,10 @@ def main() -> None:
         for needed in libraries_of(path):
             copied(needed, root)
     (root / "python").symlink_to(interpreter)
+    # Programs that batchyard starts with `python -I` do not read PYTHONPATH.
+    packages = root / Path(sysconfig.get_path("purelib")).relative_to("/")
+    packages.mkdir(parents=True, exist_ok=True)
+    (packages / "batchyard.pth").write_text("/app\n")
     for path in filter(Path.exists, BESIDE):
         copied(path, root)
     (root / "etc").mkdir(exist_ok=True)

@@ -1,9 +1,11 @@
 """Locations of the package's data files: the examples, and the configuration files for monitoring.
 
-A source checkout has them beside `src`, an installation in the folder `share/batchyard` of its data files.
+A source checkout has them beside `src`. An installation has them in the folder `share/batchyard` of its prefix, and an
+installation by `pip install --target` in that of its folder.
 """
 
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -17,8 +19,12 @@ def find_file(name: str) -> Path | None:
     return next((file for root in _data_roots() if (file := root / name).is_file()), None)
 
 
-def _data_roots() -> tuple[Path, Path]:
-    return Path(__file__).parents[2], Path(sysconfig.get_path("data"), "share", "batchyard")
+def _data_roots() -> Iterator[Path]:
+    """Yield the folders that can hold the data files; the package lies in PREFIX/lib/pythonX.Y/site-packages."""
+    folders = Path(__file__).resolve().parents
+    yield folders[2]
+    prefixes = (folders[1], *folders[4:5], Path(sysconfig.get_path("data")))
+    yield from (prefix / "share" / "batchyard" for prefix in prefixes)
 
 
 def read_folder(name: str, suffix: str) -> dict[str, str]:

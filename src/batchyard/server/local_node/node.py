@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import pynvml
-
 from batchyard.api import meta
 from batchyard.api.meta import Obj
 from batchyard.apiserver.discovery import VERSION
@@ -30,6 +28,11 @@ from batchyard.server.local_node.network import NameServer, PodNetworkConnection
 from batchyard.server.local_node.run_dirs import NodeTimes
 from batchyard.server.local_node.runtime import LocalMachine
 from batchyard.shim.isolation import seccomp
+
+try:
+    import pynvml
+except ModuleNotFoundError:
+    pynvml = None
 
 # Capacity and properties of this machine as a node: processors, memory, disk, operating system, address.
 
@@ -137,7 +140,6 @@ def _read_first_line(path: str) -> str:
 
 #: Device files shared by all GPUs of a machine.
 _SHARED_DEVICE_PATHS: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-_MIG_ENABLED: Final = pynvml.NVML_DEVICE_MIG_ENABLE
 
 
 class GpuUtilization(NamedTuple):
@@ -161,6 +163,9 @@ class Gpus:
         self.failure = ""
         self._handles: dict[str, Any] = {}
         self.devices: Sequence[Gpu] = ()
+        if pynvml is None:
+            self.failure = "the library nvidia-ml-py is not installed; run: pip install 'batchyard[gpu]'"
+            return
         try:
             pynvml.nvmlInit()
             self.devices = [gpu for index in range(pynvml.nvmlDeviceGetCount()) if (gpu := self._read_gpu(index))]
@@ -204,7 +209,7 @@ def _power_watts(nvml_handle: Any) -> float | None:
 
 def _is_mig_enabled(nvml_handle: Any) -> bool:
     try:
-        return bool(pynvml.nvmlDeviceGetMigMode(nvml_handle)[0] == _MIG_ENABLED)
+        return bool(pynvml.nvmlDeviceGetMigMode(nvml_handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
     except pynvml.NVMLError:
         return False
 
@@ -229,6 +234,8 @@ class LocalNodeComponents:
     ) -> None:
         loop = asyncio.get_running_loop()
         self._gpus = Gpus()
+        if self._gpus.failure and Path(_SHARED_DEVICE_PATHS[0]).exists():
+            _LOG.warning("the GPUs of this machine are not available: %s", self._gpus.failure)
         inventory = node_inventory(local_settings, folder, self._gpus.devices)
         self.name = inventory.name
         self._folder = folder / NODE_FOLDER

@@ -1,0 +1,1 @@
+"""Tests of the distributions that a release consists of."""
