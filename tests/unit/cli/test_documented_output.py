@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
-READMES = [ROOT / "README.md", ROOT / "docs" / "platform.md", *sorted((ROOT / "examples").glob("*/README.md"))]
+READMES = [ROOT / "README.md", ROOT / "docs" / "how-to" / "platform.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 DOCUMENTED = re.compile(r"```bash\n\S*batchyard ([^\n]*)\n```.*?```text\n(.*?)```", re.DOTALL)
 PYTHON = re.compile(r"```python\n(.*?)```\s*```text\n(.*?)```", re.DOTALL)
 
