@@ -2,7 +2,7 @@
 
     python tools/reference_pages.py [FOLDER]
 
-With FOLDER, the pages are written there instead. The pages: the command line, the Python API, the kinds and annotations,
+With FOLDER, the pages are written there instead. They are: the command line, the Python API, kinds and annotations,
 Kueue's Configuration, Events and their reasons.
 """
 
