@@ -87,7 +87,12 @@ def _command_line() -> Iterator[str]:
     context = group.context_class(group, info_name="batchyard")
     yield from ("# Command line", "", "Every command of `batchyard`, with its arguments and options.", "")
     yield from _table(("group", "command", "what it does"), _command_rows())
-    yield from ("## Exit codes", "", "These hold for all commands; `submit` has [more](../submit.md#exit-codes).", "")
+    yield from (
+        "## Exit codes",
+        "",
+        "These hold for all commands; `submit` has [more](../how-to/submit.md#exit-codes).",
+        "",
+    )
     yield from _table(
         ("code", "meaning"),
         ((0, "success"), (1, "invalid input, or a failed run"), (2, "wrong usage"), (130, "Ctrl-C")),
