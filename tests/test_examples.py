@@ -41,7 +41,9 @@ Place: TypeAlias = tuple[str, str, str, str]
 
 
 def test_scenario_and_cluster_documents_of_docs_are_valid() -> None:
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "scenarios.md").read_text("utf-8"), re.DOTALL)
+    blocks = re.findall(
+        r"```yaml\n(.*?)```", (ROOT / "docs" / "reference" / "scenarios.md").read_text("utf-8"), re.DOTALL
+    )
     asked, described, reserved = (yaml.safe_load(block) for block in blocks)
     group, cloud = "sim.batchyard.dev/v1alpha1", "cloud.batchyard.dev/v1alpha1"
     documents = [

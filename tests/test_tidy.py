@@ -177,7 +177,7 @@ def test_every_mutation_still_has_its_place() -> None:
 
 
 def test_every_right_word_is_in_the_glossary() -> None:
-    bold = re.findall(r"\*\*([^*]+)\*\*|`([^`]+)`", (ROOT / "docs" / "glossary.md").read_text("utf-8"))
+    bold = re.findall(r"\*\*([^*]+)\*\*|`([^`]+)`", (ROOT / "docs" / "concepts" / "glossary.md").read_text("utf-8"))
     terms = {names.snake("".join(term)).replace(" ", "_") for term in bold}
     short = {"flavor": "resource_flavor"}
     assert [word for word in TABLES["synonyms"].values() if short.get(word, word) not in terms] == []

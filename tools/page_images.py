@@ -1,4 +1,4 @@
-"""Takes the screenshots of docs/page.md, docs/images/*.png, with the installed Chromium.
+"""Takes the screenshots of docs/how-to/page.md, docs/images/*.png, with the installed Chromium.
 
     .venv/bin/python tools/page_images.py
 

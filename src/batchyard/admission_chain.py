@@ -1,6 +1,6 @@
 """The platform's admission chain: defaulting, mutating plugins, validating plugins and quota checks, in this order.
 
-The order is that of Kubernetes. docs/admission.md lists the plugins. Source: pkg/kubeapiserver/options/plugins.go.
+The order is that of Kubernetes. docs/concepts/admission.md lists the plugins. Source: pkg/kubeapiserver/options.
 """
 
 from collections.abc import Mapping, Sequence

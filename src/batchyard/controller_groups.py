@@ -21,7 +21,7 @@ RUNTIME: Final = "runtime"
 CLOUD: Final = "cloud"
 COSTS: Final = "costs"
 
-#: All groups; docs/operator.md describes them.
+#: All groups; docs/how-to/operator.md describes them.
 GROUPS: Final = (
     *(ADMISSION, PROVISIONING, JOBSET, HOTSWAP, JOBS, PLACEMENT, NODES, AUTOSCALER),
     *(NAMESPACES, RESOURCE_QUOTA, DISRUPTION, API, RUNTIME, CLOUD, COSTS),

@@ -101,8 +101,8 @@ def every_expression() -> list[str]:
 
 
 def without_data() -> list[str]:
-    """The metrics that docs/metrics.md lists as metrics without data."""
-    text = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    """The metrics that docs/reference/metrics.md lists as metrics without data."""
+    text = (ROOT / "docs" / "reference" / "metrics.md").read_text("utf-8")
     part = text.partition("## Metrics without data\n")[2].partition("\n## ")[0]
     return re.findall(r"^\| `(\w+)`", part, re.MULTILINE)
 

@@ -1,6 +1,6 @@
 """The unmodified kubectl commands of the seed texts, run by a shell.
 
-docs/compatibility.md lists the commands that are not run, each with the reason.
+docs/reference/compatibility.md lists the commands that are not run, each with the reason.
 """
 
 import os
@@ -77,7 +77,7 @@ def test_seed_commands_print_expected_output(platform: Running, files: Path) -> 
 
 @pytest.mark.skipif(not TEXTS, reason="the texts are not in ../shared/seeds")
 def test_seed_commands_are_run_or_documented() -> None:
-    reported = (ROOT / "docs/compatibility.md").read_text("utf-8")
+    reported = (ROOT / "docs/reference/compatibility.md").read_text("utf-8")
     found = [command for text in TEXTS for command in commands_of(text.read_text("utf-8"))]
     assert len(found) == 28
     assert [command for command in found if command not in EXECUTED_COMMANDS and f"`{command}`" not in reported] == []

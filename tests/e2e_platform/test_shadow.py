@@ -26,7 +26,7 @@ _RETRY_INTERVAL = 0.05  # seconds
 _ATTEMPTS_MAX = 600
 OPTIONS = ("--controllers", "*,-admission,-runtime")
 QUEUE_MODEL = "/apis/ui.batchyard.dev/v1alpha1/queue?name=theirs"
-DOCS = Path(__file__).parents[2] / "docs" / "shadow.md"
+DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "shadow.md"
 
 #: The metadata that the server sets.
 _OF_SERVER = ("uid", "resourceVersion", "creationTimestamp")

@@ -1,4 +1,4 @@
-"""CRDs change to another stored version and back, as in docs/operator.md, without loss of objects."""
+"""CRDs change to another stored version and back, as in docs/how-to/operator.md, without loss of objects."""
 
 import json
 import shutil

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
-_ENVIRONMENTS = frozenset({".venv", ".compiled", ".release", ".torch", ".helm", ".terraform-library"})
+_ENVIRONMENTS = frozenset({".venv", ".compiled", ".release", ".torch", ".helm", ".terraform-library", ".docs", ".site"})
 _NOT_OURS = _ENVIRONMENTS | {".git", "__pycache__", "build", "dist", ".hypothesis"}
 _NOT_OURS_SUFFIXES = ("_cache", ".egg-info")
 #: Written by `make coverage`.

@@ -1,4 +1,4 @@
-"""docs/compatibility.md names the right kinds, tests and client versions."""
+"""docs/reference/compatibility.md names the right kinds, tests and client versions."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from batchyard.api.scheme import KINDS
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = (ROOT / "docs/compatibility.md").read_text("utf-8")
+DOCUMENT = (ROOT / "docs/reference/compatibility.md").read_text("utf-8")
 
 
 def test_compatibility_document_lists_idle_kinds() -> None:

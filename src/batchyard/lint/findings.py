@@ -10,7 +10,7 @@ from batchyard.api.meta import Obj
 from batchyard.lint.configuration import Configuration
 
 #: The document that describes all lint rules.
-RULES_DOCUMENT: Final = "docs/lint.md"
+RULES_DOCUMENT: Final = "docs/reference/lint.md"
 
 
 class Severity(StrEnum):

@@ -3,7 +3,7 @@
 Names, labels and buckets are those of Kueue (pkg/metrics), controller-runtime (pkg/metrics,
 pkg/internal/controller/metrics, pkg/webhook/internal/metrics), k8s.io/apiserver (pkg/endpoints/metrics),
 kube-state-metrics and dcgm-exporter (default counters). Metrics of batchyard begin with `batchyard_`. A test compares
-docs/metrics.md with these definitions.
+docs/reference/metrics.md with these definitions.
 """
 
 from collections.abc import Mapping

@@ -32,7 +32,7 @@ def test_finding_reports_place_problem_and_fix() -> None:
         "<stdin>:4: error null-namespace-selector: ClusterQueue/cq spec.namespaceSelector",
         "    namespaceSelector is missing, so the queue selects no namespace and never admits a Workload",
         "    fix: set `namespaceSelector: {}` for all namespaces, or select the labels of the allowed namespaces",
-        "    see: docs/lint.md#null-namespace-selector",
+        "    see: docs/reference/lint.md#null-namespace-selector",
     ]
     assert summary == "batchyard: 1 error, 0 warnings, 1 note in 1 document\n"
 

@@ -11,7 +11,7 @@ from batchyard.metrics.registry import HISTOGRAM
 
 #: From Kueue's metrics reference: name, kind, labels. All but one also have the label `replica_role`.
 UPSTREAM = [line.split() for line in (Path(__file__).parent / "kueue.txt").read_text("utf-8").splitlines()]
-DOC = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text("utf-8")
+DOC = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text("utf-8")
 NOT_SERVED = DOC.partition("## Metrics not served\n")[2].partition("\n## ")[0]
 #: The number of buckets (1, 2.5, 5, 10 and so on), from Kueue's pkg/metrics/metrics.go.
 SIXTEEN = (

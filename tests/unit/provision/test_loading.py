@@ -273,7 +273,7 @@ def test_all_faults_are_reported_together() -> None:
 
 
 def test_each_field_is_documented() -> None:
-    reported = (Path(__file__).parents[3] / "docs" / "platform.md").read_text("utf-8")
+    reported = (Path(__file__).parents[3] / "docs" / "how-to" / "platform.md").read_text("utf-8")
     types = {name: fields for name, fields in field_table("platform.v1alpha1").items() if name != "Platform"}
     assert [
         f"{name}.{field}" for name, fields in types.items() for field in fields if f"`{field}`" not in reported

@@ -33,7 +33,7 @@ def run(request: LintRequest) -> None:
     for name in request.rules:
         if name not in RULES_BY_NAME:
             nearest_name = find_nearest_name(name, RULES_BY_NAME)
-            remedy = f"did you mean {nearest_name}?" if nearest_name else "see docs/lint.md"
+            remedy = f"did you mean {nearest_name}?" if nearest_name else "see docs/reference/lint.md"
             output.fail(f"batchyard: unknown rule {name}; {remedy}")
     report = lint(request.paths, request.rules)
     shown_findings = [

@@ -1,7 +1,7 @@
 """Terraform and Cloud Build files of a platform, by path: static modules, and variables from platform.yaml.
 
 `terraform/` creates the platform, `terraform/build/` the account of Cloud Build, and `build/` holds the Cloud Build
-configurations. Source: docs/terraform.md.
+configurations. Source: docs/how-to/terraform.md.
 """
 
 import pkgutil

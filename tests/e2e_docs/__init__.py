@@ -1,0 +1,1 @@
+"""The commands of the documents, run as they are printed."""
