@@ -30,8 +30,8 @@ LETTERS = {
     "-w": ("--watch", {""}),
     "-y": ("--yes", {""}),
 }
-#: kubectl's letter for one command, where an input file makes no sense.
-EXCEPTIONS = {("logs", "-f"): ("--follow", {""})}
+#: Letters of `kubectl logs`.
+EXCEPTIONS = {("logs", "-f"): ("--follow", {""}), ("logs", "-c"): ("--container", {"NAME"})}
 #: Examples that need no platform, no other file, and at most some seconds.
 RUNNABLE = re.compile(
     r"source|batchyard (simulate|completion|(compare|whatif|lint) examples|why .* -f|install$|install --rep"
@@ -71,7 +71,7 @@ def test_help_of_command_is_complete(name: str) -> None:
     assert max(map(len, text.splitlines())) <= COLUMNS
     assert "..." not in text.replace("]...", "").replace("PATH...", "").replace("COMMAND...", "").replace(
         "ARGS]...", ""
-    )
+    ).replace("JOB...", "")
     groups = parameter_groups(context.command.get_params(context))
     for group, parameters in groups.items():
         assert f"\n{group}:\n" in text or isinstance(context.command, TyperGroup)
