@@ -170,7 +170,7 @@ def build_commands(settings: ReleaseSettings) -> Iterator[ReleaseCommand]:
     if "images" in settings.parts:
         yield from _image_commands(settings, epoch)
     if "chart" in settings.parts:
-        yield ReleaseCommand([settings.helm, "package", "deploy/charts/batchyard", "--destination", out])
+        yield ReleaseCommand([settings.helm or "helm", "package", "deploy/charts/batchyard", "--destination", out])
     if "sbom" in settings.parts:
         sbom = str(settings.out / f"batchyard-{settings.version}.cdx.json")
         scan = ["requirements", "requirements-runtime.lock", "--pyproject", "pyproject.toml", "--output-reproducible"]
@@ -195,7 +195,7 @@ def _image_commands(settings: ReleaseSettings, epoch: Mapping[str, str]) -> Iter
         ]
         yield ReleaseCommand([*build, "--tag", reference, "."], epoch)
         archive = str(settings.out / f"batchyard-{settings.version}-{target}.image.tar")
-        yield ReleaseCommand([settings.engine, "save", *archive_format, "--output", archive, reference])
+        yield ReleaseCommand([settings.engine or "podman", "save", *archive_format, "--output", archive, reference])
 
 
 def _image_reference(settings: ReleaseSettings, target: str) -> str:
@@ -215,10 +215,10 @@ def upload_commands(settings: ReleaseSettings) -> Iterator[ReleaseCommand]:
     yield ReleaseCommand(["twine", "upload", f"{settings.out}/*.whl", str(settings.sdist)])
     for target in IMAGES if "images" in settings.parts else ():
         reference = _image_reference(settings, target)
-        yield ReleaseCommand([settings.engine, "push", reference, f"REGISTRY/{reference}"])
+        yield ReleaseCommand([settings.engine or "podman", "push", reference, f"REGISTRY/{reference}"])
     if "chart" in settings.parts:
         chart = str(settings.out / f"batchyard-{settings.version}.tgz")
-        yield ReleaseCommand([settings.helm, "push", chart, "oci://REGISTRY/charts"])
+        yield ReleaseCommand([settings.helm or "helm", "push", chart, "oci://REGISTRY/charts"])
 
 
 def _build(settings: ReleaseSettings) -> None:
