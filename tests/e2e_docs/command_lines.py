@@ -12,6 +12,8 @@ from batchyard.cli.app import app
 
 PROGRAM: Final = "batchyard"
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
+#: The number before a redirection, as in `2> file`.
+_DESCRIPTOR: Final = re.compile(r"(?<=\s)\d(?=[<>])")
 _PUNCTUATION: Final = frozenset("();<>|&")
 #: A value such as FILE or JOB/NAME, for which the reader puts another.
 _PLACEHOLDER: Final = re.compile(r"[A-Z][A-Z/_-]*$")
@@ -27,7 +29,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def _simple_commands(line: str) -> Iterator[list[str]]:
     """Yield the simple commands of a line as words, without assignments and redirections."""
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer = shlex.shlex(_DESCRIPTOR.sub("", line), posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words: list[str] = []
     is_redirected = False
