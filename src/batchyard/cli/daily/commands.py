@@ -43,7 +43,7 @@ JobName: TypeAlias = Annotated[
     str, typer.Argument(metavar="JOB", help="job/NAME, jobset/NAME, workload/NAME, or only the name.")
 ]
 JobNames: TypeAlias = Annotated[
-    list[str], typer.Argument(metavar="JOB...", help="job/NAME, jobset/NAME, workload/NAME, or only the name.")
+    list[str], typer.Argument(metavar="JOB", help="job/NAME, jobset/NAME, workload/NAME, or only the name.")
 ]
 
 

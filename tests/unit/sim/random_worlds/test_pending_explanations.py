@@ -92,14 +92,17 @@ def test_inactive_queue_or_invalid_setup_is_reported_first(objects: Sequence[Obj
             [LOCAL, yard.queue("cq", 4, namespaceSelector=None)],
             "ClusterQueue cq: let namespaceSelector select namespace team, such as by {}",
         ),
-        ([LOCAL, yard.queue("cq", 1, stopPolicy="Hold")], ""),
+        (
+            [LOCAL, yard.queue("cq", 1, stopPolicy="Hold")],
+            "ClusterQueue cq: set stopPolicy to None; "
+            "ClusterQueue cq: raise nominalQuota of cpu in flavor spot from 1 to 2 (+1)",
+        ),
     ],
-    ids=["queue held", "LocalQueue held", "no namespace", "workload does not fit"],
+    ids=["queue held", "LocalQueue held", "no namespace", "queue held without enough quota"],
 )
-def test_fix_is_proposed_only_if_workload_would_be_admitted(objects: Sequence[Obj], change: str) -> None:
-    assert [each["text"] for each in explanation_of(world(FLAVOR, *objects, workload())).get("changes", [])] == [
-        change
-    ][: bool(change)]
+def test_proposed_fix_admits_the_workload(objects: Sequence[Obj], change: str) -> None:
+    changes = explanation_of(world(FLAVOR, *objects, workload())).get("changes", [])
+    assert [each["text"] for each in changes] == [change]
 
 
 @pytest.mark.parametrize(
