@@ -94,8 +94,10 @@ def test_inactive_queue_or_invalid_setup_is_reported_first(objects: Sequence[Obj
         ),
         (
             [LOCAL, yard.queue("cq", 1, stopPolicy="Hold")],
-            "ClusterQueue cq: set stopPolicy to None; "
-            "ClusterQueue cq: raise nominalQuota of cpu in flavor spot from 1 to 2 (+1)",
+            (
+                "ClusterQueue cq: set stopPolicy to None; "
+                "ClusterQueue cq: raise nominalQuota of cpu in flavor spot from 1 to 2 (+1)"
+            ),
         ),
     ],
     ids=["queue held", "LocalQueue held", "no namespace", "queue held without enough quota"],
