@@ -8,6 +8,8 @@ from batchyard.api import scheme
 from batchyard.api.scheme import ServedKind
 
 _SIMILAR_MAX: Final = 5
+#: The least ratio of difflib at which one name resembles another.
+_SIMILARITY_MIN: Final = 0.5
 _NAMESPACES_SHOWN_MAX: Final = 5
 #: The kinds of Kubernetes itself, which its role `view` allows to read. Kueue has a role for each other kind.
 _KINDS_OF_VIEW: Final = (scheme.JOB, scheme.POD)
@@ -35,10 +37,15 @@ def not_found_text(info: ServedKind, wanted: NamespacedName, existing: Sequence[
         return f"{text}; found in {shown} (use -n {namespaces[0]})"
     near_names = [each.name for each in existing if wanted.namespace in {"", each.namespace}]
     names = near_names or [each.name for each in existing]
-    containing_names = [name for name in names if wanted.name in name]
-    close_names = get_close_matches(wanted.name, names, _SIMILAR_MAX, 0.5)
-    similar_names = list(dict.fromkeys([*containing_names, *close_names]))[:_SIMILAR_MAX]
-    return f"{text}; similar names: {', '.join(similar_names)}" if similar_names else text
+    suggestions = similar_names(wanted.name, names)
+    return f"{text}; similar names: {', '.join(suggestions)}" if suggestions else text
+
+
+def similar_names(name: str, names: Sequence[str]) -> Sequence[str]:
+    """Return the existing names that contain a missing name or resemble it, at most five."""
+    containing_names = [candidate for candidate in names if name in candidate]
+    close_names = get_close_matches(name, names, _SIMILAR_MAX, _SIMILARITY_MIN)
+    return list(dict.fromkeys([*containing_names, *close_names]))[:_SIMILAR_MAX]
 
 
 def ask_for_role_text(info: ServedKind, namespace: str) -> str:

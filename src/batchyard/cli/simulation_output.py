@@ -20,7 +20,7 @@ from batchyard.sim.result import Result, RunEnding, WorkloadResult
 from batchyard.sim.run_time_rules import UnknownRunTimes
 from batchyard.sim.scenario import VIRTUAL_TIME_MAX
 from batchyard.sim.summary.figure import FigureTable, Unit, format_figure
-from batchyard.sim.summary.run_summary import RunSummary, conclusion_of, summary_document
+from batchyard.sim.summary.run_summary import RunSummary, conclusion_of, count_text, summary_document
 
 #: The maximum number of remarks of one kind that are printed; further remarks are counted.
 REMARKS_SHOWN_MAX: Final = 20
@@ -123,19 +123,15 @@ def run_time_remarks(unknown: UnknownRunTimes) -> Iterator[str]:
     """Yield remarks on jobs without a run time, and on Workloads without one, which never finish."""
     if unknown.unknown_job_count:
         yield (
-            f"batchyard: {unknown.unknown_job_count:,} of {_count_text(unknown.job_count, 'Job')} have no run time; "
+            f"batchyard: {unknown.unknown_job_count:,} of {count_text(unknown.job_count, 'Job')} have no run time; "
             "60s assumed: set --default-runtime, --runtimes or the annotation batchyard.dev/runtime"
         )
     if unknown.unknown_workload_count:
         yield (
-            f"batchyard: {unknown.unknown_workload_count:,} of {_count_text(unknown.workload_count, 'Workload')} "
+            f"batchyard: {unknown.unknown_workload_count:,} of {count_text(unknown.workload_count, 'Workload')} "
             "without a Job have no run time and hold quota until they are deleted: set --runtimes or the annotation "
             "batchyard.dev/runtime"
         )
-
-
-def _count_text(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def run_remarks(result: Result) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
@@ -46,7 +45,6 @@ _VISIBILITY_VERSIONS: Final = ("v1beta2", "v1beta1")
 #: The number of Workloads in one page of the visibility API, which is also Kueue's default.
 _VISIBILITY_PAGE_SIZE: Final = 1000
 _MERGE_PATCH: Final = "application/merge-patch+json"
-_SIMILAR_NAMES_MAX: Final = 5
 
 T = TypeVar("T")
 
@@ -219,12 +217,6 @@ def run_in_cluster(target: ClusterTarget, work: Callable[[ClusterClient], Awaita
         return asyncio.run(run())
     except (ClusterRequestError, *REQUEST_ERRORS) as error:
         output.fail(f"batchyard: {error}")
-
-
-def similar_names(name: str, names: Sequence[str]) -> Sequence[str]:
-    """Return the existing names that contain a missing name or resemble it, at most five."""
-    matches = [candidate for candidate in names if name in candidate]
-    return list(dict.fromkeys([*matches, *get_close_matches(name, names, _SIMILAR_NAMES_MAX)]))[:_SIMILAR_NAMES_MAX]
 
 
 async def watch_objects(

@@ -26,11 +26,12 @@ from batchyard.cli.daily.cluster import (
     ClusterRequestError,
     NamespaceOption,
     run_in_cluster,
-    similar_names,
 )
 from batchyard.cli.daily.jobs import JobEntry, JobState, find_job, find_jobs, required_entries
+from batchyard.cli.missing_objects import similar_names
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, OutputOption, select_kubeconfig
 from batchyard.server.clocks.wall import sleep_for
+from batchyard.sim.summary.run_summary import count_text
 
 #: The maximum length of a reason in a table; `-o wide` prints the whole reason.
 REASON_LENGTH_MAX: Final = 60
@@ -158,11 +159,7 @@ def describe_state(entry: JobEntry) -> str:
     """Return a job's state and its pods as text, such as `Running, 2 pods on 1 node`."""
     if entry.pods is None or not entry.state.holds_quota:
         return str(entry.state)
-    return f"{entry.state}, {_count(entry.pods.ready, 'pod')} on {_count(entry.pods.nodes, 'node')}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{entry.state}, {count_text(entry.pods.ready, 'pod')} on {count_text(entry.pods.nodes, 'node')}"
 
 
 async def _cancel(client: ClusterClient, entry: JobEntry, *, waits: bool) -> None:

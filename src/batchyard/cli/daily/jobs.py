@@ -16,7 +16,8 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.node import pods_running_at_once
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Instant
-from batchyard.cli.daily.cluster import ClusterClient, ClusterRequestError, similar_names
+from batchyard.cli.daily.cluster import ClusterClient, ClusterRequestError
+from batchyard.cli.missing_objects import similar_names
 
 #: The job of a pod: namespace, kind and name.
 _JobName: TypeAlias = tuple[str, str, str]

@@ -14,16 +14,10 @@ from batchyard.api.meta import Obj, label
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND
 from batchyard.cli import output as terminal
-from batchyard.cli.daily.cluster import (
-    ClusterClient,
-    ClusterRequestError,
-    LogReader,
-    NamespaceOption,
-    run_in_cluster,
-    similar_names,
-)
+from batchyard.cli.daily.cluster import ClusterClient, ClusterRequestError, LogReader, NamespaceOption, run_in_cluster
 from batchyard.cli.daily.commands import JobName, target_of
 from batchyard.cli.daily.jobs import JobEntry, find_job, forbidden_error, pod_owner, state_of
+from batchyard.cli.missing_objects import similar_names
 from batchyard.cli.options import Context, DataDir, Kubeconfig
 from batchyard.client.transport import decode_object, failure_reason, object_path
 from batchyard.server.clocks.wall import sleep_for

@@ -88,7 +88,7 @@ def conclusion_of(summary: RunSummary) -> list[str]:
     lost_seconds = (figures["lostHours"] or 0) * HOUR / SECOND if has_machines else figures["evictedWork"]
     if figures["preemptions"] or lost_seconds:
         lost_text = f"{_seconds_text(lost_seconds)} of {'machine time' if has_machines else 'work'} was lost"
-        sentences.append(f"{_count(figures['preemptions'], 'preemption')}; {lost_text}.")
+        sentences.append(f"{count_text(figures['preemptions'], 'preemption')}; {lost_text}.")
     sentences += _usage_sentences(summary)
     if figures.get("cost"):
         sentences.append(f"The machines cost {format_figure(Unit.DOLLARS, figures['cost'])}.")
@@ -101,12 +101,12 @@ def _outcome_sentence(summary: RunSummary) -> str:
     length = _seconds_text(duration_seconds(summary.run.result.now - summary.run.start_time))
     prefix = f"Interrupted after {length}: " if summary.is_interrupted else ""
     if total == finished:
-        text = f"all {_count(total, 'Workload')} finished" if total != 1 else "the only Workload finished"
+        text = f"all {count_text(total, 'Workload')} finished" if total != 1 else "the only Workload finished"
         text += f", the last after {_seconds_text(figures['makespan'])}"
     else:
-        text = f"{_count(finished, '')}of {_count(total, 'Workload')} finished within {length}"
-        text += f", {_count(figures['admitted'], '')}still with quota" if figures["admitted"] else ""
-        text += f", {_count(pending, '')}pending" if pending else ""
+        text = f"{count_text(finished, '')}of {count_text(total, 'Workload')} finished within {length}"
+        text += f", {count_text(figures['admitted'], '')}still with quota" if figures["admitted"] else ""
+        text += f", {count_text(pending, '')}pending" if pending else ""
     return f"{prefix}{text}." if prefix else f"{text[:1].upper()}{text[1:]}."
 
 
@@ -115,7 +115,7 @@ def _wait_sentence(figures: Figures) -> str:
         return "No Workload waited for quota."
     waits = [_seconds_text(figures[name]) for name in ("meanWait", "p90Wait", "maxWait")]
     never = figures["neverAdmitted"]
-    suffix = f"; {_count(never, 'Workload')} never got quota" if never else ""
+    suffix = f"; {count_text(never, 'Workload')} never got quota" if never else ""
     return f"Waits for quota: mean {waits[0]}, p90 {waits[1]}, longest {waits[2]}{suffix}."
 
 
@@ -134,7 +134,8 @@ def _usage_sentences(summary: RunSummary) -> list[str]:
     return sentences
 
 
-def _count(value: float | None, noun: str) -> str:
+def count_text(value: float | None, noun: str) -> str:
+    """Return a count with its noun, in the plural unless the count is one; None counts as zero."""
     count = int(value or 0)
     return f"{count:,} {noun}{'s' if noun and count != 1 else ''}"
 
