@@ -439,6 +439,10 @@ def _stop_policy_event(old_queue: Obj, new_queue: Obj) -> EventRecord:
     """Return the Event about a LocalQueue whose stopPolicy a Budget has set or has restored."""
     names = annotation(new_queue, well_known.HELD_BY)
     if names is not None:
-        return EventRecord(key_of(old_queue), "Warning", "HeldByBudget", f"Budget {names} is used up: admits none")
+        return EventRecord(
+            key_of(old_queue), "Warning", "HeldByBudget", f"Budget {names} is used up: the queue admits no Workloads"
+        )
     stop_policy = new_queue["spec"]["stopPolicy"]
-    return EventRecord(key_of(old_queue), "Normal", "LetGoByBudget", f"No Budget holds it: stopPolicy is {stop_policy}")
+    return EventRecord(
+        key_of(old_queue), "Normal", "LetGoByBudget", f"No Budget holds the queue: stopPolicy is {stop_policy}"
+    )

@@ -52,7 +52,7 @@ class RecordedAmount(NamedTuple):
     microdollars: int = 0
 
     def plus(self, addend: "RecordedAmount", factor: int = 1) -> "RecordedAmount":
-        """Return the sum of this amount and `times` times another amount."""
+        """Return the sum of this amount and `factor` times another amount."""
         return RecordedAmount(*(value + factor * other_value for value, other_value in zip(self, addend, strict=True)))
 
     def at_most(self, limits: "RecordedAmount") -> "RecordedAmount":
@@ -359,7 +359,7 @@ def _parse_optional_time(text: str | None) -> Instant | None:
 # the difference becomes a separate row.
 
 
-UNUSED: Final = "(nobody)"
+UNUSED: Final = "(unused)"
 NO_RECORD: Final = "(no record)"
 NOT_NAMED: Final = "(not named)"
 REPORT_DIMENSIONS: Final = ("team", "queue", "clusterqueue", "workload", "flavor", "pool", "use")

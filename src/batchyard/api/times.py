@@ -103,12 +103,12 @@ def is_time(text: str) -> bool:
 
 
 def parse_time_or_duration(text: str, simulation_start: Instant) -> Instant:
-    """Return the instant of an RFC 3339 time, or of a duration counted from `began`. Raises ValueError."""
+    """Return the instant of an RFC 3339 time, or of a duration counted from `simulation_start`. Raises ValueError."""
     return parse_time(text) if is_time(text) else simulation_start + parse_duration(text)
 
 
 def reservation_window(reservation: Mapping[str, Any], simulation_start: Instant) -> ReservationWindow:
-    """Return the start and end of a Cluster's machine reservation; its durations count from `began`."""
+    """Return the start and end of a Cluster's machine reservation; its durations count from `simulation_start`."""
     start = parse_time_or_duration(reservation.get("start") or "0s", simulation_start)
     duration_text, end = reservation.get("duration"), reservation.get("end")
     if duration_text is not None:

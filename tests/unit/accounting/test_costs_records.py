@@ -108,7 +108,7 @@ def test_report_includes_cost_of_deleted_namespace() -> None:
         }
     )
     left = [obj for obj in objects if obj["metadata"]["namespace"] != "red"]
-    assert rows(make_cost_report(left, "team", 0, FOREVER)) == {"(nobody)": {IDLE: 10}, "(no record)": {DONE: 50}}
+    assert rows(make_cost_report(left, "team", 0, FOREVER)) == {"(unused)": {IDLE: 10}, "(no record)": {DONE: 50}}
 
 
 def test_team_record_contains_only_its_own_costs() -> None:

@@ -84,9 +84,7 @@ class TokenIssuer:
         return UserInfo(claims["sub"], (*claims["groups"], AUTHENTICATED_GROUP), extra=extra)
 
     def issue_action_token(self, user: UserInfo) -> str:
-        """Return an action token, which shows that a request of a user comes from the dashboard; it authenticates
-        nobody.
-        """
+        """Return an action token. It proves that a request comes from the dashboard, but is no credential."""
         now = self.clock() // SECOND
         claims = {"iss": ACTION_ISSUER, "nbf": now, "exp": now + ACTION_TOKEN_SECONDS, "sub": user.name}
         return _sign_claims(self._signer, {**claims, "groups": list(user.groups)})
