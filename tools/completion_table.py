@@ -47,7 +47,7 @@ def table_text() -> str:
         parent["commands"][name] = {"help": summary, **parameters_of(context), "commands": {}}
     root["options"] = [
         {"names": ["--version"], "value": "", "help": "Print the version."},
-        {"names": ["-h", "--help"], "value": "", "help": "Show this message and exit."},
+        {"names": ["--help", "-h"], "value": "", "help": "Show this message and exit."},
     ]
     return format_command(root) + "\n"
 
@@ -67,7 +67,8 @@ def parameters_of(context: Any) -> dict[str, Any]:
     return {
         "options": [
             {
-                "names": [*parameter.opts, *parameter.secondary_opts],
+                # Sorted, because click keeps the names of --help in a set.
+                "names": [*sorted(parameter.opts), *parameter.secondary_opts],
                 "value": "" if parameter.is_flag else kind_of(parameter),
                 "help": first_sentence(parameter.help or ""),
             }

@@ -181,7 +181,7 @@ def structure_figures() -> Iterator[StructureFigure]:
         for node in module.top_level
         if isinstance(node, ast.Import | ast.ImportFrom)
     )
-    yield StructureFigure("import share, percent", round(100 * imported / lines, 1))
+    yield StructureFigure("import share, percent", round(100 * imported / lines, 2))
     cycles = import_cycles(imports(modules, lazy=True))
     yield StructureFigure("import cycles", len(cycles), [" ".join(cycle) for cycle in cycles])
     yield _count_odd_words("odd words of sources per 1,000", _source_texts(modules))

@@ -10,27 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
+from batchyard.accounting import records
 from batchyard.accounting.accounts import IDLE, RUNS, AccountKey, CostAccount, CostTotals
 from batchyard.accounting.ledger import CostLedger, LedgerDetail
-from batchyard.accounting.records import (
-    CHECKPOINT,
-    PLATFORM,
-    ParsedCostRecord,
-    RecordedAmount,
-    accounts_of,
-    amounts_of,
-    bound_at,
-    checkpoint,
-    combined_spec,
-    ended_at,
-    hour_name,
-    is_open,
-    limit_named_workloads,
-    make_cost_record,
-    paid_from,
-    parse_cost_record,
-    specs_of,
-)
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of, with_status
 from batchyard.api.times import format_time, parse_time
@@ -62,8 +44,8 @@ def resume_ledger(
     reader: Reader, change_history: ChangeHistory, now: Instant
 ) -> tuple[CostLedger, Sequence[tuple[WatchEvent, Instant]], int]:
     """Return the cost ledger as of its last checkpoint, the timed changes since then, and the last revision."""
-    open_record = reader.get(CHECKPOINT)
-    last_checkpoint = None if open_record is None else parse_cost_record(open_record)
+    open_record = reader.get(records.CHECKPOINT)
+    last_checkpoint = None if open_record is None else records.parse_cost_record(open_record)
     changes = change_history(0 if last_checkpoint is None else last_checkpoint.revision)
     objects_by_key = {key_of(obj): obj for kind in LEDGER_KINDS for obj in reader.list(kind)}
     if changes is None:
@@ -87,20 +69,22 @@ def resume_ledger(
     return ledger, timed_changes, max(revisions)
 
 
-def _new_ledger(reader: Reader, last_checkpoint: ParsedCostRecord | None, now: Instant) -> CostLedger:
+def _new_ledger(reader: Reader, last_checkpoint: records.ParsedCostRecord | None, now: Instant) -> CostLedger:
     return CostLedger(reader, LEDGER_DETAIL, now - now % HOUR if last_checkpoint is None else last_checkpoint.begin)
 
 
-def _restore_ledger(ledger: CostLedger, last_checkpoint: ParsedCostRecord, existing_objects: Iterable[Obj]) -> None:
+def _restore_ledger(
+    ledger: CostLedger, last_checkpoint: records.ParsedCostRecord, existing_objects: Iterable[Obj]
+) -> None:
     """Add the objects that existed at the checkpoint to the cost ledger, and restore its accounts."""
     objects_by_key = {key_of(obj): obj for obj in existing_objects}
     for key, obj in _in_observation_order(objects_by_key):
         ledger.observe([_added_event(key, obj)], last_checkpoint.through)
     ledger.accounts_until_now(last_checkpoint.through)
-    ended_accounts = accounts_of(
+    ended_accounts = records.accounts_of(
         {account_key: amount for account_key, amount in last_checkpoint.lines.items() if account_key.use != RUNS}
     )
-    idle_accounts = accounts_of(
+    idle_accounts = records.accounts_of(
         {AccountKey(*pool, "", IDLE): amount for pool, amount in last_checkpoint.machines.items()}
     )
     for account_key, account in [*ended_accounts.items(), *ledger.running_accounts().items()]:
@@ -109,7 +93,7 @@ def _restore_ledger(ledger: CostLedger, last_checkpoint: ParsedCostRecord, exist
         if account.time or account.cost:
             ended_accounts.setdefault(account_key, CostAccount()).add(account)
     settlements = {
-        account_key: accounts_of({account_key[1]: amount})[account_key[1]]
+        account_key: records.accounts_of({account_key[1]: amount})[account_key[1]]
         for account_key, amount in last_checkpoint.settlements.items()
     }
     ledger.resume(ended_accounts, settlements)
@@ -118,17 +102,19 @@ def _restore_ledger(ledger: CostLedger, last_checkpoint: ParsedCostRecord, exist
 def _object_at(obj: Obj, at_time: Instant) -> Obj | None:
     """Return an Instance, Node or pod as it was at this time; None if it did not exist yet or had ended."""
     kind = key_of(obj).kind
-    started_at = paid_from(obj) if kind == scheme.INSTANCE else bound_at(obj) if kind == scheme.POD else None
+    started_at = (
+        records.paid_from(obj) if kind == scheme.INSTANCE else records.bound_at(obj) if kind == scheme.POD else None
+    )
     if started_at is not None and started_at > at_time:
         return None
     if kind != scheme.POD or not is_terminal(obj):
         return obj
-    end = ended_at(obj)
+    end = records.ended_at(obj)
     return None if end is None or end <= at_time else with_status(obj, {**obj["status"], "phase": "Running"})
 
 
 def _with_change_times(
-    changes: Iterable[WatchEvent], last_checkpoint: ParsedCostRecord | None, now: Instant
+    changes: Iterable[WatchEvent], last_checkpoint: records.ParsedCostRecord | None, now: Instant
 ) -> Sequence[tuple[WatchEvent, Instant]]:
     """Return each change with an estimate of its time: the latest timestamp seen in the changed objects so far."""
     timed_changes, latest_time = [], 0 if last_checkpoint is None else last_checkpoint.through
@@ -144,7 +130,7 @@ def _latest_timestamp(obj: Obj) -> Instant:
     timestamps = [obj["metadata"].get("creationTimestamp"), *(status.get(field) for field in ("since", "stoppedAt"))]
     timestamps += [condition.get("lastTransitionTime") for condition in status.get("conditions") or ()]
     latest_time = max((parse_time(text) for text in timestamps if text), default=0)
-    return max(latest_time, ended_at(obj) or 0)
+    return max(latest_time, records.ended_at(obj) or 0)
 
 
 def _in_observation_order(objects: Mapping[Key, Obj]) -> Sequence[tuple[Key, Obj]]:
@@ -152,7 +138,7 @@ def _in_observation_order(objects: Mapping[Key, Obj]) -> Sequence[tuple[Key, Obj
 
     def sort_key(item: tuple[Key, Obj]) -> tuple[int, Instant, Key]:
         key, obj = item
-        return LEDGER_KINDS.index(key.kind), (bound_at(obj) or 0) if key.kind == scheme.POD else 0, key
+        return LEDGER_KINDS.index(key.kind), (records.bound_at(obj) or 0) if key.kind == scheme.POD else 0, key
 
     return sorted(objects.items(), key=sort_key)
 
@@ -178,7 +164,7 @@ _MERGE_STEPS: Final[Sequence[tuple[str, Duration, str, int]]] = (
 
 def retention_writes(reader: Reader, now: Instant) -> list[Write]:
     """Return the writes that merge old CostRecords: those of hours into days, and those of days into months."""
-    closed_records = [obj for obj in reader.list(scheme.COST_RECORD) if not is_open(obj)]
+    closed_records = [obj for obj in reader.list(scheme.COST_RECORD) if not records.is_open(obj)]
     writes: list[Write] = []
     for prefix, retention, merged_prefix, date_length in _MERGE_STEPS:
         groups: dict[tuple[str, str], list[Obj]] = {}
@@ -201,8 +187,8 @@ def _record_merge_writes(reader: Reader, key: Key, date_text: str, merged_object
         yield from (Delete(key_of(obj)) for obj in merged_objects)
         return
     merged_time_span = _begin_of(date_text), _end_of(date_text)
-    spec = combined_spec([parse_cost_record(obj) for obj in merged_objects])
-    yield Create(make_cost_record(key.namespace, key.name, merged_time_span, merged_time_span[1], spec))
+    spec = records.combined_spec([records.parse_cost_record(obj) for obj in merged_objects])
+    yield Create(records.make_cost_record(key.namespace, key.name, merged_time_span, merged_time_span[1], spec))
 
 
 def _begin_of(date_text: str) -> Instant:
@@ -330,28 +316,32 @@ class CostController:
                 _add_to_sums(self._totals.settlements, {account_key: account})
             unpriced_pools = ledger.unpriced_pools()
             self._next_write_at, self._may_need_merge = 0, True
-            self.unwritten.pop(CHECKPOINT, None)
+            self.unwritten.pop(records.CHECKPOINT, None)
             if accounts or settlements:
                 lines, recorded_settlements = _recorded_amounts(accounts, settlements)
-                for namespace, spec in specs_of(lines, recorded_settlements, unpriced_pools).items():
-                    record_key = Key(scheme.COST_RECORD, namespace, hour_name(period_start))
+                for namespace, spec in records.specs_of(lines, recorded_settlements, unpriced_pools).items():
+                    record_key = Key(scheme.COST_RECORD, namespace, records.hour_name(period_start))
                     span = period_start, period_start + HOUR
-                    self.unwritten[record_key] = make_cost_record(namespace, record_key.name, span, span[1], spec)
+                    self.unwritten[record_key] = records.make_cost_record(
+                        namespace, record_key.name, span, span[1], spec
+                    )
 
     def _open_hour_records(self, ledger: CostLedger, reader: Reader, now: Instant) -> dict[Key, Obj]:
         """Return the CostRecords of the open hour that changed, and the ledger's checkpoint record."""
         ledger.limit_workload_names()
         lines, settlements = _recorded_amounts(ledger.accounts_until_now(now), ledger.settlements)
-        hour_span, name = (ledger.period_start, ledger.period_start + HOUR), hour_name(ledger.period_start)
-        spec_by_namespace = specs_of(lines, settlements, ledger.unpriced_pools())
+        hour_span, name = (ledger.period_start, ledger.period_start + HOUR), records.hour_name(ledger.period_start)
+        spec_by_namespace = records.specs_of(lines, settlements, ledger.unpriced_pools())
         changed_records: dict[Key, Obj] = {}
         for namespace, spec in spec_by_namespace.items():
             key = Key(scheme.COST_RECORD, namespace, name)
-            obj = make_cost_record(namespace, name, hour_span, now, spec)
+            obj = records.make_cost_record(namespace, name, hour_span, now, spec)
             if not _has_same_content(reader.get(key), obj):
                 changed_records[key] = obj
-        checkpoint_spec = {"revision": str(self._revision), **checkpoint(spec_by_namespace)}
-        changed_records[CHECKPOINT] = make_cost_record(PLATFORM, CHECKPOINT.name, hour_span, now, checkpoint_spec)
+        checkpoint_spec = {"revision": str(self._revision), **records.checkpoint(spec_by_namespace)}
+        changed_records[records.CHECKPOINT] = records.make_cost_record(
+            records.PLATFORM, records.CHECKPOINT.name, hour_span, now, checkpoint_spec
+        )
         return changed_records
 
 
@@ -363,7 +353,7 @@ def _add_to_sums(account_sums: dict[AccountKey, CostAccount], accounts: Mapping[
 
 def _recorded_amounts(
     accounts: Mapping[AccountKey, CostAccount], settlements: Mapping[tuple[Instant, AccountKey], CostAccount]
-) -> tuple[dict[AccountKey, RecordedAmount], dict[tuple[Instant, AccountKey], RecordedAmount]]:
+) -> tuple[dict[AccountKey, records.RecordedAmount], dict[tuple[Instant, AccountKey], records.RecordedAmount]]:
     """Return the charges and the corrections of closed hours as CostRecords store them, naming few Workloads."""
     accounts_by_hour: dict[Instant, dict[AccountKey, CostAccount]] = {}
     for (hour, account_key), account in settlements.items():
@@ -371,9 +361,9 @@ def _recorded_amounts(
     recorded_settlements = {
         (hour, account_key): amount
         for hour, hour_accounts in accounts_by_hour.items()
-        for account_key, amount in amounts_of(limit_named_workloads(hour_accounts)).items()
+        for account_key, amount in records.amounts_of(records.limit_named_workloads(hour_accounts)).items()
     }
-    return amounts_of(limit_named_workloads(accounts)), recorded_settlements
+    return records.amounts_of(records.limit_named_workloads(accounts)), recorded_settlements
 
 
 def _can_create_in(reader: Reader, namespace: str) -> bool:

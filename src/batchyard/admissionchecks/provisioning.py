@@ -9,22 +9,7 @@ pkg/controller/admissionchecks/provisioning.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from batchyard.admissionchecks.requests import (
-    InvalidConfig,
-    ProvisioningConfig,
-    TemplateGroup,
-    attempt_of,
-    config_name,
-    find_config,
-    groups_needing_capacity,
-    is_controlled_by,
-    matches_config,
-    pod_template,
-    provisioning_request,
-    request_name,
-    template_name,
-    with_request_owner,
-)
+from batchyard.admissionchecks import requests as check_requests
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.schema import semantic_equality
 from batchyard.autoscaler import provisioning_request_pods
@@ -93,8 +78,8 @@ def _current_object(event: WatchEvent) -> meta.Obj | None:
 
 def _config_name_of(check: meta.Obj | None) -> str:
     """Return the name of the ProvisioningRequestConfig that an AdmissionCheck references; '' if none."""
-    name = "" if check is None else config_name(check)
-    return "" if isinstance(name, InvalidConfig) else name
+    name = "" if check is None else check_requests.config_name(check)
+    return "" if isinstance(name, check_requests.InvalidConfig) else name
 
 
 def _check_names(workload: meta.Obj | None) -> Sequence[str]:
@@ -129,8 +114,8 @@ class ProvisioningChecks:
         check = reader.get(key)
         if check is None or check["spec"].get("controllerName") != PROVISIONING_CONTROLLER_NAME:
             return ReconcileResult()
-        config = find_config(check, reader)
-        is_active = not isinstance(config, InvalidConfig)
+        config = check_requests.find_config(check, reader)
+        is_active = not isinstance(config, check_requests.InvalidConfig)
         old = meta.find_condition(check, "Active")
         if old is not None and (old["status"] == "True") == is_active:
             return ReconcileResult()
@@ -139,7 +124,9 @@ class ProvisioningChecks:
             type="Active",
             status=is_active,
             reason="Active" if is_active else "BadParametersRef",
-            message=config.message if isinstance(config, InvalidConfig) else "The admission check is active",
+            message=config.message
+            if isinstance(config, check_requests.InvalidConfig)
+            else "The admission check is active",
             now=now,
             generation=check["metadata"].get("generation"),
         )
@@ -170,9 +157,9 @@ class CheckCase(NamedTuple):
 
     check: AdmissionCheck
     #: None while the check has no valid config.
-    config: ProvisioningConfig | None
+    config: check_requests.ProvisioningConfig | None
     #: The groups of pod sets that need capacity.
-    groups: Sequence[TemplateGroup]
+    groups: Sequence[check_requests.TemplateGroup]
     #: The request of the latest attempt, and the number of that attempt.
     request: meta.Obj | None
     attempt: int
@@ -202,7 +189,7 @@ def has_failed(request: meta.Obj, workload: meta.Obj) -> bool:
 
 
 def _check_from_request(
-    case: CheckCase, request: meta.Obj, config: ProvisioningConfig, workload: meta.Obj
+    case: CheckCase, request: meta.Obj, config: check_requests.ProvisioningConfig, workload: meta.Obj
 ) -> AdmissionCheck:
     check = case.check
     if meta.is_true(request, provisioning_request_pods.FAILED):
@@ -230,7 +217,9 @@ def _check_from_request(
     return {**check, "state": PENDING, "message": ""}
 
 
-def _retry_or_reject(case: CheckCase, config: ProvisioningConfig, reason: str, message: str) -> AdmissionCheck:
+def _retry_or_reject(
+    case: CheckCase, config: check_requests.ProvisioningConfig, reason: str, message: str
+) -> AdmissionCheck:
     """Return the check in state Retry, or Rejected if no retry is left; for an old attempt only change the message."""
     if case.attempt > config.retries_max:
         return {**case.check, "state": REJECTED, "message": message}
@@ -242,7 +231,9 @@ def _retry_or_reject(case: CheckCase, config: ProvisioningConfig, reason: str, m
     return {**new_check, "state": RETRY, "requeueAfterSeconds": retry_delay // SECOND}
 
 
-def _pod_set_updates(case: CheckCase, request: meta.Obj, config: ProvisioningConfig) -> list[Mapping[str, Any]]:
+def _pod_set_updates(
+    case: CheckCase, request: meta.Obj, config: check_requests.ProvisioningConfig
+) -> list[Mapping[str, Any]]:
     """Return a check's podSetUpdates: annotations and node selectors by which pods use the provisioned machines."""
     name = request["metadata"]["name"]
     template_names = {pod_set["podTemplateRef"]["name"] for pod_set in request["spec"]["podSets"]}
@@ -260,7 +251,7 @@ def _pod_set_updates(case: CheckCase, request: meta.Obj, config: ProvisioningCon
     }
     if node_selector:
         pod_set_update["nodeSelector"] = node_selector
-    groups = [group for group in case.groups if template_name(name, group.name) in template_names]
+    groups = [group for group in case.groups if check_requests.template_name(name, group.name) in template_names]
     return [{"name": member, **pod_set_update} for group in groups for member in group.member_names]
 
 
@@ -339,23 +330,23 @@ def _check_cases(workload: meta.Obj, requests: Sequence[meta.Obj], reader: Reade
         obj = reader.get(meta.Key(scheme.ADMISSION_CHECK, "", check["name"]))
         if obj is None or obj["spec"].get("controllerName") != PROVISIONING_CONTROLLER_NAME:
             continue
-        config_or_error = find_config(obj, reader)
-        config = None if isinstance(config_or_error, InvalidConfig) else config_or_error
-        groups = [] if config is None else groups_needing_capacity(workload, config)
+        config_or_error = check_requests.find_config(obj, reader)
+        config = None if isinstance(config_or_error, check_requests.InvalidConfig) else config_or_error
+        groups = [] if config is None else check_requests.groups_needing_capacity(workload, config)
         request, attempt = _latest_request(requests, workload, check["name"], config) if groups else (None, 0)
         check_cases.append(CheckCase(check, config, groups, request, attempt))
     return check_cases
 
 
 def _latest_request(
-    requests: Sequence[meta.Obj], workload: meta.Obj, check_name: str, config: ProvisioningConfig | None
+    requests: Sequence[meta.Obj], workload: meta.Obj, check_name: str, config: check_requests.ProvisioningConfig | None
 ) -> tuple[meta.Obj | None, int]:
     """Return the ProvisioningRequest with the highest attempt that matches the config, and that number; 0 if none."""
     latest_request: meta.Obj | None = None
     attempt_max = 0
     for request in requests:
-        attempt = attempt_of(request["metadata"]["name"], workload["metadata"]["name"], check_name) or 0
-        if attempt > attempt_max and config is not None and matches_config(request, config, workload):
+        attempt = check_requests.attempt_of(request["metadata"]["name"], workload["metadata"]["name"], check_name) or 0
+        if attempt > attempt_max and config is not None and check_requests.matches_config(request, config, workload):
             latest_request, attempt_max = request, attempt
     return latest_request, attempt_max
 
@@ -403,12 +394,12 @@ class _RequestCreator:
             return int(case.check.get("retryCount", 0)) + 1
         return case.attempt + 1 if has_failed(case.request, self._workload) else None
 
-    def _create_request(self, case: CheckCase, config: ProvisioningConfig, attempt: int) -> None:
-        name = request_name(self._workload["metadata"]["name"], case.check["name"], attempt)
+    def _create_request(self, case: CheckCase, config: check_requests.ProvisioningConfig, attempt: int) -> None:
+        name = check_requests.request_name(self._workload["metadata"]["name"], case.check["name"], attempt)
         writes: list[Write] = []
         for group in case.groups:
             namespace = self._workload["metadata"].get("namespace", "")
-            key = meta.Key(scheme.POD_TEMPLATE, namespace, template_name(name, group.name))
+            key = meta.Key(scheme.POD_TEMPLATE, namespace, check_requests.template_name(name, group.name))
             try:
                 template_writes = self._template_writes(key, group)
             except InvalidPodSetInfo as error:
@@ -417,22 +408,22 @@ class _RequestCreator:
             if template_writes is None:
                 return
             writes += template_writes
-        request = provisioning_request(self._workload, name, config, case.groups)
+        request = check_requests.provisioning_request(self._workload, name, config, case.groups)
         self._outcome.writes += [*writes, Create(request)]
         message = f'Created ProvisioningRequest: "{name}"'
         self._outcome.events.append(self._make_event("Normal", "ProvisioningRequestCreated", message))
 
-    def _template_writes(self, key: meta.Key, group: TemplateGroup) -> list[Write] | None:
+    def _template_writes(self, key: meta.Key, group: check_requests.TemplateGroup) -> list[Write] | None:
         """Return the writes that create or replace a PodTemplate; None if an assigned ResourceFlavor is missing."""
         injection = flavor_injection(group.assignment, group.pod_set, self._find_flavor)
         if injection is None:
             return None
-        template = pod_template(self._workload, key.name, group, injection)
+        template = check_requests.pod_template(self._workload, key.name, group, injection)
         old = self._reader.get(key)
         if old is None:
             return [Create(template)]
         is_same = semantic_equality(scheme.POD_TEMPLATE).is_same_field("PodTemplate", "template", old, template)
-        if is_controlled_by(old, self._workload) and is_same:
+        if check_requests.is_controlled_by(old, self._workload) and is_same:
             return []
         return [Delete(key), Create(template)]
 
@@ -453,7 +444,11 @@ class _RequestCreator:
         namespace = request["metadata"].get("namespace", "")
         for pod_set in request["spec"]["podSets"]:
             template = self._reader.get(meta.Key(scheme.POD_TEMPLATE, namespace, pod_set["podTemplateRef"]["name"]))
-            if template and (new_template := with_request_owner(template, self._workload, request)) is not template:
+            if (
+                template
+                and (new_template := check_requests.with_request_owner(template, self._workload, request))
+                is not template
+            ):
                 self._outcome.writes.append(Update(new_template))
 
     def _make_event(self, kind: str, reason: str, message: str) -> EventRecord:

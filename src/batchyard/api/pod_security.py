@@ -5,41 +5,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
+from batchyard.api import pod_security_baseline as baseline
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
-from batchyard.api.pod_security_baseline import (
-    BASELINE_CAPABILITIES,
-    SE_LINUX_TYPES_1_31,
-    SYSCTLS_1_27,
-    SYSCTLS_1_29,
-    SYSCTLS_1_32,
-    CheckPod,
-    PodSecurityViolation,
-    app_armor_violation,
-    containers,
-    forbidden_seccomp_type,
-    has_user_namespace,
-    host_namespaces_violation,
-    host_path_violation,
-    host_ports_violation,
-    host_process_violation,
-    is_windows_pod,
-    noun_with_names,
-    pluralize,
-    privileged_violation,
-    probe_hosts_violation,
-    proc_mount_violation,
-    proc_mount_violation_1_35,
-    quote_values,
-    se_linux_check,
-    seccomp_annotations_violation,
-    seccomp_profile_violation,
-    security_context,
-    sysctls_check,
-    verb_uses,
-    violating_containers,
-    violation_subject,
-)
 
 # The Pod Security policy of a namespace, from its labels.
 #
@@ -144,19 +112,25 @@ def _is_policy_version(text: str) -> bool:
 # `baseline` first. `restricted` has all checks of `baseline` except those that its own checks replace.
 
 
-def baseline_capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def baseline_capabilities_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
     """Report containers that add capabilities beyond the defaults of the container runtime."""
 
     def added_capabilities(container: Obj) -> set[str]:
-        return {*((security_context(container).get("capabilities") or {}).get("add") or ())} - BASELINE_CAPABILITIES
+        return {
+            *((baseline.security_context(container).get("capabilities") or {}).get("add") or ())
+        } - baseline.BASELINE_CAPABILITIES
 
-    names = violating_containers(spec, lambda container: bool(added_capabilities(container)))
+    names = baseline.violating_containers(spec, lambda container: bool(added_capabilities(container)))
     if not names:
         return None
-    bad_capabilities = sorted(set().union(*map(added_capabilities, containers(spec))))
-    field_text = "in securityContext.capabilities.add"
-    detail = f"{noun_with_names('container', names)} must not include {quote_values(bad_capabilities)} {field_text}"
-    return PodSecurityViolation("non-default capabilities", detail)
+    bad_capabilities = sorted(set().union(*map(added_capabilities, baseline.containers(spec))))
+    return baseline.PodSecurityViolation("non-default capabilities", _added_detail(names, bad_capabilities))
+
+
+def _added_detail(names: Sequence[str], capabilities: Sequence[str]) -> str:
+    """Return the detail of a violation by containers that add capabilities."""
+    subject = baseline.noun_with_names("container", names)
+    return f"{subject} must not include {baseline.quote_values(capabilities)} in securityContext.capabilities.add"
 
 
 # Checks of the level `restricted`. Source: k8s.io/pod-security-admission, policy/check_*.go.
@@ -177,39 +151,40 @@ _RESTRICTED_VOLUME_TYPES: Final = (
 _NET_BIND_SERVICE: Final = "NET_BIND_SERVICE"
 
 
-def privilege_escalation_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def privilege_escalation_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
     """Report containers that allow privilege escalation."""
-    names = violating_containers(spec, lambda each: security_context(each).get("allowPrivilegeEscalation") is not False)
-    detail = f"{noun_with_names('container', names)} must set securityContext.allowPrivilegeEscalation=false"
-    return PodSecurityViolation("allowPrivilegeEscalation != false", detail) if names else None
+    names = baseline.violating_containers(
+        spec, lambda each: baseline.security_context(each).get("allowPrivilegeEscalation") is not False
+    )
+    detail = f"{baseline.noun_with_names('container', names)} must set securityContext.allowPrivilegeEscalation=false"
+    return baseline.PodSecurityViolation("allowPrivilegeEscalation != false", detail) if names else None
 
 
-def restricted_capabilities_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def restricted_capabilities_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
     """Report containers that do not drop all capabilities, or add other ones than NET_BIND_SERVICE."""
 
     def added_capabilities(container: Obj) -> set[str]:
-        return {*((security_context(container).get("capabilities") or {}).get("add") or ())} - {_NET_BIND_SERVICE}
+        return {*((baseline.security_context(container).get("capabilities") or {}).get("add") or ())} - {
+            _NET_BIND_SERVICE
+        }
 
     def keeps_capabilities(container: Obj) -> bool:
-        return "ALL" not in ((security_context(container).get("capabilities") or {}).get("drop") or ())
+        return "ALL" not in ((baseline.security_context(container).get("capabilities") or {}).get("drop") or ())
 
-    keeping_names = violating_containers(spec, keeps_capabilities)
-    adding_names = violating_containers(spec, lambda container: bool(added_capabilities(container)))
+    keeping_names = baseline.violating_containers(spec, keeps_capabilities)
+    adding_names = baseline.violating_containers(spec, lambda container: bool(added_capabilities(container)))
     detail_texts = []
     if keeping_names:
         detail_texts.append(
-            f'{noun_with_names("container", keeping_names)} must set securityContext.capabilities.drop=["ALL"]'
+            f'{baseline.noun_with_names("container", keeping_names)} must set securityContext.capabilities.drop=["ALL"]'
         )
     if adding_names:
-        bad_capabilities = sorted(set().union(*map(added_capabilities, containers(spec))))
-        field = "in securityContext.capabilities.add"
-        detail_texts.append(
-            f"{noun_with_names('container', adding_names)} must not include {quote_values(bad_capabilities)} {field}"
-        )
-    return PodSecurityViolation("unrestricted capabilities", "; ".join(detail_texts)) if detail_texts else None
+        bad_capabilities = sorted(set().union(*map(added_capabilities, baseline.containers(spec))))
+        detail_texts.append(_added_detail(adding_names, bad_capabilities))
+    return baseline.PodSecurityViolation("unrestricted capabilities", "; ".join(detail_texts)) if detail_texts else None
 
 
-def volume_types_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def volume_types_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
     """Report volumes of types that the level `restricted` forbids, such as hostPath and nfs."""
     volumes = spec.get("volumes") or ()
     bad_volumes = [volume for volume in volumes if not any(volume.get(field) is not None for field in _SAFE_VOLUMES)]
@@ -219,57 +194,75 @@ def volume_types_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | 
         return None
     types = sorted({_volume_type(volume) for volume in bad_volumes})
     names = [volume["name"] for volume in bad_volumes]
-    usage_text = f"{verb_uses(len(names))} {pluralize('restricted volume type', len(types))} {quote_values(types)}"
-    return PodSecurityViolation("restricted volume types", f"{noun_with_names('volume', names)} {usage_text}")
+    types_noun = baseline.pluralize("restricted volume type", len(types))
+    usage_text = f"{baseline.verb_uses(len(names))} {types_noun} {baseline.quote_values(types)}"
+    return baseline.PodSecurityViolation(
+        "restricted volume types", f"{baseline.noun_with_names('volume', names)} {usage_text}"
+    )
 
 
 def _volume_type(volume: Obj) -> str:
     return next((field for field in _RESTRICTED_VOLUME_TYPES if volume.get(field) is not None), "unknown")
 
 
-def run_as_non_root_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def run_as_non_root_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
     """Report containers that may run as root: neither the pod nor the container sets runAsNonRoot to true."""
-    reason, pod_value = "runAsNonRoot != true", security_context(spec).get("runAsNonRoot")
-    false_names = violating_containers(spec, lambda each: security_context(each).get("runAsNonRoot") is False)
-    if subject := violation_subject(false_names, by_pod=pod_value is False):
-        return PodSecurityViolation(reason, f"{subject} must not set securityContext.runAsNonRoot=false")
-    unset_names = violating_containers(spec, lambda each: security_context(each).get("runAsNonRoot") is None)
-    detail = f"pod or {noun_with_names('container', unset_names)} must set securityContext.runAsNonRoot=true"
-    return None if pod_value is True or not unset_names else PodSecurityViolation(reason, detail)
+    reason, pod_value = "runAsNonRoot != true", baseline.security_context(spec).get("runAsNonRoot")
+    false_names = baseline.violating_containers(
+        spec, lambda each: baseline.security_context(each).get("runAsNonRoot") is False
+    )
+    if subject := baseline.violation_subject(false_names, by_pod=pod_value is False):
+        return baseline.PodSecurityViolation(reason, f"{subject} must not set securityContext.runAsNonRoot=false")
+    unset_names = baseline.violating_containers(
+        spec, lambda each: baseline.security_context(each).get("runAsNonRoot") is None
+    )
+    detail = f"pod or {baseline.noun_with_names('container', unset_names)} must set securityContext.runAsNonRoot=true"
+    return None if pod_value is True or not unset_names else baseline.PodSecurityViolation(reason, detail)
 
 
-def run_as_user_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def run_as_user_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
     """Report the pod or the containers that set runAsUser to 0 (root)."""
 
     def is_root(pod_or_container: Obj) -> bool:
-        user = security_context(pod_or_container).get("runAsUser")
+        user = baseline.security_context(pod_or_container).get("runAsUser")
         return user is not None and user == 0
 
-    subject_text = violation_subject(violating_containers(spec, is_root), by_pod=is_root(spec))
-    return PodSecurityViolation("runAsUser=0", f"{subject_text} must not set runAsUser=0") if subject_text else None
+    subject_text = baseline.violation_subject(baseline.violating_containers(spec, is_root), by_pod=is_root(spec))
+    return (
+        baseline.PodSecurityViolation("runAsUser=0", f"{subject_text} must not set runAsUser=0")
+        if subject_text
+        else None
+    )
 
 
-def missing_seccomp_violation(metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
+def missing_seccomp_violation(metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
     """Report containers without a seccomp profile of type RuntimeDefault or Localhost, set by them or by the pod."""
-    if (violation := seccomp_profile_violation(metadata, spec)) is not None:
+    if (violation := baseline.seccomp_profile_violation(metadata, spec)) is not None:
         return violation
-    if security_context(spec).get("seccompProfile") is not None and forbidden_seccomp_type(spec) is None:
+    if (
+        baseline.security_context(spec).get("seccompProfile") is not None
+        and baseline.forbidden_seccomp_type(spec) is None
+    ):
         return None
-    names = violating_containers(spec, lambda container: security_context(container).get("seccompProfile") is None)
+    names = baseline.violating_containers(
+        spec, lambda container: baseline.security_context(container).get("seccompProfile") is None
+    )
     if not names:
         return None
     requirement_text = 'must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
-    return PodSecurityViolation("seccompProfile", f"pod or {noun_with_names('container', names)} {requirement_text}")
+    return baseline.PodSecurityViolation(
+        "seccompProfile", f"pod or {baseline.noun_with_names('container', names)} {requirement_text}"
+    )
 
 
-def with_windows_exception(check: CheckPod) -> CheckPod:
+def with_windows_exception(check: baseline.CheckPod) -> baseline.CheckPod:
     """Return the check changed so that pods that run on Windows always pass."""
-    return lambda metadata, spec: None if is_windows_pod(spec) else check(metadata, spec)
+    return lambda metadata, spec: None if baseline.is_windows_pod(spec) else check(metadata, spec)
 
 
-def with_user_namespace_exception(check: CheckPod) -> CheckPod:
+def with_user_namespace_exception(check: baseline.CheckPod) -> baseline.CheckPod:
     """Return the check changed so that pods with their own user namespace always pass."""
-    return lambda metadata, spec: None if has_user_namespace(spec) else check(metadata, spec)
+    return lambda metadata, spec: None if baseline.has_user_namespace(spec) else check(metadata, spec)
 
 
 class PodSecurityCheck(NamedTuple):
@@ -278,39 +271,47 @@ class PodSecurityCheck(NamedTuple):
     name: str
     level: str
     #: Pairs of the first minor version of Kubernetes and the function that checks from it on, oldest first.
-    versions: tuple[tuple[int, CheckPod], ...]
+    versions: tuple[tuple[int, baseline.CheckPod], ...]
     #: The check of `baseline` that this check replaces; '' if none.
     replaces: str = ""
 
-    def at(self, minor: int) -> CheckPod | None:
+    def at(self, minor: int) -> baseline.CheckPod | None:
         """Return the function of this check for a minor version of Kubernetes; None if that version lacks the check."""
         return next((check for since, check in reversed(self.versions) if since <= minor), None)
 
 
 _POD_CHECKS: Final = (
-    PodSecurityCheck("appArmorProfile", BASELINE, ((0, app_armor_violation),)),
+    PodSecurityCheck("appArmorProfile", BASELINE, ((0, baseline.app_armor_violation),)),
     PodSecurityCheck("capabilities_baseline", BASELINE, ((0, baseline_capabilities_violation),)),
-    PodSecurityCheck("hostNamespaces", BASELINE, ((0, host_namespaces_violation),)),
-    PodSecurityCheck("hostPathVolumes", BASELINE, ((0, host_path_violation),)),
-    PodSecurityCheck("hostPorts", BASELINE, ((0, host_ports_violation),)),
-    PodSecurityCheck("hostProbesAndHostLifecycle", BASELINE, ((34, probe_hosts_violation),)),
-    PodSecurityCheck("privileged", BASELINE, ((0, privileged_violation),)),
-    PodSecurityCheck("procMount", BASELINE, ((0, proc_mount_violation), (35, proc_mount_violation_1_35))),
-    PodSecurityCheck("seLinuxOptions", BASELINE, ((0, se_linux_check()), (31, se_linux_check(SE_LINUX_TYPES_1_31)))),
+    PodSecurityCheck("hostNamespaces", BASELINE, ((0, baseline.host_namespaces_violation),)),
+    PodSecurityCheck("hostPathVolumes", BASELINE, ((0, baseline.host_path_violation),)),
+    PodSecurityCheck("hostPorts", BASELINE, ((0, baseline.host_ports_violation),)),
+    PodSecurityCheck("hostProbesAndHostLifecycle", BASELINE, ((34, baseline.probe_hosts_violation),)),
+    PodSecurityCheck("privileged", BASELINE, ((0, baseline.privileged_violation),)),
     PodSecurityCheck(
-        "seccompProfile_baseline", BASELINE, ((0, seccomp_annotations_violation), (19, seccomp_profile_violation))
+        "procMount", BASELINE, ((0, baseline.proc_mount_violation), (35, baseline.proc_mount_violation_1_35))
+    ),
+    PodSecurityCheck(
+        "seLinuxOptions",
+        BASELINE,
+        ((0, baseline.se_linux_check()), (31, baseline.se_linux_check(baseline.SE_LINUX_TYPES_1_31))),
+    ),
+    PodSecurityCheck(
+        "seccompProfile_baseline",
+        BASELINE,
+        ((0, baseline.seccomp_annotations_violation), (19, baseline.seccomp_profile_violation)),
     ),
     PodSecurityCheck(
         "sysctls",
         BASELINE,
         (
-            (0, sysctls_check()),
-            (27, sysctls_check(SYSCTLS_1_27)),
-            (29, sysctls_check(SYSCTLS_1_29)),
-            (32, sysctls_check(SYSCTLS_1_32)),
+            (0, baseline.sysctls_check()),
+            (27, baseline.sysctls_check(baseline.SYSCTLS_1_27)),
+            (29, baseline.sysctls_check(baseline.SYSCTLS_1_29)),
+            (32, baseline.sysctls_check(baseline.SYSCTLS_1_32)),
         ),
     ),
-    PodSecurityCheck("windowsHostProcess", BASELINE, ((0, host_process_violation),)),
+    PodSecurityCheck("windowsHostProcess", BASELINE, ((0, baseline.host_process_violation),)),
     PodSecurityCheck(
         "allowPrivilegeEscalation",
         RESTRICTED,
@@ -322,7 +323,7 @@ _POD_CHECKS: Final = (
         ((22, restricted_capabilities_violation), (25, with_windows_exception(restricted_capabilities_violation))),
         replaces="capabilities_baseline",
     ),
-    PodSecurityCheck("procMount_restricted", RESTRICTED, ((35, proc_mount_violation),), replaces="procMount"),
+    PodSecurityCheck("procMount_restricted", RESTRICTED, ((35, baseline.proc_mount_violation),), replaces="procMount"),
     PodSecurityCheck("restrictedVolumes", RESTRICTED, ((0, volume_types_violation),), replaces="hostPathVolumes"),
     PodSecurityCheck(
         "runAsNonRoot",
@@ -349,7 +350,7 @@ class PodSecurityViolations(NamedTuple):
     """The Pod Security checks of a level and version that a pod fails."""
 
     policy: LevelVersion
-    found: Sequence[PodSecurityViolation]
+    found: Sequence[baseline.PodSecurityViolation]
 
     def __str__(self) -> str:
         """Return a text such as `PodSecurity "baseline:latest": host namespaces (hostNetwork=true)`."""
@@ -369,7 +370,7 @@ def evaluate_pod(policy: LevelVersion, metadata: Obj, spec: Obj) -> PodSecurityV
 
 
 @cache
-def _check_functions(level: str, minor_version: int) -> Sequence[CheckPod]:
+def _check_functions(level: str, minor_version: int) -> Sequence[baseline.CheckPod]:
     """Return the functions that check a Pod Security level in a minor version of Kubernetes, ordered by check name."""
     if level == PRIVILEGED:
         return ()

@@ -9,23 +9,7 @@ import msgspec
 
 from batchyard.api.meta import Key, Obj, group_kind, key_of
 from batchyard.api.times import format_time
-from batchyard.apiserver.field_sets import (
-    EMPTY,
-    LEAF,
-    SELF_MARK,
-    FieldSet,
-    difference,
-    from_fields_v1,
-    intersection,
-    items_of,
-    merge_applied,
-    paths,
-    to_fields_v1,
-    union,
-    union_of,
-    with_named_fields,
-    without_fields,
-)
+from batchyard.apiserver import field_sets
 from batchyard.apiserver.patch import UNSTRUCTURED, MergeSchema
 from batchyard.apiserver.request import StatusError, bad_request
 from batchyard.apiserver.resources import Resource
@@ -37,16 +21,16 @@ from batchyard.interfaces.client import Update, Write
 class FieldDifferences(NamedTuple):
     """The fields in which a new object differs from the old one."""
 
-    removed_fields: FieldSet = EMPTY
-    modified_fields: FieldSet = EMPTY
-    added_fields: FieldSet = EMPTY
+    removed_fields: field_sets.FieldSet = field_sets.EMPTY
+    modified_fields: field_sets.FieldSet = field_sets.EMPTY
+    added_fields: field_sets.FieldSet = field_sets.EMPTY
 
 
 _NO_DIFFERENCES: Final = FieldDifferences()
 _ABSENT_VALUE: Final = object()
 
 
-def fields_of(value: Any, schema: MergeSchema) -> FieldSet:
+def fields_of(value: Any, schema: MergeSchema) -> field_sets.FieldSet:
     """Return the field set of an applied value: all leaves, list items, and empty values."""
     if isinstance(value, dict) and not schema.is_atomic:
         field_set = {}
@@ -54,33 +38,37 @@ def fields_of(value: Any, schema: MergeSchema) -> FieldSet:
             fields = fields_of(child, schema.field_schema(name))
             is_struct_field = name in schema.members.fields
             if child is None or child == {} or not is_struct_field:
-                fields = {SELF_MARK: {}, **fields}
+                fields = {field_sets.SELF_MARK: {}, **fields}
             if fields:
                 field_set[f"f:{name}"] = fields
         return field_set
     if isinstance(value, list) and schema.keys is not None:
         return {
-            step: {SELF_MARK: {}, **fields_of(item, schema.item_schema)}
-            for step, item in items_of(value, schema).items()
+            step: {field_sets.SELF_MARK: {}, **fields_of(item, schema.item_schema)}
+            for step, item in field_sets.items_of(value, schema).items()
         }
-    return LEAF
+    return field_sets.LEAF
 
 
-def all_fields_of(value: Any, schema: MergeSchema) -> FieldSet:
+def all_fields_of(value: Any, schema: MergeSchema) -> field_sets.FieldSet:
     """Return the field set of a value in a created or updated object, including the maps and lists above each leaf."""
     if isinstance(value, dict) and value and not schema.is_atomic:
-        fields: dict[str, Any] = {SELF_MARK: {}}
+        fields: dict[str, Any] = {field_sets.SELF_MARK: {}}
         members = schema.members
         find_schema, default_schema = members.fields.get, members.undeclared_schema or UNSTRUCTURED
         for name, child in value.items():
             # Most fields are scalars; the inline case avoids one call for each.
             is_scalar = not isinstance(child, dict | list)
-            fields[f"f:{name}"] = LEAF if is_scalar else all_fields_of(child, find_schema(name) or default_schema)
+            fields[f"f:{name}"] = (
+                field_sets.LEAF if is_scalar else all_fields_of(child, find_schema(name) or default_schema)
+            )
         return fields
     if isinstance(value, list) and schema.keys is not None:
-        item_fields = {step: all_fields_of(item, schema.item_schema) for step, item in items_of(value, schema).items()}
-        return {SELF_MARK: {}, **item_fields}
-    return LEAF
+        item_fields = {
+            step: all_fields_of(item, schema.item_schema) for step, item in field_sets.items_of(value, schema).items()
+        }
+        return {field_sets.SELF_MARK: {}, **item_fields}
+    return field_sets.LEAF
 
 
 def differences(old: Any, new: Any, schema: MergeSchema) -> FieldDifferences:
@@ -90,8 +78,8 @@ def differences(old: Any, new: Any, schema: MergeSchema) -> FieldDifferences:
     if isinstance(old, dict) and isinstance(new, dict) and not schema.is_atomic:
         return _diff_members(old, new, schema, "f:")
     if isinstance(old, list) and isinstance(new, list) and schema.keys is not None:
-        return _diff_members(items_of(old, schema), items_of(new, schema), schema, "")
-    return FieldDifferences(modified_fields=LEAF)
+        return _diff_members(field_sets.items_of(old, schema), field_sets.items_of(new, schema), schema, "")
+    return FieldDifferences(modified_fields=field_sets.LEAF)
 
 
 def _diff_members(old: Mapping[str, Any], new: Mapping[str, Any], schema: MergeSchema, prefix: str) -> FieldDifferences:
@@ -138,7 +126,7 @@ _MERGED_ENTRY_MANAGER: Final = "ancient-changes"
 #: The manager of all fields that existed before the first apply, if the object has no managedFields.
 _BEFORE_FIRST_APPLY: Final = "before-first-apply"
 #: Fields without an owner: those that the server sets and those that identify the object.
-_UNOWNED_FIELDS: Final = from_fields_v1(
+_UNOWNED_FIELDS: Final = field_sets.from_fields_v1(
     {
         "f:apiVersion": {},
         "f:kind": {},
@@ -176,11 +164,11 @@ class FieldManagerEntry(NamedTuple):
     api_version: str
     subresource: str
     time: str
-    fields: FieldSet
+    fields: field_sets.FieldSet
     #: The fields as encoded in `fieldsV1`, if already known.
     fields_v1: Mapping[str, Any] | None = None
 
-    def with_fields(self, fields: FieldSet) -> "FieldManagerEntry":
+    def with_fields(self, fields: field_sets.FieldSet) -> "FieldManagerEntry":
         """Return a copy of the entry with other owned fields; the entry itself if `fields` is its present field set."""
         if fields is self.fields:
             return self
@@ -233,22 +221,24 @@ def created_managed_fields(new: Obj, author: FieldManager, schema: MergeSchema) 
             fields[f"f:{name}"] = _top_level_to_fields_v1(value, schema.field_schema(name), has_self_mark=has_self_mark)
     if not fields:
         return []
-    entry = FieldManagerEntry(author.manager, UPDATE, author.api_version, author.subresource, author.time, EMPTY)
+    entry = FieldManagerEntry(
+        author.manager, UPDATE, author.api_version, author.subresource, author.time, field_sets.EMPTY
+    )
     return [{**entry.to_json(), "fieldsV1": dict(sorted(fields.items()))}]
 
 
 @memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
 def _metadata_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
     """Return the owned fields of a new object's metadata, as `fieldsV1`."""
-    owned_fields = difference({"f:metadata": marshal.loads(encoded_value)}, _UNOWNED_FIELDS)  # noqa: S302 - encoded by this module
-    return to_fields_v1(owned_fields)
+    owned_fields = field_sets.difference({"f:metadata": marshal.loads(encoded_value)}, _UNOWNED_FIELDS)  # noqa: S302 - encoded by this module
+    return field_sets.to_fields_v1(owned_fields)
 
 
 def _top_level_to_fields_v1(value: Any, schema: MergeSchema, *, has_self_mark: bool) -> dict[str, Any]:
     """Return the `fieldsV1` of a new object's top-level field, such as `spec`; each of its subfields is cached."""
     if not isinstance(value, dict) or not value or schema.is_atomic:
         return _value_to_fields_v1(marshal.dumps(value, _MARSHAL_VERSION_WITHOUT_REFERENCES), schema)
-    fields: dict[str, Any] = {SELF_MARK: {}} if has_self_mark else {}
+    fields: dict[str, Any] = {field_sets.SELF_MARK: {}} if has_self_mark else {}
     for name in sorted(value):
         child = value[name]
         is_scalar = not isinstance(child, dict | list)
@@ -260,24 +250,24 @@ def _top_level_to_fields_v1(value: Any, schema: MergeSchema, *, has_self_mark: b
 @memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
 def _value_to_fields_v1(encoded_value: bytes, schema: MergeSchema) -> dict[str, Any]:
     """Return the `fieldsV1` of a top-level field, whose value is encoded by `marshal`."""
-    return to_fields_v1(all_fields_of(marshal.loads(encoded_value), schema))  # noqa: S302 - encoded by this module
+    return field_sets.to_fields_v1(all_fields_of(marshal.loads(encoded_value), schema))  # noqa: S302 - encoded by this module
 
 
 @memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
 def _nested_to_fields_v1(encoded_value: bytes, schema: MergeSchema) -> dict[str, Any]:
     """Return the `fieldsV1` of one nested field, whose value is encoded by `marshal`."""
     fields = all_fields_of(marshal.loads(encoded_value), schema)  # noqa: S302 - encoded by this module
-    return {} if fields == LEAF else to_fields_v1(fields)
+    return {} if fields == field_sets.LEAF else field_sets.to_fields_v1(fields)
 
 
-def _encode_field_set(fields: FieldSet) -> dict[str, Any]:
+def _encode_field_set(fields: field_sets.FieldSet) -> dict[str, Any]:
     """Encode a field set as `fieldsV1`; equal sets share one cached encoding."""
     return _marshalled_to_fields_v1(marshal.dumps({**fields}, _MARSHAL_VERSION_WITHOUT_REFERENCES))
 
 
 @memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
 def _marshalled_to_fields_v1(encoded_value: bytes) -> dict[str, Any]:
-    return to_fields_v1(marshal.loads(encoded_value))  # noqa: S302 - encoded by this module
+    return field_sets.to_fields_v1(marshal.loads(encoded_value))  # noqa: S302 - encoded by this module
 
 
 def updated_managed_fields(
@@ -306,12 +296,18 @@ def apply_configuration(
     )
     last_entry = next((entry for entry in manager_entries if entry.identity == own_entry.identity), None)
     other_entries = [entry for entry in manager_entries if entry is not last_entry]
-    new = _remove_abandoned_fields(merge_applied(old, config, schema), last_entry, [own_entry, *other_entries], schema)
+    new = _remove_abandoned_fields(
+        field_sets.merge_applied(old, config, schema), last_entry, [own_entry, *other_entries], schema
+    )
     changes = _VersionedDifferences(old, new, author.api_version, accessors)
     conflicts = [(other, conflicting) for other in other_entries if (conflicting := changes.conflicting_fields(other))]
     if conflicts and not force:
-        own_fields = _unchanged_kubectl_fields(old, schema) if author.manager == "kubectl" else EMPTY
-        conflicts = [(other, remaining) for other, fields in conflicts if (remaining := difference(fields, own_fields))]
+        own_fields = _unchanged_kubectl_fields(old, schema) if author.manager == "kubectl" else field_sets.EMPTY
+        conflicts = [
+            (other, remaining)
+            for other, fields in conflicts
+            if (remaining := field_sets.difference(fields, own_fields))
+        ]
         if conflicts:
             raise _conflict_error(conflicts)
     if last_entry is not None and old == new and last_entry.fields == own_entry.fields:
@@ -330,9 +326,11 @@ def _entries_after_update(
     if not fields:
         return _merge_oldest_updates(remaining_entries)
     own_entry = FieldManagerEntry(author.manager, UPDATE, author.api_version, author.subresource, author.time, fields)
-    own_fields = next((entry.fields for entry in remaining_entries if entry.identity == own_entry.identity), EMPTY)
+    own_fields = next(
+        (entry.fields for entry in remaining_entries if entry.identity == own_entry.identity), field_sets.EMPTY
+    )
     other_entries = [entry for entry in remaining_entries if entry.identity != own_entry.identity]
-    return _merge_oldest_updates([*other_entries, own_entry.with_fields(union(own_fields, fields))])
+    return _merge_oldest_updates([*other_entries, own_entry.with_fields(field_sets.union(own_fields, fields))])
 
 
 class _VersionedDifferences:
@@ -345,19 +343,20 @@ class _VersionedDifferences:
         self._author_differences = differences(old, new, accessors.merge_schema(api_version))
         self._differences = {api_version: self._author_differences}
         #: By version: the changed and removed fields, which their previous owners lose.
-        self._lost_fields: dict[str, FieldSet] = {}
+        self._lost_fields: dict[str, field_sets.FieldSet] = {}
 
-    def fields_owned_by_author(self) -> FieldSet:
+    def fields_owned_by_author(self) -> field_sets.FieldSet:
         """Return the changed and added fields, which the author of the write now owns."""
-        return difference(
-            union(self._author_differences.modified_fields, self._author_differences.added_fields), _UNOWNED_FIELDS
+        return field_sets.difference(
+            field_sets.union(self._author_differences.modified_fields, self._author_differences.added_fields),
+            _UNOWNED_FIELDS,
         )
 
-    def conflicting_fields(self, entry: FieldManagerEntry) -> FieldSet:
+    def conflicting_fields(self, entry: FieldManagerEntry) -> field_sets.FieldSet:
         """Return the fields of another manager's `managedFields` entry that the write changed or added."""
         differences_of_version = self._differences_in(entry.api_version)
-        return intersection(
-            entry.fields, union(differences_of_version.modified_fields, differences_of_version.added_fields)
+        return field_sets.intersection(
+            entry.fields, field_sets.union(differences_of_version.modified_fields, differences_of_version.added_fields)
         )
 
     def without_lost_fields(self, entry: FieldManagerEntry) -> FieldManagerEntry:
@@ -365,11 +364,11 @@ class _VersionedDifferences:
         lost_fields = self._lost_fields.get(entry.api_version)
         if lost_fields is None:
             differences_of_version = self._differences_in(entry.api_version)
-            lost_fields = self._lost_fields[entry.api_version] = union(
-                union(differences_of_version.modified_fields, differences_of_version.added_fields),
+            lost_fields = self._lost_fields[entry.api_version] = field_sets.union(
+                field_sets.union(differences_of_version.modified_fields, differences_of_version.added_fields),
                 differences_of_version.removed_fields,
             )
-        return entry.with_fields(difference(entry.fields, lost_fields))
+        return entry.with_fields(field_sets.difference(entry.fields, lost_fields))
 
     def _differences_in(self, api_version: str) -> FieldDifferences:
         if api_version not in self._differences:
@@ -389,24 +388,31 @@ def _remove_abandoned_fields(
     """Remove the fields that the author applied last time but not now, unless another manager owns them."""
     if last_entry is None or last_entry.api_version != manager_entries[0].api_version:
         return obj
-    last_fields = with_named_fields(last_entry.fields, schema)
-    owned_fields = union_of([with_named_fields(entry.fields, schema) for entry in manager_entries])
-    present_fields = with_named_fields(fields_of(obj, schema), schema)
-    without_last_fields = without_fields(obj, last_fields, schema) or {}
-    removable_fields = difference(
-        present_fields, union(with_named_fields(fields_of(without_last_fields, schema), schema), owned_fields)
+    last_fields = field_sets.with_named_fields(last_entry.fields, schema)
+    owned_fields = field_sets.union_of(
+        [field_sets.with_named_fields(entry.fields, schema) for entry in manager_entries]
     )
-    remaining_object = without_fields(obj, removable_fields, schema) or {}
-    removed_fields = difference(present_fields, with_named_fields(fields_of(remaining_object, schema), schema))
-    kept_object: dict[str, Any] = without_fields(obj, intersection(removed_fields, last_fields), schema) or {}
+    present_fields = field_sets.with_named_fields(fields_of(obj, schema), schema)
+    without_last_fields = field_sets.without_fields(obj, last_fields, schema) or {}
+    removable_fields = field_sets.difference(
+        present_fields,
+        field_sets.union(field_sets.with_named_fields(fields_of(without_last_fields, schema), schema), owned_fields),
+    )
+    remaining_object = field_sets.without_fields(obj, removable_fields, schema) or {}
+    removed_fields = field_sets.difference(
+        present_fields, field_sets.with_named_fields(fields_of(remaining_object, schema), schema)
+    )
+    kept_object: dict[str, Any] = (
+        field_sets.without_fields(obj, field_sets.intersection(removed_fields, last_fields), schema) or {}
+    )
     return kept_object
 
 
-def _applied_fields(config: Obj, schema: MergeSchema) -> FieldSet:
-    return difference(fields_of(config, schema), _UNOWNED_FIELDS)
+def _applied_fields(config: Obj, schema: MergeSchema) -> field_sets.FieldSet:
+    return field_sets.difference(fields_of(config, schema), _UNOWNED_FIELDS)
 
 
-def _unchanged_kubectl_fields(live_object: Obj, schema: MergeSchema) -> FieldSet:
+def _unchanged_kubectl_fields(live_object: Obj, schema: MergeSchema) -> field_sets.FieldSet:
     """Return the fields of the last client-side `kubectl apply` that still have the applied values.
 
     Such fields do not conflict when kubectl migrates to server-side apply.
@@ -415,27 +421,27 @@ def _unchanged_kubectl_fields(live_object: Obj, schema: MergeSchema) -> FieldSet
     try:
         last_applied_config = msgspec.json.decode(text) if text else None
     except msgspec.DecodeError:
-        return EMPTY
+        return field_sets.EMPTY
     if not isinstance(last_applied_config, dict) or last_applied_config.get("apiVersion") != live_object["apiVersion"]:
-        return EMPTY
+        return field_sets.EMPTY
     changes = differences(last_applied_config, live_object, schema)
-    kept_fields = difference(fields_of(last_applied_config, schema), changes.modified_fields)
-    return difference(difference(kept_fields, changes.added_fields), changes.removed_fields)
+    kept_fields = field_sets.difference(fields_of(last_applied_config, schema), changes.modified_fields)
+    return field_sets.difference(field_sets.difference(kept_fields, changes.added_fields), changes.removed_fields)
 
 
-def _conflict_error(conflicts: Sequence[tuple[FieldManagerEntry, FieldSet]]) -> StatusError:
+def _conflict_error(conflicts: Sequence[tuple[FieldManagerEntry, field_sets.FieldSet]]) -> StatusError:
     """Return the conflict error of an apply that changes fields of other managers."""
     causes = [
         {"reason": "FieldManagerConflict", "message": f"conflict with {entry.title}", "field": path}
         for entry, fields in conflicts
-        for path in paths(fields)
+        for path in field_sets.paths(fields)
     ]
     if len(causes) == 1:
         message = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
     else:
         lines: list[str] = []
         for entry, fields in conflicts:
-            lines += [f"conflicts with {entry.title}:", *(f"- {path}" for path in paths(fields))]
+            lines += [f"conflicts with {entry.title}:", *(f"- {path}" for path in field_sets.paths(fields))]
         message = f"Apply failed with {len(causes)} conflicts: " + "\n".join(lines)
     return StatusError(409, "Conflict", message, {"causes": causes})
 
@@ -460,10 +466,10 @@ def _parse_entries(entries: Sequence[ManagedFieldsJson]) -> Iterator[FieldManage
 
 
 @memoized_if_short(_CACHED_FIELD_SETS_MAX, _CACHED_VALUE_BYTES_MAX)
-def _decode_fields_v1(encoded_fields: bytes) -> tuple[FieldSet, dict[str, Any]]:
+def _decode_fields_v1(encoded_fields: bytes) -> tuple[field_sets.FieldSet, dict[str, Any]]:
     """Return the fields of a `managedFields` entry as a set and as `fieldsV1`; cached, as many are equal."""
-    fields = from_fields_v1(marshal.loads(encoded_fields))  # noqa: S302 - encoded by this module
-    return fields, to_fields_v1(fields)
+    fields = field_sets.from_fields_v1(marshal.loads(encoded_fields))  # noqa: S302 - encoded by this module
+    return fields, field_sets.to_fields_v1(fields)
 
 
 def _encode_entries(manager_entries: Sequence[FieldManagerEntry]) -> list[dict[str, Any]]:
@@ -481,7 +487,9 @@ def _merge_oldest_updates(entries: list[FieldManagerEntry]) -> list[FieldManager
         return entries
     oldest_entries = update_entries[: surplus_count + 1]
     newest_entry = oldest_entries[-1]
-    fields = union_of([entry.fields for entry in oldest_entries if entry.api_version == newest_entry.api_version])
+    fields = field_sets.union_of(
+        [entry.fields for entry in oldest_entries if entry.api_version == newest_entry.api_version]
+    )
     apply_entries = [entry for entry in entries if entry.operation != UPDATE]
     merged_entry = newest_entry.with_fields(fields)._replace(name=_MERGED_ENTRY_MANAGER, subresource="")
     return [*apply_entries, *update_entries[surplus_count + 1 :], merged_entry]
@@ -523,7 +531,7 @@ def _undeclared_paths(value: Any, schema: MergeSchema, path: str) -> Iterator[st
                 yield from _undeclared_paths(child, schema.field_schema(name), f"{path}.{name}")
     elif isinstance(value, list):
         if schema.keys is not None:
-            items_of(value, schema, rejects_duplicates=True)
+            field_sets.items_of(value, schema, rejects_duplicates=True)
         for item in value:
             yield from _undeclared_paths(item, schema.item_schema, path)
 

@@ -11,56 +11,12 @@ from batchyard.api.meta import Key, Obj, find_condition, key_of
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import PodView
 from batchyard.autoscaler import provisioning_request_pods
+from batchyard.autoscaler import provisioning_request_pods as request_pods
 from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner
 from batchyard.autoscaler.cluster_forecast import UpcomingCluster, requested_pods, template_keys
 from batchyard.autoscaler.expander import ScaleUpOption
 from batchyard.autoscaler.index import Failures, ScalingIndex
 from batchyard.autoscaler.node_groups import NodeGroup
-from batchyard.autoscaler.provisioning_request_pods import (
-    ACCEPTED,
-    ACCEPTED_BY_AUTOSCALER,
-    BOOKING_EXPIRED_CONDITION,
-    BOOKING_TIME,
-    CANCELLED_CONDITION,
-    CAPACITY_FOUND,
-    CAPACITY_LATER,
-    CAPACITY_MADE,
-    CAPACITY_NOT_FOUND,
-    CAPACITY_REVOKED,
-    CHECK_CLASS,
-    CONSUMED_CONDITION,
-    EXPIRED,
-    EXPIRY_TIME,
-    FAILED,
-    HAS_CAPACITY,
-    MISSING_RESIZE_REQUEST,
-    NOT_ACCEPTED,
-    PROVISIONED,
-    QUEUED,
-    RESERVATION_EXPIRED,
-    RETENTION_TIME,
-    RETRY_TIME,
-    REVOKED_CONDITION,
-    UNKNOWN_STRATEGY,
-    WAITED_TOO_LONG,
-    ConditionText,
-    ProvisioningRequestState,
-    choose_group,
-    consumed_request,
-    creation_time,
-    is_for_many_zones,
-    max_run_duration,
-    missing_templates,
-    missing_templates_message,
-    parameter,
-    resize_request_name,
-    run_duration_fault,
-    state_of,
-    transition_time,
-    valid_until,
-    with_condition_set,
-    with_details,
-)
 from batchyard.autoscaler.scale_up import LoopContext, PendingUnit, PodPlacements
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 from batchyard.cloud.catalog.instances import new_instance
@@ -87,8 +43,8 @@ _REASON_BY_ERROR_CODE: Final[Mapping[str, str]] = {
     "CONDITION_NOT_MET": "ConditionNotMet",
 }
 _UNKNOWN_ERROR_REASON: Final = "InternalError"
-_NO_ERROR: Final = ConditionText(
-    FAILED,
+_NO_ERROR: Final = request_pods.ConditionText(
+    request_pods.FAILED,
     True,
     "InternalErrorResizeRequestFailed",
     "Provisioning Request failed, but no errors with details can be provided.",
@@ -97,7 +53,7 @@ _NO_ERROR: Final = ConditionText(
 
 def resize_request_key(request: Key) -> Key:
     """Return the key of the ResizeRequest that obtains the machines of a queued ProvisioningRequest."""
-    return Key(scheme.RESIZE_REQUEST, "", resize_request_name(request.namespace, request.name))
+    return Key(scheme.RESIZE_REQUEST, "", request_pods.resize_request_name(request.namespace, request.name))
 
 
 def new_resize_request(request: Obj, group: NodeGroup, count: int) -> dict[str, Any]:
@@ -106,12 +62,12 @@ def new_resize_request(request: Obj, group: NodeGroup, count: int) -> dict[str, 
     return {
         "apiVersion": scheme.kind_info(scheme.RESIZE_REQUEST).api_version,
         "kind": "ResizeRequest",
-        "metadata": {"name": resize_request_name(metadata["namespace"], metadata["name"])},
+        "metadata": {"name": request_pods.resize_request_name(metadata["namespace"], metadata["name"])},
         "spec": {
             "pool": group.name.pool,
             "zone": group.name.zone,
             "count": count,
-            "maxRunDuration": f"{max_run_duration(request) // SECOND}s",
+            "maxRunDuration": f"{request_pods.max_run_duration(request) // SECOND}s",
             "provisioningRequest": f"{metadata['namespace']}/{metadata['name']}",
         },
     }
@@ -133,32 +89,38 @@ def provisioning_details(request: Obj, resize_request: Obj, group: NodeGroup) ->
     }
 
 
-def result_condition(resize_request: Obj | None) -> ConditionText | None:
+def result_condition(resize_request: Obj | None) -> request_pods.ConditionText | None:
     """Return the ProvisioningRequest condition that its ResizeRequest's state implies; None while that is open."""
     if resize_request is None:
-        return MISSING_RESIZE_REQUEST
+        return request_pods.MISSING_RESIZE_REQUEST
     status = resize_request.get("status") or {}
     match status.get("state"):
         case "SUCCEEDED":
-            return HAS_CAPACITY
+            return request_pods.HAS_CAPACITY
         case "CANCELLED":
-            return CANCELLED_CONDITION
+            return request_pods.CANCELLED_CONDITION
         case "FAILED":
             error = status.get("error")
             return (
-                ConditionText(FAILED, True, _reason(error["code"]), error.get("message") or "") if error else _NO_ERROR
+                request_pods.ConditionText(
+                    request_pods.FAILED, True, _reason(error["code"]), error.get("message") or ""
+                )
+                if error
+                else _NO_ERROR
             )
         case "ACCEPTED":
             return _last_attempt_condition(status)
     return None
 
 
-def _last_attempt_condition(status: Mapping[str, Any]) -> ConditionText | None:
+def _last_attempt_condition(status: Mapping[str, Any]) -> request_pods.ConditionText | None:
     """Return the condition for the cloud's last failed attempt, which it will repeat; None if there is none."""
-    condition = find_condition(status, PROVISIONED)
+    condition = find_condition(status, request_pods.PROVISIONED)
     if condition is None or condition["status"] == "True" or not condition.get("message"):
         return None
-    return ConditionText(PROVISIONED, False, _reason(condition["reason"]), condition["message"])
+    return request_pods.ConditionText(
+        request_pods.PROVISIONED, False, _reason(condition["reason"]), condition["message"]
+    )
 
 
 def _reason(code: str) -> str:
@@ -173,9 +135,9 @@ def _reason(code: str) -> str:
 #: How long a ResizeRequest is kept after it was provisioned.
 _RESIZE_REQUEST_RETENTION = HOUR
 _OPEN_STATES: Final = {
-    ProvisioningRequestState.UNINITIALIZED,
-    ProvisioningRequestState.PENDING,
-    ProvisioningRequestState.ACCEPTED,
+    request_pods.ProvisioningRequestState.UNINITIALIZED,
+    request_pods.ProvisioningRequestState.PENDING,
+    request_pods.ProvisioningRequestState.ACCEPTED,
 }
 
 
@@ -193,29 +155,38 @@ class QueuedRequest:
 
     def step(self) -> ReconcileResult:
         """Return the writes that are due for the ProvisioningRequest, and the time of the next reconcile."""
-        request_state, expiry_time = state_of(self._request), valid_until(self._request)
+        request_state, expiry_time = request_pods.state_of(self._request), request_pods.valid_until(self._request)
         if request_state in _OPEN_STATES:
             if expiry_time is not None and expiry_time <= self._now:
-                return self._set_condition(WAITED_TOO_LONG)
-            if is_for_many_zones(self._request):
-                return self._set_condition(UNKNOWN_STRATEGY)
+                return self._set_condition(request_pods.WAITED_TOO_LONG)
+            if request_pods.is_for_many_zones(self._request):
+                return self._set_condition(request_pods.UNKNOWN_STRATEGY)
         match request_state:
-            case ProvisioningRequestState.UNINITIALIZED:
+            case request_pods.ProvisioningRequestState.UNINITIALIZED:
                 return self._initialize()
-            case ProvisioningRequestState.PENDING:
+            case request_pods.ProvisioningRequestState.PENDING:
                 outcome = self._request_machines()
-            case ProvisioningRequestState.ACCEPTED:
+            case request_pods.ProvisioningRequestState.ACCEPTED:
                 condition = result_condition(self._resize_request)
                 outcome = ReconcileResult() if condition is None else self._set_condition(condition)
-            case ProvisioningRequestState.PROVISIONED:
-                outcome = self._set_condition_after(PROVISIONED, BOOKING_TIME, BOOKING_EXPIRED_CONDITION)
-            case ProvisioningRequestState.BOOKING_EXPIRED:
-                outcome = self._set_condition_after(PROVISIONED, max_run_duration(self._request), REVOKED_CONDITION)
-            case ProvisioningRequestState.CAPACITY_REVOKED:
-                outcome = self._delete_after_retention(CAPACITY_REVOKED)
-            case ProvisioningRequestState.FAILED:
-                outcome = self._delete_after_retention(FAILED)
-        if request_state in {ProvisioningRequestState.PENDING, ProvisioningRequestState.ACCEPTED}:
+            case request_pods.ProvisioningRequestState.PROVISIONED:
+                outcome = self._set_condition_after(
+                    request_pods.PROVISIONED, request_pods.BOOKING_TIME, request_pods.BOOKING_EXPIRED_CONDITION
+                )
+            case request_pods.ProvisioningRequestState.BOOKING_EXPIRED:
+                outcome = self._set_condition_after(
+                    request_pods.PROVISIONED,
+                    request_pods.max_run_duration(self._request),
+                    request_pods.REVOKED_CONDITION,
+                )
+            case request_pods.ProvisioningRequestState.CAPACITY_REVOKED:
+                outcome = self._delete_after_retention(request_pods.CAPACITY_REVOKED)
+            case request_pods.ProvisioningRequestState.FAILED:
+                outcome = self._delete_after_retention(request_pods.FAILED)
+        if request_state in {
+            request_pods.ProvisioningRequestState.PENDING,
+            request_pods.ProvisioningRequestState.ACCEPTED,
+        }:
             _requeue_by(outcome, expiry_time)
         return self._clean_up_resize_request(request_state, outcome)
 
@@ -224,32 +195,32 @@ class QueuedRequest:
     def _initialize(self) -> ReconcileResult:
         """Set the first condition of a new ProvisioningRequest, and delete an old ResizeRequest of the same name."""
         deletions = [] if self._resize_request is None else [Delete(resize_request_key(self._key))]
-        return ReconcileResult([*deletions, *self._set_condition(NOT_ACCEPTED).writes])
+        return ReconcileResult([*deletions, *self._set_condition(request_pods.NOT_ACCEPTED).writes])
 
     def _request_machines(self) -> ReconcileResult:
         """Choose a node group for the ProvisioningRequest and create its ResizeRequest.
 
         Set the condition Accepted once the ResizeRequest exists.
         """
-        if transition_time(self._request, ACCEPTED) == self._now:
+        if request_pods.transition_time(self._request, request_pods.ACCEPTED) == self._now:
             return ReconcileResult(requeue_at=self._next_scan_time())
         missing_names = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
         if missing_names:
-            condition = missing_templates(self._request, missing_names, is_final=not self._may_retry())
+            condition = request_pods.missing_templates(self._request, missing_names, is_final=not self._may_retry())
             return self._set_retry_condition(condition)
         if self._resize_request is not None:
             return self._accept_request(self._resize_request)
         option = self._choose_group()
-        if isinstance(option, ConditionText):
-            condition = option._replace(type=ACCEPTED, status=False) if self._may_retry() else option
+        if isinstance(option, request_pods.ConditionText):
+            condition = option._replace(type=request_pods.ACCEPTED, status=False) if self._may_retry() else option
             return self._set_retry_condition(condition)
-        duration_fault = run_duration_fault(self._request)
+        duration_fault = request_pods.run_duration_fault(self._request)
         if duration_fault is not None:
             return self._set_condition(duration_fault)
         pool: list[Write] = [Create(option.group.pool)] if option.is_new_pool else []
         return ReconcileResult([*pool, Create(new_resize_request(self._request, option.group, len(option.nodes)))])
 
-    def _choose_group(self) -> ScaleUpOption | ConditionText:
+    def _choose_group(self) -> ScaleUpOption | request_pods.ConditionText:
         context = self._loop_context
         pods = requested_pods(self._request, self._reader)
         assert pods is not None, "_request_machines checks that all pod templates exist"
@@ -260,7 +231,7 @@ class QueuedRequest:
             failures = Failures(self._index, self._reader, context)
             upcoming_cluster = UpcomingCluster(self._index, self._reader, context, failures)
             upcoming_cluster.prepare()
-            return choose_group(pods, upcoming_cluster.scale_up, provisioner)
+            return request_pods.choose_group(pods, upcoming_cluster.scale_up, provisioner)
 
     def _accept_request(self, resize_request: Obj) -> ReconcileResult:
         """Set the condition Accepted with details of the node group; if that is gone, delete the ResizeRequest."""
@@ -269,13 +240,17 @@ class QueuedRequest:
         group = next((group for group in groups if group.name.zone == spec["zone"]), None)
         if group is None:
             return ReconcileResult([Delete(resize_request_key(self._key))])
-        new_request = with_details(self._request, provisioning_details(self._request, resize_request, group))
-        return ReconcileResult([UpdateStatus(with_condition_set(new_request, QUEUED, self._now))])
+        new_request = request_pods.with_details(
+            self._request, provisioning_details(self._request, resize_request, group)
+        )
+        return ReconcileResult(
+            [UpdateStatus(request_pods.with_condition_set(new_request, request_pods.QUEUED, self._now))]
+        )
 
     def _may_retry(self) -> bool:
-        return self._now < creation_time(self._request) + RETRY_TIME
+        return self._now < request_pods.creation_time(self._request) + request_pods.RETRY_TIME
 
-    def _set_retry_condition(self, condition: ConditionText) -> ReconcileResult:
+    def _set_retry_condition(self, condition: request_pods.ConditionText) -> ReconcileResult:
         """Set the condition, and requeue at the next scan unless the ProvisioningRequest is too old for a retry."""
         outcome = self._set_condition(condition)
         if self._may_retry():
@@ -287,23 +262,25 @@ class QueuedRequest:
 
     # --- after provisioning ---
 
-    def _set_condition_after(self, kind: str, wait: Duration, condition: ConditionText) -> ReconcileResult:
+    def _set_condition_after(self, kind: str, wait: Duration, condition: request_pods.ConditionText) -> ReconcileResult:
         """Set `condition` once `wait` has passed since the condition `kind` became True; requeue until then."""
-        due_at = (transition_time(self._request, kind) or self._now) + wait
+        due_at = (request_pods.transition_time(self._request, kind) or self._now) + wait
         return self._set_condition(condition) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
     def _delete_after_retention(self, kind: str) -> ReconcileResult:
         """Delete the ProvisioningRequest 7 days after its final condition `kind`; requeue until then."""
-        due_at = (transition_time(self._request, kind) or self._now) + RETENTION_TIME
+        due_at = (request_pods.transition_time(self._request, kind) or self._now) + request_pods.RETENTION_TIME
         return ReconcileResult([Delete(self._key)]) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
-    def _clean_up_resize_request(self, state: ProvisioningRequestState, outcome: ReconcileResult) -> ReconcileResult:
+    def _clean_up_resize_request(
+        self, state: request_pods.ProvisioningRequestState, outcome: ReconcileResult
+    ) -> ReconcileResult:
         """Add to `outcome` the deletion of a ResizeRequest that is no longer needed, or a requeue until then."""
         if self._resize_request is None or state in _OPEN_STATES:
             return outcome
-        provisioned_at = transition_time(self._request, PROVISIONED)
+        provisioned_at = request_pods.transition_time(self._request, request_pods.PROVISIONED)
         deletion_due_at = self._now
-        if state is not ProvisioningRequestState.FAILED and provisioned_at is not None:
+        if state is not request_pods.ProvisioningRequestState.FAILED and provisioned_at is not None:
             deletion_due_at = provisioned_at + _RESIZE_REQUEST_RETENTION
         if deletion_due_at <= self._now:
             outcome.writes.append(Delete(Key(scheme.RESIZE_REQUEST, "", self._resize_request["metadata"]["name"])))
@@ -311,8 +288,8 @@ class QueuedRequest:
             _requeue_by(outcome, deletion_due_at)
         return outcome
 
-    def _set_condition(self, condition: ConditionText) -> ReconcileResult:
-        new_request = with_condition_set(self._request, condition, self._now)
+    def _set_condition(self, condition: request_pods.ConditionText) -> ReconcileResult:
+        new_request = request_pods.with_condition_set(self._request, condition, self._now)
         return ReconcileResult() if new_request is self._request else ReconcileResult([UpdateStatus(new_request)])
 
 
@@ -345,34 +322,45 @@ class CapacityRequest:
 
     def step(self) -> ReconcileResult:
         """Return the writes that are due for the ProvisioningRequest, and the time of the next reconcile."""
-        match state_of(self._request):
-            case ProvisioningRequestState.FAILED:
-                return self._delete_after_retention(transition_time(self._request, FAILED))
-            case ProvisioningRequestState.BOOKING_EXPIRED | ProvisioningRequestState.CAPACITY_REVOKED:
-                return self._delete_after_retention(transition_time(self._request, PROVISIONED))
-            case ProvisioningRequestState.PROVISIONED:
+        match request_pods.state_of(self._request):
+            case request_pods.ProvisioningRequestState.FAILED:
+                return self._delete_after_retention(request_pods.transition_time(self._request, request_pods.FAILED))
+            case (
+                request_pods.ProvisioningRequestState.BOOKING_EXPIRED
+                | request_pods.ProvisioningRequestState.CAPACITY_REVOKED
+            ):
+                return self._delete_after_retention(
+                    request_pods.transition_time(self._request, request_pods.PROVISIONED)
+                )
+            case request_pods.ProvisioningRequestState.PROVISIONED:
                 return self._update_booking()
             case _:
                 return self._provision_capacity()
 
     def _delete_after_retention(self, finished_at: Instant | None) -> ReconcileResult:
-        due_at = (self._now if finished_at is None else finished_at) + RETENTION_TIME
+        due_at = (self._now if finished_at is None else finished_at) + request_pods.RETENTION_TIME
         return ReconcileResult([Delete(self._key)]) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
 
     def _update_booking(self) -> ReconcileResult:
         """Set BookingExpired once pods consume all of the booked capacity, or after ten minutes; requeue until then."""
-        due_at = (transition_time(self._request, PROVISIONED) or self._now) + BOOKING_TIME
+        due_at = (
+            request_pods.transition_time(self._request, request_pods.PROVISIONED) or self._now
+        ) + request_pods.BOOKING_TIME
         pod_count = sum(pod_set["count"] for pod_set in self._request["spec"]["podSets"])
         if len(self._index.consumers.get(self._key, ())) >= pod_count:
-            return self._set_condition(CONSUMED_CONDITION)
-        return self._set_condition(RESERVATION_EXPIRED) if due_at <= self._now else ReconcileResult(requeue_at=due_at)
+            return self._set_condition(request_pods.CONSUMED_CONDITION)
+        return (
+            self._set_condition(request_pods.RESERVATION_EXPIRED)
+            if due_at <= self._now
+            else ReconcileResult(requeue_at=due_at)
+        )
 
     def _provision_capacity(self) -> ReconcileResult:
         """If an attempt is due, look for the capacity or add nodes for it, and write the result as conditions."""
-        expires_at = creation_time(self._request) + EXPIRY_TIME
+        expires_at = request_pods.creation_time(self._request) + request_pods.EXPIRY_TIME
         if expires_at <= self._now:
-            return self._set_condition(EXPIRED)
-        refused_at = transition_time(self._request, PROVISIONED)
+            return self._set_condition(request_pods.EXPIRED)
+        refused_at = request_pods.transition_time(self._request, request_pods.PROVISIONED)
         if refused_at is not None:
             is_due, next_attempt = attempt_schedule(refused_at, self._now, self._loop_context.settings.scan_interval)
             if not is_due:
@@ -380,34 +368,42 @@ class CapacityRequest:
         pods = requested_pods(self._request, self._reader)
         if pods is None:
             missing_names = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
-            message = missing_templates_message(self._request, missing_names)
-            return self._set_condition(ConditionText(FAILED, True, "FailedToCreatePods", message))
+            message = request_pods.missing_templates_message(self._request, missing_names)
+            return self._set_condition(
+                request_pods.ConditionText(request_pods.FAILED, True, "FailedToCreatePods", message)
+            )
         with self._index.nodes.what_if():
             condition, writes = self._attempt_provisioning(pods)
-        accepted_request = with_condition_set(self._request, ACCEPTED_BY_AUTOSCALER, self._now)
-        new_request = with_condition_set(accepted_request, condition, self._now)
+        accepted_request = request_pods.with_condition_set(
+            self._request, request_pods.ACCEPTED_BY_AUTOSCALER, self._now
+        )
+        new_request = request_pods.with_condition_set(accepted_request, condition, self._now)
         writes += [UpdateStatus(new_request)] if new_request is not self._request else []
-        return ReconcileResult(writes, requeue_at=self._now + _FIRST_WAIT if condition is CAPACITY_LATER else None)
+        return ReconcileResult(
+            writes, requeue_at=self._now + _FIRST_WAIT if condition is request_pods.CAPACITY_LATER else None
+        )
 
-    def _attempt_provisioning(self, pods: Sequence[PodView]) -> tuple[ConditionText, list[Write]]:
+    def _attempt_provisioning(self, pods: Sequence[PodView]) -> tuple[request_pods.ConditionText, list[Write]]:
         """Return the condition that results from one attempt, and the writes that create machines for all pods."""
         failures = Failures(self._index, self._reader, self._loop_context)
         upcoming_cluster = UpcomingCluster(self._index, self._reader, self._loop_context, failures)
         upcoming_cluster.prepare()
-        if self._request["spec"]["provisioningClassName"] == CHECK_CLASS:
+        if self._request["spec"]["provisioningClassName"] == request_pods.CHECK_CLASS:
             if not PodPlacements(self._index.nodes).place_all(pods):
-                return CAPACITY_FOUND, []
-            return CAPACITY_NOT_FOUND if parameter(self._request, "noRetry") == "true" else CAPACITY_LATER, []
+                return request_pods.CAPACITY_FOUND, []
+            return request_pods.CAPACITY_NOT_FOUND if request_pods.parameter(
+                self._request, "noRetry"
+            ) == "true" else request_pods.CAPACITY_LATER, []
         scale_up = upcoming_cluster.scale_up
         if not scale_up.plan(PendingUnit(pods, is_gang=True)):
-            return CAPACITY_LATER, []
+            return request_pods.CAPACITY_LATER, []
         writes: list[Write] = [Create(pool) for pool in scale_up.pools]
         for group, count in scale_up.increases.items():
             writes += [Create(new_instance(group.pool, group.name.zone, self._loop_context.cluster))] * count
-        return CAPACITY_MADE if writes else CAPACITY_FOUND, writes
+        return request_pods.CAPACITY_MADE if writes else request_pods.CAPACITY_FOUND, writes
 
-    def _set_condition(self, condition: ConditionText) -> ReconcileResult:
-        new_request = with_condition_set(self._request, condition, self._now)
+    def _set_condition(self, condition: request_pods.ConditionText) -> ReconcileResult:
+        new_request = request_pods.with_condition_set(self._request, condition, self._now)
         return ReconcileResult() if new_request is self._request else ReconcileResult([UpdateStatus(new_request)])
 
 
@@ -480,6 +476,6 @@ class ProvisioningRequests:
         """Return the key of the ProvisioningRequest whose capacity a bound pod consumes; nothing if there is none."""
         if event.type is EventType.DELETED or not event.obj["spec"].get("nodeName"):
             return ()
-        request = consumed_request(event.obj)
+        request = request_pods.consumed_request(event.obj)
         key = Key(scheme.PROVISIONING_REQUEST, event.key.namespace, request)
         return (key,) if request and key in self._index.requests else ()

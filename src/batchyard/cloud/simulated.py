@@ -9,22 +9,7 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.base import draw_triangular
 from batchyard.base.instant import Duration, Instant, parse_duration
 from batchyard.cloud.allocation import CapacityController
-from batchyard.cloud.catalog.instances import (
-    BOOTING,
-    PREEMPTION_NOTICE,
-    PROVISIONING,
-    RUNNING,
-    STOPPING,
-    begins_at,
-    ends_at,
-    find_reservation,
-    in_phase,
-    is_leaving,
-    is_off,
-    phase_of,
-    phase_start,
-    stops_at,
-)
+from batchyard.cloud.catalog import instances
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.nodes import awaits_drivers, registered_node, set_ready
 from batchyard.cloud.catalog.pool_properties import machine_of, step_duration
@@ -83,29 +68,33 @@ class _Machine:
 
     def step(self, now: Instant) -> ReconcileResult:
         """Return the writes that move the machine to its next phase, or the time at which that is due."""
-        if is_leaving(self.instance):
+        if instances.is_leaving(self.instance):
             return self._shut_down(now)
-        instance_phase, stop_at = phase_of(self.instance), stops_at(self.instance)
-        if instance_phase in {PROVISIONING, BOOTING}:
+        instance_phase, stop_at = instances.phase_of(self.instance), instances.stops_at(self.instance)
+        if instance_phase in {instances.PROVISIONING, instances.BOOTING}:
             stop_at = _earliest_instant(stop_at, self._reservation_end())
         if stop_at is not None and stop_at <= now:
             key = meta.Key(scheme.INSTANCE, "", self.instance["metadata"]["name"])
             return ReconcileResult([Delete(key, uid=self.instance["metadata"].get("uid"))])
-        if instance_phase == PROVISIONING:
+        if instance_phase == instances.PROVISIONING:
             return self._boot(now, stop_at)
-        if instance_phase == BOOTING:
+        if instance_phase == instances.BOOTING:
             return self._register(now, stop_at)
-        return self._run(now, stop_at) if instance_phase == RUNNING else ReconcileResult(requeue_at=stop_at)
+        return self._run(now, stop_at) if instance_phase == instances.RUNNING else ReconcileResult(requeue_at=stop_at)
 
     def _boot(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
-        boot_due_at = phase_start(self.instance) + self._draw_duration("provisioning")
+        boot_due_at = instances.phase_start(self.instance) + self._draw_duration("provisioning")
         if boot_due_at > now:
             return ReconcileResult(requeue_at=_earliest_instant(boot_due_at, stop_at))
-        return ReconcileResult([UpdateStatus(in_phase(self.instance, BOOTING, now, startedAt=format_time(now)))])
+        return ReconcileResult(
+            [UpdateStatus(instances.in_phase(self.instance, instances.BOOTING, now, startedAt=format_time(now)))]
+        )
 
     def _register(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
         """Create the Node of a machine and set its Instance to Running, once boot and registration are over."""
-        due_at = phase_start(self.instance) + self._draw_duration("boot") + self._draw_duration("registration")
+        due_at = (
+            instances.phase_start(self.instance) + self._draw_duration("boot") + self._draw_duration("registration")
+        )
         if due_at > now or self.pool is None:
             return ReconcileResult(requeue_at=_earliest_instant(due_at, stop_at) if due_at > now else stop_at)
         max_run_duration = self.instance["spec"].get("maxRunDuration")
@@ -113,7 +102,7 @@ class _Machine:
             stop_at if max_run_duration is None else _earliest_instant(now + parse_duration(max_run_duration), stop_at)
         )
         stop_fields = {} if stop_at is None else {"stopAt": format_time(stop_at)}
-        writes: list[Write] = [UpdateStatus(in_phase(self.instance, RUNNING, now, **stop_fields))]
+        writes: list[Write] = [UpdateStatus(instances.in_phase(self.instance, instances.RUNNING, now, **stop_fields))]
         if self.node is None:
             writes.insert(0, Create(registered_node(self.instance, self.pool, self.cluster, now)))
         return ReconcileResult(writes)
@@ -121,22 +110,22 @@ class _Machine:
     def _reservation_end(self) -> Instant | None:
         """Return when the machine's reservation ends and reclaims it; None without a reservation or end."""
         reservation = self._reservation()
-        return None if reservation is None else ends_at(self.cluster, reservation)
+        return None if reservation is None else instances.ends_at(self.cluster, reservation)
 
     def _reservation_start(self) -> Instant:
         """Return when the machine's reservation starts (0 without one); the Node must not become ready earlier."""
         reservation = self._reservation()
-        return 0 if reservation is None else begins_at(self.cluster, reservation)
+        return 0 if reservation is None else instances.begins_at(self.cluster, reservation)
 
     def _reservation(self) -> Mapping[str, Any] | None:
         reservation_name = None if self.pool is None else self.pool["spec"].get("reservation")
-        return None if reservation_name is None else find_reservation(self.cluster, reservation_name)
+        return None if reservation_name is None else instances.find_reservation(self.cluster, reservation_name)
 
     def _run(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
         """Set the Node to ready after its drivers; set the Instance to Stopping some time before the machine stops."""
-        notice_at = None if stop_at is None else stop_at - PREEMPTION_NOTICE
+        notice_at = None if stop_at is None else stop_at - instances.PREEMPTION_NOTICE
         if notice_at is not None and notice_at <= now:
-            return ReconcileResult([UpdateStatus(in_phase(self.instance, STOPPING, now))])
+            return ReconcileResult([UpdateStatus(instances.in_phase(self.instance, instances.STOPPING, now))])
         node = self.node
         if node is None or not awaits_drivers(node):
             return ReconcileResult(requeue_at=notice_at)
@@ -144,7 +133,7 @@ class _Machine:
             self.pool is not None and machine_of(self.pool, catalog_of(self.cluster)).accelerator is not None
         )
         setup_duration = self._draw_duration("drivers" if has_accelerator else "network")
-        ready_due_at = max(phase_start(self.instance) + setup_duration, self._reservation_start())
+        ready_due_at = max(instances.phase_start(self.instance) + setup_duration, self._reservation_start())
         if ready_due_at > now:
             return ReconcileResult(requeue_at=_earliest_instant(ready_due_at, notice_at))
         name = node["metadata"]["name"]
@@ -158,7 +147,7 @@ class _Machine:
         if power_off_time > now:
             return ReconcileResult(requeue_at=power_off_time)
         finalizer_removal = Update(meta.without_finalizer(self.instance, well_known.INSTANCE_FINALIZER))
-        if is_off(self.instance):
+        if instances.is_off(self.instance):
             return ReconcileResult([*_delete_node_writes(self.node), finalizer_removal])
         # The last watch event carries the end of billing.
         stopped_instance = meta.with_path(self.instance, ("status", "stoppedAt"), format_time(now))
@@ -167,8 +156,11 @@ class _Machine:
 
     def _power_off_time(self) -> Instant:
         """Return when the machine of a deleted Instance is off; only a running machine needs time for its shutdown."""
-        deleted_at, stop_at = parse_time(self.instance["metadata"]["deletionTimestamp"]), stops_at(self.instance)
-        if phase_of(self.instance) not in {RUNNING, STOPPING}:
+        deleted_at, stop_at = (
+            parse_time(self.instance["metadata"]["deletionTimestamp"]),
+            instances.stops_at(self.instance),
+        )
+        if instances.phase_of(self.instance) not in {instances.RUNNING, instances.STOPPING}:
             return deleted_at
         power_off_time = deleted_at + self._draw_duration("shutdown")
         return power_off_time if stop_at is None else min(power_off_time, max(stop_at, deleted_at))

@@ -18,19 +18,9 @@ import uvloop
 
 from batchyard.base import uid_for
 from batchyard.base.instant import HOUR, SECOND, Duration
+from batchyard.cli import options as cli_options
 from batchyard.cli import output
 from batchyard.cli.kueue_configuration import read_kueue_settings, read_shadow_settings
-from batchyard.cli.options import (
-    ConfigFile,
-    LogFormat,
-    LogFormatOption,
-    LogLevel,
-    LogLevelOption,
-    Otlp,
-    ProgressFormat,
-    parse_operator_controllers,
-    to_duration,
-)
 from batchyard.client.leader_election import LeaseSettings
 from batchyard.operator_manifests.deployment import InstallSettings as Installed
 from batchyard.operator_manifests.rights import crd_names
@@ -56,14 +46,14 @@ from batchyard.wiring import PlatformSettings
 _encode_json = msgspec.json.Encoder().encode
 
 
-def shadow(config: ShadowConfig, output_format: ProgressFormat) -> None:
+def shadow(config: ShadowConfig, output_format: cli_options.ProgressFormat) -> None:
     """Run shadow mode until a termination signal or for the configured duration; exit with 1 after a divergence."""
     try:
-        write_divergence = _write_text if output_format is ProgressFormat.TEXT else _write_json
+        write_divergence = _write_text if output_format is cli_options.ProgressFormat.TEXT else _write_json
         comparison_counts = uvloop.run(_run_until_signal(config, write_divergence))
     except (KubeconfigError, OSError) as error:
         output.fail(f"batchyard: {error}")
-    if output_format is ProgressFormat.TEXT:
+    if output_format is cli_options.ProgressFormat.TEXT:
         output.write(summary(comparison_counts) + "\n")
     else:
         output.write(_encode_json(comparison_counts.document()).decode() + "\n")
@@ -101,25 +91,27 @@ Shadow: TypeAlias = Annotated[
 ]
 Lasts: TypeAlias = Annotated[
     Duration | None,
-    typer.Option("--for", parser=to_duration, metavar="DURATION", help="With --shadow: end after this duration."),
+    typer.Option(
+        "--for", parser=cli_options.to_duration, metavar="DURATION", help="With --shadow: end after this duration."
+    ),
 ]
 Patience: TypeAlias = Annotated[
     Duration | None,
     typer.Option(
-        parser=to_duration,
+        parser=cli_options.to_duration,
         metavar="DURATION",
         help="With --shadow: longest delay between both decisions; default: 15s.",
     ),
 ]
 
 Output: TypeAlias = Annotated[
-    ProgressFormat | None,
+    cli_options.ProgressFormat | None,
     typer.Option("--output", "-o", help="With --shadow: divergences as JSON lines (default) or text."),
 ]
 
 
 def is_shadow(
-    shadow: bool, lasts: Duration | None, patience: Duration | None, output_format: ProgressFormat | None
+    shadow: bool, lasts: Duration | None, patience: Duration | None, output_format: cli_options.ProgressFormat | None
 ) -> bool:
     """Return whether shadow mode is on; raise BadParameter if an option of shadow mode is set without `--shadow`."""
     if not shadow and any(option is not None for option in (lasts, patience, output_format)):
@@ -134,7 +126,7 @@ def run_shadow(
     patience: Duration | None,
     *,
     kueue: tuple[Path | None, bool],
-    form: ProgressFormat | None,
+    form: cli_options.ProgressFormat | None,
 ) -> None:
     """Compare a running Kueue's decisions with batchyard's; `kueue` is its Configuration file and fair sharing flag."""
     defaults = ShadowSettings()
@@ -145,7 +137,7 @@ def run_shadow(
         ShadowConfig(
             KubeconfigSource(*kubeconfig_and_context), kueue_settings, fair_sharing, settings, lasts, *address_and_port
         ),
-        form or ProgressFormat.JSON,
+        form or cli_options.ProgressFormat.JSON,
     )
 
 
@@ -235,7 +227,9 @@ async def _run_operator_until_signal(config: OperatorConfig) -> None:
 
 def _lease_option(name: str, description: str, default: str) -> Any:
     option = f"--leader-elect-{name}"
-    return typer.Option(option, parser=to_duration, metavar="DURATION", help=description, show_default=default)
+    return typer.Option(
+        option, parser=cli_options.to_duration, metavar="DURATION", help=description, show_default=default
+    )
 
 
 _Kubeconfig: TypeAlias = Annotated[
@@ -272,7 +266,7 @@ _WebhookLifetime: TypeAlias = Annotated[
     Duration,
     typer.Option(
         "--webhook-certificate-lifetime",
-        parser=to_duration,
+        parser=cli_options.to_duration,
         metavar="DURATION",
         help="Validity of a webhook certificate.",
         show_default="8760h",
@@ -297,16 +291,16 @@ def operator(
     retry_period: _RetryPeriod = 2 * SECOND,
     qps: Annotated[float, typer.Option("--kube-api-qps", min=0.1, help="Average requests per second.")] = 300.0,
     burst: Annotated[int, typer.Option("--kube-api-burst", min=1, help="Burst above --kube-api-qps.")] = 500,
-    config: ConfigFile = None,
+    config: cli_options.ConfigFile = None,
     fair_sharing: Annotated[bool, typer.Option("--fair-sharing", help="Enable fair sharing by weights.")] = False,
     install_crds: Annotated[
-        bool, typer.Option("--install-crds", help="Install the CRDs that the cluster lacks first.")
+        bool, typer.Option("--install-crds", help="First install the CRDs that are missing.")
     ] = False,
     listen: Annotated[str, typer.Option(metavar="ADDRESS", help="The address of health and metrics.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port of health and metrics; 0: none.")] = 0,
-    log_level: LogLevelOption = LogLevel.WARNING,
-    log_form: LogFormatOption = LogFormat.TEXT,
-    otlp: Otlp = "",
+    log_level: cli_options.LogLevelOption = cli_options.LogLevel.WARNING,
+    log_form: cli_options.LogFormatOption = cli_options.LogFormat.TEXT,
+    otlp: cli_options.Otlp = "",
     beside_upstream: Annotated[
         bool, typer.Option("--beside-upstream", help="Run even if Kueue's or JobSet's own controllers run.")
     ] = False,
@@ -329,11 +323,11 @@ def operator(
             "--leader-elect-lease-duration must exceed --leader-elect-renew-deadline,"
             " which must exceed 1.2 times --leader-elect-retry-period"
         )
-    chosen_controllers = parse_operator_controllers(controllers)
-
+    chosen_controllers = cli_options.parse_operator_controllers(controllers)
     lease = LeaseOptions(lease_name, lease_namespace, lease_duration, renew_deadline, retry_period)
     options = OperatorOptions(kubeconfig, context, chosen_controllers, lease if leader_elect else None, qps, burst)
-    options = options._replace(logs=LogSettings(log_level.value, log_form is LogFormat.JSON), traces_to=otlp)
+    is_json_log = log_form is cli_options.LogFormat.JSON
+    options = options._replace(logs=LogSettings(log_level.value, is_json_log), traces_to=otlp)
     options = options._replace(
         beside_upstream=beside_upstream,
         webhooks=WebhookTerms(webhook_port, webhook_service, webhook_certificates, webhook_lifetime),

@@ -13,23 +13,10 @@ import uvloop
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.scheme import CLUSTER, kind_info
+from batchyard.cli import options as cli_options
 from batchyard.cli import output
 from batchyard.cli.background import UpOptions, start_in_background
 from batchyard.cli.kueue_configuration import read_supported_configuration
-from batchyard.cli.options import (
-    DATA_DIR,
-    ConfigFile,
-    LogFormat,
-    LogFormatOption,
-    LogLevel,
-    LogLevelOption,
-    Otlp,
-    PlatformDir,
-    Runtime,
-    SyncMode,
-    parse_platform_controllers,
-    parse_speed,
-)
 from batchyard.scheduling.kueue_configuration import parse_kueue_settings
 from batchyard.server.forecasting.service import ForecastFunctions
 from batchyard.server.logging import logs
@@ -213,9 +200,9 @@ _Controllers: TypeAlias = Annotated[
 
 
 def up(
-    data_dir: PlatformDir = DATA_DIR,
+    data_dir: cli_options.PlatformDir = cli_options.DATA_DIR,
     cluster: _Cluster = None,
-    config: ConfigFile = None,
+    config: cli_options.ConfigFile = None,
     image: _Images = None,
     host_path: _HostPaths = None,
     host_network: Annotated[
@@ -224,7 +211,10 @@ def up(
     speed: Annotated[
         float,
         typer.Option(
-            parser=parse_speed, metavar="FACTOR", show_default="1x", help="Speed of the platform's clock: 1x, 60x."
+            parser=cli_options.parse_speed,
+            metavar="FACTOR",
+            show_default="1x",
+            help="Speed of the platform's clock: 1x, 60x.",
         ),
     ] = 1.0,
     port: _Port = 0,
@@ -232,9 +222,9 @@ def up(
         bool, typer.Option("--insecure-loopback", help="Serve without TLS and credentials, on this machine only.")
     ] = False,
     sync: Annotated[
-        SyncMode,
+        cli_options.SyncMode,
         typer.Option(help="What acknowledged writes survive: full, a power failure; process, a crash of the process."),
-    ] = SyncMode.FULL,
+    ] = cli_options.SyncMode.FULL,
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Start from a journal that lost acknowledged writes.")
     ] = False,
@@ -242,10 +232,10 @@ def up(
     listen: _Listen = None,
     audit_log: _AuditLog = None,
     controllers: _Controllers = "*",
-    log_level: LogLevelOption = LogLevel.WARNING,
-    log_form: LogFormatOption = LogFormat.TEXT,
-    otlp: Otlp = "",
-    runtime: Runtime = None,
+    log_level: cli_options.LogLevelOption = cli_options.LogLevel.WARNING,
+    log_form: cli_options.LogFormatOption = cli_options.LogFormat.TEXT,
+    otlp: cli_options.Otlp = "",
+    runtime: cli_options.Runtime = None,
 ) -> None:
     """Run the platform on this machine until it receives a termination signal; use kubectl to talk to it."""
     if insecure_loopback and listen is not None:
@@ -259,10 +249,10 @@ def up(
         audit_log,
         Promise(sync.value),
         accept_loss=accept_loss,
-        controllers=parse_platform_controllers(controllers),
+        controllers=cli_options.parse_platform_controllers(controllers),
         traces_to=otlp,
         runtime=runtime,
     )
-    logs = LogSettings(log_level.value, log_form is LogFormat.JSON)
+    logs = LogSettings(log_level.value, log_form is cli_options.LogFormat.JSON)
     up_options = UpOptions(options, cluster, speed, image or (), host_path or (), logs, config, host_network)
     start(up_options, detach=detach)
