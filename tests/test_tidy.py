@@ -13,12 +13,12 @@ import pytest
 
 from batchyard.cli.app import COMMANDS
 from tidy import modules, names, order, sizes, words
-from tidy.bans import Ban, banned_names
+from tidy.bans import NameBan, banned_names
 from tidy.source import SourceFile, Violation, files_below
 
 ROOT = Path(__file__).parent.parent
 TABLES = tomllib.loads((ROOT / "tests" / "tidy.toml").read_text("utf-8"))
-BANS = [Ban.of(row) for row in TABLES["ban"]]
+BANS = [NameBan.of(row) for row in TABLES["ban"]]
 #: The laws and the random worlds are entered by tests; the spawner is a program of its own; what users run is the rest.
 #: The command line imports the module of a command by its name.
 ENTRY_POINTS = (

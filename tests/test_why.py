@@ -22,7 +22,7 @@ EXAMPLES = ROOT / "examples"
 KINDS = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
 
 
-class Case(NamedTuple):
+class WhyCase(NamedTuple):
     """A situation: the Job, the time, and the expected answer."""
 
     file: str
@@ -39,28 +39,28 @@ class Case(NamedTuple):
 
 RAISE = "ClusterQueue {}: raise {} of cpu in flavor {} from {}"
 CASES = [
-    Case("nominal", "lab", "report", "1m", "nominal", "ClusterQueue lab-queue", "sweep",
+    WhyCase("nominal", "lab", "report", "1m", "nominal", "ClusterQueue lab-queue", "sweep",
          RAISE.format("lab-queue", "nominalQuota", "lab-machines", "4 to 5 (+1)")),
-    Case("borrowing", "red", "burst", "1m", "borrowing", "ClusterQueue red-why", "steady",
+    WhyCase("borrowing", "red", "burst", "1m", "borrowing", "ClusterQueue red-why", "steady",
          RAISE.format("red-why", "borrowingLimit", "shared-machines", "1 to 2 (+1)")),
-    Case("lending", "green", "burst", "1m", "lending", "ClusterQueue grey-why", "steady",
+    WhyCase("lending", "green", "burst", "1m", "lending", "ClusterQueue grey-why", "steady",
          RAISE.format("grey-why", "lendingLimit", "lent-machines", "1 to 2 (+1)")),
-    Case("maximum", "small", "too-large", "1m", "maximum", "ClusterQueue small-queue", "",
+    WhyCase("maximum", "small", "too-large", "1m", "maximum", "ClusterQueue small-queue", "",
          RAISE.format("small-queue", "nominalQuota", "small-machines", "4 to 6 (+2)")),
-    Case("taint", "spot", "delicate", "1m", "taint", "ResourceFlavor spot-machines", "",
+    WhyCase("taint", "spot", "delicate", "1m", "taint", "ResourceFlavor spot-machines", "",
          "let its pods use flavor spot-machines: tolerate spot=true:NoSchedule"),
-    Case("affinity", "zonal", "elsewhere", "1m", "affinity", "ResourceFlavor zone-a-machines", "",
+    WhyCase("affinity", "zonal", "elsewhere", "1m", "affinity", "ResourceFlavor zone-a-machines", "",
          "let its pods use flavor zone-a-machines: select topology.kubernetes.io/zone=zone-a;"
          " submit the job again with it"),
-    Case("head-of-line", "strict", "small", "1m", "headOfLine", "Workload strict/job-large-", "",
+    WhyCase("head-of-line", "strict", "small", "1m", "headOfLine", "Workload strict/job-large-", "",
          "ClusterQueue strict-queue: set queueingStrategy to BestEffortFIFO"),
-    Case("priority", "rank", "equal", "1m", "priority", "ClusterQueue rank-queue", "holder",
+    WhyCase("priority", "rank", "equal", "1m", "priority", "ClusterQueue rank-queue", "holder",
          "raise its priority from 100 to 101; WorkloadPriorityClass rank-urgent has 1000"),
-    Case("admission-check", "queued", "pretrain", "10m", "admissionCheck", "AdmissionCheck h100-capacity", "", ""),
-    Case("stock-out", "empty", "render", "10m", "stockOut", "NodePool l4-pool", "", ""),
-    Case("quota-above-hardware", "trap", "second", "30m", "nodeCapacity", "ResourceFlavor reserved-l4", "first",
+    WhyCase("admission-check", "queued", "pretrain", "10m", "admissionCheck", "AdmissionCheck h100-capacity", "", ""),
+    WhyCase("stock-out", "empty", "render", "10m", "stockOut", "NodePool l4-pool", "", ""),
+    WhyCase("quota-above-hardware", "trap", "second", "30m", "nodeCapacity", "ResourceFlavor reserved-l4", "first",
          "2 more machines of pool reserved-pool (g2-standard-24)"),
-    Case("topology", "apart", "replicas", "20m", "topology", "ResourceFlavor wide-machines", "",
+    WhyCase("topology", "apart", "replicas", "20m", "topology", "ResourceFlavor wide-machines", "",
          "1 more machine of pool wide-pool (e2-standard-16)"),
 ]  # fmt: skip
 
@@ -75,7 +75,7 @@ def world(path: str, at: str) -> World:
     return made
 
 
-def reported(case: Case) -> dict[str, Any]:
+def reported(case: WhyCase) -> dict[str, Any]:
     """The document about the Job of a situation."""
     found = world(f"why/{case.file}.yaml", case.at)
     document = found.platform.explainer.why(Key(scheme.JOB, case.namespace, case.job), found.kernel.now())
@@ -84,7 +84,7 @@ def reported(case: Case) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.file for case in CASES])
-def test_why_names_limit_holder_and_smallest_change(case: Case) -> None:
+def test_why_names_limit_holder_and_smallest_change(case: WhyCase) -> None:
     document = reported(case)
     binding = document["binding"]
     assert binding["limit"] == case.limit
@@ -96,7 +96,7 @@ def test_why_names_limit_holder_and_smallest_change(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.file for case in CASES])
-def test_why_fits_on_screen(case: Case) -> None:
+def test_why_fits_on_screen(case: WhyCase) -> None:
     lines = list(document_text_lines(reported(case), is_wide=False))
     assert len(lines) <= 40
     assert max(map(len, lines)) <= LINE_WIDTH + 60

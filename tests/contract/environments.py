@@ -20,8 +20,8 @@ from batchyard.sim.world import World
 from contract.final_state import differences, outcome
 from contract.scenes import Scene, SceneStep
 from e2e_platform.kill_rounds import ask
-from e2e_platform.operator_process import Operating, plain_kubeconfig
-from e2e_platform.platform_process import Running
+from e2e_platform.operator_process import OperatorRun, plain_kubeconfig
+from e2e_platform.platform_process import UpProcess
 
 _LOOKS_EVERY = 0.05  # seconds
 _LOOKS_MAX = 1200
@@ -132,19 +132,19 @@ class HttpEnvironment:
         code, answer = ask(self.running.url, method, path, obj)
         assert code in wanted, answer
 
-    def _run(self) -> Running:
+    def _run(self) -> UpProcess:
         rest = ",".join(["*", *[f"-{name}" for name in self._scene.controllers.split(",")]])
         options = ["--insecure-loopback", "--speed", f"{self._scene.speed}x", "--controllers", rest]
         options += [] if self._scene.cluster is None else ["--cluster", str(self._scene.cluster)]
-        return self._started.enter_context(Running(self._folder, "--port", str(self.port), *options))
+        return self._started.enter_context(UpProcess(self._folder, "--port", str(self.port), *options))
 
-    def _operate(self, url: str) -> Operating:
+    def _operate(self, url: str) -> OperatorRun:
         kubeconfig = plain_kubeconfig(self._folder, url)
         config = self._folder / "kueue.yaml"
         config.write_text(_KUEUE, "utf-8")
         options = ["--no-leader-elect", "--controllers", self._scene.controllers, "--config", str(config)]
         options += self._scene.options
-        return self._started.enter_context(Operating(kubeconfig, *options)).wait_until("this replica runs")
+        return self._started.enter_context(OperatorRun(kubeconfig, *options)).wait_until("this replica runs")
 
     def __enter__(self) -> Self:
         return self

@@ -19,7 +19,7 @@ from contract.pod_views import visible_objects
 from contract.runtime_scenes import NAMESPACE, SCENES, Obj, RuntimeStep
 from e2e_local_pods.node import local_platform
 from e2e_platform.kill_rounds import ask
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 from integration_shim.engine_image import busybox_image
 
 _LOOKS_EVERY: Final = 0.1  # seconds
@@ -61,7 +61,7 @@ def places(
             real = stack.enter_context(local_platform(folder("real"), _OPTION, image=image, without="docker"))
         else:
             real = stack.enter_context(local_platform(folder("real"), _OPTION))
-        simulated = stack.enter_context(Running(folder("simulated"), _OPTION))
+        simulated = stack.enter_context(UpProcess(folder("simulated"), _OPTION))
         both = [PlatformView(simulated.url), PlatformView(real.url)]
         for place in both:
             for steps in SCENES.values():

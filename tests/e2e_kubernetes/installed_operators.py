@@ -12,7 +12,7 @@ from batchyard.operator_manifests import InstallSettings, manifests
 from batchyard.operator_manifests.deployment import arguments
 from e2e_kubernetes.kubernetes import Kubernetes, KubernetesSettings, wait_for
 from e2e_platform.operator_account import audited_requests, forbidden_requests
-from e2e_platform.operator_process import Operating, free_port
+from e2e_platform.operator_process import OperatorRun, free_port
 
 SETTINGS: Final = InstallSettings()
 #: The API server reaches the operators by a Service for this machine, because they run outside of pods.
@@ -34,11 +34,11 @@ class InstalledOperators:
         self._kubeconfig = kubeconfig
         self._started = started
         self.asked, self.other = free_port(), free_port()
-        self.operators: dict[int, Operating] = {}
+        self.operators: dict[int, OperatorRun] = {}
 
     def operate(self, port: int, state: str) -> None:
         """Start an operator, and wait for a state in its log."""
-        self.operators[port] = self._started.enter_context(Operating(self._kubeconfig, *_options(port)))
+        self.operators[port] = self._started.enter_context(OperatorRun(self._kubeconfig, *_options(port)))
         self.operators[port].wait_until(state, _BEGINS_WITHIN)
 
     def revive(self) -> None:

@@ -11,7 +11,7 @@ from signal import SIGKILL
 from typing import Any
 from unittest.mock import patch
 
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 PATIENCE = "--timeout=60s"
 IMAGE = ("--image", "machine=/")
@@ -34,12 +34,12 @@ def local_platform(
     cluster: Path = Path("local"),
     image: Sequence[str] = IMAGE,
     without: str = "podman,docker",
-) -> Iterator[Running]:
+) -> Iterator[UpProcess]:
     """A platform with this machine as its node; its remaining processes are killed at the end."""
     try:
         with (
             patch.dict(os.environ, {"BATCHYARD_NODE_WITHOUT": without}),
-            Running(folder, "--cluster", str(cluster), *image, *options) as platform,
+            UpProcess(folder, "--cluster", str(cluster), *image, *options) as platform,
         ):
             if platform.kubeconfig.exists():  # it exists only with TLS
                 platform.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
@@ -72,12 +72,12 @@ def script(name: str, text: str, **spec: Any) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": whole})
 
 
-def wait_for(platform: Running, name: str, phase: str) -> None:
+def wait_for(platform: UpProcess, name: str, phase: str) -> None:
     """Wait until a pod is in a phase."""
     platform.kubectl("wait", f"pod/{name}", f"--for=jsonpath={{.status.phase}}={phase}", PATIENCE)
 
 
-def terminated_state(platform: Running, name: str) -> dict[str, Any]:
+def terminated_state(platform: UpProcess, name: str) -> dict[str, Any]:
     """The terminated state of the container of a pod."""
     state: dict[str, Any] = json.loads(
         platform.kubectl("get", "pod", name, "-o", "jsonpath={.status.containerStatuses[0].state.terminated}")
@@ -86,7 +86,7 @@ def terminated_state(platform: Running, name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def follow_output(platform: Running, *arguments: str) -> Iterator[Iterator[str]]:
+def follow_output(platform: UpProcess, *arguments: str) -> Iterator[Iterator[str]]:
     """The output lines of a kubectl command as they arrive."""
     environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig)}
     with subprocess.Popen(["kubectl", *arguments], stdout=subprocess.PIPE, text=True, env=environment) as process:

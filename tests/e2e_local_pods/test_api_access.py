@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from e2e_local_pods.node import local_platform, script, terminated_state, wait_for
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 _KUBECTL = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     """A platform in which the ServiceAccount of pods may read pods."""
     with local_platform(tmp_path_factory.mktemp("platform"), "--host-network") as started:
         may = ("--clusterrole=view", "--serviceaccount=default:default", "--namespace=default")
@@ -24,14 +24,14 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
-def output_of_script(platform: Running, name: str, text: str, **spec: object) -> list[str]:
+def output_of_script(platform: UpProcess, name: str, text: str, **spec: object) -> list[str]:
     """The output lines of a script that succeeds in a pod."""
     platform.kubectl("create", "-f", "-", sent=script(name, text, **spec))
     wait_for(platform, name, "Succeeded")
     return platform.kubectl("logs", name).splitlines()
 
 
-def test_client_in_pod_reaches_api(platform: Running) -> None:
+def test_client_in_pod_reaches_api(platform: UpProcess) -> None:
     found = output_of_script(
         platform, "reads", "kubectl get pod reads -o jsonpath={.status.phase} && echo $KUBERNETES_PORT"
     )
@@ -40,7 +40,7 @@ def test_client_in_pod_reaches_api(platform: Running) -> None:
     assert found[0].startswith(f"Runningtcp://{host}:")
 
 
-def test_client_in_pod_has_permissions_of_its_service_account_only(platform: Running) -> None:
+def test_client_in_pod_has_permissions_of_its_service_account_only(platform: UpProcess) -> None:
     platform.kubectl("create", "-f", "-", sent=script("writes", "kubectl delete pod writes"))
     wait_for(platform, "writes", "Failed")
     assert "Forbidden" in platform.kubectl("logs", "writes")
@@ -48,7 +48,7 @@ def test_client_in_pod_has_permissions_of_its_service_account_only(platform: Run
     assert terminated_state(platform, "writes")["exitCode"] == 1
 
 
-def test_client_in_pod_verifies_api_certificate_by_service_name(platform: Running) -> None:
+def test_client_in_pod_verifies_api_certificate_by_service_name(platform: UpProcess) -> None:
     if platform.kubectl("get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}") == "None":
         pytest.skip("pods have no network of their own here")
     mounted = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -57,6 +57,6 @@ def test_client_in_pod_verifies_api_certificate_by_service_name(platform: Runnin
     assert output_of_script(platform, "named", ask) == ["ok"]
 
 
-def test_host_network_pod_reaches_api_on_loopback(platform: Running) -> None:
+def test_host_network_pod_reaches_api_on_loopback(platform: UpProcess) -> None:
     ask = "kubectl get pod shares -o jsonpath={.metadata.name} && echo :$KUBERNETES_SERVICE_HOST"
     assert output_of_script(platform, "shares", ask, hostNetwork=True) == ["shares:127.0.0.1"]

@@ -8,25 +8,25 @@ from typing import Any
 import pytest
 
 from e2e_local_pods.node import PATIENCE, local_platform, script, terminated_state, wait_for
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     """One platform for the tests of this module."""
     with local_platform(tmp_path_factory.mktemp("platform")) as started:
         yield started
 
 
-def features(platform: Running) -> dict[str, Any]:
+def features(platform: UpProcess) -> dict[str, Any]:
     """The isolation features of this machine."""
     found: dict[str, Any] = json.loads((platform.kubeconfig.parent / "node/features.json").read_text("utf-8"))
     return found
 
 
-def test_container_over_memory_limit_is_oom_killed(platform: Running) -> None:
+def test_container_over_memory_limit_is_oom_killed(platform: UpProcess) -> None:
     cgroups = features(platform)["cgroups"]
     if cgroups is None or "memory" not in cgroups["controllers"]:
         pytest.skip("there are no cgroups for memory here")
@@ -40,7 +40,7 @@ def test_container_over_memory_limit_is_oom_killed(platform: Running) -> None:
     )
 
 
-def test_container_ignoring_sigterm_is_killed_on_delete(platform: Running) -> None:
+def test_container_ignoring_sigterm_is_killed_on_delete(platform: UpProcess) -> None:
     text = "trap '' TERM; echo begun; while :; do sleep 0.1; done"
     platform.kubectl("create", "-f", "-", sent=script("deaf", text, terminationGracePeriodSeconds=1))
     wait_for(platform, "deaf", "Running")
@@ -48,7 +48,7 @@ def test_container_ignoring_sigterm_is_killed_on_delete(platform: Running) -> No
     assert "not found" in platform.kubectl("get", "pod", "deaf", fails=True)
 
 
-def test_endlessly_forking_pod_is_deleted_and_node_stays_ready(platform: Running) -> None:
+def test_endlessly_forking_pod_is_deleted_and_node_stays_ready(platform: UpProcess) -> None:
     text = "f() { sleep 300 & f; }; f"
     platform.kubectl("create", "-f", "-", sent=script("forks", text, terminationGracePeriodSeconds=1))
     platform.kubectl("wait", "pod/forks", "--for=jsonpath={.status.startTime}", PATIENCE)
@@ -56,7 +56,7 @@ def test_endlessly_forking_pod_is_deleted_and_node_stays_ready(platform: Running
     assert platform.kubectl("get", "nodes", "--no-headers").split()[1] == "Ready"
 
 
-def test_endless_log_keeps_newest_lines(platform: Running) -> None:
+def test_endless_log_keeps_newest_lines(platform: UpProcess) -> None:
     platform.kubectl("create", "-f", "-", sent=script("talks", "yes | head -c 100000000; echo the last"))
     wait_for(platform, "talks", "Succeeded")
     assert platform.kubectl("logs", "talks", "--tail=1") == "the last\n"
@@ -64,7 +64,7 @@ def test_endless_log_keeps_newest_lines(platform: Running) -> None:
     assert sum(part.stat().st_size for part in pods) < 60 * 1024 * 1024
 
 
-def test_missing_command_is_reported_as_start_error(platform: Running) -> None:
+def test_missing_command_is_reported_as_start_error(platform: UpProcess) -> None:
     platform.kubectl("create", "-f", "-", sent=script("none", "", container={"command": ["no-such-command"]}))
     wait_for(platform, "none", "Failed")
     assert (terminated_state(platform, "none")["exitCode"], terminated_state(platform, "none")["reason"]) == (
@@ -74,7 +74,7 @@ def test_missing_command_is_reported_as_start_error(platform: Running) -> None:
     assert "no-such-command" in terminated_state(platform, "none")["message"]
 
 
-def test_pod_over_volume_size_limit_is_evicted(platform: Running) -> None:
+def test_pod_over_volume_size_limit_is_evicted(platform: UpProcess) -> None:
     volumes = [{"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}]
     mounts = {"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}
     fills = script("fills", "head -c 2000000 /dev/zero > /scratch/x; sleep 600", container=mounts, volumes=volumes)

@@ -12,7 +12,7 @@ from batchyard.cli.commands.status import print_status
 from batchyard.cli.options import Output
 from batchyard.server.local_node.node import Gpus
 from e2e_local_pods.node import local_platform, script, wait_for
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 FOUND = Gpus()
 #: Maximum reads of the log; each takes about a tenth of a second.
@@ -45,7 +45,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     """A platform with a pod that computes on a GPU."""
     with local_platform(tmp_path_factory.mktemp("platform")) as started:
         limits = {"resources": {"limits": {"nvidia.com/gpu": "1"}}, "command": ["python3", "-c", COMPUTES]}
@@ -54,14 +54,14 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
-def reported_gpus(platform: Running, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+def reported_gpus(platform: UpProcess, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     """The GPUs in the status of the platform."""
     print_status(platform.kubeconfig.parent, Output.JSON)
     gpus: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["local"]["gpus"]
     return gpus
 
 
-def log_of_computation(platform: Running) -> str:
+def log_of_computation(platform: UpProcess) -> str:
     """The log of the pod after its computation."""
     for _ in range(_ATTEMPTS):
         log = platform.kubectl("logs", "computes")
@@ -70,19 +70,19 @@ def log_of_computation(platform: Running) -> str:
     raise AssertionError(f"incomplete log: {log!r}")
 
 
-def test_node_capacity_counts_all_gpus(platform: Running) -> None:
+def test_node_capacity_counts_all_gpus(platform: UpProcess) -> None:
     seen = platform.kubectl("get", "nodes", "-o", r"jsonpath={.items[0].status.capacity.nvidia\.com/gpu}")
     assert seen == str(len(FOUND.devices))
 
 
-def test_pod_computes_on_its_assigned_gpu(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pod_computes_on_its_assigned_gpu(platform: UpProcess, capsys: pytest.CaptureFixture[str]) -> None:
     _, count, uuid = log_of_computation(platform).split()
     (mine,) = [gpu for gpu in reported_gpus(platform, capsys) if gpu["pod"] == "default/computes"]
     assert (count, uuid) == ("1", mine["uuid"])
     assert mine["usedBytes"] >= 64 << 20
 
 
-def samples(platform: Running, of: str) -> list[tuple[str, dict[str, str], float]]:
+def samples(platform: UpProcess, of: str) -> list[tuple[str, dict[str, str], float]]:
     """Names, labels and values of the /metrics samples of a GPU."""
     found = []
     for line in platform.kubectl("get", "--raw", "/metrics?collect[]=gpus").splitlines():
@@ -93,7 +93,7 @@ def samples(platform: Running, of: str) -> list[tuple[str, dict[str, str], float
     return found
 
 
-def test_metrics_report_pod_and_measurements_of_gpu(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_report_pod_and_measurements_of_gpu(platform: UpProcess, capsys: pytest.CaptureFixture[str]) -> None:
     log_of_computation(platform)
     (mine,) = [gpu for gpu in reported_gpus(platform, capsys) if gpu["pod"] == "default/computes"]
     found = samples(platform, mine["uuid"])
@@ -108,14 +108,14 @@ def test_metrics_report_pod_and_measurements_of_gpu(platform: Running, capsys: p
     assert all(holder.items() <= labels.items() for _, labels, _ in found)
 
 
-def test_metrics_list_exactly_the_gpus_of_machine(platform: Running) -> None:
+def test_metrics_list_exactly_the_gpus_of_machine(platform: UpProcess) -> None:
     text = platform.kubectl("get", "--raw", "/metrics?collect[]=gpus")
     seen = re.findall(r'^DCGM_FI_DEV_GPU_UTIL\{gpu="(\d+)",UUID="(.*?)",device="nvidia(\d+)"', text, re.MULTILINE)
     wanted = [(str(gpu.number), gpu.uuid, str(gpu.number)) for gpu in FOUND.devices]
     assert sorted(seen) == sorted(wanted)
 
 
-def test_pod_without_gpu_request_sees_no_gpu(platform: Running) -> None:
+def test_pod_without_gpu_request_sees_no_gpu(platform: UpProcess) -> None:
     platform.kubectl(
         "create", "-f", "-", sent=script("without", 'echo "[$CUDA_VISIBLE_DEVICES]"; ls /dev | grep nvidia')
     )

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from e2e_local_pods.node import PATIENCE, local_platform, script, terminated_state, wait_for
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 from integration_shim.engine_image import SAYS, busybox_image
 from integration_shim.image_engines import docker, engine_with_image
 
@@ -50,13 +50,13 @@ def image(engine: EngineOption) -> str:
 
 
 @pytest.fixture(scope="module")
-def platform(engine: EngineOption, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(engine: EngineOption, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     """One platform for the tests of this module."""
     with local_platform(tmp_path_factory.mktemp("platform"), without=engine.without) as started:
         yield started
 
 
-def events_of(platform: Running, name: str) -> list[tuple[str, str]]:
+def events_of(platform: UpProcess, name: str) -> list[tuple[str, str]]:
     """Reasons and messages of the events of a pod."""
     asked = ("get", "events", "--field-selector", f"involvedObject.name={name}", "-o", "json")
     return [(event["reason"], event["message"]) for event in json.loads(platform.kubectl(*asked))["items"]]
@@ -70,14 +70,14 @@ def pod(name: str, image: str, **fields: Any) -> str:
     return json.dumps(made)
 
 
-def wait_for_waiting_reason(platform: Running, name: str, reason: str) -> str:
+def wait_for_waiting_reason(platform: UpProcess, name: str, reason: str) -> str:
     """Wait until the container waits with a reason; return the message."""
     waiting = "{.status.containerStatuses[0].state.waiting.%s}"
     platform.kubectl("wait", f"pod/{name}", f"--for=jsonpath={waiting % 'reason'}={reason}", PATIENCE)
     return platform.kubectl("get", "pod", name, "-o", f"jsonpath={waiting % 'message'}")
 
 
-def test_container_runs_command_and_user_of_its_image(platform: Running, image: str) -> None:
+def test_container_runs_command_and_user_of_its_image(platform: UpProcess, image: str) -> None:
     platform.kubectl("create", "-f", "-", sent=pod("own", image))
     wait_for(platform, "own", "Succeeded")
     assert platform.kubectl("logs", "own").splitlines() == ["from the image", "1234", "/srv"]
@@ -88,14 +88,16 @@ def test_container_runs_command_and_user_of_its_image(platform: Running, image: 
     assert ("Pulled", f'Container image "{image}" already present on machine') in events_of(platform, "own")
 
 
-def test_status_reports_engine_that_pulls_and_engine_that_runs_images(platform: Running, engine: EngineOption) -> None:
+def test_status_reports_engine_that_pulls_and_engine_that_runs_images(
+    platform: UpProcess, engine: EngineOption
+) -> None:
     asked = [sys.executable, "-m", "batchyard", "status", "--data-dir", str(platform.kubeconfig.parent)]
     reported = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
     ways = {"docker": r"podman \S+ pulls(, bubblewrap| and) runs", "podman": r"docker \S+ pulls, bubblewrap runs"}
     assert re.search(rf"^images +{ways[engine.without]} images without --image$", reported, re.MULTILINE)
 
 
-def test_arguments_are_passed_to_entrypoint_of_image(platform: Running, image: str) -> None:
+def test_arguments_are_passed_to_entrypoint_of_image(platform: UpProcess, image: str) -> None:
     variables = [{"name": "WHO", "value": "pod"}]
     stated = pod("arguments", image, args=["echo $(WHO) $WHO; pwd"], workingDir="/made/for/it", env=variables)
     platform.kubectl("create", "-f", "-", sent=stated)
@@ -103,7 +105,7 @@ def test_arguments_are_passed_to_entrypoint_of_image(platform: Running, image: s
     assert platform.kubectl("logs", "arguments").splitlines() == ["pod pod", "/made/for/it"]
 
 
-def test_server_of_image_is_probed_accepts_exec_and_reads_its_token(platform: Running, image: str) -> None:
+def test_server_of_image_is_probed_accepts_exec_and_reads_its_token(platform: UpProcess, image: str) -> None:
     token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
     command = ["sh", "-c", "echo page > /tmp/index.html; exec busybox httpd -f -p 8000 -h /tmp"]
     probe = {"httpGet": {"path": "/", "port": 8000}, "periodSeconds": 1}
@@ -117,7 +119,7 @@ def test_server_of_image_is_probed_accepts_exec_and_reads_its_token(platform: Ru
     platform.kubectl("delete", "pod", "server", "--grace-period=1", PATIENCE)
 
 
-def test_failed_image_pull_is_retried_with_back_off(platform: Running) -> None:
+def test_failed_image_pull_is_retried_with_back_off(platform: UpProcess) -> None:
     platform.kubectl("create", "-f", "-", sent=pod("far", MISSING, command=["true"]))
     reported = wait_for_waiting_reason(platform, "far", "ImagePullBackOff")
     assert reported.startswith(f'Back-off pulling image "{MISSING}": ErrImagePull: ')
@@ -128,7 +130,7 @@ def test_failed_image_pull_is_retried_with_back_off(platform: Running) -> None:
     platform.kubectl("delete", "pod", "far", PATIENCE)
 
 
-def test_missing_image_with_pull_policy_never_is_reported(platform: Running) -> None:
+def test_missing_image_with_pull_policy_never_is_reported(platform: UpProcess) -> None:
     platform.kubectl("create", "-f", "-", sent=pod("never", MISSING, imagePullPolicy="Never", command=["true"]))
     reported = wait_for_waiting_reason(platform, "never", "ErrImageNeverPull")
     assert reported == f'Container image "{MISSING}" is not present with pull policy of Never'

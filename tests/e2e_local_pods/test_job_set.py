@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from e2e_local_pods.node import follow_output, local_platform
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 ROOT = Path(__file__).parent.parent.parent
 JOB_SET = ROOT.parent / "shared/refarch/jobset/workloads/team-a/team-a-jobset-0.yaml"
@@ -73,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[UpProcess]:
     """A platform with an environment in place of the image, and with the node label of L4 GPUs."""
     image = tmp_path_factory.mktemp("image")
     for script in ("train.py", "checkpoints.py"):
@@ -104,7 +104,7 @@ def job_set(folder: Path) -> str:
     return json.dumps(manifest)
 
 
-def test_job_set_restarts_and_resumes_from_checkpoint_after_worker_is_killed(platform: Running, folder: Path) -> None:
+def test_job_set_restarts_and_resumes_from_checkpoint_after_worker_is_killed(platform: UpProcess, folder: Path) -> None:
     platform.kubectl("apply", "-f", "-", sent=job_set(folder))
     wait_for_first(platform)
     with follow_output(platform, "logs", "-f", *FIRST) as lines:
@@ -118,13 +118,13 @@ def test_job_set_restarts_and_resumes_from_checkpoint_after_worker_is_killed(pla
     assert re.search(r"done: step 40 loss", last)
 
 
-def wait_for_first(platform: Running) -> None:
+def wait_for_first(platform: UpProcess) -> None:
     """Wait until the pod of rank 0 runs."""
     for state in ("create", "condition=Ready"):
         platform.kubectl("wait", "pod", *FIRST, f"--for={state}", "--timeout=60s")
 
 
-def kill_a_worker(platform: Running) -> None:
+def kill_a_worker(platform: UpProcess) -> None:
     """Kill the main process of one of the pods."""
     pods = json.loads(platform.kubectl("get", "pods", "-n", "team-a", "-o", "json"))["items"]
     uid = pods[-1]["metadata"]["uid"]
@@ -132,7 +132,7 @@ def kill_a_worker(platform: Running) -> None:
     os.kill(json.loads((run / "state.json").read_text("utf-8"))["pid"], signal.SIGKILL)
 
 
-def wait_until_complete(platform: Running) -> None:
+def wait_until_complete(platform: UpProcess) -> None:
     """Wait until the JobSet is complete."""
     seen = ("get", "jobset", NAME, "-n", "team-a", "-o", "jsonpath={.status.terminalState}")
     for _ in range(6):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from e2e_local_pods.node import PATIENCE, local_platform, script, wait_for
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 FIRST = "{.status.containerStatuses[0]}"
@@ -24,13 +24,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def platform(folder: Path) -> Iterator[Running]:
+def platform(folder: Path) -> Iterator[UpProcess]:
     """One platform for the tests of this module."""
     with local_platform(folder) as started:
         yield started
 
 
-def run_of(platform: Running, folder: Path, pod: str, run: str) -> Path:
+def run_of(platform: UpProcess, folder: Path, pod: str, run: str) -> Path:
     """The folder of a run of a pod."""
     uid = platform.kubectl("get", "pod", pod, "-o", "jsonpath={.metadata.uid}")
     return folder / "node" / "pods" / uid / run
@@ -41,12 +41,12 @@ def kill_keeper(run: Path) -> None:
     os.kill(json.loads((run / "state.json").read_text())["keeper"], SIGKILL)
 
 
-def container_status(platform: Running, pod: str) -> Any:
+def container_status(platform: UpProcess, pod: str) -> Any:
     """The status of the container of a pod."""
     return json.loads(platform.kubectl("get", "pod", pod, "-o", f"jsonpath={FIRST}"))
 
 
-def test_pod_restarts_with_its_volumes_after_loss_of_sandbox(platform: Running, folder: Path) -> None:
+def test_pod_restarts_with_its_volumes_after_loss_of_sandbox(platform: UpProcess, folder: Path) -> None:
     mounts = [{"name": "kept", "mountPath": "/kept"}]
     text = "cat /kept/word; echo told > /kept/word; exec sleep 3600"
     spec = {
@@ -64,7 +64,7 @@ def test_pod_restarts_with_its_volumes_after_loss_of_sandbox(platform: Running, 
     assert "word" in platform.kubectl("logs", "anew", "--previous")  # cat could not find it
 
 
-def test_container_status_is_unknown_after_its_keeper_is_killed(platform: Running, folder: Path) -> None:
+def test_container_status_is_unknown_after_its_keeper_is_killed(platform: UpProcess, folder: Path) -> None:
     platform.kubectl("create", "-f", "-", sent=script("lost", "exec sleep 3600"))
     wait_for(platform, "lost", "Running")
     kill_keeper(run_of(platform, folder, "lost", "runs/main/0"))

@@ -17,7 +17,7 @@ import pytest
 from kubernetes import client, config, stream
 
 from e2e_local_pods.node import PATIENCE, local_platform, script, wait_for
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 WITHOUT_WEBSOCKETS = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
@@ -35,7 +35,7 @@ socketserver.ThreadingTCPServer(("127.0.0.1", 8000), LargeResponseHandler).serve
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     """One platform with two running pods."""
     with local_platform(tmp_path_factory.mktemp("platform")) as started:
         started.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
@@ -49,7 +49,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def run(
-    platform: Running, *arguments: str, sent: bytes = b"", **variables: str
+    platform: UpProcess, *arguments: str, sent: bytes = b"", **variables: str
 ) -> "subprocess.CompletedProcess[bytes]":
     """The result of a kubectl command."""
     environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig), **variables}
@@ -58,7 +58,7 @@ def run(
 
 
 @contextmanager
-def child(platform: Running, *arguments: str, **variables: str) -> "Iterator[subprocess.Popen[str]]":
+def child(platform: UpProcess, *arguments: str, **variables: str) -> "Iterator[subprocess.Popen[str]]":
     """A running kubectl, which is killed at the end."""
     environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig), **variables}
     pipe = subprocess.PIPE
@@ -70,36 +70,36 @@ def child(platform: Running, *arguments: str, **variables: str) -> "Iterator[sub
 
 
 @pytest.fixture
-def core(platform: Running) -> Iterator[client.CoreV1Api]:
+def core(platform: UpProcess) -> Iterator[client.CoreV1Api]:
     """The Python client of the platform."""
     with config.new_client_from_config(str(platform.kubeconfig)) as api:  # type: ignore[no-untyped-call]
         yield client.CoreV1Api(api)
 
 
-def processes(platform: Running, pattern: str) -> list[str]:
+def processes(platform: UpProcess, pattern: str) -> list[str]:
     """The processes of the pod `idle` with a command line."""
     done = run(platform, "exec", "idle", "--", "pgrep", "-xf", pattern)
     return done.stdout.decode().split()
 
 
-def test_exec_uses_environment_and_working_directory_of_container(platform: Running) -> None:
+def test_exec_uses_environment_and_working_directory_of_container(platform: UpProcess) -> None:
     done = run(platform, "exec", "idle", "--", "sh", "-c", 'echo "$OWN in $(pwd)"; echo aside >&2; exit 3')
     assert (done.stdout, done.returncode) == (b"its own in /data\n", 3)
     assert done.stderr == b"aside\ncommand terminated with exit code 3\n"
 
 
-def test_exec_passes_whole_stdin(platform: Running) -> None:
+def test_exec_passes_whole_stdin(platform: UpProcess) -> None:
     sent = bytes(range(251)) * 12_000
     assert run(platform, "exec", "-i", "idle", "--", "cat", sent=sent).stdout == sent
 
 
-def test_exec_works_without_websockets(platform: Running) -> None:
+def test_exec_works_without_websockets(platform: UpProcess) -> None:
     command = ("exec", "-i", "idle", "--", "sh", "-c", "cat; exit 4")
     done = run(platform, *command, sent=b"told", **WITHOUT_WEBSOCKETS)
     assert (done.stdout, done.returncode) == (b"told", 4)
 
 
-def test_exec_of_missing_command_reports_upstream_error(platform: Running) -> None:
+def test_exec_of_missing_command_reports_upstream_error(platform: UpProcess) -> None:
     done = run(platform, "exec", "idle", "--", "nosuch")
     assert done.stderr.startswith(
         b"error: Internal error occurred: error executing command in container: failed to exec"
@@ -107,7 +107,7 @@ def test_exec_of_missing_command_reports_upstream_error(platform: Running) -> No
     assert b'exec: "nosuch": executable file not found in $PATH' in done.stderr
 
 
-def test_exec_is_forbidden_without_create_permission(platform: Running) -> None:
+def test_exec_is_forbidden_without_create_permission(platform: UpProcess) -> None:
     platform.kubectl("create", "role", "looks", "--verb=get", "--resource=pods,pods/exec")
     platform.kubectl("create", "rolebinding", "looks", "--role=looks", "--user=reader")
     done = run(platform, "exec", "idle", "--as=reader", "--", "true")
@@ -122,12 +122,12 @@ def test_exec_is_forbidden_without_create_permission(platform: Running) -> None:
         ("portforward", "Upgrade request required"),
     ],
 )
-def test_invalid_session_request_is_rejected(platform: Running, asked: str, stated: str) -> None:
+def test_invalid_session_request_is_rejected(platform: UpProcess, asked: str, stated: str) -> None:
     path = f"/api/v1/namespaces/default/pods/idle/{asked}"
     assert stated in platform.kubectl("get", "--raw", path, fails=True)
 
 
-def test_exec_in_terminated_container_fails_with_not_found(platform: Running) -> None:
+def test_exec_in_terminated_container_fails_with_not_found(platform: UpProcess) -> None:
     platform.kubectl("create", "-f", "-", sent=script("over", "true", restartPolicy="Always"))
     waiting = "{.status.containerStatuses[0].state.waiting.reason}"
     platform.kubectl("wait", "pod/over", f"--for=jsonpath={waiting}=CrashLoopBackOff", PATIENCE)
@@ -136,7 +136,7 @@ def test_exec_in_terminated_container_fails_with_not_found(platform: Running) ->
     platform.kubectl("delete", "pod", "over", PATIENCE)
 
 
-def test_exec_terminal_has_its_size_and_handles_interrupt_key(platform: Running) -> None:
+def test_exec_terminal_has_its_size_and_handles_interrupt_key(platform: UpProcess) -> None:
     asked = f"trap 'echo interrupted; exit 6' INT; {SIZED} while :; do sleep 0.1; done"
     with in_terminal(platform, "exec", "-it", "idle", "--", "sh", "-c", asked) as (terminal, talking):
         read_until(terminal, b"sized")
@@ -145,7 +145,7 @@ def test_exec_terminal_has_its_size_and_handles_interrupt_key(platform: Running)
         assert talking.wait(60) == 6
 
 
-def test_kubectl_copies_files_to_and_from_pod(platform: Running, tmp_path: Path) -> None:
+def test_kubectl_copies_files_to_and_from_pod(platform: UpProcess, tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(bytes(range(251)) * 4_000)
     # The container of an ordinary user has no other user to own the file.
     options = ("--no-preserve",) if os.geteuid() != 0 else ()
@@ -154,7 +154,7 @@ def test_kubectl_copies_files_to_and_from_pod(platform: Running, tmp_path: Path)
     assert (tmp_path / "back").read_bytes() == (tmp_path / "there").read_bytes()
 
 
-def test_exec_processes_end_when_client_disconnects(platform: Running) -> None:
+def test_exec_processes_end_when_client_disconnects(platform: UpProcess) -> None:
     command = ("exec", "idle", "--", "sh", "-c", "(setsid sleep 4242 &); echo up; sleep 4242")
     with child(platform, *command) as talking:
         assert talking.stdout is not None
@@ -166,20 +166,20 @@ def test_exec_processes_end_when_client_disconnects(platform: Running) -> None:
     pytest.fail("the process of the session is still running")
 
 
-def test_background_process_survives_end_of_exec(platform: Running) -> None:
+def test_background_process_survives_end_of_exec(platform: UpProcess) -> None:
     left = "nohup sleep 2424 >/dev/null 2>&1 & until pgrep -xf 'sleep 2424'; do sleep 0.1; done"
     assert run(platform, "exec", "idle", "--", "sh", "-c", left).returncode == 0
     assert len(processes(platform, "sleep 2424")) == 1
 
 
-def test_kubectl_run_attaches_to_stdin_and_output_of_container(platform: Running) -> None:
+def test_kubectl_run_attaches_to_stdin_and_output_of_container(platform: UpProcess) -> None:
     command = ("run", "asked", "-i", "--rm", "--restart=Never", "--image=machine", "--command", "--", "sh", "-c")
     done = run(platform, *command, "cat; echo aside >&2; exit 5", sent=b"told\n")
     assert done.stdout.startswith(b"told\n")
     assert (b"aside" in done.stderr, done.returncode) == (True, 5)
 
 
-def test_kubectl_run_attaches_to_terminal_of_container(platform: Running) -> None:
+def test_kubectl_run_attaches_to_terminal_of_container(platform: UpProcess) -> None:
     command = ("run", "typed", "-it", "--rm", "--restart=Never", "--image=machine", "--command", "--", "bash")
     with in_terminal(platform, *command) as (terminal, talking):
         read_until(terminal, b"try pressing enter")
@@ -189,7 +189,7 @@ def test_kubectl_run_attaches_to_terminal_of_container(platform: Running) -> Non
 
 
 @pytest.mark.parametrize("variables", [{}, WITHOUT_WEBSOCKETS], ids=["websockets", "SPDY"])
-def test_kubectl_forwards_port(platform: Running, variables: dict[str, str]) -> None:
+def test_kubectl_forwards_port(platform: UpProcess, variables: dict[str, str]) -> None:
     with child(platform, "port-forward", "pod/server", ":8000", **variables) as forwarding:
         assert forwarding.stdout is not None
         address = forwarding.stdout.readline().split()[2]
@@ -198,7 +198,7 @@ def test_kubectl_forwards_port(platform: Running, variables: dict[str, str]) -> 
                 assert len(answer.read()) == 300_000
 
 
-def test_forwarding_to_closed_port_reports_connection_refused(platform: Running) -> None:
+def test_forwarding_to_closed_port_reports_connection_refused(platform: UpProcess) -> None:
     with child(platform, "port-forward", "pod/server", ":9") as forwarding:
         assert forwarding.stdout is not None
         host, _, port = forwarding.stdout.readline().split()[2].rpartition(":")
@@ -251,13 +251,13 @@ with pod.portforward(8000, local_port=None) as port:
 """
 
 
-def test_kr8s_forwards_ports_without_naming_a_protocol(platform: Running) -> None:
+def test_kr8s_forwards_ports_without_naming_a_protocol(platform: UpProcess) -> None:
     command = [sys.executable, "-c", FORWARDING, str(platform.kubeconfig)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     assert done.stdout == "300000\n"
 
 
-def test_metrics_api_reports_usage_of_pods_and_node(platform: Running) -> None:
+def test_metrics_api_reports_usage_of_pods_and_node(platform: UpProcess) -> None:
     found: dict[str, dict[str, object]] = {}
     while "server" not in found:  # a pod that has just started has no metrics
         items = json.loads(platform.kubectl("get", "--raw", "/apis/metrics.k8s.io/v1beta1/pods"))["items"]
@@ -268,7 +268,7 @@ def test_metrics_api_reports_usage_of_pods_and_node(platform: Running) -> None:
 
 
 @contextmanager
-def in_terminal(platform: Running, *arguments: str) -> Iterator[tuple[int, "subprocess.Popen[bytes]"]]:
+def in_terminal(platform: UpProcess, *arguments: str) -> Iterator[tuple[int, "subprocess.Popen[bytes]"]]:
     """A kubectl in a terminal of 31 rows and 97 columns."""
     terminal, its_end = pty.openpty()
     subprocess.run(["stty", "rows", "31", "cols", "97"], stdin=its_end, check=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e_local_pods.node import PATIENCE, local_platform
-from e2e_platform.platform_process import Running, kubectl
+from e2e_platform.platform_process import UpProcess, kubectl
 
 ROOT = Path(__file__).parents[2]
 QUEUES = ROOT / "examples" / "training" / "platform.yaml"
@@ -30,27 +30,27 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory, checkpoints: Path) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory, checkpoints: Path) -> Iterator[UpProcess]:
     """One platform with the queues of the training example."""
     with local_platform(tmp_path_factory.mktemp("platform"), "--host-path", str(checkpoints)) as started:
         started.kubectl("apply", "-f", str(QUEUES))
         yield started
 
 
-def start_submit(platform: Running, *arguments: str) -> "subprocess.Popen[str]":
+def start_submit(platform: UpProcess, *arguments: str) -> "subprocess.Popen[str]":
     """The running command in the queue of team a."""
     command = [sys.executable, "-m", "batchyard", "submit", "--data-dir", str(platform.kubeconfig.parent)]
     return subprocess.Popen([*command, *TEAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def run_submit(platform: Running, *arguments: str) -> tuple[int, str, str]:
+def run_submit(platform: UpProcess, *arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the command."""
     with start_submit(platform, *arguments) as process:
         printed, reported = process.communicate(timeout=_ENDS_WITHIN)
         return process.returncode, printed, reported
 
 
-def test_submit_runs_in_shipped_folder_and_returns_exit_code_of_command(platform: Running, tmp_path: Path) -> None:
+def test_submit_runs_in_shipped_folder_and_returns_exit_code_of_command(platform: UpProcess, tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "said.txt").write_text("shipped\n")
     (tmp_path / "run.sh").write_text('cat parts/said.txt; echo "$GREETING $1" >&2; printf "no newline"; exit 7')
@@ -73,7 +73,7 @@ rules:
 """
 
 
-def test_submit_prints_all_lines_without_permission_to_watch_pods(platform: Running, tmp_path: Path) -> None:
+def test_submit_prints_all_lines_without_permission_to_watch_pods(platform: UpProcess, tmp_path: Path) -> None:
     platform.kubectl("create", "serviceaccount", "blind", "--namespace", "team-a")
     platform.kubectl("create", "-f", "-", sent=WITHOUT_WATCH_OF_PODS)
     account = ("--role=blind", "--serviceaccount=team-a:blind", "--namespace", "team-a")
@@ -89,7 +89,7 @@ def test_submit_prints_all_lines_without_permission_to_watch_pods(platform: Runn
 
 
 def test_sigterm_reaches_command_and_checkpoints_outlive_pod(
-    platform: Running, checkpoints: Path, tmp_path: Path
+    platform: UpProcess, checkpoints: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "run.sh").write_text(
         'trap "touch $CHECKPOINT_DIR/saved; exit 143" TERM; echo up; while :; do sleep 0.1; done'
@@ -103,14 +103,14 @@ def test_sigterm_reaches_command_and_checkpoints_outlive_pod(
     assert (checkpoints / "mine" / "saved").exists()
 
 
-def test_submit_reports_disallowed_checkpoint_folder(platform: Running, tmp_path: Path) -> None:
+def test_submit_reports_disallowed_checkpoint_folder(platform: UpProcess, tmp_path: Path) -> None:
     with start_submit(platform, "--checkpoint-dir", str(tmp_path), "--name", "refused", "--", "true") as process:
         assert process.stderr is not None
         assert any(f"hostPath {tmp_path} is not allowed here" in line for line in process.stderr)
         platform.kubectl("delete", "job", "refused", "-n", "team-a", PATIENCE)
 
 
-def test_interrupted_submit_leaves_job_running(platform: Running) -> None:
+def test_interrupted_submit_leaves_job_running(platform: UpProcess) -> None:
     with start_submit(platform, "--name", "left", "--", "sh", "-c", "echo up; sleep 3; echo down") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from e2e_local_pods.node import follow_output, local_platform
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 ROOT = Path(__file__).parent.parent.parent
 TRAINING = ROOT / "examples" / "training"
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[UpProcess]:
     """One platform with the queues of the example, and its scripts in both namespaces."""
     data = tmp_path_factory.mktemp("platform")
     with local_platform(data, "--image", f"example/pytorch*={TORCH}", "--host-path", str(folder)) as started:
@@ -48,13 +48,13 @@ def manifest(name: str, folder: Path, steps: int) -> str:
     return text.replace("/var/tmp/batchyard-training", str(folder))
 
 
-def last_losses(platform: Running, job: str, namespace: str) -> set[tuple[str, str]]:
+def last_losses(platform: UpProcess, job: str, namespace: str) -> set[tuple[str, str]]:
     """Final loss and weights of the pods of a Job."""
     reported = platform.kubectl("logs", "-n", namespace, "--selector", f"job-name={job}", "--tail=-1")
     return set(LOST.findall(reported))
 
 
-def test_preempted_training_resumes_and_ends_with_same_loss(platform: Running, folder: Path) -> None:
+def test_preempted_training_resumes_and_ends_with_same_loss(platform: UpProcess, folder: Path) -> None:
     platform.kubectl("apply", "-f", "-", sent=manifest("jobs.yaml", folder, 60))
     first = "--selector=job-name=train-a"
     wait_for_step(platform, "train-a")
@@ -70,7 +70,7 @@ def test_preempted_training_resumes_and_ends_with_same_loss(platform: Running, f
     assert last_losses(platform, "train-b", "team-b") == {loss}
 
 
-def wait_for_step(platform: Running, job: str) -> None:
+def wait_for_step(platform: UpProcess, job: str) -> None:
     """Wait until a training has done some steps."""
     platform.kubectl("wait", "-n", "team-a", "--for=jsonpath={.status.ready}=2", f"job/{job}", "--timeout=120s")
     follow = ["logs", "-f", "-n", "team-a", f"job/{job}"]
@@ -78,7 +78,7 @@ def wait_for_step(platform: Running, job: str) -> None:
         assert any("step 3 " in line for line in lines)
 
 
-def wait_until_complete(platform: Running, job: str, namespace: str) -> None:
+def wait_until_complete(platform: UpProcess, job: str, namespace: str) -> None:
     """Wait until a Job is complete; a busy machine loads PyTorch slowly in eight processes."""
     seen = ("get", "job", job, "-n", namespace, "-o", "jsonpath={.status.conditions[*].type}")
     for _ in range(6):

@@ -23,7 +23,7 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-class Looking:
+class BrowserPage:
     """An open page that records its errors and requests."""
 
     def __init__(self, browser: Browser, **wanted: Any) -> None:

@@ -13,7 +13,7 @@ from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.server.platform.data_dir import JOURNAL_FILE
 from batchyard.store.journal_file import read_journal
 from e2e_platform.kill_rounds import PlainHttpClient, ask
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 from fuzz.seeded_random import SeededRandom
 
 KUEUE: Final = "/apis/kueue.x-k8s.io/v1beta2"
@@ -30,14 +30,14 @@ def end_of(folder: Path, kills: int, *options: str) -> dict[str, str]:
     """The final states of all submitted objects after a number of kills of the platform."""
     dice = SeededRandom("converging", kills, options)
     with ExitStack() as started:
-        running = started.enter_context(Running(folder, "--insecure-loopback", "--speed", SPEED, *options))
+        running = started.enter_context(UpProcess(folder, "--insecure-loopback", "--speed", SPEED, *options))
         for path, obj in submitted():
             code, answer = ask(running.url, "POST", path, obj)
             assert code == 201, answer
         for _ in range(kills):
             _watch_changes(running.url, 1 + dice.below(40))
             running.kill()
-            running = started.enter_context(Running(folder, "--insecure-loopback", "--speed", SPEED, *options))
+            running = started.enter_context(UpProcess(folder, "--insecure-loopback", "--speed", SPEED, *options))
         _wait_for_all(running.url)
         return dict(_ends(running.url))
 

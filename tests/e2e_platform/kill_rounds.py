@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from batchyard.interfaces.client import EventType
 from batchyard.server.platform.data_dir import JOURNAL_FILE
 from batchyard.store.journal_file import read_journal
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 WRITERS = 16
 _PLACE = "/api/v1/namespaces/default/configmaps"
@@ -82,7 +82,7 @@ def kill_round(folder: Path, number: int, answers: RoundResponses, *options: str
     before = len(answers.acknowledged)
     wanted = before + 30 + 97 * number % 400
     first = max(answers.acknowledged, default=0)
-    with Running(folder, "--insecure-loopback", *options) as running:
+    with UpProcess(folder, "--insecure-loopback", *options) as running:
         _check_stored_objects(running.url, answers)
         watchers = (_watch, _watch_from_start)
         threads = [threading.Thread(target=each, args=(running.url, answers, stopped)) for each in watchers]
@@ -121,7 +121,7 @@ def check_journal(folder: Path, answers: RoundResponses) -> None:
 
 def check_final_state(folder: Path, answers: RoundResponses) -> None:
     """Check the final objects, and that the watch got all changes once and in order."""
-    with Running(folder, "--insecure-loopback") as running:
+    with UpProcess(folder, "--insecure-loopback") as running:
         kept = _check_stored_objects(running.url, answers)
         _catch_up(running.url, answers)
         assert running.end() == 0

@@ -17,7 +17,7 @@ from batchyard.sim.guide import Guide, GuideStep
 from batchyard.store.journal_file import read_journal
 from e2e_platform.operator_account import forbidden_requests
 from e2e_platform.operator_guide import SETTINGS, GuidePlatform, guide_platform
-from e2e_platform.operator_process import Operating
+from e2e_platform.operator_process import OperatorRun
 
 #: Leases as short as whole seconds allow.
 ELECTION = (
@@ -74,7 +74,7 @@ class LeaderKiller:
         except AssertionError as error:
             self.faults.append(str(error))
 
-    def _one_more(self) -> Operating:
+    def _one_more(self) -> OperatorRun:
         return self._started.enter_context(self._place.operator(*ELECTION))
 
 

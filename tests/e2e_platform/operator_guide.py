@@ -10,7 +10,7 @@ from batchyard.controller_groups import GROUPS, KUBERNETES_GROUPS
 from batchyard.operator_manifests import InstallSettings
 from batchyard.sim.guide import Guide
 from e2e_platform.operator_account import install_account
-from e2e_platform.operator_process import Operating
+from e2e_platform.operator_process import OperatorRun
 
 SETTINGS = InstallSettings(webhooks=False, page=False)
 SPEED = 60.0
@@ -23,9 +23,9 @@ class GuidePlatform(NamedTuple):
     kubeconfig: Path
     audit_log: Path
 
-    def operator(self, *options: str) -> Operating:
+    def operator(self, *options: str) -> OperatorRun:
         """Another operator."""
-        return Operating(self.kubeconfig, "--leader-elect-resource-name", SETTINGS.name, *options)
+        return OperatorRun(self.kubeconfig, "--leader-elect-resource-name", SETTINGS.name, *options)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ def plain_kubeconfig(folder: Path, url: str) -> Path:
     return path
 
 
-class Operating(Child):
+class OperatorRun(Child):
     """A process of `batchyard operator`."""
 
     def __init__(self, kubeconfig: Path, *options: str, printed: Path = Path(os.devnull)) -> None:

@@ -54,7 +54,7 @@ class Child:
         self.reported.close()
 
 
-class Running(Child):
+class UpProcess(Child):
     """A process of `batchyard up` that listens."""
 
     def __init__(self, folder: Path, *options: str) -> None:

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import yaml
 
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 FOUND: Final = shutil.which("prometheus") is not None and shutil.which("promtool") is not None
 NONE: Final = "there is no Prometheus on this machine"
@@ -69,7 +69,7 @@ class PrometheusQueries:
 class Prometheus(PrometheusQueries):
     """A process of Prometheus with the shipped configuration and a shorter scrape interval."""
 
-    def __init__(self, folder: Path, platform: Running) -> None:
+    def __init__(self, folder: Path, platform: UpProcess) -> None:
         config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text("utf-8"))
         config["global"] |= {"scrape_interval": "1s", "evaluation_interval": "1s"}
         for job in config["scrape_configs"]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
@@ -47,13 +47,13 @@ spec: {containers: [{name: c, image: i}]}
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     """A platform without nodes."""
-    with Running(tmp_path_factory.mktemp("platform")) as running:
+    with UpProcess(tmp_path_factory.mktemp("platform")) as running:
         yield running
 
 
-def test_resource_quota_limits_pods_and_is_described(platform: Running) -> None:
+def test_resource_quota_limits_pods_and_is_described(platform: UpProcess) -> None:
     platform.kubectl("apply", "-f", "-", sent=BOUNDS)
     platform.kubectl("apply", "-f", "-", sent=JOB)
     platform.kubectl("wait", "-n", "team", "job/wide", "--for=jsonpath={.status.active}=2", "--timeout=20s")
@@ -67,7 +67,7 @@ def test_resource_quota_limits_pods_and_is_described(platform: Running) -> None:
     assert "Default Limit" in platform.kubectl("describe", "namespace", "team")
 
 
-def test_pod_mounts_service_account_token_and_certificate(platform: Running) -> None:
+def test_pod_mounts_service_account_token_and_certificate(platform: UpProcess) -> None:
     platform.kubectl("run", "plain", "--image=i")
     reported = platform.kubectl("describe", "pod", "plain")
     assert "Service Account:  default" in reported
@@ -77,7 +77,7 @@ def test_pod_mounts_service_account_token_and_certificate(platform: Running) -> 
     assert 'error looking up service account default/no: serviceaccount "no" not found' in refused
 
 
-def test_eviction_respects_pod_disruption_budget(platform: Running) -> None:
+def test_eviction_respects_pod_disruption_budget(platform: UpProcess) -> None:
     platform.kubectl("apply", "-f", "-", sent=GUARDED)
     platform.kubectl("wait", "pdb/web", "--for=jsonpath={.status.currentHealthy}=1", "--timeout=20s")
     eviction = '{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"web","namespace":"default"}}'

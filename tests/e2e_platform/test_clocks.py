@@ -14,8 +14,8 @@ from batchyard.base.instant import HOUR, SECOND, Instant
 from batchyard.server.clocks.wall import wall_clock
 from e2e_platform.clock_skew import PROGRAM
 from e2e_platform.kill_rounds import ask
-from e2e_platform.operator_process import Operating, plain_kubeconfig
-from e2e_platform.platform_process import Running
+from e2e_platform.operator_process import OperatorRun, plain_kubeconfig
+from e2e_platform.platform_process import UpProcess
 from e2e_platform.test_crashes import WORKLOADS
 from e2e_platform.test_operator import ELECTION, OPTIONS, admissions, finish, submit
 from integration_shim.machine import until
@@ -23,31 +23,31 @@ from integration_shim.machine import until
 HOURS = 5 * HOUR // SECOND
 
 
-class ClockAheadOperator(Operating):
+class ClockAheadOperator(OperatorRun):
     """An operator on a machine with a clock that is hours ahead."""
 
     program = (PROGRAM, str(HOURS))
 
 
-class ClockBehindOperator(Operating):
+class ClockBehindOperator(OperatorRun):
     """An operator on a machine with a clock that is hours behind."""
 
     program = (PROGRAM, str(-HOURS))
 
 
 @pytest.fixture
-def platform(tmp_path: Path) -> Iterator[Running]:
-    with Running(tmp_path, *OPTIONS) as running:
+def platform(tmp_path: Path) -> Iterator[UpProcess]:
+    with UpProcess(tmp_path, *OPTIONS) as running:
         yield running
 
 
-def start_operator(platform: Running, by: type[Operating], *options: str) -> Operating:
+def start_operator(platform: UpProcess, by: type[OperatorRun], *options: str) -> OperatorRun:
     file = plain_kubeconfig(platform.kubeconfig.parent, platform.url)
     return by(file, "--controllers", "admission", *options)
 
 
 @pytest.mark.parametrize("skewed", [ClockAheadOperator, ClockBehindOperator])
-def test_operator_with_skewed_clock_writes_times_of_server(platform: Running, skewed: type[Operating]) -> None:
+def test_operator_with_skewed_clock_writes_times_of_server(platform: UpProcess, skewed: type[OperatorRun]) -> None:
     with start_operator(platform, skewed, "--no-leader-elect") as running:
         running.wait_until("runs admission")
         submit(platform, [0])
@@ -58,7 +58,7 @@ def test_operator_with_skewed_clock_writes_times_of_server(platform: Running, sk
     assert all(0 <= wait < HOUR for wait in waits), waits
 
 
-def test_replicas_with_skewed_clocks_lead_one_after_the_other(platform: Running) -> None:
+def test_replicas_with_skewed_clocks_lead_one_after_the_other(platform: UpProcess) -> None:
     with start_operator(platform, ClockAheadOperator, *ELECTION) as leader:
         leader.wait_until("runs admission")
         with start_operator(platform, ClockBehindOperator, *ELECTION) as standby:
@@ -73,7 +73,7 @@ def test_replicas_with_skewed_clocks_lead_one_after_the_other(platform: Running)
     assert admissions(platform) == [1] * 6
 
 
-class AdjustableClockPlatform(Running):
+class AdjustableClockPlatform(UpProcess):
     """A platform with a clock that is set by the seconds in a file."""
 
     def __init__(self, folder: Path) -> None:
@@ -111,10 +111,10 @@ def test_platform_follows_clock_of_machine_but_never_goes_back(tmp_path: Path) -
 
 def test_lease_with_future_renew_time_does_not_move_clock(tmp_path: Path) -> None:
     lease = {"metadata": {"name": "far"}, "spec": {"renewTime": "9999-12-31T23:59:59.000000Z"}}
-    with Running(tmp_path, "--insecure-loopback") as platform:
+    with UpProcess(tmp_path, "--insecure-loopback") as platform:
         code, answer = ask(platform.url, "POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", lease)
         assert code == 201, answer
         platform.end()
-    with Running(tmp_path, "--insecure-loopback") as platform:
+    with UpProcess(tmp_path, "--insecure-loopback") as platform:
         made = ask(platform.url, "POST", "/api/v1/namespaces", {"metadata": {"name": "a"}})[1]
     assert parse_time(made["metadata"]["creationTimestamp"]) < wall_clock() + HOUR

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from e2e_platform.kill_rounds import PlainHttpClient, ask
-from e2e_platform.operator_process import Operating, plain_kubeconfig
-from e2e_platform.platform_process import Child, Running
+from e2e_platform.operator_process import OperatorRun, plain_kubeconfig
+from e2e_platform.platform_process import Child, UpProcess
 from e2e_platform.test_crashes import WORKLOADS, submitted
 
 #: Pods are created, but no kubelet runs them.
@@ -29,14 +29,14 @@ def exit_stack() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def start_operator(exit_stack: ExitStack, tmp_path: Path) -> Callable[[str], tuple[Running, Operating]]:
+def start_operator(exit_stack: ExitStack, tmp_path: Path) -> Callable[[str], tuple[UpProcess, OperatorRun]]:
     """A platform without kubelets, an operator with a Configuration, and one Job."""
 
-    def begun(text: str) -> tuple[Running, Operating]:
-        platform = exit_stack.enter_context(Running(tmp_path, *IDLE, "--controllers", "*,-admission,-runtime"))
+    def begun(text: str) -> tuple[UpProcess, OperatorRun]:
+        platform = exit_stack.enter_context(UpProcess(tmp_path, *IDLE, "--controllers", "*,-admission,-runtime"))
         options = ["--config", str(write_configuration(tmp_path, text))] if text else []
         kubeconfig = plain_kubeconfig(tmp_path, platform.url)
-        operator = Operating(kubeconfig, "--controllers", "admission", *options)
+        operator = OperatorRun(kubeconfig, "--controllers", "admission", *options)
         exit_stack.enter_context(operator).wait_until("runs admission")
         one_job(platform)
         return platform, operator
@@ -50,7 +50,7 @@ def write_configuration(folder: Path, text: str) -> Path:
     return path
 
 
-def one_job(platform: Running) -> None:
+def one_job(platform: UpProcess) -> None:
     for path, obj in list(submitted())[:4]:
         assert ask(platform.url, "POST", path, obj)[0] == 201
 
@@ -61,7 +61,7 @@ def conditions(workload: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     return {each["type"]: (each["status"], each["reason"]) for each in reported}
 
 
-def states(platform: Running, until: Callable[[Mapping[str, Any]], bool]) -> Iterator[Mapping[str, Any]]:
+def states(platform: UpProcess, until: Callable[[Mapping[str, Any]], bool]) -> Iterator[Mapping[str, Any]]:
     """The Workload after each change, until it satisfies a condition."""
     with PlainHttpClient(platform.url) as client:
         for event in client.lines(f"{WORKLOADS}?watch=1&resourceVersion=1"):
@@ -71,7 +71,7 @@ def states(platform: Running, until: Callable[[Mapping[str, Any]], bool]) -> Ite
 
 
 def test_operator_requeues_with_backoff_and_deactivates_job_without_ready_pods(
-    start_operator: Callable[[str], tuple[Running, Operating]],
+    start_operator: Callable[[str], tuple[UpProcess, OperatorRun]],
 ) -> None:
     platform, operator = start_operator(LIMITED)
     counts: dict[int, None] = {}
@@ -87,7 +87,7 @@ def test_operator_requeues_with_backoff_and_deactivates_job_without_ready_pods(
 
 
 def test_operator_without_configuration_reports_pods_ready_condition(
-    start_operator: Callable[[str], tuple[Running, Operating]],
+    start_operator: Callable[[str], tuple[UpProcess, OperatorRun]],
 ) -> None:
     platform, _ = start_operator("")
     *_, last = states(platform, lambda w: {"Admitted", "PodsReady"} <= set(conditions(w)))
@@ -95,7 +95,7 @@ def test_operator_without_configuration_reports_pods_ready_condition(
 
 
 def test_operator_with_disabled_waiting_reports_no_pods_ready_condition(
-    start_operator: Callable[[str], tuple[Running, Operating]],
+    start_operator: Callable[[str], tuple[UpProcess, OperatorRun]],
 ) -> None:
     platform, _ = start_operator(f"{HEAD}featureGates: {{DisableWaitForPodsReady: true}}\n")
     *_, last = states(platform, lambda w: conditions(w).get("Admitted") == ("True", "Admitted"))
@@ -104,14 +104,16 @@ def test_operator_with_disabled_waiting_reports_no_pods_ready_condition(
 
 def test_platform_evicts_by_configured_pods_ready_timeout(exit_stack: ExitStack, tmp_path: Path) -> None:
     options = ("--config", str(write_configuration(tmp_path, LIMITED)), "--controllers", "*,-runtime")
-    platform = exit_stack.enter_context(Running(tmp_path, *IDLE, *options))
+    platform = exit_stack.enter_context(UpProcess(tmp_path, *IDLE, *options))
     one_job(platform)
     *_, last = states(platform, lambda w: conditions(w).get("Evicted") == ("True", "PodsReadyTimeout"))
     assert last["status"]["requeueState"]["count"] == 1
 
 
 def test_platform_reports_pods_ready_condition(exit_stack: ExitStack, tmp_path: Path) -> None:
-    platform = exit_stack.enter_context(Running(tmp_path, *IDLE, "--config", str(write_configuration(tmp_path, HEAD))))
+    platform = exit_stack.enter_context(
+        UpProcess(tmp_path, *IDLE, "--config", str(write_configuration(tmp_path, HEAD)))
+    )
     one_job(platform)
     *_, last = states(platform, lambda w: conditions(w).get("PodsReady") == ("True", "Started"))
     assert conditions(last)["Admitted"] == ("True", "Admitted")

@@ -11,7 +11,7 @@ import pytest
 
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND
-from e2e_platform.platform_process import Running, kubectl
+from e2e_platform.platform_process import UpProcess, kubectl
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
@@ -78,7 +78,7 @@ def cost(*arguments: str) -> Any:
     return json.loads(done.stdout) if "json" in arguments else done.stdout + done.stderr
 
 
-def machines(platform: Running) -> tuple[int, int]:
+def machines(platform: UpProcess) -> tuple[int, int]:
     """Recorded microseconds of machines, and their actual microseconds with the precision of a second."""
     records = json.loads(platform.kubectl("get", "costrecords", "-n", "kube-system", "-o", "json"))["items"]
     hours = [each["spec"] for each in records if each["metadata"]["name"] != "open"]
@@ -94,7 +94,7 @@ def folder(tmp_path: Path) -> Path:
     described = tmp_path / "cluster.yaml"
     described.write_text(CLUSTER, "utf-8")
     data = tmp_path / "data"
-    with Running(data, "--cluster", str(described), "--speed", "600x") as platform:
+    with UpProcess(data, "--cluster", str(described), "--speed", "600x") as platform:
         platform.kubectl("apply", "-f", "-", sent=PLATFORM + "".join(TEAM.replace("TEAM", t) for t in ("red", "blue")))
         for team in ("red", "blue"):
             platform.kubectl("wait", "--for=jsonpath={.status.ready}=1", "job/train", "-n", team, "--timeout=50s")
@@ -103,7 +103,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_costs_are_recorded_exactly_once_across_kill(folder: Path) -> None:
-    with Running(folder, "--speed", "600x") as platform:
+    with UpProcess(folder, "--speed", "600x") as platform:
         for team in ("red", "blue"):
             platform.kubectl("wait", "--for=condition=Complete", "job/train", "-n", team, "--timeout=50s")
         platform.kubectl(
@@ -120,7 +120,7 @@ def test_costs_are_recorded_exactly_once_across_kill(folder: Path) -> None:
 
 
 def test_team_sees_only_its_own_costs(folder: Path) -> None:
-    with Running(folder, "--speed", "600x") as platform:
+    with UpProcess(folder, "--speed", "600x") as platform:
         platform.kubectl("create", "rolebinding", "view", "-n", "red", "--clusterrole=view", "--group=red")
         command = [sys.executable, "-m", "batchyard", "user", "ann", "--group", "red", "-n", "red"]
         subprocess.run([*command, "--data-dir", str(folder)], check=True, capture_output=True)
@@ -134,7 +134,7 @@ def test_team_sees_only_its_own_costs(folder: Path) -> None:
 
 
 def test_exceeded_budget_holds_queues_of_its_namespace(folder: Path) -> None:
-    with Running(folder, "--speed", "600x") as platform:
+    with UpProcess(folder, "--speed", "600x") as platform:
         platform.kubectl("apply", "-f", "-", sent=BUDGET)
         stopped = "--for=jsonpath={.spec.stopPolicy}=Hold"
         platform.kubectl("wait", stopped, "localqueue/main", "-n", "red", "--timeout=50s")

@@ -7,7 +7,7 @@ from typing import Any
 
 from e2e_platform import convergence
 from e2e_platform.kill_rounds import PlainHttpClient, RoundResponses, ask, check_final_state, kill_round
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 QUEUE = "/apis/kueue.x-k8s.io/v1beta1"
 WORKLOADS = f"{QUEUE}/namespaces/default/workloads"
@@ -43,14 +43,14 @@ def test_preempting_teams_reach_same_result_within_quota_across_kills(tmp_path: 
 def end_of(folder: Path, kills: Sequence[int]) -> dict[str, Any]:
     """The final state of Jobs in a queue for two, with a kill of the platform after each count in `kills`."""
     with ExitStack() as started:
-        running = started.enter_context(Running(folder, *OPTIONS))
+        running = started.enter_context(UpProcess(folder, *OPTIONS))
         for path, obj in submitted():
             code, answer = ask(running.url, "POST", path, obj)
             assert code == 201, answer
         for complete in kills:
             wait_for(running.url, complete)
             running.kill()
-            running = started.enter_context(Running(folder, *OPTIONS))
+            running = started.enter_context(UpProcess(folder, *OPTIONS))
         wait_for(running.url, COUNT)
         wait_for_quota(running.url)
         jobs = ask(running.url, "GET", JOBS)[1]["items"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 DEFINITION = str(Path(__file__).parent / "rockets.yaml")
 NAME = "rockets.space.example.com"
@@ -32,18 +32,18 @@ def rocket(name: str, namespace: str = "default", **spec: Any) -> str:
 
 
 def test_custom_resource_is_defined_used_and_deleted(tmp_path: Path) -> None:
-    with Running(tmp_path) as first:
+    with UpProcess(tmp_path) as first:
         _define_kind(first)
         _check_validation(first)
         _check_subresources(first)
         first.kill()
-    with Running(tmp_path) as second:
+    with UpProcess(tmp_path) as second:
         _check_after_restart(second)
         _delete_kind(second)
         assert second.end() == 0
 
 
-def _define_kind(platform: Running) -> None:
+def _define_kind(platform: UpProcess) -> None:
     platform.kubectl("apply", "--server-side", "-f", DEFINITION)
     platform.kubectl("wait", "--for=condition=Established", "--timeout=10s", f"crd/{NAME}")
     header, row = platform.kubectl("get", f"crd/{NAME}").splitlines()
@@ -54,7 +54,7 @@ def _define_kind(platform: Running) -> None:
     assert "How far up it goes." in reported
 
 
-def _check_validation(platform: Running) -> None:
+def _check_validation(platform: UpProcess) -> None:
     reported = platform.kubectl("apply", "-f", "-", sent=rocket("ariane", **GOOD), fails=True)
     assert 'strict decoding error: unknown field "spec.unknown"' in reported
     platform.kubectl("apply", "--validate=ignore", "-f", "-", sent=rocket("ariane", **GOOD))
@@ -70,7 +70,7 @@ def _check_validation(platform: Running) -> None:
     assert "spec.orbit: Forbidden: the orbit is fixed" in reported
 
 
-def _check_subresources(platform: Running) -> None:
+def _check_subresources(platform: UpProcess) -> None:
     platform.kubectl("scale", "rocket/ariane", "--replicas=3")
     reported = platform.kubectl("scale", "rocket/ariane", "--replicas=8", fails=True)
     assert "engines must be at most 4" in reported
@@ -82,7 +82,7 @@ def _check_subresources(platform: Running) -> None:
     assert row.split()[-1] == "True"
 
 
-def _check_after_restart(platform: Running) -> None:
+def _check_after_restart(platform: UpProcess) -> None:
     assert "ariane" in platform.kubectl("get", "spacecraft")
     assert platform.kubectl("get", "rk", "--field-selector=spec.orbit=low", "-o", "name") == ""
     platform.kubectl("create", "namespace", "moon")
@@ -96,12 +96,12 @@ def _check_after_restart(platform: Running) -> None:
     assert platform.kubectl("get", "rk", "-A", "-o", "name") == ""
 
 
-def _owner(platform: Running) -> dict[str, str]:
+def _owner(platform: UpProcess) -> dict[str, str]:
     uid = platform.kubectl("get", "rk", "ariane", "-o", "jsonpath={.metadata.uid}")
     return {"apiVersion": "space.example.com/v1", "kind": "Rocket", "name": "ariane", "uid": uid}
 
 
-def _delete_kind(platform: Running) -> None:
+def _delete_kind(platform: UpProcess) -> None:
     platform.kubectl("create", "-f", "-", sent=rocket("last", orbit="low"))
     platform.kubectl("delete", "crd", NAME, "--timeout=10s")
     assert "NotFound" in platform.kubectl("get", "rockets", fails=True)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
@@ -62,7 +62,7 @@ _READS_MAX = 300
 class Yard(NamedTuple):
     """A platform with jobs of team-a: `first` runs with two pods, `next` waits before `large`."""
 
-    running: Running
+    running: UpProcess
 
     def run(self, *arguments: str, user: str = "") -> "subprocess.CompletedProcess[str]":
         """The finished command, as the owner or as another user."""
@@ -104,7 +104,7 @@ class Yard(NamedTuple):
 
 @pytest.fixture(scope="module")
 def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    with Running(tmp_path_factory.mktemp("platform"), "--speed", "10x", "--sync", "process") as started:
+    with UpProcess(tmp_path_factory.mktemp("platform"), "--speed", "10x", "--sync", "process") as started:
         started.kubectl("apply", "-f", "-", sent=QUEUES)
         started.kubectl("apply", "-f", "-", sent=GPU_QUEUES)
         yard = Yard(started)

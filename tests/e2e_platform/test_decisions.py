@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "preemption"
 NAMESPACES = "".join(
@@ -28,7 +28,7 @@ def decisions(folder: Path, *arguments: str) -> list[dict[str, Any]]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A data directory of a platform that was killed after it recorded a preemption."""
-    with Running(tmp_path) as platform:
+    with UpProcess(tmp_path) as platform:
         platform.kubectl("apply", "-f", "-", sent=NAMESPACES)
         platform.kubectl("apply", "-f", str(EXAMPLE / "platform.yaml"))
         *studies, release, deadline = (EXAMPLE / "jobs.yaml").read_text("utf-8").split("\n---\n")
@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_ledger_keeps_decisions_and_continues_numbering_after_kill(folder: Path) -> None:
     before = json.loads((folder / "before.json").read_text("utf-8"))
-    with Running(folder) as platform:
+    with UpProcess(folder) as platform:
         after = decisions(folder, "-A", "--until", before[-1]["time"])
         assert after == [each for each in before if each["time"] < before[-1]["time"]]
         platform.kubectl("delete", "job", "release", "--namespace", "production")
@@ -56,7 +56,7 @@ def test_ledger_keeps_decisions_and_continues_numbering_after_kill(folder: Path)
 
 
 def test_preemption_decision_names_preemptor_and_rule(folder: Path) -> None:
-    with Running(folder):
+    with UpProcess(folder):
         preempted = decisions(folder, "-A", "--reason", "Preempted")
         released = decisions(folder, "job/release", "-n", "production", "--reason", "QuotaReserved")
     by = {each["details"]["preemptor"]["workload"] for each in preempted}
@@ -70,7 +70,7 @@ def test_preemption_decision_names_preemptor_and_rule(folder: Path) -> None:
 
 
 def test_log_entry_contains_number_of_decision(tmp_path: Path) -> None:
-    with Running(tmp_path, "--log-level", "info", "--log-format", "json") as platform:
+    with UpProcess(tmp_path, "--log-level", "info", "--log-format", "json") as platform:
         platform.kubectl("create", "job", "one", "--image", "busybox")
         lines = (json.loads(line) for line in platform.reported if line.startswith("{"))
         reported = next(line for line in lines if line.get("reason") == "SuccessfulCreate")

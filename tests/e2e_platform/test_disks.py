@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from e2e_platform.kill_rounds import PlainHttpClient, ask
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 PLAIN = "--insecure-loopback"
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -50,7 +50,7 @@ def refusal(folder: Path, *options: str) -> tuple[int, str]:
 
 def test_platform_ends_on_full_disk_and_keeps_acknowledged_writes(disk: Path) -> None:
     answered = []
-    with Running(disk / "data", PLAIN) as running, PlainHttpClient(running.url) as client:
+    with UpProcess(disk / "data", PLAIN) as running, PlainHttpClient(running.url) as client:
         assert mount("-o", "remount,size=4m", str(disk))
         for number in range(1000):
             code, answer = client.ask("POST", MAPS, config_map(number))
@@ -62,13 +62,13 @@ def test_platform_ends_on_full_disk_and_keeps_acknowledged_writes(disk: Path) ->
         assert running.process.stderr is not None
         assert "free disk space and start again" in running.process.stderr.read()
     assert mount("-o", f"remount,{GENEROUS}", str(disk))
-    with Running(disk / "data", PLAIN) as again:
+    with UpProcess(disk / "data", PLAIN) as again:
         assert stored_names(again.url) == answered
     assert answered
 
 
 def test_read_only_disk_is_reported_and_stays_unchanged(disk: Path) -> None:
-    with Running(disk / "data", PLAIN) as running:
+    with UpProcess(disk / "data", PLAIN) as running:
         ask(running.url, "POST", MAPS, config_map(1))
         running.kill()
     assert mount("-o", "remount,ro", str(disk))
@@ -78,7 +78,7 @@ def test_read_only_disk_is_reported_and_stays_unchanged(disk: Path) -> None:
     code, reported = refusal(disk / "other")
     assert (code, "Traceback" in reported, "Read-only file system" in reported) == (1, False, True)
     assert mount("-o", "remount,rw", str(disk))
-    with Running(disk / "data", PLAIN) as again:
+    with UpProcess(disk / "data", PLAIN) as again:
         assert stored_names(again.url) == ["m0001"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 CLUSTER = """\
 apiVersion: cloud.batchyard.dev/v1alpha1
@@ -22,7 +22,7 @@ spec:
 """
 
 
-class FaultyNodesPlatform(Running):
+class FaultyNodesPlatform(UpProcess):
     """A platform with faults of nodes."""
 
     def fault(self, *arguments: str, code: int = 0) -> str:

@@ -15,7 +15,7 @@ from batchyard.apiserver.auth.tokens import ISSUER, TokenIssuer
 from batchyard.base.instant import HOUR, Instant
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.credentials import CertificateAuthority, SigningKey
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 from e2e_platform.raw_requests import RawRequestClient
 
 A, B = "/api/v1/namespaces/team-a", "/api/v1/namespaces/team-b"
@@ -458,7 +458,7 @@ class _Objects:
 def callers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RawRequestClient]]:
     """The callers of one platform."""
     folder = tmp_path_factory.mktemp("platform")
-    with Running(folder) as platform:
+    with UpProcess(folder) as platform:
         owner = RawRequestClient(platform.kubeconfig, certificate=_certificate(folder, "owner", "system:masters"))
         account = _create_teams(owner)
         now, ours = wall_clock(), SigningKey(folder)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchyard.server.platform.data_dir import running_process_in
-from e2e_platform.platform_process import Running, kubectl
+from e2e_platform.platform_process import UpProcess, kubectl
 from unit.sim.forks_make import queue, workload
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
@@ -25,9 +25,9 @@ def list_manifest(*objects: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     """A platform with a long-running Workload and a pending Workload."""
-    with Running(tmp_path_factory.mktemp("platform")) as started:
+    with UpProcess(tmp_path_factory.mktemp("platform")) as started:
         started.kubectl("create", "-f", "-", sent=list_manifest(TEAM))
         started.kubectl("create", "-f", "-", sent=list_manifest(*queue(1), workload("a", 3600)))
         started.kubectl("wait", "-n", "team", "--for=condition=Admitted", "--timeout=60s", "workload/a")
@@ -35,13 +35,13 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
-def test_server_forecasts_start_of_workload(platform: Running) -> None:
+def test_server_forecasts_start_of_workload(platform: UpProcess) -> None:
     reported = json.loads(platform.kubectl("get", "--raw", WAITING))
     assert (reported["kind"], reported["basis"], reported["within"]) == ("Forecast", "manifest", 1)
     assert 3000 < reported["waitSeconds"]["p50"] <= 3600
 
 
-def test_concurrent_forecast_requests_are_all_answered(platform: Running) -> None:
+def test_concurrent_forecast_requests_are_all_answered(platform: UpProcess) -> None:
     command = ["kubectl", "--kubeconfig", str(platform.kubeconfig), "get", "--raw"]
     asking = [
         subprocess.Popen([*command, f"{WAITING}?seed={seed % 4}"], stdout=subprocess.PIPE, text=True)
@@ -51,14 +51,14 @@ def test_concurrent_forecast_requests_are_all_answered(platform: Running) -> Non
     assert [each["seed"] for each in answers] == [0, 1, 2, 3] * 2
 
 
-def test_platform_stores_its_forecast_samples_after_first_request(platform: Running) -> None:
+def test_platform_stores_its_forecast_samples_after_first_request(platform: UpProcess) -> None:
     for seed in (11, 12):  # requests are answered in order, with those of the platform itself in between
         platform.kubectl("get", "--raw", f"{WAITING}?seed={seed}")
     known = json.loads((platform.kubeconfig.parent / "forecasts.json").read_text("utf-8"))
     assert known == {"tracks": {}, "pending": []}  # a certain forecast is not a sample
 
 
-def test_forecasts_leave_no_child_process(platform: Running) -> None:
+def test_forecasts_leave_no_child_process(platform: UpProcess) -> None:
     for seed in (13, 14):
         platform.kubectl("get", "--raw", f"{WAITING}?seed={seed}")
     children = Path(f"/proc/{platform.process.pid}/task/{platform.process.pid}/children")
@@ -67,27 +67,27 @@ def test_forecasts_leave_no_child_process(platform: Running) -> None:
     assert children.read_text("utf-8").split() == [str(running.guard)]  # it runs as long as the platform
 
 
-def test_forecast_rejects_unknown_workload_and_invalid_seed(platform: Running) -> None:
+def test_forecast_rejects_unknown_workload_and_invalid_seed(platform: UpProcess) -> None:
     reported = platform.kubectl("get", "--raw", WAITING.replace("/b/", "/x/"), fails=True)
     assert 'workloads.kueue.x-k8s.io "x" not found' in reported
     assert "not a number" in platform.kubectl("get", "--raw", f"{WAITING}?seed=x", fails=True)
 
 
-def test_eta_command_uses_server(platform: Running) -> None:
+def test_eta_command_uses_server(platform: UpProcess) -> None:
     command = [sys.executable, "-m", "batchyard", "eta", "workload/b", "-n", "team", "-o", "json"]
     folder = ["--data-dir", str(platform.kubeconfig.parent)]
     done = subprocess.run([*command, *folder], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["subject"] == {"kind": "Workload", "namespace": "team", "name": "b"}
 
 
-def test_dry_run_warns_of_admission_and_changes_nothing(platform: Running) -> None:
+def test_dry_run_warns_of_admission_and_changes_nothing(platform: UpProcess) -> None:
     env = ["kubectl", "--kubeconfig", str(platform.kubeconfig), "replace", "--dry-run=server", "-f", "-"]
     done = subprocess.run(env, input=json.dumps(queue(2)[1]), capture_output=True, text=True, check=True)
     assert done.stderr == "Warning: team/b would be admitted at once\n"
     assert platform.kubectl("get", "-n", "team", "workload/b", "-o", "jsonpath={.status.admission}") == ""
 
 
-def test_forecasts_hide_names_from_user_without_permission(platform: Running, tmp_path: Path) -> None:
+def test_forecasts_hide_names_from_user_without_permission(platform: UpProcess, tmp_path: Path) -> None:
     folder = platform.kubeconfig.parent
     command = [sys.executable, "-m", "batchyard", "user", "eve", "--data-dir", str(folder)]
     subprocess.run(command, capture_output=True, check=True)

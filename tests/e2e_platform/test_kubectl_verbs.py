@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -32,17 +32,17 @@ rules: [{apiGroups: [""], resources: [pods], verbs: [get]}]
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     """One platform for the tests of this module, with one team's Jobs."""
     folder, files = tmp_path_factory.mktemp("platform"), EXAMPLES / "refarch"
-    with Running(folder, "--cluster", str(files / "cluster.yaml"), "--speed", "60x") as started:
+    with UpProcess(folder, "--cluster", str(files / "cluster.yaml"), "--speed", "60x") as started:
         parts = [files / "platform" / part for part in ("teams", "priorityclass", "kueue")]
         started.kubectl("apply", "-R", *(f"--filename={part}" for part in parts))
         started.kubectl("create", "-R", "-f", str(files / "low_priority/workloads/team-a"))
         yield started
 
 
-def run(platform: Running, command: str, sent: str = "") -> str:
+def run(platform: UpProcess, command: str, sent: str = "") -> str:
     """The output of a command, or its error if the command begins with `!`."""
     fails = command.startswith("!")
     return platform.kubectl(*shlex.split(command.removeprefix("!")), sent=sent, fails=fails)
@@ -103,7 +103,7 @@ READS = [
 
 
 @pytest.mark.parametrize(("command", "wanted"), READS, ids=[command for command, _ in READS])
-def test_read_command_prints_expected_output(platform: Running, command: str, wanted: str) -> None:
+def test_read_command_prints_expected_output(platform: UpProcess, command: str, wanted: str) -> None:
     reported = run(platform, command)
     assert re.search(f"^{wanted}", reported, re.MULTILINE), reported
 
@@ -129,7 +129,7 @@ GENERATORS = [
 ]
 
 
-def test_generators_create_their_objects(platform: Running) -> None:
+def test_generators_create_their_objects(platform: UpProcess) -> None:
     reported = [run(platform, f"create {words}") for words, _ in GENERATORS]
     assert reported == [f"{made} created\n" for _, made in GENERATORS]
     assert run(platform, "create token made").count(".") == 2
@@ -137,7 +137,7 @@ def test_generators_create_their_objects(platform: Running) -> None:
     assert deleted.count('"made') == len(GENERATORS) - 1
 
 
-def test_config_map_is_applied_compared_and_replaced(platform: Running) -> None:
+def test_config_map_is_applied_compared_and_replaced(platform: UpProcess) -> None:
     assert run(platform, "apply -f -", MAP) == "configmap/told created\n"
     assert run(platform, "apply -f -", MAP) == "configmap/told unchanged\n"
     assert run(platform, "diff -f -", MAP) == ""
@@ -150,7 +150,7 @@ def test_config_map_is_applied_compared_and_replaced(platform: Running) -> None:
     assert run(platform, "get configmap told -o jsonpath={.metadata.annotations}") == ""
 
 
-def test_apply_conflict_is_reported_and_forced(platform: Running) -> None:
+def test_apply_conflict_is_reported_and_forced(platform: UpProcess) -> None:
     shared = MAP.replace("told", "shared")
     assert run(platform, "apply --server-side -f -", shared) == "configmap/shared serverside-applied\n"
     other = "apply --server-side --field-manager=other -f -"
@@ -164,21 +164,21 @@ def test_apply_conflict_is_reported_and_forced(platform: Running) -> None:
     assert managers.split() == ["kubectl", "other"]
 
 
-def test_apply_prunes_objects_missing_from_manifest(platform: Running) -> None:
+def test_apply_prunes_objects_missing_from_manifest(platform: UpProcess) -> None:
     both = MAP.replace("told", "first") + "---" + MAP.replace("told", "second")
     run(platform, "apply -f -", both.replace("app: first", "app: pruned").replace("app: second", "app: pruned"))
     one = MAP.replace("told", "first").replace("app: first", "app: pruned")
     assert "configmap/second pruned\n" in run(platform, "apply --prune -l app=pruned -f -", one)
 
 
-def test_kustomization_is_applied_and_deleted(platform: Running, tmp_path: Path) -> None:
+def test_kustomization_is_applied_and_deleted(platform: UpProcess, tmp_path: Path) -> None:
     (tmp_path / "map.yaml").write_text(MAP, "utf-8")
     (tmp_path / "kustomization.yaml").write_text("namePrefix: more-\nresources: [map.yaml]\n", "utf-8")
     assert run(platform, f"apply -k {tmp_path}") == "configmap/more-told created\n"
     assert run(platform, f"delete -k {tmp_path}") == 'configmap "more-told" deleted\n'
 
 
-def test_object_is_patched_labelled_annotated_and_edited(platform: Running, tmp_path: Path) -> None:
+def test_object_is_patched_labelled_annotated_and_edited(platform: UpProcess, tmp_path: Path) -> None:
     run(platform, "create -f -", MAP.replace("told", "worked"))
     patches = (
         """--type=strategic -p '{"data":{"b":"2"}}'""",
@@ -201,7 +201,7 @@ def test_object_is_patched_labelled_annotated_and_edited(platform: Running, tmp_
     assert run(platform, "delete configmap worked") == 'configmap "worked" deleted\n'
 
 
-def test_deployment_is_set_and_restarted_without_rollout_history(platform: Running) -> None:
+def test_deployment_is_set_and_restarted_without_rollout_history(platform: UpProcess) -> None:
     run(platform, "create deployment set --image=nginx")
     for words in ("image deploy/set nginx=nginx:2", "env deploy/set A=B", "resources deploy/set --limits=cpu=1000m"):
         assert "deployment.apps/set" in run(platform, f"set {words}")
@@ -212,12 +212,12 @@ def test_deployment_is_set_and_restarted_without_rollout_history(platform: Runni
     assert "timed out" in run(platform, "!rollout status deploy/set --timeout=1s")
 
 
-def test_roles_are_reconciled(platform: Running) -> None:
+def test_roles_are_reconciled(platform: UpProcess) -> None:
     assert run(platform, "auth reconcile -f -", ROLE) == "role.rbac.authorization.k8s.io/read reconciled\n"
     assert run(platform, "auth reconcile -f -", ROLE) == "role.rbac.authorization.k8s.io/read reconciled\n"
 
 
-def test_nodes_are_tainted_and_cordoned(platform: Running) -> None:
+def test_nodes_are_tainted_and_cordoned(platform: UpProcess) -> None:
     node = run(platform, "get nodes -l cloud.google.com/gke-nodepool=default-pool -o name").split()[0]
     name = node.partition("/")[2]
     assert run(platform, f"taint node {name} a=b:NoSchedule") == f"{node} tainted\n"
@@ -236,7 +236,7 @@ spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]
 
 
 @pytest.mark.parametrize(("cascade", "left"), [("background", 0), ("foreground", 0), ("orphan", 1)])
-def test_delete_of_job_cascades_to_pods(platform: Running, cascade: str, left: int) -> None:
+def test_delete_of_job_cascades_to_pods(platform: UpProcess, cascade: str, left: int) -> None:
     run(platform, "create -f -", JOB.replace("NAME", cascade))
     run(platform, f"wait --for=create pod -l job-name={cascade} --timeout=20s")
     assert f'job.batch "{cascade}" deleted' in run(platform, f"delete job {cascade} --cascade={cascade}")
@@ -245,7 +245,7 @@ def test_delete_of_job_cascades_to_pods(platform: Running, cascade: str, left: i
     assert len(run(platform, f"get pods -l job-name={cascade} -o name").split()) == left
 
 
-def test_wait_ends_when_condition_is_met(platform: Running) -> None:
+def test_wait_ends_when_condition_is_met(platform: UpProcess) -> None:
     run(platform, "create -f -", JOB.replace("NAME", "awaited").replace("10m", "30s"))
     assert run(platform, "wait --for=create job/awaited") == "job.batch/awaited condition met\n"
     assert (
@@ -259,7 +259,7 @@ def test_wait_ends_when_condition_is_met(platform: Running) -> None:
     assert "awaited" in run(platform, "get events --field-selector reason=Completed --sort-by=.lastTimestamp")
 
 
-def test_watch_prints_events(platform: Running) -> None:
+def test_watch_prints_events(platform: UpProcess) -> None:
     command = [
         "kubectl",
         "--kubeconfig",
@@ -284,7 +284,7 @@ def test_watch_prints_events(platform: Running) -> None:
     assert (seen[1][0], seen[1][1][:8]) == ("ADDED", "watched-")
 
 
-def test_cluster_info_is_dumped(platform: Running, tmp_path: Path) -> None:
+def test_cluster_info_is_dumped(platform: UpProcess, tmp_path: Path) -> None:
     reported = run(platform, f"cluster-info dump --namespaces=default --output-directory={tmp_path}")
     assert reported == f"Cluster info dumped to {tmp_path}\n"
     assert '"kind": "NodeList"' in (tmp_path / "nodes.json").read_text("utf-8")

@@ -11,7 +11,7 @@ import pytest
 
 from batchyard.metrics.definitions import GROUPS
 from batchyard.metrics.registry import HISTOGRAM
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 from e2e_platform.prometheus import DEPLOY, FOUND, NONE, Prometheus, expressions_of
 
 HERE: Final = Path(__file__).parent
@@ -60,21 +60,21 @@ def job(name: str, queue: str, cpu: str, runtime: str, *, priority: str = "", **
     return text if priority else text.replace(', kueue.x-k8s.io/priority-class: ""', "")
 
 
-class Monitored(NamedTuple):
+class MonitoredUp(NamedTuple):
     """A platform after events of many kinds, and the Prometheus that scrapes it."""
 
-    platform: Running
+    platform: UpProcess
     prometheus: Prometheus
     #: The result of each expression of the dashboards.
     answers: dict[str, list[Any]]
 
 
 @pytest.fixture(scope="module")
-def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
+def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MonitoredUp]:
     """Research borrows quota, is preempted, waits, and requests machines that do not exist."""
     folder, cluster = tmp_path_factory.mktemp("platform"), str(HERE / "monitored.yaml")
     with (
-        Running(folder, "--speed", "30x", "--cluster", cluster) as platform,
+        UpProcess(folder, "--speed", "30x", "--cluster", cluster) as platform,
         Prometheus(tmp_path_factory.mktemp("prometheus"), platform) as prometheus,
     ):
         platform.kubectl("apply", "-f", str(HERE / "monitored_queues.yaml"))
@@ -92,7 +92,7 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
         platform.kubectl("create", "--dry-run=server", "-f", "-", sent=FLAVOR)
         answers = prometheus.answers([text for text in every_expression() if not is_documented_without_data(text)], 150)
         answers |= {text: prometheus.query(text) for text in every_expression() if is_documented_without_data(text)}
-        yield Monitored(platform, prometheus, answers)
+        yield MonitoredUp(platform, prometheus, answers)
 
 
 def every_expression() -> list[str]:
@@ -117,32 +117,32 @@ def test_dashboards_contain_expressions() -> None:
     assert len(without_data()) > 3
 
 
-def test_dashboard_expressions_return_data_unless_documented_otherwise(monitored: Monitored) -> None:
+def test_dashboard_expressions_return_data_unless_documented_otherwise(monitored: MonitoredUp) -> None:
     missing = [
         text for text, result in monitored.answers.items() if not result and not is_documented_without_data(text)
     ]
     assert not missing, "\n".join(missing)
 
 
-def test_metrics_documented_without_data_return_none(monitored: Monitored) -> None:
+def test_metrics_documented_without_data_return_none(monitored: MonitoredUp) -> None:
     assert [name for name in without_data() if monitored.prometheus.query(name)] == []
 
 
-def test_reference_architecture_expressions_return_data(monitored: Monitored) -> None:
+def test_reference_architecture_expressions_return_data(monitored: MonitoredUp) -> None:
     if not THEIRS.exists():
         pytest.skip("the reference architecture is not beside the repository")
     missing = [text for text in expressions_of(THEIRS) if not monitored.answers[text]]
     assert not missing, "\n".join(missing)
 
 
-def test_budget_metrics_report_spent_and_remaining_amounts(monitored: Monitored) -> None:
+def test_budget_metrics_report_spent_and_remaining_amounts(monitored: MonitoredUp) -> None:
     of = '{budget="dollars",unit="dollars"}'
     spent, left = f"batchyard_budget_spent{of}", f"batchyard_budget_remaining{of}"
     wanted = [f"{spent} > 0", f"abs({spent} + {left} - batchyard_budget_amount{of}) < 0.02"]
     assert all(monitored.prometheus.answers(wanted, 150).values())
 
 
-def test_deferred_responses_are_counted_by_code(monitored: Monitored) -> None:
+def test_deferred_responses_are_counted_by_code(monitored: MonitoredUp) -> None:
     labels = ('resource="jobs",subresource="eta"', 'resource="resourceflavors",dry_run="All"')
     asked = [f"sum by (code) (apiserver_request_total{{{each}}})" for each in labels]
     found = monitored.prometheus.answers(asked, 150)
@@ -150,7 +150,7 @@ def test_deferred_responses_are_counted_by_code(monitored: Monitored) -> None:
     assert reported == [[("200", "1")], [("201", "1")]]
 
 
-def test_metrics_require_permission(monitored: Monitored) -> None:
+def test_metrics_require_permission(monitored: MonitoredUp) -> None:
     platform = monitored.platform
     refused = platform.kubectl("get", "--raw", "/metrics", "--as=anna", fails=True)
     assert 'User "anna" cannot get path "/metrics"' in refused
@@ -158,7 +158,7 @@ def test_metrics_require_permission(monitored: Monitored) -> None:
     assert "kueue_pending_workloads{" in reported
 
 
-def test_metrics_can_be_limited_to_groups(monitored: Monitored) -> None:
+def test_metrics_can_be_limited_to_groups(monitored: MonitoredUp) -> None:
     reported = monitored.platform.kubectl("get", "--raw", "/metrics?collect[]=gpus&collect[]=batchyard")
     names = set(re.findall(r"^# TYPE (\w+)", reported, re.MULTILINE))
     assert {name.partition("_")[0] for name in names} == {"DCGM", "batchyard"}
@@ -166,14 +166,14 @@ def test_metrics_can_be_limited_to_groups(monitored: Monitored) -> None:
     assert "not nodes" in wrong
 
 
-def test_rules_are_healthy(monitored: Monitored) -> None:
+def test_rules_are_healthy(monitored: MonitoredUp) -> None:
     groups = monitored.prometheus.get("rules")["groups"]
     reported = {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
     assert len(reported) > 8
     assert set(reported.values()) == {"ok"}
 
 
-def test_served_metrics_match_table(monitored: Monitored) -> None:
+def test_served_metrics_match_table(monitored: MonitoredUp) -> None:
     table = {metric.name: metric for group in GROUPS.values() for metric in group}
     text = monitored.platform.kubectl("get", "--raw", "/metrics")
     kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
@@ -191,7 +191,7 @@ def samples(text: str, kinds: dict[str, str]) -> Iterator[tuple[str, list[str]]]
             yield family, [label for label in _LABEL.findall(line) if label != "le"]
 
 
-def test_promtool_accepts_metrics(monitored: Monitored) -> None:
+def test_promtool_accepts_metrics(monitored: MonitoredUp) -> None:
     text = monitored.platform.kubectl("get", "--raw", "/metrics")
     checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
     ours = [line for line in checked.stderr.splitlines() if line.startswith(("kueue_", "batchyard_", "error"))]

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from e2e_platform.platform_process import Child, Running, kubectl
+from e2e_platform.platform_process import Child, UpProcess, kubectl
 from e2e_platform.prometheus import FOUND, NONE, PrometheusQueries
 
 HERE: Final = Path(__file__).parent
@@ -41,20 +41,20 @@ needs_prometheus = pytest.mark.skipif(not FOUND, reason=NONE)
 class MonitoringCommandRun(NamedTuple):
     """A platform and the output of the monitoring command."""
 
-    platform: Running
+    platform: UpProcess
     folder: Path
     stated: Any
     queries: PrometheusQueries
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with Running(tmp_path_factory.mktemp("data"), "--cluster", str(HERE / "monitored.yaml")) as platform:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
+    with UpProcess(tmp_path_factory.mktemp("data"), "--cluster", str(HERE / "monitored.yaml")) as platform:
         yield platform
 
 
 @pytest.fixture(scope="module")
-def monitoring_run(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MonitoringCommandRun]:
+def monitoring_run(running: UpProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MonitoringCommandRun]:
     folder, printed = running.kubeconfig.parent, tmp_path_factory.mktemp("printed") / "said.json"
     running.kubectl("apply", "-f", str(HERE / "monitored_queues.yaml"))
     options = ("--data-dir", str(folder), "--port", "0", "--no-grafana", "--output", "json")
@@ -139,7 +139,7 @@ def test_detached_monitoring_runs_with_grafana_until_end(tmp_path: Path) -> None
     program.write_text(FAKE_GRAFANA.format(python=sys.executable))
     program.chmod(0o755)
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    with Running(tmp_path / "data", "--insecure-loopback") as platform:
+    with UpProcess(tmp_path / "data", "--insecure-loopback") as platform:
         ports = ("--port", "0", "--grafana-port", "0")
         done = batchyard(
             "monitoring", "--data-dir", tmp_path / "data", *ports, "--detach", "--output", "json", PATH=path
@@ -163,7 +163,7 @@ def test_detached_monitoring_runs_with_grafana_until_end(tmp_path: Path) -> None
 @needs_prometheus
 def test_monitoring_ends_and_names_log_when_prometheus_ends(tmp_path: Path) -> None:
     with (
-        Running(tmp_path / "data", "--insecure-loopback"),
+        UpProcess(tmp_path / "data", "--insecure-loopback"),
         Child("monitoring", "--data-dir", str(tmp_path / "data"), "--port", "0", "--no-grafana") as monitoring,
     ):
         assert "Prometheus listening on" in monitoring.reported.readline()
@@ -178,14 +178,14 @@ def test_monitoring_fails_without_running_platform(tmp_path: Path) -> None:
     assert (done.returncode, "no platform runs in" in done.stderr) == (1, True)
 
 
-def test_monitoring_reports_how_to_install_prometheus(running: Running, tmp_path: Path) -> None:
+def test_monitoring_reports_how_to_install_prometheus(running: UpProcess, tmp_path: Path) -> None:
     done = batchyard("monitoring", "--data-dir", running.kubeconfig.parent, PATH=str(tmp_path))
     assert (done.returncode, "apt-get install prometheus" in done.stderr) == (1, True)
 
 
 @needs_prometheus
 def test_monitoring_reports_port_in_use(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other, Running(tmp_path / "data", "--insecure-loopback"):
+    with socket.create_server(("127.0.0.1", 0)) as other, UpProcess(tmp_path / "data", "--insecure-loopback"):
         port = str(other.getsockname()[1])
         done = batchyard("monitoring", "--data-dir", tmp_path / "data", "--port", port)
         assert done.returncode == 1

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from e2e_platform.kill_rounds import PlainHttpClient, ask
-from e2e_platform.operator_process import Operating, ask_text, free_port, plain_kubeconfig
-from e2e_platform.platform_process import Running
+from e2e_platform.operator_process import OperatorRun, ask_text, free_port, plain_kubeconfig
+from e2e_platform.platform_process import UpProcess
 from e2e_platform.test_crashes import WORKLOADS, submitted
 
 OPTIONS = ("--insecure-loopback", "--speed", "60x", "--controllers", "*,-admission")
@@ -33,25 +33,25 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/batchyard"
 
 
 @pytest.fixture
-def platform(tmp_path: Path) -> Iterator[Running]:
-    with Running(tmp_path, *OPTIONS) as running:
+def platform(tmp_path: Path) -> Iterator[UpProcess]:
+    with UpProcess(tmp_path, *OPTIONS) as running:
         yield running
 
 
-def operator(platform: Running, *options: str) -> Operating:
+def operator(platform: UpProcess, *options: str) -> OperatorRun:
     kubeconfig = plain_kubeconfig(platform.kubeconfig.parent, platform.url)
-    return Operating(kubeconfig, "--controllers", "admission", *options)
+    return OperatorRun(kubeconfig, "--controllers", "admission", *options)
 
 
-def leading(platform: Running, *options: str) -> Operating:
+def leading(platform: UpProcess, *options: str) -> OperatorRun:
     return operator(platform, *options).wait_until("runs admission")
 
 
-def waiting(platform: Running, *options: str) -> Operating:
+def waiting(platform: UpProcess, *options: str) -> OperatorRun:
     return operator(platform, *options).wait_until("waiting to lead")
 
 
-def submit(platform: Running, numbers: Sequence[int]) -> None:
+def submit(platform: UpProcess, numbers: Sequence[int]) -> None:
     """Create a queue of two CPUs if it does not exist, and Jobs of one CPU."""
     objects = list(submitted())
     for path, obj in [*objects[:3], *[objects[3 + number] for number in numbers]]:
@@ -59,7 +59,7 @@ def submit(platform: Running, numbers: Sequence[int]) -> None:
         assert code == 201 or answer["reason"] == "AlreadyExists", answer
 
 
-def finish(platform: Running, count: int) -> None:
+def finish(platform: UpProcess, count: int) -> None:
     """Wait until a number of Workloads has finished."""
     done = set()
     with PlainHttpClient(platform.url) as client:
@@ -70,7 +70,7 @@ def finish(platform: Running, count: int) -> None:
                 return
 
 
-def admissions(platform: Running) -> list[int]:
+def admissions(platform: UpProcess) -> list[int]:
     """How often each Workload got quota, by all its versions."""
     given: dict[str, list[bool]] = {}
     with PlainHttpClient(platform.url) as client:
@@ -81,12 +81,12 @@ def admissions(platform: Running) -> list[int]:
     return [sum(now and not before for before, now in pairwise(states)) for states in given.values()]
 
 
-def lease(platform: Running) -> dict[str, Any]:
+def lease(platform: UpProcess) -> dict[str, Any]:
     spec: dict[str, Any] = ask(platform.url, "GET", LEASE)[1]["spec"]
     return spec
 
 
-def test_standby_takes_over_from_killed_leader(platform: Running) -> None:
+def test_standby_takes_over_from_killed_leader(platform: UpProcess) -> None:
     with leading(platform, *ELECTION) as leader, waiting(platform, *ELECTION) as standby:
         submit(platform, range(4))
         finish(platform, 2)
@@ -99,7 +99,7 @@ def test_standby_takes_over_from_killed_leader(platform: Running) -> None:
     assert admissions(platform) == [1] * 6
 
 
-def test_suspended_leader_ends_without_further_writes(platform: Running) -> None:
+def test_suspended_leader_ends_without_further_writes(platform: UpProcess) -> None:
     with leading(platform, *ELECTION) as leader, waiting(platform, *ELECTION) as standby:
         submit(platform, range(3))
         leader.signal(signal.SIGSTOP)
@@ -113,13 +113,13 @@ def test_suspended_leader_ends_without_further_writes(platform: Running) -> None
     assert admissions(platform) == [1] * 6
 
 
-def test_terminated_leader_releases_lease_at_once(platform: Running) -> None:
+def test_terminated_leader_releases_lease_at_once(platform: UpProcess) -> None:
     with leading(platform) as leader, waiting(platform) as standby:
         assert leader.end() == 0
         standby.wait_until("runs admission", within=10)
 
 
-def test_operator_serves_health_and_metrics(platform: Running) -> None:
+def test_operator_serves_health_and_metrics(platform: UpProcess) -> None:
     port = free_port()
     with operator(platform, "--no-leader-elect", "--port", str(port)) as running:
         running.wait_until("runs admission")
@@ -140,8 +140,8 @@ def test_operator_serves_health_and_metrics(platform: Running) -> None:
 def test_page_shows_user_only_objects_that_user_may_list(tmp_path: Path) -> None:
     port, options = free_port(), ("--controllers", "admission", "--no-leader-elect")
     with (
-        Running(tmp_path, "--controllers", "*,-admission") as platform,
-        Operating(platform.kubeconfig, *options, "--port", str(port)) as running,
+        UpProcess(tmp_path, "--controllers", "*,-admission") as platform,
+        OperatorRun(platform.kubeconfig, *options, "--port", str(port)) as running,
     ):
         running.wait_until("runs admission")
         for team in ("team-a", "team-b"):
@@ -161,8 +161,8 @@ def test_page_shows_user_only_objects_that_user_may_list(tmp_path: Path) -> None
 
 
 def test_operator_connects_with_tls_client_certificate(tmp_path: Path) -> None:
-    with Running(tmp_path, "--controllers", "*,-jobset") as platform:
-        with Operating(platform.kubeconfig, "--controllers", "jobset") as running:
+    with UpProcess(tmp_path, "--controllers", "*,-jobset") as platform:
+        with OperatorRun(platform.kubeconfig, "--controllers", "jobset") as running:
             running.wait_until("runs jobset")
             assert running.end() == 0
         assert platform.end() == 0
@@ -177,5 +177,5 @@ def test_operator_waiting_for_credentials_ends_on_signal(tmp_path: Path, options
     config = yaml.safe_load(kubeconfig.read_text()) | {"users": [{"name": "slow", "user": user}]}
     config["contexts"][0]["context"]["user"] = "slow"
     kubeconfig.write_text(yaml.safe_dump(config))
-    with Operating(kubeconfig, *options) as running:
+    with OperatorRun(kubeconfig, *options) as running:
         assert running.wait_until("waiting for somebody").end() == 0

@@ -12,8 +12,8 @@ import pytest
 from batchyard.controller_groups import GROUPS, KUBERNETES_GROUPS
 from batchyard.operator_manifests import InstallSettings, manifests
 from e2e_platform.operator_account import forbidden_requests, install_account, used_permissions
-from e2e_platform.operator_process import Operating
-from e2e_platform.platform_process import Running
+from e2e_platform.operator_process import OperatorRun
+from e2e_platform.platform_process import UpProcess
 
 SETTINGS = InstallSettings(webhooks=False, page=False)
 OTHERS = ",".join(group for group in GROUPS if group not in KUBERNETES_GROUPS)
@@ -49,7 +49,7 @@ def wait_for(is_so: Callable[[], bool], reported: Callable[[], object]) -> None:
 class OperatedPlatform:
     """A platform, an operator with its permissions, and those that it has used."""
 
-    def __init__(self, platform: Running, audit_log: Path) -> None:
+    def __init__(self, platform: UpProcess, audit_log: Path) -> None:
         self.platform = platform
         self.audit_log = audit_log
 
@@ -118,10 +118,10 @@ class OperatedPlatform:
 def test_operator_uses_exactly_its_granted_permissions(tmp_path: Path) -> None:
     audit_log = tmp_path / "audit.log"
     options = ("--speed", "60x", "--controllers", OTHERS, "--audit-log", str(audit_log))
-    with Running(tmp_path / "data", *options) as platform:
+    with UpProcess(tmp_path / "data", *options) as platform:
         kubeconfig = install_account(platform.kubeconfig, tmp_path, SETTINGS)
         named = ("--leader-elect-resource-name", SETTINGS.name, "--fair-sharing")
-        with Operating(kubeconfig, *named).wait_until("runs admission") as operator:
+        with OperatorRun(kubeconfig, *named).wait_until("runs admission") as operator:
             story = OperatedPlatform(platform, audit_log)
             platform.kubectl("create", "-f", str(WORK))
             story.until_used(("", "podtemplates", "patch"), ("jobset.x-k8s.io", "jobsets", "delete"))

@@ -9,7 +9,7 @@ import pytest
 from e2e_platform.kill_rounds import ask
 from e2e_platform.operator_process import plain_kubeconfig
 from e2e_platform.other_server import OtherServer
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 from e2e_platform.snapshot_commands import batchyard
 from unit.sim.forks_make import queue, workload
 
@@ -20,7 +20,7 @@ API = "/apis/kueue.x-k8s.io/v1beta2"
 def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The kubeconfig of a cluster with a running Workload and a pending Workload."""
     folder = tmp_path_factory.mktemp("platform")
-    with Running(folder, "--insecure-loopback") as platform, OtherServer(platform.url) as other:
+    with UpProcess(folder, "--insecure-loopback") as platform, OtherServer(platform.url) as other:
         assert ask(platform.url, "POST", "/api/v1/namespaces", {"metadata": {"name": "team"}})[0] == 201
         flavor, cluster_queue, local_queue = queue(1)
         team = f"{API}/namespaces/team"

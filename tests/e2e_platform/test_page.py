@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 from playwright.sync_api import Browser
 
-from e2e_platform.browser import Looking, chromium, needs_chromium
-from e2e_platform.platform_process import Running
+from e2e_platform.browser import BrowserPage, chromium, needs_chromium
+from e2e_platform.platform_process import UpProcess
 
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 pytestmark = [needs_chromium, needs_kubectl]
@@ -74,10 +74,10 @@ def job(team: str, name: str) -> str:
     return JOB.replace("TEAM", team).replace("NAME", name)
 
 
-class Site(NamedTuple):
+class PagePlatform(NamedTuple):
     """A platform with Jobs of two teams, and a browser."""
 
-    platform: Running
+    platform: UpProcess
     folder: Path
     browser: Browser
 
@@ -92,36 +92,36 @@ class Site(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagePlatform]:
     """Two teams, each with a running Job and two pending Jobs."""
     folder = tmp_path_factory.mktemp("platform")
     cluster = folder / "cluster.yaml"
     cluster.write_text(CLUSTER)
     data = folder / "data"
-    with Running(data, "--cluster", str(cluster), "--speed", "60x") as platform, chromium() as browser:
+    with UpProcess(data, "--cluster", str(cluster), "--speed", "60x") as platform, chromium() as browser:
         teams = ("team-a", "team-b")
         made = [PLATFORM.replace("TEAM", team).replace("QUEUE", f"queue-of-{team}") for team in teams]
         made += [job(team, f"{team}-{name}") for team in teams for name in ("one", "two", "three")]
         platform.kubectl("apply", "-f", "-", sent="".join(made))
         platform.kubectl("create", "rolebinding", "view", "-n", "team-a", "--clusterrole=view", "--group=team-a")
         platform.kubectl("wait", "--for=jsonpath={.status.pendingWorkloads}=2", "clusterqueue", "--all")
-        yield Site(platform, data, browser)
+        yield PagePlatform(platform, data, browser)
 
 
 @pytest.fixture
-def looking(site: Site) -> Iterator[Looking]:
+def looking(site: PagePlatform) -> Iterator[BrowserPage]:
     """The browser of the owner with the overview open."""
-    with Looking(site.browser) as looking:
+    with BrowserPage(site.browser) as looking:
         yield looking.open(site.link(), "queue-of-team-a")
 
 
-def workload(site: Site, name: str) -> Any:
+def workload(site: PagePlatform, name: str) -> Any:
     """The Workload of a Job."""
     found = site.get("workloads", "-A")["items"]
     return next(each for each in found if each["metadata"]["ownerReferences"][0]["name"] == name)
 
 
-def test_page_opens_every_view_without_errors(site: Site, looking: Looking) -> None:
+def test_page_opens_every_view_without_errors(site: PagePlatform, looking: BrowserPage) -> None:
     one = workload(site, "team-a-one")["metadata"]
     node = site.get("nodes")["items"][0]["metadata"]["name"]
     looking.go("#/cohorts", "all resources")
@@ -138,7 +138,7 @@ def test_page_opens_every_view_without_errors(site: Site, looking: Looking) -> N
     assert {url.split("/")[2] for url in looking.asked} == {site.platform.url.split("/")[2]}
 
 
-def test_page_shows_same_counts_and_messages_as_api(site: Site, looking: Looking) -> None:
+def test_page_shows_same_counts_and_messages_as_api(site: PagePlatform, looking: BrowserPage) -> None:
     for queue in site.get("clusterqueues")["items"]:
         row = looking.page.locator(f"tr[data-key='{queue['metadata']['name']}']")
         cells = row.locator("td").all_inner_texts()
@@ -150,7 +150,7 @@ def test_page_shows_same_counts_and_messages_as_api(site: Site, looking: Looking
     assert message in looking.text()
 
 
-def test_page_shows_changes_without_reload(site: Site, looking: Looking) -> None:
+def test_page_shows_changes_without_reload(site: PagePlatform, looking: BrowserPage) -> None:
     looking.go("#/workloads?namespace=team-b", "team-b-one")
     looking.page.evaluate("() => { window.stays = true }")
     site.platform.kubectl("apply", "-f", "-", sent=job("team-b", "latecomer"))
@@ -160,7 +160,7 @@ def test_page_shows_changes_without_reload(site: Site, looking: Looking) -> None
     assert looking.page.evaluate("() => window.stays")
 
 
-def test_page_supports_keyboard_navigation(looking: Looking) -> None:
+def test_page_supports_keyboard_navigation(looking: BrowserPage) -> None:
     keys = looking.page.keyboard
     keys.type("gn")
     looking.sees("requested, of allocatable")
@@ -181,7 +181,7 @@ def test_page_supports_keyboard_navigation(looking: Looking) -> None:
     looking.page.wait_for_selector("dialog", state="detached")
 
 
-def test_timeline_zooms_and_its_bars_are_links(looking: Looking) -> None:
+def test_timeline_zooms_and_its_bars_are_links(looking: BrowserPage) -> None:
     looking.go("#/timeline", "Wheel or")
     looking.page.wait_for_function("() => document.querySelector('#gantt').gantt.hits.length === 2")
     looking.page.focus("#gantt")
@@ -196,7 +196,7 @@ def test_timeline_zooms_and_its_bars_are_links(looking: Looking) -> None:
     looking.sees("was admitted")
 
 
-def test_page_escapes_text_of_objects(site: Site, looking: Looking) -> None:
+def test_page_escapes_text_of_objects(site: PagePlatform, looking: BrowserPage) -> None:
     found = workload(site, "team-a-two")["metadata"]
     about = {"kind": "Workload", "namespace": "team-a", "name": found["name"], "uid": found["uid"]}
     event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "told", "namespace": "team-a"}}
@@ -209,8 +209,8 @@ def test_page_escapes_text_of_objects(site: Site, looking: Looking) -> None:
     assert looking.page.evaluate("() => window.taken === undefined")
 
 
-def test_page_shows_team_only_its_own_objects(site: Site) -> None:
-    with Looking(site.browser) as looking:
+def test_page_shows_team_only_its_own_objects(site: PagePlatform) -> None:
+    with BrowserPage(site.browser) as looking:
         looking.open(site.link("--user", "ann", "--group", "team-a"), "Your queues")
         assert "token" not in looking.page.url
         looking.go("#/workloads", "team-a-three")
@@ -220,9 +220,9 @@ def test_page_shows_team_only_its_own_objects(site: Site) -> None:
         looking.go(f"#/workload/team-b/{workload(site, 'team-b-one')['metadata']['name']}", "Not found")
 
 
-def test_page_asks_for_missing_token(site: Site) -> None:
+def test_page_asks_for_missing_token(site: PagePlatform) -> None:
     link = site.link()
-    with Looking(site.browser) as looking:
+    with BrowserPage(site.browser) as looking:
         looking.open(link.partition("#")[0], "Sign in")
         looking.page.fill("input", link.partition("#token=")[2])
         looking.page.keyboard.press("Enter")
@@ -230,8 +230,8 @@ def test_page_asks_for_missing_token(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1280, "dark")])
-def test_page_fits_small_screens_and_dark_scheme(site: Site, width: int, scheme: Any) -> None:
-    with Looking(site.browser, viewport={"width": width, "height": 800}, color_scheme=scheme) as looking:
+def test_page_fits_small_screens_and_dark_scheme(site: PagePlatform, width: int, scheme: Any) -> None:
+    with BrowserPage(site.browser, viewport={"width": width, "height": 800}, color_scheme=scheme) as looking:
         looking.open(site.link(), "queue-of-team-a")
         for route in ("#/", "#/cohorts", "#/queue/queue-of-team-a", "#/workloads", "#/timeline", "#/nodes"):
             looking.go(route, "")
@@ -241,11 +241,11 @@ def test_page_fits_small_screens_and_dark_scheme(site: Site, width: int, scheme:
         assert dark.strip() == str(int(scheme == "dark"))
 
 
-def test_report_has_same_views_and_sends_no_requests(site: Site, tmp_path: Path) -> None:
+def test_report_has_same_views_and_sends_no_requests(site: PagePlatform, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     command = ["guide", "--step", "high-priority", "--report", str(file), "-o", "json"]
     subprocess.run([sys.executable, "-m", "batchyard", *command], check=True, capture_output=True)
-    with Looking(site.browser) as looking:
+    with BrowserPage(site.browser) as looking:
         looking.open(file.as_uri(), "cq-team-a-hp")
         for route, holding in (
             ("#/cohorts", "team-c-d"),
@@ -267,8 +267,8 @@ def test_report_has_same_views_and_sends_no_requests(site: Site, tmp_path: Path)
         assert {url.partition(":")[0] for url in looking.asked} == {"file"}
 
 
-def test_page_rejects_invalid_token_and_accepts_valid_token_afterwards(site: Site) -> None:
-    with Looking(site.browser) as visitor:
+def test_page_rejects_invalid_token_and_accepts_valid_token_afterwards(site: PagePlatform) -> None:
+    with BrowserPage(site.browser) as visitor:
         visitor.open(f"{site.platform.url}/ui/", "Sign in")
         assert "token is invalid" not in visitor.text()
         assert not visitor.page.inner_text("#clock").startswith("1970")
@@ -281,13 +281,13 @@ def test_page_rejects_invalid_token_and_accepts_valid_token_afterwards(site: Sit
         visitor.sees("queue-of-team-a")
 
 
-def test_page_handles_invalid_percent_encoding_in_address(looking: Looking) -> None:
+def test_page_handles_invalid_percent_encoding_in_address(looking: BrowserPage) -> None:
     looking.go("#/queue/%zz", "Not found")
     assert [reported for reported in looking.wrong if "404" not in reported] == []
 
 
-def test_current_navigation_link_is_visible_on_small_screen(site: Site) -> None:
-    with Looking(site.browser, viewport={"width": 380, "height": 800}) as looking:
+def test_current_navigation_link_is_visible_on_small_screen(site: PagePlatform) -> None:
+    with BrowserPage(site.browser, viewport={"width": 380, "height": 800}) as looking:
         looking.open(site.link(), "queue-of-team-a").go("#/costs", "By team")
         box = looking.page.locator("nav [aria-current]").bounding_box()
         assert box is not None

@@ -6,34 +6,34 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.browser import Looking, chromium, needs_chromium
-from e2e_platform.platform_process import Running
-from e2e_platform.test_page import CLUSTER, PLATFORM, Site, job, needs_kubectl, workload
+from e2e_platform.browser import BrowserPage, chromium, needs_chromium
+from e2e_platform.platform_process import UpProcess
+from e2e_platform.test_page import CLUSTER, PLATFORM, PagePlatform, job, needs_kubectl, workload
 
 pytestmark = [needs_chromium, needs_kubectl]
 CLASS = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: WorkloadPriorityClass\nmetadata: {name: urgent}\nvalue: 100\n---\n"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagePlatform]:
     """Two teams with Jobs, a viewer of team-a, and an audit log."""
     folder = tmp_path_factory.mktemp("platform")
     cluster, data = folder / "cluster.yaml", folder / "data"
     cluster.write_text(CLUSTER)
     options = ("--cluster", str(cluster), "--speed", "60x", "--audit-log", str(folder / "audit.log"))
-    with Running(data, *options) as platform, chromium() as browser:
+    with UpProcess(data, *options) as platform, chromium() as browser:
         made = [PLATFORM.replace("TEAM", team).replace("QUEUE", f"queue-of-{team}") for team in ("team-a", "team-b")]
         made += [CLASS, *(job("team-a", name) for name in ("one", "two", "three", "four"))]
         platform.kubectl("apply", "-f", "-", sent="".join(made))
         platform.kubectl("create", "rolebinding", "view", "-n", "team-a", "--clusterrole=view", "--group=team-a")
         platform.kubectl("wait", "--for=jsonpath={.status.pendingWorkloads}=3", "clusterqueue/queue-of-team-a")
-        yield Site(platform, data, browser)
+        yield PagePlatform(platform, data, browser)
 
 
 @pytest.fixture
-def looking(site: Site) -> Iterator[Looking]:
+def looking(site: PagePlatform) -> Iterator[BrowserPage]:
     """The browser of the owner with a link that permits actions."""
-    with Looking(site.browser) as looking:
+    with BrowserPage(site.browser) as looking:
         yield looking.open(site.link("--actions"), "queue-of-team-a")
 
 
@@ -41,19 +41,19 @@ def route_of(obj: Any) -> str:
     return f"#/workload/{obj['metadata']['namespace']}/{obj['metadata']['name']}"
 
 
-def confirm(looking: Looking, action: str) -> None:
+def confirm(looking: BrowserPage, action: str) -> None:
     """Press the button of an action, and confirm it."""
     looking.page.click(f".actions button:text-is('{action}')")
     looking.page.click("dialog[open] button[type=submit]")
 
 
-def audited_actions(site: Site) -> list[str]:
+def audited_actions(site: PagePlatform) -> list[str]:
     lines = (site.folder.parent / "audit.log").read_text().splitlines()
     annotations = [json.loads(line).get("annotations", {}) for line in lines]
     return [each["batchyard.dev/page-action"] for each in annotations if "batchyard.dev/page-action" in each]
 
 
-def test_workload_is_suspended_resumed_reprioritized_and_cancelled(site: Site, looking: Looking) -> None:
+def test_workload_is_suspended_resumed_reprioritized_and_cancelled(site: PagePlatform, looking: BrowserPage) -> None:
     name = workload(site, "two")["metadata"]["name"]
     looking.go(route_of(workload(site, "two")), "two")
     confirm(looking, "Suspend")
@@ -70,7 +70,7 @@ def test_workload_is_suspended_resumed_reprioritized_and_cancelled(site: Site, l
     assert [entry.split()[0] for entry in actions] == ["suspend", "resume", "priority", "cancel"]
 
 
-def test_queue_is_stopped_and_resumed(site: Site, looking: Looking) -> None:
+def test_queue_is_stopped_and_resumed(site: PagePlatform, looking: BrowserPage) -> None:
     looking.go("#/queue/queue-of-team-b", "stop policy")
     confirm(looking, "Stop")
     looking.page.wait_for_selector(".actions button:text-is('Resume')")
@@ -80,7 +80,7 @@ def test_queue_is_stopped_and_resumed(site: Site, looking: Looking) -> None:
     assert site.get("clusterqueue", "queue-of-team-b")["spec"]["stopPolicy"] == "None"
 
 
-def test_rejected_action_shows_the_error(site: Site, looking: Looking) -> None:
+def test_rejected_action_shows_the_error(site: PagePlatform, looking: BrowserPage) -> None:
     looking.go(route_of(workload(site, "three")), "three")
     looking.page.click(".actions button:text-is('Suspend')")
     header = "x-batchyard-action-token"
@@ -92,15 +92,15 @@ def test_rejected_action_shows_the_error(site: Site, looking: Looking) -> None:
     assert workload(site, "three")["spec"].get("active") is not False
 
 
-def test_read_only_link_and_viewer_are_offered_no_actions(site: Site) -> None:
+def test_read_only_link_and_viewer_are_offered_no_actions(site: PagePlatform) -> None:
     for options, hint in (((), "read-only link"), (("--actions", "--user", "ann", "--group", "team-a"), "YAML")):
-        with Looking(site.browser) as looking:
+        with BrowserPage(site.browser) as looking:
             looking.open(site.link(*options), "pending").go(route_of(workload(site, "three")), hint)
             looking.page.wait_for_selector(".actions a")
             assert looking.page.locator(".actions button:not(.copy)").count() == 0
 
 
-def test_search_finds_objects_and_opens_them(site: Site, looking: Looking) -> None:
+def test_search_finds_objects_and_opens_them(site: PagePlatform, looking: BrowserPage) -> None:
     keys = looking.page.keyboard
     keys.type("/")
     looking.page.wait_for_selector("#find:focus")
@@ -114,14 +114,14 @@ def test_search_finds_objects_and_opens_them(site: Site, looking: Looking) -> No
     keys.press("ArrowDown")
     keys.press("Enter")
     looking.sees("was created")
-    with Looking(site.browser) as other:
+    with BrowserPage(site.browser) as other:
         other.open(site.link("--user", "ann", "--group", "team-a"), "Your queues")
         other.page.keyboard.type("/")
         other.page.keyboard.type("queue-of")
         other.page.wait_for_selector(".results :text('Nothing found')")
 
 
-def test_yaml_and_log_are_shown(site: Site, looking: Looking) -> None:
+def test_yaml_and_log_are_shown(site: PagePlatform, looking: BrowserPage) -> None:
     looking.go("#/yaml/Job/team-a/one", "kind: Job")
     assert "managedFields:" not in looking.text()
     looking.page.click("button:has-text('managedFields')")
@@ -132,13 +132,13 @@ def test_yaml_and_log_are_shown(site: Site, looking: Looking) -> None:
     looking.go("#/yaml/Secret/team-a/x", "Not found")
 
 
-def test_unknown_address_links_to_the_overview(looking: Looking) -> None:
+def test_unknown_address_links_to_the_overview(looking: BrowserPage) -> None:
     looking.go("#/nonsense/1", "Unknown address")
     looking.page.click("main a:has-text('overview')")
     looking.sees("queue-of-team-a")
 
 
-def test_sort_is_in_the_address(looking: Looking) -> None:
+def test_sort_is_in_the_address(looking: BrowserPage) -> None:
     looking.go("#/workloads?sort=name", "three")
     names = looking.page.locator("main td.main a").all_inner_texts()
     assert names == sorted(names)
@@ -147,7 +147,7 @@ def test_sort_is_in_the_address(looking: Looking) -> None:
     looking.page.wait_for_selector("th[aria-sort=descending]")
 
 
-def test_cohort_stays_collapsed_after_changes(site: Site, looking: Looking) -> None:
+def test_cohort_stays_collapsed_after_changes(site: PagePlatform, looking: BrowserPage) -> None:
     looking.go("#/cohorts", "queue-of-team-b")
     looking.page.click("details.children > summary")
     site.platform.kubectl("label", "clusterqueue/queue-of-team-b", "changed=yes", "--overwrite")
@@ -155,8 +155,8 @@ def test_cohort_stays_collapsed_after_changes(site: Site, looking: Looking) -> N
     assert not looking.page.locator("text=queue-of-team-b").first.is_visible()
 
 
-def test_phone_shows_state_and_reason(site: Site) -> None:
-    with Looking(site.browser, viewport={"width": 390, "height": 800}) as looking:
+def test_phone_shows_state_and_reason(site: PagePlatform) -> None:
+    with BrowserPage(site.browser, viewport={"width": 390, "height": 800}) as looking:
         looking.open(site.link(), "pending").go("#/workloads?state=Pending", "more needed")
         for selector in ("td .state", "td.why .clip"):
             box = looking.page.locator(selector).first.bounding_box()
@@ -165,7 +165,7 @@ def test_phone_shows_state_and_reason(site: Site) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_view_passes_axe(site: Site, scheme: Any) -> None:
+def test_every_view_passes_axe(site: PagePlatform, scheme: Any) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     node = site.get("nodes")["items"][0]["metadata"]["name"]
     texts_by_route = {
@@ -183,7 +183,7 @@ def test_every_view_passes_axe(site: Site, scheme: Any) -> None:
         "#/nonsense": "Unknown address",
     }
     problems = []
-    with Looking(site.browser, color_scheme=scheme, reduced_motion="reduce") as looking:
+    with BrowserPage(site.browser, color_scheme=scheme, reduced_motion="reduce") as looking:
         looking.open(site.link("--actions"), "queue-of-team-a")
         for route, text in texts_by_route.items():
             looking.go(route, text)

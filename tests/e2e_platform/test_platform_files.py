@@ -12,7 +12,7 @@ from batchyard.cli.platform.render import write_platform_files
 from batchyard.package_data import read_folder
 from batchyard.provision.loading import PlatformSource, read_platform
 from batchyard.provision.render import render
-from e2e_platform.platform_process import Running, kubectl
+from e2e_platform.platform_process import UpProcess, kubectl
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
 
@@ -31,16 +31,18 @@ def rendered_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory, rendered_folder: Path) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory, rendered_folder: Path) -> Iterator[UpProcess]:
     folder = tmp_path_factory.mktemp("data")
-    with Running(folder, "--port", "0", "--cluster", str(rendered_folder / "cluster.yaml"), "--speed", "60") as running:
+    with UpProcess(
+        folder, "--port", "0", "--cluster", str(rendered_folder / "cluster.yaml"), "--speed", "60"
+    ) as running:
         names = [f"team-{letter}" for letter in "abcd"]
         for name in names:
             running.kubectl("create", "namespace", name)
         yield running
 
 
-def test_server_accepts_all_rendered_manifests(platform: Running, rendered_folder: Path) -> None:
+def test_server_accepts_all_rendered_manifests(platform: UpProcess, rendered_folder: Path) -> None:
     built = kubectl(platform.kubeconfig, "kustomize", str(rendered_folder / "manifests"))
     objects = [f"{each['kind']}/{each['metadata']['name']}" for each in yaml.safe_load_all(built)]
     checked = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
@@ -49,7 +51,9 @@ def test_server_accepts_all_rendered_manifests(platform: Running, rendered_folde
     assert all(line.endswith("serverside-applied (server dry run)") for line in reported)
 
 
-def test_queues_become_active_and_team_members_have_their_permissions(platform: Running, rendered_folder: Path) -> None:
+def test_queues_become_active_and_team_members_have_their_permissions(
+    platform: UpProcess, rendered_folder: Path
+) -> None:
     platform.kubectl("apply", "--server-side", "-k", str(rendered_folder / "manifests"))
     platform.kubectl("wait", "--for=condition=Active", "clusterqueue", "--all", "--timeout=60s")
     platform.kubectl("wait", "--for=condition=Active", "localqueue", "--all", "-A", "--timeout=60s")
@@ -62,7 +66,7 @@ def test_queues_become_active_and_team_members_have_their_permissions(platform: 
         assert "no" in platform.kubectl(*can, *asked, *member, fails=True).splitlines()
 
 
-def test_kustomize_builds_rules_and_dashboards(platform: Running, tmp_path: Path) -> None:
+def test_kustomize_builds_rules_and_dashboards(platform: UpProcess, tmp_path: Path) -> None:
     write_platform_files(render(read_platform(PlatformSource("refarch.yaml", TEXT))), tmp_path, overwrite=False)
     built = kubectl(platform.kubeconfig, "kustomize", str(tmp_path / "manifests"))
     kinds = [each["kind"] for each in yaml.safe_load_all(built)]
@@ -71,7 +75,7 @@ def test_kustomize_builds_rules_and_dashboards(platform: Running, tmp_path: Path
 
 @pytest.mark.parametrize(("engine", "count"), [("batchyard", 2), ("kueue", 3)])
 def test_server_accepts_monitoring_stack_and_grants_prometheus_access(
-    platform: Running, tmp_path: Path, engine: str, count: int
+    platform: UpProcess, tmp_path: Path, engine: str, count: int
 ) -> None:
     stated = f"engine: {engine}\n  monitoring: {{collector: None, stack: {{enabled: true}}}}"
     text = TEXT.replace("engine: batchyard", stated)

@@ -11,7 +11,7 @@ import yaml
 from batchyard.cli.platform import drive
 from batchyard.cli.platform.target import ClusterOptions
 from cloud_commands import PLATFORM, run_in_process
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 JOB = """\
 apiVersion: batch/v1
@@ -28,15 +28,15 @@ KINDS = "namespaces,clusterqueues,localqueues,resourceflavors,serviceaccounts,ro
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with Running(tmp_path_factory.mktemp("platform") / "data") as platform:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
+    with UpProcess(tmp_path_factory.mktemp("platform") / "data") as platform:
         yield platform
 
 
 class PlatformFolder:
     """A platform file, its rendered folder, and its cluster."""
 
-    def __init__(self, folder: Path, running: Running) -> None:
+    def __init__(self, folder: Path, running: UpProcess) -> None:
         document = yaml.safe_load(PLATFORM)
         document["spec"]["engine"] = "batchyard"
         del document["spec"]["google"]
@@ -68,7 +68,7 @@ class PlatformFolder:
         return reported
 
 
-def test_platform_is_created_and_destroyed_on_existing_cluster(tmp_path: Path, running: Running) -> None:
+def test_platform_is_created_and_destroyed_on_existing_cluster(tmp_path: Path, running: UpProcess) -> None:
     place = PlatformFolder(tmp_path, running)
     assert "cluster-queues: ok: 1 Active" in place.create()
     running.kubectl("apply", "--filename=-", sent=JOB)
@@ -81,7 +81,7 @@ def test_platform_is_created_and_destroyed_on_existing_cluster(tmp_path: Path, r
     assert "team-a" not in running.kubectl("get", "namespaces", "--output=name")
 
 
-def test_create_resumes_queues_stopped_by_destroy(tmp_path: Path, running: Running) -> None:
+def test_create_resumes_queues_stopped_by_destroy(tmp_path: Path, running: UpProcess) -> None:
     place = PlatformFolder(tmp_path, running)
     place.create()
     patch = {"metadata": {"annotations": {"platform.batchyard.dev/stopped-by": "destroy"}}}
@@ -92,7 +92,7 @@ def test_create_resumes_queues_stopped_by_destroy(tmp_path: Path, running: Runni
     place.destroy()
 
 
-def test_create_reports_removed_teams_and_prune_deletes_them(tmp_path: Path, running: Running) -> None:
+def test_create_reports_removed_teams_and_prune_deletes_them(tmp_path: Path, running: UpProcess) -> None:
     place = PlatformFolder(tmp_path, running)
     place.create()
     running.kubectl("apply", "--filename=-", sent=JOB)
@@ -111,7 +111,7 @@ def test_create_reports_removed_teams_and_prune_deletes_them(tmp_path: Path, run
     assert running.kubectl("get", KINDS, OURS, "--all-namespaces", "--output=name") == ""
 
 
-def test_create_keeps_configured_stop_policy_and_prunes_removed_roles(tmp_path: Path, running: Running) -> None:
+def test_create_keeps_configured_stop_policy_and_prunes_removed_roles(tmp_path: Path, running: UpProcess) -> None:
     place = PlatformFolder(tmp_path, running)
     held = "stopPolicy: Hold, flavors: [{name: spot, resources: {cpu: {nominalQuota: 1}}}]"
     text = place.file.read_text("utf-8").replace("  teams:", f"  queues: [{{name: held, {held}}}]\n  teams:")

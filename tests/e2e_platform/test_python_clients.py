@@ -25,7 +25,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources import batch_v1, core_v1
 from lightkube.types import CascadeType, PatchType
 
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 #: The package has only partial types.
 kube: Any = kubernetes
@@ -39,10 +39,10 @@ MERGE = "application/merge-patch+json"
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     """One platform with three queued Jobs for the tests of this module."""
     folder = tmp_path_factory.mktemp("platform")
-    with Running(folder, "--cluster", str(EXAMPLES / "refarch/cluster.yaml"), "--speed", "60x") as started:
+    with UpProcess(folder, "--cluster", str(EXAMPLES / "refarch/cluster.yaml"), "--speed", "60x") as started:
         kube.config.load_kube_config(str(started.kubeconfig))
         with kube.client.ApiClient() as api:
             dynamic = kube.dynamic.DynamicClient(api)
@@ -62,7 +62,7 @@ def config_map(name: str, **data: str) -> Any:
 # --- kubernetes ---
 
 
-def test_kubernetes_client_reads_typed_objects_of_many_kinds(platform: Running) -> None:
+def test_kubernetes_client_reads_typed_objects_of_many_kinds(platform: UpProcess) -> None:
     core, batch, rbac = (getattr(kube.client, name)() for name in ("CoreV1Api", "BatchV1Api", "RbacAuthorizationV1Api"))
     lists: list[Callable[[], Any]] = [
         *(core.list_node, core.list_namespace, core.list_pod_for_all_namespaces, core.list_event_for_all_namespaces),
@@ -73,7 +73,7 @@ def test_kubernetes_client_reads_typed_objects_of_many_kinds(platform: Running) 
     assert kube.client.VersionApi().get_code().major == "1"
 
 
-def test_kubernetes_client_creates_patches_replaces_and_deletes_object(platform: Running) -> None:
+def test_kubernetes_client_creates_patches_replaces_and_deletes_object(platform: UpProcess) -> None:
     core, at = kube.client.CoreV1Api(), ("typed", "default")
     core.create_namespaced_config_map("default", config_map("typed", a="1"))
     core.patch_namespaced_config_map(*at, {"data": {"b": "2"}})
@@ -92,7 +92,7 @@ def test_kubernetes_client_creates_patches_replaces_and_deletes_object(platform:
     core.delete_namespaced_config_map(*at, propagation_policy="Foreground", grace_period_seconds=0)
 
 
-def test_apply_conflict_names_field_manager(platform: Running) -> None:
+def test_apply_conflict_names_field_manager(platform: UpProcess) -> None:
     core, at = kube.client.CoreV1Api(), ("shared", "default")
 
     def applied(manager: str, value: str, **options: Any) -> Any:
@@ -105,7 +105,7 @@ def test_apply_conflict_names_field_manager(platform: Running) -> None:
     assert applied("other", "2", force=True).data == {"a": "2"}
 
 
-def test_watch_continues_from_resource_version(platform: Running) -> None:
+def test_watch_continues_from_resource_version(platform: UpProcess) -> None:
     core = kube.client.CoreV1Api()
     listed = core.list_namespaced_config_map("default", limit=1)
     core.create_namespaced_config_map("default", config_map("watched"))
@@ -124,7 +124,7 @@ def test_watch_continues_from_resource_version(platform: Running) -> None:
     assert seen == [("ADDED", "watched"), ("DELETED", "watched")]
 
 
-def test_status_subresource_is_patched_separately(platform: Running) -> None:
+def test_status_subresource_is_patched_separately(platform: UpProcess) -> None:
     apps, at = kube.client.AppsV1Api(), ("kept", "default")
     container = {"name": "c", "image": "python:3.12"}
     template = {"metadata": {"labels": {"app": "kept"}}, "spec": {"containers": [container]}}
@@ -136,7 +136,7 @@ def test_status_subresource_is_patched_separately(platform: Running) -> None:
     assert (reported.spec.replicas, reported.status.replicas) == (2, 3)
 
 
-def test_custom_objects_api_handles_objects_of_kueue(platform: Running) -> None:
+def test_custom_objects_api_handles_objects_of_kueue(platform: UpProcess) -> None:
     custom, at = kube.client.CustomObjectsApi(), (*KUEUE, "resourceflavors")
     flavor = {"apiVersion": "/".join(KUEUE), "kind": "ResourceFlavor", "metadata": {"name": "custom"}}
     custom.create_cluster_custom_object(*at, flavor)
@@ -149,7 +149,7 @@ def test_custom_objects_api_handles_objects_of_kueue(platform: Running) -> None:
     assert len(custom.list_namespaced_custom_object(*KUEUE, "team", "workloads", limit=2)["items"]) == 2
 
 
-def test_dynamic_client_discovers_kinds_of_kueue(platform: Running) -> None:
+def test_dynamic_client_discovers_kinds_of_kueue(platform: UpProcess) -> None:
     with kube.client.ApiClient() as api:
         dynamic = kube.dynamic.DynamicClient(api)
         queues = dynamic.resources.get(api_version="/".join(KUEUE), kind="ClusterQueue")
@@ -162,7 +162,7 @@ def test_dynamic_client_discovers_kinds_of_kueue(platform: Running) -> None:
         assert next(iter(queues.watch(timeout=1)))["type"] == "ADDED"
 
 
-def test_leader_election_elects_one_of_two_candidates(platform: Running) -> None:
+def test_leader_election_elects_one_of_two_candidates(platform: UpProcess) -> None:
     leading, over = threading.Event(), threading.Event()
 
     def lead() -> None:
@@ -185,7 +185,7 @@ def test_leader_election_elects_one_of_two_candidates(platform: Running) -> None
     assert held.spec.holder_identity == "one"
 
 
-def test_exec_credential_plugin_provides_token(platform: Running) -> None:
+def test_exec_credential_plugin_provides_token(platform: UpProcess) -> None:
     core = kube.client.CoreV1Api()
     token = core.create_namespaced_service_account_token("default", "team", {"spec": {"expirationSeconds": 600}}).status
     reported = {
@@ -207,7 +207,7 @@ def test_exec_credential_plugin_provides_token(platform: Running) -> None:
             kube.client.CoreV1Api(api).list_secret_for_all_namespaces()
 
 
-def test_asynchronous_kubernetes_client_writes_and_watches(platform: Running) -> None:
+def test_asynchronous_kubernetes_client_writes_and_watches(platform: UpProcess) -> None:
     async def reported() -> list[str]:
         configuration = kube.aio.client.Configuration()
         await kube.aio.config.load_kube_config(str(platform.kubeconfig), client_configuration=configuration)
@@ -225,7 +225,7 @@ def test_asynchronous_kubernetes_client_writes_and_watches(platform: Running) ->
 # --- kr8s ---
 
 
-def test_kr8s_creates_waits_and_deletes(platform: Running) -> None:
+def test_kr8s_creates_waits_and_deletes(platform: UpProcess) -> None:
     api: Any = kr8s.api(kubeconfig=str(platform.kubeconfig))
     container = {"name": "c", "image": "python:3.12"}
     job = Job(
@@ -244,7 +244,7 @@ def test_kr8s_creates_waits_and_deletes(platform: Running) -> None:
     assert not job.exists()
 
 
-def test_kr8s_handles_kinds_of_kueue(platform: Running) -> None:
+def test_kr8s_handles_kinds_of_kueue(platform: UpProcess) -> None:
     api: Any = kr8s.api(kubeconfig=str(platform.kubeconfig))
     assert [queue.name for queue in api.get("clusterqueues.kueue.x-k8s.io")] == ["team-queue"]
     assert len(list(api.get("workloads.v1beta2.kueue.x-k8s.io", namespace=kr8s.ALL))) == 3
@@ -258,7 +258,7 @@ def test_kr8s_handles_kinds_of_kueue(platform: Running) -> None:
     flavor.delete()
 
 
-def test_kr8s_patches_and_watches(platform: Running) -> None:
+def test_kr8s_patches_and_watches(platform: UpProcess) -> None:
     api: Any = kr8s.api(kubeconfig=str(platform.kubeconfig))
     made = ConfigMap({"metadata": {"name": "by-kr8s", "namespace": "default"}, "data": {"a": "1"}}, api=api)
     made.create()
@@ -273,7 +273,7 @@ def test_kr8s_patches_and_watches(platform: Running) -> None:
 # --- lightkube ---
 
 
-def test_lightkube_creates_patches_applies_replaces_and_deletes(platform: Running) -> None:
+def test_lightkube_creates_patches_applies_replaces_and_deletes(platform: UpProcess) -> None:
     client: Any = lightkube.Client(lightkube.KubeConfig.from_file(platform.kubeconfig), field_manager="lightkube")
     kind, at = core_v1.ConfigMap, {"namespace": "default"}
     metadata = ObjectMeta(name="lightkube", namespace="default")
@@ -289,7 +289,7 @@ def test_lightkube_creates_patches_applies_replaces_and_deletes(platform: Runnin
         client.get(kind, "lightkube", **at)
 
 
-def test_lightkube_lists_in_pages_watches_and_waits(platform: Running) -> None:
+def test_lightkube_lists_in_pages_watches_and_waits(platform: UpProcess) -> None:
     client: Any = lightkube.Client(lightkube.KubeConfig.from_file(platform.kubeconfig))
     assert len(list(client.list(core_v1.Namespace, chunk_size=3))) == len(list(client.list(core_v1.Namespace))) > 3
     assert next(iter(client.watch(core_v1.Namespace, server_timeout=1)))[0] == "ADDED"
@@ -298,7 +298,7 @@ def test_lightkube_lists_in_pages_watches_and_waits(platform: Running) -> None:
     assert done.status.succeeded == 2
 
 
-def test_lightkube_handles_kinds_of_kueue_as_generic_resources(platform: Running) -> None:
+def test_lightkube_handles_kinds_of_kueue_as_generic_resources(platform: UpProcess) -> None:
     client: Any = lightkube.Client(lightkube.KubeConfig.from_file(platform.kubeconfig))
     queues = create_global_resource(*KUEUE, "ClusterQueue", "clusterqueues")
     workloads = create_namespaced_resource(*KUEUE, "Workload", "workloads")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 ROOT = Path(__file__).parents[2]
 THEIRS = ROOT.parent / "shared" / "refarch"
@@ -25,7 +25,7 @@ def until(look: Callable[[], str], text: str) -> str:
 
 def test_high_priority_jobs_preempt_low_priority_jobs(tmp_path: Path) -> None:
     cluster = ROOT / "examples/refarch/cluster.yaml"
-    with Running(tmp_path / "data", "--cluster", str(cluster), "--speed", "5x") as platform:
+    with UpProcess(tmp_path / "data", "--cluster", str(cluster), "--speed", "5x") as platform:
         for part in ("teams", "priorityclass", "kueue"):
             platform.kubectl("apply", "-f", str(THEIRS / "platform" / part))
         platform.kubectl("apply", "-R", "-f", str(THEIRS / "low_priority/workloads"))
@@ -42,7 +42,7 @@ def test_high_priority_jobs_preempt_low_priority_jobs(tmp_path: Path) -> None:
 
 def test_simulated_sleep_container_runs_for_its_argument(tmp_path: Path) -> None:
     cluster = ROOT / "examples/dws/cluster.yaml"
-    with Running(tmp_path / "data", "--cluster", str(cluster), "--speed", "60x") as platform:
+    with UpProcess(tmp_path / "data", "--cluster", str(cluster), "--speed", "60x") as platform:
         platform.kubectl("apply", "-f", str(ROOT / "examples/dws/platform.yaml"))
         platform.kubectl("apply", "-f", str(SLEEPERS / "sample-job.yaml"))
         requests = lambda: platform.kubectl("get", "provisioningrequests")  # noqa: E731
@@ -55,7 +55,7 @@ def test_simulated_sleep_container_runs_for_its_argument(tmp_path: Path) -> None
 
 
 def test_runtime_option_applies_only_without_other_run_time(tmp_path: Path) -> None:
-    with Running(tmp_path / "data", "--speed", "60x", "--runtime", "1000h") as platform:
+    with UpProcess(tmp_path / "data", "--speed", "60x", "--runtime", "1000h") as platform:
         platform.kubectl("run", "long", "--image=pytorch", "--restart=Never")
         platform.kubectl("run", "short", "--image=busybox", "--restart=Never", "--command", "--", "sleep", "1")
         pods = lambda: platform.kubectl("get", "pods")  # noqa: E731

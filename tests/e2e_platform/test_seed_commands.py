@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -43,10 +43,10 @@ EXECUTED_COMMANDS = {
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     """One platform for the tests of this module, with the teams of the reference architecture."""
     folder = tmp_path_factory.mktemp("platform")
-    with Running(folder, "--cluster", str(EXAMPLES / "refarch/cluster.yaml"), "--speed", "60x") as started:
+    with UpProcess(folder, "--cluster", str(EXAMPLES / "refarch/cluster.yaml"), "--speed", "60x") as started:
         parts = (f"--filename={EXAMPLES / 'refarch/platform' / part}" for part in ("teams", "priorityclass", "kueue"))
         started.kubectl("apply", "-R", *parts)
         yield started
@@ -66,7 +66,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @NO_KUBECTL
-def test_seed_commands_print_expected_output(platform: Running, files: Path) -> None:
+def test_seed_commands_print_expected_output(platform: UpProcess, files: Path) -> None:
     environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig), "HF_TOKEN": "hush"}
     for command, wanted in EXECUTED_COMMANDS.items():
         shell = ["bash", "-c", command.removeprefix("watch ")]

@@ -17,8 +17,8 @@ from batchyard.client.transport import object_path
 from differential.recorded_scenarios import packed_cases
 from differential.upstream_writes import Record, Upstream, read_case
 from e2e_platform.kill_rounds import ask
-from e2e_platform.operator_process import Operating, ask_text, free_port, plain_kubeconfig
-from e2e_platform.platform_process import Running
+from e2e_platform.operator_process import OperatorRun, ask_text, free_port, plain_kubeconfig
+from e2e_platform.platform_process import UpProcess
 from e2e_platform.snapshot_commands import batchyard
 
 SPEED = 60
@@ -41,7 +41,7 @@ FAIR = {
 }
 
 
-class OverHttp:
+class HttpObjects:
     """Objects of an API server, which sets their uids."""
 
     def __init__(self, url: str) -> None:
@@ -83,31 +83,31 @@ def _path(key: Key) -> str:
 
 
 @pytest.fixture
-def platform(tmp_path: Path) -> Iterator[Running]:
-    with Running(tmp_path, *OPTIONS, "--insecure-loopback", "--speed", f"{SPEED}x") as running:
+def platform(tmp_path: Path) -> Iterator[UpProcess]:
+    with UpProcess(tmp_path, *OPTIONS, "--insecure-loopback", "--speed", f"{SPEED}x") as running:
         assert ask(running.url, "POST", "/api/v1/namespaces", {"metadata": {"name": "team"}})[0] == 201
         yield running
 
 
-def play(platform: Running, name: str, left_out: str = "") -> None:
+def play(platform: UpProcess, name: str, left_out: str = "") -> None:
     """Replay the decisions of upstream; a Workload may be left pending."""
     scenario, log = read_case(name, *packed_cases()[name])
     kept: list[Record] = [record for record in log if record.get("workload") != left_out]
     start = ask(platform.url, "GET", "/batchyard/status")[1]["instant"]
     passed = 0
-    for moment in Upstream(OverHttp(platform.url), scenario, kept, start).moments():
+    for moment in Upstream(HttpObjects(platform.url), scenario, kept, start).moments():
         threading.Event().wait((moment.at - start - passed) / SECOND / SPEED)
         passed = moment.at - start
         moment.work()
 
 
-def shadow(platform: Running, *options: str) -> Operating:
+def shadow(platform: UpProcess, *options: str) -> OperatorRun:
     folder = platform.kubeconfig.parent
     kubeconfig = plain_kubeconfig(folder, platform.url)
-    return Operating(kubeconfig, "--shadow", *options, printed=folder / "printed").wait_until("comparing with Kueue")
+    return OperatorRun(kubeconfig, "--shadow", *options, printed=folder / "printed").wait_until("comparing with Kueue")
 
 
-def reported(platform: Running) -> list[dict[str, Any]]:
+def reported(platform: UpProcess) -> list[dict[str, Any]]:
     """The output of a shadow, as soon as it exists."""
     for _ in range(_ATTEMPTS_MAX):
         text = (platform.kubeconfig.parent / "printed").read_text("utf-8")
@@ -117,7 +117,7 @@ def reported(platform: Running) -> list[dict[str, Any]]:
     raise AssertionError("it has told nothing")
 
 
-def test_shadow_agrees_with_all_upstream_decisions(platform: Running) -> None:
+def test_shadow_agrees_with_all_upstream_decisions(platform: UpProcess) -> None:
     with shadow(platform) as beside:
         play(platform, "single-1")
         assert beside.end() == 0
@@ -125,7 +125,7 @@ def test_shadow_agrees_with_all_upstream_decisions(platform: Running) -> None:
         assert summary["agreed"] == {"admission": 7, "preemption": 1}
 
 
-def test_shadow_reports_workload_left_pending_and_exits_with_1(platform: Running) -> None:
+def test_shadow_reports_workload_left_pending_and_exits_with_1(platform: UpProcess) -> None:
     _, log = read_case("single-1", *packed_cases()["single-1"])
     left_out = next(record["workload"] for record in log if record["event"] == "QuotaReserved")
     with shadow(platform, "--patience", "200ms") as beside:
@@ -158,8 +158,8 @@ spec: {queueName: jobs, podSets: [{name: main, count: 1, template: {spec: {conta
 def test_page_of_shadow_shows_queues_of_another_kueue(tmp_path: Path) -> None:
     port = free_port()
     with (
-        Running(tmp_path, *OPTIONS) as running,
-        Operating(running.kubeconfig, "--shadow", "--port", str(port)).wait_until("comparing with Kueue") as beside,
+        UpProcess(tmp_path, *OPTIONS) as running,
+        OperatorRun(running.kubeconfig, "--shadow", "--port", str(port)).wait_until("comparing with Kueue") as beside,
     ):
         running.kubectl("create", "-f", "-", sent=QUEUES)
         running.kubectl(
@@ -177,7 +177,7 @@ def test_page_of_shadow_shows_queues_of_another_kueue(tmp_path: Path) -> None:
         assert beside.end() == 0
 
 
-def test_shadow_uses_configuration_of_cluster(platform: Running, tmp_path: Path) -> None:
+def test_shadow_uses_configuration_of_cluster(platform: UpProcess, tmp_path: Path) -> None:
     for path, obj in (
         ("namespaces", {"name": "kueue-system"}),
         ("namespaces/kueue-system/configmaps", FAIR["metadata"]),
@@ -193,7 +193,7 @@ def test_shadow_uses_configuration_of_cluster(platform: Running, tmp_path: Path)
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 def test_documented_permissions_suffice_for_shadow(tmp_path: Path) -> None:
     (rights,) = re.findall(r"```yaml\n(apiVersion: rbac.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
-    with Running(tmp_path, *OPTIONS) as running:
+    with UpProcess(tmp_path, *OPTIONS) as running:
         running.kubectl("create", "namespace", "batchyard")
         running.kubectl(
             "apply",

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e_platform.browser import Looking, chromium, needs_chromium
-from e2e_platform.operator_process import Operating, free_port
-from e2e_platform.platform_process import Running
+from e2e_platform.browser import BrowserPage, chromium, needs_chromium
+from e2e_platform.operator_process import OperatorRun, free_port
+from e2e_platform.platform_process import UpProcess
 from e2e_platform.test_shadow import OPTIONS, QUEUES
 
 pytestmark = [
@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 
-def token_of(platform: Running, name: str) -> str:
+def token_of(platform: UpProcess, name: str) -> str:
     """The token of a ServiceAccount with all permissions."""
     of_it = ("--clusterrole=cluster-admin", f"--serviceaccount=default:{name}")
     platform.kubectl("create", "serviceaccount", name)
@@ -27,10 +27,10 @@ def token_of(platform: Running, name: str) -> str:
 def test_page_of_shadow_reports_workload_left_pending_with_hints(tmp_path: Path) -> None:
     port = free_port()
     options = ("--shadow", "--patience", "500ms", "--port", str(port))
-    with Running(tmp_path, *OPTIONS) as platform, Operating(platform.kubeconfig, *options) as beside:
+    with UpProcess(tmp_path, *OPTIONS) as platform, OperatorRun(platform.kubeconfig, *options) as beside:
         beside.wait_until("comparing with Kueue")
         platform.kubectl("create", "-f", "-", sent=QUEUES)
-        with chromium() as browser, Looking(browser) as looking:
+        with chromium() as browser, BrowserPage(browser) as looking:
             looking.open(f"http://127.0.0.1:{port}/ui/#token={token_of(platform, 'ann')}", "left waiting in theirs")
             assert "0 decisions agree, 1 diverge" in looking.text()
             looking.page.click("text=Where to look")

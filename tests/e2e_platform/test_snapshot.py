@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 from e2e_platform.snapshot_commands import Finished, batchyard
 from unit.sim.forks_make import queue, workload
 
@@ -52,9 +52,9 @@ def sent(*objects: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     """A platform with a long-running Workload and a pending Workload."""
-    with Running(tmp_path_factory.mktemp("platform")) as started:
+    with UpProcess(tmp_path_factory.mktemp("platform")) as started:
         started.kubectl("create", "-f", "-", sent=sent(TEAM, *queue(1), workload("a", 3600)))
         started.kubectl("wait", "-n", "team", "--for=condition=Admitted", "--timeout=60s", "workload/a")
         started.kubectl("create", "-f", "-", sent=sent(workload("b", 60)))
@@ -62,11 +62,11 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield started
 
 
-def taken(platform: Running, *options: str) -> Finished:
+def taken(platform: UpProcess, *options: str) -> Finished:
     return batchyard("snapshot", "--kubeconfig", str(platform.kubeconfig), *options)
 
 
-def test_snapshot_contains_workloads_and_file_is_private(platform: Running, tmp_path: Path) -> None:
+def test_snapshot_contains_workloads_and_file_is_private(platform: UpProcess, tmp_path: Path) -> None:
     file = tmp_path / "state.yaml"
     done = taken(platform, str(file))
     listed = json.loads(file.read_text("utf-8"))
@@ -76,7 +76,7 @@ def test_snapshot_contains_workloads_and_file_is_private(platform: Running, tmp_
     assert not {"Secret", "ConfigMap", "Event"} & {item["kind"] for item in listed["items"]}
 
 
-def test_snapshot_reports_effect_of_missing_permissions(platform: Running) -> None:
+def test_snapshot_reports_effect_of_missing_permissions(platform: UpProcess) -> None:
     folder = platform.kubeconfig.parent
     assert batchyard("user", "looker", "--data-dir", str(folder)).code == 0
     done = batchyard("snapshot", "--kubeconfig", str(folder / "users" / "looker.kubeconfig"))
@@ -86,7 +86,7 @@ def test_snapshot_reports_effect_of_missing_permissions(platform: Running) -> No
     assert {"PriorityClass.scheduling.k8s.io", "RuntimeClass.node.k8s.io", "Job.batch"} <= set(kinds)
 
 
-def test_snapshot_contains_configuration_of_kueue(platform: Running, tmp_path: Path) -> None:
+def test_snapshot_contains_configuration_of_kueue(platform: UpProcess, tmp_path: Path) -> None:
     file = tmp_path / "state.yaml"
     platform.kubectl(
         "create", "-f", "-", sent=sent(*manager_config("metrics: {}\nfairSharing: {preemptionStrategies: %s}"))
@@ -103,7 +103,7 @@ def test_snapshot_contains_configuration_of_kueue(platform: Running, tmp_path: P
     assert "Kueue's Configuration was read from ConfigMap kueue-manager-config of kueue-system" in done.stderr
 
 
-def test_snapshot_reports_and_omits_invalid_configuration(platform: Running) -> None:
+def test_snapshot_reports_and_omits_invalid_configuration(platform: UpProcess) -> None:
     platform.kubectl("create", "-f", "-", sent=sent(*manager_config("foo: 1")))
     try:
         done = taken(platform)
@@ -117,7 +117,7 @@ def test_snapshot_reports_and_omits_invalid_configuration(platform: Running) -> 
 def test_snapshot_contains_configuration_of_platform(tmp_path: Path) -> None:
     file = tmp_path / "kueue.yaml"
     file.write_text(CONFIGURATION + "waitForPodsReady: {timeout: 5m}\n")
-    with Running(tmp_path / "data", "--config", str(file)) as started:
+    with UpProcess(tmp_path / "data", "--config", str(file)) as started:
         done = taken(started)
     (found,) = (item for item in json.loads(done.stdout)["items"] if item["kind"] == "Configuration")
     assert found["waitForPodsReady"]["timeout"] == "5m"
@@ -130,7 +130,7 @@ def test_snapshot_fails_without_running_platform(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_snapshot_writes_to_named_pipe_without_replacing_it(platform: Running, tmp_path: Path) -> None:
+def test_snapshot_writes_to_named_pipe_without_replacing_it(platform: UpProcess, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     command = [sys.executable, "-m", "batchyard", "snapshot", "--kubeconfig", str(platform.kubeconfig)]
@@ -140,7 +140,7 @@ def test_snapshot_writes_to_named_pipe_without_replacing_it(platform: Running, t
     assert pipe.is_fifo()
 
 
-def test_snapshot_reports_write_errors_and_leaves_no_file(platform: Running, tmp_path: Path) -> None:
+def test_snapshot_reports_write_errors_and_leaves_no_file(platform: UpProcess, tmp_path: Path) -> None:
     (tmp_path / "full").symlink_to("/dev/full")
     for name, why in (("full", "No space left on device"), ("gone/x", "No such file"), (".", "Is a directory")):
         done = taken(platform, str(tmp_path / name))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.platform_process import Running, kubectl
+from e2e_platform.platform_process import UpProcess, kubectl
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
@@ -23,22 +23,22 @@ _ENDS_WITHIN = 60
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     """A platform with the queues of the training example: one CPU each, two CPUs in total."""
     folder = tmp_path_factory.mktemp("platform")
-    with Running(folder, "--speed", "10x", "--sync", "process") as started:
+    with UpProcess(folder, "--speed", "10x", "--sync", "process") as started:
         started.kubectl("apply", "-f", "-", sent=QUEUES)
         yield started
 
 
-def start_submit(platform: Running, *arguments: str) -> "subprocess.Popen[str]":
+def start_submit(platform: UpProcess, *arguments: str) -> "subprocess.Popen[str]":
     """The running command for a platform."""
     command = [sys.executable, "-m", "batchyard", "submit", "--data-dir", str(platform.kubeconfig.parent)]
     piped = subprocess.PIPE
     return subprocess.Popen([*command, *arguments], stdout=piped, stderr=piped, text=True)
 
 
-def run_submit(platform: Running, *arguments: str) -> tuple[int, str, str]:
+def run_submit(platform: UpProcess, *arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the command."""
     with start_submit(platform, *arguments) as process:
         printed, reported = process.communicate(timeout=_ENDS_WITHIN)
@@ -51,7 +51,7 @@ def runs(seconds: int, code: int = 0) -> tuple[str, ...]:
     return "--annotation", f"batchyard.dev/runtime={seconds}s", *ends
 
 
-def test_submit_follows_job_until_it_completes(platform: Running) -> None:
+def test_submit_follows_job_until_it_completes(platform: UpProcess) -> None:
     code, printed, reported = run_submit(platform, *TEAM, *runs(3), "--name", "well", "--", "python", "train.py")
     assert (code, [line.split()[1] for line in printed.splitlines()]) == (0, ["started:", "finished:"])
     lines = reported.splitlines()
@@ -60,7 +60,7 @@ def test_submit_follows_job_until_it_completes(platform: Running) -> None:
     assert lines[-1] == "batchyard: complete in 3 s"
 
 
-def test_submit_returns_exit_code_of_container_and_prefixes_lines_with_pod(platform: Running) -> None:
+def test_submit_returns_exit_code_of_container_and_prefixes_lines_with_pod(platform: UpProcess) -> None:
     several = ("--completions", "2", "--cpu", "500m")
     code, printed, reported = run_submit(platform, *TEAM, *runs(3, 7), *several, "--name", "ill", "--", "false")
     assert code == 7
@@ -81,14 +81,14 @@ def test_submit_returns_exit_code_of_container_and_prefixes_lines_with_pod(platf
     ],
 )
 def test_submit_rejects_unknown_name_and_lists_available_names(
-    platform: Running, arguments: tuple[str, ...], why: str
+    platform: UpProcess, arguments: tuple[str, ...], why: str
 ) -> None:
     code, printed, reported = run_submit(platform, *arguments, "--", "true")
     assert (code, printed) == (1, "")
     assert why in reported
 
 
-def test_submit_reports_reason_for_waiting_and_prints_hint_on_interrupt(platform: Running) -> None:
+def test_submit_reports_reason_for_waiting_and_prints_hint_on_interrupt(platform: UpProcess) -> None:
     with start_submit(platform, *TEAM, "--cpu", "3", "--name", "large", "--", "true") as process:
         assert process.stderr is not None
         next(line for line in process.stderr if "waits: couldn't assign flavors" in line)
@@ -99,7 +99,7 @@ def test_submit_reports_reason_for_waiting_and_prints_hint_on_interrupt(platform
     platform.kubectl("delete", "job", "large", "--namespace", "team-a")
 
 
-def test_submit_prints_json_events_including_preemption(platform: Running) -> None:
+def test_submit_prints_json_events_including_preemption(platform: UpProcess) -> None:
     low = (*TEAM, *runs(36_000), "--cpu", "2", "--priority", "low-priority", "--name", "low", "-o", "json")
     with start_submit(platform, *low, "--", "true") as process:
         assert process.stdout is not None
@@ -113,7 +113,7 @@ def test_submit_prints_json_events_including_preemption(platform: Running) -> No
         assert list(events)[-1] == {"event": "Deleted", "exitCode": 1}
 
 
-def test_shipped_files_are_deleted_with_job(platform: Running, tmp_path: Path) -> None:
+def test_shipped_files_are_deleted_with_job(platform: UpProcess, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     (tmp_path / ".git").mkdir()
     arguments = (*TEAM, "--detach", "--name", "along", str(tmp_path), "--", "python", "train.py")
@@ -126,7 +126,7 @@ def test_shipped_files_are_deleted_with_job(platform: Running, tmp_path: Path) -
     platform.kubectl("wait", "--for=delete", "configmap/along-files-0", "-n", "team-a", "--timeout=30s")
 
 
-def test_rejected_submit_creates_no_job(platform: Running, tmp_path: Path) -> None:
+def test_rejected_submit_creates_no_job(platform: UpProcess, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     platform.kubectl("create", "configmap", "twice-files-0", "-n", "team-a")
     code, _, reported = run_submit(platform, *TEAM, "--name", "twice", str(tmp_path), "--", "true")
@@ -134,7 +134,7 @@ def test_rejected_submit_creates_no_job(platform: Running, tmp_path: Path) -> No
     assert "not found" in platform.kubectl("get", "job", "twice", "-n", "team-a", fails=True)
 
 
-def test_job_is_deleted_when_its_files_cannot_be_shipped(platform: Running, tmp_path: Path) -> None:
+def test_job_is_deleted_when_its_files_cannot_be_shipped(platform: UpProcess, tmp_path: Path) -> None:
     (tmp_path / "hard.bin").write_bytes(b"".join(sha256(b"%d" % each).digest() for each in range(40_000)))
     platform.kubectl("create", "configmap", "half-files-1", "-n", "team-a")
     code, _, reported = run_submit(platform, *TEAM, "--name", "half", str(tmp_path), "--", "true")
@@ -142,7 +142,7 @@ def test_job_is_deleted_when_its_files_cannot_be_shipped(platform: Running, tmp_
     platform.kubectl("wait", "--for=delete", "job/half", "-n", "team-a", "--timeout=30s")
 
 
-def test_submit_ends_when_job_is_deleted(platform: Running) -> None:
+def test_submit_ends_when_job_is_deleted(platform: UpProcess) -> None:
     with start_submit(platform, *TEAM, *runs(3600), "--name", "gone", "--", "true") as process:
         assert process.stderr is not None
         next(line for line in process.stderr if "runs" in line)
@@ -151,7 +151,7 @@ def test_submit_ends_when_job_is_deleted(platform: Running) -> None:
         assert process.wait(_ENDS_WITHIN) == 1
 
 
-def test_dry_run_output_is_accepted_by_kubectl_apply(platform: Running, tmp_path: Path) -> None:
+def test_dry_run_output_is_accepted_by_kubectl_apply(platform: UpProcess, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     arguments = (*TEAM, "--name", "applied", "--dry-run", str(tmp_path), "--", "python", "train.py")
     code, printed, _ = run_submit(platform, *arguments)
@@ -160,7 +160,7 @@ def test_dry_run_output_is_accepted_by_kubectl_apply(platform: Running, tmp_path
     assert [line.split()[0] for line in applied.splitlines()] == ["configmap/applied-files-0", "job.batch/applied"]
 
 
-def test_team_member_submits_with_kubeconfig(platform: Running) -> None:
+def test_team_member_submits_with_kubeconfig(platform: UpProcess) -> None:
     folder = platform.kubeconfig.parent
     platform.kubectl("create", "rolebinding", "anna", "--clusterrole=edit", "--user=anna", "--namespace=team-a")
     user = [sys.executable, "-m", "batchyard", "user", "anna", "--namespace", "team-a", "--data-dir", str(folder)]

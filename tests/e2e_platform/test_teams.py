@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e_platform.platform_process import Running, kubectl
+from e2e_platform.platform_process import UpProcess, kubectl
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
@@ -57,7 +57,7 @@ spec:
 def kubeconfigs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     """The kubeconfigs of a member of each team and of the owner of a platform."""
     folder = tmp_path_factory.mktemp("platform")
-    with Running(folder) as platform:
+    with UpProcess(folder) as platform:
         platform.kubectl(
             "apply", "-f", "-", sent=PLATFORM + "".join(TEAM.replace("TEAM", team) for team in ("team-a", "team-b"))
         )

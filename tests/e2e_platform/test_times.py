@@ -9,7 +9,7 @@ import pytest
 from batchyard.server.platform.data_dir import JOURNAL_FILE
 from batchyard.store.journal_file import read_journal
 from e2e_platform.kill_rounds import PlainHttpClient
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 from e2e_platform.test_operator import OPTIONS, finish, operator, submit
 
 _FRACTION: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(Z|[+-]\d\d:\d\d)")
@@ -51,7 +51,7 @@ class OperatorObjects(NamedTuple):
 @pytest.fixture(scope="module")
 def operator_objects(tmp_path_factory: pytest.TempPathFactory) -> OperatorObjects:
     folder = tmp_path_factory.mktemp("times")
-    with Running(folder, *OPTIONS) as platform, operator(platform) as running:
+    with UpProcess(folder, *OPTIONS) as platform, operator(platform) as running:
         running.wait_until("runs admission")
         submit(platform, range(2))
         finish(platform, 2)

@@ -20,22 +20,22 @@ from batchyard.cli.commands.up import start
 from batchyard.cli.options import Output
 from batchyard.server.platform.data_dir import PlatformOptions, running_process_in
 from e2e_platform.kill_rounds import PlainHttpClient, ask
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 PLAIN = "--insecure-loopback"
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     """One platform for the tests of this module."""
     folder = tmp_path_factory.mktemp("platform")
     folder.chmod(0o755)
-    with Running(folder, "--speed", "60x") as started:
+    with UpProcess(folder, "--speed", "60x") as started:
         yield started
 
 
-def folder_of(platform: Running) -> Path:
+def folder_of(platform: UpProcess) -> Path:
     return platform.kubeconfig.parent
 
 
@@ -43,7 +43,7 @@ def config_map(name: str, size: int = 1) -> dict[str, Any]:
     return {"metadata": {"name": name}, "data": {"x": "y" * size}}
 
 
-def test_data_directory_and_files_are_private(platform: Running) -> None:
+def test_data_directory_and_files_are_private(platform: UpProcess) -> None:
     folder = folder_of(platform)
     assert folder.stat().st_mode & 0o777 == 0o700
     modes = {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()}
@@ -52,7 +52,7 @@ def test_data_directory_and_files_are_private(platform: Running) -> None:
 
 
 def test_second_platform_in_same_folder_is_rejected_with_pid_of_first(
-    platform: Running, capsys: pytest.CaptureFixture[str]
+    platform: UpProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="1"):
         start(UpOptions(PlatformOptions(folder_of(platform)), None, 1.0), detach=True)
@@ -73,11 +73,11 @@ def test_port_in_use_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no socket here listens for IPv6 and IPv4 at once")
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "::1"])
 def test_kubeconfig_reaches_platform_at_any_listen_address(tmp_path: Path, address: str) -> None:
-    with Running(tmp_path, "--listen", address) as running:
+    with UpProcess(tmp_path, "--listen", address) as running:
         assert "default" in running.kubectl("get", "namespaces", "-o", "name")
 
 
-def test_status_reports_health_and_counts(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_reports_health_and_counts(platform: UpProcess, capsys: pytest.CaptureFixture[str]) -> None:
     print_status(folder_of(platform), Output.JSON)
     reported = json.loads(capsys.readouterr().out)
     assert (reported["health"], reported["speed"], reported["sync"]) == ("ok", 60.0, "full")
@@ -87,10 +87,10 @@ def test_status_reports_health_and_counts(platform: Running, capsys: pytest.Capt
     assert f"{platform.url}  pid {platform.process.pid}" in capsys.readouterr().out
 
 
-def test_backup_of_running_platform_restores_in_another_folder(platform: Running, tmp_path: Path) -> None:
+def test_backup_of_running_platform_restores_in_another_folder(platform: UpProcess, tmp_path: Path) -> None:
     write_backup(tmp_path / "kept", folder_of(platform))
     restore_backup(tmp_path / "kept", tmp_path / "new")
-    with Running(tmp_path / "new", PLAIN) as restored:
+    with UpProcess(tmp_path / "new", PLAIN) as restored:
         assert len(ask(restored.url, "GET", "/api/v1/namespaces")[1]["items"]) == 4
         code, answer = ask(restored.url, "GET", f"{CONFIG_MAPS}?watch=1&resourceVersion=900")
     assert (code, answer["reason"]) == (410, "Expired")
@@ -112,7 +112,7 @@ def test_detached_platform_runs_until_stop(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_platform_ends_on_write_error_and_keeps_acknowledged_writes(tmp_path: Path) -> None:
-    with Running(tmp_path, PLAIN) as running:
+    with UpProcess(tmp_path, PLAIN) as running:
         assert ask(running.url, "POST", CONFIG_MAPS, config_map("a"))[0] == 201
         most = (tmp_path / "journal.db-wal").stat().st_size + 20_000
         resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (most, most))
@@ -121,12 +121,12 @@ def test_platform_ends_on_write_error_and_keeps_acknowledged_writes(tmp_path: Pa
         assert running.process.wait(20) == 1
         assert running.process.stderr is not None
         assert "the disk cannot read or write the file; check the disk" in running.process.stderr.read()
-    with Running(tmp_path, PLAIN) as again:
+    with UpProcess(tmp_path, PLAIN) as again:
         items = ask(again.url, "GET", CONFIG_MAPS)[1]["items"]
     assert [item["metadata"]["name"] for item in items] == ["a"]
 
 
-def test_platform_survives_exhausted_file_descriptors(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_platform_survives_exhausted_file_descriptors(platform: UpProcess, capsys: pytest.CaptureFixture[str]) -> None:
     pid = platform.process.pid
     taken = len(list(Path(f"/proc/{pid}/fd").iterdir()))
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE, (taken + 3, taken + 200))
@@ -149,7 +149,7 @@ def default_sighup() -> Iterator[None]:
 
 @pytest.mark.usefixtures("default_sighup")
 def test_platform_ends_cleanly_on_sighup(tmp_path: Path) -> None:
-    with Running(tmp_path, PLAIN) as running:
+    with UpProcess(tmp_path, PLAIN) as running:
         running.process.send_signal(signal.SIGHUP)
         assert running.process.wait(20) == 0
         assert running.process.stderr is not None
@@ -157,7 +157,7 @@ def test_platform_ends_cleanly_on_sighup(tmp_path: Path) -> None:
 
 
 def test_platform_ends_at_once_on_second_interrupt(tmp_path: Path) -> None:
-    with Running(tmp_path, PLAIN) as running:
+    with UpProcess(tmp_path, PLAIN) as running:
         place = ("127.0.0.1", int(running.url.rpartition(":")[2]))
         with socket.create_connection(place) as slow:
             slow.sendall(f"POST {CONFIG_MAPS} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n".encode())

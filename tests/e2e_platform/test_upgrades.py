@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 NAME = "queues.example.dev"
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
@@ -26,10 +26,10 @@ def definition(stored: str, versions: Sequence[str]) -> str:
     return json.dumps({**head, "spec": spec})
 
 
-class Upgraded:
+class ChangingDefinition:
     """A platform, and a CRD with changing versions."""
 
-    def __init__(self, platform: Running) -> None:
+    def __init__(self, platform: UpProcess) -> None:
         self.kubectl = platform.kubectl
 
     def apply(self, stored: str, *versions: str) -> None:
@@ -56,8 +56,8 @@ class Upgraded:
 
 
 def test_stored_version_of_crd_is_upgraded_and_downgraded(tmp_path: Path) -> None:
-    with Running(tmp_path) as platform:
-        upgraded = Upgraded(platform)
+    with UpProcess(tmp_path) as platform:
+        upgraded = ChangingDefinition(platform)
         upgraded.apply("v1", "v1")
         old = {"apiVersion": "example.dev/v1", "kind": "Queue", "metadata": {"name": "a"}, "size": 3}
         platform.kubectl("create", "-f", "-", sent=json.dumps(old))

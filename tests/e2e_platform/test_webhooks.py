@@ -19,8 +19,8 @@ import yaml
 from batchyard.operator_manifests import InstallSettings, manifests
 from batchyard.server.kubeconfig.access import owner_tls_context
 from e2e_platform.operator_account import forbidden_requests, install_account
-from e2e_platform.operator_process import Operating, ask_text
-from e2e_platform.platform_process import Running
+from e2e_platform.operator_process import OperatorRun, ask_text
+from e2e_platform.platform_process import UpProcess
 
 SETTINGS = InstallSettings(controllers=("admission", "jobset"), page=False)
 HOST = f"{SETTINGS.webhook_service}.{SETTINGS.namespace}.svc"
@@ -38,10 +38,10 @@ pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there i
 class WebhookPlatform(NamedTuple):
     """A platform, and the ports of two operators that share certificates."""
 
-    platform: Running
+    platform: UpProcess
     ports: tuple[int, int]
     audit_log: Path
-    operators: tuple[Operating, Operating]
+    operators: tuple[OperatorRun, OperatorRun]
     #: The metrics port of the first operator.
     figures: int
 
@@ -68,14 +68,16 @@ def webhook_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webho
     audit_log = folder / "audit.log"
     with ExitStack() as started:
         platform = started.enter_context(
-            Running(folder / "data", "--controllers", "api,namespaces", "--audit-log", str(audit_log))
+            UpProcess(folder / "data", "--controllers", "api,namespaces", "--audit-log", str(audit_log))
         )
         kubeconfig = install_account(platform.kubeconfig, folder, SETTINGS)
         objects = [obj for obj in manifests(SETTINGS) if obj["kind"] in {"CustomResourceDefinition", *CONFIGURATIONS}]
         platform.kubectl("apply", "--server-side", "-f", "-", sent=yaml.safe_dump_all(objects))
         ports, figures = (free_port(), free_port()), free_port()
         operators = [
-            started.enter_context(Operating(kubeconfig, *OPTIONS, "--webhook-port", str(port), "--port", str(reported)))
+            started.enter_context(
+                OperatorRun(kubeconfig, *OPTIONS, "--webhook-port", str(port), "--port", str(reported))
+            )
             for port, reported in zip(ports, (figures, 0), strict=True)
         ]
         for operator in operators:

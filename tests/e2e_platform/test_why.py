@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from e2e_platform.platform_process import Running, kubectl
+from e2e_platform.platform_process import UpProcess, kubectl
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
@@ -36,23 +36,23 @@ spec:
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     """A platform with seven situations, applied one after the other."""
     folder = tmp_path_factory.mktemp("platform")
-    with Running(folder, "--sync", "process") as started:
+    with UpProcess(folder, "--sync", "process") as started:
         for name in SITUATIONS:
             started.kubectl("apply", "-f", str(EXAMPLES / f"{name}.yaml"))
         yield started
 
 
-def asked(platform: Running, *arguments: str, kubeconfig: str = "") -> "subprocess.CompletedProcess[str]":
+def asked(platform: UpProcess, *arguments: str, kubeconfig: str = "") -> "subprocess.CompletedProcess[str]":
     """The result of the command."""
     where = ("--kubeconfig", kubeconfig) if kubeconfig else ("--data-dir", str(platform.kubeconfig.parent))
     command = [sys.executable, "-m", "batchyard", "why", *arguments, *where]
     return subprocess.run(command, capture_output=True, check=False, text=True, timeout=60)
 
 
-def document(platform: Running, *arguments: str) -> dict[str, Any]:
+def document(platform: UpProcess, *arguments: str) -> dict[str, Any]:
     done = asked(platform, *arguments, "-o", "json")
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -71,14 +71,16 @@ def document(platform: Running, *arguments: str) -> dict[str, Any]:
         ("rank", "equal", "priority", "priority"),
     ],
 )
-def test_example_situations_are_explained(platform: Running, namespace: str, job: str, limit: str, change: str) -> None:
+def test_example_situations_are_explained(
+    platform: UpProcess, namespace: str, job: str, limit: str, change: str
+) -> None:
     platform.kubectl("wait", "--for=create", f"job/{job}", "-n", namespace, "--timeout=30s")
     found = document(platform, f"job/{job}", "-n", namespace)
     assert (found["state"], found["binding"]["limit"]) == ("Pending", limit)
     assert change in [each["kind"] for each in found["changes"]]
 
 
-def test_suggested_change_admits_workload_when_applied(platform: Running) -> None:
+def test_suggested_change_admits_workload_when_applied(platform: UpProcess) -> None:
     found = document(platform, "job/burst", "-n", "red")
     (patch,) = found["changes"][0]["apply"]
     reported = (
@@ -94,26 +96,26 @@ def test_suggested_change_admits_workload_when_applied(platform: Running) -> Non
     platform.kubectl("wait", "--for=condition=Admitted", "workloads", "--all", "-n", "red", "--timeout=30s")
 
 
-def test_why_prints_plain_text_for_cluster_queue(platform: Running) -> None:
+def test_why_prints_plain_text_for_cluster_queue(platform: UpProcess) -> None:
     done = asked(platform, "clusterqueue/strict-queue")
     assert done.stdout.startswith(
         "ClusterQueue strict-queue: Active\n2 pending Workloads; the first is strict/job-large-"
     )
 
 
-def test_unknown_job_error_suggests_similar_names(platform: Running) -> None:
+def test_unknown_job_error_suggests_similar_names(platform: UpProcess) -> None:
     done = asked(platform, "job/repor", "-n", "lab")
     assert (done.returncode, "job repor not found in namespace lab; similar names: report" in done.stderr) == (1, True)
     assert asked(platform, "node/x").returncode == 2
 
 
-def test_job_of_other_namespace_is_pointed_out(platform: Running) -> None:
+def test_job_of_other_namespace_is_pointed_out(platform: UpProcess) -> None:
     done = asked(platform, "job/report")
     message = "batchyard: job report not found in namespace default; found in lab (use -n lab)\n"
     assert (done.returncode, done.stderr) == (1, message)
 
 
-def test_why_hides_names_of_other_namespaces_from_team_member(platform: Running) -> None:
+def test_why_hides_names_of_other_namespaces_from_team_member(platform: UpProcess) -> None:
     platform.kubectl("apply", "-f", "-", sent=HIDDEN)
     platform.kubectl("create", "rolebinding", "anna", "--clusterrole=view", "--user=anna", "--namespace=neighbour")
     folder = platform.kubeconfig.parent
@@ -129,6 +131,6 @@ def test_why_hides_names_of_other_namespaces_from_team_member(platform: Running)
     assert (refused.returncode, "cannot get resource" in refused.stderr) == (1, True)
 
 
-def test_kubectl_reads_why_subresource(platform: Running) -> None:
+def test_kubectl_reads_why_subresource(platform: UpProcess) -> None:
     path = "/apis/batch/v1/namespaces/lab/jobs/report/why"
     assert json.loads(kubectl(platform.kubeconfig, "get", "--raw", path))["kind"] == "Explanation"

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from e2e_platform.kill_rounds import ask
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 ROOT = Path(__file__).parents[2]
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -36,7 +36,7 @@ def test_requests_are_answered_in_time_while_another_team_sends_worst_bodies() -
 
 def test_large_writes_get_same_responses_as_small_writes(tmp_path: Path) -> None:
     data = {f"key-{number}": "v" * 20 for number in range(2000)}
-    with Running(tmp_path, "--insecure-loopback") as platform:
+    with UpProcess(tmp_path, "--insecure-loopback") as platform:
         made: dict[str, Any] = {"metadata": {"name": "large"}, "data": data}
         assert ask(platform.url, "POST", f"{MAPS}?dryRun=All", made)[0] == 201
         assert ask(platform.url, "GET", f"{MAPS}/large")[0] == 404
@@ -54,7 +54,7 @@ def test_large_writes_get_same_responses_as_small_writes(tmp_path: Path) -> None
 
 
 def test_concurrent_writes_to_same_object_are_all_kept(tmp_path: Path) -> None:
-    with Running(tmp_path, "--insecure-loopback") as platform:
+    with UpProcess(tmp_path, "--insecure-loopback") as platform:
         assert ask(platform.url, "POST", MAPS, {"metadata": {"name": "shared"}})[0] == 201
         codes: dict[int, int] = {}
 
@@ -77,7 +77,7 @@ def test_concurrent_writes_to_same_object_are_all_kept(tmp_path: Path) -> None:
 
 
 def test_guard_answers_for_blocked_platform_and_stops_it(tmp_path: Path) -> None:
-    with Running(tmp_path, "--insecure-loopback") as platform:
+    with UpProcess(tmp_path, "--insecure-loopback") as platform:
         os.kill(platform.process.pid, signal.SIGSTOP)
         threading.Event().wait(3)
         with urlopen(f"{platform.url}/livez", timeout=60) as alive:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
@@ -26,9 +26,9 @@ spec: {nodeLabels: {size: big}}
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     """One platform for the tests of this module."""
-    with Running(tmp_path_factory.mktemp("platform")) as started:
+    with UpProcess(tmp_path_factory.mktemp("platform")) as started:
         started.kubectl("create", "namespace", "team")
         yield started
 
@@ -39,12 +39,12 @@ def config_map(**data: str) -> str:
     return msgspec.json.encode({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}).decode()
 
 
-def object_part(platform: Running, what: str, path: str) -> str:
+def object_part(platform: UpProcess, what: str, path: str) -> str:
     """A part of an object in the namespace."""
     return platform.kubectl("get", "-n", "team", what, "-o", f"jsonpath={{{path}}}")
 
 
-def test_repeated_apply_replaces_list_items(platform: Running) -> None:
+def test_repeated_apply_replaces_list_items(platform: UpProcess) -> None:
     platform.kubectl("apply", "-f", "-", sent=SERVICE)
     assert "unchanged" in platform.kubectl("apply", "-f", "-", sent=SERVICE)
     changed = SERVICE.replace("{name: a, port: 80}", "{name: c, port: 82}")
@@ -55,14 +55,14 @@ def test_repeated_apply_replaces_list_items(platform: Running) -> None:
     assert sorted(object_part(platform, "service/web", ".spec.ports[*].port").split()) == ["81", "82"]
 
 
-def test_custom_resource_is_applied_again_but_rejects_strategic_merge_patch(platform: Running) -> None:
+def test_custom_resource_is_applied_again_but_rejects_strategic_merge_patch(platform: UpProcess) -> None:
     platform.kubectl("apply", "-f", "-", sent=QUEUE)
     assert "configured" in platform.kubectl("apply", "-f", "-", sent=QUEUE.replace("size: big", "size: huge"))
     reported = platform.kubectl("patch", "resourceflavor", "big", "--type", "strategic", "-p", "{}", fails=True)
     assert "the body of the request was in an unknown format" in reported
 
 
-def test_server_side_apply_conflicts_between_two_managers(platform: Running) -> None:
+def test_server_side_apply_conflicts_between_two_managers(platform: UpProcess) -> None:
     apply = ("apply", "--server-side", "-f", "-")
     platform.kubectl(*apply, sent=config_map(x="1", y="2"))
     reported = platform.kubectl(*apply, "--field-manager=other", sent=config_map(x="9"), fails=True)
@@ -82,13 +82,13 @@ def test_server_side_apply_conflicts_between_two_managers(platform: Running) -> 
         ("json", '[{"op": "replace", "path": "/data/k", "value": "json"}]'),
     ],
 )
-def test_patch_of_each_type_is_applied(platform: Running, kind: str, patch: str) -> None:
+def test_patch_of_each_type_is_applied(platform: UpProcess, kind: str, patch: str) -> None:
     platform.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", sent=config_map(k="v"))
     platform.kubectl("patch", "-n", "team", "configmap", "shared", "--type", kind, "-p", patch)
     assert object_part(platform, "configmap/shared", ".data.k") == kind
 
 
-def test_kubectl_edit_changes_object(platform: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubectl_edit_changes_object(platform: UpProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nsed -i "s/before/after/" "$1"\n')
     editor.chmod(0o755)
@@ -98,7 +98,7 @@ def test_kubectl_edit_changes_object(platform: Running, tmp_path: Path, monkeypa
     assert object_part(platform, "configmap/shared", ".data.word") == "after"
 
 
-def test_misspelt_fields_are_rejected_unless_validation_only_warns(platform: Running) -> None:
+def test_misspelt_fields_are_rejected_unless_validation_only_warns(platform: UpProcess) -> None:
     sent = config_map().replace('"data"', '"dada"')
     reported = platform.kubectl("apply", "-f", "-", sent=sent, fails=True)
     assert 'strict decoding error: unknown field "dada"' in reported
@@ -106,7 +106,7 @@ def test_misspelt_fields_are_rejected_unless_validation_only_warns(platform: Run
     assert "created" in platform.kubectl("apply", "--validate=warn", "-f", "-", sent=sent)
 
 
-def test_kubectl_sets_labels_annotations_and_images(platform: Running) -> None:
+def test_kubectl_sets_labels_annotations_and_images(platform: UpProcess) -> None:
     pod = '{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i:1"}]}}'
     platform.kubectl("create", "-n", "team", "-f", "-", sent=pod)
     platform.kubectl("label", "-n", "team", "pod", "p", "colour=green")

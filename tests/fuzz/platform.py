@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from e2e_platform.kill_rounds import ask
-from e2e_platform.platform_process import Running
+from e2e_platform.platform_process import UpProcess
 from fuzz.requests import FuzzedResource, FuzzRequest, RequestGenerator
 from fuzz.seeded_random import SeededRandom
 from fuzz.wire import codes, dialer, garble, shapes
@@ -128,7 +128,7 @@ class FuzzedPlatform:
         ]
 
     def _begin(self) -> None:
-        self._running = Running(self._folder, *_OPTIONS)
+        self._running = UpProcess(self._folder, *_OPTIONS)
         threading.Thread(target=self._log.extend, args=(self._running.process.stderr,), daemon=True).start()
 
     def _take(self, code: int, reported: str) -> None:

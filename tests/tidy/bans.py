@@ -13,7 +13,7 @@ _BROAD = frozenset({"Exception", "BaseException"})
 
 
 @dataclass(frozen=True)
-class Ban:
+class NameBan:
     """Names that only the files in `allowed` may use, each with a reason.
 
     A name is a module (`time`), something in one (`time.monotonic`), a builtin (`print`), a method of anything
@@ -26,12 +26,12 @@ class Ban:
     allowed: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> "Ban":
+    def of(cls, row: Mapping[str, Any]) -> "NameBan":
         """Return the ban of a row of the table."""
         return cls(tuple(row["names"]), tuple(row["within"]), row["instead"], row.get("allowed", {}))
 
 
-def banned_names(file: SourceFile, bans: list[Ban]) -> Iterator[Violation]:
+def banned_names(file: SourceFile, bans: list[NameBan]) -> Iterator[Violation]:
     """Yield uses of banned names outside of their allowed files."""
     by_name = {name: ban for ban in bans for name in ban.names if any(file.lies_in(place) for place in ban.within)}
     for line, used in _uses(file):
@@ -40,7 +40,7 @@ def banned_names(file: SourceFile, bans: list[Ban]) -> Iterator[Violation]:
             yield Violation(file.path, line, "banned-name", name, f"uses {used}", by_name[name].instead)
 
 
-def _longest(used: str, by_name: Mapping[str, Ban]) -> str | None:
+def _longest(used: str, by_name: Mapping[str, NameBan]) -> str | None:
     """Return the longest banned name that equals or contains the used name."""
     parts = used.split(".")
     candidates = (".".join(parts[:length]) for length in range(len(parts), 0, -1))

@@ -93,7 +93,7 @@ class ApiStore:
             watch.feed([change])
 
 
-class Sealed:
+class DigestSigner:
     """Signs messages with a digest and a secret word."""
 
     key_id = "of tests"
@@ -119,7 +119,7 @@ class Api:
 
     def __init__(self, window: int = 1000, start: Instant = 0) -> None:
         self.stored = ApiStore(window, start)
-        self.tokens = TokenIssuer(self.stored, Sealed(), self.stored.kernel.now)
+        self.tokens = TokenIssuer(self.stored, DigestSigner(), self.stored.kernel.now)
         built_in = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         self.containers = SimulatedContainers(self.stored.client, self.stored.kernel)
         self.stored.subscribe(self.containers)

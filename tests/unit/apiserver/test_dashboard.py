@@ -34,13 +34,13 @@ from batchyard.base.instant import HOUR, SECOND
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.dashboard.static_report import HEADERS, read_asset
 from batchyard.interfaces.client import EventType, WatchEvent
-from unit.apiserver.api import Sealed
+from unit.apiserver.api import DigestSigner
 
 OWNER = UserInfo("owner", (MASTERS_GROUP,))
 ANN = UserInfo("ann", ())
 
 
-class Counting:
+class CountingPages:
     """Pages with a model that counts how often it was made, and has the rights of its user."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Rights:
         )
 
 
-class Feeding:
+class StreamCollector:
     """Collects streams, so that tests can feed them."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Page:
     """The models of pages, in virtual time."""
 
     def __init__(self) -> None:
-        self.pages, self.feeding, self.kernel = Counting(), Feeding(), VirtualEventLoop(0)
+        self.pages, self.feeding, self.kernel = CountingPages(), StreamCollector(), VirtualEventLoop(0)
         self.models = ModelHandler(self.pages, Rights(), self.feeding, self.kernel)
 
     def ask(self, user: str, query: dict[str, str]) -> Response | ModelStream:
@@ -228,8 +228,8 @@ class PageAccess:
 
     def __init__(self) -> None:
         self.now = 10 * HOUR
-        self.access = AuthFilters(Rights(), TokenIssuer(VirtualStore(), Sealed(), lambda: self.now))
-        self.token = dashboard_token(Sealed(), UserInfo("ann", ("team",)), self.now, self.now + HOUR)
+        self.access = AuthFilters(Rights(), TokenIssuer(VirtualStore(), DigestSigner(), lambda: self.now))
+        self.token = dashboard_token(DigestSigner(), UserInfo("ann", ("team",)), self.now, self.now + HOUR)
 
     def user(self, method: str, path: str, **headers: str) -> UserInfo | None:
         reported = {"authorization": f"Bearer {self.token}", **headers}
@@ -282,7 +282,9 @@ def test_only_token_with_actions_permits_an_action() -> None:
     assert refused.value.code == 403
     assert page_access.user("POST", DASHBOARD_ACTIONS_PATH, **{"impersonate-user": "owner"}) is None
     user = UserInfo("ann", ("team",))
-    page_access.token = dashboard_token(Sealed(), user, page_access.now, page_access.now + HOUR, permits_actions=True)
+    page_access.token = dashboard_token(
+        DigestSigner(), user, page_access.now, page_access.now + HOUR, permits_actions=True
+    )
     found = page_access.user("POST", DASHBOARD_ACTIONS_PATH)
     assert found is not None
     assert (found.name, has_read_only_token(found)) == ("ann", False)
@@ -293,7 +295,7 @@ def test_only_token_with_actions_permits_an_action() -> None:
 
 def test_page_token_is_not_service_account_token_and_files_need_none() -> None:
     page_access = PageAccess()
-    assert TokenIssuer(VirtualStore(), Sealed(), lambda: page_access.now).user_of(page_access.token) is None
+    assert TokenIssuer(VirtualStore(), DigestSigner(), lambda: page_access.now).user_of(page_access.token) is None
     page_access.token = page_access.token[:-4] + "AAAA"
     assert page_access.user("GET", f"{DASHBOARD_MODELS_PATH}overview") is None
     assert page_access.access.authenticate(ApiRequest("GET", f"{DASHBOARD_FILES_PATH}/js/app.js")).user == ANONYMOUS

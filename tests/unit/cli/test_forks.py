@@ -16,7 +16,7 @@ from unit.sim.forks_make import queue, state, workload
 THERE = [*queue(1), workload("a", 30), workload("b", 30, 1)]
 
 
-class Done(NamedTuple):
+class CliResult(NamedTuple):
     """The result of a command."""
 
     returncode: int
@@ -24,14 +24,14 @@ class Done(NamedTuple):
     stderr: str
 
 
-Batchyard = Callable[..., Done]
+Batchyard = Callable[..., CliResult]
 
 
 @pytest.fixture
 def batchyard(capsys: pytest.CaptureFixture[str]) -> Batchyard:
     """Return a function that runs the command in this process."""
 
-    def run(*arguments: object) -> Done:
+    def run(*arguments: object) -> CliResult:
         code = 0
         try:
             app(list(map(str, arguments)), standalone_mode=False)
@@ -40,7 +40,7 @@ def batchyard(capsys: pytest.CaptureFixture[str]) -> Batchyard:
         except typer.BadParameter:
             code = 2
         out, err = capsys.readouterr()
-        return Done(code, out, err)
+        return CliResult(code, out, err)
 
     return run
 

@@ -10,7 +10,7 @@ from batchyard.dashboard.data_source import FullAccess, NamespaceAccess, ViewInp
 from batchyard.dashboard.models.nodes import nodes
 from batchyard.store.memory import Store
 from unit.dashboard.simulated_dashboard import dashboard
-from unit.dashboard.test_workload_list import Stored
+from unit.dashboard.test_workload_list import StoreReader
 
 
 def registered(*conditions: Obj) -> Obj:
@@ -29,7 +29,7 @@ def registered(*conditions: Obj) -> Obj:
     ],
 )
 def test_state_of_node_depends_on_its_first_readiness(node: Obj, age: int, state: str) -> None:
-    reader = Stored()
+    reader = StoreReader()
     reader.store = Store()
     reader.store.put(Key(scheme.NODE, "", "n"), node)
     known = dashboard()

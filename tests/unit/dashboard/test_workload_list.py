@@ -14,7 +14,7 @@ from batchyard.store.memory import Store
 CHANGES = st.lists(st.tuples(st.sampled_from(["put", "finish", "delete", "look"]), st.integers(0, 5)), max_size=40)
 
 
-class Stored:
+class StoreReader:
     """A store as a Reader."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Stored:
 
 @given(CHANGES)
 def test_workload_list_cache_matches_store_sorted_newest_first(changes: list[tuple[str, int]]) -> None:
-    stored, workload_list = Stored(), WorkloadListCache()
+    stored, workload_list = StoreReader(), WorkloadListCache()
     for what, number in [*changes, ("look", 0)]:
         stored.change(what, number)
         if what == "look":

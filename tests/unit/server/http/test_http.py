@@ -41,7 +41,7 @@ MAP = b'{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"}}'
 POST = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n" % MAPS.encode()
 
 
-class Defective(ApiServer):
+class FailingServer(ApiServer):
     """A server that raises an exception."""
 
     def handle(self, request: ApiRequest) -> Response:
@@ -122,7 +122,7 @@ def codes(answers: bytes) -> list[int]:
 
 def test_exception_details_appear_only_in_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server = Api().server
-    server.__class__ = Defective
+    server.__class__ = FailingServer
     with caplog.at_level(logging.ERROR, "batchyard"):
         answer = exchange(
             tmp_path, b"GET /apis HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", server=server
@@ -428,7 +428,7 @@ def test_closed_connection_leaves_no_reference_cycles(tmp_path: Path, tls: ssl.S
         gc.enable()
 
 
-class Greeter(asyncio.Protocol):
+class GreetingProtocol(asyncio.Protocol):
     """A protocol that ends each connection with a greeting."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -452,7 +452,7 @@ def test_stalled_tls_handshakes_leave_room_for_new_connections(tmp_path: Path, m
     async def talk() -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         address = listener.getsockname()
-        acceptor = Acceptor(listener, Greeter, context, 30)
+        acceptor = Acceptor(listener, GreetingProtocol, context, 30)
         idle = [await asyncio.open_connection(*address) for _ in range(25)]
         trusting = ssl.create_default_context()
         trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
