@@ -21,6 +21,9 @@ from batchyard.scheduling.cluster_queue import PROVISIONING_CONTROLLER_NAME
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.lifecycle import PENDING, READY, REJECTED, RETRY, AdmissionCheck, checks_of
 
+#: The time after which the controller looks again for a missing ResourceFlavor, which it does not watch.
+_MISSING_FLAVOR_RETRY: Final = 10 * SECOND
+
 # Indexes of the AdmissionChecks that reference a config and of the Workloads that have a check, from watch events.
 
 
@@ -406,6 +409,7 @@ class _RequestCreator:
                 self._report_creation_failure(case, f'Error creating PodTemplate "{key.name}": {error}')
                 return
             if template_writes is None:
+                self._outcome.requeue_at = self._now + _MISSING_FLAVOR_RETRY
                 return
             writes += template_writes
         request = check_requests.provisioning_request(self._workload, name, config, case.groups)
