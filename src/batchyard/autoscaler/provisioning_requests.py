@@ -183,10 +183,7 @@ class QueuedRequest:
                 outcome = self._delete_after_retention(request_pods.CAPACITY_REVOKED)
             case request_pods.ProvisioningRequestState.FAILED:
                 outcome = self._delete_after_retention(request_pods.FAILED)
-        if request_state in {
-            request_pods.ProvisioningRequestState.PENDING,
-            request_pods.ProvisioningRequestState.ACCEPTED,
-        }:
+        if request_state in _OPEN_STATES:
             _requeue_by(outcome, expiry_time)
         return self._clean_up_resize_request(request_state, outcome)
 
