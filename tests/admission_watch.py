@@ -25,13 +25,13 @@ class AdmissionWatcher:
 
     def put(self, *objects: Obj) -> bool:
         """Create or update objects; return whether the last event requires a scheduling cycle."""
-        found = False
+        result = False
         for obj in objects:
             key, old = key_of(obj), self._known.get(key_of(obj))
             kind = EventType.ADDED if old is None else EventType.MODIFIED
             self._known[key] = obj
-            found = self.index.observe(WatchEvent(kind, key, obj, old, 0), self.now)
-        return found
+            result = self.index.observe(WatchEvent(kind, key, obj, old, 0), self.now)
+        return result
 
     def delete(self, kind: str, name: str, namespace: str = "") -> bool:
         """Delete an object; return whether its event requires a scheduling cycle."""

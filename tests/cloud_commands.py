@@ -53,9 +53,9 @@ class CloudProject:
         for name in ("count", "calls", "effects", "apis"):
             (self.state / name).write_text("0\n" if name == "count" else "", "utf-8")
         for name in _BESIDES:
-            found = shutil.which(name)
-            assert found is not None, f"{name} is on every machine"
-            (tools / name).symlink_to(found)
+            result = shutil.which(name)
+            assert result is not None, f"{name} is on every machine"
+            (tools / name).symlink_to(result)
         patch.setenv("PATH", str(tools))
         self.tools = tools
         self.file = folder / "platform.yaml"

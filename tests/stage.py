@@ -64,9 +64,9 @@ class Stage:
 
     def get(self, kind: str, name: str, namespace: str = "team") -> Mapping[str, Any]:
         """Return an object; raise AssertionError if it does not exist."""
-        found = self.client.get(Key(kind, namespace, name))
-        assert found is not None, f"there is no {kind} {namespace}/{name}"
-        return found
+        result = self.client.get(Key(kind, namespace, name))
+        assert result is not None, f"there is no {kind} {namespace}/{name}"
+        return result
 
     def workload(self, name: str = "wl") -> Mapping[str, Any]:
         """Return a Workload; raise AssertionError if it does not exist."""
@@ -97,6 +97,6 @@ class Stage:
 
 def condition_state(obj: Mapping[str, Any], type: str) -> tuple[str, str, str]:  # noqa: A002 - the field's name
     """Return status, reason and message of a condition that the object must have."""
-    found = find_condition(obj, type)
-    assert found is not None, f"there is no condition {type}"
-    return found["status"], found["reason"], found["message"]
+    result = find_condition(obj, type)
+    assert result is not None, f"there is no condition {type}"
+    return result["status"], result["reason"], result["message"]

@@ -44,10 +44,10 @@ def test_scenario_and_cluster_documents_of_docs_are_valid() -> None:
     blocks = re.findall(
         r"```yaml\n(.*?)```", (ROOT / "docs" / "reference" / "scenarios.md").read_text("utf-8"), re.DOTALL
     )
-    asked, described, reserved = (yaml.safe_load(block) for block in blocks)
+    request, described, reserved = (yaml.safe_load(block) for block in blocks)
     group, cloud = "sim.batchyard.dev/v1alpha1", "cloud.batchyard.dev/v1alpha1"
     documents = [
-        {"apiVersion": group, "kind": "Scenario", "metadata": {"name": "s"}, "spec": asked},
+        {"apiVersion": group, "kind": "Scenario", "metadata": {"name": "s"}, "spec": request},
         {
             "apiVersion": cloud,
             "kind": "Cluster",
@@ -55,23 +55,23 @@ def test_scenario_and_cluster_documents_of_docs_are_valid() -> None:
             "spec": {"zones": ["us-central1-c"], **described, **reserved},
         },
     ]
-    found = read_manifests([("scenarios.md", yaml.safe_dump_all(documents))])
-    assert (found.faults, found.warnings) == ([], [])
-    assert make_scenario(found).pods_ready is not None
+    result = read_manifests([("scenarios.md", yaml.safe_dump_all(documents))])
+    assert (result.faults, result.warnings) == ([], [])
+    assert make_scenario(result).pods_ready is not None
 
 
 @cache
 def objects(folder: Path) -> dict[Place, Obj]:
     """The objects of the manifests below a folder."""
-    found = {}
+    result = {}
     for path in sorted(folder.rglob("*.yaml")):
         where = path.parent.relative_to(folder).as_posix()
         if path.name in ("guide.yaml", "cluster.yaml") or where == "platform/monitoring":
             continue
         for obj in filter(None, yaml.load_all(path.read_text("utf-8"), yaml.CSafeLoader)):
             metadata = obj["metadata"]
-            found[where, obj["kind"], metadata.get("namespace", ""), metadata["name"]] = obj
-    return found
+            result[where, obj["kind"], metadata.get("namespace", ""), metadata["name"]] = obj
+    return result
 
 
 def shape(obj: Obj) -> object:

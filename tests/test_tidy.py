@@ -111,8 +111,8 @@ def dead_modules() -> tuple[Violation, ...]:
 
 def assert_none(violations: Iterable[Violation]) -> None:
     """Fail with the list of violations that no exception covers."""
-    found = [violation for violation in violations if not is_excepted(violation)]
-    assert not found, "\n" + "\n".join(map(str, found))
+    result = [violation for violation in violations if not is_excepted(violation)]
+    assert not result, "\n" + "\n".join(map(str, result))
 
 
 @pytest.mark.parametrize("name", PYTHON_RULES)
@@ -157,9 +157,9 @@ def test_every_exported_name_exists() -> None:
 
 
 def test_every_exception_is_still_needed_and_has_a_reason() -> None:
-    found = {(violation.rule, violation.path, violation.subject) for violation in all_violations()}
+    result = {(violation.rule, violation.path, violation.subject) for violation in all_violations()}
     rows = TABLES.get("exception", [])
-    assert [row for row in rows if (row["rule"], row["path"], row["subject"]) not in found] == []
+    assert [row for row in rows if (row["rule"], row["path"], row["subject"]) not in result] == []
     assert all(row["reason"] for row in chain(rows))
 
 
@@ -172,8 +172,8 @@ def test_every_place_that_the_bans_name_exists() -> None:
 
 def test_every_mutation_still_has_its_place() -> None:
     rows = tomllib.loads((ROOT / "tools" / "mutations.toml").read_text("utf-8"))["mutation"]
-    found = {row["name"]: (ROOT / "src/batchyard" / row["file"]).read_text("utf-8").count(row["find"]) for row in rows}
-    assert {name: count for name, count in found.items() if count != 1} == {}
+    result = {row["name"]: (ROOT / "src/batchyard" / row["file"]).read_text("utf-8").count(row["find"]) for row in rows}
+    assert {name: count for name, count in result.items() if count != 1} == {}
 
 
 def test_every_right_word_is_in_the_glossary() -> None:
@@ -245,8 +245,8 @@ def test_elif_and_inner_functions_do_not_nest() -> None:
 def test_an_heir_of_a_compiled_class_is_found() -> None:
     base = SourceFile("src/a/b.py", "class B: pass\nclass P(Protocol): pass")
     heir = SourceFile("src/c.py", "from a.b import B, P\nclass C(B): pass\nclass D(P): pass")
-    found = modules.interpreted_heirs([base, heir], ["src/a/"])
-    assert [violation.subject for violation in found] == ["C"]
+    result = modules.interpreted_heirs([base, heir], ["src/a/"])
+    assert [violation.subject for violation in result] == ["C"]
     assert not list(modules.interpreted_heirs([base, heir], ["src/"]))
 
 
@@ -410,5 +410,5 @@ def test_a_module_out_of_reach_is_found() -> None:
         SourceFile("src/batchyard/scheduling/old.py", "import batchyard.scheduling.older"),
         SourceFile("src/batchyard/scheduling/older.py", "import batchyard.scheduling.old"),
     ]
-    found = [violation.subject for violation in modules.dead_modules(files, ENTRY_POINTS)]
-    assert found == ["batchyard.scheduling.old", "batchyard.scheduling.older"]
+    result = [violation.subject for violation in modules.dead_modules(files, ENTRY_POINTS)]
+    assert result == ["batchyard.scheduling.old", "batchyard.scheduling.older"]

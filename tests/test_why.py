@@ -69,16 +69,16 @@ CASES = [
 def world(path: str, at: str) -> World:
     """Manifests of the examples, simulated until a time."""
     scenario, _ = read_scenario([str(EXAMPLES / path)])
-    made = World(scenario)
-    made.run_until(parse_duration(at))
-    made.settle()
-    return made
+    created = World(scenario)
+    created.run_until(parse_duration(at))
+    created.settle()
+    return created
 
 
 def reported(case: WhyCase) -> dict[str, Any]:
     """The document about the Job of a situation."""
-    found = world(f"why/{case.file}.yaml", case.at)
-    document = found.platform.explainer.why(Key(scheme.JOB, case.namespace, case.job), found.kernel.now())
+    result = world(f"why/{case.file}.yaml", case.at)
+    document = result.platform.explainer.why(Key(scheme.JOB, case.namespace, case.job), result.kernel.now())
     assert document is not None
     return document
 
@@ -138,9 +138,9 @@ MOMENTS = [
 
 @pytest.mark.parametrize(("name", "at"), MOMENTS)
 def test_why_answers_for_every_object_in_examples(name: str, at: str) -> None:
-    found = world(name, at)
-    for obj in (obj for kind in KINDS for obj in found.objects(kind)[:12]):
-        document = found.platform.explainer.why(key_of(obj), found.kernel.now())
+    result = world(name, at)
+    for obj in (obj for kind in KINDS for obj in result.objects(kind)[:12]):
+        document = result.platform.explainer.why(key_of(obj), result.kernel.now())
         assert document is not None
         assert document["summary"], obj["metadata"]["name"]
         assert list(document_text_lines(document, is_wide=True))

@@ -108,13 +108,13 @@ class HttpEnvironment:
 
     def wait_for(self, wanted: Mapping[str, Any]) -> None:
         """Wait for the expected outcome."""
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for _ in range(_LOOKS_MAX):
-            found = outcome(self.objects)
-            if found == wanted:
+            result = outcome(self.objects)
+            if result == wanted:
                 return
             threading.Event().wait(_LOOKS_EVERY)
-        raise AssertionError("\n".join([*differences(wanted, found), self.operator.log()]))
+        raise AssertionError("\n".join([*differences(wanted, result), self.operator.log()]))
 
     def objects(self, kind: str) -> Sequence[Obj]:
         """Return all objects of a kind."""
@@ -165,7 +165,7 @@ def victim_of(jobset: str, objects: Callable[[str], Sequence[Obj]]) -> Obj:
     """Return the machine of the first pod of a JobSet."""
     pods = [pod for pod in objects(scheme.POD) if pod["metadata"]["name"].startswith(f"{jobset}-slice-0-0-")]
     node = pods[0]["spec"]["nodeName"]
-    return next(found for found in objects(scheme.INSTANCE) if found["metadata"]["name"] == node)
+    return next(result for result in objects(scheme.INSTANCE) if result["metadata"]["name"] == node)
 
 
 def place_of(obj: Obj) -> str:

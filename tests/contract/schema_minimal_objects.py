@@ -30,14 +30,14 @@ class AllowedObjects(NamedTuple):
 def allowed_objects() -> Mapping[str, AllowedObjects]:
     """Return such objects of each kind that an operator installs."""
     by_name = {f"{info.plural}.{info.group}": info for info in scheme.KINDS}
-    found = {}
+    result = {}
     for definition in crd_objects(InstallSettings()):
         info = by_name[definition["metadata"]["name"]]
         schema = next(v["schema"]["openAPIV3Schema"] for v in definition["spec"]["versions"] if v["storage"])
         bodies = list(_larger_values(schema, _DEPTH))
         distinct = [body for number, body in enumerate(bodies) if body not in bodies[:number]]
-        found[info.constant] = AllowedObjects(info, [_stored_form(info, body) for body in distinct])
-    return found
+        result[info.constant] = AllowedObjects(info, [_stored_form(info, body) for body in distinct])
+    return result
 
 
 def _stored_form(info: ServedKind, body: Mapping[str, Any]) -> Obj:

@@ -92,8 +92,8 @@ CLIENTS = [pytest.param(local, id="local"), pytest.param(rest, id="rest")]
 
 @pytest.fixture(params=CLIENTS)
 def world(request: pytest.FixtureRequest) -> ClientBench:
-    made: ClientBench = request.param()
-    return made
+    created: ClientBench = request.param()
+    return created
 
 
 def key(name: str) -> Key:
@@ -315,11 +315,11 @@ def assert_answered(world: ClientBench, writes: Sequence[Write]) -> None:
     assert len([reported for reported in world.reported if isinstance(reported, WriteResult)]) == len(writes)
     for write, result in zip(writes, world.results, strict=True):
         assert result is not None
-        wanted = write.key if isinstance(write, Delete) else key_of(write.obj)
+        expected = write.key if isinstance(write, Delete) else key_of(write.obj)
         if result.obj is None:
             assert type(result.error) is REFUSALS[type(write)]
         else:
-            assert (key_of(result.obj), result.error) == (wanted, None)
+            assert (key_of(result.obj), result.error) == (expected, None)
 
 
 def assert_events_are_complete(world: ClientBench) -> None:

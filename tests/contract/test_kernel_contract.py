@@ -19,8 +19,8 @@ def virtual() -> tuple[Kernel, Run]:
 
 @pytest.fixture(params=[pytest.param(virtual, id="virtual")])
 def kernel_and_run(request: pytest.FixtureRequest) -> tuple[Kernel, Run]:
-    made: tuple[Kernel, Run] = request.param()
-    return made
+    created: tuple[Kernel, Run] = request.param()
+    return created
 
 
 def test_work_runs_in_order_of_instants(kernel_and_run: tuple[Kernel, Run]) -> None:

@@ -86,10 +86,10 @@ def _unmet(step: RuntimeStep, place: PlatformView) -> Sequence[str]:
 
 def _wait(faults: Callable[[], Iterable[str]]) -> None:
     """Wait until there are no faults."""
-    found: list[str] = []
+    result: list[str] = []
     for _ in range(_LOOKS_MAX):
-        found = list(faults())
-        if not found:
+        result = list(faults())
+        if not result:
             return
         threading.Event().wait(_LOOKS_EVERY)
-    raise AssertionError("\n".join(found))
+    raise AssertionError("\n".join(result))

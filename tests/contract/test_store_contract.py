@@ -28,8 +28,8 @@ STORES = [pytest.param(Store, id="memory")]
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest) -> AnyStore:
-    made: AnyStore = request.param()
-    return made
+    created: AnyStore = request.param()
+    return created
 
 
 def key(name: str, namespace: str = "team") -> Key:

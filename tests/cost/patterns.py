@@ -109,14 +109,14 @@ def _of_module(name: str, tree: ast.Module, calls: list[Any]) -> Iterator[Patter
         text = ast.unparse(call.args[0])
         where = f"{name}:{call.lineno}"
         try:
-            found = _value(call.args[0], vars(importlib.import_module(name)))
+            result = _value(call.args[0], vars(importlib.import_module(name)))
         except NameError:
             assert (name, text) in DYNAMIC, f"{where}: the pattern {text} is not a constant; list it in DYNAMIC"
             continue
-        if isinstance(found, bytes):
-            found = found.decode("latin-1")  # it matches characters as it does bytes
-        assert isinstance(found, str), f"{where}: {text} is no text"
-        yield Pattern(where, _compiled(call, found, name), _functions(call, tree, constants.get(id(call), "")))
+        if isinstance(result, bytes):
+            result = result.decode("latin-1")  # it matches characters as it does bytes
+        assert isinstance(result, str), f"{where}: {text} is no text"
+        yield Pattern(where, _compiled(call, result, name), _functions(call, tree, constants.get(id(call), "")))
 
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
@@ -156,13 +156,13 @@ def _functions(call: ast.Call, tree: ast.Module, constant: str) -> tuple[str, ..
     used = call.func.attr  # type: ignore[attr-defined]
     if used != "compile":
         return ("search" if used in SCANS else used,)
-    found = {
+    result = {
         node.attr
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == constant
     }
     return tuple(
-        {"findall" if each in SCANS else each for each in found if each in FUNCTIONS} or {"match", "fullmatch"}
+        {"findall" if each in SCANS else each for each in result if each in FUNCTIONS} or {"match", "fullmatch"}
     )
 
 
@@ -230,17 +230,17 @@ def _sample_of(code: Any, argument: Any) -> str:
 
 
 def _is_in(letter: str, members: Any) -> bool:
-    wanted, found = True, False
+    expected, result = True, False
     for code, argument in members:
         if code is codes.NEGATE:
-            wanted = False
+            expected = False
         elif code is codes.LITERAL:
-            found = found or letter == chr(argument)
+            result = result or letter == chr(argument)
         elif code is codes.RANGE:
-            found = found or argument[0] <= ord(letter) <= argument[1]
+            result = result or argument[0] <= ord(letter) <= argument[1]
         else:
-            found = found or bool(_CATEGORIES[argument].fullmatch(letter))
-    return found is wanted
+            result = result or bool(_CATEGORIES[argument].fullmatch(letter))
+    return result is expected
 
 
 _CATEGORIES: Mapping[Any, "re.Pattern[str]"] = {

@@ -78,12 +78,12 @@ def test_durations_accept_units_of_go(text: str, expected: int) -> None:
 
 
 def test_results_of_long_texts_are_not_cached() -> None:
-    asked: list[str] = []
+    request: list[str] = []
 
     @memoized_if_short(maxsize=8, length_max=3)
     def length(text: str) -> int:
-        asked.append(text)
+        request.append(text)
         return len(text)
 
     assert [length(text) for text in ("abc", "abc", "abcd", "abcd")] == [3, 3, 4, 4]
-    assert asked == ["abc", "abcd", "abcd"]
+    assert request == ["abc", "abcd", "abcd"]

@@ -31,7 +31,7 @@ def test_pattern_takes_linear_time(pattern: Pattern) -> None:
 
 def _seconds(run, text: str) -> float:  # type: ignore[no-untyped-def]
     began = time.process_time()
-    found = run(text)
+    result = run(text)
     if run.__name__ == "finditer":
-        list(found)
+        list(result)
     return time.process_time() - began

@@ -45,8 +45,8 @@ def good() -> Mapping[tuple[str, str], dict[str, Any]]:
 
 def base_of(place: FieldLocation) -> dict[str, Any]:
     api_version = place.info.api_version_for(place.version)
-    found = good().get((api_version, place.info.kind))
-    return found or {"apiVersion": api_version, "kind": place.info.kind, "metadata": {"name": "a"}}
+    result = good().get((api_version, place.info.kind))
+    return result or {"apiVersion": api_version, "kind": place.info.kind, "metadata": {"name": "a"}}
 
 
 class EmptyServer:
@@ -199,10 +199,10 @@ BODIES: Mapping[str, tuple[str, Callable[[int], bytes]]] = {
 
 
 def varint(value: int) -> bytes:
-    found = b""
+    result = b""
     while value > 127:
-        found, value = found + struct.pack("B", value & 127 | 128), value >> 7
-    return found + struct.pack("B", value)
+        result, value = result + struct.pack("B", value & 127 | 128), value >> 7
+    return result + struct.pack("B", value)
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -452,8 +452,8 @@ VALUES: Mapping[str, tuple[Any, Callable[[int], Any]]] = {
 @pytest.mark.parametrize("named", VALUES)
 def test_long_values_of_custom_resources_take_linear_time(named: str) -> None:
     server, (schema, value) = EmptyServer(), VALUES[named]
-    made = definition(schema={"type": "object", "properties": {"spec": schema}})
-    assert server.send("POST", DEFINITIONS, msgspec.json.encode(made)).code in (201, 422)
+    created = definition(schema={"type": "object", "properties": {"spec": schema}})
+    assert server.send("POST", DEFINITIONS, msgspec.json.encode(created)).code in (201, 422)
 
     def run(count: int) -> None:
         obj = {"apiVersion": "a.example/v1", "kind": "Thing", "metadata": {"name": "a"}, "spec": value(count)}

@@ -122,13 +122,13 @@ def _with(log: Sequence[Record], place: int, record: Record) -> tuple[list[Recor
 
 
 def _flavors(scenario: Scenario) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for step in scenario.steps:
         for obj in step.apply:
             if key_of(obj).kind == scheme.CLUSTER_QUEUE:
                 groups = obj["spec"].get("resourceGroups") or ()
-                found[obj["metadata"]["name"]] = [each["name"] for group in groups for each in group["flavors"]]
-    return found
+                result[obj["metadata"]["name"]] = [each["name"] for group in groups for each in group["flavors"]]
+    return result
 
 
 def _with_other_victim(log: Sequence[Record], may: Callable[[Record, str, str], bool]) -> tuple[list[Record], Record]:

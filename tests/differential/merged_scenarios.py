@@ -68,18 +68,18 @@ def _unique_object(word: str, obj: Obj) -> Obj:
 
 def _unique_references(word: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a spec with references to the unique names."""
-    found = _own_names(word, spec, ("clusterQueue", "cohortName", "parentName"))
-    if "resourceGroups" in found:
-        found["resourceGroups"] = [
+    result = _own_names(word, spec, ("clusterQueue", "cohortName", "parentName"))
+    if "resourceGroups" in result:
+        result["resourceGroups"] = [
             {**group, "flavors": [{**each, "name": f"{word}-{each['name']}"} for each in group["flavors"]]}
-            for group in found["resourceGroups"]
+            for group in result["resourceGroups"]
         ]
-    labels = (found.get("namespaceSelector") or {}).get("matchLabels")
+    labels = (result.get("namespaceSelector") or {}).get("matchLabels")
     if labels:
-        found["namespaceSelector"] = {
+        result["namespaceSelector"] = {
             "matchLabels": {name: f"{word}-{v}" if name == _NAME_LABEL else v for name, v in labels.items()}
         }
-    return found
+    return result
 
 
 def _own_names(word: str, reported: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
@@ -88,10 +88,10 @@ def _own_names(word: str, reported: Mapping[str, Any], fields: Sequence[str]) ->
 
 
 def _record(word: str, record: Record) -> Record:
-    found = _own_names(word, record, ("workload", "clusterQueue", "by"))
-    if "podSets" in found:
-        found["podSets"] = [
+    result = _own_names(word, record, ("workload", "clusterQueue", "by"))
+    if "podSets" in result:
+        result["podSets"] = [
             {**each, "flavors": {name: f"{word}-{flavor}" for name, flavor in each["flavors"].items()}}
-            for each in found["podSets"]
+            for each in result["podSets"]
         ]
-    return found
+    return result

@@ -73,12 +73,12 @@ def run(name: str, text: str) -> list[Mapping[str, Any]]:
 
 def _by_instant(log: Iterable[Mapping[str, Any]]) -> Events:
     """Return the events of each millisecond; the order within a millisecond is arbitrary."""
-    found: dict[int, Counter[tuple[Any, ...]]] = {}
+    result: dict[int, Counter[tuple[Any, ...]]] = {}
     for record in log:
         what = _comparable(record)
         if what is not None:
-            found.setdefault(round(record["time"] * 1000), Counter())[what] += 1
-    return found
+            result.setdefault(round(record["time"] * 1000), Counter())[what] += 1
+    return result
 
 
 def _comparable(record: Mapping[str, Any]) -> tuple[Any, ...] | None:

@@ -15,7 +15,7 @@ def test_unpacked_shared_cases_match_upstream() -> None:
         pytest.skip("the shared cases are not beside this repository")
     packed = packed_cases()
     fresh = {name: case for name, case in shared_cases().items() if packed.get(name) != case}
-    assert {name: found for name, case in fresh.items() if (found := difference(name, case))} == {}
+    assert {name: result for name, case in fresh.items() if (result := difference(name, case))} == {}
 
 
 def test_differing_decision_is_reported_with_its_instant() -> None:

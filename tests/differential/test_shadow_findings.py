@@ -29,17 +29,17 @@ def case(name: str) -> tuple[Scenario, list[Record]]:
 
 def planted_finding(scenario: Scenario, changed: tuple[list[Record], Record]) -> tuple[Divergence, ShadowResults]:
     """Return the finding of an injected divergence, which is the first, and all results."""
-    found = run_shadow(scenario, changed[0])
-    first = found.findings[0]
+    result = run_shadow(scenario, changed[0])
+    first = result.findings[0]
     assert first.workload == changed[1]["workload"]
-    assert found.counts.divergences[first.divergence_type.value] > 0
-    return first, found
+    assert result.counts.divergences[first.divergence_type.value] > 0
+    return first, result
 
 
 def test_admission_out_of_order_is_reported_with_workload_ahead() -> None:
     scenario, log = case("single-5")
-    first, found = planted_finding(scenario, injected_divergences.swap_workloads(scenario, log))
-    assert (first.divergence_type, len(found.findings)) == (DivergenceType.ADMITTED, 1)
+    first, result = planted_finding(scenario, injected_divergences.swap_workloads(scenario, log))
+    assert (first.divergence_type, len(result.findings)) == (DivergenceType.ADMITTED, 1)
     assert (
         "the model admits others first: 5 Workloads are ahead of it in cq-1, the first is team/wl-010 (priority 100, "
         in first.message
@@ -49,8 +49,8 @@ def test_admission_out_of_order_is_reported_with_workload_ahead() -> None:
 
 def test_different_reason_is_reported_with_expected_reason() -> None:
     scenario, log = case("preempt-1")
-    first, found = planted_finding(scenario, injected_divergences.change_preemption_reason(log))
-    assert (first.divergence_type, len(found.findings)) == (DivergenceType.VICTIMS, 1)
+    first, result = planted_finding(scenario, injected_divergences.change_preemption_reason(log))
+    assert (first.divergence_type, len(result.findings)) == (DivergenceType.VICTIMS, 1)
     assert first.message.endswith("(InCohortReclamation); we preempt it as InClusterQueue")
 
 
@@ -86,27 +86,27 @@ def test_admission_in_wrong_queue_is_reported_with_expected_queue() -> None:
 def test_missing_preemption_is_reported_with_waiting_time() -> None:
     scenario, log = case("preempt-1")
     changed, first = injected_divergences.remove_preemption(log)
-    found = next(each for each in run_shadow(scenario, changed).findings)
-    assert (found.divergence_type, found.workload) == (DivergenceType.NOT_PREEMPTED, first["by"])
-    assert f"for {ShadowSettings().patience // SECOND} s; we preempt {first['workload']} for it" in found.message
+    result = next(each for each in run_shadow(scenario, changed).findings)
+    assert (result.divergence_type, result.workload) == (DivergenceType.NOT_PREEMPTED, first["by"])
+    assert f"for {ShadowSettings().patience // SECOND} s; we preempt {first['workload']} for it" in result.message
 
 
 def test_unconfigured_fair_sharing_is_reported_with_hint() -> None:
     scenario, log = case("fair-1")
-    found = run_shadow(scenario, log, knows_fair_sharing=False).findings
-    assert any("start the shadow with --fair-sharing" in look for each in found for look in each.hints)
+    result = run_shadow(scenario, log, knows_fair_sharing=False).findings
+    assert any("start the shadow with --fair-sharing" in look for each in result for look in each.hints)
 
 
 def test_divergence_is_reported_with_commands_to_investigate() -> None:
     scenario, log = case("cohort-1")
-    found = run_shadow(scenario, injected_divergences.change_flavor(scenario, log)[0]).findings[0]
-    queue, one, kueue = found.hints
+    result = run_shadow(scenario, injected_divergences.change_flavor(scenario, log)[0]).findings[0]
+    queue, one, kueue = result.hints
     assert queue.startswith("kubectl get clusterqueue cq-2 -o yaml  # order of flavors, flavorFungibility")
     assert one == "kubectl get workload -n team wl-001 -o yaml"
-    assert found.since is not None
-    assert f"--since-time={format_time((found.since - 10 * SECOND) // SECOND * SECOND)} | grep wl-001" in kueue
-    assert [line.strip().partition(":")[0] for line in found.text().splitlines()[1:]] == ["since", *["look"] * 3]
-    assert found.document()["look"] == list(found.hints)
+    assert result.since is not None
+    assert f"--since-time={format_time((result.since - 10 * SECOND) // SECOND * SECOND)} | grep wl-001" in kueue
+    assert [line.strip().partition(":")[0] for line in result.text().splitlines()[1:]] == ["since", *["look"] * 3]
+    assert result.document()["look"] == list(result.hints)
 
 
 #: Checks of single Workloads, independent of order: their queues, and the changes of one Workload.
@@ -127,7 +127,7 @@ AT = Key(scheme.WORKLOAD, WORKLOAD["metadata"]["namespace"], "w")
 
 def findings_after(states: Sequence[Obj], stop: str = "None") -> tuple[list[Divergence], ComparisonCounts]:
     """Return the findings for a Workload with these states, in a queue with this stop policy, after the patience."""
-    found: list[Divergence] = []
+    result: list[Divergence] = []
     steps = LifecycleCheck(ShadowSettings(), lambda _: True)
     queues = [
         added_event(scheme.CLUSTER_QUEUE, obj("ClusterQueue", "cq", {"stopPolicy": stop})),
@@ -135,9 +135,9 @@ def findings_after(states: Sequence[Obj], stop: str = "None") -> tuple[list[Dive
     ]
     steps.reset([*queues, added_event(scheme.WORKLOAD, states[0])], 0)
     for second, (old, new) in enumerate(pairwise(states), 1):
-        found += steps.observe([WatchEvent(EventType.MODIFIED, AT, new, old, second)], second * SECOND)
-    found += steps.observe((), 100 * SECOND)
-    return found, steps.counts
+        result += steps.observe([WatchEvent(EventType.MODIFIED, AT, new, old, second)], second * SECOND)
+    result += steps.observe((), 100 * SECOND)
+    return result, steps.counts
 
 
 def holding(now: Instant = 0) -> Obj:
@@ -161,16 +161,18 @@ def test_message_with_wrong_preemption_reason_is_detected() -> None:
         now=0,
         preemption="InClusterQueue",
     )
-    (found,), _ = findings_after([holding(), evicted])
-    assert found.divergence_type is DivergenceType.MESSAGE
-    assert "preempted due to reclamation within the cohort; for InClusterQueue, that is prioritization" in found.message
+    (result,), _ = findings_after([holding(), evicted])
+    assert result.divergence_type is DivergenceType.MESSAGE
+    assert (
+        "preempted due to reclamation within the cohort; for InClusterQueue, that is prioritization" in result.message
+    )
 
 
 def test_message_with_wrong_queue_is_detected() -> None:
     assert findings_after([WORKLOAD, holding()])[0] == []
     with_other_queue = with_message(holding(), lifecycle.QUOTA_RESERVED, "Quota reserved in ClusterQueue other")
-    (found,), counts = findings_after([WORKLOAD, with_other_queue])
-    assert found.message == "Kueue wrote: Quota reserved in ClusterQueue other; its admission is in cq"
+    (result,), counts = findings_after([WORKLOAD, with_other_queue])
+    assert result.message == "Kueue wrote: Quota reserved in ClusterQueue other; its admission is in cq"
     assert counts.divergences == {"Message": 1}
 
 
@@ -183,9 +185,9 @@ def requeued_workload() -> tuple[Obj, Obj]:
 
 def test_requeue_in_stopped_queue_is_detected() -> None:
     waits, again = requeued_workload()
-    (found,), _ = findings_after([waits, again], "HoldAndDrain")
-    assert found.divergence_type is DivergenceType.REQUEUED
-    assert found.message == (
+    (result,), _ = findings_after([waits, again], "HoldAndDrain")
+    assert result.divergence_type is DivergenceType.REQUEUED
+    assert result.message == (
         "queued again for ClusterQueueRestarted; we take no action: it is active, LocalQueue jobs: None,"
         " ClusterQueue cq: HoldAndDrain"
     )
@@ -201,15 +203,15 @@ def test_missing_requeue_of_reactivated_workload_is_reported(cause: str, is_visi
     evicted = evictions.evict(holding(), reason=lifecycle.DEACTIVATED, cause=cause, message="", now=0)
     waits = evictions.release_after_eviction(evicted, 0)
     inactive = {**waits, "spec": {**waits["spec"], "active": False}}
-    found, _ = findings_after([inactive, waits])
-    assert [each.divergence_type for each in found] == ([DivergenceType.NOT_DONE] if is_visible else [])
+    result, _ = findings_after([inactive, waits])
+    assert [each.divergence_type for each in result] == ([DivergenceType.NOT_DONE] if is_visible else [])
 
 
 @pytest.mark.parametrize(("count", "is_visible"), [(2, False), (0, False), (5, True)])
 def test_skipped_requeue_count_is_detected(count: int, is_visible: bool) -> None:
     before = {**WORKLOAD, "status": {"requeueState": {"count": 1}}}
-    found, _ = findings_after([before, {**WORKLOAD, "status": {"requeueState": {"count": count}}}])
-    messages = [each.message for each in found if each.divergence_type is DivergenceType.REQUEUED]
+    result, _ = findings_after([before, {**WORKLOAD, "status": {"requeueState": {"count": count}}}])
+    messages = [each.message for each in result if each.divergence_type is DivergenceType.REQUEUED]
     assert ["requeueState.count goes from 1 to 5" in message for message in messages] == [True] * is_visible
 
 

@@ -126,8 +126,8 @@ def test_related_objects_are_grouped_into_one_tree_in_any_order() -> None:
         added_event(scheme.CLUSTER_QUEUE, "q", {"cohortName": "child"}),
     ]
     other = added_event(scheme.CLUSTER_QUEUE, "root", {})  # of the Cohort's name alone
-    found = group_by_tree([of_one[0], other, *of_one[1:]], CohortTrees())
-    assert sorted(found.values(), key=len) == [[other], of_one]
+    result = group_by_tree([of_one[0], other, *of_one[1:]], CohortTrees())
+    assert sorted(result.values(), key=len) == [[other], of_one]
 
 
 def test_cluster_wide_object_belongs_to_no_tree() -> None:

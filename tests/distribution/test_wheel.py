@@ -152,8 +152,8 @@ def test_data_files_are_found_in_each_layout(distributions: tuple[Path, Path], t
     (package,) = tmp_path.rglob("package_data.py")
     program = "from batchyard.package_data import find_folder; print(find_folder('examples/refarch'))"
     environ = {**os.environ, "PYTHONPATH": str(package.parents[1])}
-    found = subprocess.check_output([sys.executable, "-P", "-c", program], cwd=tmp_path, env=environ, text=True)
-    assert Path(found.strip()) == tmp_path / "root/share/batchyard/examples/refarch"
+    result = subprocess.check_output([sys.executable, "-P", "-c", program], cwd=tmp_path, env=environ, text=True)
+    assert Path(result.strip()) == tmp_path / "root/share/batchyard/examples/refarch"
 
 
 def test_installation_simulates_and_lints(clean: CleanEnvironment) -> None:

@@ -38,18 +38,18 @@ class Block(NamedTuple):
 def documents() -> list[Path]:
     """Every document of the repository, apart from the history of changes."""
     patterns = ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/*.md", "deploy/**/*.md")
-    found = {path for pattern in patterns for path in ROOT.glob(pattern) if path.name != "CHANGELOG.md"}
-    return sorted(found)
+    result = {path for pattern in patterns for path in ROOT.glob(pattern) if path.name != "CHANGELOG.md"}
+    return sorted(result)
 
 
 def blocks(path: Path) -> list[Block]:
     """The fenced blocks of a document, in order."""
-    found: list[Block] = []
+    result: list[Block] = []
     lines = iter(enumerate(path.read_text("utf-8").splitlines(), 1))
     for number, line in lines:
         if fence := _FENCE.match(line):
-            found.append(_block(fence, number, lines))
-    return found
+            result.append(_block(fence, number, lines))
+    return result
 
 
 def _block(fence: re.Match[str], number: int, lines: Iterator[tuple[int, str]]) -> Block:

@@ -50,10 +50,10 @@ def fault(arguments: list[str]) -> str:
     command: Any = typer.main.get_command(app)
     context = command.context_class(command, info_name=PROGRAM)
     while hasattr(command, "get_command") and arguments and not arguments[0].startswith("-"):
-        found = command.get_command(context, arguments[0])
-        if found is None:
+        result = command.get_command(context, arguments[0])
+        if result is None:
             return f"there is no command {arguments[0]}"
-        command, arguments = found, arguments[1:]
+        command, arguments = result, arguments[1:]
         context = command.context_class(command, info_name=command.name, parent=context)
     if "--" in arguments:  # the command of `submit` follows
         arguments = arguments[: arguments.index("--")]

@@ -48,8 +48,10 @@ def test_commands_of_page_run_and_print_what_it_shows(path: Path, tmp_path: Path
 def test_commands_of_page_are_valid(path: Path) -> None:
     shells = [block for block in blocks(path) if block.kind in SHELL]
     words = [(block.line, arguments) for block in shells for arguments in commands(script(block))]
-    found = [f"{name(path)}:{line}: {' '.join(words)}: {cause}" for line, words in words if (cause := fault(words[1:]))]
-    assert "\n".join(found) == ""
+    result = [
+        f"{name(path)}:{line}: {' '.join(words)}: {cause}" for line, words in words if (cause := fault(words[1:]))
+    ]
+    assert "\n".join(result) == ""
     assert [line for line, (program, *_) in words if program.startswith(".venv")] == [], "activate .venv once instead"
     for block in shells:
         done = subprocess.run(["bash", "-n"], input=script(block), text=True, capture_output=True, check=False)

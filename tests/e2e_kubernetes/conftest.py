@@ -13,8 +13,8 @@ from e2e_kubernetes.kubernetes import CONTROLLERS, NEEDED, KubernetesSettings, m
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstalledOperators]:
     """Kubernetes with two installed operators, without controllers that run Jobs."""
     skip_without(NEEDED)
-    with install_operators(tmp_path_factory.mktemp("kubernetes"), KubernetesSettings()) as found:
-        yield found
+    with install_operators(tmp_path_factory.mktemp("kubernetes"), KubernetesSettings()) as result:
+        yield result
 
 
 @pytest.fixture(scope="session")
@@ -23,12 +23,12 @@ def working_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instal
     skip_without((*NEEDED, *CONTROLLERS))
     folder = tmp_path_factory.mktemp("working")
     with (
-        install_operators(folder, KubernetesSettings(controllers=True)) as found,
-        KubeletThread(found.kubernetes) as kubelets,
+        install_operators(folder, KubernetesSettings(controllers=True)) as result,
+        KubeletThread(result.kubernetes) as kubelets,
     ):
         for pool in ("busy", "sets"):
             kubelets.add_node(pool, pool=pool)
-        yield found
+        yield result
 
 
 def skip_without(programs: Sequence[str]) -> None:

@@ -67,8 +67,8 @@ class InstalledOperators:
     def until(self, what: str, *named: str) -> None:
         """Wait until a JSONPath of an object has a value: `{.a.path}=text`."""
         path, _, text = what.rpartition("=")
-        found = ["get", *named, "-o", f"jsonpath={path}"]
-        wait_for(lambda: self.kubectl(*found) == text, lambda: f"{self.kubectl(*found)}\n{self.log()}")
+        result = ["get", *named, "-o", f"jsonpath={path}"]
+        wait_for(lambda: self.kubectl(*result) == text, lambda: f"{self.kubectl(*result)}\n{self.log()}")
 
     def log(self) -> str:
         """The logs of the operators."""
@@ -96,33 +96,33 @@ def install_operators(folder: Path, terms: KubernetesSettings) -> Iterator[Insta
     """Kubernetes with batchyard, as a context manager."""
     with Kubernetes(folder, terms) as kubernetes, ExitStack() as started:
         # The first apply creates the account, its token follows.
-        found = InstalledOperators(kubernetes, folder / "token.kubeconfig", started)
+        result = InstalledOperators(kubernetes, folder / "token.kubeconfig", started)
         objects = [
-            _with_operator_address(obj, found.asked) for obj in manifests(SETTINGS) if obj["kind"] != "Deployment"
+            _with_operator_address(obj, result.asked) for obj in manifests(SETTINGS) if obj["kind"] != "Deployment"
         ]
         options = ("--server-side", "--warnings-as-errors")
         kubernetes.kubectl("apply", *options, "-f", "-", sent=yaml.safe_dump_all(objects))
         token = kubernetes.kubectl("create", "token", SETTINGS.name, "-n", SETTINGS.namespace, "--duration=1h")
         kubernetes.kubeconfig_with(token.strip(), SETTINGS.namespace)
-        found.operate(found.other, "runs admission")
-        found.operate(found.asked, "waiting to lead")
-        yield found
+        result.operate(result.other, "runs admission")
+        result.operate(result.asked, "waiting to lead")
+        yield result
 
 
 def _options(port: int) -> list[str]:
     """The options of the installed pods, except the port."""
     elsewhere = ("--listen", "--port", "--webhook-port", "--log-format")
-    found = [each for each in arguments(SETTINGS)[1:] if not each.startswith(elsewhere)]
-    return [*found, *_ELECTION, f"--webhook-port={port}"]
+    result = [each for each in arguments(SETTINGS)[1:] if not each.startswith(elsewhere)]
+    return [*result, *_ELECTION, f"--webhook-port={port}"]
 
 
 def _with_operator_address(obj: Mapping[str, Any], port: int) -> Mapping[str, Any]:
     """The object with the address of an operator instead of that of its pods."""
-    found = json.loads(json.dumps(obj))
+    result = json.loads(json.dumps(obj))
     if obj["kind"] == "Service" and obj["metadata"]["name"] == SETTINGS.webhook_service:
-        return {**found, "spec": _HERE}
-    asking = found.get("webhooks") or [(found.get("spec", {}).get("conversion") or {}).get("webhook") or {}]
+        return {**result, "spec": _HERE}
+    asking = result.get("webhooks") or [(result.get("spec", {}).get("conversion") or {}).get("webhook") or {}]
     for each in asking:
         if "clientConfig" in each:
             each["clientConfig"]["service"]["port"] = port
-    return found  # type: ignore[no-any-return]
+    return result  # type: ignore[no-any-return]

@@ -84,9 +84,9 @@ class Kubernetes:
 
     def start(self, name: str, *arguments: str) -> "LoggedProcess":
         """Start a program that ends with the cluster; its output goes to a file."""
-        found = program(name)
-        assert found is not None, name
-        return self._running.enter_context(LoggedProcess([found, *arguments], self._folder / f"{name}.log"))
+        result = program(name)
+        assert result is not None, name
+        return self._running.enter_context(LoggedProcess([result, *arguments], self._folder / f"{name}.log"))
 
     def serve(self) -> None:
         """Start the API server, and wait until it is ready."""

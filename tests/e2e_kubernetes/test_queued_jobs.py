@@ -33,5 +33,5 @@ def test_job_set_completes(working_cluster: InstalledOperators) -> None:
 
 def uid(cluster: InstalledOperators, name: str) -> str:
     """The uid of a Job."""
-    found: str = cluster.get("job", name)["metadata"]["uid"]
-    return found
+    result: str = cluster.get("job", name)["metadata"]["uid"]
+    return result

@@ -26,10 +26,10 @@ def test_kubernetes_stores_minimal_object_with_same_defaults(
         cluster.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})
     api_version, _, name = kind.rpartition(" ")
     head = {"apiVersion": api_version, "kind": name, "metadata": {"generateName": "a-", "namespace": "default"}}
-    made = json.loads(
+    created = json.loads(
         cluster.kubectl("create", "-f", "-", "-o", "json", sent=json.dumps({**head, **yaml.safe_load(sent)}))
     )
-    reported = {field: value for field, value in made.items() if field not in head and value}
+    reported = {field: value for field, value in created.items() if field not in head and value}
     kept = {field: value for field, value in yaml.safe_load(stored).items() if value}
     if name == "PriorityClass":
         assert reported.pop("preemptionPolicy") == kept.pop("preemptionPolicy")

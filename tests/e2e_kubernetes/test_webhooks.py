@@ -11,9 +11,9 @@ def test_queued_job_is_suspended_at_creation_and_gets_flavor_node_selector(clust
     cluster.create(*queue("asked"))
     cluster.create(job("asked", "asked", template("1")), job("large", "asked", template("9")))
     cluster.until("{.spec.suspend}=false", "job", "asked")
-    found = cluster.get("job", "asked")
-    assert found["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "asked"}
-    assert found["metadata"]["generation"] == 2, "it was suspended when it came"
+    result = cluster.get("job", "asked")
+    assert result["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "asked"}
+    assert result["metadata"]["generation"] == 2, "it was suspended when it came"
     assert cluster.get("job", "large")["spec"]["suspend"] is True
     cluster.until("{.status.admittedWorkloads} {.status.pendingWorkloads}=1 1", "clusterqueue", "asked")
 

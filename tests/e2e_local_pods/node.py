@@ -19,12 +19,12 @@ IMAGE = ("--image", "machine=/")
 
 def programs_of(folder: Path) -> list[int]:
     """The processes of the node of a data directory."""
-    found = []
+    result = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
             if entry.name.isdigit() and f"{folder / 'node'}\0".encode() in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-    return found
+                result.append(int(entry.name))
+    return result
 
 
 @contextmanager
@@ -58,9 +58,9 @@ def _remove_containers(identity: Path) -> None:
         return
     label = f"label=batchyard.node={identity.read_text()}"
     listed = ["podman", "ps", "--all", "--quiet", "--filter", label]
-    found = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
-    if found:
-        removed = ["podman", "rm", "--force", "--ignore", "--time", "0", *found]
+    result = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
+    if result:
+        removed = ["podman", "rm", "--force", "--ignore", "--time", "0", *result]
         subprocess.run(removed, capture_output=True, check=False)
 
 

@@ -32,12 +32,12 @@ def output_of_script(platform: UpProcess, name: str, text: str, **spec: object) 
 
 
 def test_client_in_pod_reaches_api(platform: UpProcess) -> None:
-    found = output_of_script(
+    result = output_of_script(
         platform, "reads", "kubectl get pod reads -o jsonpath={.status.phase} && echo $KUBERNETES_PORT"
     )
     service = platform.kubectl("get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}")
     host = "127.0.0.1" if service == "None" else service
-    assert found[0].startswith(f"Runningtcp://{host}:")
+    assert result[0].startswith(f"Runningtcp://{host}:")
 
 
 def test_client_in_pod_has_permissions_of_its_service_account_only(platform: UpProcess) -> None:

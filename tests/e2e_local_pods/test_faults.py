@@ -22,8 +22,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
 
 def features(platform: UpProcess) -> dict[str, Any]:
     """The isolation features of this machine."""
-    found: dict[str, Any] = json.loads((platform.kubeconfig.parent / "node/features.json").read_text("utf-8"))
-    return found
+    result: dict[str, Any] = json.loads((platform.kubeconfig.parent / "node/features.json").read_text("utf-8"))
+    return result
 
 
 def test_container_over_memory_limit_is_oom_killed(platform: UpProcess) -> None:

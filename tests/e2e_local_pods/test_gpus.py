@@ -84,20 +84,20 @@ def test_pod_computes_on_its_assigned_gpu(platform: UpProcess, capsys: pytest.Ca
 
 def samples(platform: UpProcess, of: str) -> list[tuple[str, dict[str, str], float]]:
     """Names, labels and values of the /metrics samples of a GPU."""
-    found = []
+    result = []
     for line in platform.kubectl("get", "--raw", "/metrics?collect[]=gpus").splitlines():
         name, _, rest = line.partition("{")
         labels = dict(re.findall(r'(\w+)="(.*?)"', rest))
         if labels.get("UUID") == of:
-            found.append((name, labels, float(line.rpartition(" ")[2])))
-    return found
+            result.append((name, labels, float(line.rpartition(" ")[2])))
+    return result
 
 
 def test_metrics_report_pod_and_measurements_of_gpu(platform: UpProcess, capsys: pytest.CaptureFixture[str]) -> None:
     log_of_computation(platform)
     (mine,) = [gpu for gpu in reported_gpus(platform, capsys) if gpu["pod"] == "default/computes"]
-    found = samples(platform, mine["uuid"])
-    values = {name.removeprefix("DCGM_FI_DEV_"): value for name, _, value in found}
+    result = samples(platform, mine["uuid"])
+    values = {name.removeprefix("DCGM_FI_DEV_"): value for name, _, value in result}
     assert values["FB_USED"] >= 64  # MiB: what the pod has set
     assert values["FB_USED"] + values["FB_FREE"] <= mine["memoryBytes"] / (1 << 20)
     assert 0 <= values["GPU_UTIL"] <= 100
@@ -105,14 +105,14 @@ def test_metrics_report_pod_and_measurements_of_gpu(platform: UpProcess, capsys:
     assert 0 < values["GPU_TEMP"] < 120  # degrees Celsius
     assert 0 < values.get("POWER_USAGE", 1) < 2000  # W; not every GPU reports it
     holder = {"namespace": "default", "pod": "computes", "container": "main", "source": "nvml"}
-    assert all(holder.items() <= labels.items() for _, labels, _ in found)
+    assert all(holder.items() <= labels.items() for _, labels, _ in result)
 
 
 def test_metrics_list_exactly_the_gpus_of_machine(platform: UpProcess) -> None:
     text = platform.kubectl("get", "--raw", "/metrics?collect[]=gpus")
     seen = re.findall(r'^DCGM_FI_DEV_GPU_UTIL\{gpu="(\d+)",UUID="(.*?)",device="nvidia(\d+)"', text, re.MULTILINE)
-    wanted = [(str(gpu.number), gpu.uuid, str(gpu.number)) for gpu in FOUND.devices]
-    assert sorted(seen) == sorted(wanted)
+    expected = [(str(gpu.number), gpu.uuid, str(gpu.number)) for gpu in FOUND.devices]
+    assert sorted(seen) == sorted(expected)
 
 
 def test_pod_without_gpu_request_sees_no_gpu(platform: UpProcess) -> None:

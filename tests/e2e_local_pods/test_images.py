@@ -58,16 +58,16 @@ def platform(engine: EngineOption, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def events_of(platform: UpProcess, name: str) -> list[tuple[str, str]]:
     """Reasons and messages of the events of a pod."""
-    asked = ("get", "events", "--field-selector", f"involvedObject.name={name}", "-o", "json")
-    return [(event["reason"], event["message"]) for event in json.loads(platform.kubectl(*asked))["items"]]
+    request = ("get", "events", "--field-selector", f"involvedObject.name={name}", "-o", "json")
+    return [(event["reason"], event["message"]) for event in json.loads(platform.kubectl(*request))["items"]]
 
 
 def pod(name: str, image: str, **fields: Any) -> str:
     """The manifest of a pod with one container that runs the command of its image."""
-    made = json.loads(script(name, "true", container={"image": image, **fields}))
+    created = json.loads(script(name, "true", container={"image": image, **fields}))
     if "command" not in fields:
-        del made["spec"]["containers"][0]["command"]
-    return json.dumps(made)
+        del created["spec"]["containers"][0]["command"]
+    return json.dumps(created)
 
 
 def wait_for_waiting_reason(platform: UpProcess, name: str, reason: str) -> str:
@@ -91,8 +91,8 @@ def test_container_runs_command_and_user_of_its_image(platform: UpProcess, image
 def test_status_reports_engine_that_pulls_and_engine_that_runs_images(
     platform: UpProcess, engine: EngineOption
 ) -> None:
-    asked = [sys.executable, "-m", "batchyard", "status", "--data-dir", str(platform.kubeconfig.parent)]
-    reported = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    request = [sys.executable, "-m", "batchyard", "status", "--data-dir", str(platform.kubeconfig.parent)]
+    reported = subprocess.run(request, capture_output=True, text=True, check=True).stdout
     ways = {"docker": r"podman \S+ pulls(, bubblewrap| and) runs", "podman": r"docker \S+ pulls, bubblewrap runs"}
     assert re.search(rf"^images +{ways[engine.without]} images without --image$", reported, re.MULTILINE)
 
@@ -113,8 +113,8 @@ def test_server_of_image_is_probed_accepts_exec_and_reads_its_token(platform: Up
     stated = pod("server", image, command=command, readinessProbe=probe, securityContext=user)
     platform.kubectl("create", "-f", "-", sent=stated)
     platform.kubectl("wait", "pod/server", "--for=condition=Ready", PATIENCE)
-    asked = f"id -u; echo $WHO; test -s {token} && echo reads; cat > /tmp/got; cat /tmp/got"
-    reported = platform.kubectl("exec", "-i", "server", "--", "sh", "-c", asked, sent="sent")
+    request = f"id -u; echo $WHO; test -s {token} && echo reads; cat > /tmp/got; cat /tmp/got"
+    reported = platform.kubectl("exec", "-i", "server", "--", "sh", "-c", request, sent="sent")
     assert reported.splitlines() == ["1000", "image", "reads", "sent"]
     platform.kubectl("delete", "pod", "server", "--grace-period=1", PATIENCE)
 

@@ -47,8 +47,8 @@ def test_pod_reads_its_own_secret(platform: UpProcess) -> None:
 def test_pod_cannot_read_secret_of_another_pod(platform: UpProcess) -> None:
     data = platform.kubeconfig.parent
     files = f"grep -rsl --exclude=cmdline {WORD.replace('-', '.')} /tmp /run /var /root /home /mnt /srv /opt"
-    found = reported(platform, "curious", f"{files}; grep -sl {WORD} /proc/[0-9]*/environ; ls {data} 2>&1; true")
-    assert found.splitlines() == [f"ls: cannot access '{data}': No such file or directory"]
+    result = reported(platform, "curious", f"{files}; grep -sl {WORD} /proc/[0-9]*/environ; ls {data} 2>&1; true")
+    assert result.splitlines() == [f"ls: cannot access '{data}': No such file or directory"]
 
 
 def test_pod_cannot_see_or_kill_processes_of_another_pod(platform: UpProcess) -> None:

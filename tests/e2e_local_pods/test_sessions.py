@@ -137,8 +137,8 @@ def test_exec_in_terminated_container_fails_with_not_found(platform: UpProcess) 
 
 
 def test_exec_terminal_has_its_size_and_handles_interrupt_key(platform: UpProcess) -> None:
-    asked = f"trap 'echo interrupted; exit 6' INT; {SIZED} while :; do sleep 0.1; done"
-    with in_terminal(platform, "exec", "-it", "idle", "--", "sh", "-c", asked) as (terminal, talking):
+    request = f"trap 'echo interrupted; exit 6' INT; {SIZED} while :; do sleep 0.1; done"
+    with in_terminal(platform, "exec", "-it", "idle", "--", "sh", "-c", request) as (terminal, talking):
         read_until(terminal, b"sized")
         os.write(terminal, b"\x03")
         read_until(terminal, b"interrupted")
@@ -258,11 +258,11 @@ def test_kr8s_forwards_ports_without_naming_a_protocol(platform: UpProcess) -> N
 
 
 def test_metrics_api_reports_usage_of_pods_and_node(platform: UpProcess) -> None:
-    found: dict[str, dict[str, object]] = {}
-    while "server" not in found:  # a pod that has just started has no metrics
+    result: dict[str, dict[str, object]] = {}
+    while "server" not in result:  # a pod that has just started has no metrics
         items = json.loads(platform.kubectl("get", "--raw", "/apis/metrics.k8s.io/v1beta1/pods"))["items"]
-        found = {item["metadata"]["name"]: item for item in items}
-    assert found["server"]["window"] != "0s"
+        result = {item["metadata"]["name"]: item for item in items}
+    assert result["server"]["window"] != "0s"
     assert "Mi" in platform.kubectl("top", "pod", "server", "--no-headers")
     assert "Mi" in platform.kubectl("top", "node", "--no-headers")
 

@@ -80,14 +80,14 @@ def kill_round(folder: Path, number: int, answers: RoundResponses, *options: str
     """Run writers and two watches, kill the platform after a number of responses, and check the result."""
     enough, stopped = threading.Event(), threading.Event()
     before = len(answers.acknowledged)
-    wanted = before + 30 + 97 * number % 400
+    expected = before + 30 + 97 * number % 400
     first = max(answers.acknowledged, default=0)
     with UpProcess(folder, "--insecure-loopback", *options) as running:
         _check_stored_objects(running.url, answers)
         watchers = (_watch, _watch_from_start)
         threads = [threading.Thread(target=each, args=(running.url, answers, stopped)) for each in watchers]
         threads += [
-            threading.Thread(target=_write, args=(running.url, f"w{writer}", number, answers, (wanted, enough)))
+            threading.Thread(target=_write, args=(running.url, f"w{writer}", number, answers, (expected, enough)))
             for writer in range(WRITERS)
         ]
         for thread in threads:
@@ -157,18 +157,18 @@ def _write_with(
         stands = answers.expected.get(name, [None])
         is_there = stands[-1] is not None
         is_over = is_there and count % 7 == 6
-        wanted = None if is_over else word
-        answers.expected[name] = [*stands, wanted]
+        expected = None if is_over else word
+        answers.expected[name] = [*stands, expected]
         try:
-            revision = _revision_of(client, name, wanted, is_there=is_there)
+            revision = _revision_of(client, name, expected, is_there=is_there)
         except _BROKEN:
             return
         except AssertionError as error:
             answers.faults.append(f"{name}: {error}")
             return
-        answers.expected[name] = [wanted]
+        answers.expected[name] = [expected]
         if revision:
-            answers.acknowledged[revision] = (name, wanted)
+            answers.acknowledged[revision] = (name, expected)
         if len(answers.acknowledged) >= until[0]:
             until[1].set()
 

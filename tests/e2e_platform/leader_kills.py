@@ -91,10 +91,10 @@ def play_killed_guide(
         finally:
             killer.end()
         changes = read_journal(place.started.folder / JOURNAL_FILE).store.changes
-    found = LeaderKillOutcome(killer.kills, faults=[*killer.faults, *forbidden_requests(place.audit_log, SETTINGS)])
-    _check_workloads(changes, found)
-    found.faults += _quota_faults(changes)
-    return found
+    result = LeaderKillOutcome(killer.kills, faults=[*killer.faults, *forbidden_requests(place.audit_log, SETTINGS)])
+    _check_workloads(changes, result)
+    result.faults += _quota_faults(changes)
+    return result
 
 
 def _check_workloads(changes: Sequence[WatchEvent], found: LeaderKillOutcome) -> None:
@@ -129,11 +129,11 @@ def _unfinished_objects(changes: Sequence[WatchEvent]) -> Iterator[str]:
 def _duplicate_creations(changes: Sequence[WatchEvent]) -> Iterator[str]:
     """Jobs and Workloads that were created more than once, and jobs with more than one Workload."""
     kinds = {scheme.WORKLOAD, scheme.JOB}
-    made = [change for change in changes if change.type is EventType.ADDED and change.key.kind in kinds]
-    for key, count in Counter(change.key for change in made).items():
+    created = [change for change in changes if change.type is EventType.ADDED and change.key.kind in kinds]
+    for key, count in Counter(change.key for change in created).items():
         if count > 1:
             yield f"{key} was made {count} times"
-    workloads = [change.obj["metadata"] for change in made if change.key.kind == scheme.WORKLOAD]
+    workloads = [change.obj["metadata"] for change in created if change.key.kind == scheme.WORKLOAD]
     owners = Counter(owner["uid"] for metadata in workloads for owner in metadata.get("ownerReferences") or ())
     yield from (f"the job {uid} has {count} Workloads" for uid, count in owners.items() if count > 1)
 

@@ -27,9 +27,9 @@ roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: clock}}
 
 def install_account(owner: Path, folder: Path, settings: InstallSettings) -> Path:
     """Install the account and its permissions as the owner; return the kubeconfig of the account."""
-    found = manifests_by_file(settings)
+    result = manifests_by_file(settings)
     clock = yaml.safe_load_all(_CLOCK.format(name=settings.name, namespace=settings.namespace))
-    objects = [*found["namespace"], *found["rights"], *clock]
+    objects = [*result["namespace"], *result["rights"], *clock]
     kubectl(owner, "apply", "-f", "-", sent="\n".join(map(json.dumps, objects)))
     token = kubectl(owner, "create", "token", settings.name, "-n", settings.namespace, "--duration=24h").strip()
     config = yaml.safe_load(owner.read_text("utf-8"))
@@ -52,13 +52,13 @@ def audited_requests(audit_log: Path, settings: InstallSettings) -> Iterator[Map
 
 def used_permissions(audit_log: Path, settings: InstallSettings) -> set[tuple[str, str, str]]:
     """The used permissions: group, resource with its subresource, verb."""
-    found = set()
+    result = set()
     for event in audited_requests(audit_log, settings):
         about = event.get("objectRef") or {}
         if about.get("resource"):
             part = f"/{about['subresource']}" if about.get("subresource") else ""
-            found.add((about.get("apiGroup") or "", f"{about['resource']}{part}", event["verb"]))
-    return found
+            result.add((about.get("apiGroup") or "", f"{about['resource']}{part}", event["verb"]))
+    return result
 
 
 def forbidden_requests(audit_log: Path, settings: InstallSettings) -> list[str]:

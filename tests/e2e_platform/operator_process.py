@@ -44,8 +44,8 @@ class OperatorRun(Child):
     def wait_until(self, words: str, within: float = 30) -> Self:
         """Wait until the log contains a text, or the operator has ended."""
         with self._news:
-            found = self._news.wait_for(lambda: any(words in line for line in self._lines), within)
-        assert found, f"it has not told {words!r}: {self.log()}"
+            result = self._news.wait_for(lambda: any(words in line for line in self._lines), within)
+        assert result, f"it has not told {words!r}: {self.log()}"
         return self
 
     def signal(self, number: signal.Signals) -> None:
@@ -67,9 +67,9 @@ class OperatorRun(Child):
 
 def free_port() -> int:
     """A free port."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as result:
+        result.bind(("127.0.0.1", 0))
+        port: int = result.getsockname()[1]
     return port
 
 

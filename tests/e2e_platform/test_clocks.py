@@ -53,8 +53,8 @@ def test_operator_with_skewed_clock_writes_times_of_server(platform: UpProcess, 
         submit(platform, [0])
         finish(platform, 1)
     (workload,) = ask(platform.url, "GET", WORKLOADS)[1]["items"]
-    made = parse_time(workload["metadata"]["creationTimestamp"])
-    waits = [parse_time(each["lastTransitionTime"]) - made for each in workload["status"]["conditions"]]
+    created = parse_time(workload["metadata"]["creationTimestamp"])
+    waits = [parse_time(each["lastTransitionTime"]) - created for each in workload["status"]["conditions"]]
     assert all(0 <= wait < HOUR for wait in waits), waits
 
 
@@ -116,5 +116,5 @@ def test_lease_with_future_renew_time_does_not_move_clock(tmp_path: Path) -> Non
         assert code == 201, answer
         platform.end()
     with UpProcess(tmp_path, "--insecure-loopback") as platform:
-        made = ask(platform.url, "POST", "/api/v1/namespaces", {"metadata": {"name": "a"}})[1]
-    assert parse_time(made["metadata"]["creationTimestamp"]) < wall_clock() + HOUR
+        created = ask(platform.url, "POST", "/api/v1/namespaces", {"metadata": {"name": "a"}})[1]
+    assert parse_time(created["metadata"]["creationTimestamp"]) < wall_clock() + HOUR

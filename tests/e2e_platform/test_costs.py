@@ -111,10 +111,10 @@ def test_costs_are_recorded_exactly_once_across_kill(folder: Path) -> None:
         )
         recorded, there = machines(platform)
         assert abs(recorded - there) <= 2 * SECOND  # instances have times of whole seconds
-        found = cost("--data-dir", str(folder), "-o", "json")
-        rows = {row["name"]: row for row in found["rows"]}
+        result = cost("--data-dir", str(folder), "-o", "json")
+        rows = {row["name"]: row for row in result["rows"]}
         assert rows["red"]["nodeHours"] == pytest.approx(rows["blue"]["nodeHours"], rel=0.05)
-        cents = [int(row["dollars"].replace(".", "")) for row in (*found["rows"], found["total"])]
+        cents = [int(row["dollars"].replace(".", "")) for row in (*result["rows"], result["total"])]
         assert sum(cents[:-1]) == cents[-1]
         assert rows["red"]["running"] == rows["red"]["lost"] == "0.00"
 

@@ -527,8 +527,8 @@ def _create_teams(owner: RawRequestClient) -> dict[str, Any]:
 def _create_object(owner: RawRequestClient, path: str, obj: dict[str, Any]) -> dict[str, Any]:
     answer = owner.ask("POST", path, obj)
     assert answer.code == 201, answer
-    made: dict[str, Any] = answer.body
-    return made
+    created: dict[str, Any] = answer.body
+    return created
 
 
 def _certificate(folder: Path, user: str, *groups: str, at: Instant | None = None) -> Path:
@@ -577,8 +577,8 @@ def test_permitted_requests_succeed(callers: dict[str, RawRequestClient]) -> Non
 
 
 def test_rejected_requests_change_nothing(callers: dict[str, RawRequestClient]) -> None:
-    found = callers["owner"].ask("GET", f"{B}/configmaps").body["items"]
-    left = [(obj["metadata"]["name"], obj.get("data")) for obj in found]
+    result = callers["owner"].ask("GET", f"{B}/configmaps").body["items"]
+    left = [(obj["metadata"]["name"], obj.get("data")) for obj in result]
     assert [each for each in left if each[0] != "kube-root-ca.crt"] == [("kept", None)]
     assert callers["owner"].ask("GET", f"{A}/configmaps/x").code == 404
 

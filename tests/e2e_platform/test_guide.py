@@ -48,9 +48,9 @@ def test_live_guide_explains_differing_rows_when_machine_is_too_slow() -> None:
     simulated = guide_rows(list(guide.play()), guide)
     with running_platform_context(guide.cluster, 3000.0) as started:
         live = LiveGuide(guide, started)
-        found = guide_rows(list(live.play(steps)), live)
+        result = guide_rows(list(live.play(steps)), live)
         assert any(timing.event_kind == "Job" for timing in live.timings.missed_timings)
-        assert all(row.is_explained for row in live.timings.differences(simulated, found))
+        assert all(row.is_explained for row in live.timings.differences(simulated, result))
 
 
 def test_live_guide_starts_with_same_nodes_as_simulation(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
@@ -67,9 +67,9 @@ def test_live_guide_stops_its_platform_on_sigterm(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with Child("guide", "--live", "--step", "low-priority") as playing:
         states = iter(lambda: next(tmp_path.glob("*/data/kubeconfig"), None), 0)
-        assert next(found for found in states if found is not None or playing.process.poll() is not None)
+        assert next(result for result in states if result is not None or playing.process.poll() is not None)
         playing.process.send_signal(signal.SIGTERM)
         assert playing.ended() == 130
     assert not list(tmp_path.glob("batchyard-guide-*"))
-    found = subprocess.run(["pgrep", "--full", str(tmp_path)], capture_output=True, text=True, check=False)
-    assert not found.stdout
+    result = subprocess.run(["pgrep", "--full", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert not result.stdout

@@ -51,8 +51,8 @@ def test_exec_and_port_forward_are_rejected_for_simulated_pod(platform: UpProces
 
 
 def test_kubectl_top_reports_usage_of_pods(platform: UpProcess) -> None:
-    asked = '{"spec":{"containers":[{"name":"big","image":"i","resources":{"requests":{"cpu":"2","memory":"1Gi"}}}]}}'
-    platform.kubectl("run", "big", "--image=i", f"--overrides={asked}", "--annotations=batchyard.dev/runtime=24h")
+    request = '{"spec":{"containers":[{"name":"big","image":"i","resources":{"requests":{"cpu":"2","memory":"1Gi"}}}]}}'
+    platform.kubectl("run", "big", "--image=i", f"--overrides={request}", "--annotations=batchyard.dev/runtime=24h")
     platform.kubectl("wait", "--for=condition=Ready", "--timeout=20s", "pod/big")
     assert platform.kubectl("top", "pods", "--no-headers", "-l", "run=big").split() == ["big", "2000m", "1024Mi"]
 

@@ -131,9 +131,9 @@ GENERATORS = [
 
 def test_generators_create_their_objects(platform: UpProcess) -> None:
     reported = [run(platform, f"create {words}") for words, _ in GENERATORS]
-    assert reported == [f"{made} created\n" for _, made in GENERATORS]
+    assert reported == [f"{created} created\n" for _, created in GENERATORS]
     assert run(platform, "create token made").count(".") == 2
-    deleted = run(platform, "delete " + " ".join(made for _, made in GENERATORS[:0:-1]))
+    deleted = run(platform, "delete " + " ".join(created for _, created in GENERATORS[:0:-1]))
     assert deleted.count('"made') == len(GENERATORS) - 1
 
 

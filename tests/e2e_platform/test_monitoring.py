@@ -138,15 +138,15 @@ def test_reference_architecture_expressions_return_data(monitored: MonitoredUp) 
 def test_budget_metrics_report_spent_and_remaining_amounts(monitored: MonitoredUp) -> None:
     of = '{budget="dollars",unit="dollars"}'
     spent, left = f"batchyard_budget_spent{of}", f"batchyard_budget_remaining{of}"
-    wanted = [f"{spent} > 0", f"abs({spent} + {left} - batchyard_budget_amount{of}) < 0.02"]
-    assert all(monitored.prometheus.answers(wanted, 150).values())
+    expected = [f"{spent} > 0", f"abs({spent} + {left} - batchyard_budget_amount{of}) < 0.02"]
+    assert all(monitored.prometheus.answers(expected, 150).values())
 
 
 def test_deferred_responses_are_counted_by_code(monitored: MonitoredUp) -> None:
     labels = ('resource="jobs",subresource="eta"', 'resource="resourceflavors",dry_run="All"')
-    asked = [f"sum by (code) (apiserver_request_total{{{each}}})" for each in labels]
-    found = monitored.prometheus.answers(asked, 150)
-    reported = [[(one["metric"]["code"], one["value"][1]) for one in found[text]] for text in asked]
+    request = [f"sum by (code) (apiserver_request_total{{{each}}})" for each in labels]
+    result = monitored.prometheus.answers(request, 150)
+    reported = [[(one["metric"]["code"], one["value"][1]) for one in result[text]] for text in request]
     assert reported == [[("200", "1")], [("201", "1")]]
 
 

@@ -85,9 +85,9 @@ def batchyard(*arguments: str | Path, **environment: str) -> "subprocess.Complet
 @needs_prometheus
 def test_prometheus_scrapes_platform_and_records_rules(monitoring_run: MonitoringCommandRun) -> None:
     target = 'up{job="batchyard"} == 1'
-    found = monitoring_run.queries.answers([target, RATIO], 300)
-    assert found[target][0]["metric"]["instance"] == monitoring_run.platform.url.partition("://")[2]
-    assert {row["metric"]["cluster_queue"] for row in found[RATIO]} >= {"research"}
+    result = monitoring_run.queries.answers([target, RATIO], 300)
+    assert result[target][0]["metric"]["instance"] == monitoring_run.platform.url.partition("://")[2]
+    assert {row["metric"]["cluster_queue"] for row in result[RATIO]} >= {"research"}
     rules = [rule["name"] for group in monitoring_run.queries.get("rules")["groups"] for rule in group["rules"]]
     assert {RATIO, "QueueStuck"} <= set(rules)
 

@@ -13,7 +13,7 @@ from e2e_platform.leader_kills import play_killed_guide
 def test_guide_has_no_double_decisions_or_denied_requests_with_killed_leaders(tmp_path: Path) -> None:
     folder, steps = examples_folder(), played_steps("low-priority")
     assert folder is not None
-    found = play_killed_guide(Guide(folder, steps), steps, tmp_path, 2, 60.0)
-    assert found.faults == []
-    assert found.kills >= 1
-    assert found.workloads > 10
+    result = play_killed_guide(Guide(folder, steps), steps, tmp_path, 2, 60.0)
+    assert result.faults == []
+    assert result.kills >= 1
+    assert result.workloads > 10

@@ -33,8 +33,8 @@ def allowed() -> set[tuple[str, str, str]]:
         if obj["metadata"]["name"] == SETTINGS.name
         for rule in obj.get("rules") or ()
     ]
-    found = {(g, r, v) for rule in rules for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
-    return {right for right in found if not right[1].endswith("/finalizers")}
+    result = {(g, r, v) for rule in rules for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
+    return {right for right in result if not right[1].endswith("/finalizers")}
 
 
 def wait_for(is_so: Callable[[], bool], reported: Callable[[], object]) -> None:
@@ -64,8 +64,8 @@ class OperatedPlatform:
     def workload_of(self, job: str) -> Mapping[str, Any]:
         """The Workload of a Job."""
         items = json.loads(self.platform.kubectl("get", "workloads", "-o", "json"))["items"]
-        found: Mapping[str, Any] = next(each for each in items if each["metadata"]["name"].startswith(f"job-{job}-"))
-        return found
+        result: Mapping[str, Any] = next(each for each in items if each["metadata"]["name"].startswith(f"job-{job}-"))
+        return result
 
     def create(self, obj: Mapping[str, Any]) -> None:
         """Create an object as the owner of the platform."""

@@ -100,9 +100,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagePlatform]:
     data = folder / "data"
     with UpProcess(data, "--cluster", str(cluster), "--speed", "60x") as platform, chromium() as browser:
         teams = ("team-a", "team-b")
-        made = [PLATFORM.replace("TEAM", team).replace("QUEUE", f"queue-of-{team}") for team in teams]
-        made += [job(team, f"{team}-{name}") for team in teams for name in ("one", "two", "three")]
-        platform.kubectl("apply", "-f", "-", sent="".join(made))
+        created = [PLATFORM.replace("TEAM", team).replace("QUEUE", f"queue-of-{team}") for team in teams]
+        created += [job(team, f"{team}-{name}") for team in teams for name in ("one", "two", "three")]
+        platform.kubectl("apply", "-f", "-", sent="".join(created))
         platform.kubectl("create", "rolebinding", "view", "-n", "team-a", "--clusterrole=view", "--group=team-a")
         platform.kubectl("wait", "--for=jsonpath={.status.pendingWorkloads}=2", "clusterqueue", "--all")
         yield PagePlatform(platform, data, browser)
@@ -117,8 +117,8 @@ def looking(site: PagePlatform) -> Iterator[BrowserPage]:
 
 def workload(site: PagePlatform, name: str) -> Any:
     """The Workload of a Job."""
-    found = site.get("workloads", "-A")["items"]
-    return next(each for each in found if each["metadata"]["ownerReferences"][0]["name"] == name)
+    result = site.get("workloads", "-A")["items"]
+    return next(each for each in result if each["metadata"]["ownerReferences"][0]["name"] == name)
 
 
 def test_page_opens_every_view_without_errors(site: PagePlatform, looking: BrowserPage) -> None:
@@ -197,11 +197,11 @@ def test_timeline_zooms_and_its_bars_are_links(looking: BrowserPage) -> None:
 
 
 def test_page_escapes_text_of_objects(site: PagePlatform, looking: BrowserPage) -> None:
-    found = workload(site, "team-a-two")["metadata"]
-    about = {"kind": "Workload", "namespace": "team-a", "name": found["name"], "uid": found["uid"]}
+    result = workload(site, "team-a-two")["metadata"]
+    about = {"kind": "Workload", "namespace": "team-a", "name": result["name"], "uid": result["uid"]}
     event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "told", "namespace": "team-a"}}
     site.platform.kubectl("create", "-f", "-", sent=json.dumps({**event, "involvedObject": about, "message": SCRIPT}))
-    looking.go(f"#/workload/team-a/{found['name']}", SCRIPT)
+    looking.go(f"#/workload/team-a/{result['name']}", SCRIPT)
     looking.go(f"#/queue/{SCRIPT}", "Not found")
     looking.go(
         "#/workloads?namespace=javascript:window.taken=1&text=<svg onload=window.taken=1>", "No matching Workloads"

@@ -22,9 +22,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagePlatform]:
     cluster.write_text(CLUSTER)
     options = ("--cluster", str(cluster), "--speed", "60x", "--audit-log", str(folder / "audit.log"))
     with UpProcess(data, *options) as platform, chromium() as browser:
-        made = [PLATFORM.replace("TEAM", team).replace("QUEUE", f"queue-of-{team}") for team in ("team-a", "team-b")]
-        made += [CLASS, *(job("team-a", name) for name in ("one", "two", "three", "four"))]
-        platform.kubectl("apply", "-f", "-", sent="".join(made))
+        created = [PLATFORM.replace("TEAM", team).replace("QUEUE", f"queue-of-{team}") for team in ("team-a", "team-b")]
+        created += [CLASS, *(job("team-a", name) for name in ("one", "two", "three", "four"))]
+        platform.kubectl("apply", "-f", "-", sent="".join(created))
         platform.kubectl("create", "rolebinding", "view", "-n", "team-a", "--clusterrole=view", "--group=team-a")
         platform.kubectl("wait", "--for=jsonpath={.status.pendingWorkloads}=3", "clusterqueue/queue-of-team-a")
         yield PagePlatform(platform, data, browser)
@@ -187,6 +187,6 @@ def test_every_view_passes_axe(site: PagePlatform, scheme: Any) -> None:
         looking.open(site.link("--actions"), "queue-of-team-a")
         for route, text in texts_by_route.items():
             looking.go(route, text)
-            found = axe.run(looking.page, options={"resultTypes": ["violations"]}).response["violations"]
-            problems += [(route, each["id"], each["nodes"][0]["html"]) for each in found]
+            result = axe.run(looking.page, options={"resultTypes": ["violations"]}).response["violations"]
+            problems += [(route, each["id"], each["nodes"][0]["html"]) for each in result]
     assert problems == []

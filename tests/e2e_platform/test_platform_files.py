@@ -62,8 +62,12 @@ def test_queues_become_active_and_team_members_have_their_permissions(
     assert platform.kubectl(*can, "create", "jobs", "-n", "team-a", *member).strip() == "yes"
     assert platform.kubectl(*can, "get", "jobs", "--subresource=why", "-n", "team-a", *member).strip() == "yes"
     assert platform.kubectl(*can, "get", "clusterqueues", *member).strip() == "yes"
-    for asked in (("create", "jobs", "-n", "team-b"), ("get", "secrets", "-n", "team-a"), ("update", "clusterqueues")):
-        assert "no" in platform.kubectl(*can, *asked, *member, fails=True).splitlines()
+    for request in (
+        ("create", "jobs", "-n", "team-b"),
+        ("get", "secrets", "-n", "team-a"),
+        ("update", "clusterqueues"),
+    ):
+        assert "no" in platform.kubectl(*can, *request, *member, fails=True).splitlines()
 
 
 def test_kustomize_builds_rules_and_dashboards(platform: UpProcess, tmp_path: Path) -> None:
@@ -89,9 +93,9 @@ def test_server_accepts_monitoring_stack_and_grants_prometheus_access(
     assert "3000" in platform.kubectl("get", "svc/grafana", "-n", "monitoring")
     deployments = platform.kubectl("get", "deployments", "-n", "monitoring", "-o", "name").split()
     assert len(deployments) == count
-    asked = ("auth", "can-i", "list", "pods", "--as=system:serviceaccount:monitoring:prometheus")
-    assert platform.kubectl(*asked, "-n", namespace).strip() == "yes"
-    assert "no" in platform.kubectl(*asked, "-n", "team-a", fails=True).split()
+    request = ("auth", "can-i", "list", "pods", "--as=system:serviceaccount:monitoring:prometheus")
+    assert platform.kubectl(*request, "-n", namespace).strip() == "yes"
+    assert "no" in platform.kubectl(*request, "-n", "team-a", fails=True).split()
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool on this machine")

@@ -42,8 +42,8 @@ class PlatformFolder:
         del document["spec"]["google"]
         self.file = folder / "platform.yaml"
         self.file.write_text(yaml.safe_dump(document, sort_keys=False), "utf-8")
-        wanted = ClusterOptions(str(running.kubeconfig), "")
-        self.request = drive.PlatformRequest(str(self.file), folder / "out", "", wanted, is_confirmed=True)
+        expected = ClusterOptions(str(running.kubeconfig), "")
+        self.request = drive.PlatformRequest(str(self.file), folder / "out", "", expected, is_confirmed=True)
         self.reported = folder / "told"
 
     def create(self, is_pruning: bool = False) -> str:

@@ -260,14 +260,14 @@ def test_kr8s_handles_kinds_of_kueue(platform: UpProcess) -> None:
 
 def test_kr8s_patches_and_watches(platform: UpProcess) -> None:
     api: Any = kr8s.api(kubeconfig=str(platform.kubeconfig))
-    made = ConfigMap({"metadata": {"name": "by-kr8s", "namespace": "default"}, "data": {"a": "1"}}, api=api)
-    made.create()
-    made.patch([{"op": "replace", "path": "/data/a", "value": "2"}], type="json")
-    assert made.data == {"a": "2"}
+    created = ConfigMap({"metadata": {"name": "by-kr8s", "namespace": "default"}, "data": {"a": "1"}}, api=api)
+    created.create()
+    created.patch([{"op": "replace", "path": "/data/a", "value": "2"}], type="json")
+    assert created.data == {"a": "2"}
     seen = api.watch("configmaps", namespace="default", field_selector={"metadata.name": "by-kr8s"})
     assert next(iter(seen))[0] == "ADDED"
     assert api.whoami() == "admin"
-    made.delete()
+    created.delete()
 
 
 # --- lightkube ---
@@ -303,8 +303,8 @@ def test_lightkube_handles_kinds_of_kueue_as_generic_resources(platform: UpProce
     queues = create_global_resource(*KUEUE, "ClusterQueue", "clusterqueues")
     workloads = create_namespaced_resource(*KUEUE, "Workload", "workloads")
     assert [queue.metadata.name for queue in client.list(queues)] == ["team-queue"]
-    found = list(client.list(workloads, namespace="*"))
-    assert "QuotaReserved" in [condition["type"] for condition in found[0].status["conditions"]]
+    result = list(client.list(workloads, namespace="*"))
+    assert "QuotaReserved" in [condition["type"] for condition in result[0].status["conditions"]]
     text = (STEPS / "platform.yaml").read_text("utf-8")
     create_global_resource(*KUEUE, "ResourceFlavor", "resourceflavors")
     create_namespaced_resource(*KUEUE, "LocalQueue", "localqueues")

@@ -68,19 +68,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @NO_KUBECTL
 def test_seed_commands_print_expected_output(platform: UpProcess, files: Path) -> None:
     environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig), "HF_TOKEN": "hush"}
-    for command, wanted in EXECUTED_COMMANDS.items():
+    for command, expected in EXECUTED_COMMANDS.items():
         shell = ["bash", "-c", command.removeprefix("watch ")]
         done = subprocess.run(shell, cwd=files, env=environment, capture_output=True, text=True, check=False)
-        assert wanted in done.stdout + done.stderr, (command, done)
-        assert (done.returncode == 0) is ("no name" not in wanted), (command, done)
+        assert expected in done.stdout + done.stderr, (command, done)
+        assert (done.returncode == 0) is ("no name" not in expected), (command, done)
 
 
 @pytest.mark.skipif(not TEXTS, reason="the texts are not in ../shared/seeds")
 def test_seed_commands_are_run_or_documented() -> None:
     reported = (ROOT / "docs/reference/compatibility.md").read_text("utf-8")
-    found = [command for text in TEXTS for command in commands_of(text.read_text("utf-8"))]
-    assert len(found) == 28
-    assert [command for command in found if command not in EXECUTED_COMMANDS and f"`{command}`" not in reported] == []
+    result = [command for text in TEXTS for command in commands_of(text.read_text("utf-8"))]
+    assert len(result) == 28
+    assert [command for command in result if command not in EXECUTED_COMMANDS and f"`{command}`" not in reported] == []
 
 
 def commands_of(text: str) -> Iterator[str]:

@@ -48,8 +48,8 @@ class HttpObjects:
         self._url = url
 
     def get(self, key: Key) -> Obj | None:
-        code, found = ask(self._url, "GET", _path(key))
-        return found if code == 200 else None
+        code, result = ask(self._url, "GET", _path(key))
+        return result if code == 200 else None
 
     def put(self, obj: Obj) -> None:
         info = kind_info(_kind(obj))

@@ -96,9 +96,9 @@ def test_snapshot_contains_configuration_of_kueue(platform: UpProcess, tmp_path:
         reported = batchyard("eta", "workload/b", "-n", "team", "-f", str(file)).code
     finally:
         platform.kubectl("delete", "namespace", "kueue-system")
-    (found,) = (item for item in json.loads(file.read_text("utf-8"))["items"] if item["kind"] == "Configuration")
-    assert found["fairSharing"] == {"preemptionStrategies": ["LessThanInitialShare"]}
-    assert "metrics" not in found
+    (result,) = (item for item in json.loads(file.read_text("utf-8"))["items"] if item["kind"] == "Configuration")
+    assert result["fairSharing"] == {"preemptionStrategies": ["LessThanInitialShare"]}
+    assert "metrics" not in result
     assert (done.code, reported) == (0, 0)
     assert "Kueue's Configuration was read from ConfigMap kueue-manager-config of kueue-system" in done.stderr
 
@@ -119,8 +119,8 @@ def test_snapshot_contains_configuration_of_platform(tmp_path: Path) -> None:
     file.write_text(CONFIGURATION + "waitForPodsReady: {timeout: 5m}\n")
     with UpProcess(tmp_path / "data", "--config", str(file)) as started:
         done = taken(started)
-    (found,) = (item for item in json.loads(done.stdout)["items"] if item["kind"] == "Configuration")
-    assert found["waitForPodsReady"]["timeout"] == "5m"
+    (result,) = (item for item in json.loads(done.stdout)["items"] if item["kind"] == "Configuration")
+    assert result["waitForPodsReady"]["timeout"] == "5m"
 
 
 def test_snapshot_fails_without_running_platform(tmp_path: Path) -> None:

@@ -119,8 +119,8 @@ def test_shipped_files_are_deleted_with_job(platform: UpProcess, tmp_path: Path)
     arguments = (*TEAM, "--detach", "--name", "along", str(tmp_path), "--", "python", "train.py")
     code, _, reported = run_submit(platform, *arguments)
     assert (code, "1 files shipped, 0.1 kB; left out: .git/" in reported) == (0, True)
-    found = platform.kubectl("get", "configmap", "along-files-0", "-n", "team-a", "-o", "json")
-    owner: dict[str, Any] = json.loads(found)["metadata"]["ownerReferences"][0]
+    result = platform.kubectl("get", "configmap", "along-files-0", "-n", "team-a", "-o", "json")
+    owner: dict[str, Any] = json.loads(result)["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"]) == ("Job", "along")
     platform.kubectl("delete", "job", "along", "-n", "team-a", "--cascade=foreground")
     platform.kubectl("wait", "--for=delete", "configmap/along-files-0", "-n", "team-a", "--timeout=30s")

@@ -61,13 +61,13 @@ def kubeconfigs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         platform.kubectl(
             "apply", "-f", "-", sent=PLATFORM + "".join(TEAM.replace("TEAM", team) for team in ("team-a", "team-b"))
         )
-        found = {"owner": platform.kubeconfig}
+        result = {"owner": platform.kubeconfig}
         for team in ("team-a", "team-b"):
             platform.kubectl(*("create", "rolebinding", "edit", "-n", team, "--clusterrole=edit", f"--group={team}"))
             command = [sys.executable, "-m", "batchyard", "user", f"of-{team}", "--group", team, "-n", team]
             subprocess.run([*command, "--data-dir", str(folder)], check=True, capture_output=True)
-            found[team] = folder / "users" / f"of-{team}.kubeconfig"
-        yield found
+            result[team] = folder / "users" / f"of-{team}.kubeconfig"
+        yield result
 
 
 def job(name: str, queue: str) -> str:
@@ -85,8 +85,8 @@ def test_member_creates_and_lists_jobs_in_own_team(kubeconfigs: dict[str, Path])
 
 def test_member_cannot_read_objects_of_another_team(kubeconfigs: dict[str, Path]) -> None:
     reported = kubectl(kubeconfigs["team-b"], "get", "jobs", "-n", "team-a", fails=True)
-    wanted = 'cannot list resource "jobs" in API group "batch" in the namespace "team-a"'
-    assert reported == f'Error from server (Forbidden): jobs.batch is forbidden: User "of-team-b" {wanted}\n'
+    expected = 'cannot list resource "jobs" in API group "batch" in the namespace "team-a"'
+    assert reported == f'Error from server (Forbidden): jobs.batch is forbidden: User "of-team-b" {expected}\n'
     assert "Forbidden" in kubectl(kubeconfigs["team-b"], "get", "secrets", "--all-namespaces", fails=True)
     assert kubectl(kubeconfigs["team-b"], "auth", "can-i", "get", "workloads", "-n", "team-a", fails=True) == "no\n"
 
@@ -95,10 +95,10 @@ def test_queue_of_another_team_does_not_admit_job(kubeconfigs: dict[str, Path]) 
     intruder = job("x", "of-team-a")
     assert "Forbidden" in kubectl(kubeconfigs["team-b"], "create", "-n", "team-a", "-f", "-", sent=intruder, fails=True)
     kubectl(kubeconfigs["team-b"], "create", "-f", "-", sent=job("astray", "of-team-a"))
-    found = kubectl(
+    result = kubectl(
         kubeconfigs["owner"], "get", "workloads", "-n", "team-b", "-o", "jsonpath={.items[*].status.admission}"
     )
-    assert found == ""
+    assert result == ""
 
 
 def test_member_cannot_escalate_permissions(kubeconfigs: dict[str, Path]) -> None:

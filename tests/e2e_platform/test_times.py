@@ -55,7 +55,7 @@ def operator_objects(tmp_path_factory: pytest.TempPathFactory) -> OperatorObject
         running.wait_until("runs admission")
         submit(platform, range(2))
         finish(platform, 2)
-        seen = [(found["kind"].removesuffix("List"), found["items"]) for found in lists(platform.url)]
+        seen = [(result["kind"].removesuffix("List"), result["items"]) for result in lists(platform.url)]
     return OperatorObjects(seen, [change.obj for change in read_journal(folder / JOURNAL_FILE).store.changes])
 
 

@@ -16,12 +16,12 @@ pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there i
 
 def definition(stored: str, versions: Sequence[str]) -> str:
     schema = {"type": "object", "properties": {"size": {"type": "integer"}}}
-    found = [
+    result = [
         {"name": name, "served": True, "storage": name == stored, "schema": {"openAPIV3Schema": schema}}
         for name in versions
     ]
     names = {"kind": "Queue", "plural": "queues", "singular": "queue"}
-    spec: dict[str, Any] = {"group": "example.dev", "names": names, "scope": "Cluster", "versions": found}
+    spec: dict[str, Any] = {"group": "example.dev", "names": names, "scope": "Cluster", "versions": result}
     head = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": NAME}}
     return json.dumps({**head, "spec": spec})
 
@@ -39,8 +39,8 @@ class ChangingDefinition:
 
     def stored_versions(self) -> list[str]:
         """The stored versions of the CRD."""
-        found: list[str] = json.loads(self.kubectl("get", "crd", NAME, "-o", "json"))["status"]["storedVersions"]
-        return found
+        result: list[str] = json.loads(self.kubectl("get", "crd", NAME, "-o", "json"))["status"]["storedVersions"]
+        return result
 
     def rewrite(self, version: str) -> None:
         """Rewrite all objects, and set the stored versions to a single version."""

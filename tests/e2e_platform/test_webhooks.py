@@ -51,14 +51,14 @@ class WebhookPlatform(NamedTuple):
         place = urlsplit(self.platform.url)
         connection = http.client.HTTPSConnection(place.netloc, context=owner_tls_context(folder), timeout=10)
         connection.request("GET", path)
-        found = json.loads(connection.getresponse().read())
+        result = json.loads(connection.getresponse().read())
         connection.close()
-        return found
+        return result
 
     def bundle(self) -> bytes:
         """The CA bundle of the webhooks."""
-        found = self.raw(HOOKS)["webhooks"]
-        (bundle,) = {hook["clientConfig"]["caBundle"] for hook in found}
+        result = self.raw(HOOKS)["webhooks"]
+        (bundle,) = {hook["clientConfig"]["caBundle"] for hook in result}
         return base64.b64decode(bundle)
 
 
@@ -89,9 +89,9 @@ CONFIGURATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguratio
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as result:
+        result.bind(("127.0.0.1", 0))
+        port: int = result.getsockname()[1]
     return port
 
 
@@ -202,6 +202,6 @@ def certificate_of(port: int) -> bytes:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with socket.create_connection(("127.0.0.1", port), timeout=10) as plain, context.wrap_socket(plain) as wrapped:
-        found = wrapped.getpeercert(binary_form=True)
-    assert found is not None
-    return found
+        result = wrapped.getpeercert(binary_form=True)
+    assert result is not None
+    return result

@@ -55,8 +55,8 @@ def asked(platform: UpProcess, *arguments: str, kubeconfig: str = "") -> "subpro
 def document(platform: UpProcess, *arguments: str) -> dict[str, Any]:
     done = asked(platform, *arguments, "-o", "json")
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_example_situations_are_explained(
     platform: UpProcess, namespace: str, job: str, limit: str, change: str
 ) -> None:
     platform.kubectl("wait", "--for=create", f"job/{job}", "-n", namespace, "--timeout=30s")
-    found = document(platform, f"job/{job}", "-n", namespace)
-    assert (found["state"], found["binding"]["limit"]) == ("Pending", limit)
-    assert change in [each["kind"] for each in found["changes"]]
+    result = document(platform, f"job/{job}", "-n", namespace)
+    assert (result["state"], result["binding"]["limit"]) == ("Pending", limit)
+    assert change in [each["kind"] for each in result["changes"]]
 
 
 def test_suggested_change_admits_workload_when_applied(platform: UpProcess) -> None:
-    found = document(platform, "job/burst", "-n", "red")
-    (patch,) = found["changes"][0]["apply"]
+    result = document(platform, "job/burst", "-n", "red")
+    (patch,) = result["changes"][0]["apply"]
     reported = (
         "patch",
         patch["kind"].lower(),

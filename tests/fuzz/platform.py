@@ -66,10 +66,10 @@ class FuzzedPlatform:
         """Send invalid requests."""
         dial = dialer(self.url)
         for shape in shapes():
-            found = codes(dial, shape.sent)
-            if len(found) > shape.answers_max:
-                self.faults.append(f"{shape.what}: {len(found)} answers")
-            for code in found:
+            result = codes(dial, shape.sent)
+            if len(result) > shape.answers_max:
+                self.faults.append(f"{shape.what}: {len(result)} answers")
+            for code in result:
                 self._take(code, shape.what)
             self._check_answers(shape.what)
 
@@ -191,9 +191,9 @@ def places(url: str) -> Iterator[FuzzedResource]:
         version["groupVersion"] for group in ask(url, "GET", "/apis")[1]["groups"] for version in group["versions"]
     ]
     for version in versions:
-        found = ask(url, "GET", f"/apis/{version}" if "/" in version else f"/api/{version}")[1]["resources"]
-        for each in found:
-            parts = tuple(o["name"].partition("/")[2] for o in found if o["name"].startswith(f"{each['name']}/"))
+        result = ask(url, "GET", f"/apis/{version}" if "/" in version else f"/api/{version}")[1]["resources"]
+        for each in result:
+            parts = tuple(o["name"].partition("/")[2] for o in result if o["name"].startswith(f"{each['name']}/"))
             if "/" not in each["name"]:
                 yield FuzzedResource(version, each["kind"], each["name"], each["namespaced"], parts)
 

@@ -175,8 +175,10 @@ class RequestGenerator:
                 *(self._patched, self._applied, self._read, self._read, self._deleted, self._raw, self._anything),
             )
         )
-        asked = make(place, obj)
-        return asked._replace(query={**asked.query, **self._query()}, headers={**asked.headers, **self._headers()})
+        request = make(place, obj)
+        return request._replace(
+            query={**request.query, **self._query()}, headers={**request.headers, **self._headers()}
+        )
 
     def good(self) -> list[FuzzRequest]:
         """Return requests that create the valid objects."""
@@ -333,8 +335,8 @@ def good_objects() -> list[dict[str, Any]]:
     files = [path for path in sorted(_ROOT.glob("examples/**/*.yaml")) if path.name != "scenario.yaml"]
     texts = [path.read_text("utf-8") for path in (_SEEDS, _ROOT / "tests/e2e_platform/rockets.yaml", *files)]
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    found = [each for text in texts for each in yaml.load_all(text, loader)]
-    return [_plain(each) for each in found if isinstance(each, dict) and "metadata" in each]
+    result = [each for text in texts for each in yaml.load_all(text, loader)]
+    return [_plain(each) for each in result if isinstance(each, dict) and "metadata" in each]
 
 
 def _plain(obj: Any) -> Any:

@@ -62,16 +62,16 @@ class SharedNodes:
 @pytest.fixture(scope="session")
 def pool() -> Iterator[SharedNodes]:
     """The shared nodes of these tests."""
-    made = SharedNodes()
-    yield made
-    made.close()
+    created = SharedNodes()
+    yield created
+    created.close()
 
 
 @pytest.fixture
 def plain(pool: SharedNodes) -> Iterator[ShimMachine]:
     """A node that runs containers as plain processes; none may be left at the end."""
-    with pool.lend(PLAIN) as made:
-        yield made
+    with pool.lend(PLAIN) as created:
+        yield created
 
 
 @pytest.fixture(params=["root", "user"])
@@ -80,19 +80,19 @@ def node(request: pytest.FixtureRequest, pool: SharedNodes) -> Iterator[ShimMach
     as_user = request.param == "user"
     if os.geteuid() != 0 and not as_user:
         pytest.skip("this case needs root")
-    with pool.lend(NO_ENGINES, ORDINARY_USER if as_user and os.geteuid() == 0 else None) as made:
-        if not made.features["bubblewrap"]:
+    with pool.lend(NO_ENGINES, ORDINARY_USER if as_user and os.geteuid() == 0 else None) as created:
+        if not created.features["bubblewrap"]:
             pytest.skip("bubblewrap is missing or does not work on this machine")
-        yield made
+        yield created
 
 
 @pytest.fixture
 def grouped(pool: SharedNodes) -> Iterator[ShimMachine]:
     """A node with control groups; no pods may be left at the end."""
-    with pool.lend(NO_ENGINES) as made:
-        if not made.features["bubblewrap"] or not made.features["cgroups"]:
+    with pool.lend(NO_ENGINES) as created:
+        if not created.features["bubblewrap"] or not created.features["cgroups"]:
             pytest.skip("control groups cannot be created, or bubblewrap is missing")
-        yield made
+        yield created
 
 
 @pytest.fixture(scope="session")
@@ -105,10 +105,10 @@ def busybox() -> Iterator[str]:
 @pytest.fixture
 def engine(pool: SharedNodes, busybox: str) -> Iterator[tuple[ShimMachine, dict[str, str]]]:
     """A node that runs containers with podman, because it lacks users of pods; none may be left."""
-    with pool.lend("docker,users") as made:
-        if not any(engine["runs"] for engine in made.features["engines"]):
-            pytest.skip(f"podman does not work on this machine: {made.features['missing']}")
-        yield made, {"name": busybox, "engine": "podman", "id": image_id(busybox)}
+    with pool.lend("docker,users") as created:
+        if not any(engine["runs"] for engine in created.features["engines"]):
+            pytest.skip(f"podman does not work on this machine: {created.features['missing']}")
+        yield created, {"name": busybox, "engine": "podman", "id": image_id(busybox)}
 
 
 @pytest.fixture(scope="session")
@@ -138,8 +138,8 @@ def roots_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineImag
 @pytest.fixture(scope="session")
 def images() -> Iterator[Registry]:
     """A registry of images."""
-    with registry() as made:
-        yield made
+    with registry() as created:
+        yield created
 
 
 @pytest.fixture(params=["docker", "podman of root", "podman of a user"])

@@ -41,8 +41,8 @@ def busybox_image(*says: str) -> Iterator[str]:
 
 def name_of_image() -> str:
     """A unique image name."""
-    with TemporaryDirectory() as made:
-        return f"localhost/batchyard/busybox:{Path(made).name}"
+    with TemporaryDirectory() as created:
+        return f"localhost/batchyard/busybox:{Path(created).name}"
 
 
 def archive_of_busybox() -> bytes:
@@ -50,8 +50,8 @@ def archive_of_busybox() -> bytes:
     busybox = shutil.which("busybox")
     if busybox is None:
         pytest.skip("busybox is missing: apt-get install busybox-static")
-    with TemporaryDirectory() as made:
-        root = Path(made)
+    with TemporaryDirectory() as created:
+        root = Path(created)
         for folder in ("bin", "etc", "tmp", "srv", "run", "var"):
             (root / folder).mkdir()
         (root / "tmp").chmod(0o1777)
@@ -63,10 +63,10 @@ def archive_of_busybox() -> bytes:
             (root / "bin" / command).symlink_to("busybox")
         # Root owns all files, because users without a range of ids can unpack no other owners.
         owned = ["--owner", "0", "--group", "0", "--mode", "a+rX"]
-        return subprocess.run(["tar", "-C", made, *owned, "-c", "."], capture_output=True, check=True).stdout
+        return subprocess.run(["tar", "-C", created, *owned, "-c", "."], capture_output=True, check=True).stdout
 
 
 def image_id(name: str) -> str:
     """The permanent id of an image."""
-    asked = ["podman", "image", "inspect", "--format", "{{.Id}}", name]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    request = ["podman", "image", "inspect", "--format", "{{.Id}}", name]
+    return subprocess.run(request, capture_output=True, text=True, check=True).stdout.strip()

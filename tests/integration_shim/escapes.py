@@ -116,12 +116,12 @@ def wide(argument: object) -> object:
 
 def calls() -> dict[str, str]:
     """The result of each dangerous call, in a child process."""
-    found = {}
+    result = {}
     for name, arguments in CALLS.items():
         number = NUMBERS.get(name.partition(" ")[0])
         if number is not None:
-            found[name] = run_in_child(lambda number=number, arguments=arguments: call_error(number, *arguments))
-    return found
+            result[name] = run_in_child(lambda number=number, arguments=arguments: call_error(number, *arguments))
+    return result
 
 
 def run_in_child(act: object) -> str:
@@ -162,7 +162,7 @@ def new_namespaces() -> dict[str, str]:
 
 def writable() -> list[str]:
     """The writable paths below /proc and /sys, except those of processes."""
-    found = []
+    result = []
     for top in ("/proc", "/sys"):
         for folder, folders, files in os.walk(top):
             if folder == "/proc":
@@ -170,10 +170,10 @@ def writable() -> list[str]:
             for name in files:
                 path = f"{folder}/{name}"
                 if not os.path.islink(path) and can_open(path):
-                    found.append(path)
+                    result.append(path)
             if can_create(f"{folder}/batchyard-test"):
-                found.append(f"{folder}/")
-    return found
+                result.append(f"{folder}/")
+    return result
 
 
 def can_open(path: str) -> bool:
@@ -194,13 +194,13 @@ def can_create(path: str) -> bool:
 
 def masked_paths() -> dict[str, bool]:
     """Whether each masked path is hidden."""
-    found = {}
+    result = {}
     for path in MASKED:
         try:
-            found[path] = not (os.listdir(path) if os.path.isdir(path) else os.read(os.open(path, os.O_RDONLY), 10))
+            result[path] = not (os.listdir(path) if os.path.isdir(path) else os.read(os.open(path, os.O_RDONLY), 10))
         except OSError:
-            found[path] = True
-    return found
+            result[path] = True
+    return result
 
 
 def handler() -> str:

@@ -23,11 +23,11 @@ def docker() -> Iterator[Mapping[str, str]]:
     """The environment for docker; skips if docker is missing or does not start."""
     if os.geteuid() != 0 or shutil.which("dockerd") is None or shutil.which("docker") is None:
         pytest.skip("docker is missing or may not be started: run apt-get install docker.io, and run the tests as root")
-    with TemporaryDirectory(prefix="docker-") as made:
-        place, log = Path(made), Path(made) / "log"
+    with TemporaryDirectory(prefix="docker-") as created:
+        place, log = Path(created), Path(created) / "log"
         place.chmod(0o755)
-        variables = {"DOCKER_HOST": f"unix://{made}/socket"}
-        own = ["--data-root", f"{made}/data", "--exec-root", f"{made}/exec", "--pidfile", f"{made}/pid"]
+        variables = {"DOCKER_HOST": f"unix://{created}/socket"}
+        own = ["--data-root", f"{created}/data", "--exec-root", f"{created}/exec", "--pidfile", f"{created}/pid"]
         network = ["--iptables=false", "--ip6tables=false", "--bridge=none"]
         with log.open("wb") as reported:
             argv = ["dockerd", "--host", variables["DOCKER_HOST"], *own, *network]
@@ -44,8 +44,8 @@ def docker() -> Iterator[Mapping[str, str]]:
 
 
 def _answers(variables: Mapping[str, str]) -> bool:
-    asked = subprocess.run(["docker", "version"], env=os.environ | variables, capture_output=True, check=False)
-    return asked.returncode == 0
+    request = subprocess.run(["docker", "version"], env=os.environ | variables, capture_output=True, check=False)
+    return request.returncode == 0
 
 
 def insecure_registries(folder: Path) -> Mapping[str, str]:
@@ -61,14 +61,14 @@ def user_home() -> Iterator[Mapping[str, str]]:
     """The environment of a user with a home folder for images of podman; skips without podman."""
     if shutil.which("podman") is None:
         pytest.skip("podman is missing: apt-get install podman")
-    with TemporaryDirectory(prefix="home-") as made:
+    with TemporaryDirectory(prefix="home-") as created:
         user = ordinary_user()
-        runtime = Path(made) / "run"
+        runtime = Path(created) / "run"
         runtime.mkdir(0o700)
         if user is not None:
-            os.chown(made, user, user)
+            os.chown(created, user, user)
             os.chown(runtime, user, user)
-        variables = {"HOME": made, "XDG_RUNTIME_DIR": str(runtime), **insecure_registries(Path(made))}
+        variables = {"HOME": created, "XDG_RUNTIME_DIR": str(runtime), **insecure_registries(Path(created))}
         engine_output("podman", variables, user, "info")  # leaves a process, which must not belong to a node
         try:
             yield variables

@@ -79,9 +79,9 @@ def until(is_so: Callable[[], Any], what: str = "it", seconds: float = PATIENCE_
     """The first true result of a function."""
     end = linux.monotonic() + seconds
     while linux.monotonic() < end:
-        found = is_so()
-        if found:
-            return found
+        result = is_so()
+        if result:
+            return result
         select.select([], [], [], 0.005)
     raise AssertionError(f"{what} did not happen before the timeout")
 
@@ -168,13 +168,13 @@ class ShimMachine:
 
     def make(self, path: str, mode: int = 0o700) -> Path:
         """Create a folder and its parents, owned by the user of the node."""
-        made = self.root / path
-        if not made.exists():
-            self.make(str(made.parent.relative_to(self.root)))
-            made.mkdir()
-            made.chmod(mode)
-            self._hand_over(made)
-        return made
+        created = self.root / path
+        if not created.exists():
+            self.make(str(created.parent.relative_to(self.root)))
+            created.mkdir()
+            created.chmod(mode)
+            self._hand_over(created)
+        return created
 
     def _hand_over(self, place: Path) -> None:
         if self.user is not None:
@@ -232,8 +232,8 @@ class ShimMachine:
         if not any(engine["runs"] for engine in engines):
             return []
         label = f"label=batchyard.node={(self.root / 'id').read_text()}"
-        asked = ["podman", "ps", "--all", "--quiet", "--filter", label]
-        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+        request = ["podman", "ps", "--all", "--quiet", "--filter", label]
+        return subprocess.run(request, capture_output=True, text=True, check=True).stdout.split()
 
     def _is_resident(self, pid: int) -> bool:
         """Whether a process is the spawner or the switch, which have no folder of a pod open."""
@@ -330,10 +330,10 @@ def state(run: Path) -> dict[str, Any]:
 
 def wait_for_phase(run: Path, phase: str) -> dict[str, Any]:
     """Wait until a run is in a phase; return its state."""
-    found: dict[str, Any] = until(
+    result: dict[str, Any] = until(
         lambda: (reported := state(run)).get("phase") == phase and reported, f"{run} is {phase}"
     )
-    return found
+    return result
 
 
 @contextmanager
@@ -346,13 +346,13 @@ def machine(
     root.mkdir(exist_ok=True)
     if user is not None:
         os.chown(root, user, user)
-    made = ShimMachine(root, without, user, variables)
+    created = ShimMachine(root, without, user, variables)
     try:
-        yield made
-        made.settle()
-        made.end()
+        yield created
+        created.settle()
+        created.end()
     finally:
-        made.close()
+        created.close()
 
 
 def _is_left(run: Path) -> bool:

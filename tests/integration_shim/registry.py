@@ -52,21 +52,21 @@ def registry() -> Iterator[Registry]:
     """A temporary registry; skips if the program is missing."""
     if shutil.which("docker-registry") is None:
         pytest.skip("docker-registry is missing: apt-get install docker-registry")
-    with TemporaryDirectory(prefix="registry-") as made:
-        folder = Path(made)
+    with TemporaryDirectory(prefix="registry-") as created:
+        folder = Path(created)
         folder.chmod(0o755)
         (folder / "accounts").write_text(_ACCOUNTS)
         (folder / "config.yml").write_text("version: 0.1\nlog: {level: info}\nstorage: {inmemory: {}}\n")
         settings = {"HTTP_ADDR": "127.0.0.1:0", "AUTH": "htpasswd", "AUTH_HTPASSWD_REALM": "team"}
-        settings |= {"AUTH_HTPASSWD_PATH": f"{made}/accounts"}
+        settings |= {"AUTH_HTPASSWD_PATH": f"{created}/accounts"}
         variables = {f"REGISTRY_{name}": value for name, value in settings.items()}
         log = folder / "log"
         with log.open("wb") as reported:
-            argv = ["docker-registry", "serve", f"{made}/config.yml"]
+            argv = ["docker-registry", "serve", f"{created}/config.yml"]
             server = subprocess.Popen(argv, stdout=reported, stderr=reported, env=os.environ | variables)
         try:
-            found = until(lambda: _LISTENS.search(log.read_bytes()), "the registry listens")
-            yield Registry(f"127.0.0.1:{int(found[1])}", folder)
+            result = until(lambda: _LISTENS.search(log.read_bytes()), "the registry listens")
+            yield Registry(f"127.0.0.1:{int(result[1])}", folder)
         finally:
             server.terminate()
             server.wait()

@@ -27,9 +27,9 @@ def output_of(script: str, engine: EngineNode, **fields: Any) -> list[str]:
 def test_container_sees_files_of_image_and_shared_files_of_pod(engine: EngineNode) -> None:
     node, _ = engine
     text = "ls /; hostname; cat /etc/hosts; echo $WHO $KEPT; id -u; echo err >&2"
-    found = output_of(text, engine, environment={"WHO": "pod"}, workingDir="/srv")
-    assert {"bin", "srv", "a-pod", "127.0.0.1 localhost", "pod yes", "1234"} <= set(found)
-    assert "usr" not in found
+    result = output_of(text, engine, environment={"WHO": "pod"}, workingDir="/srv")
+    assert {"bin", "srv", "a-pod", "127.0.0.1 localhost", "pod yes", "1234"} <= set(result)
+    assert "usr" not in result
     assert ("stderr", "F", "err") in node.log()
 
 
@@ -44,9 +44,9 @@ def test_environment_variables_are_passed_unchanged(engine: EngineNode) -> None:
 
 def test_container_runs_as_given_user_without_privileges(engine: EngineNode) -> None:
     script = "id -u; id -G; grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status"
-    found = output_of(script, engine, user="7:8", groups=[9])
-    assert found[:2] == ["7", "8 9"]
-    assert [line.split()[1].strip("0") for line in found[2:]] == ["", "", "1"]
+    result = output_of(script, engine, user="7:8", groups=[9])
+    assert result[:2] == ["7", "8 9"]
+    assert [line.split()[1].strip("0") for line in result[2:]] == ["", "", "1"]
 
 
 def test_volumes_are_mounted_at_their_targets(engine: EngineNode) -> None:
@@ -206,10 +206,10 @@ def test_image_wish_reports_configuration_of_image(engine: EngineNode) -> None:
     assert [row["message"] for row in reported["warnings"]] == [
         f'Container image "{image["name"]}" already present on machine'
     ]
-    found = reported["image"]
-    assert (found["id"], found["user"], found["workingDir"]) == (image["id"], "1234", "/srv")
-    assert found["entrypoint"][0] == "/bin/sh"
-    assert parse_stop_signal(found["stopSignal"]) == signal.SIGUSR1
+    result = reported["image"]
+    assert (result["id"], result["user"], result["workingDir"]) == (image["id"], "1234", "/srv")
+    assert result["entrypoint"][0] == "/bin/sh"
+    assert parse_stop_signal(result["stopSignal"]) == signal.SIGUSR1
 
 
 def test_missing_image_fails_according_to_pull_policy(engine: EngineNode) -> None:
@@ -224,5 +224,5 @@ def test_missing_image_fails_according_to_pull_policy(engine: EngineNode) -> Non
 
 
 def _children(pid: int) -> list[int]:
-    asked = ["pgrep", "--parent", str(pid)]
-    return [int(line) for line in subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()]
+    request = ["pgrep", "--parent", str(pid)]
+    return [int(line) for line in subprocess.run(request, capture_output=True, text=True, check=False).stdout.split()]

@@ -52,8 +52,8 @@ def run_in_session(node: ShimMachine, **fields: Any) -> dict[str, Any]:
     reads, writes = os.pipe()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asks, Path(os.devnull).open("rb") as nothing:
         asks.connect(state_dir.socket_address(node.folder, "sessions"))
-        asked = {"run": str(run.relative_to(node.root)), "argv": list(PROGRAM), "tty": False}
-        socket.send_fds(asks, [json.dumps(asked).encode()], [nothing.fileno(), writes, writes])
+        request = {"run": str(run.relative_to(node.root)), "argv": list(PROGRAM), "tty": False}
+        socket.send_fds(asks, [json.dumps(request).encode()], [nothing.fileno(), writes, writes])
         os.close(writes)
         with os.fdopen(reads, "rb") as output:
             text = output.read().decode()

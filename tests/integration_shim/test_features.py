@@ -39,8 +39,8 @@ def test_ordinary_user_has_user_namespace(node: ShimMachine) -> None:
 
 def test_missing_pod_network_is_reported_with_reason() -> None:
     nothing: dict[str, Any] = dict.fromkeys(Features._fields)
-    found = missing_capabilities(Features(**nothing | {"network_failure": "Operation not supported"}))
-    assert "(Operation not supported)" in next(row["means"] for row in found if row["what"] == "pod network")
+    result = missing_capabilities(Features(**nothing | {"network_failure": "Operation not supported"}))
+    assert "(Operation not supported)" in next(row["means"] for row in result if row["what"] == "pod network")
 
 
 def test_mounts_are_rejected_without_bubblewrap(plain: ShimMachine) -> None:

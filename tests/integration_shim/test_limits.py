@@ -58,8 +58,8 @@ def test_cpu_limits_become_same_cgroup_settings_as_with_kubelet() -> None:
 
 def test_container_without_cpu_request_gets_minimum_shares() -> None:
     nothing = {"cpu": None, "memory": None, "pids": 100}
-    found = cgroups.control_file_contents(1, nothing, {"cpu": None})
-    assert found == {"cpu": {"cpu.shares": "2"}, "memory": {}, "pids": {"pids.max": "102"}}
+    result = cgroups.control_file_contents(1, nothing, {"cpu": None})
+    assert result == {"cpu": {"cpu.shares": "2"}, "memory": {}, "pids": {"pids.max": "102"}}
 
 
 def test_cgroup_of_killed_keeper_is_removed(grouped: ShimMachine) -> None:

@@ -41,8 +41,8 @@ def test_line_without_newline_is_partial(tmp_path: Path) -> None:
 
 
 def test_long_line_is_split_into_partial_lines(tmp_path: Path) -> None:
-    found = written_lines(tmp_path, *[b"x" * 16384] * 2, b"x\n" + b"y" * 16384 + b"\n")
-    assert found == [("P", b"x" * 16384), ("P", b"x" * 16384), ("F", b"x"), ("F", b"y" * 16384)]
+    result = written_lines(tmp_path, *[b"x" * 16384] * 2, b"x\n" + b"y" * 16384 + b"\n")
+    assert result == [("P", b"x" * 16384), ("P", b"x" * 16384), ("F", b"x"), ("F", b"y" * 16384)]
 
 
 def test_carriage_return_before_newline_is_dropped(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_termination_message_keeps_its_last_4096_bytes(node: ShimMachine) -> Non
 
 
 def test_termination_message_falls_back_to_log_on_error_only_by_policy(plain: ShimMachine) -> None:
-    wanted = {"terminationMessagePolicy": "FallbackToLogsOnError"}
-    assert plain.ended(shell("echo one; echo two >&2; exit 1", **wanted), "a")["message"] == "one\ntwo\n"
-    assert plain.ended(shell("echo one", **wanted), "b")["message"] == ""
+    expected = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+    assert plain.ended(shell("echo one; echo two >&2; exit 1", **expected), "a")["message"] == "one\ntwo\n"
+    assert plain.ended(shell("echo one", **expected), "b")["message"] == ""
     assert plain.ended(shell("echo one; exit 1"), "c")["message"] == ""

@@ -170,8 +170,8 @@ def session(node: ShimMachine, run: Path, argv: list[str]) -> dict[str, Any]:
     reported: dict[str, Any] = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asks, Path(os.devnull).open("rb+") as nothing:
         asks.connect(state_dir.socket_address(node.folder, "sessions"))
-        asked = {"run": str(run.relative_to(node.root)), "argv": argv, "tty": False}
-        socket.send_fds(asks, [json.dumps(asked).encode()], [nothing.fileno()] * 3)
+        request = {"run": str(run.relative_to(node.root)), "argv": argv, "tty": False}
+        socket.send_fds(asks, [json.dumps(request).encode()], [nothing.fileno()] * 3)
         while not {"error", "exit_code"} & reported.keys():
             reported |= json.loads(asks.recv(4096))
     return reported

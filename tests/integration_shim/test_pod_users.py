@@ -9,9 +9,9 @@ from batchyard.shim.isolation import users
 
 
 def test_pod_has_unique_and_stable_user_id() -> None:
-    found = {users.pod_unix_id(f"pod-{number}") for number in range(100)}
-    assert len(found) == 100
-    assert min(found) > 1 << 12
+    result = {users.pod_unix_id(f"pod-{number}") for number in range(100)}
+    assert len(result) == 100
+    assert min(result) > 1 << 12
     assert users.pod_unix_id("pod-1") == users.pod_unix_id("pod-1")
 
 

@@ -60,16 +60,16 @@ def test_http_probe_follows_redirect_on_same_host(port: int) -> None:
 
 
 def test_http_probe_warns_of_redirect_to_another_host(port: int) -> None:
-    found = probe_outcome(port, "/302/http://elsewhere/200")
-    assert found == ProbeOutcome("warning", "Probe terminated redirects, Response body: kube-probe/1.32 mine")
+    result = probe_outcome(port, "/302/http://elsewhere/200")
+    assert result == ProbeOutcome("warning", "Probe terminated redirects, Response body: kube-probe/1.32 mine")
 
 
 def test_http_probe_times_out_on_silent_server(port: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         number = silent.getsockname()[1]
-        found = run_handler({"httpGet": {"path": "/", "port": number}}, CONTAINER, 0.05)
+        result = run_handler({"httpGet": {"path": "/", "port": number}}, CONTAINER, 0.05)
     text = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
-    assert found == ProbeOutcome("failure", f'Get "http://127.0.0.1:{number}/": {text}')
+    assert result == ProbeOutcome("failure", f'Get "http://127.0.0.1:{number}/": {text}')
 
 
 def test_tcp_probe_succeeds_on_open_port(port: int) -> None:
@@ -111,10 +111,10 @@ def answer(server: socket.socket, frames: list[bytes]) -> None:
     """Answer one health request."""
     connection, _ = server.accept()
     with connection:
-        asked = b""
-        while not asked.endswith(b"\x0a\x04mine"):
-            asked += connection.recv(65536)
-        assert b"/grpc.health.v1.Health/Check" in asked
+        request = b""
+        while not request.endswith(b"\x0a\x04mine"):
+            request += connection.recv(65536)
+        assert b"/grpc.health.v1.Health/Check" in request
         connection.sendall(b"".join(frames))
         while connection.recv(65536):
             pass

@@ -30,8 +30,8 @@ def image_of(image_node: ImageNode) -> dict[str, Any]:
     """The image for the spec of a container."""
     reported = wait_for_phase(write_image_wish(image_node), "Exited")
     assert reported["exitCode"] == 0, reported
-    found = reported["image"]
-    return {"name": image_node.image, "engine": image_node.engine, "id": found["id"], "unpacked": found["unpacked"]}
+    result = reported["image"]
+    return {"name": image_node.image, "engine": image_node.engine, "id": result["id"], "unpacked": result["unpacked"]}
 
 
 def output_of(image_node: ImageNode, script: str, **fields: Any) -> list[str]:
@@ -43,17 +43,17 @@ def output_of(image_node: ImageNode, script: str, **fields: Any) -> list[str]:
 
 def test_container_sees_files_of_image_and_shared_files_of_pod(image_node: ImageNode) -> None:
     text = "ls /; hostname; cat /etc/hosts; echo $WHO $KEPT; test -e /usr || echo alone; echo err >&2"
-    found = output_of(image_node, text, environment={"WHO": "pod"}, workingDir="/srv", user="1234")
-    assert {"bin", "srv", "a-pod", "127.0.0.1 localhost", "pod yes", "alone"} <= set(found)
+    result = output_of(image_node, text, environment={"WHO": "pod"}, workingDir="/srv", user="1234")
+    assert {"bin", "srv", "a-pod", "127.0.0.1 localhost", "pod yes", "alone"} <= set(result)
     assert ("stderr", "F", "err") in image_node.node.log()
 
 
 def test_container_user_is_looked_up_in_image_and_has_no_privileges(image_node: ImageNode) -> None:
-    found = output_of(
+    result = output_of(
         image_node, "id -u; id -g; echo $HOME; grep -E 'CapEff|NoNewPrivs' /proc/self/status", user="worker"
     )
-    assert found[:3] == ["1234", "50", "/srv"]
-    assert [line.split()[1].strip("0") for line in found[3:]] == ["", "1"]
+    assert result[:3] == ["1234", "50", "/srv"]
+    assert [line.split()[1].strip("0") for line in result[3:]] == ["", "1"]
 
 
 def test_user_unknown_to_image_is_reported_as_start_error(image_node: ImageNode) -> None:
@@ -76,8 +76,8 @@ def test_container_writes_are_private_and_removed_with_its_run(image_node: Image
 def test_mount_follows_symlinks_of_image(image_node: ImageNode) -> None:
     (image_node.node.make("pods/u/volumes/token", 0o755) / "ca.crt").write_text("trusted")
     mount = {"source": "volumes/token", "target": "/var/run/secrets/token", "readOnly": True}
-    found = output_of(image_node, "cat /var/run/secrets/token/ca.crt; ls /run/secrets", mounts=[mount])
-    assert found == ["trustedtoken"]
+    result = output_of(image_node, "cat /var/run/secrets/token/ca.crt; ls /run/secrets", mounts=[mount])
+    assert result == ["trustedtoken"]
     assert not Path("/run/secrets/token").exists()
 
 
@@ -97,8 +97,8 @@ def test_probes_run_with_user_and_variables_of_container(image_node: ImageNode) 
     ready = {"exec": {"command": ["sh", "-c", "echo $WHO $HOME $(id -u) > /tmp/probed"]}}
     times = {"periodSeconds": 1, "timeoutSeconds": 5, "successThreshold": 1, "failureThreshold": 3}
     script = "while ! test -e /tmp/probed; do sleep 0.01; done; sleep 0.1; cat /tmp/probed"
-    found = output_of(image_node, script, user="1234", probes={"readiness": ready | times})
-    assert found == ["image /srv 1234"]
+    result = output_of(image_node, script, user="1234", probes={"readiness": ready | times})
+    assert result == ["image /srv 1234"]
 
 
 def test_image_wish_reports_configuration_of_image(image_node: ImageNode) -> None:
@@ -106,11 +106,11 @@ def test_image_wish_reports_configuration_of_image(image_node: ImageNode) -> Non
     assert [row["message"] for row in reported["warnings"]] == [
         f'Container image "{image_node.image}" already present on machine'
     ]
-    found = reported["image"]
-    assert (found["user"], found["workingDir"]) == ("1234", "/srv")
-    assert parse_stop_signal(found["stopSignal"]) == signal.SIGUSR1
-    assert (found["entrypoint"], found["environment"]["WHO"]) == (["/bin/sh", "-c"], "image")
-    assert "sha256:" in found["digest"]
+    result = reported["image"]
+    assert (result["user"], result["workingDir"]) == ("1234", "/srv")
+    assert parse_stop_signal(result["stopSignal"]) == signal.SIGUSR1
+    assert (result["entrypoint"], result["environment"]["WHO"]) == (["/bin/sh", "-c"], "image")
+    assert "sha256:" in result["digest"]
 
 
 def test_missing_image_fails_according_to_pull_policy(image_node: ImageNode) -> None:

@@ -90,8 +90,8 @@ def test_rule_applies_if_all_its_argument_tests_including_masks_pass(tmp_path: P
     masked = {"index": 0, "op": "SCMP_CMP_MASKED_EQ", "value": 0xF0, "valueTwo": 0x50}
     rows = [row("umask", "SCMP_ACT_ERRNO", args=[masked, {"index": 1, "op": "SCMP_CMP_EQ", "value": 1}])]
     rules = seccomp.compile_profile_file(write_profile(tmp_path, syscalls=rows))
-    found = outcomes(rules, ("umask", [0x53, 1]), ("umask", [0x53, 2]), ("umask", [0x63, 1]))
-    assert found == ["EPERM", "", ""]
+    result = outcomes(rules, ("umask", [0x53, 1]), ("umask", [0x53, 2]), ("umask", [0x63, 1]))
+    assert result == ["EPERM", "", ""]
 
 
 def test_system_calls_newer_than_profile_fail_with_enosys(tmp_path: Path) -> None:

@@ -23,11 +23,11 @@ Member = tuple[tarfile.TarInfo, bytes]
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, content: bytes = b"", **fields: Any) -> Member:
     """A member of an archive."""
-    made = tarfile.TarInfo(name)
-    made.type, made.size, made.mtime = kind, len(content), 86400
+    created = tarfile.TarInfo(name)
+    created.type, created.size, created.mtime = kind, len(content), 86400
     for field, value in fields.items():
-        setattr(made, field, value)
-    return made, content
+        setattr(created, field, value)
+    return created, content
 
 
 def unpack_archive(place: Path, *members: Member, cut: int | None = None) -> dict[str, Any]:
@@ -125,9 +125,9 @@ def test_symlinks_resolve_inside_root(tmp_path: Path) -> None:
     (tmp_path / "var").mkdir()
     for link, target in {"var/run": "/run", "var/up": "../../../etc", "loop": "loop", "lib": "usr/lib"}.items():
         (tmp_path / link).symlink_to(target)
-    found = [
+    result = [
         unpacking.resolve_in_root(str(tmp_path), path) for path in ("/var/run/a/b", "/var/up/x", "/lib/./x/../y", "/")
     ]
-    assert found == ["/run/a/b", "/etc/x", "/usr/lib/y", "/"]
+    assert result == ["/run/a/b", "/etc/x", "/usr/lib/y", "/"]
     with pytest.raises(ValueError, match="too many levels"):
         unpacking.resolve_in_root(str(tmp_path), "/loop/x")

@@ -66,9 +66,9 @@ def admits(scenario: Scenario, key: Key, patches: Sequence[Change]) -> bool:
     world.settle()
     reserved.clear()
     for patch in patches:
-        found = world.client.get(_key(patch))
-        assert found is not None
-        world.submit(Update(patched(found, patch)))
+        result = world.client.get(_key(patch))
+        assert result is not None
+        world.submit(Update(patched(result, patch)))
     world.run_until(SEEN_UNTIL)
     assert world.refused == []
     return f"{key.namespace}/{key.name}" in reserved
@@ -137,10 +137,10 @@ def _resource_at(path: Sequence[str], obj: Obj | None) -> str:
 
 
 def _merged(obj: Any, fields: Mapping[str, Any]) -> Any:
-    made = dict(obj)
+    created = dict(obj)
     for name, value in fields.items():
-        made[name] = _merged(made.get(name, {}), value) if isinstance(value, Mapping) else value
-    return made
+        created[name] = _merged(created.get(name, {}), value) if isinstance(value, Mapping) else value
+    return created
 
 
 def _set(value: Any, path: Sequence[str], new: Any) -> Any:

@@ -11,9 +11,9 @@ SITUATIONS = [(kind, number // len(KINDS)) for number, kind in enumerate([*KINDS
 
 @pytest.mark.parametrize(("kind", "seed"), SITUATIONS, ids=[f"{kind}-{seed}" for kind, seed in SITUATIONS])
 def test_why_names_binding_limit_and_minimal_change(kind: str, seed: int) -> None:
-    made = binding_world(kind, seed)
-    judgement = judge(made)
+    created = binding_world(kind, seed)
+    judgement = judge(created)
     assert judgement.wrong_limit == ""
     assert judgement.broken_changes == []
-    assert judgement.proven_count > 0 or not made.has_change
+    assert judgement.proven_count > 0 or not created.has_change
     assert judgement.answer.get("changes") or judgement.answer.get("changesEnd") or "checks" in judgement.answer

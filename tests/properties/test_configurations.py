@@ -26,9 +26,9 @@ def rows(found: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 def test_configuration_compared_with_itself_shows_no_differences(seed: int) -> None:
     draws = SeededDraws(seed)
     scenario = random_cluster_scenario(draws) if seed % 2 else random_scenario(draws, WorldBounds())
-    found = compare_scenarios(scenario, scenario)
-    assert all(not any(row["difference"].values()) for _, row in rows(found))
-    assert (found["changes"]["better"], found["changes"]["worse"]) == ([], [])
+    result = compare_scenarios(scenario, scenario)
+    assert all(not any(row["difference"].values()) for _, row in rows(result))
+    assert (result["changes"]["better"], result["changes"]["worse"]) == ([], [])
 
 
 @pytest.mark.parametrize("seed", range(6))

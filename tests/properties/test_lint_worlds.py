@@ -46,12 +46,12 @@ def subjects_of(scenario: Scenario, event: str, field: str) -> list[str]:
 def false_alarms(reported: Mapping[str, str], seen: Iterable[str]) -> list[str]:
     """Return the excluded work that started: the object, its Workload, or one of its pods."""
     names = list(seen)
-    found = []
+    result = []
     for who, rule in reported.items():
         namespace, _, name = who.partition("/")
         starts = (f"{namespace}/job-{name}-", f"{namespace}/jobset-{name}-", f"{who}-")
-        found += [f"{rule} of {who}" for each in names if each == who or each.startswith(starts)]
-    return found
+        result += [f"{rule} of {who}" for each in names if each == who or each.startswith(starts)]
+    return result
 
 
 def false_alarms_of(draws: RandomSource) -> list[str]:

@@ -62,12 +62,12 @@ def _pod_set(pod_set: Mapping[str, Any]) -> str:
 
 def events_by_instant(records: list[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return the events of each instant."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for record in records:
         reported = line(record)
         if reported:
-            found.setdefault(f"{record['time']:g}s", []).append(reported)
-    return {instant: sorted(lines) for instant, lines in found.items()}
+            result.setdefault(f"{record['time']:g}s", []).append(reported)
+    return {instant: sorted(lines) for instant, lines in result.items()}
 
 
 def ending(world: World) -> dict[str, Any]:
@@ -87,10 +87,10 @@ def test_scenario_matches_expectation(name: str) -> None:
     path = SCENARIOS[name]
     expected = yaml.safe_load(path.with_suffix(".expected.yaml").read_text("utf-8"))
     world, records = run(path)
-    found: dict[str, Any] = events_by_instant(records)
+    result: dict[str, Any] = events_by_instant(records)
     if end := ending(world):
-        found["end"] = end
-    assert found == {when: sorted(what) if isinstance(what, list) else what for when, what in expected.items()}
+        result["end"] = end
+    assert result == {when: sorted(what) if isinstance(what, list) else what for when, what in expected.items()}
     assert not world.refused
 
 

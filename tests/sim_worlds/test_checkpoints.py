@@ -94,9 +94,9 @@ def world(*texts: str, trouble: WriteFaults | None = None, **words: str) -> Worl
     words = {"MODE": "completionMode: Indexed", "NOTES": SAVES, **words}
     for word, stated in words.items():
         text = text.replace(word, stated)
-    found = read_manifests([("w.yaml", text)])
-    assert [*map(str, found.faults)] == []
-    return World(make_scenario(found), write_faults=trouble)
+    result = read_manifests([("w.yaml", text)])
+    assert [*map(str, result.faults)] == []
+    return World(make_scenario(result), write_faults=trouble)
 
 
 def completion_times(played: World, kind: str = scheme.JOB) -> dict[str, float]:
@@ -143,13 +143,13 @@ def test_saved_work_survives_platform_crash_after_each_write(manifest: str) -> N
     counted = WriteFaults()
     writes: list[int] = []
     counted.on_write = writes.append
-    wanted = completion_times(world(QUEUE, manifest, URGENT, trouble=counted))
+    expected = completion_times(world(QUEUE, manifest, URGENT, trouble=counted))
     assert len(writes) > 30
     for crash_after in writes:
         trouble = WriteFaults()
         played = world(QUEUE, manifest, URGENT, trouble=trouble)
         trouble.on_write = lambda count, after=crash_after, it=played: it.crash() if count == after else None
-        assert (crash_after, completion_times(played)) == (crash_after, wanted)
+        assert (crash_after, completion_times(played)) == (crash_after, expected)
 
 
 @pytest.mark.parametrize("manifest", [JOB, JOB_SET])

@@ -41,13 +41,13 @@ def world_at(hours: float, crash_every: int = 0) -> World:
 
 
 def budget(world: World, namespace: str) -> Obj:
-    (found,) = world.objects(scheme.BUDGET, namespace)
-    return found
+    (result,) = world.objects(scheme.BUDGET, namespace)
+    return result
 
 
 def queue(world: World, namespace: str) -> Obj:
-    (found,) = world.objects(scheme.LOCAL_QUEUE, namespace)
-    return found
+    (result,) = world.objects(scheme.LOCAL_QUEUE, namespace)
+    return result
 
 
 def admissions(**options: Any) -> dict[str, float]:
@@ -140,12 +140,12 @@ def test_resumed_ledger_equals_original_ledger(remembers: bool) -> None:
         ledger, missed, _ = resume_ledger(world.client, history, now)
         for change, then in missed:
             ledger.observe((change,), then)
-        found = ledger.accounts_until_now(now)
+        result = ledger.accounts_until_now(now)
         assert ledger.period_start == costs.ledger.period_start
-        for place in {**expected, **found}:
+        for place in {**expected, **result}:
             if not remembers and not place.team:
                 continue  # the idle time of a machine deleted during the restart is unknown
-            amounts = [each[place].cost if place in each else 0 for each in (expected, found)]
+            amounts = [each[place].cost if place in each else 0 for each in (expected, result)]
             assert abs(amounts[0] - amounts[1]) <= ROUNDED * HOUR * WHOLE_MACHINE, place
 
 

@@ -36,22 +36,22 @@ def texts(whose: str) -> dict[str, str]:
     if whose == "ours":
         return ours
     names = ("kueue.yaml", "priorityclasses.yaml", "jobset-low.yaml", "jobset-high.yaml")
-    found = {name: (THEIRS / name).read_text("utf-8") for name in names}
-    found["kueue.yaml"] = found["kueue.yaml"].replace("nominalQuota: 32", "nominalQuota: 64")
+    result = {name: (THEIRS / name).read_text("utf-8") for name in names}
+    result["kueue.yaml"] = result["kueue.yaml"].replace("nominalQuota: 32", "nominalQuota: 64")
     for name, at, lasts in (("jobset-low.yaml", "1s", "2h"), ("jobset-high.yaml", "2s", "30m")):
         notes = f"annotations:\n    batchyard.dev/submit-at: {at}\n    batchyard.dev/runtime: {lasts}\n"
-        found[name] = found[name].replace("annotations:\n", notes, 1)
-    return {name: ours[name] for name in ("cluster.yaml", "scenario.yaml")} | found
+        result[name] = result[name].replace("annotations:\n", notes, 1)
+    return {name: ours[name] for name in ("cluster.yaml", "scenario.yaml")} | result
 
 
 @cache
 def history_of(whose: str, mode: str) -> WorldHistory:
     """Return the history of one run."""
-    found = texts(whose)
+    result = texts(whose)
     for old, new in MODES[mode].items():
-        assert any(old in text for text in found.values())
-        found = {name: text.replace(old, new) for name, text in found.items()}
-    return WorldHistory(make_scenario(read_manifests(found.items())))
+        assert any(old in text for text in result.values())
+        result = {name: text.replace(old, new) for name, text in result.items()}
+    return WorldHistory(make_scenario(read_manifests(result.items())))
 
 
 each_source = pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def lost_slice(history: WorldHistory) -> str:
 
 def job_set(history: WorldHistory, name: str) -> Obj:
     """Return a JobSet at the end."""
-    found = history.world.client.get(Key(scheme.JOB_SET, "default", name))
-    assert found is not None
-    return found
+    result = history.world.client.get(Key(scheme.JOB_SET, "default", name))
+    assert result is not None
+    return result
 
 
 @each_source
@@ -195,8 +195,8 @@ def test_simultaneous_job_sets_are_placed_without_conflict(whose: str, mode: str
 
 @skip_without_manifests("hotswap")
 def test_invalid_queue_from_article_is_rejected_with_both_faults() -> None:
-    found = read_manifests([("q.yaml", (THEIRS / "kueue-as-printed.yaml").read_text("utf-8"))])
-    assert [str(fault).partition("tpu-training-cq: ")[2] for fault in found.faults] == [
+    result = read_manifests([("q.yaml", (THEIRS / "kueue-as-printed.yaml").read_text("utf-8"))])
+    assert [str(fault).partition("tpu-training-cq: ")[2] for fault in result.faults] == [
         "spec.resourceGroups[0].coveredResources: Required value; set the field to a list of strings",
         "spec.preemption.reclaimOutOfCohort: unknown field; did you mean reclaimWithinCohort?",
     ]
@@ -208,12 +208,12 @@ QUEUE_LABEL = "  labels:\n    kueue.x-k8s.io/queue-name: default-queue\n"
 @cache
 def history_without_queue(mode: str) -> WorldHistory:
     """Return the history of our JobSets without a queue: only pod priority decides."""
-    found = texts("ours")
-    assert found["jobsets.yaml"].count(QUEUE_LABEL) == 2
-    found["jobsets.yaml"] = found["jobsets.yaml"].replace(QUEUE_LABEL, "")
+    result = texts("ours")
+    assert result["jobsets.yaml"].count(QUEUE_LABEL) == 2
+    result["jobsets.yaml"] = result["jobsets.yaml"].replace(QUEUE_LABEL, "")
     for old, new in MODES[mode].items():
-        found = {name: text.replace(old, new) for name, text in found.items()}
-    return WorldHistory(make_scenario(read_manifests(found.items())))
+        result = {name: text.replace(old, new) for name, text in result.items()}
+    return WorldHistory(make_scenario(read_manifests(result.items())))
 
 
 def test_job_set_without_queue_recovers_by_pod_priority() -> None:

@@ -168,6 +168,6 @@ def test_auto_provisioned_slices_are_deleted_after_use() -> None:
     history = tutorial_history("autopilot")
     assert [pool["metadata"]["name"] for pool in history.world.objects(scheme.NODE_POOL)] == ["default-pool"]
     assert len(history.world.objects(scheme.NODE)) == 1
-    made = {pool for pools in history.jobs_by_pool() for pool in pools}
-    assert len(made) == 3
-    assert {tuple(history.sizes(name)) for name in made} == {(0, 1, 2, 1, 0)}
+    created = {pool for pools in history.jobs_by_pool() for pool in pools}
+    assert len(created) == 3
+    assert {tuple(history.sizes(name)) for name in created} == {(0, 1, 2, 1, 0)}

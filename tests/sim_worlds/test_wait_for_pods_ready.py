@@ -52,9 +52,9 @@ def job(name: str, pods: int, at: str = "0s") -> str:
 
 def scenario(waits: str, *jobs: str) -> Scenario:
     """Return a scenario of the cluster with these Jobs."""
-    found = read_manifests([("w.yaml", "---".join([QUEUE, CLUSTER.replace("WAITS", waits), *jobs]))])
-    assert [*map(str, found.faults)] == []
-    return make_scenario(found)
+    result = read_manifests([("w.yaml", "---".join([QUEUE, CLUSTER.replace("WAITS", waits), *jobs]))])
+    assert [*map(str, result.faults)] == []
+    return make_scenario(result)
 
 
 def workload_events(waits: str, *jobs: str) -> list[tuple[Any, ...]]:
@@ -127,9 +127,9 @@ def pending_explanation(seconds: int, waits: str, name: str, *jobs: str) -> tupl
     played = World(scenario(waits, *jobs))
     played.run_until(seconds * SECOND)
     played.settle()
-    found = played.platform.explainer.why(Key(scheme.JOB, "team", name), played.kernel.now())
-    assert found is not None
-    return found["binding"]["limit"], found["binding"]["message"]
+    result = played.platform.explainer.why(Key(scheme.JOB, "team", name), played.kernel.now())
+    assert result is not None
+    return result["binding"]["limit"], result["binding"]["message"]
 
 
 def test_why_reports_end_of_requeue_backoff() -> None:

@@ -30,9 +30,9 @@ def skip_without_manifests(name: str) -> pytest.MarkDecorator:
 
 def read_valid_manifests(*paths: Path) -> Manifests:
     """Read manifests, which must have no faults."""
-    found = read_manifests((path.name, path.read_text("utf-8")) for path in paths)
-    assert [*map(str, found.faults)] == []
-    return found
+    result = read_manifests((path.name, path.read_text("utf-8")) for path in paths)
+    assert [*map(str, result.faults)] == []
+    return result
 
 
 def objects(*paths: Path) -> list[Obj]:

@@ -127,9 +127,9 @@ def _is_literal(value: Any) -> bool:
 
 
 def _name_flaws(module: HclModule) -> Iterator[str]:
-    found = set(references(module.text))
+    result = set(references(module.text))
     for name, body in module.variables.items():
-        if ("var", name) not in {path[:2] for path in found}:
+        if ("var", name) not in {path[:2] for path in result}:
             yield f"var.{name} is used nowhere"
         yield from (f"var.{name} has no {field}" for field in ("description", "type") if field not in body)
     yield from (

@@ -202,14 +202,14 @@ def _varint(value: int) -> bytes:
 
 def _fields(message: bytes) -> dict[int, bytes]:
     """The byte fields of a message, the last of each number. Numeric fields are ignored."""
-    found, at = dict[int, bytes](), 0
+    result, at = dict[int, bytes](), 0
     while at < len(message):
         key, at = _read_varint(message, at)
         length, at = _read_varint(message, at)
         if key & 7 == 2:
-            found[key >> 3] = message[at : at + length]
+            result[key >> 3] = message[at : at + length]
             at += length
-    return found
+    return result
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:

@@ -27,9 +27,9 @@ LIBRARY = ROOT / ".terraform-library" / "bin" / "python"
 
 def terraform_command() -> Sequence[str]:
     """The command of Terraform or OpenTofu; empty if both are missing."""
-    found = shutil.which("terraform") or shutil.which("tofu")
-    if found:
-        return [found]
+    result = shutil.which("terraform") or shutil.which("tofu")
+    if result:
+        return [result]
     return [str(LIBRARY), str(Path(__file__).with_name("as_a_library.py"))] if LIBRARY.exists() else []
 
 

@@ -46,11 +46,11 @@ PLANTED = [
 
 def folders(texts: Mapping[str, str]) -> Mapping[str, HclModule]:
     """The modules of a rendered platform, by folder."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for path, text in texts.items():
         if path.endswith(".tf"):
-            found.setdefault(str(PurePosixPath(path).parent), []).append(text)
-    return {folder: read_module(rows) for folder, rows in found.items()}
+            result.setdefault(str(PurePosixPath(path).parent), []).append(text)
+    return {folder: read_module(rows) for folder, rows in result.items()}
 
 
 @pytest.fixture(scope="module")

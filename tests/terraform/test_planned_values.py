@@ -27,8 +27,8 @@ def node(plan: Plan, name: str) -> Mapping[str, Any]:
 
 def only_resource(plan: Plan, kind: str) -> Mapping[str, Any]:
     """The only resource of a kind."""
-    (found,) = [values for address, values in plan.items() if f".{kind}." in address]
-    return found
+    (result,) = [values for address, values in plan.items() if f".{kind}." in address]
+    return result
 
 
 def test_node_pools_match_table_of_reference_architecture(refarch_plan: Plan) -> None:

@@ -48,7 +48,7 @@ def _reached(modules: Mapping[str, SourceFile], entry_points: Sequence[str]) -> 
         name = waiting.pop()
         if name not in alive:
             alive.add(name)
-            waiting += [found for found in _imports(modules[name]) if found in modules]
+            waiting += [result for result in _imports(modules[name]) if result in modules]
     return alive
 
 
@@ -89,9 +89,9 @@ def interpreted_heirs(files: Sequence[SourceFile], compiled: Sequence[str]) -> I
 
 
 def _is_compiled_class(file: SourceFile, name: str) -> bool:
-    found = [node for node in file.classes() if node.name == name]
-    bases = {base.id for node in found for base in node.bases if isinstance(base, ast.Name)}
-    return bool(found) and not bases & _NEVER_COMPILED
+    result = [node for node in file.classes() if node.name == name]
+    bases = {base.id for node in result for base in node.bases if isinstance(base, ast.Name)}
+    return bool(result) and not bases & _NEVER_COMPILED
 
 
 _CONTAINERS = frozenset({"dict", "list", "set", "deque", "OrderedDict", "Counter", "defaultdict"})

@@ -51,10 +51,10 @@ def rows(found: CostReport) -> dict[str, dict[str, int]]:
 
 def test_cost_records_round_trip() -> None:
     lines = {account_key(IDLE): RecordedAmount(5, 6, 7), account_key(DONE, "red", "w"): RecordedAmount(1, 2, 3)}
-    found = {obj["metadata"]["namespace"]: parse_cost_record(obj) for obj in hour(lines)}
-    assert found["red"].lines == {account_key(DONE, "red", "w"): RecordedAmount(1, 2, 3)}
-    assert found[PLATFORM].lines == {account_key(IDLE): RecordedAmount(5, 6, 7)}
-    assert found[PLATFORM].machines == {("p", "standard"): RecordedAmount(6, 8, 10)}
+    result = {obj["metadata"]["namespace"]: parse_cost_record(obj) for obj in hour(lines)}
+    assert result["red"].lines == {account_key(DONE, "red", "w"): RecordedAmount(1, 2, 3)}
+    assert result[PLATFORM].lines == {account_key(IDLE): RecordedAmount(5, 6, 7)}
+    assert result[PLATFORM].machines == {("p", "standard"): RecordedAmount(6, 8, 10)}
 
 
 def test_settled_amount_replaces_running_amount_of_earlier_hour() -> None:
@@ -144,5 +144,5 @@ def test_report_rows_sum_to_cost_of_machines(taken: dict[AccountKey, int], idle:
     ]
     assert abs(total.microdollars * HOUR * WHOLE_MACHINE - cost) <= HOUR * WHOLE_MACHINE // 2 + 1
     for by in ("team", "queue", "workload", "flavor", "pool", "use"):
-        found = make_cost_report(objects, by, 0, FOREVER)
-        assert sum(row.total for row in found.rows) == (total.microdollars + 5_000) // 10_000
+        result = make_cost_report(objects, by, 0, FOREVER)
+        assert sum(row.total for row in result.rows) == (total.microdollars + 5_000) // 10_000

@@ -95,8 +95,8 @@ def set_request_condition(stage: Stage, kind: str, message: str = "", *, status:
 
 def check_state(stage: Stage, name: str = "prov") -> tuple[str, str]:
     """Return state and message of a check of the only Workload."""
-    found = next(each for each in checks_of(stage.only_workload()) if each["name"] == name)
-    return found["state"], found["message"]
+    result = next(each for each in checks_of(stage.only_workload()) if each["name"] == name)
+    return result["state"], result["message"]
 
 
 def run_to(stage: Stage, seconds: float) -> None:

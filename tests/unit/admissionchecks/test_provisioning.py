@@ -117,8 +117,8 @@ def test_identical_pod_sets_share_template_with_merge_policy() -> None:
     (pod_set,) = only_request(stage)["spec"]["podSets"]
     assert (pod_set["podTemplateRef"]["name"][-2:], pod_set["count"]) == ("-a", 3)
     set_request_condition(stage, "Provisioned")
-    (found,) = checks_of(stage.only_workload())
-    assert [update["name"] for update in found["podSetUpdates"]] == ["a", "b"]
+    (result,) = checks_of(stage.only_workload())
+    assert [update["name"] for update in result["podSetUpdates"]] == ["a", "b"]
     assert lifecycle.is_admitted(stage.only_workload())
 
 
@@ -191,8 +191,8 @@ def test_job_starts_on_provisioned_nodes() -> None:
     assert annotations["autoscaling.x-k8s.io/provisioning-class-name"] == CLASS
     assert template["spec"]["nodeSelector"] == {"pool": "dws", "on": "r1"}
     assert event(stage, "Admitted") == ["Admitted by ClusterQueue cq, wait time since reservation was 90s"]
-    (found,) = checks_of(stage.only_workload())
-    assert found["lastTransitionTime"] == make.stamp(90)
+    (result,) = checks_of(stage.only_workload())
+    assert result["lastTransitionTime"] == make.stamp(90)
 
 
 @pytest.mark.parametrize(
@@ -356,9 +356,9 @@ def test_handled_failure_is_replaced_by_next_attempt() -> None:
     stage = stage_with_request()
     request = only_request(stage)
     wl = stage.only_workload()
-    found = [{**checks_of(wl)[0], "retryCount": 1}]
+    result = [{**checks_of(wl)[0], "retryCount": 1}]
     failed = {"conditions": [make.condition("Failed", message="no room")]}
-    stage.put(with_path(wl, ("status", "admissionChecks"), found), {**request, "status": failed})
+    stage.put(with_path(wl, ("status", "admissionChecks"), result), {**request, "status": failed})
     assert only_request(stage)["metadata"]["name"] == request["metadata"]["name"][:-1] + "2"
     assert lifecycle.has_quota_reservation(stage.only_workload())
 
@@ -382,8 +382,8 @@ def test_foreign_pod_template_with_same_name_is_replaced() -> None:
     foreign = with_metadata({**template, "template": make.pod_template({"cpu": "99"})}, ownerReferences=None)
     stage = provisioning_stage(foreign)
     stage.put(make.job(parallelism=2, completions=2))
-    (made,) = templates(stage)
-    assert made["template"] == template["template"]
+    (created,) = templates(stage)
+    assert created["template"] == template["template"]
 
 
 def test_pod_template_owned_by_workload_is_deleted_when_workload_finishes() -> None:

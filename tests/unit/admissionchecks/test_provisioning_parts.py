@@ -75,5 +75,5 @@ def pod_set(name: str, labels: Mapping[str, str] | None = None, cpu: Any = "1", 
 def test_merge_policy_groups_pod_sets(policy: str, groups: list[list[str]]) -> None:
     chosen = pod_set("d", nodeSelector={"x": "y"})
     pod_sets = [pod_set("a"), pod_set("b"), pod_set("c", {"role": "x"}, "1000m", priorityClassName="p"), chosen]
-    found = pod_set_groups(config_with(policy), dict.fromkeys("abcd", 1), *pod_sets)
-    assert [members for members, _ in found] == groups
+    result = pod_set_groups(config_with(policy), dict.fromkeys("abcd", 1), *pod_sets)
+    assert [members for members, _ in result] == groups

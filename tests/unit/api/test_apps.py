@@ -28,10 +28,10 @@ def faults(obj: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet", "StatefulSet"])
 def test_replicas_default_to_1(kind: str) -> None:
-    found = decode(app_object(kind))
-    assert found.obj is not None
-    assert found.obj["spec"]["replicas"] == 1
-    assert found.warnings == [f"{kind} objects are stored, but batchyard has no controller that acts on them"]
+    result = decode(app_object(kind))
+    assert result.obj is not None
+    assert result.obj["spec"]["replicas"] == 1
+    assert result.warnings == [f"{kind} objects are stored, but batchyard has no controller that acts on them"]
 
 
 def test_update_strategy_defaults_to_rolling_update() -> None:
@@ -165,6 +165,6 @@ def test_stateful_set_update_allows_replicas_and_rejects_service_name() -> None:
     ],
 )
 def test_decode_adds_default_status(obj: dict[str, Any], status: dict[str, Any]) -> None:
-    found = decode(obj).obj
-    assert found is not None
-    assert found["status"] == status
+    result = decode(obj).obj
+    assert result is not None
+    assert result["status"] == status

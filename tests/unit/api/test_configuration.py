@@ -33,13 +33,13 @@ def gates(found: Obj) -> dict[str, bool]:
 
 
 def test_missing_configuration_fields_get_kueue_defaults() -> None:
-    found = read_configuration("kueue.yaml", NEW + RELEASED)
-    assert found["waitForPodsReady"] == {
+    result = read_configuration("kueue.yaml", NEW + RELEASED)
+    assert result["waitForPodsReady"] == {
         "timeout": "30m",
         "blockAdmission": False,
         "requeuingStrategy": {"timestamp": "Eviction", "backoffBaseSeconds": 60, "backoffMaxSeconds": 3600},
     }
-    assert "fairSharing" not in found
+    assert "fairSharing" not in result
 
 
 def test_v1beta1_wait_for_pods_ready_is_off_by_default_with_own_defaults() -> None:
@@ -59,8 +59,8 @@ def test_v1beta1_wait_for_pods_ready_is_off_by_default_with_own_defaults() -> No
     ],
 )
 def test_v1beta1_fair_sharing_switch_sets_strategies(stated: str, strategies: list[str] | None) -> None:
-    found = read_configuration("k", f"{OLD}fairSharing: {stated}\n").get("fairSharing")
-    assert found == (None if strategies is None else {"preemptionStrategies": strategies})
+    result = read_configuration("k", f"{OLD}fairSharing: {stated}\n").get("fairSharing")
+    assert result == (None if strategies is None else {"preemptionStrategies": strategies})
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_v1beta1_fair_sharing_switch_sets_strategies(stated: str, strategies: li
     ],
 )
 def test_configuration_fault_is_reported_with_line_and_remedy(line: str, reported: str) -> None:
-    (found,) = faults(f"{NEW}# more\n{line}\n")
-    assert found.startswith(f"kueue.yaml:4: {reported}")
-    assert "; " in found
+    (result,) = faults(f"{NEW}# more\n{line}\n")
+    assert result.startswith(f"kueue.yaml:4: {reported}")
+    assert "; " in result
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_configuration_fault_is_reported_with_line_and_remedy(line: str, reporte
     ],
 )
 def test_v1beta1_switch_in_v1beta2_is_rejected_with_replacement(line: str, remedy: str) -> None:
-    (found,) = faults(NEW + line)
-    assert "unknown field; v1beta2 does not have this field" in found
-    assert found.endswith(remedy)
+    (result,) = faults(NEW + line)
+    assert "unknown field; v1beta2 does not have this field" in result
+    assert result.endswith(remedy)
 
 
 def test_all_configuration_faults_are_reported_together() -> None:
@@ -120,5 +120,5 @@ def test_all_configuration_faults_are_reported_together() -> None:
     ],
 )
 def test_invalid_configuration_file_is_rejected(text: str, reported: str) -> None:
-    (found,) = faults(text)
-    assert found.startswith(reported)
+    (result,) = faults(text)
+    assert result.startswith(reported)

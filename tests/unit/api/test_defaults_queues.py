@@ -14,9 +14,9 @@ def test_missing_spec_gets_field_defaults() -> None:
 
 def test_queue_cohort_and_topology_without_spec_get_spec() -> None:
     for kind in ("ClusterQueue", "Cohort", "Topology"):
-        found = decode({"apiVersion": KUEUE, "kind": kind, "metadata": {"name": "a"}}).obj
-        assert found is not None
-        assert "spec" in found, kind
+        result = decode({"apiVersion": KUEUE, "kind": kind, "metadata": {"name": "a"}}).obj
+        assert result is not None
+        assert "spec" in result, kind
 
 
 def test_admission_check_without_spec_gets_empty_spec() -> None:

@@ -25,8 +25,8 @@ def spec(*containers: dict[str, Any], security: dict[str, Any] | None = None, **
 
 
 def violations(level: str, minor: int | None, pod: dict[str, Any]) -> list[str]:
-    found = evaluate_pod(LevelVersion(level, minor), {"name": "p"}, pod).found
-    return [str(violation) for violation in found]
+    result = evaluate_pod(LevelVersion(level, minor), {"name": "p"}, pod).found
+    return [str(violation) for violation in result]
 
 
 PROBE = {"httpGet": {"port": 80, "host": "db.example"}}
@@ -203,23 +203,23 @@ def test_pod_passes_all_checks(level: str, minor: int | None, pod: dict[str, Any
 def test_annotations_set_profiles_in_older_versions() -> None:
     name = "seccomp.security.alpha.kubernetes.io/pod"
     seccomp = evaluate_pod(LevelVersion("baseline", 18), {"annotations": {name: "unconfined"}}, spec())
-    assert [str(found) for found in seccomp.found] == [f'seccompProfile (forbidden annotation {name}="unconfined")']
+    assert [str(result) for result in seccomp.found] == [f'seccompProfile (forbidden annotation {name}="unconfined")']
     assert not evaluate_pod(LevelVersion("baseline", 19), {"annotations": {name: "unconfined"}}, spec()).found
     name = "container.apparmor.security.beta.kubernetes.io/c"
     armor = evaluate_pod(LevelVersion("baseline"), {"annotations": {name: "unconfined"}}, spec())
-    assert [str(found) for found in armor.found] == [
+    assert [str(result) for result in armor.found] == [
         f'forbidden AppArmor profile (annotation must not set AppArmor profile type to "{name}="unconfined"")'
     ]
     assert not evaluate_pod(LevelVersion("baseline"), {"annotations": {name: "localhost/x"}}, spec()).found
 
 
 def test_violations_are_reported_in_order_of_checks() -> None:
-    found = evaluate_pod(LevelVersion("restricted"), {}, {"containers": [{"name": "c"}], "hostPID": True})
-    assert found.reasons == (
+    result = evaluate_pod(LevelVersion("restricted"), {}, {"containers": [{"name": "c"}], "hostPID": True})
+    assert result.reasons == (
         "host namespaces, allowPrivilegeEscalation != false, unrestricted capabilities, runAsNonRoot != true, "
         "seccompProfile"
     )
-    assert str(found).startswith('PodSecurity "restricted:latest": host namespaces (hostPID=true), allow')
+    assert str(result).startswith('PodSecurity "restricted:latest": host namespaces (hostPID=true), allow')
 
 
 def labels(**modes: str) -> dict[str, str]:

@@ -35,7 +35,7 @@ def test_kind_constants_equal_group_kinds() -> None:
 
 def test_resource_names_are_unique() -> None:
     of_kinds = [dict.fromkeys((info.plural, info.singular, *info.short_names)) for info in scheme.KINDS]
-    names = [name for found in of_kinds for name in found]
+    names = [name for result in of_kinds for name in result]
     assert len(names) == len(dict.fromkeys(names))
 
 

@@ -49,9 +49,9 @@ def test_requirement_matches_label(key: str, operator: str, values: tuple[str, .
     ],
 )
 def test_selector_matches_only_if_all_requirements_match(obj: Obj, *, matches: bool) -> None:
-    found = selector(obj)
-    assert found is not None
-    assert found.matches(LABELS) is matches
+    result = selector(obj)
+    assert result is not None
+    assert result.matches(LABELS) is matches
 
 
 def test_missing_selector_returns_none() -> None:

@@ -113,8 +113,8 @@ def test_container_is_stored_with_defaults(field: str, sent: str, stored: str) -
     template["spec"].setdefault(field, [{"name": "i", "image": "busybox:1"}])[0].update(yaml.safe_load(sent))
     decoded = decode({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "a"}, "template": template})
     assert decoded.obj is not None, decoded.faults
-    wanted = {**yaml.safe_load(WHOLE), "name": template["spec"][field][0]["name"], **yaml.safe_load(stored)}
-    assert decoded.obj["template"]["spec"][field] == [wanted]
+    expected = {**yaml.safe_load(WHOLE), "name": template["spec"][field][0]["name"], **yaml.safe_load(stored)}
+    assert decoded.obj["template"]["spec"][field] == [expected]
 
 
 def test_service_account_is_stored_in_both_fields() -> None:

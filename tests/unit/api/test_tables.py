@@ -127,9 +127,9 @@ def test_workload_row_shows_cluster_queue_of_reservation() -> None:
 
 def test_jobset_row_prints_booleans_and_numbers() -> None:
     jobset = make(scheme.JOB_SET, spec={"suspend": False}, status={"restarts": 2, "terminalState": "Completed"})
-    found = cells(jobset)
-    assert (found["TerminalState"], found["Restarts"], found["Suspended"]) == ("Completed", "2", "false")
-    assert found["Completed"] == ""
+    result = cells(jobset)
+    assert (result["TerminalState"], result["Restarts"], result["Suspended"]) == ("Completed", "2", "false")
+    assert result["Completed"] == ""
 
 
 @pytest.mark.parametrize(
@@ -184,15 +184,15 @@ def test_wide_job_row_shows_containers_and_selector() -> None:
             {"key": "e", "operator": "DoesNotExist"},
         ],
     }
-    found = cells(job(template={"spec": {"containers": containers}}, selector=selector), wide=True)
-    assert (found["Containers"], found["Images"]) == ("main,side", "python,pause")
-    assert found["Selector"] == "a=1,aa notin (x,y),b=2,c in (z),d,!e"
+    result = cells(job(template={"spec": {"containers": containers}}, selector=selector), wide=True)
+    assert (result["Containers"], result["Images"]) == ("main,side", "python,pause")
+    assert result["Selector"] == "a=1,aa notin (x,y),b=2,c in (z),d,!e"
     assert cells(job(), wide=True)["Selector"] == "<none>"
 
 
 def test_headless_service_row_has_no_addresses() -> None:
-    found = cells(service(clusterIP="None", selector={"job-name": "a"}), wide=True)
-    assert list(found.values()) == ["a", "ClusterIP", "None", "<none>", "<none>", "0s", "job-name=a"]
+    result = cells(service(clusterIP="None", selector={"job-name": "a"}), wide=True)
+    assert list(result.values()) == ["a", "ClusterIP", "None", "<none>", "<none>", "0s", "job-name=a"]
 
 
 def test_load_balancer_row_shows_ingress_points_before_external_ips() -> None:

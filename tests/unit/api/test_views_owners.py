@@ -18,8 +18,8 @@ def chain(length: int) -> list[Obj]:
 
 
 def owner_names(obj: Obj, *there: Obj) -> list[str]:
-    found = {key_of(each): each for each in there}
-    return [above["metadata"]["name"] for above in controlling_jobs(obj, found.get)]
+    result = {key_of(each): each for each in there}
+    return [above["metadata"]["name"] for above in controlling_jobs(obj, result.get)]
 
 
 def test_owning_jobs_are_returned_from_nearest_to_topmost() -> None:
@@ -51,9 +51,9 @@ def test_owner_chain_is_limited_to_kueue_depth() -> None:
 def test_ancestry_returns_topmost_owner_with_queue_name() -> None:
     jobs = chain(3)
     jobs[0] = with_edits(jobs[0], {"metadata.labels": {}})
-    found = {key_of(each): each for each in jobs}
-    assert find_managed_ancestor(jobs[2], found.get) == (key_of(jobs[1]), None)
-    assert find_managed_ancestor(jobs[1], found.get) == (None, None)
+    result = {key_of(each): each for each in jobs}
+    assert find_managed_ancestor(jobs[2], result.get) == (key_of(jobs[1]), None)
+    assert find_managed_ancestor(jobs[1], result.get) == (None, None)
 
 
 def test_ancestry_returns_missing_owner() -> None:

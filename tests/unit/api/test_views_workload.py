@@ -24,20 +24,20 @@ def test_workload_view_is_cached_per_object() -> None:
 
 
 def test_view_of_new_workload_reads_spec() -> None:
-    found = view(queue="q", priority=7, pod_sets=[make.pod_set("a", 2, minCount=1), make.pod_set("b")])
-    assert (found.key, found.queue, found.priority, found.uid) == ("team/wl", "team/q", 7, "uid-wl")
-    assert [(p.name, p.count, p.min_count, p.group) for p in found.pod_sets] == [
+    result = view(queue="q", priority=7, pod_sets=[make.pod_set("a", 2, minCount=1), make.pod_set("b")])
+    assert (result.key, result.queue, result.priority, result.uid) == ("team/wl", "team/q", 7, "uid-wl")
+    assert [(p.name, p.count, p.min_count, p.group) for p in result.pod_sets] == [
         ("a", 2, 1, None),
         ("b", 1, None, None),
     ]
-    assert (found.counts, found.created, found.queued) == ((2, 1), make.NOW, make.NOW)
-    assert (found.active, found.admissible, found.finished, found.quota_reserved) == (True, True, False, False)
+    assert (result.counts, result.created, result.queued) == ((2, 1), make.NOW, make.NOW)
+    assert (result.active, result.admissible, result.finished, result.quota_reserved) == (True, True, False, False)
 
 
 def test_workload_view_has_defaults_for_missing_fields() -> None:
-    found = workload_view({"metadata": {"name": "x"}, "spec": {}})
-    assert (found.key, found.queue, found.priority, found.created, found.pod_sets) == ("/x", "/", 0, 0, ())
-    assert (found.uid, found.job_uid, found.generation) == ("", "", 0)
+    result = workload_view({"metadata": {"name": "x"}, "spec": {}})
+    assert (result.key, result.queue, result.priority, result.created, result.pod_sets) == ("/x", "/", 0, 0, ())
+    assert (result.uid, result.job_uid, result.generation) == ("", "", 0)
 
 
 def test_job_uid_is_read_from_label() -> None:
@@ -81,14 +81,14 @@ def test_queue_time_follows_eviction_reason(reason: str, *, status: bool, queued
 def test_requeue_block_and_time_are_read_from_status() -> None:
     assert view(conditions=[make.condition("Requeued", status=False)]).requeue_blocked
     assert not view(conditions=[make.condition("Requeued")]).requeue_blocked
-    found = view(status={"requeueState": {"count": 1, "requeueAt": make.stamp(7)}})
-    assert (found.requeue_at, view(status={"requeueState": {"count": 1}}).requeue_at) == (make.at(7), None)
+    result = view(status={"requeueState": {"count": 1, "requeueAt": make.stamp(7)}})
+    assert (result.requeue_at, view(status={"requeueState": {"count": 1}}).requeue_at) == (make.at(7), None)
 
 
 @pytest.mark.parametrize(("back", "left"), [(1, 3), (4, 0), (9, 0)])
 def test_reclaimable_pods_reduce_pod_count(back: int, left: int) -> None:
-    found = view(pod_sets=[make.pod_set(count=4)], status={"reclaimablePods": [{"name": "main", "count": back}]})
-    assert found.counts == (left,)
+    result = view(pod_sets=[make.pod_set(count=4)], status={"reclaimablePods": [{"name": "main", "count": back}]})
+    assert result.counts == (left,)
 
 
 def holding(count: int, cpu: str, back: int = 0, total: int = 4) -> WorkloadView:

@@ -137,10 +137,10 @@ def test_controller_applies_status_with_its_field_manager() -> None:
 
 def test_merge_patch_with_current_revision_removes_finalizer() -> None:
     api, merge = Api(), {"content-type": "application/merge-patch+json"}
-    made = api.post(MAPS, {**config_map("a"), "metadata": {"name": "a", "finalizers": ["example.com/held"]}})
+    created = api.post(MAPS, {**config_map("a"), "metadata": {"name": "a", "finalizers": ["example.com/held"]}})
     gone = api.ask("DELETE", f"{MAPS}/a").body
     assert gone["metadata"]["deletionTimestamp"]
-    stale = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"], "finalizers": None}}
+    stale = {"metadata": {"resourceVersion": created["metadata"]["resourceVersion"], "finalizers": None}}
     assert api.ask("PATCH", f"{MAPS}/a", stale, headers=merge).body["reason"] == "Conflict"
     fresh = {"metadata": {"resourceVersion": gone["metadata"]["resourceVersion"], "finalizers": None}}
     assert api.ask("PATCH", f"{MAPS}/a", fresh, headers=merge).code == 200
@@ -150,9 +150,9 @@ def test_merge_patch_with_current_revision_removes_finalizer() -> None:
 def test_secret_string_data_is_stored_as_data() -> None:
     api, secrets = Api(), "/api/v1/namespaces/team/secrets"
     sent = {"metadata": {"name": "a"}, "data": {"raw": "AP8=", "key": "AA=="}, "stringData": {"key": "text"}}
-    made = api.post(secrets, sent)
-    assert (made["data"], "stringData" in made) == ({"raw": "AP8=", "key": "dGV4dA=="}, False)
-    (entry_,) = made["metadata"]["managedFields"]
+    created = api.post(secrets, sent)
+    assert (created["data"], "stringData" in created) == ({"raw": "AP8=", "key": "dGV4dA=="}, False)
+    (entry_,) = created["metadata"]["managedFields"]
     assert entry_["fieldsV1"]["f:data"].keys() == {".", "f:raw", "f:key"}
     merge = {"content-type": "application/merge-patch+json"}
     patched = api.ask("PATCH", f"{secrets}/a", {"stringData": {"more": "b"}}, headers=merge).body
@@ -168,5 +168,5 @@ def test_secret_size_limit_counts_decoded_data() -> None:
 
 def test_null_value_in_string_map_becomes_empty_string() -> None:
     sent = {"metadata": {"name": "a", "labels": {"l": None}}, "data": {"a": None}, "binaryData": {"b": None}}
-    made = Api().post(MAPS, sent)
-    assert (made["metadata"]["labels"], made["data"], made["binaryData"]) == ({"l": ""}, {"a": ""}, {"b": ""})
+    created = Api().post(MAPS, sent)
+    assert (created["metadata"]["labels"], created["data"], created["binaryData"]) == ({"l": ""}, {"a": ""}, {"b": ""})

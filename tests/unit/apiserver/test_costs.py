@@ -19,11 +19,11 @@ APPLY = {"content-type": "application/apply-patch+yaml"}
 
 @pytest.fixture
 def api() -> Api:
-    made = Api()
-    made.post(MAPS, config_map("a", x="1"))
+    created = Api()
+    created.post(MAPS, config_map("a", x="1"))
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
-    made.post(JOBS, {"metadata": {"name": "j"}, "spec": {"suspend": True, "template": template}})
-    return made
+    created.post(JOBS, {"metadata": {"name": "j"}, "spec": {"suspend": True, "template": template}})
+    return created
 
 
 def managed_field(number: int, **about: Any) -> dict[str, Any]:

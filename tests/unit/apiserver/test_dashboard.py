@@ -251,11 +251,11 @@ class VirtualStore:
 
 def test_page_token_allows_dashboard_reads_until_expiry() -> None:
     page_access = PageAccess()
-    found = page_access.user("GET", f"{DASHBOARD_MODELS_PATH}overview")
-    assert found is not None
-    assert (found.name, found.groups) == ("ann", ("team", "system:authenticated"))
+    result = page_access.user("GET", f"{DASHBOARD_MODELS_PATH}overview")
+    assert result is not None
+    assert (result.name, result.groups) == ("ann", ("team", "system:authenticated"))
     why = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads/w/why"
-    assert page_access.user("GET", why) == found
+    assert page_access.user("GET", why) == result
     for method, path in (
         ("GET", "/api/v1/secrets"),
         ("POST", why),
@@ -267,8 +267,8 @@ def test_page_token_allows_dashboard_reads_until_expiry() -> None:
         secret = f"/api/v1/namespaces/team/secrets/{name}"
         for path in (secret, f"/api/v1/namespaces/{name}", f"{why}/{name}", f"/{name}"):
             assert page_access.user("GET", path) is None, "a path that only ends like a subresource is not one"
-    assert page_access.user("GET", "/api/v1/namespaces/team/pods/p/why") == found
-    assert page_access.user("GET", "/api/v1/namespaces/team/pods/p/log") == found
+    assert page_access.user("GET", "/api/v1/namespaces/team/pods/p/why") == result
+    assert page_access.user("GET", "/api/v1/namespaces/team/pods/p/log") == result
     assert page_access.user("GET", f"{DASHBOARD_MODELS_PATH}overview", upgrade="websocket") is None
     page_access.now += HOUR
     assert page_access.user("GET", f"{DASHBOARD_MODELS_PATH}overview") is None
@@ -276,18 +276,18 @@ def test_page_token_allows_dashboard_reads_until_expiry() -> None:
 
 def test_only_token_with_actions_permits_an_action() -> None:
     page_access = PageAccess()
-    asked = ApiRequest("POST", DASHBOARD_ACTIONS_PATH, headers={"authorization": f"Bearer {page_access.token}"})
+    request = ApiRequest("POST", DASHBOARD_ACTIONS_PATH, headers={"authorization": f"Bearer {page_access.token}"})
     with pytest.raises(StatusError, match="this link is read-only") as refused:
-        page_access.access.authenticate(asked)
+        page_access.access.authenticate(request)
     assert refused.value.code == 403
     assert page_access.user("POST", DASHBOARD_ACTIONS_PATH, **{"impersonate-user": "owner"}) is None
     user = UserInfo("ann", ("team",))
     page_access.token = dashboard_token(
         DigestSigner(), user, page_access.now, page_access.now + HOUR, permits_actions=True
     )
-    found = page_access.user("POST", DASHBOARD_ACTIONS_PATH)
-    assert found is not None
-    assert (found.name, has_read_only_token(found)) == ("ann", False)
+    result = page_access.user("POST", DASHBOARD_ACTIONS_PATH)
+    assert result is not None
+    assert (result.name, has_read_only_token(result)) == ("ann", False)
     job = "/apis/batch/v1/namespaces/team/jobs/j"
     for method, path in (("POST", f"{DASHBOARD_ACTIONS_PATH}/x"), ("DELETE", DASHBOARD_ACTIONS_PATH), ("DELETE", job)):
         assert page_access.user(method, path) is None

@@ -54,8 +54,8 @@ class Actions:
             reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"]}
             reference |= {"uid": owner["metadata"]["uid"], "controller": True}
             obj = {**obj, "metadata": {**obj["metadata"], "ownerReferences": [reference]}}
-        made: Obj = self.api.post(f"/apis/{KUEUE}/v1beta2/namespaces/team/workloads", obj)
-        return made
+        created: Obj = self.api.post(f"/apis/{KUEUE}/v1beta2/namespaces/team/workloads", obj)
+        return created
 
     def offer(self, obj: Obj, user: UserInfo) -> Response:
         metadata = obj["metadata"]

@@ -53,9 +53,9 @@ def test_cluster_role_label_needs_rights_of_role() -> None:
 
 @pytest.mark.parametrize(("namespace", "plural"), [("team", "rolebindings"), ("", "clusterrolebindings")])
 def test_binding_needs_rights_of_its_role(namespace: str, plural: str) -> None:
-    wanted = binding("more", "ClusterRole/reads-secrets", user("bob"), namespace)
-    assert ask_as_bob(server_with_bob(PODS), plural, wanted)[0] == 403
-    assert ask_as_bob(server_with_bob(SECRETS), plural, wanted)[0] == 201
+    expected = binding("more", "ClusterRole/reads-secrets", user("bob"), namespace)
+    assert ask_as_bob(server_with_bob(PODS), plural, expected)[0] == 403
+    assert ask_as_bob(server_with_bob(SECRETS), plural, expected)[0] == 201
 
 
 def test_rights_of_one_namespace_allow_no_cluster_role_binding() -> None:

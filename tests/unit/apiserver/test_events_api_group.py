@@ -27,8 +27,12 @@ SENT: dict[str, Any] = {
 
 def test_event_is_served_in_both_groups() -> None:
     api = Api()
-    made = api.post(RENAMED, SENT)
-    assert (made["apiVersion"], made["note"], made["regarding"]["name"]) == ("events.k8s.io/v1", "it began", "train")
+    created = api.post(RENAMED, SENT)
+    assert (created["apiVersion"], created["note"], created["regarding"]["name"]) == (
+        "events.k8s.io/v1",
+        "it began",
+        "train",
+    )
     core = api.get(f"{CORE}/train.1")
     assert (core["apiVersion"], core["message"], core["involvedObject"]["name"]) == ("v1", "it began", "train")
     assert (core["reportingComponent"], core["reportingInstance"]) == ("jobset", "jobset-0")
@@ -47,15 +51,15 @@ def test_event_times_are_served_in_seconds_and_stored_with_fractions() -> None:
     api, fine, whole = Api(), "2026-01-01T00:00:01.250000Z", "2026-01-01T00:00:01Z"
     api.post(RENAMED, SENT)
     key = Key(scheme.EVENT, "team", "train.1")
-    made = api.stored.store.get(key)
-    assert made is not None
+    created = api.stored.store.get(key)
+    assert created is not None
     api.stored.store.put(
-        key, {**made, "firstTimestamp": fine, "metadata": {**made["metadata"], "creationTimestamp": fine}}
+        key, {**created, "firstTimestamp": fine, "metadata": {**created["metadata"], "creationTimestamp": fine}}
     )
-    found = api.get(f"{RENAMED}/train.1")
-    assert (found["deprecatedFirstTimestamp"], found["metadata"]["creationTimestamp"]) == (whole, whole)
-    reported = {**found["metadata"], "labels": {"a": "b"}}
-    assert api.ask("PUT", f"{RENAMED}/train.1", {**found, "metadata": reported}).code == 200
+    result = api.get(f"{RENAMED}/train.1")
+    assert (result["deprecatedFirstTimestamp"], result["metadata"]["creationTimestamp"]) == (whole, whole)
+    reported = {**result["metadata"], "labels": {"a": "b"}}
+    assert api.ask("PUT", f"{RENAMED}/train.1", {**result, "metadata": reported}).code == 200
     stored = api.stored.store.get(key)
     assert stored is not None
     assert (stored["firstTimestamp"], stored["metadata"]["labels"]) == (fine, {"a": "b"})

@@ -80,8 +80,8 @@ BUDGET = {
 def guard(api: Api, name: str = "b", **status: object) -> None:
     """Create a PodDisruptionBudget for all pods with that status."""
     path = "/apis/policy/v1/namespaces/team/poddisruptionbudgets"
-    made = api.post(path, {**BUDGET, "metadata": {"name": name}})
-    reported = {**made, "status": {"observedGeneration": 1, "expectedPods": 1, **status}}
+    created = api.post(path, {**BUDGET, "metadata": {"name": name}})
+    reported = {**created, "status": {"observedGeneration": 1, "expectedPods": 1, **status}}
     for field in ("currentHealthy", "desiredHealthy", "disruptionsAllowed"):
         reported["status"].setdefault(field, 0)
     assert api.ask("PUT", f"{path}/{name}/status", reported).code == 200

@@ -16,11 +16,11 @@ ANSWERS = {200, 201, 400, 401, 403, 404, 405, 406, 409, 410, 413, 415, 422, 504}
 def test_server_answers_random_requests_with_known_codes(seed: str) -> None:
     api = FuzzedApi()
     fuzz = RequestGenerator(api.places(), seed)
-    for asked in fuzz.good():
-        api.meet(asked)
+    for request in fuzz.good():
+        api.meet(request)
     for number in range(COUNT):
-        asked = fuzz.next()
-        with RequestNote(asked.reported):
-            assert api.meet(asked) in ANSWERS
+        request = fuzz.next()
+        with RequestNote(request.reported):
+            assert api.meet(request) in ANSWERS
             if number % 50 == 0:
                 api.pass_time(5)

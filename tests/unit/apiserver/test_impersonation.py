@@ -35,20 +35,20 @@ def server() -> Api:
 
 
 def test_impersonated_user_is_authenticated() -> None:
-    found = impersonated_user(server(), impersonate_user="carol")
-    assert found == {"username": "carol", "groups": ["system:authenticated"]}
+    result = impersonated_user(server(), impersonate_user="carol")
+    assert result == {"username": "carol", "groups": ["system:authenticated"]}
 
 
 def test_impersonation_sets_groups_uid_and_extra() -> None:
     headers = {"impersonate_user": "carol", "impersonate_group": "a\nb", "impersonate_uid": "1"}
-    found = impersonated_user(server(), None, **headers, **{"impersonate_extra_team%2fname": "x\ny"})
-    assert found["groups"] == ["a", "b", "system:authenticated"]
-    assert (found["uid"], found["extra"]) == ("1", {"team/name": ["x", "y"]})
+    result = impersonated_user(server(), None, **headers, **{"impersonate_extra_team%2fname": "x\ny"})
+    assert result["groups"] == ["a", "b", "system:authenticated"]
+    assert (result["uid"], result["extra"]) == ("1", {"team/name": ["x", "y"]})
 
 
 def test_impersonated_service_account_has_its_groups() -> None:
-    found = impersonated_user(server(), impersonate_user="system:serviceaccount:team:robot")
-    assert found["groups"] == ["system:serviceaccounts", "system:serviceaccounts:team", "system:authenticated"]
+    result = impersonated_user(server(), impersonate_user="system:serviceaccount:team:robot")
+    assert result["groups"] == ["system:serviceaccounts", "system:serviceaccounts:team", "system:authenticated"]
 
 
 @pytest.mark.parametrize(

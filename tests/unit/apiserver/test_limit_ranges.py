@@ -15,8 +15,8 @@ def api() -> Api:
 
 
 def limit(api: Api, *limits: dict[str, Any], name: str = "lim") -> int:
-    found = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": name}, "spec": {"limits": list(limits)}}
-    return api.ask("POST", "/api/v1/namespaces/team/limitranges", found).code
+    result = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": name}, "spec": {"limits": list(limits)}}
+    return api.ask("POST", "/api/v1/namespaces/team/limitranges", result).code
 
 
 def pod(resources: Any = None, init: Any = None) -> dict[str, Any]:
@@ -28,10 +28,10 @@ def pod(resources: Any = None, init: Any = None) -> dict[str, Any]:
 
 def test_limit_range_sets_defaults_of_containers(api: Api) -> None:
     limit(api, {"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "500m", "memory": "1Gi"}})
-    made = api.post(PODS, pod({"requests": {"memory": "2Gi"}}, init={}))
-    resources = made["spec"]["containers"][0]["resources"]
+    created = api.post(PODS, pod({"requests": {"memory": "2Gi"}}, init={}))
+    resources = created["spec"]["containers"][0]["resources"]
     assert resources == {"limits": {"cpu": "1"}, "requests": {"cpu": "500m", "memory": "2Gi"}}
-    assert made["metadata"]["annotations"]["kubernetes.io/limit-ranger"] == (
+    assert created["metadata"]["annotations"]["kubernetes.io/limit-ranger"] == (
         "LimitRanger plugin set: cpu request for container c; cpu limit for container c; "
         "cpu, memory request for init container first; cpu limit for init container first"
     )
@@ -39,8 +39,8 @@ def test_limit_range_sets_defaults_of_containers(api: Api) -> None:
 
 def test_limit_range_uses_bounds_as_defaults(api: Api) -> None:
     limit(api, {"type": "Container", "max": {"cpu": "2"}, "min": {"memory": "1Gi"}})
-    made = api.post(PODS, pod())["spec"]["containers"][0]["resources"]
-    assert made == {"limits": {"cpu": "2"}, "requests": {"cpu": "2", "memory": "1Gi"}}
+    created = api.post(PODS, pod())["spec"]["containers"][0]["resources"]
+    assert created == {"limits": {"cpu": "2"}, "requests": {"cpu": "2", "memory": "1Gi"}}
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_limit_range_reports_all_violations_together(api: Api) -> None:
     ],
 )
 def test_invalid_limit_range_is_rejected(api: Api, limits: Any, fault: str) -> None:
-    found = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "lim"}, "spec": {"limits": limits}}
-    response = api.ask("POST", "/api/v1/namespaces/team/limitranges", found)
+    result = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "lim"}, "spec": {"limits": limits}}
+    response = api.ask("POST", "/api/v1/namespaces/team/limitranges", result)
     assert response.code == 422
     assert fault in response.body["message"]
 

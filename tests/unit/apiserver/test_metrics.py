@@ -14,17 +14,17 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
 def pod_requesting(name: str, phase: str = "Running", **requests: str) -> Obj:
-    found = pod(name, status={"phase": phase}, metadata={"labels": {"run": name}})
-    container = {**found["spec"]["containers"][0], "resources": {"requests": requests}}
-    return {**found, "spec": {**found["spec"], "containers": [container]}}
+    result = pod(name, status={"phase": phase}, metadata={"labels": {"run": name}})
+    container = {**result["spec"]["containers"][0], "resources": {"requests": requests}}
+    return {**result, "spec": {**result["spec"], "containers": [container]}}
 
 
 @pytest.fixture
 def api() -> Api:
     """Two running pods on a node, and a finished one."""
     api = Api()
-    found = [node(), node("idle"), pod_requesting("one", cpu="1500m", memory="3Gi"), pod_requesting("two", cpu="1")]
-    for obj in [*found, pod_requesting("done", "Succeeded", cpu="9")]:
+    result = [node(), node("idle"), pod_requesting("one", cpu="1500m", memory="3Gi"), pod_requesting("two", cpu="1")]
+    for obj in [*result, pod_requesting("done", "Succeeded", cpu="9")]:
         api.stored.store.put(key_of(obj), obj)
     return api
 
@@ -34,10 +34,10 @@ def usage_by_name(found: Any) -> dict[str, Any]:
 
 
 def test_running_pod_uses_its_requests(api: Api) -> None:
-    found = api.get(PODS)
-    assert [item["metadata"]["name"] for item in found["items"]] == ["one", "two"]
-    assert found["items"][0]["containers"] == [{"name": "c", "usage": {"cpu": "1500m", "memory": "3Gi"}}]
-    assert found["kind"] == "PodMetricsList"
+    result = api.get(PODS)
+    assert [item["metadata"]["name"] for item in result["items"]] == ["one", "two"]
+    assert result["items"][0]["containers"] == [{"name": "c", "usage": {"cpu": "1500m", "memory": "3Gi"}}]
+    assert result["kind"] == "PodMetricsList"
 
 
 def test_node_uses_sum_of_its_pods(api: Api) -> None:

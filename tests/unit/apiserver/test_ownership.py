@@ -61,9 +61,9 @@ def managers(obj: Obj) -> dict[str, Any]:
 
 
 def test_applier_owns_each_applied_field() -> None:
-    made = apply(None, service(80, type="ClusterIP"), "me")
+    created = apply(None, service(80, type="ClusterIP"), "me")
     item: dict[str, Any] = {".": {}, "f:port": {}, "f:protocol": {}}
-    assert managers(made) == {"me": {"f:ports": {'k:{"port":80,"protocol":"TCP"}': item}, "f:type": {}}}
+    assert managers(created) == {"me": {"f:ports": {'k:{"port":80,"protocol":"TCP"}': item}, "f:type": {}}}
 
 
 def test_two_appliers_share_list_by_items() -> None:
@@ -118,8 +118,8 @@ def test_apply_of_same_value_shares_ownership() -> None:
 
 
 def test_repeated_apply_keeps_object_and_time() -> None:
-    made = apply(None, service(80), "me", time=1)
-    assert apply(made, service(80), "me", time=2) == made
+    created = apply(None, service(80), "me", time=1)
+    assert apply(created, service(80), "me", time=2) == created
 
 
 def test_update_owns_changed_fields_and_drops_removed_fields() -> None:
@@ -200,9 +200,9 @@ def test_malformed_managed_fields_are_ignored() -> None:
 
 def test_create_owns_no_status_fields() -> None:
     api, path = Api(), "/api/v1/namespaces/team/pods"
-    made = api.post(path, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}})
-    assert made["status"]["phase"] == "Pending"
-    assert [sorted(entry["fieldsV1"]) for entry in made["metadata"]["managedFields"]] == [["f:spec"]]
+    created = api.post(path, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}})
+    assert created["status"]["phase"] == "Pending"
+    assert [sorted(entry["fieldsV1"]) for entry in created["metadata"]["managedFields"]] == [["f:spec"]]
     config = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "status": {"phase": "Running"}}
     headers = {"content-type": "application/apply-patch+yaml"}
     assert api.ask("PATCH", f"{path}/p/status?fieldManager=me", config, headers=headers).code == 200

@@ -84,8 +84,8 @@ def test_mirror_pod_has_no_service_account(api: Api) -> None:
 
 def test_second_default_priority_class_is_rejected(api: Api) -> None:
     def priority_class(name: str, *, is_default: bool) -> dict[str, Any]:
-        made = make.priority_class(name, 5, is_default=is_default)
-        return {**made, "metadata": {"name": name}}
+        created = make.priority_class(name, 5, is_default=is_default)
+        return {**created, "metadata": {"name": name}}
 
     api.post(CLASSES, priority_class("one", is_default=True))
     reported = "PriorityClass one is already marked as default. Only one default can exist"

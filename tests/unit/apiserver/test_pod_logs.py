@@ -115,13 +115,13 @@ def test_log_of_pod_without_node_is_empty() -> None:
 def test_followed_log_streams_lines_until_container_ends() -> None:
     api = api_with(pod(RUNNING), 10)
     stream = api.stream(f"{LOG}?follow=true")
-    heard: list[bytes] = []
-    stream.on_new_data = lambda: heard.extend(stream.take())
+    received: list[bytes] = []
+    stream.on_new_data = lambda: received.extend(stream.take())
     assert words(b"".join(stream.take()).decode()) == ["0 started:"]
     api.pass_time(60)
-    assert words(b"".join(heard).decode()) == ["30 saved:", "0 saved:"]
+    assert words(b"".join(received).decode()) == ["30 saved:", "0 saved:"]
     api.stored.store.put(POD, pod({"terminated": ENDED}))
-    assert words(b"".join(heard).decode())[2:] == ["30 saved:", "30 failed:"]
+    assert words(b"".join(received).decode())[2:] == ["30 saved:", "30 failed:"]
     assert stream.is_over
 
 

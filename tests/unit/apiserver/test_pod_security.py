@@ -42,8 +42,8 @@ def create(api: Api, plural: str, obj: dict[str, Any]) -> Response:
 
 
 def annotations(api: Api) -> dict[str, str]:
-    found: dict[str, str] = audit_event(api.audited[-1], 0, 1).get("annotations", {})
-    return {name.removeprefix(PREFIX): text for name, text in found.items()}
+    result: dict[str, str] = audit_event(api.audited[-1], 0, 1).get("annotations", {})
+    return {name.removeprefix(PREFIX): text for name, text in result.items()}
 
 
 def test_pod_that_violates_enforced_policy_is_forbidden() -> None:
@@ -62,8 +62,8 @@ def test_pod_that_violates_enforced_policy_is_forbidden() -> None:
 def test_policy_version_selects_checks() -> None:
     api = yard(enforce="restricted", enforce_version="v1.7", warn="privileged")
     answer = create(api, "pods", {"spec": PLAIN})
-    wanted = 'runAsNonRoot != true (pod or container "c" must set securityContext.runAsNonRoot=true)'
-    assert answer.body["message"].endswith(f'violates PodSecurity "restricted:v1.7": {wanted}')
+    expected = 'runAsNonRoot != true (pod or container "c" must set securityContext.runAsNonRoot=true)'
+    assert answer.body["message"].endswith(f'violates PodSecurity "restricted:v1.7": {expected}')
 
 
 def test_pod_that_violates_policy_gets_warning_and_audit_annotation() -> None:

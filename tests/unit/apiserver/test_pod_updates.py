@@ -86,8 +86,8 @@ def test_gated_pod_update_sets_node_selector(api: Api) -> None:
 
 def test_job_cannot_leave_queue_in_namespace_with_default_queue() -> None:
     api = Api()
-    made = make.job(queue="lq")
-    api.post("/apis/batch/v1/namespaces/team/jobs", {**made, "metadata": {"name": "job", **labels(made)}})
+    created = make.job(queue="lq")
+    api.post("/apis/batch/v1/namespaces/team/jobs", {**created, "metadata": {"name": "job", **labels(created)}})
     path, change = "/apis/batch/v1/namespaces/team/jobs/job", {"metadata": {"labels": None}}
     api.stored.store.put(Key(scheme.LOCAL_QUEUE, "team", "default"), make.local_queue("default"))
     response = api.ask("PATCH", path, change, headers=MERGE)

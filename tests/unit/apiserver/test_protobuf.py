@@ -74,8 +74,8 @@ def test_bytes_are_decoded_as_base64() -> None:
 def test_create_accepts_protobuf() -> None:
     sent = protobuf_envelope("v1", "Namespace", field(1, metadata("new")))
     headers = {"content-type": "application/vnd.kubernetes.protobuf"}
-    made = Api().ask("POST", "/api/v1/namespaces", sent, headers=headers)
-    assert (made.code, made.body["metadata"]["name"]) == (201, "new")
+    created = Api().ask("POST", "/api/v1/namespaces", sent, headers=headers)
+    assert (created.code, created.body["metadata"]["name"]) == (201, "new")
 
 
 @pytest.mark.parametrize("info", [each.info for each in built_in_resources() if each.is_native], ids=attrgetter("kind"))
@@ -86,9 +86,9 @@ def test_every_native_kind_is_decoded(info: ServedKind) -> None:
 def test_endpoint_slices_and_runtime_classes_are_decoded() -> None:
     endpoint = field(1, "10.0.0.1") + field(2, field(1, 1)) + field(6, "node-0")
     sent = field(2, endpoint) + field(3, field(1, "http") + field(3, 80)) + field(4, "IPv4")
-    found = decode_protobuf_object(protobuf_envelope("discovery.k8s.io/v1", "EndpointSlice", sent))
-    assert found["endpoints"] == [{"addresses": ["10.0.0.1"], "conditions": {"ready": True}, "nodeName": "node-0"}]
-    assert (found["ports"], found["addressType"]) == ([{"name": "http", "port": 80}], "IPv4")
+    result = decode_protobuf_object(protobuf_envelope("discovery.k8s.io/v1", "EndpointSlice", sent))
+    assert result["endpoints"] == [{"addresses": ["10.0.0.1"], "conditions": {"ready": True}, "nodeName": "node-0"}]
+    assert (result["ports"], result["addressType"]) == ([{"name": "http", "port": 80}], "IPv4")
     runtime = decode_protobuf_object(protobuf_envelope("node.k8s.io/v1", "RuntimeClass", field(2, "runsc")))
     assert runtime["handler"] == "runsc"
 

@@ -62,10 +62,10 @@ def test_write_of_old_revision_conflicts_before_validation() -> None:
     placed = {"suspend": False, "template": {"spec": {"nodeSelector": {"pool": "a"}}}}
     merge = {"content-type": "application/merge-patch+json"}
     assert api.ask("PATCH", f"{path}/j", {"spec": placed}, headers=merge).code == 200
-    wanted = {**read, "spec": {**read["spec"], "suspend": False}}
-    stale = api.ask("PUT", f"{path}/j", wanted)
+    expected = {**read, "spec": {**read["spec"], "suspend": False}}
+    stale = api.ask("PUT", f"{path}/j", expected)
     assert (stale.code, stale.body["reason"]) == (409, "Conflict")
     assert "the object has been modified" in stale.body["message"]
     named = {"resourceVersion": read["metadata"]["resourceVersion"]}
     assert api.ask("PATCH", f"{path}/j", {"metadata": named, "spec": {"selector": {}}}, headers=merge).code == 409
-    assert api.ask("PUT", f"{path}/j", {**wanted, "metadata": {"name": "j", "namespace": "team"}}).code == 422
+    assert api.ask("PUT", f"{path}/j", {**expected, "metadata": {"name": "j", "namespace": "team"}}).code == 422

@@ -30,10 +30,10 @@ VOLUME = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hos
 )
 def test_delete_returns_object_of_some_kinds(path: str, kind: str, content: dict[str, Any]) -> None:
     api = Api()
-    made = api.post(path, {"metadata": {"name": "one"}, **content})
+    created = api.post(path, {"metadata": {"name": "one"}, **content})
     gone = api.ask("DELETE", f"{path}/one", {"gracePeriodSeconds": 0}).body
-    assert (gone["kind"], gone["metadata"]["uid"]) == (kind, made["metadata"]["uid"])
-    assert int(gone["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
+    assert (gone["kind"], gone["metadata"]["uid"]) == (kind, created["metadata"]["uid"])
+    assert int(gone["metadata"]["resourceVersion"]) > int(created["metadata"]["resourceVersion"])
 
 
 def test_delete_returns_status_for_other_kinds() -> None:
@@ -78,8 +78,8 @@ def test_text_response_is_sent_unchanged() -> None:
 
 def responses(document: Any, path: str, method: str) -> dict[str, str]:
     """The definitions that the responses of an operation refer to, by code."""
-    found = document["paths"][path][method]["responses"]
-    return {code: each["schema"]["$ref"].rpartition(".")[2] for code, each in found.items() if "schema" in each}
+    result = document["paths"][path][method]["responses"]
+    return {code: each["schema"]["$ref"].rpartition(".")[2] for code, each in result.items() if "schema" in each}
 
 
 def test_openapi_v2_responses_have_schemas() -> None:

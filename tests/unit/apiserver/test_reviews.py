@@ -74,8 +74,8 @@ def test_invalid_review_is_rejected(path: str, spec: dict[str, Any], code: int) 
 
 def test_reviews_support_create_only() -> None:
     api = Api()
-    found = {each["name"]: each for each in api.get("/apis/authorization.k8s.io/v1")["resources"]}
-    assert found["subjectaccessreviews"]["verbs"] == ["create"]
+    result = {each["name"]: each for each in api.get("/apis/authorization.k8s.io/v1")["resources"]}
+    assert result["subjectaccessreviews"]["verbs"] == ["create"]
     for method, path in (
         ("GET", ""),
         ("GET", "?watch=1"),
@@ -88,8 +88,8 @@ def test_reviews_support_create_only() -> None:
 
 
 def test_discovery_lists_token_subresource_of_service_accounts() -> None:
-    found = {each["name"]: each for each in Api().get("/api/v1")["resources"]}
-    token = found["serviceaccounts/token"]
+    result = {each["name"]: each for each in Api().get("/api/v1")["resources"]}
+    token = result["serviceaccounts/token"]
     assert (token["group"], token["kind"], token["verbs"]) == ("authentication.k8s.io", "TokenRequest", ["create"])
 
 

@@ -14,11 +14,11 @@ MAPS = "/api/v1/namespaces/team/configmaps"
 @pytest.fixture(scope="module")
 def api() -> Api:
     """A server with four ConfigMaps, three of them with numbers as labels."""
-    made = Api()
+    created = Api()
     for number in (1, 5, 30):
-        made.post(MAPS, {"metadata": {"name": f"n{number}", "labels": {"size": str(number), "is": ""}}})
-    made.post(MAPS, {"metadata": {"name": "plain"}})
-    return made
+        created.post(MAPS, {"metadata": {"name": f"n{number}", "labels": {"size": str(number), "is": ""}}})
+    created.post(MAPS, {"metadata": {"name": "plain"}})
+    return created
 
 
 def selected_names(api: Api, query: str) -> str:
@@ -123,12 +123,12 @@ def test_invalid_field_selector_is_rejected(api: Api, selector: str) -> None:
     ],
 )
 def test_field_selector_supports_fields_of_kind(plural: str, selector: str, names: str) -> None:
-    made, ports = Api(), [{"port": 80}]
+    created, ports = Api(), [{"port": 80}]
     place = "/api/v1/namespaces/team"
-    made.post(f"{place}/services", {"metadata": {"name": "headless"}, "spec": {"clusterIP": "None", "ports": ports}})
-    made.post(f"{place}/services", {"metadata": {"name": "plain"}, "spec": {"ports": ports}})
+    created.post(f"{place}/services", {"metadata": {"name": "headless"}, "spec": {"clusterIP": "None", "ports": ports}})
+    created.post(f"{place}/services", {"metadata": {"name": "plain"}, "spec": {"ports": ports}})
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     spec = {"selector": {"a": "b"}, "template": template}
-    made.post(f"{place}/replicationcontrollers", {"metadata": {"name": "kept"}, "spec": spec})
-    items = made.get(f"{place}/{plural}?fieldSelector={selector}")["items"]
+    created.post(f"{place}/replicationcontrollers", {"metadata": {"name": "kept"}, "spec": spec})
+    items = created.get(f"{place}/{plural}?fieldSelector={selector}")["items"]
     assert " ".join(each["metadata"]["name"] for each in items) == names

@@ -21,8 +21,8 @@ def api() -> Api:
     """An API with a pod whose times have fractions."""
     api = Api()
     status = {"startTime": FINE, "conditions": [{**CONDITION, "lastTransitionTime": FINE}]}
-    found = pod_defaults(pod(status=status, metadata={"creationTimestamp": FINE}))
-    api.stored.store.put(key_of(found), found)
+    result = pod_defaults(pod(status=status, metadata={"creationTimestamp": FINE}))
+    api.stored.store.put(key_of(result), result)
     return api
 
 
@@ -40,9 +40,9 @@ def test_times_are_served_in_whole_seconds(api: Api) -> None:
 
 @pytest.mark.parametrize("part", ["", "/status"])
 def test_unchanged_times_keep_fractions(api: Api, part: str) -> None:
-    found = api.get(PATH)
-    sent = {**found, "metadata": {**found["metadata"], "labels": {"a": "b"}}}
-    sent["status"] = {**found["status"], "phase": "Running"}
+    result = api.get(PATH)
+    sent = {**result, "metadata": {**result["metadata"], "labels": {"a": "b"}}}
+    sent["status"] = {**result["status"], "phase": "Running"}
     assert api.ask("PUT", PATH + part, sent).code == 200
     stored = api.stored.store.get(Key(scheme.POD, "team", "pod"))
     assert stored is not None

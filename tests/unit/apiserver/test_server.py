@@ -39,13 +39,13 @@ def test_health_endpoints_return_ok_or_verbose_checks(check: str) -> None:
 def test_metadata_has_no_empty_fields() -> None:
     sent = config_map("a", colour="red")
     empty: dict[str, object] = {"labels": {}, "annotations": {}, "finalizers": [], "ownerReferences": []}
-    made = Api().post("/api/v1/namespaces/team/configmaps", {**sent, "metadata": {"name": "a", **empty}})
-    assert not made["metadata"].keys() & empty.keys()
+    created = Api().post("/api/v1/namespaces/team/configmaps", {**sent, "metadata": {"name": "a", **empty}})
+    assert not created["metadata"].keys() & empty.keys()
 
 
 def test_secret_without_type_is_opaque() -> None:
-    made = Api().post("/api/v1/namespaces/team/secrets", {"metadata": {"name": "a"}})
-    assert made["type"] == "Opaque"
+    created = Api().post("/api/v1/namespaces/team/secrets", {"metadata": {"name": "a"}})
+    assert created["type"] == "Opaque"
 
 
 def test_put_on_platform_path_needs_right_for_put() -> None:

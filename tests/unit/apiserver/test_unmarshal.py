@@ -70,14 +70,14 @@ SECONDS, MICROS = "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05.000000Z07:00
     ],
 )
 def test_invalid_time_is_reported_with_go_message(text: str, layout: str, reported: str | None) -> None:
-    wanted = None if reported is None else f'parsing time "{text}"{reported.format(layout)}'
-    assert go_time_error(text, is_micro_time=layout == MICROS) == wanted
+    expected = None if reported is None else f'parsing time "{text}"{reported.format(layout)}'
+    assert go_time_error(text, is_micro_time=layout == MICROS) == expected
 
 
 def test_times_are_stored_in_utc_and_micro_times_with_six_digits() -> None:
     api, path = Api(), "/apis/coordination.k8s.io/v1/namespaces/team/leases"
-    found = api.post(path, {"metadata": {"name": "a"}, "spec": {"renewTime": "2026-01-01T01:00:00.250000+01:00"}})
-    assert found["spec"]["renewTime"] == "2026-01-01T00:00:00.250000Z"
+    result = api.post(path, {"metadata": {"name": "a"}, "spec": {"renewTime": "2026-01-01T01:00:00.250000+01:00"}})
+    assert result["spec"]["renewTime"] == "2026-01-01T00:00:00.250000Z"
     taint = {"key": "a", "effect": "NoSchedule", "timeAdded": "2026-01-01T01:00:00+01:00"}
     node = api.post("/api/v1/nodes", {"metadata": {"name": "a"}, "spec": {"taints": [taint]}})
     assert node["spec"]["taints"][0]["timeAdded"] == "2026-01-01T00:00:00Z"
@@ -103,15 +103,15 @@ def test_empty_lists_and_maps_are_omitted() -> None:
     api, path = Api(), "/apis/batch/v1/namespaces/team/jobs"
     container = {"name": "c", "image": "i", "env": [], "args": [], "resources": {}}
     pod = {"restartPolicy": "Never", "containers": [container], "nodeSelector": {}, "affinity": {}}
-    made = api.post(path, {"metadata": {"name": "a", "labels": {}}, "spec": {"template": {"spec": pod}}})
-    found = made["spec"]["template"]["spec"]
-    assert not {"env", "args"} & found["containers"][0].keys()
-    assert "nodeSelector" not in found
-    assert found["affinity"] == {}
+    created = api.post(path, {"metadata": {"name": "a", "labels": {}}, "spec": {"template": {"spec": pod}}})
+    result = created["spec"]["template"]["spec"]
+    assert not {"env", "args"} & result["containers"][0].keys()
+    assert "nodeSelector" not in result
+    assert result["affinity"] == {}
     assert api.post("/api/v1/namespaces/team/configmaps", {"metadata": {"name": "a"}, "data": {}}).get("data") is None
 
 
 @pytest.mark.parametrize(("kind", "body"), [("events", {"involvedObject": {"namespace": "team"}}), ("limitranges", {})])
 def test_kinds_without_generation_in_kubernetes_have_none(kind: str, body: dict[str, Any]) -> None:
-    made = Api().post(f"/api/v1/namespaces/team/{kind}", {"metadata": {"name": "a"}, **body})
-    assert "generation" not in made["metadata"]
+    created = Api().post(f"/api/v1/namespaces/team/{kind}", {"metadata": {"name": "a"}, **body})
+    assert "generation" not in created["metadata"]

@@ -47,21 +47,21 @@ def manifest_of(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_built_in_custom_kinds_have_established_definitions() -> None:
-    found = {item["metadata"]["name"]: item for item in ProvidedApi().get(DEFINITIONS)["items"]}
-    assert {QUEUES, "jobsets.jobset.x-k8s.io", "workloads.kueue.x-k8s.io"} <= found.keys()
-    assert all(is_true(definition, "Established") for definition in found.values())
-    versions = found[QUEUES]["spec"]["versions"]
+    result = {item["metadata"]["name"]: item for item in ProvidedApi().get(DEFINITIONS)["items"]}
+    assert {QUEUES, "jobsets.jobset.x-k8s.io", "workloads.kueue.x-k8s.io"} <= result.keys()
+    assert all(is_true(definition, "Established") for definition in result.values())
+    versions = result[QUEUES]["spec"]["versions"]
     assert [(each["name"], each["storage"]) for each in versions] == [("v1beta1", False), ("v1beta2", True)]
 
 
 def test_client_create_replaces_provided_definition_once() -> None:
     api = ProvidedApi()
     sent = manifest_of(api.get(f"{DEFINITIONS}/{QUEUES}"))
-    made = api.post(DEFINITIONS, sent)
-    assert made["spec"]["conversion"]["strategy"] == "Webhook"
-    assert made["metadata"]["labels"] == {"a": "b"}
-    assert "annotations" not in made["metadata"]
-    assert is_true(made, "Established")
+    created = api.post(DEFINITIONS, sent)
+    assert created["spec"]["conversion"]["strategy"] == "Webhook"
+    assert created["metadata"]["labels"] == {"a": "b"}
+    assert "annotations" not in created["metadata"]
+    assert is_true(created, "Established")
     assert api.ask("POST", DEFINITIONS, sent).code == 409
     assert api.ask("GET", "/apis/kueue.x-k8s.io/v1beta1/clusterqueues").code == 200
 
@@ -106,22 +106,22 @@ def test_api_service_with_service_is_stored() -> None:
     spec |= {"versionPriority": 100, "service": {"name": "s", "namespace": "kueue-system"}}
     head = {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService"}
     sent = {**head, "metadata": {"name": "v1beta2.visibility.kueue.x-k8s.io"}, "spec": spec}
-    made = api.post(SERVICES, sent)
-    assert made["spec"]["service"] == {"name": "s", "namespace": "kueue-system", "port": 443}
-    assert is_true(made, "Available")
+    created = api.post(SERVICES, sent)
+    assert created["spec"]["service"] == {"name": "s", "namespace": "kueue-system", "port": 443}
+    assert is_true(created, "Available")
     other = {**sent, "metadata": {"name": "v1.example.com"}, "spec": {**spec, "group": "example.com", "version": "v1"}}
     api.post(SERVICES, other)
     api.settle()
-    found = api.get(f"{SERVICES}/v1.example.com")
-    assert [(each["status"], each["reason"]) for each in found["status"]["conditions"]] == [("False", "NotProxied")]
+    result = api.get(f"{SERVICES}/v1.example.com")
+    assert [(each["status"], each["reason"]) for each in result["status"]["conditions"]] == [("False", "NotProxied")]
     assert isinstance(api.watch(f"{SERVICES}?watch=true"), WatchStream)
 
 
 def test_every_group_version_has_api_service() -> None:
-    found = {item["metadata"]["name"]: item["spec"] for item in ProvidedApi().get(SERVICES)["items"]}
-    assert {"v1.", "v1.batch", "v1beta2.kueue.x-k8s.io", "v1beta1.metrics.k8s.io"} <= found.keys()
-    assert "group" not in found["v1."]
-    newest, oldest = found["v1beta2.kueue.x-k8s.io"], found["v1beta1.kueue.x-k8s.io"]
+    result = {item["metadata"]["name"]: item["spec"] for item in ProvidedApi().get(SERVICES)["items"]}
+    assert {"v1.", "v1.batch", "v1beta2.kueue.x-k8s.io", "v1beta1.metrics.k8s.io"} <= result.keys()
+    assert "group" not in result["v1."]
+    newest, oldest = result["v1beta2.kueue.x-k8s.io"], result["v1beta1.kueue.x-k8s.io"]
     assert newest["versionPriority"] > oldest["versionPriority"]
 
 
@@ -144,15 +144,15 @@ def test_deprecated_api_version_returns_warning() -> None:
 
 
 def test_own_service_has_endpoints_of_listening_address() -> None:
-    service, endpoints, found = (
+    service, endpoints, result = (
         decode(obj).obj for obj in kubernetes_service_objects("127.0.0.1", 6443, is_https=True)
     )
     assert service is not None
     assert endpoints is not None
-    assert found is not None
+    assert result is not None
     assert row(service, now=0, wide=False)[:5] == ["kubernetes", "ClusterIP", "None", "<none>", "443/TCP"]
     assert row(endpoints, now=0, wide=False)[1] == "127.0.0.1:6443"
-    assert row(found, now=0, wide=False)[1:4] == ["IPv4", "6443", "127.0.0.1"]
+    assert row(result, now=0, wide=False)[1:4] == ["IPv4", "6443", "127.0.0.1"]
 
 
 def test_own_service_supports_ipv6_address() -> None:

@@ -21,14 +21,14 @@ def in_namespace(obj: Obj, namespace: str, **metadata: object) -> Obj:
 def api() -> Api:
     """A server with four pending Workloads in one ClusterQueue and two LocalQueues of the same name."""
     api = Api()
-    found: list[Obj] = [make.cluster_queue("cq")]
-    found += [in_namespace(make.local_queue(), namespace) for namespace in ("team-a", "team-b")]
+    result: list[Obj] = [make.cluster_queue("cq")]
+    result += [in_namespace(make.local_queue(), namespace) for namespace in ("team-a", "team-b")]
     waiting = [("one", "team-a", 1), ("two", "team-b", 9), ("three", "team-a", 5), ("four", "team-b", 1)]
     for place, (name, namespace, priority) in enumerate(waiting):
         workload = make.workload(name, priority=priority)
-        found.append(in_namespace(workload, namespace, uid=name, creationTimestamp=make.stamp(place + 0.25)))
+        result.append(in_namespace(workload, namespace, uid=name, creationTimestamp=make.stamp(place + 0.25)))
     before = api.stored.revision
-    for obj in found:
+    for obj in result:
         api.stored.store.put(key_of(obj), obj)
     for change in api.stored.events_since(before):
         api.index.observe(change, 0)
@@ -41,10 +41,10 @@ def places(summary: Obj) -> list[tuple[Any, ...]]:
 
 
 def test_cluster_queue_lists_pending_workloads_in_order(api: Api) -> None:
-    found = api.get(OF_CLUSTER)
-    assert places(found) == [("two", 0, 0, 9), ("three", 1, 0, 5), ("one", 2, 1, 1), ("four", 3, 1, 1)]
-    assert (found["kind"], found["apiVersion"]) == ("PendingWorkloadsSummary", "visibility.kueue.x-k8s.io/v1beta2")
-    assert found["items"][0]["metadata"]["creationTimestamp"] == make.stamp(1)
+    result = api.get(OF_CLUSTER)
+    assert places(result) == [("two", 0, 0, 9), ("three", 1, 0, 5), ("one", 2, 1, 1), ("four", 3, 1, 1)]
+    assert (result["kind"], result["apiVersion"]) == ("PendingWorkloadsSummary", "visibility.kueue.x-k8s.io/v1beta2")
+    assert result["items"][0]["metadata"]["creationTimestamp"] == make.stamp(1)
 
 
 def test_local_queue_lists_its_pending_workloads(api: Api) -> None:
@@ -71,8 +71,8 @@ def test_missing_queue_is_not_found(api: Api) -> None:
 
 
 def test_discovery_lists_resources_of_kueue_visibility_server(api: Api) -> None:
-    found = api.get("/apis/visibility.kueue.x-k8s.io/v1beta1")["resources"]
-    assert [(each["name"], each["verbs"]) for each in found] == [
+    result = api.get("/apis/visibility.kueue.x-k8s.io/v1beta1")["resources"]
+    assert [(each["name"], each["verbs"]) for each in result] == [
         ("clusterqueues", []),
         ("clusterqueues/pendingworkloads", ["get"]),
         ("localqueues", []),

@@ -55,8 +55,8 @@ def test_watch_with_selector_reports_added_and_deleted_on_label_change() -> None
 def test_watch_marks_end_of_initial_events() -> None:
     api = Api()
     api.post(MAPS, config_map("a"))
-    asked = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
-    events = api.watch(f"{MAPS}?{asked}").take()
+    request = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+    events = api.watch(f"{MAPS}?{request}").take()
     assert [event["type"] for event in events] == ["ADDED", "BOOKMARK"]
     marked: dict[str, Any] = events[1]["object"]["metadata"]
     assert marked["annotations"] == {"k8s.io/initial-events-end": "true"}
@@ -65,8 +65,8 @@ def test_watch_marks_end_of_initial_events() -> None:
 def test_watch_without_bookmarks_does_not_mark_end_of_initial_events() -> None:
     api = Api()
     api.post(MAPS, config_map("a"))
-    asked = "watch&sendInitialEvents=1&resourceVersionMatch=NotOlderThan&resourceVersion=2"
-    assert [event["type"] for event in api.watch(f"{MAPS}?{asked}").take()] == ["ADDED"]
+    request = "watch&sendInitialEvents=1&resourceVersionMatch=NotOlderThan&resourceVersion=2"
+    assert [event["type"] for event in api.watch(f"{MAPS}?{request}").take()] == ["ADDED"]
 
 
 def test_watch_sends_bookmarks_on_request_only() -> None:
@@ -116,8 +116,8 @@ def test_only_list_request_begins_watch(method: str, path: str, begins: bool) ->
 
 def test_get_of_single_object_ignores_watch_parameter() -> None:
     api = Api()
-    made = api.post(MAPS, config_map("a"))
-    assert api.get(f"{MAPS}/a?watch=1") == made
+    created = api.post(MAPS, config_map("a"))
+    assert api.get(f"{MAPS}/a?watch=1") == created
     may_get = role("reader", rule("get", "configmaps"))
     for obj in (may_get, binding("reader", "ClusterRole/reader", user("reader"))):
         api.post(f"/apis/{obj['apiVersion']}/{obj['kind'].lower()}s", obj)

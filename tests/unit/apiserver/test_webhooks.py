@@ -24,9 +24,9 @@ def bare(obj: Obj, **metadata: Any) -> dict[str, Any]:
 
 def lending(limit: int) -> dict[str, Any]:
     """A ClusterQueue with one cpu and a lending limit."""
-    made = bare(queue("cq", 1, cohort="all"))
-    made["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["lendingLimit"] = limit
-    return made
+    created = bare(queue("cq", 1, cohort="all"))
+    created["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["lendingLimit"] = limit
+    return created
 
 
 LENT = "spec.resourceGroups[0].flavors[0].resources[0].lendingLimit"
@@ -98,8 +98,8 @@ def test_status_patch_cannot_change_admission() -> None:
 
 def test_partially_admitted_job_is_writable() -> None:
     api, notes = Api(), {"kueue.x-k8s.io/job-min-parallelism": "1"}
-    made = api.post(JOBS, bare(make.job(parallelism=3, completions=3), annotations=notes))
-    held = with_path(with_path(made, ("spec", "parallelism"), 1), ("spec", "suspend"), value=False)
+    created = api.post(JOBS, bare(make.job(parallelism=3, completions=3), annotations=notes))
+    held = with_path(with_path(created, ("spec", "parallelism"), 1), ("spec", "suspend"), value=False)
     assert api.ask("PUT", f"{JOBS}/job", held).code == 200
     assert api.ask("PATCH", f"{JOBS}/job", {"metadata": {"labels": {"a": "b"}}}, headers=MERGE).code == 200
     stored = api.get(f"{JOBS}/job")

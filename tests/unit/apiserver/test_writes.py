@@ -36,9 +36,9 @@ def check_rejection(response: Response, code: int, reported: str) -> None:
 @pytest.fixture
 def api() -> Api:
     """An API with one ConfigMap."""
-    made = Api()
-    made.post(f"{MAPS}?fieldManager=maker", config_map("a", x="1"))
-    return made
+    created = Api()
+    created.post(f"{MAPS}?fieldManager=maker", config_map("a", x="1"))
+    return created
 
 
 def patch(api: Api, path: str, body: Any, headers: Mapping[str, str] = MERGE) -> Response:
@@ -173,9 +173,9 @@ def test_create_in_missing_namespace_is_not_found(api: Api) -> None:
 def test_create_ignores_server_side_metadata_and_status(api: Api) -> None:
     sent = job()
     sent["metadata"] |= {"uid": "mine", "creationTimestamp": "2020-01-01T00:00:00Z", "generation": 9}
-    made = api.post(JOBS, {**sent, "status": {"succeeded": 3}})
-    assert made["metadata"]["uid"] != "mine"
-    assert (made["metadata"]["generation"], made.get("status")) == (1, None)
+    created = api.post(JOBS, {**sent, "status": {"succeeded": 3}})
+    assert created["metadata"]["uid"] != "mine"
+    assert (created["metadata"]["generation"], created.get("status")) == (1, None)
 
 
 @pytest.mark.parametrize(
@@ -201,12 +201,12 @@ def test_update_of_missing_object_is_not_found(api: Api) -> None:
 
 def test_update_of_custom_kind_needs_resource_version(api: Api) -> None:
     queue = {"metadata": {"name": "q"}, "spec": {}}
-    made = api.post(QUEUES, queue)
+    created = api.post(QUEUES, queue)
     reported = "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update"
     check_rejection(
         api.ask("PUT", f"{QUEUES}/q", queue), 422, f'ClusterQueue.kueue.x-k8s.io "q" is invalid: {reported}'
     )
-    assert api.ask("PUT", f"{QUEUES}/q", made).code == 200
+    assert api.ask("PUT", f"{QUEUES}/q", created).code == 200
 
 
 def test_status_subresource_writes_status_only(api: Api) -> None:
@@ -328,21 +328,24 @@ def test_delete_collection_deletes_selected_objects(api: Api) -> None:
 
 def test_update_accepts_creation_time_in_seconds_and_with_zone() -> None:
     api, path = Api(), "/api/v1/namespaces/team/configmaps"
-    made = api.post(path, config_map("a"))
-    born = made["metadata"]["creationTimestamp"]
+    created = api.post(path, config_map("a"))
+    born = created["metadata"]["creationTimestamp"]
     for reported in (f"{born[:19]}Z", f"{born[:19]}+00:00"):
         assert (
-            api.ask("PUT", f"{path}/a", {**made, "metadata": {"name": "a", "creationTimestamp": reported}}).code == 200
+            api.ask("PUT", f"{path}/a", {**created, "metadata": {"name": "a", "creationTimestamp": reported}}).code
+            == 200
         )
     other = {"name": "a", "creationTimestamp": "2001-01-01T00:00:00Z"}
-    assert api.ask("PUT", f"{path}/a", {**made, "metadata": other}).code == 422
+    assert api.ask("PUT", f"{path}/a", {**created, "metadata": other}).code == 422
 
 
 def test_quantities_are_stored_in_canonical_form() -> None:
     resources = {"requests": {"cpu": 2, "memory": "1024Mi", "ephemeral-storage": "1e3"}}
     container = {"name": "c", "image": "i", "resources": resources}
-    made = Api().post("/api/v1/namespaces/team/pods", {"metadata": {"name": "a"}, "spec": {"containers": [container]}})
-    kept = made["spec"]["containers"][0]["resources"]["requests"]
+    created = Api().post(
+        "/api/v1/namespaces/team/pods", {"metadata": {"name": "a"}, "spec": {"containers": [container]}}
+    )
+    kept = created["spec"]["containers"][0]["resources"]["requests"]
     assert kept == {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "1e3"}
 
 
@@ -367,8 +370,8 @@ def test_write_executor_patches_large_object(content_type: Mapping[str, str]) ->
     api.server.set_write_executor(counting_executor)
     api.post(MAPS, config_map("small"))
     large = Key(scheme.CONFIG_MAP, "team-a", "large")
-    made: dict[str, Any] = config_map("large", **{f"key-{number}": "value" for number in range(2000)})
-    api.stored.store.put(large, {**made, "metadata": {**make.metadata("large", "team-a")}})
+    created: dict[str, Any] = config_map("large", **{f"key-{number}": "value" for number in range(2000)})
+    api.stored.store.put(large, {**created, "metadata": {**make.metadata("large", "team-a")}})
     about = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"annotations": {"a": "b"}}}
     patch = [{"op": "add", "path": "/metadata/annotations", "value": {"a": "b"}}]
     body, query = (patch, "") if content_type == JSON_PATCH else (about, "?fieldManager=m")

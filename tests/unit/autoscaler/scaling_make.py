@@ -156,8 +156,8 @@ class AutoscalerStage(Stage):
 
 def says(obj: Mapping[str, Any], kind: str) -> str:
     """The status and reason of a condition; '' if it is missing."""
-    found = find_condition(obj, kind)
-    return "" if found is None else f"{found['status']}/{found['reason']}"
+    result = find_condition(obj, kind)
+    return "" if result is None else f"{result['status']}/{result['reason']}"
 
 
 def pod_template(name: str = "t", **fields: Any) -> Obj:

@@ -74,7 +74,7 @@ def views(*names: str, **fields: Any) -> list[PodView]:
 
 def node_counts(scale_up: ScaleUp) -> dict[str, int]:
     """The number of new nodes of each pool."""
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for group, count in scale_up.increases.items():
-        found[group.name.pool] = found.get(group.name.pool, 0) + count
-    return found
+        result[group.name.pool] = result.get(group.name.pool, 0) + count
+    return result

@@ -111,8 +111,8 @@ def test_autoscaler_deletes_all_hosts_of_failed_slice() -> None:
 def test_autoscaler_completes_partly_created_slice() -> None:
     slices = pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)
     world = AutoscalerStage(cluster([slices]))
-    made = world.get(scheme.NODE_POOL, "pool", "")
-    half = new_instance(made, A, world.get(scheme.CLUSTER, "batch", ""))
+    created = world.get(scheme.NODE_POOL, "pool", "")
+    half = new_instance(created, A, world.get(scheme.CLUSTER, "batch", ""))
     world.put(with_metadata(half, name="half"), pod("p", requests={"google.com/tpu": "4"}))
     world.run(100)
     assert (len(world.nodes()), world.place("p") != "", backoffs(world)) == (2, True, {})
@@ -152,9 +152,9 @@ def test_autoscaler_does_not_retry_gang_above_regional_quota() -> None:
     world = AutoscalerStage(cluster([pool(zones=[A, B])], quotas=[{"name": "cpus", "limit": 7}]))
     world.put(*[pod(f"g{number}", cpu="3", gang="g") for number in range(2)])
     world.run(300)
-    asked = len(world.reported("TriggeredScaleUp"))
+    request = len(world.reported("TriggeredScaleUp"))
     world.run(24 * 3600)
-    assert (world.machines(), len(world.reported("TriggeredScaleUp"))) == ([], asked)
+    assert (world.machines(), len(world.reported("TriggeredScaleUp"))) == ([], request)
 
 
 def test_auto_provisioning_does_not_retry_gang_above_regional_quota() -> None:
@@ -163,7 +163,7 @@ def test_auto_provisioning_does_not_retry_gang_above_regional_quota() -> None:
     world = AutoscalerStage(begin)
     world.put(*[pod(f"g{number}", cpu="3", gang="g") for number in range(2)])
     world.run(300)
-    asked = len(world.reported("TriggeredScaleUp"))
+    request = len(world.reported("TriggeredScaleUp"))
     world.put(pod("late", cpu="100"))
     world.run(1000)
-    assert len(world.reported("TriggeredScaleUp")) == asked
+    assert len(world.reported("TriggeredScaleUp")) == request

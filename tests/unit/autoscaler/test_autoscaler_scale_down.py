@@ -15,8 +15,8 @@ CANDIDATE, GOING = "DeletionCandidateOfClusterAutoscaler", "ToBeDeletedByCluster
 def taints(world: AutoscalerStage) -> list[str]:
     """The taints that the autoscaler set."""
     nodes = world.client.list(scheme.NODE)
-    found = [taint["key"] for node in nodes for taint in node["spec"].get("taints") or ()]
-    return sorted(key for key in found if key in {CANDIDATE, GOING})
+    result = [taint["key"] for node in nodes for taint in node["spec"].get("taints") or ()]
+    return sorted(key for key in result if key in {CANDIDATE, GOING})
 
 
 def with_pods(*pods: Any, pools: Any = None, **autoscaling: Any) -> AutoscalerStage:

@@ -208,13 +208,13 @@ def test_request_fails_with_error_of_its_resize_request(status: Obj, reason: str
 
 def test_request_replaces_resize_request_for_missing_pool() -> None:
     world = with_request(provisioning_request())
-    asked = {
+    request = {
         "apiVersion": "cloud.batchyard.dev/v1alpha1",
         "kind": "ResizeRequest",
         "metadata": {"name": resize_request_name("team", "pr")},
         "spec": {"pool": "gone", "zone": ZONES[0], "count": 1, "maxRunDuration": "600s"},
     }
-    world.put(asked)
+    world.put(request)
     world.run(60)
     assert [each["spec"]["pool"] for each in world.client.list(scheme.RESIZE_REQUEST)] == ["dws"]
     assert state(world, "Provisioned") == "True/Provisioned"
@@ -254,8 +254,8 @@ def test_recreated_request_does_not_reuse_previous_resize_request() -> None:
     gone, recreated = Delete(Key(scheme.PROVISIONING_REQUEST, "team", "pr")), Create(provisioning_request(created=60))
     world.client.submit([gone, recreated], results.append)
     world.run(80)
-    (asked,) = world.client.list(scheme.RESIZE_REQUEST)
-    assert (asked["spec"]["maxRunDuration"], state(world, "Accepted")) == ("604800s", "True/SuccessfullyQueued")
+    (request,) = world.client.list(scheme.RESIZE_REQUEST)
+    assert (request["spec"]["maxRunDuration"], state(world, "Accepted")) == ("604800s", "True/SuccessfullyQueued")
 
 
 def test_requests_do_not_share_nodes() -> None:
@@ -276,9 +276,9 @@ def test_auto_provisioning_creates_queued_pool_for_request() -> None:
         autoscaling={"autoProvisioning": {"limits": limits}},
     )
     world.run(60)
-    (made,) = [name for name in world.pools() if name != "pool"]
-    assert world.get(scheme.NODE_POOL, made, "")["spec"]["provisioning"] == "queued"
-    assert (state(world, "Provisioned"), len(world.nodes(made))) == ("True/Provisioned", 1)
+    (created,) = [name for name in world.pools() if name != "pool"]
+    assert world.get(scheme.NODE_POOL, created, "")["spec"]["provisioning"] == "queued"
+    assert (state(world, "Provisioned"), len(world.nodes(created))) == ("True/Provisioned", 1)
     world.run(2 * HOUR)
     assert (world.pools(), world.machines()) == (["pool"], [])
 

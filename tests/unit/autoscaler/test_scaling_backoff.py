@@ -57,8 +57,13 @@ def test_read_backoffs_returns_nothing_for_invalid_text() -> None:
 
 
 def test_backoff_key_of_auto_provisioned_pool_names_its_machine() -> None:
-    made: dict[str, Any] = {"machine": "a2-highgpu-1g", "provisioning": "spot", "autoProvisioned": True, "zones": [A]}
-    one, other = (groups(pool(name, **made))[0] for name in ("one", "other"))
+    created: dict[str, Any] = {
+        "machine": "a2-highgpu-1g",
+        "provisioning": "spot",
+        "autoProvisioned": True,
+        "zones": [A],
+    }
+    one, other = (groups(pool(name, **created))[0] for name in ("one", "other"))
     assert backoff_key(one) == backoff_key(other) == f"a2-highgpu-1g+1xnvidia-tesla-a100/spot/{A}"
     assert backoff_key(groups(pool(zones=[A]))[0]) == f"pool/{A}"
 

@@ -10,9 +10,9 @@ from unit.autoscaler.scaling_make_core import A, B, C, cluster, fleet, groups, p
 
 
 def test_pool_has_group_in_each_zone() -> None:
-    found = groups(pool(zones=[A, B]))
-    assert [group.name.zone for group in found] == [A, B]
-    assert [group.id.startswith("gke-batch-pool-") and group.id.endswith("-grp") for group in found] == [True, True]
+    result = groups(pool(zones=[A, B]))
+    assert [group.name.zone for group in result] == [A, B]
+    assert [group.id.startswith("gke-batch-pool-") and group.id.endswith("-grp") for group in result] == [True, True]
 
 
 def test_template_node_has_hostname_label() -> None:
@@ -40,9 +40,9 @@ def test_provision_time_by_machine_and_provisioning(machine: str, provisioning: 
 
 
 def test_room_respects_zone_and_total_maximum() -> None:
-    found = groups(pool(bounds={"max": 4, "totalMax": 5}))
-    assert [fleet(found, {A: 1, B: 2}).room(group) for group in found] == [2, 2, 2]
-    assert [fleet(found, {A: 4}).room(group) for group in found] == [0, 1, 1]
+    result = groups(pool(bounds={"max": 4, "totalMax": 5}))
+    assert [fleet(result, {A: 1, B: 2}).room(group) for group in result] == [2, 2, 2]
+    assert [fleet(result, {A: 4}).room(group) for group in result] == [0, 1, 1]
 
 
 def test_compact_placement_limits_group_size() -> None:
@@ -50,38 +50,38 @@ def test_compact_placement_limits_group_size() -> None:
 
 
 def test_slice_grows_only_from_zero_hosts() -> None:
-    found = groups(pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", zones=[A], bounds={"max": 2}))
-    assert fleet(found).room(found[0]) == 2
-    assert fleet(found, {A: 2}).room(found[0]) == 0
-    assert fleet(found, leaving={A: 1}).room(found[0]) == 0
+    result = groups(pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", zones=[A], bounds={"max": 2}))
+    assert fleet(result).room(result[0]) == 2
+    assert fleet(result, {A: 2}).room(result[0]) == 0
+    assert fleet(result, leaving={A: 1}).room(result[0]) == 0
 
 
 def test_group_obstacles_match_upstream_messages() -> None:
-    found = groups(pool(most=2, zones=[A]))
+    result = groups(pool(most=2, zones=[A]))
     backoff = Backoff(make.at(300), 300, make.NOW, "X")
     limits = ClusterLimits({"cpu": ResourceLimit(0, 3)}, {})
-    assert fleet(found, {A: 1}, {f"pool/{A}": backoff}).obstacle(found[0], limits, make.at(299)) == IN_BACKOFF
-    assert fleet(found, {A: 2}).obstacle(found[0], limits, make.NOW) == FULL
-    assert fleet(found, {A: 1}).obstacle(found[0], limits, make.NOW) == (
+    assert fleet(result, {A: 1}, {f"pool/{A}": backoff}).obstacle(result[0], limits, make.at(299)) == IN_BACKOFF
+    assert fleet(result, {A: 2}).obstacle(result[0], limits, make.NOW) == FULL
+    assert fleet(result, {A: 1}).obstacle(result[0], limits, make.NOW) == (
         'exceeded quota: "cluster-wide", resources: cpu'
     )
-    assert fleet(found, {A: 1}).obstacle(found[0], ClusterLimits({}, {}), make.NOW) == ""
+    assert fleet(result, {A: 1}).obstacle(result[0], ClusterLimits({}, {}), make.NOW) == ""
 
 
 def test_used_resources_count_all_machines() -> None:
-    found = groups(pool("l4", "g2-standard-24", zones=[A]), pool("cpu", zones=[A]))
-    assert fleet(found, {A: 2}).usage() == {"cpu": 56, "memory": 2 * (96 + 16) << 30, "nvidia-l4": 4}
+    result = groups(pool("l4", "g2-standard-24", zones=[A]), pool("cpu", zones=[A]))
+    assert fleet(result, {A: 2}).usage() == {"cpu": 56, "memory": 2 * (96 + 16) << 30, "nvidia-l4": 4}
 
 
 def test_known_room_respects_capacity_and_quotas() -> None:
     capacity = [{"machineType": "e2-standard-4", "zone": A, "count": 3}]
     quotas = [{"name": "cpus", "limit": 40}]
-    found = groups(pool())
-    assert [fleet(found, {A: 1}).known_room(g, cluster(capacity=capacity)) for g in found[:2]] == [2, 1 << 30]
-    assert fleet(found, {A: 1, C: 1}).known_room(found[1], cluster(quotas=quotas)) == 8
+    result = groups(pool())
+    assert [fleet(result, {A: 1}).known_room(g, cluster(capacity=capacity)) for g in result[:2]] == [2, 1 << 30]
+    assert fleet(result, {A: 1, C: 1}).known_room(result[1], cluster(quotas=quotas)) == 8
 
 
 def test_known_room_respects_reservation() -> None:
     reservations = [{"name": "r", "machineType": "e2-standard-4", "zone": A, "count": 4}]
-    found = groups(pool(reservation="r", zones=[A]))
-    assert fleet(found, {A: 3}).known_room(found[0], cluster(reservations=reservations)) == 1
+    result = groups(pool(reservation="r", zones=[A]))
+    assert fleet(result, {A: 3}).known_room(result[0], cluster(reservations=reservations)) == 1

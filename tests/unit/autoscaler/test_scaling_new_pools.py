@@ -187,15 +187,15 @@ def test_single_host_slice_gets_ordinary_pool() -> None:
 
 def test_accelerator_without_limit_gets_no_pool() -> None:
     pod = views("a", gpu=1, nodeSelector=gpu("nvidia-h100-80gb"))[0]
-    found = NodeAutoProvisioner(cluster(), LIMITED, ()).requirements(pod)
-    assert found == UnsatisfiableRequirements('GPU type "nvidia-h100-80gb" doesn\'t have a limit defined')
+    result = NodeAutoProvisioner(cluster(), LIMITED, ()).requirements(pod)
+    assert result == UnsatisfiableRequirements('GPU type "nvidia-h100-80gb" doesn\'t have a limit defined')
     assert created_pools("a", gpu=1, nodeSelector=gpu("nvidia-h100-80gb")) == []
 
 
 def test_invalid_max_run_duration_is_rejected() -> None:
     selector = {f"{GKE}/gke-max-run-duration-seconds": "1h"}
-    found = NodeAutoProvisioner(cluster(), LIMITED, ()).requirements(views("a", nodeSelector=selector)[0])
-    assert found == UnsatisfiableRequirements("MaxRunDuration is not a valid int64.")
+    result = NodeAutoProvisioner(cluster(), LIMITED, ()).requirements(views("a", nodeSelector=selector)[0])
+    assert result == UnsatisfiableRequirements("MaxRunDuration is not a valid int64.")
 
 
 def test_new_pool_limits_run_duration_as_its_pods_require() -> None:

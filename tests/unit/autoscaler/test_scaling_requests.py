@@ -31,7 +31,7 @@ QUEUED_TAINT = [{"key": "cloud.google.com/gke-queued", "operator": "Exists"}]
 
 def test_request_states_follow_gke_order() -> None:
     request: Obj = provisioning_request()
-    found = [state_of(request)]
+    result = [state_of(request)]
     for stated in (
         provisioning_request_pods.NOT_ACCEPTED,
         provisioning_request_pods.QUEUED,
@@ -40,9 +40,9 @@ def test_request_states_follow_gke_order() -> None:
         provisioning_request_pods.REVOKED_CONDITION,
     ):
         request = with_condition_set(request, stated, make.NOW)
-        found.append(state_of(request))
+        result.append(state_of(request))
     names = "UNINITIALIZED PENDING ACCEPTED PROVISIONED BOOKING_EXPIRED CAPACITY_REVOKED"
-    assert [state.name for state in found] == names.split()
+    assert [state.name for state in result] == names.split()
 
 
 def test_failed_condition_yields_failed_state() -> None:
@@ -83,9 +83,9 @@ def test_resize_request_name_is_truncated_and_hashed() -> None:
 
 
 def test_pods_of_request_follow_pod_templates() -> None:
-    found = pods_of(provisioning_request(count=2), [pod_template(gpu=1)])
-    assert [view.name for view in found] == ["pr-0-0", "pr-0-1"]
-    assert {"nvidia.com/gpu", "cloud.google.com/gke-queued"} <= {each.key for each in found[0].tolerations}
+    result = pods_of(provisioning_request(count=2), [pod_template(gpu=1)])
+    assert [view.name for view in result] == ["pr-0-0", "pr-0-1"]
+    assert {"nvidia.com/gpu", "cloud.google.com/gke-queued"} <= {each.key for each in result[0].tolerations}
 
 
 def test_consumer_pod_selects_nodes_of_its_request() -> None:

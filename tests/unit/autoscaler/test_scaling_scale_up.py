@@ -104,8 +104,8 @@ def test_scale_up_respects_cluster_limits() -> None:
 
 
 def test_scale_up_refusal_counts_reasons_over_groups() -> None:
-    found = groups(pool("one"), pool("large", "e2-standard-8", zones=[A]))
-    scale_up = planner(found)
+    result = groups(pool("one"), pool("large", "e2-standard-8", zones=[A]))
+    scale_up = planner(result)
     assert not help_all(scale_up, "a", cpu="20", nodeSelector={"x": "y"})
     assert scale_up.refusal_by_pod == {"uid-a": "4 node(s) didn't match Pod's node affinity/selector"}
     assert not help_all(scale_up, "b", cpu="20")
@@ -146,16 +146,16 @@ def test_scale_up_reuses_failure_of_identical_gang() -> None:
 
 
 def test_group_without_room_or_fitting_pods_offers_no_scale_up() -> None:
-    scale_up = planner(found := groups(pool(most=1, zones=[A])))
-    assert scale_up.option(found, views("a", cpu="9"), []) is None
-    option = scale_up.option(found, views("a"), [])
+    scale_up = planner(result := groups(pool(most=1, zones=[A])))
+    assert scale_up.option(result, views("a", cpu="9"), []) is None
+    option = scale_up.option(result, views("a"), [])
     assert option is not None
     assert [[pod.name for pod in pods] for pods in option.nodes] == [["a"]]
-    scale_up.fleet.grow(found[0], 1)
-    assert scale_up.option(found, views("a"), []) is None
+    scale_up.fleet.grow(result[0], 1)
+    assert scale_up.option(result, views("a"), []) is None
 
 
 def test_fitting_returns_shapes_that_fit() -> None:
-    found: list[NodeGroup] = groups(pool(zones=[A]))
-    scale_up, (pod, large) = planner(found), [*views("a"), *views("b", cpu="9")]
-    assert scale_up.fitting_kinds({pod.shape: [pod], large.shape: [large]}, found[0]) == [pod.shape]
+    result: list[NodeGroup] = groups(pool(zones=[A]))
+    scale_up, (pod, large) = planner(result), [*views("a"), *views("b", cpu="9")]
+    assert scale_up.fitting_kinds({pod.shape: [pod], large.shape: [large]}, result[0]) == [pod.shape]

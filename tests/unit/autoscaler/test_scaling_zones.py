@@ -7,8 +7,8 @@ from unit.autoscaler.scaling_make_core import A, B, C, cluster, fleet, groups, p
 
 
 def shares(count: int, sizes: dict[str, int] | None = None, policy: str = "BALANCED", **spec: Any) -> dict[str, int]:
-    found = groups(pool(policy=policy, bounds=spec.pop("bounds", {"max": 10})))
-    given = spread_nodes(found, count, fleet(found, sizes), cluster(**spec))
+    result = groups(pool(policy=policy, bounds=spec.pop("bounds", {"max": 10})))
+    given = spread_nodes(result, count, fleet(result, sizes), cluster(**spec))
     return {group.name.zone: more for group, more in given.items()}
 
 

@@ -8,8 +8,8 @@ from batchyard.base import fnv1a_64, uid_for
 
 
 def test_uid_is_valid_version_4_uuid() -> None:
-    made = uuid.UUID(uid_for(1, "a"))
-    assert (made.version, made.variant) == (4, uuid.RFC_4122)
+    created = uuid.UUID(uid_for(1, "a"))
+    assert (created.version, created.variant) == (4, uuid.RFC_4122)
 
 
 def test_equal_seed_and_parts_return_equal_uid() -> None:
@@ -17,8 +17,15 @@ def test_equal_seed_and_parts_return_equal_uid() -> None:
 
 
 def test_different_seed_or_parts_return_different_uid() -> None:
-    made = [uid_for(0), uid_for(1), uid_for(0, "a"), uid_for(0, "a", "b"), uid_for(0, "ab"), uid_for(0, "a", "b", "")]
-    assert len(set(made)) == len(made)
+    created = [
+        uid_for(0),
+        uid_for(1),
+        uid_for(0, "a"),
+        uid_for(0, "a", "b"),
+        uid_for(0, "ab"),
+        uid_for(0, "a", "b", ""),
+    ]
+    assert len(set(created)) == len(created)
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ def test_table_begins_with_summary_line(batchyard: Batchyard) -> None:
 def test_json_and_yaml_contain_same_comparison(
     form: str, read: Callable[[str], dict[str, object]], batchyard: Batchyard
 ) -> None:
-    found = read(batchyard("compare", *PAIR, *LOAD, "-o", form).stdout)
-    assert (found["kind"], found["names"]) == ("ConfigurationComparison", {"a": "apart", "b": "borrowing"})
-    (row,) = found["figures"]["overall"]  # type: ignore[index]
+    result = read(batchyard("compare", *PAIR, *LOAD, "-o", form).stdout)
+    assert (result["kind"], result["names"]) == ("ConfigurationComparison", {"a": "apart", "b": "borrowing"})
+    (row,) = result["figures"]["overall"]  # type: ignore[index]
     assert row["difference"]["makespan"] == -2400
 
 
@@ -47,13 +47,13 @@ def test_html_page_is_self_contained(batchyard: Batchyard, tmp_path: Path) -> No
 def test_nodes_and_costs_are_compared_with_clusters(batchyard: Batchyard) -> None:
     cluster = "examples/compare/cluster.yaml"
     clusters = ("--cluster-a", cluster, "--cluster-b", cluster)
-    found = json.loads(batchyard("compare", *PAIR, *LOAD, *clusters, "-o", "json", "--seeds", "2").stdout)
-    costs = found["figures"]["teams"]
+    result = json.loads(batchyard("compare", *PAIR, *LOAD, *clusters, "-o", "json", "--seeds", "2").stdout)
+    costs = result["figures"]["teams"]
     for side in "ab":
-        whole = found["figures"]["overall"][0][side]["cost"]
+        whole = result["figures"]["overall"][0][side]["cost"]
         assert whole > 0
         assert round(sum(row[side].get("cost", 0) for row in costs), 2) == whole
-    assert {row["figure"] for row in found["repeats"]} >= {"meanWait", "cost"}
+    assert {row["figure"] for row in result["repeats"]} >= {"meanWait", "cost"}
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,10 @@ def test_plan_reports_costs_quotas_and_findings(file: Path) -> None:
 def test_finding_is_reported_once_per_class_with_its_line(file: Path) -> None:
     printed = run("plan", str(file))[0]
     line = 1 + REFARCH.splitlines().index("    - name: lp") + 1
-    found = f"{file}:{line}: note strict-fifo-blocking: ClusterQueue/cq-team-a-lp, ClusterQueue/cq-team-b-lp and 2 more"
-    assert found in printed
+    result = (
+        f"{file}:{line}: note strict-fifo-blocking: ClusterQueue/cq-team-a-lp, ClusterQueue/cq-team-b-lp and 2 more"
+    )
+    assert result in printed
     assert "ClusterQueue/cq-team-c-lp, ClusterQueue/cq-team-d-lp" in run("plan", str(file), "-o", "wide")[0]
 
 

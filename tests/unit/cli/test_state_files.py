@@ -80,9 +80,9 @@ def test_report_of_snapshot_contains_finished_workload(batchyard: Batchyard, fil
 
 def test_lint_reports_line_of_finding_in_snapshot(batchyard: Batchyard, tmp_path: Path) -> None:
     path = write_snapshot(tmp_path, state([*queue(1), workload("a", 5), workload("b", 30, cpus=3)], 3))
-    (found,) = json.loads(batchyard("lint", path, "-o", "json"))["findings"]
-    assert (found["rule"], found["name"]) == ("exceeds-quota", "b")
-    assert '"b"' in path.read_text("utf-8").splitlines()[found["line"] - 1]
+    (result,) = json.loads(batchyard("lint", path, "-o", "json"))["findings"]
+    assert (result["rule"], result["name"]) == ("exceeds-quota", "b")
+    assert '"b"' in path.read_text("utf-8").splitlines()[result["line"] - 1]
 
 
 def test_compare_accepts_snapshots_as_configuration_and_load(batchyard: Batchyard, file: Path, tmp_path: Path) -> None:

@@ -35,9 +35,9 @@ class DeletionClient:
             for o in owners
         ]
         metadata = {"name": name, "namespace": "team", "ownerReferences": references, **fields.pop("metadata", {})}
-        made = self.write(Create({"apiVersion": "v1", "kind": kind, "metadata": metadata, **fields})).obj
-        assert made is not None
-        return made
+        created = self.write(Create({"apiVersion": "v1", "kind": kind, "metadata": metadata, **fields})).obj
+        assert created is not None
+        return created
 
     def grace(self) -> int | None:
         """The grace period of the pod; None if it is gone."""
@@ -106,9 +106,9 @@ def test_stopped_pod_waits_for_its_finalizers() -> None:
 
 def test_delete_with_uid_of_another_object_conflicts() -> None:
     world = DeletionClient()
-    made = world.create("ConfigMap", "a")
+    created = world.create("ConfigMap", "a")
     assert isinstance(world.write(Delete(Key("ConfigMap", "team", "a"), uid="another")).error, Conflict)
-    assert world.write(Delete(Key("ConfigMap", "team", "a"), uid=made["metadata"]["uid"])).error is None
+    assert world.write(Delete(Key("ConfigMap", "team", "a"), uid=created["metadata"]["uid"])).error is None
     assert isinstance(world.write(Delete(Key("ConfigMap", "team", "a"))).error, NotFound)
 
 
@@ -193,7 +193,7 @@ def test_create_runs_admission_hook_of_kind() -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "team"}, "spec": {}}
     client.submit([Create(pod)], results.append)
     kernel.run()
-    made = results[0].obj
-    assert made is not None
-    assert made["spec"] == {"priority": 7}
-    assert prepared == [made["metadata"]["uid"]]
+    created = results[0].obj
+    assert created is not None
+    assert created["spec"] == {"priority": 7}
+    assert prepared == [created["metadata"]["uid"]]

@@ -14,9 +14,9 @@ def test_list_and_watch_requests_have_selector_of_scope() -> None:
     path = "/apis/batch/v1/namespaces/team/jobs"
     assert informer.plan_request().request.path == f"{path}?limit=500&{ONE.selector}"
     informer.process_list_page(EMPTY)
-    asked = informer.plan_request().request.path
-    assert asked.startswith(f"{path}?watch=1")
-    assert asked.endswith(f"&{ONE.selector}")
+    request = informer.plan_request().request.path
+    assert request.startswith(f"{path}?watch=1")
+    assert request.endswith(f"&{ONE.selector}")
 
 
 def test_expired_page_is_followed_by_full_list() -> None:

@@ -100,9 +100,9 @@ def test_generated_name_skips_existing_names() -> None:
     assert taken is not None
     world = ReportingClient()
     world.create(taken["metadata"]["name"])
-    made = world.write(Create(thing(None, generateName="job-"))).obj
-    assert made is not None
-    assert made["metadata"]["name"] != taken["metadata"]["name"]
+    created = world.write(Create(thing(None, generateName="job-"))).obj
+    assert created is not None
+    assert created["metadata"]["name"] != taken["metadata"]["name"]
 
 
 def test_generated_names_run_out_with_conflict() -> None:

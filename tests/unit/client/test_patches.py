@@ -52,9 +52,9 @@ class PatchRecorder(ClientAndServer):
         return results[0]
 
     def workload(self) -> Obj:
-        found = self.client.get(Key(scheme.WORKLOAD, "team", "w"))
-        assert found is not None
-        return found
+        result = self.client.get(Key(scheme.WORKLOAD, "team", "w"))
+        assert result is not None
+        return result
 
     def set_status(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
         """Write a status through the client; the stored status."""
@@ -92,11 +92,11 @@ def test_update_sends_changed_fields_only(world: PatchRecorder) -> None:
     obj = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "s"}, "spec": spec}
     world.api.post(JOB_SETS, obj)
     world.run()
-    found = world.client.get(Key(scheme.JOB_SET, "team", "s"))
-    assert found is not None
-    assert "network" in found["spec"]
-    assert world.write(Update(with_path(found, ("spec", "suspend"), False))).error is None
-    revision = found["metadata"]["resourceVersion"]
+    result = world.client.get(Key(scheme.JOB_SET, "team", "s"))
+    assert result is not None
+    assert "network" in result["spec"]
+    assert world.write(Update(with_path(result, ("spec", "suspend"), False))).error is None
+    revision = result["metadata"]["resourceVersion"]
     assert world.sent == [(f"{JOB_SETS}/s", {"spec": {"suspend": False}, "metadata": {"resourceVersion": revision}})]
 
 

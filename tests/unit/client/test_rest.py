@@ -87,7 +87,7 @@ def test_long_list_is_read_in_pages() -> None:
         world.api.post(PATH, config_map(f"c-{number:04}"))
     world.start()
     assert len(world.client.list(scheme.CONFIG_MAP)) == 1100
-    assert len([asked for asked in world.line.asked if "configmaps?limit=500" in asked]) == 3
+    assert len([request for request in world.line.asked if "configmaps?limit=500" in request]) == 3
 
 
 def test_interrupted_watch_resumes_from_last_revision() -> None:
@@ -99,7 +99,7 @@ def test_interrupted_watch_resumes_from_last_revision() -> None:
     put(world, "b", x="1")
     world.run(10)
     assert [change[:2] for change in changes(world)] == [("ADDED", "a"), ("MODIFIED", "a"), ("ADDED", "b")]
-    assert not any("configmaps?limit" in asked for asked in world.line.asked[len(KINDS) :])
+    assert not any("configmaps?limit" in request for request in world.line.asked[len(KINDS) :])
 
 
 def test_expired_watch_relists_and_reports_differences() -> None:
@@ -229,7 +229,7 @@ def test_write_is_retried_after_retry_after_time() -> None:
     world.line.trouble = failing(HttpResponse(429, retry_after=7 * SECOND), HttpResponse(503))
     begun = world.kernel.now()
     assert write(world, Create(config_map())).error is None
-    assert [asked for asked in world.line.asked if asked.startswith("POST")] == [f"POST {PATH}"] * 3
+    assert [request for request in world.line.asked if request.startswith("POST")] == [f"POST {PATH}"] * 3
     assert world.client.outbox.response_counts["POST", 429] == 1
     assert world.kernel.now() - begun >= 7 * SECOND
 
@@ -281,7 +281,7 @@ def test_client_that_may_not_write_sends_no_writes() -> None:
     world.client.submit([Create(config_map())], world.reported.append)
     world.run()
     assert world.reported == []
-    assert not any(asked.startswith("POST") for asked in world.line.asked)
+    assert not any(request.startswith("POST") for request in world.line.asked)
 
 
 def test_rate_limit_delays_writes() -> None:
@@ -329,9 +329,9 @@ def queue(name: str, version: str, spec: Mapping[str, Any]) -> Obj:
 
 def test_status_is_written_separately() -> None:
     world = ClientAndServer([scheme.CLUSTER_QUEUE]).start()
-    made = write(world, Create(queue("q", "v1beta2", {}))).obj
-    assert made is not None
-    assert write(world, UpdateStatus({**made, "status": {"pendingWorkloads": 3}})).error is None
+    created = write(world, Create(queue("q", "v1beta2", {}))).obj
+    assert created is not None
+    assert write(world, UpdateStatus({**created, "status": {"pendingWorkloads": 3}})).error is None
     seen = world.client.get(Key(scheme.CLUSTER_QUEUE, "", "q"))
     assert seen is not None
     assert seen["status"]["pendingWorkloads"] == 3
@@ -351,11 +351,11 @@ def test_delete_with_finalizers_is_answered_when_marked() -> None:
 
 def test_client_caches_its_writes_of_unwatched_kinds() -> None:
     world = ClientAndServer([scheme.JOB]).start()
-    made = write(world, Create(config_map())).obj
-    assert made is not None
-    assert world.client.get(key()) == made
+    created = write(world, Create(config_map())).obj
+    assert created is not None
+    assert world.client.get(key()) == created
     remove(world, "a")
-    assert isinstance(write(world, Update(made)).error, NotFound)
+    assert isinstance(write(world, Update(created)).error, NotFound)
     assert world.client.get(key()) is None
 
 
@@ -372,9 +372,9 @@ def test_times_are_sent_in_whole_seconds() -> None:
     job: dict[str, Any] = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a", "namespace": "team"}}
     pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
     assert write(world, Create({**job, "spec": {"template": {"spec": pod}}})).error is None
-    made = world.client.get(Key(scheme.JOB, "team", "a"))
-    assert made is not None
-    done = write(world, UpdateStatus({**made, "status": {"startTime": FINE}}))
+    created = world.client.get(Key(scheme.JOB, "team", "a"))
+    assert created is not None
+    done = write(world, UpdateStatus({**created, "status": {"startTime": FINE}}))
     stored = world.api.stored.store.get(Key(scheme.JOB, "team", "a"))
     assert done.obj is not None
     assert stored is not None

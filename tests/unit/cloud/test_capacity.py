@@ -181,8 +181,8 @@ def queued_pool() -> dict[str, Any]:
 
 def state(world: CloudStage, name: str) -> str:
     """Return the state of a ResizeRequest."""
-    found: str = world.get(scheme.RESIZE_REQUEST, name, "")["status"]["state"]
-    return found
+    result: str = world.get(scheme.RESIZE_REQUEST, name, "")["status"]["state"]
+    return result
 
 
 def test_resize_request_is_provisioned_completely() -> None:

@@ -33,8 +33,8 @@ def test_unknown_machine_types_are_reported_in_each_field() -> None:
         capacity=[{"machineType": "e2-medium", "zone": ZONE, "count": 1}],
         prices={"a2-highgpu-9g": {"spot": "1"}},
     )
-    found = [(fault.path, fault.problem) for fault in catalog_errors(begin)]
-    assert found == [
+    result = [(fault.path, fault.problem) for fault in catalog_errors(begin)]
+    assert result == [
         ("spec.nodePools[0].machineType", "unknown machine type 'g2-standard-25'"),
         ("spec.reservations[0].machineType", "unknown machine type 'zz'"),
         ("spec.prices.a2-highgpu-9g", "unknown machine type 'a2-highgpu-9g'"),
@@ -84,9 +84,9 @@ def test_custom_machine_types_are_valid() -> None:
     ],
 )
 def test_impossible_pool_is_reported(pool: dict[str, Any], problem: str) -> None:
-    (found,) = faults(**pool)
-    assert problem in found
-    assert found.startswith("spec.nodePools[0].")
+    (result,) = faults(**pool)
+    assert problem in result
+    assert result.startswith("spec.nodePools[0].")
 
 
 @pytest.mark.parametrize(

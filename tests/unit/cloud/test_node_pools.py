@@ -18,8 +18,8 @@ def cloud(*rows: dict[str, Any], **spec: Any) -> CloudStage:
 
 def status(world: CloudStage, name: str = "pool") -> tuple[int, int]:
     """Return the numbers of machines and of ready machines in the status of a pool."""
-    found = world.get(scheme.NODE_POOL, name, "")["status"]
-    return found["instances"], found["ready"]
+    result = world.get(scheme.NODE_POOL, name, "")["status"]
+    return result["instances"], result["ready"]
 
 
 def test_fixed_pools_have_all_nodes_at_start() -> None:

@@ -17,9 +17,9 @@ GKE = "cloud.google.com"
 
 
 def needs(**fields: Any) -> NodeRequirements:
-    found = node_requirements_of(views("p", **fields)[0])
-    assert isinstance(found, NodeRequirements)
-    return found
+    result = node_requirements_of(views("p", **fields)[0])
+    assert isinstance(result, NodeRequirements)
+    return result
 
 
 def equal(key: str, value: str, effect: str = "NoSchedule") -> dict[str, str]:
@@ -27,11 +27,11 @@ def equal(key: str, value: str, effect: str = "NoSchedule") -> dict[str, str]:
 
 
 def test_node_selectors_determine_machine() -> None:
-    found = needs(
+    result = needs(
         gpu=1,
         nodeSelector={f"{GKE}/gke-spot": "true", f"{GKE}/gke-accelerator": "nvidia-l4", f"{GKE}/machine-family": "g2"},
     )
-    assert (found.provisioning, found.accelerator, found.accelerator_count, found.family) == (
+    assert (result.provisioning, result.accelerator, result.accelerator_count, result.family) == (
         "spot",
         "nvidia-l4",
         1,
@@ -41,26 +41,26 @@ def test_node_selectors_determine_machine() -> None:
 
 def test_tpu_count_derives_from_label_or_request() -> None:
     selector = {f"{GKE}/gke-tpu-accelerator": "tpu-v5-lite-podslice", f"{GKE}/gke-tpu-topology": "2x4"}
-    found = needs(requests={"google.com/tpu": "4"}, nodeSelector=selector)
-    assert (found.accelerator, found.topology, found.accelerator_count) == ("tpu-v5-lite-podslice", "2x4", 4)
+    result = needs(requests={"google.com/tpu": "4"}, nodeSelector=selector)
+    assert (result.accelerator, result.topology, result.accelerator_count) == ("tpu-v5-lite-podslice", "2x4", 4)
     counted = {**selector, f"{GKE}/gke-accelerator-count": "8"}
     assert needs(requests={"google.com/tpu": "4"}, nodeSelector=counted).accelerator_count == 8
 
 
 def test_label_with_toleration_separates_workloads() -> None:
-    found = needs(nodeSelector={"team": "a"}, tolerations=[equal("team", "a"), equal("other", "b")])
-    assert found.labels == (("team", "a"),)
-    assert [(taint.key, taint.value, taint.effect) for taint in found.taints] == [("team", "a", "NoSchedule")]
+    result = needs(nodeSelector={"team": "a"}, tolerations=[equal("team", "a"), equal("other", "b")])
+    assert result.labels == (("team", "a"),)
+    assert [(taint.key, taint.value, taint.effect) for taint in result.taints] == [("team", "a", "NoSchedule")]
 
 
 def test_toleration_of_any_value_separates_workloads() -> None:
-    found = needs(nodeSelector={"team": "a"}, tolerations=[{"key": "team", "operator": "Exists"}])
-    assert [(taint.value, taint.effect) for taint in found.taints] == [("a", "NoSchedule")]
+    result = needs(nodeSelector={"team": "a"}, tolerations=[{"key": "team", "operator": "Exists"}])
+    assert [(taint.value, taint.effect) for taint in result.taints] == [("a", "NoSchedule")]
 
 
 def test_label_without_toleration_is_unsatisfiable() -> None:
-    found = node_requirements_of(views("p", nodeSelector={"team": "a"})[0])
-    assert found == UnsatisfiableRequirements("no toleration for a taint with the key of label team")
+    result = node_requirements_of(views("p", nodeSelector={"team": "a"})[0])
+    assert result == UnsatisfiableRequirements("no toleration for a taint with the key of label team")
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,9 @@ def test_event_expiry_deletes_in_batches() -> None:
     recorder, expiry = StoredEventRecorder(), EventExpiry()
     for number in range(BATCH_MAX + 1):
         recorder.record("told", key=Key(scheme.JOB, "team", f"job-{number}"), at=number / 1000)
-    wanted = [key for event in recorder.reported for key in expiry.keys_for(added(event), make.at(1))]
-    assert wanted[0] == EVENTS_KEY
-    assert len(wanted) < BATCH_MAX
+    expected = [key for event in recorder.reported for key in expiry.keys_for(added(event), make.at(1))]
+    assert expected[0] == EVENTS_KEY
+    assert len(expected) < BATCH_MAX
     outcome = expiry.reconcile(EVENTS_KEY, recorder.client, make.at(3610))
     assert len(outcome.writes) == BATCH_MAX
     assert outcome.requeue_at is not None

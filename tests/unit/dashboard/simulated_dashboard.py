@@ -39,9 +39,9 @@ class SimulatedDashboard:
         self.pages = DashboardViews(world.client, world.platform.index, history, PlatformTime(world.kernel.now, 0))
 
     def model(self, view: str, query: Mapping[str, str] = {}, access: ViewerAccess = ALL) -> Model:
-        found = self.pages.model(view, query, access)
-        assert found is not None
-        return found
+        result = self.pages.model(view, query, access)
+        assert result is not None
+        return result
 
 
 @cache

@@ -13,13 +13,13 @@ from unit.dashboard.simulated_dashboard import ALL, Team, dashboard
 def workload() -> Iterator[str]:
     """Yield a Workload with one divergence; another Workload has one divergence more than fits."""
     world = dashboard()
-    found = ShadowComparison(lambda: 7, lambda: DIVERGENCES_SHOWN_MAX + 2)
+    result = ShadowComparison(lambda: 7, lambda: DIVERGENCES_SHOWN_MAX + 2)
     key = next(iter(world.history.workload_histories.values())).key
     for of in (*["team-b/other"] * (DIVERGENCES_SHOWN_MAX + 1), key):
-        found.recent_divergences.appendleft(
+        result.recent_divergences.appendleft(
             SchedulerDivergence(2, 1, "Victims", of, "this one, not that", "", ["kubectl get"])
         )
-    world.history.comparison = found
+    world.history.comparison = result
     yield key
     world.history.comparison = None
 

@@ -33,16 +33,16 @@ class StoreReader:
     def change(self, what: str, number: int) -> None:
         """Create, finish or delete a Workload; a Workload created again has another UID."""
         key = Key(scheme.WORKLOAD, "team", f"w{number}")
-        found = self.store.get(key)
-        if what == "delete" and found is not None:
+        result = self.store.get(key)
+        if what == "delete" and result is not None:
             self.store.delete(key)
-        elif what == "put" and found is None:
+        elif what == "put" and result is None:
             self.born += 1
             obj = make.workload(f"w{number}")
             own = {"uid": f"u{self.born}", "creationTimestamp": make.stamp(self.born)}
             self.store.put(key, {**obj, "metadata": {**obj["metadata"], **own}})
-        elif what == "finish" and found is not None:
-            self.store.put(key, {**found, "status": {"conditions": [make.condition("Finished")]}})
+        elif what == "finish" and result is not None:
+            self.store.put(key, {**result, "status": {"conditions": [make.condition("Finished")]}})
 
 
 @given(CHANGES)

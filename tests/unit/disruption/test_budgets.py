@@ -31,9 +31,9 @@ def web(name: str = "pod", *, ready: bool = True, **fields: Any) -> dict[str, An
 
 
 def refusal(judged: dict[str, Any], asked: dict[str, Any] | None = None) -> EvictionRefusal:
-    found = eviction_decision(asked or web(), [judged], make.NOW).refusal
-    assert found is not None
-    return found
+    result = eviction_decision(asked or web(), [judged], make.NOW).refusal
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_eviction_is_forbidden_if_disruptions_allowed_are_negative() -> None:
 @pytest.mark.parametrize(("pending", "code"), [(2000, None), (2001, 403)])
 def test_eviction_is_forbidden_while_too_many_evictions_are_unconfirmed(pending: int, code: int | None) -> None:
     evicted = {f"p{number}": make.stamp() for number in range(pending)}
-    found = eviction_decision(web(), [budget(status={"disruptionsAllowed": 1, "disruptedPods": evicted})], make.NOW)
-    assert (found.refusal and found.refusal.code) == code
-    if found.refusal is not None:
+    result = eviction_decision(web(), [budget(status={"disruptionsAllowed": 1, "disruptedPods": evicted})], make.NOW)
+    assert (result.refusal and result.refusal.code) == code
+    if result.refusal is not None:
         cause = "does not allow evicting pods currently: too many pending evictions not confirmed by PDB controller"
-        assert found.refusal.cause == f"The disruption budget b {cause}"
+        assert result.refusal.cause == f"The disruption budget b {cause}"
 
 
 def test_budget_with_failed_sync_reports_reason() -> None:
@@ -115,9 +115,9 @@ def test_budget_with_failed_sync_reports_reason() -> None:
 
 def test_eviction_of_pod_with_two_budgets_fails() -> None:
     two = [budget("a", status={"disruptionsAllowed": 1}), budget("b", status={"disruptionsAllowed": 1})]
-    found = eviction_decision(web(), two, make.NOW).refusal
-    assert found is not None
-    assert found.code == 500
+    result = eviction_decision(web(), two, make.NOW).refusal
+    assert result is not None
+    assert result.code == 500
 
 
 @pytest.mark.parametrize(
@@ -147,12 +147,12 @@ def pod_on_node(name: str, node_name: str = "n", priority: int = 0, labels: Any 
 
 
 def victims(nodes: ClusterSnapshot, cpu: str) -> tuple[str, list[str]]:
-    asked = view(placement_make.pod("p", cpu=cpu, priority=5))
-    placement = find_node(asked, nodes)
+    request = view(placement_make.pod("p", cpu=cpu, priority=5))
+    placement = find_node(request, nodes)
     assert isinstance(placement, Unschedulable)
-    found = find_preemption(asked, nodes, placement.obstacles)
-    assert isinstance(found, PodPreemption), found
-    return found.node, [victim.name for victim in found.victims]
+    result = find_preemption(request, nodes, placement.obstacles)
+    assert isinstance(result, PodPreemption), result
+    return result.node, [victim.name for victim in result.victims]
 
 
 def test_pod_with_exhausted_budget_is_preempted_last() -> None:

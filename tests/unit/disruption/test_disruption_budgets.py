@@ -21,8 +21,8 @@ def status(stage: Stage) -> Any:
 
 
 def owned_pod(name: str, /, **owner: Any) -> dict[str, Any]:
-    made = web(name)
-    return {**made, "metadata": {**made["metadata"], "ownerReferences": [{**OWNED, **owner}]}}
+    created = web(name)
+    return {**created, "metadata": {**created["metadata"], "ownerReferences": [{**OWNED, **owner}]}}
 
 
 def replicas(kind: str, name: str, count: int, **metadata: Any) -> dict[str, Any]:
@@ -160,8 +160,8 @@ def test_budget_reports_event_for_unmanaged_pods() -> None:
 def test_disrupted_pod_that_is_not_deleted_counts_again() -> None:
     stage = Stage(DisruptionBudgets())
     stage.put(web("a"), web("b"), budget(minAvailable=1))
-    found = stage.get(scheme.POD_DISRUPTION_BUDGET, "b")
-    stage.put({**found, "status": {**found["status"], "disruptedPods": {"a": make.stamp()}}})
+    result = stage.get(scheme.POD_DISRUPTION_BUDGET, "b")
+    stage.put({**result, "status": {**result["status"], "disruptedPods": {"a": make.stamp()}}})
     assert status(stage)["currentHealthy"] == 1
     stage.run(121)
     assert status(stage)["currentHealthy"] == 2

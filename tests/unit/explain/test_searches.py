@@ -43,9 +43,9 @@ def simulation() -> Iterator[CohortSimulation]:
         obj["metadata"] |= {"uid": obj["metadata"]["name"], "creationTimestamp": "2026-01-01T00:00:00Z"}
         cache.observe(WatchEvent(EventType.ADDED, key_of(obj), obj, None, number), SECOND)
     view = cache.queue_manager.pending["q"].front(1)[0]
-    made = CohortSimulation(cache, SchedulingPolicy(), view, cache.snapshot.queues["q"])
-    yield made
-    made.close()
+    created = CohortSimulation(cache, SchedulingPolicy(), view, cache.snapshot.queues["q"])
+    yield created
+    created.close()
 
 
 def raise_by(simulation: CohortSimulation, increase: int) -> HypotheticalChange:
@@ -101,7 +101,7 @@ def test_search_without_result_ends_at_limit(simulation: CohortSimulation) -> No
 @pytest.mark.parametrize(("low", "high"), [(0, 5000), (600, 701), (700, 700)])
 def test_least_between_finds_smallest_admitting_amount(simulation: CohortSimulation, low: int, high: int) -> None:
     def search() -> Search:
-        found = yield from least_between(lambda increase: raise_by(simulation, increase), low, high)
-        yield Proposal("quota", str(found.amount), ())
+        result = yield from least_between(lambda increase: raise_by(simulation, increase), low, high)
+        yield Proposal("quota", str(result.amount), ())
 
     assert [each.text for each in run_searches([search()], simulation).proposals] == [str(MILLI_CPU_MISSING)]

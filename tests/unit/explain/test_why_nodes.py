@@ -88,9 +88,9 @@ TAINT = "{key: a, value: b, effect: NoSchedule}"
 def explained(taints: str = "", quota: str = "9", constraints: str = "tolerations: []", cpu: str = "1") -> Any:
     """Return the answer about the Job in a cluster of two machines."""
     text = CLUSTER.replace("TAINTS", taints).replace("QUOTA", quota)
-    found = read_manifests([("c.yaml", text.replace("CONSTRAINTS", constraints).replace("AMOUNT", cpu))])
-    assert [*map(str, found.faults)] == []
-    world = World(make_scenario(found))
+    result = read_manifests([("c.yaml", text.replace("CONSTRAINTS", constraints).replace("AMOUNT", cpu))])
+    assert [*map(str, result.faults)] == []
+    world = World(make_scenario(result))
     world.run_until(30 * MINUTE)
     world.settle()
     return world.platform.explainer.why(Key(scheme.JOB, "team", "asked"), world.kernel.now())

@@ -9,7 +9,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 def samples(texts: Iterable[str]) -> dict[str, dict[tuple[str, ...], float]]:
     """The samples by metric name and by the values of the labels, in their order."""
-    found: dict[str, dict[tuple[str, ...], float]] = {}
+    result: dict[str, dict[tuple[str, ...], float]] = {}
     for name, labels, value in _LINE.findall("".join(texts)):
-        found.setdefault(name, {})[tuple(text for _, text in _LABEL.findall(labels))] = float(value)
-    return found
+        result.setdefault(name, {})[tuple(text for _, text in _LABEL.findall(labels))] = float(value)
+    return result

@@ -25,8 +25,8 @@ def cycle_samples(bench: SchedulerBench, *heads: str, cpu: int = 2) -> dict[str,
     """The samples after one cycle; a Workload's first letter names its queue, and `a1:4` requests 4 cpu."""
     figures, cycle = CycleMetrics(CycleClock(), "standalone"), Cycle(bench.snapshot, bench.policy, bench.namespaces, 1)
     figures.begin()
-    asked = [(name.partition(":")[0], int(name.partition(":")[2] or cpu)) for name in heads]
-    decisions = cycle.run([Head(workload_view(head(name, cpus)), name[0]) for name, cpus in asked])
+    request = [(name.partition(":")[0], int(name.partition(":")[2] or cpu)) for name in heads]
+    decisions = cycle.run([Head(workload_view(head(name, cpus)), name[0]) for name, cpus in request])
     figures.decide()
     figures.end(cycle, decisions)
     return samples([*figures.texts(), *figures.own_texts()])

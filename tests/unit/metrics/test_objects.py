@@ -15,15 +15,15 @@ def node(name: str = "n", *, ready: bool = True, **spec: Any) -> Obj:
     amounts = {"cpu": "1930m", "memory": "1Ki", "nvidia.com/gpu": "2", "pods": "110"}
     status = {"conditions": conditions, "allocatable": amounts, "nodeInfo": {"kernelVersion": "6.1"}}
     labels = {"cloud.google.com/gke-nodepool": "pool"}
-    made = {"name": name, "creationTimestamp": make.stamp(), "labels": labels}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": made, "spec": spec, "status": status}
+    created = {"name": name, "creationTimestamp": make.stamp(), "labels": labels}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": created, "spec": spec, "status": status}
 
 
 def pod(name: str = "p", phase: str = "Running", **spec: Any) -> Obj:
     resources = {"requests": {"cpu": "500m"}, "limits": {"memory": "2Ki"}}
     spec = {"containers": [{"name": "main", "resources": resources}], "nodeName": "n", **spec}
-    made = {"name": name, "namespace": "team", "uid": f"uid-{name}"}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": spec, "status": {"phase": phase}}
+    created = {"name": name, "namespace": "team", "uid": f"uid-{name}"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": created, "spec": spec, "status": {"phase": phase}}
 
 
 def job(**status: Any) -> Obj:
@@ -43,51 +43,51 @@ def object_samples(*objects: Obj) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 def test_node_metrics_report_info_taints_and_allocatable() -> None:
-    found = object_samples(node(unschedulable=True, taints=[{"key": "spot", "value": "true", "effect": "NoSchedule"}]))
-    assert found["kube_node_info"][("n", "6.1", *[""] * 8)] == 1
-    assert found["kube_node_spec_unschedulable"] == {("n",): 1}
-    assert found["kube_node_spec_taint"] == {("n", "spot", "true", "NoSchedule"): 1}
-    assert found["kube_node_status_allocatable"] == {
+    result = object_samples(node(unschedulable=True, taints=[{"key": "spot", "value": "true", "effect": "NoSchedule"}]))
+    assert result["kube_node_info"][("n", "6.1", *[""] * 8)] == 1
+    assert result["kube_node_spec_unschedulable"] == {("n",): 1}
+    assert result["kube_node_spec_taint"] == {("n", "spot", "true", "NoSchedule"): 1}
+    assert result["kube_node_status_allocatable"] == {
         ("n", "cpu", "core"): 1.93,
         ("n", "memory", "byte"): 1024,
         ("n", "nvidia_com_gpu", "integer"): 2,
         ("n", "pods", "integer"): 110,
     }
-    assert found["kube_node_created"] == {("n",): make.NOW // 1_000_000}
+    assert result["kube_node_created"] == {("n",): make.NOW // 1_000_000}
 
 
 def test_node_condition_has_three_statuses() -> None:
-    found = object_samples(node(ready=False))["kube_node_status_condition"]
-    assert found == {("n", "Ready", "true"): 0, ("n", "Ready", "false"): 0, ("n", "Ready", "unknown"): 1}
+    result = object_samples(node(ready=False))["kube_node_status_condition"]
+    assert result == {("n", "Ready", "true"): 0, ("n", "Ready", "false"): 0, ("n", "Ready", "unknown"): 1}
 
 
 def test_pod_metrics_report_one_phase_and_container_resources() -> None:
-    found = object_samples(pod())
-    phases = found["kube_pod_status_phase"]
+    result = object_samples(pod())
+    phases = result["kube_pod_status_phase"]
     assert [labels[-1] for labels, is_so in phases.items() if is_so] == ["Running"]
     assert len(phases) == 5
     container_labels = ("team", "p", "uid-p", "main", "n")
-    assert found["kube_pod_container_resource_requests"] == {(*container_labels, "cpu", "core"): 0.5}
-    assert found["kube_pod_container_resource_limits"] == {(*container_labels, "memory", "byte"): 2048}
+    assert result["kube_pod_container_resource_requests"] == {(*container_labels, "cpu", "core"): 0.5}
+    assert result["kube_pod_container_resource_limits"] == {(*container_labels, "memory", "byte"): 2048}
 
 
 def test_job_metrics_report_status_of_running_job() -> None:
-    found = object_samples(
+    result = object_samples(
         job(active=2, conditions=[{"type": "Suspended", "status": "False"}], startTime=make.stamp(60))
     )
-    assert found["kube_job_status_active"] == {("team", "j"): 2}
-    assert found["kube_job_status_failed"] == {("team", "j", ""): 0}
-    assert found["kube_job_status_suspended"] == {("team", "j"): 0}
-    assert found["kube_job_status_start_time"] == {("team", "j"): make.NOW // 1_000_000 + 60}
-    assert "kube_job_complete" not in found
+    assert result["kube_job_status_active"] == {("team", "j"): 2}
+    assert result["kube_job_status_failed"] == {("team", "j", ""): 0}
+    assert result["kube_job_status_suspended"] == {("team", "j"): 0}
+    assert result["kube_job_status_start_time"] == {("team", "j"): make.NOW // 1_000_000 + 60}
+    assert "kube_job_complete" not in result
 
 
 def test_failed_job_is_reported_with_its_reason() -> None:
     failed = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
-    found = object_samples(job(failed=3, conditions=failed))
-    reasons = {labels[-1]: value for labels, value in found["kube_job_status_failed"].items()}
+    result = object_samples(job(failed=3, conditions=failed))
+    reasons = {labels[-1]: value for labels, value in result["kube_job_status_failed"].items()}
     assert reasons == {"BackoffLimitExceeded": 1, "DeadlineExceeded": 0, "Evicted": 0}
-    assert found["kube_job_failed"]["team", "j", "true"] == 1
+    assert result["kube_job_failed"]["team", "j", "true"] == 1
     assert object_samples(job(failed=3))["kube_job_status_failed"] == {("team", "j", ""): 3}
 
 
@@ -109,28 +109,28 @@ def test_machine_metrics_count_nodes_by_pool_and_unschedulable_pods() -> None:
     figures.observe(change(node(ready=False), node()))
     stuck = {**pod(nodeName=""), "status": {"conditions": [{"type": "PodScheduled", "reason": "Unschedulable"}]}}
     figures.observe(change(stuck))
-    found = samples(figures.texts())
-    assert found["batchyard_nodes"] == {("pool", "ready"): 0, ("pool", "notready"): 1}
-    assert found["batchyard_pods_unschedulable"] == {("team",): 1}
+    result = samples(figures.texts())
+    assert result["batchyard_nodes"] == {("pool", "ready"): 0, ("pool", "notready"): 1}
+    assert result["batchyard_pods_unschedulable"] == {("team",): 1}
     figures.observe(change(pod(), stuck))
     figures.observe(change(node(), is_gone=True))
-    found = samples(figures.texts())
-    assert found["batchyard_pods_unschedulable"] == {("team",): 0}
-    assert found["batchyard_nodes"]["pool", "notready"] == 0
+    result = samples(figures.texts())
+    assert result["batchyard_pods_unschedulable"] == {("team",): 0}
+    assert result["batchyard_nodes"]["pool", "notready"] == 0
 
 
 def instance(phase: str = "", code: str = "") -> Obj:
     status = {"phase": phase, **({"error": {"code": code}} if code else {})} if phase else {}
-    made = {"apiVersion": "cloud.batchyard.dev/v1alpha1", "kind": "Instance", "metadata": {"name": "i"}}
-    return {**made, "spec": {"pool": "pool"}, "status": status}
+    created = {"apiVersion": "cloud.batchyard.dev/v1alpha1", "kind": "Instance", "metadata": {"name": "i"}}
+    return {**created, "spec": {"pool": "pool"}, "status": status}
 
 
 def test_failed_instance_is_counted_once() -> None:
-    figures, asked, failed = MachineMetrics(), instance(), instance("Failed", "STOCKOUT")
-    figures.observe(change(asked))
-    figures.observe(change(failed, asked))
+    figures, request, failed = MachineMetrics(), instance(), instance("Failed", "STOCKOUT")
+    figures.observe(change(request))
+    figures.observe(change(failed, request))
     figures.observe(change({**failed, "metadata": {"name": "i", "labels": {}}}, failed))
     figures.observe(change(failed, is_gone=True))
-    found = samples(figures.texts())
-    assert found["batchyard_instance_failures_total"] == {("pool", "STOCKOUT"): 1}
-    assert found["batchyard_instances"] == {("pool", "Requested"): 0, ("pool", "Failed"): 0}
+    result = samples(figures.texts())
+    assert result["batchyard_instance_failures_total"] == {("pool", "STOCKOUT"): 1}
+    assert result["batchyard_instances"] == {("pool", "Requested"): 0, ("pool", "Failed"): 0}

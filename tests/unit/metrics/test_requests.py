@@ -34,8 +34,8 @@ def test_failed_request_is_counted_with_its_own_labels(api: Api) -> None:
         figures.note(audited)
     figures.settle(figures.latest_labels, 0)
     reported = "".join(figures.texts())
-    found = re.findall(r'_request_total{verb="(.*?)".*,resource="(.*?)".*scope="(.*?)".*code="(.*?)"} (\d)', reported)
-    assert found == [("POST", "secrets", "resource", "201", "1"), ("LIST", "secrets", "namespace", "500", "1")]
+    result = re.findall(r'_request_total{verb="(.*?)".*,resource="(.*?)".*scope="(.*?)".*code="(.*?)"} (\d)', reported)
+    assert result == [("POST", "secrets", "resource", "201", "1"), ("LIST", "secrets", "namespace", "500", "1")]
     assert re.findall(r'_seconds_count{verb="(.*?)"', reported) == ["LIST"]
 
 

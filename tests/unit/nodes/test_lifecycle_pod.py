@@ -83,8 +83,8 @@ def test_same_disruption_condition_is_not_written_again() -> None:
     ],
 )
 def test_pod_is_evicted_when_its_toleration_of_taint_ends(tolerations: list[Any], seconds: float | None) -> None:
-    found = pods.taint_eviction_time(pod(status=running(), tolerations=tolerations), [taint(NOT_READY, since=10)])
-    assert found == (None if seconds is None else make.at(seconds))
+    result = pods.taint_eviction_time(pod(status=running(), tolerations=tolerations), [taint(NOT_READY, since=10)])
+    assert result == (None if seconds is None else make.at(seconds))
 
 
 def test_eviction_time_uses_shortest_toleration_and_earliest_taint() -> None:

@@ -98,26 +98,26 @@ def run_scenario(crash_after: int = 0, conflicts: float = 0) -> CrashingStage:
 
 def final_state(stage: CrashingStage) -> dict[str, Any]:
     """The final state of pods and nodes."""
-    found: dict[str, Any] = {n["metadata"]["name"]: readiness(n) for n in stage.client.list(scheme.NODE)}
+    result: dict[str, Any] = {n["metadata"]["name"]: readiness(n) for n in stage.client.list(scheme.NODE)}
     for obj in stage.client.list(scheme.POD):
         status = obj["status"]
         disruption = find_condition(obj, "DisruptionTarget")
         container = status["containerStatuses"][0]
         words = (status["phase"], status.get("reason"), disruption and disruption["reason"])
-        found[obj["metadata"]["name"]] = (*words, container["restartCount"], container["state"])
-    return found
+        result[obj["metadata"]["name"]] = (*words, container["restartCount"], container["state"])
+    return result
 
 
 def test_node_failures_lead_to_expected_pod_and_node_status() -> None:
-    found = final_state(run_scenario())
-    assert {name: found[name] for name in ("back", "well")} == {"back": "True", "well": "True"}
-    assert found["a"][:3] == ("Failed", None, "DeletionByPodGC")
-    assert found["c"][:3] == ("Failed", None, None)
-    assert found["d"][:4] == ("Running", None, None, 1)
-    assert found["e"][:3] == ("Failed", "Terminated", "TerminationByKubelet")
-    assert (found["f"][0], found["f"][3]) == ("Running", 7)
-    assert found["g"][0] == "Succeeded"
-    assert not {"lost", "spot", "b", "h"} & set(found)
+    result = final_state(run_scenario())
+    assert {name: result[name] for name in ("back", "well")} == {"back": "True", "well": "True"}
+    assert result["a"][:3] == ("Failed", None, "DeletionByPodGC")
+    assert result["c"][:3] == ("Failed", None, None)
+    assert result["d"][:4] == ("Running", None, None, 1)
+    assert result["e"][:3] == ("Failed", "Terminated", "TerminationByKubelet")
+    assert (result["f"][0], result["f"][3]) == ("Running", 7)
+    assert result["g"][0] == "Succeeded"
+    assert not {"lost", "spot", "b", "h"} & set(result)
 
 
 def test_pod_of_crashed_node_is_deleted_after_toleration_seconds() -> None:
@@ -138,9 +138,9 @@ def test_pod_of_crashed_node_is_deleted_after_toleration_seconds() -> None:
 
 def test_crash_after_any_write_does_not_change_final_state() -> None:
     whole = run_scenario()
-    wanted = final_state(whole)
+    expected = final_state(whole)
     assert whole.writes > 40
-    assert [count for count in range(1, whole.writes + 1) if final_state(run_scenario(count)) != wanted] == []
+    assert [count for count in range(1, whole.writes + 1) if final_state(run_scenario(count)) != expected] == []
 
 
 def test_conflicts_do_not_change_final_state() -> None:

@@ -19,8 +19,8 @@ def health_stage(*objects: make.Obj) -> Stage:
 
 
 def taints(stage: Stage, name: str = "node") -> list[tuple[str, str]]:
-    found = conditions.taints_of(stage.get(scheme.NODE, name, ""))
-    return [(t["key"].rpartition("/")[2], t["effect"]) for t in found]
+    result = conditions.taints_of(stage.get(scheme.NODE, name, ""))
+    return [(t["key"].rpartition("/")[2], t["effect"]) for t in result]
 
 
 def noexecute_nodes(stage: Stage) -> list[str]:

@@ -112,4 +112,4 @@ def test_excess_ended_pods_are_deleted_evicted_first_then_oldest() -> None:
     for number, status in enumerate((ended, ended, evicted, ended, {"phase": "Running"})):
         stage.put(pod(f"p{number}", status=status, metadata={"creationTimestamp": make.stamp(number)}))
     stage.run(1)
-    assert [found["metadata"]["name"] for found in stage.client.list(scheme.POD)] == ["p1", "p3", "p4"]
+    assert [result["metadata"]["name"] for result in stage.client.list(scheme.POD)] == ["p1", "p3", "p4"]

@@ -21,8 +21,8 @@ def eviction_stage(*objects: Any) -> Stage:
 
 
 def terminating(stage: Stage, name: str = "pod") -> bool:
-    found = stage.client.get(Key(scheme.POD, "team", name))
-    return found is not None and "deletionTimestamp" in found["metadata"]
+    result = stage.client.get(Key(scheme.POD, "team", name))
+    return result is not None and "deletionTimestamp" in result["metadata"]
 
 
 def tolerant(seconds: int | None, name: str = "pod") -> Any:

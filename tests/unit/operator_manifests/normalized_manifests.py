@@ -50,9 +50,9 @@ def _normalized(obj: Obj) -> Any:
 def _sorted(value: Any) -> Any:
     """Sort webhooks by name, and drop empty values and image pull policies."""
     if isinstance(value, Mapping):
-        found = {name: _sorted(each) for name, each in value.items() if each not in ({}, [], None)}
-        found.pop("imagePullPolicy", None)
-        if "webhooks" in found:
-            found["webhooks"] = sorted(found["webhooks"], key=lambda hook: hook["name"])
-        return found
+        result = {name: _sorted(each) for name, each in value.items() if each not in ({}, [], None)}
+        result.pop("imagePullPolicy", None)
+        if "webhooks" in result:
+            result["webhooks"] = sorted(result["webhooks"], key=lambda hook: hook["name"])
+        return result
     return [_sorted(each) for each in value] if isinstance(value, Sequence) and not isinstance(value, str) else value

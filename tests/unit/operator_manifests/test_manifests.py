@@ -30,8 +30,8 @@ waitForPodsReady:
 
 
 def role(settings: InstallSettings, kind: str = "ClusterRole") -> set[tuple[str, ...]]:
-    (found,) = (obj for obj in manifests(settings) if obj["kind"] == kind and obj["metadata"]["name"] == NAME)
-    return rules_of(found)
+    (result,) = (obj for obj in manifests(settings) if obj["kind"] == kind and obj["metadata"]["name"] == NAME)
+    return rules_of(result)
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(DEPLOY)))
@@ -64,14 +64,14 @@ def test_role_rules_depend_on_enabled_controllers() -> None:
 
 
 def test_manifests_without_webhooks_omit_webhook_objects_and_rules() -> None:
-    found = by_name(manifests(InstallSettings(webhooks=False)))
-    assert not [name for name in found if "Webhook" in name or "webhooks" in name]
+    result = by_name(manifests(InstallSettings(webhooks=False)))
+    assert not [name for name in result if "Webhook" in name or "webhooks" in name]
     assert role(InstallSettings(webhooks=False), "Role") == {
         ("coordination.k8s.io", "leases", "create", ""),
         ("coordination.k8s.io", "leases", "get", NAME),
         ("coordination.k8s.io", "leases", "update", NAME),
     }
-    versions = {len(obj["spec"]["versions"]) for name, obj in found.items() if name.startswith("CustomResource")}
+    versions = {len(obj["spec"]["versions"]) for name, obj in result.items() if name.startswith("CustomResource")}
     assert versions == {1}
 
 
@@ -163,9 +163,9 @@ def test_helm_chart_renders_generated_manifests(values: tuple[str, ...], setting
     rendered = by_name(
         objects_printed_by(str(HELM), "template", "release", CHART, "--namespace", "batchyard-system", *values)
     )
-    wanted = by_name(manifests(settings))
-    del wanted["Namespace/batchyard-system"]  # helm creates it with --create-namespace
-    assert rendered == wanted
+    expected = by_name(manifests(settings))
+    del expected["Namespace/batchyard-system"]  # helm creates it with --create-namespace
+    assert rendered == expected
 
 
 @pytest.mark.skipif(HELM is None, reason="there is no helm on this machine: make helm")

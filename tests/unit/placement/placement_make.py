@@ -77,18 +77,18 @@ def place(
     """The nodes of pods that are placed one after the other; '' for pods that fit no node."""
     places = []
     for obj in pods:
-        found = find_node(pod_view(obj), nodes, profile)
-        places.append(found.node if isinstance(found, ChosenNode) else "")
-        if isinstance(found, ChosenNode):
-            nodes.add_pod(pod_view(obj), found.node)
+        result = find_node(pod_view(obj), nodes, profile)
+        places.append(result.node if isinstance(result, ChosenNode) else "")
+        if isinstance(result, ChosenNode):
+            nodes.add_pod(pod_view(obj), result.node)
     return places
 
 
 def unschedulable_message(nodes: ClusterSnapshot, obj: Obj) -> str:
     """The message of a pod that fits no node."""
-    found = find_node(pod_view(obj), nodes)
-    assert not isinstance(found, ChosenNode), f"it fits {found.node}"
-    return found.message()
+    result = find_node(pod_view(obj), nodes)
+    assert not isinstance(result, ChosenNode), f"it fits {result.node}"
+    return result.message()
 
 
 def pod_term(key: str = HOST, /, *, match: Mapping[str, str] | None = None, **fields: Any) -> make.Obj:

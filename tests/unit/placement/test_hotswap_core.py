@@ -33,9 +33,9 @@ def swap(
 
 def victims(nodes: ClusterSnapshot, *claims: PlacementClaim, leaving: tuple[str, ...] = (), **lost: int) -> list[str]:
     """The names of the victims."""
-    found = swap(nodes, *claims, leaving=leaving, **lost)
-    assert found is not None, "there is no way"
-    return names(found.victims)
+    result = swap(nodes, *claims, leaving=leaving, **lost)
+    assert result is not None, "there is no way"
+    return names(result.victims)
 
 
 def single(obj: Obj) -> PlacementClaim:
@@ -47,16 +47,16 @@ def single(obj: Obj) -> PlacementClaim:
 
 def test_hotswap_evicts_whole_workload_to_free_domain() -> None:
     nodes = slices(running("low", 0, "a"), running("low", 1, "b"), pools="ab")
-    found = swap(nodes, claim())
-    assert found is not None
-    assert [len(occupant.pods) for occupant in found.victims] == [8]
-    assert sorted(found.nodes.values()) == ["a-0", "a-1", "a-2", "a-3"]
+    result = swap(nodes, claim())
+    assert result is not None
+    assert [len(occupant.pods) for occupant in result.victims] == [8]
+    assert sorted(result.nodes.values()) == ["a-0", "a-1", "a-2", "a-3"]
 
 
 def test_hotswap_evicts_no_workload_if_free_domain_exists() -> None:
     nodes = slices(running("low", 0, "a"))
-    found = swap(nodes, claim())
-    assert found == HotswapPlan({p.uid: f"b-{i}" for i, p in enumerate(claim().pods)}, [])
+    result = swap(nodes, claim())
+    assert result == HotswapPlan({p.uid: f"b-{i}" for i, p in enumerate(claim().pods)}, [])
 
 
 def test_hotswap_evicts_workload_with_least_lost_work() -> None:
@@ -112,13 +112,13 @@ def test_hotswap_compares_first_hundred_nodes_with_victims() -> None:
     nodes = cluster(*map(node, hosts), *[pod(f"on-{name}", nodeName=name, cpu="4", priority=LOW) for name in hosts])
     lost = {f"on-{name}": 9 for name in hosts} | {"on-n050": 5, "on-n100": 1}
     claims = [single(pod("p", cpu="4", priority=HIGH))]
-    found = find_hotswap(claims, nodes, EvictionUnits(nodes, lost), FULL)
-    assert found is not None
-    assert names(found.victims) == ["on-n050"]
+    result = find_hotswap(claims, nodes, EvictionUnits(nodes, lost), FULL)
+    assert result is not None
+    assert names(result.victims) == ["on-n050"]
     nodes.remove_node("n000")
-    found = find_hotswap(claims, nodes, EvictionUnits(nodes, lost), FULL)
-    assert found is not None
-    assert names(found.victims) == ["on-n100"]
+    result = find_hotswap(claims, nodes, EvictionUnits(nodes, lost), FULL)
+    assert result is not None
+    assert names(result.victims) == ["on-n100"]
 
 
 # --- victims that already terminate ---
@@ -126,10 +126,10 @@ def test_hotswap_compares_first_hundred_nodes_with_victims() -> None:
 
 def test_hotswap_prefers_domain_of_workload_already_being_evicted() -> None:
     nodes = slices(running("x", 0, "a"), running("y", 0, "b"), pools="ab")
-    found = swap(nodes, claim(), leaving=("y",), x=1, y=99)
-    assert found is not None
-    assert found.victims == []
-    assert sorted(found.nodes.values()) == ["b-0", "b-1", "b-2", "b-3"]
+    result = swap(nodes, claim(), leaving=("y",), x=1, y=99)
+    assert result is not None
+    assert result.victims == []
+    assert sorted(result.nodes.values()) == ["b-0", "b-1", "b-2", "b-3"]
 
 
 def test_hotswap_counts_terminating_pods_as_free_for_policy_never() -> None:
@@ -147,9 +147,9 @@ def test_hotswap_keeps_nominated_domain_of_terminating_pods() -> None:
     own = claim()
     for number, each in enumerate(own.pods):
         nodes.nominate(each, f"b-{number}")
-    found = swap(nodes, own)
-    assert found is not None
-    assert sorted(found.nodes.values()) == ["b-0", "b-1", "b-2", "b-3"]
+    result = swap(nodes, own)
+    assert result is not None
+    assert sorted(result.nodes.values()) == ["b-0", "b-1", "b-2", "b-3"]
 
 
 # --- several victims ---
@@ -240,12 +240,12 @@ def test_hotswap_victim_set_is_sufficient_and_minimal(
     scenario: tuple[ClusterSnapshot, list[PlacementClaim], dict[str, int]],
 ) -> None:
     nodes, claims, lost = scenario
-    found = find_hotswap(claims, nodes, EvictionUnits(nodes, lost), FULL)
-    if found is None:
+    result = find_hotswap(claims, nodes, EvictionUnits(nodes, lost), FULL)
+    if result is None:
         return
-    for spared in (None, *found.victims):
+    for spared in (None, *result.victims):
         with nodes.what_if():
-            for occupant in found.victims:
+            for occupant in result.victims:
                 assert occupant.priority < HIGH
                 for each in () if occupant is spared else occupant.pods:
                     nodes.remove_pod(each.uid)
@@ -259,7 +259,7 @@ def test_hotswap_finds_plan_iff_eviction_of_all_lower_priorities_suffices(
     nodes, claims, lost = scenario
     if isinstance(place_claims(claims, nodes, FULL), GangPlaced):
         return
-    found = find_hotswap(claims, nodes, EvictionUnits(nodes, lost), FULL)
+    result = find_hotswap(claims, nodes, EvictionUnits(nodes, lost), FULL)
     with nodes.what_if():
         occupant_of = EvictionUnits(nodes, lost)
         occupants = [occupant_of(p) for each in nodes for p in each.pods.values()]
@@ -267,4 +267,4 @@ def test_hotswap_finds_plan_iff_eviction_of_all_lower_priorities_suffices(
             for each in occupant.pods if occupant is not None and occupant.priority < HIGH else ():
                 nodes.remove_pod(each.uid)
         placed = isinstance(place_claims(claims, nodes, FULL), GangPlaced)
-    assert placed is (found is not None)
+    assert placed is (result is not None)

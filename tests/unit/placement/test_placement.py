@@ -34,8 +34,8 @@ def places(stage: Stage) -> dict[str, str]:
 
 def nominated_node(stage: Stage, name: str) -> str:
     """The nominated node of a pod."""
-    found: str = (stage.get(scheme.POD, name).get("status") or {}).get("nominatedNodeName", "")
-    return found
+    result: str = (stage.get(scheme.POD, name).get("status") or {}).get("nominatedNodeName", "")
+    return result
 
 
 def unschedulable_message(stage: Stage, name: str) -> str:

@@ -11,16 +11,16 @@ from unit.placement.placement_make import cluster, node, pod, pod_term, required
 
 def claim_nodes(nodes: ClusterSnapshot, *claims: PlacementClaim) -> dict[str, list[str]]:
     """The nodes of each claim."""
-    found = place_claims(claims, nodes, AutoscalingProfile.BALANCED)
-    assert isinstance(found, GangPlaced), found
-    return {each.leader.name: sorted(found.nodes[p.uid] for p in each.pods) for each in claims}
+    result = place_claims(claims, nodes, AutoscalingProfile.BALANCED)
+    assert isinstance(result, GangPlaced), result
+    return {each.leader.name: sorted(result.nodes[p.uid] for p in each.pods) for each in claims}
 
 
 def claim_message(nodes: ClusterSnapshot, *claims: PlacementClaim) -> str:
     """The message of unschedulable claims."""
-    found = place_claims(claims, nodes, AutoscalingProfile.BALANCED)
-    assert isinstance(found, GangUnschedulable), found
-    return found.why.message()
+    result = place_claims(claims, nodes, AutoscalingProfile.BALANCED)
+    assert isinstance(result, GangUnschedulable), result
+    return result.why.message()
 
 
 def hosts(pool: str) -> list[str]:
@@ -51,8 +51,8 @@ def test_placeholders_of_leader_without_affinity_equal_it() -> None:
 
 def test_exclusive_claims_get_separate_domains() -> None:
     nodes = cluster(*slice_of("a"), *slice_of("b"))
-    found = claim_nodes(nodes, claim(job=0), claim(job=1))
-    assert found == {"high-0-0": hosts("a"), "high-1-0": hosts("b")}
+    result = claim_nodes(nodes, claim(job=0), claim(job=1))
+    assert result == {"high-0-0": hosts("a"), "high-1-0": hosts("b")}
 
 
 def test_claim_skips_domain_without_room_for_followers() -> None:

@@ -12,9 +12,9 @@ from unit.placement.placement_make import cluster, node, place, pod, view
 
 def free_amount(nodes: ClusterSnapshot, name: str = "n", resource: str = "cpu") -> int:
     """The free amount of a resource on a node."""
-    found = nodes.get(name)
-    assert found is not None
-    return found.left[resource]
+    result = nodes.get(name)
+    assert result is not None
+    return result.left[resource]
 
 
 def fail_in_what_if(nodes: ClusterSnapshot) -> None:
@@ -129,9 +129,9 @@ def test_snapshot_update_pod_replaces_view() -> None:
     nodes = cluster(node(), pod("p", nodeName="n"))
     newer = view(pod("p", nodeName="n", status={"phase": "Running"}))
     nodes.update_pod(newer)
-    found = nodes.get("n")
-    assert found is not None
-    assert found.pods["uid-p"] is newer
+    result = nodes.get("n")
+    assert result is not None
+    assert result.pods["uid-p"] is newer
     assert nodes.pod("uid-p") is newer
 
 

@@ -106,9 +106,9 @@ def test_preemption_selects_victim_that_frees_single_gpu() -> None:
     low = [sharer(name, 600, nodeName="n", priority=1) for name in "ab"]
     nodes = placement_make.cluster(gpu_node(), *low)
     pod = placement_make.view(sharer("c", 700, priority=9))
-    found = find_node(pod, nodes)
-    assert isinstance(found, Unschedulable)
-    preemption = find_preemption(pod, nodes, found.obstacles)
+    result = find_node(pod, nodes)
+    assert isinstance(result, Unschedulable)
+    preemption = find_preemption(pod, nodes, result.obstacles)
     assert isinstance(preemption, PodPreemption)
     assert [victim.name for victim in preemption.victims] == ["b"]
 

@@ -24,18 +24,18 @@ def gang(count: int, cpu: str = "2", **fields: Any) -> list[Any]:
 
 def gang_nodes(nodes: ClusterSnapshot, pods: list[Any]) -> dict[str, str] | str:
     """The nodes of a gang, by pod name; or the pod without a node."""
-    found = place_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
-    if isinstance(found, GangUnschedulable):
-        return found.pod.name
-    return {p["metadata"]["name"]: found.nodes[p["metadata"]["uid"]] for p in pods}
+    result = place_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
+    if isinstance(result, GangUnschedulable):
+        return result.pod.name
+    return {p["metadata"]["name"]: result.nodes[p["metadata"]["uid"]] for p in pods}
 
 
 def gang_victims(nodes: ClusterSnapshot, pods: list[Any]) -> Any:
     """The victims with their preemptors in the gang; or the failure message."""
-    found = preempt_for_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
-    if isinstance(found, PreemptionFailure):
-        return found.message
-    return sorted((victim.name, preemptor.name) for victim, preemptor in found.victims)
+    result = preempt_for_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
+    if isinstance(result, PreemptionFailure):
+        return result.message
+    return sorted((victim.name, preemptor.name) for victim, preemptor in result.victims)
 
 
 def test_place_gang_returns_nodes_of_all_pods() -> None:
@@ -49,9 +49,9 @@ def test_unschedulable_gang_uses_no_capacity() -> None:
 
 
 def test_unschedulable_gang_reports_obstacle_after_placing_other_members() -> None:
-    found = place_gang([view(p) for p in gang(3)], cluster(node("a")), AutoscalingProfile.BALANCED)
-    assert isinstance(found, GangUnschedulable)
-    assert found.why.message() == "0/1 nodes are available: 1 Insufficient cpu."
+    result = place_gang([view(p) for p in gang(3)], cluster(node("a")), AutoscalingProfile.BALANCED)
+    assert isinstance(result, GangUnschedulable)
+    assert result.why.message() == "0/1 nodes are available: 1 Insufficient cpu."
 
 
 def test_place_gang_places_largest_pods_first() -> None:
@@ -93,9 +93,9 @@ def test_gang_preemption_finds_victims_for_complete_gang_only() -> None:
 def test_gang_preemption_selects_no_victim_for_pods_that_fit() -> None:
     nodes = cluster(node("a"), node("b"), pod("low", cpu="4", nodeName="b"))
     pods = gang(2, "4", priority=1)
-    found = preempt_for_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
-    assert isinstance(found, GangPreemption)
-    assert found.nodes == {"uid-m0": "a", "uid-m1": "b"}
+    result = preempt_for_gang([view(p) for p in pods], nodes, AutoscalingProfile.BALANCED)
+    assert isinstance(result, GangPreemption)
+    assert result.nodes == {"uid-m0": "a", "uid-m1": "b"}
     assert gang_victims(nodes, pods) == [("low", "m1")]
 
 
@@ -138,5 +138,5 @@ def test_may_have_room_excludes_nominations_of_other_pods() -> None:
 
 
 def test_place_gang_accepts_single_pod() -> None:
-    found = place_gang([view(member("m"))], cluster(node()), AutoscalingProfile.BALANCED)
-    assert found == GangPlaced({"uid-m": "n"})
+    result = place_gang([view(member("m"))], cluster(node()), AutoscalingProfile.BALANCED)
+    assert result == GangPlaced({"uid-m": "n"})

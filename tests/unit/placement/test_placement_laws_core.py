@@ -116,10 +116,10 @@ def test_preemptor_fits_after_victims_are_removed(history: list[tuple[str, Any]]
     placement = find_node(preemptor, cluster_nodes)
     if not isinstance(placement, Unschedulable):
         return
-    found = find_preemption(preemptor, cluster_nodes, placement.obstacles)
-    if isinstance(found, PodPreemption):
-        assert all(victim.priority < preemptor.priority for victim in found.victims)
-        for victim in found.victims:
+    result = find_preemption(preemptor, cluster_nodes, placement.obstacles)
+    if isinstance(result, PodPreemption):
+        assert all(victim.priority < preemptor.priority for victim in result.victims)
+        for victim in result.victims:
             cluster_nodes.remove_pod(victim.uid)
-        cluster_nodes.nominate(preemptor, found.node)
-        assert choose_node(preemptor, cluster_nodes) == found.node
+        cluster_nodes.nominate(preemptor, result.node)
+        assert choose_node(preemptor, cluster_nodes) == result.node

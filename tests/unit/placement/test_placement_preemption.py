@@ -18,16 +18,16 @@ def preempt(nodes: ClusterSnapshot, pending: Any) -> PodPreemption | PreemptionF
 
 def victims(nodes: ClusterSnapshot, pending: Any) -> tuple[str, list[str]]:
     """The chosen node and its victims."""
-    found = preempt(nodes, pending)
-    assert isinstance(found, PodPreemption), found
-    return found.node, [victim.name for victim in found.victims]
+    result = preempt(nodes, pending)
+    assert isinstance(result, PodPreemption), result
+    return result.node, [victim.name for victim in result.victims]
 
 
 def message(nodes: ClusterSnapshot, pending: Any) -> str:
     """The message of a failed preemption."""
-    found = preempt(nodes, pending)
-    assert isinstance(found, PreemptionFailure), found
-    return found.message
+    result = preempt(nodes, pending)
+    assert isinstance(result, PreemptionFailure), result
+    return result.message
 
 
 def pod_on(name: str, node_name: str = "n", priority: int = 0, **fields: Any) -> Any:
@@ -153,8 +153,8 @@ def test_preemption_waits_for_terminating_victims() -> None:
     leaving = pod_on("x", "a", cpu="4", status={"conditions": [disruption]}, deleted=make.stamp(30))
     nodes = cluster(node("a"), node("b"), leaving, pod_on("y", "b", cpu="4"))
     nodes.nominate(view(pod("p", priority=1)), "a")
-    found = preempt(nodes, pod("p", priority=1))
-    assert found == ("preemption: not eligible due to a terminating pod on the nominated node.", True)
+    result = preempt(nodes, pod("p", priority=1))
+    assert result == ("preemption: not eligible due to a terminating pod on the nominated node.", True)
 
 
 def test_preemption_selects_another_node_if_nominated_node_is_cordoned() -> None:

@@ -13,15 +13,15 @@ EMPTY: Any = {"containers": [{"name": "c"}]}
 
 def only(*objects: Any) -> NodeInfo:
     """The only node of a cluster."""
-    (found,) = cluster(*objects)
-    return found
+    (result,) = cluster(*objects)
+    return result
 
 
 def short(pending: Any, *objects: Any) -> tuple[tuple[str, ...], bool] | None:
     """The short resources of a node, and whether preemption may free them."""
-    found = find_shortage(view(pending).shape, only(*objects))
-    assert (found is None) == has_room(view(pending).shape, only(*objects))
-    return None if found is None else (found.reasons, found.may_yield)
+    result = find_shortage(view(pending).shape, only(*objects))
+    assert (result is None) == has_room(view(pending).shape, only(*objects))
+    return None if result is None else (result.reasons, result.may_yield)
 
 
 def score(pending: Any, *objects: Any, profile: AutoscalingProfile = AutoscalingProfile.BALANCED) -> int:
@@ -69,8 +69,8 @@ PORT = "node(s) didn't have free ports for the requested pod ports"
     ],
 )
 def test_host_port_conflicts_by_ip_and_protocol(ours: Any, theirs: Any, is_free: bool) -> None:
-    found = short(pod(ports=[ours]), node(), pod("t", ports=[theirs], nodeName="n"))
-    assert found == (None if is_free else ((PORT,), True))
+    result = short(pod(ports=[ours]), node(), pod("t", ports=[theirs], nodeName="n"))
+    assert result == (None if is_free else ((PORT,), True))
 
 
 def test_removed_pod_releases_host_port() -> None:

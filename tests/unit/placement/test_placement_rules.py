@@ -14,9 +14,9 @@ NO_MATCH = "node(s) didn't match Pod's node affinity/selector"
 
 def obstacle_texts(pending: Any, of: Any) -> tuple[str, ...]:
     """The reasons why a node rejects a pod."""
-    found = node_filters.find_obstacle(view(pending).shape.rules, node_view(of))
-    assert found is None or not found.may_yield
-    return () if found is None else found.reasons
+    result = node_filters.find_obstacle(view(pending).shape.rules, node_view(of))
+    assert result is None or not result.may_yield
+    return () if result is None else result.reasons
 
 
 def zone_is(*values: str, operator: str = "In") -> Any:

@@ -46,13 +46,13 @@ def supply(row: str) -> MachineSupply:
     ],
 )
 def test_pool_supply_follows_from_its_size(size: str, least: int, most: int) -> None:
-    found = supply(f"{{name: np, machineType: e2-medium, {size}}}")
-    assert (found.minimum, found.maximum) == (least, most)
+    result = supply(f"{{name: np, machineType: e2-medium, {size}}}")
+    assert (result.minimum, result.maximum) == (least, most)
 
 
 def test_idle_and_full_costs_follow_from_bounds() -> None:
-    found = supply("{name: np, machineType: e2-medium, autoscaling: {totalMin: 1, totalMax: 10}}")
-    assert (found.price, found.idle_price, found.full_price) == (33_510, 33_510, 335_100)
+    result = supply("{name: np, machineType: e2-medium, autoscaling: {totalMin: 1, totalMax: 10}}")
+    assert (result.price, result.idle_price, result.full_price) == (33_510, 33_510, 335_100)
 
 
 def test_reserved_machines_cost_less_than_on_demand() -> None:
@@ -61,9 +61,9 @@ def test_reserved_machines_cost_less_than_on_demand() -> None:
 
 
 def test_auto_provisioned_machines_derive_from_flavor_quota() -> None:
-    made = machine_supplies(example("refarch"))[-1]
-    assert (made.name, made.machine.name) == ("auto-provisioned-nvidia-tesla-a100", "a2-highgpu-1g")
-    assert (made.minimum, made.maximum, made.provisioning) == (0, 8, "spot")
+    created = machine_supplies(example("refarch"))[-1]
+    assert (created.name, created.machine.name) == ("auto-provisioned-nvidia-tesla-a100", "a2-highgpu-1g")
+    assert (created.minimum, created.maximum, created.provisioning) == (0, 8, "spot")
 
 
 def test_auto_provisioning_limit_bounds_supply() -> None:
@@ -78,17 +78,17 @@ def needed_quotas(platform: PlatformModel) -> dict[str, int]:
 
 
 def test_gpu_quotas_are_counted_by_provisioning() -> None:
-    found = needed_quotas(example("refarch"))
-    assert (found["NVIDIA_L4_GPUS"], found["PREEMPTIBLE_NVIDIA_L4_GPUS"]) == (4 * 2 + 24 * 2, 36 * 2)
-    assert found["PREEMPTIBLE_NVIDIA_H100_GPUS"] == 8
-    assert found["GPUS_ALL_REGIONS"] == 56 + 72 + 2 + 8 + 8
+    result = needed_quotas(example("refarch"))
+    assert (result["NVIDIA_L4_GPUS"], result["PREEMPTIBLE_NVIDIA_L4_GPUS"]) == (4 * 2 + 24 * 2, 36 * 2)
+    assert result["PREEMPTIBLE_NVIDIA_H100_GPUS"] == 8
+    assert result["GPUS_ALL_REGIONS"] == 56 + 72 + 2 + 8 + 8
 
 
 def test_cpu_quotas_are_counted_by_family() -> None:
-    found = needed_quotas(
+    result = needed_quotas(
         pools("{name: a, machineType: e2-medium, nodeCount: 1}", "{name: b, machineType: n2-standard-4, nodeCount: 1}")
     )
-    assert (found["CPUS"], found["N2_CPUS"]) == (4, 8)
+    assert (result["CPUS"], result["N2_CPUS"]) == (4, 8)
 
 
 def test_cpus_of_custom_machines_are_counted() -> None:
@@ -96,8 +96,8 @@ def test_cpus_of_custom_machines_are_counted() -> None:
     text = f"{HEAD}  flavors: [{{name: any}}]\n  cluster:\n    zones: [us-central1-a]{catalog}\n    nodePools:\n"
     rows = ("a, machineType: c4-a", "b, machineType: n2d-a", "c, machineType: c4-a, provisioning: spot")
     text += "".join(f"      - {{name: {row}, nodeCount: 1}}\n" for row in rows)
-    found = needed_quotas(read_platform(PlatformSource("p", text)))
-    assert (found["CPUS_PER_VM_FAMILY (C4)"], found["N2D_CPUS"], found["PREEMPTIBLE_CPUS"]) == (4, 2, 4)
+    result = needed_quotas(read_platform(PlatformSource("p", text)))
+    assert (result["CPUS_PER_VM_FAMILY (C4)"], result["N2D_CPUS"], result["PREEMPTIBLE_CPUS"]) == (4, 2, 4)
 
 
 def test_tpu_chips_are_counted_by_generation() -> None:
@@ -150,9 +150,9 @@ def test_dated_reservation_is_listed_as_draft_or_submitted() -> None:
 
 
 def test_machines_without_persistent_disks_need_hyperdisk_quota() -> None:
-    found = pools(
+    result = pools(
         "{name: a, machineType: e2-medium, nodeCount: 1}",
         "{name: b, machineType: ct6e-standard-4t, tpuTopology: 2x2, zones: [us-central1-a], nodeCount: 1}",
     )
-    disks = {row.metric: row.needed for row in quotas(found) if row.metric.endswith("_TOTAL_GB")}
+    disks = {row.metric: row.needed for row in quotas(result) if row.metric.endswith("_TOTAL_GB")}
     assert disks == {"SSD_TOTAL_GB": 200, "HDB_TOTAL_GB": 100}

@@ -70,12 +70,12 @@ def test_platform_settings_are_merged_into_release_configuration(tmp_path: Path)
     waitForPodsReady: {timeout: 10m, requeuingStrategy: {backoffLimitCount: 5}}
     resources: {transformations: [{input: nvidia.com/mig-1g.5gb, strategy: Replace, outputs: {example.com/gb: 5}}]}
 """
-    found = manager_configuration(read_model(stated), tmp_path)
-    assert found["waitForPodsReady"] == {"timeout": "10m", "requeuingStrategy": {"backoffLimitCount": 5}}
-    (row,) = found["resources"]["transformations"]
+    result = manager_configuration(read_model(stated), tmp_path)
+    assert result["waitForPodsReady"] == {"timeout": "10m", "requeuingStrategy": {"backoffLimitCount": 5}}
+    (row,) = result["resources"]["transformations"]
     assert row == {"input": "nvidia.com/mig-1g.5gb", "strategy": "Replace", "outputs": {"example.com/gb": "5"}}
-    assert "jobset.x-k8s.io/jobset" in found["integrations"]["frameworks"]
-    assert "fairSharing" not in found
+    assert "jobset.x-k8s.io/jobset" in result["integrations"]["frameworks"]
+    assert "fairSharing" not in result
 
 
 def test_fair_sharing_weight_enables_fair_sharing(tmp_path: Path) -> None:
@@ -140,11 +140,11 @@ def test_operator_receives_kueue_settings() -> None:
     files = render(read_model(stated, OURS))
     objects = {each["kind"]: each for each in yaml.safe_load_all(files[f"{ENGINE_FOLDER}/deployment.yaml"])}
     (text,) = objects["ConfigMap"]["data"].values()
-    found = parse_kueue_settings(read_configuration("k", text))
-    assert (found.pods_ready, found.copied_labels) == (PodsReadyPolicy(10 * MINUTE), ("team",))
-    assert found.policy.fair_sharing
+    result = parse_kueue_settings(read_configuration("k", text))
+    assert (result.pods_ready, result.copied_labels) == (PodsReadyPolicy(10 * MINUTE), ("team",))
+    assert result.policy.fair_sharing
     assert "--fair-sharing" not in files[f"{ENGINE_FOLDER}/deployment.yaml"]
-    assert parse_kueue_settings(read_configuration("k", files["configuration.yaml"])) == found
+    assert parse_kueue_settings(read_configuration("k", files["configuration.yaml"])) == result
 
 
 def test_platform_without_kueue_settings_has_no_configuration_file() -> None:

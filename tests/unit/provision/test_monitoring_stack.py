@@ -51,8 +51,8 @@ def test_monitoring_stack_is_disabled_by_default() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_monitoring_objects_are_valid(engine: str) -> None:
-    found = [*objects(engine), *objects(engine, ACCESS)]
-    assert [fault for obj in found for fault in decode(obj).faults] == []
+    result = [*objects(engine), *objects(engine, ACCESS)]
+    assert [fault for obj in result for fault in decode(obj).faults] == []
     assert {obj["metadata"].get("namespace", "monitoring") for obj in objects(engine)} == {"monitoring"}
 
 
@@ -75,16 +75,16 @@ def test_monitoring_pods_are_restricted_and_images_pinned(engine: str, names: in
 
 
 def test_grafana_has_service_of_guide_and_dashboards() -> None:
-    found = objects("kueue")
-    service = by_name(found, "Service")["grafana"]
+    result = objects("kueue")
+    service = by_name(result, "Service")["grafana"]
     assert (service["metadata"]["namespace"], service["spec"]["ports"][0]["port"]) == ("monitoring", 3000)
-    maps = by_name(found, "ConfigMap")
+    maps = by_name(result, "ConfigMap")
     texts = {name: text for each in maps.values() for name, text in each["data"].items()}
     assert json.loads(texts["kueue.json"])["title"] == "Kueue Dashboard"
     source = yaml.safe_load(maps["grafana-provisioning-datasources"]["data"]["batchyard.yml"])["datasources"][0]
-    prometheus = by_name(found, "Service")["prometheus"]
+    prometheus = by_name(result, "Service")["prometheus"]
     assert source["url"] == f"http://prometheus.monitoring.svc:{prometheus['spec']['ports'][0]['port']}"
-    spec = by_name(found, "Deployment")["grafana"]["spec"]["template"]["spec"]
+    spec = by_name(result, "Deployment")["grafana"]["spec"]["template"]["spec"]
     named = {volume["configMap"]["name"] for volume in spec["volumes"] if "configMap" in volume}
     projected = [volume["projected"]["sources"] for volume in spec["volumes"] if "projected" in volume]
     named |= {source["configMap"]["name"] for sources in projected for source in sources}
@@ -126,8 +126,8 @@ def test_kueue_is_scraped_with_reader_token() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_prometheus_may_only_list_pods_in_scraped_namespaces(engine: str) -> None:
-    found = [*objects(engine), *objects(engine, ACCESS)]
-    roles = [obj for obj in found if obj["kind"] == "Role"]
+    result = [*objects(engine), *objects(engine, ACCESS)]
+    roles = [obj for obj in result if obj["kind"] == "Role"]
     assert all(
         role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
         for role in roles
@@ -138,7 +138,7 @@ def test_prometheus_may_only_list_pods_in_scraped_namespaces(engine: str) -> Non
         for name in job["kubernetes_sd_configs"][0]["namespaces"]["names"]
     }
     assert {role["metadata"]["namespace"] for role in roles} == scraped
-    assert set(by_name(found, "ClusterRole")) <= {"gke-batch-refarch-kube-state-metrics"}
+    assert set(by_name(result, "ClusterRole")) <= {"gke-batch-refarch-kube-state-metrics"}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -52,9 +52,9 @@ def cluster(**spec: Any) -> dict[str, Any]:
 
 def pool(**row: Any) -> dict[str, Any]:
     """Return the Terraform variables of a pool."""
-    made = node_pools(cluster(nodePools=[{"name": "np", "machineType": "e2-medium", **row}]))
-    found: Any = made["np"]
-    return dict(found)
+    created = node_pools(cluster(nodePools=[{"name": "np", "machineType": "e2-medium", **row}]))
+    result: Any = created["np"]
+    return dict(result)
 
 
 # --- pools ---
@@ -145,7 +145,7 @@ def reservation_row(**row: Any) -> dict[str, Any]:
     ],
 )
 def test_dated_reservation_becomes_future_reservation(window: dict[str, str]) -> None:
-    made = cluster(reservations=[reservation_row(**window)])
+    created = cluster(reservations=[reservation_row(**window)])
     row = {
         "machine_type": "a2-highgpu-1g",
         "zone": "us-central1-a",
@@ -154,9 +154,9 @@ def test_dated_reservation_becomes_future_reservation(window: dict[str, str]) ->
         "start_time": "2026-12-01T20:00:00Z",
         "end_time": "2026-12-03T20:00:00Z",
     }
-    assert future_reservations(made) == {"booked": row}
-    assert future_reservations(made, ["booked"]) == {"booked": {**row, "planning_status": "SUBMITTED"}}
-    assert reservations(made) == {}
+    assert future_reservations(created) == {"booked": row}
+    assert future_reservations(created, ["booked"]) == {"booked": {**row, "planning_status": "SUBMITTED"}}
+    assert reservations(created) == {}
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ BOOKED = REST.replace(
 def test_only_named_future_reservations_are_submitted() -> None:
     draft = variables(platform(rest=BOOKED))["future_reservations"]["december"]
     assert (draft["end_time"], "planning_status" in draft) == ("2026-12-08T20:00:00Z", False)
-    asked = variables(platform("{project: my-project, submitReservations: [december]}", BOOKED))
-    assert asked["future_reservations"]["december"]["planning_status"] == "SUBMITTED"
+    request = variables(platform("{project: my-project, submitReservations: [december]}", BOOKED))
+    assert request["future_reservations"]["december"]["planning_status"] == "SUBMITTED"
     assert "future_reservations" not in variables(platform())
 
 
@@ -205,10 +205,10 @@ def test_platform_without_google_has_no_terraform() -> None:
 
 def test_each_terraform_file_is_rendered() -> None:
     (folder,) = map(Path, batchyard.provision.terraform.__path__)
-    made = files(platform())
+    created = files(platform())
     for place, rendered in (("root", ""), ("modules", "modules/"), ("cloud_build", "build/")):
         for path in (folder / place).rglob("*.*"):
-            assert made[f"terraform/{rendered}{path.relative_to(folder / place)}"] == path.read_text("utf-8")
+            assert created[f"terraform/{rendered}{path.relative_to(folder / place)}"] == path.read_text("utf-8")
 
 
 def test_state_bucket_defaults_to_platform_bucket() -> None:
@@ -261,11 +261,11 @@ def test_roles_and_buckets_of_team_are_granted_in_platform_and_build() -> None:
 
 def scripts(of: PlatformModel) -> dict[str, str]:
     """Return the scripts of both builds by step, as Cloud Build runs them."""
-    found = {}
+    result = {}
     for name in ("create", "destroy"):
         for step in yaml.safe_load(files(of)[f"build/{name}.yaml"])["steps"]:
-            found[f"{name} {step['id']}"] = step["args"][-1].replace("$$", "$")
-    return found
+            result[f"{name} {step['id']}"] = step["args"][-1].replace("$$", "$")
+    return result
 
 
 def test_builds_run_in_order_as_build_account() -> None:
@@ -336,15 +336,15 @@ IMAGES = """{project: my-project, images: [
 
 
 def test_build_creates_job_images_before_manifests() -> None:
-    found = scripts(platform(IMAGES))
-    names = [name for name in found if name.startswith("create")]
+    result = scripts(platform(IMAGES))
+    names = [name for name in result if name.startswith("create")]
     assert names == [
         f"create {name}" for name in ("terraform", "image-batchyard", "image-gpu", "image-mnist", "manifests")
     ]
     copied = "us-central1-docker.pkg.dev/my-project/yard/gpu:v1"
-    assert f'"$engine" tag registry.example/gpu:v7 {copied}' in found["create image-gpu"]
+    assert f'"$engine" tag registry.example/gpu:v7 {copied}' in result["create image-gpu"]
     built = "us-docker.pkg.dev/my-project/more/mnist:v1"
-    assert f"--tag {built} 'https://git.example/a.git#main:mnist'" in found["create image-mnist"]
+    assert f"--tag {built} 'https://git.example/a.git#main:mnist'" in result["create image-mnist"]
     assert variables(platform(IMAGES))["more_repositories"] == {"more": "us"}
 
 

@@ -141,6 +141,6 @@ def test_root_certificate_is_created_and_restored_in_namespace() -> None:
     stage.put(NAMESPACE)
     assert stage.get(scheme.CONFIG_MAP, "kube-root-ca.crt")["data"] == {"ca.crt": "PEM"}
     stage.delete(scheme.CONFIG_MAP, "kube-root-ca.crt")
-    made = stage.get(scheme.CONFIG_MAP, "kube-root-ca.crt")
-    stage.put({**made, "data": {"ca.crt": "another"}})
+    created = stage.get(scheme.CONFIG_MAP, "kube-root-ca.crt")
+    stage.put({**created, "data": {"ca.crt": "another"}})
     assert stage.get(scheme.CONFIG_MAP, "kube-root-ca.crt")["data"] == {"ca.crt": "PEM"}

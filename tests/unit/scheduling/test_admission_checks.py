@@ -46,8 +46,8 @@ def set_check(stage: Stage, name: str, state: str, message: str = "", **fields: 
     """Set the state of a check, as its controller does."""
     wl, time = stage.only_workload(), make.stamp((stage.kernel.now() - make.NOW) / 1e6)
     new = {"name": name, "state": state, "message": message, "lastTransitionTime": time, **fields}
-    found = [new if old["name"] == name else old for old in checks_of(wl)]
-    stage.put(with_path(wl, ("status", "admissionChecks"), found))
+    result = [new if old["name"] == name else old for old in checks_of(wl)]
+    stage.put(with_path(wl, ("status", "admissionChecks"), result))
 
 
 def states(stage: Stage) -> dict[str, str]:

@@ -41,8 +41,8 @@ def test_root_cohort_has_no_share() -> None:
 def test_share_in_status_is_rounded_up() -> None:
     bench = SchedulerBench(queue("cq", 0, cohort="all"), queue("lender", 3, cohort="all"))
     bench.hold("x", 1)
-    found = share(bench, "cq")
-    assert (found.weighted_value, found.rounded_value) == (1000 / 3, 334)
+    result = share(bench, "cq")
+    assert (result.weighted_value, result.rounded_value) == (1000 / 3, 334)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_share_excludes_quota_above_lending_limit() -> None:
 def test_share_is_zero_without_lendable_quota() -> None:
     bench = SchedulerBench(queue("cq", 0, cohort="all"), queue("lender", 0, cohort="all"))
     bench.hold("x", 1)
-    found = share(bench, "cq")
-    assert (found.rounded_value, found.is_borrowing) == (0, True)
+    result = share(bench, "cq")
+    assert (result.rounded_value, result.is_borrowing) == (0, True)
 
 
 def test_share_of_cohort_is_that_of_its_subtree() -> None:
@@ -147,7 +147,7 @@ def test_shares_are_compared_by_weight(a: Share, b: Share, expected: int) -> Non
 
 
 def test_is_borrowing_on_checks_only_requested_resources() -> None:
-    found = Share(1, 100, "cpu", (3, 5))
-    assert found.is_borrowing_on(((1, 9), (5, 1)))
-    assert not found.is_borrowing_on(((1, 9), (5, 0)))
+    result = Share(1, 100, "cpu", (3, 5))
+    assert result.is_borrowing_on(((1, 9), (5, 1)))
+    assert not result.is_borrowing_on(((1, 9), (5, 0)))
     assert math.isinf(Share(0, 1, "cpu", (3,)).weighted_value)

@@ -31,8 +31,8 @@ BY_HEIGHT = [NO_FIT, HOPELESS - 1, HOPELESS, PREEMPT - 2, RECLAIM - 2, FIT - 2, 
 @pytest.mark.parametrize("height", [0, 1, 7, 1000])
 @pytest.mark.parametrize("possibility", list(PreemptionPossibility))
 def test_quality_encodes_possibility_and_height(possibility: PreemptionPossibility, height: int) -> None:
-    made = encode_quality(possibility, height)
-    assert (possibility_of(made), height_of(made)) == (possibility, height)
+    created = encode_quality(possibility, height)
+    assert (possibility_of(created), height_of(created)) == (possibility, height)
 
 
 def test_mode_is_fit_preempt_or_no_fit_by_possibility() -> None:

@@ -56,9 +56,11 @@ def test_fair_sharing_uses_configured_strategies() -> None:
 
 
 def test_deployment_fields_are_listed() -> None:
-    found = configuration("webhook: {port: 9443}", "metrics: {bindAddress: ':8443'}", "waitForPodsReady: {timeout: 1m}")
-    assert list(deployment_fields(found)) == ["metrics", "webhook"]
-    assert [*unsupported_fields(found), *ignored_settings(found)] == []
+    result = configuration(
+        "webhook: {port: 9443}", "metrics: {bindAddress: ':8443'}", "waitForPodsReady: {timeout: 1m}"
+    )
+    assert list(deployment_fields(result)) == ["metrics", "webhook"]
+    assert [*unsupported_fields(result), *ignored_settings(result)] == []
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,10 @@ def limits(name: str = "usual", **fields: Any) -> dict[str, Any]:
 
 def single_pod(name: str, **resources: Any) -> dict[str, Any]:
     """A Workload of one pod with these resources only."""
-    made = make.workload(name, queue="cq")
+    created = make.workload(name, queue="cq")
     container = {"name": "c", "image": "i", "resources": resources}
     template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-    return {**made, "spec": {**made["spec"], "podSets": [{"name": "main", "count": 1, "template": template}]}}
+    return {**created, "spec": {**created["spec"], "podSets": [{"name": "main", "count": 1, "template": template}]}}
 
 
 def usage(stage: Stage, name: str) -> Any:

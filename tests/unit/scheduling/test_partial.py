@@ -24,10 +24,10 @@ def tried_counts(fits: int, *pod_sets: Obj) -> tuple[Sequence[int] | None, list[
         seen.append(counts)
         return counts
 
-    found = search_pod_counts(
+    result = search_pod_counts(
         workload_view(workload(pod_sets=pod_sets)).pod_sets, attempt, lambda counts: sum(counts) <= fits
     )
-    return found, seen
+    return result, seen
 
 
 @pytest.mark.parametrize("fits", [2, 3, 4, 5, 6, 7, 8])
@@ -36,8 +36,8 @@ def test_search_returns_largest_fitting_count(fits: int) -> None:
 
 
 def test_search_returns_none_below_min_count() -> None:
-    found, seen = tried_counts(1, shrinkable())
-    assert (found, min(map(sum, seen))) == (None, 2)
+    result, seen = tried_counts(1, shrinkable())
+    assert (result, min(map(sum, seen))) == (None, 2)
 
 
 def test_search_is_binary() -> None:
@@ -50,8 +50,8 @@ def test_search_tries_nothing_without_shrinkable_pod_set() -> None:
 
 
 def test_pod_sets_shrink_proportionally() -> None:
-    found, _ = tried_counts(9, shrinkable("driver", 2, None), shrinkable("a", 8, 2), shrinkable("b", 4, 1))
-    assert found == [2, 4, 2]
+    result, _ = tried_counts(9, shrinkable("driver", 2, None), shrinkable("a", 8, 2), shrinkable("b", 4, 1))
+    assert result == [2, 4, 2]
 
 
 def test_fitting_workload_is_admitted_with_full_count() -> None:

@@ -165,9 +165,9 @@ def test_inadmissible_workloads_count_as_pending() -> None:
     queue = waiting(workload("a"), workload("b", 2, created=1))
     requeue(queue, NO_FIT)
     assert (names(queue.views()), len(queue), queue.has_heads()) == (["a", "b"], 2, True)
-    found = queue.get("team/a")
-    assert found is not None
-    assert found.view.name == "a"
+    result = queue.get("team/a")
+    assert result is not None
+    assert result.view.name == "a"
 
 
 # Inadmissible Workloads of one shape.
@@ -394,9 +394,9 @@ def test_irrelevant_update_keeps_workload_inadmissible() -> None:
     requeue(queue, NO_FIT)
     changed = workload("a", conditions=[make.condition("QuotaReserved", status=False, reason="WaitingForQuota")])
     assert not put(queue, changed)
-    found = queue.get("team/a")
-    assert found is not None
-    assert found.view is workload_view(changed)
+    result = queue.get("team/a")
+    assert result is not None
+    assert result.view is workload_view(changed)
     assert not queue.has_heads()
 
 

@@ -16,13 +16,13 @@ def swap_repeatedly(
     env: SchedulerBench, watch: PreemptionLoopDetector, cycles: int, seconds: float = 0
 ) -> list[PreemptionLoop]:
     """Let x and y preempt each other for this many cycles; return the detected loops."""
-    found = []
+    result = []
     for number in range(cycles):
         out, back = ("x", "y") if number % 2 else ("y", "x")
         env.hold(out, 8, "b", priority=-1)
-        found += watch.find_loops([preempts(env, back)], env.snapshot, make.at(seconds))
+        result += watch.find_loops([preempts(env, back)], env.snapshot, make.at(seconds))
         env.snapshot.release(f"team/{out}")
-    return found
+    return result
 
 
 def preempts(env: SchedulerBench, name: str) -> Preempt:

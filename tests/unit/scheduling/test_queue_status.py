@@ -76,8 +76,8 @@ def test_missing_flavor_is_reported_until_creation() -> None:
 
 def test_status_of_other_writer_is_corrected() -> None:
     stage = team()
-    for found in (cluster_queue(stage), local_queue(stage)):
-        stage.put(with_path(found, ("status", "pendingWorkloads"), 77))
+    for result in (cluster_queue(stage), local_queue(stage)):
+        stage.put(with_path(result, ("status", "pendingWorkloads"), 77))
     assert counts(cluster_queue(stage)) == counts(local_queue(stage)) == (0, 0, 0)
 
 

@@ -80,8 +80,8 @@ def test_invalid_combinations_of_multikueue_checks_are_reported() -> None:
         name: AdmissionCheckInfo(True, PROVISIONING_CONTROLLER_NAME if name == "p" else MULTIKUEUE_CONTROLLER_NAME)
         for name in "abcp"
     }
-    found = compute_active_status(view, terminating=False, flavors=("one", "two"), checks=known)
-    assert found == (
+    result = compute_active_status(view, terminating=False, flavors=("one", "two"), checks=known)
+    assert result == (
         False,
         "MultipleMultiKueueAdmissionChecks",
         inactive_message(

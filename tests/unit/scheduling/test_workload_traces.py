@@ -67,10 +67,10 @@ def test_workload_span_has_queue_and_flavor_attributes() -> None:
     [("4057EF00-0000-4000-8000-000000000001", "4057ef00000040008000000000000001"), ("a", None), ("0" * 32, None)],
 )
 def test_trace_ids_are_hexadecimal_and_never_zero(uid: str, trace: str | None) -> None:
-    found = workload_trace_id(uid)
-    assert found == (trace or found)
-    assert (len(found), len(root_span_id(uid))) == (32, 16)
-    assert int(found, 16) > 0
+    result = workload_trace_id(uid)
+    assert result == (trace or result)
+    assert (len(result), len(root_span_id(uid))) == (32, 16)
+    assert int(result, 16) > 0
 
 
 def workload_spans(*steps: tuple[float, Obj], before: Obj | None = None) -> list[TraceSpan]:

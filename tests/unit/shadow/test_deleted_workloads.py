@@ -12,8 +12,8 @@ _MANY = 3000
 def test_shadow_state_keeps_at_most_1000_deleted_workloads() -> None:
     known = ShadowState(SchedulingPolicy(), ShadowSettings())
     for number in range(_MANY):
-        made = with_metadata(workload(f"w{number}"), uid=f"u{number}")
-        key = key_of(made)
-        events = [WatchEvent(kind, key, made, None, number) for kind in (EventType.ADDED, EventType.DELETED)]
+        created = with_metadata(workload(f"w{number}"), uid=f"u{number}")
+        key = key_of(created)
+        events = [WatchEvent(kind, key, created, None, number) for kind in (EventType.ADDED, EventType.DELETED)]
         known.reset(events, number)
     assert known.workload_count == 1000

@@ -33,11 +33,11 @@ def test_annotations_in_templates_are_validated() -> None:
     template = {"metadata": noted, **make.pod_template()}
     replicated = make.replicated_job(template=template)
     replicated["template"]["metadata"] = noted
-    found = [
+    result = [
         fault.path for fault in annotation_errors(make.jobset(replicated_jobs=[make.replicated_job(), replicated]))
     ]
     places = ["spec.replicatedJobs[1].template.", "spec.replicatedJobs[1].template.spec.template."]
-    assert found == [f"{place}metadata.annotations[batchyard.dev/exit-code]" for place in places]
+    assert result == [f"{place}metadata.annotations[batchyard.dev/exit-code]" for place in places]
 
 
 def test_valid_annotations_have_no_faults() -> None:

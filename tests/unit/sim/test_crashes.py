@@ -25,23 +25,23 @@ def final_state(name: str, trouble: WriteFaults | None = None, crash_after: int 
     if trouble is not None and crash_after is not None:
         trouble.on_write = lambda count: world.crash() if count == crash_after else None
     world.run_until(HOUR)
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     for workload in world.objects(scheme.WORKLOAD):
-        found[workload["metadata"]["name"]] = is_finished(workload)
+        result[workload["metadata"]["name"]] = is_finished(workload)
     for job in world.objects(scheme.JOB):
         status = job["status"]
-        found[job["metadata"]["name"]] = (status["succeeded"], [c["type"] for c in status["conditions"]])
-    return found
+        result[job["metadata"]["name"]] = (status["succeeded"], [c["type"] for c in status["conditions"]])
+    return result
 
 
 @pytest.mark.parametrize("name", ["first-steps", "preemption"])
 def test_crash_after_any_write_does_not_change_final_state(name: str) -> None:
-    wanted, counted = final_state(name), WriteFaults()
+    expected, counted = final_state(name), WriteFaults()
     writes: list[int] = []
     counted.on_write = writes.append
-    assert final_state(name, counted) == wanted
+    assert final_state(name, counted) == expected
     assert len(writes) > 30
-    differing = [count for count in writes if final_state(name, WriteFaults(), count) != wanted]
+    differing = [count for count in writes if final_state(name, WriteFaults(), count) != expected]
     assert differing == []
 
 

@@ -39,8 +39,8 @@ def test_forecast_has_no_quantiles_when_run_time_is_unknown() -> None:
 
 
 def test_forecast_hides_names_of_unreadable_workloads() -> None:
-    found = state([*queue(2), workload("a", cpus=2), workload("b", 5, 1)], 10)
-    reported = forecast_of(found, "b", ForecastOptions(may_see=lambda _: False))
+    result = state([*queue(2), workload("a", cpus=2), workload("b", 5, 1)], 10)
+    reported = forecast_of(result, "b", ForecastOptions(may_see=lambda _: False))
     assert reported.depends_on[0] == "a Workload holds 2 cpu and its run time is unknown"
 
 
@@ -57,24 +57,27 @@ def test_forecast_from_history_gives_interval_and_is_deterministic() -> None:
 
 
 def test_running_workload_has_started_and_ended_workload_has_no_forecast() -> None:
-    found = state([*queue(1), workload("a", 5), workload("b", 50, 1)], 10)
-    assert (forecast_of(found, "b").has_started, forecast_of(found, "b").quantile(0.9)) == (True, 0)
-    assert forecasts(found, ["team/a", "team/gone"], QUIET) == {}
+    result = state([*queue(1), workload("a", 5), workload("b", 50, 1)], 10)
+    assert (forecast_of(result, "b").has_started, forecast_of(result, "b").quantile(0.9)) == (True, 0)
+    assert forecasts(result, ["team/a", "team/gone"], QUIET) == {}
 
 
 def test_expected_arrivals_of_higher_priority_delay_pending_workload() -> None:
     rows = [workload(f"w{n:02}", 10, n, priority=100) for n in range(40)]
-    found = state([*queue(1), *rows, workload("low", 10, 0.5)], 39.5)
-    alone, among = forecast_of(found, "low"), forecast_of(found, "low", ForecastOptions(forks=5, horizon=200 * SECOND))
+    result = state([*queue(1), *rows, workload("low", 10, 0.5)], 39.5)
+    alone, among = (
+        forecast_of(result, "low"),
+        forecast_of(result, "low", ForecastOptions(forks=5, horizon=200 * SECOND)),
+    )
     assert alone.started_fraction == 1
     assert among.started_fraction < 1 or min(among.waits) > max(alone.waits)
 
 
 def test_start_of_workload_far_back_is_extrapolated_from_queue_pace() -> None:
     rows = [workload(f"w{n:04}", 10) for n in range(1700)]
-    found = state([*queue(10), *rows], 5)
-    last = max(found.objects, key=lambda key: found.objects[key]["metadata"]["uid"] * (key.kind[0] == "W"))
-    reported = forecast_of(found, last.name)
+    result = state([*queue(10), *rows], 5)
+    last = max(result.objects, key=lambda key: result.objects[key]["metadata"]["uid"] * (key.kind[0] == "W"))
+    reported = forecast_of(result, last.name)
     assert reported.waits[0] == (1690 // 10 - 1) * 10 * SECOND + 5 * SECOND
     assert reported.depends_on == [
         "1689 Workloads are ahead of it: its start is extrapolated from the starts of the first of them"
@@ -82,8 +85,8 @@ def test_start_of_workload_far_back_is_extrapolated_from_queue_pace() -> None:
 
 
 def test_forecast_document_omits_unknown_values() -> None:
-    found = state([*queue(1), workload("a", 30), workload("b", 30, 1)], 10)
-    document = forecast_of(found, "b").document({"kind": "Workload", "namespace": "team", "name": "b"})
+    result = state([*queue(1), workload("a", 30), workload("b", 30, 1)], 10)
+    document = forecast_of(result, "b").document({"kind": "Workload", "namespace": "team", "name": "b"})
     assert document["waitSeconds"] == {"p10": 20, "p50": 20, "p90": 20}
     assert document["startsAt"]["p50"] == "2026-01-01T00:00:30Z"
     unknown = forecast_of(state([*queue(1), workload("a"), workload("b", 30, 1)], 10), "b").document({})
@@ -99,9 +102,10 @@ def uncertain() -> State:
 def test_calibration_moves_quantiles_of_forecast() -> None:
     shifts = [log(2) * (level - 0.5) / 0.4 for level in LEVELS]
     learnt = Calibration({"history, many forks": QuantileTracker(tuple(shifts))})
-    found = uncertain()
+    result = uncertain()
     plain, reported = (
-        forecast_of(found, "w-10", ForecastOptions(expects_arrivals=False, calibration=each)) for each in (None, learnt)
+        forecast_of(result, "w-10", ForecastOptions(expects_arrivals=False, calibration=each))
+        for each in (None, learnt)
     )
     for share, factor in ((0.1, 0.5), (0.5, 1), (0.9, 2)):
         before, after = plain.quantile(share), reported.quantile(share)
@@ -113,9 +117,9 @@ def test_calibration_moves_quantiles_of_forecast() -> None:
 
 def test_samples_are_drawn_deterministically_from_pending_workloads() -> None:
     rows = [workload(f"w{n:02}", 100, n) for n in range(12)]
-    found = state([*queue(1), *rows], 20)
-    drawn = sample_forecasts(found, ForecastOptions(forks=3))
-    assert drawn == sample_forecasts(found, ForecastOptions(forks=3))
+    result = state([*queue(1), *rows], 20)
+    drawn = sample_forecasts(result, ForecastOptions(forks=3))
+    assert drawn == sample_forecasts(result, ForecastOptions(forks=3))
     assert len({sample.workload for sample in drawn}) == SAMPLE_SIZE
     assert "team/w00" not in {sample.workload for sample in drawn}
-    assert all(sample.uid and sample.at == found.at for sample in drawn)
+    assert all(sample.uid and sample.at == result.at for sample in drawn)

@@ -84,9 +84,9 @@ def test_redacted_costs_and_services_have_no_names_or_addresses() -> None:
         "metadata": {"name": "svc-a"},
         "spec": {"clusterIP": "10.0.0.7", "externalName": "x-a"},
     }
-    found = [Redaction(KEY).redact_object(obj) for obj in (record, service)]
-    assert "-a" not in json.dumps(found)
-    assert "clusterIP" not in found[1]["spec"]
+    result = [Redaction(KEY).redact_object(obj) for obj in (record, service)]
+    assert "-a" not in json.dumps(result)
+    assert "clusterIP" not in result[1]["spec"]
     headless = {**service, "spec": {"clusterIP": "None"}}
     assert Redaction(KEY).redact_object(headless)["spec"] == {"clusterIP": "None"}
 
@@ -95,8 +95,8 @@ def test_topology_names_are_hashed_whole() -> None:
     redaction = Redaction(KEY)
     values = {"individual": {"prefix": "rack-", "roots": ["a", "b"], "suffix": "-x"}}
     metadata = {"name": "w"}
-    found = redaction.redact_object({"kind": "Topology", "metadata": metadata, "status": {"valuesPerLevel": [values]}})
-    roots = found["status"]["valuesPerLevel"][0]["individual"]["roots"]
+    result = redaction.redact_object({"kind": "Topology", "metadata": metadata, "status": {"valuesPerLevel": [values]}})
+    roots = result["status"]["valuesPerLevel"][0]["individual"]["roots"]
     assert roots == [redaction.hash_name("rack-a-x"), redaction.hash_name("rack-b-x")]
 
 
@@ -113,7 +113,7 @@ def test_container_environment_is_removed_everywhere(field: str) -> None:
     spec = {"template": {"spec": {"containers": [container], "initContainers": [container]}}}
     last = json.dumps({"spec": spec})
     metadata = {"name": "j", "managedFields": [{"manager": "kubectl"}], "annotations": {LAST_APPLIED: last}}
-    found = without_secrets({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
-    assert "secret" not in json.dumps(found)
-    assert found["spec"]["template"]["spec"]["containers"] == [{"name": "c", "image": "i"}]
-    assert "managedFields" not in found["metadata"]
+    result = without_secrets({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
+    assert "secret" not in json.dumps(result)
+    assert result["spec"]["template"]["spec"]["containers"] == [{"name": "c", "image": "i"}]
+    assert "managedFields" not in result["metadata"]

@@ -68,14 +68,14 @@ def test_object_to_delete_needs_name() -> None:
 
 def test_object_may_have_generate_name() -> None:
     nameless = "apiVersion: v1\nkind: Namespace\nmetadata: {generateName: a-}\n"
-    made = scenario(CONFIG.replace("name: example", "generateName: example-"), nameless)
-    assert (made.name, made.counts) == ("", {"Namespace": 1})
+    created = scenario(CONFIG.replace("name: example", "generateName: example-"), nameless)
+    assert (created.name, created.counts) == ("", {"Namespace": 1})
 
 
 def test_scenario_document_configures_run() -> None:
-    made = scenario(CONFIG, config_map("a"))
-    assert (made.name, made.fair_sharing, made.horizon) == ("example", True, 600 * SECOND)
-    assert made.counts == {"ConfigMap": 1}
+    created = scenario(CONFIG, config_map("a"))
+    assert (created.name, created.fair_sharing, created.horizon) == ("example", True, 600 * SECOND)
+    assert created.counts == {"ConfigMap": 1}
 
 
 def waiting(stated: str) -> str:
@@ -92,10 +92,10 @@ def test_pods_ready_timeout_is_off_by_default(spec: str) -> None:
 def test_wait_for_pods_ready_has_fields_and_defaults_of_kueue() -> None:
     assert scenario(waiting("{}")).pods_ready == PodsReadyPolicy()
     strategy = "{timestamp: Creation, backoffLimitCount: 2, backoffBaseSeconds: 10, backoffMaxSeconds: 40}"
-    made = scenario(
+    created = scenario(
         waiting(f"{{timeout: 5m, recoveryTimeout: 0s, blockAdmission: true, requeuingStrategy: {strategy}}}")
     )
-    assert made.pods_ready == PodsReadyPolicy(
+    assert created.pods_ready == PodsReadyPolicy(
         300 * SECOND, 0, True, RequeuingTimestamp.CREATION, 2, 10 * SECOND, 40 * SECOND
     )
 
@@ -217,9 +217,9 @@ KUEUE = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
 
 
 def test_kueue_configuration_configures_run() -> None:
-    made = scenario(CONFIG, KUEUE + "waitForPodsReady: {timeout: 5m}\nintegrations: {labelKeysToCopy: [team]}\n")
-    assert made.pods_ready == PodsReadyPolicy(300 * SECOND)
-    assert (made.fair_sharing, made.horizon, made.kueue.copied_labels) == (True, 600 * SECOND, ("team",))
+    created = scenario(CONFIG, KUEUE + "waitForPodsReady: {timeout: 5m}\nintegrations: {labelKeysToCopy: [team]}\n")
+    assert created.pods_ready == PodsReadyPolicy(300 * SECOND)
+    assert (created.fair_sharing, created.horizon, created.kueue.copied_labels) == (True, 600 * SECOND, ("team",))
     assert scenario(KUEUE).fair_sharing is False
 
 

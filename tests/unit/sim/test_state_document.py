@@ -19,23 +19,23 @@ MANIFESTS = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*queue(1),
 
 
 def test_written_state_is_read_back_unchanged() -> None:
-    found = state([*queue(1), workload("a", 30), workload("b", 5, 1)], 10)
-    read = read_state(json.dumps(document_of(found)))
-    assert (read.at, read.revision, dict(read.objects)) == (found.at, found.revision, dict(found.objects))
+    result = state([*queue(1), workload("a", 30), workload("b", 5, 1)], 10)
+    read = read_state(json.dumps(document_of(result)))
+    assert (read.at, read.revision, dict(read.objects)) == (result.at, result.revision, dict(result.objects))
 
 
 def test_state_without_time_uses_latest_timestamp_of_its_objects() -> None:
-    found = state([*queue(1), workload("a", 5)], 60)
-    document = {**document_of(found), "metadata": {}}
+    result = state([*queue(1), workload("a", 5)], 60)
+    document = {**document_of(result), "metadata": {}}
     assert read_state(json.dumps(document)).at == parse_time("2026-01-01T00:00:05Z")
 
 
 def test_manifests_get_fields_of_stored_objects() -> None:
-    found = read_state(MANIFESTS).objects
-    metadata = found[Key(scheme.WORKLOAD, "team", "a")]["metadata"]
+    result = read_state(MANIFESTS).objects
+    metadata = result[Key(scheme.WORKLOAD, "team", "a")]["metadata"]
     assert metadata["uid"]
     assert metadata["creationTimestamp"] == "1970-01-01T00:00:00Z"
-    assert sorted(int(obj["metadata"]["resourceVersion"]) for obj in found.values()) == [1, 2, 3, 4]
+    assert sorted(int(obj["metadata"]["resourceVersion"]) for obj in result.values()) == [1, 2, 3, 4]
 
 
 def test_duplicate_resource_versions_are_renumbered() -> None:
@@ -48,16 +48,16 @@ def test_leases_events_secrets_and_unknown_kinds_are_skipped() -> None:
     kinds = [("v1", "Secret"), ("v1", "Event"), ("coordination.k8s.io/v1", "Lease"), ("example.com/v1", "Widget")]
     items = [{"apiVersion": version, "kind": kind, "metadata": metadata} for version, kind in kinds]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}}
-    found = read_state(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*items, pod]}))
-    assert list(found.objects) == [Key("Pod", "team", "a")]
+    result = read_state(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*items, pod]}))
+    assert list(result.objects) == [Key("Pod", "team", "a")]
 
 
 def test_older_api_versions_are_converted() -> None:
     spec = {"cohort": "all", "namespaceSelector": {}}
     metadata = {"name": "cq", "resourceVersion": "5", "uid": "u"}
     old = {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ClusterQueue", "metadata": metadata, "spec": spec}
-    (found,) = read_state(json.dumps(old)).objects.values()
-    assert (found["apiVersion"], found["spec"]["cohortName"]) == ("kueue.x-k8s.io/v1beta2", "all")
+    (result,) = read_state(json.dumps(old)).objects.values()
+    assert (result["apiVersion"], result["spec"]["cohortName"]) == ("kueue.x-k8s.io/v1beta2", "all")
 
 
 def test_last_applied_annotation_is_read() -> None:
@@ -93,8 +93,10 @@ def test_kueue_configuration_is_read_as_configuration_not_object() -> None:
         "kind": "Configuration",
         "fairSharing": {"preemptionStrategies": ["LessThanInitialShare"]},
     }
-    found = read_state(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*queue(1), workload("a", 5), stated]}))
-    again = read_state(json.dumps(document_of(found)))
+    result = read_state(
+        json.dumps({"apiVersion": "v1", "kind": "List", "items": [*queue(1), workload("a", 5), stated]})
+    )
+    again = read_state(json.dumps(document_of(result)))
     assert {key.kind for key in again.objects}.isdisjoint({scheme.CONFIGURATION})
     assert again.kueue.policy.fair_strategies == (FairSharingStrategy.INITIAL_SHARE,)
     assert start_from_state(again).scenario.kueue == again.kueue

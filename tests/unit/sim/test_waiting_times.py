@@ -40,9 +40,9 @@ class WaitingWorkload:
     @property
     def workload(self) -> Obj:
         """The Workload as it is."""
-        found = self.client.get(KEY)
-        assert found is not None
-        return found
+        result = self.client.get(KEY)
+        assert result is not None
+        return result
 
     def waited(self, seconds: float) -> float:
         """Seconds waited until this time."""

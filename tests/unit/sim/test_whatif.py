@@ -40,24 +40,24 @@ def effects(found: Difference) -> dict[str, tuple[str, float | None]]:
 @pytest.mark.parametrize("is_state", [False, True])
 def test_more_quota_lets_workload_start_sooner(is_state: bool) -> None:
     start = start_from_state(state(THERE, 10)) if is_state else RunStart(scenario_of(THERE), at=10 * SECOND)
-    found = difference(start, queue(2)[1])
-    assert effects(found) == {"b": ("sooner", 20)}
-    assert found.summary == "1 start sooner"
-    assert (found.queues[0].waited_without, found.queues[0].waited_changed) == (10, 0)
+    result = difference(start, queue(2)[1])
+    assert effects(result) == {"b": ("sooner", 20)}
+    assert result.summary == "1 start sooner"
+    assert (result.queues[0].waited_without, result.queues[0].waited_changed) == (10, 0)
 
 
 def test_new_workload_preempts_lower_priority() -> None:
     start = start_from_state(state([*queue(1, **PREEMPTS), workload("a", 30)], 10))
-    found = difference(start, workload("urgent", 5, priority=100))
-    assert effects(found) == {"a": ("preempted", 0), "urgent": ("new", None)}
-    (row,) = [row for row in document_of(found)["workloads"] if row["name"] == "team/a"]
+    result = difference(start, workload("urgent", 5, priority=100))
+    assert effects(result) == {"a": ("preempted", 0), "urgent": ("new", None)}
+    (row,) = [row for row in document_of(result)["workloads"] if row["name"] == "team/a"]
     assert row["changed"] == {"startsAfter": -10, "endsAfter": 35, "preemptions": 1, "preemptedBy": "team/urgent"}
-    assert found.summary == "1 new, 1 preempted that would not be, 1 more preemptions"
+    assert result.summary == "1 new, 1 preempted that would not be, 1 more preemptions"
 
 
 def test_deletion_is_compared_as_change() -> None:
-    found = difference(start_from_state(state(THERE, 10)), deleted=(Key(scheme.WORKLOAD, "team", "a"),))
-    assert effects(found) == {"a": ("gone", 0), "b": ("sooner", 20)}
+    result = difference(start_from_state(state(THERE, 10)), deleted=(Key(scheme.WORKLOAD, "team", "a"),))
+    assert effects(result) == {"a": ("gone", 0), "b": ("sooner", 20)}
 
 
 def test_change_is_applied_at_its_submit_time() -> None:
@@ -67,15 +67,15 @@ def test_change_is_applied_at_its_submit_time() -> None:
 
 
 def test_change_without_effect_is_reported() -> None:
-    found = difference(start_from_state(state(THERE, 10)), queue(1)[1])
-    assert (found.workloads, found.summary) == ([], "nothing changes for any Workload")
+    result = difference(start_from_state(state(THERE, 10)), queue(1)[1])
+    assert (result.workloads, result.summary) == ([], "nothing changes for any Workload")
 
 
 def test_rejected_change_is_reported() -> None:
     moved = workload("a", 30, cpus=2)
-    found = difference(start_from_state(state(THERE, 10)), moved)
-    assert found.comparison.refused[0].reason == "Invalid"
-    assert not found.workloads
+    result = difference(start_from_state(state(THERE, 10)), moved)
+    assert result.comparison.refused[0].reason == "Invalid"
+    assert not result.workloads
 
 
 def test_scenario_document_changes_policy_of_run() -> None:
@@ -90,8 +90,8 @@ def test_drained_node_changes_nodes_in_report() -> None:
     scenario, _ = read_scenario([str(EXAMPLES / "hotswap")])
     start = RunStart(scenario, at=120 * SECOND)
     node = next(name for name in _nodes(scenario) if name)
-    found = document_of(difference(start, deleted=(Key(scheme.NODE, "", node),)))
-    assert found["nodes"]["without"] != found["nodes"]["changed"]
+    result = document_of(difference(start, deleted=(Key(scheme.NODE, "", node),)))
+    assert result["nodes"]["without"] != result["nodes"]["changed"]
 
 
 def test_pool_change_requires_existing_cluster() -> None:

@@ -114,7 +114,7 @@ def test_backup_has_owner_only_mode_and_keeps_other_files(path: Path, backup: Pa
     os.umask(before)
     assert backup.stat().st_mode & 0o777 == 0o600
     assert beside.read_text("utf-8") == "somebody else's"
-    assert {found.name for found in path.parent.iterdir() if found.name.startswith(".")} == set()
+    assert {result.name for result in path.parent.iterdir() if result.name.startswith(".")} == set()
 
 
 def test_disk_error_names_backup_file(path: Path, other_path: Path) -> None:

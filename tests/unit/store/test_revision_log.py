@@ -60,12 +60,12 @@ def test_empty_window_raises_invariant_error() -> None:
 
 def test_listeners_receive_each_entry_in_order() -> None:
     log = log_of(2)
-    heard: list[tuple[str, int]] = []
-    log.listen(lambda event: heard.append(("first", event.revision)))
-    log.listen(lambda event: heard.append(("second", event.revision)))
+    received: list[tuple[str, int]] = []
+    log.listen(lambda event: received.append(("first", event.revision)))
+    log.listen(lambda event: received.append(("second", event.revision)))
     log.append(entry(3))
     log.append(entry(4))
-    assert heard == [("first", 3), ("second", 3), ("first", 4), ("second", 4)]
+    assert received == [("first", 3), ("second", 3), ("first", 4), ("second", 4)]
 
 
 def test_listener_must_not_write() -> None:

@@ -82,16 +82,16 @@ def test_job_without_queue_gets_existing_default_queue() -> None:
 
 
 def test_missing_object_raises_object_not_fetched() -> None:
-    with pytest.raises(ObjectNotFetched) as asked:
+    with pytest.raises(ObjectNotFetched) as request:
         mutated_object(UNQUEUED, {})
-    assert asked.value.question == DEFAULT_QUEUE
+    assert request.value.question == DEFAULT_QUEUE
 
 
 def test_jobset_gets_defaults() -> None:
     bare = with_path(make.jobset(labels=QUEUED), ("spec", "successPolicy"), None)
-    found = mutated_object(bare)["spec"]
-    assert found["successPolicy"] == {"operator": "All"}
-    assert found["suspend"] is True
+    result = mutated_object(bare)["spec"]
+    assert result["successPolicy"] == {"operator": "All"}
+    assert result["suspend"] is True
 
 
 def test_cluster_queue_gets_finalizer_at_creation() -> None:
@@ -137,10 +137,10 @@ def test_follower_pod_without_node_selector_is_rejected() -> None:
 
 def test_conversion_to_old_version_and_back_is_lossless() -> None:
     stored = queue("cq", 1, cohort="all")
-    asked = {"uid": "u", "desiredAPIVersion": "kueue.x-k8s.io/v1beta1", "objects": [stored]}
-    (old,) = review_conversion({"request": asked})["response"]["convertedObjects"]
+    request = {"uid": "u", "desiredAPIVersion": "kueue.x-k8s.io/v1beta1", "objects": [stored]}
+    (old,) = review_conversion({"request": request})["response"]["convertedObjects"]
     assert (old["apiVersion"], old["spec"]["cohort"]) == ("kueue.x-k8s.io/v1beta1", "all")
-    back = review_conversion({"request": {**asked, "desiredAPIVersion": stored["apiVersion"], "objects": [old]}})[
+    back = review_conversion({"request": {**request, "desiredAPIVersion": stored["apiVersion"], "objects": [old]}})[
         "response"
     ]
     assert back["convertedObjects"] == [stored]
@@ -148,8 +148,8 @@ def test_conversion_to_old_version_and_back_is_lossless() -> None:
 
 
 def test_conversion_to_unknown_version_returns_failed_result() -> None:
-    asked = {"uid": "u", "desiredAPIVersion": "kueue.x-k8s.io/v9", "objects": [queue("cq", 1)]}
-    response = review_conversion({"request": asked})["response"]
+    request = {"uid": "u", "desiredAPIVersion": "kueue.x-k8s.io/v9", "objects": [queue("cq", 1)]}
+    response = review_conversion({"request": request})["response"]
     assert response["convertedObjects"] == []
     assert response["result"]["status"] == "Failed"
     assert "v9" in response["result"]["message"]

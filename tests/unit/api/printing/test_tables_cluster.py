@@ -15,14 +15,14 @@ DONE: Obj = {"terminated": {"exitCode": 0, "reason": "Completed"}}
 def obj(kind: str, *, now: float = 60, metadata: Obj | None = None, **fields: Any) -> dict[str, str]:
     """Return the cells of an object by column; it was created at second 0."""
     info = scheme.kind_info(kind)
-    made = {
+    created = {
         "apiVersion": info.api_version,
         "kind": info.kind,
         "metadata": make.metadata("it", **(metadata or {})),
         **fields,
     }
     names = [column.name for column in printing.columns(kind, wide=True)]
-    return dict(zip(names, printing.row(made, now=make.at(now), wide=True), strict=True))
+    return dict(zip(names, printing.row(created, now=make.at(now), wide=True), strict=True))
 
 
 def container(state: Obj, name: str = "c", **fields: Any) -> Obj:

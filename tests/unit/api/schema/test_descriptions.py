@@ -23,9 +23,9 @@ def test_every_kind_has_description() -> None:
 
 def test_every_description_refers_to_known_kind_or_field() -> None:
     scopes = {load_scope_for_kind(info, version).name for info in scheme.KINDS for version in info.versions}
-    found = {name: scheme.field_table(name) for name in sorted(scopes | {"core", "native"})}
+    result = {name: scheme.field_table(name) for name in sorted(scopes | {"core", "native"})}
     known = {
-        place for table in found.values() for name in table for place in (name, *(f"{name}.{f}" for f in table[name]))
+        place for table in result.values() for name in table for place in (name, *(f"{name}.{f}" for f in table[name]))
     }
     known |= dict.fromkeys(UNSTORED).keys()
     named = {f"*.{place.rpartition('.')[2]}" for place in known}

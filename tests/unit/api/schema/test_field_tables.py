@@ -104,22 +104,22 @@ def test_field_tables_match_crds(path: Path) -> None:
     group, kind = crd["group"].partition(".")[0], crd["names"]["kind"]
     for version in crd["versions"]:
         within = load_scope(f"{group}.{version['name']}")
-        found = object_differences(version["schema"]["openAPIV3Schema"], within, kind, kind)
-        assert list(found) == []
+        result = object_differences(version["schema"]["openAPIV3Schema"], within, kind, kind)
+        assert list(result) == []
 
 
 def test_native_table_equals_output_of_tool() -> None:
     tool = field_tables()
-    made = tool.native_table(tool.read_table("core"), tool.StoredMergeStrategies())
-    assert made == tool.read_table("native")
+    created = tool.native_table(tool.read_table("core"), tool.StoredMergeStrategies())
+    assert created == tool.read_table("native")
 
 
 def test_crd_tables_equal_output_of_tool() -> None:
     if not CRD_FILES:
         pytest.skip("the CRDs are not in ../shared/crds")
     tool = field_tables()
-    for name, made in tool.crd_tables(tool.read_crds(CRDS)).items():
-        assert tool.format_table(made) == (tool.FIELDS / f"{name}.json").read_text("utf-8"), name
+    for name, created in tool.crd_tables(tool.read_crds(CRDS)).items():
+        assert tool.format_table(created) == (tool.FIELDS / f"{name}.json").read_text("utf-8"), name
 
 
 def test_provisioning_request_versions_have_equal_fields() -> None:

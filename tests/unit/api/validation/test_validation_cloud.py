@@ -477,15 +477,15 @@ def test_image_row_with_invalid_source_is_rejected(row: Obj, start: str) -> None
 )
 def test_image_row_requires_exactly_one_source(row: Obj, reported: str) -> None:
     wrong = with_edits(CLUSTER, {"spec.local": {"images": [{"match": "a", **row}]}})
-    found = [str(fault) for fault in validate(with_defaults(wrong))]
-    assert (reported in " ".join(found)) if reported else not found
+    result = [str(fault) for fault in validate(with_defaults(wrong))]
+    assert (reported in " ".join(result)) if reported else not result
 
 
 def reservation_faults(*rows: dict[str, Any], **spec: Any) -> list[str]:
     """Return the faults of a Cluster with these reservations of a single machine type and zone."""
     common = {"machineType": "g2-standard-24", "zone": A, "count": 4}
-    found = [{"name": f"r{i}", **common, **row} for i, row in enumerate(rows)]
-    decoded = decode(cloud("Cluster", zones=[A], reservations=found, **spec))
+    result = [{"name": f"r{i}", **common, **row} for i, row in enumerate(rows)]
+    decoded = decode(cloud("Cluster", zones=[A], reservations=result, **spec))
     return [str(fault) for fault in decoded.faults]
 
 

@@ -21,8 +21,8 @@ def problems(spec: dict[str, Any] | None = None, /, **container: Any) -> list[st
     main = {"name": "c", "image": "i", **container}
     pod = make.metadata("p", "team")
     obj = {"apiVersion": "v1", "kind": "Pod", "metadata": pod, "spec": {"containers": [main], **(spec or {})}}
-    found = validate(obj)
-    return [f"{fault.path}: {fault.problem}".replace("spec.containers[0].", "") for fault in found]
+    result = validate(obj)
+    return [f"{fault.path}: {fault.problem}".replace("spec.containers[0].", "") for fault in result]
 
 
 def alias(ip: str, *hostnames: str) -> dict[str, Any]:
@@ -176,5 +176,5 @@ def test_valid_pod_fields_are_accepted() -> None:
 def test_invalid_service_address_is_rejected(field: str) -> None:
     wrong = "10.0.0.1\n6.6.6.6 bank.example"
     spec = {"ports": [{"port": 1}], field: wrong if field == "clusterIP" else [wrong]}
-    found = validate({"apiVersion": "v1", "kind": "Service", "metadata": make.metadata("s", "team"), "spec": spec})
-    assert [fault.problem.endswith(NO_IP) for fault in found] == [True]
+    result = validate({"apiVersion": "v1", "kind": "Service", "metadata": make.metadata("s", "team"), "spec": spec})
+    assert [fault.problem.endswith(NO_IP) for fault in result] == [True]

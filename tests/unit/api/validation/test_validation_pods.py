@@ -427,5 +427,5 @@ def test_unsupported_pod_level_resource_is_rejected() -> None:
 
 def test_gated_pod_with_node_name_is_rejected() -> None:
     spec = {**POD["template"]["spec"], "schedulingGates": [{"name": "a"}], "nodeName": "n"}
-    found = validate({"apiVersion": "v1", "kind": "Pod", "metadata": make.metadata("p"), "spec": spec})
-    assert begins(found, "spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared")
+    result = validate({"apiVersion": "v1", "kind": "Pod", "metadata": make.metadata("p"), "spec": spec})
+    assert begins(result, "spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared")

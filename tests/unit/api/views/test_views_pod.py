@@ -59,8 +59,8 @@ def test_pod_level_resources_replace_container_sum() -> None:
 
 
 def test_overhead_is_added_to_pod_requests() -> None:
-    found = requests_of(containers=[container({"cpu": 1})], overhead={"cpu": "100m", "memory": "1"})
-    assert found == {"cpu": 1100, "memory": 1}
+    result = requests_of(containers=[container({"cpu": 1})], overhead={"cpu": "100m", "memory": "1"})
+    assert result == {"cpu": 1100, "memory": 1}
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_node_selector_affinity_and_tolerations_are_read() -> None:
 def test_requests_above_limits_are_reported_with_location() -> None:
     above, fine = container({"cpu": 2, "memory": 1}, {"cpu": 1}), container({"cpu": 1}, {"cpu": 1})
     spec = {"initContainers": [fine, above], "containers": [above, fine], "resources": above["resources"]}
-    found = (("initContainers[1]", ("cpu",)), ("containers[0]", ("cpu",)), ("resources", ("cpu",)))
-    assert parse_pod_template(spec).over_limit == found
+    result = (("initContainers[1]", ("cpu",)), ("containers[0]", ("cpu",)), ("resources", ("cpu",)))
+    assert parse_pod_template(spec).over_limit == result
 
 
 @pytest.mark.parametrize(

@@ -59,14 +59,14 @@ def test_decision_is_in_namespace_of_regarding_object(api: Api) -> None:
     assert names(api.get(f"{GROUP}/decisions")) == ["1", "2", "3", "4", "5"]
     assert names(api.get(OF_TEAM)) == ["1", "2", "5"]
     assert names(api.get(f"{GROUP}/namespaces/default/decisions")) == ["3"]
-    found = api.get(f"{OF_TEAM}/1")
-    assert found["regarding"] == {
+    result = api.get(f"{OF_TEAM}/1")
+    assert result["regarding"] == {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "Workload",
         "namespace": "team",
         "name": "job-train-12345",
     }
-    assert (found["time"], found["details"]) == ("1970-01-01T00:00:01Z", DETAILS)
+    assert (result["time"], result["details"]) == ("1970-01-01T00:00:01Z", DETAILS)
 
 
 @pytest.mark.parametrize(

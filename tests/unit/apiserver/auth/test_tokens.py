@@ -19,8 +19,8 @@ def with_account() -> Api:
 
 
 def request_token(api: Api, **spec: Any) -> dict[str, Any]:
-    made: dict[str, Any] = api.post(f"{ACCOUNTS}/robot/token", {"spec": spec})
-    return made
+    created: dict[str, Any] = api.post(f"{ACCOUNTS}/robot/token", {"spec": spec})
+    return created
 
 
 def review_token(api: Api, token: str, *audiences: str) -> dict[str, Any]:

@@ -62,6 +62,6 @@ class DefinitionApi(Api):
 
 def space(schema: Mapping[str, Any], **more: Any) -> DefinitionApi:
     """An API that serves rockets of a schema."""
-    made = DefinitionApi()
-    made.define(definition(version_of(schema, **more)))
-    return made
+    created = DefinitionApi()
+    created.define(definition(version_of(schema, **more)))
+    return created

@@ -86,8 +86,8 @@ def test_invalid_definition_is_rejected(wanted: dict[str, Any], problem: str) ->
 
 
 def test_definition_with_unique_names_is_established() -> None:
-    made = DefinitionApi().define(definition(version_of(schema_of()), shortNames=["rk"]))
-    status = made["status"]
+    created = DefinitionApi().define(definition(version_of(schema_of()), shortNames=["rk"]))
+    status = created["status"]
     assert [(each["type"], each["status"]) for each in status["conditions"]] == [
         ("NamesAccepted", "True"),
         ("Established", "True"),
@@ -120,8 +120,8 @@ def test_definition_of_built_in_kind_does_not_replace_it() -> None:
     names = {"plural": "jobsets", "kind": "JobSet"}
     version = version_of(schema_of(), "v1alpha2") | {"storage": True}
     spec = {**given["spec"], "group": "jobset.x-k8s.io", "names": names, "versions": [version]}
-    wanted = {**given, "metadata": {"name": "jobsets.jobset.x-k8s.io"}, "spec": spec}
-    assert "serves JobSet.jobset.x-k8s.io itself" in api.ask("POST", DEFINITIONS, wanted).warnings[0]
+    expected = {**given, "metadata": {"name": "jobsets.jobset.x-k8s.io"}, "spec": spec}
+    assert "serves JobSet.jobset.x-k8s.io itself" in api.ask("POST", DEFINITIONS, expected).warnings[0]
     kept = api.reconcile_definition("jobsets.jobset.x-k8s.io")
     assert [each["type"] for each in kept["status"]["conditions"]] == ["NamesAccepted", "Established", "BuiltIn"]
     columns = api.ask("GET", "/openapi/v3/apis/jobset.x-k8s.io/v1alpha2").body["components"]["schemas"]
@@ -188,8 +188,8 @@ def test_deprecated_version_returns_warning() -> None:
     api = DefinitionApi()
     older = version_of(schema_of(), "v1beta1", deprecated=True)
     api.define(definition(version_of(schema_of()), older))
-    made = api.ask("POST", ROCKETS.replace("v1", "v1beta1"), rocket(version="v1beta1"))
-    assert made.warnings == ("space.example.com/v1beta1 Rocket is deprecated",)
+    created = api.ask("POST", ROCKETS.replace("v1", "v1beta1"), rocket(version="v1beta1"))
+    assert created.warnings == ("space.example.com/v1beta1 Rocket is deprecated",)
 
 
 def test_definition_reports_invalid_paths_of_columns_and_scale() -> None:

@@ -98,8 +98,8 @@ def test_field_selector_uses_selectable_fields_of_definition() -> None:
     api = space(schema_of(orbit=TEXT), selectableFields=[{"jsonPath": ".spec.orbit"}])
     api.post(ROCKETS, rocket("a", orbit="low"))
     api.post(ROCKETS, rocket("b", orbit="high"))
-    found = api.get(f"{ROCKETS}?fieldSelector=spec.orbit=high")["items"]
-    assert [each["metadata"]["name"] for each in found] == ["b"]
+    result = api.get(f"{ROCKETS}?fieldSelector=spec.orbit=high")["items"]
+    assert [each["metadata"]["name"] for each in result] == ["b"]
     assert api.ask("GET", f"{ROCKETS}?fieldSelector=spec.other=high").code == 400
 
 

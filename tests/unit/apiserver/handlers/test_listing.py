@@ -96,8 +96,8 @@ def test_list_rejects_invalid_query(api: Api, query: str, code: int) -> None:
 
 
 def as_of(api: Api, path: str, revision: str) -> dict[str, Any]:
-    found: dict[str, Any] = api.get(f"{path}?resourceVersion={revision}&resourceVersionMatch=Exact")
-    return found
+    result: dict[str, Any] = api.get(f"{path}?resourceVersion={revision}&resourceVersionMatch=Exact")
+    return result
 
 
 def test_list_at_exact_revision_returns_old_state(api: Api) -> None:
@@ -155,11 +155,11 @@ def test_list_of_all_namespaces_is_sorted_by_key() -> None:
     for namespace in ("team", "team-a", "other", "team-b"):
         for name in ("a", "a-b"):
             api.post(f"/api/v1/namespaces/{namespace}/configmaps", config_map(name))
-    wanted = [f"{namespace}/{name}" for namespace in ("other", "team-a", "team-b", "team") for name in ("a", "a-b")]
-    assert places(api.get("/api/v1/configmaps")) == wanted
+    expected = [f"{namespace}/{name}" for namespace in ("other", "team-a", "team-b", "team") for name in ("a", "a-b")]
+    assert places(api.get("/api/v1/configmaps")) == expected
     first = api.get("/api/v1/configmaps?limit=5")
     second = api.get(f"/api/v1/configmaps?limit=5&continue={first['metadata']['continue']}")
-    assert places(first) + places(second) == wanted
+    assert places(first) + places(second) == expected
 
 
 def places(found: Any) -> list[str]:
@@ -171,8 +171,8 @@ def test_write_returns_requested_representation() -> None:
     part = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
     protobuf = {"accept": "application/vnd.kubernetes.protobuf"}
     assert api.ask("POST", MAPS, new, headers=protobuf).code == 406
-    made = api.ask("POST", MAPS, new, headers={"accept": f"application/vnd.kubernetes.protobuf, {part}"}).body
-    assert (made["kind"], made["metadata"]["name"], "data" in made) == ("PartialObjectMetadata", "new", False)
+    created = api.ask("POST", MAPS, new, headers={"accept": f"application/vnd.kubernetes.protobuf, {part}"}).body
+    assert (created["kind"], created["metadata"]["name"], "data" in created) == ("PartialObjectMetadata", "new", False)
     gone = api.ask("DELETE", MAPS, headers={"accept": part.replace("Metadata", "MetadataList")}).body
     assert (gone["kind"], [item["kind"] for item in gone["items"]]) == (
         "PartialObjectMetadataList",

@@ -24,12 +24,12 @@ def guide() -> Guide:
 
 def late_guide(late: Duration) -> Guide:
     """Return the guide in a world where all events of the second step are late."""
-    found = guide()
+    result = guide()
     first = played_steps(STEPS[-1])[-1].starts_at
-    scenario = found.world.scenario
+    scenario = result.world.scenario
     moved = [step._replace(at=step.at + (late if step.at >= first else 0)) for step in scenario.steps]
-    found.world = World(replace(scenario, steps=moved))
-    return found
+    result.world = World(replace(scenario, steps=moved))
+    return result
 
 
 def creation_times(played: Guide) -> Mapping[str, Instant]:
@@ -40,7 +40,7 @@ def creation_times(played: Guide) -> Mapping[str, Instant]:
 
 def test_differing_rows_name_late_job_and_delay() -> None:
     planned, late = guide(), late_guide(2 * MINUTE)
-    simulated, found = guide_rows(list(planned.play()), planned), guide_rows(list(late.play()), late)
+    simulated, result = guide_rows(list(planned.play()), planned), guide_rows(list(late.play()), late)
     timings = Timings(STEPS)
     due = {
         job["metadata"]["name"]: parse_time(job["metadata"]["creationTimestamp"]) for job in planned.objects(scheme.JOB)
@@ -48,14 +48,14 @@ def test_differing_rows_name_late_job_and_delay() -> None:
     for job in late.objects(scheme.JOB):
         name, came = job["metadata"]["name"], parse_time(job["metadata"]["creationTimestamp"])
         timings.note(Timing(STEPS["high" in name], "Job", name, came - due[name]))
-    differ = timings.differences(simulated, found)
+    differ = timings.differences(simulated, result)
     assert "high-priority: cq-team-a-hp" in {row.name for row in differ}
     assert not any(row.name.startswith("low-priority: ") for row in differ)
     reported = "step high-priority: Job team-a-high-priority-job-0 was 2m late, and 15 more were late"
     assert {row.reason.replace("120s", "2m") for row in differ} == {reported}
     assert len(timings.missed_timings) == 16
-    names = {*simulated, *found}
-    assert {row.name for row in differ} == {name for name in names if simulated.get(name) != found.get(name)}
+    names = {*simulated, *result}
+    assert {row.name for row in differ} == {name for name in names if simulated.get(name) != result.get(name)}
 
 
 def test_short_delay_is_row_reason_but_no_missed_timing() -> None:

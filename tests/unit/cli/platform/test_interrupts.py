@@ -28,9 +28,9 @@ WITHIN_SECONDS = 60
 
 @pytest.fixture
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CloudProject:
-    found = CloudProject(tmp_path, monkeypatch)
-    os.mkfifo(found.state / "gate")
-    return found
+    result = CloudProject(tmp_path, monkeypatch)
+    os.mkfifo(result.state / "gate")
+    return result
 
 
 def create_command(cloud: CloudProject) -> Callable[[], None]:

@@ -43,9 +43,9 @@ def run_steps(folder: Path, *steps: PlatformStep) -> tuple[dict[ProgressKind, in
 
 
 def google_settings() -> Google:
-    found = read_platform(PlatformSource("platform.yaml", PLATFORM)).google
-    assert found is not None
-    return found
+    result = read_platform(PlatformSource("platform.yaml", PLATFORM)).google
+    assert result is not None
+    return result
 
 
 @pytest.fixture
@@ -56,9 +56,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_terraform_plan_is_confirmed_applied_and_then_passed(folder: Path) -> None:
-    counts, asked = run_steps(folder, google.init_step(), google.apply_step())
+    counts, request = run_steps(folder, google.init_step(), google.apply_step())
     assert counts[ProgressKind.DONE] == 2
-    assert [question.partition(". ")[0] for question in asked] == ["Terraform: 1 to add, 0 to change, 0 to destroy"]
+    assert [question.partition(". ")[0] for question in request] == ["Terraform: 1 to add, 0 to change, 0 to destroy"]
     assert run_steps(folder, google.apply_step()) == ({**dict.fromkeys(ProgressKind, 0), ProgressKind.PASSED: 1}, [])
     (folder / "terraform/main.tf").write_text(TEXT % "two", "utf-8")
     assert run_steps(folder, google.apply_step())[1][0].startswith("Terraform: 0 to add, 1 to change, 0 to destroy.")

@@ -41,11 +41,11 @@ def test_pack_keeps_contents_links_empty_folders_and_executable_bits(tmp_path: P
     (folder / "run").chmod(0o755)
     (folder / "empty").mkdir()
     (folder / "latest.py").symlink_to("train.py")
-    found = members(pack(folder).content)
-    assert list(found) == ["empty", "latest.py", "run", "train.py"]
-    assert found["empty"].isdir()
-    assert found["latest.py"].linkname == "train.py"
-    assert (found["run"].mode, found["train.py"].mode) == (0o755, 0o644)
+    result = members(pack(folder).content)
+    assert list(result) == ["empty", "latest.py", "run", "train.py"]
+    assert result["empty"].isdir()
+    assert result["latest.py"].linkname == "train.py"
+    assert (result["run"].mode, result["train.py"].mode) == (0o755, 0o644)
 
 
 def test_excluded_files_are_left_out_and_reported(tmp_path: Path) -> None:

@@ -50,9 +50,9 @@ def autoscaled(name: str = "pool", machine: str = "g2-standard-24", **spec: Any)
 
 def instance(name: str, pool: Obj | None = None, zone: str = ZONE, **status: Any) -> Obj:
     """Return an Instance of a pool."""
-    asked = new_instance(pool or autoscaled(), zone, cluster())
-    metadata = {**asked["metadata"], **make.metadata(name, None)}
-    return {**asked, "metadata": metadata, **({"status": status} if status else {})}
+    request = new_instance(pool or autoscaled(), zone, cluster())
+    metadata = {**request["metadata"], **make.metadata(name, None)}
+    return {**request, "metadata": metadata, **({"status": status} if status else {})}
 
 
 def resize_request(name: str, pool: str = "pool", count: int = 1, zone: str = ZONE, **spec: Any) -> Obj:
@@ -141,9 +141,9 @@ class CloudStage(Stage):
 
     def say(self, obj: Mapping[str, Any], **status: Any) -> None:
         """Write fields of a status."""
-        found = self.client.get(key_of(obj))
-        assert found is not None
-        self._submit(UpdateStatus(with_status(found, {**found.get("status", {}), **status})))
+        result = self.client.get(key_of(obj))
+        assert result is not None
+        self._submit(UpdateStatus(with_status(result, {**result.get("status", {}), **status})))
         self.settle()
 
     def crash(self, obj: Mapping[str, Any]) -> None:
@@ -156,8 +156,8 @@ class CloudStage(Stage):
 
     def change_cluster(self, **spec: Any) -> None:
         """Change fields of the Cluster's spec."""
-        found = self.client.list(scheme.CLUSTER)[0]
-        self._submit(Update({**found, "spec": {**found["spec"], **spec}}))
+        result = self.client.list(scheme.CLUSTER)[0]
+        self._submit(Update({**result, "spec": {**result["spec"], **spec}}))
         self.settle()
 
     def wait(self, seconds: float) -> None:

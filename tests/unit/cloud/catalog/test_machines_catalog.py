@@ -34,8 +34,8 @@ def test_catalog_contains_machines_of_examples(
 ) -> None:
     machine = builtin_catalog().machine(name)
     assert (machine.cpu_milli, machine.memory_bytes) == (cpus * 1000, gib << 30)
-    found = machine.accelerator
-    assert (found and (found.type, found.count, found.resource)) == accelerator
+    result = machine.accelerator
+    assert (result and (result.type, result.count, result.resource)) == accelerator
 
 
 def test_each_machine_has_prices_and_family() -> None:

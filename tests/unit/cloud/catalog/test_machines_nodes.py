@@ -12,8 +12,8 @@ GKE = "cloud.google.com/"
 
 def labels(pool: dict[str, Any], begin: dict[str, Any] | None = None) -> dict[str, str]:
     """Return the labels of a pool's nodes, those of GKE without their prefix."""
-    found = node_template(pool, ZONE, begin or cluster())["metadata"]["labels"]
-    return {name.removeprefix(GKE): value for name, value in found.items()}
+    result = node_template(pool, ZONE, begin or cluster())["metadata"]["labels"]
+    return {name.removeprefix(GKE): value for name, value in result.items()}
 
 
 def taints(pool: dict[str, Any]) -> list[str]:
@@ -22,7 +22,7 @@ def taints(pool: dict[str, Any]) -> list[str]:
 
 
 def test_node_has_labels_of_pool_machine_and_zone() -> None:
-    found = labels(node_pool("ondemand-np", labels={"resource-type": "ondemand"}))
+    result = labels(node_pool("ondemand-np", labels={"resource-type": "ondemand"}))
     expected = {
         "gke-nodepool": "ondemand-np",
         "machine-family": "g2",
@@ -39,8 +39,8 @@ def test_node_has_labels_of_pool_machine_and_zone() -> None:
         "topology.gke.io/zone": ZONE,
         "resource-type": "ondemand",
     }
-    assert {name: found.get(name) for name in expected} == expected
-    assert not {"gke-spot", "gke-accelerator-count", "gke-placement-group", "reservation-name"} & set(found)
+    assert {name: result.get(name) for name in expected} == expected
+    assert not {"gke-spot", "gke-accelerator-count", "gke-placement-group", "reservation-name"} & set(result)
 
 
 def test_provisioning_terms_become_node_labels() -> None:
@@ -104,8 +104,8 @@ def test_node_template_is_ready_and_allocatable() -> None:
 
 def test_kubelet_registers_unready_node() -> None:
     pool = autoscaled("t4", "n1-standard-2")
-    asked = instance("gke-batch-t4-1", pool)
-    node = registered_node({**asked, "spec": {**asked["spec"], "resizeRequest": "rr-1"}}, pool, cluster(), make.NOW)
+    request = instance("gke-batch-t4-1", pool)
+    node = registered_node({**request, "spec": {**request["spec"], "resizeRequest": "rr-1"}}, pool, cluster(), make.NOW)
     view = node_view(node)
     assert (view.name, view.ready, view.labels["kubernetes.io/hostname"]) == ("gke-batch-t4-1", False, "gke-batch-t4-1")
     assert view.labels["autoscaling.gke.io/provisioning-request"] == "rr-1"

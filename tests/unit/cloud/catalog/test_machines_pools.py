@@ -73,11 +73,11 @@ def test_pool_is_autoscaled_only_with_autoscaling() -> None:
 
 def test_instance_copies_settings_of_pool() -> None:
     pool = autoscaled("spot-np", provisioning="spot", maxRunDuration="24h")
-    made = new_instance(pool, ZONE, cluster("gke-batch-refarch"))
-    assert made["metadata"]["finalizers"] == [INSTANCE_FINALIZER]
-    assert made["metadata"]["labels"] == {NODE_POOL: "spot-np"}
-    assert made["metadata"]["generateName"].startswith("gke-gke-batch-refarch-spot-np-")
-    assert made["spec"] == {
+    created = new_instance(pool, ZONE, cluster("gke-batch-refarch"))
+    assert created["metadata"]["finalizers"] == [INSTANCE_FINALIZER]
+    assert created["metadata"]["labels"] == {NODE_POOL: "spot-np"}
+    assert created["metadata"]["generateName"].startswith("gke-gke-batch-refarch-spot-np-")
+    assert created["spec"] == {
         "pool": "spot-np",
         "zone": ZONE,
         "machineType": "g2-standard-24",
@@ -88,16 +88,16 @@ def test_instance_copies_settings_of_pool() -> None:
 
 def test_instance_of_resize_request_takes_its_run_duration() -> None:
     request = resize_request("rr", maxRunDuration="2h")
-    made = new_instance(
+    created = new_instance(
         autoscaled(provisioning="queued", maxRunDuration="24h"), ZONE, cluster(), resize_request=request
     )
-    assert (made["spec"]["resizeRequest"], made["spec"]["maxRunDuration"]) == ("rr", "2h")
+    assert (created["spec"]["resizeRequest"], created["spec"]["maxRunDuration"]) == ("rr", "2h")
 
 
 def test_queued_and_flex_start_machines_run_at_most_one_week() -> None:
     def longest(**spec: str) -> str | None:
-        found: str | None = new_instance(autoscaled(**spec), ZONE, cluster())["spec"].get("maxRunDuration")
-        return found
+        result: str | None = new_instance(autoscaled(**spec), ZONE, cluster())["spec"].get("maxRunDuration")
+        return result
 
     assert (longest(provisioning="queued"), longest(provisioning="flex-start")) == ("168h", "168h")
     assert longest(provisioning="flex-start", maxRunDuration="2h") == "2h"

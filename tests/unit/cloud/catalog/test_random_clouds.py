@@ -61,8 +61,8 @@ def request(world: CloudStage, number: int) -> None:
 
 def choose_machine(world: CloudStage, number: int) -> list[Mapping[str, Any]]:
     """Return one of the machines, if there are any."""
-    found = world.instances()
-    return [found[number % len(found)]] if found else []
+    result = world.instances()
+    return [result[number % len(result)]] if result else []
 
 
 def give_up(world: CloudStage, number: int) -> None:
@@ -72,16 +72,16 @@ def give_up(world: CloudStage, number: int) -> None:
 
 def crash(world: CloudStage, number: int) -> None:
     """Crash a machine."""
-    for found in choose_machine(world, number):
-        if phase_of(found) in IN_USE:
-            world.crash(found)
+    for result in choose_machine(world, number):
+        if phase_of(result) in IN_USE:
+            world.crash(result)
 
 
 def reclaim(world: CloudStage, number: int) -> None:
     """Reclaim a machine."""
-    for found in choose_machine(world, number):
-        if phase_of(found) in IN_USE:
-            world.say(found, stopAt=world.stamp(30))
+    for result in choose_machine(world, number):
+        if phase_of(result) in IN_USE:
+            world.say(result, stopAt=world.stamp(30))
 
 
 def restock(world: CloudStage, number: int) -> None:
@@ -109,12 +109,12 @@ def check_assignment(world: CloudStage, event: WatchEvent) -> None:
         return
     if phase_of(event.old) == "Provisioning":
         return
-    machine, (found,) = event.obj["spec"]["machineType"], world.client.list(scheme.CLUSTER)
+    machine, (result,) = event.obj["spec"]["machineType"], world.client.list(scheme.CLUSTER)
     if event.obj["spec"]["pool"] == "reserved":
         assert sum(phase_of(obj) in IN_USE and not is_leaving(obj) for obj in world.instances("reserved")) <= 1
     else:
         assert used_machines(world, machine) <= next(
-            r["count"] for r in found["spec"]["capacity"] if r["machineType"] == machine
+            r["count"] for r in result["spec"]["capacity"] if r["machineType"] == machine
         )
 
 

@@ -61,14 +61,14 @@ def request_more_than_capacity(world: CloudStage) -> None:
 def crash_slices(world: CloudStage) -> None:
     """Crash a machine of each slice, and one of a fixed pool."""
     for pool in ("fixed", "slice", "scaled-slice"):
-        for found in one_of(world, pool):
-            world.crash(found)
+        for result in one_of(world, pool):
+            world.crash(result)
 
 
 def reclaim_spot(world: CloudStage) -> None:
     """Reclaim a Spot machine."""
-    for found in one_of(world, "spot"):
-        world.say(found, stopAt=world.stamp(30))
+    for result in one_of(world, "spot"):
+        world.say(result, stopAt=world.stamp(30))
 
 
 def give_up_pool(world: CloudStage) -> None:
@@ -134,5 +134,5 @@ def test_story_without_crash_has_expected_outcome() -> None:
 def test_outcome_is_independent_of_controller_crash(part: int) -> None:
     expected = play(None)
     for lives in range(part, expected.controllers.written, 4):
-        found = summary(play(lives))
-        assert found == summary(expected), f"they died before write {lives}"
+        result = summary(play(lives))
+        assert result == summary(expected), f"they died before write {lives}"

@@ -12,8 +12,8 @@ LIMIT = "Job has reached the specified backoff limit"
 
 
 def verdict(of: Obj, *pods: Obj, at: float = 0) -> tuple[str, str] | None:
-    found = new_outcome(observed_job(of, *pods), make.NOW, make.at(at))
-    return None if found is None else (found.interim_condition_type, found.reason)
+    result = new_outcome(observed_job(of, *pods), make.NOW, make.at(at))
+    return None if result is None else (result.interim_condition_type, result.reason)
 
 
 def failed_pod(name: str, index: int | None = None, failures: int = 0, **more: Any) -> Obj:
@@ -61,9 +61,9 @@ def test_fail_job_rule_fails_job_at_once() -> None:
     rules = [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}]
     strict = job(podFailurePolicy={"rules": rules})
     assert verdict(strict, failed_pod("a", exit_code=1)) is None
-    found = new_outcome(observed_job(strict, failed_pod("a", exit_code=42)), None, 0)
+    result = new_outcome(observed_job(strict, failed_pod("a", exit_code=42)), None, 0)
     message = "Container c for pod team/a failed with exit code 42 matching FailJob rule at index 0"
-    assert found == JobOutcome(False, "PodFailurePolicy", message)
+    assert result == JobOutcome(False, "PodFailurePolicy", message)
 
 
 def test_ignored_failures_do_not_count_for_backoff_limit() -> None:
@@ -91,8 +91,8 @@ def test_failed_indexes_fail_job(of: Obj, reason: str | None) -> None:
 def test_success_policy_completes_job() -> None:
     lenient = indexed(successPolicy={"rules": [{"succeededIndexes": "1"}]})
     assert verdict(lenient, pod("a", "Succeeded", index=0)) is None
-    found = new_outcome(observed_job(lenient, pod("a", "Succeeded", index=1)), None, 0)
-    assert found == JobOutcome(True, "SuccessPolicy", "Matched rules at index 0")
+    result = new_outcome(observed_job(lenient, pod("a", "Succeeded", index=1)), None, 0)
+    assert result == JobOutcome(True, "SuccessPolicy", "Matched rules at index 0")
 
 
 def test_recorded_outcome_is_final() -> None:

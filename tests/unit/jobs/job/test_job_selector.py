@@ -18,8 +18,8 @@ def test_job_gets_selector_and_pod_labels_with_uid_and_name() -> None:
 
 
 def test_job_with_selector_is_unchanged() -> None:
-    made = with_selector(job())
-    assert with_selector(made) is made
+    created = with_selector(job())
+    assert with_selector(created) is created
 
 
 def test_manual_selector_is_unchanged() -> None:

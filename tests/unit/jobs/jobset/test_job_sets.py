@@ -70,8 +70,8 @@ def set_finalizers(stage: Stage, name: str, *finalizers: str) -> None:
 
 def counts(stage: Stage, name: str) -> Obj:
     """The status of a replicated job, without zeros."""
-    (found,) = [each for each in jobset(stage)["status"]["replicatedJobsStatus"] if each["name"] == name]
-    return {field: value for field, value in found.items() if value and field != "name"}
+    (result,) = [each for each in jobset(stage)["status"]["replicatedJobsStatus"] if each["name"] == name]
+    return {field: value for field, value in result.items() if value and field != "name"}
 
 
 # --- Jobs and the Service ---

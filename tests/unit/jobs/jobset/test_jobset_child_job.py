@@ -88,8 +88,8 @@ def test_child_job_of_suspended_jobset_is_suspended() -> None:
 
 def test_pods_have_subdomain_unless_hostnames_are_disabled() -> None:
     def subdomain(js: Obj) -> str | None:
-        found: str | None = child(js)["spec"]["template"]["spec"].get("subdomain")
-        return found
+        result: str | None = child(js)["spec"]["template"]["spec"].get("subdomain")
+        return result
 
     assert subdomain(jobset()) == "js"
     assert subdomain(jobset(network={"subdomain": "net"})) == "net"

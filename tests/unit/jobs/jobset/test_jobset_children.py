@@ -31,9 +31,9 @@ def child(name: str, of: str = "worker", attempt: str | None = "0", **fields: An
 
 
 def children(*jobs: Obj) -> Children:
-    found = sort_children(jobset(), jobs)
-    assert found is not None
-    return found
+    result = sort_children(jobset(), jobs)
+    assert result is not None
+    return result
 
 
 def names(jobs: Sequence[Obj]) -> list[str]:
@@ -41,22 +41,22 @@ def names(jobs: Sequence[Obj]) -> list[str]:
 
 
 def test_sort_children_groups_jobs_by_result() -> None:
-    found = children(
+    result = children(
         child("a"), child("b", ended="Complete"), child("c", ended="Failed"), child("d", ended="Suspended")
     )
-    assert (names(found.active_jobs), names(found.successful_jobs), names(found.failed_jobs)) == (
+    assert (names(result.active_jobs), names(result.successful_jobs), names(result.failed_jobs)) == (
         ["a", "d"],
         ["b"],
         ["c"],
     )
-    assert sorted(found.names()) == ["a", "b", "c", "d"]
+    assert sorted(result.names()) == ["a", "b", "c", "d"]
 
 
 def test_sort_children_groups_jobs_of_previous_attempts() -> None:
     jobs = [child("a", attempt="2"), child("b", attempt="1"), child("c", attempt="0", ended="Failed")]
-    found = sort_children(jobset(restarts=2), jobs)
-    assert found is not None
-    assert (names(found.active_jobs), names(found.previous_jobs), found.failed_jobs) == (["a"], ["b", "c"], [])
+    result = sort_children(jobset(restarts=2), jobs)
+    assert result is not None
+    assert (names(result.active_jobs), names(result.previous_jobs), result.failed_jobs) == (["a"], ["b", "c"], [])
 
 
 @pytest.mark.parametrize("attempt", [None, "", "one", "-1", "²"])
@@ -79,10 +79,10 @@ def test_replicated_statuses_count_jobs_separately() -> None:
         child("e", of="stranger", ended="Complete"),
         child("f", of="stranger"),
     ]
-    found = replicated_statuses(jobset(), children(*jobs))
-    assert found["worker"] == {"name": "worker", "ready": 1, "succeeded": 0, "failed": 0, "active": 1, "suspended": 1}
-    assert found["driver"] == {"name": "driver", "ready": 0, "succeeded": 1, "failed": 1, "active": 0, "suspended": 0}
-    assert list(found) == ["driver", "worker"]
+    result = replicated_statuses(jobset(), children(*jobs))
+    assert result["worker"] == {"name": "worker", "ready": 1, "succeeded": 0, "failed": 0, "active": 1, "suspended": 1}
+    assert result["driver"] == {"name": "driver", "ready": 0, "succeeded": 1, "failed": 1, "active": 0, "suspended": 0}
+    assert list(result) == ["driver", "worker"]
 
 
 def test_are_all_ready_counts_ready_and_succeeded_jobs() -> None:
@@ -112,8 +112,8 @@ def startup(js: Obj, **counts: dict[str, int]) -> tuple[list[str], bool]:
     statuses = replicated_statuses(js, children())
     for name, fields in counts.items():
         statuses[name].update(fields)
-    found = startup_decision(js, statuses)
-    return [each["name"] for each in found.replicated_jobs], found.must_wait
+    result = startup_decision(js, statuses)
+    return [each["name"] for each in result.replicated_jobs], result.must_wait
 
 
 IN_ORDER = {"startupPolicyOrder": "InOrder"}

@@ -55,8 +55,8 @@ class FakeReader:
         self.objects = objects
 
     def get(self, key: Key) -> Obj | None:
-        found = [o for o in self.objects if o["kind"] == key.kind and o["metadata"]["name"] == key.name]
-        return found[0] if found else None
+        result = [o for o in self.objects if o["kind"] == key.kind and o["metadata"]["name"] == key.name]
+        return result[0] if result else None
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         return [o for o in self.objects if any(r["uid"] == uid for r in o["metadata"].get("ownerReferences", ()))]

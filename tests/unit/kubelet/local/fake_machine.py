@@ -246,14 +246,14 @@ class LocalStage(Stage):
 
     def container(self, name: str = "main") -> Any:
         """The status of a container."""
-        found = [*self.status.get("initContainerStatuses", ()), *self.status["containerStatuses"]]
-        return next(each for each in found if each["name"] == name)
+        result = [*self.status.get("initContainerStatuses", ()), *self.status["containerStatuses"]]
+        return next(each for each in result if each["name"] == name)
 
     def condition(self, kind: str) -> tuple[str, str, str]:
         """Status, reason and message of a condition of the pod."""
-        found = find_condition(self.get(scheme.POD, "pod"), kind)
-        assert found is not None, f"there is no condition {kind}"
-        return found["status"], found.get("reason", ""), found.get("message", "")
+        result = find_condition(self.get(scheme.POD, "pod"), kind)
+        assert result is not None, f"there is no condition {kind}"
+        return result["status"], result.get("reason", ""), result.get("message", "")
 
     def is_gone(self, name: str = "pod") -> bool:
         """Whether the pod does not exist and has no runs left."""
@@ -283,8 +283,8 @@ def pod(*mains: Mapping[str, Any], first: Sequence[Mapping[str, Any]] = (), name
     whole = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 30, **spec}
     if first:
         whole["initContainers"] = list(first)
-    made = local_make.pod(*mains, **whole)
-    return {**made, "metadata": {**made["metadata"], "name": name, "uid": f"uid-{name}"}}
+    created = local_make.pod(*mains, **whole)
+    return {**created, "metadata": {**created["metadata"], "name": name, "uid": f"uid-{name}"}}
 
 
 def sidecar(name: str = "side", **fields: Any) -> Mapping[str, Any]:

@@ -29,8 +29,8 @@ def requesting_pod(name: str = "pod", requests: Mapping[str, str] | None = None,
 
 
 def rejection(of: Obj, *others: Obj, at: Obj | None = None) -> tuple[str, str] | None:
-    found = find_rejection(of, at or node(), others)
-    return None if found is None else (found.reason, found.message)
+    result = find_rejection(of, at or node(), others)
+    return None if result is None else (result.reason, result.message)
 
 
 def test_pod_that_fits_is_admitted() -> None:
@@ -81,8 +81,8 @@ def test_pod_that_does_not_match_node_is_rejected(spec: dict[str, Any], rule: st
     taints = [{"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "NoExecute"}]
     other = requesting_pod("other", ports=[{"containerPort": 80, "hostPort": 80}])
     tolerant = {"tolerations": [{"key": "b", "operator": "Exists"}], **spec}
-    found = rejection(requesting_pod(**tolerant), other, at=node(taints=taints))
-    assert found == (rule, f"Predicate {rule} failed: {why}")
+    result = rejection(requesting_pod(**tolerant), other, at=node(taints=taints))
+    assert result == (rule, f"Predicate {rule} failed: {why}")
 
 
 def test_pod_of_other_operating_system_is_rejected() -> None:
@@ -91,9 +91,9 @@ def test_pod_of_other_operating_system_is_rejected() -> None:
         "Failed to admit pod as the OS field doesn't match node OS",
     )
     labelled = requesting_pod(labels={"kubernetes.io/os": "windows"})
-    found = rejection(labelled)
-    assert found is not None
-    assert found[0] == "PodOSSelectorNodeLabelDoesNotMatch"
+    result = rejection(labelled)
+    assert result is not None
+    assert result[0] == "PodOSSelectorNodeLabelDoesNotMatch"
 
 
 def test_strict_supplemental_groups_require_node_feature() -> None:
@@ -116,6 +116,8 @@ def test_rejection_status_has_reason_and_message() -> None:
 def test_pod_is_rejected_when_devices_are_unavailable() -> None:
     of = pod(container(resources={"limits": {GPU: "2"}}))
     assert allocate_or_reject(of, GPU, [0, 1], {}) == {"main": [0, 1]}
-    found = allocate_or_reject(of, GPU, [0, 1], {"other": {"c": [1]}})
+    result = allocate_or_reject(of, GPU, [0, 1], {"other": {"c": [1]}})
     short = f"requested number of devices unavailable for {GPU}. Requested: 2, Available: 1"
-    assert found == KubeletRejection("UnexpectedAdmissionError", f"Allocate failed due to {short}, which is unexpected")
+    assert result == KubeletRejection(
+        "UnexpectedAdmissionError", f"Allocate failed due to {short}, which is unexpected"
+    )

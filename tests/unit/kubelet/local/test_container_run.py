@@ -101,9 +101,9 @@ def test_container_variables_override_device_variables() -> None:
 
 def test_mounts_are_listed_as_rows_and_as_objects() -> None:
     only = container(volumeMounts=[{"name": "work", "mountPath": "/work"}])
-    made = run(only, ContainerInputs(volumes={"work": EmptyDirPlan()}))
-    assert made.spec["mounts"] == [mount.row() for mount in made.mounts]
-    assert [mount.volume for mount in made.mounts] == ["work"]
+    created = run(only, ContainerInputs(volumes={"work": EmptyDirPlan()}))
+    assert created.spec["mounts"] == [mount.row() for mount in created.mounts]
+    assert [mount.volume for mount in created.mounts] == ["work"]
 
 
 def test_pod_on_host_network_has_no_hostname_variable() -> None:

@@ -38,13 +38,13 @@ def test_pod_keeps_its_allocated_devices() -> None:
 
 
 def test_devices_of_init_container_are_reused_by_next_container() -> None:
-    found = allocation(gpu_container(3), first=[gpu_container(1, "a"), gpu_container(2, "b")])
-    assert found == {"a": [0], "b": [0, 1], "main": [0, 1, 2]}
+    result = allocation(gpu_container(3), first=[gpu_container(1, "a"), gpu_container(2, "b")])
+    assert result == {"a": [0], "b": [0, 1], "main": [0, 1, 2]}
 
 
 def test_sidecar_keeps_its_devices() -> None:
-    found = allocation(gpu_container(2), first=[gpu_container(1, "a"), gpu_container(1, "side", **SIDECAR)])
-    assert found == {"a": [0], "side": [0], "main": [1, 2]}
+    result = allocation(gpu_container(2), first=[gpu_container(1, "a"), gpu_container(1, "side", **SIDECAR)])
+    assert result == {"a": [0], "side": [0], "main": [1, 2]}
 
 
 def test_allocation_of_more_devices_than_free_is_rejected() -> None:
@@ -70,14 +70,14 @@ def test_devices_are_never_shared_between_pods_or_concurrent_containers(
     of = pod(*containers, initContainers=[gpu_container(count, f"i{n}") for n, count in enumerate(before)])
     held = {"other": {"c": sorted(allocated)}}
     try:
-        found = allocate_devices(of, GPU, range(8), held)
+        result = allocate_devices(of, GPU, range(8), held)
     except InputError:
         assert max([sum(wanted), *before]) > 8 - len(allocated)
         return
-    together = [number for name, numbers in found.items() if name.startswith("c") for number in numbers]
+    together = [number for name, numbers in result.items() if name.startswith("c") for number in numbers]
     assert len(together) == len(set(together)) == sum(wanted)
-    assert not allocated & {number for numbers in found.values() for number in numbers}
-    assert allocate_devices(of, GPU, range(8), {**held, "uid-pod": found}) == found
+    assert not allocated & {number for numbers in result.values() for number in numbers}
+    assert allocate_devices(of, GPU, range(8), {**held, "uid-pod": result}) == result
 
 
 GPUS = [Gpu(n, f"GPU-{n}", "NVIDIA L4", 24 << 30, [f"/dev/nvidia{n}", "/dev/nvidiactl"]) for n in range(3)]

@@ -42,8 +42,8 @@ def test_value_expands_variables_defined_before_it() -> None:
 def test_value_expands_service_and_config_map_variables() -> None:
     objects = FixedObjects(service("db", "10.0.0.7", {"port": 5432}), config_map("all", USER="me"))
     env = {"name": "URL", "value": "$(USER)@$(DB_SERVICE_HOST):$(DB_SERVICE_PORT)"}
-    found = variables(env, reader=objects, envFrom=[{"configMapRef": {"name": "all"}}])
-    assert found["URL"] == "me@10.0.0.7:5432"
+    result = variables(env, reader=objects, envFrom=[{"configMapRef": {"name": "all"}}])
+    assert result["URL"] == "me@10.0.0.7:5432"
 
 
 def test_missing_value_is_empty() -> None:
@@ -70,8 +70,8 @@ def test_missing_value_is_empty() -> None:
 def test_variable_can_be_field_of_pod(path: str, value: str) -> None:
     addresses = [("ExternalIP", "9.9.9.9"), ("InternalIP", "192.168.0.1"), ("InternalIP", "fd00::1")]
     objects = FixedObjects(node(*addresses))
-    found = variables(field(path), reader=objects, labels={"app": "web"}, annotations={"a.b/c": "noted"})
-    assert found == {"X": value}
+    result = variables(field(path), reader=objects, labels={"app": "web"}, annotations={"a.b/c": "noted"})
+    assert result == {"X": value}
 
 
 def test_invalid_field_path_is_rejected() -> None:
@@ -158,10 +158,10 @@ def test_env_from_is_applied_in_order_with_prefix_and_before_env() -> None:
     entries: dict[str, Any] = {"a.b": "1", "same": "1"}
     objects = FixedObjects(config_map("one", **entries), secret("two", same=b"2"))
     source = [{"configMapRef": {"name": "one"}, "prefix": "P_"}, {"configMapRef": {"name": "one"}}]
-    found = variables(
+    result = variables(
         {"name": "a.b", "value": "own"}, reader=objects, envFrom=[*source, {"secretRef": {"name": "two"}}]
     )
-    assert found == {"P_a.b": "1", "P_same": "1", "a.b": "own", "same": "2"}
+    assert result == {"P_a.b": "1", "P_same": "1", "a.b": "own", "same": "2"}
 
 
 def test_services_are_set_as_variables() -> None:
@@ -195,18 +195,18 @@ def test_headless_services_and_other_namespaces_set_no_variables() -> None:
 def test_kubernetes_service_is_set_without_service_links() -> None:
     objects = FixedObjects(KUBERNETES, service("a", "10.0.0.9", {"port": 1}))
     assert "A_SERVICE_HOST" in variables(reader=objects)
-    found = variables(reader=objects, enableServiceLinks=False)
-    assert "A_SERVICE_HOST" not in found
-    assert (found["KUBERNETES_SERVICE_HOST"], found["KUBERNETES_SERVICE_PORT_HTTPS"]) == ("10.0.0.1", "443")
+    result = variables(reader=objects, enableServiceLinks=False)
+    assert "A_SERVICE_HOST" not in result
+    assert (result["KUBERNETES_SERVICE_HOST"], result["KUBERNETES_SERVICE_PORT_HTTPS"]) == ("10.0.0.1", "443")
 
 
 def test_pod_on_host_network_uses_node_address_of_api_server() -> None:
     service, endpoints, _ = kubernetes_service_objects("127.0.0.1", 6443, is_https=True, pod_network_ip="10.77.0.1")
     only, objects = container(), FixedObjects(service, endpoints)
     names = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
-    for addresses, found in ((["10.77.0.5"], ("10.77.0.1", "443")), ([], ("127.0.0.1", "6443"))):
+    for addresses, result in ((["10.77.0.5"], ("10.77.0.1", "443")), ([], ("127.0.0.1", "6443"))):
         reported = environment(pod(only), only, addresses, objects)
-        assert tuple(reported[name] for name in names) == found
+        assert tuple(reported[name] for name in names) == result
 
 
 def test_env_overrides_service_variables() -> None:

@@ -34,14 +34,14 @@ def test_references_are_expanded(text: str, expanded: str) -> None:
 
 @given(st.text("$()AB x"))
 def test_text_is_expanded_in_one_pass(text: str) -> None:
-    asked: list[str] = []
+    request: list[str] = []
 
     def endless(name: str) -> str:
-        asked.append(name)
+        request.append(name)
         return "$(A)$(A)"
 
     expand_references(text, endless)
-    assert len(asked) <= text.count("$(")
+    assert len(request) <= text.count("$(")
 
 
 @given(st.text("()AB x"), st.dictionaries(st.text("AB"), st.text("$(AB)")))

@@ -49,10 +49,10 @@ def engine_container(**fields: Any) -> Mapping[str, Any]:
 
 def stage(*images: dict[str, Any], policy: str = "Never", **scripts: ContainerScript) -> LocalStage:
     """A node with these image lookup results, and a pod that needs an image."""
-    made = EngineStage(**scripts)
-    made.machine.images = [*images]
-    made.put(pod(engine_container(), restartPolicy=policy))
-    return made
+    created = EngineStage(**scripts)
+    created.machine.images = [*images]
+    created.put(pod(engine_container(), restartPolicy=policy))
+    return created
 
 
 def waiting(stage: LocalStage) -> tuple[str, str]:
@@ -62,56 +62,56 @@ def waiting(stage: LocalStage) -> tuple[str, str]:
 
 
 def test_container_starts_after_image_is_found() -> None:
-    made = stage(THERE)
-    made.run(0.5)
-    assert (waiting(made), made.machine.started) == (("ContainerCreating", ""), ["sandbox", "images/main/0"])
-    made.run(2)
-    assert made.machine.started[2:] == ["main/0"]
-    status = made.container()
+    created = stage(THERE)
+    created.run(0.5)
+    assert (waiting(created), created.machine.started) == (("ContainerCreating", ""), ["sandbox", "images/main/0"])
+    created.run(2)
+    assert created.machine.started[2:] == ["main/0"]
+    status = created.container()
     assert (status["image"], status["imageID"]) == (FOUND["name"], FOUND["digest"])
 
 
 def test_failed_image_pull_is_retried_with_backoff() -> None:
-    made = stage(MISSING, MISSING, MISSING, THERE)
-    made.run(1.5)
-    assert waiting(made) == ("ErrImagePull", "no such image")
-    made.run(3)
+    created = stage(MISSING, MISSING, MISSING, THERE)
+    created.run(1.5)
+    assert waiting(created) == ("ErrImagePull", "no such image")
+    created.run(3)
     reported = 'Back-off pulling image "busybox:1": ErrImagePull: no such image'
-    assert waiting(made) == ("ImagePullBackOff", reported)
-    made.run(100)
-    looked = [at for name, at in zip(made.machine.started, made.machine.times, strict=True) if "images" in name]
+    assert waiting(created) == ("ImagePullBackOff", reported)
+    created.run(100)
+    looked = [at for name, at in zip(created.machine.started, created.machine.times, strict=True) if "images" in name]
     assert [round(at) for at in looked] == [0, 11, 32, 73]
-    assert made.machine.started[-1] == "main/0"
-    assert made.reported("BackOff") == ['Back-off pulling image "busybox:1"'] * 3
-    assert made.reported("Failed")[:2] == ['Failed to pull image "busybox:1": no such image', "Error: ErrImagePull"]
+    assert created.machine.started[-1] == "main/0"
+    assert created.reported("BackOff") == ['Back-off pulling image "busybox:1"'] * 3
+    assert created.reported("Failed")[:2] == ['Failed to pull image "busybox:1": no such image', "Error: ErrImagePull"]
 
 
 def test_container_stays_in_backoff_while_pull_is_retried() -> None:
-    made = stage(MISSING, THERE)
-    made.run(11.5)
-    assert waiting(made)[0] == "ImagePullBackOff"
+    created = stage(MISSING, THERE)
+    created.run(11.5)
+    assert waiting(created)[0] == "ImagePullBackOff"
 
 
 def test_image_is_looked_up_before_each_start() -> None:
-    made = stage(THERE, THERE, policy="OnFailure", main=ContainerScript(seconds=1, code=1))
-    made.run(15)
-    assert made.machine.started[:5] == ["sandbox", "images/main/0", "main/0", "images/main/1", "main/1"]
+    created = stage(THERE, THERE, policy="OnFailure", main=ContainerScript(seconds=1, code=1))
+    created.run(15)
+    assert created.machine.started[:5] == ["sandbox", "images/main/0", "main/0", "images/main/1", "main/1"]
 
 
 def test_deleted_pod_with_failed_pull_leaves_nothing() -> None:
-    made = stage(MISSING)
-    made.run(0.5)
-    made.delete_pod(grace=1)
-    made.run(60)
-    assert made.is_gone()
+    created = stage(MISSING)
+    created.run(0.5)
+    created.delete_pod(grace=1)
+    created.run(60)
+    assert created.is_gone()
 
 
 def test_restart_of_platform_does_not_repeat_image_pull() -> None:
-    made = stage(THERE)
-    made.run(0.5)
-    made.restart()
-    made.run(3)
-    assert made.machine.started == ["sandbox", "images/main/0", "main/0"]
+    created = stage(THERE)
+    created.run(0.5)
+    created.restart()
+    created.run(3)
+    assert created.machine.started == ["sandbox", "images/main/0", "main/0"]
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_command_and_args_of_pod_override_image(stated: Mapping[str, Any], argv:
 
 def test_user_of_pod_overrides_image_user() -> None:
     def user(**context: Any) -> str | None:
-        found: str | None = run_of({"command": ["x"], "securityContext": context})["user"]
-        return found
+        result: str | None = run_of({"command": ["x"], "securityContext": context})["user"]
+        return result
 
     assert (user(), user(runAsUser=7), user(runAsUser=7, runAsGroup=8), user(runAsGroup=8)) == (
         None,
@@ -173,8 +173,8 @@ def test_image_row_of_user_takes_precedence_over_engine() -> None:
 
 def test_pull_policy_applies_to_image_of_row() -> None:
     own = ImageMapping("app", engine="podman", image="localhost/app:1")
-    asked = [effective_pull_policy(policy, own) for policy in ("Always", "IfNotPresent", "Never")]
-    assert asked == ["IfNotPresent", "IfNotPresent", "Never"]
+    request = [effective_pull_policy(policy, own) for policy in ("Always", "IfNotPresent", "Never")]
+    assert request == ["IfNotPresent", "IfNotPresent", "Never"]
     assert effective_pull_policy("Always", own._replace(image="localhost/app")) == "Always"
     assert effective_pull_policy("Always", ImageMapping("app", engine="podman")) == "Always"
 
@@ -184,5 +184,5 @@ def test_registry_credentials_are_read_from_pull_secrets() -> None:
     data = {".dockerconfigjson": base64.b64encode(json.dumps(plain).encode()).decode()}
     secret: Obj = {"apiVersion": "v1", "kind": "Secret", "metadata": make.metadata("reg", "team"), "data": data}
     asks = pod(engine_container(), imagePullSecrets=[{"name": "gone"}, {"name": "reg"}])
-    found = registry_credentials(asks, FixedObjects(secret))
-    assert found == {"auths": {"one.example": {"auth": "dTpw"}, "two.example": {"auth": "eDp5"}}}
+    result = registry_credentials(asks, FixedObjects(secret))
+    assert result == {"auths": {"one.example": {"auth": "dTpw"}, "two.example": {"auth": "eDp5"}}}

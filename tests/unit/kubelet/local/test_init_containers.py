@@ -160,8 +160,8 @@ def test_readiness_gate_delays_ready_condition() -> None:
     assert stage.condition("Ready") == ("False", "ReadinessGatesNotReady", reported)
     assert stage.condition("ContainersReady")[0] == "True"
     for status, why in (("False", 'the status of pod readiness gate "x/open" is not "True", but False'), ("True", "")):
-        found = stage.get(scheme.POD, "pod")
-        others = [c for c in found["status"]["conditions"] if c["type"] != "x/open"]
+        result = stage.get(scheme.POD, "pod")
+        others = [c for c in result["status"]["conditions"] if c["type"] != "x/open"]
         gate = {"type": "x/open", "status": status, "lastTransitionTime": None}
-        stage.put(with_status(found, {**found["status"], "conditions": [*others, gate]}))
+        stage.put(with_status(result, {**result["status"], "conditions": [*others, gate]}))
         assert stage.condition("Ready")[::2] == ("False" if why else "True", why)

@@ -37,8 +37,8 @@ def test_host_path_is_mounted_from_node() -> None:
 
 
 def test_volume_files_are_read_only_and_others_as_requested() -> None:
-    found = mounts({"name": "cm", "mountPath": "/a"}, {"name": "data", "mountPath": "/b", "readOnly": True})
-    assert [mount.read_only for mount in found] == [True, True]
+    result = mounts({"name": "cm", "mountPath": "/a"}, {"name": "data", "mountPath": "/b", "readOnly": True})
+    assert [mount.read_only for mount in result] == [True, True]
 
 
 def test_sub_path_expression_expands_variables() -> None:
@@ -49,8 +49,8 @@ def test_sub_path_expression_expands_variables() -> None:
 
 
 def test_outer_mounts_precede_inner_mounts() -> None:
-    found = mounts(*({"name": "data", "mountPath": at} for at in ("/a/b/c", "/a", "/d/e")))
-    assert [mount.target for mount in found] == ["/a", "/d/e", "/a/b/c"]
+    result = mounts(*({"name": "data", "mountPath": at} for at in ("/a/b/c", "/a", "/d/e")))
+    assert [mount.target for mount in result] == ["/a", "/d/e", "/a/b/c"]
 
 
 @pytest.mark.parametrize(

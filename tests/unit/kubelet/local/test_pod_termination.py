@@ -145,8 +145,8 @@ def test_pod_over_empty_dir_limit_is_evicted() -> None:
 
 def test_runs_of_pod_marked_failed_by_controller_are_stopped() -> None:
     stage = LocalStage(pod(), main=ContainerScript(stopping=3))
-    found = stage.get(scheme.POD, "pod")
-    stage.put(with_status(found, {**found["status"], "phase": "Failed", "reason": "NodeLost"}))
+    result = stage.get(scheme.POD, "pod")
+    stage.put(with_status(result, {**result["status"], "phase": "Failed", "reason": "NodeLost"}))
     assert stage.machine.stops == [("main/0", 30)]
     stage.run(5)
     assert (stage.status["phase"], stage.status["reason"], stage.machine.alive()) == ("Failed", "NodeLost", [])

@@ -26,9 +26,9 @@ def test_probe_gets_default_values() -> None:
 
 def test_port_name_is_resolved_to_number() -> None:
     only = container(ports=PORTS, startupProbe={"httpGet": {"port": "web"}}, readinessProbe={"tcpSocket": {"port": 1}})
-    found = probes_of(only)
-    assert found["startup"]["httpGet"] == {"port": 8080, "path": "/", "scheme": "HTTP"}
-    assert found["readiness"]["tcpSocket"] == {"port": 1}
+    result = probes_of(only)
+    assert result["startup"]["httpGet"] == {"port": 8080, "path": "/", "scheme": "HTTP"}
+    assert result["readiness"]["tcpSocket"] == {"port": 1}
 
 
 def test_grpc_service_defaults_to_empty() -> None:

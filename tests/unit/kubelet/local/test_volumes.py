@@ -39,9 +39,9 @@ def files(
     reader: FixedObjects = NOTHING, *, of: Mapping[str, Any] | None = None, **volume: Any
 ) -> Mapping[str, VolumeFile]:
     """The files of a volume of this type."""
-    made = plan(reader, of=of, **volume)
-    assert isinstance(made, VolumeFiles)
-    return made.files
+    created = plan(reader, of=of, **volume)
+    assert isinstance(created, VolumeFiles)
+    return created.files
 
 
 def contents(reader: FixedObjects = NOTHING, **volume: Any) -> dict[str, bytes]:
@@ -58,8 +58,8 @@ def volume_error(reader: FixedObjects = NOTHING, *, of: Mapping[str, Any] | None
 
 def test_config_map_volume_has_file_per_entry() -> None:
     objects = FixedObjects(config_map("cm", {"raw": b"\xff"}, text="hello"))
-    found = files(objects, configMap={"name": "cm", "defaultMode": 0o400})
-    assert found == {"raw": VolumeFile(b"\xff", 0o400), "text": VolumeFile(b"hello", 0o400)}
+    result = files(objects, configMap={"name": "cm", "defaultMode": 0o400})
+    assert result == {"raw": VolumeFile(b"\xff", 0o400), "text": VolumeFile(b"hello", 0o400)}
 
 
 def test_secret_volume_is_decoded() -> None:
@@ -99,9 +99,9 @@ def test_downward_api_fields_are_sorted_and_quoted_like_go() -> None:
         {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
         {"path": "./notes", "fieldRef": {"fieldPath": "metadata.annotations"}, "mode": 0o600},
     ]
-    found = files(of=of, downwardAPI={"items": items})
-    assert found["labels"] == VolumeFile(b'a="1"\nb="2"', 0o644)
-    assert found["notes"] == VolumeFile('note="a \\"word\\"\\nand\\x01 é"'.encode(), 0o600)
+    result = files(of=of, downwardAPI={"items": items})
+    assert result["labels"] == VolumeFile(b'a="1"\nb="2"', 0o644)
+    assert result["notes"] == VolumeFile('note="a \\"word\\"\\nand\\x01 é"'.encode(), 0o600)
 
 
 def test_downward_api_resource_defaults_to_node_allocatable() -> None:
@@ -125,14 +125,14 @@ def test_projected_volume_merges_its_sources() -> None:
         {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
         {"serviceAccountToken": {"path": "token", "expirationSeconds": 600, "audience": "vault"}},
     ]
-    found = files(objects, projected={"sources": parts, "defaultMode": 0o440})
-    assert {path: file.content for path, file in found.items()} == {
+    result = files(objects, projected={"sources": parts, "defaultMode": 0o440})
+    assert {path: file.content for path, file in result.items()} == {
         "a": b"1",
         "b": b"2",
         "name": b"pod",
         "token": b"team/default/vault/600",
     }
-    assert {file.mode for file in found.values()} == {0o440}
+    assert {file.mode for file in result.values()} == {0o440}
 
 
 def test_empty_projected_source_is_ignored() -> None:
@@ -160,8 +160,8 @@ def test_token_mode_is_restricted_when_all_containers_share_user() -> None:
 
 def test_fs_group_can_read_volume_files() -> None:
     of = pod(securityContext={"fsGroup": 2000})
-    made = plan(FixedObjects(config_map("cm", a="1")), of=of, configMap={"name": "cm", "defaultMode": 0o400})
-    assert made == VolumeFiles({"a": VolumeFile(b"1", 0o440)}, group=2000)
+    created = plan(FixedObjects(config_map("cm", a="1")), of=of, configMap={"name": "cm", "defaultMode": 0o400})
+    assert created == VolumeFiles({"a": VolumeFile(b"1", 0o440)}, group=2000)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def test_paths_outside_volume_are_rejected(path: str, reported: str) -> None:
 def test_volume_creates_mount_points_of_nested_mounts() -> None:
     targets = ("/etc/v", "/etc/v/a", "/etc/v/a/b", "/etc/v-other", "/etc/v/c")
     mounts = [{"name": "v" if at == "/etc/v" else "other", "mountPath": at} for at in targets]
-    made = plan(FixedObjects(config_map("cm")), of=pod(container(volumeMounts=mounts)), configMap={"name": "cm"})
-    assert made == VolumeFiles({}, ("a", "c"))
+    created = plan(FixedObjects(config_map("cm")), of=pod(container(volumeMounts=mounts)), configMap={"name": "cm"})
+    assert created == VolumeFiles({}, ("a", "c"))
 
 
 def test_empty_dir_has_size_limit_and_mode() -> None:

@@ -54,5 +54,5 @@ def delete(stage: Stage, grace: int | None = None, name: str = "pod") -> None:
 
 def conditions(stage: Stage, *kinds: str) -> Sequence[tuple[str, str]]:
     """Status and reason of conditions of the pod."""
-    found = {c["type"]: c for c in status(stage)["conditions"]}
-    return [(found[kind]["status"], found[kind].get("reason", "")) for kind in kinds]
+    result = {c["type"]: c for c in status(stage)["conditions"]}
+    return [(result[kind]["status"], result[kind].get("reason", "")) for kind in kinds]

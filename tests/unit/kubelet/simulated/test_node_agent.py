@@ -16,8 +16,8 @@ def agent_stage(*objects: make.Obj) -> Stage:
 
 
 def renew_time(stage: Stage) -> str | None:
-    found: str | None = stage.get(scheme.LEASE, "node", "kube-node-lease")["spec"].get("renewTime")
-    return found
+    result: str | None = stage.get(scheme.LEASE, "node", "kube-node-lease")["spec"].get("renewTime")
+    return result
 
 
 def readiness(stage: Stage) -> tuple[str, str, str]:

@@ -138,5 +138,5 @@ def test_future_reservations_are_leftovers_only_when_submitted() -> None:
     platform, _ = rendered_platform(True)
     assert platform.google is not None
     submitted = replace(platform, google=replace(platform.google, submitted_reservations=["december"]))
-    found = [{row.name for row in leftovers(each, OWN, "folder")} for each in (platform, submitted)]
-    assert found[1] - found[0] == {"future reservations"}
+    result = [{row.name for row in leftovers(each, OWN, "folder")} for each in (platform, submitted)]
+    assert result[1] - result[0] == {"future reservations"}

@@ -74,8 +74,8 @@ def test_transition_time_of_check_changes_with_state() -> None:
 
 def test_failed_checks_are_described_by_name_and_message() -> None:
     states = [("b", "Retry", "no room"), ("a", "Retry", ""), ("c", "Rejected", "never"), ("d", "Ready", "")]
-    found = [{"name": name, "state": state, "message": message} for name, state, message in states]
-    wl = make.workload(status={"admissionChecks": found})
+    result = [{"name": name, "state": state, "message": message} for name, state, message in states]
+    wl = make.workload(status={"admissionChecks": result})
     assert (
         lifecycle.describe_checks(lifecycle.checks_in_state(wl, "Retry"), "Retry")
         == 'AdmissionChecks in Retry state: "a"; "b" (no room)'

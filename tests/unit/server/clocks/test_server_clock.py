@@ -37,24 +37,24 @@ class DatedServer:
 def measure_offsets(first: Sequence[Duration], later: Sequence[Duration] = ()) -> tuple[list[Duration], list[str]]:
     """Return the offset of the clock after the first answers and after each later one, and the reports."""
     reported: list[str] = []
-    found: list[Duration] = []
+    result: list[Duration] = []
     loop = asyncio.new_event_loop()
     server, timers, kernel = DatedServer([0, *first]), VirtualEventLoop(START), LiveKernel(loop, START)
     clock = ServerClock(kernel, timers, server, server, reported.append)
     loop.run_until_complete(clock.set())
-    found.append(kernel.clock() - START)
+    result.append(kernel.clock() - START)
     kernel.call_soon(lambda: None)  # from now on there is work
     for ahead in later:
         server.ahead = [ahead]
         timers.step()
-        found.append(kernel.clock() - START)
+        result.append(kernel.clock() - START)
     loop.close()
-    return [each // MINUTE * MINUTE for each in found], reported
+    return [each // MINUTE * MINUTE for each in result], reported
 
 
 def test_clock_is_set_forwards_or_backwards_before_first_work() -> None:
-    found, (reported,) = measure_offsets([HOUR, HOUR])
-    assert found == [HOUR]
+    result, (reported,) = measure_offsets([HOUR, HOUR])
+    assert result == [HOUR]
     assert reported.endswith("m behind the API server's clock: it is set to the server's time")
     assert measure_offsets([-HOUR, -HOUR])[0] == [-HOUR]
 
@@ -66,8 +66,8 @@ def test_inconsistent_server_dates_are_ignored() -> None:
 
 def test_running_clock_is_only_set_forwards_and_warns_once_when_ahead() -> None:
     assert measure_offsets([0], [HOUR, HOUR])[0] == [0, 0, HOUR]
-    found, (reported,) = measure_offsets([0], [-HOUR, -HOUR, -HOUR, -HOUR])
-    assert found == [0] * 5
+    result, (reported,) = measure_offsets([0], [-HOUR, -HOUR, -HOUR, -HOUR])
+    assert result == [0] * 5
     assert reported.endswith(
         "m ahead of the API server's clock: it is not set back until the next start of this process"
     )

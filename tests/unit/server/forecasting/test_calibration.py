@@ -23,8 +23,8 @@ class CalibrationBench:
     def __init__(self, path: Path) -> None:
         self.now: Instant = 0
         self.asked = 0
-        found = make.workload("w")
-        self.workload: Obj = {**found, "metadata": {**found["metadata"], "uid": "u"}}
+        result = make.workload("w")
+        self.workload: Obj = {**result, "metadata": {**result["metadata"], "uid": "u"}}
         self.answer: Callable[[], DeferredResponse] = lambda: DeferredResponse(
             lambda reported: reported(Response(200, msgspec.json.encode([FORECAST])))
         )

@@ -7,12 +7,12 @@ from batchyard.server.http.flow_control import FairQueue
 
 def serve_items(queue: FairQueue[str], costs: dict[str, float], count: int) -> list[str]:
     """Return the flows of the next items; each item costs the time of its flow."""
-    found = []
+    result = []
     for _ in range(count):
         flow, _ = queue.take()
         queue.charge(flow, costs[flow])
-        found.append(flow)
-    return found
+        result.append(flow)
+    return result
 
 
 def test_items_of_same_flow_are_served_in_order() -> None:

@@ -112,8 +112,8 @@ def reported(folder: Path, talk: Callable[[Streams], Awaitable[None]]) -> None:
 
 
 def body_of(answer: bytes) -> dict[str, object]:
-    found: dict[str, object] = json.loads(answer.partition(b"\r\n\r\n")[2])
-    return found
+    result: dict[str, object] = json.loads(answer.partition(b"\r\n\r\n")[2])
+    return result
 
 
 def codes(answers: bytes) -> list[int]:
@@ -136,8 +136,8 @@ def test_exception_details_appear_only_in_log(tmp_path: Path, caplog: pytest.Log
 
 def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
     paths = ("/healthz", "/nothing", "/version")
-    asked = b"".join(b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % path.encode() for path in paths)
-    answer = exchange(tmp_path, asked[:9], asked[9:70], asked[70:-2], b"connection: close\r\n\r\n")
+    request = b"".join(b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % path.encode() for path in paths)
+    answer = exchange(tmp_path, request[:9], request[9:70], request[70:-2], b"connection: close\r\n\r\n")
     assert codes(answer) == [200, 404, 200]
     assert answer.index(b"ok") < answer.index(b"404 page not found") < answer.index(b"gitVersion")
     assert answer.count(b"connection: close") == 1
@@ -232,21 +232,21 @@ def test_upgrade_to_unsupported_protocol_is_ignored(tmp_path: Path) -> None:
     answer = exchange(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + wish + b"\r\nPRI * HTTP/2.0\r\n\r\n")
     assert codes(answer) == [200]
     assert b"connection: close" in answer
-    asked = POST + wish + b"content-length: %d\r\n\r\n%b" % (len(MAP), MAP)
+    request = POST + wish + b"content-length: %d\r\n\r\n%b" % (len(MAP), MAP)
     then = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-    for parts in ([asked + then], [asked[:-9], asked[-9:] + then]):
+    for parts in ([request + then], [request[:-9], request[-9:] + then]):
         assert codes(exchange(tmp_path, *parts)) == [201, 200]
 
 
 @pytest.mark.parametrize("wish", [b"", b"connection: upgrade\r\nupgrade: h2c\r\n"])
 def test_connect_request_is_rejected(tmp_path: Path, wish: bytes) -> None:
-    asked = b"CONNECT x:1 HTTP/1.1\r\nhost: localhost\r\n" + wish + b"content-length: 2\r\n\r\n{}"
-    assert [code // 100 for code in codes(exchange(tmp_path, asked))] == [4]
+    request = b"CONNECT x:1 HTTP/1.1\r\nhost: localhost\r\n" + wish + b"content-length: 2\r\n\r\n{}"
+    assert [code // 100 for code in codes(exchange(tmp_path, request))] == [4]
 
 
 def test_watch_sends_chunks_and_ends_before_next_pipelined_response(tmp_path: Path) -> None:
-    asked = f"GET {MAPS}?watch=true&timeoutSeconds=1 HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
-    answer = exchange(tmp_path, asked + POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
+    request = f"GET {MAPS}?watch=true&timeoutSeconds=1 HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
+    answer = exchange(tmp_path, request + POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
     assert codes(answer) == [200, 201]
     assert b"transfer-encoding: chunked" in answer
     assert b"\r\n0\r\n\r\nHTTP/1.1 201" in answer
@@ -254,19 +254,19 @@ def test_watch_sends_chunks_and_ends_before_next_pipelined_response(tmp_path: Pa
 
 def test_watch_sends_bookmark_before_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchyard.server.http.protocol.BOOKMARK_BEFORE_END", 0.9)
-    made = POST + b"content-length: %d\r\n\r\n%b" % (len(MAP), MAP)
-    asked = f"GET {MAPS}?watch=true&timeoutSeconds=1&allowWatchBookmarks=true HTTP/1.1\r\nhost: localhost\r\n"
-    answer = exchange(tmp_path, made + asked.encode() + b"connection: close\r\n\r\n")
+    created = POST + b"content-length: %d\r\n\r\n%b" % (len(MAP), MAP)
+    request = f"GET {MAPS}?watch=true&timeoutSeconds=1&allowWatchBookmarks=true HTTP/1.1\r\nhost: localhost\r\n"
+    answer = exchange(tmp_path, created + request.encode() + b"connection: close\r\n\r\n")
     assert codes(answer) == [201, 200]
     assert b'"type":"BOOKMARK"' in answer
 
 
 @pytest.mark.parametrize("seconds", [1, -1])  # a time that is over
 def test_http_1_0_watch_ends_with_connection(tmp_path: Path, seconds: int) -> None:
-    asked = (
+    request = (
         f"GET {MAPS}?watch=true&timeoutSeconds={seconds} HTTP/1.0\r\nhost: localhost\r\nconnection: keep-alive\r\n\r\n"
     )
-    answer = exchange(tmp_path, asked.encode())
+    answer = exchange(tmp_path, request.encode())
     assert (b"chunked" in answer, b"connection: close" in answer) == (False, True)
 
 
@@ -297,8 +297,8 @@ def test_connection_above_limit_is_rejected(tmp_path: Path, monkeypatch: pytest.
     ],
 )
 def test_cross_origin_request_without_tls_is_rejected(tmp_path: Path, begin: bytes, headers: bytes, code: int) -> None:
-    asked = b"GET %b%b HTTP/1.1\r\nconnection: close\r\n%b\r\n" % (begin, MAPS.encode(), headers)
-    assert codes(exchange(tmp_path, asked)) == [code]
+    request = b"GET %b%b HTTP/1.1\r\nconnection: close\r\n%b\r\n" % (begin, MAPS.encode(), headers)
+    assert codes(exchange(tmp_path, request)) == [code]
 
 
 @pytest.mark.parametrize(
@@ -307,9 +307,9 @@ def test_cross_origin_request_without_tls_is_rejected(tmp_path: Path, begin: byt
 )
 def test_own_page_may_send_actions_without_tls(tmp_path: Path, origin: bytes, code: int) -> None:
     headers = b"host: localhost\r\nconnection: close\r\norigin: %b\r\n" % origin
-    asked = b"%b HTTP/1.1\r\n%bcontent-length: 2\r\n\r\n{}"
-    assert codes(exchange(tmp_path, asked % (b"POST " + DASHBOARD_ACTIONS_PATH.encode(), headers))) == [code]
-    assert codes(exchange(tmp_path, asked % (b"POST " + MAPS.encode(), headers))) == [401]
+    request = b"%b HTTP/1.1\r\n%bcontent-length: 2\r\n\r\n{}"
+    assert codes(exchange(tmp_path, request % (b"POST " + DASHBOARD_ACTIONS_PATH.encode(), headers))) == [code]
+    assert codes(exchange(tmp_path, request % (b"POST " + MAPS.encode(), headers))) == [401]
 
 
 @pytest.mark.parametrize(

@@ -65,10 +65,10 @@ def test_exec_plugin_receives_cluster_info_on_request(tmp_path: Path) -> None:
     cluster = {"server": "https://c", "certificate-authority": str(tmp_path / "ca.pem"), "extensions": meant}
     script = 'printf %s "$KUBERNETES_EXEC_INFO" > "$0.asked"; ' + f"echo '{answer(token='abc')}'"
     run_plugin(plugin(tmp_path, script, provideClusterInfo=True), cluster)
-    asked = json.loads((tmp_path / "plugin.asked").read_text())
+    request = json.loads((tmp_path / "plugin.asked").read_text())
     authority = base64.b64encode(b"pem").decode()
     reported = {"server": "https://c", "certificate-authority-data": authority, "config": {"audience": "x"}}
-    assert asked["spec"]["cluster"] == reported
+    assert request["spec"]["cluster"] == reported
 
 
 def test_missing_exec_plugin_is_reported_with_install_hint() -> None:

@@ -41,8 +41,8 @@ def access(source: KubeconfigSource) -> ApiServerAccess:
 
 
 def test_token_becomes_bearer_authorization(tmp_path: Path) -> None:
-    found = access(write_kubeconfig(tmp_path, {"token": "abc"}))
-    assert (found.url, found.authorization, found.namespace) == ("http://127.0.0.1:1", "Bearer abc", "default")
+    result = access(write_kubeconfig(tmp_path, {"token": "abc"}))
+    assert (result.url, result.authorization, result.namespace) == ("http://127.0.0.1:1", "Bearer abc", "default")
 
 
 def test_token_file_is_read_on_each_access(tmp_path: Path) -> None:
@@ -78,18 +78,18 @@ def test_embedded_certificates_are_loaded(tmp_path: Path) -> None:
         authority.issue_client_certificate(ADMIN_USER, ["system:masters"]),
     )
     (tmp_path / "config").write_text(text)
-    found = access(KubeconfigSource(str(tmp_path / "config")))
-    assert isinstance(found.tls, ssl.SSLContext)
-    assert found.tls.verify_mode is ssl.CERT_REQUIRED
-    assert "batchyard-ca" in str(found.tls.get_ca_certs())
+    result = access(KubeconfigSource(str(tmp_path / "config")))
+    assert isinstance(result.tls, ssl.SSLContext)
+    assert result.tls.verify_mode is ssl.CERT_REQUIRED
+    assert "batchyard-ca" in str(result.tls.get_ca_certs())
 
 
 def test_insecure_skip_tls_verify_disables_certificate_verification(tmp_path: Path) -> None:
     cluster = {"server": "https://localhost:1", "insecure-skip-tls-verify": True, "tls-server-name": "other"}
-    found = access(write_kubeconfig(tmp_path, {"token": "abc"}, **cluster))
-    assert isinstance(found.tls, ssl.SSLContext)
-    assert found.tls.verify_mode is ssl.CERT_NONE
-    assert found.server_name == "other"
+    result = access(write_kubeconfig(tmp_path, {"token": "abc"}, **cluster))
+    assert isinstance(result.tls, ssl.SSLContext)
+    assert result.tls.verify_mode is ssl.CERT_NONE
+    assert result.server_name == "other"
 
 
 @pytest.mark.parametrize("content", ["", "a: [", "clusters: []", "current-context: x\ncontexts: []", "[]"])
@@ -131,12 +131,12 @@ def test_missing_user_and_invalid_server_url_are_reported(tmp_path: Path) -> Non
 
 def test_impersonation_is_sent_as_headers(tmp_path: Path) -> None:
     extra = {"example.com/why": ["a", "b"]}
-    found = access(
+    result = access(
         write_kubeconfig(tmp_path, {"token": "abc", "as": "one", "as-groups": ["x", "y"], "as-user-extra": extra})
     )
     groups = (("Impersonate-Group", "x"), ("Impersonate-Group", "y"))
     why = (("Impersonate-Extra-example.com%2Fwhy", "a"), ("Impersonate-Extra-example.com%2Fwhy", "b"))
-    assert found.headers == (("Impersonate-User", "one"), *groups, *why)
+    assert result.headers == (("Impersonate-User", "one"), *groups, *why)
 
 
 def test_first_kubeconfig_wins_and_empty_files_are_ignored(tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ def test_first_kubeconfig_wins_and_empty_files_are_ignored(tmp_path: Path) -> No
     other = (tmp_path / "b/config").read_text().replace("current-context: one", "current-context: two")
     (tmp_path / "b/config").write_text(other)
     files = [str(tmp_path / name) for name in ("none", "empty", "a/config", "b/config", "empty")]
-    found = access(KubeconfigSource(":".join(files)))
-    assert (found.url, found.authorization, found.namespace) == ("http://a", "Bearer a", "default")
+    result = access(KubeconfigSource(":".join(files)))
+    assert (result.url, result.authorization, result.namespace) == ("http://a", "Bearer a", "default")
 
 
 def test_relative_paths_resolve_against_their_kubeconfig(tmp_path: Path) -> None:
@@ -180,10 +180,10 @@ def test_whitespace_around_token_is_stripped(tmp_path: Path) -> None:
 
 
 def test_https_access_without_credentials_is_allowed(tmp_path: Path) -> None:
-    found = access(
+    result = access(
         write_kubeconfig(tmp_path, {}, **{"server": "HTTPS://localhost:1/k8s/c", "certificate-authority-data": ""})
     )
-    assert (found.url, found.authorization) == ("https://localhost:1/k8s/c", "")
+    assert (result.url, result.authorization) == ("https://localhost:1/k8s/c", "")
 
 
 def test_unsupported_proxy_url_is_rejected(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ class LogFileReader:
         return self.lines
 
     def _read(self) -> None:
-        found: Sequence[LogLine] = self.log.read()
-        self.most = max(self.most, len(found))
-        self.lines += [line.text for line in found]
+        result: Sequence[LogLine] = self.log.read()
+        self.most = max(self.most, len(result))
+        self.lines += [line.text for line in result]
 
 
 def run(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
@@ -56,9 +56,9 @@ def run(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = asyncio.new_event_loop()
-    yield made
-    made.close()
+    created = asyncio.new_event_loop()
+    yield created
+    created.close()
 
 
 def write(path: Path, texts: Sequence[str], tag: str = "F") -> None:
@@ -128,13 +128,13 @@ def test_tail_lines_are_located_from_end_of_log(tmp_path: Path, loop: asyncio.Ab
     write(path, ["a part"], "P")
     write(path, texts(LONG))
     reader = LogFileReader(path, loop, skipping_to=lines)
-    found = reader.until_caught_up()
+    result = reader.until_caught_up()
     whole = [*texts(0), f"a part{LONG}", *texts(LONG + 1, LONG - 1)]
-    assert found[max(0, len(found) - lines) :] == whole[max(0, len(whole) - lines) :]
-    assert len(found) >= min(lines, len(whole))
-    assert len(found) < lines + 2 * LONG
+    assert result[max(0, len(result) - lines) :] == whole[max(0, len(whole) - lines) :]
+    assert len(result) >= min(lines, len(whole))
+    assert len(result) < lines + 2 * LONG
     if lines < LONG:
-        assert len(found) < LONG
+        assert len(result) < LONG
     reader.log.close()
 
 

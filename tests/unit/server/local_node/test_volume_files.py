@@ -28,12 +28,12 @@ def plan(contents: Contents, mode: int = 0o644) -> VolumeFiles:
 
 def read(folder: Path) -> dict[str, bytes]:
     """Return the files that a program sees in the folder: all names without a leading dot."""
-    found: dict[str, bytes] = {}
+    result: dict[str, bytes] = {}
     for path in sorted(folder.iterdir()):
         if not path.name.startswith(".."):
             files = [path] if path.is_file() else [p for p in path.resolve(strict=True).rglob("*") if p.is_file()]
-            found.update({_name(folder, path, file): file.read_bytes() for file in files})
-    return found
+            result.update({_name(folder, path, file): file.read_bytes() for file in files})
+    return result
 
 
 def _name(folder: Path, path: Path, file: Path) -> str:
@@ -59,8 +59,8 @@ def test_files_are_written_with_their_modes_regardless_of_umask(tmp_path: Path) 
         )
     finally:
         os.umask(before)
-    found = [mode_of(tmp_path / "v" / path) for path in ("", "a", "dir", "dir/b")]
-    assert found == [0o777, 0o644, 0o755, 0o400]
+    result = [mode_of(tmp_path / "v" / path) for path in ("", "a", "dir", "dir/b")]
+    assert result == [0o777, 0o644, 0o755, 0o400]
 
 
 def test_volume_names_link_through_data_symlink(tmp_path: Path) -> None:
@@ -287,10 +287,10 @@ def test_host_path_replaced_by_symlink_during_creation_is_not_followed(
 
     def exchanged(path: Path) -> bool:
         monkeypatch.undo()
-        found = look(path)
+        result = look(path)
         (tmp_path / "data/x").rename(tmp_path / "data/y")
         (tmp_path / "data/x").symlink_to(tmp_path / "outside")
-        return found
+        return result
 
     monkeypatch.setattr(Path, "exists", exchanged)
     with pytest.raises(VolumeError):

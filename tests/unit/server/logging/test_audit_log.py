@@ -29,8 +29,8 @@ def test_large_audit_log_is_rotated(tmp_path: Path) -> None:
     for _ in range(9):
         log.note(api.audited[-1])
     log.close()
-    assert sorted(found.name for found in tmp_path.iterdir()) == ["audit.log", "audit.log.1"]
-    assert all(found.stat().st_size <= 1000 for found in tmp_path.iterdir())
+    assert sorted(result.name for result in tmp_path.iterdir()) == ["audit.log", "audit.log.1"]
+    assert all(result.stat().st_size <= 1000 for result in tmp_path.iterdir())
 
 
 def test_audit_entry_is_always_one_line(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_audit_log_continues_when_rotation_fails(tmp_path: Path, caplog: pytest.
     aside.rmdir()
     log.note(api.audited[-1])
     log.close()
-    assert [len(found.read_bytes().splitlines()) for found in (path, aside)] == [1, 3]
+    assert [len(result.read_bytes().splitlines()) for result in (path, aside)] == [1, 3]
 
 
 def test_audit_log_writes_no_partial_lines(tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ def append_entries(folder: Path, count: int) -> tuple[dict[str, str], int]:
 
     reported = dict(line.split(" ") for line in asyncio.run(run()).splitlines() if not line.startswith("#"))
     file = LedgerFile(folder / "decisions.db")
-    found = len(file.find(LedgerQuery()))
+    result = len(file.find(LedgerQuery()))
     file.close()
-    return {name.removeprefix("batchyard_ledger_"): value for name, value in reported.items()}, found
+    return {name.removeprefix("batchyard_ledger_"): value for name, value in reported.items()}, result
 
 
 def test_ledger_counts_entries(tmp_path: Path) -> None:

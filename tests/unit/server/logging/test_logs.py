@@ -8,10 +8,10 @@ from batchyard.server.logging.logs import JsonFormatter, TextFormatter
 
 
 def record(level: int, **fields: object) -> logging.LogRecord:
-    made = logging.LogRecord("batchyard.decisions", level, "f.py", 1, "%s is", ("it",), None)
-    made.created = 1.25
-    made.fields = fields
-    return made
+    created = logging.LogRecord("batchyard.decisions", level, "f.py", 1, "%s is", ("it",), None)
+    created.created = 1.25
+    created.fields = fields
+    return created
 
 
 def test_json_line_contains_fields_of_record() -> None:
@@ -27,12 +27,12 @@ def test_json_line_contains_fields_of_record() -> None:
 
 
 def test_json_line_contains_traceback_in_one_line() -> None:
-    made = record(logging.ERROR)
+    created = record(logging.ERROR)
     try:
         int("wrong")
     except ValueError:
-        made.exc_info = sys.exc_info()
-    reported = JsonFormatter().format(made)
+        created.exc_info = sys.exc_info()
+    reported = JsonFormatter().format(created)
     assert "\n" not in reported
     assert "ValueError: invalid literal" in json.loads(reported)["error"]
 

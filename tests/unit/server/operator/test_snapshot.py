@@ -86,20 +86,20 @@ def test_snapshot_of_platform_mid_guide_continues_like_platform() -> None:
     own = world.state()
     objects, _ = read_objects(serve_objects(list(own.objects.values())))
     scenario = Scenario((), cluster=own.of_kind(scheme.CLUSTER)[0])
-    expected, found = continue_from(scenario, own), continue_from(scenario, state_of(objects, own.at))
-    assert list(map(without_time, found)) == list(map(without_time, expected))
+    expected, result = continue_from(scenario, own), continue_from(scenario, state_of(objects, own.at))
+    assert list(map(without_time, result)) == list(map(without_time, expected))
     assert len(expected) > 20
     # The API has whole seconds.
-    assert all(abs(one["time"] - other["time"]) <= 1 for one, other in zip(found, expected, strict=True))
+    assert all(abs(one["time"] - other["time"]) <= 1 for one, other in zip(result, expected, strict=True))
 
 
 def test_all_kinds_are_listed_at_same_revision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "SNAPSHOT_PAGE_SIZE", 2)
-    asked = cohorts(5)
-    objects, reading = read_objects(asked, (scheme.COHORT, scheme.CLUSTER_QUEUE))
+    request = cohorts(5)
+    objects, reading = read_objects(request, (scheme.COHORT, scheme.CLUSTER_QUEUE))
     assert [obj["metadata"]["name"] for obj in objects] == ["c0", "c1", "c2", "c3", "c4"]
-    assert sum("cohorts?limit=2" in path for path in asked.paths) == 3
-    assert asked.paths[-1].endswith(f"limit=2&resourceVersion={reading.revision}&resourceVersionMatch=Exact")
+    assert sum("cohorts?limit=2" in path for path in request.paths) == 3
+    assert request.paths[-1].endswith(f"limit=2&resourceVersion={reading.revision}&resourceVersionMatch=Exact")
     assert (reading.kinds_at_other_revision, reading.counts[scheme.COHORT]) == ([], 5)
 
 
@@ -113,8 +113,8 @@ def test_kind_with_expired_revision_is_reported_as_loose() -> None:
 def test_older_api_version_is_listed_when_newer_is_not_served() -> None:
     asked = cohorts(1)
     asked.trouble = lambda request: HttpResponse(404) if "v1beta2" in request.path else None
-    (found,), _ = read_objects(asked, (scheme.COHORT,))
-    assert found["apiVersion"] == "kueue.x-k8s.io/v1beta2"
+    (result,), _ = read_objects(asked, (scheme.COHORT,))
+    assert result["apiVersion"] == "kueue.x-k8s.io/v1beta2"
 
 
 def test_forbidden_and_unserved_kinds_are_reported() -> None:
@@ -136,18 +136,18 @@ def test_busy_server_is_retried_and_failing_server_raises_error() -> None:
 
 
 def test_unreachable_server_is_not_retried() -> None:
-    asked = cohorts(1)
-    asked.trouble = lambda _: HttpResponse(0, trouble="a:1: Connection refused")
+    request = cohorts(1)
+    request.trouble = lambda _: HttpResponse(0, trouble="a:1: Connection refused")
     with pytest.raises(SnapshotError, match="no answer: a:1: Connection refused"):
-        read_objects(asked, (scheme.COHORT,))
-    assert len(asked.paths) == 1
+        read_objects(request, (scheme.COHORT,))
+    assert len(request.paths) == 1
 
 
 def test_response_that_is_no_list_is_rejected() -> None:
-    asked = cohorts(1)
-    asked.trouble = lambda _: HttpResponse(200, b"<html>Log in,\nplease</html>")
+    request = cohorts(1)
+    request.trouble = lambda _: HttpResponse(200, b"<html>Log in,\nplease</html>")
     with pytest.raises(SnapshotError, match="not from the Kubernetes API: <html>Log in, please"):
-        read_objects(asked, (scheme.COHORT,))
+        read_objects(request, (scheme.COHORT,))
 
 
 def test_version_without_conversion_webhook_falls_back_to_stored_version() -> None:

@@ -26,8 +26,8 @@ class ConflictingServer:
     async def ask(self, request: HttpRequest) -> HttpResponse:
         path = request.path
         if request.method == "GET":
-            found = self.objects.get(path) or (None if "secrets" in path else {"webhooks": [{"clientConfig": OURS}]})
-            return HttpResponse(404) if found is None else HttpResponse(200, json.dumps(found).encode())
+            result = self.objects.get(path) or (None if "secrets" in path else {"webhooks": [{"clientConfig": OURS}]})
+            return HttpResponse(404) if result is None else HttpResponse(200, json.dumps(result).encode())
         if path not in self.overtaken:
             self.overtaken[path] = None
             return HttpResponse(409, b'{"message": "the object has been modified"}')

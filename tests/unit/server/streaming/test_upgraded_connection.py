@@ -153,12 +153,12 @@ async def answer(host: socket.socket, asked: bytes) -> None:
 
 async def answers_of_a_busy_host(place: Path, number: int) -> list[Mapping[str, Any]]:
     """Send this many requests at once to a host with a backlog of one; return the answers."""
-    heard: list[Mapping[str, Any]] = []
+    received: list[Mapping[str, Any]] = []
     all_heard = asyncio.Event()
 
     def hear(stated: Mapping[str, Any], _files: Sequence[int]) -> None:
-        heard.append(stated)
-        if len(heard) == number:
+        received.append(stated)
+        if len(received) == number:
             all_heard.set()
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as host, Path(os.devnull).open("rb") as file:
@@ -173,10 +173,10 @@ async def answers_of_a_busy_host(place: Path, number: int) -> list[Mapping[str, 
         await all_heard.wait()
         for each in asking:
             each.close()
-    return heard
+    return received
 
 
 def test_busy_host_is_reached_after_backlog_clears() -> None:
     with tempfile.TemporaryDirectory() as folder:  # of a short path
-        heard = asyncio.run(asyncio.wait_for(answers_of_a_busy_host(Path(folder) / "sessions", 4), 20))
-    assert heard == [{"started": True}] * 4
+        received = asyncio.run(asyncio.wait_for(answers_of_a_busy_host(Path(folder) / "sessions", 4), 20))
+    assert received == [{"started": True}] * 4

@@ -68,10 +68,10 @@ def test_jain_index_is_one_for_equal_shares() -> None:
 
 def test_repeat_figure_has_student_confidence_interval() -> None:
     figure = Figure("f", "f", Unit.COUNT)
-    found = repeat_figure(figure, [(1, 2), (1, 3), (1, 4)])  # differences 1, 2, 3: deviation 1
-    assert found is not None
-    assert (found.means, found.difference, found.is_certain) == ((1, 3), 2, False)
-    assert found.margin == pytest.approx(4.303 / 3**0.5)
+    result = repeat_figure(figure, [(1, 2), (1, 3), (1, 4)])  # differences 1, 2, 3: deviation 1
+    assert result is not None
+    assert (result.means, result.difference, result.is_certain) == ((1, 3), 2, False)
+    assert result.margin == pytest.approx(4.303 / 3**0.5)
     assert repeat_figure(figure, [(1, 2), (None, 3)]) is None
 
 
@@ -97,23 +97,23 @@ def test_mean_quota_use_is_relative_to_run_time() -> None:
 
 def test_workload_never_admitted_waits_until_later_end() -> None:
     large = [workload("one", 30), workload("large", 30, cpus=2)]
-    found = compared(queue(1), queue(2), large)
-    a, b = figures(found)
+    result = compared(queue(1), queue(2), large)
+    a, b = figures(result)
     assert (a["neverAdmitted"], a["pending"], b["neverAdmitted"]) == (1, 1, 0)
-    assert a["maxWait"] == found.run_seconds == 60
-    assert "never admitted" in comparison_page(found)
+    assert a["maxWait"] == result.run_seconds == 60
+    assert "never admitted" in comparison_page(result)
 
 
 def test_largest_changes_are_listed_first() -> None:
-    found = compared(queue(1), queue(2), LOAD)
-    assert sorted(change.longer_by for change in found.changes.shorter) == [-30, -30]
-    assert (found.changes.longer, found.changes.equal_count) == ([], 1)
-    assert found.headline.startswith("b against a: the mean wait goes from 30s to 10s, 20s less (67%)")
+    result = compared(queue(1), queue(2), LOAD)
+    assert sorted(change.longer_by for change in result.changes.shorter) == [-30, -30]
+    assert (result.changes.longer, result.changes.equal_count) == ([], 1)
+    assert result.headline.startswith("b against a: the mean wait goes from 30s to 10s, 20s less (67%)")
 
 
 def test_equal_configurations_make_no_difference() -> None:
-    found = compared([*queue(1), *LOAD], [*queue(1), *LOAD])
-    assert headline(found.names, found.sections, found.changes) == "a and b make no difference to this load."
+    result = compared([*queue(1), *LOAD], [*queue(1), *LOAD])
+    assert headline(result.names, result.sections, result.changes) == "a and b make no difference to this load."
 
 
 @pytest.mark.parametrize(
@@ -151,18 +151,18 @@ def test_different_horizons_are_rejected() -> None:
 
 
 def test_seeds_without_randomness_give_same_figures() -> None:
-    found = compared(queue(1), queue(2), LOAD, seeds=2)
-    assert {each.figure.name: each.difference for each in found.repeats}["meanWait"] == -20
-    assert not any(each.margin for each in found.repeats)
+    result = compared(queue(1), queue(2), LOAD, seeds=2)
+    assert {each.figure.name: each.difference for each in result.repeats}["meanWait"] == -20
+    assert not any(each.margin for each in result.repeats)
 
 
 def test_configuration_names_are_escaped_in_page() -> None:
-    found = compare_configurations(
+    result = compare_configurations(
         ("<a>", "<script>"),
         read_pair(ComparedConfiguration("<a>", queue(1)), ComparedConfiguration("b", queue(2)), LOAD),
     )
-    assert "<script>" not in comparison_page(found)
-    assert "&lt;script&gt;" in comparison_page(found)
+    assert "<script>" not in comparison_page(result)
+    assert "&lt;script&gt;" in comparison_page(result)
 
 
 def test_figures_are_formatted_with_units() -> None:

@@ -32,8 +32,8 @@ def test_unschedulable_condition_is_retried_after_write_conflict() -> None:
         client.submit([Create(pod(name))], lambda _: None)
     kernel.run()
     for name in names:
-        found = client.get(Key("Pod", "team", name))
-        assert found is not None
-        reported = find_condition(found["status"], "PodScheduled")
+        result = client.get(Key("Pod", "team", name))
+        assert result is not None
+        reported = find_condition(result["status"], "PodScheduled")
         assert reported is not None
         assert reported["reason"] == "Unschedulable"

@@ -13,17 +13,17 @@ BURSTS = [workload(f"w-{n:03}", 5, n // 10 * 100) for n in range(100)]
 
 def gaps(seed: int, objects: list[dict[str, object]]) -> list[int]:
     """The seconds between arrivals."""
-    found = state([*queue(99), *objects], 950)
-    arrivals = ArrivalModel(found, queues_of(found), list(queues_of(found).trees.values()))
+    result = state([*queue(99), *objects], 950)
+    arrivals = ArrivalModel(result, queues_of(result), list(queues_of(result).trees.values()))
     steps = arrivals.steps(lambda _: SECOND, HOUR, seed)
     born = [0, *(step.at // SECOND for step in steps)]
     return [after - before for before, after in pairwise(born)]
 
 
 def test_arrival_model_keeps_bursts_together() -> None:
-    found = gaps(1, BURSTS)
-    alone = [gap for gap in found if gap]
-    assert len(alone) / len(found) < 0.25
+    result = gaps(1, BURSTS)
+    alone = [gap for gap in result if gap]
+    assert len(alone) / len(result) < 0.25
     assert min(alone) >= 50
 
 
@@ -32,5 +32,5 @@ def test_forks_differ_in_number_of_arrivals() -> None:
 
 
 def test_arrivals_are_not_expected_from_short_history() -> None:
-    found = state([*queue(99), *BURSTS[:3]], 10)
-    assert not ArrivalModel(found, queues_of(found), list(queues_of(found).trees.values())).are_arrivals_expected
+    result = state([*queue(99), *BURSTS[:3]], 10)
+    assert not ArrivalModel(result, queues_of(result), list(queues_of(result).trees.values())).are_arrivals_expected

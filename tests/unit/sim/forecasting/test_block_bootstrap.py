@@ -43,7 +43,7 @@ def test_block_bootstrap_keeps_variance_of_days() -> None:
 
 
 def test_weights_average_one_and_are_constant_within_block() -> None:
-    found = [random_weights(100, seed, "test") for seed in range(300)]
-    assert 0.95 < fmean(map(fmean, found)) < 1.05
-    assert all(each[0] == each[9] != each[10] for each in found)
+    result = [random_weights(100, seed, "test") for seed in range(300)]
+    assert 0.95 < fmean(map(fmean, result)) < 1.05
+    assert all(each[0] == each[9] != each[10] for each in result)
     assert random_weights(0, 1, "test") == []

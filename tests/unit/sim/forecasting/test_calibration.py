@@ -42,12 +42,12 @@ def spread(median: float, width: float) -> Waits:
 
 def load(count: int, wrong: float, believed: float, bias: float = 0.0) -> list[tuple[Waits, float]]:
     """A sequence of forecasts, each with the true wait; errors of neighbours are correlated."""
-    error, found = 0.0, []
+    error, result = 0.0, []
     for number in range(count):
         error = 0.5 * error + (1 - 0.5**2) ** 0.5 * wrong * normal(1, "error", str(number))
         median = 1000 * exp(normal(1, "median", str(number)))
-        found.append((spread(median, believed), median * exp(error + bias)))
-    return found
+        result.append((spread(median, believed), median * exp(error + bias)))
+    return result
 
 
 def corrected_forecasts(forecasts: list[tuple[Waits, float]], every: int = 2 * HOUR) -> list[tuple[Waits, float]]:
@@ -57,9 +57,9 @@ def corrected_forecasts(forecasts: list[tuple[Waits, float]], every: int = 2 * H
     for number, (raw, wait) in enumerate(forecasts):
         now = number * every
         calibration = apply_outcomes(calibration, now, lambda s, now=now: outcome_at(starts[int(s.uid)], now))  # type: ignore[misc]
-        found = correct_waits(calibration, SORTS, raw)
-        calibration = add_forecasts(calibration, [ForecastRecord("ns/w", str(number), now, SORTS, raw[9], found)])
-        reported.append((sort_waits(found), wait))
+        result = correct_waits(calibration, SORTS, raw)
+        calibration = add_forecasts(calibration, [ForecastRecord("ns/w", str(number), now, SORTS, raw[9], result)])
+        reported.append((sort_waits(result), wait))
     return reported
 
 
@@ -95,7 +95,7 @@ def test_accurate_forecasts_are_changed_little() -> None:
 
 def test_exact_forecasts_stay_exact() -> None:
     raw: Waits = (log1p(600.0),) * len(LEVELS)
-    assert all(found == raw for found, _ in corrected_forecasts([(raw, 600.0)] * 50))
+    assert all(result == raw for result, _ in corrected_forecasts([(raw, 600.0)] * 50))
 
 
 def single_record(reported: Waits, at: Instant = 0) -> Calibration:
@@ -127,8 +127,8 @@ def test_early_quantile_is_corrected_once_its_time_has_passed() -> None:
 def test_level_shifts_opposite_level_by_less() -> None:
     late = shifts(apply_outcomes(single_record(spread(600, 0.01)), HOUR, lambda _: WAITS))
     assert late[17] > -late[1] > 0 or late[17] > late[1] > 0
-    found = apply_outcomes(single_record(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))
-    assert shifts(found)[1] < 0 < shifts(found)[17]
+    result = apply_outcomes(single_record(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))
+    assert shifts(result)[1] < 0 < shifts(result)[17]
 
 
 def test_deleted_and_long_pending_workloads_are_forgotten() -> None:
@@ -153,9 +153,9 @@ def test_few_forks_and_horizons_are_corrected_separately() -> None:
 
 def test_corrected_waits_are_sorted_and_unreached_levels_stay_none() -> None:
     known = apply_outcomes(single_record(spread(600, 1)), HOUR, lambda _: StartOutcome(started=SECOND))
-    found = sort_waits(correct_waits(known, SORTS, (*spread(600, 0.001)[:-1], None)))
-    known_waits = [wait for wait in found if wait is not None]
-    assert (known_waits, found[-1]) == (sorted(known_waits), None)
+    result = sort_waits(correct_waits(known, SORTS, (*spread(600, 0.001)[:-1], None)))
+    known_waits = [wait for wait in result if wait is not None]
+    assert (known_waits, result[-1]) == (sorted(known_waits), None)
 
 
 def test_calibration_round_trips_through_json() -> None:
@@ -166,9 +166,9 @@ def test_calibration_round_trips_through_json() -> None:
 
 
 def workload_with_condition(status: str) -> Obj:
-    found = make.workload("w")
+    result = make.workload("w")
     condition = {"type": "Admitted", "status": status, "lastTransitionTime": "1970-01-01T00:01:00Z", "reason": "r"}
-    return {**found, "metadata": {**found["metadata"], "uid": "u"}, "status": {"conditions": [condition]}}
+    return {**result, "metadata": {**result["metadata"], "uid": "u"}, "status": {"conditions": [condition]}}
 
 
 def test_start_outcome_is_read_from_conditions() -> None:

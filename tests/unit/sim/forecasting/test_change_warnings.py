@@ -59,8 +59,8 @@ def test_quota_above_node_capacity_is_reported() -> None:
         "spec": {},
         "status": {"allocatable": {"cpu": "3"}, "capacity": {"cpu": "3"}},
     }
-    found = state(queue(2), 10)
-    there = replace(found, revision=99, objects={**found.objects, key_of(node): node})
+    result = state(queue(2), 10)
+    there = replace(result, revision=99, objects={**result.objects, key_of(node): node})
     assert dry_run_warnings(there, queue(3)[1], lambda _: True) == []
     (reported,) = dry_run_warnings(there, queue(4)[1], lambda _: True)
     assert reported == "quota for cpu in flavor f would be 4 in all; the existing nodes have 3"

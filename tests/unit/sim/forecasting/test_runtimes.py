@@ -13,8 +13,8 @@ from unit.sim.forks_make import queue, state, without_runtimes, workload
 def workload_of_job(owner: Obj, cluster: Obj | None = None) -> tuple[Obj, dict[Key, Obj], Obj | None]:
     """The Workload of a Job or JobSet, the existing objects, and the Cluster."""
     kind = scheme.JOB if owner["kind"] == "Job" else scheme.JOB_SET
-    found = with_metadata(make.workload("w"), ownerReferences=[controller_reference(owner)])
-    return found, {Key(kind, "team", owner["metadata"]["name"]): owner}, cluster
+    result = with_metadata(make.workload("w"), ownerReferences=[controller_reference(owner)])
+    return result, {Key(kind, "team", owner["metadata"]["name"]): owner}, cluster
 
 
 def sleeping(seconds: int) -> dict[str, Any]:
@@ -55,19 +55,19 @@ def test_history_is_grouped_by_name_without_numbers() -> None:
     then = without_runtimes(state([*queue(20), *HISTORY], 15))
     runtimes = RunTimeEstimator(then)
     for name, runs in (("train-77", 10), ("test-5", 2)):
-        found = runtimes.estimate({**workload(name), "metadata": {"name": name, "namespace": "team"}})
-        assert (found.basis, found.draw(0.5, 0)) == (Basis.HISTORY, runs * SECOND)
+        result = runtimes.estimate({**workload(name), "metadata": {"name": name, "namespace": "team"}})
+        assert (result.basis, result.draw(0.5, 0)) == (Basis.HISTORY, runs * SECOND)
 
 
 def test_unknown_name_uses_history_of_whole_queue() -> None:
-    found = RunTimeEstimator(without_runtimes(state([*queue(20), *HISTORY], 15))).estimate(workload("other"))
-    assert {found.draw(chance, 0) for chance in (0.9, 0.1)} == {2 * SECOND, 10 * SECOND}
+    result = RunTimeEstimator(without_runtimes(state([*queue(20), *HISTORY], 15))).estimate(workload("other"))
+    assert {result.draw(chance, 0) for chance in (0.9, 0.1)} == {2 * SECOND, 10 * SECOND}
 
 
 def test_runtime_without_history_is_unknown_or_execution_limit() -> None:
     runtimes = RunTimeEstimator(without_runtimes(state([*queue(20), *HISTORY[:2]], 15)))
-    found = runtimes.estimate(workload("new"))
-    assert (found.basis, found.draw(0.5, 0)) == (Basis.UNKNOWN, None)
+    result = runtimes.estimate(workload("new"))
+    assert (result.basis, result.draw(0.5, 0)) == (Basis.UNKNOWN, None)
     assert runtimes.estimate(workload("new", maximumExecutionTimeSeconds=60)).draw(0.5, 0) == 60 * SECOND
 
 
@@ -80,25 +80,25 @@ def test_history_prefers_equal_requests() -> None:
 
 def test_wider_group_is_used_beyond_longest_run_of_small_group() -> None:
     long = [workload(f"long-{n}", 1000) for n in range(10)]
-    found = RunTimeEstimator(without_runtimes(state([*queue(40), *HISTORY[:6], *long], 1100))).estimate(
+    result = RunTimeEstimator(without_runtimes(state([*queue(40), *HISTORY[:6], *long], 1100))).estimate(
         workload("train-99")
     )
-    assert found.draw(0.5, 0) == 10 * SECOND
-    assert found.draw(0.5, 20 * SECOND) == 1000 * SECOND
+    assert result.draw(0.5, 0) == 10 * SECOND
+    assert result.draw(0.5, 20 * SECOND) == 1000 * SECOND
 
 
 def test_forks_draw_different_but_deterministic_histories() -> None:
-    found = RunTimeEstimator(without_runtimes(state([*queue(40), *HISTORY], 15))).estimate(workload("other"))
-    assert found.history is not None
+    result = RunTimeEstimator(without_runtimes(state([*queue(40), *HISTORY], 15))).estimate(workload("other"))
+    assert result.history is not None
     drawn = [
         [lengths.next_run_time(0) for _ in range(8)]
         for seed in range(20)
-        for lengths in [found.history.draws_for_fork(seed)]
+        for lengths in [result.history.draws_for_fork(seed)]
     ]
     again = [
         [lengths.next_run_time(0) for _ in range(8)]
         for seed in range(20)
-        for lengths in [found.history.draws_for_fork(seed)]
+        for lengths in [result.history.draws_for_fork(seed)]
     ]
     assert drawn == again
     assert {2 * SECOND, 10 * SECOND} <= {length for fork in drawn for length in fork}

@@ -64,9 +64,9 @@ def inspected_world(*objects: dict[str, Any]) -> tuple[World, InvariantChecker]:
 
 def get(world: World, name: str, kind: str = scheme.WORKLOAD) -> Obj:
     """An object that must exist."""
-    found = world.client.get(Key(kind, "team", name))
-    assert found is not None
-    return found
+    result = world.client.get(Key(kind, "team", name))
+    assert result is not None
+    return result
 
 
 def violated_invariants(inspection: InvariantChecker, world: World) -> list[str]:

@@ -90,10 +90,10 @@ def machine(name: str, pool: str = "elastic", **spec: Any) -> Obj:
 
 def set_phase(world: World, name: str, phase: str) -> None:
     """Sets the phase of an Instance."""
-    found = world.client.get(Key(scheme.INSTANCE, "", name))
-    assert found is not None
-    status = {**(found.get("status") or {}), "phase": phase, "since": "2026-01-01T00:30:00Z"}
-    world.submit(UpdateStatus(with_status(found, status)))
+    result = world.client.get(Key(scheme.INSTANCE, "", name))
+    assert result is not None
+    status = {**(result.get("status") or {}), "phase": phase, "since": "2026-01-01T00:30:00Z"}
+    world.submit(UpdateStatus(with_status(result, status)))
 
 
 def test_unmodified_cluster_violates_no_invariant(world: World) -> None:

@@ -35,19 +35,19 @@ def submitted_at(obj: Obj, moment: str) -> dict[str, Any]:
 
 def world(*objects: Obj, fair_sharing: bool = False, until: int = 60) -> World:
     """A world without nodes, some time after the objects were submitted."""
-    made = World(scenario_of([user_object(obj) for obj in objects], fair_sharing=fair_sharing))
-    made.run_until(until * SECOND)
-    made.settle()
-    return made
+    created = World(scenario_of([user_object(obj) for obj in objects], fair_sharing=fair_sharing))
+    created.run_until(until * SECOND)
+    created.settle()
+    return created
 
 
 def explanation_of(
     of: World, name: str = "wl", kind: str = scheme.WORKLOAD, namespace: str = "team"
 ) -> Mapping[str, Any]:
     """The document about an object."""
-    found = of.platform.explainer.why(Key(kind, namespace, name), of.kernel.now())
-    assert found is not None
-    return found
+    result = of.platform.explainer.why(Key(kind, namespace, name), of.kernel.now())
+    assert result is not None
+    return result
 
 
 def limit(of: World, name: str = "wl") -> tuple[str, str]:
@@ -124,9 +124,9 @@ def test_state_and_requests_of_workload_are_reported(fields: Mapping[str, Any], 
 def test_limit_range_violation_is_reported() -> None:
     bounds = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "small", "namespace": "team"}}
     most = {**bounds, "spec": {"limits": [{"type": "Pod", "max": {"cpu": "1"}}]}}
-    found = explanation_of(world(FLAVOR, QUEUE, LOCAL, most, workload()))
-    assert found["binding"]["limit"] == "misconfigured"
-    assert "requests must not be above the limitRange max" in found["summary"]
+    result = explanation_of(world(FLAVOR, QUEUE, LOCAL, most, workload()))
+    assert result["binding"]["limit"] == "misconfigured"
+    assert "requests must not be above the limitRange max" in result["summary"]
 
 
 def test_all_flavors_are_reported_with_every_quota_level() -> None:
@@ -155,20 +155,20 @@ def test_holders_list_borrowers_first() -> None:
     ]
     lender = make.local_queue("b", cluster_queue="b")
     borrower = yard.workload("taker", 3, queue="b", priority=5)
-    found = explanation_of(world(FLAVOR, *queues, LOCAL, lender, borrower, submitted_at(workload(cpu=3), "1s")))
-    (holder,) = found["holders"]
+    result = explanation_of(world(FLAVOR, *queues, LOCAL, lender, borrower, submitted_at(workload(cpu=3), "1s")))
+    (holder,) = result["holders"]
     assert (holder["workload"], holder["clusterQueue"], holder["borrows"]) == ("team/taker", "b", True)
     assert holder["stays"] == "its priority 5 is not lower than 0"
-    assert found["binding"]["limit"] == "priority"
-    assert "raise its priority from 0 to 6" in [change["text"] for change in found["changes"]]
+    assert result["binding"]["limit"] == "priority"
+    assert "raise its priority from 0 to 6" in [change["text"] for change in result["changes"]]
 
 
 def test_preemptor_waits_for_termination_of_its_victims() -> None:
     queue = yard.queue("cq", 4, preemption=yard.preemption(within="LowerPriority"))
     job = make.job("low", completions=4, parallelism=4)
-    found = world(FLAVOR, queue, LOCAL, job, submitted_at(workload(cpu=4, priority=9), "30s"), until=30)
-    assert explanation_of(found)["state"] in {"Running", "Admitted"}
-    evicted = explanation_of(found, "low", scheme.JOB)
+    result = world(FLAVOR, queue, LOCAL, job, submitted_at(workload(cpu=4, priority=9), "30s"), until=30)
+    assert explanation_of(result)["state"] in {"Running", "Admitted"}
+    evicted = explanation_of(result, "low", scheme.JOB)
     assert (evicted["state"], evicted["preemption"]["by"]) == ("Evicted", "team/wl")
     assert evicted["preemption"]["rule"] == "InClusterQueue"
 
@@ -176,22 +176,22 @@ def test_preemptor_waits_for_termination_of_its_victims() -> None:
 def test_preempted_workload_lists_alternatives_not_preempted() -> None:
     queue = yard.queue("cq", 4, preemption=yard.preemption(within="LowerPriority"))
     holders = [workload("first", priority=1), submitted_at(workload("second", priority=0), "1s")]
-    found = world(FLAVOR, queue, LOCAL, *holders, submitted_at(workload("urgent", priority=9), "30s"))
-    reported = explanation_of(found, "second")["preemption"]
+    result = world(FLAVOR, queue, LOCAL, *holders, submitted_at(workload("urgent", priority=9), "30s"))
+    reported = explanation_of(result, "second")["preemption"]
     assert reported["alternatives"] == ["team/first was not preempted: its priority 1 is higher"]
 
 
 def test_names_of_unreadable_workloads_are_hidden() -> None:
     elsewhere = {**workload("secret", cpu=4), "metadata": {**make.metadata("secret", "other")}}
     locals_ = [LOCAL, {**make.local_queue(), "metadata": make.metadata("lq", "other")}]
-    found = world(FLAVOR, QUEUE, *locals_, elsewhere, submitted_at(workload(), "1s"))
-    key, now = Key(scheme.WORKLOAD, "team", "wl"), found.kernel.now()
-    hidden = found.platform.explainer.why(key, now, lambda namespace: namespace == "team")
+    result = world(FLAVOR, QUEUE, *locals_, elsewhere, submitted_at(workload(), "1s"))
+    key, now = Key(scheme.WORKLOAD, "team", "wl"), result.kernel.now()
+    hidden = result.platform.explainer.why(key, now, lambda namespace: namespace == "team")
     assert hidden is not None
     assert hidden["holders"][0]["workload"] == "a Workload of another namespace"
     assert "secret" not in str(hidden)
     assert [change["apply"] for change in hidden["changes"] if change["kind"] == "end"] == [[]]
-    assert "other/secret" in str(explanation_of(found))
+    assert "other/secret" in str(explanation_of(result))
 
 
 @pytest.mark.parametrize(
@@ -205,17 +205,19 @@ def test_names_of_unreadable_workloads_are_hidden() -> None:
     ],
 )
 def test_job_without_queue_is_reported_as_unmanaged(job: Obj, stated: str) -> None:
-    found = explanation_of(world(FLAVOR, QUEUE, LOCAL, job), "job", scheme.JOB)
-    assert (found["state"], stated in found["summary"]) == ("Unmanaged", True)
+    result = explanation_of(world(FLAVOR, QUEUE, LOCAL, job), "job", scheme.JOB)
+    assert (result["state"], stated in result["summary"]) == ("Unmanaged", True)
 
 
 def test_job_and_its_pods_refer_to_same_workload() -> None:
-    found = world(FLAVOR, QUEUE, LOCAL, make.job(annotations={"batchyard.dev/runtime": "1h"}))
-    pod = found.objects(scheme.POD)[0]["metadata"]["name"]
-    job, of_pod = explanation_of(found, "job", scheme.JOB), explanation_of(found, pod, scheme.POD)
+    result = world(FLAVOR, QUEUE, LOCAL, make.job(annotations={"batchyard.dev/runtime": "1h"}))
+    pod = result.objects(scheme.POD)[0]["metadata"]["name"]
+    job, of_pod = explanation_of(result, "job", scheme.JOB), explanation_of(result, pod, scheme.POD)
     assert job["state"] == of_pod["state"] == "Running"
     assert (
-        job["facts"]["workload"] == of_pod["facts"]["workload"] == found.objects(scheme.WORKLOAD)[0]["metadata"]["name"]
+        job["facts"]["workload"]
+        == of_pod["facts"]["workload"]
+        == result.objects(scheme.WORKLOAD)[0]["metadata"]["name"]
     )
     assert of_pod["pod"]["phase"] == "Running"
 
@@ -230,27 +232,27 @@ def test_running_workload_reports_possible_preemptors() -> None:
 def test_queue_reports_head_and_lent_quota() -> None:
     queues = [yard.queue("cq", 4, cohort="c"), yard.queue("b", 0, cohort="c")]
     borrower = yard.workload("taker", 3, queue="b")
-    found = world(
+    result = world(
         FLAVOR, *queues, LOCAL, make.local_queue("b", cluster_queue="b"), borrower, submitted_at(workload(), "1s")
     )
-    reported = explanation_of(found, "cq", scheme.CLUSTER_QUEUE, "")
+    reported = explanation_of(result, "cq", scheme.CLUSTER_QUEUE, "")
     assert (reported["state"], reported["binding"]["limit"]) == ("Active", "nominal")
     assert "the first is team/wl" in reported["summary"]
     assert reported["quotas"][0]["lent"] == "3"
-    assert explanation_of(found, "b", scheme.CLUSTER_QUEUE, "")["quotas"][0]["borrowed"] == "3"
+    assert explanation_of(result, "b", scheme.CLUSTER_QUEUE, "")["quotas"][0]["borrowed"] == "3"
 
 
 def test_fair_shares_are_reported_with_fair_sharing() -> None:
     queues = [yard.queue(name, 2, cohort="c", weight=1) for name in ("cq", "b")]
     taker = yard.workload("taker", 3, queue="b")
     locals_ = [LOCAL, make.local_queue("b", cluster_queue="b")]
-    found = explanation_of(world(FLAVOR, *queues, *locals_, taker, submitted_at(workload(), "1s"), fair_sharing=True))
-    assert {each["clusterQueue"]: each.get("share", 0) for each in found["shares"]} == {"cq": 0, "b": 250}
+    result = explanation_of(world(FLAVOR, *queues, *locals_, taker, submitted_at(workload(), "1s"), fair_sharing=True))
+    assert {each["clusterQueue"]: each.get("share", 0) for each in result["shares"]} == {"cq": 0, "b": 250}
 
 
 def test_why_returns_none_for_missing_object() -> None:
-    found = world(FLAVOR, QUEUE)
-    assert found.platform.explainer.why(Key(scheme.WORKLOAD, "team", "none"), found.kernel.now()) is None
+    result = world(FLAVOR, QUEUE)
+    assert result.platform.explainer.why(Key(scheme.WORKLOAD, "team", "none"), result.kernel.now()) is None
 
 
 def test_why_does_not_change_world() -> None:
@@ -262,25 +264,27 @@ def test_why_does_not_change_world() -> None:
         submitted_at(workload(), "1s"),
         submitted_at(workload("third"), "2s"),
     ]
-    asked, left = world(*objects), world(*objects)
+    request, left = world(*objects), world(*objects)
     for _ in range(3):
-        explanation_of(asked)
-    for each in (asked, left):
+        explanation_of(request)
+    for each in (request, left):
         each.run_until(120 * SECOND)
         each.settle()
-    assert asked.objects(scheme.WORKLOAD) == left.objects(scheme.WORKLOAD)
-    assert asked.platform.index.snapshot.queues["cq"].node.usage == left.platform.index.snapshot.queues["cq"].node.usage
+    assert request.objects(scheme.WORKLOAD) == left.objects(scheme.WORKLOAD)
+    assert (
+        request.platform.index.snapshot.queues["cq"].node.usage == left.platform.index.snapshot.queues["cq"].node.usage
+    )
 
 
 def test_repeatedly_rejected_write_is_reported() -> None:
-    made = world(QUEUE, LOCAL, FLAVOR, workload())
-    obj = made.client.get(Key(scheme.WORKLOAD, "team", "wl"))
+    created = world(QUEUE, LOCAL, FLAVOR, workload())
+    obj = created.client.get(Key(scheme.WORKLOAD, "team", "wl"))
     assert obj is not None
-    recorder = EventRecorder(made.client, "host")
+    recorder = EventRecorder(created.client, "host")
     record = EventRecord(Key(scheme.WORKLOAD, "team", "wl"), "Warning", "WriteRefused", "UpdateStatus: not allowed")
-    recorder(made.kernel.now(), "workload", record)
-    made.settle()
-    assert explanation_of(made)["facts"]["refused"] == "UpdateStatus: not allowed (0s ago)"
-    later = made.platform.explainer.why(Key(scheme.WORKLOAD, "team", "wl"), made.kernel.now() + 300 * SECOND)
+    recorder(created.kernel.now(), "workload", record)
+    created.settle()
+    assert explanation_of(created)["facts"]["refused"] == "UpdateStatus: not allowed (0s ago)"
+    later = created.platform.explainer.why(Key(scheme.WORKLOAD, "team", "wl"), created.kernel.now() + 300 * SECOND)
     assert later is not None
     assert "refused" not in later["facts"]
