@@ -102,6 +102,15 @@ def test_why_fits_on_screen(case: WhyCase) -> None:
     assert max(map(len, lines)) <= LINE_WIDTH + 60
 
 
+def test_why_counts_workloads_of_cluster_queue() -> None:
+    found = world("cohort-borrowing", "45s")
+    document = found.platform.explainer.why(Key(scheme.CLUSTER_QUEUE, "", "red-queue"), found.kernel.now())
+    assert document is not None
+    assert document["facts"]["holding"] == "3 Workloads"
+    lines = document_text_lines(document, is_wide=False)
+    assert [line[:14] for line in lines if line.startswith("waiting")] == ["waiting      1"]
+
+
 def test_why_reports_provisioning_request_or_missing_nodes() -> None:
     queued, empty = (reported(case) for case in CASES if case.file in {"admission-check", "stock-out"})
     assert queued["requests"][0]["kind"] == "ProvisioningRequest"

@@ -172,7 +172,8 @@ def newly_reached(budget: Obj, evaluation: BudgetEvaluation, period: BudgetPerio
 def budget_amount_text(budget: Obj, amount: int) -> str:
     """Return an amount of the Budget as text: dollars or hours with two decimal places, rounded toward zero."""
     amount_per_hundredth = 10_000 if is_in_dollars(budget) else HOUR // 100
-    sign, hundredths = ("-", -amount // amount_per_hundredth) if amount < 0 else ("", amount // amount_per_hundredth)
+    hundredths = abs(amount) // amount_per_hundredth
+    sign = "-" if amount < 0 and hundredths else ""
     return f"{sign}{hundredths // 100}.{hundredths % 100:02}"
 
 

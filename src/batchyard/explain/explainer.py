@@ -166,7 +166,7 @@ class QueueExplainer:
         )
         fair_share = weighted_share(queue.node, self._cache.snapshot.names)
         part["facts"] = document.nonempty_fields(
-            pending_queue=f"{len(pending_queue)} Workloads",
+            waiting=f"{len(pending_queue)} Workloads",
             holding=f"{count} Workloads",
             share=_format_share(fair_share.rounded_value, fair_share.weight),
         )

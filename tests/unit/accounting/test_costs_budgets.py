@@ -129,6 +129,12 @@ def test_status_reports_remaining_amount_and_forecast() -> None:
     assert conditions == {"Within": ("True", "WithinBudget"), "Exceeded": ("False", "WithinBudget")}
 
 
+@pytest.mark.parametrize(("spent", "remaining"), [(10 * DOLLAR + 9_999, "0.00"), (10 * DOLLAR + 10_000, "-0.01")])
+def test_remaining_amount_of_zero_has_no_sign(spent: int, remaining: str) -> None:
+    period = period_of(budget(), NOW)
+    assert status_of(budget(), BudgetUse(spent_amount=spent), period, NOW)["remaining"] == remaining
+
+
 def test_forecast_of_exceeded_budget_adds_only_committed_cost() -> None:
     period = period_of(budget(period="Day"), NOW)
     use = BudgetUse(11 * DOLLAR, recent_amount=11 * DOLLAR, hourly_rate=DOLLAR, committed_amount=2 * DOLLAR)

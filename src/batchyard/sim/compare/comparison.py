@@ -87,9 +87,8 @@ def headline(names: tuple[str, str], sections: Sequence[Section], changes: WaitC
         *_cost_text(figures.get("cost", (None, None))),
     ]
     difference_text = "; ".join(difference_texts) or "the totals are equal"
-    waits_text = (
-        f"{len(changes.shorter)} Workloads wait less, {len(changes.longer)} longer, {changes.equal_count} as long."
-    )
+    shorter_text = "1 Workload waits" if len(changes.shorter) == 1 else f"{len(changes.shorter)} Workloads wait"
+    waits_text = f"{shorter_text} less, {len(changes.longer)} longer, {changes.equal_count} as long."
     return f"{names[1]} against {names[0]}: {difference_text}. {waits_text}"
 
 

@@ -109,6 +109,12 @@ def test_largest_changes_are_listed_first() -> None:
     assert sorted(change.longer_by for change in result.changes.shorter) == [-30, -30]
     assert (result.changes.longer, result.changes.equal_count) == ([], 1)
     assert result.headline.startswith("b against a: the mean wait goes from 30s to 10s, 20s less (67%)")
+    assert result.headline.endswith(". 2 Workloads wait less, 0 longer, 1 as long.")
+
+
+def test_headline_counts_one_workload_in_the_singular() -> None:
+    result = compared(queue(1), queue(2), LOAD[:2])
+    assert result.headline.endswith(". 1 Workload waits less, 0 longer, 1 as long.")
 
 
 def test_equal_configurations_make_no_difference() -> None:
