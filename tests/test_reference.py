@@ -44,3 +44,9 @@ def test_reference_of_events_names_reasons_that_users_meet() -> None:
     events = (REFERENCE / "events.md").read_text("utf-8")
     expected = ("QuotaReserved", "Admitted", "Preempted", "FailedScheduling", "Started", "NodeNotReady")
     assert [reason for reason in expected if f"| `{reason}` |" not in events] == []
+
+
+def test_reference_names_the_records_of_the_event_log() -> None:
+    log = (REFERENCE / "events.md").read_text("utf-8").partition("## The event log of a simulation")[2]
+    expected = ("Created", "QuotaReserved", "Admitted", "Preempted", "Evicted", "Finished", "Final", "PodBound")
+    assert [name for name in expected if f"`{name}`" not in log] == []

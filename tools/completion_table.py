@@ -18,6 +18,8 @@ TABLE = Path(__file__).parents[1] / "src" / "batchyard" / "cli" / "completion" /
 KIND_BY_PLACEHOLDER = {
     "FILE": "files",
     "PATH": "files",
+    "A": "files",
+    "B": "files",
     "DIR": "folders",
     "NS": "namespaces",
     "NAMESPACE": "namespaces",
@@ -25,6 +27,7 @@ KIND_BY_PLACEHOLDER = {
     "CLASS": "workloadpriorityclasses",
     "KIND/NAME": "objects",
     "JOB": "jobs",
+    "POD": "pods",
     "WORKLOAD": "workloads",
     "NODE": "nodes",
 }

@@ -394,12 +394,19 @@ def _text(node: ast.expr) -> str | None:
 
 
 def _log_names() -> Iterator[str]:
+    """Yield the names of the records in the event log, with `{}` for a value."""
     tree = ast.parse((SRC / "sim" / "event_log.py").read_text("utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Yield | ast.Return) and isinstance(node.value, ast.Tuple):
-            for option in ast.walk(node.value.elts[0]):
-                if isinstance(option, ast.Constant) and re.fullmatch(r"[A-Z]\w+", str(option.value)):
-                    yield str(option.value)
+        match node:
+            case ast.Yield(value=ast.Tuple(elts=[name, *_])) | ast.Return(value=ast.Tuple(elts=[name, *_])):
+                pass
+            case ast.Call(func=ast.Attribute(attr="_emit_record"), args=[name, *_]):
+                pass
+            case _:
+                continue
+        for option in (name.body, name.orelse) if isinstance(name, ast.IfExp) else (name,):
+            if (text := _text(option)) is not None and re.fullmatch(r"[A-Z]\w+({})?", text):
+                yield text
 
 
 def main() -> None:

@@ -328,7 +328,7 @@ class ForecastRunner:
     def _make_forecast(self, name: str, quota_state: QuotaOnlyState, runs: Sequence[_ForkRun]) -> Forecast:
         fork_starts = [run.start_by_workload.get(name) for run in runs]
         queue, position = self._pending_order.positions.get(name, ("", 0))
-        is_not_simulated = name not in quota_state.workloads
+        is_not_simulated = name in self._pending_order.positions and name not in quota_state.workloads
         starts_and_runs = zip(fork_starts, runs, strict=True)
         is_extrapolated = [is_not_simulated or (start is None and run.is_cut_short) for start, run in starts_and_runs]
         if any(is_extrapolated):

@@ -84,6 +84,12 @@ def test_start_of_workload_far_back_is_extrapolated_from_queue_pace() -> None:
     ]
 
 
+def test_forecast_of_suspended_workload_gives_only_its_reason() -> None:
+    found = state([*queue(1), workload("a", 30), workload("b", 30, 1, active=False)], 10)
+    reported = forecast_of(found, "b")
+    assert (reported.waits, reported.depends_on) == ([], ["it waits because: The workload is deactivated"])
+
+
 def test_forecast_document_omits_unknown_values() -> None:
     result = state([*queue(1), workload("a", 30), workload("b", 30, 1)], 10)
     document = forecast_of(result, "b").document({"kind": "Workload", "namespace": "team", "name": "b"})

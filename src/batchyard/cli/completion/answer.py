@@ -140,10 +140,10 @@ def _complete_value(kind: str, current: str, query: NameQuery) -> CompletionAnsw
         return CompletionAnswer(kind)
     if kind.startswith("choices:"):
         return _rows_with_prefix([(choice, "") for choice in kind.removeprefix("choices:").split("|")], current)
+    if kind == "objects" or (kind == "jobs" and "/" in current):
+        return _complete_object(current, query)
     if kind in NAME_KINDS:
         return _rows_with_prefix([(name, "") for name in list_names(kind, query)], current)
-    if kind == "objects":
-        return _complete_object(current, query)
     return CompletionAnswer("values")
 
 

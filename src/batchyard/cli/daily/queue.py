@@ -349,7 +349,7 @@ def queue(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="[NAME]", help="job/NAME, jobset/NAME, workload/NAME or only the name.", show_default=False
+            metavar="JOB", help="job/NAME, jobset/NAME, workload/NAME or only the name.", show_default=False
         ),
     ] = "",
     namespace: NamespaceOption = "",
@@ -360,9 +360,9 @@ def queue(
     data_dir: DataDir = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the place of a job in its line, the jobs before it and its likely start; without NAME, all pending jobs."""
+    """Show the place of a job in its line, the jobs before it and its likely start; without JOB, all pending jobs."""
     if name and all_namespaces:
-        raise typer.BadParameter("-A lists all pending jobs: remove it, or remove NAME and select a namespace with -n")
+        raise typer.BadParameter("-A lists all pending jobs: remove it, or remove JOB and select a namespace with -n")
 
     async def show_place(client: ClusterClient) -> str:
         answer = await _answer_place(client, namespace or client.namespace, name, with_forecast=eta)

@@ -414,7 +414,7 @@ def _host_path_plan(source: Mapping[str, Any], allowed_folders: Sequence[str]) -
         raise InputError(f"invalid HostPath `{path}`: must not contain '..'")
     normalized_path = _normalize_host_path(path)
     if not is_within_any(normalized_path, allowed_folders):
-        remedy = "list the path, or a folder above it, in spec.local.hostPaths of the Cluster"
+        remedy = "list the path, or a folder above it, in spec.local.hostPaths of the Cluster, or use up --host-path"
         raise InputError(f"hostPath {path} is not allowed here: {remedy}")
     return HostPathPlan(normalized_path, source.get("type") or "", tuple(allowed_folders))
 

@@ -87,7 +87,8 @@ def conclusion_of(summary: RunSummary) -> list[str]:
     has_machines = "lostHours" in figures
     lost_seconds = (figures["lostHours"] or 0) * HOUR / SECOND if has_machines else figures["evictedWork"]
     if figures["preemptions"] or lost_seconds:
-        lost_text = f"{_seconds_text(lost_seconds)} of {'machine time' if has_machines else 'work'} was lost"
+        outcome = "machine time was lost" if has_machines else "work was interrupted"
+        lost_text = f"{_seconds_text(lost_seconds)} of {outcome}"
         sentences.append(f"{count_text(figures['preemptions'], 'preemption')}; {lost_text}.")
     sentences += _usage_sentences(summary)
     if figures.get("cost"):

@@ -1,8 +1,11 @@
 """What a word of a command line may be, as the shells' scripts ask for it."""
 
 import importlib.util
+import json
 import socket
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -56,6 +59,7 @@ def test_commands_options_and_choices_are_completed(words: list[str], expected: 
     [
         (["simulate", ""], "files"),
         (["simulate", "a", "b", ""], "files"),
+        (["compare", "a", ""], "files"),
         (["simulate", "--cluster", ""], "files"),
         (["up", "--data-dir", ""], "folders"),
         (["submit", "--queue", "q", "--", ""], "folders"),
@@ -97,12 +101,14 @@ def test_silent_server_does_not_hold_up_the_shell(tmp_path: Path) -> None:
         assert list_names("jobs", NameQuery(f"{tmp_path}/none:{tmp_path}/kubeconfig")) == []
 
 
-def test_number_of_names_is_bounded(tmp_path: Path) -> None:
-    """The server ignores the limit of the request."""
-    items = ",".join(f'{{"metadata": {{"name": "n{number:04}"}}}}' for number in range(NAMES_MAX + 5))
-    body = f'{{"items": [{items}]}}'
+@contextmanager
+def server_of_names(folder: Path, names: Sequence[str]) -> Iterator[list[str]]:
+    """Serve one request with objects of these names, at `kubeconfig` in the folder; yield the requests."""
+    body = json.dumps({"items": [{"metadata": {"name": name}} for name in names]})
+    requests: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
-        (tmp_path / "kubeconfig").write_text(KUBECONFIG.format(port=server.getsockname()[1]), "utf-8")
+        server.settimeout(10)
+        (folder / "kubeconfig").write_text(KUBECONFIG.format(port=server.getsockname()[1]), "utf-8")
 
         def serve() -> None:
             connection, _ = server.accept()
@@ -110,15 +116,34 @@ def test_number_of_names_is_bounded(tmp_path: Path) -> None:
                 requests.append(connection.recv(1 << 16).decode())
                 connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
 
-        requests: list[str] = []
         thread = threading.Thread(target=serve)
         thread.start()
-        names = list_names("localqueues", NameQuery(str(tmp_path / "kubeconfig")))
+        yield requests
         thread.join()
+
+
+def test_number_of_names_is_bounded(tmp_path: Path) -> None:
+    """The server ignores the limit of the request."""
+    with server_of_names(tmp_path, [f"n{number:04}" for number in range(NAMES_MAX + 5)]) as requests:
+        names = list_names("localqueues", NameQuery(str(tmp_path / "kubeconfig")))
     assert (len(names), names[0], names[-1]) == (NAMES_MAX, "n0000", f"n{NAMES_MAX - 1:04}")
     path = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/localqueues?limit=200"
     assert requests[0].startswith(f"GET {path} HTTP/1.1\r\n")
     assert "Authorization: Bearer secret\r\n" in requests[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["queue", "tr"], ["train"]),
+        (["suspend", "job/tr"], ["job/train"]),
+        (["logs", "train", "--pod", ""], ["report", "train"]),
+    ],
+)
+def test_jobs_are_completed_with_and_without_their_kind(tmp_path: Path, words: list[str], expected: list[str]) -> None:
+    with server_of_names(tmp_path, ["train", "report"]):
+        rows = complete(words, str(tmp_path / "kubeconfig")).rows
+    assert [value for value, _ in rows] == expected
 
 
 def test_table_of_commands_is_current() -> None:

@@ -50,6 +50,13 @@ def test_pending_workloads_have_reason_and_wait() -> None:
     assert conclusion_of(summary)[0] == "1 of 2 Workloads finished within 30s, 1 pending."
 
 
+def test_conclusion_says_that_preempted_work_was_interrupted() -> None:
+    """Without machines it is unknown how much of the work was saved, so the text does not call it lost."""
+    preempting = queue(1, preemption={"withinClusterQueue": "LowerPriority"})
+    objects = [*preempting, workload("low", 30), workload("high", 30, 10, priority=100)]
+    assert "1 preemption; 10s of work was interrupted." in conclusion_of(summary_of(objects))
+
+
 @pytest.mark.parametrize("grouping", list(SummaryGrouping))
 def test_each_grouping_counts_every_workload_once(grouping: SummaryGrouping) -> None:
     rows = summary_document(summary_of([*THREE, workload("large", 30, cpus=2)], grouping))["groups"]
