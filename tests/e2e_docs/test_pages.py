@@ -16,7 +16,7 @@ from e2e_docs.command_lines import commands, fault
 from e2e_docs.page_run import faults, page_processes, run_page
 
 #: The programs that pages with these words need.
-PROGRAMS = {"kubectl ": "kubectl", "--cluster local": "bwrap"}
+PROGRAMS = {"kubectl ": "kubectl", "--cluster local": "bwrap", "batchyard monitoring": "prometheus"}
 SHELL = ("bash", "sh", "console")
 PAGES = [path for path in documents() if any(block.runs for block in blocks(path))]
 WITH_COMMANDS = [path for path in documents() if any(block.kind in SHELL for block in blocks(path))]

@@ -74,7 +74,8 @@ def summary_texts(summary: RunSummary, comparison: Section | None = None, *, wid
         has_one_row = figure_table.name == "fairness" and len(figure_table.rows) < 2
         if wide or not (figure_table.name in _WIDE_ONLY_TABLES or has_one_row):
             shown_table = figure_table if wide else _without_unused_machines(figure_table)
-            texts.append(figure_table_text(shown_table, wide=wide))
+            if wide or shown_table.rows:
+                texts.append(figure_table_text(shown_table, wide=wide))
     if comparison is not None:
         totals = format_table(two_run_totals(("before", "now"), comparison))
         texts.append(f"# compared with {comparison.note}\n{totals}")

@@ -198,8 +198,11 @@ class AdmittedExplainer:
         assert self._capacity is not None, "pods without nodes are explained only if the node capacity is known"
         waits_for, (limit_kind, pool) = self._capacity.waits_for(now), self._capacity.limit_of(autoscaler_message, now)
         scheduler_message = next(iter(scheduler_texts), "not processed by the scheduler yet")
+        views = [pod_view(pod) for pod in unplaced_pods]
+        if limit_kind == NODE_CAPACITY and (pool := self._capacity.booting_pool_for(views)):
+            limit_kind = BOOTING
         if limit_kind == NODE_CAPACITY:
-            is_selected = bool(selected_nodes(pod_view(unplaced_pods[0]), self._reader))
+            is_selected = bool(selected_nodes(views[0], self._reader))
             limit_kind = limit_among_nodes(scheduler_message, autoscaler_message, is_selected=is_selected)
         text = f"admitted, but {len(unplaced_pods)} of {len(job_pods)} pods have no node: {scheduler_message}"
         details = [f"scheduler, {count} pods: {each}" for each, count in scheduler_texts.items()]
@@ -214,7 +217,7 @@ class AdmittedExplainer:
         holder_parts = [each._replace(flavor=flavor).document(user) for each in occupants[:_SHOWN_MAX]]
         document_part |= nonempty_fields(holders=holder_parts, holdersMore=max(0, len(occupants) - _SHOWN_MAX) or None)
         if limit_kind in {NODE_CAPACITY, AUTOSCALER_LIMITS, TOPOLOGY}:
-            proposals = propose_node_changes([pod_view(p) for p in unplaced_pods], occupants, self._capacity, user)
+            proposals = propose_node_changes(views, occupants, self._capacity, user)
         else:
             proposals = propose_pod_constraints(unplaced_pods, self._capacity, self._reader)
         changes = [each.document() for each in proposals]

@@ -11,6 +11,7 @@ from batchyard.api.meta import Obj, with_path
 from batchyard.api.times import format_time
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import PodView, pod_view
+from batchyard.autoscaler.cluster_forecast import upcoming_node
 from batchyard.autoscaler.controller import Autoscaler
 from batchyard.autoscaler.expander import FULL, IN_BACKOFF, Backoff
 from batchyard.autoscaler.index import ScalingIndex
@@ -65,6 +66,16 @@ class NodeCapacityView:
             pool = backoffs[0][0].partition("/")[0] if backoffs else ""
             return (CLOUD_QUOTA if backoff_codes == {_QUOTA_EXCEEDED} else STOCK_OUT), pool
         return (AUTOSCALER_LIMITS if _QUOTA_EXCEEDED_MESSAGE in message and FULL not in message else NODE_CAPACITY), ""
+
+    def booting_pool_for(self, pods: Sequence[PodView]) -> str:
+        """Return a NodePool of the booting machines, if they give all `pods` a node without a new scale-up; else ''.
+
+        The autoscaler has no message about such pods: a ProvisioningRequest asked for their machines.
+        """
+        groups = {group.name: group for pool_groups in self._scaling_index.groups.values() for group in pool_groups}
+        machines = [each for each in self._scaling_index.machines.upcoming_machines.values() if each.group in groups]
+        nodes = [upcoming_node(machine, groups[machine.group]) for machine in machines]
+        return machines[0].group.pool if machines and self.has_room_for(pods, with_nodes=nodes) else ""
 
     def waits_for(self, now: Instant) -> list[str]:
         """Return texts on booting machines and node groups in backoff, for which the autoscaler waits."""

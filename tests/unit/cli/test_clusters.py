@@ -50,6 +50,12 @@ def test_pods_without_node_are_shown_with_reason(batchyard: Batchyard) -> None:
     )
 
 
+def test_nodes_that_no_pod_uses_have_no_table_of_requests(batchyard: Batchyard) -> None:
+    idle = batchyard("simulate", HOTSWAP / "cluster.yaml", "--until", "5m")
+    used = batchyard("simulate", HOTSWAP, "--until", "5m")
+    assert ["# requests of pods on nodes, by pool" in done.stdout for done in (idle, used)] == [False, True]
+
+
 def test_file_without_cluster_is_rejected(batchyard: Batchyard) -> None:
     done = batchyard("simulate", *PARTS, "--cluster", REFARCH / "platform" / "kueue" / "flavors.yaml")
     assert (done.returncode, done.stdout) == (1, "")

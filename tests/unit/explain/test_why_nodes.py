@@ -1,5 +1,6 @@
 """The limit of pods without a node or without an object, and changes that would give them a node."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from batchyard.explain.admitted import limit_among_nodes
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 SELECTED = "node(s) didn't match Pod's node affinity/selector"
 TAINTED = "node(s) had untolerated taint {spot: true}"
 FULL = "pod didn't trigger scale-up: 1 max node group size reached"
@@ -130,3 +132,14 @@ def test_resource_quota_that_rejects_pods_is_limit() -> None:
     assert answer["binding"]["where"] == {"kind": "ResourceQuota", "name": "r"}
     assert "exceeded quota: r, requested: pods=1, used: pods=1, limited: pods=1" in answer["summary"]
     assert explained(quota="2")["state"] == "Running"
+
+
+def test_machines_of_provisioning_request_that_boot_are_limit() -> None:
+    files = sorted((EXAMPLES / "dws").glob("*.yaml"))
+    world = World(make_scenario(read_manifests([(path.name, path.read_text("utf-8")) for path in files])))
+    world.run_until(12 * MINUTE)
+    answer = world.platform.explainer.why(Key(scheme.JOB, "default", "sample-job"), world.kernel.now())
+    assert answer is not None
+    assert answer["binding"]["limit"] == "booting"
+    assert answer["binding"]["where"] == {"kind": "NodePool", "name": "dws-t4-nodepool"}
+    assert answer["changesEnd"] == "the pods are placed without a change when the machines are ready"
