@@ -31,7 +31,7 @@ VERSION_PATTERNS: Final[Mapping[str, str]] = {
     "deploy/operator/overlays/gke/kustomization.yaml": r"newTag: (.+)$",
     "deploy/operator/base/deployment.yaml": r"image: batchyard:(.+)$",
     "deploy/image/Containerfile": r"-t batchyard:(\S+)",
-    "docs/operator.md": r" batchyard:(\d\S+)",
+    "docs/how-to/operator.md": r" batchyard:(\d\S+)",
     "src/batchyard/cli/commands/install.py": r'"batchyard:(\d.+)"',
     "src/batchyard/operator_manifests/deployment.py": r'"batchyard:(\d.+)"',
 }
