@@ -199,6 +199,11 @@ class Manifest:
     #: The line numbers of the document; None if its text is not known.
     lines: DocumentLines | None = field(default=None, compare=False)
 
+    def place(self, path: str = "") -> str:
+        """Return the `file:line` of a field, or of the object; only the file if the line is unknown."""
+        line = 0 if self.lines is None else self.lines.of(".".join(filter(None, (self.at, path))))
+        return f"{self.source}:{line}" if line else self.source
+
     def fault(self, error: FieldError) -> ManifestFault:
         """Return an error with the file, line, kind and name of this object."""
         kind, name = self.obj["kind"], _name_text(self.obj)

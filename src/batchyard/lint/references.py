@@ -157,8 +157,7 @@ def defined_twice(config: Configuration) -> Iterator[RuleResult]:
         submitted_at = annotation(manifest.obj, well_known.SUBMIT_AT)
         earlier_manifest = first_definitions.setdefault((key_of(manifest.obj), submitted_at), manifest)
         if earlier_manifest is not manifest:
-            line = "" if earlier_manifest.lines is None else f":{earlier_manifest.lines.of(earlier_manifest.at)}"
-            problem = f"this object is also defined in {earlier_manifest.source}{line}: the version applied last counts"
+            problem = f"this object is also defined in {earlier_manifest.place()}: the version applied last counts"
             yield RuleResult(
                 manifest,
                 "metadata.name",

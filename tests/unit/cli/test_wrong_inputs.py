@@ -81,3 +81,22 @@ def test_unreachable_cluster_is_reported_with_its_address(batchyard: Batchyard, 
         assert done.returncode == 1
         assert done.stderr.startswith("batchyard: http://127.0.0.1:1: no answer: ")
         assert done.stderr.endswith(f"Connection refused; {remedy}\n")
+
+
+def test_job_of_one_configuration_is_reported_with_its_line(batchyard: Batchyard, tmp_path: Path) -> None:
+    jobs = Path(FIRST_STEPS, "jobs.yaml").read_text("utf-8")
+    (tmp_path / "b.yaml").write_text(Path(QUEUES).read_text("utf-8") + "---\n" + jobs.replace("train-b", "train-x"))
+    done = batchyard("compare", FIRST_STEPS, tmp_path / "b.yaml")
+    assert done.returncode == 1
+    line = jobs[: jobs.index("train-b")].count("\n") - 2
+    assert done.stderr.startswith(
+        f"{FIRST_STEPS}/jobs.yaml:{line}: Job team/train-b at 1s is in first-steps, but not in"
+    )
+
+
+def test_second_definition_of_job_is_reported_with_line_of_first(batchyard: Batchyard, tmp_path: Path) -> None:
+    job = Path(FIRST_STEPS, "jobs.yaml").read_text("utf-8").split("---\n")[0]
+    path = tmp_path / "jobs.yaml"
+    path.write_text(f"{job}---\n{job}")
+    done = batchyard("simulate", QUEUES, path)
+    assert f"warning: Job/team/train-a: this object is also defined in {path}:2: the version" in done.stderr
