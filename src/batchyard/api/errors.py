@@ -22,11 +22,16 @@ class FieldError(NamedTuple):
     remedy: str = ""
     #: The webhook that reports the error; '' if the API server's own validation reports it.
     webhook: str = ""
+    #: The line of the file, from 1, if the file's parser reports the error; else 0.
+    line: int = 0
 
     def __str__(self) -> str:
-        """Return `path: problem; remedy`, without empty parts."""
-        path_prefix = f"{self.path}: " if self.path else ""
-        return f"{path_prefix}{self.problem}; {self.remedy}" if self.remedy else f"{path_prefix}{self.problem}"
+        """Return `path: problem (line N); remedy`, or `line N: problem; remedy`, without empty parts."""
+        line_text = f"line {self.line}" if self.line else ""
+        prefix = self.path or line_text
+        line_note = f" ({line_text})" if self.path and line_text else ""
+        text = f"{prefix}: {self.problem}{line_note}" if prefix else self.problem
+        return f"{text}; {self.remedy}" if self.remedy else text
 
 
 class ApiError(Exception):

@@ -40,7 +40,8 @@ def read_configuration(file_name: str, text: str) -> Obj:
     configuration, errors = (None, document.faults) if document.faults else _decode_configuration(document.value)
     if configuration is None or errors:
         lines = DocumentLines(document.text, document.line)
-        raise InvalidConfiguration("\n".join(f"{file_name}:{lines.of(error.path)}: {error}" for error in errors))
+        located_errors = map(lines.locate, errors)
+        raise InvalidConfiguration("\n".join(f"{file_name}:{line}: {error}" for line, error in located_errors))
     return configuration
 
 

@@ -165,10 +165,6 @@ _KIND_LINE_PATTERN: Final = re.compile(r"^kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
 _NAME_LINE: Final = re.compile(r"(?m)^metadata:.*\n(?:[ \t]*\n|[ \t]+[^ \t\n].*\n)*?[ \t]+name:[ \t]*[\"']?([\w.-]+)")
 
 
-#: The path of a syntax error, which is its line.
-_LINE_PATH: Final = re.compile(r"line (\d+)")
-
-
 class ManifestFault(NamedTuple):
     """An error in a YAML document of a manifest file. `kind` and `name` are empty if the document lacks them."""
 
@@ -185,13 +181,10 @@ class ManifestFault(NamedTuple):
     def __str__(self) -> str:
         """Return `file:line kind/name: field.path: problem; remedy`, on one line."""
         object_text = f" {_printable_word(self.kind)}/{_printable_word(self.name)}" if self.kind or self.name else ""
-        line_path = _LINE_PATH.fullmatch(self.error.path)
-        if line_path is not None:
-            place, error = f":{line_path[1]}", self.error._replace(path="")
-        else:
-            path = ".".join(filter(None, (self.at, self.error.path)))
-            place, error = "" if self.lines is None else f":{self.lines.of(path)}", self.error
-        return _text_on_one_line(f"{self.source}{place}{object_text}: {error}")
+        if self.lines is None:
+            return _text_on_one_line(f"{self.source}{object_text}: {self.error}")
+        line, error = self.lines.locate(self.error, self.at)
+        return _text_on_one_line(f"{self.source}:{line}{object_text}: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +198,11 @@ class Manifest:
     at: str = ""
     #: The line numbers of the document; None if its text is not known.
     lines: DocumentLines | None = field(default=None, compare=False)
+
+    def place(self, path: str = "") -> str:
+        """Return the `file:line` of a field, or of the object; only the file if the line is unknown."""
+        line = 0 if self.lines is None else self.lines.of(".".join(filter(None, (self.at, path))))
+        return f"{self.source}:{line}" if line else self.source
 
     def fault(self, error: FieldError) -> ManifestFault:
         """Return an error with the file, line, kind and name of this object."""

@@ -473,7 +473,18 @@ _QUANTITY_PATTERN: Final = re.compile(
 #: The maximum length of a quantity. Kubernetes has none, but no amount needs more than 19 digits and a suffix.
 QUANTITY_LENGTH_MAX: Final = 400
 _EXPONENT_SUFFIX_PATTERN: Final = re.compile(r"[eE][+-]?\d+\Z", re.ASCII)
+_BYTES_PATTERN: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgtpe])(i?)b?", re.IGNORECASE | re.ASCII)
 _BINARY_FORMAT_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
+
+
+def _quantity_examples(text: str) -> str:
+    """Return how to write a malformed quantity: an amount of bytes such as 4GB or 4gb as Kubernetes does."""
+    match = _BYTES_PATTERN.fullmatch(text[:QUANTITY_LENGTH_MAX])
+    if match is None:
+        return "500m, 2, 1.5, 10Gi or 1e3"
+    number, unit = match[1], match[2].upper()
+    decimal = f"{number}{unit.replace('K', 'k')} (powers of 1000) or "
+    return f"{'' if match[3] else decimal}{number}{unit}i (powers of 1024)"
 
 
 @lru_cache(maxsize=65536, typed=True)
@@ -485,7 +496,7 @@ def parse_quantity(value: str | int | float) -> int:
     text = str(value)
     quantity_match = _QUANTITY_PATTERN.fullmatch(text) if len(text) <= QUANTITY_LENGTH_MAX else None
     if quantity_match is None or isinstance(value, bool):
-        raise ValueError(f"{repr(value)[:40]} is not a quantity; write it as 500m, 2, 1.5, 10Gi or 1e3")
+        raise ValueError(f"{repr(value)[:40]} is not a quantity; write it as {_quantity_examples(text)}")
     sign_text, digits, suffix, exponent = quantity_match.groups()
     integer_digits, _, fraction = digits.partition(".")
     numerator, denominator = int(integer_digits + fraction or "0") * NANO, _power_of_ten(len(fraction))

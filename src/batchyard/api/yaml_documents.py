@@ -135,6 +135,8 @@ _REMEDY_BY_SYNTAX_PROBLEM: Final = (
     ("control characters", "remove the control characters, and save the file as UTF-8"),
     ("<document start>", "put a line with --- between documents"),
 )
+#: The beginning of an action of Go's templates (Helm) and of Jinja.
+_TEMPLATE_ACTION_PATTERN: Final = re.compile(r"\{\{[^{}\n]{1,60}\}\}|\{%[^{}\n]{1,60}%\}")
 _GENERAL_SYNTAX_REMEDY: Final = "check quotes, colons and indentation in this line"
 
 
@@ -218,11 +220,23 @@ def _read_yaml_chunk(chunk: str, first_line: int, values_max: int | None) -> tup
     """Parse a YAML document; return its value and its errors."""
     builder = _DocumentBuilder(first_line, values_max)
     try:
-        return builder.build(chunk), builder.faults
+        value, errors = builder.build(chunk), builder.faults
     except yaml.YAMLError as error:
-        return None, [_syntax_fault(error, first_line, chunk)]
+        value, errors = None, [_syntax_fault(error, first_line, chunk)]
     except UnicodeEncodeError:
         return None, [FieldError("", "the text contains invalid Unicode", "save the file as UTF-8")]
+    template_error = _template_error(chunk, first_line) if errors else None
+    return (value, errors) if template_error is None else (None, [template_error])
+
+
+def _template_error(chunk: str, first_line: int) -> FieldError | None:
+    """Return the error for invalid YAML that contains actions of a template, such as {{ .Values.name }}; else None."""
+    action = _TEMPLATE_ACTION_PATTERN.search(chunk)
+    if action is None:
+        return None
+    problem = f"the document is a template, not YAML: it contains {action[0]}"
+    remedy = "render it first, such as with `helm template CHART > manifests.yaml`, and use the result"
+    return FieldError("", problem, remedy, line=first_line + chunk.count("\n", 0, action.start()))
 
 
 def _read_json_chunk(chunk: str) -> Any:
@@ -277,7 +291,7 @@ def _syntax_fault(error: yaml.YAMLError, first_line: int, chunk: str) -> FieldEr
         line = chunk.count("\n", 0, getattr(error, "position", 0))
     line = min(line, chunk.rstrip().count("\n"))
     remedy = next((remedy for part, remedy in _REMEDY_BY_SYNTAX_PROBLEM if part in problem), _GENERAL_SYNTAX_REMEDY)
-    return FieldError(f"line {first_line + line}", f"{problem}{context}", remedy)
+    return FieldError("", f"{problem}{context}", remedy, line=first_line + line)
 
 
 class _LimitExceededError(yaml.YAMLError):
@@ -416,9 +430,7 @@ class _DocumentBuilder:
             return
         mark = event.start_mark
         line = self.first_line + (mark.line if mark else 0)
-        path = format_path(self._field_path())
-        path_and_problem = (path, f"{problem} (line {line})") if path else (f"line {line}", problem)
-        self.faults.append(FieldError(*path_and_problem, remedy))
+        self.faults.append(FieldError(format_path(self._field_path()), problem, remedy, line=line))
 
     def _field_path(self) -> tuple[PathStep, ...]:
         path_steps: list[PathStep] = []
@@ -461,6 +473,11 @@ class DocumentLines:
             old_line, old_depth = self._find_deepest(old)
             line = old_line if old_depth >= depth else line
         return line
+
+    def locate(self, error: FieldError, at: str = "") -> tuple[int, FieldError]:
+        """Return the line number of an error in the object at a path, and the error without a line number."""
+        line = error.line or self.of(".".join(filter(None, (at, error.path))))
+        return line, error._replace(line=0)
 
     def _parse(self) -> None:
         self._start = self._first + _blank_line_count(self._text)

@@ -100,7 +100,7 @@ def read_yaml(body: bytes) -> RequestBody:
     document = values[0]
     if document.value is None:
         raise bad_request(f"error decoding YAML: {'; '.join(map(str, document.faults))}")
-    return RequestBody(document.value, tuple(f"yaml: {fault.path}: {fault.problem}" for fault in document.faults))
+    return RequestBody(document.value, tuple(f"yaml: {fault._replace(remedy='')}" for fault in document.faults))
 
 
 def _read_protobuf(body: bytes) -> RequestBody:

@@ -19,7 +19,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import HOUR
 from batchyard.cli import output
-from batchyard.client.transport import HttpRequest
+from batchyard.client.transport import HttpRequest, HttpResponse, failure_advice
 from batchyard.controller_groups import NAMESPACES, REMOTE_GROUPS, kinds_read
 from batchyard.scheduling.kueue_configuration import decision_fields
 from batchyard.server.clocks.wall import wall_clock
@@ -59,7 +59,7 @@ def request_kubeconfig_cluster(
         finally:
             await transport.close()
         if not response.code:
-            raise OSError(f"{access.url}: {response.trouble or 'the server does not respond'}")
+            raise OSError(f"{access.url}: {failure_advice(response)}")
         return access.url, response.code, response.body
 
     return asyncio.run(send_request())
@@ -122,7 +122,7 @@ def request_document(target: ClusterTarget, path_in: Callable[[str], str]) -> Ma
     else:
         url, code, body = _request_platform(_running_platform(target.data_dir), target.data_dir, path_in("default"))
     if code != http.client.OK:
-        raise UnreachableError(f"{url}: {_error_message(code, body)}", code)
+        raise UnreachableError(f"{url}: {failure_advice(HttpResponse(code, body))}", code)
     return _decode_json(body)
 
 
@@ -148,15 +148,6 @@ def _request_platform(platform_process: PlatformProcess, folder: Path, path: str
         return platform_process.url, response.status, response.read()
     finally:
         connection.close()
-
-
-def _error_message(code: int, body: bytes) -> str:
-    """Return the error message of an HTTP response: that of its Status object, or else one with the status code."""
-    try:
-        message = _decode_json(body).get("message") or ""
-    except msgspec.DecodeError:
-        message = body[:200].decode("utf-8", "replace").strip()
-    return f"{code}: {message}" if message else f"{code}: {http.client.responses.get(code, 'no response')}"
 
 
 def _decode_json(body: bytes) -> Mapping[str, Any]:
@@ -225,21 +216,22 @@ def requested_state(file: str | None, target: ClusterTarget) -> State:
 
 def access_reader_of_source(target: ClusterTarget) -> Callable[[], Awaitable[ApiServerAccess]]:
     """Return a function that reads the cluster's address and credentials; raise ClusterError if no platform runs."""
-    if not target.is_elsewhere and running_process_in(target.data_dir) is None:
-        message = "start a platform with `batchyard up`, select a cluster with --kubeconfig, or give a --state FILE"
-        raise ClusterError(f"no platform runs in {target.data_dir}: {message}")
-    return access_reader_of_target(target)
+    try:
+        return access_reader_of_target(target)
+    except UnreachableError as error:
+        raise ClusterError(str(error)) from None
 
 
 async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> SnapshotResult:
     """Read all objects of a cluster page by page; raise ClusterError on failure or if required kinds are forbidden."""
     read_access = access_reader_of_source(target)
-    transport = HttpTransport(await read_access(), read_access)
+    access = await read_access()
+    transport = HttpTransport(access, read_access)
     try:
         snapshot_result = await read_cluster(transport, SNAPSHOT_KINDS, handle_page)
         await _find_kueue_configuration(snapshot_result, transport)
     except SnapshotError as error:
-        raise ClusterError(str(error)) from None
+        raise ClusterError(f"{access.url}: {error}") from None
     finally:
         await transport.close()
     if scheme.CLUSTER_QUEUE in snapshot_result.unserved:

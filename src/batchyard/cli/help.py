@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from batchyard.cli.examples import EXAMPLES
@@ -16,6 +17,12 @@ HELP_SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 
 #: How Typer shows the value of an option that takes a number.
 _NUMBER_TYPE: Final = re.compile(r"<(int|float)( range)?>")
+#: The beginnings of Pydantic's messages about malformed values, each with the message to print; '': the rest of it.
+_PYDANTIC_MESSAGES: Final = (
+    ("Value error, ", ""),
+    ("Input should be a valid integer", "the value is not a whole number; give one such as 1"),
+    ("Input should be a valid number", "the value is not a number; give one such as 0.5"),
+)
 _ARGUMENTS: Final = "Arguments"
 _OPTIONS: Final = "Options"
 _PODS: Final = "Pods"
@@ -47,8 +54,24 @@ _OPTIONS_BY_GROUP: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
+def _plain_value_error(message: str) -> str:
+    """Return a message about a malformed value without the prefixes of Pydantic, and with an example of a number."""
+    for prefix, replacement in _PYDANTIC_MESSAGES:
+        if message.startswith(prefix):
+            return replacement or message.removeprefix(prefix)
+    return message
+
+
 class HelpCommand(TyperCommand):
     """A command whose help has examples and grouped options."""
+
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Parse the arguments; reword the messages of Typer and Pydantic about malformed values."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except typer.BadParameter as error:
+            error.message = _plain_value_error(error.message)
+            raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the examples, the arguments, and the options by group."""

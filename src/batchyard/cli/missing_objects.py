@@ -22,10 +22,13 @@ class NamespacedName(NamedTuple):
     name: str
 
 
-def not_found_text(info: ServedKind, wanted: NamespacedName, existing: Sequence[NamespacedName]) -> str:
+def not_found_text(
+    info: ServedKind, wanted: NamespacedName, existing: Sequence[NamespacedName], option: str = "-n {namespace}"
+) -> str:
     """Return a message about a missing object, with other namespaces that have one of that name, or similar names.
 
     `existing` are the objects of that kind that the user may list. Similar names are from the wanted namespace, if any.
+    `option` says how the command selects a namespace.
     """
     place = f" in namespace {wanted.namespace}" if wanted.namespace else ""
     text = f"{info.singular} {wanted.name} not found{place}"
@@ -34,11 +37,15 @@ def not_found_text(info: ServedKind, wanted: NamespacedName, existing: Sequence[
         shown = ", ".join(namespaces[:_NAMESPACES_SHOWN_MAX]) + (
             "..." if len(namespaces) > _NAMESPACES_SHOWN_MAX else ""
         )
-        return f"{text}; found in {shown} (use -n {namespaces[0]})"
+        return f"{text}; found in {shown} (use {option.format(namespace=namespaces[0])})"
     near_names = [each.name for each in existing if wanted.namespace in {"", each.namespace}]
     names = near_names or [each.name for each in existing]
-    suggestions = similar_names(wanted.name, names)
-    return f"{text}; similar names: {', '.join(suggestions)}" if suggestions else text
+    if suggestions := similar_names(wanted.name, names):
+        return f"{text}; similar names: {', '.join(suggestions)}"
+    if not names:
+        return f"{text}; no {info.singular} found: check the namespace, and the cluster or file"
+    more_note = "..." if len(names) > _SIMILAR_MAX else ""
+    return f"{text}; existing: {', '.join(names[:_SIMILAR_MAX])}{more_note}"
 
 
 def similar_names(name: str, names: Sequence[str]) -> Sequence[str]:

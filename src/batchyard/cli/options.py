@@ -164,7 +164,7 @@ def _parse_controllers(text: str, available_groups: tuple[str, ...]) -> tuple[st
     try:
         return select_groups(text, available_groups)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(str(error), param_hint="--controllers") from None
 
 
 Kubeconfig: TypeAlias = Annotated[

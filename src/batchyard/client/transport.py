@@ -303,6 +303,16 @@ def failure_reason(response: HttpResponse) -> str:
     return f"{response.code}: {reason}"
 
 
+def failure_advice(response: HttpResponse) -> str:
+    """Return why a request of a command failed, and what its user can do."""
+    reason = failure_reason(response)
+    if not response.code:
+        return f"{reason}; check that the server runs and that the kubeconfig has its address"
+    if response.code == _UNAUTHORIZED:
+        return f"{reason}; log in again, or select another user's file with --kubeconfig or --context"
+    return reason
+
+
 def is_revision_too_new(response: HttpResponse) -> bool:
     """Report whether the server rejected a resourceVersion as newer than its own: it was restored from a backup.
 

@@ -21,6 +21,8 @@ from batchyard.lint.findings import RuleResult, Severity
 from batchyard.lint.workloads import LintedJob, LintedPodSet
 from batchyard.placement.node_filters import selects
 
+#: The kinds of work: a second definition of one is most likely a job that was to have another name.
+_JOB_KINDS: Final = frozenset({scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.WORKLOAD})
 _PROVISIONING_CLASSES: Final = (
     "check-capacity.autoscaling.x-k8s.io",
     "best-effort-atomic-scale-up.autoscaling.x-k8s.io",
@@ -155,13 +157,13 @@ def defined_twice(config: Configuration) -> Iterator[RuleResult]:
         submitted_at = annotation(manifest.obj, well_known.SUBMIT_AT)
         earlier_manifest = first_definitions.setdefault((key_of(manifest.obj), submitted_at), manifest)
         if earlier_manifest is not manifest:
-            earlier_location = f"{earlier_manifest.source}, document {earlier_manifest.document}"
-            problem = f"this object is also defined in {earlier_location}: the version applied last counts"
+            problem = f"this object is also defined in {earlier_manifest.place()}: the version applied last counts"
             yield RuleResult(
                 manifest,
                 "metadata.name",
                 problem,
-                "keep one definition, or give the definitions different submission times",
+                "keep one definition, or give the definitions different names or submission times",
+                severity=Severity.WARNING if group_kind(manifest.obj) in _JOB_KINDS else None,
             )
 
 

@@ -494,8 +494,8 @@ def _cluster_findings(objects: Sequence[Manifest]) -> Iterator[LintFinding]:
 
 
 def _rule_of_fault(fault: ManifestFault) -> str:
-    path, problem, _, _ = fault.error
-    if path.startswith("line ") or "(line " in problem:
+    path, problem = fault.error.path, fault.error.problem
+    if fault.error.line:
         return "invalid-yaml"
     if path.rpartition(".")[2] in {"kind", "apiVersion"} or (not path and "is no object" in problem):
         return "unknown-kind"
@@ -522,6 +522,7 @@ def _make_finding(rule: str, source: str, document: int, subject: tuple[str, str
         error.path,
         problem_text,
         error.remedy,
+        line=error.line,
     )
 
 
@@ -534,7 +535,4 @@ def _add_line_numbers(findings: Sequence[LintFinding], manifests: Manifests) -> 
 
 
 def _line_of_finding(finding: LintFinding, lines: DocumentLines | None) -> int:
-    line = finding.path.removeprefix("line ")
-    if line != finding.path and line.isdecimal():
-        return int(line)
-    return 0 if lines is None else lines.of(finding.path)
+    return finding.line or (0 if lines is None else lines.of(finding.path))

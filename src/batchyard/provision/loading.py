@@ -449,8 +449,6 @@ def _relocate_cluster_error(field_error: FieldError) -> FieldError:
 
 
 def _locate_line(file_name: str, document: Document | None, error: FieldError) -> PlatformFault:
-    line_text = error.path.removeprefix("line ")
-    if line_text != error.path and line_text.isdecimal():
-        return PlatformFault(file_name, int(line_text), error._replace(path=""))
-    line = DocumentLines(document.text, document.line).of(error.path) if document and error.path else 0
-    return PlatformFault(file_name, line, error)
+    if document is None or not (error.path or error.line):
+        return PlatformFault(file_name, 0, error)
+    return PlatformFault(file_name, *DocumentLines(document.text, document.line).locate(error))

@@ -6,13 +6,14 @@ Namespaces are applied before other objects of the same time; Namespaces without
 document of kind Cluster describes the nodes; without a Cluster, pods start at once and need no node.
 """
 
+import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from os import SEEK_END
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 import msgspec
 
@@ -458,6 +459,10 @@ SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 STANDARD_INPUT: Final = "-"
 #: The number of bytes at either end of a file that are read to detect its type.
 _END_BYTES: Final = 4096
+#: The number of files of a folder whose names are compared with a missing one.
+_SIBLINGS_MAX: Final = 1000
+#: The least ratio of difflib at which the name of a file resembles a missing one.
+_SIMILARITY_MIN: Final = 0.75
 _SAVE_AS_UTF8: Final = "save the file as UTF-8, or remove the file"
 
 #: A path, the text of manifests, or one object.
@@ -498,7 +503,7 @@ def ends_of(path: Path) -> Sequence[str]:
     try:
         with path.open("rb") as file:
             first_bytes = file.read(_END_BYTES)
-            file.seek(0, SEEK_END)
+            file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _END_BYTES))
             return first_bytes.decode(errors="replace"), file.read().decode(errors="replace")
     except (OSError, ValueError):
@@ -506,9 +511,19 @@ def ends_of(path: Path) -> Sequence[str]:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Return the paths of the manifest files in a folder and its subfolders, sorted, without hidden files."""
-    paths = (path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
-    return sorted(path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    """Return the paths of the manifest files in a folder and its subfolders, sorted, without hidden ones.
+
+    Raise OSError if a folder cannot be read.
+    """
+    paths: list[Path] = []
+    for parent, subfolders, names in os.walk(folder, onerror=_raise):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        paths += [Path(parent, name) for name in names if not name.startswith(".")]
+    return sorted(path for path in paths if path.suffix in SUFFIXES and path.is_file())
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
 
 
 def _manifest_paths(path: Path, faults: list[FileFault]) -> list[Path]:
@@ -540,5 +555,21 @@ def _read_file(name: str, path: Path | None, faults: list[FileFault]) -> Iterato
 
 
 def _unreadable_fault(name: str, error: OSError | ValueError) -> FileFault:
-    problem = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return FileFault(name, FieldError("", f"cannot be read: {problem}", "check the name and the permissions"))
+    if not isinstance(error, OSError) or not error.strerror:
+        return FileFault(name, FieldError("", f"cannot be read: {error}", "check the name and the permissions"))
+    name = str(error.filename or name)
+    remedy = "check the name and the permissions"
+    if isinstance(error, PermissionError):
+        remedy = "ask its owner for the permission to read it"
+    elif near_names := _similar_file_names(Path(name)):
+        remedy = f"did you mean {near_names[0]}?"
+    return FileFault(name, FieldError("", f"cannot be read: {error.strerror}", remedy))
+
+
+def _similar_file_names(path: Path) -> list[str]:
+    """Return the path of the file or folder beside a missing one with the most similar name, if any."""
+    try:
+        names = [each.name for each in islice(path.parent.iterdir(), _SIBLINGS_MAX)]
+    except OSError:
+        return []
+    return [str(path.with_name(name)) for name in get_close_matches(path.name, names, 1, _SIMILARITY_MIN)]

@@ -19,7 +19,7 @@ from batchyard.api.meta import Key, Obj, annotation, controller_of, group_kind, 
 from batchyard.api.scheme import CONFIGURATION, find_kind
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.workload import workload_view
-from batchyard.api.yaml_documents import read_documents
+from batchyard.api.yaml_documents import DocumentLines, read_documents
 from batchyard.base import uid_for
 from batchyard.base.instant import Duration, Instant, format_duration
 from batchyard.client.transport import to_storage_version
@@ -43,12 +43,15 @@ def read_state(source: Source) -> State:
     unread_kinds: dict[str, None] = {}
     for name, text in read_sources([source], faults):
         for document in read_documents(text):
-            faults += [FileFault(f"{name}:{document.number}", fault) for fault in document.faults]
+            lines = DocumentLines(document.text, document.line)
+            faults += _located_faults(name, lines, document.faults)
             document_objects, recorded_at = _objects_of(document.value)
             at = recorded_at if at is None else at
             unread_kinds.update(dict.fromkeys(_unread_kinds(document.value)))
-            for obj in document_objects:
-                objects += _known_object(obj, f"{name}:{document.number}", faults)
+            for item_path, obj in document_objects:
+                known_object, errors = _known_object(obj)
+                objects += known_object
+                faults += _located_faults(name, lines, errors, item_path)
     if not objects and not faults:
         remedy = "give the output of `kubectl get --output yaml`, or a list of manifests"
         faults.append(FileFault(str(source), FieldError("", "it contains no objects", remedy)))
@@ -108,28 +111,40 @@ def _unread_kinds(value: Any) -> Sequence[str]:
     return [kind for kind in (text or "").split(",") if kind]
 
 
-def _objects_of(value: Any) -> tuple[Sequence[Obj], Instant | None]:
-    """Return the objects of a parsed document, and the time of the state if the document records it."""
+def _located_faults(
+    name: str, lines: DocumentLines, errors: Iterable[FieldError], item_path: str = ""
+) -> Iterator[FileFault]:
+    """Yield the errors of a document, or of the object at a path in it, with `file:line`."""
+    for error in errors:
+        line, error_in_line = lines.locate(error, item_path)
+        yield FileFault(f"{name}:{line}", error_in_line)
+
+
+def _objects_of(value: Any) -> tuple[Sequence[tuple[str, Obj]], Instant | None]:
+    """Return the objects of a parsed document by their paths, and the time of the state if the document records it."""
     if not isinstance(value, Mapping):
         return (), None
     items = value.get("items")
     if not isinstance(items, list):
-        return (value,), None
+        return (("", value),), None
     taken_at = annotation({"metadata": value.get("metadata") or {}}, TAKEN_AT_ANNOTATION)
-    return [item for item in items if isinstance(item, Mapping)], None if taken_at is None else parse_time(taken_at)
+    objects = [(f"items[{index}]", item) for index, item in enumerate(items) if isinstance(item, Mapping)]
+    return objects, None if taken_at is None else parse_time(taken_at)
 
 
-def _known_object(obj: Obj, location: str, faults: list[FileFault]) -> Sequence[Obj]:
-    """Return an object in its storage version, if its kind is known; validate it if no API server stored it before."""
+def _known_object(obj: Obj) -> tuple[Sequence[Obj], Sequence[FieldError]]:
+    """Return an object in its storage version, if its kind is known, and its errors.
+
+    An object that an API server stored before is not validated.
+    """
     kind_info = find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))
     if kind_info is None:
-        return ()  #  clusters contain many kinds that the simulator ignores
+        return (), ()  #  clusters contain many kinds that the simulator ignores
     metadata = obj.get("metadata")
     if isinstance(metadata, Mapping) and metadata.get("name") and metadata.get("resourceVersion"):
-        return (to_storage_version(kind_info, _version_of(obj), obj),)
+        return (to_storage_version(kind_info, _version_of(obj), obj),), ()
     decoded_object = decode(obj)
-    faults += [FileFault(location, fault) for fault in decoded_object.faults]
-    return () if decoded_object.obj is None else (decoded_object.obj,)
+    return () if decoded_object.obj is None else (decoded_object.obj,), decoded_object.faults
 
 
 def _version_of(obj: Obj) -> str:

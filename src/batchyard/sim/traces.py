@@ -211,8 +211,7 @@ def _read_table(name: str, text: str, tables: dict[Sequence[str], _TraceRows], f
     field_names = reader.fieldnames or ()
     columns = next((columns for columns in (_POD_COLUMNS, _NODE_COLUMNS) if set(columns) <= set(field_names)), None)
     if columns is None:
-        remedy = f"nodes need {', '.join(_NODE_COLUMNS)}; pods need {', '.join(_POD_COLUMNS)}"
-        faults.append(FileFault(name, FieldError("", "the columns are those of neither nodes nor pods", remedy)))
+        faults.append(FileFault(f"{name}:1", _columns_error(field_names)))
         return
     rows = tables.setdefault(columns, [])
     for row in reader:
@@ -230,6 +229,18 @@ def _read_table(name: str, text: str, tables: dict[Sequence[str], _TraceRows], f
             )
         else:
             rows.append((location, row))
+
+
+def _columns_error(field_names: Sequence[str]) -> FieldError:
+    """Return the error for a header that has the columns of neither table: which ones the more similar table needs."""
+    if not set(field_names) & {*_NODE_COLUMNS, *_POD_COLUMNS}:
+        remedy = f"nodes need {', '.join(_NODE_COLUMNS)}; pods need {', '.join(_POD_COLUMNS)}"
+        return FieldError("", "the columns are those of neither nodes nor pods", remedy)
+    is_pods = len({*_POD_COLUMNS} & set(field_names)) > len({*_NODE_COLUMNS} & set(field_names))
+    table_name, columns = ("pods", _POD_COLUMNS) if is_pods else ("nodes", _NODE_COLUMNS)
+    missing = ", ".join(column for column in columns if column not in field_names)
+    remedy = f"add the missing columns to the first line and to each row, or rename similar columns to {missing}"
+    return FieldError("", f"the table of {table_name} lacks the columns {missing}", remedy)
 
 
 def _report_duplicates(rows: Sequence[tuple[str, TraceRow]], column: str, faults: list[FileFault]) -> None:

@@ -117,6 +117,7 @@ def test_all_configuration_faults_are_reported_together() -> None:
             'kueue.yaml:1: apiVersion: "config.kueue.x-k8s.io/v1" has no kind',
         ),
         ("a: [", "kueue.yaml:1: "),
+        (f"{NEW}health:\n  a: b: c\n", "kueue.yaml:4: mapping values are not allowed"),
     ],
 )
 def test_invalid_configuration_file_is_rejected(text: str, reported: str) -> None:

@@ -132,7 +132,7 @@ def test_duplicate_field_in_json_is_reported() -> None:
         ("yes: a", 'line 1: the field name true is not a string; put the value in quotes: "true"'),
         ("? [a]\n: b", "line 1: a list cannot be the name of a field; quote the name if it contains brackets"),
         ("? {a: b}\n: c", "line 1: an object cannot be the name of a field; quote the name if it contains braces"),
-        ("{{name}}: c", "line 1: an object cannot be the name of a field; quote the name if it contains braces"),
+        ("{{a: 1}: b}: c", "line 1: an object cannot be the name of a field; quote the name if it contains braces"),
     ],
 )
 def test_field_name_that_is_no_string_is_rejected(text: str, fault: str) -> None:
@@ -141,7 +141,7 @@ def test_field_name_that_is_no_string_is_rejected(text: str, fault: str) -> None
 
 def test_all_faults_are_reported_and_other_fields_are_read() -> None:
     document = only("a: 1\na: 2\nb: .nan\nc: 3")
-    assert [fault.path for fault in document.faults] == ["line 2", "b"]
+    assert [(fault.path, fault.line) for fault in document.faults] == [("", 2), ("b", 3)]
     assert document.value["c"] == 3
 
 
@@ -181,30 +181,49 @@ def test_deeply_nested_complete_json_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "remedy"),
+    ("text", "line", "remedy"),
     [
-        ("a: 1\nb: c: d", "line 2", "check the indentation, and put texts that contain ': ' in quotes"),
-        ("a:\n\tb: 1", "line 2", "put texts that start with one of @ ` % in quotes, and indent with spaces, not tabs"),
-        ("a: 'x\nb: 1", "line 2", "add the missing closing quote"),
-        ("a: [1, 2\nb: 3", "line 2", "add the missing closing bracket, or a comma between the values"),
-        ("- a\nb: c", "line 2", "indent all items of the list equally, and their fields below them"),
-        ("a: b\nc\nd: e", "line 3", "write `name: value`, with a space after the colon"),
-        ('{"a": 1', "line 1", "add the missing closing bracket, or a comma between the values"),
-        ("a: \0", "line 1", "remove the control characters, and save the file as UTF-8"),
-        ("a: \ud800", "", "save the file as UTF-8"),
-        ("a: b\n...\nc: d", "line 3", "put a line with --- between documents"),
+        ("a: 1\nb: c: d", 2, "check the indentation, and put texts that contain ': ' in quotes"),
+        ("a:\n\tb: 1", 2, "put texts that start with one of @ ` % in quotes, and indent with spaces, not tabs"),
+        ("a: 'x\nb: 1", 2, "add the missing closing quote"),
+        ("a: [1, 2\nb: 3", 2, "add the missing closing bracket, or a comma between the values"),
+        ("- a\nb: c", 2, "indent all items of the list equally, and their fields below them"),
+        ("a: b\nc\nd: e", 3, "write `name: value`, with a space after the colon"),
+        ('{"a": 1', 1, "add the missing closing bracket, or a comma between the values"),
+        ("a: \0", 1, "remove the control characters, and save the file as UTF-8"),
+        ("a: \ud800", 0, "save the file as UTF-8"),
+        ("a: b\n...\nc: d", 3, "put a line with --- between documents"),
     ],
 )
-def test_syntax_error_is_reported_with_line_and_remedy(text: str, place: str, remedy: str) -> None:
+def test_syntax_error_is_reported_with_line_and_remedy(text: str, line: int, remedy: str) -> None:
     (fault,) = only(text).faults
-    assert (fault.path, fault.remedy) == (place, remedy)
+    assert (fault.path, fault.line, fault.remedy) == ("", line, remedy)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "action"),
+    [
+        ("{{- if .Values.on }}\na: 1\n{{- end }}", 1, "{{- if .Values.on }}"),
+        ("a: 1\nb: {{ .Values.b }}", 2, "{{ .Values.b }}"),
+        ("a: 1\n\n{% for x in y %}\nb: x", 3, "{% for x in y %}"),
+    ],
+)
+def test_template_is_reported_once_with_its_first_action(text: str, line: int, action: str) -> None:
+    (fault,) = only(text).faults
+    assert fault.problem == f"the document is a template, not YAML: it contains {action}"
+    assert fault.remedy.startswith("render it first, such as with `helm template CHART")
+    assert fault.line == line
+
+
+def test_quoted_template_action_is_text() -> None:
+    assert values("a: '{{ .Values.b }}'") == [{"a": "{{ .Values.b }}"}]
 
 
 def test_fault_line_counts_from_start_of_whole_text() -> None:
     documents = list(read_documents("a: 1\n---\n# note\nb: 2\n---\nc: d: e\n---\nf: 3\n"))
     assert [document.value for document in documents] == [{"a": 1}, {"b": 2}, None, {"f": 3}]
-    assert documents[2].faults[0].path == "line 6"
-    assert only("%YAML 1.1\n---\na: b: c").faults[0].path == "line 3"
+    assert documents[2].faults[0].line == 6
+    assert only("%YAML 1.1\n---\na: b: c").faults[0].line == 3
 
 
 json_values = st.recursive(

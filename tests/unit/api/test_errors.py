@@ -11,6 +11,8 @@ from batchyard.api.errors import ApiError, Conflict, FieldError, Forbidden, Inva
         (FieldError("spec.count", "is below 0", "write 0 or more"), "spec.count: is below 0; write 0 or more"),
         (FieldError("spec.count", "is below 0"), "spec.count: is below 0"),
         (FieldError("", "is no object", "write a mapping"), "is no object; write a mapping"),
+        (FieldError("", "is no YAML", "indent it", line=7), "line 7: is no YAML; indent it"),
+        (FieldError("spec", "is set twice", "remove one", line=7), "spec: is set twice (line 7); remove one"),
     ],
 )
 def test_field_error_text_contains_path_problem_and_remedy(error: FieldError, text: str) -> None:

@@ -76,8 +76,23 @@ def test_suffix_multiplies_quantity(number: int, suffix: str) -> None:
 
 @pytest.mark.parametrize("text", INVALID_QUANTITIES)
 def test_invalid_quantity_is_rejected_with_examples(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a quantity; write it as 500m"):
+    with pytest.raises(ValueError, match="is not a quantity; write it as "):
         meta.parse_quantity(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("4GB", "4G (powers of 1000) or 4Gi (powers of 1024)"),
+        ("1K", "1k (powers of 1000) or 1Ki (powers of 1024)"),
+        ("1.5gib", "1.5Gi (powers of 1024)"),
+        ("4 cores", "500m, 2, 1.5, 10Gi or 1e3"),
+    ],
+)
+def test_amount_of_bytes_is_rejected_with_notation_of_kubernetes(text: str, remedy: str) -> None:
+    with pytest.raises(ValueError, match="is not a quantity") as caught:
+        meta.parse_quantity(text)
+    assert str(caught.value) == f"'{text}' is not a quantity; write it as {remedy}"
 
 
 def test_boolean_is_rejected_even_after_parsing_equal_integer() -> None:

@@ -82,7 +82,7 @@ def test_whatif_of_scenario_begins_at_given_time(batchyard: Batchyard, tmp_path:
 def test_rejected_change_is_reported_and_fails(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("whatif", "--state", state_at_ten_seconds(tmp_path), "--delete", "workload/team/x")
     assert done.returncode == 1
-    assert done.stderr.startswith("rejected write: delete Workload.kueue.x-k8s.io team/x: NotFound")
+    assert done.stderr.startswith("--delete: workload x not found in namespace team; existing: a, b\n")
     wrong = batchyard("whatif", "--state", state_at_ten_seconds(tmp_path), "--delete", "wardrobe/x")
     assert wrong.stderr.startswith("--delete: 'wardrobe' is not a known kind; use a kind such as node, job")
 
@@ -96,7 +96,10 @@ def test_eta_reports_single_workload_and_all(batchyard: Batchyard, tmp_path: Pat
 
 def test_eta_of_unknown_object_fails(batchyard: Batchyard, tmp_path: Path) -> None:
     done = batchyard("eta", "job/x", "--state", state_at_ten_seconds(tmp_path))
-    assert (done.returncode, done.stderr) == (1, "batchyard: job x not found in namespace default\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "batchyard: job x not found in namespace default; no job found: check the namespace, and the cluster or file\n",
+    )
     assert batchyard("eta", "pod/x", "--state", state_at_ten_seconds(tmp_path)).returncode == 1
     assert batchyard("eta").returncode == 2
     assert batchyard("whatif").returncode == 2

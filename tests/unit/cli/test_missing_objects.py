@@ -15,12 +15,17 @@ EXISTING = [NamespacedName("team-b", "train"), NamespacedName("team-a", "train")
     [
         ("default", "train", "job train not found in namespace default; found in team-a, team-b (use -n team-a)"),
         ("default", "repor", "job repor not found in namespace default; similar names: report"),
-        ("default", "zzz", "job zzz not found in namespace default"),
+        ("default", "zzz", "job zzz not found in namespace default; existing: report"),
         ("", "trai", "job trai not found; similar names: train"),
     ],
 )
 def test_message_names_other_namespaces_or_similar_names(namespace: str, name: str, text: str) -> None:
     assert not_found_text(kind_info(scheme.JOB), NamespacedName(namespace, name), EXISTING) == text
+
+
+def test_message_without_any_object_names_what_to_check() -> None:
+    text = not_found_text(kind_info(scheme.JOB), NamespacedName("a", "x"), [])
+    assert text == "job x not found in namespace a; no job found: check the namespace, and the cluster or file"
 
 
 def test_message_shows_limited_number_of_namespaces() -> None:

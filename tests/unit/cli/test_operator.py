@@ -20,8 +20,9 @@ def test_missing_kubeconfig_is_reported(tmp_path: Path) -> None:
 
 
 def test_unknown_controllers_are_rejected() -> None:
-    assert "'runtime' is not in the list of known controllers: admission" in output_of_failure(
-        "operator", "--controllers", "runtime"
+    assert (
+        "Invalid value for --controllers: 'runtime' is not in the list of known controllers: admission"
+        in output_of_failure("operator", "--controllers", "runtime")
     )
     assert "'queues' is not in the list of known controllers" in output_of_failure("up", "--controllers", "*,queues")
 

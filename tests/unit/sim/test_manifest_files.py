@@ -1,5 +1,6 @@
 """Files, folders and texts as sources: their contents, and the faults of unreadable files."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,25 @@ def test_unreadable_files_are_reported_and_others_are_read(tmp_path: Path) -> No
         "cannot be read: No such file or directory; check the name and the permissions",
         "the file is not text: byte 4 is not UTF-8; save the file as UTF-8, or remove the file",
     ]
+
+
+def test_missing_file_with_similar_neighbour_is_reported_with_its_name(tmp_path: Path) -> None:
+    write(tmp_path, "change.yaml")
+    _, (fault,) = read(tmp_path / "chnage.yaml")
+    assert fault.endswith(f"cannot be read: No such file or directory; did you mean {tmp_path / 'change.yaml'}?")
+
+
+def test_folder_without_permission_is_reported(tmp_path: Path) -> None:
+    write(tmp_path, "open/a.yaml", "closed/b.yaml")
+    closed = tmp_path / "closed"
+    closed.chmod(0)
+    try:
+        if os.access(closed, os.R_OK):
+            pytest.skip("this user may read all folders")
+        _, (fault,) = read(tmp_path)
+    finally:
+        closed.chmod(0o755)
+    assert fault == f"{closed}: cannot be read: Permission denied; ask its owner for the permission to read it"
 
 
 def test_invalid_file_name_is_reported() -> None:

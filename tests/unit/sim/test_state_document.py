@@ -70,7 +70,11 @@ def test_last_applied_annotation_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("text", "reported"),
-    [("---\n\n", "it contains no objects"), ("a: [\n", "line"), ('{"apiVersion": "v1", "kind": "Pod"}', "metadata")],
+    [
+        ("---\n\n", "it contains no objects"),
+        ("a: 1\n---\nb: [\n", r":3: did not find expected node content"),
+        ('{"apiVersion": "v1", "kind": "Pod"}', ":1: metadata"),
+    ],
 )
 def test_invalid_state_is_rejected(text: str, reported: str) -> None:
     with pytest.raises(InvalidScenario, match=reported):

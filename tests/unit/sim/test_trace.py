@@ -85,7 +85,13 @@ def test_folder_without_trace_is_rejected(tmp_path: Path) -> None:
 def test_file_with_unknown_columns_is_rejected(tmp_path: Path) -> None:
     (write_trace(tmp_path) / "more.csv").write_text("a,b\n1,2\n")
     (fault,) = faults(tmp_path)
-    assert fault.startswith("/more.csv: the columns are those of neither nodes nor pods; nodes need sn, cpu_milli")
+    assert fault.startswith("/more.csv:1: the columns are those of neither nodes nor pods; nodes need sn, cpu_milli")
+
+
+def test_missing_column_is_named(tmp_path: Path) -> None:
+    (write_trace(tmp_path) / "more.csv").write_text("sn,cpu_milli,memory_mib,gpus,model\na,1,1,0,x\n")
+    (fault,) = faults(tmp_path)
+    assert fault.startswith("/more.csv:1: the table of nodes lacks the columns gpu; add the missing columns")
 
 
 def test_binary_file_is_rejected(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from batchyard.client.transport import HttpRequest, decode_object, failure_reaso
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.sim.forecast import HORIZON, ForecastOptions, forecasts
 from batchyard.sim.state import State
+from batchyard.sim.state_document import is_state
 from batchyard.sim.whatif import SUBJECT_KINDS, subject_document, workload_of
 
 #: The status codes of a server that serves forecasts but is overloaded.
@@ -95,8 +96,11 @@ def _forecast_locally(request: EtaRequest, subject: Key) -> Mapping[str, Any]:
         if subject.kind != scheme.WORKLOAD and subject in state.objects:
             output.fail(f"batchyard: not found: Workload of {kind_info(subject.kind).singular} {subject}")
         existing = [NamespacedName(key.namespace, key.name) for key in state.objects if key.kind == subject.kind]
-        wanted = NamespacedName(subject.namespace, subject.name)
-        output.fail(f"batchyard: {not_found_text(kind_info(subject.kind), wanted, existing)}")
+        info, wanted = kind_info(subject.kind), NamespacedName(subject.namespace, subject.name)
+        if request.state is not None and not existing and not is_state(request.state):
+            message = f"the file has no {info.singular}; write the state of a cluster with `batchyard snapshot FILE`"
+            output.fail(f"{request.state}: {message}, and give that file")
+        output.fail(f"batchyard: {not_found_text(info, wanted, existing)}")
     forecasts_by_name = forecasts(state, [name], request.forecast_options)
     if name not in forecasts_by_name:
         output.fail(f"batchyard: {kind_info(subject.kind).singular} {subject} has ended: there is nothing to forecast")

@@ -34,7 +34,7 @@ def run(request: LintRequest) -> None:
         if name not in RULES_BY_NAME:
             nearest_name = find_nearest_name(name, RULES_BY_NAME)
             remedy = f"did you mean {nearest_name}?" if nearest_name else "see docs/reference/lint.md"
-            output.fail(f"batchyard: unknown rule {name}; {remedy}")
+            output.fail(f"batchyard: --rule {name}: unknown rule; {remedy}")
     report = lint(request.paths, request.rules)
     shown_findings = [
         finding

@@ -57,6 +57,8 @@ from batchyard.sim.world import ignore_record
 
 #: The maximum number of documents that are linted before a run; the check takes a fraction of the run's time.
 LINTED_DOCUMENTS_MAX: Final = 5_000
+#: The kinds of objects that run pods or hold quota.
+_WORK_KINDS: Final = ("Job", "JobSet", "Pod", "Workload")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,12 +237,15 @@ def input_remarks(simulation_input: SimulationInput, request: SimulateRequest) -
     """Yield remarks on the input of a run: lint findings of manifests, and jobs without a run time."""
     manifests = simulation_input.manifests
     if simulation_input.state is None:
+        paths = [*request.paths, *([str(request.cluster)] if request.cluster else ())]
         if len(manifests.texts) <= LINTED_DOCUMENTS_MAX:
             source_names = list(dict.fromkeys(source for source, _ in manifests.texts))
-            paths = [*request.paths, *([str(request.cluster)] if request.cluster else ())]
             yield from lint_remarks(lint_manifests(manifests, source_names), paths)
         else:
             yield f"batchyard: {len(manifests.texts):,} documents are not linted before the run: use `batchyard lint`"
+        if not any(kind in simulation_input.scenario.counts for kind in _WORK_KINDS):
+            kinds = ", ".join(_WORK_KINDS)
+            yield f"batchyard: {' '.join(paths)}: no jobs to run; add files with objects of these kinds: {kinds}"
     yield from run_time_remarks(unknown_run_times(simulation_input.scenario))
 
 

@@ -6,20 +6,22 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from batchyard.api.errors import FieldError
-from batchyard.api.meta import Key
+from batchyard.api.errors import FieldError, NotFound
+from batchyard.api.meta import Key, key_of
 from batchyard.api.printing import format_table
-from batchyard.api.scheme import KINDS
+from batchyard.api.scheme import KINDS, kind_info
 from batchyard.base.instant import Duration
 from batchyard.cli import options, output
 from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, ClusterTarget, requested_state, with_explicit_runtimes
 from batchyard.cli.commands.simulate import read_scenario_or_exit
 from batchyard.cli.manifest_warnings import Verbose, print_warnings
+from batchyard.cli.missing_objects import NamespacedName, not_found_text
 from batchyard.cli.output import render_document
 from batchyard.cli.simulation_output import format_go_duration
 from batchyard.controller_runtime.kernel import EndlessInstant
 from batchyard.sim.scenario import FileFault, InvalidScenario
 from batchyard.sim.whatif import (
+    Comparison,
     Difference,
     QueueDifference,
     RunStart,
@@ -68,11 +70,28 @@ def run(request: WhatifRequest) -> None:
         difference = difference_of(compare(run_start, change, run_length, request.seed), started_at)
     except EndlessInstant as error:
         output.fail(f"batchyard: {error}")
+    if missing := _missing_objects(difference.comparison, deleted_keys):
+        output.fail("\n".join([*missing, "batchyard: nothing was compared"]))
     for rejection in difference.comparison.refused:
         output.report_line(f"rejected write: {rejection}")
     output.write(format_differences(difference, request.output_format))
     if difference.comparison.refused:
         raise SystemExit(1)
+
+
+def _missing_objects(comparison: Comparison, deleted_keys: Sequence[Key]) -> list[str]:
+    """Return a message for each object to delete that did not exist at the time of the change."""
+    rejected_keys = [each.key for each in comparison.refused if each.reason == NotFound.reason]
+    messages = []
+    for key in deleted_keys:
+        if key in rejected_keys:
+            objects = comparison.without.result.objects.get(key.kind, ())
+            existing = [NamespacedName(*key_of(obj)[1:]) for obj in objects]
+            info = kind_info(key.kind)
+            option = f"--delete {info.singular}/{{namespace}}/{key.name}"
+            text = not_found_text(info, NamespacedName(key.namespace, key.name), existing, option)
+            messages.append(f"--delete: {text}")
+    return messages
 
 
 def format_differences(difference: Difference, output_format: options.Output) -> str:

@@ -10,7 +10,7 @@ import typer
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.api.scheme import ServedKind, kind_info
-from batchyard.base.instant import Duration
+from batchyard.base.instant import Duration, format_age
 from batchyard.cli import output
 from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, request_document
 from batchyard.cli.missing_objects import NamespacedName, ask_for_role_text, not_found_text
@@ -288,14 +288,21 @@ def explain_in_simulation(subject: Subject, question: SimulatedQuestion, output_
     from batchyard.cli.commands.simulate import SimulateRequest, read_scenario_and_state  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.simulate import Simulation, SimulationOptions  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.state_document import is_state  # noqa: PLC0415 - loads the simulator
+    from batchyard.sim.world import EPOCH  # noqa: PLC0415 - loads the simulator
 
     if question.at is None and len(question.paths) == 1 and is_state(question.paths[0]):
         explain_in_state(subject, read_state_file(question.paths[0]), output_format)
         return
     scenario, state = read_scenario_and_state(SimulateRequest(question.paths, None, question.at, question.seed))
-    simulation = Simulation(scenario, SimulationOptions(question.at, question.seed, state=state))
+    # A sink, even one that keeps nothing, makes the run record the time of its last event.
+    options = SimulationOptions(question.at, question.seed, sink=lambda _: None, state=state)
+    simulation = Simulation(scenario, options)
     simulation.advance()
+    end = simulation.world.log.last - (EPOCH if state is None else state.at)
     simulation.result()
+    if question.at is not None and simulation.world.kernel.next_instant() is None and end < question.at:
+        message = f"the run ends at {format_age(end)}, before --at {format_age(question.at)}: this is its end"
+        output.report_line(f"batchyard: {message}; give an earlier --at for an earlier state")
     explain_in_world(simulation.world, subject, output_format)
 
 

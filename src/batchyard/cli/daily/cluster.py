@@ -20,6 +20,7 @@ from batchyard.client.transport import (
     HttpResponse,
     api_version_path,
     decode_object,
+    failure_advice,
     failure_reason,
     kind_path,
     list_in_response,
@@ -195,7 +196,7 @@ class ClusterClient:
     async def _request(self, request: HttpRequest) -> HttpResponse:
         response = await self.transport.ask(request)
         if not response.code or response.code == HTTPStatus.UNAUTHORIZED:
-            raise ClusterRequestError(f"{self.url}: {failure_reason(response)}")
+            raise ClusterRequestError(f"{self.url}: {failure_advice(response)}")
         return response
 
 

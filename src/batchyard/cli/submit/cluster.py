@@ -226,7 +226,9 @@ def match_gpu_model(
             models = "; ".join(f"{_format_labels(labels)} ({places[0]})" for labels, places in matches.items())
             raise SubmitError(f"GPU model {model} is ambiguous: {models}: give more of the name, as in MODEL-80gb:N")
     values = _gpu_values([*flavor_labels.values(), *node_labels.values()])
-    available = ", ".join(values[:_MODELS_SHOWN_MAX]) or "none has a label with a GPU model"
+    available = ", ".join(values[:_MODELS_SHOWN_MAX]) or (
+        "none has a label with a GPU model: use --gpus N, if needed with --node-selector NAME=VALUE"
+    )
     place = f"the flavors of queue {job_request.queue} and the nodes"
     raise SubmitError(f"GPU model {model} not found in the labels of {place}; available: {available}")
 

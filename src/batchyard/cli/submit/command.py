@@ -113,23 +113,15 @@ def parse_toleration(text: str) -> dict[str, str]:
     return {**({"key": key} if key else {}), **operator_fields, **({"effect": taint_effect} if taint_effect else {})}
 
 
-_BYTES_PATTERN: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgtpe])(i?)b?", re.IGNORECASE)
 _GPUS_PATTERN: Final = re.compile(r"(?:([A-Za-z0-9][\w.-]*):)?(\d{1,4})")
 
 
 def parse_memory(text: str) -> str:
-    """Return an amount of memory; raise BadParameter with Kubernetes's notation if it is written as 4GB or 4gb."""
-    match = _BYTES_PATTERN.fullmatch(text)
+    """Return an amount of memory; raise BadParameter with Kubernetes's notation if it is malformed."""
     try:
         parse_quantity(text or 0)
-    except ValueError:
-        if match is None:
-            return text  # the validation of the Job rejects it, with the field's path
-        number, unit = match[1], match[2].upper()
-        binary = f"{number}{unit}i (powers of 1024)"
-        decimal = f"{number}{unit.replace('K', 'k')} (powers of 1000) or "
-        message = f"--memory {text}: Kubernetes writes {'' if match[3] else decimal}{binary}"
-        raise typer.BadParameter(message) from None
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--memory") from None
     return text
 
 

@@ -36,6 +36,9 @@ from batchyard.shadow.controller import ShadowController
 from batchyard.shadow.findings import ComparisonCounts, Divergence
 from batchyard.shadow.state import BlockedPeriods, ShadowSettings
 
+_UNSERVED_REMEDY: Final = "install Kueue, or select the cluster that runs it with --kubeconfig and --context"
+
+
 # The dashboard of a cluster on which Kueue decides, with the same models as on a platform.
 
 
@@ -134,7 +137,7 @@ class Shadow:
         self._controller = ShadowController(self.client, reader, self._timers, settings, report=self._report_divergence)
         self.followers = self._controller.followers
         self.client.subscribe(self._observe)
-        self._watch_errors = WatchErrorLog()
+        self._watch_errors = WatchErrorLog(_UNSERVED_REMEDY)
 
     def start(self) -> None:
         """Start to list and watch the objects of the cluster."""

@@ -88,7 +88,7 @@ async def _request_status_document(sender: RequestSender) -> transport.HttpRespo
     request = transport.HttpRequest("GET", REPORT)
     response = await sender.ask(request)
     if not response.code:
-        raise SnapshotError(transport.failure_reason(response))
+        raise SnapshotError(transport.failure_advice(response))
     return response if response.code not in _RETRIED_CODES else await send_with_retries(sender, request)
 
 
@@ -113,9 +113,9 @@ async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandl
         if _is_unconverted(response):
             unconverted_response = response
         elif response.code != _NOT_FOUND:
-            raise SnapshotError(transport.failure_reason(response))
+            raise SnapshotError(transport.failure_advice(response))
     if unconverted_response is not None:
-        raise SnapshotError(transport.failure_reason(unconverted_response))
+        raise SnapshotError(transport.failure_advice(unconverted_response))
     result.unserved.append(info.constant)
 
 
@@ -132,7 +132,7 @@ async def _read_pages(
     while True:
         list_page = transport.list_in_response(response)
         if list_page is None:
-            raise SnapshotError(transport.failure_reason(response))
+            raise SnapshotError(transport.failure_advice(response))
         result.revision = result.revision or transport.revision_of(list_page)
         items: Sequence[Mapping[str, Any]] = list_page.get("items") or ()
         result.counts[served_kind.constant] = result.counts.get(served_kind.constant, 0) + len(items)

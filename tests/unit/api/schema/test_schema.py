@@ -148,7 +148,10 @@ def test_unknown_field_is_reported_with_suggestion(edits: dict[str, Any], fault:
         ),
         (
             {f"{CPU}.nominalQuota": "9GB"},
-            f"{CPU}.nominalQuota: Invalid value: '9GB' is not a quantity; write it as 500m, 2, 1.5, 10Gi or 1e3",
+            (
+                f"{CPU}.nominalQuota: Invalid value: '9GB' is not a quantity; "
+                "write it as 9G (powers of 1000) or 9Gi (powers of 1024)"
+            ),
         ),
         (
             {"metadata.creationTimestamp": "yesterday"},

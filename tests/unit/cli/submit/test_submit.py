@@ -137,12 +137,10 @@ def test_default_name_derives_from_command(batchyard: Batchyard) -> None:
         pytest.param(
             ("--memory", "4GB", "--", "true"),
             2,
-            "Kubernetes writes 4G (powers of 1000) or 4Gi (powers of 1024)",
+            "--memory: '4GB' is not a quantity; write it as 4G (powers of 1000) or 4Gi (powers of 1024)",
             id="decimal bytes",
         ),
-        pytest.param(
-            ("--memory", "1.5gib", "--", "true"), 2, "Kubernetes writes 1.5Gi (powers of 1024)", id="binary bytes"
-        ),
+        pytest.param(("--memory", "1.5gib", "--", "true"), 2, "write it as 1.5Gi (powers of 1024)", id="binary bytes"),
         pytest.param(
             ("python", "train.py", "--name", "x"),
             2,
