@@ -107,7 +107,7 @@ def _table_view(table: FigureTable) -> dict[str, Any]:
         "rows": [
             {
                 "name": name,
-                "cells": [format_figure(figure.unit, row.get(figure.name)) for figure in table.figures],
+                "cells": [format_figure(figure.in_row(name).unit, row.get(figure.name)) for figure in table.figures],
                 "bar": None if bar is None else row.get(bar),
             }
             for name, row in list(table.rows.items())[:ROWS_SHOWN_MAX]

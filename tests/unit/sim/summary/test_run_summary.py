@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from batchyard.base.instant import SECOND, Duration
+from batchyard.cli.figure_tables import figure_table_text
 from batchyard.sim.simulate import Simulation, SimulationOptions, read_scenario
 from batchyard.sim.summary.run_summary import (
     INTERVAL_COUNT,
@@ -40,6 +41,18 @@ def test_document_has_waits_in_seconds_and_usage() -> None:
     assert (group["workloads"], group["meanWaitSeconds"], group["meanUse"]) == (3, 30, 1)
     assert (quota["nominal"], quota["meanUse"]) == (1, 1)
     assert (document["ending"], document["durationSeconds"], document["pending"]) == ("idle", 90, [])
+
+
+def test_memory_quota_has_unit_in_text_and_is_number_in_document() -> None:
+    objects = queue(1)
+    (group,) = objects[1]["spec"]["resourceGroups"]
+    group["coveredResources"].append("memory")
+    group["flavors"][0]["resources"].append({"name": "memory", "nominalQuota": "64Gi"})
+    summary = summary_of([*objects, workload("one", 30)])
+    rows = {row["name"]: row["nominal"] for row in summary_document(summary)["quotaByFlavor"]}
+    assert rows == {"f cpu": 1, "f memory": 64}
+    table = next(table for table in summary.tables if table.name == "quotaByFlavor")
+    assert figure_table_text(table, wide=False).splitlines()[3].split()[:3] == ["f", "memory", "64Gi"]
 
 
 def test_pending_workloads_have_reason_and_wait() -> None:
