@@ -183,7 +183,7 @@ class ManifestFault(NamedTuple):
     at: str = ""
 
     def __str__(self) -> str:
-        """Return `file:line kind/name: field.path: problem; remedy`, on one line; without the kind or name if unknown."""
+        """Return `file:line kind/name: field.path: problem; remedy` on one line, without an unknown kind or name."""
         words = "/".join(filter(_is_printable_word, (self.kind, self.name)))
         object_text = f" {words}" if words else ""
         line_path = _LINE_PATH.fullmatch(self.error.path)
