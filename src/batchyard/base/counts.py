@@ -2,10 +2,12 @@
 
 
 def pluralize(noun: str, count: int) -> str:
-    """Return the noun unchanged if the count is one, else with `s` appended (`y` after a consonant becomes `ies`)."""
+    """Return the noun unchanged if the count is one, else in the plural, such as pods, entries or losses."""
     if count == 1:
         return noun
-    return f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2:-1] not in "aeiou" else f"{noun}s"
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def count_with_noun(count: int, noun: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.views.workload import FlavorView, WorkloadView
+from batchyard.base.counts import count_with_noun
 from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached, HypotheticalChange
 from batchyard.explain.document import PodSetFlavorOutcomes
 from batchyard.explain.searches import Patch, Proposal, Search, least_between
@@ -119,7 +120,7 @@ def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Search:
     omitted = yield from least_between(without_steps, 1, steps_max - 1)
     new_count = (steps_max - omitted.amount) * pods_per_step
     pod_set_suffix = f" of pod set {pod_set['name']}" if len(pod_sets) > 1 else ""
-    text = f"request {new_count} pods{pod_set_suffix} instead of {pod_count}"
+    text = f"request {count_with_noun(new_count, 'pod')}{pod_set_suffix} instead of {pod_count}"
     yield Proposal(SIZE, text, _count_patches(case, index, new_count), omitted.is_minimal)
 
 

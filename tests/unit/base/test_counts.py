@@ -14,6 +14,7 @@ from batchyard.base.counts import count_with_noun, pluralize, select_verb
         (2, "capacity entry", "2 capacity entries"),
         (1, "capacity entry", "1 capacity entry"),
         (2, "day", "2 days"),
+        (2, "machine loss", "2 machine losses"),
     ],
 )
 def test_noun_agrees_with_its_count(count: int, noun: str, text: str) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from batchyard.api.printing import Table, format_table
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.commands.simulate import parse_load_factor, write_report
@@ -108,8 +109,7 @@ def _read_variants(request: CompareRequest, names: tuple[str, str]) -> Configura
     try:
         return read_pair(variants[0], variants[1], _read_loads(request, variants), request.settings.until)
     except InvalidScenario as invalid:
-        fault_count = len(invalid.faults)
-        output.fail(f"{invalid}\nbatchyard: {fault_count} fault{'s' * (fault_count > 1)}; nothing was run")
+        output.fail(f"{invalid}\nbatchyard: {count_with_noun(len(invalid.faults), 'fault')}; nothing was run")
 
 
 def _read_loads(request: CompareRequest, variants: Sequence[ComparedConfiguration]) -> Sequence[Source]:

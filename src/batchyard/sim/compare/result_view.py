@@ -68,7 +68,7 @@ def result_view(summary: RunSummary, comparison: Section | None = None) -> dict[
                 "owner": row.owner,
                 "queue": row.cluster_queue or row.queue,
                 "waited": format_figure(Unit.SECONDS, row.waited),
-                "why": row.why or "not considered yet",
+                "why": row.why or "waits for its turn in its queue",
             }
             for row in summary.pending[:ROWS_SHOWN_MAX]
         ],
