@@ -14,14 +14,16 @@ from batchyard.api import printing, scheme
 from batchyard.api.errors import ApiError
 from batchyard.api.meta import Key, Obj, find_condition, key_of, with_metadata
 from batchyard.api.times import parse_time
-from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.api.views.workload import WorkloadView, cluster_queue_view, workload_view
 from batchyard.base.instant import Duration, Instant, duration_seconds
 from batchyard.dashboard.history import RUN_LIMITS, PlatformHistory
 from batchyard.dashboard.static_report import DashboardViews, PlatformTime, render_static_report
 from batchyard.interfaces.client import Delete, WatchEvent, Write
 from batchyard.scheduling.cycle import PreemptionLoop
+from batchyard.scheduling.messages import WAITING_FOR_PREEMPTED_WORKLOADS
 from batchyard.scheduling.workload.lifecycle import QUOTA_RESERVED, Status
 from batchyard.scheduling.workload.lifecycle import status as status_of
+from batchyard.scheduling.workload.pending_reason import SCHEDULER_REASONS
 from batchyard.sim.event_log import Event
 from batchyard.sim.faults import ScheduledFault
 from batchyard.sim.recovery import GangLoss
@@ -158,7 +160,9 @@ class Result:
     def workloads(self) -> Sequence[WorkloadResult]:
         """Return a table row for each Workload at the end of the simulation."""
         workloads, wait_tracker = self.objects[scheme.WORKLOAD], self.waits
-        pending_reasons = _PendingReasons(workloads, self.objects[scheme.LOCAL_QUEUE])
+        pending_reasons = _PendingReasons(
+            workloads, self.objects[scheme.CLUSTER_QUEUE], self.objects[scheme.LOCAL_QUEUE]
+        )
         return tuple(_workload_row(obj, pending_reasons, wait_tracker, self.now) for obj in workloads)
 
     @cached_property
@@ -210,17 +214,22 @@ def _local_queue_row(obj: Obj) -> LocalQueueRow:
 class _PendingReasons:
     """Why Workloads are pending at the end of a simulation, read from their conditions and their queues."""
 
-    def __init__(self, workloads: Sequence[Obj], local_queues: Sequence[Obj]) -> None:
+    def __init__(self, workloads: Sequence[Obj], cluster_queues: Sequence[Obj], local_queues: Sequence[Obj]) -> None:
         self._cluster_queues = {str(key_of(obj)): obj["spec"].get("clusterQueue", "") for obj in local_queues}
-        #: The first Workload of each ClusterQueue that the scheduler has considered and not admitted.
-        self._considered_heads: dict[str, WorkloadView] = {}
+        #: The first pending Workload of each ClusterQueue that keeps the scheduler from considering later ones.
+        self._blocking_heads: dict[str, WorkloadView] = {}
+        strict_queues = {obj["metadata"]["name"]: None for obj in cluster_queues if cluster_queue_view(obj).strict_fifo}
         for obj in workloads:
-            if status_of(obj) is Status.PENDING and find_condition(obj, QUOTA_RESERVED) is not None:
-                view = workload_view(obj)
-                name = self._cluster_queues.get(view.queue, "")
-                head = self._considered_heads.get(name)
-                if head is None or _queue_order(view) < _queue_order(head):
-                    self._considered_heads[name] = view
+            condition = find_condition(obj, QUOTA_RESERVED)
+            is_pending = status_of(obj) is Status.PENDING
+            if condition is None or condition["reason"] not in SCHEDULER_REASONS or not is_pending:
+                continue
+            view = workload_view(obj)
+            name = self._cluster_queues.get(view.queue, "")
+            head = self._blocking_heads.get(name)
+            is_blocking = name in strict_queues or condition["reason"] == WAITING_FOR_PREEMPTED_WORKLOADS
+            if is_blocking and (head is None or _queue_order(view) < _queue_order(head)):
+                self._blocking_heads[name] = view
 
     def reason_of(self, obj: Obj) -> str:
         """Return the message of a pending Workload's QuotaReserved condition; without one, which Workload is ahead."""
@@ -229,7 +238,7 @@ class _PendingReasons:
             return str(condition["message"])
         view = workload_view(obj)
         name = self._cluster_queues.get(view.queue, "")
-        head = self._considered_heads.get(name)
+        head = self._blocking_heads.get(name)
         if head is None or _queue_order(view) < _queue_order(head):
             return ""
         return f"not considered by the scheduler, because {head.key} is ahead of it in ClusterQueue {name}"
