@@ -115,7 +115,7 @@ def test_stop_ends_pods_only_on_request(tmp_path: Path, capsys: pytest.CaptureFi
         platform.kubectl("create", "-f", "-", sent=script("long", "sleep 600"))
         wait_for(platform, "long", "Running")
         stop_platform(tmp_path, end_pods=False)
-        assert "1 pod of this machine keep running: `batchyard up` adopts them" in capsys.readouterr().err
+        assert "1 pod of this machine keeps running: `batchyard up` adopts them" in capsys.readouterr().err
         assert OrphanedPods(tmp_path).pods()
         stop_platform(tmp_path, end_pods=True)
         assert "ending 1 pod" in capsys.readouterr().err

@@ -69,7 +69,7 @@ def test_drain_option_evicts_pods_and_cordons_node(platform: FaultyNodesPlatform
     node = platform.kubectl("get", "nodes", "-o", "jsonpath={.items[1].metadata.name}")
     overrides = json.dumps({"spec": {"nodeName": node, "containers": [{"name": "c", "image": "c"}]}})
     platform.kubectl("run", "busy", "--image=c", f"--overrides={overrides}")
-    assert "1 of 1 pods were evicted" in platform.fault(node, "--drain")
+    assert "1 of 1 pod was evicted" in platform.fault(node, "--drain")
     assert platform.kubectl("get", "node", node, "-o", "jsonpath={.spec.unschedulable}") == "true"
 
 

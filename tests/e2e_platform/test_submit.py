@@ -118,7 +118,7 @@ def test_shipped_files_are_deleted_with_job(platform: UpProcess, tmp_path: Path)
     (tmp_path / ".git").mkdir()
     arguments = (*TEAM, "--detach", "--name", "along", str(tmp_path), "--", "python", "train.py")
     code, _, reported = run_submit(platform, *arguments)
-    assert (code, "1 files shipped, 0.1 kB; left out: .git/" in reported) == (0, True)
+    assert (code, "1 file shipped, 0.1 kB; left out: .git/" in reported) == (0, True)
     result = platform.kubectl("get", "configmap", "along-files-0", "-n", "team-a", "-o", "json")
     owner: dict[str, Any] = json.loads(result)["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"]) == ("Job", "along")

@@ -470,6 +470,12 @@ def format_dollars(cents: int) -> str:
     return f"{sign}{cents // 100}.{cents % 100:02}"
 
 
+def format_cost(cents: int) -> str:
+    """Return cents as text with the currency, such as `$1,012.05`."""
+    sign, cents = ("-", -cents) if cents < 0 else ("", cents)
+    return f"{sign}${cents // 100:,}.{cents % 100:02}"
+
+
 def percentage(part: int, total: int) -> float:
     """Return `part` as a percentage of `total`, with one decimal; 0 if the total is 0."""
     return round(100 * part / total, 1) if total else 0.0

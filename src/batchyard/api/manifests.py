@@ -179,8 +179,9 @@ class ManifestFault(NamedTuple):
     at: str = ""
 
     def __str__(self) -> str:
-        """Return `file:line kind/name: field.path: problem; remedy`, on one line."""
-        object_text = f" {_printable_word(self.kind)}/{_printable_word(self.name)}" if self.kind or self.name else ""
+        """Return `file:line kind/name: field.path: problem; remedy` on one line, without an unknown kind or name."""
+        words = "/".join(filter(_is_printable_word, (self.kind, self.name)))
+        object_text = f" {words}" if words else ""
         if self.lines is None:
             return _text_on_one_line(f"{self.source}{object_text}: {self.error}")
         line, error = self.lines.locate(self.error, self.at)
@@ -330,9 +331,9 @@ def _name_text(obj: Any) -> str:
     return f"{prefix}*" if isinstance(prefix, str) and prefix else ""
 
 
-def _printable_word(text: str) -> str:
-    """Return the text if it is one word of printable characters, else `?`."""
-    return text if text and text.isprintable() and " " not in text else "?"
+def _is_printable_word(text: str) -> bool:
+    """Report whether a text is one word of printable characters."""
+    return bool(text) and text.isprintable() and " " not in text
 
 
 def _text_on_one_line(text: str) -> str:

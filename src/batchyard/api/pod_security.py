@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from batchyard.api import pod_security_baseline as baseline
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
+from batchyard.base.counts import pluralize, select_verb
 
 # The Pod Security policy of a namespace, from its labels.
 #
@@ -194,8 +195,8 @@ def volume_types_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityVio
         return None
     types = sorted({_volume_type(volume) for volume in bad_volumes})
     names = [volume["name"] for volume in bad_volumes]
-    types_noun = baseline.pluralize("restricted volume type", len(types))
-    usage_text = f"{baseline.verb_uses(len(names))} {types_noun} {baseline.quote_values(types)}"
+    types_noun = pluralize("restricted volume type", len(types))
+    usage_text = f"{select_verb(len(names), 'uses', 'use')} {types_noun} {baseline.quote_values(types)}"
     return baseline.PodSecurityViolation(
         "restricted volume types", f"{baseline.noun_with_names('volume', names)} {usage_text}"
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api.meta import Obj
+from batchyard.base.counts import pluralize, select_verb
 
 
 class PodSecurityViolation(NamedTuple):
@@ -40,16 +41,6 @@ def security_context(pod_or_container: Obj) -> Mapping[str, Any]:
 def violating_containers(spec: Obj, violates: Callable[[Mapping[str, Any]], bool]) -> list[str]:
     """Return the names of a pod's containers for which `violates` returns true."""
     return [container["name"] for container in containers(spec) if violates(container)]
-
-
-def pluralize(word: str, count: int) -> str:
-    """Return the noun unchanged if the count is one, else with `s` appended."""
-    return word if count == 1 else f"{word}s"
-
-
-def verb_uses(count: int) -> str:
-    """Return `uses` if the subject is singular, else `use`."""
-    return "uses" if count == 1 else "use"
 
 
 def quote_values(values: Iterable[str]) -> str:
@@ -159,7 +150,9 @@ def host_ports_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | No
     if not names:
         return None
     used_ports = sorted(set().union(*map(host_port_texts, containers(spec))))
-    usage_text = f"{verb_uses(len(names))} {pluralize('hostPort', len(used_ports))} {', '.join(used_ports)}"
+    usage_text = (
+        f"{select_verb(len(names), 'uses', 'use')} {pluralize('hostPort', len(used_ports))} {', '.join(used_ports)}"
+    )
     return PodSecurityViolation("hostPort", f"{noun_with_names('container', names)} {usage_text}")
 
 
@@ -171,7 +164,8 @@ def probe_hosts_violation(_metadata: Obj, spec: Obj) -> PodSecurityViolation | N
     probe_hosts = sorted({host for container in containers(spec) for host in _hook_and_probe_hosts(container)})
     hosts_text = f"{pluralize('probe or lifecycle host', len(probe_hosts))} {quote_values(probe_hosts)}"
     return PodSecurityViolation(
-        "probe or lifecycle host", f"{noun_with_names('container', names)} {verb_uses(len(names))} {hosts_text}"
+        "probe or lifecycle host",
+        f"{noun_with_names('container', names)} {select_verb(len(names), 'uses', 'use')} {hosts_text}",
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from batchyard.accounting.accounts import USES, Statement, StatementLine
+from batchyard.accounting.records import format_cost
 from batchyard.api.meta import Obj
 from batchyard.api.printing import Table, format_table
 from batchyard.api.views.pods import pod_view
@@ -95,13 +96,9 @@ def _cost_cells(lines: Sequence[StatementLine]) -> list[str]:
     cents_per_use = [sum(line.cents for line in lines if line.use == use) for use in USES]
     return [
         *(f"{hour_count:,.2f}" for hour_count in hours),
-        *(_format_dollars(cents) if cents else "" for cents in cents_per_use),
-        _format_dollars(sum(cents_per_use)),
+        *(format_cost(cents) if cents else "" for cents in cents_per_use),
+        format_cost(sum(cents_per_use)),
     ]
-
-
-def _format_dollars(cents: int) -> str:
-    return f"${cents // 100:,}.{cents % 100:02}"
 
 
 def _loss_row(loss: GangLoss, now: Instant) -> list[str]:

@@ -50,5 +50,5 @@ def warning_lines(warnings: Sequence[str], *, is_verbose: bool) -> Sequence[str]
     if deprecated_count == 1:
         lines.append("warning: 1 object uses a deprecated version; --verbose names it")
     elif deprecated_count:
-        lines.append(f"warning: {deprecated_count} objects use deprecated versions; --verbose lists them")
+        lines.append(f"warning: {deprecated_count:,} objects use deprecated versions; --verbose lists them")
     return lines

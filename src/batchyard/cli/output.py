@@ -17,6 +17,7 @@ import yaml
 from batchyard.api.meta import Obj
 from batchyard.api.printing import format_table, table
 from batchyard.api.scheme import kind_info
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import SECOND, Instant, format_age
 from batchyard.cli.options import Output
 from batchyard.sim.simulate import Simulation
@@ -240,5 +241,5 @@ class ObjectCounter:
         self._seen_kinds[kind] = None
         if self._progress_bar is not None:
             (task_id,) = self._progress_bar.task_ids
-            message = f"{self._action} {kind}: {self._count:,} objects"
+            message = f"{self._action} {kind}: {count_with_noun(self._count, 'object')}"
             self._progress_bar.update(task_id, completed=len(self._seen_kinds), description=message)

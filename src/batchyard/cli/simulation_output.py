@@ -7,6 +7,7 @@ from typing import Final
 from batchyard.api import scheme
 from batchyard.api.printing import format_table, table
 from batchyard.api.scheme import kind_info
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND
 from batchyard.cli.accounting_tables import accounting_document, costs_tables, losses_table, unplaced_table
 from batchyard.cli.figure_tables import figure_table_text, format_bounded_table, two_run_totals
@@ -20,7 +21,7 @@ from batchyard.sim.result import Result, RunEnding, WorkloadResult
 from batchyard.sim.run_time_rules import UnknownRunTimes
 from batchyard.sim.scenario import VIRTUAL_TIME_MAX
 from batchyard.sim.summary.figure import FigureTable, Unit, format_figure
-from batchyard.sim.summary.run_summary import RunSummary, conclusion_of, count_text, summary_document
+from batchyard.sim.summary.run_summary import RunSummary, conclusion_of, summary_document
 
 #: The maximum number of remarks of one kind that are printed; further remarks are counted.
 REMARKS_SHOWN_MAX: Final = 20
@@ -93,7 +94,7 @@ def _pending_text(pending: Sequence[WorkloadResult], *, wide: bool) -> str:
     rows = [
         [
             *(row.namespace, row.owner, row.cluster_queue or row.queue),
-            *(format_figure(Unit.SECONDS, row.waited), row.why or "not considered yet"),
+            *(format_figure(Unit.SECONDS, row.waited), row.why or "waits for its turn in its queue"),
         ]
         for row in pending
     ]
@@ -104,10 +105,10 @@ def _pending_text(pending: Sequence[WorkloadResult], *, wide: bool) -> str:
 def lint_remarks(report: LintReport, paths: Sequence[str]) -> Iterator[str]:
     """Yield remarks on lint findings: how many there are, and the most severe errors and warnings."""
     counts = [(report.count(severity), severity.value) for severity in Severity]
-    count_text = ", ".join(f"{count} {name}{'s' * (count != 1)}" for count, name in counts if count)
-    if not count_text:
+    counts_text = ", ".join(count_with_noun(count, name) for count, name in counts if count)
+    if not counts_text:
         return
-    yield f"lint: {count_text}; `batchyard lint {' '.join(paths)}` lists all, with fixes"
+    yield f"lint: {counts_text}; `batchyard lint {' '.join(paths)}` lists all, with fixes"
     severities = list(Severity)
     findings = [finding for finding in report.findings if finding.severity is not Severity.NOTE]
     findings.sort(key=lambda finding: severities.index(finding.severity))
@@ -124,12 +125,12 @@ def run_time_remarks(unknown: UnknownRunTimes) -> Iterator[str]:
     """Yield remarks on jobs without a run time, and on Workloads without one, which never finish."""
     if unknown.unknown_job_count:
         yield (
-            f"batchyard: {unknown.unknown_job_count:,} of {count_text(unknown.job_count, 'Job')} have no run time; "
-            "60s assumed: set --default-runtime, --runtimes or the annotation batchyard.dev/runtime"
+            f"batchyard: {unknown.unknown_job_count:,} of {count_with_noun(unknown.job_count, 'Job')} have no run time;"
+            " 60s assumed: set --default-runtime, --runtimes or the annotation batchyard.dev/runtime"
         )
     if unknown.unknown_workload_count:
         yield (
-            f"batchyard: {unknown.unknown_workload_count:,} of {count_text(unknown.workload_count, 'Workload')} "
+            f"batchyard: {unknown.unknown_workload_count:,} of {count_with_noun(unknown.workload_count, 'Workload')} "
             "without a Job have no run time and hold quota until they are deleted: set --runtimes or the annotation "
             "batchyard.dev/runtime"
         )
@@ -152,7 +153,7 @@ def run_remarks(result: Result) -> Iterator[str]:
     counts = result.counts
     yield (
         f"batchyard: {format_go_duration(result.duration)} of virtual time; Workloads: {counts.finished} finished, "
-        f"{counts.admitted} admitted, {counts.pending} pending; {counts.preemptions} preemptions"
+        f"{counts.admitted} admitted, {counts.pending} pending; {count_with_noun(counts.preemptions, 'preemption')}"
     )
 
 

@@ -10,6 +10,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
 from batchyard.api.views.node import Taint, Toleration
 from batchyard.api.views.pods import PodView
+from batchyard.base.counts import count_with_noun
 from batchyard.cloud.catalog.machine_types import Catalog, catalog_of
 from batchyard.cloud.catalog.nodes import node_template
 from batchyard.cloud.catalog.pool_properties import chips_in, has_its_accelerator, hosts_of_slice, zones_of
@@ -304,7 +305,8 @@ def _topology_errors(pool: Obj, catalog: Catalog) -> Iterator[FieldError]:
     chip_count, chips_per_machine = chips_in(topology), machine.accelerator.count
     if chip_count % chips_per_machine or (chip_count != chips_per_machine and hosts_of_slice(pool, catalog) < 2):
         remedy = f"choose a topology whose chips are a multiple of {chips_per_machine}"
-        problem = f"topology {topology} has {chip_count} chips, but each {machine.name} has {chips_per_machine}"
+        chips_text = count_with_noun(chip_count, "chip")
+        problem = f"topology {topology} has {chips_text}, but each {machine.name} has {chips_per_machine}"
         yield FieldError("tpuTopology", problem, remedy)
 
 

@@ -12,6 +12,7 @@ from batchyard.api.views import pods
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.autoscaler.expander import FULL
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import Instant
 from batchyard.explain.blockers import occupants_of, selected_nodes
 from batchyard.explain.document import BindingLimit, DocumentPart, ExplanationUser, nonempty_fields, pods_of
@@ -140,7 +141,9 @@ class AdmittedExplainer:
         incomplete_jobs = [job for job in _jobs_of(workload, self._reader) if _lacking_pods(job)]
         rejection = self._pod_rejection(incomplete_jobs, now)
         if rejection is not None:
-            text = f"admitted, but {sum(map(_lacking_pods, incomplete_jobs))} of its pods do not exist: {rejection}"
+            lacking_count = sum(map(_lacking_pods, incomplete_jobs))
+            verb = select_verb(lacking_count, "does", "do")
+            text = f"admitted, but {lacking_count} of its pods {verb} not exist: {rejection}"
             quota_name = _quota_in_message(rejection)
             kind, name = ("ResourceQuota", quota_name) if quota_name else ("Workload", _name_of(workload))
             binding_limit = BindingLimit(POD_CREATION, text, kind, name)
@@ -158,13 +161,15 @@ class AdmittedExplainer:
         nodes = sorted({node: None for pod in job_pods if (node := pods.bound_node(pod))})
         location_suffix = f" on {_shorten_names(nodes)}" if nodes else ""
         if starting_pods:
+            pods_text = f"{count_with_noun(len(job_pods), 'pod')} {select_verb(len(starting_pods), 'is', 'are')}"
             start_reason = _waiting_containers_text(starting_pods[0]) or "its containers start"
-            text = f"{len(starting_pods)} of {len(job_pods)} pods are not ready{location_suffix}: {start_reason}"
+            text = f"{len(starting_pods)} of {pods_text} not ready{location_suffix}: {start_reason}"
             binding_limit = BindingLimit(STARTING, text, "Pod", _name_of(starting_pods[0]))
             return {"state": ADMITTED, "summary": text, "binding": binding_limit.document()}
         expected_count = sum(holding.pods for holding in workload_view(workload).holdings)
-        expected_suffix = f" of {expected_count}" if expected_count > len(job_pods) else ""
-        summary = f"it runs since {admitted_at}: {len(job_pods)}{expected_suffix} pods{location_suffix}"
+        existing_text = f"{len(job_pods)} of " if expected_count > len(job_pods) else ""
+        pods_text = count_with_noun(max(expected_count, len(job_pods)), "pod")
+        summary = f"it runs since {admitted_at}: {existing_text}{pods_text}{location_suffix}"
         return {"state": RUNNING, "summary": summary}
 
     def _pod_rejection(self, jobs: Sequence[Obj], now: Instant) -> str | None:
@@ -204,9 +209,10 @@ class AdmittedExplainer:
         if limit_kind == NODE_CAPACITY:
             is_selected = bool(selected_nodes(views[0], self._reader))
             limit_kind = limit_among_nodes(scheduler_message, autoscaler_message, is_selected=is_selected)
-        text = f"admitted, but {len(unplaced_pods)} of {len(job_pods)} pods have no node: {scheduler_message}"
-        details = [f"scheduler, {count} pods: {each}" for each, count in scheduler_texts.items()]
-        details += [f"autoscaler, {count} pods: {each}" for each, count in autoscaler_texts.items()]
+        pods_text = f"{count_with_noun(len(job_pods), 'pod')} {select_verb(len(unplaced_pods), 'has', 'have')}"
+        text = f"admitted, but {len(unplaced_pods)} of {pods_text} no node: {scheduler_message}"
+        details = [f"scheduler, {count_with_noun(count, 'pod')}: {each}" for each, count in scheduler_texts.items()]
+        details += [f"autoscaler, {count_with_noun(count, 'pod')}: {each}" for each, count in autoscaler_texts.items()]
         details += [f"autoscaler waits for: {each}" for each in waits_for]
         nodes = nonempty_fields(unplaced_pods=len(unplaced_pods), pods=len(job_pods), text=details, waitsFor=waits_for)
         flavor = _flavor_of(workload)

@@ -5,12 +5,14 @@ from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, controller_of
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.explain.cohort_simulation import CohortSimulation
 from batchyard.explain.document import DocumentPart, ExplanationUser, assess_flavors, nonempty_fields
 from batchyard.explain.fixes import CorrectedQueue, WaitingCase, correct_queue, propose_local_queues, remedy_of
 from batchyard.explain.proposals import (
     FIX,
     ProposalCase,
+    propose_borrowing_preemption,
     propose_flavors,
     propose_preemption_rules,
     propose_priority,
@@ -66,6 +68,7 @@ class ChangeExplainer:
             propose_quota_raises(case),
             propose_priority(case, build_view, priority_values),
             propose_preemption_rules(case),
+            propose_borrowing_preemption(case),
             propose_size(case, build_view),
             propose_workload_ends(holders, user.name_of),
             propose_withdrawals(case, user.name_of),
@@ -117,9 +120,9 @@ def _proposal_part(proposal: Proposal, simulation: CohortSimulation) -> Document
     part, ahead_count = proposal.document(), simulation.omitted_ahead
     assumptions = [part["given"]] if "given" in part else []
     if ahead_count:
-        assumptions.append(f"once the {ahead_count} Workloads ahead of it in the queue have started")
+        ahead_text = f"{count_with_noun(ahead_count, 'Workload')} ahead of it in the queue"
+        assumptions.append(f"once the {ahead_text} {select_verb(ahead_count, 'has', 'have')} started")
     if simulation.omitted_elsewhere:
-        assumptions.append(
-            f"if none of {simulation.omitted_elsewhere} other Workloads in its cohort takes the quota first"
-        )
+        others_text = count_with_noun(simulation.omitted_elsewhere, "other Workload")
+        assumptions.append(f"if none of {others_text} in its cohort takes the quota first")
     return {**part, **nonempty_fields(given=", ".join(assumptions))}

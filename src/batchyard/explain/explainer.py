@@ -8,6 +8,7 @@ from batchyard.api.meta import Key, Obj, find_condition, format_amount, key_of
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.pods import is_terminal, phase
 from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import MINUTE, Instant, format_age
 from batchyard.explain import document
 from batchyard.explain.admitted import AdmittedExplainer, explain_finished, pod_part
@@ -166,8 +167,8 @@ class QueueExplainer:
         )
         fair_share = weighted_share(queue.node, self._cache.snapshot.names)
         part["facts"] = document.nonempty_fields(
-            waiting=f"{len(pending_queue)} Workloads",
-            holding=f"{count} Workloads",
+            waiting=count_with_noun(len(pending_queue), "Workload"),
+            holding=count_with_noun(count, "Workload"),
             share=_format_share(fair_share.rounded_value, fair_share.weight),
         )
         if not readiness.active:
@@ -175,19 +176,18 @@ class QueueExplainer:
             return {**part, "state": "Inactive", "summary": readiness.message, "binding": binding_limit.document()}
         head_views = pending_queue.front(1)
         if not head_views:
-            summary = f"the ClusterQueue is active; {count} Workloads hold quota and none is ready to be scheduled"
-            suffix = (
-                f"; {len(pending_queue)} wait for the end of a backoff or a change of conditions"
-                if len(pending_queue)
-                else ""
-            )
-            return {**part, "state": "Active", "summary": summary + suffix}
+            holding_text = f"{count_with_noun(count, 'Workload')} {select_verb(count, 'holds', 'hold')}"
+            summary = f"the ClusterQueue is active; {holding_text} quota and none is ready to be scheduled"
+            if pending_count := len(pending_queue):
+                verb = select_verb(pending_count, "waits", "wait")
+                summary += f"; {pending_count} {verb} for the end of a backoff or a change of conditions"
+            return {**part, "state": "Active", "summary": summary}
         head_name = user.name_of(head_views[0].key)
         head_binding = self._pending.binding_of_pending(head_views[0].key, queue, user)
         head_reason = head_binding.message if head_binding is not None else "it is scheduled next"
         part["facts"] |= {"head": f"{head_name}: {head_reason}"}
         part |= {"binding": head_binding.document()} if head_binding is not None else {}
-        summary = f"{len(pending_queue)} pending Workloads; the first is {head_name}: {head_reason}"
+        summary = f"{count_with_noun(len(pending_queue), 'pending Workload')}; the first is {head_name}: {head_reason}"
         return {**part, "state": "Active", "summary": summary}
 
     def _quota_parts(self, queue: ClusterQueue) -> list[DocumentPart]:

@@ -16,6 +16,7 @@ from batchyard.autoscaler.controller import Autoscaler
 from batchyard.autoscaler.expander import FULL, IN_BACKOFF, Backoff
 from batchyard.autoscaler.index import ScalingIndex
 from batchyard.autoscaler.node_groups import NodeGroup
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Instant
 from batchyard.explain.blockers import NodeOccupant
 from batchyard.explain.document import ExplanationUser
@@ -85,17 +86,29 @@ class NodeCapacityView:
                 machine.created_at
             )
         awaited_texts = [
-            f"{len(times)} machine{'s' * (len(times) > 1)} of {zone} requested, the first at {format_time(min(times))}"
+            f"{count_with_noun(len(times), 'machine')} of {zone} requested, the first at {format_time(min(times))}"
             for zone, times in sorted(created_by_zone.items())
         ]
         for location, each in self._unretried_backoffs(now):
-            awaited_texts.append(f"pool {location}: {each.code}; retried after {format_time(each.end)}")
+            awaited_texts.append(f"pool {location}: {each.code}; {_retry_text(each, now)}")
         return awaited_texts[:_SHOWN_MAX]
 
     def _unretried_backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
         """Return the running backoffs of node groups; if none runs, the ended ones that were not retried yet."""
         all_backoffs = sorted(self._scaling_index.backoffs.items())
         return [(location, each) for location, each in all_backoffs if each.end > now] or all_backoffs
+
+
+def _retry_text(backoff: Backoff, now: Instant) -> str:
+    """Return when the autoscaler requests machines again after a failure.
+
+    When the backoff ends, it does so only if the cloud may have the machines.
+    """
+    if backoff.is_long_lasting:
+        return "it is retried after a change of the NodePool or the Cluster"
+    if backoff.end > now:
+        return f"it is not retried before {format_time(backoff.end)}"
+    return f"its backoff ended at {format_time(backoff.end)}, and it is retried when the cloud may have the machines"
 
 
 # Changes that give nodes to pods without one: more machines, fewer pods, or ending other Workloads. All are simulated.
@@ -121,7 +134,7 @@ def _machine_proposals(pods: Sequence[PodView], node_capacity: NodeCapacityView)
             continue
         count = _minimum_number(partial(_is_enough, pods, node_capacity, group), len(pods))
         if count:
-            text = f"{count} more machine{'s' * (count > 1)} of pool {group.name.pool} ({group.machine.name})"
+            text = f"{count_with_noun(count, 'more machine')} of pool {group.name.pool} ({group.machine.name})"
             yield Proposal(NODES, text, _growth_patches(group, count, node_capacity))
 
 
@@ -147,7 +160,8 @@ def _pod_count_proposals(pods: Sequence[PodView], node_capacity: NodeCapacityVie
     """Yield how many pods must be left out so that all the other pods get nodes."""
     count = _minimum_number(lambda omitted_count: node_capacity.has_room_for(pods[omitted_count:]), len(pods) - 1)
     if count:
-        yield Proposal(SIZE, f"with {count} pods fewer, the other {len(pods) - count} pods would have nodes", ())
+        others = f"the other {count_with_noun(len(pods) - count, 'pod')}"
+        yield Proposal(SIZE, f"with {count_with_noun(count, 'pod')} fewer, {others} would have nodes", ())
 
 
 def _workload_end_proposals(

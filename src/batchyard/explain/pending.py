@@ -274,13 +274,14 @@ class PendingExplainer:
         decision = analysis.decision
         targets = decision.targets if isinstance(decision, Preempt) else ()
         target_keys = {target.workload.key for target in targets}
+        has_enough_victims = bool(targets) or binding.limit == PREEMPTION
+        unprotected_reason = alternatives.NEEDLESS_REASON if has_enough_victims else alternatives.INSUFFICIENT_REASON
         holder_parts = []
         for holder in analysis.holders[:HOLDERS_SHOWN]:
             if holder.workload.evicted or holder.workload.key in target_keys:
                 preemption_fields: Mapping[str, Any] = {"preempted": True}
             else:
-                protection = self._protection_of(analysis, holder)
-                preemption_fields = nonempty_fields(stays="" if protection is None else protection.text)
+                preemption_fields = {"stays": (self._protection_of(analysis, holder) or unprotected_reason).text}
             holder_parts.append(holder_part(self._cache.snapshot, holder, user, preemption_fields))
         return nonempty_fields(holders=holder_parts, holdersMore=max(0, len(analysis.holders) - HOLDERS_SHOWN) or None)
 

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.views.workload import FlavorView, WorkloadView
+from batchyard.base.counts import count_with_noun
 from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached, HypotheticalChange
 from batchyard.explain.document import PodSetFlavorOutcomes
 from batchyard.explain.searches import Patch, Proposal, Search, least_between
@@ -119,7 +120,7 @@ def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Search:
     omitted = yield from least_between(without_steps, 1, steps_max - 1)
     new_count = (steps_max - omitted.amount) * pods_per_step
     pod_set_suffix = f" of pod set {pod_set['name']}" if len(pod_sets) > 1 else ""
-    text = f"request {new_count} pods{pod_set_suffix} instead of {pod_count}"
+    text = f"request {count_with_noun(new_count, 'pod')}{pod_set_suffix} instead of {pod_count}"
     yield Proposal(SIZE, text, _count_patches(case, index, new_count), omitted.is_minimal)
 
 
@@ -319,3 +320,38 @@ def propose_preemption_rules(case: ProposalCase) -> Search:
                 patch = merge_patch("ClusterQueue", view.name, {"spec": {"preemption": {field: policy}}})
                 yield Proposal(PREEMPTION, text, (patch,))
                 break
+
+
+def propose_borrowing_preemption(case: ProposalCase) -> Search:
+    """Try preemption in the Cohort while the ClusterQueue borrows, and the lowest maxPriorityThreshold that suffices.
+
+    Kueue's validation requires that the ClusterQueue may reclaim quota at all.
+    """
+    view, priority = case.simulation.queue.view, case.view.priority
+    if view.preemption.reclaim_within_cohort == "Never":
+        return
+
+    def with_rules(**fields: Any) -> HypotheticalChange:
+        return HypotheticalChange(queues={view.name: replace(view, preemption=replace(view.preemption, **fields))})
+
+    def proposal(text: str, fields: Mapping[str, Any], *, is_minimal: bool = True) -> Proposal:
+        patch = merge_patch("ClusterQueue", view.name, {"spec": {"preemption": {"borrowWithinCohort": fields}}})
+        return Proposal(PREEMPTION, f"ClusterQueue {view.name}: {text}", (patch,), is_minimal)
+
+    if not view.preemption.borrow_within_cohort and (yield with_rules(borrow_within_cohort=True)):
+        text = "set preemption.borrowWithinCohort.policy from Never to LowerPriority"
+        yield proposal(text, {"policy": "LowerPriority"})
+    threshold = view.preemption.priority_threshold_max
+    if not view.preemption.borrow_within_cohort or threshold is None:
+        return
+    held_priorities = {
+        each.priority for queue in case.simulation.snapshot.queues.values() for each in queue.workloads.values()
+    }
+    thresholds = sorted(each for each in held_priorities if threshold < each < priority)[:_PRIORITIES_MAX]
+    if not thresholds or not (yield with_rules(priority_threshold_max=thresholds[-1])):
+        return
+    found = yield from least_between(
+        lambda index: with_rules(priority_threshold_max=thresholds[index]), 0, len(thresholds) - 1
+    )
+    text = f"raise preemption.borrowWithinCohort.maxPriorityThreshold from {threshold} to {thresholds[found.amount]}"
+    yield proposal(text, {"maxPriorityThreshold": thresholds[found.amount]}, is_minimal=found.is_minimal)

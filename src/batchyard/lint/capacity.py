@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Obj, format_amount
+from batchyard.base.counts import count_with_noun
 from batchyard.lint.configuration import Configuration, MachineGroup
 from batchyard.lint.findings import RuleResult
 from batchyard.scheduling.quota import QuotaNode
@@ -127,7 +128,7 @@ def _report_over_capacity(
 
 
 def _format_machine_count(machines: MachineGroup) -> str:
-    return f"{'at most ' if machines.is_autoscaled else ''}{machines.max_count} node{'s' * (machines.max_count != 1)}"
+    return f"{'at most ' if machines.is_autoscaled else ''}{count_with_noun(machines.max_count, 'node')}"
 
 
 def _lower_quota_patch(quota: QuotaDeclaration, flavor_resource: tuple[str, str], amounts: tuple[int, int]) -> Obj:

@@ -18,6 +18,7 @@ from batchyard.api.views.node import NodeView, Taint, node_view
 from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner, node_pool
 from batchyard.autoscaler.node_groups import NodeGroup, groups_of, settings_of
+from batchyard.base.counts import count_with_noun
 from batchyard.cloud.catalog.instances import find_reservation
 from batchyard.cloud.catalog.pool_properties import zones_of
 from batchyard.cloud.cluster_objects import NodeRequirements, is_system_label
@@ -322,10 +323,11 @@ def _pod_count_mismatch(pod: PodView, count: int, machine_groups: Sequence[Machi
     pod_capacity = sum(group.max_count * _pods_per_machine(pod, group) for group in machine_groups)
     if pod_capacity >= count:
         return None
-    fix = f"run at most {pod_capacity} pods in parallel, or raise the pools' maximum size so that {count} pods fit"
+    pods_text, capacity_text = count_with_noun(count, "pod"), count_with_noun(pod_capacity, "pod")
+    fix = f"run at most {capacity_text} in parallel, or raise the pools' maximum size so that {pods_text} fit"
     return NodeMismatch(
         "too-few-nodes",
-        f"the job runs {count} pods in parallel, but the nodes of {format_machine_names(machine_groups)} hold at most"
+        f"the job runs {pods_text} in parallel, but the nodes of {format_machine_names(machine_groups)} hold at most"
         f" {pod_capacity}",
         fix,
     )

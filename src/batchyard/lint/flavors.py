@@ -8,6 +8,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.schema.violations import find_nearest_name
 from batchyard.api.views.node import Taint, pods_running_at_once
 from batchyard.api.views.workload import ClusterQueueView, FlavorView
+from batchyard.base.counts import count_with_noun
 from batchyard.cloud.catalog.machine_types import Catalog, builtin_catalog, catalog_of
 from batchyard.cloud.catalog.pool_properties import chips_in
 from batchyard.lint.capacity import quota_declarations_of
@@ -367,7 +368,8 @@ def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
             if chips_per_pod == chips:  # each pod uses a complete slice: any number of pods is valid
                 continue
             problem = (
-                f"a slice of topology {topology} has {chips} chips, but each Job has {pods} pods with {chips_per_pod}:"
+                f"a slice of topology {topology} has {count_with_noun(chips, 'chip')}, but each Job has "
+                f"{count_with_noun(pods, 'pod')} with {chips_per_pod}:"
                 f" {_describe_chip_mismatch(pods * chips_per_pod, chips)}"
             )
             fix = f"set parallelism and completions to {max(1, chips // chips_per_pod)}, or choose another topology"

@@ -9,6 +9,7 @@ from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Obj, format_amount
 from batchyard.api.views.pod_shape import PODS
 from batchyard.api.views.workload import ClusterQueueView
+from batchyard.base.counts import count_with_noun, pluralize
 from batchyard.lint.configuration import Configuration
 from batchyard.lint.findings import RuleResult, Severity
 from batchyard.lint.workloads import LintedJob, LintedPodSet
@@ -123,7 +124,8 @@ def tiny_memory_quota(config: Configuration) -> Iterator[RuleResult]:
                 if quota.resource == "memory" and 0 < quota.nominal < _MIN_PLAUSIBLE_MEMORY_BYTES:
                     flavor_index = group.flavors.index(quota.flavor)
                     byte_count = format_amount("memory", quota.nominal)
-                    problem = f"the quota of memory in flavor {quota.flavor} is {byte_count} bytes: no pod fits"
+                    bytes_text = f"{byte_count} {pluralize('byte', quota.nominal)}"
+                    problem = f"the quota of memory in flavor {quota.flavor} is {bytes_text}: no pod fits"
                     fix = f"add the unit: {byte_count}Gi or {byte_count}Mi"
                     path = f"spec.resourceGroups[{group_index}].flavors[{flavor_index}]"
                     yield RuleResult(manifest, path, problem, fix)
@@ -154,7 +156,7 @@ def _total_requests(job: LintedJob) -> int:
 
 
 def _format_job_count(jobs: list[LintedJob]) -> str:
-    return f"{len(jobs)} job{'s' * (len(jobs) != 1)}"
+    return count_with_noun(len(jobs), "job")
 
 
 def _resume_patch(manifest: Manifest) -> tuple[Manifest, dict[str, object]]:

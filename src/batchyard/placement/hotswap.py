@@ -18,6 +18,7 @@ from batchyard.api.views import pods as lifecycle
 from batchyard.api.views.node import pods_running_at_once
 from batchyard.api.views.pods import PodView, checkpoint_interval, is_terminal, is_terminating, lost_work, running_since
 from batchyard.api.views.workload import workload_view
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import SECOND, Duration, Instant, format_age
 from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
@@ -175,10 +176,11 @@ def find_hotswap(
 
 def eviction_message(preemptor: str, uid: str, job_uid: str, victim: EvictionUnit) -> str:
     """Return the eviction message of a Workload, which starts like Kueue's so that tools find the preemptor."""
-    lost_work_age = format_age(victim.work_lost)
+    lost_work_age, pod_count = format_age(victim.work_lost), len(victim.pods)
+    pods_text = f"{count_with_noun(pod_count, 'pod')} {select_verb(pod_count, 'loses', 'lose')}"
     return (
         f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to Hotswap:"
-        f" {preemptor} needs the nodes of {victim.name}, whose {len(victim.pods)} pods lose {lost_work_age}"
+        f" {preemptor} needs the nodes of {victim.name}, whose {pods_text} {lost_work_age}"
         " of work since their last checkpoints"
     )
 

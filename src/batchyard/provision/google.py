@@ -7,6 +7,7 @@ from typing import Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.schema.violations import format_value
+from batchyard.base.counts import count_with_noun
 from batchyard.cloud.catalog.nodes import DEFAULT_PODS_PER_NODE
 from batchyard.provision.images import image_recipes
 from batchyard.provision.model import Google, Network, Part, PlatformModel, PlatformTeam
@@ -233,7 +234,9 @@ def _address_space_errors(platform: PlatformModel, network: Network) -> Iterator
     for field, text, minimum in (("nodes", network.nodes, nodes + _RESERVED_ADDRESSES), ("pods", network.pods, pods)):
         cidr = cidr_of(text)
         if cidr is not None and cidr.num_addresses < minimum:
-            problem = f"{text} has {cidr.num_addresses} addresses, but up to {nodes} machines need {minimum}"
+            addresses_text = count_with_noun(cidr.num_addresses, "address")
+            machines_text = f"up to {count_with_noun(nodes, 'machine')}"
+            problem = f"{text} has {addresses_text}, but {minimum:,} are needed for {machines_text}"
             remedy = (
                 f"use a /{32 - (minimum - 1).bit_length()} or larger range, or reduce the maximum size of the pools"
             )

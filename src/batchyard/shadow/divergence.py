@@ -7,6 +7,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, find_condition
 from batchyard.api.times import format_time
 from batchyard.api.views.workload import WorkloadView
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import SECOND, Instant
 from batchyard.scheduling.decisions import Admit, Decision, Preempt
 from batchyard.scheduling.preemption.context import PreemptionTarget
@@ -101,7 +102,8 @@ def _describe_queue_order(admission: ObservedAdmission, model: SchedulerModel) -
         return "Workloads of other queues in its cohort are ahead of it"
     first_view = first_pending_views[0]
     order_fields = f"{_describe_order_fields(first_view)}; {admission.workload}: {_describe_order_fields(view)}"
-    return f"{position} Workloads are ahead of it in {admission.queue}, the first is {first_view.key} ({order_fields})"
+    ahead_text = f"{count_with_noun(position, 'Workload')} {select_verb(position, 'is', 'are')} ahead of it"
+    return f"{ahead_text} in {admission.queue}, the first is {first_view.key} ({order_fields})"
 
 
 def _describe_order_fields(view: WorkloadView) -> str:

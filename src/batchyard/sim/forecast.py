@@ -21,6 +21,7 @@ from batchyard.api.views.node import node_view
 from batchyard.api.views.workload import WorkloadView, flavor_view, workload_view
 from batchyard.apiserver.request import StatusError
 from batchyard.base import draw_integer
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import HOUR, SECOND, Duration, Instant
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.controller import Scheduler
@@ -338,7 +339,7 @@ class ForecastRunner:
         sorted_waits = sorted(wait for wait in fork_starts if wait is not None)
         depends_on = self._depends_on(name, quota_state, is_certain=len(sorted_waits) == len(runs))
         if any(is_extrapolated):
-            order_text = f"{position} Workloads are ahead of it"
+            order_text = f"{count_with_noun(position, 'Workload')} {select_verb(position, 'is', 'are')} ahead of it"
             depends_on.append(f"{order_text}: its start is extrapolated from the starts of the first of them")
         basis = self._basis(quota_state)
         forecast = Forecast(name, self._state.at, basis, sorted_waits, len(runs), self._options.seed, depends_on)
@@ -505,7 +506,7 @@ def _shorten_names(names: Sequence[str], may_see: Callable[[str], bool]) -> str:
     visible_names = [name for name in names if may_see(name.partition("/")[0])][:_SHOWN_NAMES_MAX]
     hidden_count = len(names) - len(visible_names)
     if not visible_names:
-        return f"{hidden_count} Workload{'s' * (hidden_count > 1)}"
+        return count_with_noun(hidden_count, "Workload")
     return ", ".join(visible_names) + (f" and {hidden_count} more" if hidden_count else "")
 
 

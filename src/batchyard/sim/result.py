@@ -14,14 +14,16 @@ from batchyard.api import printing, scheme
 from batchyard.api.errors import ApiError
 from batchyard.api.meta import Key, Obj, find_condition, key_of, with_metadata
 from batchyard.api.times import parse_time
-from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.api.views.workload import WorkloadView, cluster_queue_view, workload_view
 from batchyard.base.instant import Duration, Instant, duration_seconds
 from batchyard.dashboard.history import RUN_LIMITS, PlatformHistory
 from batchyard.dashboard.static_report import DashboardViews, PlatformTime, render_static_report
 from batchyard.interfaces.client import Delete, WatchEvent, Write
 from batchyard.scheduling.cycle import PreemptionLoop
-from batchyard.scheduling.workload.lifecycle import Status
+from batchyard.scheduling.messages import WAITING_FOR_PREEMPTED_WORKLOADS
+from batchyard.scheduling.workload.lifecycle import QUOTA_RESERVED, Status
 from batchyard.scheduling.workload.lifecycle import status as status_of
+from batchyard.scheduling.workload.pending_reason import SCHEDULER_REASONS
 from batchyard.sim.event_log import Event
 from batchyard.sim.faults import ScheduledFault
 from batchyard.sim.recovery import GangLoss
@@ -90,7 +92,7 @@ class WorkloadResult:
     priority: int
     waited: float
     preemptions: int
-    #: Why the Workload is pending; '' if it is not pending.
+    #: Why the Workload is pending; '' if it is not pending, or has not had its turn in its queue yet.
     why: str
     obj: Obj
 
@@ -157,7 +159,11 @@ class Result:
     @cached_property
     def workloads(self) -> Sequence[WorkloadResult]:
         """Return a table row for each Workload at the end of the simulation."""
-        return tuple(_workload_row(obj, self.waits, self.now) for obj in self.objects[scheme.WORKLOAD])
+        workloads, wait_tracker = self.objects[scheme.WORKLOAD], self.waits
+        pending_reasons = _PendingReasons(
+            workloads, self.objects[scheme.CLUSTER_QUEUE], self.objects[scheme.LOCAL_QUEUE]
+        )
+        return tuple(_workload_row(obj, pending_reasons, wait_tracker, self.now) for obj in workloads)
 
     @cached_property
     def jobs(self) -> Sequence[JobRow]:
@@ -205,7 +211,47 @@ def _local_queue_row(obj: Obj) -> LocalQueueRow:
     )
 
 
-def _workload_row(obj: Obj, wait_tracker: WaitTracker, now: Instant) -> WorkloadResult:
+class _PendingReasons:
+    """Why Workloads are pending at the end of a simulation, read from their conditions and their queues."""
+
+    def __init__(self, workloads: Sequence[Obj], cluster_queues: Sequence[Obj], local_queues: Sequence[Obj]) -> None:
+        self._cluster_queues = {str(key_of(obj)): obj["spec"].get("clusterQueue", "") for obj in local_queues}
+        #: The first pending Workload of each ClusterQueue that keeps the scheduler from considering later ones.
+        self._blocking_heads: dict[str, WorkloadView] = {}
+        strict_queues = {obj["metadata"]["name"]: None for obj in cluster_queues if cluster_queue_view(obj).strict_fifo}
+        for obj in workloads:
+            condition = find_condition(obj, QUOTA_RESERVED)
+            is_pending = status_of(obj) is Status.PENDING
+            if condition is None or condition["reason"] not in SCHEDULER_REASONS or not is_pending:
+                continue
+            view = workload_view(obj)
+            name = self._cluster_queues.get(view.queue, "")
+            head = self._blocking_heads.get(name)
+            is_blocking = name in strict_queues or condition["reason"] == WAITING_FOR_PREEMPTED_WORKLOADS
+            if is_blocking and (head is None or _queue_order(view) < _queue_order(head)):
+                self._blocking_heads[name] = view
+
+    def reason_of(self, obj: Obj) -> str:
+        """Return the message of a pending Workload's QuotaReserved condition; without one, which Workload is ahead."""
+        condition = find_condition(obj, QUOTA_RESERVED)
+        if condition is not None:
+            return str(condition["message"])
+        view = workload_view(obj)
+        name = self._cluster_queues.get(view.queue, "")
+        head = self._blocking_heads.get(name)
+        if head is None or _queue_order(view) < _queue_order(head):
+            return ""
+        return f"not considered by the scheduler, because {head.key} is ahead of it in ClusterQueue {name}"
+
+
+def _queue_order(view: WorkloadView) -> tuple[int, Instant]:
+    """Return a sort key for the order in a ClusterQueue: by priority, then by the time of queueing."""
+    return -view.priority, view.queued
+
+
+def _workload_row(
+    obj: Obj, pending_reasons: _PendingReasons, wait_tracker: WaitTracker, now: Instant
+) -> WorkloadResult:
     view, state = workload_view(obj), status_of(obj)
     return WorkloadResult(
         namespace=view.namespace,
@@ -217,7 +263,7 @@ def _workload_row(obj: Obj, wait_tracker: WaitTracker, now: Instant) -> Workload
         priority=view.priority,
         waited=duration_seconds(wait_tracker.wait_time(obj, now)),
         preemptions=wait_tracker.preemption_count(obj),
-        why=_pending_message(obj) if state is Status.PENDING else "",
+        why=pending_reasons.reason_of(obj) if state is Status.PENDING else "",
         obj=obj,
     )
 
@@ -225,12 +271,6 @@ def _workload_row(obj: Obj, wait_tracker: WaitTracker, now: Instant) -> Workload
 def _owner_name(obj: Obj, view: WorkloadView) -> str:
     owner_references = obj["metadata"].get("ownerReferences") or ()
     return str(owner_references[0]["name"]) if owner_references else view.name
-
-
-def _pending_message(obj: Obj) -> str:
-    """Return the message of a Workload's QuotaReserved condition."""
-    condition = find_condition(obj, "QuotaReserved")
-    return str(condition["message"]) if condition else ""
 
 
 def _job_row(obj: Obj, now: Instant) -> JobRow:

@@ -14,6 +14,7 @@ from batchyard.api.meta import Key, Obj, controller_of, group_kind, key_of
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import format_time
 from batchyard.api.views.workload import workload_view
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import SECOND, Duration, Instant, duration_seconds
 from batchyard.scheduling.kueue_configuration import KueueSettings
 from batchyard.scheduling.workload.lifecycle import is_finished
@@ -353,8 +354,13 @@ class WorkloadDifference:
             return "does not start"
         if with_change.preemptions != without_change.preemptions:
             return "preempted" if with_change.preemptions > without_change.preemptions else "not preempted"
-        if self.sooner:
-            return "sooner" if self.sooner > 0 else "later"
+        start_shift = self.sooner or 0
+        if without_change.ended_at is not None and with_change.ended_at is None and start_shift >= 0:
+            return "does not finish"
+        if without_change.ended_at is None and with_change.ended_at is not None and start_shift <= 0:
+            return "finishes"
+        if start_shift:
+            return "sooner" if start_shift > 0 else "later"
         return "other end"
 
 
@@ -386,24 +392,33 @@ class Difference:
         for row in self.workloads:
             counts[row.effect] = counts.get(row.effect, 0) + 1
         preemptions = _more_preemptions(self.workloads)
-        texts = [f"{counts[effect]} {effect_text}" for effect, effect_text in _EFFECT_TEXTS if effect in counts]
-        texts += [f"{abs(preemptions)} {'more' if preemptions > 0 else 'fewer'} preemptions"] if preemptions else []
+        shown_counts = [(counts[effect], verbs) for effect, *verbs in _EFFECT_VERBS if effect in counts]
+        texts = [f"{count:,} {select_verb(count, *verbs)}" for count, verbs in shown_counts]
+        if shown_counts:
+            count, verbs = shown_counts[0]
+            texts[0] = f"{count_with_noun(count, 'Workload')} {select_verb(count, *verbs)}"
+        if preemptions:
+            noun = f"{'more' if preemptions > 0 else 'fewer'} preemption"
+            texts.append(count_with_noun(abs(preemptions), noun))
         costs_in_cents = [_cost_cents(run.result) for run in (self.comparison.changed, self.comparison.without)]
         if costs_in_cents[0] != costs_in_cents[1]:
             texts.append(f"{_format_dollars(costs_in_cents[0] - costs_in_cents[1])} for machines")
         return ", ".join(texts) or "nothing changes for any Workload"
 
 
-_EFFECT_TEXTS: Final = (
-    ("new", "new"),
-    ("gone", "gone"),
-    ("starts", "start that would not"),
-    ("does not start", "do not start that would"),
-    ("preempted", "preempted that would not be"),
-    ("not preempted", "not preempted that would be"),
-    ("sooner", "start sooner"),
-    ("later", "start later"),
-    ("other end", "end at another time"),
+#: The effects in the order of the summary, each with a verb for one Workload and for several.
+_EFFECT_VERBS: Final = (
+    ("new", "is new", "are new"),
+    ("gone", "is gone", "are gone"),
+    ("starts", "starts that would not have", "start that would not have"),
+    ("does not start", "does not start that would have", "do not start that would have"),
+    ("preempted", "is preempted that would not have been", "are preempted that would not have been"),
+    ("not preempted", "is not preempted that would have been", "are not preempted that would have been"),
+    ("finishes", "finishes that would not have", "finish that would not have"),
+    ("does not finish", "does not finish that would have", "do not finish that would have"),
+    ("sooner", "starts sooner", "start sooner"),
+    ("later", "starts later", "start later"),
+    ("other end", "ends at another time", "end at another time"),
 )
 
 

@@ -85,13 +85,17 @@ def test_faults_of_all_files_are_reported_and_valid_objects_returned() -> None:
         ("hello", 'a.yaml:1: "hello" is not an object; write apiVersion, kind, metadata and spec'),
         (
             "apiVersion: v1\nmetadata: {name: x}",
-            "a.yaml:1 ?/x: kind: Required value; set the field to the kind of the object, such as Job",
+            "a.yaml:1 x: kind: Required value; set the field to the kind of the object, such as Job",
         ),
         (
             "apiVersion: v1\nkind: Namespace",
-            "a.yaml:1 Namespace/?: metadata: Required value; add metadata with a name to the object",
+            "a.yaml:1 Namespace: metadata: Required value; add metadata with a name to the object",
         ),
-        (NAMESPACE % '"a\\nb"', "a.yaml:3 Namespace/?: metadata.name: Invalid value"),
+        (
+            "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\nwaitForPodsReady: {x: 1}",
+            "a.yaml:3 Configuration: waitForPodsReady.x: unknown field",
+        ),
+        (NAMESPACE % '"a\\nb"', "a.yaml:3 Namespace: metadata.name: Invalid value"),
         (
             "apiVersion: v1\nkind: Namespace\nmetadata: {generateName: a-, x: 1}",
             "a.yaml:3 Namespace/a-*: metadata.x: unknown field",
@@ -101,7 +105,17 @@ def test_faults_of_all_files_are_reported_and_valid_objects_returned() -> None:
             'a.yaml:2 Gadget/web: kind: the kind "Gadget" of "apps/v1" is not known; check kind and apiVersion',
         ),
     ],
-    ids=["syntax", "list", "text", "no kind", "no metadata", "line break in the name", "generateName", "unknown kind"],
+    ids=[
+        "syntax",
+        "list",
+        "text",
+        "no kind",
+        "no metadata",
+        "Configuration",
+        "line break in the name",
+        "generateName",
+        "unknown kind",
+    ],
 )
 def test_fault_is_single_line_with_object_name(text: str, line: str) -> None:
     (fault,) = reported(text)
@@ -112,7 +126,7 @@ def test_fault_is_single_line_with_object_name(text: str, line: str) -> None:
 def test_name_search_in_invalid_yaml_takes_linear_time() -> None:
     lines = "\n".join(f"{' ' * 10}label-{number}: x" for number in range(5000))
     (fault,) = reported(f"kind: Namespace\nmetadata:\n{lines}\nspec: }}\n")
-    assert fault.startswith("a.yaml:5003 Namespace/?: ")
+    assert fault.startswith("a.yaml:5003 Namespace: ")
     assert reported("kind: Namespace\nmetadata:\n\n  \n  labels:\n    a: b\n  name: x\nspec: }")[0].startswith(
         "a.yaml:8 Namespace/x: "
     )

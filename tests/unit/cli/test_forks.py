@@ -59,7 +59,7 @@ def test_whatif_begins_with_summary_line(batchyard: Batchyard, tmp_path: Path) -
     done = batchyard("whatif", "--state", state_at_ten_seconds(tmp_path), "-f", write_json(tmp_path, queue(2)[1]))
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0] == "1 start sooner"
+    assert lines[0] == "1 Workload starts sooner"
     assert lines[3].split() == ["team/b", "team/lq", "20s", "sooner", "20s", "at", "once", "50s", "30s"]
 
 
@@ -68,7 +68,7 @@ def test_whatif_json_contains_same_summary(batchyard: Batchyard, tmp_path: Path)
     reported = json.loads(done.stdout)
     assert (reported["kind"], reported["summary"], reported["seconds"]) == (
         "Comparison",
-        "1 gone, 1 start sooner",
+        "1 Workload is gone, 1 starts sooner",
         86400,
     )
 
@@ -76,7 +76,7 @@ def test_whatif_json_contains_same_summary(batchyard: Batchyard, tmp_path: Path)
 def test_whatif_of_scenario_begins_at_given_time(batchyard: Batchyard, tmp_path: Path) -> None:
     platform = write_json(tmp_path, {"apiVersion": "v1", "kind": "List", "items": THERE}, "platform.json")
     done = batchyard("whatif", platform, "--at", "10s", "-f", write_json(tmp_path, queue(2)[1]))
-    assert done.stdout.startswith("1 start sooner\n")
+    assert done.stdout.startswith("1 Workload starts sooner\n")
 
 
 def test_rejected_change_is_reported_and_fails(batchyard: Batchyard, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_workload_of_unknown_run_time_is_reported(batchyard: Batchyard, tmp_path
     there = document_of(state([*queue(1), workload("a"), workload("b", 5, 1)], 10))
     done = batchyard("whatif", "--state", write_json(tmp_path, there, "s"), "-f", write_json(tmp_path, queue(2)[1]))
     assert done.stderr == "batchyard: run time of team/a is unknown: they keep running in both runs\n"
-    assert done.stdout.startswith("1 start that would not\n")
+    assert done.stdout.startswith("1 Workload starts that would not have\n")
 
 
 def test_unread_kinds_are_reported_with_consequence(batchyard: Batchyard, tmp_path: Path) -> None:

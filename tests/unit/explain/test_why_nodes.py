@@ -11,6 +11,7 @@ from batchyard.api.meta import Key
 from batchyard.base.instant import MINUTE
 from batchyard.explain.admitted import limit_among_nodes
 from batchyard.sim.scenario import make_scenario
+from batchyard.sim.simulate import read_scenario
 from batchyard.sim.world import World
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -124,6 +125,22 @@ def test_pods_larger_than_machines_have_no_proposal() -> None:
     answer = explained(cpu="5")
     assert (answer["binding"]["limit"], answer.get("changes")) == ("nodeCapacity", None)
     assert answer["changesEnd"].startswith("its pods need nodes that no pool has")
+
+
+@pytest.mark.parametrize(
+    ("minutes", "retry"),
+    [
+        (3, "it is not retried before 2026-01-01T00:05:40Z"),
+        (60, "its backoff ended at 2026-01-01T00:05:40Z, and it is retried when the cloud may have the machines"),
+    ],
+)
+def test_retry_after_stock_out_is_never_in_the_past(minutes: int, retry: str) -> None:
+    scenario, _ = read_scenario([str(EXAMPLES / "why" / "stock-out.yaml")])
+    world = World(scenario)
+    world.run_until(minutes * MINUTE)
+    answer = world.platform.explainer.why(Key(scheme.JOB, "empty", "render"), world.kernel.now())
+    assert answer is not None
+    assert answer["nodes"]["waitsFor"] == [f"pool l4-pool/us-central1-a: ZONE_RESOURCE_POOL_EXHAUSTED; {retry}"]
 
 
 def test_resource_quota_that_rejects_pods_is_limit() -> None:

@@ -217,8 +217,8 @@ def test_overlong_state_bucket_name_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("field", "cidr", "stated"),
     [
-        ("pods", "10.4.0.0/20", "has 4096 addresses, but up to 20 machines need 5120; use a /19 or larger"),
-        ("nodes", "10.0.0.0/28", "has 16 addresses, but up to 20 machines need 24; use a /27 or larger"),
+        ("pods", "10.4.0.0/20", "has 4,096 addresses, but 5,120 are needed for up to 20 machines; use a /19 or larger"),
+        ("nodes", "10.0.0.0/28", "has 16 addresses, but 24 are needed for up to 20 machines; use a /27 or larger"),
     ],
 )
 def test_address_ranges_cover_all_machines_and_pods(field: str, cidr: str, stated: str) -> None:

@@ -80,7 +80,7 @@ def test_start_of_workload_far_back_is_extrapolated_from_queue_pace() -> None:
     reported = forecast_of(result, last.name)
     assert reported.waits[0] == (1690 // 10 - 1) * 10 * SECOND + 5 * SECOND
     assert reported.depends_on == [
-        "1689 Workloads are ahead of it: its start is extrapolated from the starts of the first of them"
+        "1,689 Workloads are ahead of it: its start is extrapolated from the starts of the first of them"
     ]
 
 

@@ -239,8 +239,8 @@ def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
     text = str(reported.value)
     assert len(reported.value.faults) >= 3
     assert "none.yaml: cannot be read: No such file or directory" in text
-    assert "<text 2>:1 Jobb/?: kind" in text
-    assert "<object 3>:1 Job/?: apiVersion: Required value; set the field to batch/v1" in text
+    assert "<text 2>:1 Jobb: kind" in text
+    assert "<object 3>:1 Job: apiVersion: Required value; set the field to batch/v1" in text
 
 
 def test_rejected_write_without_name_shows_generate_name() -> None:

@@ -15,6 +15,8 @@ from batchyard.sim.simulate import read_scenario
 from batchyard.sim.whatif import (
     Difference,
     RunStart,
+    WorkloadDifference,
+    WorkloadTimeline,
     compare,
     difference_of,
     document_of,
@@ -42,7 +44,7 @@ def test_more_quota_lets_workload_start_sooner(is_state: bool) -> None:
     start = start_from_state(state(THERE, 10)) if is_state else RunStart(scenario_of(THERE), at=10 * SECOND)
     result = difference(start, queue(2)[1])
     assert effects(result) == {"b": ("sooner", 20)}
-    assert result.summary == "1 start sooner"
+    assert result.summary == "1 Workload starts sooner"
     assert (result.queues[0].waited_without, result.queues[0].waited_changed) == (10, 0)
 
 
@@ -52,7 +54,33 @@ def test_new_workload_preempts_lower_priority() -> None:
     assert effects(result) == {"a": ("preempted", 0), "urgent": ("new", None)}
     (row,) = [row for row in document_of(result)["workloads"] if row["name"] == "team/a"]
     assert row["changed"] == {"startsAfter": -10, "endsAfter": 35, "preemptions": 1, "preemptedBy": "team/urgent"}
-    assert result.summary == "1 new, 1 preempted that would not be, 1 more preemptions"
+    assert result.summary == "1 Workload is new, 1 is preempted that would not have been, 1 more preemption"
+
+
+def test_drained_workload_does_not_finish() -> None:
+    result = difference(start_from_state(state(THERE, 10)), queue(1, stopPolicy="HoldAndDrain")[1])
+    assert effects(result) == {"a": ("does not finish", 0), "b": ("does not start", None)}
+    assert result.summary == "1 Workload does not start that would have, 1 does not finish that would have"
+    (row,) = [row for row in document_of(result)["workloads"] if row["name"] == "team/a"]
+    assert ["endsAfter" in row[side] for side in ("without", "changed")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("without", "changed", "effect"),
+    [
+        ((0, 5), (0, None), "does not finish"),
+        ((0, None), (0, 5), "finishes"),
+        ((0, 5), (0, 6), "other end"),
+        ((0, 5), (1, None), "later"),
+        ((1, None), (0, 5), "sooner"),
+        ((1, 5), (0, None), "does not finish"),
+    ],
+)
+def test_effect_names_first_consequence(
+    without: tuple[float, float | None], changed: tuple[float, float | None], effect: str
+) -> None:
+    timelines = [WorkloadTimeline("team/lq", 0, *moments) for moments in (without, changed)]
+    assert WorkloadDifference("team/a", "team/lq", *timelines).effect == effect
 
 
 def test_deletion_is_compared_as_change() -> None:

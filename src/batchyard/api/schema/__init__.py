@@ -243,7 +243,7 @@ class _Completion:
             # client-go writes null for the zero time of embedded metadata, and CRDs have no such field.
             if value is None and name == "creationTimestamp":
                 return _REMOVED_VALUE
-            return SchemaViolations([SchemaViolation((), "unknown field", "", self.type_name)])
+            return SchemaViolations([SchemaViolation((), "unknown field", "", self.type_name, value)])
         if value is None:
             return None if name in self.nullable_fields else _REMOVED_VALUE
         assert isinstance(visitor, type)
@@ -593,4 +593,4 @@ def _field_errors(flaws: SchemaViolations, type_scope: TypeScope, kind: str) -> 
 
 
 def _violation_remedy(flaw: SchemaViolation, type_scope: TypeScope, kind: str) -> str:
-    return unknown_field_remedy(type_scope, kind, flaw.path, flaw.owner) if flaw.owner else flaw.remedy
+    return unknown_field_remedy(type_scope, kind, flaw) if flaw.owner else flaw.remedy

@@ -24,13 +24,15 @@ PathStep: TypeAlias = "str | int | MapKey"
 class SchemaViolation(NamedTuple):
     """A value that violates its schema: problem, remedy, and path relative to the validated value.
 
-    If a field is unknown, `owner` is the type of the object that contains it, and the remedy is found later.
+    If a field is unknown, `owner` is the type of the object that contains it, `value` is the field's value, and the
+    remedy is found later.
     """
 
     path: tuple[PathStep, ...]
     problem: str
     remedy: str
     owner: str = ""
+    value: Any = None
 
 
 class SchemaViolations(list[SchemaViolation]):
@@ -149,19 +151,24 @@ _LISTED_FIELDS_MAX: Final = 12
 _NESTING_DEPTH_MAX: Final = 12
 
 
-def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[PathStep, ...], owner: str) -> str:
+def unknown_field_remedy(scope: TypeScope, kind: str, flaw: SchemaViolation) -> str:
     """Return a remedy for an unknown field in an object of an API kind: the first of these that exists.
 
-    A known name with few typos; the same name in a nearby object; a similar known name; the same name in a more distant
-    object; the list of known names.
+    A known name with few typos; a known field with a value of that name, if the field is `true`; the same name in a
+    nearby object; a similar known name; the same name in a more distant object; the list of known names. The value of
+    the field must fit where the remedy moves it.
     """
-    name = str(path[-1])
-    type_scope, type_name = scope.scope_of(owner)
-    names = list(type_scope.fields(type_name))
+    name = str(flaw.path[-1])
+    type_scope, type_name = scope.scope_of(flaw.owner)
+    fields = type_scope.fields(type_name)
+    names = list(fields)
     likely_name = find_nearest_name(name, names, STRICT_EDIT_RATIO)
     if likely_name:
         return f"did you mean {likely_name}?"
-    step_count, closest_path = _closest_location(scope, kind, _object_location(path), name)
+    field_with_value = next((each for each in names if name in fields[each].constraints.get("enum", ())), None)
+    if flaw.value is True and field_with_value:
+        return f"did you mean {field_with_value}: {name}?"
+    step_count, closest_path = _closest_location(scope, kind, flaw)
     if closest_path and step_count <= _NEAR_STEPS_MAX:
         return f"move the field to {closest_path}"
     similar_name = find_nearest_name(name, names, LOOSE_EDIT_RATIO)
@@ -176,10 +183,13 @@ def unknown_field_remedy(scope: TypeScope, kind: str, path: tuple[PathStep, ...]
     )
 
 
-def _closest_location(scope: TypeScope, kind: str, start: ObjectLocation, name: str) -> tuple[int, str]:
-    """Find the field `name` closest to `start` in the nested objects of an API kind; return its distance and path."""
+def _closest_location(scope: TypeScope, kind: str, flaw: SchemaViolation) -> tuple[int, str]:
+    """Find the closest known field with the name of an unknown one and of a fitting type; return distance and path."""
     minimum_step_count, closest_path = 1 << 30, ""
-    for location in _locations_by_field(scope, kind).get(name, ()):
+    start, name = _object_location(flaw.path), str(flaw.path[-1])
+    for location, field in _locations_by_field(scope, kind).get(name, ()):
+        if not _may_contain(field, flaw.value):
+            continue
         shared_steps = 0
         while shared_steps < min(len(start), len(location)) and start[shared_steps] == location[shared_steps]:
             shared_steps += 1
@@ -189,13 +199,25 @@ def _closest_location(scope: TypeScope, kind: str, start: ObjectLocation, name: 
     return minimum_step_count, closest_path
 
 
+def _may_contain(field: Field, value: Any) -> bool:
+    """Report whether the type of a value fits a field: object, list, boolean, or another scalar."""
+    if value is None or field.expression == "any":
+        return True
+    if field.is_list or isinstance(value, list):
+        return field.is_list and isinstance(value, list)
+    is_object = field.is_map or field.is_object
+    if is_object or isinstance(value, dict):
+        return is_object and isinstance(value, dict)
+    return isinstance(value, bool) == (field.expression == "bool")
+
+
 @lru_cache(maxsize=64)
-def _locations_by_field(scope: TypeScope, kind: str) -> dict[str, list[ObjectLocation]]:
-    """Return the locations of all nested objects of an API kind, by the names of their fields."""
-    locations_by_name: dict[str, list[ObjectLocation]] = {}
+def _locations_by_field(scope: TypeScope, kind: str) -> dict[str, list[tuple[ObjectLocation, Field]]]:
+    """Return the locations of all nested objects of an API kind, with the field, by the names of their fields."""
+    locations_by_name: dict[str, list[tuple[ObjectLocation, Field]]] = {}
     for location, fields in _nested_object_fields(scope, kind):
-        for name in fields:
-            locations_by_name.setdefault(name, []).append(location)
+        for name, field in fields.items():
+            locations_by_name.setdefault(name, []).append((location, field))
     return locations_by_name
 
 

@@ -13,6 +13,7 @@ from batchyard.api.times import ReservationWindow, is_time, parse_time, parse_ti
 from batchyard.api.validation import job, pods, rules
 from batchyard.api.validation.job import topology_errors
 from batchyard.api.validation.rules import is_extended
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import HOUR, SECOND, parse_duration
 
 # Rules of NodePools and of the pools in a Cluster.
@@ -118,7 +119,7 @@ def _initial_count_errors(pool: SpecFields, autoscaling: SpecFields, path: str) 
         message = f"must be between autoscaling.min and autoscaling.max, {minimum} and {maximum}"
         yield rules.invalid(f"{path}.nodeCount", zone_node_count, message, f"give a number from {minimum} to {maximum}")
     elif total_max is not None and total_count > total_max:
-        message = f"{total_count} nodes in all zones exceed autoscaling.totalMax, which is {total_max}"
+        message = f"must be at most autoscaling.totalMax, {total_max}, in all zones together: it is {total_count}"
         yield rules.invalid(f"{path}.nodeCount", zone_node_count, message, "lower nodeCount, or raise totalMax")
 
 
@@ -468,7 +469,8 @@ def _overbooking_errors(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
             booked_count = sum(reservations[n]["count"] for n in (i, *overlapping_indexes))
             if booked_count > bookable["count"]:
                 names = ", ".join(reservations[n]["name"] for n in overlapping_indexes) or "no other reservation"
-                message = f"{bookable['count']} machines of {kind[0]} can be booked in {kind[1]}, not {booked_count}"
+                bookable_text = count_with_noun(bookable["count"], "machine")
+                message = f"{bookable_text} of {kind[0]} can be booked in {kind[1]}, not {booked_count}"
                 remedy = f"lower count, or change start: {names} already has machines at that time"
                 yield rules.invalid(f"spec.reservations[{i}].count", reservations[i]["count"], message, remedy)
 
@@ -524,6 +526,7 @@ def _reserved_count_errors(spec: SpecFields) -> Iterator[FieldError]:
                 continue
             node_count += pool.get("nodeCount", 0)
             if node_count > reservation["count"]:
-                message = f"reservation {reservation['name']} has {reservation['count']} machines, not {node_count}"
+                reserved_text = count_with_noun(reservation["count"], "machine")
+                message = f"reservation {reservation['name']} has {reserved_text}, not {node_count}"
                 remedy = "reduce nodeCount, or increase the reservation's count"
                 yield rules.invalid(f"spec.nodePools[{i}].nodeCount", pool["nodeCount"], message, remedy)

@@ -16,6 +16,7 @@ from batchyard.api.schema import semantic_equality
 from batchyard.api.validation import pods, rules, topology, workload
 from batchyard.api.validation.job_policies import failure_policy_errors, success_policy_errors
 from batchyard.api.views.node import pods_running_at_once
+from batchyard.base.counts import count_with_noun
 
 _POD_REPLACEMENT_POLICIES: Final = ("Failed", "TerminatingOrFailed")
 
@@ -155,8 +156,9 @@ def slice_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
     if slice_chips is None:
         yield from topology_errors(topology, topology_path)
     elif machine_chips is not None and slice_chips % machine_chips:
-        message = f"must have a multiple of the {machine_chips} chips of a {pool['machineType']}, not {slice_chips}"
-        remedy = f"use a topology with a multiple of {machine_chips} chips, or another machine type"
+        chips_text = count_with_noun(machine_chips, "chip")
+        message = f"must have a multiple of {chips_text}, as a {pool['machineType']} has, not {slice_chips}"
+        remedy = f"use a topology with a multiple of {chips_text}, or another machine type"
         yield rules.invalid(topology_path, topology, message, remedy)
     elif machine_chips != slice_chips:
         yield from single_zone_errors(pool, path, "a TPU slice of several nodes")
@@ -174,8 +176,9 @@ def topology_errors(topology: str, path: str, count: int | None = None) -> Itera
         message = "must be the number of chips in each of two or three dimensions"
         yield rules.invalid(path, topology, message, "write it as 2x4 or 2x2x4")
     elif count not in (None, chip_count):
-        message = f"must have the {count} chips of the machine, not {chip_count}"
-        yield rules.invalid(path, topology, message, f"use a topology with {count} chips, or change accelerator.count")
+        chips_text = count_with_noun(count, "chip")
+        message = f"must have {chips_text}, as the machine has, not {chip_count}"
+        yield rules.invalid(path, topology, message, f"use a topology with {chips_text}, or change accelerator.count")
 
 
 def single_zone_errors(pool: SpecFields, path: str, reason: str) -> Iterator[FieldError]:

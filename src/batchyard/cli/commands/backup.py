@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from batchyard.base.counts import count_with_noun
 from batchyard.cli import output
 from batchyard.cli.options import DATA_DIR, PlatformDir
 from batchyard.server.platform.data_dir import JOURNAL_FILE, DirectoryError, prepare_data_dir
@@ -22,8 +23,8 @@ def write_backup(file: Path, folder: Path) -> None:
     except OSError as error:
         output.fail(f"batchyard: cannot write the backup: {error.filename or file}: {error.strerror}")
     state = journal_contents.store
-    count = len(state.objects)
-    output.report_line(f"batchyard: backup {file} written and verified: {count} objects at revision {state.revision}")
+    objects_text = count_with_noun(len(state.objects), "object")
+    output.report_line(f"batchyard: backup {file} written and verified: {objects_text} at revision {state.revision}")
 
 
 def restore_backup(file: Path, folder: Path) -> None:
@@ -36,8 +37,8 @@ def restore_backup(file: Path, folder: Path) -> None:
     except OSError as error:
         output.fail(f"batchyard: cannot restore the backup: {error.filename or folder}: {error.strerror}")
     state = journal_contents.store
-    count = len(state.objects)
-    output.report_line(f"batchyard: {folder}: {count} objects restored; revisions continue from {state.revision}")
+    objects_text = count_with_noun(len(state.objects), "object")
+    output.report_line(f"batchyard: {folder}: {objects_text} restored; revisions continue from {state.revision}")
     output.report_line(f"batchyard: start the platform with: batchyard up --data-dir {quote(str(folder))}")
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from batchyard.api.printing import Table, format_table
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.commands.simulate import parse_load_factor, write_report
@@ -108,8 +109,7 @@ def _read_variants(request: CompareRequest, names: tuple[str, str]) -> Configura
     try:
         return read_pair(variants[0], variants[1], _read_loads(request, variants), request.settings.until)
     except InvalidScenario as invalid:
-        fault_count = len(invalid.faults)
-        output.fail(f"{invalid}\nbatchyard: {fault_count} fault{'s' * (fault_count > 1)}; nothing was run")
+        output.fail(f"{invalid}\nbatchyard: {count_with_noun(len(invalid.faults), 'fault')}; nothing was run")
 
 
 def _read_loads(request: CompareRequest, variants: Sequence[ComparedConfiguration]) -> Sequence[Source]:
@@ -125,7 +125,9 @@ def _read_loads(request: CompareRequest, variants: Sequence[ComparedConfiguratio
 
 def _section_table(section: Section) -> Table:
     """Return a section as a table, with a change column after its first metric that has a better direction."""
-    main_figure = next((figure for figure in section.figures if figure.better and figure.unit is not Unit.COUNT), None)
+    counting_units = (Unit.COUNT, Unit.AMOUNT)
+    candidates = (figure for figure in section.figures if figure.better and figure.unit not in counting_units)
+    main_figure = next(candidates, None)
     rows = [[section.row_subject.upper()]]
     for figure in section.figures:
         rows[0] += [figure.title.upper(), *(["CHANGE"] if figure is main_figure else [])]
@@ -133,9 +135,9 @@ def _section_table(section: Section) -> Table:
         cells = [row.name]
         for figure in section.figures:
             value_pair = row.figures.get(figure.name, (None, None))
-            cells.append(_format_values(figure.unit, value_pair))
+            cells.append(_format_values(figure.in_row(row.name).unit, value_pair))
             if figure is main_figure:
-                cells.append(format_change(figure, value_pair))
+                cells.append(format_change(figure.in_row(row.name), value_pair))
         rows.append(cells)
     return rows
 

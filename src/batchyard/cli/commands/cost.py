@@ -15,7 +15,7 @@ from batchyard.accounting.records import (
     CostReport,
     CostReportRow,
     cost_report_document,
-    format_dollars,
+    format_cost,
     make_cost_report,
     percentage,
 )
@@ -154,7 +154,7 @@ def _cost_table(report: CostReport) -> str:
     if not report.rows:
         return _NO_COSTS_MESSAGE
     use_columns = [use.upper() for use in _USE_COLUMNS]
-    header = [report.by.upper(), "NODE-HOURS", "ACCELERATOR-HOURS", *use_columns, "DOLLARS", "SHARE"]
+    header = [report.by.upper(), "MACHINE-HOURS", "ACCELERATOR-HOURS", *use_columns, "COST", "SHARE"]
     total_cost = report.total.total
     rows = [[*_row_cells(row), f"{percentage(row.total, total_cost):.1f}%"] for row in (*report.rows, report.total)]
     return format_table([header, *rows])
@@ -163,7 +163,7 @@ def _cost_table(report: CostReport) -> str:
 def _row_cells(row: CostReportRow) -> list[str]:
     hours = f"{row.node_hours:,.2f}", f"{row.accelerator_hours:,.2f}"
     costs = (row.cents.get(use, 0) for use in _USE_COLUMNS)
-    return [row.name, *hours, *(format_dollars(cents) if cents else "" for cents in costs), format_dollars(row.total)]
+    return [row.name, *hours, *(format_cost(cents) if cents else "" for cents in costs), format_cost(row.total)]
 
 
 def _format_csv(cost_report: CostReport) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.cli import output
 from batchyard.cli.background import END_TIMEOUT_SECONDS, running_platform
 from batchyard.cli.options import DATA_DIR, PlatformDir
@@ -49,9 +50,10 @@ def _end_or_report_pods(folder: Path, *, end_pods: bool) -> None:
     pod_count = len(orphaned_pods.pods())
     if not pod_count and not end_pods:
         return
-    pods_text = "1 pod" if pod_count == 1 else f"{pod_count} pods"
+    pods_text = count_with_noun(pod_count, "pod")
     if not end_pods:
-        message = f"batchyard: {pods_text} of this machine keep running: `batchyard up` adopts them"
+        verb = select_verb(pod_count, "keeps", "keep")
+        message = f"batchyard: {pods_text} of this machine {verb} running: `batchyard up` adopts them"
         output.report_line(f"{message}, batchyard down --end-pods --data-dir {quote(str(folder))} ends them")
         return
     if pod_count:

@@ -15,6 +15,7 @@ import typer
 
 from batchyard.api import printing, scheme
 from batchyard.api.meta import Obj
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Instant, format_age
 from batchyard.cli import output
 from batchyard.cli.commands.guide_story import format_next_steps, format_story
@@ -75,7 +76,7 @@ def queue_rows(cluster_queues: Sequence[Obj], now: Instant) -> Mapping[str, str]
 def node_rows(nodes: Sequence[Obj], now: Instant) -> Mapping[str, str]:
     """Count the nodes with the same pool, status, roles and version; return texts such as `4 nodes` by these fields."""
     node_counts = Counter(_describe_node(node, now) for node in nodes)
-    return {kind: f"{count} nodes" for kind, count in node_counts.items()}
+    return {kind: count_with_noun(count, "node") for kind, count in node_counts.items()}
 
 
 def _describe_node(node: Obj, now: Instant) -> str:

@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import Instant, format_age
 from batchyard.sim.guide import GuideObservation
 
@@ -112,9 +113,10 @@ def _workload_counts(observation: GuideObservation, preempted: int) -> str:
     """Return how many Workloads have quota, wait, and were preempted since the step before."""
     rows = observation.rows.values()
     admitted, pending = sum(row.admitted for row in rows), sum(row.pending for row in rows)
-    waiting_text = f", {pending} wait" if pending else ""
-    preempted_text = f", {preempted} were preempted" if preempted else ""
-    return f"{admitted} Workloads have quota{waiting_text}{preempted_text}"
+    waiting_text = f", {pending} {select_verb(pending, 'waits', 'wait')}" if pending else ""
+    preempted_text = f", {preempted} {select_verb(preempted, 'was', 'were')} preempted" if preempted else ""
+    admitted_text = f"{count_with_noun(admitted, 'Workload')} {select_verb(admitted, 'has', 'have')} quota"
+    return f"{admitted_text}{waiting_text}{preempted_text}"
 
 
 def _node_counts(observation: GuideObservation, earlier: Mapping[str, int]) -> str:
@@ -122,4 +124,4 @@ def _node_counts(observation: GuideObservation, earlier: Mapping[str, int]) -> s
     pools = observation.pools
     changes = {pool: pools.get(pool, 0) - earlier.get(pool, 0) for pool in dict.fromkeys([*earlier, *pools])}
     texts = [f"{change:+} {pool}" for pool, change in changes.items() if change]
-    return f"{sum(pools.values())} nodes ({', '.join(texts) or 'as before'})"
+    return f"{count_with_noun(sum(pools.values()), 'node')} ({', '.join(texts) or 'as before'})"

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from batchyard.api.schema.violations import find_nearest_name
+from batchyard.base.counts import count_with_noun
 from batchyard.cli import output
 from batchyard.cli.options import Output, SeverityChoice
 from batchyard.cli.output import render_document
@@ -53,10 +54,10 @@ def run(request: LintRequest) -> None:
 
 def summary(report: LintReport) -> str:
     """Return the numbers of linted documents and of findings as one line."""
-    document_count = _format_count(report.document_count, "document")
+    document_count = count_with_noun(report.document_count, "document")
     if not report.findings:
         return f"batchyard: no findings in {document_count}"
-    count_texts = ", ".join(_format_count(report.count(severity), severity.value) for severity in Severity)
+    count_texts = ", ".join(count_with_noun(report.count(severity), severity.value) for severity in Severity)
     return f"batchyard: {count_texts} in {document_count}"
 
 
@@ -90,10 +91,6 @@ def _report_document(findings: Sequence[LintFinding], report: LintReport) -> dic
 def _finding_fields(finding: LintFinding) -> Mapping[str, Any]:
     row = {**asdict(finding), "severity": finding.severity.value, "patches": list(finding.patches)}
     return {**{field: value for field, value in row.items() if value not in ("", 0, [])}, "link": finding.link}
-
-
-def _format_count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def lint_command(

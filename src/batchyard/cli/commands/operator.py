@@ -17,6 +17,7 @@ import typer
 import uvloop
 
 from batchyard.base import uid_for
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import HOUR, SECOND, Duration
 from batchyard.cli import options as cli_options
 from batchyard.cli import output
@@ -66,7 +67,10 @@ def summary(counts: ComparisonCounts) -> str:
     """Return the numbers of agreeing and of divergent decisions of Kueue as one line."""
     agreement_count = sum(counts.agreements.values())
     divergences_by_kind = ", ".join(f"{count} {name}" for name, count in sorted(counts.divergences.items()))
-    message = f"{agreement_count} decisions of Kueue as predicted, {counts.divergence_count} divergences"
+    message = (
+        f"{count_with_noun(agreement_count, 'decision')} of Kueue as predicted,"
+        f" {count_with_noun(counts.divergence_count, 'divergence')}"
+    )
     return f"{message}: {divergences_by_kind}" if divergences_by_kind else message
 
 

@@ -13,6 +13,7 @@ import typer
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifest, ManifestFault, Manifests, read_manifests
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, read_state_file, with_explicit_runtimes
@@ -189,7 +190,7 @@ def _read_manifests_or_exit(paths: Sequence[str]) -> tuple[Manifests, Scenario]:
 
 
 def _fail_with_faults(faults: Sequence[ManifestFault | FileFault], remedy: str = "") -> NoReturn:
-    lines = [*map(str, faults), f"batchyard: {len(faults)} fault{'s' * (len(faults) > 1)}; nothing was run{remedy}"]
+    lines = [*map(str, faults), f"batchyard: {count_with_noun(len(faults), 'fault')}; nothing was run{remedy}"]
     output.fail("\n".join(lines))
 
 
@@ -208,7 +209,8 @@ def _check_queue_names(manifests: Manifests, state: State | None) -> None:
         faults.setdefault(result.problem, fault)
     if faults:
         lines = [*first_lines(list(map(str, faults.values())), "fault")]
-        lines.append(f"batchyard: {fault_count} objects name a queue that does not exist; nothing was run")
+        objects_text = f"{count_with_noun(fault_count, 'object')} {select_verb(fault_count, 'names', 'name')}"
+        lines.append(f"batchyard: {objects_text} a queue that does not exist; nothing was run")
         lines.append("batchyard: --lenient runs them nevertheless: they wait until the end")
         output.fail("\n".join(lines))
 
@@ -322,7 +324,7 @@ def _read_trace_or_exit(folder: Path, load: Fraction) -> Trace:
         if len(invalid.faults) > REMARKS_SHOWN_MAX:
             lines.append(f"and {len(invalid.faults) - REMARKS_SHOWN_MAX} more")
         fault_count = len(invalid.faults)
-        lines.append(f"batchyard: {fault_count} fault{'s' * (fault_count > 1)}; nothing was run")
+        lines.append(f"batchyard: {count_with_noun(fault_count, 'fault')}; nothing was run")
         output.fail("\n".join(lines))
 
 

@@ -20,6 +20,7 @@ import typer
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import format_time
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.cli import output
 from batchyard.cli.cluster_access import SNAPSHOT_KINDS, SOURCE_ERRORS, ClusterTarget, read_snapshot
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, select_kubeconfig
@@ -76,11 +77,15 @@ def snapshot_remarks(snapshot: SnapshotResult, request: SnapshotRequest) -> Iter
     if snapshot.configuration_message:
         yield snapshot.configuration_message
     yield from snapshot.unsupported_settings
-    counts_text = ", ".join(f"{count} {kind_info(kind).plural}" for kind, count in snapshot.counts.items() if count)
+    counts_text = ", ".join(
+        f"{count:,} {select_verb(count, kind_info(kind).singular, kind_info(kind).plural)}"
+        for kind, count in snapshot.counts.items()
+        if count
+    )
     redaction_note = "names are hashed, " if request.redacts else ""
     file_note = "" if request.file == STANDARD_OUTPUT else f" in {request.file}"
     yield (
-        f"{sum(snapshot.counts.values())} objects as of {format_time(snapshot.at)}, revision"
+        f"{count_with_noun(sum(snapshot.counts.values()), 'object')} as of {format_time(snapshot.at)}, revision"
         f" {snapshot.revision}{file_note}: "
         f"{counts_text}; {redaction_note}environment variables and Secrets are omitted"
     )

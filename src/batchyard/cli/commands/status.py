@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import typer
 
 from batchyard.api.meta import Obj
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.cli import output
 from batchyard.cli.background import running_platform
 from batchyard.cli.options import DATA_DIR, Output, PlatformDir
@@ -106,10 +107,8 @@ def _local_node_rows(node_status: Mapping[str, Any]) -> dict[str, str]:
         "seccomp": isolation_status.get("seccomp"),
     }
     mechanism_names = ", ".join(mechanism for mechanism, is_available in mechanisms.items() if is_available)
-    rows = {
-        "this machine": f"node {node_status['node']}, {node_status['pods']} pods run",
-        "isolation": mechanism_names or "none",
-    }
+    pods_text = f"{count_with_noun(node_status['pods'], 'pod')} {select_verb(node_status['pods'], 'runs', 'run')}"
+    rows = {"this machine": f"node {node_status['node']}, {pods_text}", "isolation": mechanism_names or "none"}
     rows["not enforced"] = "NetworkPolicy: pods reach all other pods"
     rows["images"] = _describe_images(node_status)
     for number, gpu in enumerate(node_status["gpus"]):

@@ -7,6 +7,7 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import HOUR
 from batchyard.cli import output
 from batchyard.cli.options import DATA_DIR, PlatformDir
@@ -58,7 +59,8 @@ def create_user(folder: Path, new: NewUser) -> None:
     except OSError as error:
         output.fail(f"batchyard: {error.filename or folder}: {error.strerror}; make {folder / USERS_FOLDER} writable")
     output.report_line(
-        f"batchyard: {path.resolve()} is the kubeconfig of {new.name}, valid {new.days} days; treat it like a password"
+        f"batchyard: {path.resolve()} is the kubeconfig of {new.name}, valid {count_with_noun(new.days, 'day')};"
+        " treat it like a password"
     )
     output.report_line(f"batchyard: RoleBindings grant {new.name}'s permissions, for example:")
     namespace = new.namespace or "NAMESPACE"

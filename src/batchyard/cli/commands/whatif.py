@@ -10,6 +10,7 @@ from batchyard.api.errors import FieldError, NotFound
 from batchyard.api.meta import Key, key_of
 from batchyard.api.printing import format_table
 from batchyard.api.scheme import KINDS, kind_info
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Duration
 from batchyard.cli import options, output
 from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, ClusterTarget, requested_state, with_explicit_runtimes
@@ -61,8 +62,7 @@ def run(request: WhatifRequest) -> None:
         deleted_keys = [_parse_object_key(text) for text in request.deleted]
         change, warnings = read_change(request.changes, deleted_keys, run_start)
     except InvalidScenario as invalid:
-        fault_count = len(invalid.faults)
-        output.fail(f"{invalid}\nbatchyard: {fault_count} fault{'s' * (fault_count > 1)}; nothing was run")
+        output.fail(f"{invalid}\nbatchyard: {count_with_noun(len(invalid.faults), 'fault')}; nothing was run")
     print_warnings(warnings)
     started_at = EPOCH + request.at if run_start.state is None else run_start.state.at
     run_length = DEFAULT_RUN_LENGTH if request.until is None and run_start.state is not None else request.until

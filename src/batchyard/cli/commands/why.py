@@ -10,6 +10,7 @@ import typer
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.api.scheme import ServedKind, kind_info
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Duration, format_age
 from batchyard.cli import output
 from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, request_document
@@ -114,7 +115,7 @@ def _quota_lines(document: Document, *, is_wide: bool) -> Iterator[str]:
     amount_columns = ("NOMINAL", "USED", "FREE", "BORROW", "LEND")
     yield from _table_lines([(*header, *amount_columns), *rows])
     if omitted_count:
-        yield f"... and {omitted_count} more rows: -o wide"
+        yield f"... and {count_with_noun(omitted_count, 'more row')}: -o wide"
 
 
 def _queue_quota_lines(document: Document) -> Iterator[str]:
@@ -125,7 +126,7 @@ def _queue_quota_lines(document: Document) -> Iterator[str]:
         header = ("FLAVOR", "RESOURCE", "NOMINAL", "USED", "BORROWED", "LENT", "FREE")
         yield from _table_lines([header, *rows[:_QUOTA_ROWS_MAX]])
     if len(rows) > _QUOTA_ROWS_MAX:
-        yield f"... and {len(rows) - _QUOTA_ROWS_MAX} more rows: -o yaml"
+        yield f"... and {count_with_noun(len(rows) - _QUOTA_ROWS_MAX, 'more row')}: -o yaml"
 
 
 def _quota_rows(document: Document) -> Iterator[tuple[str, ...]]:

@@ -17,6 +17,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import is_true, label
 from batchyard.api.printing import format_table
 from batchyard.api.times import format_time
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import SECOND, Instant, format_age
 from batchyard.cli import output as terminal
 from batchyard.cli.cluster_access import ClusterTarget
@@ -31,7 +32,6 @@ from batchyard.cli.daily.jobs import JobEntry, JobState, find_job, find_jobs, re
 from batchyard.cli.missing_objects import similar_names
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, OutputOption, select_kubeconfig
 from batchyard.server.clocks.wall import sleep_for
-from batchyard.sim.summary.run_summary import count_text
 
 #: The maximum length of a reason in a table; `-o wide` prints the whole reason.
 REASON_LENGTH_MAX: Final = 60
@@ -159,7 +159,7 @@ def describe_state(entry: JobEntry) -> str:
     """Return a job's state and its pods as text, such as `Running, 2 pods on 1 node`."""
     if entry.pods is None or not entry.state.holds_quota:
         return str(entry.state)
-    return f"{entry.state}, {count_text(entry.pods.ready, 'pod')} on {count_text(entry.pods.nodes, 'node')}"
+    return f"{entry.state}, {count_with_noun(entry.pods.ready, 'pod')} on {count_with_noun(entry.pods.nodes, 'node')}"
 
 
 async def _cancel(client: ClusterClient, entry: JobEntry, *, waits: bool) -> None:

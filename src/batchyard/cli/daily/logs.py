@@ -12,6 +12,7 @@ import typer
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, label
 from batchyard.api.scheme import kind_info
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import SECOND
 from batchyard.cli import output as terminal
 from batchyard.cli.daily.cluster import ClusterClient, ClusterRequestError, LogReader, NamespaceOption, run_in_cluster
@@ -167,7 +168,9 @@ class _JobLogs:
                 f" logs, or ask: batchyard why workload/{entry.workload_name} -n {entry.namespace}"
             )
         if len(started_pods) < len(pods):
-            terminal.report_line(f"batchyard: {len(pods) - len(started_pods)} of {len(pods)} pods have not started")
+            missing_count = len(pods) - len(started_pods)
+            pods_text = f"{count_with_noun(len(pods), 'pod')} {select_verb(missing_count, 'has', 'have')}"
+            terminal.report_line(f"batchyard: {missing_count} of {pods_text} not started")
 
     def _container_of(self, pod: Obj) -> str:
         names = [container["name"] for container in (pod.get("spec") or {}).get("containers") or ()]

@@ -20,6 +20,7 @@ from batchyard.api.scheme import kind_info
 from batchyard.api.times import format_time
 from batchyard.api.views.node import node_view, parse_pod_template
 from batchyard.api.views.workload import cluster_queue_view, workload_view
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import SECOND, Instant, format_age
 from batchyard.cli import output as terminal
 from batchyard.cli.daily.cluster import ClusterClient, ClusterRequestError, run_in_cluster, watch_objects
@@ -96,7 +97,9 @@ def top_model(objects: ObjectCache, problems: Mapping[str, str], now: Instant) -
     nodes = objects.list(scheme.NODE)
     ready_count = sum(node_view(node).ready for node in nodes)
     queues = objects.list(scheme.CLUSTER_QUEUE)
-    summary = f"{len(waiting)} waiting, {len(running)} running, {ready_count} of {len(nodes)} nodes ready"
+    summary = (
+        f"{len(waiting)} waiting, {len(running)} running, {ready_count} of {count_with_noun(len(nodes), 'node')} ready"
+    )
     sections = (
         TopSection("Queues", _QUEUE_COLUMNS, list(_queue_rows(queues)), problems.get(scheme.CLUSTER_QUEUE, "")),
         TopSection(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import typer
 
+from batchyard.base.counts import count_with_noun
 from batchyard.cli import output
 from batchyard.cli.options import ProgressFormat
 from batchyard.cli.platform.journal import FolderBusyError, FolderLock, StepJournal
@@ -296,9 +297,8 @@ def run_create(rendered_platform: RenderedPlatform, request: PlatformRequest) ->
         steps = rendered_platform.create(connection, is_pruning)
         outcomes = _run_steps(rendered_platform, request, (lock, journal, display), steps, "create")
     skipped_count = outcomes[ProgressKind.PASSED] + outcomes[ProgressKind.SKIPPED]
-    display.report(
-        f"{rendered_platform.platform.name} is ready: {outcomes[ProgressKind.DONE]} steps done, {skipped_count} skipped"
-    )
+    steps_text = f"{count_with_noun(outcomes[ProgressKind.DONE], 'step')} done, {skipped_count} skipped"
+    display.report(f"{rendered_platform.platform.name} is ready: {steps_text}")
     for line in _queue_commands(rendered_platform, connection):
         display.report(f"  {line}")
 

@@ -10,6 +10,7 @@ from batchyard.accounting.records import format_dollars
 from batchyard.api.printing import Table, format_table
 from batchyard.api.scheme import find_kind
 from batchyard.api.yaml_documents import DocumentLines
+from batchyard.base.counts import count_with_noun
 from batchyard.cli import output
 from batchyard.cli.commands.guide import play_on_platform
 from batchyard.cli.options import Output
@@ -149,7 +150,7 @@ def run(file: str, project: str, output_format: Output, *, guide: bool = False) 
         output.write(render_document(_plan_document(plan), output_format))
     severities = [merged_finding.finding.severity for merged_finding in plan.findings]
     counts = {severity: severities.count(severity) for severity in Severity}
-    count_texts = ", ".join(f"{count} {severity.value}{'s' * (count != 1)}" for severity, count in counts.items())
+    count_texts = ", ".join(count_with_noun(count, severity.value) for severity, count in counts.items())
     output.report_line(f"batchyard: nothing has been created; lint: {count_texts}")
     if guide:
         play_on_platform(platform, output_format)

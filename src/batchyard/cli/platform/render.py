@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from batchyard.base.counts import count_with_noun
 from batchyard.cli import output
 from batchyard.cli.platform.target import read_source, read_valid_platform
 from batchyard.package_data import read_folder
@@ -39,8 +40,8 @@ def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
         omitted_note = f"\n  and {omitted_count} more" if omitted_count > 0 else ""
         message = f"would overwrite files in {out} that were not rendered:{path_lines}{omitted_note}"
         output.fail(f"batchyard: {message}\nnothing was written; move these files, or use --overwrite")
-    removed_note = f"; {removed_count} old files removed" if removed_count else ""
-    output.report_line(f"batchyard: {len(file_contents)} files written to {out}{removed_note}")
+    removed_note = f"; {count_with_noun(removed_count, 'old file')} removed" if removed_count else ""
+    output.report_line(f"batchyard: {count_with_noun(len(file_contents), 'file')} written to {out}{removed_note}")
 
 
 def contents_by_path(platform: PlatformModel) -> Mapping[str, str | bytes]:

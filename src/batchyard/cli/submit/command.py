@@ -19,6 +19,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, parse_quantity
 from batchyard.api.scheme import kind_info
 from batchyard.base import uid_for
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import SECOND
 from batchyard.cli import cluster_access, output
 from batchyard.cli.cluster_access import ClusterTarget, access_reader_of_target
@@ -421,7 +422,9 @@ def _created_message(request: JobRequest, job: Any) -> progress.ProgressMessage:
 
 
 def _packed_folder_message(packed_folder: manifests.PackedFolder) -> progress.ProgressMessage:
-    line = f"{packed_folder.file_count} files shipped, {format_megabytes(len(packed_folder.content))}"
+    line = (
+        f"{count_with_noun(packed_folder.file_count, 'file')} shipped, {format_megabytes(len(packed_folder.content))}"
+    )
     if packed_folder.excluded_paths:
         line += f"; left out: {', '.join(packed_folder.excluded_paths)}"
     return progress.ProgressMessage(

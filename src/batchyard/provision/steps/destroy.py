@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj
+from batchyard.base.counts import count_with_noun
 from batchyard.provision.model import Google, PlatformEngine, PlatformModel
 from batchyard.provision.render import ENGINE_FOLDER
 from batchyard.provision.steps import cluster, google, model, probe_parsers
@@ -418,8 +419,7 @@ def namespaces(manifest_parts: Sequence[ManifestPart]) -> list[str]:
 
 def _describe_loss(platform: PlatformModel, manifest_parts: Sequence[ManifestPart]) -> str:
     """Describe the ClusterQueues and namespaces that `destroy` deletes, for the question to the user."""
-    count = len(platform.queues)
-    loss_text = f"{count} ClusterQueue{'' if count == 1 else 's'}"
+    loss_text = count_with_noun(len(platform.queues), "ClusterQueue")
     names = namespaces(manifest_parts)
     return f"{loss_text}, and everything in the namespaces {', '.join(names)}" if names else loss_text
 

@@ -137,6 +137,10 @@ def _borrowing_reason(context: PreemptionContext, holder: AdmittedWorkload) -> P
 
 
 NEEDLESS_REASON: Final = ProtectionReason("needless", "the other victims free enough quota")
+#: Of a Workload that may be preempted while nothing is preempted.
+INSUFFICIENT_REASON: Final = ProtectionReason(
+    "insufficient", "it could be preempted, but all possible victims together do not free enough quota"
+)
 _RECORDED_WORKLOADS_MAX: Final = 32
 
 

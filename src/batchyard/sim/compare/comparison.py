@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Final
 
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import Duration, duration_seconds
 from batchyard.sim.compare.figures import sections_of
 from batchyard.sim.compare.inputs import ConfigurationPair
@@ -87,8 +88,9 @@ def headline(names: tuple[str, str], sections: Sequence[Section], changes: WaitC
         *_cost_text(figures.get("cost", (None, None))),
     ]
     difference_text = "; ".join(difference_texts) or "the totals are equal"
-    shorter_text = "1 Workload waits" if len(changes.shorter) == 1 else f"{len(changes.shorter)} Workloads wait"
-    waits_text = f"{shorter_text} less, {len(changes.longer)} longer, {changes.equal_count} as long."
+    shorter_count = len(changes.shorter)
+    shorter_text = f"{count_with_noun(shorter_count, 'Workload')} {select_verb(shorter_count, 'waits', 'wait')} less"
+    waits_text = f"{shorter_text}, {len(changes.longer)} longer, {changes.equal_count} as long."
     return f"{names[1]} against {names[0]}: {difference_text}. {waits_text}"
 
 

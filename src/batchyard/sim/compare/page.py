@@ -13,7 +13,7 @@ from batchyard.sim.compare.comparison import (
     WaitChange,
 )
 from batchyard.sim.compare.sections import Section, SectionRow, ValuePair, change_rating, format_change
-from batchyard.sim.summary.figure import Figure, Unit, format_figure
+from batchyard.sim.summary.figure import Figure, Unit, format_figure, unit_of
 
 #: The figures shown first, in large cards.
 _CARD_FIGURES: Final = ("meanWait", "p90Wait", "neverAdmitted", "makespan", "fairness", "preemptions", "cost")
@@ -160,7 +160,8 @@ def _section_table(comparison: ConfigurationComparison, section: Section) -> str
             row_cells.append(f"<td>{_bars_html(_values_of(row, bar), bar_maximum)}</td>")
         for figure in section.figures:
             value_pair, is_common = _values_of(row, figure), _has_common_value(section, figure)
-            row_cells.append(_common_cell(figure, value_pair) if is_common else _change_cells(figure, value_pair))
+            format_cells = _common_cell if is_common else _change_cells
+            row_cells.append(format_cells(figure.in_row(row.name), value_pair))
         table_rows.append(f"<tr>{''.join(row_cells)}</tr>")
     header_html = f"<thead><tr>{''.join(header_cells)}</tr><tr>{''.join(second_header_cells)}</tr></thead>"
     return f'<div class="scroll"><table>{header_html}<tbody>{"".join(table_rows)}</tbody></table></div>'
@@ -246,11 +247,12 @@ def _bars_html(value_pair: ValuePair, maximum: float) -> str:
 
 def _chart_html(line: ComparisonLine, comparison: ConfigurationComparison) -> str:
     maximum = max((*line.a, *line.b), default=0)
+    maximum_text = format_figure(unit_of(line.name.partition(" ")[0]), maximum)
     side_values = (("a", line.a), ("b", line.b))
     paths = "".join(f'<path class="line-{side}" d="{_path_data(values, maximum)}"/>' for side, values in side_values)
     chart_label = f"{line.name}: {comparison.names[0]} and {comparison.names[1]} over time"
     return (
-        f"<figure><figcaption><span>{escape(line.name)}</span><span>at most {format_figure(Unit.COUNT, maximum)}</span>"
+        f"<figure><figcaption><span>{escape(line.name)}</span><span>at most {maximum_text}</span>"
         "</figcaption>"
         f'<svg viewBox="0 0 {max(1, len(line.a))} {_CHART_HEIGHT}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(chart_label)}">{paths}</svg>'

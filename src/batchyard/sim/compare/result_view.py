@@ -68,7 +68,7 @@ def result_view(summary: RunSummary, comparison: Section | None = None) -> dict[
                 "owner": row.owner,
                 "queue": row.cluster_queue or row.queue,
                 "waited": format_figure(Unit.SECONDS, row.waited),
-                "why": row.why or "not considered yet",
+                "why": row.why or "waits for its turn in its queue",
             }
             for row in summary.pending[:ROWS_SHOWN_MAX]
         ],
@@ -107,7 +107,7 @@ def _table_view(table: FigureTable) -> dict[str, Any]:
         "rows": [
             {
                 "name": name,
-                "cells": [format_figure(figure.unit, row.get(figure.name)) for figure in table.figures],
+                "cells": [format_figure(figure.in_row(name).unit, row.get(figure.name)) for figure in table.figures],
                 "bar": None if bar is None else row.get(bar),
             }
             for name, row in list(table.rows.items())[:ROWS_SHOWN_MAX]

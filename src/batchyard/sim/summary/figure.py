@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 
 class Unit(StrEnum):
@@ -15,6 +15,9 @@ class Unit(StrEnum):
     SHARE = "share"  # of 1
     DOLLARS = "dollars"
     INDEX = "index"
+    AMOUNT = "amount"  # of the resource that the row names
+    BYTES = "bytes"
+    GIBIBYTES = "gibibytes"
 
 
 class BetterDirection(StrEnum):
@@ -33,6 +36,17 @@ class Figure:
     title: str
     unit: Unit
     better: BetterDirection = BetterDirection.NEITHER
+
+    def in_row(self, name: str) -> "Figure":
+        """Return the figure as in the row of that name: an amount in the unit of the resource at the name's end."""
+        return replace(self, unit=unit_of(name.rpartition(" ")[2])) if self.unit is Unit.AMOUNT else self
+
+
+def unit_of(resource: str) -> Unit:
+    """Return the unit in which amounts of a resource are reported: memory in GiB, storage and huge pages in bytes."""
+    if resource == "memory":
+        return Unit.GIBIBYTES
+    return Unit.BYTES if resource == "ephemeral-storage" or resource.startswith("hugepages-") else Unit.COUNT
 
 
 #: The values of figures by name; None for an unknown value.
@@ -62,7 +76,9 @@ def without_zero_columns(table: FigureTable) -> FigureTable:
     return replace(table, figures=figures)
 
 
-NO_VALUE = "-"
+NO_VALUE: Final = "-"
+GIBIBYTE: Final = 1 << 30
+_BYTE_SUFFIXES: Final = (("Ti", 1 << 40), ("Gi", GIBIBYTE), ("Mi", 1 << 20), ("Ki", 1 << 10))
 
 
 def format_figure(unit: Unit, value: float | None) -> str:
@@ -80,8 +96,22 @@ def format_figure(unit: Unit, value: float | None) -> str:
             return f"{value:,.2f}h"
         case Unit.INDEX:
             return f"{value:.3f}"
-        case Unit.COUNT:
-            return f"{value:,.2f}".rstrip("0").rstrip(".")
+        case Unit.GIBIBYTES:
+            return _format_bytes(value * GIBIBYTE)
+        case Unit.BYTES:
+            return _format_bytes(value)
+        case Unit.COUNT | Unit.AMOUNT:
+            return _format_number(value)
+
+
+def _format_number(value: float) -> str:
+    return f"{value:,.2f}".rstrip("0").rstrip(".")
+
+
+def _format_bytes(byte_count: float) -> str:
+    """Return a number of bytes as a Kubernetes quantity with the largest suitable suffix, rounded: `64Gi`, `1.5Gi`."""
+    suffix, size = next((each for each in _BYTE_SUFFIXES if byte_count >= each[1]), ("", 1))
+    return f"{_format_number(byte_count / size)}{suffix}"
 
 
 def _format_seconds(seconds: float) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import HOUR, SECOND, duration_seconds
 from batchyard.scheduling.workload.lifecycle import Status
 from batchyard.sim.result import RunEnding, WorkloadResult
@@ -84,30 +85,46 @@ def conclusion_of(summary: RunSummary) -> list[str]:
     if not figures["workloads"]:
         return ["The run had no Workloads."]
     sentences = [_outcome_sentence(summary), _wait_sentence(figures)]
-    has_machines = "lostHours" in figures
-    lost_seconds = (figures["lostHours"] or 0) * HOUR / SECOND if has_machines else figures["evictedWork"]
-    if figures["preemptions"] or lost_seconds:
-        outcome = "machine time was lost" if has_machines else "work was interrupted"
-        lost_text = f"{_seconds_text(lost_seconds)} of {outcome}"
-        sentences.append(f"{count_text(figures['preemptions'], 'preemption')}; {lost_text}.")
-    sentences += _usage_sentences(summary)
+    sentences += [*_loss_sentences(summary), *_usage_sentences(summary)]
     if figures.get("cost"):
         sentences.append(f"The machines cost {format_figure(Unit.DOLLARS, figures['cost'])}.")
     return sentences
 
 
+def _loss_sentences(summary: RunSummary) -> list[str]:
+    """Return a sentence on lost work and on what interrupted it; none if nothing was interrupted."""
+    figures = summary.figures
+    has_machines = "lostHours" in figures
+    lost_seconds = (figures["lostHours"] or 0) * HOUR / SECOND if has_machines else figures["evictedWork"]
+    preemption_count = int(figures["preemptions"] or 0)
+    cause_counts = {
+        "preemption": preemption_count,
+        "other eviction" if preemption_count else "eviction": int(figures["evictions"] or 0) - preemption_count,
+        "machine loss": len(summary.run.result.losses),
+    }
+    causes = [count_with_noun(count, noun) for noun, count in cause_counts.items() if count]
+    if not causes and not lost_seconds:
+        return []
+    # Without machines it is unknown how much of the interrupted work was saved.
+    lost_text = (
+        f"{_seconds_text(lost_seconds)} of {'machine time was lost' if has_machines else 'work was interrupted'}"
+    )
+    return [f"{', '.join(causes)}; {lost_text}." if causes else f"{lost_text} because pods failed or were deleted."]
+
+
 def _outcome_sentence(summary: RunSummary) -> str:
     figures = summary.figures
-    total, finished, pending = figures["workloads"], figures["finished"], figures["pending"]
+    names = ("workloads", "finished", "admitted", "pending")
+    total, finished, admitted, pending = (int(figures[name] or 0) for name in names)
     length = _seconds_text(duration_seconds(summary.run.result.now - summary.run.start_time))
     prefix = f"Interrupted after {length}: " if summary.is_interrupted else ""
     if total == finished:
-        text = f"all {count_text(total, 'Workload')} finished" if total != 1 else "the only Workload finished"
+        text = f"all {count_with_noun(total, 'Workload')} finished" if total != 1 else "the only Workload finished"
         text += f", the last after {_seconds_text(figures['makespan'])}"
     else:
-        text = f"{count_text(finished, '')}of {count_text(total, 'Workload')} finished within {length}"
-        text += f", {count_text(figures['admitted'], '')}still with quota" if figures["admitted"] else ""
-        text += f", {count_text(pending, '')}pending" if pending else ""
+        text = f"{finished:,} of {count_with_noun(total, 'Workload')} finished within {length}"
+        text += f", {admitted:,} still with quota" if admitted else ""
+        text += f", {pending:,} pending" if pending else ""
     return f"{prefix}{text}." if prefix else f"{text[:1].upper()}{text[1:]}."
 
 
@@ -115,8 +132,8 @@ def _wait_sentence(figures: Figures) -> str:
     if not figures["maxWait"]:
         return "No Workload waited for quota."
     waits = [_seconds_text(figures[name]) for name in ("meanWait", "p90Wait", "maxWait")]
-    never = figures["neverAdmitted"]
-    suffix = f"; {count_text(never, 'Workload')} never got quota" if never else ""
+    never = int(figures["neverAdmitted"] or 0)
+    suffix = f"; {count_with_noun(never, 'Workload')} never got quota" if never else ""
     return f"Waits for quota: mean {waits[0]}, p90 {waits[1]}, longest {waits[2]}{suffix}."
 
 
@@ -133,12 +150,6 @@ def _usage_sentences(summary: RunSummary) -> list[str]:
     if fairness is not None and len(fairness.rows) > 1 and summary.figures["fairness"] is not None:
         sentences.append(f"Fairness among teams (Jain's index, at most 1): {summary.figures['fairness']:.2f}.")
     return sentences
-
-
-def count_text(value: float | None, noun: str) -> str:
-    """Return a count with its noun, in the plural unless the count is one; None counts as zero."""
-    count = int(value or 0)
-    return f"{count:,} {noun}{'s' if noun and count != 1 else ''}"
 
 
 def _seconds_text(seconds: float | None) -> str:

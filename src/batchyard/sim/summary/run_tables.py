@@ -10,14 +10,14 @@ from typing import Final, TypeAlias
 from batchyard.accounting.accounts import LOST, StatementLine
 from batchyard.base.instant import HOUR, SECOND, duration_seconds
 from batchyard.sim.summary.fairness import jain_index, shares_of
-from batchyard.sim.summary.figure import BetterDirection, Figure, Figures, FigureTable, Unit
+from batchyard.sim.summary.figure import GIBIBYTE, BetterDirection, Figure, Figures, FigureTable, Unit
 from batchyard.sim.summary.run_watch import WatchedSimulation
 from batchyard.sim.summary.workload_records import FlavorResource, WorkloadRecord
 from batchyard.sim.time_series import Curve
 from batchyard.sim.trace_report import duration_statistics
 from batchyard.sim.whatif import machine_hours
 
-_DISPLAY_UNIT_SIZES: Final[Mapping[str, int]] = {"cpu": 1000, "memory": 1 << 30}
+_DISPLAY_UNIT_SIZES: Final[Mapping[str, int]] = {"cpu": 1000, "memory": GIBIBYTE}
 _NO_POOL: Final = "(no pool)"
 
 _WAIT_FIGURES: Final = (
@@ -60,19 +60,19 @@ _OUTCOME_FIGURES: Final = (
 )
 _QUOTA_USE_FIGURE: Final = Figure("meanUse", "quota in use", Unit.SHARE, BetterDirection.MORE)
 _QUOTA_FIGURES: Final = (
-    Figure("nominal", "quota on average", Unit.COUNT),
-    Figure("used", "in use on average", Unit.COUNT),
+    Figure("nominal", "quota on average", Unit.AMOUNT),
+    Figure("used", "in use on average", Unit.AMOUNT),
     Figure("meanUse", "of it", Unit.SHARE, BetterDirection.MORE),
     Figure("peakUse", "at most", Unit.SHARE),
 )
 _QUEUE_FIGURES: Final = (
-    Figure("nominal", "nominal quota on average", Unit.COUNT),
-    Figure("used", "in use on average", Unit.COUNT),
+    Figure("nominal", "nominal quota on average", Unit.AMOUNT),
+    Figure("used", "in use on average", Unit.AMOUNT),
     Figure("meanUse", "of its quota", Unit.SHARE),
     Figure("peakUse", "at most", Unit.SHARE),
 )
 _MACHINE_FIGURES: Final = (
-    Figure("allocatable", "there on average", Unit.COUNT),
+    Figure("allocatable", "there on average", Unit.AMOUNT),
     Figure("meanUse", "asked for", Unit.SHARE, BetterDirection.MORE),
 )
 _FAIRNESS_FIGURES: Final = (

@@ -103,6 +103,15 @@ def test_valid_complete_object_is_returned_unchanged(info: scheme.ServedKind, ob
         ({"metadata.resourceVersoin": "1"}, "metadata.resourceVersoin: unknown field; did you mean resourceVersion?"),
         ({"spec.cohort": "a"}, "spec.cohort: unknown field; did you mean cohortName?"),
         ({f"{GROUP}.stopPolicy": "None"}, f"{GROUP}.stopPolicy: unknown field; move the field to spec.stopPolicy"),
+        (
+            {"preemption": True},
+            "preemption: unknown field; use one of the fields apiVersion, kind, metadata, spec, status",
+        ),
+        (
+            {f"{GROUP}.LowerPriority": True},
+            f"{GROUP}.LowerPriority: unknown field; use one of the fields coveredResources, flavors",
+        ),
+        ({"spec.preemption.Any": True}, "spec.preemption.Any: unknown field; did you mean reclaimWithinCohort: Any?"),
         ({f"{GROUP}.zzz": 1}, f"{GROUP}.zzz: unknown field; use one of the fields coveredResources, flavors"),
         ({"spec.zzz": None}, f"spec.zzz: unknown field; use one of the fields {', '.join(SPEC_FIELDS)}"),
     ],
@@ -364,6 +373,21 @@ def test_misplaced_pod_field_in_job_is_reported_with_correct_path() -> None:
         "spec.template.containers: unknown field; move the field to spec.template.spec.containers",
         "spec.restartPolicy: unknown field; move the field to spec.template.spec.restartPolicy",
     ]
+
+
+def test_boolean_with_name_of_value_is_reported_with_field_of_that_value() -> None:
+    pool = {"name": "p", "machineType": "e2-standard-4", "nodeCount": 1, "spot": True}
+    cluster = {
+        "apiVersion": "cloud.batchyard.dev/v1alpha1",
+        "kind": "Cluster",
+        "metadata": {"name": "c"},
+        "spec": {"region": "us-central1", "zones": ["us-central1-a"], "nodePools": [pool]},
+    }
+    (fault,) = fault_texts(scheme.kind_info(scheme.CLUSTER), cluster)
+    assert fault == "spec.nodePools[0].spot: unknown field; did you mean provisioning: spot?"
+    pool["spot"] = False
+    (fault,) = fault_texts(scheme.kind_info(scheme.CLUSTER), cluster)
+    assert fault == "spec.nodePools[0].spot: unknown field; check the spelling, or remove the field"
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_valid_cloud_objects_are_accepted(obj: Obj) -> None:
         ),
         pytest.param(
             {"nodeCount": 2, "autoscaling": {"totalMax": 3}},
-            "nodeCount: Invalid value: 2: 4 nodes in all zones exceed autoscaling.totalMax, which is 3",
+            "nodeCount: Invalid value: 2: must be at most autoscaling.totalMax, 3, in all zones together: it is 4",
             id="too large an initial size over all zones",
         ),
         pytest.param(
@@ -203,7 +203,7 @@ def test_node_pool_with_unavailable_resources_is_rejected(fields: Obj, start: st
         pytest.param({"tpuTopology": "0x4"}, 'tpuTopology: Invalid value: "0x4"', id="no chips"),
         pytest.param(
             {"tpuTopology": "2x3"},
-            'tpuTopology: Invalid value: "2x3": must have a multiple of the 4 chips of a ct5lp-hightpu-4t, not 6',
+            'tpuTopology: Invalid value: "2x3": must have a multiple of 4 chips, as a ct5lp-hightpu-4t has, not 6',
             id="half a node",
         ),
         pytest.param(
@@ -309,7 +309,7 @@ def test_remedy_lists_node_counts_that_divide_tpu_slice() -> None:
         ),
         pytest.param(
             {"spec.catalog.x1-huge": {**CHIPS, "topology": "2x4"}},
-            'spec.catalog[x1-huge].topology: Invalid value: "2x4": must have the 4 chips of the machine, not 8',
+            'spec.catalog[x1-huge].topology: Invalid value: "2x4": must have 4 chips, as the machine has, not 8',
             id="a machine with fewer chips than its topology",
         ),
         pytest.param(

@@ -83,7 +83,7 @@ def frame(model: TopModel, state: ViewState, width: int, height: int) -> list[st
 
 
 def test_sections_have_usage_of_queues_and_nodes(model: TopModel) -> None:
-    assert model.summary == "60 waiting, 0 running, 1 of 1 nodes ready"
+    assert model.summary == "60 waiting, 0 running, 1 of 1 node ready"
     assert model.sections[0].rows[0].cells == ["cq", "spot", "cpu", UsageBar(3000, 4000, "3/4"), "60", "0"]
     state, pods, cpu, memory, devices = model.sections[3].rows[0].cells[1:]
     assert (state, pods, devices) == ("Ready", "1", "nvidia.com/gpu 1/2")

@@ -1,11 +1,13 @@
 """The summary of a run: conclusion, groups, pending Workloads and its document."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batchyard.base.instant import SECOND, Duration
+from batchyard.cli.figure_tables import figure_table_text
 from batchyard.sim.simulate import Simulation, SimulationOptions, read_scenario
 from batchyard.sim.summary.run_summary import (
     INTERVAL_COUNT,
@@ -19,6 +21,7 @@ from batchyard.sim.summary.run_summary import (
 from batchyard.sim.summary.run_watch import RunWatch, WatchedSimulation
 from unit.sim.forks_make import queue, workload
 
+EXAMPLES = Path(__file__).parents[4] / "examples"
 THREE = [*queue(1), workload("one", 30), workload("two", 30), workload("three", 30)]
 
 
@@ -42,6 +45,18 @@ def test_document_has_waits_in_seconds_and_usage() -> None:
     assert (document["ending"], document["durationSeconds"], document["pending"]) == ("idle", 90, [])
 
 
+def test_memory_quota_has_unit_in_text_and_is_number_in_document() -> None:
+    objects = queue(1)
+    (group,) = objects[1]["spec"]["resourceGroups"]
+    group["coveredResources"].append("memory")
+    group["flavors"][0]["resources"].append({"name": "memory", "nominalQuota": "64Gi"})
+    summary = summary_of([*objects, workload("one", 30)])
+    rows = {row["name"]: row["nominal"] for row in summary_document(summary)["quotaByFlavor"]}
+    assert rows == {"f cpu": 1, "f memory": 64}
+    table = next(table for table in summary.tables if table.name == "quotaByFlavor")
+    assert figure_table_text(table, wide=False).splitlines()[3].split()[:3] == ["f", "memory", "64Gi"]
+
+
 def test_pending_workloads_have_reason_and_wait() -> None:
     summary = summary_of([*queue(1), workload("one", 30), workload("large", 30, cpus=2)])
     (pending,) = summary_document(summary)["pending"]
@@ -50,11 +65,38 @@ def test_pending_workloads_have_reason_and_wait() -> None:
     assert conclusion_of(summary)[0] == "1 of 2 Workloads finished within 30s, 1 pending."
 
 
-def test_conclusion_says_that_preempted_work_was_interrupted() -> None:
-    """Without machines it is unknown how much of the work was saved, so the text does not call it lost."""
-    preempting = queue(1, preemption={"withinClusterQueue": "LowerPriority"})
-    objects = [*preempting, workload("low", 30), workload("high", 30, 10, priority=100)]
-    assert "1 preemption; 10s of work was interrupted." in conclusion_of(summary_of(objects))
+@pytest.mark.parametrize("strategy", ["StrictFIFO", "BestEffortFIFO"])
+def test_workload_behind_blocked_head_names_the_head(strategy: str) -> None:
+    objects = [
+        *queue(1, queueingStrategy=strategy),
+        workload("one"),
+        workload("large", 30, 1, cpus=2),
+        workload("small", 30, 2),
+        workload("next", 30, 120),
+    ]
+    document = summary_document(summary_of(objects, until=120 * SECOND))
+    pending = {row["name"]: row["reason"] for row in document["pending"]}
+    is_blocked = strategy == "StrictFIFO"
+    behind = "not considered by the scheduler, because team/large is ahead of it in ClusterQueue cq"
+    assert (pending["small"] == behind) is is_blocked
+    assert "insufficient quota for cpu" in pending["large"]
+    assert (pending["next"] == behind) is is_blocked
+
+
+def test_lost_work_is_reported_with_its_cause() -> None:
+    preempts = {"preemption": {"withinClusterQueue": "LowerPriority"}}
+    by_preemption = [*queue(1, **preempts), workload("low", 30), workload("high", 30, 10, priority=5)]
+    assert "1 preemption; 10s of work was interrupted." in conclusion_of(summary_of(by_preemption))
+    stopped = queue(1, stopPolicy="HoldAndDrain")[1]
+    stopped["metadata"]["annotations"] = {"batchyard.dev/submit-at": "10s"}
+    by_eviction = [*queue(1), workload("low", 30), stopped]
+    assert "1 eviction; 10s of work was interrupted." in conclusion_of(summary_of(by_eviction))
+    by_machine = Simulation(read_scenario([str(EXAMPLES / "hotswap")])[0], SimulationOptions())
+    watch = RunWatch(by_machine.world)
+    by_machine.advance()
+    run = WatchedSimulation(by_machine.result(), watch, by_machine.result().now)
+    (sentence,) = [each for each in conclusion_of(summarize_run(run)) if "lost" in each]
+    assert sentence.startswith("1 preemption, 1 machine loss; 29m56s of machine time was lost")
 
 
 @pytest.mark.parametrize("grouping", list(SummaryGrouping))

@@ -53,7 +53,7 @@ function heading([title, kind, , name], sort) {
 
 // A pending reason in few words, with the whole message as title.
 export function reasonCell(row) {
-  return h("span", { class: "clip", title: row.why }, row.scarce ? h("b", { class: "scarce" }, row.scarce.replace("nvidia.com/gpu", "GPU")) : null, row.scarce ? " " : null, row.brief || row.why || (row.state === "Pending" ? "not considered yet" : ""));
+  return h("span", { class: "clip", title: row.why }, row.scarce ? h("b", { class: "scarce" }, row.scarce.replace("nvidia.com/gpu", "GPU")) : null, row.scarce ? " " : null, row.brief || row.why || (row.state === "Pending" ? "waits for its turn in its queue" : ""));
 }
 
 export function bar(line) {
