@@ -163,7 +163,7 @@ def test_installation_simulates_and_lints(clean: CleanEnvironment) -> None:
 
 
 def test_installation_plays_the_guide(clean: CleanEnvironment) -> None:
-    assert "team-a" in clean.run("guide")
+    assert "team-a" in clean.run("guide", "-v")
 
 
 def test_installation_explains_what_waits_on_its_platform(

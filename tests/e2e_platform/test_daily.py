@@ -255,7 +255,9 @@ def top_on_screen(yard: Yard, width: int, height: int) -> Iterator[tuple[Screen,
     fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
     folder = str(yard.running.kubeconfig.parent)
     command = [sys.executable, "-m", "batchyard", "top", "--data-dir", folder]
-    environment = {**os.environ, "TERM": "xterm-256color"}
+    # The test runner sets the size of its own terminal, which would hide that of the pseudo-terminal.
+    environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    environment["TERM"] = "xterm-256color"
     with subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env=environment) as process:
         os.close(inner)
         try:

@@ -110,4 +110,4 @@ def test_kubectl_explains_fields(platform: UpProcess) -> None:
     assert reported.splitlines()[:2] == ["GROUP:      kueue.x-k8s.io", "KIND:       ClusterQueue"]
     assert "ENUM:\n    StrictFIFO\n    BestEffortFIFO\n" in reported
     assert "backoffLimit" in platform.kubectl("explain", "job.spec")
-    assert "How many pods are to succeed." in platform.kubectl("explain", "job.spec.completions")
+    assert "The number of pods that must succeed." in platform.kubectl("explain", "job.spec.completions")

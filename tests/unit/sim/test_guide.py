@@ -42,7 +42,7 @@ apiVersion: kueue.x-k8s.io/v1beta1
 kind: ResourceFlavor
 metadata: {name: old}
 """
-WARNING = ":2 ResourceFlavor/old: This version is deprecated. Use v1beta2 instead."
+WARNING = ":9 ResourceFlavor/old: This version is deprecated. Use v1beta2 instead."
 
 needs_refarch = pytest.mark.skipif(not REFARCH.is_dir(), reason="the reference architecture is not available")
 folders = pytest.mark.parametrize(
