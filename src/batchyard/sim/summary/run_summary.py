@@ -107,6 +107,8 @@ def _outcome_sentence(summary: RunSummary) -> str:
     else:
         text = f"{count_text(finished, '')}of {count_text(total, 'Workload')} finished within {length}"
         text += f", {count_text(figures['admitted'], '')}still with quota" if figures["admitted"] else ""
+        if figures["awaitingChecks"]:
+            text += f", {count_text(figures['awaitingChecks'], '')}waiting for admission checks"
         text += f", {count_text(pending, '')}pending" if pending else ""
     return f"{prefix}{text}." if prefix else f"{text[:1].upper()}{text[1:]}."
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from batchyard.base.instant import SECOND, Duration
+from batchyard.cli.simulation_output import run_remarks
 from batchyard.sim.simulate import Simulation, SimulationOptions, read_scenario
 from batchyard.sim.summary.run_summary import (
     INTERVAL_COUNT,
@@ -17,7 +18,9 @@ from batchyard.sim.summary.run_summary import (
     summary_document,
 )
 from batchyard.sim.summary.run_watch import RunWatch, WatchedSimulation
+from unit.admissionchecks.provisioning_make import check, config
 from unit.sim.forks_make import queue, workload
+from unit.sim.test_simulate import without_birth
 
 THREE = [*queue(1), workload("one", 30), workload("two", 30), workload("three", 30)]
 
@@ -48,6 +51,25 @@ def test_pending_workloads_have_reason_and_wait() -> None:
     assert (pending["name"], pending["waitSeconds"]) == ("large", 30)
     assert "insufficient quota for cpu" in pending["reason"]
     assert conclusion_of(summary)[0] == "1 of 2 Workloads finished within 30s, 1 pending."
+
+
+def test_workload_with_pending_check_is_not_admitted() -> None:
+    checked = queue(1, admissionChecksStrategy={"admissionChecks": [{"name": "prov"}]})
+    summary = summary_of(
+        [
+            *(without_birth(dict(each)) for each in (check(), config())),
+            *checked,
+            workload("one", 30),
+            workload("two", 30),
+        ]
+    )
+    counts = summary.run.result.counts
+    assert (counts.admitted, counts.awaiting_checks, counts.pending) == (0, 1, 1)
+    (group,) = summary_document(summary)["groups"]
+    assert (group["admitted"], group["awaitingChecks"], group["pending"]) == (0, 1, 1)
+    assert "1 waiting for admission checks, 1 pending." in conclusion_of(summary)[0]
+    *_, last = run_remarks(summary.run.result)
+    assert "0 finished, 0 admitted, 1 waiting for admission checks, 1 pending;" in last
 
 
 def test_conclusion_says_that_preempted_work_was_interrupted() -> None:
