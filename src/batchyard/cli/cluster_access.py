@@ -7,6 +7,8 @@ requests to the local platform need only the standard library.
 import asyncio
 import http.client
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -17,7 +19,9 @@ from batchyard.api import scheme
 from batchyard.api.kueue_configuration import complete_configuration
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
-from batchyard.base.instant import HOUR
+from batchyard.api.times import parse_time
+from batchyard.apiserver.dashboard import DASHBOARD_TIME_PATH
+from batchyard.base.instant import HOUR, Instant
 from batchyard.cli import output
 from batchyard.client.transport import HttpRequest
 from batchyard.controller_groups import NAMESPACES, REMOTE_GROUPS, kinds_read
@@ -34,6 +38,7 @@ from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.operator.coexistence import read_kueue_configuration, unsupported_settings
 from batchyard.server.operator.snapshot import PageHandler, SnapshotError, SnapshotResult, read_cluster
 from batchyard.server.platform.data_dir import PlatformProcess, running_process_in
+from batchyard.server.platform.status_report import STATUS_REPORT_PATH
 from batchyard.sim.forecasting.run_times import with_runtimes
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.state import OMITTED_KINDS, State
@@ -124,6 +129,32 @@ def request_document(target: ClusterTarget, path_in: Callable[[str], str]) -> Ma
     if code != http.client.OK:
         raise UnreachableError(f"{url}: {_error_message(code, body)}", code)
     return _decode_json(body)
+
+
+#: The documents that have the time and speed of a platform: the first is for its owner, the second for all users.
+TIME_PATHS: Final = (STATUS_REPORT_PATH, DASHBOARD_TIME_PATH)
+
+
+def time_in_document(document: Mapping[str, Any]) -> tuple[Instant, float] | None:
+    """Return the platform's time and speed in a document of `TIME_PATHS`; None if it has none."""
+    instant, text, speed = document.get("instant"), document.get("time"), document.get("speed")
+    if not isinstance(speed, int | float) or not isinstance(text, str):
+        return None
+    return instant if isinstance(instant, int) else parse_time(text), float(speed)
+
+
+def platform_time(target: ClusterTarget) -> Instant:
+    """Return the platform's current time, or this machine's time if the cluster does not report one."""
+
+    def path_in(_namespace: str, path: str) -> str:
+        return path
+
+    for path in TIME_PATHS:
+        with suppress(UnreachableError):
+            reading = time_in_document(request_document(target, partial(path_in, path=path)))
+            if reading is not None:
+                return reading[0]
+    return wall_clock()
 
 
 def _running_platform(folder: Path) -> PlatformProcess:
