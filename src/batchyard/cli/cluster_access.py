@@ -6,7 +6,7 @@ requests to the local platform need only the standard library.
 
 import asyncio
 import http.client
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ import msgspec
 
 from batchyard.api import scheme
 from batchyard.api.kueue_configuration import complete_configuration
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import parse_time
 from batchyard.apiserver.dashboard import DASHBOARD_TIME_PATH
@@ -209,7 +209,32 @@ def read_state_file(file: str) -> State:
     except InvalidScenario as invalid:
         output.fail(str(invalid))
     print_unread_kinds(state)
+    _print_missing_references(file, state)
     return state
+
+
+def _print_missing_references(file: str, state: State) -> None:
+    """Print which objects a state lacks without which no Workload of a queue starts: its flavors and ClusterQueues."""
+    missing = [
+        *(key for queue in state.of_kind(scheme.CLUSTER_QUEUE) for key in flavor_keys(queue)),
+        *(
+            Key(scheme.CLUSTER_QUEUE, "", queue["spec"].get("clusterQueue") or "")
+            for queue in state.of_kind(scheme.LOCAL_QUEUE)
+        ),
+    ]
+    names = [f"{kind_info(key.kind).kind} {key.name}" for key in dict.fromkeys(missing) if key not in state.objects]
+    if names:
+        shown = ", ".join(names[:_NAMES_SHOWN_MAX]) + (", ..." if len(names) > _NAMES_SHOWN_MAX else "")
+        output.report_line(
+            f"batchyard: {file}: the state is incomplete: {shown} not found, without which Workloads cannot start; "
+            "`batchyard snapshot FILE` writes a complete state, `simulate -o json` does not"
+        )
+
+
+def flavor_keys(cluster_queue: Obj) -> Iterator[Key]:
+    """Yield the keys of the ResourceFlavors of a ClusterQueue."""
+    for group in cluster_queue["spec"].get("resourceGroups") or ():
+        yield from (Key(scheme.RESOURCE_FLAVOR, "", flavor["name"]) for flavor in group["flavors"])
 
 
 def print_unread_kinds(state: State) -> None:
