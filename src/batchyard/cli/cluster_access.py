@@ -264,6 +264,10 @@ class ClusterError(Exception):
     """The objects of a cluster cannot be read; the message has the reason and the remedy."""
 
 
+class ListPermissionError(ClusterError):
+    """The user may not list kinds that a state of the cluster requires."""
+
+
 SOURCE_ERRORS: Final = (ClusterError, KubeconfigError, OSError)
 
 
@@ -272,9 +276,14 @@ def requested_state(file: str | None, target: ClusterTarget) -> State:
     if file is not None:
         return read_state_file(file)
     try:
-        state = asyncio.run(_read_state(target))
+        return read_cluster_state(target)
     except SOURCE_ERRORS as error:
         output.fail(f"batchyard: {error}")
+
+
+def read_cluster_state(target: ClusterTarget) -> State:
+    """Return the state of a live cluster; raise an error of SOURCE_ERRORS if it cannot be read."""
+    state = asyncio.run(_read_state(target))
     print_unread_kinds(state)
     return state
 
@@ -303,7 +312,7 @@ async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> Snap
     missing_kinds = [kind for kind in REQUIRED_KINDS if kind in snapshot_result.forbidden]
     if missing_kinds:
         names = ", ".join(f"{kind_info(kind).plural}.{kind_info(kind).group}" for kind in missing_kinds)
-        raise ClusterError(
+        raise ListPermissionError(
             f"no permission to list {names} in all namespaces, which is required: ask for the verb `list` on these "
             f"({snapshot_result.refusal})"
         )
