@@ -45,6 +45,7 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "INITIAL_INSTANCE": ("Instances", "marks the machines that exist from the start"),
     "RESIZE_REQUEST_UID": ("Instances", "the uid of the ResizeRequest that created the machine"),
     "NODE_POOL_FINALIZER": ("NodePools", "finalizer until the pool has no machines"),
+    "APPLIED_NODE_POOLS": ("Clusters", "a hash of each row of `spec.nodePools` that the platform has applied, as JSON"),
     "PRICE": ("nodes", "the price of the node in dollars an hour"),
     "HELD_BY": ("LocalQueues", "the Budget that holds the queue"),
     "STOP_POLICY_BEFORE": ("LocalQueues", "the `stopPolicy` before a Budget held the queue"),

@@ -12,10 +12,12 @@ from batchyard.admission_plugins.limit_ranges import check_limits, with_limit_de
 from batchyard.admission_plugins.service_accounts import VOLUME_PREFIX, with_service_account
 from batchyard.api import scheme
 from batchyard.api.defaults import pod_defaults
+from batchyard.api.errors import InvalidObject
 from batchyard.api.meta import Obj, Selector
 from batchyard.autoscaler.provisioning_request_pods import admit_queued_pod
 from batchyard.base import uid_for
 from batchyard.client.local import DEFAULT_HOOK, AdmissionHooks, PrepareHook, UpdateCheck, generated_name
+from batchyard.cloud.cluster_objects import catalog_errors
 from batchyard.interfaces.client import Reader, WatchEvent
 from batchyard.jobs.job.spec import with_selector
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod, with_priority_label
@@ -57,7 +59,7 @@ class AdmissionChain:
                 DEFAULT_HOOK: self._prepare_custom_object,
                 scheme.PRIORITY_CLASS: _prepare_priority_class,
             }
-            prepare_by_kind[scheme.NAMESPACE] = _prepare_namespace
+            prepare_by_kind |= {scheme.NAMESPACE: _prepare_namespace, scheme.CLUSTER: _prepare_cluster}
         return prepare_by_kind
 
     def _check_hooks(self) -> Mapping[str, UpdateCheck]:
@@ -65,6 +67,7 @@ class AdmissionChain:
         checks |= dict.fromkeys((scheme.JOB, scheme.JOB_SET), _check_queue)
         if self._with_api:
             checks |= {scheme.PRIORITY_CLASS: _check_priority_class, scheme.NAMESPACE: _check_namespace}
+            checks[scheme.CLUSTER] = _check_cluster
         return checks
 
     def _check_pod(self, new: Obj, old: Obj, reader: Reader) -> None:
@@ -115,6 +118,23 @@ def _prepare_priority_class(priority_class: Obj, reader: Reader) -> Obj:
 def _prepare_namespace(namespace: Obj, _reader: Reader) -> Obj:
     built_in.check_pod_security_labels(namespace)
     return built_in.activated_namespace(namespace)
+
+
+def _prepare_cluster(cluster: Obj, reader: Reader) -> Obj:
+    built_in.check_only_cluster(cluster, reader.list(scheme.CLUSTER))
+    _check_catalog(cluster)
+    return cluster
+
+
+def _check_cluster(new: Obj, old: Obj, _reader: Reader) -> None:
+    if new["spec"] != old["spec"]:
+        _check_catalog(new)
+
+
+def _check_catalog(cluster: Obj) -> None:
+    """Raise InvalidObject if a Cluster names machine types, resources or quotas that its catalog lacks."""
+    if errors := catalog_errors(cluster):
+        raise InvalidObject(errors)
 
 
 def _check_namespace(new: Obj, old: Obj, _reader: Reader) -> None:

@@ -157,6 +157,15 @@ def test_queue_says_what_a_team_member_may_not_see(yard: Yard) -> None:
     assert "ask for the verb `delete` on it" in yard.error("cancel", "large", "--yes", user="anna")
 
 
+def test_team_member_sees_ages_by_the_time_of_the_platform(yard: Yard) -> None:
+    folder = yard.running.kubeconfig.parent
+    yard.running.kubectl("create", "rolebinding", "ben", "--clusterrole=view", "--user=ben", "--namespace=team-a")
+    create_user = [sys.executable, "-m", "batchyard", "user", "ben", "-n", "team-a", "--data-dir", str(folder)]
+    subprocess.run(create_user, check=True, capture_output=True)
+    (first,) = [row for row in yard.run("jobs", user="ben").stdout.splitlines() if row.startswith("job/first")]
+    assert re.fullmatch(r"(\d+[smhd])+", first.split()[3]), first
+
+
 def test_logs_have_prefixes_and_can_be_selected(yard: Yard) -> None:
     lines = yard.output("logs", "first", "-n", "team-a").splitlines()
     assert [re.sub(r"-\w+\] .*Z ", "] ", line)[:20] for line in lines] == [

@@ -80,6 +80,29 @@ def test_eta_command_uses_server(platform: UpProcess) -> None:
     assert json.loads(done.stdout)["subject"] == {"kind": "Workload", "namespace": "team", "name": "b"}
 
 
+def test_eta_options_of_the_simulation_are_computed_locally(platform: UpProcess) -> None:
+    command = [sys.executable, "-m", "batchyard", "eta", "workload/b", "-n", "team", "-o", "json", "--forks", "3"]
+    folder = ["--data-dir", str(platform.kubeconfig.parent)]
+    done = subprocess.run([*command, *folder, "--until", "10m"], capture_output=True, text=True, check=True)
+    reported = json.loads(done.stdout)
+    assert (reported["forks"] <= 3, reported["within"]) == (True, 0)
+
+
+def test_team_member_gets_forecasts_in_own_namespace(platform: UpProcess) -> None:
+    folder = platform.kubeconfig.parent
+    create_user = [sys.executable, "-m", "batchyard", "user", "anna", "-n", "team", "--data-dir", str(folder)]
+    subprocess.run(create_user, capture_output=True, check=True)
+    platform.kubectl("create", "rolebinding", "anna", "--clusterrole=view", "--user=anna", "--namespace=team")
+    command = [sys.executable, "-m", "batchyard", "eta", "--kubeconfig", str(folder / "users" / "anna.kubeconfig")]
+    one = subprocess.run([*command, "workload/b"], capture_output=True, text=True, check=True)
+    assert "workload/b -n team" in one.stdout
+    every = subprocess.run([*command, "--all"], capture_output=True, text=True, check=True)
+    assert every.stdout == one.stdout
+    assert "only namespace team: no permission to list other namespaces" in every.stderr
+    local = subprocess.run([*command, "--all", "--forks", "3"], capture_output=True, text=True, check=False)
+    assert (local.returncode, "no permission to list clusterqueues" in local.stderr) == (1, True)
+
+
 def test_dry_run_warns_of_admission_and_changes_nothing(platform: UpProcess) -> None:
     env = ["kubectl", "--kubeconfig", str(platform.kubeconfig), "replace", "--dry-run=server", "-f", "-"]
     done = subprocess.run(env, input=json.dumps(queue(2)[1]), capture_output=True, text=True, check=True)

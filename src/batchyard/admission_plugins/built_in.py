@@ -158,6 +158,13 @@ def check_global_default(priority_class: meta.Obj, global_default_class: meta.Ob
         raise Forbidden(f"{forbidden(priority_class)}: {message}")
 
 
+def check_only_cluster(cluster: meta.Obj, stored_clusters: Sequence[meta.Obj]) -> None:
+    """Raise Forbidden if a platform already has a Cluster: its controllers read only one."""
+    if stored_clusters:
+        name = stored_clusters[0]["metadata"]["name"]
+        raise Forbidden(f"{forbidden(cluster)}: the platform already has Cluster {name}; change that one")
+
+
 # The PodSecurity admission plugin, with the enforce, warn and audit modes of a namespace's policy.
 #
 # The admission chain enforces the policy on pods, including those of controllers. The API server adds warnings and

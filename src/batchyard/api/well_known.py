@@ -148,6 +148,8 @@ INITIAL_INSTANCE: Final = "cloud.batchyard.dev/initial"
 RESIZE_REQUEST_UID: Final = "cloud.batchyard.dev/resize-request-uid"
 # On its node pools: the finalizer until they have no machines.
 NODE_POOL_FINALIZER: Final = "cloud.batchyard.dev/node-pool"
+# On its Cluster: the hash of each row of spec.nodePools that was last applied to a NodePool, as JSON.
+APPLIED_NODE_POOLS: Final = "cloud.batchyard.dev/applied-node-pools"
 
 #: On objects that the platform creates by default: a client that creates an object of that name replaces it.
 PROVIDED: Final = "batchyard.dev/provided"

@@ -31,6 +31,7 @@ from batchyard.interfaces.controller import Kernel
 DASHBOARD_FILES_PATH: Final = "/ui"
 DASHBOARD_MODELS_PATH: Final = "/apis/ui.batchyard.dev/v1alpha1/"
 #: The path at which actions are offered (GET) and executed (POST).
+DASHBOARD_TIME_PATH: Final = f"{DASHBOARD_MODELS_PATH}time"
 DASHBOARD_ACTIONS_PATH: Final = f"{DASHBOARD_MODELS_PATH}actions"
 #: The same message for missing and for hidden objects.
 _NO_MODEL_MESSAGE: Final = "not found, or not visible to you"

@@ -6,7 +6,9 @@ requests to the local platform need only the standard library.
 
 import asyncio
 import http.client
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -15,9 +17,11 @@ import msgspec
 
 from batchyard.api import scheme
 from batchyard.api.kueue_configuration import complete_configuration
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import kind_info
-from batchyard.base.instant import HOUR
+from batchyard.api.times import parse_time
+from batchyard.apiserver.dashboard import DASHBOARD_TIME_PATH
+from batchyard.base.instant import HOUR, Instant
 from batchyard.cli import output
 from batchyard.client.transport import HttpRequest, HttpResponse, failure_advice
 from batchyard.controller_groups import NAMESPACES, REMOTE_GROUPS, kinds_read
@@ -34,6 +38,7 @@ from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.operator.coexistence import read_kueue_configuration, unsupported_settings
 from batchyard.server.operator.snapshot import PageHandler, SnapshotError, SnapshotResult, read_cluster
 from batchyard.server.platform.data_dir import PlatformProcess, running_process_in
+from batchyard.server.platform.status_report import STATUS_REPORT_PATH
 from batchyard.sim.forecasting.run_times import with_runtimes
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.state import OMITTED_KINDS, State
@@ -126,6 +131,32 @@ def request_document(target: ClusterTarget, path_in: Callable[[str], str]) -> Ma
     return _decode_json(body)
 
 
+#: The documents that have the time and speed of a platform: the first is for its owner, the second for all users.
+TIME_PATHS: Final = (STATUS_REPORT_PATH, DASHBOARD_TIME_PATH)
+
+
+def time_in_document(document: Mapping[str, Any]) -> tuple[Instant, float] | None:
+    """Return the platform's time and speed in a document of `TIME_PATHS`; None if it has none."""
+    instant, text, speed = document.get("instant"), document.get("time"), document.get("speed")
+    if not isinstance(speed, int | float) or not isinstance(text, str):
+        return None
+    return instant if isinstance(instant, int) else parse_time(text), float(speed)
+
+
+def platform_time(target: ClusterTarget) -> Instant:
+    """Return the platform's current time, or this machine's time if the cluster does not report one."""
+
+    def path_in(_namespace: str, path: str) -> str:
+        return path
+
+    for path in TIME_PATHS:
+        with suppress(UnreachableError):
+            reading = time_in_document(request_document(target, partial(path_in, path=path)))
+            if reading is not None:
+                return reading[0]
+    return wall_clock()
+
+
 def _running_platform(folder: Path) -> PlatformProcess:
     platform_process = running_process_in(folder)
     if platform_process is None:
@@ -169,7 +200,32 @@ def read_state_file(file: str) -> State:
     except InvalidScenario as invalid:
         output.fail(str(invalid))
     print_unread_kinds(state)
+    _print_missing_references(file, state)
     return state
+
+
+def _print_missing_references(file: str, state: State) -> None:
+    """Print which objects a state lacks without which no Workload of a queue starts: its flavors and ClusterQueues."""
+    missing = [
+        *(key for queue in state.of_kind(scheme.CLUSTER_QUEUE) for key in flavor_keys(queue)),
+        *(
+            Key(scheme.CLUSTER_QUEUE, "", queue["spec"].get("clusterQueue") or "")
+            for queue in state.of_kind(scheme.LOCAL_QUEUE)
+        ),
+    ]
+    names = [f"{kind_info(key.kind).kind} {key.name}" for key in dict.fromkeys(missing) if key not in state.objects]
+    if names:
+        shown = ", ".join(names[:_NAMES_SHOWN_MAX]) + (", ..." if len(names) > _NAMES_SHOWN_MAX else "")
+        output.report_line(
+            f"batchyard: {file}: the state is incomplete: {shown} not found, without which Workloads cannot start; "
+            "`batchyard snapshot FILE` writes a complete state, `simulate -o json` does not"
+        )
+
+
+def flavor_keys(cluster_queue: Obj) -> Iterator[Key]:
+    """Yield the keys of the ResourceFlavors of a ClusterQueue."""
+    for group in cluster_queue["spec"].get("resourceGroups") or ():
+        yield from (Key(scheme.RESOURCE_FLAVOR, "", flavor["name"]) for flavor in group["flavors"])
 
 
 def print_unread_kinds(state: State) -> None:
@@ -199,6 +255,10 @@ class ClusterError(Exception):
     """The objects of a cluster cannot be read; the message has the reason and the remedy."""
 
 
+class ListPermissionError(ClusterError):
+    """The user may not list kinds that a state of the cluster requires."""
+
+
 SOURCE_ERRORS: Final = (ClusterError, KubeconfigError, OSError)
 
 
@@ -207,9 +267,14 @@ def requested_state(file: str | None, target: ClusterTarget) -> State:
     if file is not None:
         return read_state_file(file)
     try:
-        state = asyncio.run(_read_state(target))
+        return read_cluster_state(target)
     except SOURCE_ERRORS as error:
         output.fail(f"batchyard: {error}")
+
+
+def read_cluster_state(target: ClusterTarget) -> State:
+    """Return the state of a live cluster; raise an error of SOURCE_ERRORS if it cannot be read."""
+    state = asyncio.run(_read_state(target))
     print_unread_kinds(state)
     return state
 
@@ -239,7 +304,7 @@ async def read_snapshot(target: ClusterTarget, handle_page: PageHandler) -> Snap
     missing_kinds = [kind for kind in REQUIRED_KINDS if kind in snapshot_result.forbidden]
     if missing_kinds:
         names = ", ".join(f"{kind_info(kind).plural}.{kind_info(kind).group}" for kind in missing_kinds)
-        raise ClusterError(
+        raise ListPermissionError(
             f"no permission to list {names} in all namespaces, which is required: ask for the verb `list` on these "
             f"({snapshot_result.refusal})"
         )

@@ -134,12 +134,17 @@ def parse_collector_url(text: str) -> str:
     return text
 
 
+def is_given(context: typer.Context, parameter: str) -> bool:
+    """Report whether the command line, and not a variable or default, sets a parameter of a command."""
+    parameter_source = context.get_parameter_source(parameter)
+    return parameter_source is not None and parameter_source.name == "COMMANDLINE"
+
+
 def select_kubeconfig(context: typer.Context, kubeconfig: str, data_dir: Path | None) -> str:
     """Return the kubeconfig to use; '' if `--data-dir` selects the cluster, which overrides the variable KUBECONFIG."""
     if data_dir is None:
         return kubeconfig
-    parameter_source = context.get_parameter_source("kubeconfig")
-    if parameter_source is not None and parameter_source.name == "COMMANDLINE":
+    if is_given(context, "kubeconfig"):
         raise typer.BadParameter("--data-dir and --kubeconfig select two different clusters: remove one of the options")
     return ""
 

@@ -180,7 +180,7 @@ _SHOWN_MAX: Final = 5
 
 def initial_objects(cluster: Obj) -> list[Obj]:
     """Return the objects that a Cluster file defines: the Cluster and its NodePools."""
-    return [cluster, *(_node_pool(row) for row in cluster["spec"].get("nodePools") or ())]
+    return [cluster, *(node_pool_of(row) for row in cluster["spec"].get("nodePools") or ())]
 
 
 def catalog_errors(cluster: Obj) -> Sequence[FieldError]:
@@ -199,7 +199,8 @@ def pool_errors(pool: Obj, cluster: Obj | None) -> Sequence[FieldError]:
     return errors or [fault._replace(path=f"spec.{fault.path}") for fault in _pool_errors(pool, cluster, catalog)]
 
 
-def _node_pool(row: Mapping[str, Any]) -> dict[str, Any]:
+def node_pool_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the NodePool that a row of a Cluster's `spec.nodePools` defines."""
     return {
         "apiVersion": scheme.kind_info(scheme.NODE_POOL).api_version,
         "kind": "NodePool",
@@ -259,7 +260,7 @@ def _pools_with_errors(cluster: Obj, catalog: Catalog) -> Iterator[FieldError]:
     """Yield the errors of the Cluster's node pools; pools of an unknown machine type are skipped."""
     for index, row in enumerate(cluster["spec"].get("nodePools") or ()):
         if row["machineType"] in catalog.machines:
-            errors = _pool_errors(_node_pool(row), cluster, catalog)
+            errors = _pool_errors(node_pool_of(row), cluster, catalog)
             yield from (fault._replace(path=f"spec.nodePools[{index}].{fault.path}") for fault in errors)
 
 

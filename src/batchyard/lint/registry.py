@@ -143,6 +143,7 @@ _SIZE_RULES: Final = (
         "the selected machine type and accelerator do not match",
         flavors.accelerator_mismatch,
     ),
+    LintRule("topology-ignored", _WARNING, "a topology request that batchyard ignores", flavors.topology_ignored),
 )
 _PROVISIONING_RULES: Final = (
     LintRule("grace-beyond-spot", _WARNING, "a grace period longer than Spot allows", references.grace_beyond_spot),

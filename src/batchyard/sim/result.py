@@ -118,6 +118,8 @@ class WorkloadCounts:
     pending: int
     preemptions: int
     evictions: int
+    #: The number of Workloads with quota whose admission checks are not all ready.
+    awaiting_checks: int = 0
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, controller_of
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import pod_view
+from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Duration, Instant, duration_seconds
 from batchyard.base.memory import rare_garbage_collection
-from batchyard.scheduling.workload.lifecycle import has_quota_reservation, is_finished
 from batchyard.sim.event_log import Event, Record, event_of
 from batchyard.sim.recovery import RunAccounting
 from batchyard.sim.result import Result, RunEnding, WorkloadCounts, rejected_write
@@ -225,7 +225,14 @@ def _last_change_time(obj: Obj) -> Instant:
 
 
 def _count_workloads(workloads: Sequence[Obj], tracker: WaitTracker) -> WorkloadCounts:
-    finished_count = sum(map(is_finished, workloads))
-    admitted_count = sum(has_quota_reservation(obj) and not is_finished(obj) for obj in workloads)
-    pending_count = len(workloads) - finished_count - admitted_count
-    return WorkloadCounts(finished_count, admitted_count, pending_count, tracker.preemptions, tracker.evictions)
+    unfinished = [view for view in map(workload_view, workloads) if not view.finished]
+    with_quota = [view for view in unfinished if view.quota_reserved]
+    admitted_count = sum(view.admitted for view in with_quota)
+    return WorkloadCounts(
+        finished=len(workloads) - len(unfinished),
+        admitted=admitted_count,
+        pending=len(unfinished) - len(with_quota),
+        preemptions=tracker.preemptions,
+        evictions=tracker.evictions,
+        awaiting_checks=len(with_quota) - admitted_count,
+    )

@@ -46,6 +46,18 @@ def file(tmp_path: Path) -> Path:
     )
 
 
+def test_state_without_flavors_is_called_incomplete(
+    capsys: pytest.CaptureFixture[str], batchyard: Batchyard, tmp_path: Path
+) -> None:
+    """The objects that `simulate -o json` prints contain no flavors."""
+    (tmp_path / "run.yaml").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": queue(1)}), "utf-8")
+    output = tmp_path / "output.json"
+    output.write_text(batchyard("simulate", tmp_path / "run.yaml", "-o", "json"), "utf-8")
+    with suppress(SystemExit):
+        app(["eta", "--all", "-f", str(output)], standalone_mode=False)
+    assert f"{output}: the state is incomplete: ResourceFlavor f not found" in capsys.readouterr().err
+
+
 def test_why_explains_workload_of_snapshot(batchyard: Batchyard, file: Path) -> None:
     reported = json.loads(batchyard("why", "workload/b", "-f", file, "-o", "json"))
     assert reported["binding"]["limit"] == "nominal"

@@ -55,9 +55,13 @@ def node_pool_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> I
     """Validate an update of a NodePool: its machine configuration is immutable."""
     yield from node_pool_errors(new)
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
-    for field in _IMMUTABLE_NODE_POOL_FIELDS:
-        if spec.get(field) != old_spec.get(field):
-            yield rules.immutable(f"spec.{field}", spec.get(field), "create another NodePool, and delete this one")
+    for field in changed_machine_fields(spec, old_spec):
+        yield rules.immutable(f"spec.{field}", spec.get(field), "create another NodePool, and delete this one")
+
+
+def changed_machine_fields(pool: SpecFields, old_pool: SpecFields) -> list[str]:
+    """Return the immutable fields in which two versions of a node pool differ."""
+    return [field for field in _IMMUTABLE_NODE_POOL_FIELDS if pool.get(field) != old_pool.get(field)]
 
 
 def pool_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
@@ -377,11 +381,16 @@ def cluster_errors(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def cluster_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate an update of a Cluster: its region is immutable."""
+    """Validate an update of a Cluster: its region and the machine configuration of its node pools are immutable."""
     yield from cluster_errors(new)
-    region, old_region = ((obj.get("spec") or {}).get("region") for obj in (new, old))
-    if region != old_region:
-        yield rules.immutable("spec.region", region)
+    spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
+    if spec.get("region") != old_spec.get("region"):
+        yield rules.immutable("spec.region", spec.get("region"))
+    old_pools = {pool["name"]: pool for pool in old_spec.get("nodePools") or ()}
+    for i, pool in enumerate(spec.get("nodePools") or ()):
+        for field in changed_machine_fields(pool, old_pools.get(pool["name"], pool)):
+            remedy = "give the changed pool another name: it is created, and the old one is deleted"
+            yield rules.immutable(f"spec.nodePools[{i}].{field}", pool.get(field), remedy)
 
 
 def _region_zone_errors(spec: SpecFields) -> Iterator[FieldError]:

@@ -24,11 +24,15 @@ from batchyard.api.printing import format_table
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import HOUR, SECOND, Instant, parse_duration
 from batchyard.cli import output
-from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, request_document
+from batchyard.cli.cluster_access import (
+    REQUEST_ERRORS,
+    ClusterTarget,
+    UnreachableError,
+    platform_time,
+    request_document,
+)
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, select_kubeconfig
 from batchyard.cli.output import render_document
-from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
 
 class CostGrouping(StrEnum):
@@ -72,7 +76,7 @@ class CostQuery(NamedTuple):
 def print_costs(target: ClusterTarget, query: CostQuery, output_format: CostFormat) -> None:
     """Print the costs that a platform's CostRecords contain; exit with 1 if they cannot be read."""
     try:
-        now = _platform_time(target)
+        now = platform_time(target)
         begin, end = _parse_instant(query.begin, now), _parse_instant(query.end, now) if query.end else now + HOUR
         cost_records, remark = _list_cost_records(target, query.namespace)
     except UnreachableError as error:
@@ -112,15 +116,6 @@ def _cost_records_in_namespace(target: ClusterTarget, namespace: str) -> Sequenc
 
     cost_records: Sequence[Obj] = request_document(target, path)["items"]
     return cost_records
-
-
-def _platform_time(target: ClusterTarget) -> Instant:
-    """Return the platform's current time, or this machine's time if the platform does not report one."""
-    try:
-        instant: Instant = request_document(target, lambda _: REPORT)["instant"]
-    except UnreachableError:
-        return wall_clock()
-    return instant
 
 
 def _parse_instant(text: str, now: Instant) -> Instant:

@@ -10,11 +10,15 @@ from batchyard.api.errors import ApiError
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import Instant, parse_duration
 from batchyard.cli import output
-from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, UnreachableError, request_document
+from batchyard.cli.cluster_access import (
+    REQUEST_ERRORS,
+    ClusterTarget,
+    UnreachableError,
+    platform_time,
+    request_document,
+)
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, select_kubeconfig
 from batchyard.cli.output import NOTHING_FOUND, render_document, render_yaml
-from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 
 _DECISIONS_API = "/apis/batchyard.dev/v1alpha1"
 _NOT_FOUND_CODE = 404
@@ -76,11 +80,7 @@ def _parse_instant(target: ClusterTarget, text: str) -> Instant:
         time_before_now = parse_duration(text)
     except ValueError:
         output.fail(f"batchyard: {text!r} is not a time; use 2026-01-31T12:00:00Z, or 2h for two hours ago")
-    try:
-        now: Instant = request_document(target, lambda _: REPORT)["instant"]
-    except UnreachableError:
-        now = wall_clock()  # no permission to read the platform's time
-    return now - time_before_now
+    return platform_time(target) - time_before_now
 
 
 def _format_decisions(decision_items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> str:

@@ -1,31 +1,43 @@
 """The command `batchyard eta`: forecasts the start times of Workloads, on the server or by local simulations."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key
+from batchyard.api.meta import Key, Obj
 from batchyard.api.printing import format_table
 from batchyard.api.scheme import kind_info
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import MINUTE, SECOND, Duration, format_age
 from batchyard.cli import options, output
-from batchyard.cli.cluster_access import SOURCE_ERRORS, ClusterTarget, access_reader_of_source, requested_state
+from batchyard.cli.cluster_access import (
+    SOURCE_ERRORS,
+    ClusterTarget,
+    ListPermissionError,
+    access_reader_of_source,
+    read_cluster_state,
+    read_state_file,
+    requested_state,
+)
+from batchyard.cli.daily.cluster import ClusterClient, run_in_cluster
 from batchyard.cli.missing_objects import NamespacedName, not_found_text
 from batchyard.cli.output import render_document
 from batchyard.client.transport import HttpRequest, decode_object, failure_reason, object_path
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.sim.forecast import HORIZON, ForecastOptions, forecasts
-from batchyard.sim.state import State
 from batchyard.sim.state_document import is_state
 from batchyard.sim.whatif import SUBJECT_KINDS, subject_document, workload_of
 
 #: The status codes of a server that serves forecasts but is overloaded.
 _OVERLOAD_STATUS_CODES: Final = (429, 503)
+#: The parameters of the command that a server's forecast does not take into account.
+_LOCAL_PARAMETERS: Final = ("forks", "until", "arrivals", "fair_sharing")
+#: The maximum number of forecasts that one command requests from a server.
+_SERVER_FORECASTS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +53,8 @@ class EtaRequest:
     source: ClusterTarget
     forecast_options: ForecastOptions
     output_format: options.Output
+    #: Whether options are given that only a local forecast takes into account.
+    is_local: bool = False
 
 
 def run(request: EtaRequest) -> None:
@@ -80,13 +94,26 @@ def _forecast_row(document: Mapping[str, Any]) -> list[str]:
 def _parse_subject(request: EtaRequest) -> Key:
     """Return the key of the object whose start the user asks for; exit if the argument is malformed."""
     kind, _, name = request.subject.partition("/")
+    namespace = request.namespace or ("default" if request.state is not None else _default_namespace(request.source))
     for constant in SUBJECT_KINDS:
         info = kind_info(constant)
         if kind.lower() in {info.singular, info.plural, *info.short_names, f"{info.plural}.{info.group}"} and name:
             break
     else:
         output.fail(f"batchyard: {request.subject!r} is not supported: use workload/NAME, job/NAME or jobset/NAME")
-    return Key(constant, request.namespace or "default", name)
+    return Key(constant, namespace, name)
+
+
+def _default_namespace(source: ClusterTarget) -> str:
+    """Return the namespace of the kubeconfig's context; exit if the kubeconfig cannot be read."""
+
+    async def read() -> str:
+        return (await access_reader_of_source(source)()).namespace
+
+    try:
+        return asyncio.run(read())
+    except SOURCE_ERRORS as error:
+        output.fail(f"batchyard: {error}")
 
 
 def _forecast_locally(request: EtaRequest, subject: Key) -> Mapping[str, Any]:
@@ -108,16 +135,56 @@ def _forecast_locally(request: EtaRequest, subject: Key) -> Mapping[str, Any]:
 
 
 def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
-    state = requested_state(request.state, request.source)
-    names = _pending_workload_keys(state, request)
+    try:
+        state = read_state_file(request.state) if request.state is not None else read_cluster_state(request.source)
+    except ListPermissionError as error:
+        return _forecast_namespace_on_server(request, error)
+    except SOURCE_ERRORS as error:
+        output.fail(f"batchyard: {error}")
+    names = _pending_workload_keys(state.of_kind(scheme.WORKLOAD), request)
     forecasts_by_name = forecasts(state, names, request.forecast_options)
     subject_by_name = {name: Key(scheme.WORKLOAD, *name.split("/", 1)) for name in forecasts_by_name}
     return [forecasts_by_name[name].document(subject_document(subject)) for name, subject in subject_by_name.items()]
 
 
-def _pending_workload_keys(state: State, request: EtaRequest) -> list[str]:
+def _forecast_namespace_on_server(request: EtaRequest, error: ListPermissionError) -> list[Mapping[str, Any]]:
+    """Return the server's forecasts of the pending Workloads in one namespace, for users who may read only that one.
+
+    Exit with the given error if the server makes no forecasts, or the user may not list the Workloads.
+    """
+
+    async def ask(client: ClusterClient) -> list[Mapping[str, Any]] | None:
+        namespace = request.namespace or client.namespace
+        workloads = await client.list_objects(scheme.WORKLOAD, namespace, is_required=False)
+        keys = _pending_workload_keys(workloads or (), request)
+        if workloads is None or len(keys) > _SERVER_FORECASTS_MAX:
+            return None
+        documents = []
+        for key in keys:
+            path = _forecast_path(Key(scheme.WORKLOAD, *key.split("/", 1)), request)
+            response = await client.get(path, timeout_seconds=MINUTE // SECOND)
+            if response.code != 200:
+                return None
+            documents.append(decode_object(response.body))
+        output.report_line(f"batchyard: only namespace {namespace}: no permission to list other namespaces")
+        return documents
+
+    documents = None if request.is_local else run_in_cluster(request.source, ask)
+    if documents is None:
+        output.fail(f"batchyard: {error}")
+    return documents
+
+
+def _forecast_path(subject: Key, request: EtaRequest) -> str:
+    """Return the URL path and query of the server's forecast of an object's start."""
+    info = kind_info(subject.kind)
+    path = object_path(info, info.storage_version, subject.namespace, subject.name, "eta")
+    return f"{path}?seed={request.forecast_options.seed}"
+
+
+def _pending_workload_keys(workloads: Iterable[Obj], request: EtaRequest) -> list[str]:
     """Return the keys of the pending Workloads in the requested namespace and queue, in order of creation."""
-    workload_views = [workload_view(obj) for obj in state.of_kind(scheme.WORKLOAD)]
+    workload_views = map(workload_view, workloads)
     selected_views = [
         view
         for view in workload_views
@@ -130,8 +197,8 @@ def _pending_workload_keys(state: State, request: EtaRequest) -> list[str]:
 
 
 def _forecast_on_server(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:
-    """Return the forecast that the server computes; None if it cannot, or if a state file is used instead."""
-    if request.state is not None:
+    """Return the forecast that the server computes; None if it cannot, or if a file or option excludes it."""
+    if request.state is not None or request.is_local:
         return None
     try:
         return asyncio.run(_request_forecast(request, subject))
@@ -142,10 +209,8 @@ def _forecast_on_server(request: EtaRequest, subject: Key) -> Mapping[str, Any] 
 async def _request_forecast(request: EtaRequest, subject: Key) -> Mapping[str, Any] | None:
     read_access = access_reader_of_source(request.source)
     transport = HttpTransport(await read_access(), read_access)
-    served_kind = kind_info(subject.kind)
-    path = object_path(served_kind, served_kind.storage_version, subject.namespace, subject.name, "eta")
     try:
-        reply = await transport.ask(HttpRequest("GET", f"{path}?seed={request.forecast_options.seed}", timeout=MINUTE))
+        reply = await transport.ask(HttpRequest("GET", _forecast_path(subject, request), timeout=MINUTE))
     finally:
         await transport.close()
     if reply.code == 200:
@@ -161,7 +226,12 @@ def eta(
         str, typer.Argument(metavar="KIND/NAME", help="workload/NAME, job/NAME or jobset/NAME.", show_default=False)
     ] = "",
     all_: Annotated[bool, typer.Option("--all", help="All pending Workloads.")] = False,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NS", help="The namespace.")] = "",
+    namespace: Annotated[
+        str,
+        typer.Option(
+            "--namespace", "-n", metavar="NS", help="The namespace; default for one object: the kubeconfig's."
+        ),
+    ] = "",
     queue: Annotated[str, typer.Option(metavar="QUEUE", help="With --all: only this LocalQueue.")] = "",
     forks: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="The number of forks to run, at most.")] = 40,
     until: options.Until = None,
@@ -179,7 +249,11 @@ def eta(
     seed: options.Seed = 0,
     output: options.OutputOption = options.Output.TABLE,
 ) -> None:
-    """Forecast the start of Workloads, with an interval, from many simulated forks of the current state."""
+    """Forecast the start of Workloads, with an interval, from many simulated forks of the current state.
+
+    A platform forecasts one object itself. With --forks, --until, --no-arrivals or --fair-sharing, the forecast is
+    computed here, from all objects of the cluster.
+    """
     if bool(subject) == all_:
         raise typer.BadParameter("give one KIND/NAME, or use --all")
     if queue and not all_:
@@ -190,4 +264,5 @@ def eta(
     source = ClusterTarget(
         options.select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR
     )
-    run(EtaRequest(subject, namespace, queue, state, source, forecast_options, output))
+    is_local = any(options.is_given(context, name) for name in _LOCAL_PARAMETERS)
+    run(EtaRequest(subject, namespace, queue, state, source, forecast_options, output, is_local))

@@ -17,6 +17,7 @@ from batchyard.cli import options as cli_options
 from batchyard.cli import output
 from batchyard.cli.background import UpOptions, start_in_background
 from batchyard.cli.kueue_configuration import read_supported_configuration
+from batchyard.cloud.cluster_objects import catalog_errors
 from batchyard.scheduling.kueue_configuration import parse_kueue_settings
 from batchyard.server.forecasting.service import ForecastFunctions
 from batchyard.server.logging import logs
@@ -31,6 +32,7 @@ from batchyard.server.platform.data_dir import (
     prepare_data_dir,
     running_process_in,
 )
+from batchyard.server.platform.given_cluster import ClusterConflictError
 from batchyard.server.platform.serve import PortError, serve_platform
 from batchyard.sim.forecast import ForecastAnswers
 from batchyard.store.journal import SyncMode as Promise
@@ -97,7 +99,7 @@ def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_read
     forecast_functions = ForecastFunctions(answers.forecast_of, answers.samples_of, answers.warnings_for)
     try:
         uvloop.run(serve_platform(options, cluster, speed, report_ready, forecast_functions))
-    except (JournalError, PortError, CredentialsError) as error:
+    except (JournalError, PortError, CredentialsError, ClusterConflictError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
         message = f"{error.filename or options.folder}: {error.strerror}"
@@ -162,9 +164,11 @@ def _read_cluster(path: Path) -> Obj:
         output.fail(f"batchyard: {path}: {error.strerror}; give a file with a Cluster to --cluster")
     except UnicodeDecodeError as error:
         output.fail(f"batchyard: {path}: {error}; save the file as UTF-8")
-    clusters = [manifest.obj for manifest in manifests.objects if manifest.obj["kind"] == kind_info(CLUSTER).kind]
-    if manifests.faults:
-        output.fail("\n".join(map(str, manifests.faults)))
+    cluster_manifests = [each for each in manifests.objects if each.obj["kind"] == kind_info(CLUSTER).kind]
+    clusters = [manifest.obj for manifest in cluster_manifests]
+    catalog_faults = [each.fault(error) for each in cluster_manifests for error in catalog_errors(each.obj)]
+    if faults := [*manifests.faults, *catalog_faults]:
+        output.fail("\n".join(map(str, faults)))
     if len(clusters) != 1:
         output.fail(f"batchyard: {path}: the file contains {len(clusters)} Clusters instead of exactly one")
     return clusters[0]

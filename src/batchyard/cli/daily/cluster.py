@@ -13,7 +13,13 @@ from batchyard.api.meta import Obj
 from batchyard.api.scheme import ServedKind, find_kind, kind_info
 from batchyard.base.instant import SECOND, Instant
 from batchyard.cli import output
-from batchyard.cli.cluster_access import REQUEST_ERRORS, ClusterTarget, access_reader_of_target
+from batchyard.cli.cluster_access import (
+    REQUEST_ERRORS,
+    TIME_PATHS,
+    ClusterTarget,
+    access_reader_of_target,
+    time_in_document,
+)
 from batchyard.client.informer import LIST_PAGE_SIZE, Informer
 from batchyard.client.transport import (
     HttpRequest,
@@ -31,7 +37,6 @@ from batchyard.interfaces.client import WatchEvent
 from batchyard.server.clocks.wall import monotonic_seconds, sleep_for, wall_clock
 from batchyard.server.kubeconfig.access import ApiServerAccess
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.server.platform.status_report import STATUS_REPORT_PATH
 
 NamespaceOption: TypeAlias = Annotated[
     str, typer.Option("--namespace", "-n", metavar="NS", help="The namespace; default: the kubeconfig's.")
@@ -81,12 +86,13 @@ class ClusterClient:
 
     async def read_time(self) -> None:
         """Read the time of a batchyard server and its speed; of another server, the date of its response."""
-        response = await self.get(STATUS_REPORT_PATH)
-        report = decode_object(response.body) if response.code == HTTPStatus.OK else {}
-        instant, speed = report.get("instant"), report.get("speed")
-        if isinstance(instant, int) and isinstance(speed, int | float):
-            self._time_source = _ServerTime(instant, float(speed), monotonic_seconds())
-        elif response.server_time:
+        for path in TIME_PATHS:
+            response = await self.get(path)
+            reading = time_in_document(decode_object(response.body)) if response.code == HTTPStatus.OK else None
+            if reading is not None:
+                self._time_source = _ServerTime(*reading, monotonic_seconds())
+                return
+        if response.server_time:
             self._time_source = _ServerTime(response.server_time, 1.0, monotonic_seconds())
 
     async def list_objects(

@@ -14,7 +14,7 @@ from batchyard.admission_plugins.built_in import SYSTEM_NAMESPACES, new_namespac
 from batchyard.admission_plugins.service_accounts import default_service_account
 from batchyard.api import well_known
 from batchyard.api.custom_kinds import DEFINITION, FINALIZER
-from batchyard.api.meta import Key, Obj, annotation, key_of, with_finalizer, with_metadata, with_path, with_status
+from batchyard.api.meta import Key, Obj, annotation, key_of, with_finalizer, with_metadata, with_status
 from batchyard.api.scheme import CLUSTER, FILE_KINDS, KINDS, LEASE, SERVICE_ACCOUNT, ServedKind
 from batchyard.api.times import parse_time
 from batchyard.apiserver.api_services import (
@@ -44,6 +44,7 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.client.informer import CompositeClient
 from batchyard.client.local import LocalClient
 from batchyard.cloud.cluster_objects import initial_objects
+from batchyard.cloud.cluster_pools import ClusterPoolsController
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_runtime.events import EventRecorder
 from batchyard.dashboard.history import PlatformHistory
@@ -84,6 +85,7 @@ from batchyard.server.metrics import ObservedPlatform
 from batchyard.server.platform.credentials import CertificateAuthority, SigningKey
 from batchyard.server.platform.data_dir import FORECASTS_FILE, JOURNAL_FILE, LEDGER_FILE, PlatformOptions
 from batchyard.server.platform.decision_throttle import DecisionThrottle
+from batchyard.server.platform.given_cluster import check_given_cluster, with_given_spec
 from batchyard.server.platform.group_commit import HISTORY_REVISIONS, GroupCommit
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 from batchyard.server.platform.status_report import EmbeddedMetrics, StatusReport
@@ -296,6 +298,7 @@ class EmbeddedPlatform:
         self._metrics = EmbeddedMetrics(status_report, self._kernel, speed)
         self._commit.on_commit = self._metrics.observe_commit
         stored_clusters = self._store.list(CLUSTER)
+        check_given_cluster(cluster, stored_clusters, options)
         has_nodes = bool(stored_clusters) or cluster is not None
         effective_cluster = cluster or (stored_clusters[0] if stored_clusters else None)
         local_settings = local_node_settings(effective_cluster)
@@ -453,7 +456,7 @@ class EmbeddedPlatform:
             self._kernel,
             self._client if local_node is None else CompositeClient(self._client, local_node.machine),
             runtime_controllers if local_node is None else (*runtime_controllers, *local_node.controllers),
-            simulated_cloud(0) if has_nodes else (),
+            (ClusterPoolsController(), *simulated_cloud(0)) if has_nodes else (),
             self._decisions,
             self._metrics.server_metrics.cycles.loop,
             throttle,
@@ -491,16 +494,17 @@ class EmbeddedPlatform:
         required_objects = [*map(new_namespace, SYSTEM_NAMESPACES), *map(default_service_account, SYSTEM_NAMESPACES)]
         required_objects += map(provided_role, bootstrap_roles())
         if cluster is not None:
-            required_objects += initial_objects(cluster)
-            self._kernel.post(lambda: self._store_local_settings(cluster))
+            self._kernel.post(lambda: self._store_cluster(cluster))
         self._kernel.post(lambda: self._create_missing(required_objects))
         self._provided_objects.begin()
 
-    def _store_local_settings(self, cluster: Obj) -> None:
-        """Store `spec.local` of the given Cluster object, so that the next start uses it if no Cluster is given."""
-        stored_cluster, local_settings = self._client.get(key_of(cluster)), cluster["spec"].get("local")
-        if stored_cluster is not None and stored_cluster["spec"].get("local") != local_settings:
-            self._client.submit([Update(with_path(stored_cluster, ("spec", "local"), local_settings))], _check_success)
+    def _store_cluster(self, cluster: Obj) -> None:
+        """Create the given Cluster and its NodePools, or give its spec to the stored Cluster."""
+        stored_cluster = self._client.get(key_of(cluster))
+        if stored_cluster is None:
+            self._create_missing(initial_objects(cluster))
+        elif stored_cluster["spec"] != cluster["spec"]:
+            self._client.submit([Update(with_given_spec(stored_cluster, cluster))], _check_success)
 
     def listener_among_pods(self) -> tuple[str, socket.socket] | None:
         """Return the address and bound socket on which the API is served in the pod network; None without one."""

@@ -106,16 +106,15 @@ def _loss_sentences(summary: RunSummary) -> list[str]:
     if not causes and not lost_seconds:
         return []
     # Without machines it is unknown how much of the interrupted work was saved.
-    lost_text = (
-        f"{_seconds_text(lost_seconds)} of {'machine time was lost' if has_machines else 'work was interrupted'}"
-    )
+    outcome = "machine time was lost" if has_machines else "work was interrupted"
+    lost_text = f"{_seconds_text(lost_seconds)} of {outcome}"
     return [f"{', '.join(causes)}; {lost_text}." if causes else f"{lost_text} because pods failed or were deleted."]
 
 
 def _outcome_sentence(summary: RunSummary) -> str:
     figures = summary.figures
-    names = ("workloads", "finished", "admitted", "pending")
-    total, finished, admitted, pending = (int(figures[name] or 0) for name in names)
+    names = ("workloads", "finished", "admitted", "awaitingChecks", "pending")
+    total, finished, admitted, awaiting, pending = (int(figures[name] or 0) for name in names)
     length = _seconds_text(duration_seconds(summary.run.result.now - summary.run.start_time))
     prefix = f"Interrupted after {length}: " if summary.is_interrupted else ""
     if total == finished:
@@ -124,6 +123,7 @@ def _outcome_sentence(summary: RunSummary) -> str:
     else:
         text = f"{finished:,} of {count_with_noun(total, 'Workload')} finished within {length}"
         text += f", {admitted:,} still with quota" if admitted else ""
+        text += f", {awaiting:,} waiting for admission checks" if awaiting else ""
         text += f", {pending:,} pending" if pending else ""
     return f"{prefix}{text}." if prefix else f"{text[:1].upper()}{text[1:]}."
 

@@ -32,6 +32,7 @@ OVERALL_FIGURES: Final = (
     Figure("workloads", "Workloads", Unit.COUNT),
     Figure("finished", "finished", Unit.COUNT, BetterDirection.MORE),
     Figure("admitted", "running at the end", Unit.COUNT),
+    Figure("awaitingChecks", "with quota, waiting for admission checks at the end", Unit.COUNT),
     Figure("pending", "waiting at the end", Unit.COUNT, BetterDirection.LESS),
     *_WAIT_FIGURES[1:],
     Figure("makespan", "last one finished after", Unit.SECONDS, BetterDirection.LESS),
@@ -52,6 +53,7 @@ _OUTCOME_FIGURES: Final = (
     Figure("workloads", "Workloads", Unit.COUNT),
     Figure("finished", "finished", Unit.COUNT, BetterDirection.MORE),
     Figure("admitted", "running", Unit.COUNT),
+    Figure("awaitingChecks", "awaiting checks", Unit.COUNT),
     Figure("pending", "pending", Unit.COUNT, BetterDirection.LESS),
     *_WAIT_FIGURES[1:-1],
     Figure("maxWait", "max wait", Unit.SECONDS, BetterDirection.LESS),
@@ -146,9 +148,12 @@ def overall_figures(run: WatchedSimulation) -> Figures:
 
 
 def _outcome_figures(records: Sequence[WorkloadRecord]) -> Figures:
+    with_quota = [record for record in records if record.reserved_since is not None]
+    admitted_count = sum(record.view.admitted for record in with_quota)
     return {
         "finished": sum(record.finished_at is not None for record in records),
-        "admitted": sum(record.reserved_since is not None for record in records),
+        "admitted": admitted_count,
+        "awaitingChecks": len(with_quota) - admitted_count,
         "pending": sum(record.is_waiting and record.deleted_at is None for record in records),
         "evictedWork": sum(record.evicted_duration for record in records) / SECOND,
     }

@@ -438,6 +438,12 @@ def test_invalid_instance_request_or_pool_object_is_rejected(obj: Obj, start: st
             'spec.region: Invalid value: "there": field is immutable',
             id="the region of a Cluster",
         ),
+        pytest.param(
+            with_defaults(with_pool(nodeCount=1)),
+            {"spec.nodePools[0].machineType": "e2-small"},
+            'spec.nodePools[0].machineType: Invalid value: "e2-small": field is immutable',
+            id="the machine type of a node pool of a Cluster",
+        ),
     ],
 )
 def test_immutable_fields_are_rejected_in_update(old: Obj, edits: Obj, start: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from batchyard.base.instant import SECOND, Duration
 from batchyard.cli.figure_tables import figure_table_text
+from batchyard.cli.simulation_output import run_remarks
 from batchyard.sim.simulate import Simulation, SimulationOptions, read_scenario
 from batchyard.sim.summary.run_summary import (
     INTERVAL_COUNT,
@@ -19,7 +20,9 @@ from batchyard.sim.summary.run_summary import (
     summary_document,
 )
 from batchyard.sim.summary.run_watch import RunWatch, WatchedSimulation
+from unit.admissionchecks.provisioning_make import check, config
 from unit.sim.forks_make import queue, workload
+from unit.sim.test_simulate import without_birth
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 THREE = [*queue(1), workload("one", 30), workload("two", 30), workload("three", 30)]
@@ -97,6 +100,25 @@ def test_lost_work_is_reported_with_its_cause() -> None:
     run = WatchedSimulation(by_machine.result(), watch, by_machine.result().now)
     (sentence,) = [each for each in conclusion_of(summarize_run(run)) if "lost" in each]
     assert sentence.startswith("1 preemption, 1 machine loss; 29m56s of machine time was lost")
+
+
+def test_workload_with_pending_check_is_not_admitted() -> None:
+    checked = queue(1, admissionChecksStrategy={"admissionChecks": [{"name": "prov"}]})
+    summary = summary_of(
+        [
+            *(without_birth(dict(each)) for each in (check(), config())),
+            *checked,
+            workload("one", 30),
+            workload("two", 30),
+        ]
+    )
+    counts = summary.run.result.counts
+    assert (counts.admitted, counts.awaiting_checks, counts.pending) == (0, 1, 1)
+    (group,) = summary_document(summary)["groups"]
+    assert (group["admitted"], group["awaitingChecks"], group["pending"]) == (0, 1, 1)
+    assert "1 waiting for admission checks, 1 pending." in conclusion_of(summary)[0]
+    *_, last = run_remarks(summary.run.result)
+    assert "0 finished, 0 admitted, 1 waiting for admission checks, 1 pending;" in last
 
 
 @pytest.mark.parametrize("grouping", list(SummaryGrouping))

@@ -1,0 +1,100 @@
+"""The controller that applies changes of a Cluster's `spec.nodePools` to the NodePools of a running platform.
+
+An annotation of the Cluster holds a hash of each applied row. Only rows that changed since then are applied, so a
+NodePool that a user changed or deleted stays as it is until its row changes. Simulations need no such controller,
+because the scenario applies the NodePools of each Cluster document (`sim/scenario.py`).
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj, annotation, with_metadata
+from batchyard.api.validation.cluster import changed_machine_fields
+from batchyard.base.instant import Instant
+from batchyard.cloud.cluster_objects import node_pool_of, only_cluster
+from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, WatchEvent
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
+
+_CLUSTER_KEY: Final = Key(scheme.CLUSTER, "", "")
+_HASH_LENGTH: Final = 16
+
+
+class ClusterPoolsController:
+    """The controller that creates, updates and deletes NodePools when the rows of the Cluster change."""
+
+    name = "cloud-cluster-pools"
+    rank = 0
+    kinds = (scheme.CLUSTER, scheme.NODE_POOL)
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """Return the key of the Cluster after each of its changes, and after the deletion of a NodePool."""
+        is_deleted_pool = event.key.kind == scheme.NODE_POOL and event.type is EventType.DELETED
+        return (_CLUSTER_KEY,) if is_deleted_pool or event.key.kind == scheme.CLUSTER else ()
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+        """Apply the rows that changed since they were last applied, and record their hashes.
+
+        A Cluster without a list of pools keeps all NodePools.
+        """
+        cluster = only_cluster(reader)
+        if cluster is None or "nodePools" not in cluster["spec"]:
+            return ReconcileResult()
+        applied_hashes = _applied_hashes(cluster)
+        row_by_name = {row["name"]: row for row in cluster["spec"]["nodePools"] or ()}
+        hashes = {name: _hash_of(row) for name, row in row_by_name.items()}
+        result = ReconcileResult()
+        for name, row in row_by_name.items():
+            if hashes[name] != applied_hashes.get(name) and not _apply_row(row, cluster, reader, result):
+                hashes.pop(name)
+        for name in applied_hashes:
+            if name not in row_by_name and reader.get(_pool_key(name)) is not None:
+                result.writes.append(Delete(_pool_key(name)))
+                result.events.append(_cluster_event(cluster, "NodePoolDeleted", f"deleted node pool {name}"))
+        if hashes != applied_hashes:
+            annotations = cluster["metadata"].get("annotations") or {}
+            recorded = {**annotations, well_known.APPLIED_NODE_POOLS: json.dumps(hashes, separators=(",", ":"))}
+            result.writes.append(Update(with_metadata(cluster, annotations=recorded)))
+        return result
+
+
+def _apply_row(row: Mapping[str, Any], cluster: Obj, reader: Reader, result: ReconcileResult) -> bool:
+    """Add the write that applies a row of a Cluster; report False if a NodePool of that name is still being deleted."""
+    pool, name = node_pool_of(row), row["name"]
+    stored_pool = reader.get(_pool_key(name))
+    if stored_pool is None:
+        result.writes.append(Create(pool))
+        result.events.append(_cluster_event(cluster, "NodePoolCreated", f"created node pool {name}"))
+        return True
+    if "deletionTimestamp" in stored_pool["metadata"]:
+        return False
+    if fields := changed_machine_fields(pool["spec"], stored_pool["spec"]):
+        message = f"node pool {name} keeps its {', '.join(fields)}; give the changed pool another name"
+        result.events.append(_cluster_event(cluster, "NodePoolConflict", message, "Warning"))
+    elif stored_pool["spec"] != pool["spec"]:
+        result.writes.append(Update({**stored_pool, "spec": pool["spec"]}))
+        result.events.append(_cluster_event(cluster, "NodePoolUpdated", f"updated node pool {name}"))
+    return True
+
+
+def _cluster_event(cluster: Obj, reason: str, message: str, event_type: str = "Normal") -> EventRecord:
+    return EventRecord(Key(scheme.CLUSTER, "", cluster["metadata"]["name"]), event_type, reason, message)
+
+
+def _applied_hashes(cluster: Obj) -> dict[str, str]:
+    """Return the hashes of the applied rows by name; a malformed annotation counts as none."""
+    try:
+        hashes = json.loads(annotation(cluster, well_known.APPLIED_NODE_POOLS) or "{}")
+    except ValueError:
+        return {}
+    return hashes if isinstance(hashes, dict) else {}
+
+
+def _hash_of(row: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:_HASH_LENGTH]
+
+
+def _pool_key(name: str) -> Key:
+    return Key(scheme.NODE_POOL, "", name)

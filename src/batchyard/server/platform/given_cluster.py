@@ -1,0 +1,31 @@
+"""The Cluster that `batchyard up --cluster` gives to a data folder that already has one."""
+
+from collections.abc import Sequence
+
+from batchyard.api.meta import Obj
+from batchyard.api.validation.cluster import cluster_update_errors
+from batchyard.server.platform.data_dir import PlatformOptions
+
+
+class ClusterConflictError(Exception):
+    """The Cluster of the data folder cannot become the given one. The message contains the reason and the remedy."""
+
+
+def check_given_cluster(cluster: Obj | None, stored_clusters: Sequence[Obj], options: PlatformOptions) -> None:
+    """Raise ClusterConflictError if the stored Cluster has another name, or cannot be updated to the given one."""
+    if cluster is None or not stored_clusters:
+        return
+    stored_cluster, name = stored_clusters[0], cluster["metadata"]["name"]
+    stored_name = stored_cluster["metadata"]["name"]
+    problem = f"{options.folder}: the platform has Cluster {stored_name}, which cannot become the given Cluster {name}"
+    if name != stored_name:
+        remedy = f"name it {stored_name}, or give another folder to --data-dir"
+        raise ClusterConflictError(f"{problem}: metadata.name differs; {remedy}")
+    errors = list(cluster_update_errors(with_given_spec(stored_cluster, cluster), stored_cluster))
+    if errors:
+        raise ClusterConflictError("\n".join(f"{problem}: {error}" for error in errors))
+
+
+def with_given_spec(stored_cluster: Obj, cluster: Obj) -> Obj:
+    """Return the stored Cluster with the spec of the given one."""
+    return {**stored_cluster, "spec": cluster["spec"]}
