@@ -69,7 +69,7 @@ def test_drain_option_evicts_pods_and_cordons_node(platform: FaultyNodesPlatform
     node = platform.kubectl("get", "nodes", "-o", "jsonpath={.items[1].metadata.name}")
     overrides = json.dumps({"spec": {"nodeName": node, "containers": [{"name": "c", "image": "c"}]}})
     platform.kubectl("run", "busy", "--image=c", f"--overrides={overrides}")
-    assert "1 of 1 pod was evicted" in platform.fault(node, "--drain")
+    assert "pods evicted: 1 of 1" in platform.fault(node, "--drain")
     assert platform.kubectl("get", "node", node, "-o", "jsonpath={.spec.unschedulable}") == "true"
 
 
@@ -84,7 +84,7 @@ def test_fault_rejects_crash_of_node_without_simulated_machine(platform: FaultyN
     node = '{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "real"}}'
     platform.kubectl("apply", "-f", "-", sent=node)
     assert "has no simulated machine" in platform.fault("real", "--crash", code=1)
-    assert "0 of 0 pods were evicted" in platform.fault("real", "--drain")
+    assert "pods evicted: 0 of 0" in platform.fault("real", "--drain")
 
 
 def test_fault_fails_without_running_platform(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ import typer
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
-from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import Instant
 from batchyard.cli import output
 from batchyard.cli.background import running_platform
@@ -100,8 +99,7 @@ def drain_node(folder: Path, name: str) -> None:
     for pod, message in rejection_by_pod.items():
         output.report_line(f"batchyard: pod {pod} was not evicted: {message}")
     evicted_count = len(pods) - len(rejection_by_pod)
-    pods_text = f"{count_with_noun(len(pods), 'pod')} {select_verb(evicted_count, 'was', 'were')}"
-    message = f"node {name} is cordoned, {evicted_count} of {pods_text} evicted"
+    message = f"node {name} is cordoned; pods evicted: {evicted_count} of {len(pods)}"
     if rejection_by_pod:
         output.fail(f"batchyard: {message}; run the command again once the other pods can be evicted")
     output.report_line(f"batchyard: {message}; kubectl uncordon {name} makes it schedulable again")
