@@ -23,7 +23,7 @@ def completion_script(shell: Shell) -> str:
 
 
 def completion(shell: Annotated[Shell, typer.Argument(help="The shell: bash, zsh or fish.", metavar="SHELL")]) -> None:
-    """Print the script that completes commands, options, files and the platform's names in a shell.
+    """Print the script that completes commands, options, files and names of the platform's objects.
 
     bash: add `source <(batchyard completion bash)` to ~/.bashrc.
 
