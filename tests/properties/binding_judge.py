@@ -36,15 +36,15 @@ def judge(made: BindingWorld) -> Judgement:
             broken.append(f"is not minimal: {change['text']}")
         else:
             proven_count += 1
-    return Judgement(_wrong_limit(made, answer), broken, proven_count, answer)
+    return Judgement(_wrong_limit(made, answer, key), broken, proven_count, answer)
 
 
-def _wrong_limit(made: BindingWorld, answer: dict[str, Any]) -> str:
+def _wrong_limit(made: BindingWorld, answer: dict[str, Any], workload: Key) -> str:
     binding, expected = answer.get("binding") or {}, made.expected
     where = binding.get("where") or {}
     answered = ExpectedLimitAnswer(
         binding.get("limit", ""),
-        f"{where.get('kind')} {where.get('name')}",
+        f"{where.get('kind')} {where.get('name')}".replace(f"Workload {workload.name}", f"Workload {SUBJECT}"),
         binding.get("flavor"),
         binding.get("resource"),
     )

@@ -541,15 +541,15 @@ def stopped_and_short(rng: RandomChoices) -> BindingWorld:
 
 
 def gated(rng: RandomChoices) -> BindingWorld:
-    """The Workload has an admission gate."""
+    """The Workload or its Job has one or two admission gates."""
     world, free, missing = _begin(rng)
     (flavor,) = world.add_flavors(1)
     world.add_queue(QUEUE, {flavor: world.quotas(free + missing)})
     count, requests = world.pods(free + missing)
-    obj = world.submit(SUBJECT, count, requests)
-    obj["metadata"]["annotations"][well_known.ADMISSION_GATED_BY] = "example.com/gate"
+    obj = world.submit(SUBJECT, count, requests, kind=rng.choose(["Workload", "Job"]))
+    gates = rng.choose(["example.com/gate", "example.com/gate,example.com/other"])
+    obj["metadata"]["annotations"][well_known.ADMISSION_GATED_BY] = gates
     world.expect("gated", f"Workload {SUBJECT}")
-    world.has_change = False
     return world
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, format_amount, key_of, quota_amount
+from batchyard.api.meta import Key, Obj, annotation, format_amount, key_of, quota_amount
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import Update
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation
@@ -85,16 +85,17 @@ def patched(obj: Obj, patch: Change) -> Obj:
 
 
 def one_less(change: Change, world: World) -> Iterator[Sequence[Change]]:
-    """Yield the patches of a change with one unit less in one place each."""
+    """Yield the patches of a change without one of them, and with one unit less in one place each."""
     patches = change["apply"]
-    if change["kind"] == "end":
-        yield from ([other for other in patches if other is not patch] for patch in patches)
     for number, patch in enumerate(patches):
+        yield [*patches[:number], *patches[number + 1 :]]
         for less in _less(change["kind"], patch, world):
             yield [*patches[:number], {**patch, "patch": less}, *patches[number + 1 :]]
 
 
 def _less(kind: str, patch: Change, world: World) -> Iterator[Any]:
+    if patch["type"] == "merge" and "annotations" in patch["patch"].get("metadata", {}):
+        yield from _fewer_gates_removed(patch, world)
     if patch["type"] == "merge" and kind not in patch["patch"].get("spec", {}) and kind != "size":
         return  # a correction beside the change
     if kind == "priority":
@@ -113,6 +114,14 @@ def _less(kind: str, patch: Change, world: World) -> Iterator[Any]:
             resource = _resource_at(operation["path"].split("/"), world.client.get(_key(patch)))
             amount = format_amount(resource, quota_amount(resource, operation["value"]) - 1)
             yield [*patch["patch"][:number], {**operation, "value": amount}, *patch["patch"][number + 1 :]]
+
+
+def _fewer_gates_removed(patch: Change, world: World) -> Iterator[Any]:
+    """Yield patches that leave one of several admission gates each."""
+    name = well_known.ADMISSION_GATED_BY
+    gates = (annotation(world.client.get(_key(patch)) or {}, name) or "").split(",")
+    if len(gates) > 1:
+        yield from ({"metadata": {"annotations": {name: gate}}} for gate in gates)
 
 
 def _less_coverage(operations: Sequence[Change], number: int) -> Iterator[Sequence[Change]]:
@@ -139,7 +148,10 @@ def _resource_at(path: Sequence[str], obj: Obj | None) -> str:
 def _merged(obj: Any, fields: Mapping[str, Any]) -> Any:
     created = dict(obj)
     for name, value in fields.items():
-        created[name] = _merged(created.get(name, {}), value) if isinstance(value, Mapping) else value
+        if value is None:
+            created.pop(name, None)
+        else:
+            created[name] = _merged(created.get(name) or {}, value) if isinstance(value, Mapping) else value
     return created
 
 

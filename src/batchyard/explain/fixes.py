@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import well_known
-from batchyard.api.meta import Obj, selector
+from batchyard.api.meta import Obj, annotation, selector
 from batchyard.api.views.workload import ClusterQueueView, LocalQueueView, WorkloadView
 from batchyard.explain import blockers
 from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached
@@ -26,7 +26,7 @@ _SIMILARITY_MIN: Final = 0.3
 _REMEDY_BY_LIMIT: Final = {
     blockers.MISCONFIGURED: "correct the object that the limit names; if that is the Workload, submit a new job",
     blockers.STOPPED: "correct the object that the limit names",
-    blockers.GATED: f"it waits until its gates are removed from the annotation {well_known.ADMISSION_GATED_BY}",
+    blockers.GATED: "it waits until the job controller releases it",
     blockers.CHECK: "the controller of the AdmissionCheck decides; see its message",
     blockers.BACKOFF: "it is queued again without a change when its backoff ends",
     blockers.PODS_READY: "it is admitted without a change when the pods of admitted Workloads are ready",
@@ -100,6 +100,8 @@ def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correcti
     if not lifecycle.is_active(case.workload):
         patch = merge_patch("Workload", view.name, {"spec": {"active": True}}, view.namespace)
         yield _Correction("set spec.active of the Workload to true", patch)
+    if lifecycle.has_admission_gate(case.workload):
+        yield _gate_correction(case)
     local_queue = cache.workload_cache.local_queues.get(view.queue)
     if local_queue is not None and local_queue.stop_policy != "None":
         name = view.queue.partition("/")[2]
@@ -116,6 +118,16 @@ def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correcti
         patch = json_patch("ClusterQueue", queue.name, [selector_operation])
         yield _Correction(text, patch, lambda each: replace(each, namespaces=selector({})))
     yield from _check_corrections(case, queue.view, cache)
+
+
+def _gate_correction(case: WaitingCase) -> _Correction:
+    """Return the removal of all admission gates, from the job if it has the annotation, or else from the Workload."""
+    name, job = well_known.ADMISSION_GATED_BY, case.owner_job
+    gated_object = case.workload if job is None or annotation(job, name) is None else job
+    kind, metadata = gated_object["kind"], gated_object["metadata"]
+    gates = annotation(gated_object, name)
+    patch = merge_patch(kind, metadata["name"], {"metadata": {"annotations": {name: None}}}, case.view.namespace)
+    return _Correction(f"{kind} {metadata['name']}: remove gate {gates} from the annotation {name}", patch)
 
 
 def _check_corrections(case: WaitingCase, view: ClusterQueueView, cache: SchedulerCache) -> Iterator[_Correction]:
