@@ -353,7 +353,6 @@ def missing_flavor(rng: RandomChoices) -> BindingWorld:
     world.add_queue(QUEUE, {"absent": world.quotas(free + missing)})
     world.ask(free + missing)
     world.expect("stopped", f"ClusterQueue {QUEUE}")
-    world.has_change = False
     return world
 
 
@@ -494,15 +493,18 @@ def check_pending(rng: RandomChoices) -> BindingWorld:
 
 
 def cohort_cycle(rng: RandomChoices) -> BindingWorld:
-    """The parents of the queue's Cohort lead into a cycle."""
+    """The parents of the queue's Cohort lead into a cycle, of which it is a part or not."""
     world, free, missing = _begin(rng)
     (flavor,) = world.add_flavors(1)
-    world.add("Cohort", "a", parentName="b")
-    world.add("Cohort", "b", parentName="a")
-    world.add_queue(QUEUE, {flavor: world.quotas(free + missing)}, cohortName="a")
+    names = ["a", "b", "c"][: rng.draw_integer(2, 3)]
+    for name, parent in zip(names, [*names[1:], names[0]], strict=True):
+        world.add("Cohort", name, parentName=parent)
+    world.add("Cohort", "below", parentName=rng.choose(names))
+    cohort = rng.choose([*names, "below"])
+    world.add_queue(QUEUE, {flavor: world.quotas(missing)}, cohortName=cohort)
+    world.add_queue("other", {flavor: world.quotas(free)}, cohortName=cohort)
     world.ask(free + missing)
-    world.expect("misconfigured", "Cohort a", "Cohort b")
-    world.has_change = False
+    world.expect("misconfigured", *[f"Cohort {name}" for name in (*names, "below")])
     return world
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, format_amount, key_of, quota_amount
 from batchyard.base.instant import SECOND
-from batchyard.interfaces.client import Update
+from batchyard.interfaces.client import Create, Update
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation
 from batchyard.sim.random_worlds import RandomSource, WorldBounds, random_objects, scenario_of
 from batchyard.sim.scenario import Scenario
@@ -66,6 +66,9 @@ def admits(scenario: Scenario, key: Key, patches: Sequence[Change]) -> bool:
     world.settle()
     reserved.clear()
     for patch in patches:
+        if patch["type"] == "create":
+            world.submit(Create(patch["patch"]))
+            continue
         result = world.client.get(_key(patch))
         assert result is not None
         world.submit(Update(patched(result, patch)))
@@ -94,6 +97,8 @@ def one_less(change: Change, world: World) -> Iterator[Sequence[Change]]:
 
 
 def _less(kind: str, patch: Change, world: World) -> Iterator[Any]:
+    if patch["type"] == "create":
+        return
     if patch["type"] == "merge" and "annotations" in patch["patch"].get("metadata", {}):
         yield from _fewer_gates_removed(patch, world)
     if patch["type"] == "merge" and kind not in patch["patch"].get("spec", {}) and kind != "size":

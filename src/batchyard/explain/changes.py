@@ -1,6 +1,7 @@
 """The changes of an explanation: those that would admit a pending Workload, or correct what keeps it from its queue."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
 from typing import Final
 
 from batchyard.api import scheme
@@ -78,26 +79,24 @@ class ChangeExplainer:
     def fixes_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
         """Return corrections of a stopped, missing or misconfigured object that would let the Workload be admitted."""
         self._cache.snapshot.settle()
-        corrected = correct_queue(waiting_case, self._cache)
-        if corrected is not None:
-            return self._corrections_part(waiting_case, corrected, user)
+        corrected_queues = correct_queue(waiting_case, self._cache)
+        if corrected_queues:
+            return self._corrections_part(waiting_case, corrected_queues, user)
         changes = [each.document() for each in propose_local_queues(waiting_case, self._cache, self._policy)]
         return nonempty_fields(changes=changes, changesEnd="" if changes else remedy_of(waiting_case, self._cache))
 
     def _corrections_part(
-        self, waiting_case: WaitingCase, corrected: CorrectedQueue, user: ExplanationUser
+        self, waiting_case: WaitingCase, corrected_queues: Sequence[CorrectedQueue], user: ExplanationUser
     ) -> DocumentPart:
-        """Return the corrections, with the further changes that the Workload needs if they do not suffice."""
-        view, queue = waiting_case.view, self._cache.snapshot.queues[corrected.view.name]
-        simulation = CohortSimulation(self._cache, self._policy, view, queue, corrected.view)
-        try:
-            if simulation.run_baseline().is_admitted:
-                return {"changes": [Proposal(FIX, corrected.text, corrected.patches).document()]}
-            outcomes = assess_flavors(simulation.snapshot, simulation.queue, view, self._policy)
-            case = ProposalCase(waiting_case.workload, view, outcomes, simulation, waiting_case.owner_job)
+        """Return the corrections that suffice; without one, the first with the further changes that are needed."""
+        sufficient = [each for each in corrected_queues if self._is_sufficient(waiting_case, each)]
+        if sufficient:
+            return {"changes": [Proposal(FIX, each.text, each.patches).document() for each in sufficient]}
+        corrected = corrected_queues[0]
+        with self._simulation_of(waiting_case, corrected) as simulation:
+            outcomes = assess_flavors(simulation.snapshot, simulation.queue, waiting_case.view, self._policy)
+            case = ProposalCase(waiting_case.workload, waiting_case.view, outcomes, simulation, waiting_case.owner_job)
             result = self._search_changes(case, (), user)
-        finally:
-            simulation.close()
         changes = [
             _proposal_part(each._replace(text=f"{corrected.text}; {each.text}", apply=patches), simulation)
             for each in result.proposals
@@ -105,6 +104,16 @@ class ChangeExplainer:
         ]
         changes_end = f"{corrected.text}: that alone is not enough, because it would then wait for quota or its turn"
         return nonempty_fields(changes=changes, changesEnd=changes_end)
+
+    def _is_sufficient(self, waiting_case: WaitingCase, corrected: CorrectedQueue) -> bool:
+        with self._simulation_of(waiting_case, corrected) as simulation:
+            return simulation.run_baseline().is_admitted
+
+    def _simulation_of(
+        self, waiting_case: WaitingCase, corrected: CorrectedQueue
+    ) -> AbstractContextManager[CohortSimulation]:
+        queue = self._cache.snapshot.queues[corrected.objects.queue.name]
+        return closing(CohortSimulation(self._cache, self._policy, waiting_case.view, queue, corrected.objects))
 
     def owner_job(self, workload: Obj) -> Obj | None:
         """Return the Job or JobSet of a Workload; None if it has none."""

@@ -6,22 +6,27 @@ from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import well_known
+from batchyard.api.conversion import STORAGE_API_VERSION
 from batchyard.api.meta import Obj, annotation, selector
-from batchyard.api.views.workload import ClusterQueueView, LocalQueueView, WorkloadView
+from batchyard.api.views.workload import ClusterQueueView, LocalQueueView, WorkloadView, flavor_view
 from batchyard.explain import blockers
-from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached
+from batchyard.explain.cohort_simulation import CohortSimulation, CorrectedObjects, DecisionLimitReached
 from batchyard.explain.document import BindingLimit
-from batchyard.explain.proposals import FIX, json_patch, merge_patch
+from batchyard.explain.proposals import FIX, created_object, json_patch, merge_patch
 from batchyard.explain.searches import Patch, Proposal
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.pending_reason import WorkloadQueues, holding_budgets_suffix
 
 _STOP_POLICY_NONE: Final = {"spec": {"stopPolicy": "None"}}
 _LOCAL_QUEUES_TRIED_MAX: Final = 4
+_KUEUE_OBJECT: Final[Obj] = {"apiVersion": STORAGE_API_VERSION}
 _SIMILARITY_MIN: Final = 0.3
+#: At most this many Cohorts of a cycle are proposed to lose their parent.
+_CYCLE_CORRECTIONS_MAX: Final = 4
 #: What helps if a limit has no correction that a patch can make.
 _REMEDY_BY_LIMIT: Final = {
     blockers.MISCONFIGURED: "correct the object that the limit names; if that is the Workload, submit a new job",
@@ -44,33 +49,47 @@ class WaitingCase(NamedTuple):
 
 
 class _Correction(NamedTuple):
-    """A correction of one field: text, patch, and the function that corrects the view of the ClusterQueue."""
+    """A correction of one field or a created object: text, patch, and the function that corrects the objects."""
 
     text: str
     patch: Patch
-    correct: Callable[[ClusterQueueView], ClusterQueueView] = lambda view: view
+    correct: Callable[[CorrectedObjects], CorrectedObjects] = lambda objects: objects
 
 
 class CorrectedQueue(NamedTuple):
-    """The ClusterQueue of a Workload after corrections of all errors, and the corrections' texts and patches."""
+    """The objects that a Workload needs after corrections of all errors, and the corrections' texts and patches."""
 
-    view: ClusterQueueView
+    objects: CorrectedObjects
     text: str
     patches: Sequence[Patch]
 
 
-def correct_queue(case: WaitingCase, cache: SchedulerCache) -> CorrectedQueue | None:
-    """Return the Workload's ClusterQueue with all errors corrected; None if patches of fields cannot correct them."""
+def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[CorrectedQueue]:
+    """Return the Workload's ClusterQueue with all errors corrected; () if patches cannot correct them.
+
+    A cycle of Cohorts can be corrected in several places: then there is one result for each.
+    """
     queue, local_queue = cache.snapshot.queues.get(case.queues.cluster_queue_name), case.queues.local_queue
-    if queue is None or local_queue is None or queue.is_in_cohort_cycle or holding_budgets_suffix(local_queue):
-        return None
-    corrections, corrected_view = list(_corrections(case, cache)), queue.view
+    if queue is None or local_queue is None or holding_budgets_suffix(local_queue):
+        return ()
+    corrections = list(_corrections(case, cache))
+    if not queue.is_in_cohort_cycle:
+        alternatives = [corrections] if corrections else []
+    else:
+        alternatives = [[*corrections, each] for each in _cycle_corrections(queue.view.cohort, cache.snapshot)]
+    corrected_queues = [_apply_corrections(queue.view, each) for each in alternatives]
+    return [each for each in corrected_queues if _is_ready(each.objects, cache)]
+
+
+def _is_ready(objects: CorrectedObjects, cache: SchedulerCache) -> bool:
+    return cache.readiness_of_view(objects.queue, [flavor.name for flavor in objects.flavors]).active
+
+
+def _apply_corrections(view: ClusterQueueView, corrections: Sequence[_Correction]) -> CorrectedQueue:
+    objects = CorrectedObjects(view)
     for correction in corrections:
-        corrected_view = correction.correct(corrected_view)
-    if not corrections or not cache.readiness_of_view(corrected_view).active:
-        return None
-    text = "; ".join(each.text for each in corrections)
-    return CorrectedQueue(corrected_view, text, [each.patch for each in corrections])
+        objects = correction.correct(objects)
+    return CorrectedQueue(objects, "; ".join(each.text for each in corrections), [each.patch for each in corrections])
 
 
 def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
@@ -110,14 +129,48 @@ def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correcti
     if queue.view.stop_policy != "None":
         patch = merge_patch("ClusterQueue", queue.name, _STOP_POLICY_NONE)
         text = f"ClusterQueue {queue.name}: set stopPolicy to None"
-        yield _Correction(text, patch, lambda each: replace(each, stop_policy="None"))
+        yield _Correction(text, patch, lambda each: _with_queue(each, stop_policy="None"))
     labels = cache.namespaces.get(view.namespace)
     if labels is not None and (queue.view.namespaces is None or not queue.view.namespaces.matches(labels)):
         selector_operation: dict[str, Any] = {"op": "add", "path": "/spec/namespaceSelector", "value": {}}
         text = f"ClusterQueue {queue.name}: let namespaceSelector select namespace {view.namespace}, such as by {{}}"
         patch = json_patch("ClusterQueue", queue.name, [selector_operation])
-        yield _Correction(text, patch, lambda each: replace(each, namespaces=selector({})))
+        yield _Correction(text, patch, lambda each: _with_queue(each, namespaces=selector({})))
+    yield from _flavor_corrections(queue.view, cache)
     yield from _check_corrections(case, queue.view, cache)
+
+
+def _with_queue(objects: CorrectedObjects, **fields: Any) -> CorrectedObjects:
+    return objects._replace(queue=replace(objects.queue, **fields))
+
+
+def _flavor_corrections(view: ClusterQueueView, cache: SchedulerCache) -> Iterator[_Correction]:
+    """Yield the creation of each ResourceFlavor that a ClusterQueue references and that does not exist."""
+    for name in dict.fromkeys(view.flavors):
+        if name not in cache.snapshot.flavors:
+            flavor = {**_KUEUE_OBJECT, "kind": "ResourceFlavor", "metadata": {"name": name}, "spec": {}}
+            new_flavors = (flavor_view(flavor),)
+            yield _Correction(
+                f"create ResourceFlavor {name}, with the labels of its nodes if pods must run on certain ones",
+                created_object(flavor),
+                lambda each, new=new_flavors: each._replace(flavors=(*each.flavors, *new)),
+            )
+
+
+def _cycle_corrections(cohort: str, snapshot: Snapshot) -> Iterator[_Correction]:
+    """Yield the removal of spec.parentName from each Cohort of the cycle above a Cohort."""
+    views, path = snapshot.forest.views, dict[str, None]()
+    while cohort not in path:
+        path[cohort] = None
+        cohort = views[cohort].parent
+    names = list(path)
+    for name in names[names.index(cohort) :][:_CYCLE_CORRECTIONS_MAX]:
+        corrected_view = replace(views[name], parent="")
+        yield _Correction(
+            f"Cohort {name}: remove parentName {views[name].parent}, which leads into a cycle",
+            merge_patch("Cohort", name, {"spec": {"parentName": None}}),
+            lambda each, new=corrected_view: each._replace(cohorts=(*each.cohorts, new)),
+        )
 
 
 def _gate_correction(case: WaitingCase) -> _Correction:
@@ -142,9 +195,9 @@ def _check_corrections(case: WaitingCase, view: ClusterQueueView, cache: Schedul
     )
     text = f"ClusterQueue {view.name}: remove AdmissionCheck {', '.join(missing_names)}, which does not exist"
 
-    def remove_checks(corrected: ClusterQueueView) -> ClusterQueueView:
-        rules = [rule for rule in corrected.check_rules if rule.name not in missing_names]
-        return replace(corrected, check_rules=tuple(rules))
+    def remove_checks(objects: CorrectedObjects) -> CorrectedObjects:
+        rules = [rule for rule in objects.queue.check_rules if rule.name not in missing_names]
+        return _with_queue(objects, check_rules=tuple(rules))
 
     yield _Correction(text, patch, remove_checks)
 

@@ -49,6 +49,12 @@ def merge_patch(kind: str, name: str, fields: Mapping[str, Any], namespace: str 
     return _patch(kind, name, namespace, "merge", dict(fields))
 
 
+def created_object(obj: Obj) -> Patch:
+    """Return the creation of an object, as for `kubectl create`."""
+    metadata = obj["metadata"]
+    return _patch(obj["kind"], metadata["name"], metadata.get("namespace", ""), "create", obj)
+
+
 def _patch(kind: str, name: str, namespace: str, patch_type: str, patch: Any) -> Patch:
     namespace_field = {"namespace": namespace} if namespace else {}
     return {"kind": kind, **namespace_field, "name": name, "type": patch_type, "patch": patch}
