@@ -326,24 +326,25 @@ def deactivated(rng: RandomChoices) -> BindingWorld:
 
 
 def missing_local_queue(rng: RandomChoices) -> BindingWorld:
-    """The job names a LocalQueue that does not exist, and another one exists."""
+    """The job names a LocalQueue that does not exist, and another one exists, or only a ClusterQueue."""
     world, free, missing = _begin(rng)
     (flavor,) = world.add_flavors(1)
     world.add_queue(QUEUE, {flavor: world.quotas(free + missing)})
+    if rng.draw_bool(50):
+        world.objects.pop()
     world.ask(free + missing, queue="absent")
     world.expect("misconfigured", "LocalQueue absent")
     return world
 
 
 def missing_cluster_queue(rng: RandomChoices) -> BindingWorld:
-    """The LocalQueue names a ClusterQueue that does not exist."""
+    """The LocalQueue names a ClusterQueue that does not exist, and another one exists."""
     world, free, missing = _begin(rng)
     (flavor,) = world.add_flavors(1)
     world.add_queue(QUEUE, {flavor: world.quotas(free + missing)})
     world.objects[-1]["spec"]["clusterQueue"] = "absent"
     world.ask(free + missing)
     world.expect("misconfigured", "ClusterQueue absent")
-    world.has_change = False
     return world
 
 

@@ -9,7 +9,7 @@ from batchyard.api.meta import Key, Obj, controller_of
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.explain.cohort_simulation import CohortSimulation
 from batchyard.explain.document import DocumentPart, ExplanationUser, assess_flavors, nonempty_fields
-from batchyard.explain.fixes import CorrectedQueue, WaitingCase, correct_queue, propose_local_queues, remedy_of
+from batchyard.explain.fixes import CorrectedQueue, WaitingCase, correct_queue, propose_local_queues, propose_new_local_queues, remedy_of
 from batchyard.explain.proposals import (
     FIX,
     ProposalCase,
@@ -82,7 +82,9 @@ class ChangeExplainer:
         corrected_queues = correct_queue(waiting_case, self._cache)
         if corrected_queues:
             return self._corrections_part(waiting_case, corrected_queues, user)
-        changes = [each.document() for each in propose_local_queues(waiting_case, self._cache, self._policy)]
+        proposals = list(propose_local_queues(waiting_case, self._cache, self._policy))
+        proposals = proposals or list(propose_new_local_queues(waiting_case, self._cache, self._policy))
+        changes = [each.document() for each in proposals]
         return nonempty_fields(changes=changes, changesEnd="" if changes else remedy_of(waiting_case, self._cache))
 
     def _corrections_part(

@@ -1,6 +1,6 @@
 """Corrections of what keeps a Workload out of scheduling, verified by simulation, and remedies without a patch."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
@@ -216,6 +216,42 @@ def propose_local_queues(case: WaitingCase, cache: SchedulerCache, policy: Sched
             yield Proposal(FIX, text, [_queue_name_patch(case, name)])
 
 
+def propose_new_local_queues(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> Iterator[Proposal]:
+    """Yield the creation of LocalQueues of existing ClusterQueues that would admit the Workload, similar names first.
+
+    They replace a LocalQueue that does not exist, or one whose ClusterQueue does not exist: that field is immutable.
+    """
+    if case.limit.limit != blockers.MISCONFIGURED or case.queues.cluster_queue_name in cache.snapshot.queues:
+        return
+    wanted_name = case.queues.cluster_queue_name or case.view.queue.partition("/")[2]
+    queues = {name: queue for name, queue in cache.snapshot.queues.items() if queue.active}
+    for name in _most_similar(wanted_name, queues):
+        if _is_admitted(case.view, queues[name], cache, policy):
+            yield _new_local_queue(case, name, cache)
+
+
+def _new_local_queue(case: WaitingCase, cluster_queue: str, cache: SchedulerCache) -> Proposal:
+    """Return the creation of a LocalQueue under the name that the Workload gives, or under a free one."""
+    namespace, _, name = case.view.queue.partition("/")
+    is_new_name_needed = case.queues.local_queue is not None or not name
+    if is_new_name_needed:
+        # One name more than there are LocalQueues, so that one is free.
+        local_queues = cache.workload_cache.local_queues
+        candidates = [cluster_queue, *[f"{cluster_queue}-{number}" for number in range(2, len(local_queues) + 2)]]
+        name = next(each for each in candidates if f"{namespace}/{each}" not in local_queues)
+    metadata, spec = {"name": name, "namespace": namespace}, {"clusterQueue": cluster_queue}
+    local_queue = {**_KUEUE_OBJECT, "kind": "LocalQueue", "metadata": metadata, "spec": spec}
+    patches = [created_object(local_queue)] + ([_queue_name_patch(case, name)] if is_new_name_needed else [])
+    label_text = f", and name it in the label {well_known.QUEUE_NAME}" if is_new_name_needed else ""
+    return Proposal(FIX, f"create LocalQueue {name} of ClusterQueue {cluster_queue}{label_text}", patches)
+
+
+def _most_similar(wanted_name: str, names: Collection[str]) -> Sequence[str]:
+    """Return a limited number of names, those that are most similar to the wanted one first."""
+    similar_names = get_close_matches(wanted_name, names, _LOCAL_QUEUES_TRIED_MAX, _SIMILARITY_MIN)
+    return list(dict.fromkeys([*similar_names, *sorted(names)]))[:_LOCAL_QUEUES_TRIED_MAX]
+
+
 def _similar_local_queues(view: WorkloadView, cache: SchedulerCache) -> Sequence[LocalQueueView]:
     """Return LocalQueues of the namespace that admit Workloads, those with the most similar names first."""
     prefix = f"{view.namespace}/"
@@ -227,10 +263,7 @@ def _similar_local_queues(view: WorkloadView, cache: SchedulerCache) -> Sequence
         and local_queue.stop_policy == "None"
         and local_queue.cluster_queue in cache.snapshot.queues
     }
-    wanted_name = view.queue.removeprefix(prefix)
-    similar_names = get_close_matches(wanted_name, usable_queues, _LOCAL_QUEUES_TRIED_MAX, _SIMILARITY_MIN)
-    names = list(dict.fromkeys([*similar_names, *sorted(usable_queues)]))[:_LOCAL_QUEUES_TRIED_MAX]
-    return [usable_queues[name] for name in names]
+    return [usable_queues[name] for name in _most_similar(view.queue.removeprefix(prefix), usable_queues)]
 
 
 def _queue_name_patch(case: WaitingCase, local_queue: str) -> Patch:
