@@ -467,16 +467,17 @@ def fair_shares(rng: RandomChoices) -> BindingWorld:
 
 
 def requests_above_limits(rng: RandomChoices) -> BindingWorld:
-    """The containers of the Workload request more than their limits."""
+    """The containers of the Workload request more than their limits, of one resource or of two."""
     world, free, missing = _begin(rng)
     (flavor,) = world.add_flavors(1)
-    world.resources, world.resource = ("cpu",), "cpu"
+    world.resources, world.resource = ("cpu", "memory"), "cpu"
     world.add_queue(QUEUE, {flavor: world.quotas(PLENTY)})
-    obj = world.submit(SUBJECT, 1, {"cpu": free + missing + 1})
+    requests = {"cpu": free + missing + 1, "memory": free + missing + 1}
+    obj = world.submit(SUBJECT, rng.draw_integer(1, 3), requests)
     container = obj["spec"]["podSets"][0]["template"]["spec"]["containers"][0]
-    container["resources"]["limits"] = {"cpu": quantity("cpu", free + missing)}
+    limited = rng.choose([("cpu",), ("memory",), ("cpu", "memory")])
+    container["resources"]["limits"] = {each: quantity(each, rng.draw_integer(1, free + missing)) for each in limited}
     world.expect("misconfigured", f"Workload {SUBJECT}")
-    world.has_change = False
     return world
 
 

@@ -99,6 +99,8 @@ def one_less(change: Change, world: World) -> Iterator[Sequence[Change]]:
 def _less(kind: str, patch: Change, world: World) -> Iterator[Any]:
     if patch["type"] == "create":
         return
+    if patch["type"] == "json":
+        yield from _less_limits(patch["patch"])
     if patch["type"] == "merge" and "annotations" in patch["patch"].get("metadata", {}):
         yield from _fewer_gates_removed(patch, world)
     if patch["type"] == "merge" and kind not in patch["patch"].get("spec", {}) and kind != "size":
@@ -127,6 +129,21 @@ def _fewer_gates_removed(patch: Change, world: World) -> Iterator[Any]:
     gates = (annotation(world.client.get(_key(patch)) or {}, name) or "").split(",")
     if len(gates) > 1:
         yield from ({"metadata": {"annotations": {name: gate}}} for gate in gates)
+
+
+def _less_limits(operations: Sequence[Change]) -> Iterator[Sequence[Change]]:
+    """Yield the operations with one unit less of a container's limit that one of them sets."""
+    for number, operation in enumerate(operations):
+        *_, field, name = operation["path"].split("/")
+        if field == "limits":
+            resource = _unescaped(name)
+            amount = format_amount(resource, quota_amount(resource, operation["value"]) - 1)
+            yield [*operations[:number], {**operation, "value": amount}, *operations[number + 1 :]]
+
+
+def _unescaped(step: str) -> str:
+    """Return a step of a JSON Pointer as the field that it names."""
+    return step.replace("~1", "/").replace("~0", "~")
 
 
 def _less_coverage(operations: Sequence[Change], number: int) -> Iterator[Sequence[Change]]:
@@ -162,6 +179,7 @@ def _merged(obj: Any, fields: Mapping[str, Any]) -> Any:
 
 def _set(value: Any, path: Sequence[str], new: Any) -> Any:
     first, *rest = path
+    first = _unescaped(first)
     if first == "-":
         return [*value, new]
     if isinstance(value, list):

@@ -96,8 +96,9 @@ class ChangeExplainer:
             return {"changes": [Proposal(FIX, each.text, each.patches).document() for each in sufficient]}
         corrected = corrected_queues[0]
         with self._simulation_of(waiting_case, corrected) as simulation:
-            outcomes = assess_flavors(simulation.snapshot, simulation.queue, waiting_case.view, self._policy)
-            case = ProposalCase(waiting_case.workload, waiting_case.view, outcomes, simulation, waiting_case.owner_job)
+            view = simulation.explained_view
+            outcomes = assess_flavors(simulation.snapshot, simulation.queue, view, self._policy)
+            case = ProposalCase(corrected.workload, view, outcomes, simulation, waiting_case.owner_job)
             result = self._search_changes(case, (), user)
         changes = [
             _proposal_part(each._replace(text=f"{corrected.text}; {each.text}", apply=patches), simulation)
@@ -115,7 +116,10 @@ class ChangeExplainer:
         self, waiting_case: WaitingCase, corrected: CorrectedQueue
     ) -> AbstractContextManager[CohortSimulation]:
         queue = self._cache.snapshot.queues[corrected.objects.queue.name]
-        return closing(CohortSimulation(self._cache, self._policy, waiting_case.view, queue, corrected.objects))
+        view = waiting_case.view
+        if corrected.workload is not waiting_case.workload:
+            view = self._cache.hypothetical_view(corrected.workload, view)
+        return closing(CohortSimulation(self._cache, self._policy, view, queue, corrected.objects))
 
     def owner_job(self, workload: Obj) -> Obj | None:
         """Return the Job or JobSet of a Workload; None if it has none."""

@@ -1,13 +1,14 @@
 """Corrections of what keeps a Workload out of scheduling, verified by simulation, and remedies without a patch."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import well_known
 from batchyard.api.conversion import STORAGE_API_VERSION
-from batchyard.api.meta import Obj, annotation, selector
+from batchyard.api.meta import Obj, annotation, quota_amount, selector, with_path
 from batchyard.api.views.workload import ClusterQueueView, LocalQueueView, WorkloadView, flavor_view
 from batchyard.explain import blockers
 from batchyard.explain.cohort_simulation import CohortSimulation, CorrectedObjects, DecisionLimitReached
@@ -54,11 +55,14 @@ class _Correction(NamedTuple):
     text: str
     patch: Patch
     correct: Callable[[CorrectedObjects], CorrectedObjects] = lambda objects: objects
+    #: The corrected Workload; None if the correction does not change its pod sets.
+    workload: Obj | None = None
 
 
 class CorrectedQueue(NamedTuple):
-    """The objects that a Workload needs after corrections of all errors, and the corrections' texts and patches."""
+    """A Workload and the objects that it needs after corrections of all errors, with their texts and patches."""
 
+    workload: Obj
     objects: CorrectedObjects
     text: str
     patches: Sequence[Patch]
@@ -77,7 +81,7 @@ def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[Correcte
         alternatives = [corrections] if corrections else []
     else:
         alternatives = [[*corrections, each] for each in _cycle_corrections(queue.view.cohort, cache.snapshot)]
-    corrected_queues = [_apply_corrections(queue.view, each) for each in alternatives]
+    corrected_queues = [_apply_corrections(case.workload, queue.view, each) for each in alternatives]
     return [each for each in corrected_queues if _is_ready(each.objects, cache)]
 
 
@@ -85,11 +89,12 @@ def _is_ready(objects: CorrectedObjects, cache: SchedulerCache) -> bool:
     return cache.readiness_of_view(objects.queue, [flavor.name for flavor in objects.flavors]).active
 
 
-def _apply_corrections(view: ClusterQueueView, corrections: Sequence[_Correction]) -> CorrectedQueue:
+def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Sequence[_Correction]) -> CorrectedQueue:
     objects = CorrectedObjects(view)
     for correction in corrections:
-        objects = correction.correct(objects)
-    return CorrectedQueue(objects, "; ".join(each.text for each in corrections), [each.patch for each in corrections])
+        objects, workload = correction.correct(objects), correction.workload or workload
+    text = "; ".join(each.text for each in corrections)
+    return CorrectedQueue(workload, objects, text, [each.patch for each in corrections])
 
 
 def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
@@ -121,6 +126,7 @@ def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correcti
         yield _Correction("set spec.active of the Workload to true", patch)
     if lifecycle.has_admission_gate(case.workload):
         yield _gate_correction(case)
+    yield from _limit_corrections(case)
     local_queue = cache.workload_cache.local_queues.get(view.queue)
     if local_queue is not None and local_queue.stop_policy != "None":
         name = view.queue.partition("/")[2]
@@ -171,6 +177,39 @@ def _cycle_corrections(cohort: str, snapshot: Snapshot) -> Iterator[_Correction]
             merge_patch("Cohort", name, {"spec": {"parentName": None}}),
             lambda each, new=corrected_view: each._replace(cohorts=(*each.cohorts, new)),
         )
+
+
+def _limit_corrections(case: WaitingCase) -> Iterator[_Correction]:
+    """Yield the raise of all limits of containers that are below the requests, for a Workload without a job.
+
+    Kubernetes rejects a job with such containers.
+    """
+    if case.owner_job is not None or not case.view.over_limit:
+        return
+    operations, texts, pod_sets = list[Patch](), list[str](), deepcopy(case.workload["spec"]["podSets"])
+    for path, container in _containers_with_paths(pod_sets):
+        resources = container.get("resources") or {}
+        requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+        for resource, limit in limits.items():
+            request = requests.get(resource, limit)
+            if quota_amount(resource, request) > quota_amount(resource, limit):
+                escaped_name = resource.replace("~", "~0").replace("/", "~1")
+                limit_path = f"{path}/resources/limits/{escaped_name}"
+                operations.append({"op": "replace", "path": limit_path, "value": request})
+                texts.append(f"raise the limit of {resource} of container {container['name']} from {limit} to {request}")
+                limits[resource] = request
+    if operations:
+        patch = json_patch("Workload", case.view.name, operations, case.view.namespace)
+        workload = with_path(case.workload, ("spec", "podSets"), pod_sets)
+        yield _Correction("; ".join(texts), patch, workload=workload)
+
+
+def _containers_with_paths(pod_sets: Sequence[Obj]) -> Iterator[tuple[str, Obj]]:
+    """Yield the containers of pod sets with their JSON Pointers in the Workload."""
+    for number, pod_set in enumerate(pod_sets):
+        for field in ("initContainers", "containers"):
+            for index, container in enumerate(pod_set["template"]["spec"].get(field) or ()):
+                yield f"/spec/podSets/{number}/template/spec/{field}/{index}", container
 
 
 def _gate_correction(case: WaitingCase) -> _Correction:
