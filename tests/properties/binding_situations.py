@@ -200,10 +200,11 @@ def affinity(rng: RandomChoices) -> BindingWorld:
     term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["elsewhere"]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     by_selector: dict[str, Any] = {"nodeSelector": {"zone": "elsewhere"}}
-    world.ask(free + missing, **rng.choose([by_selector, {"affinity": {"nodeAffinity": required}}]))
+    fields = rng.choose([by_selector, {"affinity": {"nodeAffinity": required}}])
+    world.ask(free + missing, **fields)
     world.expect("affinity", *[f"ResourceFlavor {name}" for name in names])
-    # The node selector of a suspended Job does not change its Workload.
-    world.has_change = False
+    # The affinity of a JobSet is immutable.
+    world.has_change = world.objects[-1]["kind"] != "JobSet" or fields is by_selector
     return world
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, annotation, format_amount, key_of, quota_amount
+from batchyard.api.meta import Key, Obj, annotation, controller_of, format_amount, key_of, quota_amount
+from batchyard.api.validation import validate_update
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import Create, Update
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation
@@ -54,7 +55,7 @@ def waiting(world: World) -> list[Key]:
 
 
 def admits(scenario: Scenario, key: Key, patches: Sequence[Change]) -> bool:
-    """Return whether a Workload is admitted in the world with these changes."""
+    """Return whether a Workload is admitted in the world with these changes, to flavors that its job selects."""
     reserved: dict[str, None] = {}
 
     def sink(record: Mapping[str, Any]) -> None:
@@ -69,12 +70,48 @@ def admits(scenario: Scenario, key: Key, patches: Sequence[Change]) -> bool:
         if patch["type"] == "create":
             world.submit(Create(patch["patch"]))
             continue
-        result = world.client.get(_key(patch))
-        assert result is not None
-        world.submit(Update(patched(result, patch)))
+        old = world.client.get(_key(patch))
+        assert old is not None
+        new = patched(old, patch)
+        if validate_update(new, old):
+            return False
+        world.submit(Update(new))
     world.run_until(SEEN_UNTIL)
     assert world.refused == []
-    return f"{key.namespace}/{key.name}" in reserved
+    return f"{key.namespace}/{key.name}" in reserved and _job_selects_flavors(world, key)
+
+
+def _job_selects_flavors(world: World, workload_key: Key) -> bool:
+    """Return whether the pod templates of a Workload's job select its flavors; True without a job."""
+    workload = world.client.get(workload_key)
+    owner = None if workload is None else controller_of(workload)
+    if workload is None or owner is None:
+        return True
+    job = world.client.get(Key(KINDS[owner["kind"]], workload_key.namespace, owner["name"]))
+    assert job is not None
+    templates = [each["template"]["spec"]["template"] for each in job["spec"].get("replicatedJobs") or ()]
+    labels: dict[str, str] = {}
+    for assignment in (workload.get("status") or {}).get("admission", {}).get("podSetAssignments", ()):
+        for name in (assignment.get("flavors") or {}).values():
+            flavor = world.client.get(Key(scheme.RESOURCE_FLAVOR, "", name))
+            labels |= ((flavor or {}).get("spec") or {}).get("nodeLabels") or {}
+    return all(_selects(template["spec"], labels) for template in templates or [job["spec"]["template"]])
+
+
+def _selects(spec: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Return whether a pod's selector and its required affinity, with the operator In only, match labels."""
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution", {}
+    )
+    selected = [{key: [value] for key, value in (spec.get("nodeSelector") or {}).items()}]
+    terms = [
+        {each["key"]: each["values"] for each in term["matchExpressions"]} for term in affinity.get("nodeSelectorTerms", ())
+    ]
+    return all(
+        any(all(labels.get(key, values[0]) in values for key, values in term.items()) for term in alternatives)
+        for alternatives in (selected, terms)
+        if alternatives
+    )
 
 
 def patched(obj: Obj, patch: Change) -> Obj:
@@ -83,7 +120,8 @@ def patched(obj: Obj, patch: Change) -> Obj:
         merged: Obj = _merged(obj, patch["patch"])
         return merged
     for operation in patch["patch"]:
-        obj = _set(obj, operation["path"].strip("/").split("/"), operation["value"])
+        path = operation["path"].strip("/").split("/")
+        obj = _set(obj, path, operation.get("value"), is_removed=operation["op"] == "remove")
     return obj
 
 
@@ -110,9 +148,10 @@ def _less(kind: str, patch: Change, world: World) -> Iterator[Any]:
     elif kind == "size" and patch["type"] == "merge":
         if "parallelism" not in patch["patch"]["spec"]:
             return
-        yield {"spec": {"parallelism": patch["patch"]["spec"]["parallelism"] + 1}}
+        yield {**patch["patch"], "spec": {"parallelism": patch["patch"]["spec"]["parallelism"] + 1}}
     elif kind == "size":
-        yield [{**patch["patch"][0], "value": patch["patch"][0]["value"] + 1}]
+        first, *others = patch["patch"]
+        yield [{**first, "value": first["value"] + 1}, *others]
     elif kind == "quota":
         for number, operation in enumerate(patch["patch"]):
             if operation["path"].endswith("/-"):
@@ -177,12 +216,15 @@ def _merged(obj: Any, fields: Mapping[str, Any]) -> Any:
     return created
 
 
-def _set(value: Any, path: Sequence[str], new: Any) -> Any:
+def _set(value: Any, path: Sequence[str], new: Any, *, is_removed: bool = False) -> Any:
     first, *rest = path
     first = _unescaped(first)
     if first == "-":
         return [*value, new]
     if isinstance(value, list):
         place = int(first)
-        return [*value[:place], _set(value[place], rest, new) if rest else new, *value[place + 1 :]]
-    return {**value, first: _set(value.get(first, {}), rest, new) if rest else new}
+        inner = _set(value[place], rest, new, is_removed=is_removed) if rest else new
+        return [*value[:place], inner, *value[place + 1 :]]
+    if is_removed and not rest:
+        return {name: field for name, field in value.items() if name != first}
+    return {**value, first: _set(value.get(first, {}), rest, new, is_removed=is_removed) if rest else new}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from batchyard.api import well_known
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.views.workload import FlavorView, WorkloadView
 from batchyard.base.counts import count_with_noun
@@ -144,14 +145,24 @@ def _pod_count_step(owner: Obj | None, pod_set: str) -> int:
 
 
 def _count_patches(case: ProposalCase, pod_set_index: int, pod_count: int) -> Sequence[Patch]:
-    """Return the patches that set the pod count of the Job, or of the Workload without a job; () for a JobSet."""
+    """Return the patches that set the pod count of the Job, or of the Workload without a job; () for a JobSet.
+
+    A minimum count is removed, because it must not exceed the new count.
+    """
     if case.owner_job is not None and case.owner_job["kind"] == "JobSet":
         return ()
+    has_minimum = case.workload["spec"]["podSets"][pod_set_index].get("minCount") is not None
     if case.owner_job is not None and case.owner_job["kind"] == "Job":
         name, namespace = case.owner_job["metadata"]["name"], case.owner_job["metadata"].get("namespace", "")
-        return (merge_patch("Job", name, {"spec": {"parallelism": pod_count}}, namespace),)
-    operation = {"op": "replace", "path": f"/spec/podSets/{pod_set_index}/count", "value": pod_count}
-    return (json_patch("Workload", case.view.name, [operation], case.view.namespace),)
+        fields: dict[str, Any] = {"spec": {"parallelism": pod_count}}
+        if has_minimum:
+            fields["metadata"] = {"annotations": {well_known.MIN_PARALLELISM: None}}
+        return (merge_patch("Job", name, fields, namespace),)
+    path = f"/spec/podSets/{pod_set_index}"
+    operations: list[Mapping[str, Any]] = [{"op": "replace", "path": f"{path}/count", "value": pod_count}]
+    if has_minimum:
+        operations.append({"op": "remove", "path": f"{path}/minCount"})
+    return (json_patch("Workload", case.view.name, operations, case.view.namespace),)
 
 
 def propose_flavors(case: ProposalCase, build_view: ViewBuilder) -> Search:
@@ -223,25 +234,34 @@ def _describe_pod_changes(case: ProposalCase, flavor: FlavorView) -> str:
 
 
 def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> Sequence[Patch]:
-    """Return the patches of the job's pod template; () if its tolerations stay as they are, so patches do not help."""
+    """Return the patches of the pod templates, of the job if there is one; () if its affinity is immutable.
+
+    A job's new tolerations replace its Workload. Other fields do not, so that the Workload needs a patch of its own.
+    """
     old_specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
     new_specs = {pod_set["name"]: pod_set["template"]["spec"] for pod_set in pod_sets}
     owner_job = case.owner_job
-    if owner_job is None:
-        operations = _add_operations(new_specs, list(new_specs), "/spec/podSets/{}/template/spec")
-        return (json_patch("Workload", case.view.name, operations, case.view.namespace),)
-    if not any(
-        list(new["tolerations"]) != (old.get("tolerations") or [])
-        for new, old in zip(new_specs.values(), old_specs, strict=True)
-    ):
+    changes_affinity = any(
+        new.get("affinity") != old.get("affinity") for new, old in zip(new_specs.values(), old_specs, strict=True)
+    )
+    if changes_affinity and owner_job is not None and owner_job["kind"] == "JobSet":
         return ()
+    operations = _add_operations(new_specs, list(new_specs), "/spec/podSets/{}/template/spec")
+    workload_patch = json_patch("Workload", case.view.name, operations, case.view.namespace)
+    if owner_job is None:
+        return (workload_patch,)
     name, namespace = owner_job["metadata"]["name"], owner_job["metadata"].get("namespace", "")
     if owner_job["kind"] == "Job":
         operations = _add_operations(new_specs, list(new_specs), "/spec/template/spec")
     else:
         pod_set_names = [each["name"] for each in owner_job["spec"].get("replicatedJobs") or ()]
         operations = _add_operations(new_specs, pod_set_names, "/spec/replicatedJobs/{}/template/spec/template/spec")
-    return (json_patch(owner_job["kind"], name, operations, namespace),)
+    job_patch = json_patch(owner_job["kind"], name, operations, namespace)
+    are_tolerations_new = any(
+        list(new["tolerations"]) != (old.get("tolerations") or [])
+        for new, old in zip(new_specs.values(), old_specs, strict=True)
+    )
+    return (job_patch,) if are_tolerations_new else (job_patch, workload_patch)
 
 
 def _add_operations(
