@@ -30,9 +30,9 @@ def judge(made: BindingWorld) -> Judgement:
     for change in answer.get("changes", ()):
         if not change["apply"]:
             continue
-        if not admits(scenario, key, change["apply"]):
+        if not admits(scenario, key, change["apply"], made.event):
             broken.append(f"does not admit: {change['text']}")
-        elif any(admits(scenario, key, less) for less in one_less(change, world)):
+        elif any(admits(scenario, key, less, made.event) for less in one_less(change, world)):
             broken.append(f"is not minimal: {change['text']}")
         else:
             proven_count += 1

@@ -483,15 +483,17 @@ def requests_above_limits(rng: RandomChoices) -> BindingWorld:
 
 
 def check_pending(rng: RandomChoices) -> BindingWorld:
-    """The Workload has quota, and its AdmissionCheck is pending."""
+    """The Workload has quota, and one or two AdmissionChecks are pending."""
     world, free, missing = _begin(rng)
     (flavor,) = world.add_flavors(1)
-    world.add_check()
-    strategy = {"admissionChecks": [{"name": "manual"}]}
+    names = ["manual", "second"][: rng.draw_integer(1, 2)]
+    for name in names:
+        world.add_check(name)
+    strategy = {"admissionChecks": [{"name": name} for name in names]}
     world.add_queue(QUEUE, {flavor: world.quotas(PLENTY)}, admissionChecksStrategy=strategy)
     world.ask(free + missing)
     world.expect("admissionCheck", "AdmissionCheck manual")
-    world.has_change = False
+    world.event = "Admitted"
     return world
 
 

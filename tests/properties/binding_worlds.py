@@ -48,6 +48,8 @@ class BindingWorld:
     priorities: dict[int, None] = field(default_factory=dict)
     #: Whether some change can be applied as a patch.
     has_change: bool = True
+    #: The event of the asked Workload that a change causes.
+    event: str = "QuotaReserved"
 
     def scenario(self) -> Scenario:
         """Return the scenario of the world."""
@@ -76,9 +78,9 @@ class BindingWorld:
         local_queue["metadata"]["namespace"] = NAMESPACE
         return queue
 
-    def add_check(self) -> None:
-        """Add an active AdmissionCheck `manual`, whose state nobody sets."""
-        check = self.add("AdmissionCheck", "manual", controllerName="example.com/manual")
+    def add_check(self, name: str = "manual") -> None:
+        """Add an active AdmissionCheck, whose state nobody sets."""
+        check = self.add("AdmissionCheck", name, controllerName="example.com/manual")
         active = {"type": "Active", "status": "True", "reason": "Active", "message": "ready"}
         check["status"] = {"conditions": [{**active, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
 

@@ -54,12 +54,15 @@ def waiting(world: World) -> list[Key]:
     return [key_of(obj) for obj in world.objects(scheme.WORKLOAD) if not has_quota_reservation(obj)]
 
 
-def admits(scenario: Scenario, key: Key, patches: Sequence[Change]) -> bool:
-    """Return whether a Workload is admitted in the world with these changes, to flavors that its job selects."""
+def admits(scenario: Scenario, key: Key, patches: Sequence[Change], event: str = "QuotaReserved") -> bool:
+    """Return whether an event of a Workload follows in the world with these changes, with flavors that its job selects.
+
+    The event is QuotaReserved or Admitted.
+    """
     reserved: dict[str, None] = {}
 
     def sink(record: Mapping[str, Any]) -> None:
-        if record["event"] == "QuotaReserved" and record["time"] * SECOND >= ASKED_AT:
+        if record["event"] == event and record["time"] * SECOND >= ASKED_AT:
             reserved[record["workload"]] = None
 
     world = World(scenario, sink=sink)
@@ -139,6 +142,8 @@ def _less(kind: str, patch: Change, world: World) -> Iterator[Any]:
         return
     if patch["type"] == "json":
         yield from _less_limits(patch["patch"])
+    if patch["type"] == "merge" and "admissionChecksStrategy" in patch["patch"].get("spec", {}):
+        yield from _fewer_checks_removed(patch, world)
     if patch["type"] == "merge" and "annotations" in patch["patch"].get("metadata", {}):
         yield from _fewer_gates_removed(patch, world)
     if patch["type"] == "merge" and kind not in patch["patch"].get("spec", {}) and kind != "size":
@@ -168,6 +173,16 @@ def _fewer_gates_removed(patch: Change, world: World) -> Iterator[Any]:
     gates = (annotation(world.client.get(_key(patch)) or {}, name) or "").split(",")
     if len(gates) > 1:
         yield from ({"metadata": {"annotations": {name: gate}}} for gate in gates)
+
+
+def _fewer_checks_removed(patch: Change, world: World) -> Iterator[Any]:
+    """Yield patches that keep one more admission check of a ClusterQueue each."""
+    kept = patch["patch"]["spec"]["admissionChecksStrategy"]["admissionChecks"]
+    queue = world.client.get(_key(patch))
+    assert queue is not None
+    for check in queue["spec"]["admissionChecksStrategy"]["admissionChecks"]:
+        if check not in kept:
+            yield {"spec": {"admissionChecksStrategy": {"admissionChecks": [*kept, check]}}}
 
 
 def _less_limits(operations: Sequence[Change]) -> Iterator[Sequence[Change]]:

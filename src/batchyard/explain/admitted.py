@@ -14,6 +14,7 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.autoscaler.expander import FULL
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import Instant
+from batchyard.explain.admission_checks import awaited_event, propose_check_removal
 from batchyard.explain.blockers import occupants_of, selected_nodes
 from batchyard.explain.document import BindingLimit, DocumentPart, ExplanationUser, nonempty_fields, pods_of
 from batchyard.explain.node_capacity import (
@@ -126,6 +127,9 @@ class AdmittedExplainer:
         suffix = f": {first_check['message']}" if first_check.get("message") else ""
         text = f"it has quota, and waits for AdmissionCheck {first_check['name']} ({first_check['state']}){suffix}"
         binding_limit = BindingLimit(ADMISSION_CHECK, text, "AdmissionCheck", first_check["name"])
+        queue = ((workload.get("status") or {}).get("admission") or {}).get("clusterQueue", "")
+        changes = [each.document() for each in propose_check_removal(queue, waiting_checks, self._reader)]
+        document_part |= nonempty_fields(changes=changes, changesEnd=awaited_event(first_check, self._reader))
         return {**document_part, "summary": text, "binding": binding_limit.document()}
 
     def _provisioning_requests(self, workload: Obj) -> list[Obj]:

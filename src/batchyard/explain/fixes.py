@@ -11,6 +11,7 @@ from batchyard.api.conversion import STORAGE_API_VERSION
 from batchyard.api.meta import Obj, annotation, quota_amount, selector, with_path
 from batchyard.api.views.workload import ClusterQueueView, LocalQueueView, WorkloadView, flavor_view
 from batchyard.explain import blockers
+from batchyard.explain.admission_checks import without_checks
 from batchyard.explain.cohort_simulation import CohortSimulation, CorrectedObjects, DecisionLimitReached
 from batchyard.explain.document import BindingLimit
 from batchyard.explain.proposals import FIX, created_object, json_patch, merge_patch
@@ -227,11 +228,7 @@ def _check_corrections(case: WaitingCase, view: ClusterQueueView, cache: Schedul
     missing_names = [name for name in view.admission_checks if not cache.has_admission_check(name)]
     if not missing_names or case.queues.cluster_queue is None:
         return
-    strategy = case.queues.cluster_queue["spec"].get("admissionChecksStrategy") or {}
-    kept_checks = [each for each in strategy.get("admissionChecks") or () if each["name"] not in missing_names]
-    patch = merge_patch(
-        "ClusterQueue", view.name, {"spec": {"admissionChecksStrategy": {"admissionChecks": kept_checks}}}
-    )
+    patch = without_checks(case.queues.cluster_queue, missing_names)
     text = f"ClusterQueue {view.name}: remove AdmissionCheck {', '.join(missing_names)}, which does not exist"
 
     def remove_checks(objects: CorrectedObjects) -> CorrectedObjects:
