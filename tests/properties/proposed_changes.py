@@ -23,6 +23,7 @@ KINDS = {
     "Job": scheme.JOB,
     "JobSet": scheme.JOB_SET,
     "LocalQueue": scheme.LOCAL_QUEUE,
+    "Budget": scheme.BUDGET,
 }
 
 Change = Mapping[str, Any]
@@ -84,6 +85,20 @@ def admits(scenario: Scenario, key: Key, patches: Sequence[Change], event: str =
     return f"{key.namespace}/{key.name}" in reserved and _job_selects_flavors(world, key)
 
 
+def first_time_of(scenario: Scenario, key: Key, event: str, limit: int) -> int | None:
+    """Return when a Workload has an event after the query, in nanoseconds since the start; None if not by `limit`."""
+    times: list[int] = []
+
+    def sink(record: Mapping[str, Any]) -> None:
+        is_asked = record["event"] == event and record["workload"] == f"{key.namespace}/{key.name}"
+        if is_asked and record["time"] * SECOND > ASKED_AT:
+            times.append(int(record["time"] * SECOND))
+
+    world = World(scenario, sink=sink)
+    world.run_until(limit)
+    return min(times, default=None)
+
+
 def _job_selects_flavors(world: World, workload_key: Key) -> bool:
     """Return whether the pod templates of a Workload's job select its flavors; True without a job."""
     workload = world.client.get(workload_key)
@@ -108,7 +123,8 @@ def _selects(spec: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     )
     selected = [{key: [value] for key, value in (spec.get("nodeSelector") or {}).items()}]
     terms = [
-        {each["key"]: each["values"] for each in term["matchExpressions"]} for term in affinity.get("nodeSelectorTerms", ())
+        {each["key"]: each["values"] for each in term["matchExpressions"]}
+        for term in affinity.get("nodeSelectorTerms", ())
     ]
     return all(
         any(all(labels.get(key, values[0]) in values for key, values in term.items()) for term in alternatives)
@@ -137,15 +153,23 @@ def one_less(change: Change, world: World) -> Iterator[Sequence[Change]]:
             yield [*patches[:number], {**patch, "patch": less}, *patches[number + 1 :]]
 
 
+def _less_correction(patch: Change, world: World) -> Iterator[Any]:
+    """Yield smaller variants of a patch that corrects an object."""
+    fields = patch["patch"]
+    if patch["kind"] == "Budget":
+        yield from ({"spec": {field: f"{float(amount) - 0.01:.2f}"}} for field, amount in fields["spec"].items())
+    elif patch["type"] == "json":
+        yield from _less_limits(fields)
+    elif "admissionChecksStrategy" in fields.get("spec", {}):
+        yield from _fewer_checks_removed(patch, world)
+    elif "annotations" in fields.get("metadata", {}):
+        yield from _fewer_gates_removed(patch, world)
+
+
 def _less(kind: str, patch: Change, world: World) -> Iterator[Any]:
     if patch["type"] == "create":
         return
-    if patch["type"] == "json":
-        yield from _less_limits(patch["patch"])
-    if patch["type"] == "merge" and "admissionChecksStrategy" in patch["patch"].get("spec", {}):
-        yield from _fewer_checks_removed(patch, world)
-    if patch["type"] == "merge" and "annotations" in patch["patch"].get("metadata", {}):
-        yield from _fewer_gates_removed(patch, world)
+    yield from _less_correction(patch, world)
     if patch["type"] == "merge" and kind not in patch["patch"].get("spec", {}) and kind != "size":
         return  # a correction beside the change
     if kind == "priority":

@@ -6,13 +6,25 @@ from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, controller_of
+from batchyard.api.views.workload import WorkloadView
 from batchyard.base.counts import count_with_noun, select_verb
-from batchyard.explain.cohort_simulation import CohortSimulation
+from batchyard.explain import blockers
+from batchyard.explain.budget_raises import holding_budgets
+from batchyard.explain.cohort_simulation import OTHER_WORKLOADS_MAX, CohortSimulation, HypotheticalChange
 from batchyard.explain.document import DocumentPart, ExplanationUser, assess_flavors, nonempty_fields
-from batchyard.explain.fixes import CorrectedQueue, WaitingCase, correct_queue, propose_local_queues, propose_new_local_queues, remedy_of
+from batchyard.explain.fixes import (
+    CorrectedQueue,
+    WaitingCase,
+    correct_queue,
+    propose_local_queues,
+    propose_new_local_queues,
+    remedy_of,
+)
 from batchyard.explain.proposals import (
+    ENDED_WORKLOADS_MAX,
     FIX,
     ProposalCase,
+    proposal_of_ends,
     propose_borrowing_preemption,
     propose_flavors,
     propose_preemption_rules,
@@ -28,6 +40,7 @@ from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
 from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.workload.pods_ready import has_pods
 
 _LIMIT_REACHED: Final = "the limit of simulated decisions was reached: further or smaller changes may exist"
 _NO_CHANGE_FOUND: Final = (
@@ -79,6 +92,9 @@ class ChangeExplainer:
     def fixes_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
         """Return corrections of a stopped, missing or misconfigured object that would let the Workload be admitted."""
         self._cache.snapshot.settle()
+        if waiting_case.limit.limit == blockers.PODS_READY:
+            return self.unready_part(waiting_case, user)
+        waiting_case = waiting_case._replace(budgets=holding_budgets(waiting_case.queues.local_queue, self._reader))
         corrected_queues = correct_queue(waiting_case, self._cache)
         if corrected_queues:
             return self._corrections_part(waiting_case, corrected_queues, user)
@@ -86,6 +102,36 @@ class ChangeExplainer:
         proposals = proposals or list(propose_new_local_queues(waiting_case, self._cache, self._policy))
         changes = [each.document() for each in proposals]
         return nonempty_fields(changes=changes, changesEnd="" if changes else remedy_of(waiting_case, self._cache))
+
+    def unready_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
+        """Return the end of all Workloads with unready pods as the change, because each of them blocks admissions.
+
+        If another Workload with pods is admitted first, it would block in turn, and has to be withdrawn. That is only
+        proposed if no further Workload with pods is pending.
+        """
+        view, keys = waiting_case.view, blockers.unready_workloads(self._cache, self._reader)
+        queue = self._cache.snapshot.queues[waiting_case.queues.cluster_queue_name]
+        blocked_views = [each for each in blockers.blocked_views(self._cache) if each.key != view.key]
+        blocked = [each.key for each in blocked_views if self._has_pods(each)]
+        is_first = not blocked_views or self._is_only_pending_with_pods(view, blocked)
+        change = HypotheticalChange(ended_workloads=keys, withdrawn_workloads=blocked)
+        changes = []
+        if keys and len(keys) <= ENDED_WORKLOADS_MAX and is_first:
+            with closing(CohortSimulation(self._cache, self._policy, view, queue)) as simulation:
+                if simulation.run_baseline(change).is_admitted:
+                    changes.append(_proposal_part(proposal_of_ends([*keys, *blocked], user.name_of), simulation))
+        return nonempty_fields(changes=changes, changesEnd=remedy_of(waiting_case, self._cache))
+
+    def _is_only_pending_with_pods(self, view: WorkloadView, withdrawn: Sequence[str]) -> bool:
+        pending_queues = self._cache.queue_manager.pending.values()
+        if sum(map(len, pending_queues)) > OTHER_WORKLOADS_MAX:
+            return False
+        others = [each for queue in pending_queues for each in queue.views() if each.key not in {view.key, *withdrawn}]
+        return not any(map(self._has_pods, others))
+
+    def _has_pods(self, view: WorkloadView) -> bool:
+        workload = self._reader.get(Key(scheme.WORKLOAD, view.namespace, view.name))
+        return workload is not None and has_pods(workload)
 
     def _corrections_part(
         self, waiting_case: WaitingCase, corrected_queues: Sequence[CorrectedQueue], user: ExplanationUser

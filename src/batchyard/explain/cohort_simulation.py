@@ -184,10 +184,10 @@ class CohortSimulation:
         self._apply_change(change)
         return _Trial(self, change).run()
 
-    def run_baseline(self) -> TrialOutcome:
-        """Return the simulated outcome without any change; not admitted if that takes too many decisions."""
+    def run_baseline(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
+        """Return the simulated outcome of a change, or none; not admitted if that takes too many decisions."""
         try:
-            return self.run_trial()
+            return self.run_trial(change)
         except DecisionLimitReached:
             return TrialOutcome()
 

@@ -9,9 +9,11 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import well_known
 from batchyard.api.conversion import STORAGE_API_VERSION
 from batchyard.api.meta import Obj, annotation, quota_amount, selector, with_path
+from batchyard.api.times import format_time
 from batchyard.api.views.workload import ClusterQueueView, LocalQueueView, WorkloadView, flavor_view
 from batchyard.explain import blockers
 from batchyard.explain.admission_checks import without_checks
+from batchyard.explain.budget_raises import raise_of_budget
 from batchyard.explain.cohort_simulation import CohortSimulation, CorrectedObjects, DecisionLimitReached
 from batchyard.explain.document import BindingLimit
 from batchyard.explain.proposals import FIX, created_object, json_patch, merge_patch
@@ -35,7 +37,7 @@ _REMEDY_BY_LIMIT: Final = {
     blockers.STOPPED: "correct the object that the limit names",
     blockers.GATED: "it waits until the job controller releases it",
     blockers.CHECK: "the controller of the AdmissionCheck decides; see its message",
-    blockers.BACKOFF: "it is queued again without a change when its backoff ends",
+    blockers.BACKOFF: "it is queued again without a change when its condition Requeued becomes True",
     blockers.PODS_READY: "it is admitted without a change when the pods of admitted Workloads are ready",
 }
 
@@ -48,6 +50,8 @@ class WaitingCase(NamedTuple):
     owner_job: Obj | None
     queues: WorkloadQueues
     limit: BindingLimit
+    #: The Budgets that hold the LocalQueue.
+    budgets: Sequence[Obj] = ()
 
 
 class _Correction(NamedTuple):
@@ -75,7 +79,7 @@ def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[Correcte
     A cycle of Cohorts can be corrected in several places: then there is one result for each.
     """
     queue, local_queue = cache.snapshot.queues.get(case.queues.cluster_queue_name), case.queues.local_queue
-    if queue is None or local_queue is None or holding_budgets_suffix(local_queue):
+    if queue is None or local_queue is None or (holding_budgets_suffix(local_queue) and not case.budgets):
         return ()
     corrections = list(_corrections(case, cache))
     if not queue.is_in_cohort_cycle:
@@ -99,7 +103,9 @@ def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Seque
 
 
 def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
-    """Return what helps if no patch does; '' if nothing is known."""
+    """Return what helps if no patch does, and when the limit ends without a change; '' if nothing is known."""
+    if case.limit.limit == blockers.BACKOFF and case.limit.until is not None:
+        return f"it is queued again without a change at {format_time(case.limit.until)}, when its backoff ends"
     local_queue, queue_name = case.view.queue.partition("/")[2], case.queues.cluster_queue_name
     queue = cache.snapshot.queues.get(queue_name)
     if case.queues.local_queue is None:
@@ -110,7 +116,8 @@ def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
     if queue is None:
         return f"create ClusterQueue {queue_name}, or a LocalQueue of a ClusterQueue that exists"
     if holding_budgets_suffix(case.queues.local_queue):
-        return "raise the amount of the Budget that holds the LocalQueue, or wait for its next period"
+        end = "" if case.limit.until is None else f", or wait for its next period at {format_time(case.limit.until)}"
+        return f"raise the amount of the Budget that holds the LocalQueue{end}"
     if queue.is_in_cohort_cycle:
         return "correct spec.parentName of one of the Cohorts in the cycle"
     readiness = cache.readiness_of_view(replace(queue.view, stop_policy="None"))
@@ -129,7 +136,9 @@ def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correcti
         yield _gate_correction(case)
     yield from _limit_corrections(case)
     local_queue = cache.workload_cache.local_queues.get(view.queue)
-    if local_queue is not None and local_queue.stop_policy != "None":
+    for budget_raise in map(raise_of_budget, case.budgets):
+        yield _Correction(budget_raise.text, budget_raise.patch)
+    if local_queue is not None and local_queue.stop_policy != "None" and not case.budgets:
         name = view.queue.partition("/")[2]
         patch = merge_patch("LocalQueue", name, _STOP_POLICY_NONE, view.namespace)
         yield _Correction(f"LocalQueue {name}: set stopPolicy to None", patch)
@@ -197,7 +206,9 @@ def _limit_corrections(case: WaitingCase) -> Iterator[_Correction]:
                 escaped_name = resource.replace("~", "~0").replace("/", "~1")
                 limit_path = f"{path}/resources/limits/{escaped_name}"
                 operations.append({"op": "replace", "path": limit_path, "value": request})
-                texts.append(f"raise the limit of {resource} of container {container['name']} from {limit} to {request}")
+                texts.append(
+                    f"raise the limit of {resource} of container {container['name']} from {limit} to {request}"
+                )
                 limits[resource] = request
     if operations:
         patch = json_patch("Workload", case.view.name, operations, case.view.namespace)

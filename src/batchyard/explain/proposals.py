@@ -69,7 +69,7 @@ ViewBuilder = Callable[[Obj, WorkloadView], WorkloadView]
 _PRIORITIES_MAX: Final = 64
 _PRIORITY_MAX: Final = (1 << 31) - 1
 #: At most this many holders are proposed to end.
-_ENDED_WORKLOADS_MAX: Final = 8
+ENDED_WORKLOADS_MAX: Final = 8
 #: The policies of each field of ClusterQueue.spec.preemption from the weakest, with the field of PreemptionRules.
 _PREEMPTION_POLICIES: Final = (
     ("withinClusterQueue", "within_cluster_queue", ("Never", "LowerPriority", "LowerOrNewerEqualPriority")),
@@ -282,7 +282,7 @@ def propose_workload_ends(holders: Sequence[MissingQuotaHolder], name_of: Callab
 
     `name_of` returns the name of a Workload by its key, or a placeholder if it is hidden.
     """
-    keys = [holder.workload.key for holder in holders[:_ENDED_WORKLOADS_MAX]]
+    keys = [holder.workload.key for holder in holders[:ENDED_WORKLOADS_MAX]]
     return _propose_deactivations(
         keys, lambda each: HypotheticalChange(ended_workloads=each), "end or suspend", name_of
     )
@@ -290,7 +290,7 @@ def propose_workload_ends(holders: Sequence[MissingQuotaHolder], name_of: Callab
 
 def propose_withdrawals(case: ProposalCase, name_of: Callable[[str], str]) -> Search:
     """Search a minimal set of the first pending Workloads of the ClusterQueue whose withdrawal admits the other one."""
-    keys = [view.key for view in case.simulation.views_ahead()[:_ENDED_WORKLOADS_MAX]]
+    keys = [view.key for view in case.simulation.views_ahead()[:ENDED_WORKLOADS_MAX]]
     return _propose_deactivations(
         keys, lambda each: HypotheticalChange(withdrawn_workloads=each), "withdraw or suspend pending", name_of
     )
@@ -316,13 +316,20 @@ def _propose_deactivations(
             candidates = list(chosen_keys) if is_needless else candidates[1:]
     except DecisionLimitReached:
         is_minimal = False
+    yield proposal_of_ends(chosen_keys, name_of, verb, is_minimal=is_minimal)
+
+
+def proposal_of_ends(
+    keys: Sequence[str], name_of: Callable[[str], str], verb: str = "end or suspend", *, is_minimal: bool = True
+) -> Proposal:
+    """Return the deactivation of Workloads as a proposal; without patches if the names of some are hidden."""
     patches = [
         merge_patch("Workload", name, {"spec": {"active": False}}, namespace)
-        for namespace, _, name in (key.partition("/") for key in chosen_keys)
+        for namespace, _, name in (key.partition("/") for key in keys)
     ]
-    names = [name_of(key) for key in chosen_keys]
-    applied = tuple(patches) if names == chosen_keys else ()
-    yield Proposal(END, f"{verb} {', '.join(dict.fromkeys(names))}", applied, is_minimal)
+    names = [name_of(key) for key in keys]
+    applied = tuple(patches) if names == list(keys) else ()
+    return Proposal(END, f"{verb} {', '.join(dict.fromkeys(names))}", applied, is_minimal)
 
 
 def propose_queueing_strategy(case: ProposalCase) -> Search:
