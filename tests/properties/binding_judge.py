@@ -16,8 +16,8 @@ from batchyard.sim.world import EPOCH, World
 from properties.binding_worlds import NAMESPACE, SUBJECT, BindingWorld
 from properties.proposed_changes import admits, first_time_of, one_less, world_at_query
 
-#: The platform acts at most this long after a stated time, which is in whole seconds.
-_LATEST_AFTER = 2 * SECOND
+#: The platform acts at most this long after a stated time: the autoscaler runs every ten seconds.
+_LATEST_AFTER = 11 * SECOND
 
 
 class Judgement(NamedTuple):

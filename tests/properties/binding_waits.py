@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from batchyard.sim.random_worlds import RandomChoices, make_object
-from properties.binding_worlds import HOLDERS_AT, NAMESPACE, PLENTY, QUEUE, SUBJECT, BindingWorld, begin
+from properties.binding_worlds import HOLDERS_AT, NAMESPACE, PLENTY, QUEUE, SUBJECT, BindingWorld, ExpectedLimit, begin
 
 
 def _begin_with_machines(rng: RandomChoices) -> tuple[BindingWorld, int, int]:
@@ -64,6 +64,52 @@ def budget_hold(rng: RandomChoices) -> BindingWorld:
     return world
 
 
+def failing_request(rng: RandomChoices) -> BindingWorld:
+    """The ProvisioningRequest of the Workload failed, because no machine came in time, and is retried later."""
+    world, free, missing = _begin_with_machines(rng)
+    cluster = world.objects[0]["spec"]
+    cluster["nodePools"] = [
+        {
+            "name": "pool",
+            "machineType": "n1-standard-4",
+            "provisioning": "queued",
+            "autoscaling": {"totalMin": 0, "totalMax": 9},
+        }
+    ]
+    cluster["capacity"] = [{"machineType": "n1-standard-4", "zone": "z", "count": 0}]
+    (flavor,) = world.add_flavors(1)
+    parameters = {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "config"}
+    world.add("AdmissionCheck", "machines", controllerName="kueue.x-k8s.io/provisioning-request", parameters=parameters)
+    retries = {"backoffBaseSeconds": rng.draw_integer(70, 100), "backoffLimitCount": 9}
+    world.add(
+        "ProvisioningRequestConfig",
+        "config",
+        provisioningClassName="queued-provisioning.gke.io",
+        parameters={"ValidUntilSeconds": str(rng.draw_integer(30, 50))},
+        retryStrategy=retries,
+    )
+    strategy = {"admissionChecks": [{"name": "machines"}]}
+    world.add_queue(QUEUE, {flavor: world.quotas(PLENTY)}, admissionChecksStrategy=strategy)
+    world.submit(SUBJECT, 1, {"cpu": min(8, free + missing)}, kind=rng.choose(["Job", "JobSet"]))
+    world.expected = ExpectedLimit(("admissionCheck", "backoff"), (f"Workload {SUBJECT}", "AdmissionCheck machines"))
+    world.has_change, world.ends_by_itself = False, True
+    return world
+
+
+def stock_out(rng: RandomChoices) -> BindingWorld:
+    """The cloud has none of the machines that the pods need, and the autoscaler requests them again later."""
+    world, free, missing = _begin_with_machines(rng)
+    (flavor,) = world.add_flavors(1)
+    world.objects[0]["spec"]["times"] = {"boot": dict.fromkeys(("min", "typical", "max"), "1m")}
+    fault = {"at": "0s", "stockout": {"machine": "n1-standard-4", "for": f"{rng.draw_integer(3, 5)}m"}}
+    world.settings = {"faults": [fault]}
+    world.add_queue(QUEUE, {flavor: world.quotas(PLENTY)})
+    world.submit(SUBJECT, 1, {"cpu": min(8, free + missing)}, kind=rng.choose(["Job", "JobSet"]))
+    world.expect("stockOut", "NodePool pool")
+    world.has_change, world.ends_by_itself, world.event = False, True, "Instance"
+    return world
+
+
 WAIT_KINDS: Final[dict[str, Callable[[RandomChoices], BindingWorld]]] = {
-    each.__name__: each for each in (pods_ready, backoff, budget_hold)
+    each.__name__: each for each in (pods_ready, backoff, budget_hold, failing_request, stock_out)
 }

@@ -5,13 +5,14 @@ from typing import Any
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, controller_of, format_amount, key_of, quota_amount
+from batchyard.api.times import parse_time
 from batchyard.api.validation import validate_update
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import Create, Update
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation
 from batchyard.sim.random_worlds import RandomSource, WorldBounds, random_objects, scenario_of
 from batchyard.sim.scenario import Scenario
-from batchyard.sim.world import World
+from batchyard.sim.world import EPOCH, World
 
 ASKED_AT = 100 * SECOND
 """When everybody has come, and nothing moves any more."""
@@ -86,7 +87,10 @@ def admits(scenario: Scenario, key: Key, patches: Sequence[Change], event: str =
 
 
 def first_time_of(scenario: Scenario, key: Key, event: str, limit: int) -> int | None:
-    """Return when a Workload has an event after the query, in nanoseconds since the start; None if not by `limit`."""
+    """Return when a Workload has an event after the query, in nanoseconds since the start; None if not by `limit`.
+
+    The event Instance is the next request for a machine.
+    """
     times: list[int] = []
 
     def sink(record: Mapping[str, Any]) -> None:
@@ -96,6 +100,9 @@ def first_time_of(scenario: Scenario, key: Key, event: str, limit: int) -> int |
 
     world = World(scenario, sink=sink)
     world.run_until(limit)
+    if event == "Instance":
+        created = [parse_time(obj["metadata"]["creationTimestamp"]) - EPOCH for obj in world.objects(scheme.INSTANCE)]
+        times = [each for each in created if each > ASKED_AT]
     return min(times, default=None)
 
 
