@@ -4,13 +4,21 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import well_known
 from batchyard.api.conversion import STORAGE_API_VERSION
 from batchyard.api.meta import Obj, annotation, quota_amount, selector, with_path
 from batchyard.api.times import format_time
-from batchyard.api.views.workload import ClusterQueueView, LocalQueueView, WorkloadView, flavor_view
+from batchyard.api.views.workload import (
+    ClusterQueueView,
+    CohortView,
+    FlavorView,
+    LocalQueueView,
+    WorkloadView,
+    flavor_view,
+)
 from batchyard.explain import blockers
 from batchyard.explain.admission_checks import without_checks
 from batchyard.explain.budget_raises import raise_of_budget
@@ -160,6 +168,12 @@ def _with_queue(objects: CorrectedObjects, **fields: Any) -> CorrectedObjects:
     return objects._replace(queue=replace(objects.queue, **fields))
 
 
+def _add_objects(
+    objects: CorrectedObjects, flavors: Sequence[FlavorView] = (), cohorts: Sequence[CohortView] = ()
+) -> CorrectedObjects:
+    return objects._replace(flavors=(*objects.flavors, *flavors), cohorts=(*objects.cohorts, *cohorts))
+
+
 def _flavor_corrections(view: ClusterQueueView, cache: SchedulerCache) -> Iterator[_Correction]:
     """Yield the creation of each ResourceFlavor that a ClusterQueue references and that does not exist."""
     for name in dict.fromkeys(view.flavors):
@@ -169,7 +183,7 @@ def _flavor_corrections(view: ClusterQueueView, cache: SchedulerCache) -> Iterat
             yield _Correction(
                 f"create ResourceFlavor {name}, with the labels of its nodes if pods must run on certain ones",
                 created_object(flavor),
-                lambda each, new=new_flavors: each._replace(flavors=(*each.flavors, *new)),
+                partial(_add_objects, flavors=new_flavors),
             )
 
 
@@ -185,7 +199,7 @@ def _cycle_corrections(cohort: str, snapshot: Snapshot) -> Iterator[_Correction]
         yield _Correction(
             f"Cohort {name}: remove parentName {views[name].parent}, which leads into a cycle",
             merge_patch("Cohort", name, {"spec": {"parentName": None}}),
-            lambda each, new=corrected_view: each._replace(cohorts=(*each.cohorts, new)),
+            partial(_add_objects, cohorts=(corrected_view,)),
         )
 
 
