@@ -50,8 +50,7 @@ CASES = [
     WhyCase("taint", "spot", "delicate", "1m", "taint", "ResourceFlavor spot-machines", "",
          "let its pods use flavor spot-machines: tolerate spot=true:NoSchedule"),
     WhyCase("affinity", "zonal", "elsewhere", "1m", "affinity", "ResourceFlavor zone-a-machines", "",
-         "let its pods use flavor zone-a-machines: select topology.kubernetes.io/zone=zone-a;"
-         " submit the job again with it"),
+         "let its pods use flavor zone-a-machines: select topology.kubernetes.io/zone=zone-a"),
     WhyCase("head-of-line", "strict", "small", "1m", "headOfLine", "Workload strict/job-large-", "",
          "ClusterQueue strict-queue: set queueingStrategy to BestEffortFIFO"),
     WhyCase("priority", "rank", "equal", "1m", "priority", "ClusterQueue rank-queue", "holder",

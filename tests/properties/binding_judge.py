@@ -1,17 +1,27 @@
-"""Judges what `why` answers about worlds whose binding limit is known: the limit, and each proposed change."""
+"""Judges what `why` answers about worlds whose binding limit is known: the limit, and each proposed change.
+
+If no change can admit the Workload, because it only has to wait, the time that the answer states counts instead: the
+Workload is admitted at that time, and not before.
+"""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, key_of
-from batchyard.sim.world import World
+from batchyard.api.times import parse_time
+from batchyard.base.instant import SECOND
+from batchyard.sim.scenario import Scenario
+from batchyard.sim.world import EPOCH, World
 from properties.binding_worlds import NAMESPACE, SUBJECT, BindingWorld
-from properties.proposed_changes import admits, one_less, world_at_query
+from properties.proposed_changes import admits, first_time_of, one_less, world_at_query
+
+#: The platform acts at most this long after a stated time: the autoscaler runs every ten seconds.
+_LATEST_AFTER = 11 * SECOND
 
 
 class Judgement(NamedTuple):
-    """The errors in an answer, and the number of proposed changes that admit and are minimal."""
+    """The errors in an answer, and the number of proposed changes that admit and are minimal, or of right times."""
 
     wrong_limit: str
     broken_changes: list[str]
@@ -30,27 +40,39 @@ def judge(made: BindingWorld) -> Judgement:
     for change in answer.get("changes", ()):
         if not change["apply"]:
             continue
-        if not admits(scenario, key, change["apply"]):
+        if not admits(scenario, key, change["apply"], made.event):
             broken.append(f"does not admit: {change['text']}")
-        elif any(admits(scenario, key, less) for less in one_less(change, world)):
+        elif any(admits(scenario, key, less, made.event) for less in one_less(change, world)):
             broken.append(f"is not minimal: {change['text']}")
         else:
             proven_count += 1
-    return Judgement(_wrong_limit(made, answer), broken, proven_count, answer)
+    if made.ends_by_itself:
+        proven_count += _states_right_time(scenario, key, answer, made.event)
+    return Judgement(_wrong_limit(made, answer, key), broken, proven_count, answer)
 
 
-def _wrong_limit(made: BindingWorld, answer: dict[str, Any]) -> str:
+def _states_right_time(scenario: Scenario, key: Key, answer: dict[str, Any], event: str) -> bool:
+    """Return whether the Workload has its event without a change at the time that the answer states, not before."""
+    text = answer["binding"].get("until")
+    if not text:
+        return False
+    stated = parse_time(text) - EPOCH
+    happened = first_time_of(scenario, key, event, stated + _LATEST_AFTER)
+    return happened is not None and stated <= happened
+
+
+def _wrong_limit(made: BindingWorld, answer: dict[str, Any], workload: Key) -> str:
     binding, expected = answer.get("binding") or {}, made.expected
     where = binding.get("where") or {}
     answered = ExpectedLimitAnswer(
         binding.get("limit", ""),
-        f"{where.get('kind')} {where.get('name')}",
+        f"{where.get('kind')} {where.get('name')}".replace(f"Workload {workload.name}", f"Workload {SUBJECT}"),
         binding.get("flavor"),
         binding.get("resource"),
     )
     is_right = (
         answered.limit in expected.limits
-        and answered.place in expected.places
+        and any(answered.place == place or answered.place.rpartition("-")[0] == place for place in expected.places)
         and expected.flavor in {"", answered.flavor}
         and expected.resource in {"", answered.resource}
     )

@@ -5,36 +5,25 @@ from typing import Any, Final
 
 from batchyard.api import well_known
 from batchyard.sim.random_worlds import RandomChoices, SeededDraws
+from properties.binding_waits import WAIT_KINDS
 from properties.binding_worlds import (
     HOLDERS_AT,
     NAMESPACE,
     PLENTY,
     QUEUE,
-    RESOURCES,
     SUBJECT,
     BindingWorld,
     ExpectedLimit,
     Quota,
+    begin,
     quantity,
     resource_group,
 )
 
 
-def _begin(rng: RandomChoices) -> tuple[BindingWorld, int, int]:
-    """Return a world with 1 to 3 resources and a bystander, a free amount, and an amount that is missing."""
-    world = BindingWorld(rng)
-    world.resources = tuple(RESOURCES[: rng.draw_integer(1, 3)])
-    world.resource = rng.choose(world.resources)
-    if rng.draw_bool(30):
-        world.add("ResourceFlavor", "aside")
-        world.add_queue("aside", {"aside": world.quotas(3)})
-        world.hold("bystander", 3, queue="aside")
-    return world, rng.draw_integer(0, 4), rng.draw_integer(1, 5)
-
-
 def nominal_of_queue(rng: RandomChoices) -> BindingWorld:
     """Holders of the queue itself use its quota, and it has no Cohort, or one that has nothing more."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     used = rng.draw_integer(max(1, missing), 9)
     world.add_queue(QUEUE, {flavor: world.quotas(used + free)})
@@ -46,7 +35,7 @@ def nominal_of_queue(rng: RandomChoices) -> BindingWorld:
 
 def nominal_of_cohort(rng: RandomChoices) -> BindingWorld:
     """Another queue of the Cohort borrows what the asked Workload's queue does not use, and nobody may reclaim it."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     own, other = rng.draw_integer(1, 6) + missing, rng.draw_integer(1, 6) + free
     total = own + other
@@ -61,7 +50,7 @@ def nominal_of_cohort(rng: RandomChoices) -> BindingWorld:
 
 def borrowing_of_queue(rng: RandomChoices) -> BindingWorld:
     """The Cohort has quota, and the borrowingLimit of the queue is too small."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     own, limit = rng.draw_integer(1, 4), rng.draw_integer(0, 3)
     used = max(missing, own + limit - free)
@@ -75,7 +64,7 @@ def borrowing_of_queue(rng: RandomChoices) -> BindingWorld:
 
 def borrowing_of_cohort(rng: RandomChoices) -> BindingWorld:
     """The borrowingLimit of the Cohort between the queue and the root is too small."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     limit = rng.draw_integer(0, 3)
     used = rng.draw_integer(0, 3) + missing + max(0, limit - free)
@@ -95,7 +84,7 @@ def borrowing_of_cohort(rng: RandomChoices) -> BindingWorld:
 
 def lending(rng: RandomChoices) -> BindingWorld:
     """Another queue has the quota, and lends too little of it."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     lent = rng.draw_integer(0, 3)
     own = rng.draw_integer(0, 3) + missing
@@ -117,7 +106,7 @@ def lending(rng: RandomChoices) -> BindingWorld:
 
 def maximum_of_queue(rng: RandomChoices) -> BindingWorld:
     """The request is larger than all quota of the queue."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     world.add_queue(QUEUE, {flavor: world.quotas(free)})
     world.ask(free + missing)
@@ -127,7 +116,7 @@ def maximum_of_queue(rng: RandomChoices) -> BindingWorld:
 
 def maximum_by_borrowing_limit(rng: RandomChoices) -> BindingWorld:
     """The request is larger than the queue's quota and its borrowingLimit."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     limit = rng.draw_integer(0, free)
     quotas = world.quotas(free - limit, borrowingLimit=limit)
@@ -140,7 +129,7 @@ def maximum_by_borrowing_limit(rng: RandomChoices) -> BindingWorld:
 
 def priority_in_queue(rng: RandomChoices) -> BindingWorld:
     """The queue preempts, and the holders' priority is not lower."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     used, mine = rng.draw_integer(max(1, missing), 9), rng.choose([0, 50, 100])
     policy = rng.choose(["LowerPriority", "LowerOrNewerEqualPriority"])
@@ -153,7 +142,7 @@ def priority_in_queue(rng: RandomChoices) -> BindingWorld:
 
 def priority_in_cohort(rng: RandomChoices) -> BindingWorld:
     """The queue reclaims its quota from Workloads of lower priority, and the borrowers have none."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     own, other = rng.draw_integer(1, 4) + missing + free, rng.draw_integer(0, 4)
     mine = rng.choose([0, 50, 100])
@@ -168,7 +157,7 @@ def priority_in_cohort(rng: RandomChoices) -> BindingWorld:
 
 def preemption_policy(rng: RandomChoices) -> BindingWorld:
     """The holders have a lower priority, and the queue never preempts."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     used = rng.draw_integer(max(1, missing), 9)
     world.add_queue(QUEUE, {flavor: world.quotas(used + free)}, preemption={"withinClusterQueue": "Never"})
@@ -180,7 +169,7 @@ def preemption_policy(rng: RandomChoices) -> BindingWorld:
 
 def taint(rng: RandomChoices) -> BindingWorld:
     """All flavors have a taint that the pods do not tolerate."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     names = [f"f{number}" for number in range(rng.draw_integer(1, 2))]
     for name in names:
         world.add("ResourceFlavor", name, nodeTaints=[{"key": name, "value": "true", "effect": "NoSchedule"}])
@@ -192,7 +181,7 @@ def taint(rng: RandomChoices) -> BindingWorld:
 
 def affinity(rng: RandomChoices) -> BindingWorld:
     """The pods select a label that no flavor has, by a selector or an affinity."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     names = [f"f{number}" for number in range(rng.draw_integer(1, 2))]
     for name in names:
         world.add("ResourceFlavor", name, nodeLabels={"zone": name})
@@ -200,16 +189,17 @@ def affinity(rng: RandomChoices) -> BindingWorld:
     term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["elsewhere"]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     by_selector: dict[str, Any] = {"nodeSelector": {"zone": "elsewhere"}}
-    world.ask(free + missing, **rng.choose([by_selector, {"affinity": {"nodeAffinity": required}}]))
+    fields = rng.choose([by_selector, {"affinity": {"nodeAffinity": required}}])
+    world.ask(free + missing, **fields)
     world.expect("affinity", *[f"ResourceFlavor {name}" for name in names])
-    # The node selector of a suspended Job does not change its Workload.
-    world.has_change = False
+    # The affinity of a JobSet is immutable.
+    world.has_change = world.objects[-1]["kind"] != "JobSet" or fields is by_selector
     return world
 
 
 def nearest_flavor(rng: RandomChoices) -> BindingWorld:
     """Of several flavors one is tainted, one too small for ever, and one misses a little; their order is random."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     world.add("ResourceFlavor", "spot", nodeTaints=[{"key": "spot", "value": "true", "effect": "NoSchedule"}])
     world.add("ResourceFlavor", "small", nodeLabels={"size": "small"})
     world.add("ResourceFlavor", "near", nodeLabels={"size": "near"})
@@ -229,7 +219,7 @@ def nearest_flavor(rng: RandomChoices) -> BindingWorld:
 
 def one_group_of_two(rng: RandomChoices) -> BindingWorld:
     """Two resource groups: the first has quota, and the second does not."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     world.resources = ("cpu", "example.com/gpu")
     world.resource = rng.choose(world.resources)
     world.add("ResourceFlavor", "machines")
@@ -250,7 +240,7 @@ def one_group_of_two(rng: RandomChoices) -> BindingWorld:
 
 def short_beside_reclaimable(rng: RandomChoices) -> BindingWorld:
     """Much of one resource may be reclaimed from a borrower, and a little of another is held for good."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     world.resources, world.resource = ("cpu", "memory"), "memory"
     (flavor,) = world.add_flavors(1)
     cpu = rng.draw_integer(4, 8)
@@ -270,7 +260,7 @@ def short_beside_reclaimable(rng: RandomChoices) -> BindingWorld:
 
 def uncovered(rng: RandomChoices) -> BindingWorld:
     """The pods request a resource that the queue does not have."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     world.resources, world.resource = ("cpu",), "cpu"
     world.add_queue(QUEUE, {flavor: world.quotas(PLENTY)})
@@ -283,7 +273,7 @@ def uncovered(rng: RandomChoices) -> BindingWorld:
 
 def stopped_queue(rng: RandomChoices) -> BindingWorld:
     """The ClusterQueue has a stopPolicy."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     policy = rng.choose(["Hold", "HoldAndDrain"])
     world.add_queue(QUEUE, {flavor: world.quotas(free + missing)}, stopPolicy=policy)
@@ -294,7 +284,7 @@ def stopped_queue(rng: RandomChoices) -> BindingWorld:
 
 def stopped_local_queue(rng: RandomChoices) -> BindingWorld:
     """The LocalQueue has a stopPolicy."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     world.add_queue(QUEUE, {flavor: world.quotas(free + missing)})
     world.objects[-1]["spec"]["stopPolicy"] = rng.choose(["Hold", "HoldAndDrain"])
@@ -305,7 +295,7 @@ def stopped_local_queue(rng: RandomChoices) -> BindingWorld:
 
 def unselected_namespace(rng: RandomChoices) -> BindingWorld:
     """The ClusterQueue does not select the namespace."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     labels = {"matchLabels": {"kubernetes.io/metadata.name": "elsewhere"}}
     world.add_queue(QUEUE, {flavor: world.quotas(free + missing)}, namespaceSelector=labels)
@@ -316,7 +306,7 @@ def unselected_namespace(rng: RandomChoices) -> BindingWorld:
 
 def deactivated(rng: RandomChoices) -> BindingWorld:
     """The Workload is not active."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     world.add_queue(QUEUE, {flavor: world.quotas(free + missing)})
     count, requests = world.pods(free + missing)
@@ -326,40 +316,40 @@ def deactivated(rng: RandomChoices) -> BindingWorld:
 
 
 def missing_local_queue(rng: RandomChoices) -> BindingWorld:
-    """The job names a LocalQueue that does not exist, and another one exists."""
-    world, free, missing = _begin(rng)
+    """The job names a LocalQueue that does not exist, and another one exists, or only a ClusterQueue."""
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     world.add_queue(QUEUE, {flavor: world.quotas(free + missing)})
+    if rng.draw_bool(50):
+        world.objects.pop()
     world.ask(free + missing, queue="absent")
     world.expect("misconfigured", "LocalQueue absent")
     return world
 
 
 def missing_cluster_queue(rng: RandomChoices) -> BindingWorld:
-    """The LocalQueue names a ClusterQueue that does not exist."""
-    world, free, missing = _begin(rng)
+    """The LocalQueue names a ClusterQueue that does not exist, and another one exists."""
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     world.add_queue(QUEUE, {flavor: world.quotas(free + missing)})
     world.objects[-1]["spec"]["clusterQueue"] = "absent"
     world.ask(free + missing)
     world.expect("misconfigured", "ClusterQueue absent")
-    world.has_change = False
     return world
 
 
 def missing_flavor(rng: RandomChoices) -> BindingWorld:
     """The ClusterQueue names a ResourceFlavor that does not exist."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     world.add_queue(QUEUE, {"absent": world.quotas(free + missing)})
     world.ask(free + missing)
     world.expect("stopped", f"ClusterQueue {QUEUE}")
-    world.has_change = False
     return world
 
 
 def missing_check(rng: RandomChoices) -> BindingWorld:
     """The ClusterQueue names an AdmissionCheck that does not exist."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     strategy = {"admissionChecks": [{"name": "absent"}]}
     world.add_queue(QUEUE, {flavor: world.quotas(free + missing)}, admissionChecksStrategy=strategy)
@@ -370,7 +360,7 @@ def missing_check(rng: RandomChoices) -> BindingWorld:
 
 def head_of_line(rng: RandomChoices) -> BindingWorld:
     """A StrictFIFO queue has quota for the asked Workload, and a larger one is ahead of it."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     free, used = free + 1, rng.draw_integer(2, 6)
     world.add_queue(QUEUE, {flavor: world.quotas(used + free)}, queueingStrategy="StrictFIFO")
@@ -384,7 +374,7 @@ def head_of_line(rng: RandomChoices) -> BindingWorld:
 
 def partial_admission(rng: RandomChoices) -> BindingWorld:
     """Not even the smallest permitted number of pods fits."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     used = rng.draw_integer(2, 6) + missing
     world.add_queue(QUEUE, {flavor: world.quotas(used + free)})
@@ -399,7 +389,7 @@ def partial_admission(rng: RandomChoices) -> BindingWorld:
 
 def reserved_before_checks(rng: RandomChoices) -> BindingWorld:
     """A Workload that waits for its AdmissionCheck holds the quota."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     used = rng.draw_integer(max(1, missing), 9)
     world.add_check()
@@ -413,7 +403,7 @@ def reserved_before_checks(rng: RandomChoices) -> BindingWorld:
 
 def two_pod_sets(rng: RandomChoices) -> BindingWorld:
     """Each of two pod sets fits alone, and both together do not."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     used = rng.draw_integer(1, 5) + missing
     free += 2
@@ -435,7 +425,7 @@ def two_pod_sets(rng: RandomChoices) -> BindingWorld:
 
 def quota_of_pods(rng: RandomChoices) -> BindingWorld:
     """The queue has quota for a number of pods, and the asked Workload has more."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     used = rng.draw_integer(1, 5) + missing
     quotas: dict[str, Quota] = {"cpu": {"nominalQuota": PLENTY}, "pods": {"nominalQuota": used + free}}
@@ -450,7 +440,7 @@ def quota_of_pods(rng: RandomChoices) -> BindingWorld:
 
 def fair_shares(rng: RandomChoices) -> BindingWorld:
     """With fair sharing, both queues borrow, and a preemption would not make the shares fairer."""
-    world, _, _ = _begin(rng)
+    world, _, _ = begin(rng)
     world.fair_sharing = True
     world.resources, world.resource = ("cpu",), "cpu"
     (flavor,) = world.add_flavors(1)
@@ -467,48 +457,54 @@ def fair_shares(rng: RandomChoices) -> BindingWorld:
 
 
 def requests_above_limits(rng: RandomChoices) -> BindingWorld:
-    """The containers of the Workload request more than their limits."""
-    world, free, missing = _begin(rng)
+    """The containers of the Workload request more than their limits, of one resource or of two."""
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
-    world.resources, world.resource = ("cpu",), "cpu"
+    world.resources, world.resource = ("cpu", "memory"), "cpu"
     world.add_queue(QUEUE, {flavor: world.quotas(PLENTY)})
-    obj = world.submit(SUBJECT, 1, {"cpu": free + missing + 1})
+    requests = {"cpu": free + missing + 1, "memory": free + missing + 1}
+    obj = world.submit(SUBJECT, rng.draw_integer(1, 3), requests)
     container = obj["spec"]["podSets"][0]["template"]["spec"]["containers"][0]
-    container["resources"]["limits"] = {"cpu": quantity("cpu", free + missing)}
+    limited = rng.choose([("cpu",), ("memory",), ("cpu", "memory")])
+    container["resources"]["limits"] = {each: quantity(each, rng.draw_integer(1, free + missing)) for each in limited}
     world.expect("misconfigured", f"Workload {SUBJECT}")
-    world.has_change = False
     return world
 
 
 def check_pending(rng: RandomChoices) -> BindingWorld:
-    """The Workload has quota, and its AdmissionCheck is pending."""
-    world, free, missing = _begin(rng)
+    """The Workload has quota, and one or two AdmissionChecks are pending."""
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
-    world.add_check()
-    strategy = {"admissionChecks": [{"name": "manual"}]}
+    names = ["manual", "second"][: rng.draw_integer(1, 2)]
+    for name in names:
+        world.add_check(name)
+    strategy = {"admissionChecks": [{"name": name} for name in names]}
     world.add_queue(QUEUE, {flavor: world.quotas(PLENTY)}, admissionChecksStrategy=strategy)
     world.ask(free + missing)
     world.expect("admissionCheck", "AdmissionCheck manual")
-    world.has_change = False
+    world.event = "Admitted"
     return world
 
 
 def cohort_cycle(rng: RandomChoices) -> BindingWorld:
-    """The parents of the queue's Cohort lead into a cycle."""
-    world, free, missing = _begin(rng)
+    """The parents of the queue's Cohort lead into a cycle, of which it is a part or not."""
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
-    world.add("Cohort", "a", parentName="b")
-    world.add("Cohort", "b", parentName="a")
-    world.add_queue(QUEUE, {flavor: world.quotas(free + missing)}, cohortName="a")
+    names = ["a", "b", "c"][: rng.draw_integer(2, 3)]
+    for name, parent in zip(names, [*names[1:], names[0]], strict=True):
+        world.add("Cohort", name, parentName=parent)
+    world.add("Cohort", "below", parentName=rng.choose(names))
+    cohort = rng.choose([*names, "below"])
+    world.add_queue(QUEUE, {flavor: world.quotas(missing)}, cohortName=cohort)
+    world.add_queue("other", {flavor: world.quotas(free)}, cohortName=cohort)
     world.ask(free + missing)
-    world.expect("misconfigured", "Cohort a", "Cohort b")
-    world.has_change = False
+    world.expect("misconfigured", *[f"Cohort {name}" for name in (*names, "below")])
     return world
 
 
 def lending_of_cohort(rng: RandomChoices) -> BindingWorld:
     """A branch of the tree has the quota, and its Cohort lends too little of it."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     lent, own = free + rng.draw_integer(0, 2), missing + rng.draw_integer(0, 2)
     group = resource_group({flavor: world.quotas(missing + lent + rng.draw_integer(0, 3), lendingLimit=lent)})
@@ -531,7 +527,7 @@ def two_errors(rng: RandomChoices) -> BindingWorld:
 
 def stopped_and_short(rng: RandomChoices) -> BindingWorld:
     """The LocalQueue is stopped, and the queue would have too little quota as well."""
-    world, free, missing = _begin(rng)
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     world.add_queue(QUEUE, {flavor: world.quotas(free + missing - 1)})
     world.objects[-1]["spec"]["stopPolicy"] = "Hold"
@@ -541,15 +537,15 @@ def stopped_and_short(rng: RandomChoices) -> BindingWorld:
 
 
 def gated(rng: RandomChoices) -> BindingWorld:
-    """The Workload has an admission gate."""
-    world, free, missing = _begin(rng)
+    """The Workload or its Job has one or two admission gates."""
+    world, free, missing = begin(rng)
     (flavor,) = world.add_flavors(1)
     world.add_queue(QUEUE, {flavor: world.quotas(free + missing)})
     count, requests = world.pods(free + missing)
-    obj = world.submit(SUBJECT, count, requests)
-    obj["metadata"]["annotations"][well_known.ADMISSION_GATED_BY] = "example.com/gate"
+    obj = world.submit(SUBJECT, count, requests, kind=rng.choose(["Workload", "Job"]))
+    gates = rng.choose(["example.com/gate", "example.com/gate,example.com/other"])
+    obj["metadata"]["annotations"][well_known.ADMISSION_GATED_BY] = gates
     world.expect("gated", f"Workload {SUBJECT}")
-    world.has_change = False
     return world
 
 
@@ -563,7 +559,7 @@ KINDS: Final[dict[str, Callable[[RandomChoices], BindingWorld]]] = {
         head_of_line, partial_admission, reserved_before_checks, two_pod_sets, quota_of_pods, fair_shares,
         requests_above_limits, check_pending, cohort_cycle, lending_of_cohort, two_errors, stopped_and_short, gated,
     )
-}  # fmt: skip
+} | WAIT_KINDS  # fmt: skip
 
 
 def binding_world(kind: str, seed: int) -> BindingWorld:

@@ -42,16 +42,22 @@ class BindingWorld:
     objects: list[ObjectDict] = field(default_factory=list)
     expected: ExpectedLimit = NOTHING
     fair_sharing: bool = False
+    #: Further fields of the Scenario's spec.
+    settings: dict[str, Any] = field(default_factory=dict)
     #: The requested resources: the binding one, and others.
     resource: str = "cpu"
     resources: tuple[str, ...] = ("cpu",)
     priorities: dict[int, None] = field(default_factory=dict)
     #: Whether some change can be applied as a patch.
     has_change: bool = True
+    #: Whether the limit ends at a time that the answer has to state, because no change admits the Workload.
+    ends_by_itself: bool = False
+    #: The event of the asked Workload that a change causes.
+    event: str = "QuotaReserved"
 
     def scenario(self) -> Scenario:
         """Return the scenario of the world."""
-        return scenario_of(self.objects, fair_sharing=self.fair_sharing)
+        return scenario_of(self.objects, fair_sharing=self.fair_sharing, settings=self.settings)
 
     # --- objects ---
 
@@ -76,9 +82,9 @@ class BindingWorld:
         local_queue["metadata"]["namespace"] = NAMESPACE
         return queue
 
-    def add_check(self) -> None:
-        """Add an active AdmissionCheck `manual`, whose state nobody sets."""
-        check = self.add("AdmissionCheck", "manual", controllerName="example.com/manual")
+    def add_check(self, name: str = "manual") -> None:
+        """Add an active AdmissionCheck, whose state nobody sets."""
+        check = self.add("AdmissionCheck", name, controllerName="example.com/manual")
         active = {"type": "Active", "status": "True", "reason": "Active", "message": "ready"}
         check["status"] = {"conditions": [{**active, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
 
@@ -150,6 +156,18 @@ class BindingWorld:
     def expect(self, limit: str, *places: str, flavor: str = "", resource: str = "") -> None:
         """Set the binding limit, and the objects of which one has to be named."""
         self.expected = ExpectedLimit((limit,), places, flavor, resource)
+
+
+def begin(rng: RandomChoices) -> tuple[BindingWorld, int, int]:
+    """Return a world with 1 to 3 resources and a bystander, a free amount, and an amount that is missing."""
+    world = BindingWorld(rng)
+    world.resources = tuple(RESOURCES[: rng.draw_integer(1, 3)])
+    world.resource = rng.choose(world.resources)
+    if rng.draw_bool(30):
+        world.add("ResourceFlavor", "aside")
+        world.add_queue("aside", {"aside": world.quotas(3)})
+        world.hold("bystander", 3, queue="aside")
+    return world, rng.draw_integer(0, 4), rng.draw_integer(1, 5)
 
 
 def quantity(resource: str, units: int) -> str | int:

@@ -1,12 +1,15 @@
-"""`why` names the binding limit of worlds that are built around one limit, and changes that admit and are minimal."""
+"""`why` names the binding limit of worlds that are built around one limit, and changes that admit and are minimal.
+
+Where waiting is the only remedy (backoff, a failed ProvisioningRequest, a stock-out), the stated time counts instead.
+"""
 
 import pytest
 
 from properties.binding_judge import judge
 from properties.binding_situations import KINDS, binding_world
 
-#: Forty situations: each kind once, and some a second time.
-SITUATIONS = [(kind, number // len(KINDS)) for number, kind in enumerate([*KINDS, *KINDS][:40])]
+#: Each kind twice.
+SITUATIONS = [(kind, seed) for seed in range(2) for kind in KINDS]
 
 
 @pytest.mark.parametrize(("kind", "seed"), SITUATIONS, ids=[f"{kind}-{seed}" for kind, seed in SITUATIONS])
@@ -15,5 +18,5 @@ def test_why_names_binding_limit_and_minimal_change(kind: str, seed: int) -> Non
     judgement = judge(created)
     assert judgement.wrong_limit == ""
     assert judgement.broken_changes == []
-    assert judgement.proven_count > 0 or not created.has_change
+    assert judgement.proven_count > 0 or not (created.has_change or created.ends_by_itself)
     assert judgement.answer.get("changes") or judgement.answer.get("changesEnd") or "checks" in judgement.answer

@@ -113,14 +113,16 @@ def amount_of(budget: Obj) -> int:
 def evaluate_budget(budget: Obj, spent_amount: int) -> BudgetEvaluation:
     """Return which thresholds a Budget has reached after usage of `spent_amount`."""
     spec, limit_amount = budget["spec"], amount_of(budget)
-    reached_thresholds = [each for each in _thresholds(budget) if spent_amount * 100 >= limit_amount * each["percent"]]
+    reached_thresholds = [
+        each for each in thresholds_of(budget) if spent_amount * 100 >= limit_amount * each["percent"]
+    ]
     return BudgetEvaluation(budget["metadata"]["name"], frozenset(spec.get("queues") or ()), reached_thresholds)
 
 
 def next_threshold_at(budget: Obj, use: BudgetUse, now: Instant) -> Instant | None:
     """Return when a Budget reaches its next threshold at the current hourly rate; None if it never does."""
     limit_amount = amount_of(budget)
-    missing_by_threshold = [each["percent"] * limit_amount - use.spent_amount * 100 for each in _thresholds(budget)]
+    missing_by_threshold = [each["percent"] * limit_amount - use.spent_amount * 100 for each in thresholds_of(budget)]
     missing_amounts: list[int] = [amount for amount in missing_by_threshold if amount > 0]
     if not missing_amounts or use.hourly_rate <= 0:
         return None
@@ -227,7 +229,8 @@ def _stop_policy_rank(policy: str) -> int:
     return _STOP_POLICIES.index(policy) if policy in _STOP_POLICIES else 0
 
 
-def _thresholds(budget: Obj) -> list[Mapping[str, Any]]:
+def thresholds_of(budget: Obj) -> list[Mapping[str, Any]]:
+    """Return the thresholds of a Budget, or the default ones, by percent."""
     thresholds: Iterable[Mapping[str, Any]] = budget["spec"].get("thresholds") or _DEFAULT_THRESHOLDS
     return sorted(thresholds, key=lambda each: each["percent"])
 

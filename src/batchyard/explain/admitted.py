@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from batchyard.api import scheme
@@ -14,6 +15,7 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.autoscaler.expander import FULL
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import Instant
+from batchyard.explain.admission_checks import awaited_event, propose_check_removal
 from batchyard.explain.blockers import occupants_of, selected_nodes
 from batchyard.explain.document import BindingLimit, DocumentPart, ExplanationUser, nonempty_fields, pods_of
 from batchyard.explain.node_capacity import (
@@ -126,6 +128,9 @@ class AdmittedExplainer:
         suffix = f": {first_check['message']}" if first_check.get("message") else ""
         text = f"it has quota, and waits for AdmissionCheck {first_check['name']} ({first_check['state']}){suffix}"
         binding_limit = BindingLimit(ADMISSION_CHECK, text, "AdmissionCheck", first_check["name"])
+        queue = ((workload.get("status") or {}).get("admission") or {}).get("clusterQueue", "")
+        changes = [each.document() for each in propose_check_removal(queue, waiting_checks, self._reader)]
+        document_part |= nonempty_fields(changes=changes, changesEnd=awaited_event(first_check, self._reader))
         return {**document_part, "summary": text, "binding": binding_limit.document()}
 
     def _provisioning_requests(self, workload: Obj) -> list[Obj]:
@@ -217,17 +222,28 @@ class AdmittedExplainer:
         nodes = nonempty_fields(unplaced_pods=len(unplaced_pods), pods=len(job_pods), text=details, waitsFor=waits_for)
         flavor = _flavor_of(workload)
         kind, object_name = ("NodePool", pool) if pool else ("ResourceFlavor", flavor)
-        binding_limit = BindingLimit(limit_kind, autoscaler_message or scheduler_message, kind, object_name, flavor)
+        is_cloud_limit = limit_kind in {STOCK_OUT, CLOUD_QUOTA}
+        until = self._capacity.retry_time(now) if is_cloud_limit else None
+        message = autoscaler_message or scheduler_message
+        binding_limit = BindingLimit(limit_kind, message, kind, object_name, flavor, until=until)
         document_part = {"state": ADMITTED, "summary": text, "binding": binding_limit.document(), "nodes": nodes}
         occupants = occupants_of(workload, unplaced_pods, self._scheduler_cache.snapshot, self._reader)
         holder_parts = [each._replace(flavor=flavor).document(user) for each in occupants[:_SHOWN_MAX]]
         document_part |= nonempty_fields(holders=holder_parts, holdersMore=max(0, len(occupants) - _SHOWN_MAX) or None)
         if limit_kind in {NODE_CAPACITY, AUTOSCALER_LIMITS, TOPOLOGY}:
             proposals = propose_node_changes(views, occupants, self._capacity, user)
+        elif is_cloud_limit:
+            unavailable_pools = self._capacity.pools_in_backoff(now)
+            proposals = chain(
+                propose_pod_constraints(unplaced_pods, self._capacity, self._reader),
+                propose_node_changes(views, occupants, self._capacity, user, unavailable_pools),
+            )
         else:
             proposals = propose_pod_constraints(unplaced_pods, self._capacity, self._reader)
         changes = [each.document() for each in proposals]
         changes_end = "" if changes else _REMEDY_BY_LIMIT.get(limit_kind, _OTHER_NODES_NEEDED)
+        if until is not None:
+            changes_end = f"{changes_end}; next attempt: {format_time(until)}".removeprefix("; ")
         return {**document_part, **nonempty_fields(changes=changes, changesEnd=changes_end)}
 
     def _autoscaler_text(self, pod: Obj) -> str:

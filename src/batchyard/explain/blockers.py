@@ -31,6 +31,7 @@ from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload import lifecycle, pending_reason
 from batchyard.scheduling.workload.lifecycle import WAITING_FOR_PODS_READY
+from batchyard.scheduling.workload.pods_ready import has_pods
 
 STOPPED = "stopped"
 MISCONFIGURED = "misconfigured"
@@ -38,6 +39,7 @@ BACKOFF = "backoff"
 GATED = "gated"
 CHECK = "admissionCheck"
 PODS_READY = "podsReady"
+_UNREADY_SHOWN: Final = 5
 
 
 def queues_of(workload: Obj, reader: Reader) -> pending_reason.WorkloadQueues:
@@ -97,8 +99,8 @@ def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
         return None
     if view.requeue_at is not None and view.requeue_at > now:
         text = f"it was requeued with backoff until {format_time(view.requeue_at)}"
-    else:
-        text = "its condition Requeued is False: the scheduler skips it until that changes"
+        return BindingLimit(BACKOFF, text, "Workload", view.name, until=view.requeue_at)
+    text = "its condition Requeued is False: the scheduler skips it until that changes"
     return BindingLimit(BACKOFF, text, "Workload", view.name)
 
 
@@ -111,10 +113,44 @@ def failed_check_binding(workload: Obj) -> BindingLimit | None:
     return None
 
 
+def unready_workloads(scheduler_cache: SchedulerCache, reader: Reader) -> list[str]:
+    """Return the keys of the Workloads whose unready pods block admissions with waitForPodsReady."""
+    views = [
+        view
+        for view in scheduler_cache.workload_cache.views()
+        if view.quota_reserved and view.active and not view.finished and not view.pods_ready
+    ]
+    workloads = [(view.key, reader.get(Key(scheme.WORKLOAD, view.namespace, view.name))) for view in views]
+    return [
+        key
+        for key, obj in workloads
+        if obj is not None and (has_pods(obj) or find_condition(obj, lifecycle.PODS_READY) is not None)
+    ]
+
+
+def pods_ready_binding(
+    workload: Obj, scheduler_cache: SchedulerCache, reader: Reader, user: ExplanationUser
+) -> BindingLimit | None:
+    """Return the Workloads with unready pods that block the admission of this one as its limit; None if none does."""
+    quota_condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
+    if quota_condition is None or quota_condition["reason"] != WAITING_FOR_PODS_READY:
+        return None
+    names = list(dict.fromkeys(map(user.name_of, unready_workloads(scheduler_cache, reader))))
+    message = str(quota_condition.get("message", ""))
+    if not names:
+        return BindingLimit(PODS_READY, message)
+    return BindingLimit(PODS_READY, f"{message}: {', '.join(names[:_UNREADY_SHOWN])}", "Workload", names[0])
+
+
+def blocked_views(scheduler_cache: SchedulerCache) -> list[WorkloadView]:
+    """Return the Workloads that are admitted before all pending ones, once admitted pods are ready."""
+    views = scheduler_cache.workload_cache.views()
+    return [view for view in views if view.waits_for == WAITING_FOR_PODS_READY and view.admissible]
+
+
 def blocked_entry_binding(scheduler_cache: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
     """Return the Workload that is admitted before all pending ones once admitted pods are ready; None without one."""
-    views = scheduler_cache.workload_cache.views()
-    waiting_views = [view for view in views if view.waits_for == WAITING_FOR_PODS_READY and view.admissible]
+    waiting_views = blocked_views(scheduler_cache)
     if not waiting_views:
         return None
     name = user.name_of(waiting_views[0].key)

@@ -1,17 +1,30 @@
 """The changes of an explanation: those that would admit a pending Workload, or correct what keeps it from its queue."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
 from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, controller_of
+from batchyard.api.views.workload import WorkloadView
 from batchyard.base.counts import count_with_noun, select_verb
-from batchyard.explain.cohort_simulation import CohortSimulation
+from batchyard.explain import blockers
+from batchyard.explain.budget_raises import holding_budgets
+from batchyard.explain.cohort_simulation import OTHER_WORKLOADS_MAX, CohortSimulation, HypotheticalChange
 from batchyard.explain.document import DocumentPart, ExplanationUser, assess_flavors, nonempty_fields
-from batchyard.explain.fixes import CorrectedQueue, WaitingCase, correct_queue, propose_local_queues, remedy_of
+from batchyard.explain.fixes import (
+    CorrectedQueue,
+    WaitingCase,
+    correct_queue,
+    propose_local_queues,
+    propose_new_local_queues,
+    remedy_of,
+)
 from batchyard.explain.proposals import (
+    ENDED_WORKLOADS_MAX,
     FIX,
     ProposalCase,
+    proposal_of_ends,
     propose_borrowing_preemption,
     propose_flavors,
     propose_preemption_rules,
@@ -27,6 +40,7 @@ from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
 from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.workload.pods_ready import has_pods
 
 _LIMIT_REACHED: Final = "the limit of simulated decisions was reached: further or smaller changes may exist"
 _NO_CHANGE_FOUND: Final = (
@@ -78,26 +92,60 @@ class ChangeExplainer:
     def fixes_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
         """Return corrections of a stopped, missing or misconfigured object that would let the Workload be admitted."""
         self._cache.snapshot.settle()
-        corrected = correct_queue(waiting_case, self._cache)
-        if corrected is not None:
-            return self._corrections_part(waiting_case, corrected, user)
-        changes = [each.document() for each in propose_local_queues(waiting_case, self._cache, self._policy)]
+        if waiting_case.limit.limit == blockers.PODS_READY:
+            return self.unready_part(waiting_case, user)
+        waiting_case = waiting_case._replace(budgets=holding_budgets(waiting_case.queues.local_queue, self._reader))
+        corrected_queues = correct_queue(waiting_case, self._cache)
+        if corrected_queues:
+            return self._corrections_part(waiting_case, corrected_queues, user)
+        proposals = list(propose_local_queues(waiting_case, self._cache, self._policy))
+        proposals = proposals or list(propose_new_local_queues(waiting_case, self._cache, self._policy))
+        changes = [each.document() for each in proposals]
         return nonempty_fields(changes=changes, changesEnd="" if changes else remedy_of(waiting_case, self._cache))
 
+    def unready_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
+        """Return the end of all Workloads with unready pods as the change, because each of them blocks admissions.
+
+        If another Workload with pods is admitted first, it would block in turn, and has to be withdrawn. That is only
+        proposed if no further Workload with pods is pending.
+        """
+        view, keys = waiting_case.view, blockers.unready_workloads(self._cache, self._reader)
+        queue = self._cache.snapshot.queues[waiting_case.queues.cluster_queue_name]
+        blocked_views = [each for each in blockers.blocked_views(self._cache) if each.key != view.key]
+        blocked = [each.key for each in blocked_views if self._has_pods(each)]
+        is_first = not blocked_views or self._is_only_pending_with_pods(view, blocked)
+        change = HypotheticalChange(ended_workloads=keys, withdrawn_workloads=blocked)
+        changes = []
+        if keys and len(keys) <= ENDED_WORKLOADS_MAX and is_first:
+            with closing(CohortSimulation(self._cache, self._policy, view, queue)) as simulation:
+                if simulation.run_baseline(change).is_admitted:
+                    changes.append(_proposal_part(proposal_of_ends([*keys, *blocked], user.name_of), simulation))
+        return nonempty_fields(changes=changes, changesEnd=remedy_of(waiting_case, self._cache))
+
+    def _is_only_pending_with_pods(self, view: WorkloadView, withdrawn: Sequence[str]) -> bool:
+        pending_queues = self._cache.queue_manager.pending.values()
+        if sum(map(len, pending_queues)) > OTHER_WORKLOADS_MAX:
+            return False
+        others = [each for queue in pending_queues for each in queue.views() if each.key not in {view.key, *withdrawn}]
+        return not any(map(self._has_pods, others))
+
+    def _has_pods(self, view: WorkloadView) -> bool:
+        workload = self._reader.get(Key(scheme.WORKLOAD, view.namespace, view.name))
+        return workload is not None and has_pods(workload)
+
     def _corrections_part(
-        self, waiting_case: WaitingCase, corrected: CorrectedQueue, user: ExplanationUser
+        self, waiting_case: WaitingCase, corrected_queues: Sequence[CorrectedQueue], user: ExplanationUser
     ) -> DocumentPart:
-        """Return the corrections, with the further changes that the Workload needs if they do not suffice."""
-        view, queue = waiting_case.view, self._cache.snapshot.queues[corrected.view.name]
-        simulation = CohortSimulation(self._cache, self._policy, view, queue, corrected.view)
-        try:
-            if simulation.run_baseline().is_admitted:
-                return {"changes": [Proposal(FIX, corrected.text, corrected.patches).document()]}
+        """Return the corrections that suffice; without one, the first with the further changes that are needed."""
+        sufficient = [each for each in corrected_queues if self._is_sufficient(waiting_case, each)]
+        if sufficient:
+            return {"changes": [Proposal(FIX, each.text, each.patches).document() for each in sufficient]}
+        corrected = corrected_queues[0]
+        with self._simulation_of(waiting_case, corrected) as simulation:
+            view = simulation.explained_view
             outcomes = assess_flavors(simulation.snapshot, simulation.queue, view, self._policy)
-            case = ProposalCase(waiting_case.workload, view, outcomes, simulation, waiting_case.owner_job)
+            case = ProposalCase(corrected.workload, view, outcomes, simulation, waiting_case.owner_job)
             result = self._search_changes(case, (), user)
-        finally:
-            simulation.close()
         changes = [
             _proposal_part(each._replace(text=f"{corrected.text}; {each.text}", apply=patches), simulation)
             for each in result.proposals
@@ -105,6 +153,19 @@ class ChangeExplainer:
         ]
         changes_end = f"{corrected.text}: that alone is not enough, because it would then wait for quota or its turn"
         return nonempty_fields(changes=changes, changesEnd=changes_end)
+
+    def _is_sufficient(self, waiting_case: WaitingCase, corrected: CorrectedQueue) -> bool:
+        with self._simulation_of(waiting_case, corrected) as simulation:
+            return simulation.run_baseline().is_admitted
+
+    def _simulation_of(
+        self, waiting_case: WaitingCase, corrected: CorrectedQueue
+    ) -> AbstractContextManager[CohortSimulation]:
+        queue = self._cache.snapshot.queues[corrected.objects.queue.name]
+        view = waiting_case.view
+        if corrected.workload is not waiting_case.workload:
+            view = self._cache.hypothetical_view(corrected.workload, view)
+        return closing(CohortSimulation(self._cache, self._policy, view, queue, corrected.objects))
 
     def owner_job(self, workload: Obj) -> Obj | None:
         """Return the Job or JobSet of a Workload; None if it has none."""

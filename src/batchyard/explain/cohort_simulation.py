@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from batchyard.api.views.workload import ClusterQueueView, CohortView, WorkloadView
+from batchyard.api.views.workload import ClusterQueueView, CohortView, FlavorView, WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
@@ -22,19 +22,31 @@ from batchyard.scheduling.snapshot import Snapshot
 # A copy of one cohort tree, to try changes without affecting the scheduler's snapshot.
 
 
-def copy_tree(snapshot: Snapshot, queue: ClusterQueue) -> Snapshot:
+class CorrectedObjects(NamedTuple):
+    """A corrected ClusterQueue, and the corrected or created ResourceFlavors and Cohorts that it needs."""
+
+    queue: ClusterQueueView
+    flavors: Sequence[FlavorView] = ()
+    cohorts: Sequence[CohortView] = ()
+
+
+def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjects | None = None) -> Snapshot:
     """Return a new snapshot with the cohort tree of a ClusterQueue and the Workloads that hold its quota.
 
-    Flavor-resources keep their ids. Evicted Workloads are left out, because they will release their quota.
+    Flavor-resources keep their ids. Evicted Workloads are left out, because they will release their quota. If the
+    Cohort's parents form a cycle, all ClusterQueues below cycles are copied, because a correction connects them.
     """
     snapshot_copy = Snapshot()
-    for flavor in snapshot.flavors.values():
+    new_flavors, new_cohorts = ((), ()) if corrected is None else (corrected.flavors, corrected.cohorts)
+    for flavor in (*snapshot.flavors.values(), *new_flavors):
         snapshot_copy.put_flavor(flavor)
     for quota_key in snapshot.names:
         snapshot_copy.id_of(*quota_key)
-    for view in snapshot.forest.views.values():
+    for view in (*snapshot.forest.views.values(), *new_cohorts):
         snapshot_copy.put_cohort(view)
     queues_of_tree = snapshot.queues_below(queue.node.path[0])
+    if queue.is_in_cohort_cycle:
+        queues_of_tree = [each for each in snapshot.queues.values() if each.is_in_cohort_cycle]
     for each in queues_of_tree:
         snapshot_copy.put_queue(each.view).active = each.active
     snapshot_copy.settle()
@@ -120,13 +132,13 @@ class CohortSimulation:
         policy: SchedulingPolicy,
         explained_view: WorkloadView,
         queue: ClusterQueue,
-        corrected_view: ClusterQueueView | None = None,
+        corrected: CorrectedObjects | None = None,
     ) -> None:
-        """Copy the tree. With a `corrected_view`, the ClusterQueue is active and has that spec in all trials."""
-        self.snapshot = copy_tree(cache.snapshot, queue)
+        """Copy the tree. With `corrected` objects, the ClusterQueue is active, and all trials have these objects."""
+        self.snapshot = copy_tree(cache.snapshot, queue, corrected)
         self.explained_view = explained_view
-        if corrected_view is not None:
-            self.snapshot.put_queue(corrected_view).active = True
+        if corrected is not None:
+            self.snapshot.put_queue(corrected.queue).active = True
             self.snapshot.settle()
         self.queue = self.snapshot.queues[queue.name]
         self._policy = policy
@@ -172,10 +184,10 @@ class CohortSimulation:
         self._apply_change(change)
         return _Trial(self, change).run()
 
-    def run_baseline(self) -> TrialOutcome:
-        """Return the simulated outcome without any change; not admitted if that takes too many decisions."""
+    def run_baseline(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
+        """Return the simulated outcome of a change, or none; not admitted if that takes too many decisions."""
         try:
-            return self.run_trial()
+            return self.run_trial(change)
         except DecisionLimitReached:
             return TrialOutcome()
 

@@ -174,6 +174,8 @@ class BindingLimit(NamedTuple):
     flavor: str = ""
     resource: str = ""
     missing_amount: str = ""
+    #: When the limit ends without a change; None if that is unknown.
+    until: Instant | None = None
 
     def document(self) -> DocumentPart:
         """Return the limit as the field `binding` of the Explanation document."""
@@ -185,6 +187,7 @@ class BindingLimit(NamedTuple):
             resource=self.resource,
             missing=self.missing_amount,
             message=self.message,
+            until="" if self.until is None else format_time(self.until),
         )
 
 

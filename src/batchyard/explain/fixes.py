@@ -1,34 +1,51 @@
 """Corrections of what keeps a Workload out of scheduling, verified by simulation, and remedies without a patch."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import well_known
-from batchyard.api.meta import Obj, selector
-from batchyard.api.views.workload import ClusterQueueView, LocalQueueView, WorkloadView
+from batchyard.api.conversion import STORAGE_API_VERSION
+from batchyard.api.meta import Obj, annotation, quota_amount, selector, with_path
+from batchyard.api.times import format_time
+from batchyard.api.views.workload import (
+    ClusterQueueView,
+    CohortView,
+    FlavorView,
+    LocalQueueView,
+    WorkloadView,
+    flavor_view,
+)
 from batchyard.explain import blockers
-from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached
+from batchyard.explain.admission_checks import without_checks
+from batchyard.explain.budget_raises import raise_of_budget
+from batchyard.explain.cohort_simulation import CohortSimulation, CorrectedObjects, DecisionLimitReached
 from batchyard.explain.document import BindingLimit
-from batchyard.explain.proposals import FIX, json_patch, merge_patch
+from batchyard.explain.proposals import FIX, created_object, json_patch, merge_patch
 from batchyard.explain.searches import Patch, Proposal
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.pending_reason import WorkloadQueues, holding_budgets_suffix
 
 _STOP_POLICY_NONE: Final = {"spec": {"stopPolicy": "None"}}
 _LOCAL_QUEUES_TRIED_MAX: Final = 4
+_KUEUE_OBJECT: Final[Obj] = {"apiVersion": STORAGE_API_VERSION}
 _SIMILARITY_MIN: Final = 0.3
+#: At most this many Cohorts of a cycle are proposed to lose their parent.
+_CYCLE_CORRECTIONS_MAX: Final = 4
 #: What helps if a limit has no correction that a patch can make.
 _REMEDY_BY_LIMIT: Final = {
     blockers.MISCONFIGURED: "correct the object that the limit names; if that is the Workload, submit a new job",
     blockers.STOPPED: "correct the object that the limit names",
-    blockers.GATED: f"it waits until its gates are removed from the annotation {well_known.ADMISSION_GATED_BY}",
+    blockers.GATED: "it waits until the job controller releases it",
     blockers.CHECK: "the controller of the AdmissionCheck decides; see its message",
-    blockers.BACKOFF: "it is queued again without a change when its backoff ends",
+    blockers.BACKOFF: "it is queued again without a change when its condition Requeued becomes True",
     blockers.PODS_READY: "it is admitted without a change when the pods of admitted Workloads are ready",
 }
 
@@ -41,40 +58,62 @@ class WaitingCase(NamedTuple):
     owner_job: Obj | None
     queues: WorkloadQueues
     limit: BindingLimit
+    #: The Budgets that hold the LocalQueue.
+    budgets: Sequence[Obj] = ()
 
 
 class _Correction(NamedTuple):
-    """A correction of one field: text, patch, and the function that corrects the view of the ClusterQueue."""
+    """A correction of one field or a created object: text, patch, and the function that corrects the objects."""
 
     text: str
     patch: Patch
-    correct: Callable[[ClusterQueueView], ClusterQueueView] = lambda view: view
+    correct: Callable[[CorrectedObjects], CorrectedObjects] = lambda objects: objects
+    #: The corrected Workload; None if the correction does not change its pod sets.
+    workload: Obj | None = None
 
 
 class CorrectedQueue(NamedTuple):
-    """The ClusterQueue of a Workload after corrections of all errors, and the corrections' texts and patches."""
+    """A Workload and the objects that it needs after corrections of all errors, with their texts and patches."""
 
-    view: ClusterQueueView
+    workload: Obj
+    objects: CorrectedObjects
     text: str
     patches: Sequence[Patch]
 
 
-def correct_queue(case: WaitingCase, cache: SchedulerCache) -> CorrectedQueue | None:
-    """Return the Workload's ClusterQueue with all errors corrected; None if patches of fields cannot correct them."""
+def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[CorrectedQueue]:
+    """Return the Workload's ClusterQueue with all errors corrected; () if patches cannot correct them.
+
+    A cycle of Cohorts can be corrected in several places: then there is one result for each.
+    """
     queue, local_queue = cache.snapshot.queues.get(case.queues.cluster_queue_name), case.queues.local_queue
-    if queue is None or local_queue is None or queue.is_in_cohort_cycle or holding_budgets_suffix(local_queue):
-        return None
-    corrections, corrected_view = list(_corrections(case, cache)), queue.view
+    if queue is None or local_queue is None or (holding_budgets_suffix(local_queue) and not case.budgets):
+        return ()
+    corrections = list(_corrections(case, cache))
+    if not queue.is_in_cohort_cycle:
+        alternatives = [corrections] if corrections else []
+    else:
+        alternatives = [[*corrections, each] for each in _cycle_corrections(queue.view.cohort, cache.snapshot)]
+    corrected_queues = [_apply_corrections(case.workload, queue.view, each) for each in alternatives]
+    return [each for each in corrected_queues if _is_ready(each.objects, cache)]
+
+
+def _is_ready(objects: CorrectedObjects, cache: SchedulerCache) -> bool:
+    return cache.readiness_of_view(objects.queue, [flavor.name for flavor in objects.flavors]).active
+
+
+def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Sequence[_Correction]) -> CorrectedQueue:
+    objects = CorrectedObjects(view)
     for correction in corrections:
-        corrected_view = correction.correct(corrected_view)
-    if not corrections or not cache.readiness_of_view(corrected_view).active:
-        return None
+        objects, workload = correction.correct(objects), correction.workload or workload
     text = "; ".join(each.text for each in corrections)
-    return CorrectedQueue(corrected_view, text, [each.patch for each in corrections])
+    return CorrectedQueue(workload, objects, text, [each.patch for each in corrections])
 
 
 def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
-    """Return what helps if no patch does; '' if nothing is known."""
+    """Return what helps if no patch does, and when the limit ends without a change; '' if nothing is known."""
+    if case.limit.limit == blockers.BACKOFF and case.limit.until is not None:
+        return f"it is queued again without a change at {format_time(case.limit.until)}, when its backoff ends"
     local_queue, queue_name = case.view.queue.partition("/")[2], case.queues.cluster_queue_name
     queue = cache.snapshot.queues.get(queue_name)
     if case.queues.local_queue is None:
@@ -85,7 +124,8 @@ def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
     if queue is None:
         return f"create ClusterQueue {queue_name}, or a LocalQueue of a ClusterQueue that exists"
     if holding_budgets_suffix(case.queues.local_queue):
-        return "raise the amount of the Budget that holds the LocalQueue, or wait for its next period"
+        end = "" if case.limit.until is None else f", or wait for its next period at {format_time(case.limit.until)}"
+        return f"raise the amount of the Budget that holds the LocalQueue{end}"
     if queue.is_in_cohort_cycle:
         return "correct spec.parentName of one of the Cohorts in the cycle"
     readiness = cache.readiness_of_view(replace(queue.view, stop_policy="None"))
@@ -100,22 +140,112 @@ def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correcti
     if not lifecycle.is_active(case.workload):
         patch = merge_patch("Workload", view.name, {"spec": {"active": True}}, view.namespace)
         yield _Correction("set spec.active of the Workload to true", patch)
+    if lifecycle.has_admission_gate(case.workload):
+        yield _gate_correction(case)
+    yield from _limit_corrections(case)
     local_queue = cache.workload_cache.local_queues.get(view.queue)
-    if local_queue is not None and local_queue.stop_policy != "None":
+    for budget_raise in map(raise_of_budget, case.budgets):
+        yield _Correction(budget_raise.text, budget_raise.patch)
+    if local_queue is not None and local_queue.stop_policy != "None" and not case.budgets:
         name = view.queue.partition("/")[2]
         patch = merge_patch("LocalQueue", name, _STOP_POLICY_NONE, view.namespace)
         yield _Correction(f"LocalQueue {name}: set stopPolicy to None", patch)
     if queue.view.stop_policy != "None":
         patch = merge_patch("ClusterQueue", queue.name, _STOP_POLICY_NONE)
         text = f"ClusterQueue {queue.name}: set stopPolicy to None"
-        yield _Correction(text, patch, lambda each: replace(each, stop_policy="None"))
+        yield _Correction(text, patch, lambda each: _with_queue(each, stop_policy="None"))
     labels = cache.namespaces.get(view.namespace)
     if labels is not None and (queue.view.namespaces is None or not queue.view.namespaces.matches(labels)):
         selector_operation: dict[str, Any] = {"op": "add", "path": "/spec/namespaceSelector", "value": {}}
         text = f"ClusterQueue {queue.name}: let namespaceSelector select namespace {view.namespace}, such as by {{}}"
         patch = json_patch("ClusterQueue", queue.name, [selector_operation])
-        yield _Correction(text, patch, lambda each: replace(each, namespaces=selector({})))
+        yield _Correction(text, patch, lambda each: _with_queue(each, namespaces=selector({})))
+    yield from _flavor_corrections(queue.view, cache)
     yield from _check_corrections(case, queue.view, cache)
+
+
+def _with_queue(objects: CorrectedObjects, **fields: Any) -> CorrectedObjects:
+    return objects._replace(queue=replace(objects.queue, **fields))
+
+
+def _add_objects(
+    objects: CorrectedObjects, flavors: Sequence[FlavorView] = (), cohorts: Sequence[CohortView] = ()
+) -> CorrectedObjects:
+    return objects._replace(flavors=(*objects.flavors, *flavors), cohorts=(*objects.cohorts, *cohorts))
+
+
+def _flavor_corrections(view: ClusterQueueView, cache: SchedulerCache) -> Iterator[_Correction]:
+    """Yield the creation of each ResourceFlavor that a ClusterQueue references and that does not exist."""
+    for name in dict.fromkeys(view.flavors):
+        if name not in cache.snapshot.flavors:
+            flavor = {**_KUEUE_OBJECT, "kind": "ResourceFlavor", "metadata": {"name": name}, "spec": {}}
+            new_flavors = (flavor_view(flavor),)
+            yield _Correction(
+                f"create ResourceFlavor {name}, with the labels of its nodes if pods must run on certain ones",
+                created_object(flavor),
+                partial(_add_objects, flavors=new_flavors),
+            )
+
+
+def _cycle_corrections(cohort: str, snapshot: Snapshot) -> Iterator[_Correction]:
+    """Yield the removal of spec.parentName from each Cohort of the cycle above a Cohort."""
+    views, path = snapshot.forest.views, dict[str, None]()
+    while cohort not in path:
+        path[cohort] = None
+        cohort = views[cohort].parent
+    names = list(path)
+    for name in names[names.index(cohort) :][:_CYCLE_CORRECTIONS_MAX]:
+        corrected_view = replace(views[name], parent="")
+        yield _Correction(
+            f"Cohort {name}: remove parentName {views[name].parent}, which leads into a cycle",
+            merge_patch("Cohort", name, {"spec": {"parentName": None}}),
+            partial(_add_objects, cohorts=(corrected_view,)),
+        )
+
+
+def _limit_corrections(case: WaitingCase) -> Iterator[_Correction]:
+    """Yield the raise of all limits of containers that are below the requests, for a Workload without a job.
+
+    Kubernetes rejects a job with such containers.
+    """
+    if case.owner_job is not None or not case.view.over_limit:
+        return
+    operations, texts, pod_sets = list[Patch](), list[str](), deepcopy(case.workload["spec"]["podSets"])
+    for path, container in _containers_with_paths(pod_sets):
+        resources = container.get("resources") or {}
+        requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+        for resource, limit in limits.items():
+            request = requests.get(resource, limit)
+            if quota_amount(resource, request) > quota_amount(resource, limit):
+                escaped_name = resource.replace("~", "~0").replace("/", "~1")
+                limit_path = f"{path}/resources/limits/{escaped_name}"
+                operations.append({"op": "replace", "path": limit_path, "value": request})
+                texts.append(
+                    f"raise the limit of {resource} of container {container['name']} from {limit} to {request}"
+                )
+                limits[resource] = request
+    if operations:
+        patch = json_patch("Workload", case.view.name, operations, case.view.namespace)
+        workload = with_path(case.workload, ("spec", "podSets"), pod_sets)
+        yield _Correction("; ".join(texts), patch, workload=workload)
+
+
+def _containers_with_paths(pod_sets: Sequence[Obj]) -> Iterator[tuple[str, Obj]]:
+    """Yield the containers of pod sets with their JSON Pointers in the Workload."""
+    for number, pod_set in enumerate(pod_sets):
+        for field in ("initContainers", "containers"):
+            for index, container in enumerate(pod_set["template"]["spec"].get(field) or ()):
+                yield f"/spec/podSets/{number}/template/spec/{field}/{index}", container
+
+
+def _gate_correction(case: WaitingCase) -> _Correction:
+    """Return the removal of all admission gates, from the job if it has the annotation, or else from the Workload."""
+    name, job = well_known.ADMISSION_GATED_BY, case.owner_job
+    gated_object = case.workload if job is None or annotation(job, name) is None else job
+    kind, metadata = gated_object["kind"], gated_object["metadata"]
+    gates = annotation(gated_object, name)
+    patch = merge_patch(kind, metadata["name"], {"metadata": {"annotations": {name: None}}}, case.view.namespace)
+    return _Correction(f"{kind} {metadata['name']}: remove gate {gates} from the annotation {name}", patch)
 
 
 def _check_corrections(case: WaitingCase, view: ClusterQueueView, cache: SchedulerCache) -> Iterator[_Correction]:
@@ -123,16 +253,12 @@ def _check_corrections(case: WaitingCase, view: ClusterQueueView, cache: Schedul
     missing_names = [name for name in view.admission_checks if not cache.has_admission_check(name)]
     if not missing_names or case.queues.cluster_queue is None:
         return
-    strategy = case.queues.cluster_queue["spec"].get("admissionChecksStrategy") or {}
-    kept_checks = [each for each in strategy.get("admissionChecks") or () if each["name"] not in missing_names]
-    patch = merge_patch(
-        "ClusterQueue", view.name, {"spec": {"admissionChecksStrategy": {"admissionChecks": kept_checks}}}
-    )
+    patch = without_checks(case.queues.cluster_queue, missing_names)
     text = f"ClusterQueue {view.name}: remove AdmissionCheck {', '.join(missing_names)}, which does not exist"
 
-    def remove_checks(corrected: ClusterQueueView) -> ClusterQueueView:
-        rules = [rule for rule in corrected.check_rules if rule.name not in missing_names]
-        return replace(corrected, check_rules=tuple(rules))
+    def remove_checks(objects: CorrectedObjects) -> CorrectedObjects:
+        rules = [rule for rule in objects.queue.check_rules if rule.name not in missing_names]
+        return _with_queue(objects, check_rules=tuple(rules))
 
     yield _Correction(text, patch, remove_checks)
 
@@ -151,6 +277,42 @@ def propose_local_queues(case: WaitingCase, cache: SchedulerCache, policy: Sched
             yield Proposal(FIX, text, [_queue_name_patch(case, name)])
 
 
+def propose_new_local_queues(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> Iterator[Proposal]:
+    """Yield the creation of LocalQueues of existing ClusterQueues that would admit the Workload, similar names first.
+
+    They replace a LocalQueue that does not exist, or one whose ClusterQueue does not exist: that field is immutable.
+    """
+    if case.limit.limit != blockers.MISCONFIGURED or case.queues.cluster_queue_name in cache.snapshot.queues:
+        return
+    wanted_name = case.queues.cluster_queue_name or case.view.queue.partition("/")[2]
+    queues = {name: queue for name, queue in cache.snapshot.queues.items() if queue.active}
+    for name in _most_similar(wanted_name, queues):
+        if _is_admitted(case.view, queues[name], cache, policy):
+            yield _new_local_queue(case, name, cache)
+
+
+def _new_local_queue(case: WaitingCase, cluster_queue: str, cache: SchedulerCache) -> Proposal:
+    """Return the creation of a LocalQueue under the name that the Workload gives, or under a free one."""
+    namespace, _, name = case.view.queue.partition("/")
+    is_new_name_needed = case.queues.local_queue is not None or not name
+    if is_new_name_needed:
+        # One name more than there are LocalQueues, so that one is free.
+        local_queues = cache.workload_cache.local_queues
+        candidates = [cluster_queue, *[f"{cluster_queue}-{number}" for number in range(2, len(local_queues) + 2)]]
+        name = next(each for each in candidates if f"{namespace}/{each}" not in local_queues)
+    metadata, spec = {"name": name, "namespace": namespace}, {"clusterQueue": cluster_queue}
+    local_queue = {**_KUEUE_OBJECT, "kind": "LocalQueue", "metadata": metadata, "spec": spec}
+    patches = [created_object(local_queue)] + ([_queue_name_patch(case, name)] if is_new_name_needed else [])
+    label_text = f", and name it in the label {well_known.QUEUE_NAME}" if is_new_name_needed else ""
+    return Proposal(FIX, f"create LocalQueue {name} of ClusterQueue {cluster_queue}{label_text}", patches)
+
+
+def _most_similar(wanted_name: str, names: Collection[str]) -> Sequence[str]:
+    """Return a limited number of names, those that are most similar to the wanted one first."""
+    similar_names = get_close_matches(wanted_name, names, _LOCAL_QUEUES_TRIED_MAX, _SIMILARITY_MIN)
+    return list(dict.fromkeys([*similar_names, *sorted(names)]))[:_LOCAL_QUEUES_TRIED_MAX]
+
+
 def _similar_local_queues(view: WorkloadView, cache: SchedulerCache) -> Sequence[LocalQueueView]:
     """Return LocalQueues of the namespace that admit Workloads, those with the most similar names first."""
     prefix = f"{view.namespace}/"
@@ -162,10 +324,7 @@ def _similar_local_queues(view: WorkloadView, cache: SchedulerCache) -> Sequence
         and local_queue.stop_policy == "None"
         and local_queue.cluster_queue in cache.snapshot.queues
     }
-    wanted_name = view.queue.removeprefix(prefix)
-    similar_names = get_close_matches(wanted_name, usable_queues, _LOCAL_QUEUES_TRIED_MAX, _SIMILARITY_MIN)
-    names = list(dict.fromkeys([*similar_names, *sorted(usable_queues)]))[:_LOCAL_QUEUES_TRIED_MAX]
-    return [usable_queues[name] for name in names]
+    return [usable_queues[name] for name in _most_similar(view.queue.removeprefix(prefix), usable_queues)]
 
 
 def _queue_name_patch(case: WaitingCase, local_queue: str) -> Patch:

@@ -93,6 +93,15 @@ class NodeCapacityView:
             awaited_texts.append(f"pool {location}: {each.code}; {_retry_text(each, now)}")
         return awaited_texts[:_SHOWN_MAX]
 
+    def retry_time(self, now: Instant) -> Instant | None:
+        """Return when the first running backoff of a node group ends; None if none runs or a retry needs a change."""
+        ends = [each.end for _, each in self._unretried_backoffs(now) if each.end > now and not each.is_long_lasting]
+        return min(ends, default=None)
+
+    def pools_in_backoff(self, now: Instant) -> frozenset[str]:
+        """Return the names of the NodePools with node groups whose last scale-up failed and was not retried yet."""
+        return frozenset(location.partition("/")[0] for location, _ in self._unretried_backoffs(now))
+
     def _unretried_backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
         """Return the running backoffs of node groups; if none runs, the ended ones that were not retried yet."""
         all_backoffs = sorted(self._scaling_index.backoffs.items())
@@ -119,17 +128,28 @@ _OCCUPANTS_CHECKED_MAX: Final = 16
 
 
 def propose_node_changes(
-    pods: Sequence[PodView], occupants: Sequence[NodeOccupant], node_capacity: NodeCapacityView, user: ExplanationUser
+    pods: Sequence[PodView],
+    occupants: Sequence[NodeOccupant],
+    node_capacity: NodeCapacityView,
+    user: ExplanationUser,
+    unavailable_pools: frozenset[str] = frozenset(),
 ) -> Iterator[Proposal]:
-    """Yield changes that would give nodes to all of `pods`: more machines, fewer pods, or ending other Workloads."""
-    yield from _machine_proposals(pods, node_capacity)
+    """Yield changes that would give nodes to all of `pods`: more machines, fewer pods, or ending other Workloads.
+
+    The cloud has no machines for the `unavailable_pools`.
+    """
+    yield from _machine_proposals(pods, node_capacity, unavailable_pools)
     yield from _pod_count_proposals(pods, node_capacity)
     yield from _workload_end_proposals(pods, occupants, node_capacity, user)
 
 
-def _machine_proposals(pods: Sequence[PodView], node_capacity: NodeCapacityView) -> Iterator[Proposal]:
+def _machine_proposals(
+    pods: Sequence[PodView], node_capacity: NodeCapacityView, unavailable_pools: frozenset[str]
+) -> Iterator[Proposal]:
     """Yield for each NodePool the smallest number of additional machines that gives all pods a node."""
     for group in node_capacity.groups():
+        if group.name.pool in unavailable_pools:
+            continue
         if group.hosts > 1 or not node_capacity.has_room_for(pods[:1], with_nodes=_hypothetical_nodes(group, 1)):
             continue
         count = _minimum_number(partial(_is_enough, pods, node_capacity, group), len(pods))

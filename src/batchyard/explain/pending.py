@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, find_condition, format_amount
+from batchyard.api.meta import Key, Obj, format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.explain import blockers
@@ -18,6 +18,7 @@ from batchyard.explain.blockers import (
     binding_requests,
     shortage_of,
 )
+from batchyard.explain.budget_raises import end_of_hold, holding_budgets
 from batchyard.explain.changes import ChangeExplainer
 from batchyard.explain.cohort_simulation import CohortSimulation, TrialOutcome
 from batchyard.explain.document import (
@@ -42,7 +43,6 @@ from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder, pro
 from batchyard.scheduling.preemption.context import PreemptionContext
 from batchyard.scheduling.quota import weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.pending_reason import WorkloadQueues
 
 PRIORITY: Final = "priority"
@@ -81,6 +81,9 @@ class PendingExplainer:
         """Return the fields of the Explanation document that say why a Workload is pending and what would admit it."""
         workload_queues = blockers.queues_of(workload, self._reader)
         blocker = blockers.blocker_of(workload, workload_queues, self._cache)
+        if blocker is not None and blocker.limit == blockers.STOPPED:
+            budgets = holding_budgets(workload_queues.local_queue, self._reader)
+            blocker = blocker._replace(until=end_of_hold(budgets, now))
         queue = self._cache.snapshot.queues.get(workload_queues.cluster_queue_name)
         view = self._pending_view(workload, workload_queues.cluster_queue_name)
         if blocker is None and queue is None:
@@ -125,15 +128,21 @@ class PendingExplainer:
         if self._policy.fair_sharing:
             part["shares"] = self._fair_shares_part(queue, analysis.holders)
         limit = blockers.binding_of_refusal(analysis.decision, self._cache) or blockers.failed_check_binding(workload)
-        limit = limit or blockers.requeue_binding(view, now) or self._pods_ready_binding(workload)
+        limit = limit or blockers.requeue_binding(view, now)
+        limit = limit or blockers.pods_ready_binding(workload, self._cache, self._reader, user)
         if limit is not None:
             case = WaitingCase(workload, view, self._changes.owner_job(workload), queues, limit)
             return {**part, "binding": limit.document(), **self._changes.fixes_part(case, user)}
         simulation = CohortSimulation(self._cache, self._policy, view, queue)
         try:
-            return {**part, **self._simulate(analysis, simulation, user)}
+            part |= self._simulate(analysis, simulation, user)
         finally:
             simulation.close()
+        if part["binding"]["limit"] == blockers.PODS_READY:
+            limit = BindingLimit(blockers.PODS_READY, part["binding"]["message"])
+            case = WaitingCase(workload, view, self._changes.owner_job(workload), queues, limit)
+            part |= self._changes.unready_part(case, user)
+        return part
 
     def _simulate(self, analysis: PendingAnalysis, simulation: CohortSimulation, user: ExplanationUser) -> DocumentPart:
         """Return why the Workload is pending, who holds the missing quota and, by simulation, what would admit it."""
@@ -166,12 +175,6 @@ class PendingExplainer:
         return PendingAnalysis(workload, view, queue, decision, outcomes, shortage, holders, preemption_context)
 
     # --- binding limits ---
-
-    def _pods_ready_binding(self, workload: Obj) -> BindingLimit | None:
-        quota_condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
-        if quota_condition is None or quota_condition["reason"] != lifecycle.WAITING_FOR_PODS_READY:
-            return None
-        return BindingLimit(blockers.PODS_READY, str(quota_condition.get("message", "")))
 
     def _head_of_line_binding(self, analysis: PendingAnalysis, user: ExplanationUser) -> BindingLimit | None:
         """Return the queue head as the limit if it blocks the Workload, by StrictFIFO or because it preempts."""

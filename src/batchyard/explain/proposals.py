@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from batchyard.api import well_known
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.views.workload import FlavorView, WorkloadView
 from batchyard.base.counts import count_with_noun
@@ -49,6 +50,12 @@ def merge_patch(kind: str, name: str, fields: Mapping[str, Any], namespace: str 
     return _patch(kind, name, namespace, "merge", dict(fields))
 
 
+def created_object(obj: Obj) -> Patch:
+    """Return the creation of an object, as for `kubectl create`."""
+    metadata = obj["metadata"]
+    return _patch(obj["kind"], metadata["name"], metadata.get("namespace", ""), "create", obj)
+
+
 def _patch(kind: str, name: str, namespace: str, patch_type: str, patch: Any) -> Patch:
     namespace_field = {"namespace": namespace} if namespace else {}
     return {"kind": kind, **namespace_field, "name": name, "type": patch_type, "patch": patch}
@@ -62,7 +69,7 @@ ViewBuilder = Callable[[Obj, WorkloadView], WorkloadView]
 _PRIORITIES_MAX: Final = 64
 _PRIORITY_MAX: Final = (1 << 31) - 1
 #: At most this many holders are proposed to end.
-_ENDED_WORKLOADS_MAX: Final = 8
+ENDED_WORKLOADS_MAX: Final = 8
 #: The policies of each field of ClusterQueue.spec.preemption from the weakest, with the field of PreemptionRules.
 _PREEMPTION_POLICIES: Final = (
     ("withinClusterQueue", "within_cluster_queue", ("Never", "LowerPriority", "LowerOrNewerEqualPriority")),
@@ -138,14 +145,24 @@ def _pod_count_step(owner: Obj | None, pod_set: str) -> int:
 
 
 def _count_patches(case: ProposalCase, pod_set_index: int, pod_count: int) -> Sequence[Patch]:
-    """Return the patches that set the pod count of the Job, or of the Workload without a job; () for a JobSet."""
+    """Return the patches that set the pod count of the Job, or of the Workload without a job; () for a JobSet.
+
+    A minimum count is removed, because it must not exceed the new count.
+    """
     if case.owner_job is not None and case.owner_job["kind"] == "JobSet":
         return ()
+    has_minimum = case.workload["spec"]["podSets"][pod_set_index].get("minCount") is not None
     if case.owner_job is not None and case.owner_job["kind"] == "Job":
         name, namespace = case.owner_job["metadata"]["name"], case.owner_job["metadata"].get("namespace", "")
-        return (merge_patch("Job", name, {"spec": {"parallelism": pod_count}}, namespace),)
-    operation = {"op": "replace", "path": f"/spec/podSets/{pod_set_index}/count", "value": pod_count}
-    return (json_patch("Workload", case.view.name, [operation], case.view.namespace),)
+        fields: dict[str, Any] = {"spec": {"parallelism": pod_count}}
+        if has_minimum:
+            fields["metadata"] = {"annotations": {well_known.MIN_PARALLELISM: None}}
+        return (merge_patch("Job", name, fields, namespace),)
+    path = f"/spec/podSets/{pod_set_index}"
+    operations: list[Mapping[str, Any]] = [{"op": "replace", "path": f"{path}/count", "value": pod_count}]
+    if has_minimum:
+        operations.append({"op": "remove", "path": f"{path}/minCount"})
+    return (json_patch("Workload", case.view.name, operations, case.view.namespace),)
 
 
 def propose_flavors(case: ProposalCase, build_view: ViewBuilder) -> Search:
@@ -217,25 +234,34 @@ def _describe_pod_changes(case: ProposalCase, flavor: FlavorView) -> str:
 
 
 def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> Sequence[Patch]:
-    """Return the patches of the job's pod template; () if its tolerations stay as they are, so patches do not help."""
+    """Return the patches of the pod templates, of the job if there is one; () if its affinity is immutable.
+
+    A job's new tolerations replace its Workload. Other fields do not, so that the Workload needs a patch of its own.
+    """
     old_specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
     new_specs = {pod_set["name"]: pod_set["template"]["spec"] for pod_set in pod_sets}
     owner_job = case.owner_job
-    if owner_job is None:
-        operations = _add_operations(new_specs, list(new_specs), "/spec/podSets/{}/template/spec")
-        return (json_patch("Workload", case.view.name, operations, case.view.namespace),)
-    if not any(
-        list(new["tolerations"]) != (old.get("tolerations") or [])
-        for new, old in zip(new_specs.values(), old_specs, strict=True)
-    ):
+    changes_affinity = any(
+        new.get("affinity") != old.get("affinity") for new, old in zip(new_specs.values(), old_specs, strict=True)
+    )
+    if changes_affinity and owner_job is not None and owner_job["kind"] == "JobSet":
         return ()
+    operations = _add_operations(new_specs, list(new_specs), "/spec/podSets/{}/template/spec")
+    workload_patch = json_patch("Workload", case.view.name, operations, case.view.namespace)
+    if owner_job is None:
+        return (workload_patch,)
     name, namespace = owner_job["metadata"]["name"], owner_job["metadata"].get("namespace", "")
     if owner_job["kind"] == "Job":
         operations = _add_operations(new_specs, list(new_specs), "/spec/template/spec")
     else:
         pod_set_names = [each["name"] for each in owner_job["spec"].get("replicatedJobs") or ()]
         operations = _add_operations(new_specs, pod_set_names, "/spec/replicatedJobs/{}/template/spec/template/spec")
-    return (json_patch(owner_job["kind"], name, operations, namespace),)
+    job_patch = json_patch(owner_job["kind"], name, operations, namespace)
+    are_tolerations_new = any(
+        list(new["tolerations"]) != (old.get("tolerations") or [])
+        for new, old in zip(new_specs.values(), old_specs, strict=True)
+    )
+    return (job_patch,) if are_tolerations_new else (job_patch, workload_patch)
 
 
 def _add_operations(
@@ -256,7 +282,7 @@ def propose_workload_ends(holders: Sequence[MissingQuotaHolder], name_of: Callab
 
     `name_of` returns the name of a Workload by its key, or a placeholder if it is hidden.
     """
-    keys = [holder.workload.key for holder in holders[:_ENDED_WORKLOADS_MAX]]
+    keys = [holder.workload.key for holder in holders[:ENDED_WORKLOADS_MAX]]
     return _propose_deactivations(
         keys, lambda each: HypotheticalChange(ended_workloads=each), "end or suspend", name_of
     )
@@ -264,7 +290,7 @@ def propose_workload_ends(holders: Sequence[MissingQuotaHolder], name_of: Callab
 
 def propose_withdrawals(case: ProposalCase, name_of: Callable[[str], str]) -> Search:
     """Search a minimal set of the first pending Workloads of the ClusterQueue whose withdrawal admits the other one."""
-    keys = [view.key for view in case.simulation.views_ahead()[:_ENDED_WORKLOADS_MAX]]
+    keys = [view.key for view in case.simulation.views_ahead()[:ENDED_WORKLOADS_MAX]]
     return _propose_deactivations(
         keys, lambda each: HypotheticalChange(withdrawn_workloads=each), "withdraw or suspend pending", name_of
     )
@@ -290,13 +316,20 @@ def _propose_deactivations(
             candidates = list(chosen_keys) if is_needless else candidates[1:]
     except DecisionLimitReached:
         is_minimal = False
+    yield proposal_of_ends(chosen_keys, name_of, verb, is_minimal=is_minimal)
+
+
+def proposal_of_ends(
+    keys: Sequence[str], name_of: Callable[[str], str], verb: str = "end or suspend", *, is_minimal: bool = True
+) -> Proposal:
+    """Return the deactivation of Workloads as a proposal; without patches if the names of some are hidden."""
     patches = [
         merge_patch("Workload", name, {"spec": {"active": False}}, namespace)
-        for namespace, _, name in (key.partition("/") for key in chosen_keys)
+        for namespace, _, name in (key.partition("/") for key in keys)
     ]
-    names = [name_of(key) for key in chosen_keys]
-    applied = tuple(patches) if names == chosen_keys else ()
-    yield Proposal(END, f"{verb} {', '.join(dict.fromkeys(names))}", applied, is_minimal)
+    names = [name_of(key) for key in keys]
+    applied = tuple(patches) if names == list(keys) else ()
+    return Proposal(END, f"{verb} {', '.join(dict.fromkeys(names))}", applied, is_minimal)
 
 
 def propose_queueing_strategy(case: ProposalCase) -> Search:

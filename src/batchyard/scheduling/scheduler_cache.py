@@ -5,7 +5,7 @@ Workloads of its whole cohort tree are put back in line. A restart rebuilds the 
 in pkg/controller/core and pkg/cache/queue/manager.go.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -442,10 +442,14 @@ class SchedulerCache:
         """Return the Active condition that a ClusterQueue should have, given its spec and the objects it references."""
         return self.readiness_of_view(self.snapshot.queues[name].view)
 
-    def readiness_of_view(self, view: ClusterQueueView) -> QueueActiveStatus:
-        """Return the Active condition that a ClusterQueue would have with a hypothetical spec (`view`)."""
+    def readiness_of_view(self, view: ClusterQueueView, new_flavors: Iterable[str] = ()) -> QueueActiveStatus:
+        """Return the Active condition that a ClusterQueue would have with a hypothetical spec (`view`).
+
+        `new_flavors` are the names of ResourceFlavors that do not exist yet.
+        """
+        flavors = {**dict.fromkeys(self.snapshot.flavors), **dict.fromkeys(new_flavors)}
         return compute_active_status(
-            view, terminating=view.name in self._terminating, flavors=self.snapshot.flavors, checks=self._checks
+            view, terminating=view.name in self._terminating, flavors=flavors, checks=self._checks
         )
 
     def has_admission_check(self, name: str) -> bool:

@@ -102,11 +102,14 @@ def random_scenario(draws: RandomSource, bounds: WorldBounds | None = None) -> S
     return scenario_of(objects, fair_sharing=fair_sharing)
 
 
-def scenario_of(objects: Sequence[Mapping[str, Any]], *, fair_sharing: bool = False) -> Scenario:
-    """Return a scenario that consists of the given manifests."""
+def scenario_of(
+    objects: Sequence[Mapping[str, Any]], *, fair_sharing: bool = False, settings: Mapping[str, Any] | None = None
+) -> Scenario:
+    """Return a scenario that consists of the given manifests, with further fields of the Scenario's spec."""
     manifests = Manifests()
     config = {"apiVersion": "sim.batchyard.dev/v1alpha1", "kind": "Scenario", "metadata": {"name": "random"}}
-    for number, manifest in enumerate([{**config, "spec": {"fairSharing": fair_sharing}}, *objects]):
+    spec = {"fairSharing": fair_sharing, **(settings or {})}
+    for number, manifest in enumerate([{**config, "spec": spec}, *objects]):
         decoded_object = decode(manifest)
         invariant(decoded_object.obj is not None, f"the random manifest is invalid: {decoded_object.faults}")
         assert decoded_object.obj is not None

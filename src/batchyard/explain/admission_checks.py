@@ -1,0 +1,45 @@
+"""The admission checks that a Workload with quota waits for, and changes after which it would not wait for them."""
+
+from collections.abc import Iterator, Sequence
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.explain.proposals import FIX, merge_patch
+from batchyard.explain.searches import Patch, Proposal
+from batchyard.interfaces.client import Reader
+from batchyard.scheduling.cluster_queue import PROVISIONING_CONTROLLER_NAME
+from batchyard.scheduling.workload.lifecycle import AdmissionCheck
+
+
+def controller_name_of(check: str, reader: Reader) -> str:
+    """Return the name of the controller that sets the state of an AdmissionCheck; '' if the check does not exist."""
+    obj = reader.get(Key(scheme.ADMISSION_CHECK, "", check))
+    return "" if obj is None else str(obj["spec"].get("controllerName", ""))
+
+
+def without_checks(queue: Obj, names: Sequence[str]) -> Patch:
+    """Return the patch that removes AdmissionChecks from a ClusterQueue."""
+    strategy = queue["spec"].get("admissionChecksStrategy") or {}
+    kept_checks = [each for each in strategy.get("admissionChecks") or () if each["name"] not in names]
+    fields = {"spec": {"admissionChecksStrategy": {"admissionChecks": kept_checks}}}
+    return merge_patch("ClusterQueue", queue["metadata"]["name"], fields)
+
+
+def propose_check_removal(queue: str, waiting: Sequence[AdmissionCheck], reader: Reader) -> Iterator[Proposal]:
+    """Yield the removal of all checks that a Workload with quota waits for from its ClusterQueue.
+
+    The Workload is then admitted, because all its other checks are Ready. A check of the provisioning controller stays:
+    without it, the pods of the Workload would wait for machines instead.
+    """
+    names = [check["name"] for check in waiting]
+    obj = reader.get(Key(scheme.CLUSTER_QUEUE, "", queue))
+    if obj is None or any(controller_name_of(name, reader) == PROVISIONING_CONTROLLER_NAME for name in names):
+        return
+    text = f"ClusterQueue {queue}: remove AdmissionCheck {', '.join(names)}, for all its Workloads"
+    yield Proposal(FIX, text, (without_checks(obj, names),))
+
+
+def awaited_event(check: AdmissionCheck, reader: Reader) -> str:
+    """Return the event that ends the wait for a check."""
+    controller = controller_name_of(check["name"], reader) or "a controller"
+    return f"it is admitted without a change when {controller} sets AdmissionCheck {check['name']} to Ready"
