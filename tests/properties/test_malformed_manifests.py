@@ -27,7 +27,7 @@ FOLDERS: Final = (
 )
 EDITS: Final = 1000
 BATCHES: Final = 10
-FAULT_LINE: Final = re.compile(r"\S+\.yaml:\d+( \S+/\S+)?: .+; .+")
+FAULT_LINE: Final = re.compile(r"\S+\.yaml:\d+( \S+)?: .+; .+")
 GOOD: Final = """
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: ClusterQueue

@@ -8,7 +8,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
-from batchyard.explain import blockers
+from batchyard.explain import blockers, document
 from batchyard.explain.blockers import (
     BORROWING,
     LENDING,
@@ -21,17 +21,6 @@ from batchyard.explain.blockers import (
 from batchyard.explain.budget_raises import end_of_hold, holding_budgets
 from batchyard.explain.changes import ChangeExplainer
 from batchyard.explain.cohort_simulation import CohortSimulation, TrialOutcome
-from batchyard.explain.document import (
-    BindingLimit,
-    DocumentPart,
-    ExplanationUser,
-    PodSetFlavorOutcomes,
-    assess_flavors,
-    holder_part,
-    kind_of,
-    nonempty_fields,
-    pod_sets_part,
-)
 from batchyard.explain.fixes import WaitingCase
 from batchyard.explain.proposals import ProposalCase
 from batchyard.interfaces.client import Reader
@@ -62,7 +51,7 @@ class PendingAnalysis:
     view: WorkloadView
     queue: ClusterQueue
     decision: Decision
-    outcomes: Sequence[PodSetFlavorOutcomes]
+    outcomes: Sequence[document.PodSetFlavorOutcomes]
     shortage: QuotaShortage | None
     holders: Sequence[MissingQuotaHolder]
     preemption_context: PreemptionContext
@@ -77,7 +66,7 @@ class PendingExplainer:
         self._reader = reader
         self._changes = ChangeExplainer(scheduler_cache, policy, reader)
 
-    def explain(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
+    def explain(self, workload: Obj, now: Instant, user: document.ExplanationUser) -> document.DocumentPart:
         """Return the fields of the Explanation document that say why a Workload is pending and what would admit it."""
         workload_queues = blockers.queues_of(workload, self._reader)
         blocker = blockers.blocker_of(workload, workload_queues, self._cache)
@@ -88,14 +77,16 @@ class PendingExplainer:
         view = self._pending_view(workload, workload_queues.cluster_queue_name)
         if blocker is None and queue is None:
             message = f"ClusterQueue {workload_queues.cluster_queue_name} doesn't exist"
-            blocker = BindingLimit(blockers.MISCONFIGURED, message, "LocalQueue", view.queue)
+            blocker = document.BindingLimit(blockers.MISCONFIGURED, message, "LocalQueue", view.queue)
         if blocker is not None or queue is None:
             assert blocker is not None
             case = WaitingCase(workload, view, self._changes.owner_job(workload), workload_queues, blocker)
             return {"binding": blocker.document(), **self._changes.fixes_part(case, user)}
         return self._explain_in_queue(workload, view, queue, workload_queues, now, user)
 
-    def binding_of_pending(self, key: str, queue: ClusterQueue, user: ExplanationUser) -> BindingLimit | None:
+    def binding_of_pending(
+        self, key: str, queue: ClusterQueue, user: document.ExplanationUser
+    ) -> document.BindingLimit | None:
         """Return the shortage of a pending Workload, queue order aside; None if the Workload fits or is gone."""
         namespace, _, name = key.partition("/")
         workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name))
@@ -118,12 +109,16 @@ class PendingExplainer:
         queue: ClusterQueue,
         queues: WorkloadQueues,
         now: Instant,
-        user: ExplanationUser,
-    ) -> DocumentPart:
+        user: document.ExplanationUser,
+    ) -> document.DocumentPart:
         self._cache.snapshot.settle()
         analysis = self._analyze_pending(workload, view, queue)
-        part: DocumentPart = {"clusterQueue": queue.name, "cohort": queue.view.cohort, "priority": view.priority}
-        part["podSets"] = pod_sets_part(self._cache.snapshot, queue.node, analysis.outcomes)
+        part: document.DocumentPart = {
+            "clusterQueue": queue.name,
+            "cohort": queue.view.cohort,
+            "priority": view.priority,
+        }
+        part["podSets"] = document.pod_sets_part(self._cache.snapshot, queue.node, analysis.outcomes)
         part["line"] = self._queue_position_part(view.key, queue, user)
         if self._policy.fair_sharing:
             part["shares"] = self._fair_shares_part(queue, analysis.holders)
@@ -139,18 +134,23 @@ class PendingExplainer:
         finally:
             simulation.close()
         if part["binding"]["limit"] == blockers.PODS_READY:
-            limit = BindingLimit(blockers.PODS_READY, part["binding"]["message"])
+            limit = document.BindingLimit(blockers.PODS_READY, part["binding"]["message"])
             case = WaitingCase(workload, view, self._changes.owner_job(workload), queues, limit)
             part |= self._changes.unready_part(case, user)
         return part
 
-    def _simulate(self, analysis: PendingAnalysis, simulation: CohortSimulation, user: ExplanationUser) -> DocumentPart:
+    def _simulate(
+        self, analysis: PendingAnalysis, simulation: CohortSimulation, user: document.ExplanationUser
+    ) -> document.DocumentPart:
         """Return why the Workload is pending, who holds the missing quota and, by simulation, what would admit it."""
         baseline = simulation.run_baseline()
         binding = self._head_of_line_binding(analysis, user) or self._preemption_binding(analysis, baseline, user)
         binding = binding or self._shortage_binding(analysis, user)
         binding = binding or self._queue_order_binding(analysis, baseline, user)
-        document_part: DocumentPart = {"binding": binding.document(), **self._holders_part(analysis, binding, user)}
+        document_part: document.DocumentPart = {
+            "binding": binding.document(),
+            **self._holders_part(analysis, binding, user),
+        }
         if binding.limit != PREEMPTION and not baseline.is_admitted:
             limit_kind = analysis.shortage.limit if analysis.shortage is not None else ""
             owner_job = self._changes.owner_job(analysis.workload)
@@ -161,7 +161,7 @@ class PendingExplainer:
     def _analyze_pending(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> PendingAnalysis:
         scheduler_cache = self._cache
         decision = blockers.simulate_decision(view, queue.name, scheduler_cache, self._policy)
-        outcomes = assess_flavors(scheduler_cache.snapshot, queue, view, self._policy)
+        outcomes = document.assess_flavors(scheduler_cache.snapshot, queue, view, self._policy)
         shortage = shortage_of(outcomes, queue)
         preemption_context = PreemptionContext(view, queue, scheduler_cache.snapshot, (), ())
         holders: Sequence[MissingQuotaHolder] = ()
@@ -176,7 +176,9 @@ class PendingExplainer:
 
     # --- binding limits ---
 
-    def _head_of_line_binding(self, analysis: PendingAnalysis, user: ExplanationUser) -> BindingLimit | None:
+    def _head_of_line_binding(
+        self, analysis: PendingAnalysis, user: document.ExplanationUser
+    ) -> document.BindingLimit | None:
         """Return the queue head as the limit if it blocks the Workload, by StrictFIFO or because it preempts."""
         queue, pending_queue = analysis.queue, self._cache.queue_manager.pending[analysis.queue.name]
         if pending_queue.get(analysis.view.key) is None:
@@ -191,35 +193,35 @@ class PendingExplainer:
         head_binding = self.binding_of_pending(head_key, queue, user)
         suffix = f"; that Workload waits: {head_binding.message}" if head_binding is not None else ""
         text = f"ClusterQueue {queue.name} is StrictFIFO, and {name} is ahead of it{suffix}"
-        return BindingLimit(HEAD_OF_LINE, text, "Workload", name)
+        return document.BindingLimit(HEAD_OF_LINE, text, "Workload", name)
 
     def _preemptor_binding(
-        self, analysis: PendingAnalysis, preemptor: str, user: ExplanationUser
-    ) -> BindingLimit | None:
+        self, analysis: PendingAnalysis, preemptor: str, user: document.ExplanationUser
+    ) -> document.BindingLimit | None:
         """Return the preempting queue head as the limit if the Workload would fit but has to wait for it."""
         if not preemptor or preemptor == analysis.view.key or not isinstance(analysis.decision, Admit):
             return None
         name = user.name_of(preemptor)
         text = f"{name} stays at the head of ClusterQueue {analysis.queue.name} until its victims release their quota"
-        return BindingLimit(HEAD_OF_LINE, text, "Workload", name)
+        return document.BindingLimit(HEAD_OF_LINE, text, "Workload", name)
 
     def _queue_order_binding(
-        self, analysis: PendingAnalysis, baseline_outcome: TrialOutcome, user: ExplanationUser
-    ) -> BindingLimit:
+        self, analysis: PendingAnalysis, baseline_outcome: TrialOutcome, user: document.ExplanationUser
+    ) -> document.BindingLimit:
         """Return the limit of a Workload that fits: other Workloads are ahead of it, or its turn is next."""
         queue = analysis.queue.name
         if baseline_outcome.is_admitted:
             blocked_binding = blockers.blocked_entry_binding(self._cache, user)
-            return blocked_binding or BindingLimit(TURN, "it fits and is admitted next", "ClusterQueue", queue)
+            return blocked_binding or document.BindingLimit(TURN, "it fits and is admitted next", "ClusterQueue", queue)
         pending_queues = self._cache.queue_manager.pending
         head_keys = [view.key for each in self._queues_of_tree(analysis) for view in pending_queues[each.name].front(1)]
         names = list(dict.fromkeys([user.name_of(key) for key in head_keys if key != analysis.view.key]))
         text = f"it would fit, but Workloads ahead take or reserve the quota: {', '.join(names[:AHEAD_SHOWN])}"
-        return BindingLimit(TURN, text, "ClusterQueue", queue)
+        return document.BindingLimit(TURN, text, "ClusterQueue", queue)
 
     def _preemption_binding(
-        self, analysis: PendingAnalysis, baseline_outcome: TrialOutcome, user: ExplanationUser
-    ) -> BindingLimit | None:
+        self, analysis: PendingAnalysis, baseline_outcome: TrialOutcome, user: document.ExplanationUser
+    ) -> document.BindingLimit | None:
         """Return the limit PREEMPTION if the Workload only waits for preempted Workloads to release quota."""
         decision = analysis.decision
         quota_holders = [holder for queue in self._queues_of_tree(analysis) for holder in queue.workloads.values()]
@@ -232,29 +234,33 @@ class PendingExplainer:
         shown_names = ", ".join(names[:HOLDERS_SHOWN])
         suffix = f" and {len(names) - HOLDERS_SHOWN} more" if len(names) > HOLDERS_SHOWN else ""
         text = f"it waits for {shown_names}{suffix} to release quota"
-        return BindingLimit(PREEMPTION, text, "ClusterQueue", analysis.queue.name)
+        return document.BindingLimit(PREEMPTION, text, "ClusterQueue", analysis.queue.name)
 
     def _queues_of_tree(self, analysis: PendingAnalysis) -> list[ClusterQueue]:
         return self._cache.snapshot.queues_below(analysis.queue.node.path[0])
 
-    def _shortage_binding(self, analysis: PendingAnalysis, user: ExplanationUser) -> BindingLimit | None:
+    def _shortage_binding(
+        self, analysis: PendingAnalysis, user: document.ExplanationUser
+    ) -> document.BindingLimit | None:
         """Return the missing quota or excluded flavor as the limit; None if the Workload's requests fit."""
         shortage, queue = analysis.shortage, analysis.queue
         if shortage is None:
             return None
         if shortage.uncovered_resource:
             text = f"resource {shortage.uncovered_resource} is in no resource group of ClusterQueue {queue.name}"
-            return BindingLimit(shortage.limit, text, "ClusterQueue", queue.name, resource=shortage.uncovered_resource)
+            return document.BindingLimit(
+                shortage.limit, text, "ClusterQueue", queue.name, resource=shortage.uncovered_resource
+            )
         outcome, request, limiting_node = shortage.outcome, shortage.request, shortage.limiting_node
         assert outcome is not None
         if request is None or limiting_node is None:
             message = _join_obstacles(analysis)
-            return BindingLimit(shortage.limit, message, "ResourceFlavor", outcome.flavor, outcome.flavor)
+            return document.BindingLimit(shortage.limit, message, "ResourceFlavor", outcome.flavor, outcome.flavor)
         limit_kind = self._limit_or_priority(analysis, limiting_node.limit)
         node, missing_text = limiting_node.node, format_amount(request.resource, limiting_node.shortfall)
-        kind = kind_of(self._cache.snapshot, node)
+        kind = document.kind_of(self._cache.snapshot, node)
         text = _describe_shortage(analysis, limit_kind, f"{kind} {node.name}", missing_text)
-        return BindingLimit(limit_kind, text, kind, node.name, outcome.flavor, request.resource, missing_text)
+        return document.BindingLimit(limit_kind, text, kind, node.name, outcome.flavor, request.resource, missing_text)
 
     def _limit_or_priority(self, analysis: PendingAnalysis, limit_kind: str) -> str:
         """Return PRIORITY if only its priority saves a holder of missing quota from preemption, else `limit_kind`."""
@@ -271,7 +277,9 @@ class PendingExplainer:
 
     # --- holders, queue position, changes ---
 
-    def _holders_part(self, analysis: PendingAnalysis, binding: BindingLimit, user: ExplanationUser) -> DocumentPart:
+    def _holders_part(
+        self, analysis: PendingAnalysis, binding: document.BindingLimit, user: document.ExplanationUser
+    ) -> document.DocumentPart:
         if binding.limit in {MAXIMUM, HEAD_OF_LINE, TURN}:
             return {}
         decision = analysis.decision
@@ -285,10 +293,14 @@ class PendingExplainer:
                 preemption_fields: Mapping[str, Any] = {"preempted": True}
             else:
                 preemption_fields = {"stays": (self._protection_of(analysis, holder) or unprotected_reason).text}
-            holder_parts.append(holder_part(self._cache.snapshot, holder, user, preemption_fields))
-        return nonempty_fields(holders=holder_parts, holdersMore=max(0, len(analysis.holders) - HOLDERS_SHOWN) or None)
+            holder_parts.append(document.holder_part(self._cache.snapshot, holder, user, preemption_fields))
+        return document.nonempty_fields(
+            holders=holder_parts, holdersMore=max(0, len(analysis.holders) - HOLDERS_SHOWN) or None
+        )
 
-    def _queue_position_part(self, key: str, queue: ClusterQueue, user: ExplanationUser) -> DocumentPart:
+    def _queue_position_part(
+        self, key: str, queue: ClusterQueue, user: document.ExplanationUser
+    ) -> document.DocumentPart:
         pending_queue = self._cache.queue_manager.pending[queue.name]
         if pending_queue.get(key) is None:
             return {"of": len(pending_queue)}
@@ -296,16 +308,18 @@ class PendingExplainer:
         ahead_keys = [view.key for view in pending_queue.front(min(position, AHEAD_SHOWN) + 1) if view.key != key]
         names = [user.name_of(each) for each in ahead_keys[: min(position, AHEAD_SHOWN)]]
         strategy = _queueing_strategy(queue)
-        return nonempty_fields(position=position + 1, of=len(pending_queue), ahead=names, strategy=strategy)
+        return document.nonempty_fields(position=position + 1, of=len(pending_queue), ahead=names, strategy=strategy)
 
-    def _fair_shares_part(self, queue: ClusterQueue, holders: Iterable[MissingQuotaHolder]) -> list[DocumentPart]:
+    def _fair_shares_part(
+        self, queue: ClusterQueue, holders: Iterable[MissingQuotaHolder]
+    ) -> list[document.DocumentPart]:
         """Return the fair-sharing shares of the Workload's ClusterQueue and of those that hold missing quota."""
         queues = dict.fromkeys([queue, *[holder.workload.queue for holder in holders]])
         share_parts = []
         for each in list(queues)[: HOLDERS_SHOWN + 1]:
             share = weighted_share(each.node, self._cache.snapshot.names)
             share_fields = {"weight": share.weight, "share": share.rounded_value, "resource": share.resource}
-            share_parts.append(nonempty_fields(clusterQueue=each.name, **share_fields))
+            share_parts.append(document.nonempty_fields(clusterQueue=each.name, **share_fields))
         return share_parts
 
 

@@ -7,24 +7,11 @@ from urllib.parse import unquote
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
+from batchyard.apiserver import request as api_request
 from batchyard.apiserver.auth import authorization
 from batchyard.apiserver.auth.reviews import AccessReviews, TokenRequestHandler
 from batchyard.apiserver.auth.tokens import TokenIssuer
 from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH, DASHBOARD_MODELS_PATH
-from batchyard.apiserver.request import (
-    ANONYMOUS,
-    AUTHENTICATED_GROUP,
-    HEADER_SEPARATOR,
-    MASTERS_GROUP,
-    UNAUTHENTICATED_GROUP,
-    ApiRequest,
-    StatusError,
-    UserInfo,
-    account_groups,
-    bad_request,
-    has_read_only_token,
-    service_account_of,
-)
 from batchyard.apiserver.resources import (
     Resource,
     ResourcePath,
@@ -48,7 +35,7 @@ _IMPERSONATE_UID: Final = "impersonate-uid"
 _IMPERSONATE_EXTRA_PREFIX: Final = "impersonate-extra-"
 
 
-def impersonated_user(request: ApiRequest) -> UserInfo | None:
+def impersonated_user(request: api_request.ApiRequest) -> api_request.UserInfo | None:
     """Return the user that a request impersonates; None without impersonation headers."""
     if _IMPERSONATE_PREFIX not in "\n".join(request.headers):  # true for nearly all requests
         return None
@@ -60,30 +47,36 @@ def impersonated_user(request: ApiRequest) -> UserInfo | None:
     ]
     if not name:
         if detail_headers:
-            raise bad_request(f"requested {', '.join(detail_headers)} without impersonating a user")
+            raise api_request.bad_request(f"requested {', '.join(detail_headers)} without impersonating a user")
         return None
-    groups = tuple(group for group in request.headers.get(_IMPERSONATE_GROUP, "").split(HEADER_SEPARATOR) if group)
-    account = service_account_of(name)
+    groups = tuple(
+        group for group in request.headers.get(_IMPERSONATE_GROUP, "").split(api_request.HEADER_SEPARATOR) if group
+    )
+    account = api_request.service_account_of(name)
     if not groups and account is not None:
-        groups = account_groups(account[0])
-    implied_group = UNAUTHENTICATED_GROUP if name == ANONYMOUS.name else AUTHENTICATED_GROUP
-    if AUTHENTICATED_GROUP not in groups and UNAUTHENTICATED_GROUP not in groups:
+        groups = api_request.account_groups(account[0])
+    implied_group = (
+        api_request.UNAUTHENTICATED_GROUP if name == api_request.ANONYMOUS.name else api_request.AUTHENTICATED_GROUP
+    )
+    if api_request.AUTHENTICATED_GROUP not in groups and api_request.UNAUTHENTICATED_GROUP not in groups:
         groups = (*groups, implied_group)
     extra = tuple((key, tuple(values)) for key, values in _extra_headers(request))
-    return UserInfo(name, groups, request.headers.get(_IMPERSONATE_UID, ""), extra)
+    return api_request.UserInfo(name, groups, request.headers.get(_IMPERSONATE_UID, ""), extra)
 
 
-def required_permissions(user: UserInfo, request: ApiRequest) -> Iterator[authorization.RequestAttributes]:
+def required_permissions(
+    user: api_request.UserInfo, request: api_request.ApiRequest
+) -> Iterator[authorization.RequestAttributes]:
     """Yield the permissions that impersonation requires: `impersonate` on each user, group, uid and extra value."""
     name = request.headers[_IMPERSONATE_USER]
-    account = service_account_of(name)
+    account = api_request.service_account_of(name)
     if account is None:
         yield authorization.RequestAttributes(user, "impersonate", "", "users", name=name)
     else:
         yield authorization.RequestAttributes(
             user, "impersonate", "", "serviceaccounts", namespace=account[0], name=account[1]
         )
-    for group in request.headers.get(_IMPERSONATE_GROUP, "").split(HEADER_SEPARATOR):
+    for group in request.headers.get(_IMPERSONATE_GROUP, "").split(api_request.HEADER_SEPARATOR):
         if group:
             yield authorization.RequestAttributes(user, "impersonate", "", "groups", name=group)
     if uid := request.headers.get(_IMPERSONATE_UID, ""):
@@ -93,10 +86,10 @@ def required_permissions(user: UserInfo, request: ApiRequest) -> Iterator[author
             yield authorization.RequestAttributes(user, "impersonate", _AUTHENTICATION, "userextras", key, name=value)
 
 
-def _extra_headers(request: ApiRequest) -> Iterator[tuple[str, list[str]]]:
+def _extra_headers(request: api_request.ApiRequest) -> Iterator[tuple[str, list[str]]]:
     for header, value in request.headers.items():
         if header.startswith(_IMPERSONATE_EXTRA_PREFIX):
-            yield unquote(header.removeprefix(_IMPERSONATE_EXTRA_PREFIX)), value.split(HEADER_SEPARATOR)
+            yield unquote(header.removeprefix(_IMPERSONATE_EXTRA_PREFIX)), value.split(api_request.HEADER_SEPARATOR)
 
 
 HEALTH_ENDPOINTS: Final = ("healthz", "livez", "readyz")
@@ -119,9 +112,9 @@ class AuthFilters:
         """The authorizer of all requests."""
         return self._authorizer
 
-    def authenticate(self, request: ApiRequest) -> ApiRequest:
+    def authenticate(self, request: api_request.ApiRequest) -> api_request.ApiRequest:
         """Return the request with the user of its certificate or token. Raises StatusError if they are invalid."""
-        if request.user != ANONYMOUS:
+        if request.user != api_request.ANONYMOUS:
             return request
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == _BEARER_SCHEME and token.strip():
@@ -135,17 +128,19 @@ class AuthFilters:
             raise unauthorized_error()
         return request
 
-    def _dashboard_user(self, request: ApiRequest, token: str) -> UserInfo | None:
+    def _dashboard_user(self, request: api_request.ApiRequest, token: str) -> api_request.UserInfo | None:
         """Return the user of a dashboard token. Raises StatusError for an action with a read-only token.
 
         This is checked before impersonation, which drops the attribute of the token.
         """
         user = self._tokens.dashboard_user_of(token)
-        if user is not None and request.method == "POST" and has_read_only_token(user):
-            raise StatusError(403, "Forbidden", "this link is read-only: open a link of `batchyard page --actions`")
+        if user is not None and request.method == "POST" and api_request.has_read_only_token(user):
+            raise api_request.StatusError(
+                403, "Forbidden", "this link is read-only: open a link of `batchyard page --actions`"
+            )
         return user
 
-    def impersonate(self, request: ApiRequest) -> ApiRequest:
+    def impersonate(self, request: api_request.ApiRequest) -> api_request.ApiRequest:
         """Return the request with the impersonated user, if any. Raises StatusError if that is not allowed."""
         user = impersonated_user(request)
         if user is None:
@@ -156,7 +151,7 @@ class AuthFilters:
                 raise authorization.forbidden_error(attributes, decision.reason)
         return request.made_by(user)
 
-    def authorize(self, request: ApiRequest, path: ResourcePath | None, verb: str = "") -> None:
+    def authorize(self, request: api_request.ApiRequest, path: ResourcePath | None, verb: str = "") -> None:
         """Raise StatusError unless the user may perform the request; `verb` replaces the request's own verb."""
         if path is None and _is_public_path(request):
             return
@@ -168,12 +163,12 @@ class AuthFilters:
             raise authorization.forbidden_error(attributes, decision.reason)
 
 
-def unauthorized_error() -> StatusError:
+def unauthorized_error() -> api_request.StatusError:
     """Return the 401 error of a request without valid credentials."""
-    return StatusError(401, "Unauthorized", "Unauthorized")
+    return api_request.StatusError(401, "Unauthorized", "Unauthorized")
 
 
-def permits_dashboard_token(request: ApiRequest) -> bool:
+def permits_dashboard_token(request: api_request.ApiRequest) -> bool:
     """Report whether a dashboard token may be used for a request.
 
     It may read dashboard pages, `why`, `eta` and logs of pods, and perform actions if it permits them.
@@ -185,7 +180,7 @@ def permits_dashboard_token(request: ApiRequest) -> bool:
     return request.path.startswith(DASHBOARD_MODELS_PATH) or subresource_in_path(request.path) in _UI_SUBRESOURCES
 
 
-def _is_public_path(request: ApiRequest) -> bool:
+def _is_public_path(request: api_request.ApiRequest) -> bool:
     return request.path.strip("/").split("/")[0] in _PUBLIC_PATH_ROOTS
 
 
@@ -213,7 +208,7 @@ class EscalationGuard:
         role_kinds, bindings = (scheme.ROLE, scheme.CLUSTER_ROLE), (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
         return dict.fromkeys(role_kinds, self._check_role) | dict.fromkeys(bindings, self._check_binding)
 
-    def _check_role(self, user: UserInfo, new: Obj, old: Obj | None) -> None:
+    def _check_role(self, user: api_request.UserInfo, new: Obj, old: Obj | None) -> None:
         """Reject a role with rules that its writer does not hold, unless the user may `escalate`.
 
         Unchanged rules are checked too, because a new label can aggregate them into other roles. A role with an
@@ -231,7 +226,7 @@ class EscalationGuard:
             required_rules = (*required_rules, authorization.RbacRule(("*",), ("*",), ("*",)), all_urls_rule)
         self._check_permissions_held(user, new, required_rules)
 
-    def _check_binding(self, user: UserInfo, new: Obj, old: Obj | None) -> None:
+    def _check_binding(self, user: api_request.UserInfo, new: Obj, old: Obj | None) -> None:
         """Reject a binding to a role with rules that its writer does not hold, unless the user may `bind` the role."""
         if _changes_only_lifecycle_fields(new, old):
             return
@@ -242,17 +237,21 @@ class EscalationGuard:
         rules = self._rbac.rules_of(role)
         if rules is None:
             details = {"name": role.name, "group": authorization.GROUP, "kind": resource}
-            raise StatusError(404, "NotFound", f'{resource}.{authorization.GROUP} "{role.name}" not found', details)
+            raise api_request.StatusError(
+                404, "NotFound", f'{resource}.{authorization.GROUP} "{role.name}" not found', details
+            )
         self._check_permissions_held(user, new, rules)
 
-    def _is_allowed(self, user: UserInfo, verb: str, resource: str, namespace: str, name: str) -> bool:
-        if MASTERS_GROUP in user.groups:
+    def _is_allowed(self, user: api_request.UserInfo, verb: str, resource: str, namespace: str, name: str) -> bool:
+        if api_request.MASTERS_GROUP in user.groups:
             return True
         return self._rbac.decide(
             authorization.RequestAttributes(user, verb, authorization.GROUP, resource, "", namespace, name)
         ).allowed
 
-    def _check_permissions_held(self, user: UserInfo, new: Obj, rules: Sequence[authorization.RbacRule]) -> None:
+    def _check_permissions_held(
+        self, user: api_request.UserInfo, new: Obj, rules: Sequence[authorization.RbacRule]
+    ) -> None:
         metadata = new["metadata"]
         missing_rules = authorization.missing_rules(rules, self._rbac.rules_for(user, metadata.get("namespace", "")))
         if not missing_rules:
@@ -298,7 +297,7 @@ class OwnerPodsAuthorizer:
 
     def decide(self, attributes: authorization.RequestAttributes) -> authorization.AuthorizationDecision:
         """Decide whether a request is allowed, with the reason of a denial."""
-        if MASTERS_GROUP not in attributes.user.groups and _starts_processes(attributes):
+        if api_request.MASTERS_GROUP not in attributes.user.groups and _starts_processes(attributes):
             reason = self._find_denial_reason()
             if reason:
                 return authorization.AuthorizationDecision(False, reason)

@@ -20,18 +20,7 @@ from batchyard.interfaces import client
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobs.job.plan import CREATED_MAX
 from batchyard.jobs.jobset import policies, spec
-from batchyard.jobs.jobset.spec import (
-    Children,
-    group_of,
-    has_host_names,
-    is_suspended,
-    job_name,
-    replicas_of,
-    replicated_job_name,
-    replicated_jobs,
-    sort_children,
-    subdomain,
-)
+from batchyard.jobs.jobset import spec as jobset_spec
 
 # The child Jobs of a JobSet, and the headless Service of their pods.
 #
@@ -51,13 +40,13 @@ def child_jobs(jobset: Obj, replicated_job: Mapping[str, Any], indexes: Iterable
     for index in indexes:
         position_labels = {**shared_labels, **_index_labels(jobset, replicated_job, index)}
         metadata = {
-            "name": job_name(jobset, replicated_job, index),
+            "name": jobset_spec.job_name(jobset, replicated_job, index),
             "namespace": jobset["metadata"].get("namespace", ""),
             "ownerReferences": [controller_reference(jobset)],
             **_labels_and_annotations(template.get("metadata") or {}, position_labels, placement_annotations),
         }
         pod_template = _reserve_nodes(metadata, _pod_template(jobset, template, position_labels, placement_annotations))
-        spec = {**template["spec"], "template": pod_template, "suspend": is_suspended(jobset)}
+        spec = {**template["spec"], "template": pod_template, "suspend": jobset_spec.is_suspended(jobset)}
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
         jobs.append(with_defaults(job))
     return jobs
@@ -71,7 +60,7 @@ def headless_service(jobset: Obj) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
-            "name": subdomain(jobset),
+            "name": jobset_spec.subdomain(jobset),
             "namespace": metadata.get("namespace", ""),
             "ownerReferences": [controller_reference(jobset)],
         },
@@ -89,8 +78,8 @@ def _pod_template(
     """Return the pod template of a child Job, with the Job's JobSet labels and annotations and the DNS subdomain."""
     template_with_defaults = fill_defaults("PodTemplateSpec", template["spec"]["template"])
     metadata, spec = template_with_defaults.get("metadata") or {}, dict(template_with_defaults.get("spec") or ())
-    if has_host_names(jobset):
-        spec["subdomain"] = subdomain(jobset)
+    if jobset_spec.has_host_names(jobset):
+        spec["subdomain"] = jobset_spec.subdomain(jobset)
     return {
         **template_with_defaults,
         "metadata": {**metadata, **_labels_and_annotations(metadata, position_labels, placement_annotations)},
@@ -122,16 +111,16 @@ def _labels_and_annotations(
 
 def _shared_labels(jobset: Obj, replicated_job: Mapping[str, Any]) -> dict[str, str]:
     """Return the JobSet labels that all Jobs of a replicated job share, such as names and replica counts."""
-    metadata, all_replicated_jobs = jobset["metadata"], replicated_jobs(jobset)
+    metadata, all_replicated_jobs = jobset["metadata"], jobset_spec.replicated_jobs(jobset)
     position_labels = {
         well_known.JOB_SET_NAME: metadata["name"],
         well_known.JOB_SET_UID: metadata["uid"],
         well_known.REPLICATED_JOB_NAME: replicated_job["name"],
         well_known.RESTART_ATTEMPT: str((jobset.get("status") or {}).get("restarts", 0)),
-        well_known.REPLICATED_JOB_REPLICAS: str(replicas_of(replicated_job)),
-        well_known.GLOBAL_REPLICAS: str(sum(map(replicas_of, all_replicated_jobs))),
-        well_known.JOB_GROUP_NAME: group_of(replicated_job),
-        well_known.JOB_GROUP_REPLICAS: str(sum(map(replicas_of, _jobs_in_group(jobset, replicated_job)))),
+        well_known.REPLICATED_JOB_REPLICAS: str(jobset_spec.replicas_of(replicated_job)),
+        well_known.GLOBAL_REPLICAS: str(sum(map(jobset_spec.replicas_of, all_replicated_jobs))),
+        well_known.JOB_GROUP_NAME: jobset_spec.group_of(replicated_job),
+        well_known.JOB_GROUP_REPLICAS: str(sum(map(jobset_spec.replicas_of, _jobs_in_group(jobset, replicated_job)))),
     }
     coordinator = jobset["spec"].get("coordinator")
     if coordinator is not None:
@@ -141,31 +130,33 @@ def _shared_labels(jobset: Obj, replicated_job: Mapping[str, Any]) -> dict[str, 
 
 def _index_labels(jobset: Obj, replicated_job: Mapping[str, Any], index: int) -> dict[str, str]:
     """Return the JobSet labels that are specific to the Job with this index: its indexes and its job key."""
-    namespaced_job_name = f"{jobset['metadata'].get('namespace', '')}/{job_name(jobset, replicated_job, index)}"
+    namespaced_job_name = (
+        f"{jobset['metadata'].get('namespace', '')}/{jobset_spec.job_name(jobset, replicated_job, index)}"
+    )
     return {
         well_known.JOB_INDEX: str(index),
         well_known.JOB_KEY: hashlib.sha1(namespaced_job_name.encode(), usedforsecurity=False).hexdigest(),
-        well_known.JOB_GLOBAL_INDEX: str(_jobs_before(replicated_job, replicated_jobs(jobset)) + index),
+        well_known.JOB_GLOBAL_INDEX: str(_jobs_before(replicated_job, jobset_spec.replicated_jobs(jobset)) + index),
         well_known.JOB_GROUP_INDEX: str(_jobs_before(replicated_job, _jobs_in_group(jobset, replicated_job)) + index),
     }
 
 
 def _jobs_in_group(jobset: Obj, replicated_job: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Return the replicated jobs of a JobSet with the same `groupName` as this one, including this one."""
-    group_name = group_of(replicated_job)
-    return [each for each in replicated_jobs(jobset) if group_of(each) == group_name]
+    group_name = jobset_spec.group_of(replicated_job)
+    return [each for each in jobset_spec.replicated_jobs(jobset) if jobset_spec.group_of(each) == group_name]
 
 
 def _jobs_before(replicated_job: Mapping[str, Any], group_jobs: Sequence[Mapping[str, Any]]) -> int:
     """Return the number of Jobs in the replicated jobs that precede this one in `group_jobs`."""
     names = [each["name"] for each in group_jobs]
-    return sum(map(replicas_of, group_jobs[: names.index(replicated_job["name"])]))
+    return sum(map(jobset_spec.replicas_of, group_jobs[: names.index(replicated_job["name"])]))
 
 
 def _coordinator_host(jobset: Obj, coordinator: Mapping[str, Any]) -> str:
     """Return the DNS host name of the JobSet's coordinator pod."""
     coordinator_job = f"{jobset['metadata']['name']}-{coordinator['replicatedJob']}-{coordinator.get('jobIndex', 0)}"
-    return f"{coordinator_job}-{coordinator.get('podIndex', 0)}.{subdomain(jobset)}"
+    return f"{coordinator_job}-{coordinator.get('podIndex', 0)}.{jobset_spec.subdomain(jobset)}"
 
 
 def _exclusive_placement_annotations(jobset: Obj, template: Obj) -> dict[str, str]:
@@ -184,7 +175,7 @@ class _JobSetReconcilePass(NamedTuple):
 
     key: Key
     jobset: Obj
-    children: Children
+    children: jobset_spec.Children
     status_draft: policies.JobSetStatusDraft
     writes: list[client.Write]
 
@@ -220,7 +211,7 @@ class JobSetController:
         jobset = reader.get(key)
         if jobset is None or "deletionTimestamp" in jobset["metadata"] or spec.is_managed_elsewhere(jobset):
             return ReconcileResult()
-        children = sort_children(jobset, _jobs_of(jobset, reader))
+        children = jobset_spec.sort_children(jobset, _jobs_of(jobset, reader))
         if children is None:
             return ReconcileResult()
         jobset_pass = _JobSetReconcilePass(key, jobset, children, policies.JobSetStatusDraft(jobset, now), [])
@@ -319,7 +310,7 @@ def _job_resume_writes(active_jobs: Sequence[Obj], startup: policies.StartupDeci
     pod_templates = {each["name"]: each["template"]["spec"]["template"] for each in startup.replicated_jobs}
     writes: list[client.Write] = []
     for job in active_jobs:
-        template = pod_templates.get(replicated_job_name(job)) if job["spec"].get("suspend") else None
+        template = pod_templates.get(jobset_spec.replicated_job_name(job)) if job["spec"].get("suspend") else None
         if template is None:
             continue
         is_unstarted = not policies.has_start_time(job)

@@ -14,24 +14,13 @@ from batchyard.api import meta
 from batchyard.api.meta import Obj
 from batchyard.api.views.node import container_limits, pod_total_amounts
 from batchyard.interfaces.client import Reader
+from batchyard.kubelet.local import errors
 from batchyard.kubelet.local.environment import (
     PodFields,
     expand_path,
     field_value_for_file,
     pod_fields_of,
     resource_field_value,
-)
-from batchyard.kubelet.local.errors import (
-    CONFIG_ERROR,
-    ConfigData,
-    ContainerError,
-    InputError,
-    VolumeError,
-    find_config_map,
-    find_secret,
-    missing_config_map_message,
-    missing_secret_message,
-    quote_like_go,
 )
 from batchyard.kubelet.local.security import containers_of, fs_group, shared_group
 
@@ -117,8 +106,8 @@ def mounts_of(container: Mapping[str, Any], env: Mapping[str, str], plans: Mappi
     name: str = container["name"]
     try:
         mounts = [_resolve_mount(name, mount, env, plans) for mount in container.get("volumeMounts") or ()]
-    except InputError as error:
-        raise ContainerError(CONFIG_ERROR, str(error)) from error
+    except errors.InputError as error:
+        raise errors.ContainerError(errors.CONFIG_ERROR, str(error)) from error
     return sorted(mounts, key=lambda mount: mount.target.count("/"))
 
 
@@ -128,12 +117,15 @@ def _resolve_mount(
     name: str = mount["name"]
     plan_of_volume = plans.get(name)
     if plan_of_volume is None:
-        raise InputError(f"cannot find volume {quote_like_go(name)} to mount into container {quote_like_go(container)}")
+        raise errors.InputError(
+            f"cannot find volume {errors.quote_like_go(name)} to mount into container {errors.quote_like_go(container)}"
+        )
     sub_path = _resolve_sub_path(mount, variables)
     if mount.get("recursiveReadOnly") == "Enabled":
-        raise InputError(
+        raise errors.InputError(
             "failed to resolve recursive read-only mode: "
-            f"volume {quote_like_go(name)} requested recursive read-only mode, but it is not supported by the runtime"
+            f"volume {errors.quote_like_go(name)} requested recursive read-only mode, "
+            "but it is not supported by the runtime"
         )
     mount_target = posixpath.normpath("/" + mount["mountPath"].lstrip("/"))
     folder = plan_of_volume.path if isinstance(plan_of_volume, HostPathPlan) else f"volumes/{name}"
@@ -147,11 +139,11 @@ def _resolve_sub_path(mount: Mapping[str, Any], variables: Mapping[str, str]) ->
     if mount.get("subPathExpr"):
         path, missing_names = expand_path(mount["subPathExpr"], variables)
         if missing_names:
-            raise InputError(f"missing value for {', '.join(missing_names)}")
+            raise errors.InputError(f"missing value for {', '.join(missing_names)}")
     if path.startswith("/"):
-        raise InputError(f"error SubPath `{path}` must not be an absolute path")
+        raise errors.InputError(f"error SubPath `{path}` must not be an absolute path")
     if ".." in path.split("/"):
-        raise InputError(f"unable to provision SubPath `{path}`: must not contain '..'")
+        raise errors.InputError(f"unable to provision SubPath `{path}`: must not contain '..'")
     normalized_path = posixpath.normpath(path)
     return "" if normalized_path == "." else normalized_path
 
@@ -205,8 +197,8 @@ def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> 
     name: str = volume["name"]
     try:
         return _build_plan(pod, volume, sources)
-    except InputError as error:
-        raise VolumeError(name, str(error)) from error
+    except errors.InputError as error:
+        raise errors.VolumeError(name, str(error)) from error
 
 
 def _build_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> VolumePlan:
@@ -223,7 +215,9 @@ def _build_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> 
         case "configMap" | "secret" | "downwardAPI":
             files_by_path = _FILE_BUILDERS[kind](source, pod, sources, default_mode)
         case _:
-            raise InputError(f"volumes of type {kind} are not supported here: use one of {_SUPPORTED_VOLUME_TYPES}")
+            raise errors.InputError(
+                f"volumes of type {kind} are not supported here: use one of {_SUPPORTED_VOLUME_TYPES}"
+            )
     mode_bits = 0 if fs_group(pod) is None else _GROUP_READ_BITS
     files = {_validate_path(path): file._replace(mode=file.mode | mode_bits) for path, file in files_by_path.items()}
     return VolumeFiles(files, tuple(dict.fromkeys(_mount_points(pod, volume["name"]))), shared_group(pod))
@@ -254,7 +248,7 @@ def _projected_files(
     for projected_source in projected_sources:
         try:
             files.update(_projected_source_files(projected_source, pod, sources, mode))
-        except InputError as error:
+        except errors.InputError as error:
             error_messages.append(str(error))
     _raise_errors(error_messages)
     return files
@@ -267,7 +261,7 @@ def _projected_source_files(
     if not kind:
         return {}
     if kind not in _FILE_BUILDERS:
-        raise InputError(f"{kind} cannot be projected here: use one of {_PROJECTED_SOURCE_TYPES}")
+        raise errors.InputError(f"{kind} cannot be projected here: use one of {_PROJECTED_SOURCE_TYPES}")
     return _FILE_BUILDERS[kind](projected_source[kind], pod, sources, mode)
 
 
@@ -275,27 +269,31 @@ def _raise_errors(error_messages: Sequence[str]) -> None:
     """Raise one InputError for several messages, formatted as a Go error list; do nothing without messages."""
     distinct_messages = list(dict.fromkeys(error_messages))
     if distinct_messages:
-        raise InputError(distinct_messages[0] if len(distinct_messages) == 1 else f"[{', '.join(distinct_messages)}]")
+        raise errors.InputError(
+            distinct_messages[0] if len(distinct_messages) == 1 else f"[{', '.join(distinct_messages)}]"
+        )
 
 
 def _config_map_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
     name = source.get("name") or ""
-    config_data = find_config_map(sources.reader, _namespace(pod), name)
+    config_data = errors.find_config_map(sources.reader, _namespace(pod), name)
     if config_data is None and not source.get("optional"):
-        raise InputError(missing_config_map_message(name))
+        raise errors.InputError(errors.missing_config_map_message(name))
     return _entry_files(source, config_data, mode, "configmap references non-existent config key")
 
 
 def _secret_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mode: int) -> dict[str, VolumeFile]:
     """Return the files of a Secret by path; volumes name the Secret by `secretName`, projected sources by `name`."""
     name = source.get("secretName") or source.get("name") or ""
-    config_data = find_secret(sources.reader, _namespace(pod), name)
+    config_data = errors.find_secret(sources.reader, _namespace(pod), name)
     if config_data is None and not source.get("optional"):
-        raise InputError(missing_secret_message(name))
+        raise errors.InputError(errors.missing_secret_message(name))
     return _entry_files(source, config_data, mode, "references non-existent secret key")
 
 
-def _entry_files(source: Mapping[str, Any], config: ConfigData | None, mode: int, error: str) -> dict[str, VolumeFile]:
+def _entry_files(
+    source: Mapping[str, Any], config: errors.ConfigData | None, mode: int, error: str
+) -> dict[str, VolumeFile]:
     """Return ConfigMap or Secret data as files: the keys in `items`, or all. InputError for a missing key."""
     contents_by_key: Mapping[str, bytes] = config.file_contents if config is not None else {}
     if not source.get("items"):
@@ -305,7 +303,7 @@ def _entry_files(source: Mapping[str, Any], config: ConfigData | None, mode: int
         if item["key"] in contents_by_key:
             files[item["path"]] = VolumeFile(contents_by_key[item["key"]], _value_or_default(item.get("mode"), mode))
         elif not source.get("optional"):
-            raise InputError(f"{error}: {item['key']}")
+            raise errors.InputError(f"{error}: {item['key']}")
     return files
 
 
@@ -317,7 +315,7 @@ def _downward_files(source: Mapping[str, Any], pod: Obj, sources: VolumeSources,
     for item in source.get("items") or ():
         try:
             lines = _downward_api_value(pod_fields, item).split("\n")
-        except InputError as error:
+        except errors.InputError as error:
             error_messages.append(str(error))
         else:
             content = "\n".join(sorted(lines)).encode()
@@ -354,17 +352,19 @@ def _validate_path(path: str) -> str:
     """Return the path of a volume's file in normal form. InputError if the path is invalid."""
     components = path.split("/")
     if not path:
-        raise InputError('invalid path: must not be empty: ""')
+        raise errors.InputError('invalid path: must not be empty: ""')
     if path.startswith("/"):
-        raise InputError(f"invalid path: must be relative path: {path}")
+        raise errors.InputError(f"invalid path: must be relative path: {path}")
     if len(path) > _PATH_LENGTH_MAX:
-        raise InputError(f"invalid path: must be less than or equal to {_PATH_LENGTH_MAX} characters")
+        raise errors.InputError(f"invalid path: must be less than or equal to {_PATH_LENGTH_MAX} characters")
     if ".." in components:
-        raise InputError(f"invalid path: must not contain '..': {path}")
+        raise errors.InputError(f"invalid path: must not contain '..': {path}")
     if any(len(component) > _FILE_NAME_LENGTH_MAX for component in components):
-        raise InputError(f"invalid path: filenames must be less than or equal to {_FILE_NAME_LENGTH_MAX} characters")
+        raise errors.InputError(
+            f"invalid path: filenames must be less than or equal to {_FILE_NAME_LENGTH_MAX} characters"
+        )
     if components[0].startswith(".."):
-        raise InputError(f"invalid path: must not start with '..': {path}")
+        raise errors.InputError(f"invalid path: must not start with '..': {path}")
     return posixpath.normpath(path)
 
 
@@ -384,7 +384,9 @@ def _mount_points(pod: Obj, volume: str) -> Iterator[str]:
 def _empty_dir_plan(pod: Obj, source: Mapping[str, Any], reader: Reader) -> EmptyDirPlan:
     medium: str = source.get("medium") or ""
     if medium not in {"", "Memory"}:
-        raise InputError(f"storage medium {quote_like_go(medium)} is not supported here: use Memory, or none")
+        raise errors.InputError(
+            f"storage medium {errors.quote_like_go(medium)} is not supported here: use Memory, or none"
+        )
     size_limit = max(0, meta.amount("memory", source.get("sizeLimit") or "0")) or None
     mode = 0o1777 if source.get("stickyBit") else 0o777
     if medium:
@@ -411,11 +413,11 @@ def _node_memory(pod: Obj, reader: Reader) -> int:
 def _host_path_plan(source: Mapping[str, Any], allowed_folders: Sequence[str]) -> HostPathPlan:
     path: str = source["path"]
     if ".." in path.split("/"):
-        raise InputError(f"invalid HostPath `{path}`: must not contain '..'")
+        raise errors.InputError(f"invalid HostPath `{path}`: must not contain '..'")
     normalized_path = _normalize_host_path(path)
     if not is_within_any(normalized_path, allowed_folders):
         remedy = "list the path, or a folder above it, in spec.local.hostPaths of the Cluster, or use up --host-path"
-        raise InputError(f"hostPath {path} is not allowed here: {remedy}")
+        raise errors.InputError(f"hostPath {path} is not allowed here: {remedy}")
     return HostPathPlan(normalized_path, source.get("type") or "", tuple(allowed_folders))
 
 

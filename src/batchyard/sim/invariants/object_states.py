@@ -9,21 +9,8 @@ from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, find_condition
+from batchyard.api.views import workload as workload_views
 from batchyard.api.views.node import namespace_labels
-from batchyard.api.views.workload import (
-    ClusterQueueView,
-    CohortView,
-    FlavorResourceQuota,
-    FlavorView,
-    LocalQueueView,
-    ResourceGroup,
-    WorkloadView,
-    cluster_queue_view,
-    cohort_view,
-    flavor_view,
-    local_queue_view,
-    workload_view,
-)
 from batchyard.interfaces.client import EventType, WatchEvent
 
 # Quota of the cohort trees, computed slowly and directly from its definition.
@@ -44,13 +31,15 @@ class QuotaDefinitionNode:
     name: str
     parent: str = ""
     children: list[str] = field(default_factory=list)
-    quotas: dict[QuotaKey, FlavorResourceQuota] = field(default_factory=dict)
+    quotas: dict[QuotaKey, workload_views.FlavorResourceQuota] = field(default_factory=dict)
 
 
 class QuotaDefinition:
     """All cohort trees as the objects define them, with the Workloads that hold quota; computes quota independently."""
 
-    def __init__(self, queues: Iterable[ClusterQueueView], cohorts: Iterable[CohortView]) -> None:
+    def __init__(
+        self, queues: Iterable[workload_views.ClusterQueueView], cohorts: Iterable[workload_views.CohortView]
+    ) -> None:
         self.nodes: dict[str, QuotaDefinitionNode] = {}
         self.holders: dict[str, dict[str, Amounts]] = {}
         self._subtrees: dict[tuple[str, QuotaKey], int] = {}
@@ -63,7 +52,7 @@ class QuotaDefinition:
             if node.parent:
                 self.nodes[node.parent].children.append(node.name)
 
-    def _add_node(self, name: str, cohort: str, groups: Iterable[ResourceGroup]) -> None:
+    def _add_node(self, name: str, cohort: str, groups: Iterable[workload_views.ResourceGroup]) -> None:
         node = self.nodes[name] = QuotaDefinitionNode(name)
         node.quotas = {(quota.flavor, quota.resource): quota for group in groups for quota in group.quotas}
         is_in_cohort_cycle = name.startswith("cohort/") and self.is_in_cycle(name.partition("/")[2])
@@ -155,23 +144,23 @@ class ObjectStates:
     """The queues, Cohorts, flavors and Workloads as stored, by name, and the quota computed from them."""
 
     def __init__(self) -> None:
-        self.queues: dict[str, ClusterQueueView] = {}
-        self.cohorts: dict[str, CohortView] = {}
-        self.local_queues: dict[str, LocalQueueView] = {}
-        self.flavors: dict[str, FlavorView] = {}
+        self.queues: dict[str, workload_views.ClusterQueueView] = {}
+        self.cohorts: dict[str, workload_views.CohortView] = {}
+        self.local_queues: dict[str, workload_views.LocalQueueView] = {}
+        self.flavors: dict[str, workload_views.FlavorView] = {}
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
-        self.workloads: dict[str, WorkloadView] = {}
+        self.workloads: dict[str, workload_views.WorkloadView] = {}
         #: ClusterQueues that are being deleted.
         self.terminating: dict[str, None] = {}
         self._quota: QuotaDefinition | None = None
         self._tables: dict[str, tuple[dict[str, Any], Callable[[Obj], object]]] = {
-            scheme.CLUSTER_QUEUE: (self.queues, cluster_queue_view),
-            scheme.COHORT: (self.cohorts, cohort_view),
-            scheme.LOCAL_QUEUE: (self.local_queues, local_queue_view),
-            scheme.RESOURCE_FLAVOR: (self.flavors, flavor_view),
+            scheme.CLUSTER_QUEUE: (self.queues, workload_views.cluster_queue_view),
+            scheme.COHORT: (self.cohorts, workload_views.cohort_view),
+            scheme.LOCAL_QUEUE: (self.local_queues, workload_views.local_queue_view),
+            scheme.RESOURCE_FLAVOR: (self.flavors, workload_views.flavor_view),
             scheme.NAMESPACE: (self.namespaces, namespace_labels),
-            scheme.WORKLOAD: (self.workloads, workload_view),
+            scheme.WORKLOAD: (self.workloads, workload_views.workload_view),
         }
 
     def record(self, event: WatchEvent) -> None:
@@ -203,7 +192,7 @@ class ObjectStates:
                 self._update_held_amounts(key)
         return self._quota
 
-    def queue_of(self, workload: WorkloadView) -> ClusterQueueView | None:
+    def queue_of(self, workload: workload_views.WorkloadView) -> workload_views.ClusterQueueView | None:
         """Return the ClusterQueue of a Workload's LocalQueue; None without one."""
         local_queue = self.local_queues.get(workload.queue)
         return self.queues.get(local_queue.cluster_queue) if local_queue is not None else None
@@ -219,12 +208,12 @@ class ObjectStates:
             self._quota.holders.setdefault(f"queue/{view.cluster_queue}", {})[key] = held_amounts_of(view)
 
 
-def holds_quota(view: WorkloadView) -> bool:
+def holds_quota(view: workload_views.WorkloadView) -> bool:
     """Report whether a Workload holds quota: it has a reservation, and is neither finished nor deactivated."""
     return view.quota_reserved and view.active and not view.finished
 
 
-def held_amounts_of(view: WorkloadView) -> Amounts:
+def held_amounts_of(view: workload_views.WorkloadView) -> Amounts:
     """Return the amounts in the admission status of a Workload, by flavor and resource."""
     held_amounts: dict[QuotaKey, int] = {}
     for holding in view.holdings:
@@ -243,8 +232,10 @@ def changes_quota(event: WatchEvent) -> bool:
 
 def is_reserved_by(event: WatchEvent) -> bool:
     """Report whether a watch event of a Workload shows a new quota reservation."""
-    old_view = workload_view(event.old) if event.old is not None else None
-    return workload_view(event.obj).quota_reserved and not (old_view is not None and old_view.quota_reserved)
+    old_view = workload_views.workload_view(event.old) if event.old is not None else None
+    return workload_views.workload_view(event.obj).quota_reserved and not (
+        old_view is not None and old_view.quota_reserved
+    )
 
 
 def is_preempted_by(event: WatchEvent) -> bool:
@@ -255,7 +246,7 @@ def is_preempted_by(event: WatchEvent) -> bool:
     if new_condition is None or new_condition["status"] != "True" or new_condition["reason"] != "Preempted":
         return False
     is_newly_evicted = old_condition is None or old_condition["status"] != "True"
-    return is_newly_evicted and workload_view(event.obj).quota_reserved
+    return is_newly_evicted and workload_views.workload_view(event.obj).quota_reserved
 
 
 _QUOTA_KINDS: Final = (scheme.CLUSTER_QUEUE, scheme.COHORT)
