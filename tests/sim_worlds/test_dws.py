@@ -68,7 +68,7 @@ def request(history: WorldHistory, job: str) -> list[ConditionChange]:
 
 def with_stockout() -> Scenario:
     """Return the example with a stockout of three days instead of a cloud without such machines."""
-    cluster, _, _ = (OURS / "cluster.yaml").read_text("utf-8").partition("  # Nobody")
+    cluster, _, _ = (OURS / "cluster.yaml").read_text("utf-8").partition("  # The zone has no machine")
     others = [(name, (OURS / name).read_text("utf-8")) for name in ("platform.yaml", "jobs.yaml")]
     return make_scenario(read_manifests([("cluster.yaml", cluster), ("scenario.yaml", STOCKOUT), *others]))
 
