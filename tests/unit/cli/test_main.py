@@ -92,7 +92,7 @@ def test_all_errors_are_reported_together(batchyard: Batchyard, tmp_path: Path) 
     done = batchyard("simulate", "none.yaml", tmp_path / "empty", tmp_path / "bad.yaml")
     assert done.returncode == 1
     places = [line.partition(": ")[0].rpartition("/")[2] for line in done.stderr.splitlines()[:3]]
-    assert places == ["none.yaml", "empty", "?"]
+    assert places == ["none.yaml", "empty", "bad.yaml:1 A"]
     assert "bad.yaml:3 B: " in done.stderr
 
 
@@ -103,7 +103,7 @@ def test_all_errors_are_reported_together(batchyard: Batchyard, tmp_path: Path) 
         (["simulate", FIRST_STEPS, "--until", "soon"], "'soon' is not a duration; write it as 90s, 1h30m or 0.5s"),
         (["simulate", FIRST_STEPS, "--until", "999999999h"], "more than ten years"),
         (["simulate", FIRST_STEPS, "--output", "xml"], "'xml'"),
-        (["simulate", FIRST_STEPS, "--seed", "x"], "valid integer"),
+        (["simulate", FIRST_STEPS, "--seed", "x"], "not a whole number"),
         (["simulate", FIRST_STEPS, "--events", "-", "-o", "json"], "remove --output"),
         (["simulate", FIRST_STEPS, "--nodes", "c.yaml"], "No such option"),
         (["guide", "--step", "next"], "'next'"),
