@@ -11,17 +11,7 @@ from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, with_metadata, with_path
 from batchyard.api.views import pods
 from batchyard.api.views.pods import SCHEDULED, bound_node, is_terminating, with_condition
-from batchyard.apiserver.request import (
-    ApiRequest,
-    DeleteOptions,
-    Response,
-    StatusError,
-    bad_request,
-    causes_of,
-    delete_options,
-    method_not_allowed,
-    write_options,
-)
+from batchyard.apiserver import request as api_request
 from batchyard.apiserver.resources import ApiObjectStore, EndpointHandlers, Resource
 from batchyard.apiserver.serialization import read_body
 from batchyard.apiserver.virtual_resources import virtual_kind, virtual_resource
@@ -53,9 +43,9 @@ class PodContainers:
         return pod_object
 
 
-def pod_not_found(name: str) -> StatusError:
+def pod_not_found(name: str) -> api_request.StatusError:
     """Return the 404 error of a missing pod."""
-    return StatusError(404, "NotFound", f'pods "{name}" not found', {"name": name, "kind": "pods"})
+    return api_request.StatusError(404, "NotFound", f'pods "{name}" not found', {"name": name, "kind": "pods"})
 
 
 def select_container(pod: Obj, name: str) -> str:
@@ -64,13 +54,15 @@ def select_container(pod: Obj, name: str) -> str:
     names = [each["name"] for field in _CONTAINER_FIELDS for each in spec.get(field) or ()]
     if name:
         if name not in names:
-            raise bad_request(f"container {name} is not valid for pod {pod_name}")
+            raise api_request.bad_request(f"container {name} is not valid for pod {pod_name}")
         return name
     if len(spec["containers"]) == 1:
         only_container: Mapping[str, Any] = spec["containers"][0]
         return str(only_container["name"])
     choices_text = f"[{' '.join(names)}]"
-    raise bad_request(f"a container name must be specified for pod {pod_name}, choose one of: {choices_text}")
+    raise api_request.bad_request(
+        f"a container name must be specified for pod {pod_name}, choose one of: {choices_text}"
+    )
 
 
 def has_host(pod: Obj) -> bool:
@@ -98,23 +90,31 @@ class BindingHandlers:
         binding_info = virtual_kind("", "v1", _KIND, "bindings", "binding", namespaced=True)
         return virtual_resource(binding_info, {"": EndpointHandlers("", "v1", _KIND, {"POST": self._bind})})
 
-    def _bind(self, request: ApiRequest, namespace: str, name: str) -> Response:
+    def _bind(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
         """Bind the pod that has the name of the Binding."""
         if name:
-            raise method_not_allowed()
+            raise api_request.method_not_allowed()
         return self._bind_pod(request, namespace, _read_binding(request))
 
-    def _bind_named(self, request: ApiRequest, namespace: str, name: str) -> Response:
+    def _bind_named(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
         binding = _read_binding(request)
         if binding["metadata"].get("name", name) != name:
-            raise bad_request("name in URL does not match name in Binding object")
+            raise api_request.bad_request("name in URL does not match name in Binding object")
         return self._bind_pod(request, namespace, {**binding, "metadata": {**binding["metadata"], "name": name}})
 
-    def _bind_pod(self, request: ApiRequest, namespace: str, binding: Mapping[str, Any]) -> Response:
-        options, metadata, target_reference = write_options(request), binding["metadata"], binding.get("target")
+    def _bind_pod(
+        self, request: api_request.ApiRequest, namespace: str, binding: Mapping[str, Any]
+    ) -> api_request.Response:
+        options, metadata, target_reference = (
+            api_request.write_options(request),
+            binding["metadata"],
+            binding.get("target"),
+        )
         name = str(metadata.get("name", ""))
         if metadata.get("namespace", namespace) != namespace:
-            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+            raise api_request.bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request"
+            )
         node = _target_node_name(target_reference, name)
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
@@ -128,26 +128,26 @@ class BindingHandlers:
         write_result = self._objects.attempt(Update(bound_pod, is_whole=True), dry_run=options.dry_run)
         if write_result.error is not None:
             raise _conflict_error(name, str(write_result.error))
-        return Response(201, _SUCCESS_STATUS)
+        return api_request.Response(201, _SUCCESS_STATUS)
 
 
-def _read_binding(request: ApiRequest) -> Mapping[str, Any]:
+def _read_binding(request: api_request.ApiRequest) -> Mapping[str, Any]:
     binding = read_body(request).value
     if not isinstance(binding, Mapping) or binding.get("kind", _KIND) != _KIND:
-        raise bad_request("the request body is not a Binding")
+        raise api_request.bad_request("the request body is not a Binding")
     metadata = binding.get("metadata") or {}
     if not isinstance(metadata, Mapping):
-        raise bad_request("the metadata of the Binding is not an object")
+        raise api_request.bad_request("the metadata of the Binding is not an object")
     annotations = metadata.get("annotations") or {}
     if not isinstance(annotations, Mapping) or not all(isinstance(text, str) for text in annotations.values()):
-        raise bad_request("the annotations of the Binding are not strings")
+        raise api_request.bad_request("the annotations of the Binding are not strings")
     return {**binding, "metadata": metadata}
 
 
 def _target_node_name(target_reference: Any, name: str) -> str:
     """Return the target node of a Binding. Raises StatusError if it is invalid."""
     if not isinstance(target_reference, Mapping | None):
-        raise bad_request("the target of the Binding is not an object")
+        raise api_request.bad_request("the target of the Binding is not an object")
     kind, node = (target_reference or {}).get("kind") or "", (target_reference or {}).get("name") or ""
     errors = []
     if kind not in ("", "Node"):
@@ -156,8 +156,10 @@ def _target_node_name(target_reference: Any, name: str) -> str:
     if not node or not isinstance(node, str):
         errors.append(FieldError("target.name", "Required value"))
     if errors:
-        details = {"name": name, "kind": _KIND, "causes": causes_of(tuple(errors))}
-        raise StatusError(422, "Invalid", f'{_KIND} "{name}" is invalid: {InvalidObject(tuple(errors))}', details)
+        details = {"name": name, "kind": _KIND, "causes": api_request.causes_of(tuple(errors))}
+        raise api_request.StatusError(
+            422, "Invalid", f'{_KIND} "{name}" is invalid: {InvalidObject(tuple(errors))}', details
+        )
     return str(node)
 
 
@@ -177,9 +179,9 @@ def _check_bindable(pod: Obj, binding_metadata: Mapping[str, Any]) -> None:
         raise _conflict_error(name, f"pod {name} has non-empty .spec.schedulingGates")
 
 
-def _conflict_error(name: str, reason: str, resource: str = "pods/binding") -> StatusError:
+def _conflict_error(name: str, reason: str, resource: str = "pods/binding") -> api_request.StatusError:
     message = f'Operation cannot be fulfilled on {resource} "{name}": {reason}'
-    return StatusError(409, "Conflict", message, {"name": name, "kind": resource})
+    return api_request.StatusError(409, "Conflict", message, {"name": name, "kind": resource})
 
 
 # `pods/NAME/eviction`: an API-initiated eviction, as from `kubectl drain`, which a PodDisruptionBudget can reject.
@@ -205,21 +207,23 @@ class EvictionHandler:
         """Return the handlers of the subresource `eviction`."""
         return EndpointHandlers(_EVICTION_GROUP, "v1", _EVICTION_KIND, {"POST": self._create})
 
-    def _create(self, request: ApiRequest, namespace: str, name: str) -> Response:
+    def _create(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
         eviction = _read_eviction(request, namespace, name)
         body_options = eviction.get("deleteOptions")
-        options = delete_options(request, {} if body_options is None else body_options)
+        options = api_request.delete_options(request, {} if body_options is None else body_options)
         # A dry run in the query applies even if the body does not set it.
-        options = options._replace(dry_run=options.dry_run or write_options(request).dry_run)
+        options = options._replace(dry_run=options.dry_run or api_request.write_options(request).dry_run)
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
             raise pod_not_found(name)
         if unmet_precondition := options.unmet_precondition(pod):
             raise _eviction_conflict(name, unmet_precondition)
         self._evict(pod, options)
-        return Response(201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
+        return api_request.Response(
+            201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+        )
 
-    def _evict(self, pod: Obj, options: DeleteOptions) -> None:
+    def _evict(self, pod: Obj, options: api_request.DeleteOptions) -> None:
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         decision = eviction_decision(pod, self._objects.list(scheme.POD_DISRUPTION_BUDGET, namespace), self._now())
         if decision.refusal is not None:
@@ -238,35 +242,37 @@ class EvictionHandler:
             raise _eviction_conflict(name, str(error))
 
 
-def _read_eviction(request: ApiRequest, namespace: str, name: str) -> Mapping[str, Any]:
+def _read_eviction(request: api_request.ApiRequest, namespace: str, name: str) -> Mapping[str, Any]:
     """Return the Eviction in a request body. Raises StatusError if it is invalid or names another pod."""
     eviction = read_body(request).value
     if not isinstance(eviction, Mapping) or (eviction.get("kind") or _EVICTION_KIND) != _EVICTION_KIND:
-        raise bad_request("the request body is not an Eviction")
+        raise api_request.bad_request("the request body is not an Eviction")
     expected_version = _EVICTION_VERSIONS[0]
     api_version = eviction.get("apiVersion") or expected_version
     if api_version not in _EVICTION_VERSIONS:
         message = (
             f"the API version in the data ({api_version}) does not match the expected API version ({expected_version})"
         )
-        raise bad_request(message)
+        raise api_request.bad_request(message)
     metadata = eviction.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}
     if (metadata.get("namespace") or namespace) != namespace:
-        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        raise api_request.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
     if metadata.get("name") != name:
-        raise bad_request("name in URL does not match name in Eviction object")
+        raise api_request.bad_request("name in URL does not match name in Eviction object")
     return eviction
 
 
-def _refusal_error(refusal: EvictionRefusal) -> StatusError:
+def _refusal_error(refusal: EvictionRefusal) -> api_request.StatusError:
     details: dict[str, Any] = {}
     if refusal.cause:
         details["causes"] = [{"reason": "DisruptionBudget", "message": refusal.cause}]
     if refusal.retry_after:
         details["retryAfterSeconds"] = refusal.retry_after
-    return StatusError(refusal.code, refusal.reason, refusal.message, details)
+    return api_request.StatusError(refusal.code, refusal.reason, refusal.message, details)
 
 
-def _eviction_conflict(name: str, reason: str) -> StatusError:
-    return StatusError(409, "Conflict", f'Operation cannot be fulfilled on pods "{name}": {reason}')
+def _eviction_conflict(name: str, reason: str) -> api_request.StatusError:
+    return api_request.StatusError(409, "Conflict", f'Operation cannot be fulfilled on pods "{name}": {reason}')

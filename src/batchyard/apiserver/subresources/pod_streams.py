@@ -12,18 +12,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_micro_time, parse_time
-from batchyard.apiserver.request import (
-    HEADER_SEPARATOR,
-    AnyResponse,
-    ApiRequest,
-    ExecResponse,
-    PortForwardResponse,
-    ProtocolUpgrade,
-    Response,
-    StatusError,
-    bad_request,
-    causes_of,
-)
+from batchyard.apiserver import request as api_request
 from batchyard.apiserver.resources import EndpointHandlers
 from batchyard.apiserver.subresources.pod_actions import PodContainers, has_host, select_container
 from batchyard.base.instant import SECOND, Instant
@@ -46,47 +35,51 @@ _WEBSOCKET_VERSION: Final = "13"
 
 
 def negotiate_upgrade(
-    request: ApiRequest, websocket_protocols: Sequence[str], spdy_protocols: Sequence[str]
-) -> ProtocolUpgrade:
+    request: api_request.ApiRequest, websocket_protocols: Sequence[str], spdy_protocols: Sequence[str]
+) -> api_request.ProtocolUpgrade:
     """Negotiate the protocol upgrade of a request. Raises StatusError if it requests no supported protocol."""
     protocol = request.headers.get("upgrade", "").lower()
     if "upgrade" not in request.headers.get("connection", "").lower():
-        raise bad_request("Upgrade request required")
+        raise api_request.bad_request("Upgrade request required")
     if protocol == WEBSOCKET:
-        return ProtocolUpgrade(WEBSOCKET, _websocket_protocol(request, websocket_protocols))
+        return api_request.ProtocolUpgrade(WEBSOCKET, _websocket_protocol(request, websocket_protocols))
     if SPDY.lower() in protocol:
-        return ProtocolUpgrade(SPDY, _spdy_protocol(request, spdy_protocols))
-    raise bad_request(f"unable to upgrade: {protocol or 'nothing'} is not supported; use {WEBSOCKET} or {SPDY}")
+        return api_request.ProtocolUpgrade(SPDY, _spdy_protocol(request, spdy_protocols))
+    raise api_request.bad_request(
+        f"unable to upgrade: {protocol or 'nothing'} is not supported; use {WEBSOCKET} or {SPDY}"
+    )
 
 
-def _websocket_protocol(request: ApiRequest, supported_names: Sequence[str]) -> str:
+def _websocket_protocol(request: api_request.ApiRequest, supported_names: Sequence[str]) -> str:
     if request.headers.get("sec-websocket-version", "") != _WEBSOCKET_VERSION:
-        raise bad_request("unable to upgrade: missing or bad WebSocket Version")
+        raise api_request.bad_request("unable to upgrade: missing or bad WebSocket Version")
     if request.method != "GET" or not request.headers.get(_WEBSOCKET_KEY_HEADER):
-        raise bad_request("unable to upgrade: not a WebSocket handshake")
+        raise api_request.bad_request("unable to upgrade: not a WebSocket handshake")
     requested_names = _header_values(request, "sec-websocket-protocol")
     name = next((each for each in requested_names or [UNNAMED_PROTOCOL] if each in supported_names), None)
     if name is None:
         message = f"[{' '.join(requested_names)}]; supports [{' '.join(filter(None, supported_names))}]"
-        raise StatusError(403, "Forbidden", f"unable to upgrade: requested protocol(s) are not supported: {message}")
+        raise api_request.StatusError(
+            403, "Forbidden", f"unable to upgrade: requested protocol(s) are not supported: {message}"
+        )
     return name
 
 
-def _spdy_protocol(request: ApiRequest, supported_names: Sequence[str]) -> str:
+def _spdy_protocol(request: api_request.ApiRequest, supported_names: Sequence[str]) -> str:
     header = "x-stream-protocol-version"
     requested_names = _header_values(request, header)
     if not requested_names:
-        raise bad_request(f"unable to upgrade: header {header.title()} does not exist in request")
+        raise api_request.bad_request(f"unable to upgrade: header {header.title()} does not exist in request")
     name = next((each for each in requested_names if each in supported_names), None)
     if name is None:
         message = f"client supports [{' '.join(requested_names)}], server accepts [{' '.join(supported_names)}]"
-        raise StatusError(403, "Forbidden", f"unable to upgrade: unable to negotiate protocol: {message}")
+        raise api_request.StatusError(403, "Forbidden", f"unable to upgrade: unable to negotiate protocol: {message}")
     return name
 
 
-def _header_values(request: ApiRequest, header: str) -> list[str]:
+def _header_values(request: api_request.ApiRequest, header: str) -> list[str]:
     """Return the values of a comma-separated request header that may occur more than once."""
-    text = request.headers.get(header, "").replace(HEADER_SEPARATOR, ",")
+    text = request.headers.get(header, "").replace(api_request.HEADER_SEPARATOR, ",")
     return [value for each in text.split(",") if (value := each.strip())]
 
 
@@ -134,27 +127,27 @@ class PodStreams:
             ),
         }
 
-    def _execute(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
+    def _execute(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.AnyResponse:
         pod = self._pods.pod(namespace, name)
         container = select_container(pod, request.query.get("container", ""))
         self._check_has_process(pod)
         upgrade = negotiate_upgrade(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,))
         streams, command = _requested_streams(request), request.query_values("command")
         if not command:
-            raise bad_request("you must specify at least 1 command for the container")
+            raise api_request.bad_request("you must specify at least 1 command for the container")
         open_session = partial(self._pods.runtime.execute, pod, container, command, streams)
-        return ExecResponse(upgrade, streams, open_session, partial(session_status, command))
+        return api_request.ExecResponse(upgrade, streams, open_session, partial(session_status, command))
 
-    def _attach(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
+    def _attach(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.AnyResponse:
         pod = self._pods.pod(namespace, name)
         container = select_container(pod, request.query.get("container", ""))
         self._check_has_process(pod)
         upgrade = negotiate_upgrade(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,))
         streams = _requested_streams(request)
         open_session = partial(self._pods.runtime.attach, pod, container, streams)
-        return ExecResponse(upgrade, streams, open_session, partial(session_status, ()))
+        return api_request.ExecResponse(upgrade, streams, open_session, partial(session_status, ()))
 
-    def _forward_ports(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
+    def _forward_ports(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.AnyResponse:
         pod = self._pods.pod(namespace, name)
         self._check_has_process(pod)
         upgrade = negotiate_upgrade(request, (PORT_TUNNEL, COMMAND_V4, UNNAMED_PROTOCOL), (PORT_FORWARD,))
@@ -163,30 +156,34 @@ class PodStreams:
         def format_failure(port: int, session_end: SessionEnd) -> str:
             return f"error forwarding port {port} to pod {name}, uid {pod['metadata']['uid']}: {session_end.failure}"
 
-        return PortForwardResponse(upgrade, ports, partial(self._pods.runtime.connect, pod), format_failure)
+        return api_request.PortForwardResponse(upgrade, ports, partial(self._pods.runtime.connect, pod), format_failure)
 
-    def _reject_proxy(self, _request: ApiRequest, namespace: str, name: str) -> Response:
+    def _reject_proxy(self, _request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
         """Reject a proxy request; the pod name may include scheme and port: `https:NAME:443`."""
         segments = name.split(":")
         raise self._unsupported_error(self._pods.pod(namespace, segments[0] if len(segments) < 3 else segments[1]))
 
-    def _get_pod(self, _request: ApiRequest, namespace: str, name: str) -> Response:
-        return Response(200, self._pods.pod(namespace, name))
+    def _get_pod(self, _request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
+        return api_request.Response(200, self._pods.pod(namespace, name))
 
-    def _reject_ephemeral_containers(self, _request: ApiRequest, namespace: str, name: str) -> Response:
+    def _reject_ephemeral_containers(
+        self, _request: api_request.ApiRequest, namespace: str, name: str
+    ) -> api_request.Response:
         raise self._unsupported_error(self._pods.pod(namespace, name))
 
-    def _unsupported_error(self, pod: Obj) -> StatusError:
+    def _unsupported_error(self, pod: Obj) -> api_request.StatusError:
         self._check_has_process(pod)
-        return bad_request(f"pod {pod['metadata']['name']}: this subresource is not supported by this platform")
+        return api_request.bad_request(
+            f"pod {pod['metadata']['name']}: this subresource is not supported by this platform"
+        )
 
     def _check_has_process(self, pod: Obj) -> None:
         """Raise StatusError if the pod has no process to connect to."""
         if not has_host(pod):
-            raise bad_request(f"pod {pod['metadata']['name']} does not have a host assigned")
+            raise api_request.bad_request(f"pod {pod['metadata']['name']} does not have a host assigned")
         reason = self._pods.runtime.no_process_reason(pod)
         if reason:
-            raise bad_request(reason)
+            raise api_request.bad_request(reason)
 
 
 def session_status(command: Sequence[str], session_end: SessionEnd) -> Mapping[str, Any]:
@@ -208,33 +205,35 @@ def session_status(command: Sequence[str], session_end: SessionEnd) -> Mapping[s
     }
 
 
-def _requested_streams(request: ApiRequest) -> Streams:
+def _requested_streams(request: api_request.ApiRequest) -> Streams:
     """Return the standard streams of an exec or attach request; with a terminal there is no separate stderr."""
     stdin, stdout, stderr, tty = (request.flag(name) for name in ("stdin", "stdout", "stderr", "tty"))
     streams = Streams(stdin, stdout, stderr and not tty, tty)
     if not any(streams[:3]):
-        raise bad_request("you must specify at least 1 of stdin, stdout, stderr")
+        raise api_request.bad_request("you must specify at least 1 of stdin, stdout, stderr")
     return streams
 
 
-def requested_ports(request: ApiRequest) -> Sequence[int]:
+def requested_ports(request: api_request.ApiRequest) -> Sequence[int]:
     """Return the ports in a port-forward request; each query parameter is a port or a list of ports."""
     port_parameters = request.query_values("ports")
     if not port_parameters:
-        raise bad_request('query parameter "ports" is required')
+        raise api_request.bad_request('query parameter "ports" is required')
     ports = tuple(_parse_port(text, each) for text in port_parameters for each in text.split(","))
     if len(ports) > _PORTS_MAX:
-        raise bad_request(f"{len(ports)} ports are too many for one connection: forward at most {_PORTS_MAX}")
+        raise api_request.bad_request(
+            f"{len(ports)} ports are too many for one connection: forward at most {_PORTS_MAX}"
+        )
     return ports
 
 
 def _parse_port(text: str, port_text: str) -> int:
     if not text:
-        raise bad_request('query parameter "ports" cannot be empty')
+        raise api_request.bad_request('query parameter "ports" cannot be empty')
     if not port_text.isdecimal() or not port_text.isascii() or len(port_text) > 5 or int(port_text) > _PORT_MAX:
-        raise bad_request(f'unable to parse "{text}" as a port')
+        raise api_request.bad_request(f'unable to parse "{text}" as a port')
     if not int(port_text):
-        raise bad_request(f'port "{port_text}" must be > 0')
+        raise api_request.bad_request(f'port "{port_text}" must be > 0')
     return int(port_text)
 
 
@@ -274,12 +273,14 @@ class PodLogs:
         """Return the handlers of the subresource `log`."""
         return EndpointHandlers("", "v1", "Pod", {"GET": self._get})
 
-    def _get(self, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
+    def _get(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.AnyResponse:
         options = log_options(request, name, self._now())
         pod = self._pods.pod(namespace, name)
         container = select_container(pod, options.container)
         if not has_host(pod):
-            return Response(204, "", content_type=_PLAIN_TEXT)  # not bound to a node: no kubelet to read from
+            return api_request.Response(
+                204, "", content_type=_PLAIN_TEXT
+            )  # not bound to a node: no kubelet to read from
         _check_has_log(pod, container, previous=options.previous)
         log = self._pods.runtime.log(pod, container, previous=options.previous)
         stream = LogStream(log, options, self._now())
@@ -290,7 +291,7 @@ class PodLogs:
             return stream.put_back_data(data)
         text = b"".join(data).decode(errors="replace")
         log.close()
-        return Response(200, text, content_type=_PLAIN_TEXT)
+        return api_request.Response(200, text, content_type=_PLAIN_TEXT)
 
 
 class LogStream:
@@ -361,14 +362,16 @@ class LogStream:
         self.on_new_data()
 
 
-def log_options(request: ApiRequest, name: str, now: Instant) -> LogOptions:
+def log_options(request: api_request.ApiRequest, name: str, now: Instant) -> LogOptions:
     """Parse the options of a log request. Raises StatusError if they are invalid."""
     query = request.query
     tail_lines, limit_bytes = _integer_parameter(query, "tailLines"), _integer_parameter(query, "limitBytes")
     seconds, since_time = _integer_parameter(query, "sinceSeconds"), query.get("sinceTime", "")
     if errors := [*_log_option_errors(tail_lines, limit_bytes, seconds, since_time)]:
-        details = {"name": name, "kind": "PodLogOptions", "causes": causes_of(tuple(errors))}
-        raise StatusError(422, "Invalid", f'PodLogOptions "{name}" is invalid: {InvalidObject(tuple(errors))}', details)
+        details = {"name": name, "kind": "PodLogOptions", "causes": api_request.causes_of(tuple(errors))}
+        raise api_request.StatusError(
+            422, "Invalid", f'PodLogOptions "{name}" is invalid: {InvalidObject(tuple(errors))}', details
+        )
     start_time = now - seconds * SECOND if seconds is not None else _parse_since_time(since_time) if since_time else 0
     follow, is_previous, timestamps = (request.flag(flag) for flag in ("follow", "previous", "timestamps"))
     return LogOptions(query.get("container", ""), follow, is_previous, timestamps, start_time, tail_lines, limit_bytes)
@@ -392,7 +395,7 @@ def _integer_parameter(query: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 18:
-        raise bad_request(f'{name}: "{text}" is not a number')
+        raise api_request.bad_request(f'{name}: "{text}" is not a number')
     return int(text)
 
 
@@ -400,7 +403,7 @@ def _parse_since_time(text: str) -> Instant:
     try:
         return parse_time(text)
     except ValueError as error:
-        raise bad_request(f"sinceTime: {error}") from error
+        raise api_request.bad_request(f"sinceTime: {error}") from error
 
 
 def _check_has_log(pod: Obj, container: str, *, previous: bool) -> None:
@@ -408,21 +411,21 @@ def _check_has_log(pod: Obj, container: str, *, previous: bool) -> None:
     name, status = pod["metadata"]["name"], _container_status(pod, container)
     container_text = f'container "{container}" in pod "{name}"'
     if not status:
-        raise bad_request(f"{container_text} is not available")
+        raise api_request.bad_request(f"{container_text} is not available")
     container_state, last_terminated_state = status.get("state") or {}, _terminated_state(status.get("lastState"))
     if previous:
         if not _has_started(last_terminated_state):
-            raise bad_request(f"previous terminated {container_text} not found")
+            raise api_request.bad_request(f"previous terminated {container_text} not found")
     elif "running" in container_state:
         return
     elif (terminated := _terminated_state(container_state) or last_terminated_state) is not None:
         if not _has_started(terminated) and not _has_started(last_terminated_state):
-            raise bad_request(f"{container_text} is terminated")
+            raise api_request.bad_request(f"{container_text} is terminated")
     elif "waiting" in container_state:
         reason = container_state["waiting"].get("reason", "")
-        raise bad_request(f"{container_text} is waiting to start: {_IMAGE_ERRORS.get(reason, reason)}")
+        raise api_request.bad_request(f"{container_text} is waiting to start: {_IMAGE_ERRORS.get(reason, reason)}")
     else:
-        raise bad_request(f"{container_text} is waiting to start - no logs yet")
+        raise api_request.bad_request(f"{container_text} is waiting to start - no logs yet")
 
 
 def _container_status(pod: Obj, container: str) -> Mapping[str, Any]:

@@ -15,18 +15,7 @@ from batchyard.api import meta, scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.validation import rules
 from batchyard.interfaces.client import Reader
-from batchyard.kubelet.local.errors import (
-    CONFIG_ERROR,
-    CREATE_ERROR,
-    ConfigData,
-    ContainerError,
-    InputError,
-    find_config_map,
-    find_secret,
-    missing_config_map_message,
-    missing_secret_message,
-    quote_like_go,
-)
+from batchyard.kubelet.local import errors as local_errors
 
 # Downward API: fields of the pod and its node for containers.
 #
@@ -81,10 +70,12 @@ def field_value_for_file(pod: Obj, path: str) -> str:
     match path:
         case "metadata.annotations" | "metadata.labels":
             labels_or_annotations: Mapping[str, str] = metadata.get(field_path.removeprefix("metadata.")) or {}
-            return "\n".join(f"{key}={quote_like_go(value)}" for key, value in sorted(labels_or_annotations.items()))
+            return "\n".join(
+                f"{key}={local_errors.quote_like_go(value)}" for key, value in sorted(labels_or_annotations.items())
+            )
         case "metadata.name" | "metadata.namespace" | "metadata.uid":
             return str(metadata.get(field_path.removeprefix("metadata.")) or "")
-    raise InputError(f"unsupported fieldPath: {path}")
+    raise local_errors.InputError(f"unsupported fieldPath: {path}")
 
 
 def _split_field_path(path: str) -> tuple[str, str | None]:
@@ -95,10 +86,10 @@ def _split_field_path(path: str) -> tuple[str, str | None]:
 
 def _metadata_entry(metadata: Mapping[str, Any], path: str, field: str, key: str) -> str:
     if field not in {"metadata.annotations", "metadata.labels"}:
-        raise InputError(f"fieldPath {quote_like_go(path)} does not support subscript")
+        raise local_errors.InputError(f"fieldPath {local_errors.quote_like_go(path)} does not support subscript")
     errors = rules.qualified_name_errors(key.lower() if field == "metadata.annotations" else key)
     if errors:
-        raise InputError(f"invalid key subscript in {path}: {';'.join(errors)}")
+        raise local_errors.InputError(f"invalid key subscript in {path}: {';'.join(errors)}")
     return str((metadata.get(field.removeprefix("metadata.")) or {}).get(key, ""))
 
 
@@ -107,7 +98,7 @@ def _host_addresses(node: Obj | None) -> list[str]:
     node_addresses: Sequence[Mapping[str, str]] = ((node or {}).get("status") or {}).get("addresses") or ()
     addresses = [a["address"] for kind in ("InternalIP", "ExternalIP") for a in node_addresses if a["type"] == kind]
     if not addresses:
-        raise InputError("host IP unknown; known addresses: []")
+        raise local_errors.InputError("host IP unknown; known addresses: []")
     versions = [ipaddress.ip_address(address).version for address in addresses]
     return [addresses[0], *[a for a, version in zip(addresses, versions, strict=True) if version != versions[0]][:1]]
 
@@ -122,7 +113,7 @@ def resource_field_value(pod_fields: PodFields, selector: Mapping[str, Any], def
     kind, _, name = resource.partition(".")
     is_known_resource = name in _NODE_LIMITED_RESOURCES or name.startswith("hugepages-")
     if kind not in {"limits", "requests"} or not is_known_resource:
-        raise InputError(f"unsupported container resource : {resource}")
+        raise local_errors.InputError(f"unsupported container resource : {resource}")
     container = _find_container(pod_fields.pod, selector.get("containerName") or default_container)
     resource_amounts: Mapping[str, Any] = (container.get("resources") or {}).get(kind) or {}
     nano_amount = meta.parse_quantity(resource_amounts.get(name) or "0")
@@ -150,7 +141,7 @@ def _find_container(pod: Obj, name: str) -> Mapping[str, Any]:
     for container in [*spec["containers"], *(spec.get("initContainers") or ())]:
         if container["name"] == name:
             return container  # type: ignore[no-any-return]
-    raise InputError(f"container {name} not found")
+    raise local_errors.InputError(f"container {name} not found")
 
 
 # Expansion of variable references `$(NAME)` in environment values, commands and mount paths.
@@ -188,9 +179,9 @@ def expand_references(text: str, find_value: Callable[[str], str | None]) -> str
     return _VARIABLE_REFERENCE.sub(replace_reference, text[:end]) + text[end:].replace("$$", "$")
 
 
-def too_long_arguments_error() -> InputError:
+def too_long_arguments_error() -> local_errors.InputError:
     """Return the error for command or environment over the length limit, with the message of execve(2)."""
-    return InputError("argument list too long")
+    return local_errors.InputError("argument list too long")
 
 
 def expand_path(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -279,13 +270,13 @@ def _env_prefix(name: str) -> str:
     return name.replace("-", "_").upper()
 
 
-_ConfigFinder = Callable[[Reader, str, str], ConfigData | None]
+_ConfigFinder = Callable[[Reader, str, str], local_errors.ConfigData | None]
 #: For each reference field: the lookup function, the kind for messages, and the message for a missing object.
 _REFERENCE_KINDS: Final[Mapping[str, tuple[_ConfigFinder, str, Callable[[str], str]]]] = {
-    "configMapRef": (find_config_map, "ConfigMap", missing_config_map_message),
-    "secretRef": (find_secret, "Secret", missing_secret_message),
-    "configMapKeyRef": (find_config_map, "ConfigMap", missing_config_map_message),
-    "secretKeyRef": (find_secret, "Secret", missing_secret_message),
+    "configMapRef": (local_errors.find_config_map, "ConfigMap", local_errors.missing_config_map_message),
+    "secretRef": (local_errors.find_secret, "Secret", local_errors.missing_secret_message),
+    "configMapKeyRef": (local_errors.find_config_map, "ConfigMap", local_errors.missing_config_map_message),
+    "secretKeyRef": (local_errors.find_secret, "Secret", local_errors.missing_secret_message),
 }
 
 
@@ -296,11 +287,13 @@ def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str]
     """
     try:
         variables = _environment_variables(pod_fields_of(pod, addresses, reader), container, reader)
-    except InputError as error:
-        raise ContainerError(CONFIG_ERROR, str(error)) from error
+    except local_errors.InputError as error:
+        raise local_errors.ContainerError(local_errors.CONFIG_ERROR, str(error)) from error
     for name, value in variables.items():
         if "\0" in value:
-            raise ContainerError(CREATE_ERROR, f"environment variable {name} contains a null byte")
+            raise local_errors.ContainerError(
+                local_errors.CREATE_ERROR, f"environment variable {name} contains a null byte"
+            )
     return variables
 
 
@@ -314,8 +307,8 @@ def command_line(container: Mapping[str, Any], variables: Mapping[str, str]) -> 
             remaining_length -= len(argv[-1])
             if remaining_length < 0:
                 raise too_long_arguments_error()
-    except InputError as error:
-        raise ContainerError(CREATE_ERROR, str(error)) from error
+    except local_errors.InputError as error:
+        raise local_errors.ContainerError(local_errors.CREATE_ERROR, str(error)) from error
     return argv
 
 
@@ -364,7 +357,9 @@ def _value_from_source(
     if value_from.get("resourceFieldRef"):
         return resource_field_value(pod_fields, value_from["resourceFieldRef"], container["name"])
     if value_from.get("fileKeyRef"):
-        raise InputError("fileKeyRef is not supported here; set the variable in the command, or by configMapKeyRef")
+        raise local_errors.InputError(
+            "fileKeyRef is not supported here; set the variable in the command, or by configMapKeyRef"
+        )
     for field in ("configMapKeyRef", "secretKeyRef"):
         if value_from.get(field):
             return _value_from_key(field, value_from[field], pod_fields.pod["metadata"].get("namespace") or "", reader)
@@ -378,15 +373,19 @@ def _value_from_key(field: str, reference: Mapping[str, Any], namespace: str, re
     key: str = reference["key"]
     if key not in config.variable_values and not reference.get("optional"):
         kind_name = _REFERENCE_KINDS[field][1]
-        raise InputError(f"couldn't find key {key} in {kind_name} {namespace}/{reference.get('name') or ''}")
+        raise local_errors.InputError(
+            f"couldn't find key {key} in {kind_name} {namespace}/{reference.get('name') or ''}"
+        )
     return config.variable_values.get(key)
 
 
-def _find_config_data(field: str, reference: Mapping[str, Any], namespace: str, reader: Reader) -> ConfigData | None:
+def _find_config_data(
+    field: str, reference: Mapping[str, Any], namespace: str, reader: Reader
+) -> local_errors.ConfigData | None:
     """Return the data of a referenced ConfigMap or Secret; None if it is optional and missing, otherwise InputError."""
     find_object, _, not_found_message = _REFERENCE_KINDS[field]
     name: str = reference.get("name") or ""
     config_data = find_object(reader, namespace, name)
     if config_data is None and not reference.get("optional"):
-        raise InputError(not_found_message(name))
+        raise local_errors.InputError(not_found_message(name))
     return config_data

@@ -15,6 +15,7 @@ from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Reader
 from batchyard.interfaces.containers import RUN
 from batchyard.kubelet.local import errors, runs, security
+from batchyard.kubelet.local import volumes as pod_volumes
 from batchyard.kubelet.local.environment import command_line, environment
 from batchyard.kubelet.local.images import (
     ImageMapping,
@@ -30,18 +31,6 @@ from batchyard.kubelet.local.names import hostname_of
 from batchyard.kubelet.local.node import GPU, Allocation, ContainerDevices, Gpu, allocate_devices, gpu_devices
 from batchyard.kubelet.local.pod_actions import ContainerStart, PodState
 from batchyard.kubelet.local.status import StartProblem
-from batchyard.kubelet.local.volumes import (
-    Mount,
-    TokenIssuer,
-    VolumeFiles,
-    VolumePlan,
-    VolumeSources,
-    limited_volumes,
-    memory_volumes,
-    mounts_of,
-    volume_plans,
-    volume_plans_without_contents,
-)
 from batchyard.placement.node_filters import selects, tolerates
 from batchyard.placement.node_info import NodeInfo
 
@@ -170,7 +159,7 @@ class ContainerInputs:
     #: The pod's addresses, the primary one first.
     addresses: Sequence[str] = ()
     #: The pod's volumes, by name.
-    volumes: Mapping[str, VolumePlan] = field(default_factory=dict)
+    volumes: Mapping[str, pod_volumes.VolumePlan] = field(default_factory=dict)
     #: Devices by container name.
     devices: Mapping[str, ContainerDevices] = field(default_factory=dict)
     #: The image of the container to create; None for a mapped image.
@@ -182,7 +171,7 @@ class ContainerRunSpec(NamedTuple):
 
     #: The complete spec, except that the mount sources are not yet resolved in the pod's directory.
     spec: dict[str, Any]
-    mounts: Sequence[Mount]
+    mounts: Sequence[pod_volumes.Mount]
 
 
 def build_container_run(
@@ -202,7 +191,7 @@ def build_container_run(
     seccomp_profile = security.seccomp_of(pod, container, settings.profile_fault)
     container_devices = inputs.devices.get(name, ContainerDevices())
     variables = {**container_devices.variables, **environment(pod, container, inputs.addresses, reader)}
-    mounts = mounts_of(container, variables, inputs.volumes)
+    mounts = pod_volumes.mounts_of(container, variables, inputs.volumes)
     metadata, security_context = pod["metadata"], container.get("securityContext") or {}
     spec: dict[str, Any] = {
         "kind": "container",
@@ -405,7 +394,9 @@ def _predicate_rejection(rule: str, reason: str) -> KubeletRejection:
 class RunRequests:
     """Builds a node's requests (Run objects) for sandboxes and containers; `token` issues ServiceAccount tokens."""
 
-    def __init__(self, node: str, settings: NodeSettings, token: TokenIssuer, gpus: Sequence[Gpu] = ()) -> None:
+    def __init__(
+        self, node: str, settings: NodeSettings, token: pod_volumes.TokenIssuer, gpus: Sequence[Gpu] = ()
+    ) -> None:
         self._node = Key(NODE, "", node)
         self._settings = settings
         self._token = token
@@ -431,7 +422,9 @@ class RunRequests:
         """Return the Run object that requests a pod's next sandbox. VolumeError if a volume cannot be created."""
         pod = pod_state.pod
         metadata, domain = pod["metadata"], self._settings.cluster_domain
-        plans_by_volume = volume_plans(pod, VolumeSources(reader, self._token, self._settings.host_paths))
+        plans_by_volume = pod_volumes.volume_plans(
+            pod, pod_volumes.VolumeSources(reader, self._token, self._settings.host_paths)
+        )
         try:
             hostname = hostname_of(pod, domain)
         except errors.InputError as error:
@@ -448,8 +441,8 @@ class RunRequests:
             "network": "node" if pod["spec"].get("hostNetwork") else "pod",
             "searches": search_domains if pod["spec"].get("dnsPolicy", "ClusterFirst") == "ClusterFirst" else [],
             "hostAliases": pod["spec"].get("hostAliases") or [],
-            "tmpfs": memory_volumes(plans_by_volume),
-            "limited": limited_volumes(plans_by_volume),
+            "tmpfs": pod_volumes.memory_volumes(plans_by_volume),
+            "limited": pod_volumes.limited_volumes(plans_by_volume),
             **({"gpus": gpu_allocation} if gpu_allocation else {}),
         }
         return runs.sandbox_run_request(pod, spec, plans_by_volume)
@@ -458,10 +451,12 @@ class RunRequests:
         """Return the Run object of a pod's sandbox with current volume files; None if a source cannot be read now."""
         assert pod_state.sandbox is not None, "volume files are refreshed only if the pod has a sandbox"
         try:
-            plans = volume_plans(pod_state.pod, VolumeSources(reader, self._token, self._settings.host_paths))
+            plans = pod_volumes.volume_plans(
+                pod_state.pod, pod_volumes.VolumeSources(reader, self._token, self._settings.host_paths)
+            )
         except errors.VolumeError:
             return None
-        volume_files = {name: plan for name, plan in plans.items() if isinstance(plan, VolumeFiles)}
+        volume_files = {name: plan for name, plan in plans.items() if isinstance(plan, pod_volumes.VolumeFiles)}
         return runs.with_volume_files(pod_state.sandbox, volume_files, now)
 
     def container(self, pod_state: PodState, start: ContainerStart, reader: Reader, now: Instant) -> Obj | ImageWait:
@@ -475,7 +470,7 @@ class RunRequests:
                 return image_pull_request(pod, start, mapping, image, ImageSources(reader, settings.cache_bytes))
             if isinstance(image, ImageWait):
                 return image
-            plans = volume_plans_without_contents(pod, settings.host_paths)
+            plans = pod_volumes.volume_plans_without_contents(pod, settings.host_paths)
             devices = {start.container.name: self._container_gpus(sandbox, start.container.name)} if self._gpus else {}
             addresses = [sandbox.address] if sandbox.address else []
             container_inputs = ContainerInputs(addresses, plans, devices, ResolvedImage(mapping, image))

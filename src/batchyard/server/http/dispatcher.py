@@ -8,19 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from batchyard.apiserver.request import (
-    AnyResponse,
-    ApiRequest,
-    DeferredResponse,
-    Response,
-    StartedResponse,
-    StatusError,
-    StreamingResponse,
-    UpgradeResponse,
-    UserInfo,
-    flow_of,
-    is_exempt_from_limits,
-)
+from batchyard.apiserver import request as api_request
 from batchyard.apiserver.serialization import ConvertedItems
 from batchyard.apiserver.server import ApiServer
 from batchyard.metrics.controllers import RequestMetrics
@@ -84,12 +72,12 @@ def encode_in_pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
     yield b"".join([*piece_buffers, b"]}\n"])
 
 
-ResponseReceiver: TypeAlias = Callable[[StartedResponse], None]
+ResponseReceiver: TypeAlias = Callable[[api_request.StartedResponse], None]
 """Called with a response. Its body is bytes, or an iterator of bytes for a long response."""
 _RequestMeasurement: TypeAlias = tuple[Labels, float]
-_ResponseFinisher: TypeAlias = Callable[[StartedResponse, _RequestMeasurement, JournalError | None], None]
+_ResponseFinisher: TypeAlias = Callable[[api_request.StartedResponse, _RequestMeasurement, JournalError | None], None]
 
-_NOT_STORED: Final = StatusError(
+_NOT_STORED: Final = api_request.StatusError(
     500, "InternalError", "Internal error occurred: the change was not stored, because the journal cannot be written"
 )
 _encoder: Final = msgspec.json.Encoder()
@@ -104,7 +92,7 @@ _LOG: Final = logging.getLogger("batchyard")
 class _QueuedRequest(NamedTuple):
     """A queued request, the function that executes it, and the callback for its response."""
 
-    request: ApiRequest
+    request: api_request.ApiRequest
     work: Callable[[], None]
     respond: ResponseReceiver
 
@@ -112,7 +100,7 @@ class _QueuedRequest(NamedTuple):
 class RequestWatchdog(Protocol):
     """A watchdog that learns when the execution of a request begins and ends."""
 
-    def begin(self, request: ApiRequest) -> None:
+    def begin(self, request: api_request.ApiRequest) -> None:
         """Record that this request is being executed."""
 
     def end(self) -> None:
@@ -122,7 +110,7 @@ class RequestWatchdog(Protocol):
 class _NoWatchdog:
     """A RequestWatchdog that does nothing."""
 
-    def begin(self, request: ApiRequest) -> None:
+    def begin(self, request: api_request.ApiRequest) -> None:
         """Do nothing."""
 
     def end(self) -> None:
@@ -151,21 +139,23 @@ class RequestDispatcher:
         self._queue: FairQueue[_QueuedRequest] = FairQueue(_EXPECTED_REQUEST_SECONDS)
         self._is_ending = False
         #: The user of each watch and upgraded connection.
-        self._users_of_streams: dict[StreamingResponse | UpgradeResponse, UserInfo] = {}
+        self._users_of_streams: dict[
+            api_request.StreamingResponse | api_request.UpgradeResponse, api_request.UserInfo
+        ] = {}
         self._exceptions = 0
 
-    def authenticate(self, request: ApiRequest) -> ApiRequest:
+    def authenticate(self, request: api_request.ApiRequest) -> api_request.ApiRequest:
         """Authenticate a request from its head; return the request with its user. Raises StatusError."""
         return self._server.authenticate(request)
 
-    def ask(self, request: ApiRequest, on_response: ResponseReceiver) -> None:
+    def ask(self, request: api_request.ApiRequest, on_response: ResponseReceiver) -> None:
         """Queue a request; `on_response` gets its response, or at once a 429 if too many requests are in progress."""
         user = request.user
         try:
             if self._is_ending:
                 raise too_many_requests()
             self._limiter.enter(user, is_watch=request.flag("watch") and self._server.begins_watch(request))
-        except StatusError as refused:
+        except api_request.StatusError as refused:
             on_response(encode_body(refused.response()))
         else:
             began_at = self._metrics.begin()
@@ -174,8 +164,8 @@ class RequestDispatcher:
                 partial(self._execute_request, request, began_at, partial(self._finish_request, user, on_response)),
                 on_response,
             )
-            is_urgent = is_exempt_from_limits(user) or request.path.startswith(_HEALTH_PATHS)
-            self._queue.put(flow_of(user), queued_request, is_urgent=is_urgent)
+            is_urgent = api_request.is_exempt_from_limits(user) or request.path.startswith(_HEALTH_PATHS)
+            self._queue.put(api_request.flow_of(user), queued_request, is_urgent=is_urgent)
             self._kernel.post(self._execute_next_request)
 
     def end(self) -> None:
@@ -206,62 +196,66 @@ class RequestDispatcher:
         """The number of watches and upgraded connections in progress."""
         return len(self._users_of_streams)
 
-    def leave(self, stream: StreamingResponse | UpgradeResponse) -> None:
+    def leave(self, stream: api_request.StreamingResponse | api_request.UpgradeResponse) -> None:
         """End a streaming response or upgraded connection whose client has disconnected."""
-        if not isinstance(stream, UpgradeResponse):
+        if not isinstance(stream, api_request.UpgradeResponse):
             self._commit.leave(stream)
             stream.end()
         user = self._users_of_streams.pop(stream, None)
         if user is not None:
             self._limiter.end_watch(user)
 
-    def _execute_request(self, request: ApiRequest, began_at: float, finish: _ResponseFinisher) -> None:
+    def _execute_request(self, request: api_request.ApiRequest, began_at: float, finish: _ResponseFinisher) -> None:
         result, measurement = self._handle_request(request), (self._metrics.latest_labels, began_at)
-        if isinstance(result, DeferredResponse):  # registered now: the response may come before the journal is written
+        if isinstance(
+            result, api_request.DeferredResponse
+        ):  # registered now: the response may come before the journal is written
             result.then(lambda response: self._send_deferred(finish, response, measurement))
         else:
             self._commit.when_durable(self._revision(), partial(finish, result, measurement))
 
     def _finish_request(
         self,
-        user: UserInfo,
+        user: api_request.UserInfo,
         on_response: ResponseReceiver,
-        started_response: StartedResponse,
+        started_response: api_request.StartedResponse,
         measurement: _RequestMeasurement,
         journal_error: JournalError | None,
     ) -> None:
         self._limiter.leave(user)
         self._metrics.settle(*measurement)
-        if not isinstance(started_response, Response):
+        if not isinstance(started_response, api_request.Response):
             self._users_of_streams[started_response] = user
             self._limiter.begin_watch(user)
         on_response(started_response if journal_error is None else encode_body(_NOT_STORED.response()))
 
-    def _send_deferred(self, finish: _ResponseFinisher, response: Response, measurement: _RequestMeasurement) -> None:
+    def _send_deferred(
+        self, finish: _ResponseFinisher, response: api_request.Response, measurement: _RequestMeasurement
+    ) -> None:
         """Send a deferred response once the current store revision is durable, since the response may reveal it."""
         self._commit.when_durable(self._revision(), partial(finish, encode_body(response), measurement))
 
-    def _handle_request(self, request: ApiRequest) -> AnyResponse:
+    def _handle_request(self, request: api_request.ApiRequest) -> api_request.AnyResponse:
         """Execute a request and return its response; an exception is logged and becomes a 500 response."""
         try:
             result = self._server.handle(request)
-            return _encode_response(result, request) if isinstance(result, Response) else result
+            return _encode_response(result, request) if isinstance(result, api_request.Response) else result
         except Exception:  # noqa: BLE001 - becomes a 500 response
             self._exceptions += 1
             exception_id = f"{self._kernel.clock():x}-{self._exceptions}"
             _LOG.exception("unexpected exception %s while answering %s %r", exception_id, request.method, request.path)
             error_message = f"Internal error occurred: unexpected exception {exception_id}; see the server log"
-            return encode_body(StatusError(500, "InternalError", error_message).response())
+            return encode_body(api_request.StatusError(500, "InternalError", error_message).response())
 
 
-def _encode_response(response: Response, request: ApiRequest) -> Response:
+def _encode_response(response: api_request.Response, request: api_request.ApiRequest) -> api_request.Response:
     """Encode the body of a response; a written object uses the encoding that watches share."""
     if request.method == "GET" or not isinstance(response.body, dict) or "items" in response.body:
         return encode_body(response)
     return response._replace(body=encode_shared(response.body) + b"\n")
 
 
-def encode_body(response: Response) -> Response:
+def encode_body(response: api_request.Response) -> api_request.Response:
     """Return a response with its body as bytes, or as an iterator of pieces if it is long. JSON ends with a newline."""
     body = response.body
     if isinstance(body, bytes | Iterator):

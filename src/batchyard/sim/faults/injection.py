@@ -29,18 +29,8 @@ from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, Write
 from batchyard.nodes.conditions import DrainOptions, drain, set_unschedulable
 from batchyard.scheduling.workload.lifecycle import is_finished
+from batchyard.sim import faults as fault_kinds
 from batchyard.sim.event_log import EventLog
-from batchyard.sim.faults import (
-    Conflicts,
-    Drain,
-    Fail,
-    ReclaimSpot,
-    Restart,
-    ScheduledFault,
-    SlowBoot,
-    Stockout,
-    WriteFaults,
-)
 
 # The Cluster object while machines are sold out or boot slowly, computed from the Cluster without shortages.
 #
@@ -51,7 +41,9 @@ from batchyard.sim.faults import (
 _BOOT_STEPS: Final = ("boot", "registration", "network", "drivers")
 
 
-def with_shortages(cluster: Obj, stockouts: Iterable[Stockout], slow_boots: Iterable[SlowBoot]) -> Obj:
+def with_shortages(
+    cluster: Obj, stockouts: Iterable[fault_kinds.Stockout], slow_boots: Iterable[fault_kinds.SlowBoot]
+) -> Obj:
     """Return a Cluster object changed so that machine types are sold out (`stockouts`) or slow (`slow_boots`)."""
     sold_out = [row for stockout in stockouts for row in _empty_capacity_entries(stockout, cluster)]
     if sold_out:
@@ -79,7 +71,7 @@ def _value_at(obj: Any, path: Iterable[str]) -> Any:
     return obj
 
 
-def _empty_capacity_entries(stockout: Stockout, cluster: Obj) -> Iterator[Mapping[str, Any]]:
+def _empty_capacity_entries(stockout: fault_kinds.Stockout, cluster: Obj) -> Iterator[Mapping[str, Any]]:
     """Yield `capacity` entries that allow no more machines of a sold-out type; existing machines are kept."""
     provisioning_field = {"provisioning": stockout.provisioning} if stockout.provisioning else {}
     for zone in [stockout.zone] if stockout.zone else _zones_of_cluster(cluster):
@@ -93,7 +85,9 @@ def _zones_of_cluster(cluster: Obj) -> list[str]:
     return sorted({zone: None for rows in (spec, *pools) for zone in rows.get("zones") or ()})
 
 
-def _slowed_times(slow_boot: SlowBoot, machine: MachineType, cluster: Obj, catalog: Catalog) -> Mapping[str, Any]:
+def _slowed_times(
+    slow_boot: fault_kinds.SlowBoot, machine: MachineType, cluster: Obj, catalog: Catalog
+) -> Mapping[str, Any]:
     """Return the boot times of a machine type, multiplied by the factor of a slowBoot fault."""
     old_times = ((cluster["spec"].get("times") or {}).get("byMachine") or {}).get(machine.name) or {}
     slower_times = {}
@@ -126,7 +120,7 @@ class FaultTarget(Protocol):
     def crash(self) -> None:
         """Crash the platform and restart it."""
 
-    def record_missed_fault(self, fault: ScheduledFault) -> None:
+    def record_missed_fault(self, fault: fault_kinds.ScheduledFault) -> None:
         """Record a fault that had no effect because its target did not exist."""
 
 
@@ -136,8 +130,8 @@ class FaultInjector:
     def __init__(
         self,
         world: FaultTarget,
-        faults: Sequence[ScheduledFault],
-        write_faults: WriteFaults | None,
+        faults: Sequence[fault_kinds.ScheduledFault],
+        write_faults: fault_kinds.WriteFaults | None,
         last_step_at: Instant,
     ) -> None:
         self._world = world
@@ -146,15 +140,15 @@ class FaultInjector:
         self._begin = world.kernel.now()
         #: The number of scheduled kernel callbacks that belong to faults.
         self._scheduled = 0
-        self._stockouts: list[Stockout] = []
-        self._slow_boots: list[SlowBoot] = []
-        self._conflicts: list[Conflicts] = []
+        self._stockouts: list[fault_kinds.Stockout] = []
+        self._slow_boots: list[fault_kinds.SlowBoot] = []
+        self._conflicts: list[fault_kinds.Conflicts] = []
         #: The Cluster without the active shortages and the Cluster with them, as last written.
         self._changed: tuple[Obj, Obj] | None = None
         for fault in faults:
             self._schedule(fault, enumerate(fault.times()))
 
-    def _schedule(self, fault: ScheduledFault, occurrences: Iterator[tuple[int, Duration]]) -> None:
+    def _schedule(self, fault: fault_kinds.ScheduledFault, occurrences: Iterator[tuple[int, Duration]]) -> None:
         """Schedule the next occurrence of a fault, if there is one; `occurrences` yields its number and time."""
         for number, at in occurrences:
             self._call_at(self._begin + at, partial(self._run_occurrence, fault, number, occurrences))
@@ -168,7 +162,9 @@ class FaultInjector:
         self._scheduled -= 1
         callback()
 
-    def _run_occurrence(self, fault: ScheduledFault, number: int, occurrences: Iterator[tuple[int, Duration]]) -> None:
+    def _run_occurrence(
+        self, fault: fault_kinds.ScheduledFault, number: int, occurrences: Iterator[tuple[int, Duration]]
+    ) -> None:
         """Inject a fault and schedule its next occurrence; a repeated fault ends when all work has ended."""
         is_repeated = fault.at is None
         if is_repeated and self._is_run_over():
@@ -185,34 +181,34 @@ class FaultInjector:
             return not any(phase(pod) == RUNNING for pod in client.list(scheme.POD))
         return not has_unfinished_work(client)
 
-    def _inject_fault(self, fault: ScheduledFault, number: int | None) -> None:
+    def _inject_fault(self, fault: fault_kinds.ScheduledFault, number: int | None) -> None:
         match fault.action:
-            case Fail() as action:
+            case fault_kinds.Fail() as action:
                 self._log_targets("fail", fault, self._crash_machines(action, _TargetOrder(fault, number)))
-            case ReclaimSpot() as action:
+            case fault_kinds.ReclaimSpot() as action:
                 self._log_targets("reclaimSpot", fault, self._reclaim_machines(action, _TargetOrder(fault, number)))
-            case Drain() as action:
+            case fault_kinds.Drain() as action:
                 self._log_targets("drain", fault, self._drain_node(action))
-            case Stockout() as action:
+            case fault_kinds.Stockout() as action:
                 self._start_lasting_fault(self._stockouts, action, action.lasts, self._update_shortages)
                 provisioning_field = {"provisioning": action.provisioning} if action.provisioning else {}
                 seconds = duration_seconds(action.lasts)
                 self._log("stockout", machine=action.machine, zone=action.zone, **provisioning_field, seconds=seconds)
-            case SlowBoot() as action:
+            case fault_kinds.SlowBoot() as action:
                 self._start_lasting_fault(self._slow_boots, action, action.lasts, self._update_shortages)
                 seconds = duration_seconds(action.lasts)
                 self._log("slowBoot", machine=action.machine, times=action.times, seconds=seconds)
-            case Conflicts() as action:
+            case fault_kinds.Conflicts() as action:
                 self._start_lasting_fault(self._conflicts, action, action.lasts, self._update_conflict_rate)
                 self._log("conflicts", percent=action.percent, seconds=duration_seconds(action.lasts))
-            case Restart():
+            case fault_kinds.Restart():
                 self._log("restart")
                 self._world.crash()
 
     def _log(self, fault: str, **fields: Any) -> None:
         self._world.log.record_fault({"fault": fault, **{name: value for name, value in fields.items() if value != ""}})
 
-    def _log_targets(self, name: str, fault: ScheduledFault, nodes: Sequence[str]) -> None:
+    def _log_targets(self, name: str, fault: fault_kinds.ScheduledFault, nodes: Sequence[str]) -> None:
         """Log the nodes that a fault affects; if a one-time fault affects none, record it as missed."""
         self._log(name, nodes=nodes)
         if not nodes and fault.at is not None:
@@ -220,7 +216,7 @@ class FaultInjector:
 
     # --- machines ---
 
-    def _crash_machines(self, action: Fail, target_order: "_TargetOrder") -> Sequence[str]:
+    def _crash_machines(self, action: fault_kinds.Fail, target_order: "_TargetOrder") -> Sequence[str]:
         """Crash the machines that a `fail` fault targets; return their names."""
         now = self._world.kernel.now()
         target_machines = target_order.sort_targets(_machines_to_crash(action, self._world.client))
@@ -230,7 +226,7 @@ class FaultInjector:
             self._world.submit(UpdateStatus(instances.in_phase(instance, instances.CRASHED, now)))
         return _names_of(target_machines)
 
-    def _reclaim_machines(self, action: ReclaimSpot, target_order: "_TargetOrder") -> Sequence[str]:
+    def _reclaim_machines(self, action: fault_kinds.ReclaimSpot, target_order: "_TargetOrder") -> Sequence[str]:
         """Send a termination notice to Spot machines of a pool; return the machines' names."""
         now = self._world.kernel.now()
         stop_at = format_time(now + instances.PREEMPTION_NOTICE)
@@ -240,7 +236,7 @@ class FaultInjector:
             self._world.submit(UpdateStatus(instances.in_phase(instance, instances.STOPPING, now, stopAt=stop_at)))
         return _names_of(target_machines)
 
-    def _drain_node(self, action: Drain) -> Sequence[str]:
+    def _drain_node(self, action: fault_kinds.Drain) -> Sequence[str]:
         """Cordon a node, evict its pods, and schedule its uncordoning; return its name, or nothing if it is gone."""
         client, submit_write = self._world.client, self._world.submit
         node = client.get(Key(scheme.NODE, "", action.node))
@@ -294,7 +290,7 @@ class FaultInjector:
 class _TargetOrder:
     """The order in which a fault picks machines: by name, or random for a repeated fault."""
 
-    def __init__(self, fault: ScheduledFault, occurrence_number: int | None) -> None:
+    def __init__(self, fault: fault_kinds.ScheduledFault, occurrence_number: int | None) -> None:
         self._fault = fault
         self._number = occurrence_number
 
@@ -324,7 +320,7 @@ def _has_ended(job: Obj, end_conditions: Iterable[str]) -> bool:
     return any(is_true(status, end) for end in end_conditions)
 
 
-def _machines_to_crash(action: Fail, reader: Reader) -> Iterator[Obj]:
+def _machines_to_crash(action: fault_kinds.Fail, reader: Reader) -> Iterator[Obj]:
     """Return the running machines that a `fail` fault may crash."""
     if action.pool or action.slice:
         return _machines_of_pool(action.pool or action.slice, reader)
