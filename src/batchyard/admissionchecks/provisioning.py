@@ -90,7 +90,7 @@ def _check_names(workload: meta.Obj | None) -> Sequence[str]:
     return [check["name"] for check in checks] if checks else ()
 
 
-# The Active condition of the provisioning controller's AdmissionChecks tells whether their config exists.
+# The Active condition of the provisioning controller's AdmissionChecks: whether their config exists.
 #
 # Source: admissioncheck_reconciler.go beside Kueue's provisioning controller.
 

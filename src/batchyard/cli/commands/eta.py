@@ -148,7 +148,7 @@ def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
 
 
 def _forecast_namespace_on_server(request: EtaRequest, error: ListPermissionError) -> list[Mapping[str, Any]]:
-    """Return the server's forecasts of the pending Workloads in one namespace, for users who may read only that one.
+    """Return the server's forecasts of the pending Workloads in one namespace, if the user may list no others.
 
     Exit with the given error if the server makes no forecasts, or the user may not list the Workloads.
     """

@@ -252,6 +252,14 @@ async def _workload_path(client: ClusterClient, entry: JobEntry) -> str:
     return await client.path_of(api_version, "Workload", entry.namespace, entry.workload_name)
 
 
+def _set_active_by_name(target: ClusterTarget, namespace: str, names: Sequence[str], *, is_active: bool) -> None:
+    async def run(client: ClusterClient) -> None:
+        for entry in await _named_jobs(client, namespace, names):
+            await _set_active(client, entry, is_active=is_active)
+
+    run_in_cluster(target, run)
+
+
 def suspend(
     context: typer.Context,
     names: JobNames,
@@ -261,12 +269,7 @@ def suspend(
     data_dir: DataDir = None,
 ) -> None:
     """Stop jobs and keep them out of the line until they are resumed (spec.active of their Workloads)."""
-
-    async def run(client: ClusterClient) -> None:
-        for entry in await _named_jobs(client, namespace, names):
-            await _set_active(client, entry, is_active=False)
-
-    run_in_cluster(target_of(context, kubeconfig, kube_context, data_dir), run)
+    _set_active_by_name(target_of(context, kubeconfig, kube_context, data_dir), namespace, names, is_active=False)
 
 
 def resume(
@@ -278,12 +281,7 @@ def resume(
     data_dir: DataDir = None,
 ) -> None:
     """Put suspended jobs back into their queues (spec.active of their Workloads)."""
-
-    async def run(client: ClusterClient) -> None:
-        for entry in await _named_jobs(client, namespace, names):
-            await _set_active(client, entry, is_active=True)
-
-    run_in_cluster(target_of(context, kubeconfig, kube_context, data_dir), run)
+    _set_active_by_name(target_of(context, kubeconfig, kube_context, data_dir), namespace, names, is_active=True)
 
 
 # `batchyard priority`.
