@@ -39,7 +39,8 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/structure.py
 
-# Before each commit: the quick part of `test`. One process and cached bytecode keep it below 90 CPU-seconds.
+# Before each commit: the quick part of `test`. One process and cached bytecode keep it below 90 CPU-seconds on the
+# machine that benchmarks/README.md names.
 check: export PYTHONDONTWRITEBYTECODE =
 check: lint types layers
 	$(BIN)/pytest -n 0 -m "not slow" tests/test_tidy.py tests/unit

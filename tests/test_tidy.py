@@ -1,5 +1,6 @@
 """The style of this repository, as tests: the tree keeps every rule, and every rule can fail."""
 
+import gc
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -65,6 +66,16 @@ PYTHON_RULES: dict[str, tuple[FileRule, tuple[str, ...]]] = {
     "the order of sets is never seen": (order.set_iteration, SRC),
     "no debris": (words.debris, EVERYWHERE),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees_are_dropped() -> Iterator[None]:
+    """Keep the millions of nodes of the syntax trees from the garbage collector, and drop them after the last test."""
+    gc.disable()
+    yield
+    for function in (tree, violations_of, banned_words, dead_modules):
+        function.cache_clear()
+    gc.enable()
 
 
 @cache
