@@ -122,9 +122,10 @@ $(DOCS)/.made: docs/requirements.lock
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
 	@touch $@
 
-# The pages of docs/reference that are made from the code.
+# The pages of docs/reference and the manual pages, which are made from the code.
 reference: setup
 	$(BIN)/python tools/reference_pages.py
+	$(BIN)/python tools/man_pages.py
 
 # Pins every dependency again, for every platform, from pyproject.toml (needs uv). Keeps extras: pip reads a pin without
 # its extra as no pin of the extra, and fails as soon as the registry has a newer release.

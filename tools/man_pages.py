@@ -1,8 +1,11 @@
-"""Writes a manual page for each command: `python tools/man_pages.py build/man [DATE]`, then `man -l build/man/NAME.1`.
+"""Writes deploy/man, a manual page for each command; wheels carry them, and a test fails if one of them is out of date.
 
-DATE is the date of the release, such as 2026-01-31. The pages are built, not committed.
+    python tools/man_pages.py [FOLDER]
+
+With FOLDER, the pages are written there instead. `man -l FOLDER/NAME.1` shows one.
 """
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,27 +17,33 @@ from batchyard.cli.app import COMMANDS, command_contexts
 from batchyard.cli.examples import EXAMPLES
 from batchyard.cli.help import argument_usage, command_name, first_sentence, help_row, parameter_groups
 
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "deploy" / "man"
 EXIT_CODES = (("0", "success"), ("1", "invalid input or failed run"), ("2", "wrong usage"))
 
 
 def main() -> None:
-    """Write all pages to the folder that the first argument names."""
-    folder, date = Path(sys.argv[1]), "".join(sys.argv[2:3])
+    """Write all pages, and delete those of commands that are gone."""
+    folder = Path(sys.argv[1]) if sys.argv[1:] else FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in pages(date):
+    for path in folder.glob("batchyard*.1"):
+        path.unlink()
+    for name, text in pages():
         (folder / f"{name}.1").write_text(text, "utf-8")
 
 
-def pages(date: str = "") -> Iterator[tuple[str, str]]:
+def pages() -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each page: one of `batchyard`, and one of each command."""
-    yield "batchyard", "\n".join([title_line("batchyard", date), *overview_lines(), ""])
+    yield "batchyard", "\n".join([title_line("batchyard"), *overview_lines(), ""])
     for context in command_contexts():
         name = page_name(command_name(context))
-        yield name, "\n".join([title_line(name, date), *command_lines(context), ""])
+        yield name, "\n".join([title_line(name), *command_lines(context), ""])
 
 
-def title_line(name: str, date: str) -> str:
-    """Return the first line of a page."""
+def title_line(name: str) -> str:
+    """Return the first line of a page, with the date of the newest release in CHANGELOG.md."""
+    dates = re.search(r"^## \S+ - (\S+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    date = dates[1] if dates else ""
     return f'.TH "{escape(name.upper())}" 1 "{date}" batchyard "User Commands"'
 
 

@@ -122,6 +122,7 @@ def metadata_of(wheel: Path) -> Message:
 def test_wheel_has_all_data_files(distributions: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(distributions[1]) as archive:
         names = {name.partition(".data/data/share/batchyard/")[2] or name for name in archive.namelist()}
+        assert sum(".data/data/share/man/man1/batchyard" in name for name in names) > 30
     tracked = subprocess.run(
         ["git", "ls-files", "src/batchyard", *DATA_FOLDERS], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split()
