@@ -8,6 +8,7 @@ gate is closed, because this process has lost leadership, nothing is sent and no
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -16,7 +17,7 @@ from batchyard.api import conversion, scheme
 from batchyard.api.errors import ApiError, Conflict, NotFound, TemporarilyForbidden
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import ServedKind, kind_info
-from batchyard.base.instant import Instant
+from batchyard.client.flow_control import SendQueue, priority_of
 from batchyard.client.transport import (
     HttpRequest,
     HttpResponse,
@@ -234,8 +235,8 @@ class Submission:
     """Writes of one caller, sent one after the other until one is rejected, with the progress of sending them."""
 
     __slots__ = (
-        *("base_objects", "followers", "is_repeat", "keys", "on_end", "request", "requests", "responses", "tries"),
-        *("waits_for", "writes"),
+        *("base_objects", "followers", "is_repeat", "keys", "on_end", "priority", "request", "requests"),
+        *("responses", "tries", "waits_for", "writes"),
     )
 
     def __init__(
@@ -244,6 +245,7 @@ class Submission:
         self.writes = writes
         #: The object that each write is based on, if known.
         self.base_objects = base_objects or [None] * len(writes)
+        self.priority = priority_of(writes, self.base_objects)
         #: The generator of the current write's HTTP requests, and the request that has no response yet.
         self.requests: RequestSteps | None = None
         self.request: HttpRequest | None = None
@@ -272,7 +274,7 @@ class WriteQueue:
     ) -> None:
         self._timers = timers
         self._transport = transport
-        self._limit = rate_limit
+        self.send_queue = SendQueue(timers, rate_limit)
         self._version_of = api_version_of
         self._may_send = may_send
         self._last_submissions: dict[Key, Submission] = {}
@@ -304,14 +306,7 @@ class WriteQueue:
                 self._send_when_allowed(follower)
 
     def _send_when_allowed(self, submission: Submission) -> None:
-        now = self._timers.now()
-        self._schedule_at(now + self._limit.take_token(now), lambda: self._send(submission))
-
-    def _schedule_at(self, instant: Instant, callback: Callable[[], None]) -> None:
-        if instant <= self._timers.now():
-            callback()
-        else:
-            self._timers.call_at(instant, callback)
+        self.send_queue.add(submission.priority, lambda: self._send(submission))
 
     def _send(self, submission: Submission) -> None:
         write_index = len(submission.responses)
@@ -326,8 +321,11 @@ class WriteQueue:
         )
 
     def _send_and_count(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
+        sent_at = self._timers.now()
+
         def count_response(http_response: HttpResponse) -> None:
             self.response_counts[request.method, http_response.code] += 1
+            self.send_queue.on_response(sent_at, http_response)
             on_response(http_response)
 
         if self._may_send():
@@ -337,12 +335,9 @@ class WriteQueue:
         submission.tries += 1
         if is_retriable(write, http_response) and submission.tries < ATTEMPTS_MAX:
             submission.is_repeat = submission.is_repeat or may_have_succeeded(http_response)
-            now = self._timers.now()
             name = f"{namespace_of(write)}/{name_of(write)}"
-            retry_delay = max(
-                http_response.retry_after or 0, jittered_backoff(submission.tries, 0, name), self._limit.take_token(now)
-            )
-            self._schedule_at(now + retry_delay, lambda: self._send(submission))
+            retry_delay = max(http_response.retry_after or 0, jittered_backoff(submission.tries, 0, name))
+            self._timers.call_at(self._timers.now() + retry_delay, lambda: self._send_when_allowed(submission))
             return
         response_body = decode_object(http_response.body)
         error = error_of(http_response, write, response_body)
@@ -388,11 +383,12 @@ class WriteQueue:
             return False
         kind = kind_of(write)
         request = list_one_request(write, kind_info(kind), self._version_of(kind))
-        self._send_and_count(request, lambda response: self._compare_existing(submission, write, response, error))
+        compare = partial(self._compare_existing, submission, write, error)
+        self.send_queue.add(submission.priority, lambda: self._send_and_count(request, compare))
         return True
 
     def _compare_existing(
-        self, submission: Submission, write: Create, http_response: HttpResponse, error: ApiError
+        self, submission: Submission, write: Create, error: ApiError, http_response: HttpResponse
     ) -> None:
         """Complete a repeated Create after a Conflict: it succeeded earlier if the existing object is the sent one."""
         response = self._response_from_body(write, object_in_list(http_response), None)

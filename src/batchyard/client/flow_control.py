@@ -1,0 +1,143 @@
+"""Order and rate of a client's write requests: the most urgent first, within the rate limit and the server's capacity.
+
+A request waits until the rate limit has a token and fewer requests are in flight than the server takes without delay.
+Sources: golang.org/x/time/rate, as client-go uses it, for the token bucket; D. Chiu and R. Jain, "Analysis of the
+increase and decrease algorithms for congestion avoidance", for the number in flight.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Obj
+from batchyard.api.views.workload import workload_view
+from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
+from batchyard.client.transport import HttpResponse, RateLimit, kind_of
+from batchyard.interfaces.client import UpdateStatus, Write
+from batchyard.interfaces.controller import Kernel, Work
+
+
+class WritePriority(IntEnum):
+    """How urgent a write is; the lowest number goes first."""
+
+    #: What pods wait for: admissions, Jobs that start or stop, and all that is not listed below.
+    REGULAR = 0
+    #: Evictions of Workloads, which free quota for later admissions.
+    EVICTION = 1
+    PENDING_REASON = 2
+    QUEUE_STATUS = 3
+    EVENT = 4
+
+
+_QUEUES: Final = frozenset({scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.COHORT})
+
+
+def priority_of(writes: Sequence[Write], base_objects: Sequence[Obj | None]) -> WritePriority:
+    """Return the priority of writes that are sent one after the other: that of the most urgent one."""
+    return min(map(_priority_of_write, writes, base_objects))
+
+
+def _priority_of_write(write: Write, base: Obj | None) -> WritePriority:
+    kind = kind_of(write)
+    if kind == scheme.EVENT:
+        return WritePriority.EVENT
+    if not isinstance(write, UpdateStatus):
+        return WritePriority.REGULAR
+    if kind in _QUEUES:
+        return WritePriority.QUEUE_STATUS
+    if kind != scheme.WORKLOAD or base is None:
+        return WritePriority.REGULAR
+    old, new = workload_view(base), workload_view(write.obj)
+    if new.evicted:
+        return WritePriority.EVICTION
+    return WritePriority.REGULAR if old.quota_reserved or new.quota_reserved else WritePriority.PENDING_REASON
+
+
+#: The number of requests in flight: at the start, and its bounds.
+_IN_FLIGHT_INITIAL: Final = 32
+_IN_FLIGHT_MIN: Final = 4
+_IN_FLIGHT_MAX: Final = 256
+#: A server whose responses take longer than this has more requests than it can process at once.
+_LATENCY_MAX: Final = 500 * MILLISECOND
+_DECREASE_INTERVAL: Final = SECOND
+_OVERLOADED_CODES: Final = frozenset({429, 503})
+
+
+class InFlightLimit:
+    """The number of requests that may be in flight: one more per round of fast responses, half after a slow one."""
+
+    def __init__(self) -> None:
+        self._limit = float(_IN_FLIGHT_INITIAL)
+        self._decreased_at: Instant = 0
+
+    @property
+    def count(self) -> int:
+        """The number of requests that may be in flight now."""
+        return int(self._limit)
+
+    def record(self, now: Instant, latency: Duration, code: int) -> None:
+        """Adapt the limit to a response: its latency, and its status code."""
+        if code not in _OVERLOADED_CODES and latency <= _LATENCY_MAX:
+            self._limit = min(_IN_FLIGHT_MAX, self._limit + 1 / self._limit)
+        elif now - self._decreased_at >= _DECREASE_INTERVAL:
+            self._limit, self._decreased_at = max(_IN_FLIGHT_MIN, self._limit / 2), now
+
+
+#: Every n-th request is the oldest of the least urgent ones, so that none waits for ever.
+_FAIRNESS_PERIOD: Final = 10
+
+
+class SendQueue:
+    """Requests that wait to be sent: the most urgent first, and in order of arrival within a priority."""
+
+    def __init__(self, timers: Kernel, limit: RateLimit) -> None:
+        self._timers = timers
+        self._limit = limit
+        self._in_flight_limit = InFlightLimit()
+        self._waiting: dict[WritePriority, deque[Work]] = {priority: deque() for priority in WritePriority}
+        self._sent_count = 0
+        self._is_wake_up_scheduled = False
+        #: The number of requests without a response.
+        self.in_flight = 0
+
+    def add(self, priority: WritePriority, send: Work) -> None:
+        """Call `send` when its turn has come. It must start one request, whose response goes to `on_response`."""
+        self._waiting[priority].append(send)
+        self._send_waiting()
+
+    def waiting_count(self, priority: WritePriority) -> int:
+        """Return the number of requests of a priority that wait."""
+        return len(self._waiting[priority])
+
+    def on_response(self, sent_at: Instant, response: HttpResponse) -> None:
+        """Count the response to a request, and send waiting requests."""
+        now = self._timers.now()
+        self.in_flight -= 1
+        self._in_flight_limit.record(now, now - sent_at, response.code)
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        """Send waiting requests as far as the limits allow."""
+        while self.in_flight < self._in_flight_limit.count and not self._is_wake_up_scheduled:
+            queues = [queue for queue in self._waiting.values() if queue]
+            if not queues:
+                return
+            if delay := self._limit.take_token(now := self._timers.now()):
+                self._is_wake_up_scheduled = True
+                self._timers.call_at(now + delay, self._send_with_token)
+                return
+            self._send_next(queues)
+
+    def _send_with_token(self) -> None:
+        """Send a request with the token that has become available."""
+        self._is_wake_up_scheduled = False
+        self._send_next([queue for queue in self._waiting.values() if queue])
+        self._send_waiting()
+
+    def _send_next(self, queues: Sequence[deque[Work]]) -> None:
+        """Send the oldest request of the first queue, or in each `_FAIRNESS_PERIOD` one of the last queue."""
+        self._sent_count += 1
+        self.in_flight += 1
+        queues[0 if self._sent_count % _FAIRNESS_PERIOD else -1].popleft()()
