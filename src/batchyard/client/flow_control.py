@@ -6,13 +6,12 @@ increase and decrease algorithms for congestion avoidance", for the number in fl
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Obj
-from batchyard.api.views.workload import workload_view
+from batchyard.api.meta import Obj, is_true
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
 from batchyard.client.transport import HttpResponse, RateLimit, kind_of
 from batchyard.interfaces.client import UpdateStatus, Write
@@ -49,10 +48,10 @@ def _priority_of_write(write: Write, base: Obj | None) -> WritePriority:
         return WritePriority.QUEUE_STATUS
     if kind != scheme.WORKLOAD or base is None:
         return WritePriority.REGULAR
-    old, new = workload_view(base), workload_view(write.obj)
-    if new.evicted:
+    if is_true(write.obj, "Evicted"):
         return WritePriority.EVICTION
-    return WritePriority.REGULAR if old.quota_reserved or new.quota_reserved else WritePriority.PENDING_REASON
+    has_quota = is_true(base, "QuotaReserved") or is_true(write.obj, "QuotaReserved")
+    return WritePriority.REGULAR if has_quota else WritePriority.PENDING_REASON
 
 
 #: The number of requests in flight: at the start, and its bounds.
@@ -85,6 +84,8 @@ class InFlightLimit:
             self._limit, self._decreased_at = max(_IN_FLIGHT_MIN, self._limit / 2), now
 
 
+#: The most Events that wait to be sent. client-go's broadcaster has the same bound: tools/events/event_broadcaster.go.
+EVENTS_WAITING_MAX: Final = 1000
 #: Every n-th request is the oldest of the least urgent ones, so that none waits for ever.
 _FAIRNESS_PERIOD: Final = 10
 
@@ -107,9 +108,13 @@ class SendQueue:
         self._waiting[priority].append(send)
         self._send_waiting()
 
-    def waiting_count(self, priority: WritePriority) -> int:
-        """Return the number of requests of a priority that wait."""
-        return len(self._waiting[priority])
+    def is_full(self, priority: WritePriority) -> bool:
+        """Report whether too many Events wait to add one; other requests are never dropped."""
+        return priority is WritePriority.EVENT and len(self._waiting[priority]) >= EVENTS_WAITING_MAX
+
+    def waiting_counts(self) -> Mapping[WritePriority, int]:
+        """Return the number of waiting requests by priority."""
+        return {priority: len(queue) for priority, queue in self._waiting.items()}
 
     def on_response(self, sent_at: Instant, response: HttpResponse) -> None:
         """Count the response to a request, and send waiting requests."""

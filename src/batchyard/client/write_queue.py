@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from batchyard.api import conversion, scheme
-from batchyard.api.errors import ApiError, Conflict, NotFound, TemporarilyForbidden
+from batchyard.api.errors import ApiError, Conflict, NotFound, NoValidResponse, TemporarilyForbidden
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.client.flow_control import SendQueue, priority_of
@@ -280,12 +280,23 @@ class WriteQueue:
         self._last_submissions: dict[Key, Submission] = {}
         #: The number of responses by method and code.
         self.response_counts: Counter[tuple[str, int]] = Counter()
+        self.dropped_event_count = 0
         #: Called with the text of each rejection to report; a successful write of the object resets its count.
         self.on_refused: Callable[[str], None] = _ignore_rejection
         self._rejection_counts: dict[tuple[type[Write], str | Key], int] = {}
 
     def submit(self, submission: Submission) -> None:
-        """Queue a caller's writes; they are sent when earlier submissions for the same objects are finished."""
+        """Queue a caller's writes; they are sent when earlier submissions for the same objects are finished.
+
+        While too many Events wait, new ones are dropped: they get an error without a request.
+        """
+        if self.send_queue.is_full(submission.priority):
+            self.dropped_event_count += 1
+            submission.keys = []
+            error = NoValidResponse("too many Events wait to be written")
+            submission.responses.append(WriteResponse(submission.writes[0], {}, error))
+            submission.on_end(submission)
+            return
         for key in dict.fromkeys(submission.keys):
             previous_submission = self._last_submissions.get(key)
             if previous_submission is not None:

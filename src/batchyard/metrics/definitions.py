@@ -370,6 +370,9 @@ _PROGRAM_METRICS: Final = (
     Metric("controller_runtime_webhook_requests_in_flight", GAUGE, "Requests to webhooks in flight", _WEBHOOK_LABELS),
     Metric("leader_election_master_status", GAUGE, "1 on the leader, 0 elsewhere", ("name",)),
     Metric("rest_client_requests_total", COUNTER, "Responses to writes", ("code", "method")),
+    Metric("batchyard_writes_waiting", GAUGE, "Writes that wait for the rate limit or the server", ("priority",)),
+    Metric("batchyard_writes_in_flight", GAUGE, "Writes that were sent and have no response"),
+    Metric("batchyard_events_dropped_total", COUNTER, "Events that were not written because too many waited"),
     # metrics of the API server
     Metric("apiserver_request_total", COUNTER, "Answered requests", (*_REQUEST_LABELS, "code")),
     Metric(

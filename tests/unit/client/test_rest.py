@@ -7,6 +7,7 @@ from batchyard.api import scheme
 from batchyard.api.errors import Conflict, InvalidObject, NotFound, NoValidResponse, TemporarilyForbidden
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base.instant import SECOND
+from batchyard.client.flow_control import EVENTS_WAITING_MAX
 from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.interfaces.client import Create, Delete, EventType, Update, UpdateStatus, WatchEvent, Write, WriteResult
 from unit.client.client_and_server import ClientAndServer
@@ -293,6 +294,17 @@ def test_rate_limit_delays_writes() -> None:
     world.run()
     assert len(done) == 150
     assert 4 * SECOND < done[-1] - begun < 6 * SECOND
+
+
+def test_surplus_events_are_dropped_with_an_error() -> None:
+    world = synced_client(qps=0.001)
+    results: list[WriteResult] = []
+    for number in range(EVENTS_WAITING_MAX + 110):
+        event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": f"e-{number}", "namespace": "team"}}
+        world.client.submit([Create(event)], results.append)
+    world.run()
+    dropped = [result for result in results if str(result.error) == "too many Events wait to be written"]
+    assert world.client.outbox.dropped_event_count == len(dropped) > 0
 
 
 def test_unserved_kind_has_no_objects_until_served() -> None:

@@ -336,9 +336,14 @@ def _readiness_delay(operator: OperatorProcess) -> str:
 def _client_texts(operator: OperatorProcess) -> Iterator[str]:
     """Yield the metrics of leader election and of the operator's API client, as Prometheus text."""
     yield gauge_text(metric("leader_election_master_status"), [(("batchyard",), int(operator.leads))])
-    counts_by_code = operator.client.outbox.response_counts
+    outbox = operator.client.outbox
+    counts_by_code = outbox.response_counts
     counter_rows = (((str(code), method), counts_by_code[method, code]) for method, code in sorted(counts_by_code))
     yield gauge_text(metric("rest_client_requests_total"), counter_rows)
+    waiting_rows = (((priority.name.lower(),), n) for priority, n in outbox.send_queue.waiting_counts().items())
+    yield gauge_text(metric("batchyard_writes_waiting"), waiting_rows)
+    yield gauge_text(metric("batchyard_writes_in_flight"), [((), outbox.send_queue.in_flight)])
+    yield gauge_text(metric("batchyard_events_dropped_total"), [((), outbox.dropped_event_count)])
     informers = operator.client.informers.items()
     yield gauge_text(metric("batchyard_lists_total"), (((kind,), informer.lists) for kind, informer in informers))
     yield gauge_text(metric("batchyard_watches_total"), (((kind,), informer.watches) for kind, informer in informers))
