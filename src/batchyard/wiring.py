@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from sys import maxsize
 from typing import Final
 
 from batchyard import controller_groups
@@ -76,6 +77,8 @@ class PlatformPorts:
     cycle_observer: CycleObserver = field(default_factory=NoCycleObserver)
     #: The store's history of changes.
     history: ChangeHistory = no_history
+    #: The most pending reasons that the scheduler writes at once; writes over a network take time.
+    pending_reasons_max: int = maxsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +210,7 @@ def _admission_controllers(
         pods_ready_gate,
         ports.cycle_observer,
         records_alternatives=settings.with_api,
+        reports_max=ports.pending_reasons_max,
     )
     job_reconciler = partial(
         JobReconciler,

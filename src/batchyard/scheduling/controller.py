@@ -9,6 +9,7 @@ often, so they are written at most once per REPORT_PERIOD, when no cycle is due.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from sys import maxsize
 from typing import Any, Final, Protocol, TypeAlias
 
 from batchyard.api import scheme
@@ -312,8 +313,11 @@ class Scheduler:
         watch: CycleObserver | None = None,
         *,
         records_alternatives: bool = False,
+        reports_max: int = maxsize,
     ) -> None:
         self._cache = scheduler_cache
+        #: The most pending reasons that are written at once: no cycle runs before all of them are written.
+        self._reports_max = reports_max
         self._policy = policy
         #: Whether preemption details list the Workloads that were not preempted, with the reasons.
         self._records_alternatives = records_alternatives
@@ -466,7 +470,8 @@ class Scheduler:
                 outcome.add(UpdateStatus(set_pending(obj, reason, BYPASSED, now)), [])
         self._bypassed.clear()
         if self._reports and now >= self._reports_due:
-            for name, (why, cycle) in self._reports.items():
+            for name in list(self._reports)[-self._reports_max :]:  # the newest
+                why, cycle = self._reports.pop(name)
                 key = _workload_key(name)
                 reported_workload = _with_pending_reason(reader.get(key), why, now)
                 if reported_workload is not None:
@@ -474,7 +479,6 @@ class Scheduler:
                         key, "Warning", why.reason, why.message, partial(decision_details.pending_details, why, cycle)
                     )
                     outcome.add(UpdateStatus(reported_workload), [event])
-            self._reports.clear()
         due_times = [
             t
             for t in (self._cache.queue_manager.next_release(), self._reports_due if self._reports else None)

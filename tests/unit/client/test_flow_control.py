@@ -67,7 +67,7 @@ def test_priority_of_write(write: Write, base: Obj | None, priority: WritePriori
 
 
 def test_submission_has_priority_of_its_most_urgent_write() -> None:
-    writes = [UpdateStatus(QUEUE), Delete(Key(scheme.WORKLOAD, "team", "w"))]
+    writes: list[Write] = [UpdateStatus(QUEUE), Delete(Key(scheme.WORKLOAD, "team", "w"))]
     assert priority_of(writes, [QUEUE, None]) is WritePriority.REGULAR
 
 

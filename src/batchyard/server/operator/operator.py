@@ -47,6 +47,8 @@ from batchyard.server.platform.decision_throttle import DecisionThrottle
 from batchyard.server.termination import run_unless_ended
 from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, build_platform
 
+#: Pending reasons that are written between two scheduling cycles: as many as are in flight at once at the start.
+_PENDING_REASONS_MAX: Final = 32
 #: The remedy for kinds that the server does not serve.
 _UNSERVED_REMEDY: Final = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
 
@@ -185,7 +187,9 @@ class OperatorProcess:
         decision_log = DecisionLog(EventRecorder(self.client, socket.gethostname()), discard_decision)
         cycle_observer = self._cycle_observer(cycle_metrics)
         platform_ports = PlatformPorts(
-            self.kernel, self.client, (), (), decision_log, cycle_metrics.loop, throttle, cycle_observer=cycle_observer
+            *(self.kernel, self.client, (), (), decision_log, cycle_metrics.loop, throttle),
+            cycle_observer=cycle_observer,
+            pending_reasons_max=_PENDING_REASONS_MAX,
         )
         platform, existing_events = build_platform(platform_ports, self._config.settings), self.client.added_events()
         if self.spans is not None:
