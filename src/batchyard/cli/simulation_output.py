@@ -151,10 +151,12 @@ def run_remarks(result: Result) -> Iterator[str]:
     if result.ending is RunEnding.INTERRUPTED:
         yield "batchyard: interrupted: the results are those up to the interrupt"
     counts = result.counts
+    earlier_text = f"{counts.finished_before} finished before, " if counts.finished_before else ""
     waiting_text = f"{counts.awaiting_checks} waiting for admission checks, " if counts.awaiting_checks else ""
     yield (
-        f"batchyard: {format_go_duration(result.duration)} of virtual time; Workloads: {counts.finished} finished, "
-        f"{counts.admitted} admitted, {waiting_text}{counts.pending} pending; "
+        f"batchyard: {format_go_duration(result.duration)} of virtual time; Workloads: "
+        f"{counts.finished - counts.finished_before} finished, {earlier_text}{counts.admitted} admitted, "
+        f"{waiting_text}{counts.pending} pending; "
         f"{count_with_noun(counts.preemptions, 'preemption')}"
     )
 

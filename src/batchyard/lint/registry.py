@@ -23,6 +23,7 @@ from batchyard.lint.workloads import LintedJob
 from batchyard.scheduling.workload import adjustments
 from batchyard.sim.scenario import FileFault, Source, read_sources
 from batchyard.sim.state_document import manifest_texts
+from batchyard.sim.stored_objects import as_user_manifests
 
 _ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
@@ -340,7 +341,7 @@ def lint_manifests(
     """Check manifests that are already read by the named rules (all if empty) and return a report."""
     repaired_documents = [(broken, repair) for broken in manifests.broken if (repair := repair_manifest(broken.value))]
     repairs = [Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in repaired_documents]
-    objects = _sort_by_position([*manifests.objects, *repairs], source_names)
+    objects = _sort_by_position([*as_user_manifests([*manifests.objects, *repairs])], source_names)
     valid_forms = {(broken.source, broken.document, broken.at): value for broken, (value, _) in repaired_documents}
     findings = [*map(_file_finding, unreadable_files), *_document_findings(manifests, valid_forms)]
     findings += _cluster_findings(objects)

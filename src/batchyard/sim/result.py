@@ -120,6 +120,8 @@ class WorkloadCounts:
     evictions: int
     #: The number of Workloads with quota whose admission checks are not all ready.
     awaiting_checks: int = 0
+    #: The number of the finished Workloads that had finished before the simulation, in the state from which it starts.
+    finished_before: int = 0
 
 
 @dataclass(frozen=True)

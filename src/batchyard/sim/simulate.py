@@ -9,7 +9,7 @@
 `simulate` runs a simulation in one call. `Simulation` runs it in slices, for callers that show progress.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -22,6 +22,7 @@ from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Duration, Instant, duration_seconds
 from batchyard.base.memory import rare_garbage_collection
+from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.event_log import Event, Record, event_of
 from batchyard.sim.recovery import RunAccounting
 from batchyard.sim.result import Result, RunEnding, WorkloadCounts, rejected_write
@@ -115,6 +116,8 @@ class Simulation:
         sink, seed = options.sink, options.seed
         self.world = World(scenario, sink=sink, seed=seed, stop_on_loop=stop_on_loop, state=options.state)
         self._start = self.world.start
+        earlier_workloads = () if options.state is None else options.state.of_kind(scheme.WORKLOAD)
+        self._finished_earlier = {each["metadata"]["uid"] for each in earlier_workloads if is_finished(each)}
         self._accounting = self._open_accounting(options.state)
         self.horizon = scenario.horizon if options.until is None else options.until
         self._end = self._start + (VIRTUAL_TIME_MAX if self.horizon is None else self.horizon)
@@ -174,7 +177,7 @@ class Simulation:
             refused=tuple(rejected_write(*refused) for refused in world.refused),
             missed=tuple(world.missed),
             warnings=(),
-            counts=_count_workloads(workloads, world.waits),
+            counts=_count_workloads(workloads, world.waits, self._finished_earlier),
             objects={**{kind: world.objects(kind) for kind in KINDS_SHOWN}, scheme.POD: _pods_shown(world)},
             now=now,
             waits=world.waits,
@@ -224,7 +227,10 @@ def _last_change_time(obj: Obj) -> Instant:
     return max(map(parse_time, [*change_times, obj["metadata"]["creationTimestamp"]]))
 
 
-def _count_workloads(workloads: Sequence[Obj], tracker: WaitTracker) -> WorkloadCounts:
+def _count_workloads(
+    workloads: Sequence[Obj], tracker: WaitTracker, finished_earlier: Collection[str]
+) -> WorkloadCounts:
+    """Count Workloads by state; `finished_earlier` holds the uids of those that had finished at the start."""
     unfinished = [view for view in map(workload_view, workloads) if not view.finished]
     with_quota = [view for view in unfinished if view.quota_reserved]
     admitted_count = sum(view.admitted for view in with_quota)
@@ -235,4 +241,5 @@ def _count_workloads(workloads: Sequence[Obj], tracker: WaitTracker) -> Workload
         preemptions=tracker.preemptions,
         evictions=tracker.evictions,
         awaiting_checks=len(with_quota) - admitted_count,
+        finished_before=sum(each["metadata"]["uid"] in finished_earlier for each in workloads),
     )

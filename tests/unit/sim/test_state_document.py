@@ -10,8 +10,9 @@ from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
+from batchyard.sim.forecasting.run_times import with_runtimes
 from batchyard.sim.scenario import InvalidScenario
-from batchyard.sim.state_document import document_of, read_state, state_of
+from batchyard.sim.state_document import document_of, is_state_text, read_state, state_of
 from batchyard.sim.whatif import start_from_state
 from unit.sim.forks_make import queue, state, workload
 
@@ -81,6 +82,34 @@ def test_invalid_state_is_rejected(text: str, reported: str) -> None:
         read_state(text)
 
 
+def test_state_without_time_uses_heartbeats_of_nodes() -> None:
+    condition = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:01Z"}
+    node = {"apiVersion": "v1", "kind": "Node", "status": {"conditions": [condition]}}
+    condition["lastHeartbeatTime"] = "2026-01-01T00:09:00Z"
+    node["metadata"] = {"name": "n", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    result = state_of([node])
+    assert (result.at, result.is_time_recorded) == (parse_time("2026-01-01T00:09:00Z"), False)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_state"),
+    [
+        (
+            '{"kind":"JobList","items":[{"metadata":{"uid":"0a","resourceVersion":"7","creationTimestamp":"2026"}}]}',
+            True,
+        ),
+        (
+            "kind: List\nitems:\n- metadata:\n    creationTimestamp: '2026'\n    resourceVersion: '7'\n    uid: 0a\n",
+            True,
+        ),
+        ("kind: List\nitems:\n- {kind: Job, metadata: {name: uid}}\n", False),
+        ("kind: Job\nmetadata: {creationTimestamp: '2026', resourceVersion: '7', uid: 0a}\n", False),
+    ],
+)
+def test_lists_of_stored_objects_are_states(text: str, is_state: bool) -> None:
+    assert is_state_text(text) is is_state
+
+
 def test_future_condition_time_does_not_change_time_of_state() -> None:
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T09:00:00Z"}
     node = {"apiVersion": "v1", "kind": "Node", "status": {"conditions": [ready]}}
@@ -104,4 +133,5 @@ def test_kueue_configuration_is_read_as_configuration_not_object() -> None:
     assert {key.kind for key in again.objects}.isdisjoint({scheme.CONFIGURATION})
     assert again.kueue.policy.fair_strategies == (FairSharingStrategy.INITIAL_SHARE,)
     assert start_from_state(again).scenario.kueue == again.kueue
+    assert with_runtimes(again)[0].kueue == again.kueue
     assert read_state(MANIFESTS).kueue == SIMULATION_SETTINGS
