@@ -51,7 +51,7 @@ def format_result(
         texts.append(losses_table(result.losses, result.now, wide=is_wide))
     if result.costs is not None:
         texts.append(costs_tables(result.costs))
-    if summary is not None and summary.figures["workloads"]:
+    if summary is not None and (summary.figures["workloads"] or result.jobs_without_class or result.rejected_pods):
         texts += summary_texts(summary, comparison, wide=is_wide)
     return "\n".join(text for text in texts if text) or NOTHING_FOUND
 
@@ -70,7 +70,7 @@ def _objects_table(result: Result, kind: str, *, wide: bool) -> str:
 def summary_texts(summary: RunSummary, comparison: Section | None = None, *, wide: bool = False) -> list[str]:
     """Return the texts of a summary: pending Workloads, Workloads by group, usage of quota and nodes, conclusion."""
     texts = [_pending_text(summary.pending, wide=wide)] if summary.pending else []
-    texts.append(figure_table_text(summary.groups, wide=wide))
+    texts += [figure_table_text(summary.groups, wide=wide)] if summary.groups.rows else []
     for figure_table in summary.tables:
         has_one_row = figure_table.name == "fairness" and len(figure_table.rows) < 2
         if wide or not (figure_table.name in _WIDE_ONLY_TABLES or has_one_row):

@@ -9,19 +9,23 @@
 `simulate` runs a simulation in one call. `Simulation` runs it in slices, for callers that show progress.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import Obj, controller_of
+from batchyard.api.meta import Key, Obj, controller_of, key_of, label
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Duration, Instant, duration_seconds
 from batchyard.base.memory import rare_garbage_collection
+from batchyard.jobframework.workloads import GenericJob
+from batchyard.jobs.job.integration import JobIntegration
+from batchyard.jobs.jobset.integration import JobSetIntegration
+from batchyard.scheduling.workload.adjustments import MissingClass, resolve_priority
 from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.event_log import Event, Record, event_of
 from batchyard.sim.recovery import RunAccounting
@@ -42,6 +46,9 @@ KINDS_SHOWN: Final = (
     *(scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.NODE, scheme.PROVISIONING_REQUEST),
     *(scheme.JOB_SET, scheme.JOB, scheme.BUDGET),
 )
+
+
+_INTEGRATIONS: Final[Mapping[str, GenericJob]] = {scheme.JOB: JobIntegration(), scheme.JOB_SET: JobSetIntegration()}
 
 
 class OnLoop(StrEnum):
@@ -183,6 +190,8 @@ class Simulation:
             waits=world.waits,
             costs=None if accounting is None else accounting.cost_statement(now),
             losses=() if accounting is None else tuple(accounting.recoveries.losses),
+            rejected_pods={cause: tuple(keys) for cause, keys in world.rejected_pods.items()},
+            jobs_without_class=_jobs_without_class(world, workloads),
         )
 
     def _find_ending(self) -> RunEnding:
@@ -218,6 +227,20 @@ def _pods_shown(world: World) -> list[Obj]:
     return [
         pod for pod in world.objects(scheme.POD) if controller_of(pod) is None or pod_view(pod).unschedulable_message
     ]
+
+
+def _jobs_without_class(world: World, workloads: Sequence[Obj]) -> dict[Key, list[Key]]:
+    """Return the jobs that have no Workload because their priority class does not exist, by the key of that class."""
+    owner_uids = {owner["uid"] for workload in workloads if (owner := controller_of(workload)) is not None}
+    jobs_by_class: dict[Key, list[Key]] = {}
+    for kind, integration in _INTEGRATIONS.items():
+        for job in world.objects(kind):
+            if job["metadata"]["uid"] in owner_uids or not label(job, well_known.QUEUE_NAME):
+                continue
+            priority = resolve_priority(job, integration.templates(job), world.client)
+            if isinstance(priority, MissingClass) and integration.completion(job) is None:
+                jobs_by_class.setdefault(priority.key, []).append(key_of(job))
+    return jobs_by_class
 
 
 def _last_change_time(obj: Obj) -> Instant:
