@@ -13,7 +13,7 @@ from batchyard.cli.accounting_tables import accounting_document, costs_tables, l
 from batchyard.cli.figure_tables import figure_table_text, format_bounded_table, two_run_totals
 from batchyard.cli.options import Output
 from batchyard.cli.output import NOTHING_FOUND, render
-from batchyard.lint.findings import LintFinding, Severity
+from batchyard.lint.findings import UNKNOWN_NAMESPACE, LintFinding, Severity
 from batchyard.lint.registry import LintReport
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.sim.compare.sections import Section
@@ -110,7 +110,11 @@ def lint_remarks(report: LintReport, paths: Sequence[str]) -> Iterator[str]:
         return
     yield f"lint: {counts_text}; `batchyard lint {' '.join(paths)}` lists all, with fixes"
     severities = list(Severity)
-    findings = [finding for finding in report.findings if finding.severity is not Severity.NOTE]
+    findings = [
+        finding
+        for finding in report.findings
+        if finding.severity is not Severity.NOTE and finding.rule != UNKNOWN_NAMESPACE  # a remark of the run
+    ]
     findings.sort(key=lambda finding: severities.index(finding.severity))
     yield from map(_finding_line, findings[:_FINDINGS_SHOWN_MAX])
 

@@ -15,6 +15,7 @@ from batchyard.api.validation.core import SYSTEM_CLASSES
 from batchyard.api.views.node import GRACE_DEFAULT
 from batchyard.api.views.workload import FlavorView
 from batchyard.autoscaler.provisioning_request_pods import QUEUED_CLASS
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import SECOND, parse_duration
 from batchyard.lint.configuration import PROVISIONING_CONTROLLER, Configuration
 from batchyard.lint.findings import RuleResult, Severity
@@ -59,6 +60,22 @@ def unknown_cluster_queue(config: Configuration) -> Iterator[RuleResult]:
         effect = "jobs in this queue wait forever"
         reference = ObjectReference(manifest, "spec.clusterQueue", scheme.CLUSTER_QUEUE, view.cluster_queue, effect)
         yield from _report_missing(config, reference)
+
+
+def unknown_namespace(config: Configuration) -> Iterator[RuleResult]:
+    """Report each Namespace that manifests use and do not define, at the first object in it."""
+    users: dict[str, list[Manifest]] = {}
+    for manifest in config.manifests:
+        name = manifest.obj["metadata"].get("namespace")
+        if name and name not in config.existing_namespaces and not config.find(scheme.NAMESPACE, name):
+            users.setdefault(name, []).append(manifest)
+    for name, manifests in users.items():
+        problem = (
+            f"the Namespace {name} is not in these files: if the cluster does not have it, the API server rejects"
+            f" {count_with_noun(len(manifests), 'object')} in it as NotFound"
+        )
+        fix = f"add the Namespace {name} to the files, or run `kubectl create namespace {name}` first"
+        yield RuleResult(manifests[0], "metadata.namespace", problem, fix)
 
 
 def unknown_flavor(config: Configuration) -> Iterator[RuleResult]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from batchyard.admission_plugins.built_in import new_namespace
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import decode, objects_with_paths
@@ -103,6 +104,9 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
     if len(set(revisions.values())) < len(objects_by_key) or 0 in revisions.values():
         sorted_keys = sorted(objects_by_key, key=lambda key: (revisions[key] or len(objects_by_key), key))
         revisions = {key: number for number, key in enumerate(sorted_keys, 1)}
+    for namespace in _missing_namespaces(objects_by_key):
+        objects_by_key[key_of(namespace)] = namespace
+        revisions[key_of(namespace)] = max(revisions.values()) + 1
     completed_objects = {key: _complete_metadata(key, obj, revisions[key], time) for key, obj in objects_by_key.items()}
     configuration = configurations[0] if configurations else None
     kueue = SIMULATION_SETTINGS if configuration is None else parse_kueue_settings(configuration)
@@ -111,6 +115,12 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
     return State(
         *(time, revision, completed_objects, applied, unread, configuration, kueue), is_time_recorded=at is not None
     )
+
+
+def _missing_namespaces(objects: Mapping[Key, Obj]) -> list[Obj]:
+    """Return the Namespaces of objects that a state lacks, because they were not read; their labels are unknown."""
+    names = sorted({key.namespace for key in objects if key.namespace})
+    return [new_namespace(name) for name in names if Key(scheme.NAMESPACE, "", name) not in objects]
 
 
 def document_of(state: State) -> dict[str, Any]:
@@ -269,7 +279,7 @@ def _manifest_text(name: str, text: str, part: StatePart) -> str:
     line_by_key = _line_by_key(text)
     output_parts, last_line, separator = ['{"apiVersion":"v1","kind":"List","items":['], 1, ""
     for key, manifest in manifests.items():
-        if _is_in_part(part, manifest):
+        if _is_in_part(part, manifest) and key in line_by_key:  # not a Namespace that was not read
             line = max(last_line, line_by_key[key])
             output_parts.append(separator + "\n" * (line - last_line) + msgspec.json.encode(manifest).decode())
             separator, last_line = ",", line

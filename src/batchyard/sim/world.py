@@ -218,7 +218,9 @@ class World:
             self._load_state(state)
         get_stored = self.store.get
         missing_namespaces = [
-            name for name in _initial_namespaces(scenario.steps) if get_stored(Key(scheme.NAMESPACE, "", name)) is None
+            name
+            for name in [*SYSTEM_NAMESPACES, *undefined_namespaces(scenario.steps)]
+            if get_stored(Key(scheme.NAMESPACE, "", name)) is None
         ]
         for step in (ScenarioStep(0, [*map(new_namespace, missing_namespaces)], ()), *scenario.steps):
             self.kernel.call_at(self.start + step.at, _StepCallback(self, step))
@@ -375,12 +377,12 @@ def _write_faults_for(scenario: Scenario) -> WriteFaults | None:
     return WriteFaults() if any(fault.affects_writes for fault in scenario.faults) else None
 
 
-def _initial_namespaces(steps: Iterable[ScenarioStep]) -> list[str]:
-    """Return the Namespaces to create at the start: the system's, and used ones without a manifest."""
+def undefined_namespaces(steps: Iterable[ScenarioStep]) -> list[str]:
+    """Return the Namespaces that objects of a scenario use without a manifest, except those of the system."""
     metadata = [obj["metadata"] for step in steps for obj in step.apply]
     created_names = [obj["metadata"].get("name") for step in steps for obj in step.apply if obj["kind"] == "Namespace"]
     used_names = sorted({each["namespace"]: None for each in metadata if "namespace" in each})
-    return [*SYSTEM_NAMESPACES, *[name for name in used_names if name not in (*SYSTEM_NAMESPACES, *created_names)]]
+    return [name for name in used_names if name not in (*SYSTEM_NAMESPACES, *created_names)]
 
 
 def _settings_of(scenario: Scenario, state: State | None) -> PlatformSettings:

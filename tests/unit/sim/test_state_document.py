@@ -36,12 +36,16 @@ def test_manifests_get_fields_of_stored_objects() -> None:
     metadata = result[Key(scheme.WORKLOAD, "team", "a")]["metadata"]
     assert metadata["uid"]
     assert metadata["creationTimestamp"] == "1970-01-01T00:00:00Z"
-    assert sorted(int(obj["metadata"]["resourceVersion"]) for obj in result.values()) == [1, 2, 3, 4]
+    assert sorted(int(obj["metadata"]["resourceVersion"]) for obj in result.values()) == [1, 2, 3, 4, 5]
+
+
+def test_unread_namespaces_exist() -> None:
+    assert Key(scheme.NAMESPACE, "", "team") in read_state(MANIFESTS).objects
 
 
 def test_duplicate_resource_versions_are_renumbered() -> None:
     objects = [{**obj, "metadata": {**obj["metadata"], "resourceVersion": "7"}} for obj in queue(1)]
-    assert sorted(int(o["metadata"]["resourceVersion"]) for o in state_of(objects).objects.values()) == [1, 2, 3]
+    assert sorted(int(o["metadata"]["resourceVersion"]) for o in state_of(objects).objects.values()) == [1, 2, 3, 4]
 
 
 def test_leases_events_secrets_and_unknown_kinds_are_skipped() -> None:
@@ -50,7 +54,7 @@ def test_leases_events_secrets_and_unknown_kinds_are_skipped() -> None:
     items = [{"apiVersion": version, "kind": kind, "metadata": metadata} for version, kind in kinds]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}}
     result = read_state(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*items, pod]}))
-    assert list(result.objects) == [Key("Pod", "team", "a")]
+    assert list(result.objects) == [Key("Pod", "team", "a"), Key("Namespace", "", "team")]
 
 
 def test_older_api_versions_are_converted() -> None:

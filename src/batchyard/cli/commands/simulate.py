@@ -13,6 +13,7 @@ import typer
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifest, ManifestFault, Manifests, read_manifests
+from batchyard.api.meta import Key
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import Duration
 from batchyard.cli import output
@@ -53,10 +54,12 @@ from batchyard.sim.summary.run_watch import RunWatch, WatchedSimulation
 from batchyard.sim.trace_report import TraceReport, TraceRun
 from batchyard.sim.traces import NAMESPACE, Trace, add_manifests, parse_load, read_trace
 from batchyard.sim.whatif import start_from_state
-from batchyard.sim.world import ignore_record
+from batchyard.sim.world import ignore_record, undefined_namespaces
 
 #: The maximum number of documents that are linted before a run; the check takes a fraction of the run's time.
 LINTED_DOCUMENTS_MAX: Final = 5_000
+#: The number of undefined Namespaces that a remark names.
+_NAMES_SHOWN_MAX: Final = 3
 #: The kinds of objects that run pods or hold quota.
 _WORK_KINDS: Final = ("Job", "JobSet", "Pod", "Workload")
 
@@ -231,8 +234,9 @@ def _with_requested_run_times(scenario: Scenario, request: SimulateRequest) -> S
 
 
 def input_remarks(simulation_input: SimulationInput, request: SimulateRequest) -> Iterator[str]:
-    """Yield remarks on the input of a run: lint findings of manifests, and jobs without a run time."""
+    """Yield remarks on the input of a run: lint findings, undefined Namespaces, and jobs without a run time."""
     manifests = simulation_input.manifests
+    yield from _namespace_remarks(simulation_input)
     if simulation_input.state is None:
         paths = [*request.paths, *([str(request.cluster)] if request.cluster else ())]
         if len(manifests.texts) <= LINTED_DOCUMENTS_MAX:
@@ -244,6 +248,20 @@ def input_remarks(simulation_input: SimulationInput, request: SimulateRequest) -
             kinds = ", ".join(_WORK_KINDS)
             yield f"batchyard: {' '.join(paths)}: no jobs to run; add files with objects of these kinds: {kinds}"
     yield from run_time_remarks(unknown_run_times(simulation_input.scenario))
+
+
+def _namespace_remarks(simulation_input: SimulationInput) -> Iterator[str]:
+    """Yield a remark on the Namespaces that the run creates, because manifests use them and do not define them."""
+    existing = () if simulation_input.state is None else simulation_input.state.objects
+    names = undefined_namespaces(simulation_input.scenario.steps)
+    names = [name for name in names if Key(scheme.NAMESPACE, "", name) not in existing]
+    if names:
+        more = f" and {len(names) - _NAMES_SHOWN_MAX} more" if len(names) > _NAMES_SHOWN_MAX else ""
+        names_text = f"{select_verb(len(names), 'Namespace', 'Namespaces')} {', '.join(names[:_NAMES_SHOWN_MAX])}{more}"
+        yield (
+            f"batchyard: the files do not define {names_text}: the run creates {select_verb(len(names), 'it', 'them')};"
+            f" for `kubectl apply`, run `kubectl create namespace {names[0]}` first"
+        )
 
 
 @contextmanager

@@ -161,8 +161,8 @@ def test_summary_names_jobs_and_pods_without_priority_class(batchyard: Batchyard
     done = batchyard("simulate", path)
     assert done.stdout.endswith(
         "# summary\nThe run had no Workloads.\n4 jobs (team/train-0, team/train-1, team/train-2, ...) have no "
-        "Workload, because PriorityClass high does not exist: add it to the files.\nThe API server rejected pods of 1 Job "
-        "(team/train-9) and 1 pod (team/bare): no PriorityClass with name low was found.\n"
+        "Workload, because PriorityClass high does not exist: add it to the files.\nThe API server rejected pods of "
+        "1 Job (team/train-9) and 1 pod (team/bare): no PriorityClass with name low was found.\n"
     )
 
 
@@ -173,3 +173,19 @@ def test_missing_priority_class_is_named_before_the_run(batchyard: Batchyard, tm
     problem = "warning: Job/team/train-0: the PriorityClass high is not in these files"
     assert problem in batchyard("simulate", path).stderr
     assert "fix: add the PriorityClass to the files" in batchyard("lint", path).stdout
+
+
+def test_undefined_namespace_is_created_with_a_note(batchyard: Batchyard, tmp_path: Path) -> None:
+    path = manifests(tmp_path, 1, metadata=", annotations: {batchyard.dev/runtime: 5s}")
+    path.write_text(path.read_text("utf-8").replace("namespace: team", "namespace: other"), "utf-8")
+    done = batchyard("simulate", path)
+    note = (
+        "the files do not define Namespace other: the run creates it; for `kubectl apply`, run `kubectl create namesp"
+    )
+    assert note in done.stderr
+    assert "The only Workload finished" in done.stdout
+    assert "warning unknown-namespace" in batchyard("lint", path).stdout
+    path.write_text(
+        path.read_text("utf-8") + "---\n{apiVersion: v1, kind: Namespace, metadata: {name: other}}\n", "utf-8"
+    )
+    assert "do not define" not in batchyard("simulate", path).stderr
