@@ -92,15 +92,15 @@ def _forecast_row(document: Mapping[str, Any]) -> list[str]:
 
 
 def _parse_subject(request: EtaRequest) -> Key:
-    """Return the key of the object whose start the user asks for; exit if the argument is malformed."""
+    """Return the key of the object whose start the user asks for; raise BadParameter if the argument is malformed."""
     kind, _, name = request.subject.partition("/")
-    namespace = request.namespace or ("default" if request.state is not None else _default_namespace(request.source))
     for constant in SUBJECT_KINDS:
         info = kind_info(constant)
         if kind.lower() in {info.singular, info.plural, *info.short_names, f"{info.plural}.{info.group}"} and name:
             break
     else:
-        output.fail(f"batchyard: {request.subject!r} is not supported: use workload/NAME, job/NAME or jobset/NAME")
+        raise typer.BadParameter(f"{request.subject!r} is not supported: use workload/NAME, job/NAME or jobset/NAME")
+    namespace = request.namespace or ("default" if request.state is not None else _default_namespace(request.source))
     return Key(constant, namespace, name)
 
 

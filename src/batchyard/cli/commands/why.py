@@ -213,7 +213,8 @@ if TYPE_CHECKING:
     from batchyard.sim.world import World
 
 SUBJECT_FORMS: Final = "workload/NAME, job/NAME, jobset/NAME, pod/NAME or clusterqueue/NAME"
-_EXPLAINED_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
+#: The kinds of objects that the command explains.
+EXPLAINED_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
 _SHORT_KIND_NAMES: Final = {"wl": scheme.WORKLOAD, "po": scheme.POD, "cq": scheme.CLUSTER_QUEUE}
 #: The status codes of servers without the `why` subresource: 404, or 403 without permission for it.
 _FORBIDDEN_CODE: Final = 403
@@ -382,7 +383,7 @@ def _list_names(target: ClusterTarget, path_in: Callable[[str], str]) -> list[Na
 def _kinds_by_name() -> dict[str, str]:
     """Return the supported kinds by their singular, plural and short names."""
     kinds = dict(_SHORT_KIND_NAMES)
-    for kind in _EXPLAINED_KINDS:
+    for kind in EXPLAINED_KINDS:
         info = kind_info(kind)
         kinds |= {info.singular: kind, info.plural: kind}
     return kinds
