@@ -121,7 +121,7 @@ class WorkloadCounts:
     #: The number of Workloads with quota whose admission checks are not all ready.
     awaiting_checks: int = 0
     #: The number of the finished Workloads that had finished before the simulation, in the state from which it starts.
-    finished_before: int = 0
+    finished_before: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True)
