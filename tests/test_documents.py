@@ -1,5 +1,6 @@
 """The links of the documents lead somewhere, and the sources of the documentation site are complete."""
 
+import runpy
 import shutil
 import subprocess
 import sys
@@ -64,3 +65,10 @@ def test_the_sources_of_the_site_have_all_documents_and_linked_files(repository:
     assert (folder / "RULES.md").read_text("utf-8").endswith("[script](tools/site_sources.py)\n")
     assert (folder / "tools" / "site_sources.py").is_file()
     assert (folder / "index.md").read_text("utf-8").endswith("```bash\nls\n```\n")
+
+
+def test_short_inline_code_of_the_site_does_not_wrap() -> None:
+    on_page_content = runpy.run_path(str(ROOT / "tools" / "site_hooks.py"))["on_page_content"]
+    long_code, block = f"<code>{'x' * 25}</code>", "<pre><span></span><code><span>ls</span></code></pre>"
+    html = f"<td><code>--context NAME</code></td>{long_code}{block}"
+    assert on_page_content(html, page=None) == f'<td><code class="short">--context NAME</code></td>{long_code}{block}'

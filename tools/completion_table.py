@@ -10,10 +10,15 @@ from typing import Any
 
 from typer.core import TyperArgument
 
+from batchyard.api.scheme import kind_info
 from batchyard.cli.app import COMMANDS, command_contexts
+from batchyard.cli.commands.why import EXPLAINED_KINDS
 from batchyard.cli.help import command_name, first_sentence
+from batchyard.sim.whatif import SUBJECT_KINDS
 
 TABLE = Path(__file__).parents[1] / "src" / "batchyard" / "cli" / "completion" / "commands.json"
+#: The kinds of objects that a command accepts as KIND/NAME; other commands accept all.
+OBJECT_KINDS_BY_COMMAND = {"why": EXPLAINED_KINDS, "eta": SUBJECT_KINDS}
 #: The kinds of values by the placeholder in the help.
 KIND_BY_PLACEHOLDER = {
     "FILE": "files",
@@ -63,6 +68,13 @@ def format_command(command: dict[str, Any]) -> str:
     return f'{rest[:-1]}, "options": [\n{options}\n], "commands": {{{commands}}}}}'
 
 
+def argument_kind(argument: Any, name: str) -> str:
+    """Return the kind of a command's argument; of objects with the kinds of objects that the command accepts."""
+    kind, object_kinds = kind_of(argument), OBJECT_KINDS_BY_COMMAND.get(name, ())
+    accepted_kinds = "|".join(kind_info(each).singular for each in object_kinds)
+    return f"{kind}:{accepted_kinds}" if kind == "objects" and accepted_kinds else kind
+
+
 def parameters_of(context: Any) -> dict[str, Any]:
     """Return the options and arguments of a command."""
     parameters = [parameter for parameter in context.command.get_params(context) if not parameter.hidden]
@@ -78,7 +90,10 @@ def parameters_of(context: Any) -> dict[str, Any]:
             for parameter in parameters
             if parameter not in arguments
         ],
-        "arguments": [kind_of(argument) + ("*" if argument.nargs != 1 else "") for argument in arguments],
+        "arguments": [
+            argument_kind(argument, command_name(context)) + ("*" if argument.nargs != 1 else "")
+            for argument in arguments
+        ],
     }
 
 

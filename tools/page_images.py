@@ -1,4 +1,4 @@
-"""Takes the screenshots of docs/how-to/page.md, docs/images/*.png, with the installed Chromium.
+"""Takes the screenshots of docs/how-to/page.md and compare.md, docs/images/*.png, with the installed Chromium.
 
     .venv/bin/python tools/page_images.py
 
@@ -97,12 +97,24 @@ def capture_platform(browser: Browser, folder: Path) -> None:
         run_batchyard("down", "--data-dir", data)
 
 
+def capture_comparison(browser: Browser, folder: Path) -> None:
+    """Take the screenshot of the comparison in docs/how-to/compare.md."""
+    example, html = ROOT / "examples" / "compare", folder / "comparison.html"
+    sides = [str(example / "configurations" / name) for name in ("apart.yaml", "borrowing.yaml")]
+    clusters = [f"--cluster-{side}={example / 'cluster.yaml'}" for side in "ab"]
+    run_batchyard("compare", *sides, "--trace", str(example / "load"), *clusters, "--html", str(html))
+    with open_page(browser, LARGE, "light") as page:
+        page.goto(html.as_uri())
+        save_screenshot(page, "compare")
+
+
 def main() -> None:
     """Take all screenshots."""
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         capture_report(browser, Path(folder))
+        capture_comparison(browser, Path(folder))
         capture_platform(browser, Path(folder))
         browser.close()
 

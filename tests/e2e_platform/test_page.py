@@ -53,6 +53,19 @@ metadata: {name: jobs, namespace: TEAM}
 spec: {clusterQueue: QUEUE}
 ---
 """
+#: The elements that are wider than the window or than their box.
+OVERFLOWING = """() => [document.documentElement, ...document.querySelectorAll("nav, .scroll, .life time")]
+    .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.outerHTML.slice(0, 200))"""
+#: Without a pointer, the legends of charts show the latest values.
+LEGEND_HAS_VALUES = """() => { const values = [...document.querySelectorAll(".u-legend .u-value")];
+    return values.length > 2 && values.every((each) => each.textContent !== "\\u2013"); }"""
+URGENT_CLASS = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: WorkloadPriorityClass
+metadata: {name: urgent}
+value: 100
+---
+"""
 JOB = """
 apiVersion: batch/v1
 kind: Job
@@ -196,6 +209,27 @@ def test_timeline_zooms_and_its_bars_are_links(looking: BrowserPage) -> None:
     looking.sees("was admitted")
 
 
+def test_legends_explain_bars_and_lines(looking: BrowserPage) -> None:
+    for route, texts in (
+        ("#/", ("used of its own quota", "borrowed", "lent to others")),
+        ("#/cohorts", ("used of its own quota",)),
+        ("#/timeline", ("holds quota now", "evicted", "preemption")),
+    ):
+        for text in texts:
+            looking.go(route, text)
+    looking.go("#/", "queue-of-team-a")
+    looking.page.wait_for_function(LEGEND_HAS_VALUES)
+
+
+def test_workload_page_names_holders_and_preemptor(site: PagePlatform, looking: BrowserPage) -> None:
+    victim = workload(site, "team-b-one")["metadata"]["name"]
+    urgent = job("team-b", "urgent").replace(": jobs}", ": jobs, kueue.x-k8s.io/priority-class: urgent}")
+    site.platform.kubectl("apply", "-f", "-", sent=URGENT_CLASS + urgent)
+    site.platform.kubectl("wait", "--for=condition=Evicted", "-n", "team-b", f"workload/{victim}", "--timeout=60s")
+    looking.go(f"#/workload/team-b/{victim}", "preempted by").sees("why it stays").sees("InClusterQueue")
+    site.platform.kubectl("delete", "job", "-n", "team-b", "urgent")
+
+
 def test_page_escapes_text_of_objects(site: PagePlatform, looking: BrowserPage) -> None:
     result = workload(site, "team-a-two")["metadata"]
     about = {"kind": "Workload", "namespace": "team-a", "name": result["name"], "uid": result["uid"]}
@@ -233,10 +267,11 @@ def test_page_asks_for_missing_token(site: PagePlatform) -> None:
 def test_page_fits_small_screens_and_dark_scheme(site: PagePlatform, width: int, scheme: Any) -> None:
     with BrowserPage(site.browser, viewport={"width": width, "height": 800}, color_scheme=scheme) as looking:
         looking.open(site.link(), "queue-of-team-a")
-        for route in ("#/", "#/cohorts", "#/queue/queue-of-team-a", "#/workloads", "#/timeline", "#/nodes"):
+        waiting = workload(site, "team-a-two")["metadata"]["name"]
+        routes = ("#/", "#/cohorts", "#/queue/queue-of-team-a", "#/workloads", "#/timeline", "#/nodes", "#/costs")
+        for route in (*routes, f"#/workload/team-a/{waiting}"):
             looking.go(route, "")
-            wide = looking.page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
-            assert wide <= 0, route
+            assert looking.page.evaluate(OVERFLOWING) == [], route
         dark = looking.page.evaluate("() => getComputedStyle(document.documentElement).getPropertyValue('--is-dark')")
         assert dark.strip() == str(int(scheme == "dark"))
 

@@ -164,10 +164,9 @@ def test_phone_shows_state_and_reason(site: PagePlatform) -> None:
             assert 0 <= box["x"] <= box["x"] + box["width"] <= 390
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_view_passes_axe(site: PagePlatform, scheme: Any) -> None:
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+def test_every_view_passes_axe(site: PagePlatform, width: int, scheme: Any) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    node = site.get("nodes")["items"][0]["metadata"]["name"]
     texts_by_route = {
         "#/": "Over time",
         "#/cohorts": "all resources",
@@ -177,16 +176,17 @@ def test_every_view_passes_axe(site: PagePlatform, scheme: Any) -> None:
         route_of(workload(site, "three")): "Changes that would help",
         "#/timeline": "by node",
         "#/nodes": "gpus",
-        f"#/node/{node}": "Requested",
+        f"#/node/{site.get('nodes')['items'][0]['metadata']['name']}": "Requested",
         "#/costs": "By team",
         "#/yaml/Job/team-a/one": "kind: Job",
         "#/nonsense": "Unknown address",
     }
     problems = []
-    with BrowserPage(site.browser, color_scheme=scheme, reduced_motion="reduce") as looking:
+    size = {"width": width, "height": 900}
+    with BrowserPage(site.browser, viewport=size, color_scheme=scheme, reduced_motion="reduce") as looking:
         looking.open(site.link("--actions"), "queue-of-team-a")
         for route, text in texts_by_route.items():
             looking.go(route, text)
-            result = axe.run(looking.page, options={"resultTypes": ["violations"]}).response["violations"]
-            problems += [(route, each["id"], each["nodes"][0]["html"]) for each in result]
+            result = axe.run(looking.page, options={"resultTypes": ["violations"]}).response
+            problems += [(route, each["id"], each["nodes"][0]["html"]) for each in result["violations"]]
     assert problems == []

@@ -147,3 +147,16 @@ def test_snapshot_reports_write_errors_and_leaves_no_file(platform: UpProcess, t
         assert done.code == 1
         assert f"{tmp_path / name}: {why}" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+def test_dump_of_kubectl_is_state_of_its_moment(platform: UpProcess, tmp_path: Path) -> None:
+    file = tmp_path / "dump.yaml"
+    kinds = "clusterqueues,localqueues,resourceflavors,workloads,jobs,pods,nodes,namespaces,priorityclasses"
+    file.write_text(platform.kubectl("get", kinds, "-A", "-o", "yaml"), "utf-8")
+    answer = json.loads(batchyard("why", "workload/b", "-n", "team", "-f", str(file), "-o", "json").stdout)
+    simulated = batchyard("simulate", str(file), "--until", "2h")
+    assert (answer["state"], answer["binding"]["limit"]) == ("Pending", "nominal")
+    assert "the latest timestamp in it" in simulated.stderr
+    assert "Workloads: 2 finished, 0 admitted, 0 pending" in simulated.stderr
+    assert "rejected" not in simulated.stderr
+    assert "<invalid>" not in simulated.stdout

@@ -267,7 +267,7 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
         ]
         if document.value is None:
             return
-    for obj, item_path in _objects_with_paths(document.value):
+    for obj, item_path in objects_with_paths(document.value):
         decoded_object = decode(obj)
         if decoded_object.obj is not None and not document.faults:
             manifests.objects.append(Manifest(decoded_object.obj, source, document_number, item_path, lines))
@@ -284,7 +284,7 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
             manifests.odd.append(ManifestFault(source, document_number, kind, name, error, lines))
 
 
-def _objects_with_paths(value: Any) -> Iterator[tuple[Any, str]]:
+def objects_with_paths(value: Any) -> Iterator[tuple[Any, str]]:
     """Yield the objects of a YAML document, each with its path: `items[0]` in a List, or '' for a single object."""
     if not _is_list_object(value):
         yield value, ""

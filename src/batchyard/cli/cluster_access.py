@@ -19,7 +19,7 @@ from batchyard.api import scheme
 from batchyard.api.kueue_configuration import complete_configuration
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import kind_info
-from batchyard.api.times import parse_time
+from batchyard.api.times import format_time, parse_time
 from batchyard.apiserver.dashboard import DASHBOARD_TIME_PATH
 from batchyard.base.instant import HOUR, Instant
 from batchyard.cli import output
@@ -40,9 +40,9 @@ from batchyard.server.operator.snapshot import PageHandler, SnapshotError, Snaps
 from batchyard.server.platform.data_dir import PlatformProcess, running_process_in
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH
 from batchyard.sim.forecasting.run_times import with_runtimes
-from batchyard.sim.scenario import InvalidScenario
+from batchyard.sim.scenario import FileFault, InvalidScenario, read_sources
 from batchyard.sim.state import OMITTED_KINDS, State
-from batchyard.sim.state_document import read_state, state_of
+from batchyard.sim.state_document import is_snapshot_text, is_state_text, state_of, state_of_texts
 from batchyard.sim.whatif import REQUIRED_KINDS, consequences_of
 
 # GET requests to the cluster of a kubeconfig, with any of its credential types, or to the local platform.
@@ -193,14 +193,48 @@ DEFAULT_RUN_LENGTH: Final = 24 * HOUR
 _NAMES_SHOWN_MAX: Final = 3
 
 
+class SourceTexts(NamedTuple):
+    """The named texts of the files that the user gave: states of clusters and manifests; and the unreadable files."""
+
+    states: Sequence[tuple[str, str]]
+    manifests: Sequence[tuple[str, str]]
+    unread: Sequence[FileFault]
+
+    def state(self) -> State | None:
+        """Return the cluster state in the texts, or None without one; the command exits if it cannot be read."""
+        snapshots = [name for name, text in self.states if is_snapshot_text(text)]
+        if snapshots and len(self.states) > 1:
+            names = " and ".join(name for name, _ in self.states)
+            output.fail(f"batchyard: {names} are several states: give one state, and optionally manifests")
+        return read_state_texts(self.states) if self.states else None
+
+
+def read_texts(paths: Sequence[str]) -> SourceTexts:
+    """Read files and folders, and tell states of clusters (snapshots and dumps of kubectl) from manifests."""
+    unread: list[FileFault] = []
+    states, manifests = list[tuple[str, str]](), list[tuple[str, str]]()
+    for name, text in read_sources(paths, unread):
+        (states if is_state_text(text) else manifests).append((name, text))
+    return SourceTexts(states, manifests, unread)
+
+
 def read_state_file(file: str) -> State:
     """Return the cluster state (all objects at one time) in a file; the command exits if it cannot be read."""
+    unread: list[FileFault] = []
+    return read_state_texts(list(read_sources([file], unread)), unread)
+
+
+def read_state_texts(texts: Sequence[tuple[str, str]], unread: Sequence[FileFault] = ()) -> State:
+    """Return the cluster state in named texts, with remarks on it; the command exits if a text is invalid."""
     try:
-        state = read_state(file)
+        state = state_of_texts(texts, unread)
     except InvalidScenario as invalid:
         output.fail(str(invalid))
+    names = ", ".join(name for name, _ in texts)
+    if state.at and not state.is_time_recorded:
+        output.report_line(f"batchyard: {names}: state as of {format_time(state.at)}, the latest timestamp in it")
     print_unread_kinds(state)
-    _print_missing_references(file, state)
+    _print_missing_references(names, state)
     return state
 
 

@@ -13,7 +13,7 @@ from batchyard.cli.accounting_tables import accounting_document, costs_tables, l
 from batchyard.cli.figure_tables import figure_table_text, format_bounded_table, two_run_totals
 from batchyard.cli.options import Output
 from batchyard.cli.output import NOTHING_FOUND, render
-from batchyard.lint.findings import LintFinding, Severity
+from batchyard.lint.findings import UNKNOWN_NAMESPACE, LintFinding, Severity
 from batchyard.lint.registry import LintReport
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.sim.compare.sections import Section
@@ -51,7 +51,7 @@ def format_result(
         texts.append(losses_table(result.losses, result.now, wide=is_wide))
     if result.costs is not None:
         texts.append(costs_tables(result.costs))
-    if summary is not None and summary.figures["workloads"]:
+    if summary is not None and (summary.figures["workloads"] or result.jobs_without_class or result.rejected_pods):
         texts += summary_texts(summary, comparison, wide=is_wide)
     return "\n".join(text for text in texts if text) or NOTHING_FOUND
 
@@ -70,7 +70,7 @@ def _objects_table(result: Result, kind: str, *, wide: bool) -> str:
 def summary_texts(summary: RunSummary, comparison: Section | None = None, *, wide: bool = False) -> list[str]:
     """Return the texts of a summary: pending Workloads, Workloads by group, usage of quota and nodes, conclusion."""
     texts = [_pending_text(summary.pending, wide=wide)] if summary.pending else []
-    texts.append(figure_table_text(summary.groups, wide=wide))
+    texts += [figure_table_text(summary.groups, wide=wide)] if summary.groups.rows else []
     for figure_table in summary.tables:
         has_one_row = figure_table.name == "fairness" and len(figure_table.rows) < 2
         if wide or not (figure_table.name in _WIDE_ONLY_TABLES or has_one_row):
@@ -110,7 +110,11 @@ def lint_remarks(report: LintReport, paths: Sequence[str]) -> Iterator[str]:
         return
     yield f"lint: {counts_text}; `batchyard lint {' '.join(paths)}` lists all, with fixes"
     severities = list(Severity)
-    findings = [finding for finding in report.findings if finding.severity is not Severity.NOTE]
+    findings = [
+        finding
+        for finding in report.findings
+        if finding.severity is not Severity.NOTE and finding.rule != UNKNOWN_NAMESPACE  # a remark of the run
+    ]
     findings.sort(key=lambda finding: severities.index(finding.severity))
     yield from map(_finding_line, findings[:_FINDINGS_SHOWN_MAX])
 
@@ -151,10 +155,12 @@ def run_remarks(result: Result) -> Iterator[str]:
     if result.ending is RunEnding.INTERRUPTED:
         yield "batchyard: interrupted: the results are those up to the interrupt"
     counts = result.counts
+    earlier_text = f"{counts.finished_before} finished before, " if counts.finished_before else ""
     waiting_text = f"{counts.awaiting_checks} waiting for admission checks, " if counts.awaiting_checks else ""
     yield (
-        f"batchyard: {format_go_duration(result.duration)} of virtual time; Workloads: {counts.finished} finished, "
-        f"{counts.admitted} admitted, {waiting_text}{counts.pending} pending; "
+        f"batchyard: {format_go_duration(result.duration)} of virtual time; Workloads: "
+        f"{counts.finished - counts.finished_before} finished, {earlier_text}{counts.admitted} admitted, "
+        f"{waiting_text}{counts.pending} pending; "
         f"{count_with_noun(counts.preemptions, 'preemption')}"
     )
 

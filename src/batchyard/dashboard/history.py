@@ -1,4 +1,4 @@
-"""The history of Workloads and pods, recorded from watch events, for the time line and the Workload pages.
+"""The history of Workloads and pods, recorded from watch events, for the timeline and the Workload pages.
 
 Recording runs all the time, so each change costs a few comparisons and the number of records is bounded. Earlier
 history comes from the objects' conditions.

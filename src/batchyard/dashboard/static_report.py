@@ -192,7 +192,7 @@ class DashboardViews:
         return {"time": format_time(self._time.now() // SECOND * SECOND), "speed": self._time.speed}
 
 
-#: The maximum number of objects of a kind with a detail page; lists and the time line can contain more.
+#: The maximum number of objects of a kind with a detail page; lists and the timeline can contain more.
 DETAILS_MAX: Final = 5000
 _WHOLE_PERIOD: Final = {"last": "all"}
 _IMPORT_LINE: Final = re.compile(r"^import .*\n", re.MULTILINE)

@@ -4,12 +4,13 @@ If the manifests define an object several times, rules that combine objects use 
 objects check every definition.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from batchyard.admission_plugins.built_in import SYSTEM_NAMESPACES
 from batchyard.api import scheme, well_known
 from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Key, Obj, annotation, format_amount, group_kind, key_of
@@ -336,8 +337,17 @@ def _pod_count_mismatch(pod: PodView, count: int, machine_groups: Sequence[Machi
 class Configuration:
     """The objects of the linted manifests, with indexes for the rules. They never change, so indexes are cached."""
 
-    def __init__(self, manifests: Sequence[Manifest], jobs: Sequence[LintedJob], *, fair_sharing: bool = False) -> None:
+    def __init__(
+        self,
+        manifests: Sequence[Manifest],
+        jobs: Sequence[LintedJob],
+        *,
+        fair_sharing: bool = False,
+        existing_namespaces: Collection[str] = (),
+    ) -> None:
         self.manifests = manifests
+        #: The Namespaces that exist without a manifest.
+        self.existing_namespaces = frozenset((*SYSTEM_NAMESPACES, *existing_namespaces))
         self.jobs = jobs
         self.fair_sharing = fair_sharing
         self._by_kind: dict[str, list[Manifest]] = {}

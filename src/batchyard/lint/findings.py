@@ -11,6 +11,8 @@ from batchyard.lint.configuration import Configuration
 
 #: The document that describes all lint rules.
 RULES_DOCUMENT: Final = "docs/reference/lint.md"
+#: The rule about Namespaces without a manifest.
+UNKNOWN_NAMESPACE: Final = "unknown-namespace"
 
 
 class Severity(StrEnum):

@@ -1,7 +1,7 @@
 """Lint rules on references to missing objects, and on jobs that suit Spot, queued and time-limited machines badly.
 
 If the manifests contain no object of the referenced kind, such objects may exist in the cluster. The finding is then a
-note instead of an error.
+note instead of an error, or a warning for a priority class.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +15,7 @@ from batchyard.api.validation.core import SYSTEM_CLASSES
 from batchyard.api.views.node import GRACE_DEFAULT
 from batchyard.api.views.workload import FlavorView
 from batchyard.autoscaler.provisioning_request_pods import QUEUED_CLASS
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import SECOND, parse_duration
 from batchyard.lint.configuration import PROVISIONING_CONTROLLER, Configuration
 from batchyard.lint.findings import RuleResult, Severity
@@ -23,6 +24,8 @@ from batchyard.placement.node_filters import selects
 
 #: The kinds of work: a second definition of one is most likely a job that was to have another name.
 _JOB_KINDS: Final = frozenset({scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.WORKLOAD})
+#: Kinds whose absence is a warning: unlike queues, they are often forgotten where manifests are tried out.
+_PRIORITY_KINDS: Final = frozenset({scheme.PRIORITY_CLASS, scheme.WORKLOAD_PRIORITY_CLASS})
 _PROVISIONING_CLASSES: Final = (
     "check-capacity.autoscaling.x-k8s.io",
     "best-effort-atomic-scale-up.autoscaling.x-k8s.io",
@@ -57,6 +60,22 @@ def unknown_cluster_queue(config: Configuration) -> Iterator[RuleResult]:
         effect = "jobs in this queue wait forever"
         reference = ObjectReference(manifest, "spec.clusterQueue", scheme.CLUSTER_QUEUE, view.cluster_queue, effect)
         yield from _report_missing(config, reference)
+
+
+def unknown_namespace(config: Configuration) -> Iterator[RuleResult]:
+    """Report each Namespace that manifests use and do not define, at the first object in it."""
+    users: dict[str, list[Manifest]] = {}
+    for manifest in config.manifests:
+        name = manifest.obj["metadata"].get("namespace")
+        if name and name not in config.existing_namespaces and not config.find(scheme.NAMESPACE, name):
+            users.setdefault(name, []).append(manifest)
+    for name, manifests in users.items():
+        problem = (
+            f"the Namespace {name} is not in these files: if the cluster does not have it, the API server rejects"
+            f" {count_with_noun(len(manifests), 'object')} in it as NotFound"
+        )
+        fix = f"add the Namespace {name} to the files, or run `kubectl create namespace {name}` first"
+        yield RuleResult(manifests[0], "metadata.namespace", problem, fix)
 
 
 def unknown_flavor(config: Configuration) -> Iterator[RuleResult]:
@@ -168,20 +187,18 @@ def defined_twice(config: Configuration) -> Iterator[RuleResult]:
 
 
 def _report_missing(config: Configuration, reference: ObjectReference) -> Iterator[RuleResult]:
-    """Report a reference to a missing object; only as a note if the manifests have no object of that kind."""
+    """Report a reference to a missing object; less severely if the manifests have no object of that kind."""
     if config.find(reference.kind, reference.name, reference.namespace) is not None:
         return
     kind = reference.kind.partition(".")[0]
     suffix = f" in namespace {reference.namespace}" if reference.namespace else ""
     if not config.has_kind(reference.kind):
         problem = f"the {kind} {reference.name}{suffix} is not in these files; without it, {reference.consequence}"
-        yield RuleResult(
-            reference.manifest,
-            reference.path,
-            problem,
-            f"make sure that the {kind} exists in the cluster",
-            severity=Severity.NOTE,
-        )
+        is_priority = reference.kind in _PRIORITY_KINDS
+        fix = f"make sure that the {kind} exists in the cluster"
+        fix = f"add the {kind} to the files, or {fix}" if is_priority else fix
+        severity = Severity.WARNING if is_priority else Severity.NOTE
+        yield RuleResult(reference.manifest, reference.path, problem, fix, severity=severity)
         return
     problem = f"{kind} {reference.name}{suffix} does not exist: {reference.consequence}"
     fix = _suggest_name(kind, reference, _names_of_kind(config, reference))

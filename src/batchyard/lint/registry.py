@@ -18,11 +18,12 @@ from batchyard.jobs.job.integration import JobIntegration
 from batchyard.jobs.jobset.integration import JobSetIntegration
 from batchyard.lint import capacity, flavors, queues, references
 from batchyard.lint.configuration import Configuration
-from batchyard.lint.findings import LintFinding, LintRule, Severity, make_finding
+from batchyard.lint.findings import UNKNOWN_NAMESPACE, LintFinding, LintRule, Severity, make_finding
 from batchyard.lint.workloads import LintedJob
 from batchyard.scheduling.workload import adjustments
 from batchyard.sim.scenario import FileFault, Source, read_sources
-from batchyard.sim.state_document import manifest_texts
+from batchyard.sim.state_document import is_state_text, manifest_texts
+from batchyard.sim.stored_objects import as_user_manifests
 
 _ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
@@ -60,6 +61,7 @@ _REFERENCE_RULES: Final = (
         "a LocalQueue whose ClusterQueue does not exist",
         references.unknown_cluster_queue,
     ),
+    LintRule(UNKNOWN_NAMESPACE, _WARNING, "a Namespace that the manifests do not define", references.unknown_namespace),
     LintRule("unknown-flavor", _ERROR, "quota in a flavor that does not exist", references.unknown_flavor),
     LintRule(
         "unknown-admission-check", _ERROR, "an admission check that does not exist", references.unknown_admission_check
@@ -326,9 +328,10 @@ class LintReport(NamedTuple):
 def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> LintReport:
     """Check the manifests in files, folders, texts or objects by the named rules (all if empty) and return a report."""
     unreadable_files: list[FileFault] = []
-    source_texts = list(manifest_texts(read_sources(sources, unreadable_files)))
-    names = [name for name, _ in source_texts]
-    return lint_manifests(read_manifests(source_texts), names, unreadable_files, rules)
+    texts = list(read_sources(sources, unreadable_files))
+    names = [name for name, _ in texts]
+    states = {name for name, text in texts if is_state_text(text)}
+    return lint_manifests(read_manifests(manifest_texts(texts)), names, unreadable_files, rules, states)
 
 
 def lint_manifests(
@@ -336,16 +339,25 @@ def lint_manifests(
     source_names: Sequence[str],
     unreadable_files: Sequence[FileFault] = (),
     rules: Collection[str] = (),
+    state_names: Collection[str] = (),
 ) -> LintReport:
-    """Check manifests that are already read by the named rules (all if empty) and return a report."""
+    """Check manifests that are already read by the named rules (all if empty) and return a report.
+
+    `state_names` holds the names of the sources that are states of clusters, where the Namespaces of objects exist.
+    """
     repaired_documents = [(broken, repair) for broken in manifests.broken if (repair := repair_manifest(broken.value))]
     repairs = [Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in repaired_documents]
-    objects = _sort_by_position([*manifests.objects, *repairs], source_names)
+    objects = _sort_by_position([*as_user_manifests([*manifests.objects, *repairs])], source_names)
     valid_forms = {(broken.source, broken.document, broken.at): value for broken, (value, _) in repaired_documents}
     findings = [*map(_file_finding, unreadable_files), *_document_findings(manifests, valid_forms)]
     findings += _cluster_findings(objects)
     findings = [finding for finding in findings if not rules or finding.rule in rules]
-    findings += run_rules(build_configuration(objects), rules)
+    existing_namespaces = {
+        each.obj["metadata"].get("namespace", "")
+        for each in manifests.objects
+        if each.source in state_names or each.obj["metadata"].get("resourceVersion")
+    }
+    findings += run_rules(build_configuration(objects, existing_namespaces), rules)
     position_by_source = {source: position for position, source in enumerate(source_names)}
     located_findings = _add_line_numbers(findings, manifests)
     located_findings.sort(
@@ -354,14 +366,14 @@ def lint_manifests(
     return LintReport(located_findings, len(manifests.texts))
 
 
-def build_configuration(objects: Sequence[Manifest]) -> Configuration:
+def build_configuration(objects: Sequence[Manifest], existing_namespaces: Collection[str] = ()) -> Configuration:
     """Return manifests with the jobs among them as a Configuration, which the lint rules check."""
     reader = _ObjectReader(objects)
     jobs = [job for manifest in objects for job in _linted_jobs_of(manifest, reader)]
     scenarios = [manifest.obj.get("spec") or {} for manifest in objects if group_kind(manifest.obj) == scheme.SCENARIO]
     configurations = [manifest.obj for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
     fair_sharing = any(spec.get("fairSharing") for spec in [*scenarios, *configurations])
-    return Configuration(objects, jobs, fair_sharing=fair_sharing)
+    return Configuration(objects, jobs, fair_sharing=fair_sharing, existing_namespaces=existing_namespaces)
 
 
 def _sort_by_position(objects: list[Manifest], sources: Sequence[str]) -> list[Manifest]:

@@ -16,7 +16,7 @@ from batchyard.api import well_known
 from batchyard.api.meta import Obj, annotation
 from batchyard.base.instant import format_duration
 from batchyard.kubelet.simulated.durations import sleep_time_of_command
-from batchyard.sim.state_document import LAST_APPLIED
+from batchyard.sim.stored_objects import LAST_APPLIED
 
 _CONTAINER_FIELDS: Final = frozenset({"containers", "initContainers", "ephemeralContainers"})
 _ENVIRONMENT_FIELDS: Final = frozenset({"env", "envFrom"})

@@ -4,7 +4,7 @@ The rows are computed on first access, because a large run has many of them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -120,6 +120,8 @@ class WorkloadCounts:
     evictions: int
     #: The number of Workloads with quota whose admission checks are not all ready.
     awaiting_checks: int = 0
+    #: The number of the finished Workloads that had finished before the simulation, in the state from which it starts.
+    finished_before: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,10 @@ class Result:
     costs: Statement | None = None
     #: The gangs of pods that lost a machine, with the time until each ran in full again.
     losses: Sequence[GangLoss] = ()
+    #: The Jobs and bare pods whose pods the API server rejected, by the cause.
+    rejected_pods: Mapping[str, Sequence[Key]] = field(default_factory=dict)
+    #: The jobs without a Workload, by the key of the priority class that they name and that does not exist.
+    jobs_without_class: Mapping[Key, Sequence[Key]] = field(default_factory=dict)
 
     @cached_property
     def cluster_queues(self) -> Sequence[ClusterQueueRow]:

@@ -45,6 +45,7 @@ from batchyard.sim.faults import (
     Stockout,
     read_faults,
 )
+from batchyard.sim.stored_objects import as_user_manifests
 
 # Annotations of simulated pods: run time, exit code and checkpoint interval. A Pod, a Job, a JobSet or a Workload may
 # have them, and also the templates within.
@@ -264,16 +265,16 @@ def make_scenario(
     Raise InvalidScenario with all errors, including those of unreadable files. `existing_cluster` exists at the start;
     a document with the same name changes it.
     """
-    faults = [*manifests.faults, *_platform_errors(manifests.objects)]
+    objects = list(as_user_manifests(manifests.objects))
+    faults = [*manifests.faults, *_platform_errors(objects)]
     scenario_fields: dict[str, Any] = {}
     settings: Manifest | None = None
     to_apply: dict[Duration, list[Obj]] = {}
     deletes: dict[Duration, list[Key]] = {}
     count_by_kind: dict[str, int] = {}
     cluster = existing_cluster
-    later_clusters: list[Manifest] = []
-    pools: list[Manifest] = []
-    for manifest in (each for each in manifests.objects if group_kind(each.obj) != scheme.CONFIGURATION):
+    later_clusters, pools = list[Manifest](), list[Manifest]()
+    for manifest in (each for each in objects if group_kind(each.obj) != scheme.CONFIGURATION):
         obj = manifest.obj
         if group_kind(obj) == scheme.SCENARIO:
             if settings is not None:
@@ -300,7 +301,7 @@ def make_scenario(
             deletes.setdefault(end, []).append(key_of(obj))
         if group_kind(obj) == scheme.NODE_POOL:
             pools.append(manifest)
-    scenario_fields |= _configuration_settings(manifests.objects, settings, faults)
+    scenario_fields |= _configuration_settings(objects, settings, faults)
     faults += _unknown_cluster_errors(later_clusters, cluster)
     faults += [pool.fault(fault) for pool in pools for fault in pool_errors(pool.obj, cluster)]
     for at, names in _removed_pools(cluster, to_apply):
@@ -457,8 +458,6 @@ def _parse_duration_field(
 
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 STANDARD_INPUT: Final = "-"
-#: The number of bytes at either end of a file that are read to detect its type.
-_END_BYTES: Final = 4096
 #: The number of files of a folder whose names are compared with a missing one.
 _SIBLINGS_MAX: Final = 1000
 #: The least ratio of difflib at which the name of a file resembles a missing one.
@@ -496,18 +495,6 @@ def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tupl
 def is_text(source: str) -> bool:
     """Report whether a string is the text of manifests, not a file name: it has several lines, or is JSON."""
     return "\n" in source or source.lstrip().startswith("{")
-
-
-def ends_of(path: Path) -> Sequence[str]:
-    """Return the beginning and the end of a file as texts; () if the file cannot be read."""
-    try:
-        with path.open("rb") as file:
-            first_bytes = file.read(_END_BYTES)
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - _END_BYTES))
-            return first_bytes.decode(errors="replace"), file.read().decode(errors="replace")
-    except (OSError, ValueError):
-        return ()
 
 
 def files_below(folder: Path) -> list[Path]:

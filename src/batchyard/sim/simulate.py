@@ -9,19 +9,24 @@
 `simulate` runs a simulation in one call. `Simulation` runs it in slices, for callers that show progress.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import Obj, controller_of
+from batchyard.api.meta import Key, Obj, controller_of, key_of, label
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Duration, Instant, duration_seconds
 from batchyard.base.memory import rare_garbage_collection
+from batchyard.jobframework.workloads import GenericJob
+from batchyard.jobs.job.integration import JobIntegration
+from batchyard.jobs.jobset.integration import JobSetIntegration
+from batchyard.scheduling.workload.adjustments import MissingClass, resolve_priority
+from batchyard.scheduling.workload.lifecycle import is_finished
 from batchyard.sim.event_log import Event, Record, event_of
 from batchyard.sim.recovery import RunAccounting
 from batchyard.sim.result import Result, RunEnding, WorkloadCounts, rejected_write
@@ -41,6 +46,9 @@ KINDS_SHOWN: Final = (
     *(scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.NODE, scheme.PROVISIONING_REQUEST),
     *(scheme.JOB_SET, scheme.JOB, scheme.BUDGET),
 )
+
+
+_INTEGRATIONS: Final[Mapping[str, GenericJob]] = {scheme.JOB: JobIntegration(), scheme.JOB_SET: JobSetIntegration()}
 
 
 class OnLoop(StrEnum):
@@ -115,6 +123,8 @@ class Simulation:
         sink, seed = options.sink, options.seed
         self.world = World(scenario, sink=sink, seed=seed, stop_on_loop=stop_on_loop, state=options.state)
         self._start = self.world.start
+        earlier_workloads = () if options.state is None else options.state.of_kind(scheme.WORKLOAD)
+        self._finished_earlier = {each["metadata"]["uid"] for each in earlier_workloads if is_finished(each)}
         self._accounting = self._open_accounting(options.state)
         self.horizon = scenario.horizon if options.until is None else options.until
         self._end = self._start + (VIRTUAL_TIME_MAX if self.horizon is None else self.horizon)
@@ -174,12 +184,14 @@ class Simulation:
             refused=tuple(rejected_write(*refused) for refused in world.refused),
             missed=tuple(world.missed),
             warnings=(),
-            counts=_count_workloads(workloads, world.waits),
+            counts=_count_workloads(workloads, world.waits, self._finished_earlier),
             objects={**{kind: world.objects(kind) for kind in KINDS_SHOWN}, scheme.POD: _pods_shown(world)},
             now=now,
             waits=world.waits,
             costs=None if accounting is None else accounting.cost_statement(now),
             losses=() if accounting is None else tuple(accounting.recoveries.losses),
+            rejected_pods={cause: tuple(keys) for cause, keys in world.rejected_pods.items()},
+            jobs_without_class=_jobs_without_class(world, workloads),
         )
 
     def _find_ending(self) -> RunEnding:
@@ -217,6 +229,20 @@ def _pods_shown(world: World) -> list[Obj]:
     ]
 
 
+def _jobs_without_class(world: World, workloads: Sequence[Obj]) -> dict[Key, list[Key]]:
+    """Return the jobs that have no Workload because their priority class does not exist, by the key of that class."""
+    owner_uids = {owner["uid"] for workload in workloads if (owner := controller_of(workload)) is not None}
+    jobs_by_class: dict[Key, list[Key]] = {}
+    for kind, integration in _INTEGRATIONS.items():
+        for job in world.objects(kind):
+            if job["metadata"]["uid"] in owner_uids or not label(job, well_known.QUEUE_NAME):
+                continue
+            priority = resolve_priority(job, integration.templates(job), world.client)
+            if isinstance(priority, MissingClass) and integration.completion(job) is None:
+                jobs_by_class.setdefault(priority.key, []).append(key_of(job))
+    return jobs_by_class
+
+
 def _last_change_time(obj: Obj) -> Instant:
     """Return when a Workload or Job last changed: the latest time of its creation and of its true conditions."""
     status = obj.get("status") or {}
@@ -224,7 +250,10 @@ def _last_change_time(obj: Obj) -> Instant:
     return max(map(parse_time, [*change_times, obj["metadata"]["creationTimestamp"]]))
 
 
-def _count_workloads(workloads: Sequence[Obj], tracker: WaitTracker) -> WorkloadCounts:
+def _count_workloads(
+    workloads: Sequence[Obj], tracker: WaitTracker, finished_earlier: Collection[str]
+) -> WorkloadCounts:
+    """Count Workloads by state; `finished_earlier` holds the uids of those that had finished at the start."""
     unfinished = [view for view in map(workload_view, workloads) if not view.finished]
     with_quota = [view for view in unfinished if view.quota_reserved]
     admitted_count = sum(view.admitted for view in with_quota)
@@ -235,4 +264,5 @@ def _count_workloads(workloads: Sequence[Obj], tracker: WaitTracker) -> Workload
         preemptions=tracker.preemptions,
         evictions=tracker.evictions,
         awaiting_checks=len(with_quota) - admitted_count,
+        finished_before=sum(each["metadata"]["uid"] in finished_earlier for each in workloads),
     )

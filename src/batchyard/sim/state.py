@@ -35,6 +35,8 @@ class State:
     #: Kueue's Configuration, if it is known, and the scheduler settings.
     configuration: Obj | None = None
     kueue: KueueSettings = SIMULATION_SETTINGS
+    #: Whether the source of the state records its time; if not, `at` is the latest timestamp in the objects.
+    is_time_recorded: bool = True
 
     @property
     def has_nodes(self) -> bool:

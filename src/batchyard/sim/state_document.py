@@ -1,20 +1,21 @@
 """Reads and writes states as lists of objects, like `kubectl get -o yaml`, and converts them to manifests.
 
-A list written by batchyard has the time of the snapshot in an annotation. For other lists, the time is the latest
-timestamp in the objects. Objects without a uid, a revision or a creation time get one, so that plain manifests can be
-read too.
+A snapshot, a list written by batchyard, has its time in an annotation. For a dump, a list written by kubectl or another
+client of an API server, the time is the latest timestamp in the objects. Objects without a uid, a revision or a
+creation time get one, so that plain manifests can be read too.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from batchyard.admission_plugins.built_in import new_namespace
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.manifests import decode
+from batchyard.api.manifests import decode, objects_with_paths
 from batchyard.api.meta import Key, Obj, annotation, controller_of, group_kind, key_of
 from batchyard.api.scheme import CONFIGURATION, find_kind
 from batchyard.api.times import format_time, parse_time
@@ -25,23 +26,39 @@ from batchyard.base.instant import Duration, Instant, format_duration
 from batchyard.client.transport import to_storage_version
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, parse_kueue_settings
 from batchyard.sim.forecasting.run_times import owner_of, round_count_of, with_runtimes
-from batchyard.sim.scenario import FileFault, InvalidScenario, Source, ends_of, is_text, read_sources
+from batchyard.sim.scenario import FileFault, InvalidScenario, Source, read_sources
 from batchyard.sim.state import OMITTED_KINDS, State
+from batchyard.sim.stored_objects import LAST_APPLIED, as_user_manifest
 
 #: The annotation of a list with the time at which its objects were read.
 TAKEN_AT_ANNOTATION: Final = "batchyard.dev/taken-at"
 #: The annotation of a list with the kinds that could not be listed, separated by commas.
 UNREAD_KINDS_ANNOTATION: Final = "batchyard.dev/not-read"
-LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+#: The timestamps of a condition. A kubelet sends heartbeats at least every five minutes.
+_CONDITION_TIMES: Final = ("lastTransitionTime", "lastHeartbeatTime", "lastProbeTime")
+#: Matches the kind of a list, in YAML and JSON.
+_LIST_KIND_PATTERN: Final = re.compile(r"""(?:^|[\s{,])["']?kind["']?:\s*["']?[A-Za-z]*List\b""")
+#: Match the fields that only an API server sets.
+_SERVER_FIELD_PATTERNS: Final = (
+    re.compile(r"""\buid["']?:\s*["']?[0-9a-f]"""),
+    re.compile(r"""\bresourceVersion["']?:\s*["']?\d"""),
+    re.compile(r"""\bcreationTimestamp["']?:\s*["']?\d"""),
+)
 
 
 def read_state(source: Source) -> State:
     """Read a state from a file or a text; raise InvalidScenario with all errors."""
     faults: list[FileFault] = []
+    return state_of_texts(list(read_sources([source], faults)), faults)
+
+
+def state_of_texts(texts: Sequence[tuple[str, str]], unread: Iterable[FileFault] = ()) -> State:
+    """Build one state from named texts; raise InvalidScenario with all errors, including those of unread files."""
+    faults = [*unread]
     objects: list[Obj] = []
     at: Instant | None = None
     unread_kinds: dict[str, None] = {}
-    for name, text in read_sources([source], faults):
+    for name, text in texts:
         for document in read_documents(text):
             lines = DocumentLines(document.text, document.line)
             faults += _located_faults(name, lines, document.faults)
@@ -54,17 +71,22 @@ def read_state(source: Source) -> State:
                 faults += _located_faults(name, lines, errors, item_path)
     if not objects and not faults:
         remedy = "give the output of `kubectl get --output yaml`, or a list of manifests"
-        faults.append(FileFault(str(source), FieldError("", "it contains no objects", remedy)))
+        faults.append(FileFault(", ".join(name for name, _ in texts), FieldError("", "it contains no objects", remedy)))
     if faults:
         raise InvalidScenario(faults)
     return state_of(objects, at, tuple(unread_kinds))
 
 
-def is_state(source: Source) -> bool:
-    """Report whether a file contains a state: the annotation with its time is near the file's beginning or end."""
-    if isinstance(source, Mapping) or is_text(str(source)):
-        return False
-    return any(TAKEN_AT_ANNOTATION in end for end in ends_of(Path(source)))
+def is_snapshot_text(text: str) -> bool:
+    """Report whether a text is a snapshot: a list that records its time."""
+    return TAKEN_AT_ANNOTATION in text
+
+
+def is_state_text(text: str) -> bool:
+    """Report whether a text is a state, not manifests: a snapshot, or a list of objects from an API server."""
+    if is_snapshot_text(text):
+        return True
+    return _LIST_KIND_PATTERN.search(text) is not None and all(each.search(text) for each in _SERVER_FIELD_PATTERNS)
 
 
 def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence[str] = ()) -> State:
@@ -82,11 +104,23 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
     if len(set(revisions.values())) < len(objects_by_key) or 0 in revisions.values():
         sorted_keys = sorted(objects_by_key, key=lambda key: (revisions[key] or len(objects_by_key), key))
         revisions = {key: number for number, key in enumerate(sorted_keys, 1)}
+    for namespace in _missing_namespaces(objects_by_key):
+        objects_by_key[key_of(namespace)] = namespace
+        revisions[key_of(namespace)] = max(revisions.values()) + 1
     completed_objects = {key: _complete_metadata(key, obj, revisions[key], time) for key, obj in objects_by_key.items()}
     configuration = configurations[0] if configurations else None
     kueue = SIMULATION_SETTINGS if configuration is None else parse_kueue_settings(configuration)
     applied = _applied_manifests(completed_objects)
-    return State(time, max(revisions.values(), default=0), completed_objects, applied, unread, configuration, kueue)
+    revision = max(revisions.values(), default=0)
+    return State(
+        *(time, revision, completed_objects, applied, unread, configuration, kueue), is_time_recorded=at is not None
+    )
+
+
+def _missing_namespaces(objects: Mapping[Key, Obj]) -> list[Obj]:
+    """Return the Namespaces of objects that a state lacks, because they were not read; their labels are unknown."""
+    names = sorted({key.namespace for key in objects if key.namespace})
+    return [new_namespace(name) for name in names if Key(scheme.NAMESPACE, "", name) not in objects]
 
 
 def document_of(state: State) -> dict[str, Any]:
@@ -122,13 +156,10 @@ def _located_faults(
 
 def _objects_of(value: Any) -> tuple[Sequence[tuple[str, Obj]], Instant | None]:
     """Return the objects of a parsed document by their paths, and the time of the state if the document records it."""
-    if not isinstance(value, Mapping):
-        return (), None
-    items = value.get("items")
-    if not isinstance(items, list):
-        return (("", value),), None
+    objects = [(path, obj) for obj, path in objects_with_paths(value) if isinstance(obj, Mapping)]
+    if not isinstance(value, Mapping) or not isinstance(value.get("items"), list):
+        return objects, None
     taken_at = annotation({"metadata": value.get("metadata") or {}}, TAKEN_AT_ANNOTATION)
-    objects = [(f"items[{index}]", item) for index, item in enumerate(items) if isinstance(item, Mapping)]
     return objects, None if taken_at is None else parse_time(taken_at)
 
 
@@ -182,10 +213,12 @@ def _creation_instants(obj: Obj) -> Iterator[Instant]:
 
 
 def _all_instants(obj: Obj) -> Iterator[Instant]:
-    """Yield all timestamps in an object's metadata and status."""
+    """Yield all past timestamps in an object's metadata and status."""
     metadata, status = obj["metadata"], obj.get("status") or {}
     timestamps = [metadata.get("creationTimestamp"), status.get("startTime"), status.get("completionTime")]
-    timestamps += [each.get("lastTransitionTime") for each in status.get("conditions") or ()]
+    timestamps += [each.get("time") for each in metadata.get("managedFields") or ()]
+    for condition in [*(status.get("conditions") or ()), *(status.get("admissionChecks") or ())]:
+        timestamps += [condition.get(field) for field in _CONDITION_TIMES]
     for container in status.get("containerStatuses") or ():
         state = container.get("state") or {}
         timestamps += [(state.get("running") or {}).get("startedAt"), (state.get("terminated") or {}).get("finishedAt")]
@@ -209,10 +242,6 @@ _CONTROLLER_KINDS: Final = frozenset(
         *(scheme.SERVICE, scheme.CONFIG_MAP, scheme.NODE_POOL),
     }
 )
-_KEPT_METADATA: Final = ("name", "namespace", "labels", "annotations")
-_CONTROLLER_LABELS: Final = frozenset(
-    {"controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"}
-)
 
 
 class StatePart(Enum):
@@ -224,44 +253,63 @@ class StatePart(Enum):
 
 
 def manifest_texts(texts: Iterable[tuple[str, str]], part: StatePart = StatePart.ALL) -> Iterator[tuple[str, str]]:
-    """Yield named texts with each state converted to manifests; each object stays on the line where it was."""
+    """Yield named texts with each state converted to manifests; each object starts on the line where it started."""
     for name, text in texts:
-        is_state = TAKEN_AT_ANNOTATION in text and text.lstrip().startswith("{")
-        yield name, _manifest_text(text, part) if is_state else text
+        yield name, _manifest_text(name, text, part) if is_state_text(text) else text
 
 
-def as_manifests(state: State) -> list[Obj | None]:
-    """Return the manifest of each object of a state, in order; None for objects that controllers created."""
+def as_manifests(state: State) -> dict[Key, Obj]:
+    """Return the manifests of the objects of a state, in order, without those that controllers created."""
     timed_state, _ = with_runtimes(state)
     has_cluster = bool(state.of_kind(scheme.CLUSTER))
-    kept_objects = [obj for obj in timed_state.objects.values() if _is_kept(obj, has_cluster=has_cluster)]
-    first_created = min((_created_at(obj) for obj in kept_objects if group_kind(obj) in _WORK_KINDS), default=0)
+    kept_objects = {
+        key: obj for key, obj in timed_state.objects.items() if _is_kept(obj, state, has_cluster=has_cluster)
+    }
+    work_objects = (obj for key, obj in kept_objects.items() if key.kind in _WORK_KINDS)
+    first_created = min(map(_created_at, work_objects), default=0)
     run_times = _run_times(timed_state)
-    kept_ids = {id(obj) for obj in kept_objects}
-    objects = timed_state.objects.values()
-    return [_manifest_of(obj, first_created, run_times) if id(obj) in kept_ids else None for obj in objects]
+    return {key: _manifest_of(obj, first_created, run_times) for key, obj in kept_objects.items()}
 
 
-def _manifest_text(text: str, part: StatePart) -> str:
-    lines = ['{"apiVersion":"v1","kind":"List","items":[']
-    separator = ""
-    state = read_state(text)
-    for manifest in [*as_manifests(state), state.configuration]:
-        obj = manifest if manifest is not None and _is_in_part(part, manifest) else None
-        lines.append("" if obj is None else separator + msgspec.json.encode(obj).decode())
-        separator = separator if obj is None else ","
-    return "\n".join([*lines, "]}"])
+def _manifest_text(name: str, text: str, part: StatePart) -> str:
+    state = state_of_texts([(name, text)])
+    manifests = as_manifests(state)
+    if state.configuration is not None:
+        manifests[key_of(state.configuration)] = state.configuration
+    line_by_key = _line_by_key(text)
+    output_parts, last_line, separator = ['{"apiVersion":"v1","kind":"List","items":['], 1, ""
+    for key, manifest in manifests.items():
+        if _is_in_part(part, manifest) and key in line_by_key:  # not a Namespace that was not read
+            line = max(last_line, line_by_key[key])
+            output_parts.append(separator + "\n" * (line - last_line) + msgspec.json.encode(manifest).decode())
+            separator, last_line = ",", line
+    return "".join([*output_parts, "\n]}"])
+
+
+def _line_by_key(text: str) -> dict[Key, int]:
+    """Return the line on which each object of a state starts."""
+    has_object_per_line = is_snapshot_text(text) and text.lstrip().startswith("{")  # not parsed again: it may be long
+    line_by_key: dict[Key, int] = {}
+    for document in read_documents(text):
+        lines = DocumentLines(document.text, document.line)
+        for index, (item_path, obj) in enumerate(_objects_of(document.value)[0]):
+            for known_object in _known_object(obj)[0]:
+                line = document.line + 1 + index if has_object_per_line else lines.of(item_path)
+                line_by_key.setdefault(key_of(known_object), line)
+    return line_by_key
 
 
 def _is_in_part(part: StatePart, obj: Obj) -> bool:
     return part is StatePart.ALL or (group_kind(obj) in _WORK_KINDS) == (part is StatePart.WORK)
 
 
-def _is_kept(obj: Obj, *, has_cluster: bool) -> bool:
+def _is_kept(obj: Obj, state: State, *, has_cluster: bool) -> bool:
     kind = group_kind(obj)
     if kind in _CONTROLLER_KINDS or (kind == scheme.NODE and has_cluster):
         return False
-    return kind not in _WORK_KINDS or controller_of(obj) is None
+    if kind not in _WORK_KINDS or controller_of(obj) is None:
+        return True
+    return kind != scheme.POD and owner_of(obj, state.objects) is None
 
 
 def _run_times(state: State) -> Mapping[str, Duration]:
@@ -279,29 +327,14 @@ def _run_times(state: State) -> Mapping[str, Duration]:
 
 
 def _manifest_of(obj: Obj, first_created: Instant, run_times: Mapping[str, Duration]) -> Obj:
-    kind, metadata = group_kind(obj), obj["metadata"]
-    fields = {field: metadata[field] for field in _KEPT_METADATA if metadata.get(field)}
-    manifest = {field: value for field, value in obj.items() if field != "status" or kind == scheme.NODE}
-    annotations = {name: text for name, text in (fields.get("annotations") or {}).items() if name != LAST_APPLIED}
-    if kind in _WORK_KINDS:
-        annotations[well_known.SUBMIT_AT] = format_duration(max(0, _created_at(obj) - first_created))
-        if metadata["uid"] in run_times and annotation(obj, well_known.RUNTIME) is None:
-            annotations[well_known.RUNTIME] = format_duration(run_times[metadata["uid"]])
-    if kind == scheme.JOB:
-        manifest["spec"] = _user_job_spec(obj["spec"])
-    return {**manifest, "metadata": {**fields, **({"annotations": annotations} if annotations else {})}}
-
-
-def _user_job_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec of a Job without the fields that the Job controller added."""
-    if spec.get("manualSelector"):
-        return dict(spec)
-    template = spec["template"]
-    metadata = template.get("metadata") or {}
-    labels = {name: text for name, text in (metadata.get("labels") or {}).items() if name not in _CONTROLLER_LABELS}
-    kept_fields: Sequence[str] = [field for field in spec if field not in {"selector", "suspend", "template"}]
-    pod_template = {**template, "metadata": {**metadata, "labels": labels}}
-    return {**{field: spec[field] for field in kept_fields}, "template": pod_template}
+    manifest, metadata = as_user_manifest(obj), obj["metadata"]
+    if group_kind(obj) not in _WORK_KINDS:
+        return manifest
+    annotations = {well_known.SUBMIT_AT: format_duration(max(0, _created_at(obj) - first_created))}
+    if metadata["uid"] in run_times and annotation(obj, well_known.RUNTIME) is None:
+        annotations[well_known.RUNTIME] = format_duration(run_times[metadata["uid"]])
+    old_annotations = manifest["metadata"].get("annotations") or {}
+    return {**manifest, "metadata": {**manifest["metadata"], "annotations": {**old_annotations, **annotations}}}
 
 
 def _created_at(obj: Obj) -> Instant:

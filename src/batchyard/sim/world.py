@@ -13,7 +13,7 @@ from batchyard.admission_chain import AdmissionChain
 from batchyard.admission_plugins.built_in import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api import scheme
 from batchyard.api.errors import ApiError, InvalidObject
-from batchyard.api.meta import Key, Obj, find_condition, key_of
+from batchyard.api.meta import Key, Obj, find_condition, group_kind, key_of
 from batchyard.api.times import parse_time
 from batchyard.api.validation import validate_update
 from batchyard.api.views.workload import workload_view
@@ -153,6 +153,8 @@ def _mapping(value: object) -> Obj:
     return value if isinstance(value, Mapping) else {}
 
 
+#: The number of causes of rejected pods that are told apart; some name amounts, such as the used part of a quota.
+_REJECTION_CAUSES_MAX: Final = 100
 EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
 """The start time of every simulated world."""
 
@@ -197,6 +199,8 @@ class World:
         self.loops: list[PreemptionLoop] = []
         #: The writes of users that the API rejected, each with its error.
         self.refused: list[tuple[Write, ApiError]] = []
+        #: The Jobs and bare pods whose pods the API rejected, by the cause, in the order of their first rejection.
+        self.rejected_pods: dict[str, dict[Key, None]] = {}
         #: The faults whose target did not exist at their time.
         self.missed: list[ScheduledFault] = []
         self._stop_on_loop = stop_on_loop
@@ -214,7 +218,9 @@ class World:
             self._load_state(state)
         get_stored = self.store.get
         missing_namespaces = [
-            name for name in _initial_namespaces(scenario.steps) if get_stored(Key(scheme.NAMESPACE, "", name)) is None
+            name
+            for name in [*SYSTEM_NAMESPACES, *undefined_namespaces(scenario.steps)]
+            if get_stored(Key(scheme.NAMESPACE, "", name)) is None
         ]
         for step in (ScenarioStep(0, [*map(new_namespace, missing_namespaces)], ()), *scenario.steps):
             self.kernel.call_at(self.start + step.at, _StepCallback(self, step))
@@ -328,8 +334,11 @@ class World:
         """Submit a write as a user; if the API server rejects it, record it in `refused`."""
 
         def on_result(result: WriteResult) -> None:
-            if result.error is not None:
-                self.refused.append((write, result.error))
+            if result.error is None:
+                return
+            self.refused.append((write, result.error))
+            if isinstance(write, Create) and group_kind(write.obj) == scheme.POD:
+                self._record_rejected_pod(key_of(write.obj), str(result.error))
 
         self.client.submit([write], on_result)
 
@@ -344,6 +353,15 @@ class World:
 
     def _record(self, at: Instant, controller: str, record: EventRecord) -> None:
         self.waits.observe(at, record)
+        if record.reason == "FailedCreate" and record.regarding.kind == scheme.JOB:
+            self._record_rejected_pod(record.regarding, record.message)
+
+    def _record_rejected_pod(self, key: Key, message: str) -> None:
+        """Record that a pod of a Job, or a bare pod, was rejected; the cause is the message without the pod's name."""
+        cause = message.partition(" is forbidden: ")[2] or message
+        if cause not in self.rejected_pods and len(self.rejected_pods) >= _REJECTION_CAUSES_MAX:
+            cause = "other causes"
+        self.rejected_pods.setdefault(cause, {})[key] = None
 
 
 def do_nothing() -> None:
@@ -359,12 +377,12 @@ def _write_faults_for(scenario: Scenario) -> WriteFaults | None:
     return WriteFaults() if any(fault.affects_writes for fault in scenario.faults) else None
 
 
-def _initial_namespaces(steps: Iterable[ScenarioStep]) -> list[str]:
-    """Return the Namespaces to create at the start: the system's, and used ones without a manifest."""
+def undefined_namespaces(steps: Iterable[ScenarioStep]) -> list[str]:
+    """Return the Namespaces that objects of a scenario use without a manifest, except those of the system."""
     metadata = [obj["metadata"] for step in steps for obj in step.apply]
     created_names = [obj["metadata"].get("name") for step in steps for obj in step.apply if obj["kind"] == "Namespace"]
     used_names = sorted({each["namespace"]: None for each in metadata if "namespace" in each})
-    return [*SYSTEM_NAMESPACES, *[name for name in used_names if name not in (*SYSTEM_NAMESPACES, *created_names)]]
+    return [name for name in used_names if name not in (*SYSTEM_NAMESPACES, *created_names)]
 
 
 def _settings_of(scenario: Scenario, state: State | None) -> PlatformSettings:

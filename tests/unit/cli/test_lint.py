@@ -62,7 +62,7 @@ def test_json_and_yaml_contain_complete_findings(form: str, read: object) -> Non
 
 def test_unknown_rule_is_reported_with_suggestion() -> None:
     code, _, stated = lint(SOUND, "--rule", "null-namespace-selectr")
-    assert code == 1
+    assert code == 2
     assert "--rule null-namespace-selectr: unknown rule; did you mean null-namespace-selector?" in stated
 
 

@@ -59,6 +59,22 @@ def test_state_file_without_jobs_is_reported(batchyard: Batchyard) -> None:
     assert done.stderr.startswith(f"{QUEUES}: the file has no job; write the state of a cluster with `batchyard snap")
 
 
+def test_eta_of_job_in_manifests_names_the_simulation_that_answers(batchyard: Batchyard) -> None:
+    done = batchyard("eta", "job/train-a", "-n", "team", "-f", "examples/first-steps/jobs.yaml")
+    assert done.returncode == 1
+    file = "examples/first-steps/jobs.yaml"
+    assert done.stderr == (
+        f"batchyard: job team/train-a has no Workload, because {file} holds manifests, not the state of a cluster; "
+        f"`batchyard why job/train-a -n team -f {file} --at 10m` simulates them, and explains it at that time\n"
+    )
+
+
+def test_eta_of_unsupported_kind_is_wrong_usage(batchyard: Batchyard, tmp_path: Path) -> None:
+    done = batchyard("eta", "pod/x", "--data-dir", tmp_path)
+    assert done.returncode == 2
+    assert "'pod/x' is not supported: use workload/NAME, job/NAME or jobset/NAME" in done.stderr
+
+
 def test_missing_platform_is_reported_without_options_that_the_command_lacks(
     batchyard: Batchyard, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from batchyard.sim.guide import Guide, examples_folder, played_steps
 from batchyard.sim.redaction import Redaction, without_secrets
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import OMITTED_KINDS, State
-from batchyard.sim.state_document import LAST_APPLIED
+from batchyard.sim.stored_objects import LAST_APPLIED
 from batchyard.sim.world import World
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,9 @@ from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
+from batchyard.sim.forecasting.run_times import with_runtimes
 from batchyard.sim.scenario import InvalidScenario
-from batchyard.sim.state_document import document_of, read_state, state_of
+from batchyard.sim.state_document import document_of, is_state_text, read_state, state_of
 from batchyard.sim.whatif import start_from_state
 from unit.sim.forks_make import queue, state, workload
 
@@ -35,12 +36,16 @@ def test_manifests_get_fields_of_stored_objects() -> None:
     metadata = result[Key(scheme.WORKLOAD, "team", "a")]["metadata"]
     assert metadata["uid"]
     assert metadata["creationTimestamp"] == "1970-01-01T00:00:00Z"
-    assert sorted(int(obj["metadata"]["resourceVersion"]) for obj in result.values()) == [1, 2, 3, 4]
+    assert sorted(int(obj["metadata"]["resourceVersion"]) for obj in result.values()) == [1, 2, 3, 4, 5]
+
+
+def test_unread_namespaces_exist() -> None:
+    assert Key(scheme.NAMESPACE, "", "team") in read_state(MANIFESTS).objects
 
 
 def test_duplicate_resource_versions_are_renumbered() -> None:
     objects = [{**obj, "metadata": {**obj["metadata"], "resourceVersion": "7"}} for obj in queue(1)]
-    assert sorted(int(o["metadata"]["resourceVersion"]) for o in state_of(objects).objects.values()) == [1, 2, 3]
+    assert sorted(int(o["metadata"]["resourceVersion"]) for o in state_of(objects).objects.values()) == [1, 2, 3, 4]
 
 
 def test_leases_events_secrets_and_unknown_kinds_are_skipped() -> None:
@@ -49,7 +54,7 @@ def test_leases_events_secrets_and_unknown_kinds_are_skipped() -> None:
     items = [{"apiVersion": version, "kind": kind, "metadata": metadata} for version, kind in kinds]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}}
     result = read_state(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*items, pod]}))
-    assert list(result.objects) == [Key("Pod", "team", "a")]
+    assert list(result.objects) == [Key("Pod", "team", "a"), Key("Namespace", "", "team")]
 
 
 def test_older_api_versions_are_converted() -> None:
@@ -81,6 +86,34 @@ def test_invalid_state_is_rejected(text: str, reported: str) -> None:
         read_state(text)
 
 
+def test_state_without_time_uses_heartbeats_of_nodes() -> None:
+    condition = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:01Z"}
+    node = {"apiVersion": "v1", "kind": "Node", "status": {"conditions": [condition]}}
+    condition["lastHeartbeatTime"] = "2026-01-01T00:09:00Z"
+    node["metadata"] = {"name": "n", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    result = state_of([node])
+    assert (result.at, result.is_time_recorded) == (parse_time("2026-01-01T00:09:00Z"), False)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_state"),
+    [
+        (
+            '{"kind":"JobList","items":[{"metadata":{"uid":"0a","resourceVersion":"7","creationTimestamp":"2026"}}]}',
+            True,
+        ),
+        (
+            "kind: List\nitems:\n- metadata:\n    creationTimestamp: '2026'\n    resourceVersion: '7'\n    uid: 0a\n",
+            True,
+        ),
+        ("kind: List\nitems:\n- {kind: Job, metadata: {name: uid}}\n", False),
+        ("kind: Job\nmetadata: {creationTimestamp: '2026', resourceVersion: '7', uid: 0a}\n", False),
+    ],
+)
+def test_lists_of_stored_objects_are_states(text: str, is_state: bool) -> None:
+    assert is_state_text(text) is is_state
+
+
 def test_future_condition_time_does_not_change_time_of_state() -> None:
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T09:00:00Z"}
     node = {"apiVersion": "v1", "kind": "Node", "status": {"conditions": [ready]}}
@@ -104,4 +137,5 @@ def test_kueue_configuration_is_read_as_configuration_not_object() -> None:
     assert {key.kind for key in again.objects}.isdisjoint({scheme.CONFIGURATION})
     assert again.kueue.policy.fair_strategies == (FairSharingStrategy.INITIAL_SHARE,)
     assert start_from_state(again).scenario.kueue == again.kueue
+    assert with_runtimes(again)[0].kueue == again.kueue
     assert read_state(MANIFESTS).kueue == SIMULATION_SETTINGS

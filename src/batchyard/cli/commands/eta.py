@@ -29,7 +29,7 @@ from batchyard.cli.output import render_document
 from batchyard.client.transport import HttpRequest, decode_object, failure_reason, object_path
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.sim.forecast import HORIZON, ForecastOptions, forecasts
-from batchyard.sim.state_document import is_state
+from batchyard.sim.state import State
 from batchyard.sim.whatif import SUBJECT_KINDS, subject_document, workload_of
 
 #: The status codes of a server that serves forecasts but is overloaded.
@@ -92,15 +92,15 @@ def _forecast_row(document: Mapping[str, Any]) -> list[str]:
 
 
 def _parse_subject(request: EtaRequest) -> Key:
-    """Return the key of the object whose start the user asks for; exit if the argument is malformed."""
+    """Return the key of the object whose start the user asks for; raise BadParameter if the argument is malformed."""
     kind, _, name = request.subject.partition("/")
-    namespace = request.namespace or ("default" if request.state is not None else _default_namespace(request.source))
     for constant in SUBJECT_KINDS:
         info = kind_info(constant)
         if kind.lower() in {info.singular, info.plural, *info.short_names, f"{info.plural}.{info.group}"} and name:
             break
     else:
-        output.fail(f"batchyard: {request.subject!r} is not supported: use workload/NAME, job/NAME or jobset/NAME")
+        raise typer.BadParameter(f"{request.subject!r} is not supported: use workload/NAME, job/NAME or jobset/NAME")
+    namespace = request.namespace or ("default" if request.state is not None else _default_namespace(request.source))
     return Key(constant, namespace, name)
 
 
@@ -120,18 +120,29 @@ def _forecast_locally(request: EtaRequest, subject: Key) -> Mapping[str, Any]:
     state = requested_state(request.state, request.source)
     name = workload_of(state.objects, subject)
     if name is None:
-        if subject.kind != scheme.WORKLOAD and subject in state.objects:
-            output.fail(f"batchyard: not found: Workload of {kind_info(subject.kind).singular} {subject}")
-        existing = [NamespacedName(key.namespace, key.name) for key in state.objects if key.kind == subject.kind]
-        info, wanted = kind_info(subject.kind), NamespacedName(subject.namespace, subject.name)
-        if request.state is not None and not existing and not is_state(request.state):
-            message = f"the file has no {info.singular}; write the state of a cluster with `batchyard snapshot FILE`"
-            output.fail(f"{request.state}: {message}, and give that file")
-        output.fail(f"batchyard: {not_found_text(info, wanted, existing)}")
+        output.fail(_missing_workload_text(request, subject, state))
     forecasts_by_name = forecasts(state, [name], request.forecast_options)
     if name not in forecasts_by_name:
         output.fail(f"batchyard: {kind_info(subject.kind).singular} {subject} has ended: there is nothing to forecast")
     return forecasts_by_name[name].document(subject_document(subject))
+
+
+def _missing_workload_text(request: EtaRequest, subject: Key, state: State) -> str:
+    """Return the message if the subject of a forecast, or its Workload, does not exist in the state."""
+    info, file = kind_info(subject.kind), request.state
+    is_manifests = file is not None and not state.at
+    if subject in state.objects:
+        question = f"batchyard why {info.singular}/{subject.name} -n {subject.namespace}"
+        text = f"{info.singular} {subject} has no Workload"
+        if is_manifests:
+            text += f", because {file} holds manifests, not the state of a cluster"
+            return f"batchyard: {text}; `{question} -f {file} --at 10m` simulates them, and explains it at that time"
+        return f"batchyard: {text}; `{question}{f' -f {file}' if file else ''}` prints the reason"
+    existing = [NamespacedName(key.namespace, key.name) for key in state.objects if key.kind == subject.kind]
+    if is_manifests and not existing:
+        message = f"the file has no {info.singular}; write the state of a cluster with `batchyard snapshot FILE`"
+        return f"{file}: {message}, and give that file"
+    return f"batchyard: {not_found_text(info, NamespacedName(subject.namespace, subject.name), existing)}"
 
 
 def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:

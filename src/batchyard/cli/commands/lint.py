@@ -30,12 +30,15 @@ class LintRequest:
 
 
 def run(request: LintRequest) -> None:
-    """Print the lint findings; exit with 1 if there are errors, or with `strict` also if there are warnings."""
+    """Print the lint findings; exit with 1 if there are errors, or with `strict` also if there are warnings.
+
+    Raise BadParameter if a rule is unknown.
+    """
     for name in request.rules:
         if name not in RULES_BY_NAME:
             nearest_name = find_nearest_name(name, RULES_BY_NAME)
             remedy = f"did you mean {nearest_name}?" if nearest_name else "see docs/reference/lint.md"
-            output.fail(f"batchyard: --rule {name}: unknown rule; {remedy}")
+            raise typer.BadParameter(f"--rule {name}: unknown rule; {remedy}")
     report = lint(request.paths, request.rules)
     shown_findings = [
         finding

@@ -13,10 +13,11 @@ import typer
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifest, ManifestFault, Manifests, read_manifests
+from batchyard.api.meta import Key
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import Duration
 from batchyard.cli import output
-from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, read_state_file, with_explicit_runtimes
+from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, SourceTexts, read_texts, with_explicit_runtimes
 from batchyard.cli.main import INTERRUPTED_EXIT_CODE
 from batchyard.cli.manifest_warnings import Verbose, print_warnings
 from batchyard.cli.options import LoopAction, Output, Report, to_duration
@@ -44,20 +45,21 @@ from batchyard.sim.compare.result_view import (
 from batchyard.sim.event_log import Record
 from batchyard.sim.result import Reporter, Result, RunEnding
 from batchyard.sim.run_time_rules import parse_run_time_rules, unknown_run_times, with_run_times
-from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario, read_sources, run_length
+from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario, run_length
 from batchyard.sim.simulate import OnLoop as WhenLooping
 from batchyard.sim.simulate import Simulation, SimulationOptions
 from batchyard.sim.state import State
-from batchyard.sim.state_document import is_state
 from batchyard.sim.summary.run_summary import SummaryGrouping, summarize_run
 from batchyard.sim.summary.run_watch import RunWatch, WatchedSimulation
 from batchyard.sim.trace_report import TraceReport, TraceRun
 from batchyard.sim.traces import NAMESPACE, Trace, add_manifests, parse_load, read_trace
 from batchyard.sim.whatif import start_from_state
-from batchyard.sim.world import ignore_record
+from batchyard.sim.world import ignore_record, undefined_namespaces
 
 #: The maximum number of documents that are linted before a run; the check takes a fraction of the run's time.
 LINTED_DOCUMENTS_MAX: Final = 5_000
+#: The number of undefined Namespaces that a remark names.
+_NAMES_SHOWN_MAX: Final = 3
 #: The kinds of objects that run pods or hold quota.
 _WORK_KINDS: Final = ("Job", "JobSet", "Pod", "Workload")
 
@@ -143,24 +145,21 @@ def requested_scenario(request: SimulateRequest) -> Scenario:
     return read_input(request).scenario
 
 
-def read_scenario_and_state(request: SimulateRequest) -> tuple[Scenario, State | None]:
-    """Return the scenario to simulate and the cluster state that it starts from, or None without a state file."""
-    simulation_input = read_input(request)
+def read_scenario_and_state(request: SimulateRequest, texts: SourceTexts) -> tuple[Scenario, State | None]:
+    """Return the scenario in texts to simulate and the cluster state that it starts from, or None without a state."""
+    simulation_input = read_input(request, texts)
     return simulation_input.scenario, simulation_input.state
 
 
-def read_input(request: SimulateRequest) -> SimulationInput:
-    """Read the files that the arguments name; exit with 1 if they are invalid.
+def read_input(request: SimulateRequest, texts: SourceTexts | None = None) -> SimulationInput:
+    """Read the files that the arguments name, unless their texts are given; exit with 1 if they are invalid.
 
     Manifests beside a state file are applied to that state.
     """
-    states = [path for path in request.paths if is_state(path)]
-    if len(states) > 1:
-        output.fail(f"batchyard: {' and '.join(states)} are several states: give one state, and optionally manifests")
-    state = with_explicit_runtimes(read_state_file(states[0])) if states else None
-    manifest_paths = [path for path in request.paths if path not in states]
-    manifest_paths += [str(request.cluster)] if request.cluster else []
-    manifests, scenario = _read_manifests_or_exit(manifest_paths)
+    texts = texts or read_texts([*request.paths, *([str(request.cluster)] if request.cluster else [])])
+    state = texts.state()
+    state = None if state is None else with_explicit_runtimes(state)
+    manifests, scenario = _read_manifests_or_exit(texts)
     if not request.is_lenient:
         _check_queue_names(manifests, state)
     if request.cluster is not None and scenario.cluster is None:
@@ -173,16 +172,15 @@ def read_input(request: SimulateRequest) -> SimulationInput:
     return SimulationInput(scenario, state, manifests)
 
 
-def read_scenario_or_exit(paths: Sequence[str]) -> Scenario:
-    """Return the scenario in the manifests at these paths; print warnings, and exit if a manifest is invalid."""
-    return _read_manifests_or_exit(paths)[1]
+def read_scenario_or_exit(texts: SourceTexts) -> Scenario:
+    """Return the scenario in the manifests; print warnings, and exit if a manifest is invalid."""
+    return _read_manifests_or_exit(texts)[1]
 
 
-def _read_manifests_or_exit(paths: Sequence[str]) -> tuple[Manifests, Scenario]:
-    unread: list[FileFault] = []
-    manifests = read_manifests(read_sources(paths, unread))
+def _read_manifests_or_exit(texts: SourceTexts) -> tuple[Manifests, Scenario]:
+    manifests = read_manifests(texts.manifests)
     try:
-        scenario = make_scenario(manifests, unread)
+        scenario = make_scenario(manifests, texts.unread)
     except InvalidScenario as invalid:
         _fail_with_faults(invalid.faults)
     print_warnings(manifests.warnings)
@@ -236,8 +234,9 @@ def _with_requested_run_times(scenario: Scenario, request: SimulateRequest) -> S
 
 
 def input_remarks(simulation_input: SimulationInput, request: SimulateRequest) -> Iterator[str]:
-    """Yield remarks on the input of a run: lint findings of manifests, and jobs without a run time."""
+    """Yield remarks on the input of a run: lint findings, undefined Namespaces, and jobs without a run time."""
     manifests = simulation_input.manifests
+    yield from _namespace_remarks(simulation_input)
     if simulation_input.state is None:
         paths = [*request.paths, *([str(request.cluster)] if request.cluster else ())]
         if len(manifests.texts) <= LINTED_DOCUMENTS_MAX:
@@ -249,6 +248,20 @@ def input_remarks(simulation_input: SimulationInput, request: SimulateRequest) -
             kinds = ", ".join(_WORK_KINDS)
             yield f"batchyard: {' '.join(paths)}: no jobs to run; add files with objects of these kinds: {kinds}"
     yield from run_time_remarks(unknown_run_times(simulation_input.scenario))
+
+
+def _namespace_remarks(simulation_input: SimulationInput) -> Iterator[str]:
+    """Yield a remark on the Namespaces that the run creates, because manifests use them and do not define them."""
+    existing = () if simulation_input.state is None else simulation_input.state.objects
+    names = undefined_namespaces(simulation_input.scenario.steps)
+    names = [name for name in names if Key(scheme.NAMESPACE, "", name) not in existing]
+    if names:
+        more = f" and {len(names) - _NAMES_SHOWN_MAX} more" if len(names) > _NAMES_SHOWN_MAX else ""
+        names_text = f"{select_verb(len(names), 'Namespace', 'Namespaces')} {', '.join(names[:_NAMES_SHOWN_MAX])}{more}"
+        yield (
+            f"batchyard: the files do not define {names_text}: the run creates {select_verb(len(names), 'it', 'them')};"
+            f" for `kubectl apply`, run `kubectl create namespace {names[0]}` first"
+        )
 
 
 @contextmanager

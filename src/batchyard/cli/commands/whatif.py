@@ -13,7 +13,13 @@ from batchyard.api.scheme import KINDS, kind_info
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Duration
 from batchyard.cli import options, output
-from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, ClusterTarget, requested_state, with_explicit_runtimes
+from batchyard.cli.cluster_access import (
+    DEFAULT_RUN_LENGTH,
+    ClusterTarget,
+    read_texts,
+    requested_state,
+    with_explicit_runtimes,
+)
 from batchyard.cli.commands.simulate import read_scenario_or_exit
 from batchyard.cli.manifest_warnings import Verbose, print_warnings
 from batchyard.cli.missing_objects import NamespacedName, not_found_text
@@ -111,7 +117,10 @@ def format_differences(difference: Difference, output_format: options.Output) ->
 
 def _requested_run_start(request: WhatifRequest) -> RunStart:
     if request.paths:
-        return RunStart(read_scenario_or_exit(request.paths), at=request.at)
+        texts = read_texts(request.paths)
+        if texts.states:
+            output.fail(f"batchyard: {texts.states[0][0]} is the state of a cluster: give it with --state")
+        return RunStart(read_scenario_or_exit(texts), at=request.at)
     state = with_explicit_runtimes(requested_state(request.state, request.source), "they keep running in both runs")
     return start_from_state(state, fair_sharing=request.fair_sharing)
 

@@ -213,7 +213,8 @@ if TYPE_CHECKING:
     from batchyard.sim.world import World
 
 SUBJECT_FORMS: Final = "workload/NAME, job/NAME, jobset/NAME, pod/NAME or clusterqueue/NAME"
-_EXPLAINED_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
+#: The kinds of objects that the command explains.
+EXPLAINED_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
 _SHORT_KIND_NAMES: Final = {"wl": scheme.WORKLOAD, "po": scheme.POD, "cq": scheme.CLUSTER_QUEUE}
 #: The status codes of servers without the `why` subresource: 404, or 403 without permission for it.
 _FORBIDDEN_CODE: Final = 403
@@ -283,20 +284,24 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
 def explain_in_simulation(subject: Subject, question: SimulatedQuestion, output_format: Output) -> None:
     """Simulate manifests up to a virtual time and print the explanation of an object; exit with 1 if it is missing.
 
-    An object of a state file is explained without a run, unless a later instant is given.
+    The default time is the end of the run. From a state of a cluster it is the time of the state.
     """
-    from batchyard.cli.cluster_access import read_state_file  # noqa: PLC0415 - loads the simulator
+    from batchyard.cli.cluster_access import read_texts  # noqa: PLC0415 - loads the simulator
     from batchyard.cli.commands.simulate import SimulateRequest, read_scenario_and_state  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.simulate import Simulation, SimulationOptions  # noqa: PLC0415 - loads the simulator
-    from batchyard.sim.state_document import is_state  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.world import EPOCH  # noqa: PLC0415 - loads the simulator
 
-    if question.at is None and len(question.paths) == 1 and is_state(question.paths[0]):
-        explain_in_state(subject, read_state_file(question.paths[0]), output_format)
-        return
-    scenario, state = read_scenario_and_state(SimulateRequest(question.paths, None, question.at, question.seed))
+    texts = read_texts(question.paths)
+    if question.at is None and not (texts.manifests or texts.unread):
+        state = texts.state()
+        if state is not None:
+            explain_in_state(subject, state, output_format)
+            return
+    request = SimulateRequest(question.paths, None, question.at, question.seed)
+    scenario, state = read_scenario_and_state(request, texts)
+    until = 0 if question.at is None and state is not None else question.at
     # A sink, even one that keeps nothing, makes the run record the time of its last event.
-    options = SimulationOptions(question.at, question.seed, sink=lambda _: None, state=state)
+    options = SimulationOptions(until, question.seed, sink=lambda _: None, state=state)
     simulation = Simulation(scenario, options)
     simulation.advance()
     end = simulation.world.log.last - (EPOCH if state is None else state.at)
@@ -378,7 +383,7 @@ def _list_names(target: ClusterTarget, path_in: Callable[[str], str]) -> list[Na
 def _kinds_by_name() -> dict[str, str]:
     """Return the supported kinds by their singular, plural and short names."""
     kinds = dict(_SHORT_KIND_NAMES)
-    for kind in _EXPLAINED_KINDS:
+    for kind in EXPLAINED_KINDS:
         info = kind_info(kind)
         kinds |= {info.singular: kind, info.plural: kind}
     return kinds
@@ -413,7 +418,11 @@ def why(
     ] = None,
     at: Annotated[
         Duration | None,
-        typer.Option(parser=_parse_moment, metavar="DURATION", help="With -f: at this virtual time; default: the end."),
+        typer.Option(
+            parser=_parse_moment,
+            metavar="DURATION",
+            help="With -f: at this virtual time; default: the end, or a state's time.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="With -f: seed of all random values, such as uids.")] = 0,
     kubeconfig: Kubeconfig = "",

@@ -140,18 +140,18 @@ def _complete_value(kind: str, current: str, query: NameQuery) -> CompletionAnsw
         return CompletionAnswer(kind)
     if kind.startswith("choices:"):
         return _rows_with_prefix([(choice, "") for choice in kind.removeprefix("choices:").split("|")], current)
-    if kind == "objects" or (kind == "jobs" and "/" in current):
-        return _complete_object(current, query)
+    if kind.startswith("objects") or (kind == "jobs" and "/" in current):
+        return _complete_object(current, query, kind.partition(":")[2])
     if kind in NAME_KINDS:
         return _rows_with_prefix([(name, "") for name in list_names(kind, query)], current)
     return CompletionAnswer("values")
 
 
-def _complete_object(current: str, query: NameQuery) -> CompletionAnswer:
-    """Return the completions of an object such as `job/train`: its kind, then its name."""
+def _complete_object(current: str, query: NameQuery, kinds_text: str) -> CompletionAnswer:
+    """Return the completions of an object such as `job/train`: its kind, of some (`job|pod`) or all, then its name."""
     prefix, separator, _ = current.partition("/")
     if not separator:
-        kinds = [(f"{kind}/", "") for kind in _OBJECT_KINDS]
+        kinds = [(f"{kind}/", "") for kind in (kinds_text.split("|") if kinds_text else _OBJECT_KINDS)]
         return _rows_with_prefix(kinds, current)._replace(kind="parts")
     plural = _OBJECT_KINDS.get(prefix.lower())
     names = list_names(plural, query) if plural else ()

@@ -3,7 +3,7 @@
 
 _batchyard() {
     local -a answer values
-    local line
+    local line help
     answer=("${(@f)$("${words[1]}" __complete "${KUBECONFIG-}" "${(@)words[2,CURRENT]}" 2>/dev/null)}")
     case "${answer[1]}" in
         files)
@@ -16,7 +16,8 @@ _batchyard() {
             ;;
         values | parts)
             for line in "${(@)answer[2,-1]}"; do
-                values+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}")
+                help=${line#*$'\t'}
+                values+=("${${line%%$'\t'*}//:/\\:}${help:+:$help}")
             done
             if [[ "${answer[1]}" == parts ]]; then
                 _describe batchyard values -S ''

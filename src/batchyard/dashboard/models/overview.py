@@ -1,4 +1,4 @@
-"""The overview page, the Cohort trees, and the time line of quota and node intervals."""
+"""The overview page, the Cohort trees, and the timeline of quota and node intervals."""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -129,7 +129,7 @@ def _cohort_tree(inputs: ViewInputs, node: QuotaNode) -> ViewJson:
     return {"kind": "ClusterQueue", **tree_fields, **workload_counts}
 
 
-# The time line: quota intervals of Workloads by flavor, or pod intervals by node, and preemptions.
+# The timeline: quota intervals of Workloads by flavor, or pod intervals by node, and preemptions.
 
 
 #: The maximum number of bars; the oldest are dropped.
@@ -140,7 +140,7 @@ _MIN_TIMELINE_PERIOD: Final = MINUTE
 
 
 class _Span(NamedTuple):
-    """One bar of the time line: an interval of a Workload in a lane (a flavor or a node)."""
+    """One bar of the timeline: an interval of a Workload in a lane (a flavor or a node)."""
 
     start: Instant
     end: Instant | None
@@ -151,7 +151,7 @@ class _Span(NamedTuple):
 
 
 def timeline(inputs: ViewInputs, access: NamespaceAccess, query: Query) -> ViewJson:
-    """Return the document of the time line page. Times are seconds since `origin`; a bar without an end still runs."""
+    """Return the document of the timeline page. Times are seconds since `origin`; a bar without an end still runs."""
     lane_kind = "node" if query.get("by") == "node" and access.may_list_all(scheme.NODE) else "flavor"
     period_start = _period_start(inputs, query)
     histories = (history for history in inputs.history.workload_histories.values() if history.quota_intervals)
@@ -199,7 +199,7 @@ def _spans_by_flavor(histories: Iterable[WorkloadHistory]) -> list[_Span]:
 
 
 def _spans_by_node(inputs: ViewInputs, access: NamespaceAccess) -> list[_Span]:
-    """Return the time line's bars by node; pods of a Workload that start at the same time on a node share a bar."""
+    """Return the timeline's bars by node; pods of a Workload that start at the same time on a node share a bar."""
     span_ends: dict[tuple[str, str, Instant], Instant | None] = {}
     for interval in inputs.history.node_intervals():
         if not interval.workload or not access.may_list(scheme.POD, interval.namespace):
@@ -254,7 +254,7 @@ def _workload_entry(history: WorkloadHistory | None, key: str, queues: list[str]
 def _preemption_documents(
     inputs: ViewInputs, histories: dict[str, WorkloadHistory], workload_numbers: dict[str, int], period_start: Instant
 ) -> list[ViewJson]:
-    """Return the preemptions in which both Workloads are on the time line."""
+    """Return the preemptions in which both Workloads are on the timeline."""
     preemption_documents = []
     for key, number in workload_numbers.items():
         for mark in histories[key].marks if key in histories else ():

@@ -38,11 +38,11 @@ def workload_row(inputs: ViewInputs, view: WorkloadView, obj: Obj) -> ViewJson:
         "since": _state_since(view, obj, state),
         "reason": state_reason,
         "why": message,
-        **_short_reason(message),
+        **reason_fields(message),
     }
 
 
-def _short_reason(message: str) -> ViewJson:
+def reason_fields(message: str) -> ViewJson:
     """Return the fields `brief` and `scarce` of a row: the reason in few words, and the scarce resource."""
     reason = shorten_reason(message)
     return {"brief": reason.text, "scarce": reason.scarce}
@@ -64,7 +64,7 @@ class SharedPendingReasons:
             self._reasons.setdefault(reason_group, (row["reason"], row["why"]))
             return row
         reason, why = self._reasons.get(reason_group, ("", ""))
-        return {**row, "reason": reason, "why": why, **_short_reason(why)}
+        return {**row, "reason": reason, "why": why, **reason_fields(why)}
 
 
 def workload_row_by_key(inputs: ViewInputs, key: str) -> ViewJson | None:

@@ -140,7 +140,9 @@ def _card_html(figure: Figure, row: SectionRow) -> str:
 def _section_table(comparison: ConfigurationComparison, section: Section) -> str:
     """Return one comparison table as HTML: both values and the change of each figure, with bars for one figure."""
     bar = next((figure for figure in section.figures if figure.name in _BAR_FIGURES), None)
-    header_cells = [f'<th rowspan="2">{escape(section.row_subject)}</th>', *(['<th rowspan="2"></th>'] if bar else [])]
+    header_cells = [
+        f'<th rowspan="2">{escape(title)}</th>' for title in (section.row_subject, *([bar.title] if bar else []))
+    ]
     second_header_cells = []
     for figure in section.figures:
         if _has_common_value(section, figure):

@@ -8,6 +8,7 @@ import msgspec
 
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND
+from batchyard.dashboard.models.rows import reason_fields
 from batchyard.sim.compare.sections import Section, change_rating, format_change, pair_tables
 from batchyard.sim.summary.figure import Figures, FigureTable, Unit, format_figure, without_zero_columns
 from batchyard.sim.summary.run_summary import RunSummary, conclusion_of, field_name, series_document, summary_document
@@ -69,6 +70,7 @@ def result_view(summary: RunSummary, comparison: Section | None = None) -> dict[
                 "queue": row.cluster_queue or row.queue,
                 "waited": format_figure(Unit.SECONDS, row.waited),
                 "why": row.why or "waits for its turn in its queue",
+                **reason_fields(row.why),
             }
             for row in summary.pending[:ROWS_SHOWN_MAX]
         ],
@@ -96,19 +98,19 @@ def _with_maximum(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table_view(table: FigureTable) -> dict[str, Any]:
-    bar = next((figure.name for figure in table.figures if figure.name in _BAR_FIGURES), None)
+    bar = next((figure for figure in table.figures if figure.name in _BAR_FIGURES), None)
     return {
         "title": table.title,
         "note": table.note,
         "subject": table.row_subject,
         "columns": [figure.title for figure in table.figures],
-        "isBar": bar is not None,
+        "barTitle": "" if bar is None else bar.title,
         "rowCount": len(table.rows),
         "rows": [
             {
                 "name": name,
                 "cells": [format_figure(figure.in_row(name).unit, row.get(figure.name)) for figure in table.figures],
-                "bar": None if bar is None else row.get(bar),
+                "bar": None if bar is None else row.get(bar.name),
             }
             for name, row in list(table.rows.items())[:ROWS_SHOWN_MAX]
         ],

@@ -16,7 +16,7 @@ ended runs exceeded their manifests.
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from heapq import nlargest
@@ -415,7 +415,7 @@ def with_runtimes(state: State) -> tuple[State, list[str]]:
             annotated_object, NEVER_ENDS if runtime is None else max(1, runtime // round_count_of(annotated_object))
         )
     new_objects |= {key_of(pod): _annotate_runtime(pod, NEVER_ENDS) for pod in _pods_without_job(state)}
-    return State(state.at, state.revision, {**state.objects, **new_objects}, state.applied), sorted(unknown_names)
+    return replace(state, objects={**state.objects, **new_objects}), sorted(unknown_names)
 
 
 def _pods_without_job(state: State) -> Iterable[Obj]:

@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from batchyard.base.counts import count_with_noun
+from batchyard.api.meta import Key
+from batchyard.api.scheme import JOB, kind_info
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import HOUR, SECOND, duration_seconds
 from batchyard.scheduling.workload.lifecycle import Status
-from batchyard.sim.result import RunEnding, WorkloadResult
+from batchyard.sim.result import Result, RunEnding, WorkloadResult
 from batchyard.sim.summary import run_tables
 from batchyard.sim.summary.figure import Figure, Figures, FigureTable, Unit, format_figure
 from batchyard.sim.summary.run_watch import WatchedSimulation
@@ -18,6 +20,9 @@ from batchyard.sim.time_series import Curve
 INTERVAL_COUNT: Final = 120
 #: Decimal places of figures in a document.
 _DECIMAL_PLACES: Final = 9
+#: How many causes of rejected pods, and how many of their names, a summary shows.
+_CAUSES_SHOWN_MAX: Final = 5
+_NAMES_SHOWN_MAX: Final = 3
 
 
 class SummaryGrouping(StrEnum):
@@ -83,12 +88,36 @@ def conclusion_of(summary: RunSummary) -> list[str]:
     """Return in a few sentences how a run went."""
     figures = summary.figures
     if not figures["workloads"]:
-        return ["The run had no Workloads."]
+        return ["The run had no Workloads.", *_rejection_sentences(summary.run.result)]
     sentences = [_outcome_sentence(summary), _wait_sentence(figures)]
     sentences += [*_loss_sentences(summary), *_usage_sentences(summary)]
+    sentences += _rejection_sentences(summary.run.result)
     if figures.get("cost"):
         sentences.append(f"The machines cost {format_figure(Unit.DOLLARS, figures['cost'])}.")
     return sentences
+
+
+def _rejection_sentences(result: Result) -> list[str]:
+    """Return a sentence for each cause for which jobs got no Workload or pods were rejected, with their number."""
+    sentences = [
+        f"{_names_text(jobs, 'job')} {select_verb(len(jobs), 'has', 'have')} no Workload, because"
+        f" {kind_info(key.kind).kind} {key.name} does not exist: add it to the files."
+        for key, jobs in result.jobs_without_class.items()
+    ]
+    for cause, keys in result.rejected_pods.items():
+        jobs, bare_pods = [each for each in keys if each.kind == JOB], [each for each in keys if each.kind != JOB]
+        texts = [*([f"pods of {_names_text(jobs, 'Job')}"] if jobs else ())]
+        texts += [_names_text(bare_pods, "pod")] if bare_pods else []
+        sentences.append(f"The API server rejected {' and '.join(texts)}: {cause.rstrip('.')}.")
+    omitted_count = len(sentences) - _CAUSES_SHOWN_MAX
+    more = [f"Pods or Workloads are missing for {count_with_noun(omitted_count, 'more cause')}."]
+    return [*sentences[:_CAUSES_SHOWN_MAX], *(more if omitted_count > 0 else ())]
+
+
+def _names_text(keys: Sequence[Key], noun: str) -> str:
+    """Return the number of objects and the first names: `2 jobs (a/x, a/y)`."""
+    names = [*map(str, keys[:_NAMES_SHOWN_MAX]), *(["..."] if len(keys) > _NAMES_SHOWN_MAX else [])]
+    return f"{count_with_noun(len(keys), noun)} ({', '.join(names)})"
 
 
 def _loss_sentences(summary: RunSummary) -> list[str]:

@@ -149,3 +149,43 @@ def test_file_without_result_is_rejected(batchyard: Batchyard, tmp_path: Path) -
     done = batchyard("simulate", PREEMPTION, "--compare-with", tmp_path / "none.html")
     assert (done.returncode, done.stdout) == (1, "")
     assert "cannot be read: No such file or directory; give a file of --report, or of --output json" in done.stderr
+
+
+def test_summary_names_jobs_and_pods_without_priority_class(batchyard: Batchyard, tmp_path: Path) -> None:
+    path = manifests(tmp_path, 4)
+    text = path.read_text("utf-8").replace("      restartPolicy", "      priorityClassName: high\n      restartPolicy")
+    unqueued = JOB.replace("restartPolicy", "priorityClassName: low\n      restartPolicy") % (9, "jobs", "")
+    pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: bare, namespace: team}\n"
+    pod += "spec: {priorityClassName: low, containers: [{name: c, image: i}]}\n"
+    path.write_text(text + unqueued.replace("kueue.x-k8s.io/queue-name", "other") + pod, "utf-8")
+    done = batchyard("simulate", path)
+    assert done.stdout.endswith(
+        "# summary\nThe run had no Workloads.\n4 jobs (team/train-0, team/train-1, team/train-2, ...) have no "
+        "Workload, because PriorityClass high does not exist: add it to the files.\nThe API server rejected pods of "
+        "1 Job (team/train-9) and 1 pod (team/bare): no PriorityClass with name low was found.\n"
+    )
+
+
+def test_missing_priority_class_is_named_before_the_run(batchyard: Batchyard, tmp_path: Path) -> None:
+    path = manifests(tmp_path, 1)
+    text = path.read_text("utf-8").replace("      restartPolicy", "      priorityClassName: high\n      restartPolicy")
+    path.write_text(text, "utf-8")
+    problem = "warning: Job/team/train-0: the PriorityClass high is not in these files"
+    assert problem in batchyard("simulate", path).stderr
+    assert "fix: add the PriorityClass to the files" in batchyard("lint", path).stdout
+
+
+def test_undefined_namespace_is_created_with_a_note(batchyard: Batchyard, tmp_path: Path) -> None:
+    path = manifests(tmp_path, 1, metadata=", annotations: {batchyard.dev/runtime: 5s}")
+    path.write_text(path.read_text("utf-8").replace("namespace: team", "namespace: other"), "utf-8")
+    done = batchyard("simulate", path)
+    note = (
+        "the files do not define Namespace other: the run creates it; for `kubectl apply`, run `kubectl create namesp"
+    )
+    assert note in done.stderr
+    assert "The only Workload finished" in done.stdout
+    assert "warning unknown-namespace" in batchyard("lint", path).stdout
+    path.write_text(
+        path.read_text("utf-8") + "---\n{apiVersion: v1, kind: Namespace, metadata: {name: other}}\n", "utf-8"
+    )
+    assert "do not define" not in batchyard("simulate", path).stderr

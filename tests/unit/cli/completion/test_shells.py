@@ -73,6 +73,15 @@ def test_tab_completes_in_zsh(
         type_into(terminal, tmp_path, f"autoload -U compinit; {setup}", typed, expected)
 
 
+@needs_zsh
+def test_zsh_lists_values_without_help_in_order(environment: Mapping[str, str], tmp_path: Path) -> None:
+    with Terminal(["zsh", "-f", "-i"], environment) as terminal:
+        setup = "fpath=($PWD/scripts/zsh $fpath); autoload -U compinit; compinit -u -D"
+        type_into(terminal, tmp_path, setup, "batchyard simulate -o \t\t", "json")
+        listed = terminal.read_until("yaml")
+    assert ["json", *listed.split()] == ["json", "table", "wide", "yaml"]
+
+
 @needs_fish
 @pytest.mark.parametrize(
     ("line", "expected"),

@@ -24,7 +24,7 @@ const PAGES = {
   yaml: yamlPage, logs: logsPage,
 };
 const ANNOUNCE_INTERVAL = 5000;
-const NAV = [["", "Overview"], ["cohorts", "Cohorts"], ["workloads", "Workloads"], ["timeline", "Time line"], ["nodes", "Nodes"], ["costs", "Cost"]];
+const NAV = [["", "Overview"], ["cohorts", "Cohorts"], ["workloads", "Workloads"], ["timeline", "Timeline"], ["nodes", "Nodes"], ["costs", "Cost"]];
 const WITHIN = { queue: "cohorts", workload: "workloads", node: "nodes" };
 const main = document.getElementById("main");
 const embedded = document.getElementById("report");
@@ -69,10 +69,7 @@ function open() {
     draw();
   });
   drawTop();
-  if (!isSame) {
-    document.querySelector("#top [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
-    window.scrollTo(0, 0);
-  }
+  if (!isSame) window.scrollTo(0, 0);
 }
 
 function take(model, envelope) {

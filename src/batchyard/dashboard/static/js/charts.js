@@ -32,6 +32,11 @@ function tickText(seconds, n, ticks) {
   return day === before ? shown : `${shown}\n${day.slice(5)}`;
 }
 
+// The latest value of a line, which the legend shows when the pointer is elsewhere.
+function latest(plot, n) {
+  return plot.data[n][plot.data[n].length - 1];
+}
+
 function valueText(value, unit) {
   if (value === null || value === undefined) return "–";
   return `${value.toLocaleString("en", { maximumFractionDigits: 2 })}${unit ? ` ${unit}` : ""}`;
@@ -72,13 +77,13 @@ class Plot {
       cursor: { sync: { key: "batchyard" }, drag: { x: true, y: false } },
       scales: { y: { range: (_, low, high) => [Math.min(0, low), Math.max(1, high * 1.08)] } },
       axes: [{ ...axis, space: 70, size: 34, values: (_, ticks) => ticks.map(tickText) }, { ...axis, size: 46 }],
-      series: [{ label: "UTC", value: (_, seconds) => (seconds === null ? "–" : clockText(seconds * 1000)) }, ...this.chart.lines.map((line) => this.series(line, color))],
+      series: [{ label: "UTC", value: (plot, seconds, n, at) => clockText((at === null ? latest(plot, n) : seconds) * 1000) }, ...this.chart.lines.map((line) => this.series(line, color))],
     };
   }
 
   series(line, color) {
     const { color: name, isFilled, dash } = LINE_STYLES[line.style] || LINE_STYLES.used;
     const fill = isFilled ? () => `color-mix(in srgb, ${color(name)()} 18%, transparent)` : undefined;
-    return { label: line.name, stroke: color(name), fill, dash, width: 1.5, points: { show: false }, paths: uPlot.paths.stepped({ align: -1 }), value: (_, value) => valueText(value, this.chart.unit) };
+    return { label: line.name, stroke: color(name), fill, dash, width: 1.5, points: { show: false }, paths: uPlot.paths.stepped({ align: -1 }), value: (plot, value, n, at) => valueText(at === null ? latest(plot, n) : value, this.chart.unit) };
   }
 }

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { countText } from "./format.js";
-import { empty, flavorBars, linkTo, usageTable } from "./parts.js";
+import { barLegend, empty, flavorBars, linkTo, usageTable } from "./parts.js";
 
 // Deeper levels are closed at first.
 const OPEN_LEVELS = 2;
@@ -13,6 +13,7 @@ function showCohorts(model) {
   if (model.forbidden) return forbiddenPage(model.forbidden);
   return h("div", { class: "page" }, h("h1", {}, "Cohorts"),
     h("p", { class: "lead" }, "A queue may use its own quota and, within limits, the unused quota of its cohort. Borrowed quota has no particular lender: the lent amount of a queue is an upper bound."),
+    model.trees.length ? barLegend() : null,
     model.trees.length ? model.trees.map((tree) => h("section", { class: "panel tree", "aria-label": tree.name, "data-key": `${tree.kind} ${tree.name}` }, branch(tree, 0)))
       : empty("No queues", "A Cohort exists when a ClusterQueue names it."));
 }

@@ -21,7 +21,7 @@ function showCosts(model) {
 function costPanel(title, word, parts) {
   const columns = [
     [word, "main", (part) => part.name],
-    ["", "wide", (part) => h("span", { class: "bar uses", role: "img", "aria-label": part.uses.map((each) => `${each.use} ${each.cost}`).join(", "), title: part.uses.map((each) => `${each.use} ${each.cost}`).join("\n") },
+    ["split", "wide", (part) => h("span", { class: "bar uses", role: "img", "aria-label": part.uses.map((each) => `${each.use} ${each.cost}`).join(", "), title: part.uses.map((each) => `${each.use} ${each.cost}`).join("\n") },
       part.uses.map((each, n) => h("i", { class: `use-${each.use}`, style: { width: `${each.percent}%` }, "data-key": String(n) })))],
     ["cost", "num", (part) => part.cost],
     ["share", "num", (part) => `${part.percent.toFixed(1)} %`],

@@ -26,7 +26,7 @@ export function ageText(milliseconds) {
 }
 
 export function timeText(text) {
-  return text ? text.replace("T", " ").replace("Z", "") : "";
+  return text ? text.replace("T", " ").replace(/(\.\d+)?Z/, "") : "";
 }
 
 export function clockText(milliseconds) {

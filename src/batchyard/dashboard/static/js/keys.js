@@ -3,11 +3,11 @@
 import { openDialog } from "./actions.js";
 import { h } from "./dom.js";
 
-const GOTO = { o: ["#/", "overview"], c: ["#/cohorts", "cohorts"], w: ["#/workloads", "workloads"], t: ["#/timeline", "time line"], n: ["#/nodes", "nodes"], m: ["#/costs", "cost"] };
+const GOTO = { o: ["#/", "overview"], c: ["#/cohorts", "cohorts"], w: ["#/workloads", "workloads"], t: ["#/timeline", "timeline"], n: ["#/nodes", "nodes"], m: ["#/costs", "cost"] };
 const HELP = [
   ["/", "search workloads, queues, nodes"], ["j  k", "next and previous line"], ["Enter", "open the line"],
   ...Object.entries(GOTO).map(([key, [, name]]) => [`g ${key}`, name]),
-  ["[  ]", "previous and next page"], ["+  −  ←  →  0", "time line: zoom, move, show all"], ["d", "dark or light"], ["?", "this help"], ["Esc", "close, leave the search"],
+  ["[  ]", "previous and next page"], ["+  −  ←  →  0", "timeline: zoom, move, show all"], ["d", "dark or light"], ["?", "this help"], ["Esc", "close, leave the search"],
 ];
 
 export function listen(actions) {

@@ -43,7 +43,7 @@ function showNode(model) {
   ];
   return h("div", { class: "page" }, h("p", { class: "crumbs" }, linkTo("nodes", [], "Nodes"), ` / ${model.pool}`), h("h1", {}, model.name),
     h("p", { class: "facts" }, fact("state", NODE_WORDS[model.state]), fact("machine", model.machine), fact("zone", model.zone)),
-    panel("Requested", "", table([["resource", "main", (line) => line.resource], ["", "wide", (line) => plainBar(line.share, line.resource)], ["requested", "num", (line) => line.used], ["allocatable", "num", (line) => line.capacity]], model.usage, (line) => line.resource)),
+    panel("Requested", "", table([["resource", "main", (line) => line.resource], ["use", "wide", (line) => plainBar(line.share, line.resource)], ["requested", "num", (line) => line.used], ["allocatable", "num", (line) => line.capacity]], model.usage, (line) => line.resource)),
     panel("Pods", countText(model.pods.length, "pod"), model.pods.length ? table(pods, model.pods, (pod) => `${pod.namespace}/${pod.name}`) : empty("No pods"), model.hidden ? h("p", { class: "faint more" }, `and ${model.hidden} of other teams`) : null),
     panel("Labels", "", h("p", { class: "labels" }, Object.entries(model.labels).map(([name, value]) => h("code", { "data-key": name }, `${name}=${value}`)))));
 }

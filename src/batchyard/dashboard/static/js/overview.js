@@ -4,7 +4,7 @@ import { charts } from "./charts.js";
 import { comparisonPanel } from "./comparison.js";
 import { h } from "./dom.js";
 import { countText } from "./format.js";
-import { empty, flavorBars, linkTo, panel, plainBar, reasonCell, since, stateBadge, table, workloadCells } from "./parts.js";
+import { barLegend, empty, flavorBars, linkTo, panel, plainBar, reasonCell, since, stateBadge, table, workloadCells } from "./parts.js";
 
 export const overviewPage = { model: "overview", title: () => "Overview", query: () => ({}), show: showOverview, summary: (model) => `${model.waitingCount} pending, ${model.runningCount} hold quota` };
 
@@ -45,7 +45,7 @@ function queuesPanel(model) {
     ["quota used, by flavor", "bars", (line) => flavorBars(line.bars)],
   ];
   const more = model.queuesCount > model.queues.length ? `the first ${model.queues.length} of ${model.queuesCount}` : countText(model.queuesCount, "ClusterQueue");
-  return panel("Queues", more, table(columns, model.queues, (line) => line.name));
+  return panel("Queues", more, barLegend(), table(columns, model.queues, (line) => line.name));
 }
 
 function localQueuesPanel(model) {
@@ -65,7 +65,7 @@ function waitingPanel(model) {
   const columns = [cells[0], cells[1], cells[2],
     ["pending for", "num", (row) => since(row.since)],
     ["why", "why", reasonCell]];
-  return panel("Pending", h("a", { href: "#/workloads?state=Pending" }, `all ${model.waitingCount.toLocaleString("en")}`), table(columns, model.waiting, (row) => `${row.namespace}/${row.name}`, { isStacked: true }));
+  return panel("Pending", h("a", { href: "#/workloads?state=Pending" }, `all ${model.waitingCount.toLocaleString("en")}`), table(columns, model.waiting, (row) => `${row.namespace}/${row.name}`, { hasLinks: true }));
 }
 
 function runningPanel(model) {
@@ -75,5 +75,5 @@ function runningPanel(model) {
     ["state", "", (row) => stateBadge(row.state)],
     ["since", "num", (row) => since(row.since)]];
   const more = model.runningCount > model.running.length ? `the latest of ${model.runningCount.toLocaleString("en")}` : "the latest first";
-  return panel("Running", more, table(columns, model.running, (row) => `${row.namespace}/${row.name}`, { isStacked: true }));
+  return panel("Running", more, table(columns, model.running, (row) => `${row.namespace}/${row.name}`, { hasLinks: true }));
 }

@@ -35,9 +35,9 @@ export function empty(text, hint) {
 
 // A table; columns are [title, class, cell of a row, sort key]. Keys move between rows with a link.
 // `sort` is {key, set}: the current sort key, with - for descending, and a function that changes it.
-// On phones the rows of a table with `isStacked` become blocks of lines.
-export function table(columns, rows, key, { sort = null, isStacked = false } = {}) {
-  return h("div", { class: "scroll", tabindex: isStacked ? null : "0", role: isStacked ? null : "group", "aria-label": isStacked ? null : "table" }, h("table", { class: isStacked ? "stacked" : null },
+// Rows with links need no tab stop for scrolling. On phones the rows become blocks of lines with the titles in them.
+export function table(columns, rows, key, { sort = null, hasLinks = false } = {}) {
+  return h("div", { class: "scroll", tabindex: hasLinks ? null : "0", role: hasLinks ? null : "group", "aria-label": hasLinks ? null : "table" }, h("table", { class: "stacked" },
     h("thead", {}, h("tr", {}, columns.map((column) => heading(column, sort)))),
     h("tbody", {}, rows.map((row) => h("tr", { "data-row": true, "data-key": key(row) },
       columns.map(([title, kind, cell]) => h("td", { class: kind, "data-title": title || null }, cell(row))))))));
@@ -65,6 +65,12 @@ export function bar(line) {
     h("i", { class: "lent", style: { width: `${line.lentShare * 100}%` } }));
 }
 
+// What the parts of a quota bar mean.
+export function barLegend() {
+  const parts = [["filled", "used of its own quota"], ["over", "borrowed"], ["lent", "lent to others"]];
+  return h("p", { class: "legend" }, "quota:", parts.map(([kind, words]) => h("span", { class: "use", "data-key": kind }, h("i", { class: kind }), words)));
+}
+
 // The dominant resource of each flavor.
 export function flavorBars(lines) {
   return h("div", { class: "barlist" }, lines.map((each) => h("span", { class: "labelled", "data-key": each.flavor },
@@ -82,7 +88,7 @@ export function usageTable(lines) {
   const columns = [
     ["flavor", "", (line) => line.flavor],
     ["resource", "", (line) => line.resource],
-    ["", "wide", bar],
+    ["use", "wide", bar],
     ["used", "num", (line) => line.used],
     ["quota", "num", (line) => line.quota],
     ["nominal", "num faint", (line) => line.nominal],
@@ -101,6 +107,12 @@ export function workloadCells() {
     ["priority", "num", (row) => row.priority, "priority"],
     ["pods", "num", (row) => row.pods],
   ];
+}
+
+// The amounts by flavor: `4 cpu, 20Gi memory of spot`.
+export function heldText(holds) {
+  const flavors = [...new Set(holds.map((held) => held.flavor))];
+  return flavors.map((flavor) => `${holds.filter((held) => held.flavor === flavor).map((held) => `${held.amount} ${held.resource}`).join(", ")} of ${flavor}`).join(" · ");
 }
 
 // Step functions over time, stacked; lines are {name, values, most, class}.

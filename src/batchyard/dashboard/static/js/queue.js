@@ -3,7 +3,7 @@
 import { actionBar, offerPath, openDialog } from "./actions.js";
 import { forbiddenPage } from "./cohorts.js";
 import { h } from "./dom.js";
-import { chart, empty, linkTo, panel, reasonCell, since, stateBadge, table, usageTable, workloadCells } from "./parts.js";
+import { barLegend, chart, empty, heldText, linkTo, panel, reasonCell, since, stateBadge, table, usageTable, workloadCells } from "./parts.js";
 import { pager } from "./workloads.js";
 
 export const queuePage = {
@@ -27,7 +27,7 @@ function showQueue(model, context) {
     h("h1", {}, model.name, model.active ? null : h("span", { class: "warn" }, model.why)),
     actionBar(targetOf(model), context.besides.offer, context),
     h("p", { class: "facts" }, fact("strategy", model.strategy), Object.entries(model.rules).map(([name, value]) => fact(name, value))),
-    panel("Quota", model.cohort ? `in cohort ${model.cohort}` : "no cohort", usageTable(model.usage)),
+    panel("Quota", model.cohort ? `in cohort ${model.cohort}` : "no cohort", barLegend(), usageTable(model.usage)),
     h("div", { class: "columns" }, linePanel(model, context), runningPanelOf(model)),
     seriesPanel(model), localPanel(model, context));
 }
@@ -45,7 +45,7 @@ function linePanel(model, context) {
     ["pending for", "num", (row) => (row.hidden ? "" : since(row.since))],
     ["why", "why", (row) => (row.hidden ? "" : reasonCell(row))],
   ];
-  return panel("Pending", `${model.pending.toLocaleString("en")} pending`, table(columns, model.line, (row) => String(row.position), { isStacked: true }), pager(model, model.pending, context));
+  return panel("Pending", `${model.pending.toLocaleString("en")} pending`, table(columns, model.line, (row) => String(row.position), { hasLinks: true }), pager(model, model.pending, context));
 }
 
 function runningPanelOf(model) {
@@ -53,7 +53,7 @@ function runningPanelOf(model) {
   const cells = workloadCells();
   const columns = [cells[0], cells[2], cells[3], ["state", "", (row) => stateBadge(row.state)], ["since", "num", (row) => since(row.since)]];
   const hidden = model.hiddenRunning ? h("p", { class: "faint more" }, `and ${model.hiddenRunning} of other teams`) : null;
-  return panel("Hold quota", `${model.reserving}`, table(columns, model.running, (row) => `${row.namespace}/${row.name}`, { isStacked: true }), hidden);
+  return panel("Hold quota", `${model.reserving}`, table(columns, model.running, (row) => `${row.namespace}/${row.name}`, { hasLinks: true }), hidden);
 }
 
 function seriesPanel(model) {
@@ -85,7 +85,7 @@ function localPanel(model, context) {
     ["queue", "main", (line) => [h("a", { href: `#/workloads?namespace=${encodeURIComponent(line.namespace)}&queue=${encodeURIComponent(line.name)}` }, line.name), h("span", { class: "under" }, line.namespace)]],
     ["pending", "num", (line) => line.pending],
     ["hold quota", "num", (line) => line.reserving],
-    ["uses", "", (line) => line.usage.map((each) => `${each.flavor} ${each.resource} ${each.used}`).join(" · ") || h("span", { class: "faint" }, "nothing")],
+    ["uses", "", (line) => heldText(line.usage.map((each) => ({ ...each, amount: each.used }))) || h("span", { class: "faint" }, "nothing")],
     ["", "", (line) => [line.active ? null : h("span", { class: "warn" }, line.why), localActions(line, context)]],
   ];
   return panel("LocalQueues", String(model.localQueues.length), table(columns, model.localQueues, (line) => `${line.namespace}/${line.name}`));

@@ -2,8 +2,8 @@
 
 import { h } from "./dom.js";
 import { countText } from "./format.js";
-import { chart, linkTo, panel, plainBar, table } from "./parts.js";
-import { drawing } from "./timeline.js";
+import { chart, linkTo, panel, plainBar, reasonCell, table } from "./parts.js";
+import { drawing, timelineLegend } from "./timeline.js";
 
 export const resultPage = { model: "result", title: () => "Result", query: () => ({}), show: showResult };
 
@@ -14,7 +14,7 @@ function showResult(model) {
     h("section", { class: "figures", "aria-label": "Totals" }, model.cards.map(resultCard)),
     resultPending(model),
     panel("Over time", "", chart(model.series, model.series.lines, "over time")),
-    model.timeline && model.timeline.lanes.length ? panel("Time line", linkTo("timeline", [], "by node, preemptions"), drawing(model.timeline)) : null,
+    model.timeline && model.timeline.lanes.length ? panel("Timeline", linkTo("timeline", [], "by node, preemptions"), timelineLegend(model.timeline), drawing(model.timeline)) : null,
     model.tables.map(resultTable));
 }
 
@@ -29,7 +29,7 @@ function resultPending(model) {
     ["workload", "main", (row) => [linkTo("workload", [row.namespace, row.name], row.owner), h("span", { class: "under" }, row.namespace)]],
     ["queue", "queue", (row) => row.queue],
     ["waited", "num", (row) => row.waited],
-    ["why", "why", (row) => h("span", { class: "clip", title: row.why }, row.why)],
+    ["why", "why", reasonCell],
   ];
   const shown = model.pending.length < model.pendingCount ? `the longest ${model.pending.length} of ${model.pendingCount.toLocaleString("en")}` : countText(model.pendingCount, "Workload");
   return panel("Pending at the end", shown, table(columns, model.pending, (row) => `${row.namespace}/${row.name}`));
@@ -37,7 +37,7 @@ function resultPending(model) {
 
 function resultTable(each) {
   const columns = [[each.subject, "main", (row) => row.name]];
-  if (each.isBar) columns.push(["", "wide", (row) => (row.bar === null ? null : plainBar(Math.min(1, row.bar), `${(row.bar * 100).toFixed(1)} %`))]);
+  if (each.barTitle) columns.push([each.barTitle, "wide", (row) => (row.bar === null ? null : plainBar(Math.min(1, row.bar), `${(row.bar * 100).toFixed(1)} %`))]);
   each.columns.forEach((title, n) => columns.push([title, "num", (row) => row.cells[n]]));
   const more = each.rows.length < each.rowCount ? `the first ${each.rows.length} of ${each.rowCount.toLocaleString("en")}` : each.note;
   return panel(each.title[0].toUpperCase() + each.title.slice(1), more, table(columns, each.rows, (row) => row.name));

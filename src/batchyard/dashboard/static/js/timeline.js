@@ -1,4 +1,4 @@
-// The time line: quota intervals by flavor or by node, and preemptions.
+// The timeline: quota intervals by flavor or by node, and preemptions.
 
 import { h } from "./dom.js";
 import { ageText, clockText, nowOf } from "./format.js";
@@ -12,7 +12,7 @@ const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14
 
 export const timelinePage = {
   model: "timeline",
-  title: () => "Time line",
+  title: () => "Timeline",
   query: (route) => ({ by: route.query.by || "flavor", last: route.query.last || "3600" }),
   show: showTimeline,
 };
@@ -20,13 +20,21 @@ export const timelinePage = {
 function showTimeline(model, context) {
   const query = context.route.query, by = model.by, last = query.last || "3600";
   const pick = (name, value, words, is) => h("button", { type: "button", class: "chip", "aria-pressed": String(is), "data-key": `${name} ${value}`, onclick: () => context.go({ ...query, [name]: value }) }, words);
-  return h("div", { class: "page" }, h("h1", {}, "Time line"),
+  return h("div", { class: "page" }, h("h1", {}, "Timeline"),
     h("div", { class: "filters" }, h("span", { class: "chips", role: "group", "aria-label": "By" }, pick("by", "flavor", "by flavor", by === "flavor"), pick("by", "node", "by node", by === "node")),
       context.isLive ? h("span", { class: "chips", role: "group", "aria-label": "How far back" }, LASTS.map(([value, words]) => pick("last", value, words, last === value))) : null,
-      h("span", { class: "legend" }, model.queues.map((name, n) => h("span", { class: "use", "data-key": name }, h("i", { class: `hue-${n % 8}` }), name || "unknown")))),
+      timelineLegend(model)),
     model.lanes.length ? drawing(model) : empty("No Workload had quota in this period", "Choose a longer period."),
     model.lanes.length ? h("p", { class: "faint more" }, "Wheel or + and − zoom, drag or ← and → move, 0 shows all, a click opens the workload.", model.dropped ? ` Showing the latest ${model.workloads.length.toLocaleString("en")}; ${model.dropped.toLocaleString("en")} older bars are omitted.` : "") : null,
     preemptionsPanel(model));
+}
+
+// What the colors, the brightness and the curves of the drawing mean.
+export function timelineLegend(model) {
+  const marks = [["holds quota now", "span-open"], ["ended", "span-ended"], ["evicted", "span-evicted"], ["preemption", "span-preempts"]];
+  const queues = model.queues.map((name, n) => [name || "unknown", `hue-${n % 8}`]);
+  return [["queue:", queues], ["bar:", marks]].map(([title, parts]) => h("span", { class: "legend", "data-key": title }, title,
+    parts.map(([words, kind]) => h("span", { class: "use", "data-key": words }, h("i", { class: kind }), words))));
 }
 
 function preemptionsPanel(model) {
@@ -42,7 +50,7 @@ function preemptionsPanel(model) {
 
 // The canvas and its zoom persist across models.
 export function drawing(model) {
-  const canvas = h("canvas", { class: "gantt", id: "gantt", tabindex: "0", role: "img", "aria-label": `Time line of ${model.workloads.length} workloads in ${model.lanes.length} lanes` });
+  const canvas = h("canvas", { class: "gantt", id: "gantt", tabindex: "0", role: "img", "aria-label": `Timeline of ${model.workloads.length} workloads in ${model.lanes.length} lanes` });
   canvas.adopt = (old) => { old.gantt.take(model); };
   canvas.gantt = new Gantt(canvas, model);
   requestAnimationFrame(() => canvas.isConnected && canvas.gantt.paint());
@@ -213,7 +221,8 @@ class Gantt {
       pen.lineTo(Math.round(x(time)) + 0.5, height);
       pen.stroke();
       const text = new Date((origin + time) * 1000).toISOString();
-      pen.fillText(step >= 86400 ? text.slice(5, 10) : step >= 60 ? text.slice(11, 16) : text.slice(11, 19), x(time) + 4, 9);
+      const label = step >= 86400 ? text.slice(5, 10) : step >= 60 ? text.slice(11, 16) : text.slice(11, 19);
+      if (x(time) + 4 + pen.measureText(label).width <= width) pen.fillText(label, x(time) + 4, 9);
     }
   }
 

@@ -4,7 +4,7 @@ import { actionBar, offerPath } from "./actions.js";
 import { comparisonPanel } from "./comparison.js";
 import { h } from "./dom.js";
 import { clockText, stateWord, timeText } from "./format.js";
-import { empty, hashOf, linkTo, panel, since, stateBadge, table, workloadLink } from "./parts.js";
+import { empty, hashOf, heldText, linkTo, panel, since, stateBadge, table, workloadLink } from "./parts.js";
 import { fact } from "./queue.js";
 
 // Owners that are shown as YAML.
@@ -12,6 +12,11 @@ const OWNER_KINDS = ["Job", "JobSet"];
 const WHAT = {
   created: "was created", quotaReserved: "got quota", admitted: "was admitted", podsReady: "its pods were ready",
   evicted: "was evicted", preempted: "was preempted", preempts: "preempted", finished: "finished", deleted: "was deleted",
+};
+// The outcomes of a flavor, as `batchyard why` prints them.
+const VERDICTS = {
+  short: "short of quota", nobodyToPreempt: "short, no usable victims", preempts: "would preempt", reclaims: "would reclaim",
+  exceedsMaximum: "exceeds maximum capacity", taint: "taint not tolerated", affinity: "not selected", notFound: "flavor not found",
 };
 
 export const workloadPage = {
@@ -37,7 +42,7 @@ function showWorkload(model, context) {
       model.owner ? fact(model.owner.kind, context.isLive && OWNER_KINDS.includes(model.owner.kind) ? linkTo("yaml", [model.owner.kind, model.namespace, model.owner.name]) : model.owner.name) : null, fact("workload", model.name),
       fact("queue", [model.queue, " → ", model.clusterQueue ? linkTo("queue", [model.clusterQueue]) : "none"]),
       fact("priority", `${model.priority}${model.priorityClass ? ` (${model.priorityClass})` : ""}`),
-      fact("pods", model.pods), model.position ? fact("position", `#${model.position}`) : null, fact("for", since(model.since))),
+      fact("pods", model.pods), model.position ? fact("position", `#${model.position}`) : null, fact(`${stateWord(model.state)} for`, since(model.since))),
     model.why && !context.besides.why ? h("p", { class: "because" }, model.reason ? h("b", {}, model.reason, " ") : null, model.why) : null,
     comparisonPanel(model.comparison, true), whyPanel(context.besides.why), etaPanel(context.besides.eta),
     h("div", { class: "columns" }, lifePanel(model), podsPanel(model, context)),
@@ -45,7 +50,7 @@ function showWorkload(model, context) {
 }
 
 function lifePanel(model) {
-  return panel("Life", "", h("ol", { class: "life" }, model.life.map((mark, n) => h("li", { class: `mark mark-${mark.what}`, "data-row": true, "data-key": `${n} ${mark.what}` },
+  return panel("History", "UTC", h("ol", { class: "life" }, model.life.map((mark, n) => h("li", { class: `mark mark-${mark.what}`, "data-row": true, "data-key": `${n} ${mark.what}` },
     h("time", { datetime: mark.at, class: "num faint" }, timeText(mark.at)),
     h("span", {}, WHAT[mark.what] || mark.what, mark.workload ? [" ", workloadLink(mark.workload)] : null,
       mark.by ? [" by ", workloadLink(mark.by)] : mark.by === "" ? " by a workload that is hidden or gone" : null,
@@ -70,8 +75,8 @@ function podSetsPanel(model) {
   const columns = [
     ["pod set", "main", (set) => set.name],
     ["pods", "num", (set) => set.count],
-    ["requests per pod", "", (set) => Object.entries(set.requests).map(([name, amount]) => `${name} ${amount}`).join(" · ") || "nothing"],
-    ["holds", "", (set) => (set.flavors ? set.flavors.map((each) => `${each.resource} ${each.used} of ${each.flavor}`).join(" · ") : h("span", { class: "faint" }, "no quota"))],
+    ["requests per pod", "", (set) => Object.entries(set.requests).map(([name, amount]) => `${amount} ${name}`).join(", ") || "nothing"],
+    ["holds", "", (set) => (set.flavors ? heldText(set.flavors.map((each) => ({ ...each, amount: each.used }))) : h("span", { class: "faint" }, "no quota"))],
   ];
   return panel("Pod sets", "", table(columns, model.podSets, (set) => set.name));
 }
@@ -79,7 +84,7 @@ function podSetsPanel(model) {
 function conditionsPanel(model) {
   const columns = [
     ["condition", "main", (each) => each.type],
-    ["", "", (each) => each.status],
+    ["status", "", (each) => each.status],
     ["reason", "", (each) => each.reason],
     ["message", "why", (each) => each.message],
     ["since", "num", (each) => since(each.since)],
@@ -105,10 +110,16 @@ function whyPanel(why) {
   return panel("Why", why.state || "",
     h("p", { class: "summary" }, why.summary),
     why.binding ? h("p", { class: "facts" }, Object.entries(why.binding).filter(([name]) => name !== "message").map(([name, value]) => fact(name === "limit" ? "binding limit" : name, named(value)))) : null,
-    why.preemption ? h("p", { class: "facts" }, Object.entries(why.preemption).map(([name, value]) => fact(name, plain(value)))) : null,
+    why.preemption ? preemptionFacts(why.preemption) : null,
     why.holders && why.holders.length ? holdersTable(why.holders) : null,
     changes.length ? h("div", {}, h("h3", {}, "Changes that would help"), h("ul", { class: "changes" }, changes)) : null,
     why.podSets && why.podSets.length ? h("details", { class: "levels" }, h("summary", {}, "By flavor"), why.podSets.map(verdicts)) : null);
+}
+
+// The last eviction; its text begins the summary.
+function preemptionFacts({ by, rule, at, alternatives }) {
+  return [h("p", { class: "facts" }, by ? fact("preempted by", by.includes("/") ? workloadLink(by) : by) : null, fact(by ? "reason" : "evicted for", rule), fact("at", timeText(at))),
+    alternatives ? h("div", {}, h("h3", {}, "Workloads that were not preempted instead"), h("ul", { class: "changes" }, alternatives.map((text, n) => h("li", { "data-key": String(n) }, text)))) : null];
 }
 
 function holdersTable(holders) {
@@ -116,8 +127,8 @@ function holdersTable(holders) {
     ["holder", "main", (each) => (each.workload ? workloadLink(each.workload) : h("span", { class: "faint" }, "of another team"))],
     ["queue", "", (each) => (each.clusterQueue ? linkTo("queue", [each.clusterQueue]) : "")],
     ["priority", "num", (each) => each.priority],
-    ["holds", "", (each) => (each.holds || []).map((held) => `${held.flavor} ${held.resource} ${plain(held.amount)}`).join(" · ")],
-    ["", "why", (each) => [each.borrows ? "borrows; " : "", each.stays]],
+    ["holds", "", (each) => heldText(each.holds || [])],
+    ["why it stays", "why", (each) => [each.borrows ? "borrows; " : "", each.preempted ? "it is being preempted" : each.stays]],
     ["since", "num", (each) => since(each.since)],
   ];
   return table(columns, holders, (each) => `${each.workload} ${each.since}`);
@@ -131,7 +142,7 @@ function verdicts(set) {
   });
   const columns = [
     ["flavor", "", (row) => row.flavor],
-    ["verdict", "why", (row) => [row.verdict, row.obstacle ? `: ${plain(row.obstacle)}` : ""]],
+    ["verdict", "why", (row) => [VERDICTS[row.verdict] || row.verdict, row.obstacle ? `: ${plain(row.obstacle)}` : ""]],
     ["resource", "", (row) => row.resource],
     ["requested", "num", (row) => row.asked],
     ["missing", "num", (row) => row.missing],
@@ -152,9 +163,9 @@ function etaPanel(eta) {
   if (!eta) return null;
   const times = eta.startsAt || {};
   const when = (text) => (text ? clockText(Date.parse(text)) : "not within the forecast");
-  return panel("When", eta.basis ? `from ${eta.basis}` : "",
+  return panel("When", eta.basis ? `run times: ${eta.basis}` : "",
     h("p", { class: "summary" }, times.p50 ? ["about ", h("b", {}, when(times.p50)), `, most likely between ${when(times.p10)} and ${when(times.p90)}`] : "It is not expected to start in the current state."),
-    eta.within !== undefined && eta.forks ? h("p", { class: "faint" }, `It started in ${Math.round(eta.within * 100)} % of ${eta.forks} simulations.`) : null,
+    eta.within !== undefined && eta.forks ? h("p", { class: "faint more" }, `It started in ${Math.round(eta.within * 100)} % of ${eta.forks} simulations.`) : null,
     eta.dependsOn && eta.dependsOn.length ? h("ul", { class: "changes" }, eta.dependsOn.map((text, n) => h("li", { "data-key": String(n) }, text))) : null);
 }
 

@@ -34,7 +34,7 @@ function list(model, sort) {
     ["state", "", (row) => stateBadge(row.state), "state"],
     ["since", "num", (row) => since(row.since)],
     ["age", "num", (row) => since(row.created), "created"],
-    ["why", "why", reasonCell]], model.rows, (row) => `${row.namespace}/${row.name}`, { sort, isStacked: true });
+    ["why", "why", reasonCell]], model.rows, (row) => `${row.namespace}/${row.name}`, { sort, hasLinks: true });
 }
 
 function choice(name, all, values, value, set) {
