@@ -11,6 +11,7 @@ from batchyard.api.views.pods import PodView, is_terminal, pod_view
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.explain.document import (
+    PREEMPTING_POSSIBILITIES,
     BindingLimit,
     DocumentPart,
     ExplanationUser,
@@ -26,7 +27,7 @@ from batchyard.scheduling.cluster_queue import TAINT_MISMATCH, ClusterQueue, mis
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Decision, Head, StayPending
 from batchyard.scheduling.queue_manager import is_held_back
-from batchyard.scheduling.quota import PreemptionPossibility, QuotaNode, available
+from batchyard.scheduling.quota import QuotaNode, available
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload import lifecycle, pending_reason
@@ -343,7 +344,6 @@ def _capping_node(node: QuotaNode, fr: int) -> QuotaNode:
 
 
 UNCOVERED_RESOURCE: Final = "misconfigured"
-_PREEMPTING_POSSIBILITIES: Final = frozenset({PreemptionPossibility.PREEMPT, PreemptionPossibility.RECLAIM})
 
 
 class QuotaShortage(NamedTuple):
@@ -376,40 +376,17 @@ def _distance_to_fit(outcome: FlavorOutcome) -> tuple[int, float]:
     """Return a sort key for how far a flavor is from fitting: kind of obstacle, then missing fraction of a request."""
     if outcome.fits:
         return 0, 0.0
-    fraction = max(map(_missing_fraction, binding_requests(outcome)), default=0.0)
+    fraction = max((request.missing_fraction for request in outcome.binding_requests()), default=0.0)
     if outcome.obstacle:
         return 4 if mismatch_rule(outcome.obstacle) == TAINT_MISMATCH else 5, fraction
     if outcome.exceeds_potential:
         return 3, fraction
-    return 1 if outcome.possibility in _PREEMPTING_POSSIBILITIES else 2, fraction
-
-
-def binding_requests(outcome: FlavorOutcome) -> list[FlavorResourceRequest]:
-    """Return the requests that keep the flavor from fitting: those that are hardest to satisfy, worst first.
-
-    Quota that exists nowhere is harder to get than quota in use, and that is harder than quota that preemption frees.
-    """
-    unmet_requests = [request for request in outcome.requests if request.shortfall]
-    hardest_rank = max(map(_difficulty, unmet_requests), default=0)
-    hardest_requests = [request for request in unmet_requests if _difficulty(request) == hardest_rank]
-    return sorted(hardest_requests, key=lambda each: -_missing_fraction(each))
-
-
-def _missing_fraction(request: FlavorResourceRequest) -> float:
-    """Return the missing part of a request: beyond the largest possible quota, if there is too little even of that."""
-    missing_amount = max(0, request.total - request.potential_quota) or request.shortfall
-    return missing_amount / request.total if request.total else 0.0
-
-
-def _difficulty(request: FlavorResourceRequest) -> int:
-    if request.total > request.potential_quota:
-        return 3
-    return 1 if request.possibility in _PREEMPTING_POSSIBILITIES else 2
+    return 1 if outcome.possibility in PREEMPTING_POSSIBILITIES else 2, fraction
 
 
 def _shortage_in_flavor(pod_set: str, outcome: FlavorOutcome, queue: ClusterQueue) -> QuotaShortage:
     if outcome.obstacle:
         return QuotaShortage(pod_set, mismatch_rule(outcome.obstacle), outcome, None, None)
-    request = binding_requests(outcome)[0]
+    request = outcome.binding_requests()[0]
     limiting_node = find_limiting_node(queue.node, request.fr, request.total)
     return QuotaShortage(pod_set, limiting_node.limit, outcome, request, limiting_node)

@@ -9,15 +9,7 @@ from batchyard.api.meta import Key, Obj, format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.explain import blockers, document
-from batchyard.explain.blockers import (
-    BORROWING,
-    LENDING,
-    MAXIMUM,
-    NOMINAL,
-    QuotaShortage,
-    binding_requests,
-    shortage_of,
-)
+from batchyard.explain.blockers import BORROWING, LENDING, MAXIMUM, NOMINAL, QuotaShortage, shortage_of
 from batchyard.explain.budget_raises import end_of_hold, holding_budgets
 from batchyard.explain.changes import ChangeExplainer
 from batchyard.explain.cohort_simulation import CohortSimulation, TrialOutcome
@@ -341,7 +333,9 @@ def _describe_shortage(analysis: PendingAnalysis, limit_kind: str, limiting_obje
     assert shortage.outcome is not None
     request, flavor = shortage.request, shortage.outcome.flavor
     request_text = f"{format_amount(request.resource, request.total)} {request.resource} of flavor {flavor} requested"
-    other_requests = [each.resource for each in binding_requests(shortage.outcome) if each.resource != request.resource]
+    other_requests = [
+        each.resource for each in shortage.outcome.binding_requests() if each.resource != request.resource
+    ]
     others_text = f"; {' and '.join(other_requests)} is short as well" if other_requests else ""
     if limit_kind == MAXIMUM:
         potential_text = format_amount(request.resource, request.potential_quota)

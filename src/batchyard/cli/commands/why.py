@@ -136,9 +136,12 @@ def _quota_rows(document: Document) -> Iterator[tuple[str, ...]]:
             yield pod_set["name"], "", pod_set["unavailable"], "", "", "not covered by the queue", *[""] * 6
         for flavor in pod_set.get("flavors") or ():
             verdict_text = _VERDICT_TEXTS.get(flavor["verdict"], flavor["verdict"])
-            for number, resource in enumerate(flavor.get("resources") or ()):
+            resources = flavor.get("resources") or ()
+            judged_resource = flavor.get("bindingResource") or next((each["resource"] for each in resources), "")
+            for resource in resources:
                 subject_cells = (pod_set["name"], flavor["flavor"], resource["resource"], resource["asked"])
-                leading_cells = (*subject_cells, resource.get("missing", ""), verdict_text if number == 0 else "")
+                verdict_cell = verdict_text if resource["resource"] == judged_resource else ""
+                leading_cells = (*subject_cells, resource.get("missing", ""), verdict_cell)
                 yield from _level_rows(leading_cells, resource.get("levels") or (), is_ruled_out="obstacle" in flavor)
 
 

@@ -1,0 +1,103 @@
+"""The text of `batchyard why`: which resource binds, how amounts and times are written, and how lines are wrapped."""
+
+from pathlib import Path
+
+import pytest
+
+from unit.cli.conftest import Batchyard
+
+#: A ClusterQueue of 20 cpu and 64Gi of memory, in one resource group that names memory first.
+QUEUES = """
+apiVersion: v1
+kind: Namespace
+metadata: {name: lab}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: machines}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: lab-queue}
+spec:
+  namespaceSelector: {}
+  resourceGroups:
+  - coveredResources: [memory, cpu]
+    flavors:
+    - name: machines
+      resources:
+      - {name: memory, nominalQuota: 64Gi}
+      - {name: cpu, nominalQuota: 20}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: lab, namespace: lab}
+spec: {clusterQueue: lab-queue}
+"""
+JOB = """
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: %s
+  namespace: lab
+  labels: {kueue.x-k8s.io/queue-name: lab}
+  annotations: {batchyard.dev/submit-at: %s, batchyard.dev/runtime: 1h}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+      - {name: main, image: main, resources: {requests: {cpu: %s, memory: %s}}}
+"""
+
+
+@pytest.fixture
+def answer(batchyard: Batchyard, tmp_path: Path) -> "Answer":
+    """Asks about the last of some jobs, after a minute."""
+    return Answer(batchyard, tmp_path / "jobs.yaml")
+
+
+class Answer:
+    """The lines of an answer of `batchyard why` about the last of some jobs."""
+
+    def __init__(self, batchyard: Batchyard, file: Path) -> None:
+        self._batchyard = batchyard
+        self._file = file
+
+    def lines(self, *requests: tuple[str, str], at: str = "1m") -> list[str]:
+        """Return the answer about the last of the jobs, of which each requests (cpu, memory), submitted in turn."""
+        jobs = [JOB % (f"job-{number}", f"{number}s", *request) for number, request in enumerate(requests)]
+        self._file.write_text(QUEUES + "".join(jobs))
+        subject = f"job/job-{len(requests) - 1}"
+        finished = self._batchyard("why", subject, "-n", "lab", "-f", self._file, "--at", at)
+        assert finished.returncode == 0, finished.stderr
+        return finished.stdout.splitlines()
+
+    def quota_rows(self, *requests: tuple[str, str]) -> list[list[str]]:
+        """Return the resource, the requested, missing and remaining cells of each row of the quota table."""
+        lines = self.lines(*requests)
+        start = next(number for number, line in enumerate(lines) if line.startswith("POD SET"))
+        return [line.split()[2:] for line in lines[start + 1 : lines.index("", start)]]
+
+
+@pytest.mark.parametrize(
+    ("request_of_last", "expected"),
+    [
+        (("28", "4Gi"), {"cpu": "exceeds maximum capacity"}),
+        (("12", "4Gi"), {"cpu": "short, no usable victims"}),
+        (("1", "70Gi"), {"memory": "exceeds maximum capacity"}),
+        (("12", "70Gi"), {"memory": "exceeds maximum capacity"}),
+    ],
+)
+def test_verdict_stands_at_the_resource_that_binds(
+    answer: Answer, request_of_last: tuple[str, str], expected: dict[str, str]
+) -> None:
+    rows = [" ".join(row) for row in answer.quota_rows(("10", "2Gi"), request_of_last)]
+    found = {
+        row.partition(" ")[0]: verdict
+        for row in rows
+        for verdict in ("exceeds maximum capacity", "short, no usable victims")
+        if verdict in row
+    }
+    assert found == expected
